@@ -1,0 +1,63 @@
+# `make help` lists the targets. Each does the set-up it needs, in .venv.
+PYTHON ?= python3
+# Options for every `pip install`, such as an index: make PIP_FLAGS='--index-url ...'
+PIP_FLAGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet $(PIP_FLAGS)
+DEMO_CONFIG := configs/demo/rtmdet-tiny_demo.py
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint clean
+
+help:
+	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
+	@echo 'make test   run the tests'
+	@echo 'make lint   run ruff, mypy and import-linter'
+	@echo 'make setup  only do the set-up that the others do first (10 to 20 minutes, once)'
+	@echo 'make clean  remove what demo and tests wrote; .venv stays'
+	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...'
+
+demo: setup
+	$(BIN)/python tools/demo.py $(DEMO_CONFIG) --work-dir work_dirs/demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf build dist *.egg-info data/demo work_dirs/demo configs/demo/*_recommended.py
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# The set-up: four steps, each with a stamp that is written last.
+setup: $(VENV)/.package
+
+$(VENV)/.python: requirements/check_host.sh
+	@requirements/check_host.sh '$(PYTHON)'
+	@echo 'Setting up $(VENV) (10 to 20 minutes, once): Python packages, torch among them ...'
+	@'$(PYTHON)' -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.requirements: $(VENV)/.python $(addprefix requirements/,build.txt demo.txt test.txt)
+	@$(PIP_INSTALL) $(addprefix -r ,$(filter %.txt,$^)) || { echo "make: the pinned \
+	packages could not be installed: is there a network, or a package index to name \
+	with PIP_FLAGS='--index-url ...', and room on the disk?" >&2; exit 1; }
+	@$(BIN)/python -c 'import cv2' || { echo "make: OpenCV does not load: the line above \
+	names the system library that is missing" >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.mmcv: $(VENV)/.requirements requirements/mminstall.txt requirements/install_mmcv.sh
+	@requirements/install_mmcv.sh $(VENV) $(PIP_FLAGS)
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.mmcv setup.py $(wildcard pyproject.toml) mmgpu_hooks/version.py
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,15 @@
+"""What the exit codes of every command mean."""
+
+from __future__ import annotations
+
+OK = 0
+"""Done, or there was nothing to do."""
+
+WOULD_CHANGE = 1
+"""``--check`` found something to change."""
+
+NOT_FASTER = 1
+"""``demo`` measured no gain."""
+
+BAD_INPUT = 2
+"""Input that cannot be used; one sentence on standard error says why."""

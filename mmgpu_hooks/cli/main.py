@@ -1,0 +1,56 @@
+"""``mmgpu``: one entry point for every command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from mmgpu_hooks.cli import demo, exit_codes, explain, recommend
+from mmgpu_hooks.version import __version__
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line; building it imports nothing heavy."""
+    parser = argparse.ArgumentParser(
+        prog='mmgpu',
+        description='Where the time of an MMDetection training goes, and what to do.',
+    )
+    parser.add_argument('--version', action='version', version=__version__)
+    commands = parser.add_subparsers(dest='command', metavar='COMMAND')
+    for module in (recommend, explain, demo):
+        sub = commands.add_parser(
+            module.NAME,
+            help=module.HELP,
+            description=module.DESCRIPTION,
+            epilog=module.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(sub)
+        sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments without the program's name; ``sys.argv`` by default.
+
+    Returns:
+        The exit code, see :mod:`mmgpu_hooks.cli.exit_codes`.
+    """
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        return exit_codes.BAD_INPUT
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # the reader (head, less) has seen enough; keep the interpreter from flushing
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.OK
+    return code

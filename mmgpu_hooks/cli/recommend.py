@@ -1,0 +1,203 @@
+"""``mmgpu recommend``: from a run's evidence to a rewritten config."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from mmgpu_hooks.cli import exit_codes
+from mmgpu_hooks.cli.terminal import terminal_layout
+from mmgpu_hooks.configfile.outcome import RewriteOutcome
+from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
+from mmgpu_hooks.evidence.reader import read_evidence, read_plain_run
+from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
+from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.recommendation.policy import recommend_settings
+from mmgpu_hooks.records import Recommendation, RunSummary
+from mmgpu_hooks.report.recommendation import Answer, render_json, render_text
+
+NAME = 'recommend'
+HELP = 'judge a run and rewrite its config'
+DESCRIPTION = """\
+Read the evidence that GPUEfficiencyHook left in a run's folder, say where the time
+went, and write a config with better dataloader settings beside the original."""
+EPILOG = """\
+exit codes: 0 done or nothing to change, 1 --check and something would change,
+2 input that cannot be used (one sentence on standard error says why)"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument(
+        'run_folder', type=Path, help='work_dir of a training; its newest run is read'
+    )
+    parser.add_argument(
+        '--config', type=Path, help='config to rewrite (default: the one the run used)'
+    )
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument(
+        '--output',
+        type=Path,
+        help='file to write (default: <name>_recommended.py beside the original)',
+    )
+    target.add_argument(
+        '--in-place', action='store_true', help='edit the original, keep it as .bak'
+    )
+    target.add_argument('--dry-run', action='store_true', help='write nothing')
+    target.add_argument(
+        '--check',
+        action='store_true',
+        help='write nothing; exit 1 when something would change',
+    )
+    parser.add_argument(
+        '--format', choices=('text', 'json'), default='text', help='default: text'
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Judge, recommend, rewrite, print."""
+    try:
+        answer, run_config, copy = _judge(arguments.run_folder)
+    except EvidenceError as error:
+        print(f'mmgpu recommend: {error}', file=sys.stderr)
+        return exit_codes.BAD_INPUT
+    code = exit_codes.OK
+    if answer.recommendation.changes:
+        answer, refusal = _rewrite(answer, arguments, run_config, copy)
+        if refusal is not None:
+            code = exit_codes.BAD_INPUT
+            print(f'mmgpu recommend: {refusal}', file=sys.stderr)
+        elif arguments.check and answer.recommendation.changes:
+            code = exit_codes.WOULD_CHANGE
+    if arguments.format == 'json':
+        print(render_json(answer))
+    else:
+        print(render_text(answer, **terminal_layout(sys.stdout)))
+    return code
+
+
+def _judge(folder: Path) -> tuple[Answer, Path | None, Path | None]:
+    """The answer without a rewrite, the run's config and its flattened copy."""
+    files = read_run_folder(folder)
+    if files.evidence is None:
+        return _judge_plain(files)
+    evidence = read_evidence(files.evidence)
+    summary = fold_run(evidence)
+    answer = Answer(
+        run_path=str(files.evidence),
+        diagnosis=diagnose_run(summary),
+        recommendation=recommend_settings(summary),
+        summary=summary,
+        notes=(*summary.notes, *_passed_over(files), *_switched_off(summary)),
+    )
+    path = evidence.run.config_path
+    return answer, Path(path) if path else None, files.config_copy
+
+
+def _judge_plain(files: RunFiles) -> tuple[Answer, Path | None, Path | None]:
+    assert files.plain is not None
+    plain = read_plain_run(files.plain, files.config_copy)
+    notes = [
+        'This run has no evidence of GPUEfficiencyHook, only the log of MMEngine; add '
+        "default_hooks=dict(gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook'))"
+        ' to the config for a judgement with numbers behind it.'
+    ]
+    if files.older_evidence is not None:
+        notes.append(f'An older run has evidence: {files.older_evidence}')
+    answer = Answer(
+        run_path=str(files.plain),
+        diagnosis=diagnose_plain_run(plain),
+        recommendation=Recommendation(
+            reason="MMEngine's log tells neither live settings nor the host's limits."
+        ),
+        notes=(*plain.notes, *notes),
+    )
+    return answer, None, files.config_copy
+
+
+def _passed_over(files: RunFiles) -> list[str]:
+    if not files.older_runs:
+        return []
+    return [f'The newest run was read; {files.older_runs} older one(s) were not.']
+
+
+def _switched_off(summary: RunSummary) -> list[str]:
+    expected = ('gpu', 'gpu_memory')
+    return [
+        f'{source} was switched off during the run: {reason}'
+        for source, reason in summary.unknown.items()
+        if source not in expected
+    ]
+
+
+def _rewrite(
+    answer: Answer,
+    arguments: argparse.Namespace,
+    run_config: Path | None,
+    copy: Path | None,
+) -> tuple[Answer, str | None]:
+    """Rewrite the config; the second value is why it was refused."""
+    # late, because LibCST takes longer to import than everything else here
+    from mmgpu_hooks.configfile.rewrite import rewrite_config
+
+    config, note = _choose_config(arguments.config, run_config, copy)
+    if config is None:
+        return answer, note
+    outcome = rewrite_config(
+        config,
+        {change.key: change.new for change in answer.recommendation.changes},
+        output=arguments.output,
+        in_place=arguments.in_place,
+        dry_run=arguments.dry_run or arguments.check,
+    )
+    answer = replace(
+        answer,
+        config=str(config),
+        diff=outcome.diff,
+        notes=(*answer.notes, note) if note else answer.notes,
+    )
+    if outcome.status == 'refused':
+        return answer, outcome.reason
+    if outcome.status == 'unchanged':
+        reason = f'{config} has the recommended settings already.'
+        already = Recommendation(reason=reason)
+        return replace(answer, recommendation=already), None
+    if arguments.dry_run or arguments.check:
+        return answer, None
+    return _note_written(answer, outcome), None
+
+
+def _choose_config(
+    asked: Path | None, run_config: Path | None, copy: Path | None
+) -> tuple[Path | None, str | None]:
+    """The file to rewrite and, when it is not the obvious one, a note."""
+    if asked is not None:
+        return asked, None
+    if run_config is not None and run_config.is_file():
+        return _relative(run_config), None
+    if copy is not None:
+        gone = f'{run_config} is gone' if run_config else 'the run names no config file'
+        return copy, f"{gone}, so the run's own copy was rewritten."
+    return None, (
+        f'expected the config of the run, found neither {run_config or "its path"} nor '
+        "a copy in the run's folder; name it with --config."
+    )
+
+
+def _note_written(answer: Answer, outcome: RewriteOutcome) -> Answer:
+    shown = str(_relative(outcome.target)) if outcome.target else None
+    return replace(
+        answer,
+        output=shown,
+        backup=str(_relative(outcome.backup)) if outcome.backup else None,
+        train_command=f'python tools/train.py {shown}',
+    )
+
+
+def _relative(path: Path) -> Path:
+    """The path as a user here would type it."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith('..') else Path(relative)

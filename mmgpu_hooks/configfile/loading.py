@@ -1,0 +1,101 @@
+"""Loads a config the way a training run would: the only importer of MMEngine."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+KeyPath = tuple[str, ...]
+"""The keys that lead to a value, list indices as digits."""
+
+FlatConfig = dict[KeyPath, object]
+"""Every value of a loaded config by its path, containers included."""
+
+
+class Container(NamedTuple):
+    """Stands in a :data:`FlatConfig` for a dict, list or tuple."""
+
+    kind: str
+    size: int
+    """Number of items of a list or tuple; 0 for a dict, whose keys speak."""
+
+
+class LoadError(Exception):
+    """MMEngine cannot load the file; the message is one line."""
+
+
+class NoMMEngineError(LoadError):
+    """MMEngine cannot be imported here, so nothing can be proven."""
+
+
+def read_config(path: Path) -> FlatConfig:
+    """Loads a config, bases merged, and flattens it.
+
+    Loading executes the file, as MMEngine does; what it prints is dropped and
+    its ``custom_imports`` are left alone.
+
+    Args:
+        path: The ``.py`` file.
+
+    Returns:
+        Its values by path.
+
+    Raises:
+        LoadError: With MMEngine's reason folded into one line.
+    """
+    with _silence():
+        try:
+            from mmengine.config import Config
+        except ImportError as error:
+            raise NoMMEngineError(_fold(error)) from error
+        try:
+            config = Config.fromfile(str(path), import_custom_modules=False)
+            loaded = config.to_dict(keep_imported=True)
+        # A config is a program: whatever it raises, an exit included, is a reason.
+        except (Exception, SystemExit) as error:
+            raise LoadError(_fold(error)) from error
+    return parse_flat(loaded)
+
+
+def parse_flat(config: Mapping[str, Any]) -> FlatConfig:
+    """Flattens nested dicts, lists and tuples into values by path."""
+    return dict(_walk((), config))
+
+
+def _walk(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, object]]:
+    if isinstance(value, dict):
+        yield path, Container('dict', 0)
+        for key, item in value.items():
+            yield from _walk((*path, str(key)), item)
+    elif isinstance(value, (list, tuple)):
+        yield path, Container(type(value).__name__, len(value))
+        for index, item in enumerate(value):
+            yield from _walk((*path, str(index)), item)
+    else:
+        yield path, value
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    disabled = logging.root.manager.disable
+    sink = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sink):
+        warnings.simplefilter('ignore')
+        logging.disable(logging.CRITICAL)
+        try:
+            with contextlib.redirect_stderr(sink):
+                yield
+        finally:
+            logging.disable(disabled)
+
+
+def _fold(error: BaseException) -> str:
+    text = ' '.join(str(error).split())
+    text = text if len(text) <= 300 else text[:297] + '...'
+    name = type(error).__name__
+    return f'{name}: {text}' if text else name

@@ -1,0 +1,152 @@
+"""Rules about waiting for data."""
+
+from __future__ import annotations
+
+from mmgpu_hooks.diagnosis.facts import Facts
+from mmgpu_hooks.diagnosis.rule import cannot_tell, fine, notice, problem, rule
+from mmgpu_hooks.diagnosis.thresholds import (
+    BLOCKED_PROBLEM,
+    DATA_WAIT_NOTICE,
+    DATA_WAIT_PROBLEM,
+    RUN_DELAY_PROBLEM,
+    STARTUP_PROBLEM,
+)
+from mmgpu_hooks.records import Finding
+
+
+@rule('MG101', 'Waiting for data')
+def judge_data_wait(facts: Facts) -> Finding | None:
+    """The training loop stands still until a batch arrives.
+
+    ``data_wait`` is the time blocked in ``next(loader)`` alone; hooks, checkpoint
+    saves and validation are not in it (they are in MMEngine's ``data_time``). From
+    10 % of an iteration on, the loader and not the model sets the speed.
+    """
+    share, summary = facts.data_wait_share, facts.summary
+    if share is None:
+        return cannot_tell('no iteration was measured')
+    detail = (
+        f'{100 * share:.0f} % of an iteration is spent waiting for data '
+        f'({summary.data_wait_s:.3f} s of {summary.iter_s:.3f} s, mean of '
+        f'{summary.steady_iterations} iterations).'
+    )
+    if share >= DATA_WAIT_PROBLEM:
+        return problem(detail, share)
+    if share >= DATA_WAIT_NOTICE:
+        return notice(detail, share)
+    return fine(detail)
+
+
+@rule('MG102', 'The CPU is the wall')
+def judge_cpu_wall(facts: Facts) -> Finding | None:
+    """The usable cores cannot load batches faster, however many workers there are.
+
+    Loading one batch and training on it costs more CPU than the cores have in the
+    time of a step. Cheaper transforms, smaller images on disk or more cores help;
+    more workers do not, and they slow down everything else that needs a core.
+    """
+    model = facts.model
+    if model is None or not facts.is_data_bound:
+        return None
+    if model.worker_cpu_s is None or model.usable_cores is None:
+        return cannot_tell('CPU per batch or usable cores are unknown')
+    if not facts.is_cpu_the_wall:
+        return None
+    return problem(
+        f'A batch costs {model.worker_cpu_s:.3f} s of CPU to load and '
+        f'{model.main_cpu_s or 0.0:.3f} s to train on, and {model.usable_cores:.1f} '
+        f'cores are free for it: no setting is faster than '
+        f'{model.cpu_floor_s:.3f} s per iteration.',
+        facts.data_wait_share or 0.0,
+    )
+
+
+@rule('MG103', 'Loading is blocked, not busy')
+def judge_blocked_loading(facts: Facts) -> Finding | None:
+    """While a batch is loaded, most of the time nothing runs: storage, network, locks.
+
+    More workers help, because they wait side by side; faster storage, a local copy
+    or a cache help more.
+    """
+    if not facts.is_data_bound:
+        return None
+    share, model = facts.blocked_share, facts.model
+    if share is None or model is None:
+        return cannot_tell('CPU of the loading was not measured')
+    if share < BLOCKED_PROBLEM:
+        return None
+    return problem(
+        f'Of {model.occupancy_s:.3f} s to load a batch only '
+        f'{model.worker_cpu_s or 0.0:.3f} s is CPU; {100 * share:.0f} % is waiting '
+        'for storage or locks.',
+        facts.data_wait_share or 0.0,
+    )
+
+
+@rule('MG104', 'Workers start again and again')
+def judge_startup(facts: Facts) -> Finding | None:
+    """The first batch of each epoch waits for workers to start.
+
+    ``persistent_workers=True`` keeps them from one epoch to the next. Short epochs
+    suffer most.
+    """
+    summary = facts.summary
+    share = facts.run_share(summary.startup_s)
+    if summary.epoch_starts == 0 or share < STARTUP_PROBLEM:
+        return None
+    return problem(
+        f'{summary.startup_s:.1f} s ({100 * share:.0f} % of the run) went into first '
+        f'batches of {summary.epoch_starts} epoch starts, beyond a normal wait.',
+        share,
+    )
+
+
+@rule('MG105', 'More workers than cores')
+def judge_too_many_workers(facts: Facts) -> Finding | None:
+    """``num_workers`` exceeds the cores this rank may use.
+
+    Workers beyond the cores only take turns, take memory, and make checkpoint saves
+    and the training thread wait for a core. PyTorch warns of it too.
+    """
+    workers = facts.summary.run.loader.num_workers
+    cores = facts.summary.run.host.usable_cores
+    if workers is None or cores is None:
+        return cannot_tell('the number of workers or of usable cores is unknown')
+    if workers <= max(cores, 1):
+        return None
+    return notice(f'num_workers={workers} on {cores:g} usable cores of this rank.')
+
+
+@rule('MG106', 'Workers wait for a core')
+def judge_run_delay(facts: Facts) -> Finding | None:
+    """Loader workers are ready to run and get no core: the CPU is oversubscribed.
+
+    Measured by the kernel (``/proc/<pid>/schedstat``). Fewer workers, fewer threads
+    or no neighbour on the machine help.
+    """
+    cpu_s, delay_s = facts.summary.worker_cpu_s, facts.summary.worker_run_delay_s
+    if not facts.summary.run.loader.num_workers or not facts.is_enough:
+        return None
+    if cpu_s is None or delay_s is None:
+        return cannot_tell("the workers' scheduler statistics could not be read")
+    wanted_s = cpu_s + delay_s
+    if wanted_s <= 0 or delay_s / wanted_s < RUN_DELAY_PROBLEM:
+        return None
+    return notice(
+        f'Workers spent {delay_s:.3f} s per batch waiting for a core, beside '
+        f'{cpu_s:.3f} s on one.'
+    )
+
+
+@rule('MG107', 'Others use the CPU')
+def judge_external_load(facts: Facts) -> Finding | None:
+    """Other programs took a good part of this host's CPU while the run was measured.
+
+    Steps and loading were slower for it, and a setting that suits the crowded host
+    may not suit the quiet one. Measure again when they are gone, or plan with them.
+    """
+    external = facts.summary.external_cpu_cores
+    logical = facts.summary.run.host.logical_cpus
+    if external is None or logical is None or not facts.is_busy_host:
+        return None
+    return notice(f'Others used {external:.1f} of {logical} CPUs meanwhile.')

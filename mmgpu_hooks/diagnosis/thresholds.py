@@ -1,0 +1,50 @@
+"""Where a figure begins to matter, each with its reason."""
+
+from __future__ import annotations
+
+MIN_ITERATIONS = 20
+"""Steady iterations below which nothing is judged: a mean of fewer swings by more
+than the changes we would advise."""
+
+SURE_ITERATIONS = 100
+"""Steady iterations from which confidence is high."""
+
+DATA_WAIT_NOTICE = 0.05
+"""Share of an iteration: TensorFlow's profiler calls an input share of 5 % moderate."""
+
+DATA_WAIT_PROBLEM = 0.10
+"""Share of an iteration above which a run is data-bound: between TensorFlow's
+moderate (5 %) and high (20 %)."""
+
+STARTUP_PROBLEM = 0.05
+"""Share of the run spent on starting workers that persistent ones would save."""
+
+STARTUP_MEASURABLE = 0.01
+"""Share of the run from which persistent workers are worth their memory."""
+
+SAVE_PROBLEM = 0.05
+"""Share of the run in checkpoint saves: one minute in twenty."""
+
+VALIDATION_NOTICE = 0.20
+"""Share of the run: validation is wanted, so only a fifth and more is remarked on."""
+
+HOOKS_PROBLEM = 0.05
+"""Share of the run in hooks, which usually take well under 1 %."""
+
+RUN_DELAY_PROBLEM = 0.25
+"""Waiting for a core over wanting one, of the loader's workers."""
+
+BLOCKED_PROBLEM = 0.50
+"""Share of a worker's time per batch in which it neither ran nor wanted to."""
+
+EXTERNAL_LOAD = 0.25
+"""Share of the host's CPUs in others' use from which the figures are theirs as well."""
+
+WORTHWHILE_GAIN = 0.03
+"""Predicted gain below which a setting is left alone: machines vary by as much."""
+
+GPU_UTIL_LOW_PCT = 70.0
+"""SageMaker's debugger calls a GPU under 70 % under-used."""
+
+GPU_ZERO_NOTICE_PCT = 10.0
+"""Share of time at 0 % that users see as swinging."""

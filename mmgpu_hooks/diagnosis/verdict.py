@@ -1,0 +1,102 @@
+"""One verdict per run, out of a closed list."""
+
+from __future__ import annotations
+
+from mmgpu_hooks.diagnosis.facts import Facts
+from mmgpu_hooks.diagnosis.thresholds import MIN_ITERATIONS, SURE_ITERATIONS
+from mmgpu_hooks.records import Finding, Verdict
+
+VERDICTS: dict[str, str] = {
+    'not_enough_evidence': 'Not enough evidence',
+    'data_bound_workers': 'Data-bound, too few workers',
+    'data_bound_cpu': 'Data-bound, the CPU is the wall',
+    'data_bound_storage': 'Data-bound, loading is blocked',
+    'startup_bound': 'Bound by worker start-up',
+    'save_bound': 'Bound by checkpoint saves',
+    'hook_bound': 'Bound by hooks',
+    'compute_bound': 'Compute-bound',
+}
+"""Every verdict there is, and how it is called in text."""
+
+_OF_PROBLEM = {
+    'MG104': 'startup_bound',
+    'MG301': 'save_bound',
+    'MG303': 'hook_bound',
+}
+
+
+def diagnose_verdict(facts: Facts, findings: dict[str, Finding]) -> Verdict:
+    """Choose the verdict: the problem with the largest share of the time wins.
+
+    Args:
+        facts: The run.
+        findings: By rule code.
+    """
+    summary = facts.summary
+    if not facts.is_enough:
+        more = MIN_ITERATIONS - summary.steady_iterations
+        return Verdict(
+            'not_enough_evidence',
+            f'{VERDICTS["not_enough_evidence"]}: {summary.steady_iterations} steady '
+            f'iterations were recorded and {MIN_ITERATIONS} are needed; train at '
+            f'least {more} more.',
+            'low',
+        )
+    confidence = judge_confidence(facts)
+    worst = _largest_problem(findings)
+    if worst is None:
+        share = facts.data_wait_share or 0.0
+        return Verdict(
+            'compute_bound',
+            f'{VERDICTS["compute_bound"]}: data is at hand when it is needed '
+            f'({100 * share:.0f} % of an iteration is waiting), so the step sets the '
+            'speed.',
+            confidence,
+        )
+    name = _OF_PROBLEM.get(worst.code) or _data_bound(facts, findings)
+    why = worst.detail
+    if worst.code == 'MG101':
+        why = f'{why[:-1]}, {_cause(name, facts)}.'
+    return Verdict(name, f'{VERDICTS[name]}: {why}', confidence)
+
+
+def judge_confidence(facts: Facts) -> str:
+    """``high``, ``medium`` or ``low``: how many iterations, on how quiet a host."""
+    if facts.is_busy_host:
+        return 'low'
+    sure = facts.summary.steady_iterations >= SURE_ITERATIONS
+    return 'high' if sure else 'medium'
+
+
+def _largest_problem(findings: dict[str, Finding]) -> Finding | None:
+    problems = [f for f in findings.values() if f.severity == 'problem']
+    # MG102 and MG103 say why MG101 holds, so they never stand alone
+    causes = [f for f in problems if f.code not in ('MG102', 'MG103')]
+    return max(causes, key=lambda f: f.share or 0.0, default=None)
+
+
+def _data_bound(facts: Facts, findings: dict[str, Finding]) -> str:
+    if _is_problem(findings.get('MG102')):
+        return 'data_bound_cpu'
+    # without workers the loading blocks the loop, whatever it waits for
+    if facts.summary.run.loader.num_workers and _is_problem(findings.get('MG103')):
+        return 'data_bound_storage'
+    return 'data_bound_workers'
+
+
+def _is_problem(finding: Finding | None) -> bool:
+    return finding is not None and finding.severity == 'problem'
+
+
+def _cause(name: str, facts: Facts) -> str:
+    workers = facts.summary.run.loader.num_workers
+    if name == 'data_bound_cpu':
+        return 'and the usable cores cannot load faster'
+    if name == 'data_bound_storage':
+        blocked = 100 * (facts.blocked_share or 0.0)
+        return (
+            f'while the workers wait for storage or locks {blocked:.0f} % of the time'
+        )
+    if workers == 0:
+        return 'because the training process loads every batch itself (num_workers=0)'
+    return f'with num_workers={workers}'

@@ -1,0 +1,1 @@
+"""Samples folded into one record per interval, written out and read back."""

@@ -1,0 +1,166 @@
+"""Reads evidence back: what can be used is used, what cannot is counted and said."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+from mmgpu_hooks.evidence.codec import LineError, parse_line, parse_schema
+from mmgpu_hooks.evidence.run_folder import EvidenceError
+from mmgpu_hooks.records import (
+    SCHEMA_VERSION,
+    EndRecord,
+    IntervalRecord,
+    PlainRun,
+    RunEvidence,
+    RunRecord,
+    SourceOffRecord,
+)
+
+
+def read_evidence(path: Path) -> RunEvidence:
+    """Read one rank's evidence file.
+
+    Args:
+        path: A ``gpu_efficiency.jsonl``.
+
+    Returns:
+        The run with every interval that could be read. A torn last line (the run
+        was killed) and garbage lines are left out and counted in ``notes``.
+
+    Raises:
+        EvidenceError: If there is no run record, the file holds more than one
+            run, or it was written in a newer schema.
+    """
+    run: RunRecord | None = None
+    end: EndRecord | None = None
+    intervals: list[IntervalRecord] = []
+    sources_off: list[SourceOffRecord] = []
+    bad: list[str] = []
+    torn = False
+    run_ids: dict[str, int] = {}
+    for number, text, whole in _read_lines(path):
+        schema = parse_schema(text) if '"schema"' in text else None
+        if schema is not None and schema > SCHEMA_VERSION:
+            raise EvidenceError(
+                f'{path}: expected evidence of schema {SCHEMA_VERSION} or older, '
+                f'found schema {schema}; install a newer mmgpu_hooks to read it.'
+            )
+        try:
+            record = parse_line(text)
+        except LineError as error:
+            if whole:
+                bad.append(f'line {number}: {error}')
+            else:
+                torn = True
+            continue
+        if isinstance(record, RunRecord):
+            run = run or record
+            run_ids.setdefault(record.run_id, number)
+        elif isinstance(record, IntervalRecord):
+            intervals.append(record)
+        elif isinstance(record, SourceOffRecord):
+            sources_off.append(record)
+        elif isinstance(record, EndRecord):
+            end = record
+    if run is None:
+        found = f'{len(bad)} unreadable lines' if bad else 'none'
+        raise EvidenceError(
+            f'{path}: expected a run record of GPUEfficiencyHook, found {found}; '
+            'the file is damaged or not ours, so train again with the hook.'
+        )
+    if len(run_ids) > 1:
+        lines = ', '.join(str(number) for number in run_ids.values())
+        raise EvidenceError(
+            f'{path}: expected the records of one run, found {len(run_ids)} runs '
+            f'(they begin on lines {lines}); split the file there, one run each.'
+        )
+    return RunEvidence(
+        path=str(path),
+        run=run,
+        intervals=tuple(intervals),
+        end=end,
+        sources_off=tuple(sources_off),
+        notes=tuple(_notes(path, bad, torn)),
+    )
+
+
+def _read_lines(path: Path) -> list[tuple[int, str, bool]]:
+    """Number, text and whether the line is ended, for each line that is not blank."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise EvidenceError(
+            f'{path}: expected a readable evidence file, found {error.strerror}; '
+            'check the path and its permissions.'
+        ) from error
+    lines = []
+    for number, raw in enumerate(data.splitlines(keepends=True), start=1):
+        if raw.strip():
+            text = raw.decode('utf-8', errors='replace')
+            lines.append((number, text, raw.endswith(b'\n')))
+    return lines
+
+
+def _notes(path: Path, bad: list[str], torn: bool) -> list[str]:
+    notes = []
+    if torn:
+        notes.append(
+            f'{path.name}: 1 torn last line skipped (the run was killed while it '
+            'was written); everything before it is used.'
+        )
+    if bad:
+        notes.append(
+            f'{path.name}: {len(bad)} unreadable line(s) skipped, first {bad[0]}; '
+            'the rest is used.'
+        )
+    return notes
+
+
+def read_plain_run(path: Path, config_copy: Path | None) -> PlainRun:
+    """Read what MMEngine's own log tells of a run without our hook.
+
+    Args:
+        path: A ``scalars.json``: one JSON object per logged line.
+        config_copy: The run's flattened config, when it is there.
+
+    Returns:
+        Medians of ``time`` and ``data_time`` over the logged lines.
+
+    Raises:
+        EvidenceError: If no line carries both.
+    """
+    time_s: list[float] = []
+    data_time_s: list[float] = []
+    last = bad = 0
+    for _, text, _ in _read_lines(path):
+        try:
+            line = json.loads(text)
+        except ValueError:
+            bad += 1
+            continue
+        # validation lines carry both times too, but no learning rate
+        if not isinstance(line, dict) or 'lr' not in line:
+            continue
+        whole, wait = line.get('time'), line.get('data_time')
+        if isinstance(whole, (int, float)) and isinstance(wait, (int, float)):
+            time_s.append(float(whole))
+            data_time_s.append(float(wait))
+            step = line.get('iter', line.get('step', 0))
+            last = max(last, step if isinstance(step, int) else 0)
+    if not time_s:
+        raise EvidenceError(
+            f'{path}: expected training lines with "time" and "data_time", found '
+            'none; train at least one logging interval with GPUEfficiencyHook.'
+        )
+    notes = (f'{path.name}: {bad} unreadable line(s) skipped.',) if bad else ()
+    return PlainRun(
+        path=str(path),
+        iterations=last,
+        lines=len(time_s),
+        time_s=statistics.median(time_s),
+        data_time_s=statistics.median(data_time_s),
+        config_copy=str(config_copy) if config_copy else None,
+        notes=notes,
+    )

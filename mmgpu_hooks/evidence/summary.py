@@ -1,0 +1,209 @@
+"""Folds a run's intervals into the figures that judging needs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from mmgpu_hooks.evidence.ledger import PARTS
+from mmgpu_hooks.records import (
+    GpuWindow,
+    HostLimits,
+    IntervalRecord,
+    RunEvidence,
+    RunSummary,
+)
+
+_T = TypeVar('_T', int, float)
+
+
+def fold_run(evidence: RunEvidence) -> RunSummary:
+    """Fold one rank's evidence.
+
+    The first interval holds lazy initialisation and is left out of the steady
+    figures as soon as there are others. First waits of epochs hold the workers'
+    start and are left out of ``data_wait_s``; what they took beyond a normal wait
+    is ``startup_s``.
+
+    Args:
+        evidence: As read back, or as the hook holds it when training ends.
+    """
+    intervals = evidence.intervals
+    end = evidence.end
+    steady = intervals[1:] if len(intervals) > 1 else intervals
+    iterations = sum(record.iterations for record in steady)
+    count = max(iterations, 1)
+    unknown = dict(evidence.run.unknown)
+    unknown.update({off.source: off.reason for off in evidence.sources_off})
+    wait_s = _steady_wait(steady)
+    step_s = _mean((record.step.total_s for record in steady), iterations)
+    hooks_s = _mean((record.ledger_s['hooks'] for record in steady), iterations)
+    iter_s = None
+    if wait_s is not None and step_s is not None and hooks_s is not None:
+        iter_s = wait_s + step_s + hooks_s
+    images = _sum_known(record.images for record in steady)
+    waits_s = sum(record.data_wait.total_s for record in steady)
+    wait_cpu_s = _sum_known(record.data_wait_cpu_s for record in steady)
+    process_cpu_s = _sum_known(record.process_cpu_s for record in steady)
+    steady_s = sum(record.duration_s for record in steady)
+    main_cpu_s = None
+    if process_cpu_s is not None and wait_cpu_s is not None and iterations:
+        main_cpu_s = max(process_cpu_s - wait_cpu_s, 0.0) / count
+    cpu_s, run_delay_s, workers = _workers_per_batch(steady)
+    process_cores = None
+    if process_cpu_s is not None and steady_s > 0:
+        process_cores = process_cpu_s / steady_s
+    system_pct = _weighted((r.system_cpu_pct, r.duration_s) for r in steady)
+    return RunSummary(
+        run=evidence.run,
+        iterations=sum(record.iterations for record in intervals),
+        duration_s=end.duration_s if end else sum(r.duration_s for r in intervals),
+        ledger_s=end.ledger_s if end else _add_ledgers(intervals),
+        status=end.status if end else 'killed',
+        steady_iterations=iterations,
+        data_wait_s=wait_s,
+        step_s=step_s,
+        hooks_s=hooks_s,
+        iter_s=iter_s,
+        iter_p50_s=_median(record.iter.p50_s for record in steady),
+        iter_p95_s=_median(record.iter.p95_s for record in steady),
+        images_per_s=images / (iter_s * iterations) if images and iter_s else None,
+        epoch_starts=sum(record.first_waits for record in intervals),
+        startup_s=_startup(intervals, wait_s),
+        data_wait_cpu_share=(
+            min(wait_cpu_s / waits_s, 1.0)
+            if wait_cpu_s is not None and waits_s > 0
+            else None
+        ),
+        main_cpu_s=main_cpu_s,
+        worker_cpu_s=cpu_s,
+        worker_run_delay_s=run_delay_s,
+        worker_count=workers,
+        process_cpu_cores=process_cores,
+        system_cpu_pct=system_pct,
+        external_cpu_cores=_external_cores(
+            evidence.run.host,
+            system_pct,
+            process_cores,
+            (cpu_s or 0.0) * iterations / steady_s if steady_s > 0 else 0.0,
+        ),
+        process_rss_bytes=_max_known(r.process_rss_bytes for r in intervals),
+        batch_bytes=_max_known(r.batch_bytes for r in intervals),
+        batch_tensors=_max_known(r.batch_tensors for r in intervals),
+        gpu=_fold_gpu(steady),
+        gpu_mem_peak_bytes=_max_known(r.gpu_mem_peak_bytes for r in intervals),
+        gpu_mem_reserved_bytes=_max_known(r.gpu_mem_reserved_bytes for r in intervals),
+        saves=sum(record.saves for record in intervals),
+        unknown=unknown,
+        notes=evidence.notes,
+    )
+
+
+def _steady_wait(steady: Sequence[IntervalRecord]) -> float | None:
+    """Mean wait over iterations that did not begin an epoch."""
+    count = sum(record.iterations - record.first_waits for record in steady)
+    if count <= 0:
+        return None
+    total = sum(record.data_wait.total_s - record.first_wait_s for record in steady)
+    return max(total, 0.0) / count
+
+
+def _startup(intervals: Sequence[IntervalRecord], wait_s: float | None) -> float:
+    first_s = sum(record.first_wait_s for record in intervals)
+    starts = sum(record.first_waits for record in intervals)
+    return max(first_s - starts * (wait_s or 0.0), 0.0)
+
+
+def _add_ledgers(intervals: Sequence[IntervalRecord]) -> dict[str, float]:
+    return {
+        part: math.fsum(record.ledger_s.get(part, 0.0) for record in intervals)
+        for part in PARTS
+    }
+
+
+def _workers_per_batch(
+    steady: Sequence[IntervalRecord],
+) -> tuple[float | None, float | None, int | None]:
+    """CPU and run delay of all workers per batch, and how many there were.
+
+    Windows in which workers started also hold the batches they made ahead, so they
+    are used only when there is no other; half a batch per worker is then taken to
+    be in the making at the end.
+    """
+    windows = [r.workers for r in steady if r.workers and r.workers.iterations > 0]
+    settled = [window for window in windows if not window.fresh]
+    batches = float(sum(window.iterations for window in settled or windows))
+    if not settled:
+        batches += sum(window.count / 2 for window in windows)
+    if batches <= 0:
+        return None, None, None
+    used = settled or windows
+    return (
+        sum(window.cpu_s for window in used) / batches,
+        sum(window.run_delay_s for window in used) / batches,
+        Counter(window.count for window in used).most_common(1)[0][0],
+    )
+
+
+def _external_cores(
+    host: HostLimits,
+    system_pct: float | None,
+    process_cores: float | None,
+    worker_cores: float,
+) -> float | None:
+    if host.logical_cpus is None or system_pct is None or process_cores is None:
+        return None
+    if host.ranks_on_host > 1:
+        return None
+    busy = system_pct / 100 * host.logical_cpus
+    return max(busy - process_cores - worker_cores, 0.0)
+
+
+def _fold_gpu(steady: Sequence[IntervalRecord]) -> GpuWindow | None:
+    sampled = [(record.gpu, record.duration_s) for record in steady if record.gpu]
+    windows = [(gpu, seconds) for gpu, seconds in sampled if gpu.samples]
+    if not windows:
+        return None
+    return GpuWindow(
+        samples=sum(gpu.samples for gpu, _ in windows),
+        util_pct=_weighted((gpu.util_pct, s) for gpu, s in windows),
+        zero_pct=_weighted((gpu.zero_pct, s) for gpu, s in windows),
+        util_std_pct=_weighted((gpu.util_std_pct, s) for gpu, s in windows),
+        mem_used_bytes=_max_known(gpu.mem_used_bytes for gpu, _ in windows),
+    )
+
+
+def _weighted(pairs: Iterable[tuple[float | None, float]]) -> float | None:
+    """Mean of the known figures, each weighted by its seconds."""
+    known = [(value, seconds) for value, seconds in pairs if value is not None]
+    total = math.fsum(seconds for _, seconds in known)
+    if total <= 0:
+        return None
+    return math.fsum(value * seconds for value, seconds in known) / total
+
+
+def _mean(values: Iterable[float], count: int) -> float | None:
+    return math.fsum(values) / count if count else None
+
+
+def _median(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return statistics.median(known) if known else None
+
+
+def _sum_known(values: Iterable[_T | None]) -> _T | None:
+    """Sum, or unknown as soon as one part of it is."""
+    total: _T | None = None
+    for value in values:
+        if value is None:
+            return None
+        total = value if total is None else total + value
+    return total
+
+
+def _max_known(values: Iterable[_T | None]) -> _T | None:
+    known = [value for value in values if value is not None]
+    return max(known) if known else None

@@ -1,0 +1,65 @@
+"""Appends records to an evidence file so that a reader never meets half a one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from mmgpu_hooks.evidence.codec import Line, render_line
+
+EVIDENCE_NAME = 'gpu_efficiency.jsonl'
+
+
+def evidence_name(rank: int) -> str:
+    """File name of one rank's evidence; rank 0 has the plain one."""
+    return EVIDENCE_NAME if rank == 0 else f'gpu_efficiency_rank{rank}.jsonl'
+
+
+class EvidenceWriter:
+    """One open evidence file.
+
+    Each record goes out in one unbuffered append, so a run that is killed leaves
+    every earlier line whole. When a write fails half-way (a full disk), the half
+    line is cut off again before the error is raised.
+
+    Args:
+        path: File to append to; its folder is made.
+
+    Raises:
+        OSError: If the folder or the file cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._fd: int | None = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+        )
+
+    def write(self, record: Line) -> None:
+        """Append one record.
+
+        Raises:
+            OSError: If it could not be written whole; nothing of it is left.
+        """
+        if self._fd is None:
+            raise OSError(f'{self.path} is already closed')
+        data = render_line(record).encode('ascii')
+        end = os.fstat(self._fd).st_size
+        try:
+            written = os.write(self._fd, data)
+            if written < len(data):
+                os.write(self._fd, data[written:])
+            if os.fstat(self._fd).st_size < end + len(data):
+                raise OSError(f'{self.path}: only a part of a record was written')
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, end)
+            raise
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

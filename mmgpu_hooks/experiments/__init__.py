@@ -1,0 +1,1 @@
+"""Training trials run for comparison, and the data set of the demo."""

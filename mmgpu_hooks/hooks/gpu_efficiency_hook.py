@@ -1,0 +1,196 @@
+"""The hook that users name in their config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import BaseLoop
+
+from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
+from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.hooks.guard import Guard
+from mmgpu_hooks.hooks.recorder import Recorder
+from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.records import RunEvidence
+from mmgpu_hooks.report.summary import render_training_summary
+
+
+@HOOKS.register_module(force=True)
+class GPUEfficiencyHook(Hook):
+    """Logs what each interval of training was spent on, and says so at the end.
+
+    Scalars, each once per interval, under the prefix ``train/`` of MMEngine's
+    message hub (terminal line, TensorBoard and every other backend):
+
+    ======================== ===================================================
+    ``data_wait_s``          mean wait for a batch, s per iteration
+    ``data_wait_p95_s``      95th percentile of that wait, s
+    ``step_s``               mean step (forward, backward, optimizer), s
+    ``iter_s``               mean iteration (wait + step + hooks), s
+    ``iter_p95_s``           95th percentile of the iteration, s
+    ``data_wait_pct``        share of iteration time spent waiting for data, %
+    ``images_per_s``         images per second of iteration, this rank
+    ``gpu_util_pct``         NVML utilisation, time-weighted, %
+    ``gpu_zero_pct``         share of the sampled time at 0 % utilisation, %
+    ``gpu_mem_peak_mib``     peak bytes of the CUDA allocator, MiB
+    ``gpu_mem_reserved_mib`` most bytes the allocator held, MiB
+    ``process_cpu_cores``    cores the training process used (without workers)
+    ``system_cpu_pct``       busy share of all CPUs of the host, %
+    ======================== ===================================================
+
+    A figure that is unknown (no GPU, no NVML) is left out; the evidence file
+    ``<work_dir>/<timestamp>/vis_data/gpu_efficiency.jsonl`` says why.
+
+    Nothing of this hook can stop a training: a source that fails is switched off
+    with one warning.
+
+    Args:
+        interval: Iterations per record. Defaults to LoggerHook's interval, and
+            then to its very iterations. The scalars appear on LoggerHook's lines.
+        gpu_sample_period_s: Seconds between two looks at the GPU. Defaults to 0.2.
+        summary: Whether the main process logs a summary when training ends.
+            Defaults to True.
+
+    Raises:
+        TypeError: If an argument has another type.
+        ValueError: If a number is out of range.
+
+    Examples:
+        >>> # merges with the base's hooks, unlike custom_hooks=[...]
+        >>> default_hooks = dict(
+        ...     gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook'))
+    """
+
+    # after IterTimerHook (50) and the loss reading (10), before LoggerHook (60)
+    priority = 55
+
+    def __init__(
+        self,
+        interval: int | None = None,
+        gpu_sample_period_s: float = 0.2,
+        summary: bool = True,
+    ) -> None:
+        if interval is not None:
+            _check_type('interval', interval, int, 'a whole number of iterations')
+            if interval < 1:
+                raise ValueError(
+                    f'GPUEfficiencyHook: expected interval >= 1, found {interval}; '
+                    "leave it out to follow LoggerHook's."
+                )
+        _check_type('gpu_sample_period_s', gpu_sample_period_s, (int, float), 'seconds')
+        if not 0.01 <= gpu_sample_period_s <= 60:
+            raise ValueError(
+                'GPUEfficiencyHook: expected gpu_sample_period_s between 0.01 and '
+                f'60 seconds, found {gpu_sample_period_s}; the default is 0.2.'
+            )
+        _check_type('summary', summary, bool, 'True or False')
+        self.interval = interval
+        self.gpu_sample_period_s = float(gpu_sample_period_s)
+        self.summary = summary
+        self._recorder: Recorder | None = None
+        self._logger: Any = None
+        self._guard = Guard(self._warn_off)
+        self._wrapped: tuple[Any, Any] | None = None
+
+    def _warn_off(self, source: str, reason: str) -> None:
+        if self._logger is not None:
+            self._logger.warning(
+                f'GPUEfficiencyHook: {source} is switched off for this run '
+                f'({reason}); training goes on.'
+            )
+        if self._recorder is not None:
+            self._recorder.note_source_off(source, reason)
+
+    def before_run(self, runner: Any) -> None:
+        self._logger = runner.logger
+        self._guard.run('start', self._wrap_train_loop, runner)
+
+    def _wrap_train_loop(self, runner: Any) -> None:
+        # after a val() that failed ours is still there
+        self._unwrap_train_loop()
+        # val() and test() call before_run too, with no train loop built yet
+        loop = getattr(runner, '_train_loop', None)
+        if not isinstance(loop, BaseLoop):
+            return
+        first = next(hook for hook in runner.hooks if isinstance(hook, type(self)))
+        if first is not self:
+            self._logger.warning(
+                'GPUEfficiencyHook: expected one in a config, found several; only '
+                'the first records, so remove the others.'
+            )
+            return
+        original = loop.run
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            # once only: whoever trains again passes before_run again
+            self._unwrap_train_loop()
+            self._begin(runner)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                self._finish(error)
+                raise
+            self._finish(None)
+            return result
+
+        loop.run = run
+        self._wrapped = (loop, run)
+
+    def _unwrap_train_loop(self) -> None:
+        wrapped, self._wrapped = self._wrapped, None
+        if wrapped is not None and vars(wrapped[0]).get('run') is wrapped[1]:
+            del wrapped[0].run
+
+    def after_run(self, runner: Any) -> None:
+        # val() and test() leave the train loop as it was
+        self._guard.run('start', self._unwrap_train_loop)
+
+    def _begin(self, runner: Any) -> None:
+        self._guard = Guard(self._warn_off)
+        sources = Sources(self._guard, self.gpu_sample_period_s)
+        self._recorder = self._guard.run(
+            'start', Recorder, runner, self.interval, sources, self._guard
+        )
+        if self._recorder is not None:
+            self._guard.run('start', self._recorder.begin)
+
+    def after_train_iter(
+        self,
+        runner: Any,
+        batch_idx: int,
+        data_batch: Any = None,
+        outputs: dict | None = None,  # type: ignore[type-arg]  # as in Hook
+    ) -> None:
+        if self._recorder is not None:
+            self._guard.run(
+                'interval', self._recorder.end_iteration, batch_idx, data_batch
+            )
+
+    def _finish(self, error: BaseException | None) -> None:
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            return
+        status = 'completed'
+        if error is not None:
+            is_stop = isinstance(error, (KeyboardInterrupt, SystemExit))
+            status = 'interrupted' if is_stop else 'failed'
+        name = type(error).__name__ if error is not None else None
+        evidence = self._guard.run('end', recorder.finish, status, name)
+        if evidence is not None and self.summary and is_main_process():
+            self._guard.run('summary', self._log_summary, evidence)
+
+    def _log_summary(self, evidence: RunEvidence) -> None:
+        folded = fold_run(evidence)
+        self._logger.info(render_training_summary(folded, diagnose_run(folded)))
+
+
+def _check_type(name: str, value: Any, kinds: Any, expected: str) -> None:
+    # True is an int in Python, but no number of iterations
+    is_other_bool = isinstance(value, bool) and kinds is not bool
+    if is_other_bool or not isinstance(value, kinds):
+        raise TypeError(
+            f'GPUEfficiencyHook: expected {name} to be {expected}, found {value!r}.'
+        )

@@ -1,0 +1,75 @@
+"""What an interval looks like on the terminal line and in TensorBoard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmgpu_hooks.records import IntervalRecord
+
+SCALARS: dict[str, str] = {
+    'data_wait_s': 'mean wait for a batch, seconds per iteration',
+    'data_wait_p95_s': '95th percentile of that wait, seconds',
+    'step_s': 'mean step (forward, backward, optimizer), seconds per iteration',
+    'iter_s': 'mean iteration (wait + step + hooks), seconds',
+    'iter_p95_s': '95th percentile of the iteration, seconds',
+    'data_wait_pct': 'share of iteration seconds spent waiting for data, percent',
+    'images_per_s': 'images per second of iteration, this rank',
+    'gpu_util_pct': 'NVML utilisation, time-weighted, percent',
+    'gpu_zero_pct': 'share of the sampled time at 0 % utilisation, percent',
+    'gpu_mem_peak_mib': "allocator's peak, MiB",
+    'gpu_mem_reserved_mib': 'most the allocator held, MiB',
+    'process_cpu_cores': 'cores the training process used, workers excluded',
+    'system_cpu_pct': 'busy share of all CPUs of the host, percent',
+}
+"""Every scalar we publish. No name holds ``time``, ``loss`` or ``grad_norm`` and none
+ends in ``lr``: MMEngine would average or reformat those."""
+
+_MIB = 2.0**20
+
+
+def fold_scalars(record: IntervalRecord) -> dict[str, float]:
+    """The scalars of one interval; a figure that is unknown is left out."""
+    gpu = record.gpu
+    values: dict[str, float | None] = {
+        'data_wait_s': record.data_wait.mean_s,
+        'data_wait_p95_s': record.data_wait.p95_s,
+        'step_s': record.step.mean_s,
+        'iter_s': record.iter.mean_s,
+        'iter_p95_s': record.iter.p95_s,
+        'data_wait_pct': _ratio(100 * record.data_wait.total_s, record.iter.total_s),
+        'images_per_s': _ratio(record.images, record.iter.total_s),
+        'gpu_util_pct': gpu.util_pct if gpu else None,
+        'gpu_zero_pct': gpu.zero_pct if gpu else None,
+        'gpu_mem_peak_mib': _ratio(record.gpu_mem_peak_bytes, _MIB),
+        'gpu_mem_reserved_mib': _ratio(record.gpu_mem_reserved_bytes, _MIB),
+        'process_cpu_cores': _ratio(record.process_cpu_s, record.duration_s),
+        'system_cpu_pct': record.system_cpu_pct,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _ratio(part: float | None, whole: float) -> float | None:
+    return None if part is None or whole <= 0 else part / whole
+
+
+class ScalarBoard:
+    """Keeps our scalars in MMEngine's message hub, at most one value each.
+
+    A key left in the hub is printed again on every later line, and a history that
+    grows is copied at each update and saved into each checkpoint. So ours are taken
+    out before new ones go in, and none is resumable.
+    """
+
+    def __init__(self, message_hub: Any) -> None:
+        self._hub = message_hub
+
+    def clear(self) -> None:
+        """Take our scalars out of the hub."""
+        for name in SCALARS:
+            self._hub.log_scalars.pop(f'train/{name}', None)
+
+    def publish(self, record: IntervalRecord) -> None:
+        """Show one interval's figures on LoggerHook's next line."""
+        self.clear()
+        for name, value in fold_scalars(record).items():
+            self._hub.update_scalar(f'train/{name}', value, resumed=False)

@@ -1,0 +1,1 @@
+"""Pure arithmetic: what a loader setting gives, from measured figures alone."""

@@ -1,0 +1,1 @@
+"""Pure policy: findings, model and host limits in, setting changes out."""

@@ -1,0 +1,114 @@
+"""What the sources measure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+
+@dataclass(frozen=True)
+class DurationStats:
+    """How long something took, over ``count`` occurrences."""
+
+    count: int
+    """Occurrences the figures are taken over."""
+    total_s: float
+    """Sum of all of them."""
+    mean_s: float
+    p50_s: float
+    """Median."""
+    p95_s: float
+    """95th percentile, linearly interpolated."""
+    max_s: float
+
+
+@dataclass(frozen=True)
+class LoaderSettings:
+    """The live attributes of a ``DataLoader``, not what some file says."""
+
+    num_workers: Optional[int] = None
+    persistent_workers: Optional[bool] = None
+    prefetch_factor: Optional[int] = None
+    """Batches in flight per worker; ``None`` without workers."""
+    pin_memory: Optional[bool] = None
+    batch_size: Optional[int] = None
+    """Per rank, read from the batch sampler."""
+    batches_per_epoch: Optional[int] = None
+    dataset_length: Optional[int] = None
+    start_method: Optional[str] = None
+    """How workers start (``fork``, ``spawn``, ``forkserver``)."""
+
+
+@dataclass(frozen=True)
+class HostLimits:
+    """What this host allows one process of the training to use."""
+
+    logical_cpus: Optional[int] = None
+    affinity_cpus: Optional[int] = None
+    """CPUs that the scheduler lets this process run on."""
+    cgroup_cpu_cores: Optional[float] = None
+    """Smallest CPU quota over all cgroup ancestors; ``None`` is no quota."""
+    slurm_cpus: Optional[int] = None
+    """``SLURM_CPUS_PER_TASK`` when SLURM started the process."""
+    ranks_on_host: int = 1
+    usable_cores: Optional[float] = None
+    """Smallest of the above, divided by the ranks on the host."""
+    ram_total_bytes: Optional[int] = None
+    ram_available_bytes: Optional[int] = None
+    cgroup_memory_bytes: Optional[int] = None
+    """Smallest memory limit over all cgroup ancestors."""
+    shm_total_bytes: Optional[int] = None
+    """Size of ``/dev/shm``, through which workers hand over batches."""
+    shm_free_bytes: Optional[int] = None
+    open_files_soft: Optional[int] = None
+    """Soft limit on open files of this process."""
+
+
+@dataclass(frozen=True)
+class GpuDevice:
+    """The one GPU that this rank trains on."""
+
+    name: Optional[str] = None
+    uuid: Optional[str] = None
+    memory_total_bytes: Optional[int] = None
+    driver_version: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class GpuWindow:
+    """GPU samples of one interval, weighted by the time each stood for."""
+
+    samples: int = 0
+    util_pct: Optional[float] = None
+    """Time-weighted NVML utilisation."""
+    zero_pct: Optional[float] = None
+    """Share of the sampled time at 0 %."""
+    util_std_pct: Optional[float] = None
+    """Time-weighted standard deviation: how much it swings."""
+    mem_used_bytes: Optional[int] = None
+    """Largest device memory in use, by anyone, as the driver sees it."""
+
+
+@dataclass(frozen=True)
+class SchedStat:
+    """What the scheduler counted for one task (``/proc/<pid>/schedstat``)."""
+
+    cpu_s: float
+    """Seconds on a core."""
+    run_delay_s: float
+    """Seconds runnable but waiting for a core."""
+
+
+@dataclass(frozen=True)
+class WorkersWindow:
+    """The loader's worker processes over the iterations of one interval."""
+
+    count: int
+    """Workers that were read at both ends of the window."""
+    window_s: float
+    iterations: int
+    """Batches the loop took meanwhile."""
+    cpu_s: float
+    run_delay_s: float
+    fresh: bool = False
+    """The workers started in it: batches they made ahead are in ``cpu_s``."""

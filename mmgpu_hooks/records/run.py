@@ -1,0 +1,204 @@
+"""One run: the lines of its evidence file, and what they fold into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Mapping, Optional, Tuple
+
+from mmgpu_hooks.records.measured import (
+    DurationStats,
+    GpuDevice,
+    GpuWindow,
+    HostLimits,
+    LoaderSettings,
+    WorkersWindow,
+)
+
+SCHEMA_VERSION = 1
+"""Version of the evidence file; a reader refuses only newer ones."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """First line of an evidence file: all that analysis needs to know later."""
+
+    run_id: str
+    """Random, so that two runs in one file are noticed."""
+    started_unix_s: float
+    """Wall clock; a label, never used for durations."""
+    rank: int = 0
+    world_size: int = 1
+    work_dir: Optional[str] = None
+    config_path: Optional[str] = None
+    """The file the user trains with, absolute."""
+    config_copy: Optional[str] = None
+    """The run's own flattened copy, absolute."""
+    loop: Optional[str] = None
+    """``epoch``, ``iter`` or the class name of a custom loop."""
+    max_epochs: Optional[int] = None
+    max_iters: Optional[int] = None
+    start_iteration: int = 0
+    """Iterations done before this run: above zero when it was resumed."""
+    interval_iterations: int = 0
+    accumulative_counts: Optional[int] = None
+    optim_wrapper: Optional[str] = None
+    device: str = 'cpu'
+    loader: LoaderSettings = field(default_factory=LoaderSettings)
+    host: HostLimits = field(default_factory=HostLimits)
+    gpu: Optional[GpuDevice] = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Why a figure is missing, by source."""
+    schema: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class IntervalRecord:
+    """Everything measured over one interval of training iterations."""
+
+    iteration: int
+    """Last iteration in it, 1-based, counted over the whole training."""
+    epoch: int
+    """1-based."""
+    iterations: int
+    elapsed_s: float
+    """Since training began, monotonic."""
+    duration_s: float
+    """Wall clock covered; equals the sum of the parts in ``ledger_s``."""
+    data_wait: DurationStats
+    step: DurationStats
+    iter: DurationStats
+    """``data_wait`` + step + hooks of an iteration; saves and validation out."""
+    ledger_s: Mapping[str, float]
+    """Seconds by part of the time ledger."""
+    data_wait_cpu_s: Optional[float] = None
+    """CPU of the training thread inside ``data_wait``."""
+    first_waits: int = 0
+    """How many of the waits were the first of an epoch."""
+    first_wait_s: float = 0.0
+    """Their sum: worker start-up is in it."""
+    images: Optional[int] = None
+    """Images trained on by this rank."""
+    batch_bytes: Optional[int] = None
+    """Bytes of the tensors in the interval's last batch."""
+    batch_tensors: Optional[int] = None
+    """How many tensors those are: each needs a file descriptor in flight."""
+    saves: int = 0
+    process_rss_bytes: Optional[int] = None
+    """Resident memory of the training process."""
+    process_cpu_s: Optional[float] = None
+    """CPU of the training process, all threads, workers excluded."""
+    system_cpu_pct: Optional[float] = None
+    """Busy share of all logical CPUs of the host."""
+    workers: Optional[WorkersWindow] = None
+    gpu: Optional[GpuWindow] = None
+    gpu_mem_peak_bytes: Optional[int] = None
+    """Largest allocator peak since the last interval."""
+    gpu_mem_reserved_bytes: Optional[int] = None
+    """Largest bytes the allocator held since the last interval."""
+    wall_unix_s: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class SourceOffRecord:
+    """A source failed and was switched off; training went on."""
+
+    source: str
+    reason: str
+    iteration: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class EndRecord:
+    """Last line, written when training ended in any way but a kill."""
+
+    status: str
+    """``completed``, ``interrupted`` or ``failed``."""
+    iterations: int
+    duration_s: float
+    ledger_s: Mapping[str, float]
+    error: Optional[str] = None
+    """Type of the exception that ended it."""
+
+
+@dataclass(frozen=True)
+class RunEvidence:
+    """One rank's evidence, read back."""
+
+    path: str
+    run: RunRecord
+    intervals: Tuple[IntervalRecord, ...]
+    end: Optional[EndRecord] = None
+    sources_off: Tuple[SourceOffRecord, ...] = ()
+    notes: Tuple[str, ...] = ()
+    """Sentences about what was odd in the file, for the user."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One rank's whole run in figures; ``steady`` ones leave the warm-up out."""
+
+    run: RunRecord
+    iterations: int
+    duration_s: float
+    ledger_s: Mapping[str, float]
+    """Seconds of the whole run, by part of the time ledger."""
+    status: str
+    """``completed``, ``interrupted``, ``failed``, or ``killed`` (no end record)."""
+    steady_iterations: int = 0
+    """Iterations the steady figures are taken over; 0 leaves them unknown."""
+    data_wait_s: Optional[float] = None
+    """Steady mean per iteration, first waits of epochs left out."""
+    step_s: Optional[float] = None
+    hooks_s: Optional[float] = None
+    iter_s: Optional[float] = None
+    """``data_wait_s + step_s + hooks_s``."""
+    iter_p50_s: Optional[float] = None
+    """Median over intervals of their medians."""
+    iter_p95_s: Optional[float] = None
+    """Median over intervals of their 95th percentiles."""
+    images_per_s: Optional[float] = None
+    epoch_starts: int = 0
+    startup_s: float = 0.0
+    """First waits of epochs beyond a normal wait, summed over the run."""
+    data_wait_cpu_share: Optional[float] = None
+    """CPU of the training thread inside its waits, over the waits."""
+    main_cpu_s: Optional[float] = None
+    """CPU of the training process per iteration, its waits' part left out."""
+    worker_cpu_s: Optional[float] = None
+    """CPU of all workers per batch."""
+    worker_run_delay_s: Optional[float] = None
+    """Time workers waited for a core, per batch."""
+    worker_count: Optional[int] = None
+    process_cpu_cores: Optional[float] = None
+    system_cpu_pct: Optional[float] = None
+    external_cpu_cores: Optional[float] = None
+    """Cores of the host that others used meanwhile; ``None`` with several ranks on it,
+    because theirs cannot be told from a stranger's."""
+    process_rss_bytes: Optional[int] = None
+    batch_bytes: Optional[int] = None
+    batch_tensors: Optional[int] = None
+    gpu: Optional[GpuWindow] = None
+    gpu_mem_peak_bytes: Optional[int] = None
+    gpu_mem_reserved_bytes: Optional[int] = None
+    saves: int = 0
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Why a figure is missing, by source."""
+    notes: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlainRun:
+    """What MMEngine's own ``scalars.json`` tells of a run without our hook."""
+
+    path: str
+    iterations: int
+    """Last iteration logged."""
+    lines: int
+    """Log lines that carried both ``time`` and ``data_time``."""
+    time_s: float
+    """Median of the logged ``time``."""
+    data_time_s: float
+    """Median of the logged ``data_time``."""
+    config_copy: Optional[str] = None
+    notes: Tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""Renderers: every one returns a string."""

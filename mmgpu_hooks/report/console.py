@@ -1,0 +1,65 @@
+"""Layout through rich, back as a string."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+# a private character, because rich breaks lines at a no-break space too
+_BOUND_SPACE = '\ue000'
+_UNIT = re.compile(r'(\d) (%|s|ms|min|MiB|GiB)(?![a-z])')
+
+DEFAULT_WIDTH = 100
+"""Columns when the output is no terminal."""
+
+
+def render(
+    *parts: RenderableType, width: int = DEFAULT_WIDTH, color: bool = False
+) -> str:
+    """Lay the parts out below each other.
+
+    Args:
+        parts: Anything rich can print.
+        width: Columns to wrap at.
+        color: Whether to write colours and bold type for a terminal.
+    """
+    buffer = io.StringIO()
+    console = Console(
+        file=buffer,
+        width=width,
+        force_terminal=color,
+        color_system='standard' if color else None,
+        highlight=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap)
+    # padding that fills a table's column is no content
+    lines = (line.rstrip() for line in buffer.getvalue().splitlines())
+    return '\n'.join(lines).replace(_BOUND_SPACE, ' ')
+
+
+def bind_units(text: str) -> Text:
+    """Text in which no line is broken between a figure and its unit."""
+    return Text(_UNIT.sub(rf'\1{_BOUND_SPACE}\2', text))
+
+
+def grid(rows: Sequence[tuple[RenderableType, ...]], indent: int = 0) -> Table:
+    """Columns side by side; the last one takes the rest and wraps."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(indent and 1):
+        table.add_column(width=indent - 2)
+    columns = max((len(row) for row in rows), default=1)
+    for index in range(columns):
+        table.add_column(
+            no_wrap=index < columns - 1, ratio=1 if index == columns - 1 else None
+        )
+    for row in rows:
+        table.add_row(*([''] if indent else []), *row)
+    return table

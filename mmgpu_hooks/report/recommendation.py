@@ -1,0 +1,172 @@
+"""What ``mmgpu recommend`` answers, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from mmgpu_hooks.records import Change, Diagnosis, Finding, Recommendation, RunSummary
+from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
+from mmgpu_hooks.report.figures import describe_run
+
+JSON_VERSION = 1
+"""Raised when a key of the JSON answer changes its meaning or goes away."""
+
+_MARKS = {'problem': '!', 'notice': '-', 'ok': '+', 'unknown': '?'}
+_STYLES = {'problem': 'red', 'notice': 'yellow', 'ok': 'green', 'unknown': 'dim'}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that the command has to say."""
+
+    run_path: str
+    """The evidence it rests on."""
+    diagnosis: Diagnosis
+    recommendation: Recommendation
+    summary: RunSummary | None = None
+    """``None`` for a run without our evidence."""
+    config: str | None = None
+    """The config that was rewritten."""
+    output: str | None = None
+    """The file that was written; ``None`` when none was."""
+    backup: str | None = None
+    diff: str = ''
+    train_command: str | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def render_json(answer: Answer) -> str:
+    """The answer with stable keys; ``docs/recommend.md`` documents them."""
+    verdict = answer.diagnosis.verdict
+    body: dict[str, Any] = {
+        'version': JSON_VERSION,
+        'run': answer.run_path,
+        'verdict': {
+            'name': verdict.name,
+            'sentence': verdict.sentence,
+            'confidence': verdict.confidence,
+        },
+        'findings': [_finding(finding) for finding in answer.diagnosis.findings],
+        'changes': [_change(change) for change in answer.recommendation.changes],
+        'no_change_reason': answer.recommendation.reason,
+        'evidence': dict(answer.diagnosis.counts),
+        'config': answer.config,
+        'output': answer.output,
+        'backup': answer.backup,
+        'diff': answer.diff,
+        'train_command': answer.train_command,
+        'notes': list(answer.notes),
+    }
+    return json.dumps(body, indent=2)
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        'code': finding.code,
+        'title': finding.title,
+        'severity': finding.severity,
+        'detail': finding.detail,
+        'share': finding.share,
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        'key': change.key,
+        'old': change.old,
+        'new': change.new,
+        'reason': change.reason,
+        'confidence': change.confidence,
+        'rules': list(change.rules),
+        'predicted_iter_s': change.predicted_iter_s,
+    }
+
+
+def render_text(
+    answer: Answer, *, width: int = DEFAULT_WIDTH, color: bool = False
+) -> str:
+    """The answer for a terminal: verdict, findings, changes, diff, next command.
+
+    Args:
+        answer: What to say.
+        width: Columns to wrap at; the diff and commands are never wrapped.
+        color: Whether the terminal shows colours.
+    """
+    verdict = answer.diagnosis.verdict
+    parts: list[RenderableType] = [
+        Text(f'{verdict.sentence} ({verdict.confidence} confidence)', style='bold'),
+        '',
+        _facts(answer),
+    ]
+    if answer.diagnosis.findings:
+        parts += ['', Text('Findings', style='bold'), _findings(answer)]
+    parts += ['', *_changes(answer)]
+    if answer.notes:
+        notes = [('-', Text(note)) for note in answer.notes]
+        parts += ['', Text('Notes', style='bold'), grid(notes, indent=2)]
+    return render(*parts, width=width, color=color)
+
+
+def _facts(answer: Answer) -> RenderableType:
+    rows: list[tuple[str, str]] = [('evidence', answer.run_path)]
+    if answer.summary is not None:
+        rows += describe_run(answer.summary)
+    return grid([(label, bind_units(text)) for label, text in rows])
+
+
+def _findings(answer: Answer) -> RenderableType:
+    return grid(
+        [
+            (
+                Text(_MARKS[finding.severity], style=_STYLES[finding.severity]),
+                Text(finding.code),
+                bind_units(f'{finding.title}: {finding.detail}'),
+            )
+            for finding in answer.diagnosis.findings
+        ],
+        indent=2,
+    )
+
+
+def _changes(answer: Answer) -> list[RenderableType]:
+    changes = answer.recommendation.changes
+    if not changes:
+        return [
+            Text(f'Nothing to change. {answer.recommendation.reason or ""}'.rstrip())
+        ]
+    parts: list[RenderableType] = [Text('Changes', style='bold')]
+    for change in changes:
+        parts += [
+            Text(
+                f'  {change.key}: {change.old} -> {change.new} '
+                f'({change.confidence} confidence)'
+            ),
+            grid([(bind_units(_sentence(change.reason)),)], indent=6),
+        ]
+    if answer.diff:
+        parts += ['', *(_diff_line(line) for line in answer.diff.splitlines())]
+    if answer.output is not None:
+        parts += ['', _unwrapped(f'Written to {answer.output}')]
+        if answer.backup is not None:
+            parts.append(_unwrapped(f'The original is kept as {answer.backup}'))
+        if answer.train_command is not None:
+            parts.append(_unwrapped(f'Train with it:  {answer.train_command}'))
+    return parts
+
+
+def _sentence(reason: str) -> str:
+    return f'{reason[0].upper()}{reason[1:]}.'
+
+
+def _diff_line(line: str) -> Text:
+    style = {'+': 'green', '-': 'red', '@': 'cyan'}.get(line[:1], '')
+    return _unwrapped(line, style)
+
+
+def _unwrapped(line: str, style: str = '') -> Text:
+    return Text(line, style=style, no_wrap=True)

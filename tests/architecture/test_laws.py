@@ -1,0 +1,142 @@
+"""The laws that a reading of the source can hold."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / 'mmgpu_hooks'
+SOURCES = sorted(PACKAGE.rglob('*.py'))
+
+# Who may import what; a path ending in / stands for the whole room.
+ALLOWED = {
+    'pynvml': ['telemetry/nvml.py'],
+    'torch': ['hooks/', 'telemetry/cuda_memory.py', 'telemetry/loader_probe.py'],
+    'mmengine': ['hooks/', 'configfile/', 'experiments/'],
+    'libcst': ['configfile/'],
+    'psutil': [
+        'telemetry/cpu.py',
+        'telemetry/host.py',
+        'telemetry/process_memory.py',
+    ],
+    'rich': ['report/'],
+    'cv2': ['experiments/'],
+    'numpy': ['experiments/'],
+    'mmdet': [],
+    'mmcv': [],
+}
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
+    """Top-level names of every import, and whether it runs when the file does."""
+    tree = ast.parse(path.read_text())
+    eager = set(ast.walk(tree))
+    for node in ast.walk(tree):
+        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        is_for_types = isinstance(node, ast.If) and 'TYPE_CHECKING' in ast.dump(
+            node.test
+        )
+        if is_function or is_for_types:
+            eager -= set(ast.walk(node)) - {node}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name.split('.')[0], node in eager
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield (node.module or '').split('.')[0], node in eager
+
+
+@pytest.mark.parametrize('library', ALLOWED)
+def test_a_foreign_library_is_imported_only_where_the_design_says(library):
+    importers = {
+        str(path.relative_to(PACKAGE))
+        for path in SOURCES
+        if any(name == library for name, _ in imports_of(path))
+    }
+    strangers = {p for p in importers if not p.startswith(tuple(ALLOWED[library]))}
+    assert strangers == set()
+
+
+def test_libraries_that_may_be_missing_are_imported_late():
+    early = [
+        (str(path.relative_to(PACKAGE)), name)
+        for path in SOURCES
+        for name, eager in imports_of(path)
+        if eager and name in ('pynvml', 'psutil', 'torch', 'cv2', 'numpy')
+    ]
+    assert early == []
+
+
+def test_only_the_commands_print_or_exit():
+    speakers = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                if called in ('print', 'sys.exit', 'exit', 'quit', 'os._exit'):
+                    speakers.add(str(path.relative_to(PACKAGE)))
+    assert {p for p in speakers if not p.startswith('cli/')} == {'__main__.py'}
+
+
+@pytest.mark.parametrize('name', ['time.time', 'datetime.now', 'datetime.datetime.now'])
+def test_durations_never_come_from_the_wall_clock(name):
+    users = {
+        str(path.relative_to(PACKAGE))
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == name
+    }
+    assert users <= {'telemetry/clock.py'}
+
+
+@pytest.mark.parametrize(
+    'call', ['synchronize', 'all_gather', 'all_reduce', 'barrier', 'reset_peak_memory']
+)
+def test_the_hook_neither_synchronises_nor_gathers(call):
+    users = [
+        path.name
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and call in node.attr
+    ]
+    assert users == []
+
+
+def test_files_stay_small():
+    assert {
+        p.name: n for p in SOURCES if (n := len(p.read_text().splitlines())) > 300
+    } == {}
+
+
+def test_no_room_is_a_drawer():
+    drawers = {'utils.py', 'common.py', 'helpers.py'}
+    assert not [path for path in SOURCES if path.name in drawers]
+
+
+def test_analysis_needs_neither_torch_nor_a_training_host(tmp_path: Path):
+    code = (
+        'import sys\n'
+        "for name in ('torch', 'mmengine', 'mmcv', 'mmdet', 'pynvml', 'psutil'):\n"
+        '    sys.modules[name] = None\n'
+        'import mmgpu_hooks\n'
+        'from mmgpu_hooks.cli.main import main\n'
+        f"sys.exit(main(['recommend', {str(tmp_path)!r}]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 2
+    assert 'found an empty folder' in done.stderr
+    assert 'Traceback' not in done.stderr
+
+
+def test_rooms_import_only_rooms_above_them():
+    lint_imports = Path(sys.executable).with_name('lint-imports')
+    done = subprocess.run([str(lint_imports)], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout

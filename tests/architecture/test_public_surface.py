@@ -1,0 +1,262 @@
+"""Everything users lean on, as a frozen list: a change here needs a changelog line."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+
+import mmgpu_hooks
+from mmgpu_hooks import records
+from mmgpu_hooks.cli.main import build_parser
+from mmgpu_hooks.diagnosis import run_diagnosis
+from mmgpu_hooks.diagnosis.rule import RULES
+from mmgpu_hooks.diagnosis.verdict import VERDICTS
+from mmgpu_hooks.evidence.codec import KINDS
+from mmgpu_hooks.evidence.ledger import PARTS
+
+
+def fields_of(name: str) -> list[str]:
+    return [field.name for field in dataclasses.fields(getattr(records, name))]
+
+
+def test_package():
+    assert mmgpu_hooks.__all__ == ['GPUEfficiencyHook', '__version__']
+
+
+def test_hook():
+    hook = mmgpu_hooks.GPUEfficiencyHook
+    assert str(inspect.signature(hook)) == (
+        "(interval: 'int | None' = None, gpu_sample_period_s: 'float' = 0.2, "
+        "summary: 'bool' = True) -> 'None'"
+    )
+    assert hook.priority == 55
+
+
+def test_scalars():
+    from mmgpu_hooks.hooks.scalars import SCALARS
+
+    assert list(SCALARS) == [
+        'data_wait_s',
+        'data_wait_p95_s',
+        'step_s',
+        'iter_s',
+        'iter_p95_s',
+        'data_wait_pct',
+        'images_per_s',
+        'gpu_util_pct',
+        'gpu_zero_pct',
+        'gpu_mem_peak_mib',
+        'gpu_mem_reserved_mib',
+        'process_cpu_cores',
+        'system_cpu_pct',
+    ]
+    documented = inspect.getdoc(mmgpu_hooks.GPUEfficiencyHook) or ''
+    assert all(f'``{name}``' in documented for name in SCALARS)
+    # MMEngine would average or reformat these
+    assert not [n for n in SCALARS if 'time' in n or 'loss' in n or n.endswith('lr')]
+
+
+def test_commands_and_flags():
+    commands = next(
+        action
+        for action in build_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    flags = {
+        name: sorted(
+            option
+            for action in parser._actions
+            for option in action.option_strings or [action.dest]
+        )
+        for name, parser in commands.choices.items()
+    }
+    assert flags == {
+        'recommend': [
+            '--check',
+            '--config',
+            '--dry-run',
+            '--format',
+            '--help',
+            '--in-place',
+            '--output',
+            '-h',
+            'run_folder',
+        ],
+        'explain': ['--help', '-h', 'code'],
+        'demo': [
+            '--data-root',
+            '--help',
+            '--images',
+            '--size',
+            '--work-dir',
+            '-h',
+            'config',
+        ],
+    }
+
+
+def test_rules():
+    assert run_diagnosis.RULES is RULES
+    assert list(RULES) == [
+        'MG101',
+        'MG102',
+        'MG103',
+        'MG104',
+        'MG105',
+        'MG106',
+        'MG107',
+        'MG201',
+        'MG202',
+        'MG301',
+        'MG302',
+        'MG303',
+    ]
+
+
+def test_verdicts():
+    assert list(VERDICTS) == [
+        'not_enough_evidence',
+        'data_bound_workers',
+        'data_bound_cpu',
+        'data_bound_storage',
+        'startup_bound',
+        'save_bound',
+        'hook_bound',
+        'compute_bound',
+    ]
+
+
+def test_evidence():
+    assert list(KINDS) == ['run', 'interval', 'source_off', 'end']
+    assert PARTS == (
+        'data_wait',
+        'step',
+        'hooks',
+        'checkpoint_save',
+        'validation',
+        'other',
+    )
+    assert records.SCHEMA_VERSION == 1
+
+
+RECORD_FIELDS = {
+    'DurationStats': [
+        'count',
+        'total_s',
+        'mean_s',
+        'p50_s',
+        'p95_s',
+        'max_s',
+    ],
+    'LoaderSettings': [
+        'num_workers',
+        'persistent_workers',
+        'prefetch_factor',
+        'pin_memory',
+        'batch_size',
+        'batches_per_epoch',
+        'dataset_length',
+        'start_method',
+    ],
+    'HostLimits': [
+        'logical_cpus',
+        'affinity_cpus',
+        'cgroup_cpu_cores',
+        'slurm_cpus',
+        'ranks_on_host',
+        'usable_cores',
+        'ram_total_bytes',
+        'ram_available_bytes',
+        'cgroup_memory_bytes',
+        'shm_total_bytes',
+        'shm_free_bytes',
+        'open_files_soft',
+    ],
+    'GpuDevice': [
+        'name',
+        'uuid',
+        'memory_total_bytes',
+        'driver_version',
+    ],
+    'GpuWindow': [
+        'samples',
+        'util_pct',
+        'zero_pct',
+        'util_std_pct',
+        'mem_used_bytes',
+    ],
+    'WorkersWindow': [
+        'count',
+        'window_s',
+        'iterations',
+        'cpu_s',
+        'run_delay_s',
+        'fresh',
+    ],
+    'RunRecord': [
+        'run_id',
+        'started_unix_s',
+        'rank',
+        'world_size',
+        'work_dir',
+        'config_path',
+        'config_copy',
+        'loop',
+        'max_epochs',
+        'max_iters',
+        'start_iteration',
+        'interval_iterations',
+        'accumulative_counts',
+        'optim_wrapper',
+        'device',
+        'loader',
+        'host',
+        'gpu',
+        'versions',
+        'unknown',
+        'schema',
+    ],
+    'IntervalRecord': [
+        'iteration',
+        'epoch',
+        'iterations',
+        'elapsed_s',
+        'duration_s',
+        'data_wait',
+        'step',
+        'iter',
+        'ledger_s',
+        'data_wait_cpu_s',
+        'first_waits',
+        'first_wait_s',
+        'images',
+        'batch_bytes',
+        'batch_tensors',
+        'saves',
+        'process_rss_bytes',
+        'process_cpu_s',
+        'system_cpu_pct',
+        'workers',
+        'gpu',
+        'gpu_mem_peak_bytes',
+        'gpu_mem_reserved_bytes',
+        'wall_unix_s',
+    ],
+    'SourceOffRecord': [
+        'source',
+        'reason',
+        'iteration',
+    ],
+    'EndRecord': [
+        'status',
+        'iterations',
+        'duration_s',
+        'ledger_s',
+        'error',
+    ],
+}
+
+
+def test_record_fields():
+    assert {name: fields_of(name) for name in RECORD_FIELDS} == RECORD_FIELDS

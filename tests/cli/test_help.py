@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mmgpu_hooks.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ASK = """
+import sys
+from mmgpu_hooks.cli.main import main
+try:
+    main(['recommend', '--help'])
+except SystemExit:
+    pass
+heavy = {'torch', 'mmcv', 'mmdet', 'mmengine.hooks', 'libcst', 'cv2'} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_help_imports_nothing_heavy():
+    done = subprocess.run(
+        [sys.executable, '-c', ASK], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stderr == ''
+    assert 'usage: mmgpu recommend' in done.stdout
+
+
+def test_help_answers_in_under_a_second():
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run(
+            [sys.executable, 'tools/recommend.py', '--help'],
+            check=True,
+            capture_output=True,
+            cwd=ROOT,
+        )
+        seconds.append(time.perf_counter() - start)
+    # the best of three: what others do on the machine is not ours
+    assert min(seconds) < 1.0
+
+
+def test_without_a_command_the_help_is_shown(capsys):
+    assert main([]) == 2
+    assert 'recommend' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('code', ['MG101', 'mg101'])
+def test_a_rule_is_explained(capsys, code):
+    assert main(['explain', code]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith('MG101  Waiting for data')
+    assert 'next(loader)' in out
+
+
+def test_all_rules_are_listed(capsys):
+    assert main(['explain']) == 0
+    assert 'MG301  Checkpoint saves take their share' in capsys.readouterr().out
+
+
+def test_an_unknown_rule_is_refused(capsys):
+    assert main(['explain', 'MG999']) == 2
+    assert "found 'MG999'" in capsys.readouterr().err

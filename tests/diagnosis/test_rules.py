@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fakes.runs import make_evidence, make_run, make_workers
+from mmgpu_hooks.diagnosis.rule import RULES
+from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
+from mmgpu_hooks.diagnosis.verdict import VERDICTS
+from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.records import (
+    Diagnosis,
+    GpuWindow,
+    HostLimits,
+    LoaderSettings,
+    PlainRun,
+)
+
+
+def diagnose(run=None, **fields) -> Diagnosis:
+    return diagnose_run(fold_run(make_evidence(run=run, **fields)))
+
+
+def with_parts(**seconds: float) -> Diagnosis:
+    """A compute-bound run of 40 s of steps and waits, and other parts beside."""
+    evidence = make_evidence(data_wait_s=0.0, step_s=0.25)
+    assert evidence.end is not None
+    ledger = {**evidence.end.ledger_s, **seconds}
+    end = replace(evidence.end, ledger_s=ledger, duration_s=sum(ledger.values()))
+    summary = fold_run(replace(evidence, end=end))
+    return diagnose_run(replace(summary, saves=4))
+
+
+def severity(diagnosis: Diagnosis, code: str) -> str | None:
+    return next((f.severity for f in diagnosis.findings if f.code == code), None)
+
+
+@pytest.mark.parametrize(
+    ('wait_s', 'step_s', 'expected'),
+    [
+        (0.1, 0.2, 'problem'),
+        (0.0101, 0.09, 'problem'),
+        (0.0099, 0.0901, 'notice'),
+        (0.0051, 0.0949, 'notice'),
+        (0.0049, 0.0951, 'ok'),
+        (0.0, 0.2, 'ok'),
+    ],
+)
+def test_data_wait_is_judged_by_its_share(wait_s, step_s, expected):
+    assert severity(diagnose(data_wait_s=wait_s, step_s=step_s), 'MG101') == expected
+
+
+def test_too_few_workers_is_the_verdict_when_cores_are_idle():
+    diagnosis = diagnose(workers=make_workers(0.55), process_cpu_s=4.0)
+    assert diagnosis.verdict.name == 'data_bound_workers'
+    assert 'with num_workers=2' in diagnosis.verdict.sentence
+    assert '33 % of an iteration' in diagnosis.verdict.sentence
+
+
+def test_loading_in_the_training_process_is_named():
+    run = make_run(loader=LoaderSettings(0, False, None, False, 4, 100, 400))
+    verdict = diagnose(run=run, data_wait_cpu_s=1.9).verdict
+    assert verdict.name == 'data_bound_workers'
+    assert 'the training process loads every batch itself' in verdict.sentence
+
+
+def test_the_cpu_is_the_wall_when_no_setting_could_be_faster():
+    run = make_run(host=HostLimits(usable_cores=2.0, ram_available_bytes=2**35))
+    diagnosis = diagnose(run=run, workers=make_workers(0.39), process_cpu_s=4.0)
+    assert severity(diagnosis, 'MG102') == 'problem'
+    assert diagnosis.verdict.name == 'data_bound_cpu'
+    assert '0.295 s' in next(f.detail for f in diagnosis.findings if f.code == 'MG102')
+
+
+def test_blocked_workers_are_storage():
+    diagnosis = diagnose(workers=make_workers(0.1))
+    assert severity(diagnosis, 'MG103') == 'problem'
+    assert diagnosis.verdict.name == 'data_bound_storage'
+
+
+def test_a_rule_without_its_input_cannot_tell():
+    diagnosis = diagnose(workers=None)
+    for code in ('MG102', 'MG103', 'MG106'):
+        assert severity(diagnosis, code) == 'unknown'
+    assert all('Cannot tell' in f.detail for f in diagnosis.findings[-3:])
+
+
+@pytest.mark.parametrize(('workers', 'fires'), [(8, False), (9, True), (32, True)])
+def test_more_workers_than_cores_is_noticed(workers, fires):
+    run = make_run(loader=LoaderSettings(workers, True, 2, False, 4, 100, 400))
+    assert (severity(diagnose(run=run), 'MG105') == 'notice') is fires
+
+
+@pytest.mark.parametrize(('delay_s', 'fires'), [(0.1, False), (0.2, True)])
+def test_workers_that_wait_for_a_core_are_noticed(delay_s, fires):
+    diagnosis = diagnose(workers=make_workers(0.4, run_delay_s=delay_s))
+    assert (severity(diagnosis, 'MG106') == 'notice') is fires
+
+
+@pytest.mark.parametrize(
+    ('part', 'seconds', 'code', 'expected', 'verdict'),
+    [
+        ('checkpoint_save', 4.0, 'MG301', 'problem', 'save_bound'),
+        ('checkpoint_save', 2.0, 'MG301', None, 'compute_bound'),
+        ('hooks', 4.0, 'MG303', 'problem', 'hook_bound'),
+        ('hooks', 2.0, 'MG303', None, 'compute_bound'),
+        ('validation', 20.0, 'MG302', 'notice', 'compute_bound'),
+        ('validation', 5.0, 'MG302', None, 'compute_bound'),
+    ],
+)
+def test_parts_beside_the_loop_are_judged_by_their_share(
+    part, seconds, code, expected, verdict
+):
+    diagnosis = with_parts(**{part: seconds})
+    assert severity(diagnosis, code) == expected
+    assert diagnosis.verdict.name == verdict
+
+
+def test_start_up_of_workers_is_judged_over_the_run():
+    fields = {'first_waits': 1, 'first_wait_s': 1.9}
+    diagnosis = diagnose(data_wait_s=0.1, step_s=0.2, **fields)
+    assert severity(diagnosis, 'MG104') == 'problem'
+
+
+def test_the_largest_problem_is_the_verdict():
+    # 5.7 s of start-up in a 48 s run, and hardly a wait beside it
+    fields = {'first_waits': 1, 'first_wait_s': 1.9}
+    assert diagnose(**fields).verdict.name == 'startup_bound'
+
+
+@pytest.mark.parametrize(
+    ('gpu', 'expected'),
+    [
+        (GpuWindow(50, 95.0, 0.0), 'ok'),
+        (GpuWindow(50, 69.0, 0.0), 'notice'),
+        (GpuWindow(50, 80.0, 12.0), 'notice'),
+        (None, 'unknown'),
+    ],
+)
+def test_the_gpu_is_judged_by_utilisation_and_zeros(gpu, expected):
+    assert severity(diagnose(run=make_run(device='cuda'), gpu=gpu), 'MG202') == expected
+
+
+def test_no_gpu_is_no_finding():
+    assert severity(diagnose(), 'MG202') is None
+
+
+def test_a_short_run_is_not_judged():
+    diagnosis = diagnose(intervals=2, iterations=19)
+    assert diagnosis.verdict.name == 'not_enough_evidence'
+    assert 'at least 1 more' in diagnosis.verdict.sentence
+
+
+@pytest.mark.parametrize(('intervals', 'expected'), [(3, 'medium'), (6, 'high')])
+def test_confidence_grows_with_the_iterations(intervals, expected):
+    assert diagnose(intervals=intervals).verdict.confidence == expected
+
+
+@pytest.mark.parametrize(
+    ('data_time_s', 'name'), [(0.3, 'data_bound_workers'), (0.01, 'compute_bound')]
+)
+def test_a_plain_run_is_judged_with_low_confidence(data_time_s, name):
+    plain = PlainRun('scalars.json', 500, 10, time_s=0.5, data_time_s=data_time_s)
+    verdict = diagnose_plain_run(plain).verdict
+    assert (verdict.name, verdict.confidence) == (name, 'low')
+
+
+def test_every_rule_explains_itself():
+    for rule in RULES.values():
+        assert len(rule.explanation.split()) > 10, rule.code
+        assert rule.title, rule.code
+
+
+def test_every_verdict_is_in_the_closed_list():
+    for fields in ({}, {'data_wait_s': 0.0}, {'intervals': 1, 'iterations': 3}):
+        assert diagnose(**fields).verdict.name in VERDICTS
+
+
+@pytest.mark.parametrize(('busy_pct', 'fires'), [(60.0, True), (20.0, False)])
+def test_a_busy_host_is_noticed_and_lowers_the_confidence(busy_pct, fires):
+    # training process 0.67 cores, workers 0.33, of 8
+    fields = {'process_cpu_s': 4.0, 'workers': make_workers(0.1)}
+    diagnosis = diagnose(system_cpu_pct=busy_pct, **fields)
+    assert (severity(diagnosis, 'MG107') == 'notice') is fires
+    assert diagnosis.verdict.confidence == ('low' if fires else 'high')
+
+
+def test_cores_that_others_use_are_not_free():
+    run = make_run(host=HostLimits(logical_cpus=2, usable_cores=2.0))
+    fields = {'workers': make_workers(0.15), 'process_cpu_s': 3.0}
+    crowded = diagnose(run=run, system_cpu_pct=100.0, **fields)
+    quiet = diagnose(run=run, system_cpu_pct=50.0, **fields)
+    assert severity(crowded, 'MG102') == 'problem'
+    assert severity(quiet, 'MG102') is None
+
+
+def test_other_ranks_are_no_strangers():
+    host = HostLimits(logical_cpus=8, usable_cores=4.0, ranks_on_host=2)
+    diagnosis = diagnose(run=make_run(host=host), system_cpu_pct=100.0)
+    assert severity(diagnosis, 'MG107') is None
+    assert diagnosis.verdict.confidence == 'high'

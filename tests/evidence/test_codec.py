@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from fakes.runs import make_interval, make_run, make_workers
+from mmgpu_hooks.evidence.codec import LineError, parse_line, render_line
+from mmgpu_hooks.records import EndRecord, GpuDevice, GpuWindow, SourceOffRecord
+
+RECORDS = [
+    make_run(),
+    make_run(gpu=GpuDevice('H200', 'GPU-1', 2**37, '570.1'), device='cuda'),
+    make_interval(),
+    make_interval(
+        workers=make_workers(0.3),
+        gpu=GpuWindow(12, 63.5, 20.0, 31.25, 2**33),
+        gpu_mem_peak_bytes=2**32,
+    ),
+    SourceOffRecord('GPU', 'GPU is lost', 40),
+    EndRecord('failed', 7, 3.5, {'step': 3.5}, 'RuntimeError'),
+]
+
+
+@pytest.mark.parametrize('record', RECORDS, ids=lambda record: type(record).__name__)
+def test_a_record_comes_back_as_it_was(record):
+    line = render_line(record)
+    assert line.count('\n') == 1
+    assert parse_line(line) == record
+
+
+def test_what_is_not_finite_is_written_as_unknown():
+    line = render_line(make_interval(system_cpu_pct=float('nan')))
+    assert json.loads(line)['system_cpu_pct'] is None
+
+
+def edited(record: object, **fields: object) -> str:
+    kinds = {'RunRecord': 'run', 'IntervalRecord': 'interval'}
+    body = dataclasses.asdict(record)  # type: ignore[call-overload]
+    return json.dumps({'kind': kinds[type(record).__name__], **body, **fields})
+
+
+@pytest.mark.parametrize(
+    ('line', 'reason'),
+    [
+        ('{"kind": "inter', 'not JSON'),
+        ('[1, 2]', 'no JSON object with a "kind"'),
+        ('{"iteration": 3}', 'no JSON object with a "kind"'),
+        ('{"kind": "interval"}', 'a field is missing'),
+        ('{"kind": "run", "run_id": "x"}', 'a run record without a "schema"'),
+        (edited(make_interval(), iteration='12'), '"iteration": expected int'),
+        (edited(make_interval(), iteration=True), '"iteration": expected int'),
+        (edited(make_interval(), duration_s=None), '"duration_s": expected a finite'),
+        (edited(make_interval(), step={'count': 1}), '"step": a field is missing'),
+        (edited(make_interval(), ledger_s=[1]), '"ledger_s": expected an object'),
+        (edited(make_interval(), ledger_s={'step': 'x'}), '"ledger_s": expected a fin'),
+    ],
+)
+def test_a_line_that_is_no_record_is_refused_with_the_reason(line, reason):
+    with pytest.raises(LineError, match=reason):
+        parse_line(line)
+
+
+def test_infinity_in_a_file_is_refused():
+    line = render_line(make_interval()).replace(
+        '"duration_s":6.0', '"duration_s":1e999'
+    )
+    assert '1e999' in line
+    with pytest.raises(LineError, match='finite'):
+        parse_line(line)
+
+
+def test_newer_kinds_are_skipped_and_newer_fields_ignored():
+    assert parse_line('{"kind": "hologram", "x": 1}') is None
+    assert parse_line(edited(make_interval(), shiny=1)) == make_interval()

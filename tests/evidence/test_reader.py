@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fakes.runs import make_evidence, make_interval, make_run, render_evidence
+from mmgpu_hooks.evidence.codec import render_line
+from mmgpu_hooks.evidence.reader import read_evidence, read_plain_run
+from mmgpu_hooks.evidence.run_folder import EvidenceError
+from mmgpu_hooks.records import SourceOffRecord
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / 'gpu_efficiency.jsonl'
+
+
+def test_a_whole_run_comes_back(path: Path):
+    evidence = make_evidence(3)
+    path.write_text(render_evidence(evidence))
+    read = read_evidence(path)
+    assert (read.run, read.intervals, read.end) == (
+        evidence.run,
+        evidence.intervals,
+        evidence.end,
+    )
+    assert read.notes == ()
+
+
+def test_a_torn_last_line_is_skipped_counted_and_said(path: Path):
+    text = render_line(make_run()) + render_line(make_interval())
+    path.write_text(text + render_line(make_interval(1))[:200])
+    read = read_evidence(path)
+    assert len(read.intervals) == 1
+    assert read.end is None
+    assert len(read.notes) == 1
+    assert '1 torn last line skipped' in read.notes[0]
+
+
+def test_garbage_lines_are_skipped_counted_and_said(path: Path):
+    lines = [render_line(make_run()), 'garbage\n', render_line(make_interval()), '{}\n']
+    path.write_text(''.join(lines))
+    read = read_evidence(path)
+    assert len(read.intervals) == 1
+    assert '2 unreadable line(s) skipped, first line 2: not JSON' in read.notes[0]
+
+
+def test_bytes_that_are_no_text_are_garbage(path: Path):
+    path.write_bytes(render_line(make_run()).encode() + b'\xff\xfe\x00\x9f\n')
+    assert '1 unreadable line(s)' in read_evidence(path).notes[0]
+
+
+@pytest.mark.parametrize('text', ['', 'garbage\n', render_line(make_interval())])
+def test_a_file_without_a_run_is_refused(path: Path, text: str):
+    path.write_text(text)
+    with pytest.raises(EvidenceError, match='expected a run record'):
+        read_evidence(path)
+
+
+def test_a_newer_schema_is_refused(path: Path):
+    body = json.loads(render_line(make_run()))
+    path.write_text(json.dumps({**body, 'schema': 99, 'host': 'another form'}) + '\n')
+    with pytest.raises(EvidenceError, match=r'found schema 99; install a newer'):
+        read_evidence(path)
+
+
+def test_two_runs_in_one_file_are_refused(path: Path):
+    evidence = make_evidence(1)
+    second = render_line(make_run(run_id='other'))
+    path.write_text(render_evidence(evidence) + second)
+    with pytest.raises(EvidenceError, match=r'found 2 runs .*lines 1, 4'):
+        read_evidence(path)
+
+
+def test_a_source_that_was_switched_off_is_told(path: Path):
+    off = SourceOffRecord('GPU', 'GPU is lost', 40)
+    path.write_text(render_line(make_run()) + render_line(off))
+    assert read_evidence(path).sources_off == (off,)
+
+
+def write_scalars(path: Path, *lines: object) -> None:
+    path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+
+
+def test_a_plain_run_is_read_by_its_medians(tmp_path: Path):
+    path = tmp_path / 'scalars.json'
+    write_scalars(
+        path,
+        {'lr': 0.1, 'time': 0.4, 'data_time': 0.1, 'loss': 1, 'iter': 10, 'step': 10},
+        {'lr': 0.1, 'time': 0.6, 'data_time': 0.3, 'loss': 1, 'iter': 20, 'step': 20},
+        {'lr': 0.1, 'time': 0.5, 'data_time': 0.2, 'loss': 1, 'iter': 30, 'step': 30},
+        {'coco/bbox_mAP': 0.1, 'time': 9.0, 'data_time': 8.0, 'step': 1},
+    )
+    run = read_plain_run(path, None)
+    assert (run.time_s, run.data_time_s) == (0.5, 0.2)
+    assert (run.lines, run.iterations) == (3, 30)
+
+
+def test_a_plain_run_without_training_lines_is_refused(tmp_path: Path):
+    path = tmp_path / 'scalars.json'
+    write_scalars(path, {'coco/bbox_mAP': 0.1, 'time': 9.0, 'data_time': 8.0})
+    with pytest.raises(EvidenceError, match='found none; train at least'):
+        read_plain_run(path, None)

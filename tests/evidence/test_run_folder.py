@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
+
+
+def make_run_folder(work_dir: Path, stamp: str, *names: str) -> Path:
+    folder = work_dir / stamp / 'vis_data'
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).write_text('')
+    return folder
+
+
+def test_the_newest_run_is_found_by_its_time_stamp(tmp_path: Path):
+    newest = make_run_folder(tmp_path, '20261120_101500', 'gpu_efficiency.jsonl')
+    make_run_folder(tmp_path, '20261119_235959', 'gpu_efficiency.jsonl')
+    files = read_run_folder(tmp_path)
+    assert files.evidence == newest / 'gpu_efficiency.jsonl'
+    assert files.older_runs == 1
+    assert files.older_evidence is None
+
+
+@pytest.mark.parametrize('depth', ['', '20261120_101500', '20261120_101500/vis_data'])
+def test_any_folder_above_the_evidence_will_do(tmp_path: Path, depth: str):
+    vis_data = make_run_folder(
+        tmp_path, '20261120_101500', 'gpu_efficiency.jsonl', 'config.py'
+    )
+    files = read_run_folder(tmp_path / depth)
+    assert files.evidence == vis_data / 'gpu_efficiency.jsonl'
+    assert files.config_copy == vis_data / 'config.py'
+
+
+def test_the_evidence_file_itself_will_do(tmp_path: Path):
+    vis_data = make_run_folder(tmp_path, '20261120_101500', 'gpu_efficiency.jsonl')
+    path = vis_data / 'gpu_efficiency.jsonl'
+    assert read_run_folder(path).evidence == path
+
+
+def test_a_newest_run_without_evidence_is_plain_and_names_the_older_one(tmp_path: Path):
+    old = make_run_folder(tmp_path, '20261119_101500', 'gpu_efficiency.jsonl')
+    new = make_run_folder(tmp_path, '20261120_101500', 'scalars.json')
+    files = read_run_folder(tmp_path)
+    assert (files.evidence, files.plain) == (None, new / 'scalars.json')
+    assert files.older_evidence == old / 'gpu_efficiency.jsonl'
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path):
+    with pytest.raises(EvidenceError, match='found nothing there; check the path'):
+        read_run_folder(tmp_path / 'nowhere')
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path):
+    with pytest.raises(EvidenceError, match='found an empty folder; train first'):
+        read_run_folder(tmp_path)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path):
+    (tmp_path / 'epoch_1.pth').write_text('')
+    with pytest.raises(EvidenceError, match='found neither'):
+        read_run_folder(tmp_path)

@@ -1,0 +1,1 @@
+"""Stand-ins at the real borders of the package."""

@@ -1,0 +1,116 @@
+"""NVML without a GPU: a C library that the real ``pynvml`` loads.
+
+A small text file scripts it (see ``fake_nvml.c``); :class:`FakeGpu` writes the
+usual lines.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).with_name('fake_nvml.c')
+LIBRARY = 'libnvidia-ml.so.1'
+SCRIPT_VARIABLE = 'MMGPU_FAKE_NVML'
+
+
+class NoCompilerError(Exception):
+    """There is no C compiler here, so the fake cannot be built."""
+
+
+def build_fake_nvml(folder: Path) -> Path:
+    """Compile the fake into a folder, under the name that pynvml looks for.
+
+    Raises:
+        NoCompilerError: If there is no ``cc``.
+    """
+    compiler = shutil.which('cc')
+    if compiler is None:
+        raise NoCompilerError('the fake NVML needs a C compiler, and there is no cc')
+    library = folder / LIBRARY
+    flags = ['-shared', '-fPIC', '-O1', '-Wall', '-Werror', f'-Wl,-soname,{LIBRARY}']
+    command = [compiler, *flags, '-o', str(library), str(SOURCE)]
+    subprocess.run(command, check=True, timeout=60)
+    return library
+
+
+@dataclass(frozen=True)
+class FakeGpu:
+    """One device of the script."""
+
+    uuid: str = 'GPU-8a56cbd2-0f3e-4b1c-9d67-1f2e3d4c5b6a'
+    name: str = 'NVIDIA Fake 100'
+    bus: str = '00000000:3B:00.0'
+    memory: tuple[int, int] | None = (1000, 400)
+    """Bytes: total, used; ``None`` is not supported."""
+    util: Sequence[int] = (50,)
+    """Per cent, one per call, cycled; empty is not supported."""
+    mig: int | None = None
+    fail: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By figure (util, memory, name, uuid): code, good calls before it."""
+
+    def script(self) -> str:
+        lines = [f'device {self.uuid}', f'name {self.name}', f'bus {self.bus}']
+        if self.memory is not None:
+            lines.append('memory {} {}'.format(*self.memory))
+        if self.util:
+            lines.append('util ' + ' '.join(str(value) for value in self.util))
+        if self.mig is not None:
+            lines.append(f'mig {self.mig}')
+        for figure, (code, after) in self.fail.items():
+            lines.append(f'fail {figure} {code} {after}')
+        return '\n'.join(lines) + '\n'
+
+
+class FakeNvml:
+    """The built library with its script.
+
+    Args:
+        library: What :func:`build_fake_nvml` returned.
+        script: File to write the script to.
+    """
+
+    def __init__(self, library: Path, script: Path) -> None:
+        self.library = library
+        self.script = script
+        self.set(FakeGpu())
+
+    def set(self, *gpus: FakeGpu, init: int = 0, driver: str = '550.90.07') -> None:
+        """Script these devices; takes effect at the next call, also mid-run."""
+        head = f'driver {driver}\ninit {init}\n'
+        text = head + ''.join(gpu.script() for gpu in gpus)
+        # a reader in another process must never see half a script
+        draft = self.script.with_suffix('.draft')
+        draft.write_text(text)
+        os.replace(draft, self.script)
+
+    def environ(self) -> dict[str, str]:
+        """Environment in which another process finds the fake by its name."""
+        return {
+            **os.environ,
+            'LD_LIBRARY_PATH': str(self.library.parent),
+            SCRIPT_VARIABLE: str(self.script),
+        }
+
+    def install(self, monkeypatch: Any) -> None:
+        """Let this process's pynvml use the fake until the test ends.
+
+        pynvml keeps its library and functions for ever, so both are swapped.
+        """
+        import pynvml
+
+        monkeypatch.setenv(SCRIPT_VARIABLE, str(self.script))
+        monkeypatch.setattr(pynvml, 'nvmlLib', ctypes.CDLL(str(self.library)))
+        monkeypatch.setattr(pynvml, '_nvmlGetFunctionPointer_cache', {})
+
+    def forget_users(self) -> int:
+        """Return how many ``nvmlInit`` had no ``nvmlShutdown``, and forget them."""
+        count = ctypes.c_int.in_dll(ctypes.CDLL(str(self.library)), 'users')
+        users, count.value = count.value, 0
+        return users

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import pytest
+
+from fakes.runs import GIB, make_evidence, make_run, make_workers
+from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.recommendation.policy import recommend_settings
+from mmgpu_hooks.records import HostLimits, LoaderSettings, Recommendation
+
+
+def loader(num_workers: int, persistent: bool = True, **fields) -> LoaderSettings:
+    prefetch = fields.pop('prefetch', 2 if num_workers else None)
+    pin = fields.pop('pin', False)
+    return LoaderSettings(num_workers, persistent, prefetch, pin, 4, 100, 400, 'fork')
+
+
+def host(cores: float, **fields) -> HostLimits:
+    limits = {
+        'ram_available_bytes': 256 * GIB,
+        'shm_free_bytes': 64 * GIB,
+        'open_files_soft': 10**6,
+        **fields,
+    }
+    return HostLimits(usable_cores=cores, **limits)
+
+
+def recommend(settings: LoaderSettings, limits: HostLimits, **fields) -> Recommendation:
+    run = make_run(
+        loader=settings,
+        host=limits,
+        device=fields.pop('device', 'cpu'),
+        max_epochs=fields.pop('max_epochs', 12),
+    )
+    return recommend_settings(fold_run(make_evidence(run=run, **fields)))
+
+
+def changed(recommendation: Recommendation) -> dict[str, object]:
+    return {
+        change.key.replace('train_dataloader.', ''): change.new
+        for change in recommendation.changes
+    }
+
+
+# A wait is per iteration, cpu_s per batch; the main process takes one core of the step.
+BUSY = {'process_cpu_s': 4.0}
+
+
+@pytest.mark.parametrize(
+    ('wait_s', 'cores', 'workers'),
+    [
+        (0.2, 8.0, 2),  # loading as long as the step: one cannot keep up for sure
+        (0.1, 8.0, 1),
+        (0.5, 8.0, 3),
+        (0.9, 16.0, 6),
+        (0.2, 2.0, 1),  # a core is all that is left
+        (5.0, 4.0, 3),
+    ],
+)
+def test_workers_are_as_few_as_keep_up(wait_s, cores, workers):
+    fields = {'data_wait_s': wait_s, 'data_wait_cpu_s': wait_s * 20, **BUSY}
+    fields['process_cpu_s'] += wait_s * 20
+    found = recommend(loader(0, False), host(cores), **fields)
+    assert changed(found) == {'num_workers': workers, 'persistent_workers': True}
+
+
+def test_the_prediction_is_the_bound_of_the_new_setting():
+    found = recommend(
+        loader(0, False), host(8.0), data_wait_s=0.1, data_wait_cpu_s=2.0, **BUSY
+    )
+    assert found.changes[0].predicted_iter_s == pytest.approx(0.2)
+    assert found.changes[0].confidence == 'high'
+    assert found.changes[0].rules == ('MG101',)
+
+
+def test_more_workers_where_two_starve_the_loop():
+    found = recommend(loader(2), host(16.0), workers=make_workers(0.6), **BUSY)
+    assert changed(found) == {'num_workers': 4}
+
+
+def test_nothing_where_the_loader_keeps_up():
+    found = recommend(loader(2), host(8.0), data_wait_s=0.005, **BUSY)
+    assert found.changes == ()
+    assert found.reason == (
+        'Data is at hand when it is needed; the loader settings are fine.'
+    )
+
+
+def test_nothing_where_the_cpu_is_the_wall():
+    found = recommend(loader(1), host(2.0), workers=make_workers(0.38, count=1), **BUSY)
+    assert found.changes == ()
+    assert 'The CPU is the wall' in (found.reason or '')
+
+
+def test_workers_beyond_the_cores_are_taken_away():
+    # 16 x 0.3 s per batch: 0.38 s on a core, the rest waiting for one
+    crowd = make_workers(0.38, count=16, run_delay_s=4.35)
+    found = recommend(loader(16), host(2.0), workers=crowd, **BUSY)
+    assert changed(found) == {'num_workers': 1}
+    assert found.changes[0].rules == ('MG105',)
+
+
+@pytest.mark.parametrize(
+    ('limits', 'named'),
+    [
+        ({'ram_available_bytes': 4 * GIB}, 'memory'),
+        ({'cgroup_memory_bytes': 4 * GIB}, 'memory'),
+        ({'shm_free_bytes': 8 * 2**20}, '/dev/shm'),
+        ({'open_files_soft': 96}, 'open files'),
+    ],
+)
+def test_workers_never_exceed_the_host(limits, named):
+    loading = {'data_wait_s': 3.0, 'data_wait_cpu_s': 1.0}
+    found = recommend(loader(0, False), host(32.0, **limits), **loading, **BUSY)
+    assert changed(found)['num_workers'] == 2
+    assert named in found.changes[0].reason
+
+
+def test_blocked_workers_may_outnumber_free_cores_but_not_the_usable():
+    found = recommend(
+        loader(0, False), host(4.0), data_wait_s=4.0, data_wait_cpu_s=0.8, **BUSY
+    )
+    assert changed(found)['num_workers'] == 4
+
+
+def test_nothing_where_the_cores_are_unknown():
+    found = recommend(loader(0, False), HostLimits(), **BUSY)
+    assert found.changes == ()
+    assert 'usable cores of this host are unknown' in (found.reason or '')
+
+
+def test_nothing_from_short_evidence():
+    found = recommend(loader(0, False), host(8.0), intervals=2, iterations=15)
+    assert found.changes == ()
+    assert found.reason == 'Not enough evidence: 15 steady iterations, 20 needed.'
+
+
+def test_persistent_workers_where_start_up_was_measured():
+    fields = {'first_waits': 1, 'first_wait_s': 1.0, 'data_wait_s': 0.001}
+    found = recommend(loader(2, False), host(8.0), **fields)
+    # the wait itself is a thousandth of a second, so the second is all start-up
+    assert changed(found) == {'persistent_workers': True}
+    assert found.changes[0].rules == ('MG104',)
+
+
+@pytest.mark.parametrize(
+    'case',
+    [
+        {'first_waits': 1, 'first_wait_s': 0.02, 'data_wait_s': 0.001},
+        {'max_epochs': 1, 'first_waits': 1, 'first_wait_s': 1.0, 'data_wait_s': 0.001},
+    ],
+    ids=['start-up too short to measure', 'a single epoch'],
+)
+def test_workers_need_not_persist(case):
+    assert recommend(loader(2, False), host(8.0), **case).changes == ()
+
+
+def test_prefetching_one_batch_is_too_little_for_a_starved_loop():
+    found = recommend(
+        loader(2, prefetch=1), host(16.0), workers=make_workers(0.6), **BUSY
+    )
+    assert changed(found) == {'num_workers': 4, 'prefetch_factor': 2}
+
+
+@pytest.mark.parametrize(
+    ('device', 'pin', 'expected'),
+    [
+        ('cuda', False, {'pin_memory': True}),
+        ('cuda', True, {}),
+        ('cpu', False, {}),
+        ('cpu', True, {}),
+    ],
+)
+def test_memory_is_pinned_only_for_a_gpu(device, pin, expected):
+    found = recommend(loader(2, pin=pin), host(8.0), data_wait_s=0.001, device=device)
+    assert changed(found) == expected
+
+
+def test_without_workers_nothing_that_needs_them_is_set():
+    found = recommend(loader(0, False), host(8.0), data_wait_s=0.001, device='cuda')
+    assert found.changes == ()

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
+from mmgpu_hooks.telemetry.gpu_sampler import THREAD_NAME
+
+__all__ = ['fake_nvml', 'fake_nvml_library', 'no_thread_left']
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    """No test may leave a sampler thread behind."""
+    yield
+    left = [t for t in threading.enumerate() if t.name == THREAD_NAME]
+    assert not left

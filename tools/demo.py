@@ -1,0 +1,10 @@
+"""``mmgpu demo`` from a checkout; ``make demo`` calls it."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mmgpu_hooks.cli.main import main
+
+sys.exit(main(['demo', *sys.argv[1:]]))

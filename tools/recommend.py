@@ -1,0 +1,10 @@
+"""``mmgpu recommend`` from a checkout: ``python tools/recommend.py work_dirs/run1``."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mmgpu_hooks.cli.main import main
+
+sys.exit(main(['recommend', *sys.argv[1:]]))
