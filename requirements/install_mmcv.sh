@@ -60,7 +60,7 @@ install "$@" -r "$here/mminstall.txt" || {
 # pip may have kept a wheel that was built without operators or against another torch.
 operators_work && exit
 echo "The $mmcv that pip had kept does not fit this torch: building it anew."
-install "$@" --no-cache-dir --force-reinstall --no-binary mmcv "$mmcv" || {
+install "$@" --no-cache-dir --force-reinstall "$mmcv" || {
     echo "make: $mmcv could not be built; the lines above say what is missing" >&2
     exit 1
 }

@@ -16,7 +16,7 @@ from mmgpu_hooks.evidence.reader import read_evidence, read_plain_run
 from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.records import Recommendation, RunSummary
+from mmgpu_hooks.records import Recommendation, RunEvidence
 from mmgpu_hooks.report.recommendation import Answer, render_json, render_text
 
 NAME = 'recommend'
@@ -91,7 +91,7 @@ def _judge(folder: Path) -> tuple[Answer, Path | None, Path | None]:
         diagnosis=diagnose_run(summary),
         recommendation=recommend_settings(summary),
         summary=summary,
-        notes=(*summary.notes, *_passed_over(files), *_switched_off(summary)),
+        notes=(*summary.notes, *_passed_over(files), *_incomplete(evidence)),
     )
     path = evidence.run.config_path
     return answer, Path(path) if path else None, files.config_copy
@@ -124,13 +124,16 @@ def _passed_over(files: RunFiles) -> list[str]:
     return [f'The newest run was read; {files.older_runs} older one(s) were not.']
 
 
-def _switched_off(summary: RunSummary) -> list[str]:
-    expected = ('gpu', 'gpu_memory')
-    return [
-        f'{source} was switched off during the run: {reason}'
-        for source, reason in summary.unknown.items()
-        if source not in expected
+def _incomplete(evidence: RunEvidence) -> list[str]:
+    notes = [
+        f'{off.source} was switched off after iteration {off.iteration}: {off.reason}'
+        for off in evidence.sources_off
     ]
+    if evidence.end is None:
+        notes.append('The run has no end record: it is still training, or was killed.')
+    elif evidence.end.error is not None:
+        notes.append(f'Training ended with {evidence.end.error}.')
+    return notes
 
 
 def _rewrite(

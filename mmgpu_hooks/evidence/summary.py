@@ -57,11 +57,12 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
     if process_cpu_s is not None and steady_s > 0:
         process_cores = process_cpu_s / steady_s
     system_pct = _weighted((r.system_cpu_pct, r.duration_s) for r in steady)
+    ledger_s = end.ledger_s if end and end.ledger_s else _add_ledgers(intervals)
     return RunSummary(
         run=evidence.run,
         iterations=sum(record.iterations for record in intervals),
-        duration_s=end.duration_s if end else sum(r.duration_s for r in intervals),
-        ledger_s=end.ledger_s if end else _add_ledgers(intervals),
+        duration_s=math.fsum(ledger_s.values()),
+        ledger_s=ledger_s,
         status=end.status if end else 'killed',
         steady_iterations=iterations,
         data_wait_s=wait_s,
@@ -96,7 +97,7 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
         gpu=_fold_gpu(steady),
         gpu_mem_peak_bytes=_max_known(r.gpu_mem_peak_bytes for r in intervals),
         gpu_mem_reserved_bytes=_max_known(r.gpu_mem_reserved_bytes for r in intervals),
-        saves=sum(record.saves for record in intervals),
+        saves=end.saves if end else sum(record.saves for record in intervals),
         unknown=unknown,
         notes=evidence.notes,
     )

@@ -17,6 +17,7 @@ from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.hooks.guard import Guard
 
 _FOLLOWING = {
+    'before_train': 'data_wait',
     'before_train_epoch': 'data_wait',
     'before_train_iter': 'step',
     'after_train_iter': 'data_wait',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from mmengine.dist import is_main_process
@@ -10,11 +11,11 @@ from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
+from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.records import RunEvidence
 from mmgpu_hooks.report.summary import render_training_summary
 
 
@@ -178,12 +179,13 @@ class GPUEfficiencyHook(Hook):
             is_stop = isinstance(error, (KeyboardInterrupt, SystemExit))
             status = 'interrupted' if is_stop else 'failed'
         name = type(error).__name__ if error is not None else None
-        evidence = self._guard.run('end', recorder.finish, status, name)
-        if evidence is not None and self.summary and is_main_process():
-            self._guard.run('summary', self._log_summary, evidence)
+        path = self._guard.run('end', recorder.finish, status, name)
+        if path is not None and self.summary and is_main_process():
+            self._guard.run('summary', self._log_summary, path)
 
-    def _log_summary(self, evidence: RunEvidence) -> None:
-        folded = fold_run(evidence)
+    def _log_summary(self, path: Path) -> None:
+        # read back, so that nothing grows in memory while training runs
+        folded = fold_run(read_evidence(path))
         self._logger.info(render_training_summary(folded, diagnose_run(folded)))
 
 

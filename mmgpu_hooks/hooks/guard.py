@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, TypeVar
 
+from mmgpu_hooks.telemetry.source_error import SourceError
+
 _T = TypeVar('_T')
 
 
@@ -46,7 +48,10 @@ class Guard:
         if source in self.off:
             return
         text = ' '.join(str(error).split())
-        self.off[source] = f'{type(error).__name__}: {text}' if text else repr(error)
+        # our own error is a sentence; of a foreign one the type says more than the text
+        if not isinstance(error, SourceError):
+            text = f'{type(error).__name__}: {text}'
+        self.off[source] = text
         try:
             self._on_off(source, self.off[source])
         except Exception:  # noqa: BLE001  # not even the warning may do harm

@@ -18,7 +18,6 @@ from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.records import (
     EndRecord,
     IntervalRecord,
-    RunEvidence,
     RunRecord,
     SourceOffRecord,
 )
@@ -47,23 +46,22 @@ class Recorder:
         self._ledger = TimeLedger(monotonic_s, thread_cpu_s)
         self._folder = IntervalFolder(self._read_ledger())
         self._anchors = LoopAnchors(
-            self._ledger, guard, self._note_first_wait, self._folder.add_save
+            self._ledger, guard, self._note_first_wait, self._note_save
         )
         self._first_wait = True
         self._restarts = _count_restarts(runner)
         self._unpublished: IntervalRecord | None = None
-        self._intervals: list[IntervalRecord] = []
         self._iterations = 0
+        self._saves = 0
         self._last_iteration = 0
         self._last_epoch = 0
         self._writer: EvidenceWriter | None = None
-        self._run: RunRecord | None = None
 
     def begin(self) -> None:
         """Open the sources, write the run record and set the anchors."""
         runner = self._runner
         self._sources.open(runner, self._note_first_wait)
-        self._run = self._guard.run(
+        run = self._guard.run(
             'run record',
             read_run_record,
             runner,
@@ -74,15 +72,14 @@ class Recorder:
             device=self._sources.device,
             unknown={**self._sources.unknown, **self._guard.off},
         )
-        self._guard.run('evidence', self._open_writer)
+        if run is not None:
+            self._guard.run('evidence', self._open_writer, run)
         self._anchors.install(runner)
 
-    def _open_writer(self) -> None:
-        if self._run is None:
-            return
-        path = vis_data_folder(self._runner) / evidence_name(self._run.rank)
+    def _open_writer(self, run: RunRecord) -> None:
+        path = vis_data_folder(self._runner) / evidence_name(run.rank)
         self._writer = EvidenceWriter(_unused_path(path))
-        self._writer.write(self._run)
+        self._writer.write(run)
 
     def _note_first_wait(self) -> None:
         self._first_wait = True
@@ -129,7 +126,6 @@ class Recorder:
             return None
         record = self._sources.complete(folded, batch)
         record = dataclasses.replace(record, wall_unix_s=wall_unix_s())
-        self._intervals.append(record)
         self._write(record)
         return record
 
@@ -152,7 +148,7 @@ class Recorder:
         if self._writer is not None:
             self._guard.run('evidence', self._writer.write, record)
 
-    def finish(self, status: str, error: str | None) -> RunEvidence | None:
+    def finish(self, status: str, error: str | None) -> Path | None:
         """Close everything; a second call does nothing.
 
         Args:
@@ -160,33 +156,35 @@ class Recorder:
             error: Type name of the exception that ended training.
 
         Returns:
-            What was recorded, for the summary; ``None`` when nothing was.
+            The evidence file, for the summary; ``None`` when there is none.
         """
-        run, self._run = self._run, None
         self._guard.clean_up('ledger', self._anchors.close)
         self._guard.run('last interval', self._record_interval)
         end = self._guard.run('end', self._end, status, error)
         if end is not None:
             self._write(end)
         self._sources.close()
-        path = self._writer.path if self._writer is not None else Path('')
-        if self._writer is not None:
-            self._guard.clean_up('evidence', self._writer.close)
-            self._writer = None
-        if run is None:
+        writer, self._writer = self._writer, None
+        if writer is None:
             return None
-        return RunEvidence(
-            path=str(path), run=run, intervals=tuple(self._intervals), end=end
-        )
+        self._guard.clean_up('evidence', writer.close)
+        return writer.path
 
     def _end(self, status: str, error: str | None) -> EndRecord:
+        # a ledger that was switched off stands still: its totals would be a lie
+        is_off = 'ledger' in self._guard.off
         return EndRecord(
             status=status,
             iterations=self._iterations,
-            ledger_s=self._ledger.totals(),
-            duration_s=self._ledger.elapsed_s(),
+            ledger_s={} if is_off else self._ledger.totals(),
+            duration_s=None if is_off else self._ledger.elapsed_s(),
+            saves=self._saves,
             error=error,
         )
+
+    def _note_save(self) -> None:
+        self._saves += 1
+        self._folder.add_save()
 
 
 def _count_restarts(runner: Any) -> int:

@@ -21,6 +21,7 @@ from mmgpu_hooks.telemetry.loader_probe import (
 )
 from mmgpu_hooks.telemetry.nvml import Gpu, open_gpu
 from mmgpu_hooks.telemetry.process_memory import read_process_rss_bytes
+from mmgpu_hooks.telemetry.source_error import SourceError
 
 
 class Sources:
@@ -69,14 +70,14 @@ class Sources:
     def _open_gpu(self) -> None:
         device = cuda_device()
         if device is None:
-            self.unknown['gpu'] = 'training runs on the CPU'
+            self.unknown['GPU'] = 'training runs on the CPU'
             return
         self.device = 'cuda'
         gpu = open_gpu(
             uuid=device.uuid, pci_bus_id=device.pci_bus_id, index=device.cuda_index
         )
         if isinstance(gpu, Absent):
-            self.unknown['gpu'] = gpu.reason
+            self.unknown['GPU'] = gpu.reason
             return
         self._gpu = gpu
         self.gpu_device = gpu.device()
@@ -86,7 +87,7 @@ class Sources:
     def _open_cuda_memory(self) -> None:
         memory = open_cuda_memory()
         if isinstance(memory, Absent):
-            self.unknown['gpu_memory'] = memory.reason
+            self.unknown['GPU memory'] = memory.reason
         else:
             self._cuda_memory = memory
 
@@ -137,7 +138,10 @@ class Sources:
             return {}
         if self._sampler.failure is not None:
             failure, self._sampler = self._sampler.failure, None
-            raise RuntimeError(failure)
+            raise SourceError(failure)
+        if self._gpu is not None:
+            for figure, reason in self._gpu.unsupported.items():
+                self._guard.switch_off(f'GPU {figure}', SourceError(reason))
         return {'gpu': self._sampler.drain()}
 
     def _read_cuda_memory(self) -> dict[str, Any]:

@@ -115,8 +115,12 @@ class EndRecord:
     status: str
     """``completed``, ``interrupted`` or ``failed``."""
     iterations: int
-    duration_s: float
+    duration_s: Optional[float]
+    """``None`` when the ledger had been switched off."""
     ledger_s: Mapping[str, float]
+    """Of the whole run; empty when the ledger had been switched off."""
+    saves: int = 0
+    """Of the whole run, those after the last iteration included."""
     error: Optional[str] = None
     """Type of the exception that ended it."""
 

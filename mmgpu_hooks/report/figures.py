@@ -100,7 +100,7 @@ def _cpu(summary: RunSummary) -> str:
 def _gpu(summary: RunSummary) -> str:
     gpu = summary.gpu
     if gpu is None or gpu.util_pct is None:
-        return f'unknown: {summary.unknown.get("gpu", "no sample was taken")}'
+        return f'unknown: {summary.unknown.get("GPU", "no sample was taken")}'
     name = summary.run.gpu.name if summary.run.gpu else None
     zero = (
         '' if gpu.zero_pct is None else f', at 0 % for {gpu.zero_pct:.0f} % of the time'
@@ -113,7 +113,7 @@ def _gpu(summary: RunSummary) -> str:
 
 def _memory(summary: RunSummary) -> str:
     if summary.gpu_mem_peak_bytes is None:
-        reason = summary.unknown.get('gpu_memory', 'no interval was recorded')
+        reason = summary.unknown.get('GPU memory', 'no interval was recorded')
         return f'GPU memory unknown: {reason}'
     used = summary.gpu.mem_used_bytes if summary.gpu else None
     return (

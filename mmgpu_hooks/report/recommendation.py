@@ -46,6 +46,7 @@ def render_json(answer: Answer) -> str:
     body: dict[str, Any] = {
         'version': JSON_VERSION,
         'run': answer.run_path,
+        'status': answer.summary.status if answer.summary else None,
         'verdict': {
             'name': verdict.name,
             'sentence': verdict.sentence,

@@ -253,6 +253,7 @@ RECORD_FIELDS = {
         'iterations',
         'duration_s',
         'ledger_s',
+        'saves',
         'error',
     ],
 }

@@ -27,9 +27,9 @@ def with_parts(**seconds: float) -> Diagnosis:
     evidence = make_evidence(data_wait_s=0.0, step_s=0.25)
     assert evidence.end is not None
     ledger = {**evidence.end.ledger_s, **seconds}
-    end = replace(evidence.end, ledger_s=ledger, duration_s=sum(ledger.values()))
-    summary = fold_run(replace(evidence, end=end))
-    return diagnose_run(replace(summary, saves=4))
+    total = sum(ledger.values())
+    end = replace(evidence.end, ledger_s=ledger, duration_s=total, saves=4)
+    return diagnose_run(fold_run(replace(evidence, end=end)))
 
 
 def severity(diagnosis: Diagnosis, code: str) -> str | None:

@@ -19,7 +19,7 @@ RECORDS = [
         gpu_mem_peak_bytes=2**32,
     ),
     SourceOffRecord('GPU', 'GPU is lost', 40),
-    EndRecord('failed', 7, 3.5, {'step': 3.5}, 'RuntimeError'),
+    EndRecord('failed', 7, 3.5, {'step': 3.5}, 2, 'RuntimeError'),
 ]
 
 

@@ -98,7 +98,7 @@ def test_a_run_without_intervals_knows_nothing():
 def test_reasons_of_the_start_and_of_later_are_joined():
     off = SourceOffRecord('CPU', 'OSError: gone', 20)
     unknown = fold_run(evidence_of(make_interval(), sources_off=(off,))).unknown
-    assert unknown == {'gpu': 'training runs on the CPU', 'CPU': 'OSError: gone'}
+    assert unknown == {'GPU': 'training runs on the CPU', 'CPU': 'OSError: gone'}
 
 
 def test_main_cpu_leaves_the_waits_out():

@@ -48,7 +48,7 @@ def make_run(**fields: Any) -> RunRecord:
             open_files_soft=65536,
         ),
         versions={'mmengine': '0.10.7'},
-        unknown={'gpu': 'training runs on the CPU'},
+        unknown={'GPU': 'training runs on the CPU'},
     )
     return replace(run, **fields)
 

@@ -1,0 +1,61 @@
+"""Bad arguments raise when the config is built, with a sentence that helps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from mmengine.registry import HOOKS
+
+import mmgpu_hooks
+
+NAMES = pytest.mark.parametrize(
+    'name', ['GPUEfficiencyHook', 'mmgpu_hooks.GPUEfficiencyHook']
+)
+
+
+@NAMES
+@pytest.mark.parametrize(
+    ('arguments', 'error', 'sentence'),
+    [
+        ({'interval': 0}, ValueError, 'expected interval >= 1, found 0; leave it out'),
+        ({'interval': -5}, ValueError, 'expected interval >= 1, found -5'),
+        ({'interval': '10'}, TypeError, "whole number of iterations, found '10'"),
+        ({'interval': 2.0}, TypeError, 'whole number of iterations, found 2.0'),
+        ({'interval': True}, TypeError, 'whole number of iterations, found True'),
+        ({'gpu_sample_period_s': -1}, ValueError, 'between 0.01 and 60 seconds'),
+        ({'gpu_sample_period_s': 0}, ValueError, 'found 0; the default is 0.2'),
+        ({'gpu_sample_period_s': float('nan')}, ValueError, 'found nan'),
+        ({'gpu_sample_period_s': '0.2'}, TypeError, "to be seconds, found '0.2'"),
+        ({'gpu_sample_period_s': True}, TypeError, 'to be seconds, found True'),
+        ({'summary': 'yes'}, TypeError, "to be True or False, found 'yes'"),
+        ({'summary': 1}, TypeError, 'to be True or False, found 1'),
+        ({'intervall': 10}, TypeError, "unexpected keyword argument 'intervall'"),
+    ],
+)
+def test_a_bad_argument_is_named(
+    name: str, arguments: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error) as caught:
+        HOOKS.build({'type': name, **arguments})
+    assert sentence in str(caught.value)
+    assert 'GPUEfficiencyHook' in str(caught.value)
+
+
+@NAMES
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        {},
+        {'interval': 1},
+        {'interval': None},
+        {'gpu_sample_period_s': 1},
+        {'gpu_sample_period_s': 0.01},
+        {'summary': False},
+    ],
+)
+def test_good_arguments_build_the_hook(name: str, arguments: dict[str, Any]) -> None:
+    hook = HOOKS.build({'type': name, **arguments})
+    assert type(hook) is mmgpu_hooks.GPUEfficiencyHook
+    for key, value in arguments.items():
+        assert getattr(hook, key) == value

@@ -1,0 +1,1 @@
+"""Real trainings, small enough for a test: toys and MMDetection itself."""

@@ -1,0 +1,48 @@
+"""A data-parallel training for ``torchrun``; the process group is there before."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed
+
+from training.toy import LossTape, build_runner
+
+DATA_PARALLEL = 'MMDistributedDataParallel'
+COLLECTIVES = ('all_reduce', 'all_gather', 'all_gather_object', 'broadcast', 'barrier')
+
+
+def main(work_dir: Path, hook: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group('gloo')
+    rank = torch.distributed.get_rank()
+    calls = []
+    for name in COLLECTIVES:
+        original = getattr(torch.distributed, name)
+
+        def counted(*args, _original=original, _name=name, **kwargs):  # type: ignore[no-untyped-def]
+            calls.append(_name)
+            return _original(*args, **kwargs)
+
+        setattr(torch.distributed, name, counted)
+    runner = build_runner(
+        work_dir,
+        length=48,
+        step_s=0.005,
+        custom_hooks=[LossTape(str(work_dir / f'losses_{rank}.json'))],
+        launcher='pytorch',
+        env_cfg={'dist_cfg': {'backend': 'gloo'}},
+        # without it MMEngine gives each rank a GPU of its own
+        cfg={'model_wrapper_cfg': {'type': DATA_PARALLEL, 'device_ids': None}},
+        **({} if hook == 'with' else {'hook': None}),
+    )
+    del calls[:]
+    runner.train()
+    (work_dir / f'collectives_{rank}.txt').write_text(' '.join(calls))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == '__main__':
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,105 @@
+"""A training on a box with a GPU: NVML is a fake library, all above it is real."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from fakes.nvml import FakeGpu, FakeNvml
+from mmgpu_hooks.telemetry.cuda_memory import CudaDevice
+from training.toy import HOOK, LossTape, build_runner, evidence_of, log_of, scalar_lines
+
+FAST = {**HOOK, 'gpu_sample_period_s': 0.01}
+
+
+@pytest.fixture(autouse=True)
+def trains_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = CudaDevice(uuid=None, pci_bus_id=FakeGpu().bus, cuda_index=0)
+    monkeypatch.setattr('mmgpu_hooks.hooks.sources.cuda_device', lambda: device)
+
+
+def test_utilisation_reaches_evidence_and_scalars(
+    tmp_path: Path, fake_nvml: FakeNvml
+) -> None:
+    fake_nvml.set(FakeGpu(util=(0, 80), memory=(1000, 400)))
+    runner = build_runner(tmp_path, step_s=0.05, hook=FAST)
+    runner.train()
+    evidence = evidence_of(tmp_path)
+    assert evidence.run.device == 'cuda'
+    assert evidence.run.gpu is not None
+    assert evidence.run.gpu.name == FakeGpu().name
+    assert evidence.run.gpu.memory_total_bytes == 1000
+    assert 'GPU' not in evidence.run.unknown
+    for record, line in zip(evidence.intervals, scalar_lines(tmp_path), strict=True):
+        window = record.gpu
+        assert window is not None
+        assert window.samples >= 4
+        assert window.mem_used_bytes == 400
+        # every other sample is 0, and all stand for about as long
+        assert window.util_pct == pytest.approx(40, abs=15)
+        assert window.zero_pct == pytest.approx(50, abs=20)
+        assert line['gpu_util_pct'] == pytest.approx(window.util_pct, rel=1e-6)
+        assert line['gpu_zero_pct'] == pytest.approx(window.zero_pct, rel=1e-6)
+    assert 'mmgpu-gpu-sampler' not in [t.name for t in threading.enumerate()]
+
+
+def test_workers_start_while_the_sampler_runs(
+    tmp_path: Path, fake_nvml: FakeNvml
+) -> None:
+    runner = build_runner(tmp_path, epochs=3, num_workers=2, hook=FAST)
+    runner.train()
+    evidence = evidence_of(tmp_path)
+    assert evidence.end is not None
+    assert (evidence.end.status, evidence.end.iterations) == ('completed', 36)
+
+
+def test_a_driver_that_fails_later_costs_its_figures_only(
+    tmp_path: Path, fake_nvml: FakeNvml
+) -> None:
+    lost = 15  # the GPU fell off the bus
+    fake_nvml.set(FakeGpu(util=(70,), fail={'util': (lost, 12)}))
+    tape = LossTape()
+    runner = build_runner(
+        tmp_path,
+        iterations=16,
+        step_s=0.05,
+        log_interval=1,
+        hook=FAST,
+        custom_hooks=[tape],
+    )
+    runner.train()
+    assert len(tape.losses) == 16
+    log = log_of(runner)
+    assert log.count('GPU is switched off for this run (') == 1
+    assert log.count('is switched off for this run') == 1
+    evidence = evidence_of(tmp_path)
+    assert [off.source for off in evidence.sources_off] == ['GPU']
+    assert evidence.intervals[0].gpu is not None
+    assert evidence.intervals[-1].gpu is None
+    assert 'gpu_util_pct' not in scalar_lines(tmp_path)[-1]
+    assert 'process_cpu_cores' in scalar_lines(tmp_path)[-1]
+
+
+def test_a_driver_that_fails_at_the_start_is_a_reason(
+    tmp_path: Path, fake_nvml: FakeNvml
+) -> None:
+    fake_nvml.set(FakeGpu(), init=9)
+    runner = build_runner(tmp_path)
+    runner.train()
+    evidence = evidence_of(tmp_path)
+    assert 'driver is not loaded' in evidence.run.unknown['GPU']
+    assert {record.gpu for record in evidence.intervals} == {None}
+    assert 'is switched off' not in log_of(runner)
+
+
+def test_a_device_that_does_not_tell_its_name_is_let_go(
+    tmp_path: Path, fake_nvml: FakeNvml
+) -> None:
+    # the fixture proves that NVML was shut down
+    fake_nvml.set(FakeGpu(fail={'name': (15, 0)}))
+    runner = build_runner(tmp_path)
+    runner.train()
+    assert log_of(runner).count('GPU is switched off for this run (') == 1
+    assert evidence_of(tmp_path).end is not None

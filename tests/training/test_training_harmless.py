@@ -1,0 +1,330 @@
+"""Each source fails in a real training, which must not notice."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mmengine.hooks import RuntimeInfoHook
+from mmengine.runner import Runner
+
+from mmgpu_hooks.evidence.codec import parse_line
+from mmgpu_hooks.records import RunEvidence
+from training.detection import environ
+from training.toy import (
+    HOOK,
+    LossTape,
+    build_runner,
+    evidence_of,
+    find_evidence,
+    log_of,
+    losses_of,
+    scalar_lines,
+    train,
+)
+
+
+def open_files() -> set[str]:
+    targets = set()
+    for name in os.listdir('/proc/self/fd'):
+        try:
+            targets.add(os.readlink(f'/proc/self/fd/{name}'))
+        except FileNotFoundError:  # the listing's own
+            continue
+    # MMEngine's log handler keeps its file open for ever
+    return {target for target in targets if not target.endswith('.log')}
+
+
+@dataclass(frozen=True)
+class Trained:
+    runner: Runner
+    warnings: list[str]
+
+
+def train_and_look(work_dir: Path, **arguments: Any) -> Trained:
+    """Train, and prove that nothing of ours is left behind."""
+    files = open_files()
+    arguments = {'custom_hooks': [LossTape()], 'num_workers': 1, **arguments}
+    runner = build_runner(work_dir, epochs=2, **arguments)
+    train(runner)
+    assert open_files() <= files
+    assert not [t for t in threading.enumerate() if t.name.startswith('mmgpu')]
+    assert not {'call_hook', 'save_checkpoint'} & set(vars(runner))
+    assert 'run' not in vars(runner.train_loop)
+    assert '_get_iterator' not in vars(runner.train_dataloader)
+    (info,) = (hook for hook in runner.hooks if isinstance(hook, RuntimeInfoHook))
+    assert 'after_train_iter' not in vars(info)
+    lines = [
+        line
+        for line in log_of(runner).splitlines()
+        if 'WARNING' in line and 'GPUEfficiencyHook' in line
+    ]
+    return Trained(runner, [line.split('GPUEfficiencyHook: ')[1] for line in lines])
+
+
+@pytest.fixture(scope='module')
+def plain_losses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp('plain')
+    return losses_of(train_and_look(folder, hook=None).runner)
+
+
+def test_a_healthy_training_says_nothing_and_changes_nothing(
+    tmp_path: Path, plain_losses: list[str]
+) -> None:
+    trained = train_and_look(tmp_path)
+    assert trained.warnings == []
+    assert losses_of(trained.runner) == plain_losses
+    assert evidence_of(tmp_path).sources_off == ()
+
+
+def failing(*_: Any, **__: Any) -> Any:
+    raise RuntimeError('planted')
+
+
+def after(good_calls: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, which fails after so many good calls."""
+    calls = iter(range(good_calls))
+
+    def sometimes(*args: Any, **kwargs: Any) -> Any:
+        if next(calls, None) is None:
+            raise RuntimeError('planted')
+        return function(*args, **kwargs)
+
+    return sometimes
+
+
+def patch(monkeypatch: pytest.MonkeyPatch, target: str, good_calls: int) -> None:
+    module, name = target.rsplit('.', 1)
+    try:
+        holder: Any = importlib.import_module(f'mmgpu_hooks.{module}')
+    except ModuleNotFoundError:
+        parent, class_name = module.rsplit('.', 1)
+        holder = getattr(importlib.import_module(f'mmgpu_hooks.{parent}'), class_name)
+    replacement = after(good_calls, getattr(holder, name)) if good_calls else failing
+    monkeypatch.setattr(holder, name, replacement)
+
+
+def figures(evidence: RunEvidence) -> set[str]:
+    """Which figures the last interval has."""
+    last = evidence.intervals[-1]
+    known = {name for name, value in vars(last).items() if value is not None}
+    return known & {'workers', 'process_cpu_s', 'images', 'batch_bytes', 'step'}
+
+
+ALL = {'workers', 'process_cpu_s', 'images', 'batch_bytes', 'step'}
+
+FAILURES = [
+    ('host limits', 'hooks.sources.read_host_limits', 0, ALL),
+    ('CPU', 'hooks.sources.CpuMeter', 0, ALL - {'process_cpu_s'}),
+    ('CPU', 'telemetry.cpu.CpuMeter.read', 2, ALL - {'process_cpu_s'}),
+    ('GPU', 'hooks.sources.cuda_device', 0, ALL),
+    ('GPU memory', 'hooks.sources.open_cuda_memory', 0, ALL),
+    ('loader workers', 'hooks.sources.IteratorWatch', 0, ALL - {'workers'}),
+    (
+        'loader workers',
+        'telemetry.loader_probe.WorkerProbe.read',
+        1,
+        ALL - {'workers'},
+    ),
+    (
+        'loader workers',
+        'telemetry.loader_probe.WorkerProbe.watch',
+        1,
+        ALL - {'workers'},
+    ),
+    ('image count', 'hooks.recorder.count_images', 5, ALL - {'images'}),
+    ('batch size', 'hooks.sources.count_tensors', 1, ALL - {'batch_bytes'}),
+    ('scalars', 'hooks.scalars.fold_scalars', 1, ALL),
+    ('summary', 'hooks.gpu_efficiency_hook.fold_run', 0, ALL),
+]
+
+
+@pytest.mark.parametrize(('source', 'target', 'good_calls', 'known'), FAILURES)
+def test_a_source_that_fails_is_switched_off_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plain_losses: list[str],
+    source: str,
+    target: str,
+    good_calls: int,
+    known: set[str],
+) -> None:
+    patch(monkeypatch, target, good_calls)
+    trained = train_and_look(tmp_path)
+    assert losses_of(trained.runner) == plain_losses
+    assert trained.warnings == [
+        f'{source} is switched off for this run (RuntimeError: planted); '
+        'training goes on.'
+    ]
+    evidence = evidence_of(tmp_path)
+    assert evidence.end is not None
+    assert evidence.end.status == 'completed'
+    assert figures(evidence) == known
+    if source != 'summary':
+        reasons = dict(evidence.run.unknown)
+        reasons.update({off.source: off.reason for off in evidence.sources_off})
+        assert reasons[source] == 'RuntimeError: planted'
+        assert 'GPUEfficiencyHook summary' in log_of(trained.runner)
+
+
+@pytest.mark.parametrize(
+    ('source', 'target', 'good_calls'),
+    [
+        ('start', 'hooks.gpu_efficiency_hook.Recorder', 0),
+        ('start', 'hooks.gpu_efficiency_hook.GPUEfficiencyHook._wrap_train_loop', 0),
+        ('start', 'hooks.anchors.LoopAnchors.install', 0),
+        ('interval', 'hooks.log_schedule.LogSchedule.ends_interval', 6),
+        ('ledger', 'evidence.ledger.TimeLedger.push', 20),
+        ('ledger', 'evidence.ledger.TimeLedger._settle', 50),
+        ('run record', 'hooks.recorder.read_run_record', 0),
+        ('evidence', 'hooks.recorder.EvidenceWriter', 0),
+        ('evidence', 'evidence.writer.EvidenceWriter.write', 2),
+        ('last interval', 'hooks.recorder.Recorder._record_interval', 6),
+    ],
+)
+def test_training_goes_on_when_the_recording_itself_fails(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plain_losses: list[str],
+    source: str,
+    target: str,
+    good_calls: int,
+) -> None:
+    patch(monkeypatch, target, good_calls)
+    trained = train_and_look(tmp_path)
+    assert losses_of(trained.runner) == plain_losses
+    first, *others = trained.warnings
+    assert first.startswith(f'{source} is switched off for this run (RuntimeError: ')
+    # what rests on the ledger cannot end properly without it
+    assert not others or source == 'ledger'
+
+
+def test_values_of_a_source_that_failed_are_not_shown_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch(monkeypatch, 'hooks.log_schedule.LogSchedule.ends_interval', 6)
+    train_and_look(tmp_path)
+    shown = ['data_wait_s' in line for line in scalar_lines(tmp_path)]
+    assert shown == [True, False, False, False, False, False]
+
+
+def test_two_of_ours_are_one_run_and_one_sentence(
+    tmp_path: Path, plain_losses: list[str]
+) -> None:
+    trained = train_and_look(tmp_path, custom_hooks=[HOOK, LossTape()])
+    assert losses_of(trained.runner) == plain_losses
+    assert trained.warnings == [
+        'expected one in a config, found several; only the first records, so remove '
+        'the others.'
+    ]
+    assert find_evidence(tmp_path).read_text().count('"kind":"run"') == 1
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from training.toy import LossTape, build_runner, losses_of
+
+work_dir = Path(sys.argv[1])
+runner = build_runner(work_dir, iterations=60, log_interval=1,
+                      custom_hooks=[LossTape()])
+if sys.argv[2] == 'full':
+    # no file may grow beyond this: writing more fails as on a full disk
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    from mmgpu_hooks.evidence import writer
+    write = writer.EvidenceWriter.write
+    def write_limited(self, record):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, hard))
+        try:
+            write(self, record)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    writer.EvidenceWriter.write = write_limited
+runner.train()
+print('LOSSES', *losses_of(runner))
+"""
+
+
+def train_on_disks(folder: Path) -> dict[str, str]:
+    """Train twice side by side, on a full disk and with room; what they printed."""
+    started = {
+        disk: subprocess.Popen(
+            [sys.executable, '-c', FULL_DISK, str(folder / disk), disk],
+            env=environ(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for disk in ('full', 'room')
+    }
+    printed = {disk: run.communicate(timeout=100)[0] for disk, run in started.items()}
+    for disk, run in started.items():
+        assert run.returncode == 0, printed[disk][-3000:]
+    return printed
+
+
+def test_a_disk_that_fills_up_ends_the_evidence_on_a_whole_line(
+    tmp_path: Path,
+) -> None:
+    full, room = train_on_disks(tmp_path).values()
+    losses = re.findall('LOSSES .*', full)
+    assert len(losses) == 1
+    assert losses == re.findall('LOSSES .*', room)
+    assert full.count('evidence is switched off for this run (OSError: ') == 1
+    assert 'GPUEfficiencyHook summary' in full
+    text = find_evidence(tmp_path / 'full').read_text()
+    assert text.endswith('\n')
+    assert 5000 < len(text) <= 12_000
+    for line in text.splitlines():
+        assert parse_line(line) is not None
+    evidence = evidence_of(tmp_path / 'full')
+    assert evidence.end is None
+    assert evidence.notes == ()
+    assert [r.iteration for r in evidence.intervals] == list(
+        range(1, len(evidence.intervals) + 1)
+    )
+    # everything else goes on
+    assert len(scalar_lines(tmp_path / 'full')) == 60
+    assert 'data_wait_s' in scalar_lines(tmp_path / 'full')[-1]
+
+
+def test_a_folder_that_cannot_be_written_costs_the_evidence_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
+) -> None:
+    # a file lies where the folder should be, for whoever runs the tests, root too
+    blocked = tmp_path / 'blocked'
+    blocked.write_text('')
+    monkeypatch.setattr(
+        'mmgpu_hooks.hooks.recorder.vis_data_folder', lambda runner: blocked
+    )
+    trained = train_and_look(tmp_path / 'run')
+    assert losses_of(trained.runner) == plain_losses
+    (warning,) = trained.warnings
+    assert warning.startswith('evidence is switched off')
+    assert 'blocked' in warning
+
+
+@pytest.fixture(autouse=True)
+def no_child_left() -> Iterator[None]:
+    """No test may leave a loader worker behind."""
+    yield
+    assert not multiprocessing.active_children()
+
+
+def test_evidence_lines_are_plain_json(tmp_path: Path) -> None:
+    train_and_look(tmp_path)
+    lines = find_evidence(tmp_path).read_text().splitlines()
+    kinds = [json.loads(line)['kind'] for line in lines]
+    assert kinds == ['run', *['interval'] * 6, 'end']

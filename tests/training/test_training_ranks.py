@@ -1,0 +1,81 @@
+"""Two real ranks on one host, started by torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from training.detection import environ
+from training.toy import evidence_of
+
+
+@pytest.fixture(scope='module')
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of a training with and without the hook, run side by side."""
+    folders = {}
+    started = []
+    for hook in ('with', 'without'):
+        folders[hook] = tmp_path_factory.mktemp(hook)
+        command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
+        command += ['--nproc_per_node=2', '-m', 'training.ranks']
+        log = (folders[hook] / 'log.txt').open('w')
+        started.append(
+            subprocess.Popen(
+                [*command, str(folders[hook]), hook],
+                stdout=log,
+                stderr=log,
+                env=environ(),
+            )
+        )
+        log.close()
+    try:
+        codes = [process.wait(150) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    logs = [(folder / 'log.txt').read_text()[-3000:] for folder in folders.values()]
+    assert codes == [0, 0], '\n'.join(logs)
+    return folders
+
+
+def test_each_rank_leaves_its_own_evidence(ranks: dict[str, Path]) -> None:
+    for rank, name in enumerate(('gpu_efficiency.jsonl', 'gpu_efficiency_rank1.jsonl')):
+        evidence = evidence_of(ranks['with'], name)
+        assert (evidence.run.rank, evidence.run.world_size) == (rank, 2)
+        assert evidence.end is not None
+        assert (evidence.end.status, evidence.end.iterations) == ('completed', 12)
+        assert sum(record.images or 0 for record in evidence.intervals) == 24
+        assert evidence.run.loader.batches_per_epoch == 12
+
+
+def test_ranks_share_the_cores_of_the_host(ranks: dict[str, Path]) -> None:
+    for name in ('gpu_efficiency.jsonl', 'gpu_efficiency_rank1.jsonl'):
+        host = evidence_of(ranks['with'], name).run.host
+        assert host.ranks_on_host == 2
+        limits = [len(os.sched_getaffinity(0)), host.cgroup_cpu_cores or 1e9]
+        assert host.usable_cores == pytest.approx(min(limits) / 2)
+
+
+def test_rank_0_alone_logs_one_summary(ranks: dict[str, Path]) -> None:
+    log = (ranks['with'] / 'log.txt').read_text()
+    assert log.count('GPUEfficiencyHook summary') == 1
+
+
+def test_no_collective_is_added_and_no_loss_changed(ranks: dict[str, Path]) -> None:
+    for rank in (0, 1):
+        calls = [
+            (ranks[hook] / f'collectives_{rank}.txt').read_text().split()
+            for hook in ('with', 'without')
+        ]
+        assert calls[0] == calls[1]
+        losses = [
+            json.loads((ranks[hook] / f'losses_{rank}.json').read_text())
+            for hook in ('with', 'without')
+        ]
+        assert len(losses[0]) == 12
+        assert losses[0] == losses[1]

@@ -1,0 +1,273 @@
+"""A training of milliseconds on MMEngine's own Runner, loops, loader and hooks."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Callable, ClassVar
+
+import torch
+from mmengine.dataset import pseudo_collate
+from mmengine.evaluator import BaseMetric
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from mmgpu_hooks.evidence.reader import read_evidence
+from mmgpu_hooks.records import RunEvidence
+
+HOOK = {'type': 'mmgpu_hooks.GPUEfficiencyHook'}
+
+
+class ToyDataset(Dataset[dict]):
+    """Images that depend on their index alone.
+
+    Args:
+        length: Images.
+        item_s: Seconds that each takes to load.
+    """
+
+    metainfo: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, length: int, item_s: float = 0.0) -> None:
+        self.length = length
+        self.item_s = item_s
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        time.sleep(self.item_s)
+        generator = torch.Generator().manual_seed(index)
+        image = torch.randn(3, 8, 8, generator=generator)
+        return {'inputs': image, 'data_samples': torch.tensor(float(index))}
+
+
+def collate_branches(items: list[Any]) -> dict[str, Any]:
+    """A batch of one branch, of the form that semi-supervised training has."""
+    return {
+        'inputs': {'branch': [item['inputs'] for item in items]},
+        'data_samples': [item['data_samples'] for item in items],
+    }
+
+
+class ToyModel(BaseModel):
+    """One convolution.
+
+    Args:
+        step_s: Seconds that a training step sleeps.
+    """
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 4, 3)
+        # made before the Runner seeds anything
+        for weights in self.parameters():
+            nn.init.uniform_(weights, generator=torch.Generator().manual_seed(1))
+        self.step_s = step_s
+
+    def forward(
+        self, inputs: Any, data_samples: Any = None, mode: str = 'tensor'
+    ) -> Any:
+        branch = inputs['branch'] if isinstance(inputs, dict) else inputs
+        features = self.convolution(torch.stack(branch))
+        if mode != 'loss':
+            return [features]
+        time.sleep(self.step_s)
+        target = torch.stack(data_samples).view(-1, 1, 1, 1) / 100
+        return {'loss': (features - target).pow(2).mean()}
+
+
+class ToyMetric(BaseMetric):
+    """A score of 1, after a while."""
+
+    def __init__(self, evaluation_s: float = 0.0) -> None:
+        super().__init__()
+        self.evaluation_s = evaluation_s
+
+    def process(self, data_batch: Any, data_samples: Sequence[Any]) -> None:
+        self.results.append(1.0)
+
+    def compute_metrics(self, results: list[Any]) -> dict[str, float]:
+        time.sleep(self.evaluation_s)
+        return {'score': 1.0}
+
+
+@HOOKS.register_module(name='training.toy.LossTape')
+class LossTape(Hook):
+    """Keeps each iteration's loss, bit by bit.
+
+    Args:
+        path: JSON file to leave them in when training ends.
+    """
+
+    priority = 'LOWEST'
+
+    def __init__(self, path: str | None = None) -> None:
+        self.path = path
+        self.losses: list[str] = []
+
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        self.losses.append(outputs['loss'].item().hex())
+
+    def after_train(self, runner: Any) -> None:
+        if self.path is not None:
+            Path(self.path).write_text(json.dumps(self.losses))
+
+
+class SleepyHook(Hook):
+    """Sleeps after each iteration, and where it is told to.
+
+    Args:
+        iteration_s: Seconds per iteration.
+    """
+
+    def __init__(self, iteration_s: float) -> None:
+        self.iteration_s = iteration_s
+
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        time.sleep(self.iteration_s)
+
+
+def build_runner(
+    work_dir: Path,
+    *,
+    loop: str = 'epoch',
+    iterations: int = 12,
+    epochs: int = 1,
+    batch_size: int = 2,
+    length: int | None = None,
+    num_workers: int = 0,
+    persistent_workers: bool = False,
+    item_s: float = 0.0,
+    step_s: float = 0.0,
+    evaluation_s: float | None = None,
+    val_interval: int = 1,
+    log_interval: int = 4,
+    ignore_last: bool = True,
+    hook: dict[str, Any] | None = HOOK,
+    custom_hooks: Sequence[Any] = (),
+    checkpoint: dict[str, Any] | None = None,
+    optim_wrapper: dict[str, Any] | None = None,
+    collate_fn: Callable[..., Any] = pseudo_collate,
+    tensorboard: bool = False,
+    **more: Any,
+) -> Runner:
+    """A Runner that is ready to train.
+
+    Args:
+        work_dir: Folder of the run.
+        loop: ``epoch`` or ``iter``.
+        iterations: Iterations of one epoch, or of the whole iteration-based run.
+        length: Images in the data set; default: one epoch of ``iterations``.
+        evaluation_s: Seconds that the metric takes; ``None`` is no validation.
+        hook: Ours; ``None`` leaves it out.
+        checkpoint: Arguments of MMEngine's CheckpointHook; ``None`` saves nothing.
+        more: Further arguments of ``Runner``.
+    """
+    dataset = ToyDataset(length or iterations * batch_size, item_s)
+    val: dict[str, Any] = {}
+    if evaluation_s is not None:
+        val = {
+            'val_dataloader': {
+                'dataset': ToyDataset(2),
+                'sampler': {'type': 'DefaultSampler', 'shuffle': False},
+                'batch_size': 2,
+                'num_workers': 0,
+            },
+            'val_cfg': {},
+            'val_evaluator': {'type': ToyMetric, 'evaluation_s': evaluation_s},
+        }
+    default_hooks: dict[str, Any] = {
+        'logger': {
+            'type': 'LoggerHook',
+            'interval': log_interval,
+            'ignore_last': ignore_last,
+        },
+        'checkpoint': {'type': 'CheckpointHook', **(checkpoint or {'interval': -1})},
+    }
+    if hook is not None:
+        default_hooks['gpu_efficiency'] = hook
+    by_epoch = loop == 'epoch'
+    backends = ['LocalVisBackend'] + ['TensorboardVisBackend'] * tensorboard
+    limits = {'max_epochs': epochs} if by_epoch else {'max_iters': iterations}
+    return Runner(
+        model=ToyModel(step_s),
+        work_dir=str(work_dir),
+        train_dataloader={
+            'dataset': dataset,
+            'sampler': {'type': 'DefaultSampler', 'shuffle': True},
+            'batch_size': batch_size,
+            'num_workers': num_workers,
+            'persistent_workers': persistent_workers,
+            'collate_fn': {'type': collate_fn},
+        },
+        train_cfg={'by_epoch': by_epoch, 'val_interval': val_interval, **limits},
+        optim_wrapper=optim_wrapper or {'optimizer': {'type': 'SGD', 'lr': 0.01}},
+        default_hooks=default_hooks,
+        custom_hooks=list(custom_hooks),
+        log_processor={'by_epoch': by_epoch},
+        visualizer={
+            'type': 'Visualizer',
+            'vis_backends': [{'type': backend} for backend in backends],
+        },
+        randomness={'seed': 3},
+        # MMEngine keeps loggers and message hubs by this name for ever
+        experiment_name=f'toy_{uuid.uuid4().hex}',
+        **val,
+        **more,
+    )
+
+
+def train(runner: Runner) -> Runner:
+    """Train, and end the workers that would outlive the test with their loader."""
+    try:
+        runner.train()
+    finally:
+        loop = runner.train_loop
+        endless = getattr(loop, 'dataloader_iterator', None)
+        for iterator in (
+            getattr(endless, '_iterator', None),
+            getattr(loop.dataloader, '_iterator', None),
+        ):
+            if hasattr(iterator, '_shutdown_workers'):
+                iterator._shutdown_workers()
+    return runner
+
+
+def losses_of(runner: Runner) -> list[str]:
+    """What the runner's LossTape kept."""
+    return next(hook for hook in runner.hooks if isinstance(hook, LossTape)).losses
+
+
+def find_evidence(work_dir: Path, name: str = 'gpu_efficiency.jsonl') -> Path:
+    """The one evidence file of that name under ``work_dir``."""
+    (found,) = work_dir.glob(f'*/vis_data/{name}')
+    return found
+
+
+def evidence_of(work_dir: Path, name: str = 'gpu_efficiency.jsonl') -> RunEvidence:
+    """That evidence file, read back."""
+    return read_evidence(find_evidence(work_dir, name))
+
+
+def log_of(runner: Runner) -> str:
+    """The run's log file."""
+    (path,) = Path(runner.log_dir).glob('*.log')
+    return path.read_text()
+
+
+def scalar_lines(work_dir: Path) -> list[dict[str, Any]]:
+    """The lines of the run's ``scalars.json``."""
+    (path,) = work_dir.glob('*/vis_data/scalars.json')
+    return [json.loads(line) for line in path.read_text().splitlines()]
