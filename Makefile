@@ -16,7 +16,7 @@ help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
 	@echo 'make test   run the tests'
 	@echo 'make lint   run ruff, mypy and import-linter'
-	@echo 'make setup  only do the set-up that the others do first (10 to 20 minutes, once)'
+	@echo 'make setup  only do the set-up that the others do first (10 minutes, once)'
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...'
 
@@ -42,7 +42,7 @@ setup: $(VENV)/.package
 
 $(VENV)/.python: requirements/check_host.sh
 	@requirements/check_host.sh '$(PYTHON)'
-	@echo 'Setting up $(VENV) (10 to 20 minutes, once): Python packages, torch among them ...'
+	@echo 'Setting up $(VENV) (10 minutes, once): Python packages, torch among them ...'
 	@'$(PYTHON)' -m venv $(VENV)
 	@touch $@
 

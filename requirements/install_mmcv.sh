@@ -10,7 +10,7 @@ bin=$(cd "$1/bin" && pwd)
 shift
 mmcv=$(grep '^mmcv==' "$here/mminstall.txt")
 export PATH="$bin:$PATH" MMCV_WITH_OPS=1 FORCE_CPU=1 CUDA_VISIBLE_DEVICES=
-# Without debugging symbols, which take two fifths of the compiler's time.
+# Without debugging symbols, which take half of the compiler's time.
 export CFLAGS="${CFLAGS-} -g0" CXXFLAGS="${CXXFLAGS-} -g0"
 
 operators_work() {
@@ -52,7 +52,7 @@ fi
 
 "$bin/python" -c "from importlib.metadata import version
 assert 'mmcv==' + version('mmcv') == '$mmcv'" 2>/dev/null ||
-    echo "Installing $mmcv; compiling its operators takes 6 to 15 minutes on two cores."
+    echo "Installing $mmcv; compiling its operators takes 5 to 10 minutes on two cores."
 install "$@" -r "$here/mminstall.txt" || {
     echo "make: $mmcv could not be fetched or built; the lines above say why" >&2
     exit 1

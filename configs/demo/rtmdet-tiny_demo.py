@@ -11,7 +11,7 @@ default_hooks = dict(
 
 # The loader as it was left after debugging: the training loop itself loads every image.
 train_dataloader = dict(
-    batch_size=2,
+    batch_size=4,
     num_workers=0,
     persistent_workers=False,
     dataset=dict(
@@ -22,9 +22,9 @@ train_dataloader = dict(
         pipeline=[
             dict(type='LoadImageFromFile'),
             dict(type='LoadAnnotations', with_bbox=True),
-            dict(type='Resize', scale=(192, 192), keep_ratio=True),
+            dict(type='Resize', scale=(128, 128), keep_ratio=True),
             dict(type='RandomFlip', prob=0.5),
-            dict(type='Pad', size=(192, 192), pad_val=dict(img=(114, 114, 114))),
+            dict(type='Pad', size=(128, 128), pad_val=dict(img=(114, 114, 114))),
             dict(type='PackDetInputs'),
         ],
     ),
@@ -32,7 +32,7 @@ train_dataloader = dict(
 
 # Nothing to download, two classes, a short run without validation.
 model = dict(backbone=dict(init_cfg=None), bbox_head=dict(num_classes=2))
-train_cfg = dict(max_epochs=4)
+train_cfg = dict(max_epochs=3)
 val_cfg = None
 val_dataloader = None
 val_evaluator = None

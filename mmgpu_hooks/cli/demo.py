@@ -13,6 +13,7 @@ from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.experiments.demo_dataset import DemoDatasetError, write_demo_dataset
+from mmgpu_hooks.experiments.demo_scene import DEMO_SPEC
 from mmgpu_hooks.experiments.training import TrainingError, run_training
 from mmgpu_hooks.records import RunSummary
 from mmgpu_hooks.report.comparison import images_per_second, render_comparison
@@ -34,14 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('config', type=Path, help='the config to begin with')
     parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/demo'))
     parser.add_argument('--data-root', type=Path, default=Path('data/demo'))
-    parser.add_argument('--images', type=int, default=240, help='default: 240')
+    spec = DEMO_SPEC
+    parser.add_argument(
+        '--images', type=int, default=spec.images, help='default: %(default)s'
+    )
     parser.add_argument(
         '--size',
         type=int,
         nargs=2,
-        default=(4000, 3000),
+        default=(spec.width, spec.height),
         metavar=('WIDTH', 'HEIGHT'),
-        help='of the images in pixels; default: 4000 3000, a 12-megapixel camera',
+        help='of the images in pixels; default: that of a 12-megapixel camera',
     )
 
 

@@ -37,6 +37,9 @@ RUN_DELAY_PROBLEM = 0.25
 BLOCKED_PROBLEM = 0.50
 """Share of a worker's time per batch in which it neither ran nor wanted to."""
 
+VERDICT_SHARE = 0.10
+"""Share of the time from which a problem names the whole run; below, it is a finding."""
+
 EXTERNAL_LOAD = 0.25
 """Share of the host's CPUs in others' use from which the figures are theirs as well."""
 

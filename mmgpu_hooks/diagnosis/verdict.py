@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from mmgpu_hooks.diagnosis.facts import Facts
-from mmgpu_hooks.diagnosis.thresholds import MIN_ITERATIONS, SURE_ITERATIONS
+from mmgpu_hooks.diagnosis.thresholds import (
+    MIN_ITERATIONS,
+    SURE_ITERATIONS,
+    VERDICT_SHARE,
+)
 from mmgpu_hooks.records import Finding, Verdict
 
 VERDICTS: dict[str, str] = {
@@ -71,7 +75,12 @@ def judge_confidence(facts: Facts) -> str:
 def _largest_problem(findings: dict[str, Finding]) -> Finding | None:
     problems = [f for f in findings.values() if f.severity == 'problem']
     # MG102 and MG103 say why MG101 holds, so they never stand alone
-    causes = [f for f in problems if f.code not in ('MG102', 'MG103')]
+    causes = [
+        finding
+        for finding in problems
+        if finding.code not in ('MG102', 'MG103')
+        and (finding.share or 0.0) >= VERDICT_SHARE
+    ]
     return max(causes, key=lambda f: f.share or 0.0, default=None)
 
 

@@ -25,6 +25,7 @@ from mmgpu_hooks.experiments.demo_scene import (
     paint_texture,
     plan_image,
 )
+from mmgpu_hooks.telemetry.proc import read_affinity
 
 IMAGE_FOLDER = 'images'
 ANNOTATION_FILE = 'annotations.json'
@@ -153,7 +154,7 @@ def _write(
         _, encoded = cv2.imencode('.jpg', paint_image(plan, textures), quality)
         return (folder / plan.file_name).write_bytes(encoded.tobytes())
 
-    threads = workers or min(8, len(os.sched_getaffinity(0)))
+    threads = workers or min(8, len(read_affinity() or ()) or os.cpu_count() or 1)
     with ThreadPoolExecutor(threads) as pool:
         try:
             textures = list(pool.map(lambda i: paint_texture(spec, i), range(TEXTURES)))

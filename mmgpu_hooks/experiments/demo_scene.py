@@ -38,7 +38,7 @@ class DemoSpec:
 
 # For `configs/demo`: on a CPU, decoding a batch then takes about as long as its step,
 # so that one worker beside the training nearly halves the iteration.
-DEMO_SPEC = DemoSpec(images=80, width=6000, height=4000, seed=0)
+DEMO_SPEC = DemoSpec(images=240, width=4000, height=3000, seed=0)
 
 
 @dataclass(frozen=True)

@@ -88,8 +88,8 @@ def _recommend_workers(
                 new=new,
                 reason=f'an iteration now takes {now_s:.3f} s and the step needs '
                 f'{model.ready_s:.3f} s of it; with {new} worker(s) it is predicted to '
-                f'take {after_s:.3f} s or a little more (at most {cap.workers} '
-                f'are safe: {cap.reason})',
+                f'take {after_s:.3f} s or a little more (the host carries at most '
+                f'{cap.workers}: {cap.reason})',
                 confidence=judge_confidence(facts),
                 rules=('MG101',),
                 predicted_iter_s=after_s,

@@ -101,9 +101,11 @@ def test_workers_that_wait_for_a_core_are_noticed(delay_s, fires):
 @pytest.mark.parametrize(
     ('part', 'seconds', 'code', 'expected', 'verdict'),
     [
-        ('checkpoint_save', 4.0, 'MG301', 'problem', 'save_bound'),
+        ('checkpoint_save', 5.0, 'MG301', 'problem', 'save_bound'),
+        ('checkpoint_save', 4.0, 'MG301', 'problem', 'compute_bound'),
         ('checkpoint_save', 2.0, 'MG301', None, 'compute_bound'),
-        ('hooks', 4.0, 'MG303', 'problem', 'hook_bound'),
+        ('hooks', 5.0, 'MG303', 'problem', 'hook_bound'),
+        ('hooks', 4.0, 'MG303', 'problem', 'compute_bound'),
         ('hooks', 2.0, 'MG303', None, 'compute_bound'),
         ('validation', 20.0, 'MG302', 'notice', 'compute_bound'),
         ('validation', 5.0, 'MG302', None, 'compute_bound'),
