@@ -38,10 +38,10 @@ BLOCKED_PROBLEM = 0.50
 """Share of a worker's time per batch in which it neither ran nor wanted to."""
 
 VERDICT_SHARE = 0.10
-"""Share of the time from which a problem names the whole run; below, it is a finding."""
+"""Share of the time from which a problem names the run; below, it is a finding."""
 
 EXTERNAL_LOAD = 0.25
-"""Share of the host's CPUs in others' use from which the figures are theirs as well."""
+"""Share of the host's CPUs that others use, from which the figures are theirs too."""
 
 WORTHWHILE_GAIN = 0.03
 """Predicted gain below which a setting is left alone: machines vary by as much."""
