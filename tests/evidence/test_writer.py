@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,27 +32,26 @@ def test_records_are_appended_and_readable_at_once(tmp_path: Path):
         writer.write(make_interval())
 
 
-@pytest.fixture
-def full_disk_after() -> Iterator[object]:
-    """Lets files of this process grow no larger than a given size."""
+@contextmanager
+def full_disk_at(size: int) -> Iterator[None]:
+    """Files of this process grow no larger; pytest's own output must not meet it."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
-    def limit(size: int) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
 
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
-
-
-def test_a_full_disk_leaves_no_half_line(tmp_path: Path, full_disk_after):
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path):
     path = tmp_path / 'gpu_efficiency.jsonl'
     writer = EvidenceWriter(path)
     writer.write(make_run())
     whole = path.read_bytes()
-    full_disk_after(len(whole) + 50)
-    with pytest.raises(OSError, match=r'part of a record|File too large'):
+    failed = pytest.raises(OSError, match=r'part of a record|File too large')
+    with failed, full_disk_at(len(whole) + 50):
         writer.write(make_interval())
     assert path.read_bytes() == whole
     writer.close()
