@@ -74,12 +74,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
     _say(f'3/5  mmgpu recommend {before_dir}')
     output = arguments.config.with_name(f'{arguments.config.stem}_recommended.py')
-    # one of an earlier demo must not be taken for this one's answer
-    output.unlink(missing_ok=True)
+    stale = _identity(output)
     code = _recommend(before_dir)
     if code != exit_codes.OK:
         return code
-    if not output.is_file():
+    # one of an earlier demo must not be taken for this one's answer
+    if _identity(output) == stale:
         print('\nThe loader keeps up on this machine, so there is nothing to compare.')
         return exit_codes.NOT_FASTER
 
@@ -98,6 +98,14 @@ def _recommend(work_dir: Path) -> int:
     parser = argparse.ArgumentParser()
     recommend.add_arguments(parser)
     return recommend.run(parser.parse_args([str(work_dir)]))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Tells a file from the one that replaces it; ``None`` where there is none."""
+    if not path.is_file():
+        return None
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
 def _say(line: str) -> None:

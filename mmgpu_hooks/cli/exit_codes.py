@@ -13,3 +13,6 @@ NOT_FASTER = 1
 
 BAD_INPUT = 2
 """Input that cannot be used; one sentence on standard error says why."""
+
+INTERRUPTED = 130
+"""Ctrl-C, as shells have it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -46,9 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command is None:
         parser.print_help(sys.stderr)
         return exit_codes.BAD_INPUT
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # a config's comments may hold what the terminal cannot show
+        sys.stdout.reconfigure(errors='backslashreplace')
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
     except BrokenPipeError:
         # the reader (head, less) has seen enough; keep the interpreter from flushing
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

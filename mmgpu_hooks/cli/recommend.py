@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
 from mmgpu_hooks.evidence.reader import read_evidence, read_plain_run
 from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.experiments.training import TrainingError, find_train_script
 from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.records import Recommendation, RunEvidence
 from mmgpu_hooks.report.recommendation import Answer, render_json, render_text
@@ -69,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         answer, refusal = _rewrite(answer, arguments, run_config, copy)
         if refusal is not None:
             code = exit_codes.BAD_INPUT
+            answer = replace(answer, error=refusal)
             print(f'mmgpu recommend: {refusal}', file=sys.stderr)
         elif arguments.check and answer.recommendation.changes:
             code = exit_codes.WOULD_CHANGE
@@ -84,17 +88,38 @@ def _judge(folder: Path) -> tuple[Answer, Path | None, Path | None]:
     files = read_run_folder(folder)
     if files.evidence is None:
         return _judge_plain(files)
-    evidence = read_evidence(files.evidence)
+    evidence, ranks = _read_ranks(files.evidence, files.other_ranks)
     summary = fold_run(evidence)
     answer = Answer(
-        run_path=str(files.evidence),
+        run_path=evidence.path,
         diagnosis=diagnose_run(summary),
         recommendation=recommend_settings(summary),
         summary=summary,
-        notes=(*summary.notes, *_passed_over(files), *_incomplete(evidence)),
+        notes=(
+            *summary.notes,
+            *ranks,
+            *_passed_over(files),
+            *_incomplete(evidence),
+        ),
     )
     path = evidence.run.config_path
     return answer, Path(path) if path else None, files.config_copy
+
+
+def _read_ranks(first: Path, others: tuple[Path, ...]) -> tuple[RunEvidence, list[str]]:
+    """The rank that waits most for data: the others wait for it in their steps."""
+    ranks = [read_evidence(path) for path in (first, *others)]
+    waits = [fold_run(rank).data_wait_s or 0.0 for rank in ranks]
+    worst = ranks[waits.index(max(waits))]
+    world = worst.run.world_size
+    if world == 1:
+        return worst, []
+    wait_ms = 1000 * max(waits)
+    note = (
+        f'{len(ranks)} of {world} ranks left evidence; rank {worst.run.rank} waits '
+        f'most for data ({wait_ms:.1f} ms per iteration) and is judged.'
+    )
+    return worst, [note]
 
 
 def _judge_plain(files: RunFiles) -> tuple[Answer, Path | None, Path | None]:
@@ -196,7 +221,7 @@ def _note_written(answer: Answer, outcome: RewriteOutcome) -> Answer:
         answer,
         output=shown,
         backup=str(_relative(outcome.backup)) if outcome.backup else None,
-        train_command=f'python tools/train.py {shown}',
+        train_command=_train_command(shown),
     )
 
 
@@ -204,3 +229,14 @@ def _relative(path: Path) -> Path:
     """The path as a user here would type it."""
     relative = os.path.relpath(path)
     return path if relative.startswith('..') else Path(relative)
+
+
+def _train_command(config: str | None) -> str | None:
+    """How to train here: the checkout's own script, or the one MMDetection brings."""
+    if config is None:
+        return None
+    script = 'tools/train.py'
+    if not os.path.isfile(script):
+        with contextlib.suppress(TrainingError):
+            script = str(_relative(find_train_script()))
+    return f'python {shlex.quote(script)} {shlex.quote(config)}'

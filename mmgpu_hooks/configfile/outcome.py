@@ -58,4 +58,4 @@ class RewriteOutcome:
     """Why it was refused, in one sentence."""
 
     backup: Path | None = None
-    """The copy of the original that an in-place rewrite keeps."""
+    """The copy kept of what was overwritten, when that had other content."""

@@ -234,8 +234,7 @@ def _write(job: _Job, in_place: bool) -> Path | None:
     assert job.text is not None
     content = job.original.encode(job.text)
     if not in_place:
-        _write_atomic(job.target, content, job.original.status)
-        return None
+        return _write_beside(job, content)
     real = job.source.resolve()
     if real.read_bytes() != job.original.raw:
         raise RefusedError(
@@ -250,6 +249,16 @@ def _write(job: _Job, in_place: bool) -> Path | None:
         if fresh:
             backup.unlink()
         raise
+    return backup
+
+
+def _write_beside(job: _Job, content: bytes) -> Path | None:
+    """Writes the copy; one that says otherwise may be hand-made, and is kept."""
+    target, backup = job.target, None
+    if target.exists() and target.read_bytes() != content:
+        backup = locate_backup(target, target.read_bytes())
+        _write_atomic(backup, target.read_bytes(), target.stat())
+    _write_atomic(target, content, job.original.status)
     return backup
 
 

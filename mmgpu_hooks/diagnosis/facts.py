@@ -23,8 +23,10 @@ class Facts:
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are enough steady iterations to judge."""
-        return self.summary.steady_iterations >= MIN_ITERATIONS
+        """Whether enough steady iterations, of measurable length, were recorded."""
+        return bool(self.summary.iter_s) and (
+            self.summary.steady_iterations >= MIN_ITERATIONS
+        )
 
     @property
     def data_wait_share(self) -> float | None:
@@ -39,6 +41,25 @@ class Facts:
         """Whether waiting for data is a problem in steady iterations."""
         share = self.data_wait_share
         return self.is_enough and share is not None and share >= DATA_WAIT_PROBLEM
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether the loop waits because the loader cannot keep up.
+
+        Starving workers make the loop wait at least once in W iterations; a mean above
+        the 95th percentile is made of rare stalls, and a wait full of the training
+        thread's own CPU is fetching: no setting of the loader cures either.
+        """
+        summary, wait_s = self.summary, self.summary.data_wait_s
+        if not self.is_data_bound or wait_s is None or not summary.iter_s:
+            return False
+        if not summary.run.loader.num_workers:
+            return True
+        share = summary.data_wait_cpu_share or 0.0
+        if (1.0 - share) * wait_s / summary.iter_s < DATA_WAIT_PROBLEM:
+            return False
+        p95_s = summary.data_wait_p95_s
+        return p95_s is None or p95_s >= wait_s
 
     @property
     def blocked_share(self) -> float | None:
@@ -56,7 +77,16 @@ class Facts:
         model = self.model
         if model is None or not self.summary.iter_s:
             return False
+        if self.is_contradictory:
+            return False
         return model.cpu_floor_s > max(model.ready_s, 0.9 * self.summary.iter_s)
+
+    @property
+    def is_contradictory(self) -> bool:
+        """Whether more CPU is said to be needed than the iterations had time for."""
+        if self.model is None or self.summary.iter_s is None:
+            return False
+        return self.model.cpu_floor_s > 1.15 * self.summary.iter_s
 
     @property
     def is_busy_host(self) -> bool:
@@ -99,7 +129,7 @@ def fold_facts(summary: RunSummary) -> Facts:
             worker_run_delay_s=summary.worker_run_delay_s,
             main_cpu_s=summary.main_cpu_s,
             usable_cores=_free_cores(summary),
-            starved_above=DATA_WAIT_PROBLEM,
+            is_starved=Facts(summary, None).is_starved,
         )
     return Facts(summary, model)
 

@@ -31,7 +31,8 @@ def judge_data_wait(facts: Facts) -> Finding | None:
         f'{summary.steady_iterations} iterations).'
     )
     if share >= DATA_WAIT_PROBLEM:
-        return problem(detail, share)
+        waits_s = (summary.data_wait_s or 0.0) * summary.iterations
+        return problem(detail, facts.run_share(waits_s))
     if share >= DATA_WAIT_NOTICE:
         return notice(detail, share)
     return fine(detail)
@@ -50,6 +51,8 @@ def judge_cpu_wall(facts: Facts) -> Finding | None:
         return None
     if model.worker_cpu_s is None or model.usable_cores is None:
         return cannot_tell('CPU per batch or usable cores are unknown')
+    if facts.is_contradictory:
+        return cannot_tell('the CPU measured is more than the iterations had time for')
     if not facts.is_cpu_the_wall:
         return None
     return problem(
@@ -68,7 +71,7 @@ def judge_blocked_loading(facts: Facts) -> Finding | None:
     More workers help, because they wait side by side; faster storage, a local copy
     or a cache help more.
     """
-    if not facts.is_data_bound:
+    if not facts.is_starved:
         return None
     share, model = facts.blocked_share, facts.model
     if share is None or model is None:
@@ -92,7 +95,10 @@ def judge_startup(facts: Facts) -> Finding | None:
     """
     summary = facts.summary
     share = facts.run_share(summary.startup_s)
-    if summary.epoch_starts == 0 or share < STARTUP_PROBLEM:
+    loader = summary.run.loader
+    if not loader.num_workers or loader.persistent_workers is not False:
+        return None
+    if summary.run.loop == 'iter' or share < STARTUP_PROBLEM:
         return None
     return problem(
         f'{summary.startup_s:.1f} s ({100 * share:.0f} % of the run) went into first '
@@ -150,3 +156,23 @@ def judge_external_load(facts: Facts) -> Finding | None:
     if external is None or logical is None or not facts.is_busy_host:
         return None
     return notice(f'Others used {external:.1f} of {logical} CPUs meanwhile.')
+
+
+@rule('MG108', 'The loader starts over')
+def judge_restarts(facts: Facts) -> Finding | None:
+    """Iteration-based training comes to the end of its data and begins again.
+
+    MMEngine then makes a new iterator and pauses for two seconds. A sampler without an
+    end (``sampler=dict(type='InfiniteSampler')``) never gets there.
+    """
+    summary = facts.summary
+    share = facts.run_share(summary.startup_s)
+    if summary.run.loop != 'iter' or summary.epoch_starts < 2:
+        return None
+    if share < STARTUP_PROBLEM:
+        return None
+    return problem(
+        f'{summary.startup_s:.1f} s ({100 * share:.0f} % of the run) went into '
+        f'{summary.epoch_starts} starts of the loader, beyond a normal wait.',
+        share,
+    )

@@ -46,7 +46,7 @@ def diagnose_plain_run(run: PlainRun) -> Diagnosis:
     """
     share = run.data_time_s / run.time_s if run.time_s > 0 else 0.0
     is_data = share >= DATA_WAIT_PROBLEM
-    name = 'data_bound_workers' if is_data else 'compute_bound'
+    name = 'data_bound' if is_data else 'compute_bound'
     called = 'Perhaps data-bound' if is_data else VERDICTS[name]
     doubt = ' (or hooks, saves and validation, which it also holds)' if is_data else ''
     return Diagnosis(

@@ -28,6 +28,9 @@ SAVE_PROBLEM = 0.05
 VALIDATION_NOTICE = 0.20
 """Share of the run: validation is wanted, so only a fifth and more is remarked on."""
 
+VALIDATION_PROBLEM = 0.50
+"""Share of the run from which validation, and not training, is what the run does."""
+
 HOOKS_PROBLEM = 0.05
 """Share of the run in hooks, which usually take well under 1 %."""
 

@@ -11,6 +11,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     HOOKS_PROBLEM,
     SAVE_PROBLEM,
     VALIDATION_NOTICE,
+    VALIDATION_PROBLEM,
 )
 from mmgpu_hooks.records import Finding
 
@@ -83,9 +84,10 @@ def judge_validation(facts: Facts) -> Finding | None:
     if share < VALIDATION_NOTICE:
         return None
     seconds = facts.summary.ledger_s['validation']
-    return notice(
-        f'Validation took {seconds:.1f} s ({100 * share:.0f} % of the run).', share
-    )
+    detail = f'Validation took {seconds:.1f} s ({100 * share:.0f} % of the run).'
+    if share >= VALIDATION_PROBLEM:
+        return problem(detail, share)
+    return notice(detail, share)
 
 
 @rule('MG303', 'Hooks take their share')

@@ -12,10 +12,12 @@ from mmgpu_hooks.records import Finding, Verdict
 
 VERDICTS: dict[str, str] = {
     'not_enough_evidence': 'Not enough evidence',
+    'data_bound': 'Data-bound',
     'data_bound_workers': 'Data-bound, too few workers',
     'data_bound_cpu': 'Data-bound, the CPU is the wall',
     'data_bound_storage': 'Data-bound, loading is blocked',
     'startup_bound': 'Bound by worker start-up',
+    'validation_bound': 'Bound by validation',
     'save_bound': 'Bound by checkpoint saves',
     'hook_bound': 'Bound by hooks',
     'compute_bound': 'Compute-bound',
@@ -24,6 +26,8 @@ VERDICTS: dict[str, str] = {
 
 _OF_PROBLEM = {
     'MG104': 'startup_bound',
+    'MG108': 'startup_bound',
+    'MG302': 'validation_bound',
     'MG301': 'save_bound',
     'MG303': 'hook_bound',
 }
@@ -39,11 +43,14 @@ def diagnose_verdict(facts: Facts, findings: dict[str, Finding]) -> Verdict:
     summary = facts.summary
     if not facts.is_enough:
         more = MIN_ITERATIONS - summary.steady_iterations
+        if summary.steady_iterations == summary.iterations:
+            # the only interval becomes the warm-up once there is another
+            more += max(summary.run.interval_iterations, summary.iterations)
         return Verdict(
             'not_enough_evidence',
-            f'{VERDICTS["not_enough_evidence"]}: {summary.steady_iterations} steady '
-            f'iterations were recorded and {MIN_ITERATIONS} are needed; train at '
-            f'least {more} more.',
+            f'{VERDICTS["not_enough_evidence"]}: steady iterations recorded '
+            f'{summary.steady_iterations}, needed {MIN_ITERATIONS}; train at least '
+            f'{max(more, 1)} more.',
             'low',
         )
     confidence = judge_confidence(facts)
@@ -87,9 +94,15 @@ def _largest_problem(findings: dict[str, Finding]) -> Finding | None:
 def _data_bound(facts: Facts, findings: dict[str, Finding]) -> str:
     if _is_problem(findings.get('MG102')):
         return 'data_bound_cpu'
+    if not facts.is_starved:
+        return 'data_bound'
     # without workers the loading blocks the loop, whatever it waits for
     if facts.summary.run.loader.num_workers and _is_problem(findings.get('MG103')):
         return 'data_bound_storage'
+    cores = facts.summary.run.host.usable_cores
+    workers = facts.summary.run.loader.num_workers or 0
+    if cores is not None and 0 < max(int(cores), 1) <= workers:
+        return 'data_bound'
     return 'data_bound_workers'
 
 
@@ -101,6 +114,14 @@ def _cause(name: str, facts: Facts) -> str:
     workers = facts.summary.run.loader.num_workers
     if name == 'data_bound_cpu':
         return 'and the usable cores cannot load faster'
+    if name == 'data_bound':
+        p95_s = facts.summary.data_wait_p95_s or 0.0
+        if p95_s < (facts.summary.data_wait_s or 0.0):
+            return f'in rare stalls (the 95th percentile of the waits is {p95_s:.3f} s)'
+        if facts.is_starved:
+            cores = facts.summary.run.host.usable_cores
+            return f'with num_workers={workers} on {cores:g} usable cores'
+        return 'most of it in the training thread itself, fetching ready batches'
     if name == 'data_bound_storage':
         blocked = 100 * (facts.blocked_share or 0.0)
         return (

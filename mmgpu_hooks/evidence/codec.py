@@ -28,6 +28,12 @@ KINDS: dict[str, type[Any]] = {
 _NAMES = {record: kind for kind, record in KINDS.items()}
 
 
+STATUSES = ('completed', 'interrupted', 'failed')
+
+LARGEST = 10**18
+"""More bytes than any host has, more seconds than the universe."""
+
+
 class LineError(ValueError):
     """A line that is not one of our records."""
 
@@ -67,7 +73,7 @@ def parse_line(text: str) -> Line | None:
     """
     try:
         body = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LineError('not JSON') from error
     if not isinstance(body, dict) or not isinstance(body.get('kind'), str):
         raise LineError('no JSON object with a "kind"')
@@ -77,14 +83,17 @@ def parse_line(text: str) -> Line | None:
         return None
     if kind == 'run' and not isinstance(body.get('schema'), int):
         raise LineError('a run record without a "schema" number')
-    return typing.cast(Line, _build(record, body))
+    built = typing.cast(Line, _build(record, body))
+    if isinstance(built, EndRecord) and built.status not in STATUSES:
+        raise LineError(f'"status": expected one of {STATUSES}, found {built.status!r}')
+    return built
 
 
 def parse_schema(text: str) -> int | None:
     """The schema number of a run line, whatever its other fields look like."""
     try:
         body = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if isinstance(body, dict) and body.get('kind') == 'run':
         schema = body.get('schema')
@@ -132,14 +141,17 @@ def _decoder(hint: Any) -> Decode:
 
 def _decode_number(value: Any) -> float:
     # bool is an int in Python, but not a measurement
-    if type(value) not in (float, int) or not math.isfinite(value):
-        raise LineError(f'expected a finite number, found {value!r:.40}')
+    # nothing we measure is negative, or of such a size
+    if type(value) not in (float, int) or not 0 <= value <= LARGEST:
+        raise LineError(f'expected a finite number from 0 on, found {value!r:.40}')
     return float(value)
 
 
 def _decode_exactly(expected: type[Any], value: Any) -> Any:
     if type(value) is not expected:
         raise LineError(f'expected {expected.__name__}, found {value!r:.40}')
+    if expected is int and not 0 <= value <= LARGEST:
+        raise LineError(f'expected a whole number from 0 on, found {value!r:.40}')
     return value
 
 

@@ -21,14 +21,15 @@ PARTS: tuple[str, ...] = (
 
 
 class TimeLedger:
-    """Seconds of wall clock and of the calling thread's CPU, by part.
+    """Seconds of wall clock by part, and the CPU used inside ``data_wait``.
 
     Parts nest: a save inside a hook inside an iteration is :meth:`push`-ed on
     top of ``hooks`` and :meth:`pop`-ped again, and only the innermost runs.
 
     Args:
         clock: Monotonic seconds.
-        cpu_clock: CPU seconds of the thread that trains.
+        cpu_clock: CPU seconds of whoever loads inside the wait: the thread that trains,
+            or the whole process when it loads without workers.
     """
 
     def __init__(
@@ -37,10 +38,10 @@ class TimeLedger:
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._wall: dict[str, float] = dict.fromkeys(PARTS, 0.0)
-        self._cpu: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+        self._cpu_s = 0.0
         self._stack: list[str] = ['other']
         self._since = clock()
-        self._cpu_since = cpu_clock()
+        self._cpu_since: float | None = None
         self.started = self._since
 
     @property
@@ -54,21 +55,29 @@ class TimeLedger:
         return self._stack[-1]
 
     def _settle(self) -> None:
-        now, cpu_now = self._clock(), self._cpu_clock()
-        part = self._stack[-1]
-        self._wall[part] += now - self._since
-        self._cpu[part] += cpu_now - self._cpu_since
-        self._since, self._cpu_since = now, cpu_now
+        now = self._clock()
+        self._wall[self._stack[-1]] += now - self._since
+        self._since = now
+
+    def _follow_cpu(self) -> None:
+        # a CPU clock is a system call: read it at the ends of the waits alone
+        if self._cpu_since is not None:
+            self._cpu_s += self._cpu_clock() - self._cpu_since
+            self._cpu_since = None
+        if self._stack[-1] == 'data_wait':
+            self._cpu_since = self._cpu_clock()
 
     def switch(self, part: str) -> None:
         """End the innermost part and begin ``part`` at the same level."""
         self._settle()
         self._stack[-1] = part
+        self._follow_cpu()
 
     def push(self, part: str) -> None:
         """Begin ``part`` inside the one that runs."""
         self._settle()
         self._stack.append(part)
+        self._follow_cpu()
 
     def pop(self, part: str | None = None) -> None:
         """End the innermost part; the one around it goes on.
@@ -86,20 +95,23 @@ class TimeLedger:
                 self._stack.pop()
         if len(self._stack) > 1:
             self._stack.pop()
+        self._follow_cpu()
 
     def unwind(self) -> None:
         """End everything that is nested; the plain loop goes on."""
         self._settle()
         del self._stack[1:]
+        self._follow_cpu()
 
     def totals(self) -> dict[str, float]:
         """Wall-clock seconds by part, up to now."""
         self._settle()
         return dict(self._wall)
 
-    def cpu_totals(self) -> dict[str, float]:
-        """CPU seconds of the training thread by part, at the last settlement."""
-        return dict(self._cpu)
+    @property
+    def data_wait_cpu_s(self) -> float:
+        """CPU seconds used inside the waits that are over."""
+        return self._cpu_s
 
     def elapsed_s(self) -> float:
         """Seconds since the ledger was opened; the sum of :meth:`totals`."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
+from codecs import BOM_UTF8
 from pathlib import Path
+from typing import Any
 
-from mmgpu_hooks.evidence.codec import LineError, parse_line, parse_schema
+from mmgpu_hooks.evidence.codec import LARGEST, LineError, parse_line, parse_schema
 from mmgpu_hooks.evidence.run_folder import EvidenceError
 from mmgpu_hooks.records import (
     SCHEMA_VERSION,
@@ -39,7 +41,7 @@ def read_evidence(path: Path) -> RunEvidence:
     sources_off: list[SourceOffRecord] = []
     bad: list[str] = []
     torn = False
-    run_ids: dict[str, int] = {}
+    begins: list[int] = []
     for number, text, whole in _read_lines(path):
         schema = parse_schema(text) if '"schema"' in text else None
         if schema is not None and schema > SCHEMA_VERSION:
@@ -57,7 +59,7 @@ def read_evidence(path: Path) -> RunEvidence:
             continue
         if isinstance(record, RunRecord):
             run = run or record
-            run_ids.setdefault(record.run_id, number)
+            begins.append(number)
         elif isinstance(record, IntervalRecord):
             intervals.append(record)
         elif isinstance(record, SourceOffRecord):
@@ -70,10 +72,10 @@ def read_evidence(path: Path) -> RunEvidence:
             f'{path}: expected a run record of GPUEfficiencyHook, found {found}; '
             'the file is damaged or not ours, so train again with the hook.'
         )
-    if len(run_ids) > 1:
-        lines = ', '.join(str(number) for number in run_ids.values())
+    if len(begins) > 1:
+        lines = ', '.join(str(number) for number in begins)
         raise EvidenceError(
-            f'{path}: expected the records of one run, found {len(run_ids)} runs '
+            f'{path}: expected the records of one run, found {len(begins)} runs '
             f'(they begin on lines {lines}); split the file there, one run each.'
         )
     return RunEvidence(
@@ -96,6 +98,7 @@ def _read_lines(path: Path) -> list[tuple[int, str, bool]]:
             'check the path and its permissions.'
         ) from error
     lines = []
+    data = data[len(BOM_UTF8) :] if data.startswith(BOM_UTF8) else data
     for number, raw in enumerate(data.splitlines(keepends=True), start=1):
         if raw.strip():
             text = raw.decode('utf-8', errors='replace')
@@ -137,16 +140,16 @@ def read_plain_run(path: Path, config_copy: Path | None) -> PlainRun:
     for _, text, _ in _read_lines(path):
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             bad += 1
             continue
         # validation lines carry both times too, but no learning rate
         if not isinstance(line, dict) or 'lr' not in line:
             continue
-        whole, wait = line.get('time'), line.get('data_time')
-        if isinstance(whole, (int, float)) and isinstance(wait, (int, float)):
-            time_s.append(float(whole))
-            data_time_s.append(float(wait))
+        whole, wait = _seconds(line.get('time')), _seconds(line.get('data_time'))
+        if whole is not None and wait is not None and wait <= whole:
+            time_s.append(whole)
+            data_time_s.append(wait)
             step = line.get('iter', line.get('step', 0))
             last = max(last, step if isinstance(step, int) else 0)
     if not time_s:
@@ -164,3 +167,8 @@ def read_plain_run(path: Path, config_copy: Path | None) -> PlainRun:
         config_copy=str(config_copy) if config_copy else None,
         notes=notes,
     )
+
+
+def _seconds(value: Any) -> float | None:
+    is_seconds = type(value) in (int, float) and 0 <= value <= LARGEST
+    return float(value) if is_seconds else None

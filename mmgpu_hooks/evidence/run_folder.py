@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmgpu_hooks.evidence.writer import EVIDENCE_NAME
+from mmgpu_hooks.evidence.writer import EVIDENCE_NAME, OTHER_RANKS
 
 PLAIN_NAME = 'scalars.json'
 _TIMESTAMP = re.compile(r'^\d{8}_\d{6}')
@@ -26,6 +27,8 @@ class RunFiles:
     """MMEngine's own ``scalars.json``."""
     config_copy: Path | None
     """The flattened copy of the config that MMEngine left."""
+    other_ranks: tuple[Path, ...] = ()
+    """Evidence of the same run's other ranks."""
     older_runs: int = 0
     """Other runs of the same folder that were passed over."""
     older_evidence: Path | None = None
@@ -46,6 +49,16 @@ def read_run_folder(path: Path) -> RunFiles:
     Raises:
         EvidenceError: If the folder is missing, empty or holds no run.
     """
+    try:
+        return _read_run_folder(path)
+    except OSError as error:
+        raise EvidenceError(
+            f'{path}: expected a folder that can be read, found "{error.strerror}" '
+            f'at {error.filename}; check its permissions.'
+        ) from error
+
+
+def _read_run_folder(path: Path) -> RunFiles:
     if path.is_file():
         if path.name == PLAIN_NAME:
             return RunFiles(None, path, _config_copy(path.parent))
@@ -54,6 +67,11 @@ def read_run_folder(path: Path) -> RunFiles:
         raise EvidenceError(
             f'{path}: expected the work_dir of a training, found nothing there; '
             'check the path (MMDetection writes to work_dirs/<config name>).'
+        )
+    if not path.is_dir():
+        raise EvidenceError(
+            f'{path}: expected the work_dir of a training, found neither a folder nor '
+            'a file; check the path.'
         )
     if not any(path.iterdir()):
         raise EvidenceError(
@@ -77,6 +95,7 @@ def read_run_folder(path: Path) -> RunFiles:
         evidence=evidence if has_evidence else None,
         plain=plain if plain.is_file() else None,
         config_copy=_config_copy(newest),
+        other_ranks=tuple(sorted(newest.glob(OTHER_RANKS))),
         older_runs=len(runs) - 1,
         older_evidence=older[-1] if older and not has_evidence else None,
     )
@@ -84,6 +103,10 @@ def read_run_folder(path: Path) -> RunFiles:
 
 def _find_runs(path: Path) -> list[Path]:
     """All ``vis_data`` folders that hold a run, oldest first."""
+    for folder in (path, *path.glob('*'), *path.glob('*/vis_data')):
+        # glob passes over what it may not read, and the newest run with it
+        if folder.is_dir():
+            os.listdir(folder)
     found = {
         file.parent
         for pattern in ('', '*/', '*/*/')

@@ -6,14 +6,16 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from mmgpu_hooks.evidence.ledger import PARTS
 from mmgpu_hooks.records import (
     GpuWindow,
-    HostLimits,
     IntervalRecord,
+    LoaderSettings,
     RunEvidence,
+    RunRecord,
     RunSummary,
 )
 
@@ -35,28 +37,21 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
     end = evidence.end
     steady = intervals[1:] if len(intervals) > 1 else intervals
     iterations = sum(record.iterations for record in steady)
-    count = max(iterations, 1)
     unknown = dict(evidence.run.unknown)
     unknown.update({off.source: off.reason for off in evidence.sources_off})
     wait_s = _steady_wait(steady)
     step_s = _mean((record.step.total_s for record in steady), iterations)
-    hooks_s = _mean((record.ledger_s['hooks'] for record in steady), iterations)
+    hooks_s = _mean(
+        (record.ledger_s.get('hooks', 0.0) for record in steady), iterations
+    )
     iter_s = None
     if wait_s is not None and step_s is not None and hooks_s is not None:
         iter_s = wait_s + step_s + hooks_s
     images = _sum_known(record.images for record in steady)
     waits_s = sum(record.data_wait.total_s for record in steady)
     wait_cpu_s = _sum_known(record.data_wait_cpu_s for record in steady)
-    process_cpu_s = _sum_known(record.process_cpu_s for record in steady)
-    steady_s = sum(record.duration_s for record in steady)
-    main_cpu_s = None
-    if process_cpu_s is not None and wait_cpu_s is not None and iterations:
-        main_cpu_s = max(process_cpu_s - wait_cpu_s, 0.0) / count
-    cpu_s, run_delay_s, workers = _workers_per_batch(steady)
-    process_cores = None
-    if process_cpu_s is not None and steady_s > 0:
-        process_cores = process_cpu_s / steady_s
-    system_pct = _weighted((r.system_cpu_pct, r.duration_s) for r in steady)
+    cpu = _fold_cpu(steady)
+    cpu_s, run_delay_s, workers = _workers_per_batch(intervals, evidence.run.loader)
     ledger_s = end.ledger_s if end and end.ledger_s else _add_ledgers(intervals)
     return RunSummary(
         run=evidence.run,
@@ -66,6 +61,7 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
         status=end.status if end else 'killed',
         steady_iterations=iterations,
         data_wait_s=wait_s,
+        data_wait_p95_s=_median(record.data_wait.p95_s for record in steady),
         step_s=step_s,
         hooks_s=hooks_s,
         iter_s=iter_s,
@@ -79,18 +75,13 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
             if wait_cpu_s is not None and waits_s > 0
             else None
         ),
-        main_cpu_s=main_cpu_s,
+        main_cpu_s=cpu.main_s,
         worker_cpu_s=cpu_s,
         worker_run_delay_s=run_delay_s,
         worker_count=workers,
-        process_cpu_cores=process_cores,
-        system_cpu_pct=system_pct,
-        external_cpu_cores=_external_cores(
-            evidence.run.host,
-            system_pct,
-            process_cores,
-            (cpu_s or 0.0) * iterations / steady_s if steady_s > 0 else 0.0,
-        ),
+        process_cpu_cores=cpu.process_cores,
+        system_cpu_pct=cpu.system_pct,
+        external_cpu_cores=_external_cores(evidence.run, cpu, cpu_s, iter_s),
         process_rss_bytes=_max_known(r.process_rss_bytes for r in intervals),
         batch_bytes=_max_known(r.batch_bytes for r in intervals),
         batch_tensors=_max_known(r.batch_tensors for r in intervals),
@@ -126,41 +117,81 @@ def _add_ledgers(intervals: Sequence[IntervalRecord]) -> dict[str, float]:
 
 
 def _workers_per_batch(
-    steady: Sequence[IntervalRecord],
+    intervals: Sequence[IntervalRecord], loader: LoaderSettings
 ) -> tuple[float | None, float | None, int | None]:
     """CPU and run delay of all workers per batch, and how many there were.
 
-    Windows in which workers started also hold the batches they made ahead, so they
-    are used only when there is no other; half a batch per worker is then taken to
-    be in the making at the end.
+    Over the whole run, because workers make batches ahead: an epoch's may all be made
+    in its first interval. What was made and never taken is at most what was in flight
+    when workers started, and no more than an epoch has.
     """
-    windows = [r.workers for r in steady if r.workers and r.workers.iterations > 0]
-    settled = [window for window in windows if not window.fresh]
-    batches = float(sum(window.iterations for window in settled or windows))
-    if not settled:
-        batches += sum(window.count / 2 for window in windows)
+    windows = [r.workers for r in intervals if r.workers and r.workers.count]
+    batches = float(sum(window.iterations for window in windows))
     if batches <= 0:
         return None, None, None
-    used = settled or windows
+    per_epoch = loader.batches_per_epoch
+    for window in windows:
+        if window.fresh:
+            ahead = window.count * (loader.prefetch_factor or 1) / 2
+            left = ahead if per_epoch is None else max(per_epoch - window.iterations, 0)
+            batches += min(ahead, left)
     return (
-        sum(window.cpu_s for window in used) / batches,
-        sum(window.run_delay_s for window in used) / batches,
-        Counter(window.count for window in used).most_common(1)[0][0],
+        sum(window.cpu_s for window in windows) / batches,
+        sum(window.run_delay_s for window in windows) / batches,
+        Counter(window.count for window in windows).most_common(1)[0][0],
+    )
+
+
+@dataclass(frozen=True)
+class _Cpu:
+    main_s: float | None
+    process_cores: float | None
+    system_pct: float | None
+
+
+def _fold_cpu(steady: Sequence[IntervalRecord]) -> _Cpu:
+    """CPU of plain training: intervals with a validation or a save are left out.
+
+    Their process and its validation workers would pass for the step and for strangers.
+    """
+    calm = [
+        record
+        for record in steady
+        if not record.ledger_s.get('validation')
+        and not record.ledger_s.get('checkpoint_save')
+    ]
+    process_s = _sum_known(record.process_cpu_s for record in calm)
+    wait_s = _sum_known(record.data_wait_cpu_s for record in calm)
+    iterations = sum(record.iterations for record in calm)
+    seconds = sum(record.duration_s for record in calm)
+    main_s = None
+    if process_s is not None and wait_s is not None and iterations:
+        main_s = max(process_s - wait_s, 0.0) / iterations
+    return _Cpu(
+        main_s=main_s,
+        process_cores=process_s / seconds
+        if process_s is not None and seconds
+        else None,
+        system_pct=_weighted((r.system_cpu_pct, r.duration_s) for r in calm),
     )
 
 
 def _external_cores(
-    host: HostLimits,
-    system_pct: float | None,
-    process_cores: float | None,
-    worker_cores: float,
+    run: RunRecord, cpu: _Cpu, worker_cpu_s: float | None, iter_s: float | None
 ) -> float | None:
-    if host.logical_cpus is None or system_pct is None or process_cores is None:
+    logical = run.host.logical_cpus
+    if logical is None or cpu.system_pct is None or cpu.process_cores is None:
         return None
-    if host.ranks_on_host > 1:
+    worker_cores = 0.0
+    if run.loader.num_workers != 0:
+        if worker_cpu_s is None or not iter_s:
+            return None
+        worker_cores = worker_cpu_s / iter_s
+    # the other ranks' part cannot be told from a stranger's
+    if run.host.ranks_on_host > 1:
         return None
-    busy = system_pct / 100 * host.logical_cpus
-    return max(busy - process_cores - worker_cores, 0.0)
+    busy = cpu.system_pct / 100 * logical
+    return max(busy - cpu.process_cores - worker_cores, 0.0)
 
 
 def _fold_gpu(steady: Sequence[IntervalRecord]) -> GpuWindow | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from mmgpu_hooks.evidence.codec import Line, render_line
 
 EVIDENCE_NAME = 'gpu_efficiency.jsonl'
+OTHER_RANKS = 'gpu_efficiency_rank*.jsonl'
 
 
 def evidence_name(rank: int) -> str:

@@ -37,6 +37,8 @@ class LoopAnchors:
         guard: Switches the ledger off when it fails.
         on_epoch: Called when an epoch of training has begun.
         on_save: Called after each checkpoint save.
+        is_replaying: Whether the loop, resumed, draws old batches before its first
+            iteration: that is neither a wait nor the workers' start.
     """
 
     def __init__(
@@ -45,11 +47,13 @@ class LoopAnchors:
         guard: Guard,
         on_epoch: Callable[[], None],
         on_save: Callable[[], None],
+        is_replaying: bool = False,
     ) -> None:
         self._ledger = ledger
         self._guard = guard
         self._on_epoch = on_epoch
         self._on_save = on_save
+        self._is_replaying = is_replaying
         self._set: list[tuple[Any, str, Any, Any]] = []
         self._open = False
 
@@ -117,6 +121,8 @@ class LoopAnchors:
         elif is_outer:
             ledger.unwind()
             following = _FOLLOWING.get(name)
+            if name == 'before_train_epoch' and self._is_replaying:
+                following, self._is_replaying = 'other', False
             if following is not None:
                 ledger.switch(following)
             if name == 'before_train_epoch':

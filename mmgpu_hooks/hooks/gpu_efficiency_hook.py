@@ -170,6 +170,11 @@ class GPUEfficiencyHook(Hook):
                 'interval', self._recorder.end_iteration, batch_idx, data_batch
             )
 
+    def before_val(self, runner: Any) -> None:
+        # a logged validation resets the allocator's peak
+        if self._recorder is not None:
+            self._guard.run('GPU memory', self._recorder.observe_cuda_memory)
+
     def _finish(self, error: BaseException | None) -> None:
         recorder, self._recorder = self._recorder, None
         if recorder is None:

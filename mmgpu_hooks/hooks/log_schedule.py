@@ -39,13 +39,13 @@ class LogSchedule:
         at_end: bool = logger.end_of_epoch(loader, batch_idx)
         return at_end and (not logger.ignore_last or len(loader) <= logger.interval)
 
-    def ends_interval(self, batch_idx: int, iterations: int) -> bool:
+    def ends_interval(self, is_logged: bool, iterations: int) -> bool:
         """Whether an interval ends with this iteration.
 
         Args:
-            batch_idx: Index the loop gives to its hooks.
+            is_logged: Whether LoggerHook prints a line for it.
             iterations: Iterations since the last interval ended.
         """
         if self._own_interval is None and self._logger is not None:
-            return self.is_logged(batch_idx)
+            return is_logged
         return iterations >= self.interval

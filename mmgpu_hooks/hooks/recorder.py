@@ -6,6 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from mmengine.runner import IterBasedTrainLoop
+
 from mmgpu_hooks.evidence.interval import IntervalFolder, LedgerReading
 from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.evidence.writer import EvidenceWriter, evidence_name
@@ -21,7 +23,13 @@ from mmgpu_hooks.records import (
     RunRecord,
     SourceOffRecord,
 )
-from mmgpu_hooks.telemetry.clock import monotonic_s, thread_cpu_s, wall_unix_s
+from mmgpu_hooks.telemetry.clock import (
+    Clock,
+    monotonic_s,
+    process_cpu_s,
+    thread_cpu_s,
+    wall_unix_s,
+)
 from mmgpu_hooks.telemetry.loader_probe import count_images
 
 
@@ -43,10 +51,14 @@ class Recorder:
         self._guard = guard
         self._schedule = LogSchedule(runner, interval)
         self._board = ScalarBoard(runner.message_hub)
-        self._ledger = TimeLedger(monotonic_s, thread_cpu_s)
+        self._ledger = TimeLedger(monotonic_s, _loading_cpu_clock(runner))
         self._folder = IntervalFolder(self._read_ledger())
         self._anchors = LoopAnchors(
-            self._ledger, guard, self._note_first_wait, self._note_save
+            self._ledger,
+            guard,
+            on_epoch=self._note_first_wait,
+            on_save=self._note_save,
+            is_replaying=_is_replaying(runner),
         )
         self._first_wait = True
         self._restarts = _count_restarts(runner)
@@ -86,7 +98,7 @@ class Recorder:
 
     def _read_ledger(self) -> LedgerReading:
         wall = self._ledger.totals()
-        return LedgerReading(wall, self._ledger.cpu_totals()['data_wait'])
+        return LedgerReading(wall, self._ledger.data_wait_cpu_s)
 
     def end_iteration(self, batch_idx: int, batch: Any) -> None:
         """Count one iteration; at the end of an interval, record and publish it."""
@@ -95,10 +107,14 @@ class Recorder:
         is_logged = self._schedule.is_logged(batch_idx)
         if is_logged:
             self._sources.observe_cuda_memory()
-        if self._schedule.ends_interval(batch_idx, self._folder.iterations):
+        if self._schedule.ends_interval(is_logged, self._folder.iterations):
             self._unpublished = self._record_interval(batch)
         if is_logged:
             self._guard.run('scalars', self._publish)
+
+    def observe_cuda_memory(self) -> None:
+        """Look at the allocator's peaks before somebody resets them."""
+        self._sources.observe_cuda_memory()
 
     def _add_iteration(self, batch: Any) -> None:
         restarts = _count_restarts(self._runner)
@@ -185,6 +201,18 @@ class Recorder:
     def _note_save(self) -> None:
         self._saves += 1
         self._folder.add_save()
+
+
+def _loading_cpu_clock(runner: Any) -> Clock:
+    # without workers the loading has threads of its own (OpenCV, torch)
+    loads_itself = getattr(runner.train_dataloader, 'num_workers', None) == 0
+    return process_cpu_s if loads_itself else thread_cpu_s
+
+
+def _is_replaying(runner: Any) -> bool:
+    """Whether a resumed loop first draws again every batch it had trained on."""
+    loop = runner.train_loop
+    return isinstance(loop, IterBasedTrainLoop) and loop.iter > 0
 
 
 def _count_restarts(runner: Any) -> int:

@@ -71,5 +71,8 @@ class ScalarBoard:
     def publish(self, record: IntervalRecord) -> None:
         """Show one interval's figures on LoggerHook's next line."""
         self.clear()
+        names = getattr(self._hub, '_resumed_keys', {})
         for name, value in fold_scalars(record).items():
             self._hub.update_scalar(f'train/{name}', value, resumed=False)
+            # MMEngine saves the names of what is not resumable, and warns of each later
+            names.pop(f'train/{name}', None)

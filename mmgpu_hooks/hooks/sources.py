@@ -59,6 +59,7 @@ class Sources:
         host = run('host limits', self._read_host, runner)
         self.host = host if host is not None else self.host
         self._cpu = run('CPU', CpuMeter)
+        self.device = run('device', _device_type, runner) or 'cpu'
         run('GPU', self._open_gpu)
         run('GPU memory', self._open_cuda_memory)
         run('loader workers', self._watch_loader, runner, on_workers_start)
@@ -70,7 +71,7 @@ class Sources:
     def _open_gpu(self) -> None:
         device = cuda_device()
         if device is None:
-            self.unknown['GPU'] = 'training runs on the CPU'
+            self.unknown['GPU'] = f'training runs on the {self.device.upper()}'
             return
         self.device = 'cuda'
         gpu = open_gpu(
@@ -140,7 +141,7 @@ class Sources:
             failure, self._sampler = self._sampler.failure, None
             raise SourceError(failure)
         if self._gpu is not None:
-            for figure, reason in self._gpu.unsupported.items():
+            for figure, reason in list(self._gpu.unsupported.items()):
                 self._guard.switch_off(f'GPU {figure}', SourceError(reason))
         return {'gpu': self._sampler.drain()}
 
@@ -163,3 +164,8 @@ class Sources:
             self._guard.clean_up('GPU', self._gpu.close)
         if self._watch is not None:
             self._guard.clean_up('loader workers', self._watch.close)
+
+
+def _device_type(runner: Any) -> str:
+    parameter = next(iter(runner.model.parameters()), None)
+    return 'cpu' if parameter is None else str(parameter.device.type)

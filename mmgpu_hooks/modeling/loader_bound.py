@@ -4,7 +4,8 @@ With W workers an iteration takes at least::
 
     T >= max(G, S / W, (P + m) / C)
 
-G is the step with its hooks (the loop with data at hand), S the seconds a worker
+G is the step with its hooks and what fetching a ready batch costs the training thread
+(the loop with data at hand), S the seconds a worker
 is busy with one batch, P the CPU part of S, m the CPU of the training process per
 iteration, C the usable cores. Without workers the training process loads by itself
 and T = G + S. The bound is optimistic: it knows no variance and no queueing.
@@ -20,7 +21,7 @@ class LoaderModel:
     """What one run tells about its loader; seconds per iteration or batch."""
 
     ready_s: float
-    """G: step and hooks."""
+    """G: step, hooks and the fetching of a ready batch."""
     occupancy_s: float
     """S: a worker's time for one batch."""
     occupancy_is_bound: bool
@@ -55,7 +56,7 @@ def fit_loader(
     worker_run_delay_s: float | None,
     main_cpu_s: float | None,
     usable_cores: float | None,
-    starved_above: float,
+    is_starved: bool,
 ) -> LoaderModel:
     """Read the loader's costs off one setting.
 
@@ -73,8 +74,7 @@ def fit_loader(
             no cost of the loader's own, and the bound has a term for it.
         main_cpu_s: CPU of the training process per iteration, waits left out.
         usable_cores: Cores of this rank.
-        starved_above: Share of the iteration above which waiting means that the
-            workers were busy all the time.
+        is_starved: Whether the waits mean that all workers were busy all the time.
     """
     iter_s = data_wait_s + ready_s
     if num_workers == 0:
@@ -87,10 +87,11 @@ def fit_loader(
             main_cpu_s=main_cpu_s,
             usable_cores=usable_cores,
         )
-    is_starved = iter_s > 0 and data_wait_s / iter_s > starved_above
+    # CPU of the training thread inside a wait is fetching, which no worker takes over
+    fetch_s = (data_wait_cpu_share or 0.0) * data_wait_s
     busy_s = num_workers * iter_s - (worker_run_delay_s or 0.0)
     return LoaderModel(
-        ready_s=ready_s,
+        ready_s=ready_s + fetch_s,
         occupancy_s=max(busy_s, worker_cpu_s or 0.0),
         occupancy_is_bound=not is_starved,
         worker_cpu_s=worker_cpu_s,

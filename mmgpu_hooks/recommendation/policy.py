@@ -9,6 +9,7 @@ import math
 from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
 from mmgpu_hooks.diagnosis.thresholds import (
     MIN_ITERATIONS,
+    RUN_DELAY_PROBLEM,
     STARTUP_MEASURABLE,
     WORTHWHILE_GAIN,
 )
@@ -21,6 +22,10 @@ KEY = 'train_dataloader.'
 
 SAME_SPEED = 0.02
 """Settings this close to the best are equal, and the one with fewer workers wins."""
+
+SHARING_PAYS = 0.9
+"""Predicted iteration time, over the one with a core left to the training process,
+from which workers may share that core: the bound knows nothing of the switching."""
 
 MARGIN = 1.15
 """Loading is planned this much slower than measured: batches vary, and a loader that
@@ -74,12 +79,8 @@ def _recommend_workers(
 ) -> Change | None:
     summary = facts.summary
     old, now_s = summary.run.loader.num_workers or 0, summary.iter_s or 0.0
-    if facts.is_data_bound:
-        candidates = range(1, cap.workers + 1)
-        best_s = min(_planned(model, count) for count in candidates)
-        new = next(
-            c for c in candidates if _planned(model, c) <= best_s * (1 + SAME_SPEED)
-        )
+    if facts.is_starved and not facts.is_contradictory and cap.workers > 0:
+        new = _choose_workers(model, cap)
         after_s = predict_iter_s(model, new)
         if new != old and after_s <= now_s * (1 - WORTHWHILE_GAIN):
             return Change(
@@ -94,29 +95,53 @@ def _recommend_workers(
                 rules=('MG101',),
                 predicted_iter_s=after_s,
             )
-    return _recommend_fewer(facts, model, cap)
+    return _recommend_fewer(facts, model)
 
 
-def _recommend_fewer(facts: Facts, model: LoaderModel, cap: WorkerCap) -> Change | None:
-    """Take away workers that the host cannot carry, if the rest still keeps up."""
-    old, now_s = facts.summary.run.loader.num_workers or 0, facts.summary.iter_s or 0.0
-    cores = facts.summary.run.host.usable_cores or 0.0
-    if old <= max(cores, cap.workers, 1) or model.worker_cpu_s is None:
+def _choose_workers(model: LoaderModel, cap: WorkerCap) -> int:
+    """The fewest that keep up; into the training process's own core only if it pays."""
+    new = _fewest(model, cap.beside_training)
+    crowded = _fewest(model, cap.workers)
+    pays = predict_iter_s(model, crowded) <= SHARING_PAYS * predict_iter_s(model, new)
+    return crowded if pays else new
+
+
+def _fewest(model: LoaderModel, most: int) -> int:
+    candidates = range(1, most + 1)
+    enough_s = min(_planned(model, count) for count in candidates) * (1 + SAME_SPEED)
+    return next(count for count in candidates if _planned(model, count) <= enough_s)
+
+
+def _recommend_fewer(facts: Facts, model: LoaderModel) -> Change | None:
+    """Take away workers that only take turns on too few cores.
+
+    Only where that was measured (they waited for cores) and where their occupancy is
+    known: workers that wait for storage are right to outnumber the cores.
+    """
+    summary = facts.summary
+    old, now_s = summary.run.loader.num_workers or 0, summary.iter_s or 0.0
+    cpu_s, delay_s = summary.worker_cpu_s, summary.worker_run_delay_s
+    cores = math.floor(summary.run.host.usable_cores or 0.0)
+    if old <= max(cores, 1) or model.occupancy_is_bound or not cpu_s or not delay_s:
         return None
-    # CPU is the least a batch takes; waiting overlaps as well with fewer workers
-    needed = math.ceil(MARGIN * model.worker_cpu_s / now_s) if now_s > 0 else old
-    new = max(min(cap.workers, old), 1)
-    if needed > new and not facts.is_cpu_the_wall:
+    if delay_s / (cpu_s + delay_s) < RUN_DELAY_PROBLEM or facts.is_contradictory:
         return None
+    as_fast_s = now_s * (1 + SAME_SPEED)
+    candidates = range(1, max(cores, 1) + 1)
+    new = next((c for c in candidates if predict_iter_s(model, c) <= as_fast_s), None)
+    if new is None:
+        return None
+    after_s = predict_iter_s(model, new)
     return Change(
         key=KEY + 'num_workers',
         old=old,
         new=new,
-        reason=f'{old} workers share {cores:g} usable cores; {new} do the same work '
-        f'({model.worker_cpu_s:.3f} s of CPU per batch, {now_s:.3f} s per iteration) '
-        'and leave the training thread and checkpoint saves a core',
+        reason=f'{old} workers share {cores} usable cores and spent {delay_s:.3f} s '
+        f'per batch waiting for one, beside {cpu_s:.3f} s on it; {new} are predicted '
+        f'to be as fast ({after_s:.3f} s per iteration, now {now_s:.3f} s)',
         confidence=judge_confidence(facts),
-        rules=('MG105',),
+        rules=('MG105', 'MG106'),
+        predicted_iter_s=after_s,
     )
 
 
@@ -148,12 +173,14 @@ def _recommend_persistent(facts: Facts, workers: int) -> list[Change]:
 
 
 def _loader_starts(summary: RunSummary) -> int:
-    """How often the whole training starts over its loader, as far as known."""
+    """How often the loader starts over, as far as known.
+
+    An iteration-based loop says nothing of its epochs (a sampler may have no end), so
+    only what was seen counts.
+    """
     run = summary.run
     if run.loop == 'epoch' and run.max_epochs:
         return run.max_epochs
-    if run.max_iters and run.loader.batches_per_epoch:
-        return math.ceil(run.max_iters / run.loader.batches_per_epoch)
     return summary.epoch_starts
 
 
@@ -161,7 +188,7 @@ def _recommend_prefetch(facts: Facts, workers: int) -> list[Change]:
     """Only the one value that is always wrong: no batch made ahead."""
     if workers == 0 or facts.summary.run.loader.prefetch_factor != 1:
         return []
-    if not facts.is_data_bound:
+    if not facts.is_starved:
         return []
     return [
         Change(
@@ -196,6 +223,12 @@ def _recommend_pinning(summary: RunSummary, workers: int) -> list[Change]:
 def _why_nothing(facts: Facts, model: LoaderModel, cap: WorkerCap) -> str:
     if not facts.is_data_bound:
         return 'Data is at hand when it is needed; the loader settings are fine.'
+    if facts.is_contradictory:
+        return 'The figures contradict each other: more CPU than there was time for.'
+    if not facts.is_starved:
+        return 'The waits are not those of a loader that cannot keep up.'
+    if cap.workers == 0:
+        return f'The host carries no worker: {cap.reason}.'
     if facts.is_cpu_the_wall:
         return (
             f'The CPU is the wall: no number of workers is faster than '

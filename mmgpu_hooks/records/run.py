@@ -153,6 +153,8 @@ class RunSummary:
     """Iterations the steady figures are taken over; 0 leaves them unknown."""
     data_wait_s: Optional[float] = None
     """Steady mean per iteration, first waits of epochs left out."""
+    data_wait_p95_s: Optional[float] = None
+    """Median over intervals of their 95th percentiles."""
     step_s: Optional[float] = None
     hooks_s: Optional[float] = None
     iter_s: Optional[float] = None

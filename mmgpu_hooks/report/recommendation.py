@@ -37,6 +37,8 @@ class Answer:
     backup: str | None = None
     diff: str = ''
     train_command: str | None = None
+    error: str | None = None
+    """Why the rewrite was refused."""
     notes: tuple[str, ...] = field(default=())
 
 
@@ -61,6 +63,7 @@ def render_json(answer: Answer) -> str:
         'backup': answer.backup,
         'diff': answer.diff,
         'train_command': answer.train_command,
+        'error': answer.error,
         'notes': list(answer.notes),
     }
     return json.dumps(body, indent=2)
@@ -154,7 +157,7 @@ def _changes(answer: Answer) -> list[RenderableType]:
     if answer.output is not None:
         parts += ['', _unwrapped(f'Written to {answer.output}')]
         if answer.backup is not None:
-            parts.append(_unwrapped(f'The original is kept as {answer.backup}'))
+            parts.append(_unwrapped(f'What was there is kept as {answer.backup}'))
         if answer.train_command is not None:
             parts.append(_unwrapped(f'Train with it:  {answer.train_command}'))
     return parts

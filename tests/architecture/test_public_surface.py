@@ -106,6 +106,7 @@ def test_rules():
         'MG105',
         'MG106',
         'MG107',
+        'MG108',
         'MG201',
         'MG202',
         'MG301',
@@ -117,10 +118,12 @@ def test_rules():
 def test_verdicts():
     assert list(VERDICTS) == [
         'not_enough_evidence',
+        'data_bound',
         'data_bound_workers',
         'data_bound_cpu',
         'data_bound_storage',
         'startup_bound',
+        'validation_bound',
         'save_bound',
         'hook_bound',
         'compute_bound',

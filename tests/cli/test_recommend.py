@@ -78,7 +78,8 @@ def test_the_config_is_rewritten_beside_the_original(work_dir, config, capsys):
     assert out.startswith('Data-bound, too few workers: 50 % of an iteration')
     assert '-    num_workers=0,  # debugging' in out
     assert '+    num_workers=2,  # debugging' in out
-    assert 'Train with it:  python tools/train.py ' in out
+    assert 'Train with it:  python ' in out
+    assert 'tools/train.py' in out
     assert 'mine_recommended.py' in out.splitlines()[-1]
 
 
@@ -112,6 +113,37 @@ def test_in_place_keeps_the_original_as_bak(work_dir, config, capsys):
     assert config.read_text() == REWRITTEN
     assert (config.parent / 'mine.py.bak').read_text() == CONFIG
     assert 'mine.py.bak' in capsys.readouterr().out
+
+
+def test_an_older_recommendation_with_other_content_is_kept(work_dir, config, capsys):
+    mine = config.parent / 'mine_recommended.py'
+    mine.write_text('# tuned by hand\n')
+    assert main(['recommend', str(work_dir)]) == 0
+    assert mine.read_text() == REWRITTEN
+    assert mine.with_name(mine.name + '.bak').read_text() == '# tuned by hand\n'
+    assert 'mine_recommended.py.bak' in capsys.readouterr().out
+    assert main(['recommend', str(work_dir)]) == 0
+    assert not mine.with_name(mine.name + '.bak.1').exists()
+
+
+def test_the_rank_that_waits_most_is_judged(work_dir, capsys):
+    first = next(work_dir.glob('*/vis_data/gpu_efficiency.jsonl'))
+    run = make_run(rank=5, world_size=8, config_path=None)
+    slow = make_evidence(run=run, data_wait_s=0.7, workers=make_workers(0.1))
+    slow_path = first.with_name('gpu_efficiency_rank5.jsonl')
+    slow_path.write_text(render_evidence(slow))
+    main(['recommend', str(work_dir), '--dry-run'])
+    out = unwrapped(capsys)
+    assert 'rank 5 waits most for data (700.0 ms per iteration)' in out
+    assert '78 % of an iteration' in out
+
+
+def test_a_refusal_is_in_the_json_too(work_dir, config, capsys):
+    config.write_text('train_dataloader = dict(\n')
+    assert main(['recommend', str(work_dir), '--format', 'json']) == 2
+    answer = json.loads(capsys.readouterr().out)
+    assert 'mine.py' in answer['error']
+    assert answer['output'] is None
 
 
 def test_output_and_config_can_be_named(work_dir, config, tmp_path):

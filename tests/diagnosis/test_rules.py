@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.runs import make_evidence, make_run, make_workers
+from fakes.runs import make_evidence, make_interval, make_run, make_workers
 from mmgpu_hooks.diagnosis.rule import RULES
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
 from mmgpu_hooks.diagnosis.verdict import VERDICTS
@@ -16,6 +16,16 @@ from mmgpu_hooks.records import (
     LoaderSettings,
     PlainRun,
 )
+
+RESTARTING = make_run(loader=LoaderSettings(2, False, 2, False, 4, 100, 400))
+STARTS = {
+    # each interval began with a start of 6 s beside 19 waits of a millisecond
+    'data_wait_s': 0.001,
+    'first_waits': 1,
+    'first_wait_s': 6.0,
+    'ledger_s': {'data_wait': 6.0, 'step': 4.0},
+    'data_wait': replace(make_interval().data_wait, total_s=6.019),
+}
 
 
 def diagnose(run=None, **fields) -> Diagnosis:
@@ -120,15 +130,61 @@ def test_parts_beside_the_loop_are_judged_by_their_share(
 
 
 def test_start_up_of_workers_is_judged_over_the_run():
-    fields = {'first_waits': 1, 'first_wait_s': 1.9}
-    diagnosis = diagnose(data_wait_s=0.1, step_s=0.2, **fields)
+    diagnosis = diagnose(run=RESTARTING, **STARTS)
     assert severity(diagnosis, 'MG104') == 'problem'
 
 
 def test_the_largest_problem_is_the_verdict():
     # 5.7 s of start-up in a 48 s run, and hardly a wait beside it
-    fields = {'first_waits': 1, 'first_wait_s': 1.9}
-    assert diagnose(**fields).verdict.name == 'startup_bound'
+    assert diagnose(run=RESTARTING, **STARTS).verdict.name == 'startup_bound'
+
+
+@pytest.mark.parametrize(
+    'loader',
+    [
+        LoaderSettings(0, False, None, False, 4, 100, 400),
+        LoaderSettings(2, True, 2, False, 4, 100, 400),
+    ],
+    ids=['no workers', 'persistent workers'],
+)
+def test_workers_that_do_not_start_again_are_not_blamed(loader):
+    diagnosis = diagnose(run=make_run(loader=loader), **STARTS)
+    assert severity(diagnosis, 'MG104') is None
+
+
+def test_an_iteration_based_loader_that_starts_over_is_named():
+    diagnosis = diagnose(run=make_run(loop='iter'), **STARTS)
+    assert severity(diagnosis, 'MG108') == 'problem'
+    assert severity(diagnosis, 'MG104') is None
+    assert diagnosis.verdict.name == 'startup_bound'
+
+
+def test_rare_stalls_are_no_starvation():
+    run = make_run(host=HostLimits(logical_cpus=8, usable_cores=8.0))
+    waits = replace(make_interval().data_wait, p95_s=0.001)
+    diagnosis = diagnose(run=run, data_wait=waits, workers=make_workers(0.1))
+    assert diagnosis.verdict.name == 'data_bound'
+    assert 'in rare stalls' in diagnosis.verdict.sentence
+    assert severity(diagnosis, 'MG103') is None
+
+
+def test_fetching_in_the_training_thread_is_no_starvation():
+    diagnosis = diagnose(data_wait_cpu_s=2.0, workers=make_workers(0.1))
+    assert diagnosis.verdict.name == 'data_bound'
+    assert 'fetching ready batches' in diagnosis.verdict.sentence
+
+
+def test_validation_that_takes_most_of_the_run_is_the_verdict():
+    diagnosis = with_parts(validation=400.0)
+    assert severity(diagnosis, 'MG302') == 'problem'
+    assert diagnosis.verdict.name == 'validation_bound'
+
+
+def test_more_cpu_than_there_was_time_for_is_not_judged():
+    run = make_run(host=HostLimits(logical_cpus=2, usable_cores=2.0))
+    diagnosis = diagnose(run=run, workers=make_workers(2.0), process_cpu_s=4.0)
+    assert severity(diagnosis, 'MG102') == 'unknown'
+    assert diagnosis.verdict.name != 'data_bound_cpu'
 
 
 @pytest.mark.parametrize(
@@ -151,7 +207,14 @@ def test_no_gpu_is_no_finding():
 def test_a_short_run_is_not_judged():
     diagnosis = diagnose(intervals=2, iterations=19)
     assert diagnosis.verdict.name == 'not_enough_evidence'
-    assert 'at least 1 more' in diagnosis.verdict.sentence
+    assert 'recorded 19, needed 20; train at least 1 more' in (
+        diagnosis.verdict.sentence
+    )
+
+
+def test_an_only_interval_will_be_the_warm_up():
+    sentence = diagnose(intervals=1, iterations=5).verdict.sentence
+    assert 'recorded 5, needed 20; train at least 35 more' in sentence
 
 
 @pytest.mark.parametrize(('intervals', 'expected'), [(3, 'medium'), (6, 'high')])
@@ -160,7 +223,7 @@ def test_confidence_grows_with_the_iterations(intervals, expected):
 
 
 @pytest.mark.parametrize(
-    ('data_time_s', 'name'), [(0.3, 'data_bound_workers'), (0.01, 'compute_bound')]
+    ('data_time_s', 'name'), [(0.3, 'data_bound'), (0.01, 'compute_bound')]
 )
 def test_a_plain_run_is_judged_with_low_confidence(data_time_s, name):
     plain = PlainRun('scalars.json', 500, 10, time_s=0.5, data_time_s=data_time_s)

@@ -74,14 +74,16 @@ def test_unwinding_goes_back_to_the_loop(ledger):
     assert (ledger.depth, ledger.current) == (1, 'data_wait')
 
 
-def test_cpu_time_is_kept_by_part_too(clock):
+def test_cpu_is_counted_inside_the_waits_alone(clock):
     cpu = HandClock(0.0)
     ledger = TimeLedger(clock, cpu)
+    cpu.turn(8)
     ledger.switch('data_wait')
-    clock.turn(4)
     cpu.turn(1)
-    ledger.switch('step')
+    ledger.push('validation')
+    cpu.turn(16)
+    ledger.pop('validation')
     cpu.turn(2)
-    ledger.totals()
-    assert ledger.cpu_totals()['data_wait'] == 1
-    assert ledger.cpu_totals()['step'] == 2
+    ledger.switch('step')
+    cpu.turn(32)
+    assert ledger.data_wait_cpu_s == 3

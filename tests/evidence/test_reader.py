@@ -74,6 +74,18 @@ def test_two_runs_in_one_file_are_refused(path: Path):
         read_evidence(path)
 
 
+def test_the_same_run_twice_in_one_file_is_refused(path: Path):
+    path.write_text(2 * render_evidence(make_evidence(1)))
+    with pytest.raises(EvidenceError, match='found 2 runs'):
+        read_evidence(path)
+
+
+def test_a_byte_order_mark_is_no_damage(path: Path):
+    text = render_evidence(make_evidence(1))
+    path.write_text(text, encoding='utf-8-sig')
+    assert read_evidence(path).notes == ()
+
+
 def test_a_source_that_was_switched_off_is_told(path: Path):
     off = SourceOffRecord('GPU', 'GPU is lost', 40)
     path.write_text(render_line(make_run()) + render_line(off))
@@ -96,6 +108,17 @@ def test_a_plain_run_is_read_by_its_medians(tmp_path: Path):
     run = read_plain_run(path, None)
     assert (run.time_s, run.data_time_s) == (0.5, 0.2)
     assert (run.lines, run.iterations) == (3, 30)
+
+
+@pytest.mark.parametrize(
+    'times', [(float('nan'), 0.1), (-1.0, -2.0), (0.1, 0.5), (True, False), ('1', '0')]
+)
+def test_times_that_no_measurement_gives_are_passed_over(tmp_path: Path, times):
+    path = tmp_path / 'scalars.json'
+    whole, wait = times
+    good = {'lr': 0.1, 'time': 0.5, 'data_time': 0.2, 'iter': 10}
+    write_scalars(path, good, {'lr': 0.1, 'time': whole, 'data_time': wait})
+    assert read_plain_run(path, None).lines == 1
 
 
 def test_a_plain_run_without_training_lines_is_refused(tmp_path: Path):

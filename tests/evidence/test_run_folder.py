@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,34 @@ def test_a_missing_folder_is_refused(tmp_path: Path):
 def test_an_empty_folder_is_refused(tmp_path: Path):
     with pytest.raises(EvidenceError, match='found an empty folder; train first'):
         read_run_folder(tmp_path)
+
+
+def test_what_is_no_folder_and_no_file_is_refused():
+    with pytest.raises(EvidenceError, match='neither a folder nor a file'):
+        read_run_folder(Path('/dev/null'))
+
+
+@pytest.mark.parametrize('depth', [0, 1, 2])
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch, depth):
+    vis_data = make_run_folder(tmp_path, '20261120_101500', 'gpu_efficiency.jsonl')
+    locked = [tmp_path, vis_data.parent, vis_data][depth]
+    listdir = os.listdir
+
+    def refuse(folder):
+        if Path(folder) == locked:
+            raise PermissionError(13, 'Permission denied', str(folder))
+        return listdir(folder)
+
+    # root may read everything, so the system's refusal is played
+    monkeypatch.setattr(os, 'listdir', refuse)
+    with pytest.raises(EvidenceError, match=rf'denied" at {locked}; check its perm'):
+        read_run_folder(tmp_path)
+
+
+def test_the_other_ranks_are_found(tmp_path: Path):
+    names = ['gpu_efficiency.jsonl', 'gpu_efficiency_rank1.jsonl']
+    folder = make_run_folder(tmp_path, '20261120_101500', *names)
+    assert read_run_folder(tmp_path).other_ranks == (folder / names[1],)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path):

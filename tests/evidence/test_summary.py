@@ -6,7 +6,7 @@ import pytest
 
 from fakes.runs import make_evidence, make_interval, make_run, make_workers
 from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import GpuWindow, RunEvidence, SourceOffRecord
+from mmgpu_hooks.records import GpuWindow, LoaderSettings, RunEvidence, SourceOffRecord
 
 
 def evidence_of(*intervals, **fields) -> RunEvidence:
@@ -48,24 +48,49 @@ def test_without_an_end_record_the_run_was_killed():
     assert summary.ledger_s['step'] == pytest.approx(8.0)
 
 
-def test_worker_cpu_is_per_batch_over_windows_without_a_start():
-    started = replace(make_workers(9.0), fresh=True)
+def test_worker_cpu_is_per_batch_over_the_whole_run():
+    # 2 workers x 2 prefetched were under way at the start: half of them count as made
+    started = replace(make_workers(0.0), cpu_s=0.3 * 22, fresh=True)
+    later = make_workers(0.3, run_delay_s=0.042)
     summary = fold_run(
-        evidence_of(
-            make_interval(0),
-            make_interval(1, workers=started),
-            make_interval(2, workers=make_workers(0.3, run_delay_s=0.05)),
-        )
+        evidence_of(make_interval(0, workers=started), make_interval(1, workers=later))
     )
     assert summary.worker_cpu_s == pytest.approx(0.3)
-    assert summary.worker_run_delay_s == pytest.approx(0.05)
+    assert summary.worker_run_delay_s == pytest.approx(0.02)
     assert summary.worker_count == 2
 
 
-def test_windows_with_a_start_count_the_batches_in_the_making():
-    started = replace(make_workers(0.0, count=4, iterations=8), cpu_s=5.0, fresh=True)
-    summary = fold_run(evidence_of(make_interval(0), make_interval(1, workers=started)))
-    assert summary.worker_cpu_s == pytest.approx(0.5)  # 8 taken, 4 half made
+def test_an_epoch_made_ahead_in_its_first_interval_is_counted_once():
+    made = replace(make_workers(0.0, count=16, iterations=10), cpu_s=3.0, fresh=True)
+    idle = make_workers(0.0, count=16, iterations=20)
+    loader = LoaderSettings(16, True, 2, False, 4, 30, 120)
+    evidence = evidence_of(
+        make_interval(0, workers=made), make_interval(1, workers=idle)
+    )
+    evidence = replace(evidence, run=make_run(loader=loader))
+    # 30 batches of an epoch of 30, and at most what else was in flight
+    assert fold_run(evidence).worker_cpu_s == pytest.approx(0.1, rel=0.4)
+
+
+def test_cpu_of_validation_and_saves_is_not_charged_to_the_step():
+    busy = make_interval(1, process_cpu_s=60.0, system_cpu_pct=100.0)
+    for part in ('validation', 'checkpoint_save'):
+        ledger = {**busy.ledger_s, part: 30.0}
+        noisy = replace(busy, ledger_s=ledger, duration_s=sum(ledger.values()))
+        calm = make_interval(2, process_cpu_s=4.0, workers=make_workers(0.1))
+        summary = fold_run(evidence_of(make_interval(0), noisy, calm))
+        assert summary.main_cpu_s == pytest.approx(0.2)
+        assert summary.external_cpu_cores == 0.0
+
+
+def test_external_load_is_unknown_when_the_workers_are():
+    summary = fold_run(make_evidence(3, process_cpu_s=4.0, system_cpu_pct=90.0))
+    assert summary.external_cpu_cores is None
+
+
+def test_a_part_that_an_old_file_lacks_took_nothing():
+    records = [replace(make_interval(i), ledger_s={'step': 4.0}) for i in range(2)]
+    assert fold_run(evidence_of(*records)).hooks_s == 0.0
 
 
 def test_gpu_windows_are_weighted_by_time():

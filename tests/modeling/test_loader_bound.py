@@ -15,7 +15,7 @@ def fit(**figures):
         'worker_run_delay_s': None,
         'main_cpu_s': None,
         'usable_cores': None,
-        'starved_above': 0.1,
+        'is_starved': True,
     }
     return fit_loader(**{**defaults, **figures})
 
@@ -34,7 +34,7 @@ def test_starved_workers_are_always_busy():
 
 
 def test_workers_that_keep_up_only_bound_their_occupancy():
-    assert fit(data_wait_s=0.001).occupancy_is_bound
+    assert fit(data_wait_s=0.001, is_starved=False).occupancy_is_bound
 
 
 def test_waiting_for_a_core_is_no_cost_of_loading():
@@ -62,3 +62,8 @@ def test_without_known_cores_only_step_and_workers_bound():
     model = fit(num_workers=4, worker_cpu_s=0.8)
     assert model.cpu_floor_s == 0.0
     assert predict_iter_s(model, 64) == pytest.approx(0.2)
+
+
+def test_fetching_ready_batches_is_no_work_of_the_workers():
+    model = fit(num_workers=8, data_wait_s=0.03, data_wait_cpu_share=1.0)
+    assert predict_iter_s(model, 64) == pytest.approx(0.23)

@@ -53,7 +53,7 @@ BUSY = {'process_cpu_s': 4.0}
         (0.5, 8.0, 3),
         (0.9, 16.0, 6),
         (0.2, 2.0, 1),  # a core is all that is left
-        (5.0, 4.0, 3),
+        (5.0, 4.0, 4),  # into the core of the training process, since it pays
     ],
 )
 def test_workers_are_as_few_as_keep_up(wait_s, cores, workers):
@@ -86,7 +86,7 @@ def test_nothing_where_the_loader_keeps_up():
 
 
 def test_nothing_where_the_cpu_is_the_wall():
-    found = recommend(loader(1), host(2.0), workers=make_workers(0.38, count=1), **BUSY)
+    found = recommend(loader(1), host(2.0), workers=make_workers(0.39, count=1), **BUSY)
     assert found.changes == ()
     assert 'The CPU is the wall' in (found.reason or '')
 
@@ -94,9 +94,10 @@ def test_nothing_where_the_cpu_is_the_wall():
 def test_workers_beyond_the_cores_are_taken_away():
     # 16 x 0.3 s per batch: 0.38 s on a core, the rest waiting for one
     crowd = make_workers(0.38, count=16, run_delay_s=4.35)
-    found = recommend(loader(16), host(2.0), workers=crowd, **BUSY)
-    assert changed(found) == {'num_workers': 1}
-    assert found.changes[0].rules == ('MG105',)
+    found = recommend(loader(16), host(2.0), workers=crowd, process_cpu_s=4.2)
+    assert changed(found) == {'num_workers': 2}
+    assert found.changes[0].rules == ('MG105', 'MG106')
+    assert found.changes[0].predicted_iter_s == pytest.approx(0.295)
 
 
 @pytest.mark.parametrize(
@@ -178,3 +179,55 @@ def test_memory_is_pinned_only_for_a_gpu(device, pin, expected):
 def test_without_workers_nothing_that_needs_them_is_set():
     found = recommend(loader(0, False), host(8.0), data_wait_s=0.001, device='cuda')
     assert found.changes == ()
+
+
+def test_workers_that_wait_for_storage_may_outnumber_the_cores():
+    crowd = make_workers(0.05, count=32)
+    found = recommend(loader(32), host(8.0), data_wait_s=0.001, workers=crowd, **BUSY)
+    assert found.changes == ()
+
+
+def test_workers_are_not_taken_away_where_the_rest_would_be_slower():
+    # 16 workers, 3.6 s of CPU per batch on 4 cores: three could not do it in a second
+    crowd = make_workers(3.6, count=16, run_delay_s=3.0)
+    fields = {'data_wait_s': 0.8, 'step_s': 0.2, 'workers': crowd}
+    found = recommend(loader(16), host(4.0), **fields, **BUSY)
+    predicted = found.changes[0].predicted_iter_s if found.changes else 0.0
+    assert predicted is not None
+    assert predicted <= 1.02
+
+
+def test_limits_of_the_host_are_shared_by_its_ranks():
+    limits = host(32.0, ram_available_bytes=32 * GIB, ranks_on_host=8)
+    loading = {'data_wait_s': 3.0, 'data_wait_cpu_s': 1.0}
+    found = recommend(loader(0, False), limits, **loading, **BUSY)
+    assert changed(found)['num_workers'] == 2
+
+
+@pytest.mark.parametrize('free', [0, 2**20])
+def test_no_worker_where_shared_memory_holds_none(free):
+    loading = {'data_wait_s': 0.2, 'data_wait_cpu_s': 4.0, 'batch_bytes': 60 * 2**20}
+    found = recommend(
+        loader(0, False), host(8.0, shm_free_bytes=free), **loading, **BUSY
+    )
+    assert found.changes == ()
+    assert '/dev/shm' in (found.reason or '')
+
+
+def test_memory_is_reckoned_with_the_prefetching_that_is_advised():
+    fields = {'batch_bytes': 2**30, 'workers': make_workers(2.0, count=2)}
+    settings = loader(2, prefetch=1)
+    limits = host(32.0, shm_free_bytes=16 * GIB)
+    found = recommend(settings, limits, data_wait_s=2.0, **fields, **BUSY)
+    assert changed(found) == {'num_workers': 4, 'prefetch_factor': 2}
+
+
+def test_rare_stalls_are_no_reason_for_workers():
+    from dataclasses import replace
+
+    from fakes.runs import make_interval
+
+    waits = replace(make_interval().data_wait, p95_s=0.001)
+    found = recommend(loader(4), host(16.0), data_wait=waits, workers=make_workers(0.1))
+    assert found.changes == ()
+    assert 'not those of a loader that cannot keep up' in (found.reason or '')

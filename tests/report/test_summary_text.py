@@ -59,7 +59,7 @@ def test_the_gpu_is_told_with_its_samples():
 def test_a_run_that_recorded_nothing_has_a_summary_too():
     lines = render(intervals=0)
     assert len(lines) == 10
-    assert 'Not enough evidence: 0 steady iterations' in lines[1]
+    assert 'Not enough evidence: steady iterations recorded 0' in lines[1]
     assert lines[2] == '  time       nothing was measured'
 
 
