@@ -16,7 +16,7 @@ VERDICTS: dict[str, str] = {
     'data_bound_workers': 'Data-bound, too few workers',
     'data_bound_cpu': 'Data-bound, the CPU is the wall',
     'data_bound_storage': 'Data-bound, loading is blocked',
-    'startup_bound': 'Bound by worker start-up',
+    'startup_bound': 'Bound by starts of the loader',
     'validation_bound': 'Bound by validation',
     'save_bound': 'Bound by checkpoint saves',
     'hook_bound': 'Bound by hooks',

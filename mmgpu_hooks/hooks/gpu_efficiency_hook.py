@@ -16,6 +16,7 @@ from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.hooks.termination import TerminationWatch
 from mmgpu_hooks.report.summary import render_training_summary
 
 
@@ -92,6 +93,7 @@ class GPUEfficiencyHook(Hook):
         self.gpu_sample_period_s = float(gpu_sample_period_s)
         self.summary = summary
         self._recorder: Recorder | None = None
+        self._watch: TerminationWatch | None = None
         self._logger: Any = None
         self._guard = Guard(self._warn_off)
         self._wrapped: tuple[Any, Any] | None = None
@@ -157,6 +159,8 @@ class GPUEfficiencyHook(Hook):
         )
         if self._recorder is not None:
             self._guard.run('start', self._recorder.begin)
+        self._watch = TerminationWatch(self._finish_terminated)
+        self._guard.run('SIGTERM', self._watch.start)
 
     def after_train_iter(
         self,
@@ -176,14 +180,21 @@ class GPUEfficiencyHook(Hook):
             self._guard.run('GPU memory', self._recorder.observe_cuda_memory)
 
     def _finish(self, error: BaseException | None) -> None:
-        recorder, self._recorder = self._recorder, None
-        if recorder is None:
-            return
         status = 'completed'
         if error is not None:
             is_stop = isinstance(error, (KeyboardInterrupt, SystemExit))
             status = 'interrupted' if is_stop else 'failed'
-        name = type(error).__name__ if error is not None else None
+        self._end(status, type(error).__name__ if error is not None else None)
+
+    def _finish_terminated(self) -> None:
+        self._end('interrupted', 'SIGTERM')
+
+    def _end(self, status: str, name: str | None) -> None:
+        if self._watch is not None:
+            self._guard.clean_up('SIGTERM', self._watch.close)
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            return
         path = self._guard.run('end', recorder.finish, status, name)
         if path is not None and self.summary and is_main_process():
             self._guard.run('summary', self._log_summary, path)

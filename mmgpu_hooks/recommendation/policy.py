@@ -222,7 +222,7 @@ def _recommend_pinning(summary: RunSummary, workers: int) -> list[Change]:
 
 def _why_nothing(facts: Facts, model: LoaderModel, cap: WorkerCap) -> str:
     if not facts.is_data_bound:
-        return 'Data is at hand when it is needed; the loader settings are fine.'
+        return 'In steady iterations data is at hand when it is needed.'
     if facts.is_contradictory:
         return 'The figures contradict each other: more CPU than there was time for.'
     if not facts.is_starved:

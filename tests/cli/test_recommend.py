@@ -188,7 +188,10 @@ def test_a_run_with_nothing_to_change_says_so(tmp_path, capsys):
     write_run(tmp_path / 'run', render_evidence(evidence))
     for flags in ([], ['--check']):
         assert main(['recommend', str(tmp_path / 'run'), *flags]) == 0
-        assert 'Nothing to change. Data is at hand' in capsys.readouterr().out
+        assert (
+            'Nothing to change. In steady iterations data is at hand'
+            in capsys.readouterr().out
+        )
 
 
 def test_a_plain_run_gets_a_verdict_of_low_confidence(tmp_path, capsys):

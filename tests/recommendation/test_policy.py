@@ -80,9 +80,7 @@ def test_more_workers_where_two_starve_the_loop():
 def test_nothing_where_the_loader_keeps_up():
     found = recommend(loader(2), host(8.0), data_wait_s=0.005, **BUSY)
     assert found.changes == ()
-    assert found.reason == (
-        'Data is at hand when it is needed; the loader settings are fine.'
-    )
+    assert found.reason == 'In steady iterations data is at hand when it is needed.'
 
 
 def test_nothing_where_the_cpu_is_the_wall():

@@ -123,8 +123,9 @@ def recommend(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
 def test_a_training_killed_outright_leaves_evidence_for_the_tool(
-    images: Path, tmp_path: Path
+    images: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     from mmgpu_hooks.experiments.training import find_train_script
 
@@ -146,11 +147,16 @@ def test_a_training_killed_outright_leaves_evidence_for_the_tool(
             assert time.monotonic() < deadline, (tmp_path / 'log').read_text()[-3000:]
             time.sleep(0.05)
     finally:
-        training.send_signal(signal.SIGKILL)
+        training.send_signal(number)
         training.wait(20)
-    assert training.returncode == -signal.SIGKILL
+    assert training.returncode == -number
     evidence = evidence_of(work_dir)
-    assert evidence.end is None
+    if number == signal.SIGKILL:
+        assert evidence.end is None
+    else:
+        assert evidence.end is not None
+        assert (evidence.end.status, evidence.end.error) == ('interrupted', 'SIGTERM')
+        assert 'GPUEfficiencyHook summary' in (tmp_path / 'log').read_text()
     assert len(evidence.intervals) >= 12
     done = recommend(work_dir, '--dry-run', '--format', 'json')
     assert done.returncode == 0, done.stderr
