@@ -17,6 +17,7 @@ from mmgpu_hooks.experiments.demo_scene import DEMO_SPEC
 from mmgpu_hooks.experiments.training import TrainingError, run_training
 from mmgpu_hooks.records import RunSummary
 from mmgpu_hooks.report.comparison import images_per_second, render_comparison
+from mmgpu_hooks.report.recommendation import Answer, render_text
 
 NAME = 'demo'
 HELP = 'show the whole way on a small data set'
@@ -73,18 +74,17 @@ def _run(arguments: argparse.Namespace) -> int:
     _train(arguments.config, before_dir)
 
     _say(f'3/5  mmgpu recommend {before_dir}')
-    output = arguments.config.with_name(f'{arguments.config.stem}_recommended.py')
-    stale = _identity(output)
-    code = _recommend(before_dir)
-    if code != exit_codes.OK:
-        return code
-    # one of an earlier demo must not be taken for this one's answer
-    if _identity(output) == stale:
+    answer = _recommend(before_dir)
+    print(render_text(answer, **terminal_layout(sys.stdout)))
+    if answer.error is not None:
+        print(f'mmgpu demo: {answer.error}', file=sys.stderr)
+        return exit_codes.BAD_INPUT
+    if answer.output is None:
         print('\nThe loader keeps up on this machine, so there is nothing to compare.')
         return exit_codes.NOT_FASTER
 
-    _say(f'4/5  Train {output}')
-    _train(output, after_dir)
+    _say(f'4/5  Train {answer.output}')
+    _train(Path(answer.output), after_dir)
 
     _say('5/5  Before and after')
     before, after = _read(before_dir), _read(after_dir)
@@ -94,18 +94,10 @@ def _run(arguments: argparse.Namespace) -> int:
     return exit_codes.OK if new > old else exit_codes.NOT_FASTER
 
 
-def _recommend(work_dir: Path) -> int:
+def _recommend(work_dir: Path) -> Answer:
     parser = argparse.ArgumentParser()
     recommend.add_arguments(parser)
-    return recommend.run(parser.parse_args([str(work_dir)]))
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Tells a file from the one that replaces it; ``None`` where there is none."""
-    if not path.is_file():
-        return None
-    status = path.stat()
-    return status.st_ino, status.st_mtime_ns
+    return recommend.recommend_run(parser.parse_args([str(work_dir)]))
 
 
 def _say(line: str) -> None:

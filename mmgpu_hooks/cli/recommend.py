@@ -19,7 +19,7 @@ from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_fo
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.experiments.training import TrainingError, find_train_script
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.records import Recommendation, RunEvidence
+from mmgpu_hooks.records import Recommendation, RunEvidence, RunSummary
 from mmgpu_hooks.report.recommendation import Answer, render_json, render_text
 
 NAME = 'recommend'
@@ -63,24 +63,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Judge, recommend, rewrite, print."""
     try:
-        answer, run_config, copy = _judge(arguments.run_folder)
+        answer = recommend_run(arguments)
     except EvidenceError as error:
         print(f'mmgpu recommend: {error}', file=sys.stderr)
         return exit_codes.BAD_INPUT
-    code = exit_codes.OK
-    if answer.recommendation.changes:
-        answer, refusal = _rewrite(answer, arguments, run_config, copy)
-        if refusal is not None:
-            code = exit_codes.BAD_INPUT
-            answer = replace(answer, error=refusal)
-            print(f'mmgpu recommend: {refusal}', file=sys.stderr)
-        elif arguments.check and answer.recommendation.changes:
-            code = exit_codes.WOULD_CHANGE
+    if answer.error is not None:
+        print(f'mmgpu recommend: {answer.error}', file=sys.stderr)
     if arguments.format == 'json':
         print(render_json(answer))
     else:
         print(render_text(answer, **terminal_layout(sys.stdout)))
-    return code
+    if answer.error is not None:
+        return exit_codes.BAD_INPUT
+    if arguments.check and answer.recommendation.changes:
+        return exit_codes.WOULD_CHANGE
+    return exit_codes.OK
+
+
+def recommend_run(arguments: argparse.Namespace) -> Answer:
+    """Judge, recommend and rewrite, without a word.
+
+    Raises:
+        EvidenceError: If there is nothing that can be judged.
+    """
+    answer, run_config, copy = _judge(arguments.run_folder)
+    if not answer.recommendation.changes:
+        return answer
+    return _rewrite(answer, arguments, run_config, copy)
 
 
 def _judge(folder: Path) -> tuple[Answer, Path | None, Path | None]:
@@ -88,8 +97,7 @@ def _judge(folder: Path) -> tuple[Answer, Path | None, Path | None]:
     files = read_run_folder(folder)
     if files.evidence is None:
         return _judge_plain(files)
-    evidence, ranks = _read_ranks(files.evidence, files.other_ranks)
-    summary = fold_run(evidence)
+    evidence, summary, ranks = _read_ranks(files.evidence, files.other_ranks)
     answer = Answer(
         run_path=evidence.path,
         diagnosis=diagnose_run(summary),
@@ -106,20 +114,22 @@ def _judge(folder: Path) -> tuple[Answer, Path | None, Path | None]:
     return answer, Path(path) if path else None, files.config_copy
 
 
-def _read_ranks(first: Path, others: tuple[Path, ...]) -> tuple[RunEvidence, list[str]]:
+def _read_ranks(
+    first: Path, others: tuple[Path, ...]
+) -> tuple[RunEvidence, RunSummary, list[str]]:
     """The rank that waits most for data: the others wait for it in their steps."""
     ranks = [read_evidence(path) for path in (first, *others)]
-    waits = [fold_run(rank).data_wait_s or 0.0 for rank in ranks]
-    worst = ranks[waits.index(max(waits))]
+    folded = [(rank, fold_run(rank)) for rank in ranks]
+    worst, summary = max(folded, key=lambda pair: pair[1].data_wait_s or 0.0)
     world = worst.run.world_size
     if world == 1:
-        return worst, []
-    wait_ms = 1000 * max(waits)
+        return worst, summary, []
+    wait_ms = 1000 * (summary.data_wait_s or 0.0)
     note = (
         f'{len(ranks)} of {world} ranks left evidence; rank {worst.run.rank} waits '
         f'most for data ({wait_ms:.1f} ms per iteration) and is judged.'
     )
-    return worst, [note]
+    return worst, summary, [note]
 
 
 def _judge_plain(files: RunFiles) -> tuple[Answer, Path | None, Path | None]:
@@ -166,14 +176,14 @@ def _rewrite(
     arguments: argparse.Namespace,
     run_config: Path | None,
     copy: Path | None,
-) -> tuple[Answer, str | None]:
-    """Rewrite the config; the second value is why it was refused."""
+) -> Answer:
+    """Rewrite the config, or say in the answer why it was refused."""
     # late, because LibCST takes longer to import than everything else here
     from mmgpu_hooks.configfile.rewrite import rewrite_config
 
     config, note = _choose_config(arguments.config, run_config, copy)
     if config is None:
-        return answer, note
+        return replace(answer, error=note)
     outcome = rewrite_config(
         config,
         {change.key: change.new for change in answer.recommendation.changes},
@@ -188,14 +198,14 @@ def _rewrite(
         notes=(*answer.notes, note) if note else answer.notes,
     )
     if outcome.status == 'refused':
-        return answer, outcome.reason
+        return replace(answer, error=outcome.reason)
     if outcome.status == 'unchanged':
         reason = f'{config} has the recommended settings already.'
         already = Recommendation(reason=reason)
-        return replace(answer, recommendation=already), None
+        return replace(answer, recommendation=already)
     if arguments.dry_run or arguments.check:
-        return answer, None
-    return _note_written(answer, outcome), None
+        return answer
+    return _note_written(answer, outcome)
 
 
 def _choose_config(

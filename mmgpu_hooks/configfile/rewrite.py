@@ -255,9 +255,10 @@ def _write(job: _Job, in_place: bool) -> Path | None:
 def _write_beside(job: _Job, content: bytes) -> Path | None:
     """Writes the copy; one that says otherwise may be hand-made, and is kept."""
     target, backup = job.target, None
-    if target.exists() and target.read_bytes() != content:
-        backup = locate_backup(target, target.read_bytes())
-        _write_atomic(backup, target.read_bytes(), target.stat())
+    old = target.read_bytes() if target.exists() else content
+    if old != content:
+        backup = locate_backup(target, old)
+        _write_atomic(backup, old, target.stat())
     _write_atomic(target, content, job.original.status)
     return backup
 

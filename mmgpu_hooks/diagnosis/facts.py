@@ -9,7 +9,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     EXTERNAL_LOAD,
     MIN_ITERATIONS,
 )
-from mmgpu_hooks.modeling.loader_bound import LoaderModel, fit_loader, predict_iter_s
+from mmgpu_hooks.modeling.loader_bound import LoaderModel, fit_loader
 from mmgpu_hooks.records import RunSummary
 
 
@@ -43,23 +43,31 @@ class Facts:
         return self.is_enough and share is not None and share >= DATA_WAIT_PROBLEM
 
     @property
-    def is_starved(self) -> bool:
-        """Whether the loop waits because the loader cannot keep up.
+    def wait_cause(self) -> str | None:
+        """Why the loop of a data-bound run waits; ``None`` when it is none.
 
-        Starving workers make the loop wait at least once in W iterations; a mean above
-        the 95th percentile is made of rare stalls, and a wait full of the training
-        thread's own CPU is fetching: no setting of the loader cures either.
+        ``starved``: the loader cannot keep up. ``stalls``: starving workers make the
+        loop wait at least once in W iterations, so a mean above the 95th percentile is
+        made of rare stalls. ``fetching``: the wait is the training thread's own CPU. No
+        setting of the loader cures the last two.
         """
         summary, wait_s = self.summary, self.summary.data_wait_s
         if not self.is_data_bound or wait_s is None or not summary.iter_s:
-            return False
+            return None
         if not summary.run.loader.num_workers:
-            return True
+            return 'starved'
+        p95_s = summary.data_wait_p95_s
+        if p95_s is not None and p95_s < wait_s:
+            return 'stalls'
         share = summary.data_wait_cpu_share or 0.0
         if (1.0 - share) * wait_s / summary.iter_s < DATA_WAIT_PROBLEM:
-            return False
-        p95_s = summary.data_wait_p95_s
-        return p95_s is None or p95_s >= wait_s
+            return 'fetching'
+        return 'starved'
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether the loop waits because the loader cannot keep up."""
+        return self.wait_cause == 'starved'
 
     @property
     def blocked_share(self) -> float | None:
@@ -104,21 +112,18 @@ class Facts:
         """Share of the whole run in one part of the time ledger."""
         return self.run_share(self.summary.ledger_s.get(part, 0.0))
 
-    def predict_iter_s(self, num_workers: int) -> float | None:
-        """Bound on the iteration with another number of workers."""
-        return predict_iter_s(self.model, num_workers) if self.model else None
-
 
 def fold_facts(summary: RunSummary) -> Facts:
     """Make the rules' inputs out of one run's figures."""
     loader = summary.run.loader
+    measured = Facts(summary, None)
     model = None
     if (
         loader.num_workers is not None
         and summary.data_wait_s is not None
         and summary.step_s is not None
         and summary.hooks_s is not None
-        and summary.steady_iterations >= MIN_ITERATIONS
+        and measured.is_enough
     ):
         model = fit_loader(
             num_workers=loader.num_workers,
@@ -129,7 +134,7 @@ def fold_facts(summary: RunSummary) -> Facts:
             worker_run_delay_s=summary.worker_run_delay_s,
             main_cpu_s=summary.main_cpu_s,
             usable_cores=_free_cores(summary),
-            is_starved=Facts(summary, None).is_starved,
+            is_starved=measured.is_starved,
         )
     return Facts(summary, model)
 

@@ -101,7 +101,7 @@ def _data_bound(facts: Facts, findings: dict[str, Finding]) -> str:
         return 'data_bound_storage'
     cores = facts.summary.run.host.usable_cores
     workers = facts.summary.run.loader.num_workers or 0
-    if cores is not None and 0 < max(int(cores), 1) <= workers:
+    if cores is not None and workers >= max(int(cores), 1):
         return 'data_bound'
     return 'data_bound_workers'
 
@@ -114,14 +114,14 @@ def _cause(name: str, facts: Facts) -> str:
     workers = facts.summary.run.loader.num_workers
     if name == 'data_bound_cpu':
         return 'and the usable cores cannot load faster'
-    if name == 'data_bound':
+    if facts.wait_cause == 'stalls':
         p95_s = facts.summary.data_wait_p95_s or 0.0
-        if p95_s < (facts.summary.data_wait_s or 0.0):
-            return f'in rare stalls (the 95th percentile of the waits is {p95_s:.3f} s)'
-        if facts.is_starved:
-            cores = facts.summary.run.host.usable_cores
-            return f'with num_workers={workers} on {cores:g} usable cores'
+        return f'in rare stalls (the 95th percentile of the waits is {p95_s:.3f} s)'
+    if facts.wait_cause == 'fetching':
         return 'most of it in the training thread itself, fetching ready batches'
+    if name == 'data_bound':
+        cores = facts.summary.run.host.usable_cores
+        return f'with num_workers={workers} on {cores:g} usable cores'
     if name == 'data_bound_storage':
         blocked = 100 * (facts.blocked_share or 0.0)
         return (

@@ -139,10 +139,14 @@ def _decoder(hint: Any) -> Decode:
     return functools.partial(_decode_object, _map_decoder(_decoder(arguments[1])))
 
 
-def _decode_number(value: Any) -> float:
+def is_measurement(value: Any) -> bool:
+    """Whether a decoded JSON value can be one: a number, finite and not negative."""
     # bool is an int in Python, but not a measurement
-    # nothing we measure is negative, or of such a size
-    if type(value) not in (float, int) or not 0 <= value <= LARGEST:
+    return type(value) in (float, int) and 0 <= value <= LARGEST
+
+
+def _decode_number(value: Any) -> float:
+    if not is_measurement(value):
         raise LineError(f'expected a finite number from 0 on, found {value!r:.40}')
     return float(value)
 
@@ -150,7 +154,7 @@ def _decode_number(value: Any) -> float:
 def _decode_exactly(expected: type[Any], value: Any) -> Any:
     if type(value) is not expected:
         raise LineError(f'expected {expected.__name__}, found {value!r:.40}')
-    if expected is int and not 0 <= value <= LARGEST:
+    if expected is int and not is_measurement(value):
         raise LineError(f'expected a whole number from 0 on, found {value!r:.40}')
     return value
 

@@ -8,7 +8,12 @@ from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
-from mmgpu_hooks.evidence.codec import LARGEST, LineError, parse_line, parse_schema
+from mmgpu_hooks.evidence.codec import (
+    LineError,
+    is_measurement,
+    parse_line,
+    parse_schema,
+)
 from mmgpu_hooks.evidence.run_folder import EvidenceError
 from mmgpu_hooks.records import (
     SCHEMA_VERSION,
@@ -170,5 +175,4 @@ def read_plain_run(path: Path, config_copy: Path | None) -> PlainRun:
 
 
 def _seconds(value: Any) -> float | None:
-    is_seconds = type(value) in (int, float) and 0 <= value <= LARGEST
-    return float(value) if is_seconds else None
+    return float(value) if is_measurement(value) else None

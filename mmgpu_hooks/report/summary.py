@@ -7,13 +7,6 @@ import os
 from mmgpu_hooks.records import Diagnosis, RunSummary
 from mmgpu_hooks.report.figures import describe_run
 
-_ENDED = {
-    'completed': 'completed',
-    'interrupted': 'interrupted',
-    'failed': 'failed',
-    'killed': 'killed',
-}
-
 
 def render_training_summary(summary: RunSummary, diagnosis: Diagnosis) -> str:
     """About ten lines: the verdict first, the command to run next last."""
@@ -21,7 +14,7 @@ def render_training_summary(summary: RunSummary, diagnosis: Diagnosis) -> str:
     rows = [
         ('verdict', f'{verdict.sentence} ({verdict.confidence} confidence)'),
         *describe_run(summary),
-        ('ended', f'{_ENDED[summary.status]} after {summary.iterations} iterations'),
+        ('ended', f'{summary.status} after {summary.iterations} iterations'),
         ('next', f'mmgpu recommend {_shown(summary.run.work_dir)}'),
     ]
     lines = [f'  {label:<10} {text}' for label, text in rows]

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from fakes.runs import GIB, make_evidence, make_run, make_workers
+from fakes.runs import GIB, make_evidence, make_interval, make_run, make_workers
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.records import HostLimits, LoaderSettings, Recommendation
@@ -221,10 +223,6 @@ def test_memory_is_reckoned_with_the_prefetching_that_is_advised():
 
 
 def test_rare_stalls_are_no_reason_for_workers():
-    from dataclasses import replace
-
-    from fakes.runs import make_interval
-
     waits = replace(make_interval().data_wait, p95_s=0.001)
     found = recommend(loader(4), host(16.0), data_wait=waits, workers=make_workers(0.1))
     assert found.changes == ()

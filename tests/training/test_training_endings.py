@@ -49,13 +49,7 @@ class Bomb(Hook):
         self.at = at
         self.error: BaseException | None = error
 
-    def after_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: Any = None,
-        outputs: Any = None,
-    ) -> None:
+    def after_train_iter(self, runner: Runner, batch_idx: int, **rest: Any) -> None:
         if runner.iter == self.at and self.error is not None:
             error, self.error = self.error, None
             raise error

@@ -164,13 +164,7 @@ class NestedHook(Hook):
 
     priority = 'LOW'
 
-    def after_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: Any = None,
-        outputs: Any = None,
-    ) -> None:
+    def after_train_iter(self, runner: Runner, batch_idx: int, **rest: Any) -> None:
         runner.call_hook('after_my_own_point')
         time.sleep(0.02)
 
@@ -189,13 +183,7 @@ def test_a_hook_point_inside_a_hook_changes_nothing(tmp_path: Path) -> None:
 class FailingValidation(Hook):
     """Validates inside a hook and lives with its failure."""
 
-    def after_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: Any = None,
-        outputs: Any = None,
-    ) -> None:
+    def after_train_iter(self, runner: Runner, batch_idx: int, **rest: Any) -> None:
         if batch_idx == 3:
             try:
                 runner.call_hook('before_val')
