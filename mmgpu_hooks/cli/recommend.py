@@ -14,12 +14,17 @@ from mmgpu_hooks.cli import exit_codes
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.configfile.outcome import RewriteOutcome
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
-from mmgpu_hooks.evidence.reader import read_evidence, read_plain_run
+from mmgpu_hooks.evidence.ranks import fold_ranks
+from mmgpu_hooks.evidence.reader import (
+    read_evidence,
+    read_other_ranks,
+    read_plain_run,
+)
 from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.experiments.training import TrainingError, find_train_script
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.records import Recommendation, RunEvidence, RunSummary
+from mmgpu_hooks.records import RanksSummary, Recommendation, RunEvidence, RunSummary
 from mmgpu_hooks.report.recommendation import Answer, render_json, render_text
 
 NAME = 'recommend'
@@ -103,9 +108,10 @@ def _judge(folder: Path) -> tuple[Answer, Path | None, Path | None]:
         diagnosis=diagnose_run(summary),
         recommendation=recommend_settings(summary),
         summary=summary,
+        ranks=ranks,
         notes=(
             *summary.notes,
-            *ranks,
+            *(ranks.notes if ranks else ()),
             *_passed_over(files),
             *_incomplete(evidence),
         ),
@@ -116,20 +122,22 @@ def _judge(folder: Path) -> tuple[Answer, Path | None, Path | None]:
 
 def _read_ranks(
     first: Path, others: tuple[Path, ...]
-) -> tuple[RunEvidence, RunSummary, list[str]]:
-    """The rank that waits most for data: the others wait for it in their steps."""
-    ranks = [read_evidence(path) for path in (first, *others)]
-    folded = [(rank, fold_run(rank)) for rank in ranks]
-    worst, summary = max(folded, key=lambda pair: pair[1].data_wait_s or 0.0)
-    world = worst.run.world_size
-    if world == 1:
-        return worst, summary, []
-    wait_ms = 1000 * (summary.data_wait_s or 0.0)
-    note = (
-        f'{len(ranks)} of {world} ranks left evidence; rank {worst.run.rank} waits '
-        f'most for data ({wait_ms:.1f} ms per iteration) and is judged.'
-    )
-    return worst, summary, [note]
+) -> tuple[RunEvidence, RunSummary, RanksSummary | None]:
+    """The rank that the others wait for; without one, the rank that waits most."""
+    evidence = read_evidence(first)
+    found, notes = read_other_ranks(others)
+    ranks = fold_ranks(evidence, found, notes)
+    if ranks is None or not ranks.rows:
+        return evidence, fold_run(evidence), ranks
+    judged = ranks.slowest
+    why = 'holds the others up'
+    if judged is None:
+        judged = max(ranks.rows, key=lambda row: row.data_wait_s).rank
+        why = 'waits most for data'
+    worst = next(rank for rank in (evidence, *found) if rank.run.rank == judged)
+    note = f'Rank {judged} of {ranks.world_size} {why} and is judged.'
+    ranks = replace(ranks, notes=(*ranks.notes, note))
+    return worst, fold_run(worst), ranks
 
 
 def _judge_plain(files: RunFiles) -> tuple[Answer, Path | None, Path | None]:

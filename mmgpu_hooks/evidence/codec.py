@@ -15,13 +15,29 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Callable, Union
 
-from mmgpu_hooks.records import EndRecord, IntervalRecord, RunRecord, SourceOffRecord
+from mmgpu_hooks.records import (
+    EndRecord,
+    IntervalRecord,
+    ModelBytesRecord,
+    RunRecord,
+    SourceOffRecord,
+    UnknownRecord,
+)
 
-Line = Union[RunRecord, IntervalRecord, SourceOffRecord, EndRecord]
+Line = Union[
+    RunRecord,
+    IntervalRecord,
+    ModelBytesRecord,
+    UnknownRecord,
+    SourceOffRecord,
+    EndRecord,
+]
 
 KINDS: dict[str, type[Any]] = {
     'run': RunRecord,
     'interval': IntervalRecord,
+    'model_bytes': ModelBytesRecord,
+    'unknown': UnknownRecord,
     'source_off': SourceOffRecord,
     'end': EndRecord,
 }
@@ -134,6 +150,8 @@ def _decoder(hint: Any) -> Decode:
         return _decode_number
     if hint in (int, bool, str):
         return functools.partial(_decode_exactly, hint)
+    if typing.get_origin(hint) is tuple:
+        return functools.partial(_decode_list, _decoder(arguments[0]))
     if dataclasses.is_dataclass(hint):
         return functools.partial(_decode_object, functools.partial(_build, hint))
     return functools.partial(_decode_object, _map_decoder(_decoder(arguments[1])))
@@ -163,6 +181,12 @@ def _decode_object(build: Decode, value: Any) -> Any:
     if not isinstance(value, dict):
         raise LineError(f'expected an object, found {value!r:.40}')
     return build(value)
+
+
+def _decode_list(item: Decode, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise LineError(f'expected a list, found {value!r:.40}')
+    return tuple(item(entry) for entry in value)
 
 
 def _map_decoder(item: Decode) -> Decode:

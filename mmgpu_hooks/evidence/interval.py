@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
+from mmgpu_hooks.evidence.ledger import LedgerReading
 from mmgpu_hooks.records import DurationStats, IntervalRecord
 
 
@@ -43,77 +43,74 @@ def _percentile(ordered: Sequence[float], q: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
-@dataclass(frozen=True)
-class LedgerReading:
-    """The ledger's totals at one moment."""
-
-    wall_s: Mapping[str, float]
-    data_wait_cpu_s: float
+Lap = tuple[float, float, float]
+"""One iteration: its ``data_wait``, its ``step`` and all of it, in seconds."""
 
 
 class IntervalFolder:
     """Collects iterations until :meth:`fold` makes a record of them.
 
-    An iteration is what the ledger counted since the last one, so hooks that run
-    after the boundary belong to the next iteration and no second is lost.
+    Hooks that run after the boundary belong to the next iteration, so no second is
+    lost.
 
     Args:
         start: The ledger's totals when training began.
     """
 
     def __init__(self, start: LedgerReading) -> None:
-        self._last = start
-        self._interval_start = start
+        self._start = start
+        self._normal_wait_s: float | None = None
         self._reset()
 
     def _reset(self) -> None:
-        self._data_wait: list[float] = []
-        self._step: list[float] = []
-        self._iter: list[float] = []
+        self._laps: list[Lap] = []
+        self._images: list[int | None] = []
         self._first_waits: list[float] = []
-        self._images: int | None = 0
         self._saves = 0
 
     @property
     def iterations(self) -> int:
         """Iterations since the last :meth:`fold`."""
-        return len(self._iter)
+        return len(self._laps)
 
-    def add_iteration(
-        self, now: LedgerReading, *, first_of_epoch: bool, images: int | None
-    ) -> None:
-        """Count one iteration, from the previous call to now.
+    def add_iteration(self, lap: Lap, first_of_epoch: bool, images: int | None) -> None:
+        """Count one iteration.
 
         Args:
-            now: The ledger's totals at the iteration's end.
+            lap: As the ledger gives it.
             first_of_epoch: Whether its wait began an epoch.
             images: Images in its batch; ``None`` when they cannot be counted.
         """
-        before = self._last.wall_s
-        wait = now.wall_s['data_wait'] - before['data_wait']
-        step = now.wall_s['step'] - before['step']
-        hooks = now.wall_s['hooks'] - before['hooks']
-        self._data_wait.append(wait)
-        self._step.append(step)
-        self._iter.append(wait + step + hooks)
+        self._laps.append(lap)
+        self._images.append(images)
         if first_of_epoch:
-            self._first_waits.append(wait)
-        if images is None or self._images is None:
-            self._images = None
-        else:
-            self._images += images
-        self._last = now
+            self._first_waits.append(lap[0])
 
     def add_save(self) -> None:
         """Count one checkpoint save; its time is in the ledger."""
         self._saves += 1
 
+    def fold_startup(self) -> float:
+        """What the first waits of epochs took beyond a normal wait, in seconds.
+
+        A normal wait is the mean of the interval's other waits; where it has none,
+        that of the last interval that had some; and before that, nothing.
+        """
+        others = len(self._laps) - len(self._first_waits)
+        first_s = math.fsum(self._first_waits)
+        if others:
+            rest_s = max(math.fsum(lap[0] for lap in self._laps) - first_s, 0.0)
+            self._normal_wait_s = rest_s / others
+        normal_s = self._normal_wait_s or 0.0
+        return math.fsum(max(wait - normal_s, 0.0) for wait in self._first_waits)
+
     def fold(
-        self, *, iteration: int, epoch: int, elapsed_s: float
+        self, now: LedgerReading, *, iteration: int, epoch: int, elapsed_s: float
     ) -> IntervalRecord | None:
         """Make one record of the iterations so far and begin the next interval.
 
         Args:
+            now: The ledger's totals when the last of them ended.
             iteration: 1-based number of the last iteration.
             epoch: 1-based.
             elapsed_s: Seconds since training began.
@@ -122,26 +119,38 @@ class IntervalFolder:
             The record without the figures of other sources, or ``None`` when no
             iteration was counted.
         """
-        if not self._iter:
+        if not self._laps:
             return None
-        before, now = self._interval_start, self._last
+        waits, steps, whole = zip(*self._laps)
+        before = self._start
         parts = {part: now.wall_s[part] - before.wall_s[part] for part in now.wall_s}
+        by_hook = {
+            name: seconds - before.hooks_s.get(name, 0.0)
+            for name, seconds in now.hooks_s.items()
+            if seconds > before.hooks_s.get(name, 0.0)
+        }
         record = IntervalRecord(
             iteration=iteration,
             epoch=epoch,
-            iterations=len(self._iter),
+            iterations=len(self._laps),
             elapsed_s=elapsed_s,
             duration_s=math.fsum(parts.values()),
-            data_wait=fold_durations(self._data_wait),
-            step=fold_durations(self._step),
-            iter=fold_durations(self._iter),
+            data_wait=fold_durations(waits),
+            step=fold_durations(steps),
+            iter=fold_durations(whole),
             ledger_s=parts,
+            hooks_s=by_hook,
             data_wait_cpu_s=now.data_wait_cpu_s - before.data_wait_cpu_s,
             first_waits=len(self._first_waits),
             first_wait_s=math.fsum(self._first_waits),
-            images=self._images,
+            images=_sum_known(self._images),
             saves=self._saves,
         )
-        self._interval_start = now
+        self._start = now
         self._reset()
         return record
+
+
+def _sum_known(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from mmgpu_hooks.evidence.writer import EVIDENCE_NAME, OTHER_RANKS
 
 PLAIN_NAME = 'scalars.json'
+_RANK = re.compile(r'^(?P<stem>.+)_rank(?P<rank>\d+)(?P<rest>(\.\d+)?\.jsonl)$')
 _TIMESTAMP = re.compile(r'^\d{8}_\d{6}')
 
 
@@ -28,7 +29,7 @@ class RunFiles:
     config_copy: Path | None
     """The flattened copy of the config that MMEngine left."""
     other_ranks: tuple[Path, ...] = ()
-    """Evidence of the same run's other ranks."""
+    """Evidence of the same run's other ranks, by rank."""
     older_runs: int = 0
     """Other runs of the same folder that were passed over."""
     older_evidence: Path | None = None
@@ -95,10 +96,25 @@ def _read_run_folder(path: Path) -> RunFiles:
         evidence=evidence if has_evidence else None,
         plain=plain if plain.is_file() else None,
         config_copy=_config_copy(newest),
-        other_ranks=tuple(sorted(newest.glob(OTHER_RANKS))),
+        other_ranks=find_other_ranks(evidence) if has_evidence else (),
         older_runs=len(runs) - 1,
         older_evidence=older[-1] if older and not has_evidence else None,
     )
+
+
+def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
+    """The other ranks' files beside rank 0's, by rank.
+
+    Args:
+        evidence: Rank 0's; ``gpu_efficiency.2.jsonl``, of a second training with the
+            same Runner, goes with ``gpu_efficiency_rank1.2.jsonl`` and so on.
+    """
+    found = []
+    for path in evidence.parent.glob(OTHER_RANKS):
+        match = _RANK.match(path.name)
+        if match and match['stem'] + match['rest'] == evidence.name:
+            found.append((int(match['rank']), path))
+    return tuple(path for _, path in sorted(found))
 
 
 def _find_runs(path: Path) -> list[Path]:

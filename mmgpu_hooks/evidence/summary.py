@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 from mmgpu_hooks.evidence.ledger import PARTS
+from mmgpu_hooks.evidence.summary_gpu import (
+    fold_cards,
+    fold_gpu,
+    fold_gpu_idle,
+    fold_imbalance,
+    uuids_of_run,
+)
+from mmgpu_hooks.evidence.summary_host import fold_cpu, fold_external_cores, fold_host
+from mmgpu_hooks.evidence.summary_loader import fold_loader, fold_worker_cpu
+from mmgpu_hooks.evidence.summary_memory import fold_cuda_memory
+from mmgpu_hooks.evidence.weights import max_known, mean, median, sum_all
 from mmgpu_hooks.records import (
-    GpuWindow,
+    EndRecord,
+    HookCost,
     IntervalRecord,
-    LoaderSettings,
     RunEvidence,
     RunRecord,
     RunSummary,
 )
-
-_T = TypeVar('_T', int, float)
 
 
 def fold_run(evidence: RunEvidence) -> RunSummary:
@@ -28,30 +33,31 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
     The first interval holds lazy initialisation and is left out of the steady
     figures as soon as there are others. First waits of epochs hold the workers'
     start and are left out of ``data_wait_s``; what they took beyond a normal wait
-    is ``startup_s``.
+    is in ``startup_s``, as is the rest of ``worker_startup``, but for the replay of a
+    resumed run.
 
     Args:
         evidence: As read back, or as the hook holds it when training ends.
     """
     intervals = evidence.intervals
     end = evidence.end
-    steady = intervals[1:] if len(intervals) > 1 else intervals
+    steady = steady_intervals(intervals)
     iterations = sum(record.iterations for record in steady)
     unknown = dict(evidence.run.unknown)
     unknown.update({off.source: off.reason for off in evidence.sources_off})
     wait_s = _steady_wait(steady)
-    step_s = _mean((record.step.total_s for record in steady), iterations)
-    hooks_s = _mean(
-        (record.ledger_s.get('hooks', 0.0) for record in steady), iterations
-    )
+    step_s = mean((record.step.total_s for record in steady), iterations)
+    hooks_s = mean((record.ledger_s.get('hooks', 0.0) for record in steady), iterations)
     iter_s = None
     if wait_s is not None and step_s is not None and hooks_s is not None:
         iter_s = wait_s + step_s + hooks_s
-    images = _sum_known(record.images for record in steady)
+    images = sum_all(record.images for record in steady)
     waits_s = sum(record.data_wait.total_s for record in steady)
-    wait_cpu_s = _sum_known(record.data_wait_cpu_s for record in steady)
-    cpu = _fold_cpu(steady)
-    cpu_s, run_delay_s, workers = _workers_per_batch(intervals, evidence.run.loader)
+    wait_cpu_s = sum_all(record.data_wait_cpu_s for record in steady)
+    cpu = fold_cpu(steady)
+    cpu_s, run_delay_s, workers = fold_worker_cpu(intervals, evidence.run.loader)
+    idle_pct, idle_iterations = fold_gpu_idle(steady)
+    cards = fold_cards(steady)
     ledger_s = end.ledger_s if end and end.ledger_s else _add_ledgers(intervals)
     return RunSummary(
         run=evidence.run,
@@ -61,15 +67,15 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
         status=end.status if end else 'killed',
         steady_iterations=iterations,
         data_wait_s=wait_s,
-        data_wait_p95_s=_median(record.data_wait.p95_s for record in steady),
+        data_wait_p95_s=median(record.data_wait.p95_s for record in steady),
         step_s=step_s,
         hooks_s=hooks_s,
         iter_s=iter_s,
-        iter_p50_s=_median(record.iter.p50_s for record in steady),
-        iter_p95_s=_median(record.iter.p95_s for record in steady),
+        iter_p50_s=median(record.iter.p50_s for record in steady),
+        iter_p95_s=median(record.iter.p95_s for record in steady),
         images_per_s=images / (iter_s * iterations) if images and iter_s else None,
         epoch_starts=sum(record.first_waits for record in intervals),
-        startup_s=_startup(intervals, wait_s),
+        startup_s=_startup(evidence.run, ledger_s, intervals, wait_s),
         data_wait_cpu_share=(
             min(wait_cpu_s / waits_s, 1.0)
             if wait_cpu_s is not None and waits_s > 0
@@ -81,17 +87,59 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
         worker_count=workers,
         process_cpu_cores=cpu.process_cores,
         system_cpu_pct=cpu.system_pct,
-        external_cpu_cores=_external_cores(evidence.run, cpu, cpu_s, iter_s),
-        process_rss_bytes=_max_known(r.process_rss_bytes for r in intervals),
-        batch_bytes=_max_known(r.batch_bytes for r in intervals),
-        batch_tensors=_max_known(r.batch_tensors for r in intervals),
-        gpu=_fold_gpu(steady),
-        gpu_mem_peak_bytes=_max_known(r.gpu_mem_peak_bytes for r in intervals),
-        gpu_mem_reserved_bytes=_max_known(r.gpu_mem_reserved_bytes for r in intervals),
+        external_cpu_cores=fold_external_cores(evidence.run, cpu, cpu_s, iter_s),
+        process_rss_bytes=max_known(r.process_rss_bytes for r in intervals),
+        batch_bytes=max_known(r.batch_bytes for r in intervals),
+        batch_tensors=max_known(r.batch_tensors for r in intervals),
+        gpu=fold_gpu(steady),
+        gpu_mem_peak_bytes=max_known(r.gpu_mem_peak_bytes for r in intervals),
+        gpu_mem_reserved_bytes=max_known(r.gpu_mem_reserved_bytes for r in intervals),
         saves=end.saves if end else sum(record.saves for record in intervals),
         unknown=unknown,
         notes=evidence.notes,
+        hooks=_fold_hooks(end, intervals, steady),
+        loader=fold_loader(intervals, steady),
+        host=fold_host(intervals, steady),
+        gpu_idle_pct=idle_pct,
+        gpu_idle_iterations=idle_iterations,
+        cards=cards,
+        card_imbalance=fold_imbalance(cards, uuids_of_run(evidence.run, cards)),
+        cuda_memory=fold_cuda_memory(intervals),
+        model=evidence.model,
+        largest_batch_pixels=max_known(r.largest_batch_pixels for r in intervals),
+        most_boxes=max_known(r.most_boxes for r in intervals),
     )
+
+
+def steady_intervals(intervals: Sequence[IntervalRecord]) -> Sequence[IntervalRecord]:
+    """All but the first, which holds lazy initialisation, unless it is the only one."""
+    return intervals[1:] if len(intervals) > 1 else intervals
+
+
+def _fold_hooks(
+    end: EndRecord | None,
+    intervals: Sequence[IntervalRecord],
+    steady: Sequence[IntervalRecord],
+) -> dict[str, HookCost]:
+    """Seconds of the whole run by class of hook; empty for an older file."""
+    seconds = dict(end.hooks_s) if end and end.hooks_s else _add_hooks(intervals)
+    calm = _add_hooks(steady)
+    iterations = sum(record.iterations for record in steady)
+    return {
+        name: HookCost(
+            seconds=total_s,
+            iteration_s=calm.get(name, 0.0) / iterations if iterations else None,
+        )
+        for name, total_s in sorted(seconds.items(), key=lambda item: -item[1])
+    }
+
+
+def _add_hooks(intervals: Sequence[IntervalRecord]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for record in intervals:
+        for name, seconds in record.hooks_s.items():
+            total[name] = total.get(name, 0.0) + seconds
+    return total
 
 
 def _steady_wait(steady: Sequence[IntervalRecord]) -> float | None:
@@ -103,139 +151,30 @@ def _steady_wait(steady: Sequence[IntervalRecord]) -> float | None:
     return max(total, 0.0) / count
 
 
-def _startup(intervals: Sequence[IntervalRecord], wait_s: float | None) -> float:
+def _startup(
+    run: RunRecord,
+    ledger_s: Mapping[str, float],
+    intervals: Sequence[IntervalRecord],
+    wait_s: float | None,
+) -> float:
+    booked_s = ledger_s.get('worker_startup')
+    if booked_s is not None:
+        # a resumed iteration-based loop draws its old batches again in there: no
+        # setting of the loader spares that
+        is_replay = run.loop == 'iter' and run.start_iteration > 0 and intervals
+        replay_s = intervals[0].ledger_s.get('worker_startup', 0.0) if is_replay else 0
+        return max(booked_s - replay_s, 0.0)
+    # older evidence has it in the first waits
     first_s = sum(record.first_wait_s for record in intervals)
     starts = sum(record.first_waits for record in intervals)
     return max(first_s - starts * (wait_s or 0.0), 0.0)
 
 
 def _add_ledgers(intervals: Sequence[IntervalRecord]) -> dict[str, float]:
+    """Sum of each part that some interval has: older evidence lacks some."""
+    there = {part for record in intervals for part in record.ledger_s}
     return {
-        part: math.fsum(record.ledger_s.get(part, 0.0) for record in intervals)
+        part: math.fsum([record.ledger_s.get(part, 0.0) for record in intervals])
         for part in PARTS
+        if part in there
     }
-
-
-def _workers_per_batch(
-    intervals: Sequence[IntervalRecord], loader: LoaderSettings
-) -> tuple[float | None, float | None, int | None]:
-    """CPU and run delay of all workers per batch, and how many there were.
-
-    Over the whole run, because workers make batches ahead: an epoch's may all be made
-    in its first interval. What was made and never taken is at most what was in flight
-    when workers started, and no more than an epoch has.
-    """
-    windows = [r.workers for r in intervals if r.workers and r.workers.count]
-    batches = float(sum(window.iterations for window in windows))
-    if batches <= 0:
-        return None, None, None
-    per_epoch = loader.batches_per_epoch
-    for window in windows:
-        if window.fresh:
-            ahead = window.count * (loader.prefetch_factor or 1) / 2
-            left = ahead if per_epoch is None else max(per_epoch - window.iterations, 0)
-            batches += min(ahead, left)
-    return (
-        sum(window.cpu_s for window in windows) / batches,
-        sum(window.run_delay_s for window in windows) / batches,
-        Counter(window.count for window in windows).most_common(1)[0][0],
-    )
-
-
-@dataclass(frozen=True)
-class _Cpu:
-    main_s: float | None
-    process_cores: float | None
-    system_pct: float | None
-
-
-def _fold_cpu(steady: Sequence[IntervalRecord]) -> _Cpu:
-    """CPU of plain training: intervals with a validation or a save are left out.
-
-    Their process and its validation workers would pass for the step and for strangers.
-    """
-    calm = [
-        record
-        for record in steady
-        if not record.ledger_s.get('validation')
-        and not record.ledger_s.get('checkpoint_save')
-    ]
-    process_s = _sum_known(record.process_cpu_s for record in calm)
-    wait_s = _sum_known(record.data_wait_cpu_s for record in calm)
-    iterations = sum(record.iterations for record in calm)
-    seconds = sum(record.duration_s for record in calm)
-    main_s = None
-    if process_s is not None and wait_s is not None and iterations:
-        main_s = max(process_s - wait_s, 0.0) / iterations
-    return _Cpu(
-        main_s=main_s,
-        process_cores=process_s / seconds
-        if process_s is not None and seconds
-        else None,
-        system_pct=_weighted((r.system_cpu_pct, r.duration_s) for r in calm),
-    )
-
-
-def _external_cores(
-    run: RunRecord, cpu: _Cpu, worker_cpu_s: float | None, iter_s: float | None
-) -> float | None:
-    logical = run.host.logical_cpus
-    if logical is None or cpu.system_pct is None or cpu.process_cores is None:
-        return None
-    worker_cores = 0.0
-    if run.loader.num_workers != 0:
-        if worker_cpu_s is None or not iter_s:
-            return None
-        worker_cores = worker_cpu_s / iter_s
-    # the other ranks' part cannot be told from a stranger's
-    if run.host.ranks_on_host > 1:
-        return None
-    busy = cpu.system_pct / 100 * logical
-    return max(busy - cpu.process_cores - worker_cores, 0.0)
-
-
-def _fold_gpu(steady: Sequence[IntervalRecord]) -> GpuWindow | None:
-    sampled = [(record.gpu, record.duration_s) for record in steady if record.gpu]
-    windows = [(gpu, seconds) for gpu, seconds in sampled if gpu.samples]
-    if not windows:
-        return None
-    return GpuWindow(
-        samples=sum(gpu.samples for gpu, _ in windows),
-        util_pct=_weighted((gpu.util_pct, s) for gpu, s in windows),
-        zero_pct=_weighted((gpu.zero_pct, s) for gpu, s in windows),
-        util_std_pct=_weighted((gpu.util_std_pct, s) for gpu, s in windows),
-        mem_used_bytes=_max_known(gpu.mem_used_bytes for gpu, _ in windows),
-    )
-
-
-def _weighted(pairs: Iterable[tuple[float | None, float]]) -> float | None:
-    """Mean of the known figures, each weighted by its seconds."""
-    known = [(value, seconds) for value, seconds in pairs if value is not None]
-    total = math.fsum(seconds for _, seconds in known)
-    if total <= 0:
-        return None
-    return math.fsum(value * seconds for value, seconds in known) / total
-
-
-def _mean(values: Iterable[float], count: int) -> float | None:
-    return math.fsum(values) / count if count else None
-
-
-def _median(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return statistics.median(known) if known else None
-
-
-def _sum_known(values: Iterable[_T | None]) -> _T | None:
-    """Sum, or unknown as soon as one part of it is."""
-    total: _T | None = None
-    for value in values:
-        if value is None:
-            return None
-        total = value if total is None else total + value
-    return total
-
-
-def _max_known(values: Iterable[_T | None]) -> _T | None:
-    known = [value for value in values if value is not None]
-    return max(known) if known else None

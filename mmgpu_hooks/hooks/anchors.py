@@ -9,12 +9,14 @@ and all of them are taken away again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Callable
 
-from mmengine.hooks import RuntimeInfoHook
+from mmengine.hooks import Hook, RuntimeInfoHook
 
 from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.hooks.guard import Guard
+from mmgpu_hooks.hooks.instance_patches import InstancePatches
 
 _FOLLOWING = {
     'before_train': 'data_wait',
@@ -26,7 +28,19 @@ _FOLLOWING = {
 }
 """Part that the loop itself is in once a hook point is over."""
 
-_NOTHING = object()
+
+_POINTS = {
+    'before_train': '',
+    'before_train_epoch': '_before_epoch',
+    'before_train_iter': '_before_iter',
+    'after_train_iter': '_after_iter',
+    'after_train_epoch': '_after_epoch',
+    'after_train': '',
+}
+"""Hook points of training, with the method of ``Hook`` that each calls."""
+
+_Moments = dict[str, tuple[tuple[str, Callable[[], Any]], ...]]
+"""What to call at a hook point, each with the source that it belongs to."""
 
 
 class LoopAnchors:
@@ -38,7 +52,7 @@ class LoopAnchors:
         on_epoch: Called when an epoch of training has begun.
         on_save: Called after each checkpoint save.
         is_replaying: Whether the loop, resumed, draws old batches before its first
-            iteration: that is neither a wait nor the workers' start.
+            iteration: that is the start of the loading, and no wait.
     """
 
     def __init__(
@@ -54,97 +68,155 @@ class LoopAnchors:
         self._on_epoch = on_epoch
         self._on_save = on_save
         self._is_replaying = is_replaying
-        self._set: list[tuple[Any, str, Any, Any]] = []
+        self._patches = InstancePatches()
+        self._at_enter: _Moments = {}
+        self._at_leave: _Moments = {}
         self._open = False
+
+    def watch_step(
+        self, source: str, begin: Callable[[], Any], end: Callable[[], Any]
+    ) -> None:
+        """Call ``begin`` before each step is enqueued and ``end`` after it was."""
+        self._add(self._at_leave, 'before_train_iter', source, begin)
+        self._add(self._at_enter, 'after_train_iter', source, end)
+
+    def watch_wait(
+        self, source: str, ask: Callable[[], Any], got: Callable[[], Any]
+    ) -> None:
+        """Call ``ask`` before each wait for a batch and ``got`` after it."""
+        for name in ('before_train_epoch', 'after_train_iter'):
+            self._add(self._at_leave, name, source, ask)
+        self._add(self._at_enter, 'before_train_iter', source, got)
+
+    @staticmethod
+    def _add(
+        moments: _Moments, name: str, source: str, call: Callable[[], Any]
+    ) -> None:
+        moments[name] = (*moments.get(name, ()), (source, call))
 
     def install(self, runner: Any) -> None:
         """Set the anchors on ``runner``."""
         self._open = True
-        self._wrap(runner, 'call_hook', self._around_call_hook)
-        self._wrap(runner, 'save_checkpoint', self._around_save)
+        patches = self._patches
+        patches.set(runner, 'call_hook', self._around_call_hook(runner.call_hook))
+        save = self._around_save(runner.save_checkpoint)
+        patches.set(runner, 'save_checkpoint', save)
         for hook in runner.hooks:
+            self._guard.run('ledger by hook', self._watch_hook, hook)
+
+    def _watch_hook(self, hook: Any) -> None:
+        for name in _own_points(hook):
             # reading the losses waits for the GPU: that is the step's own time
-            if isinstance(hook, RuntimeInfoHook):
-                self._wrap(hook, 'after_train_iter', self._around_loss_reading)
+            is_loss = name == 'after_train_iter' and isinstance(hook, RuntimeInfoHook)
+            booked = self._ledger.book_calls(
+                getattr(hook, name),
+                'step' if is_loss else type(hook).__name__,
+                self._note_error,
+            )
+            self._patches.set(hook, name, booked)
+
+    def _note_error(self, error: Exception) -> None:
+        self._guard.switch_off('ledger', error)
 
     def close(self) -> None:
         """Take every anchor away again; a second call does nothing."""
         # a wrapper that somebody put around ours keeps calling it: be inert then
         self._open = False
-        while self._set:
-            owner, name, ours, before = self._set.pop()
-            if vars(owner).get(name) is not ours:
-                continue
-            if before is _NOTHING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
-
-    def _wrap(
-        self, owner: Any, name: str, around: Callable[[Callable[..., Any]], Any]
-    ) -> None:
-        before = vars(owner).get(name, _NOTHING)
-        ours = around(getattr(owner, name))
-        setattr(owner, name, ours)
-        self._set.append((owner, name, ours, before))
-
-    def _drive(self, function: Callable[..., Any], *args: Any) -> Any:
-        return self._guard.run('ledger', function, *args) if self._open else None
+        self._patches.close()
 
     def _around_call_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        off, enter, leave = self._guard.off, self._enter, self._leave
+
+        # twice in each iteration: guarded here, in one frame
         def call_hook(*args: Any, **kwargs: Any) -> Any:
+            if not self._open or 'ledger' in off:
+                return original(*args, **kwargs)
             name = args[0] if args else kwargs.get('fn_name')
-            is_outer = self._drive(self._enter, name)
+            is_outer = False
+            try:
+                is_outer = enter(name)
+            except Exception as error:  # noqa: BLE001  # training must not see it
+                self._note_error(error)
             result = original(*args, **kwargs)
-            self._drive(self._leave, name, is_outer)
+            if self._open and 'ledger' not in off:
+                try:
+                    leave(name, is_outer)
+                except Exception as error:  # noqa: BLE001  # training must not see it
+                    self._note_error(error)
             return result
 
         return call_hook
 
-    def _enter(self, name: str) -> bool:
+    def _enter(self, name: Any) -> bool:
         """Whether the loop itself calls: hooks may call hook points of their own."""
         ledger = self._ledger
-        if name == 'before_train_iter' and ledger.depth > 1:
-            # an error inside a hook or a validation was swallowed by the loop
-            ledger.unwind()
         if name == 'before_val':
             ledger.push('validation')
-        elif ledger.depth == 1:
-            ledger.push('hooks')
-            return True
-        return False
-
-    def _leave(self, name: str, is_outer: bool) -> None:
-        ledger = self._ledger
-        if name == 'after_val':
-            ledger.pop('validation')
-        elif is_outer:
+        elif name == 'after_train_epoch' and ledger.current == 'data_wait':
+            # no batch came: the loader ended its workers
+            ledger.rename('worker_startup')
+        if not ledger.begin_hooks():
+            if name != 'before_train_iter':
+                return False
+            # an error inside a hook or a validation was swallowed by the loop
             ledger.unwind()
-            following = _FOLLOWING.get(name)
-            if name == 'before_train_epoch' and self._is_replaying:
-                following, self._is_replaying = 'other', False
-            if following is not None:
-                ledger.switch(following)
-            if name == 'before_train_epoch':
-                self._on_epoch()
+            ledger.begin_hooks()
+        for source, call in self._at_enter.get(name, ()):
+            # guarded here: a function more per moment would cost a microsecond
+            if source not in self._guard.off:
+                try:
+                    call()
+                except Exception as error:  # noqa: BLE001  # training must not see it
+                    self._guard.switch_off(source, error)
+        return True
+
+    def _leave(self, name: Any, is_outer: bool) -> None:
+        if not is_outer:
+            if name == 'after_val':
+                self._ledger.pop('validation')
+            return
+        following = _FOLLOWING.get(name)
+        if name == 'before_train_epoch':
+            self._on_epoch()
+            if self._is_replaying:
+                following, self._is_replaying = 'worker_startup', False
+        for source, call in self._at_leave.get(name, ()):
+            if source not in self._guard.off:
+                try:
+                    call()
+                except Exception as error:  # noqa: BLE001  # training must not see it
+                    self._guard.switch_off(source, error)
+        self._ledger.end_hooks(following)
 
     def _around_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        begin = self._guard.wrap('ledger', self._ledger.push)
+        end = self._guard.wrap('ledger', self._end_save)
+
         def save_checkpoint(*args: Any, **kwargs: Any) -> Any:
-            self._drive(self._ledger.push, 'checkpoint_save')
+            if not self._open:
+                return original(*args, **kwargs)
+            begin('checkpoint_save')
             try:
                 return original(*args, **kwargs)
             finally:
-                self._drive(self._ledger.pop, 'checkpoint_save')
-                self._drive(self._on_save)
+                if self._open:
+                    end()
 
         return save_checkpoint
 
-    def _around_loss_reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def after_train_iter(*args: Any, **kwargs: Any) -> Any:
-            self._drive(self._ledger.push, 'step')
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._drive(self._ledger.pop, 'step')
+    def _end_save(self) -> None:
+        self._ledger.pop('checkpoint_save')
+        self._on_save()
 
-        return after_train_iter
+
+def _own_points(hook: Any) -> Iterator[str]:
+    """Hook points of training at which this hook does something of its own."""
+    kind = type(hook)
+    for name, inner in _POINTS.items():
+        # a hook need not be a Hook; MMEngine calls what it has
+        if not hasattr(hook, name):
+            continue
+        is_own = getattr(kind, name, None) is not getattr(Hook, name)
+        calls_own = inner and getattr(kind, inner, None) is not getattr(Hook, inner)
+        if is_own or calls_own or name in vars(hook):
+            yield name

@@ -11,13 +11,20 @@ from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
-from mmgpu_hooks.evidence.reader import read_evidence
+from mmgpu_hooks.evidence.ranks import find_slowest, fold_ranks
+from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
+from mmgpu_hooks.evidence.run_folder import find_other_ranks
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.hooks.termination import TerminationWatch
+from mmgpu_hooks.records import RanksSummary, RunEvidence
 from mmgpu_hooks.report.summary import render_training_summary
+
+_OTHER_RANKS_BYTES = 2 * 2**20
+"""Newest evidence of the other ranks that rank 0 reads when training ends: about
+0.3 s."""
 
 
 @HOOKS.register_module(force=True)
@@ -37,6 +44,7 @@ class GPUEfficiencyHook(Hook):
     ``images_per_s``         images per second of iteration, this rank
     ``gpu_util_pct``         NVML utilisation, time-weighted, %
     ``gpu_zero_pct``         share of the sampled time at 0 % utilisation, %
+    ``gpu_idle_pct``         share of an iteration the GPU had nothing to do, %
     ``gpu_mem_peak_mib``     peak bytes of the CUDA allocator, MiB
     ``gpu_mem_reserved_mib`` most bytes the allocator held, MiB
     ``process_cpu_cores``    cores the training process used (without workers)
@@ -169,15 +177,22 @@ class GPUEfficiencyHook(Hook):
         data_batch: Any = None,
         outputs: dict | None = None,  # type: ignore[type-arg]  # as in Hook
     ) -> None:
-        if self._recorder is not None:
-            self._guard.run(
-                'interval', self._recorder.end_iteration, batch_idx, data_batch
-            )
+        recorder, off = self._recorder, self._guard.off
+        if recorder is None or 'interval' in off:
+            return
+        try:
+            recorder.end_iteration(batch_idx, data_batch)
+        except Exception as error:  # noqa: BLE001  # training must not see it
+            self._guard.switch_off('interval', error)
 
     def before_val(self, runner: Any) -> None:
-        # a logged validation resets the allocator's peak
+        # a logged validation resets the allocator's peak, and has one of its own
         if self._recorder is not None:
-            self._guard.run('GPU memory', self._recorder.observe_cuda_memory)
+            self._guard.run('GPU memory', self._recorder.begin_validation)
+
+    def after_val(self, runner: Any) -> None:
+        if self._recorder is not None:
+            self._guard.run('GPU memory', self._recorder.end_validation)
 
     def _finish(self, error: BaseException | None) -> None:
         status = 'completed'
@@ -201,8 +216,20 @@ class GPUEfficiencyHook(Hook):
 
     def _log_summary(self, path: Path) -> None:
         # read back, so that nothing grows in memory while training runs
-        folded = fold_run(read_evidence(path))
-        self._logger.info(render_training_summary(folded, diagnose_run(folded)))
+        evidence = read_evidence(path)
+        folded = fold_run(evidence)
+        ranks = self._guard.run('comparison of ranks', _compare_ranks, path, evidence)
+        compared, slowest = ranks or (None, None)
+        judged = diagnose_run(folded if slowest is None else fold_run(slowest))
+        self._logger.info(render_training_summary(folded, judged, compared))
+
+
+def _compare_ranks(
+    path: Path, evidence: RunEvidence
+) -> tuple[RanksSummary | None, RunEvidence | None]:
+    others, notes = read_other_ranks(find_other_ranks(path), _OTHER_RANKS_BYTES)
+    ranks = fold_ranks(evidence, others, notes)
+    return ranks, find_slowest(ranks, [evidence, *others])
 
 
 def _check_type(name: str, value: Any, kinds: Any, expected: str) -> None:

@@ -36,6 +36,23 @@ class Guard:
             self.switch_off(source, error)
             return None
 
+    def wrap(
+        self, source: str, function: Callable[..., _T]
+    ) -> Callable[..., _T | None]:
+        """``function`` as :meth:`run` would call it, at less cost per call."""
+        off = self.off
+
+        def guarded(*args: Any) -> _T | None:
+            if source in off:
+                return None
+            try:
+                return function(*args)
+            except Exception as error:  # noqa: BLE001  # training must not see it
+                self.switch_off(source, error)
+                return None
+
+        return guarded
+
     def clean_up(self, source: str, function: Callable[..., Any], *args: Any) -> None:
         """Call ``function`` even when ``source`` is off: it lets go what was opened."""
         try:

@@ -23,29 +23,37 @@ class LogSchedule:
         self._logger: Any | None = loggers[0] if loggers else None
         self._own_interval = interval
         self._runner = runner
+        self._batches: int | None = None
+        self.begin_epoch()
         if interval is not None:
             self.interval = interval
         else:
             self.interval = self._logger.interval if self._logger else DEFAULT_INTERVAL
 
-    def is_logged(self, batch_idx: int) -> bool:
-        """Whether LoggerHook prints a line for this iteration."""
-        logger = self._logger
-        if logger is None:
-            return False
-        if logger.every_n_inner_iters(batch_idx, logger.interval):
-            return True
-        loader = self._runner.train_dataloader
-        at_end: bool = logger.end_of_epoch(loader, batch_idx)
-        return at_end and (not logger.ignore_last or len(loader) <= logger.interval)
+    def begin_epoch(self) -> None:
+        """Look at the length of the epoch; asking for it each time costs more."""
+        try:
+            self._batches = len(self._runner.train_dataloader)
+        except (TypeError, NotImplementedError):
+            self._batches = None
 
-    def ends_interval(self, is_logged: bool, iterations: int) -> bool:
-        """Whether an interval ends with this iteration.
+    def look(self, batch_idx: int, iterations: int) -> tuple[bool, bool]:
+        """What ends with an iteration.
 
         Args:
-            is_logged: Whether LoggerHook prints a line for it.
+            batch_idx: Of the iteration, in its epoch.
             iterations: Iterations since the last interval ended.
+
+        Returns:
+            Whether LoggerHook prints a line for it, and whether an interval ends.
         """
-        if self._own_interval is None and self._logger is not None:
-            return is_logged
-        return iterations >= self.interval
+        logger = self._logger
+        is_logged = False
+        if logger is not None:
+            done, interval = batch_idx + 1, logger.interval
+            is_logged = done % interval == 0 or (
+                done == self._batches and (not logger.ignore_last or done <= interval)
+            )
+            if self._own_interval is None:
+                return is_logged, is_logged
+        return is_logged, iterations >= self.interval

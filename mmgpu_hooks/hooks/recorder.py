@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from mmengine.runner import IterBasedTrainLoop
 
-from mmgpu_hooks.evidence.interval import IntervalFolder, LedgerReading
+from mmgpu_hooks.evidence.interval import IntervalFolder
 from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.evidence.writer import EvidenceWriter, evidence_name
 from mmgpu_hooks.hooks.anchors import LoopAnchors
@@ -22,6 +22,7 @@ from mmgpu_hooks.records import (
     IntervalRecord,
     RunRecord,
     SourceOffRecord,
+    UnknownRecord,
 )
 from mmgpu_hooks.telemetry.clock import (
     Clock,
@@ -30,7 +31,6 @@ from mmgpu_hooks.telemetry.clock import (
     thread_cpu_s,
     wall_unix_s,
 )
-from mmgpu_hooks.telemetry.loader_probe import count_images
 
 
 class Recorder:
@@ -52,90 +52,124 @@ class Recorder:
         self._schedule = LogSchedule(runner, interval)
         self._board = ScalarBoard(runner.message_hub)
         self._ledger = TimeLedger(monotonic_s, _loading_cpu_clock(runner))
-        self._folder = IntervalFolder(self._read_ledger())
+        self._folder = IntervalFolder(self._ledger.read())
         self._anchors = LoopAnchors(
             self._ledger,
             guard,
-            on_epoch=self._note_first_wait,
+            on_epoch=self._begin_epoch,
             on_save=self._note_save,
             is_replaying=_is_replaying(runner),
         )
         self._first_wait = True
-        self._restarts = _count_restarts(runner)
+        self._endless = _endless_iterator(runner)
+        self._restarts = self._endless._epoch if self._endless is not None else 0
+        self._read_ledger = guard.wrap('ledger', self._ledger.read)
+        self._count_images: Callable[[Any], int | None] = no_images
+        self._was_logged = False
+        self._told: dict[str, str] = {}
         self._unpublished: IntervalRecord | None = None
         self._iterations = 0
         self._saves = 0
-        self._last_iteration = 0
-        self._last_epoch = 0
+        self._start_iteration = runner.iter
+        self._epoch = runner.epoch + 1
         self._writer: EvidenceWriter | None = None
 
     def begin(self) -> None:
         """Open the sources, write the run record and set the anchors."""
         runner = self._runner
-        self._sources.open(runner, self._note_first_wait)
-        run = self._guard.run(
+        run = self._guard.run
+        self._sources.open(
+            runner,
+            count_iterations=lambda: self._iterations,
+            on_create_begin=lambda: run('ledger', self._begin_creation),
+            on_create_end=lambda: run('ledger', self._ledger.pop, 'worker_startup'),
+        )
+        self._sources.watch(self._anchors)
+        self._count_images = self._sources.watch_batches()
+        self._told = dict(self._sources.unknown)
+        record = run(
             'run record',
             read_run_record,
             runner,
             started_unix_s=wall_unix_s(),
             interval_iterations=self._schedule.interval,
             host=self._sources.host,
-            gpu=self._sources.gpu_device,
+            gpu=self._sources.gpu.device,
             device=self._sources.device,
-            unknown={**self._sources.unknown, **self._guard.off},
+            unknown={**self._told, **self._guard.off},
         )
-        if run is not None:
-            self._guard.run('evidence', self._open_writer, run)
+        if record is not None:
+            run('evidence', self._open_writer, record)
         self._anchors.install(runner)
+        # opening all this was before training
+        self._ledger.start()
+        self._folder = IntervalFolder(self._ledger.read())
 
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
         self._writer = EvidenceWriter(_unused_path(path))
         self._writer.write(run)
 
-    def _note_first_wait(self) -> None:
-        self._first_wait = True
-
-    def _read_ledger(self) -> LedgerReading:
-        wall = self._ledger.totals()
-        return LedgerReading(wall, self._ledger.data_wait_cpu_s)
-
     def end_iteration(self, batch_idx: int, batch: Any) -> None:
         """Count one iteration; at the end of an interval, record and publish it."""
-        self._guard.run('ledger', self._add_iteration, batch)
-        # before LoggerHook resets the allocator's peak
-        is_logged = self._schedule.is_logged(batch_idx)
+        guard = self._guard
+        # guarded here: every function more costs a microsecond between two steps
+        if 'ledger' not in guard.off:
+            try:
+                self._add_iteration(batch)
+            except Exception as error:  # noqa: BLE001  # training must not see it
+                guard.switch_off('ledger', error)
+        if self._was_logged:
+            self._sources.gpu.observe_reset()
+        is_logged, is_end = self._schedule.look(batch_idx, self._folder.iterations)
+        self._was_logged = is_logged
         if is_logged:
-            self._sources.observe_cuda_memory()
-        if self._schedule.ends_interval(is_logged, self._folder.iterations):
+            # before LoggerHook resets the allocator's peak
+            self._sources.gpu.observe_memory()
+        if is_end:
             self._unpublished = self._record_interval(batch)
         if is_logged:
-            self._guard.run('scalars', self._publish)
+            guard.run('scalars', self._publish)
 
-    def observe_cuda_memory(self) -> None:
-        """Look at the allocator's peaks before somebody resets them."""
-        self._sources.observe_cuda_memory()
+    def begin_validation(self) -> None:
+        """From here on the allocator's peak is validation's."""
+        self._sources.gpu.begin_validation()
+
+    def end_validation(self) -> None:
+        """From here on it is training's again."""
+        self._sources.gpu.end_validation()
+
+    def _begin_creation(self) -> None:
+        self._first_wait = True
+        self._ledger.push('worker_startup')
+
+    def _begin_epoch(self) -> None:
+        self._first_wait = True
+        self._epoch = self._runner.epoch + 1
+        self._schedule.begin_epoch()
+        self._sources.gpu.interrupt()
 
     def _add_iteration(self, batch: Any) -> None:
-        restarts = _count_restarts(self._runner)
-        self._folder.add_iteration(
-            self._read_ledger(),
-            first_of_epoch=self._first_wait or restarts != self._restarts,
-            images=self._guard.run('image count', count_images, batch),
-        )
+        is_first = self._first_wait
+        if self._endless is not None and self._endless._epoch != self._restarts:
+            # an iteration-based loop restarts persistent workers without a new iterator
+            is_first = True
+            self._restarts = self._endless._epoch
+            self._epoch = self._runner.epoch + 1
         self._first_wait = False
-        self._restarts = restarts
+        lap = self._ledger.lap()
+        self._folder.add_iteration(lap, is_first, self._count_images(batch))
         self._iterations += 1
-        self._sources.iterations = self._iterations
-        self._last_iteration = self._runner.iter + 1
-        self._last_epoch = self._runner.epoch + 1
 
     def _record_interval(self, batch: Any = None) -> IntervalRecord | None:
-        if 'ledger' in self._guard.off:
+        self._ledger.book_startup(self._folder.fold_startup())
+        reading = self._read_ledger()
+        if reading is None:
             return None
         folded = self._folder.fold(
-            iteration=self._last_iteration,
-            epoch=self._last_epoch,
+            reading,
+            iteration=self._start_iteration + self._iterations,
+            epoch=self._epoch,
             elapsed_s=self._ledger.elapsed_s(),
         )
         if folded is None:
@@ -143,7 +177,18 @@ class Recorder:
         record = self._sources.complete(folded, batch)
         record = dataclasses.replace(record, wall_unix_s=wall_unix_s())
         self._write(record)
+        self._write_once_known()
         return record
+
+    def _write_once_known(self) -> None:
+        iteration = self._start_iteration + self._iterations
+        model = self._sources.read_model_bytes(iteration)
+        if model is not None:
+            self._write(model)
+        for source, reason in self._sources.unknown.items():
+            if source not in self._told:
+                self._told[source] = reason
+                self._write(UnknownRecord(source, reason, iteration))
 
     def _publish(self) -> None:
         if self._unpublished is None:
@@ -158,7 +203,8 @@ class Recorder:
             # nobody else takes the last values off LoggerHook's lines
             self._board.clear()
         if source != 'evidence':
-            self._write(SourceOffRecord(source, reason, self._last_iteration))
+            iteration = self._start_iteration + self._iterations
+            self._write(SourceOffRecord(source, reason, iteration))
 
     def _write(self, record: Any) -> None:
         if self._writer is not None:
@@ -188,12 +234,13 @@ class Recorder:
 
     def _end(self, status: str, error: str | None) -> EndRecord:
         # a ledger that was switched off stands still: its totals would be a lie
-        is_off = 'ledger' in self._guard.off
+        reading = self._read_ledger()
         return EndRecord(
             status=status,
             iterations=self._iterations,
-            ledger_s={} if is_off else self._ledger.totals(),
-            duration_s=None if is_off else self._ledger.elapsed_s(),
+            ledger_s=reading.wall_s if reading else {},
+            hooks_s=reading.hooks_s if reading else {},
+            duration_s=self._ledger.elapsed_s() if reading else None,
             saves=self._saves,
             error=error,
         )
@@ -201,6 +248,11 @@ class Recorder:
     def _note_save(self) -> None:
         self._saves += 1
         self._folder.add_save()
+        self._sources.gpu.interrupt()
+
+
+def no_images(batch: Any) -> None:
+    """Before the sources are open, nobody counts."""
 
 
 def _loading_cpu_clock(runner: Any) -> Clock:
@@ -215,11 +267,10 @@ def _is_replaying(runner: Any) -> bool:
     return isinstance(loop, IterBasedTrainLoop) and loop.iter > 0
 
 
-def _count_restarts(runner: Any) -> int:
-    # an iteration-based loop restarts persistent workers without a new iterator
+def _endless_iterator(runner: Any) -> Any:
+    """What an iteration-based loop draws from, if it counts its restarts."""
     endless = getattr(runner.train_loop, 'dataloader_iterator', None)
-    restarts = getattr(endless, '_epoch', 0)
-    return restarts if isinstance(restarts, int) else 0
+    return endless if isinstance(getattr(endless, '_epoch', None), int) else None
 
 
 def _unused_path(path: Path) -> Path:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
+from collections.abc import Mapping
 from typing import Any, Callable
 
+from mmgpu_hooks.hooks.anchors import LoopAnchors
+from mmgpu_hooks.hooks.gpu_source import GpuSource
 from mmgpu_hooks.hooks.guard import Guard
-from mmgpu_hooks.hooks.run_record import count_ranks_on_host
-from mmgpu_hooks.records import GpuDevice, HostLimits, IntervalRecord
-from mmgpu_hooks.telemetry.absent import Absent
-from mmgpu_hooks.telemetry.cpu import CpuMeter
-from mmgpu_hooks.telemetry.cuda_memory import CudaMemory, cuda_device, open_cuda_memory
-from mmgpu_hooks.telemetry.gpu_sampler import GpuSampler
-from mmgpu_hooks.telemetry.host import read_host_limits
-from mmgpu_hooks.telemetry.loader_probe import (
-    IteratorWatch,
-    WorkerProbe,
-    count_tensors,
-)
-from mmgpu_hooks.telemetry.nvml import Gpu, open_gpu
-from mmgpu_hooks.telemetry.process_memory import read_process_rss_bytes
-from mmgpu_hooks.telemetry.source_error import SourceError
+from mmgpu_hooks.hooks.ranks_on_host import count_ranks_on_host, is_first_on_host
+from mmgpu_hooks.records import HostLimits, IntervalRecord, ModelBytesRecord
+from mmgpu_hooks.telemetry.cuda.model_bytes import ModelBytesWatch
+from mmgpu_hooks.telemetry.host.cpu import CpuMeter
+from mmgpu_hooks.telemetry.host.limits import read_host_limits
+from mmgpu_hooks.telemetry.host.process_memory import read_process_rss_bytes
+from mmgpu_hooks.telemetry.host.window import HostWindowMeter
+from mmgpu_hooks.telemetry.loader.batch_contents import BatchWatch, count_tensors
+from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
+
+MEMORY_THREAD_NAME = 'mmgpu-worker-memory'
 
 
 class Sources:
@@ -29,87 +29,93 @@ class Sources:
 
     Args:
         guard: Switches off what fails.
-        gpu_sample_period_s: Seconds between two NVML samples.
+        gpu_sample_period_s: Seconds between two looks of NVML.
     """
 
     def __init__(self, guard: Guard, gpu_sample_period_s: float) -> None:
         self._guard = guard
-        self._period_s = gpu_sample_period_s
         self.host = HostLimits()
         self.device = 'cpu'
-        self.gpu_device: GpuDevice | None = None
-        self.unknown: dict[str, str] = {}
-        self._gpu: Gpu | None = None
-        self._sampler: GpuSampler | None = None
-        self._cuda_memory: CudaMemory | None = None
+        self.gpu = GpuSource(guard, gpu_sample_period_s)
         self._cpu: CpuMeter | None = None
-        self._watch: IteratorWatch | None = None
-        self._workers = WorkerProbe()
-        self.iterations = 0
-        """Iterations done in this run; whoever counts them keeps it up to date."""
+        self._host: HostWindowMeter | None = None
+        self._loader: LoaderProbe | None = None
+        self._memory_thread: threading.Thread | None = None
+        self._batches = BatchWatch()
+        self._model: ModelBytesWatch | None = None
+        self._runner: Any = None
 
-    def open(self, runner: Any, on_workers_start: Callable[[], None]) -> None:
+    @property
+    def unknown(self) -> dict[str, str]:
+        """Why a figure is missing, by source."""
+        parts: list[tuple[str, Mapping[str, str]]] = [
+            ('', self.gpu.unknown),
+            ('CPU ', self._cpu.unknown if self._cpu is not None else {}),
+            ('host ', self._host.unknown if self._host is not None else {}),
+            ('', self._loader.unsupported if self._loader is not None else {}),
+            ('batch ', self._batches.unknown),
+        ]
+        return {
+            prefix + name: reason
+            for prefix, reasons in parts
+            for name, reason in reasons.items()
+        }
+
+    def open(
+        self,
+        runner: Any,
+        count_iterations: Callable[[], int],
+        on_create_begin: Callable[[], Any],
+        on_create_end: Callable[[], Any],
+    ) -> None:
         """Open every source.
 
         Args:
             runner: The runner that is about to train.
-            on_workers_start: Called when the loader starts its workers.
+            count_iterations: Returns the iterations done in this run.
+            on_create_begin: Called before the loader starts its workers.
+            on_create_end: Called after that.
         """
         run = self._guard.run
-        host = run('host limits', self._read_host, runner)
-        self.host = host if host is not None else self.host
+        self._runner = runner
+        self.host = run('host limits', _read_host, runner) or self.host
         self._cpu = run('CPU', CpuMeter)
+        self._host = run('host', HostWindowMeter)
         self.device = run('device', _device_type, runner) or 'cpu'
-        run('GPU', self._open_gpu)
-        run('GPU memory', self._open_cuda_memory)
-        run('loader workers', self._watch_loader, runner, on_workers_start)
-
-    def _read_host(self, runner: Any) -> HostLimits:
-        ranks = count_ranks_on_host(runner.world_size, os.environ)
-        return read_host_limits(ranks_on_host=ranks)
-
-    def _open_gpu(self) -> None:
-        device = cuda_device()
-        if device is None:
-            self.unknown['GPU'] = f'training runs on the {self.device.upper()}'
-            return
-        self.device = 'cuda'
-        gpu = open_gpu(
-            uuid=device.uuid, pci_bus_id=device.pci_bus_id, index=device.cuda_index
+        first = run('GPU', is_first_on_host, runner.rank, os.environ)
+        self.gpu.open(self.device, bool(first))
+        self.device = 'cuda' if self.gpu.is_used else self.device
+        divisor = run('batch contents', _pad_size_divisor, runner)
+        self._batches = BatchWatch(divisor or 1)
+        self._model = run('model bytes', ModelBytesWatch, runner.optim_wrapper)
+        self._loader = run(
+            'loader workers',
+            LoaderProbe,
+            runner.train_dataloader,
+            count_iterations,
+            on_create_begin=on_create_begin,
+            on_create_end=on_create_end,
         )
-        if isinstance(gpu, Absent):
-            self.unknown['GPU'] = gpu.reason
-            return
-        self._gpu = gpu
-        self.gpu_device = gpu.device()
-        self._sampler = GpuSampler(gpu.read_sample, period_s=self._period_s)
-        self._sampler.start()
+        run('loader workers', self._follow_running)
 
-    def _open_cuda_memory(self) -> None:
-        memory = open_cuda_memory()
-        if isinstance(memory, Absent):
-            self.unknown['GPU memory'] = memory.reason
-        else:
-            self._cuda_memory = memory
-
-    def _watch_loader(self, runner: Any, on_start: Callable[[], None]) -> None:
-        def on_iterator(iterator: Any) -> None:
-            self._guard.run('loader workers', on_start)
-            self._guard.run(
-                'loader workers', self._workers.watch, iterator, self.iterations
-            )
-
-        self._watch = IteratorWatch(runner.train_dataloader, on_iterator)
+    def _follow_running(self) -> None:
         # iteration-based loops start their workers before any hook is called
-        infinite = getattr(runner.train_loop, 'dataloader_iterator', None)
-        running = getattr(infinite, '_iterator', None)
-        if running is not None:
-            self._workers.watch(running, self.iterations)
+        endless = getattr(self._runner.train_loop, 'dataloader_iterator', None)
+        running = getattr(endless, '_iterator', None)
+        if running is not None and self._loader is not None:
+            self._loader.watch_running(running)
 
-    def observe_cuda_memory(self) -> None:
-        """Look at the allocator's peaks before somebody resets them."""
-        if self._cuda_memory is not None:
-            self._guard.run('GPU memory', self._cuda_memory.observe)
+    def watch_batches(self) -> Callable[[Any], int | None]:
+        """What looks at each batch and returns its images, if it tells them."""
+        return self._guard.wrap('batch contents', self._batches.add)
+
+    def watch(self, anchors: LoopAnchors) -> None:
+        """Have those called that are needed in each iteration."""
+        if self._loader is not None:
+            anchors.watch_wait('loader queue', self._loader.ask, self._loader.got)
+        events = self.gpu.events
+        if events is not None:
+            anchors.watch_step('GPU idle', events.begin_step, events.end_step)
 
     def complete(self, record: IntervalRecord, batch: Any) -> IntervalRecord:
         """Add the other sources' figures to an interval.
@@ -118,15 +124,34 @@ class Sources:
             record: The interval as the ledger saw it.
             batch: The last batch, or ``None`` when it is gone.
         """
-        figures: dict[str, Any] = {}
         run = self._guard.run
-        figures['workers'] = run('loader workers', self._workers.read, self.iterations)
+        figures: dict[str, Any] = {}
+        figures.update(run('loader workers', self._read_loader) or {})
         figures.update(run('CPU', self._read_cpu) or {})
-        figures.update(run('GPU', self._read_gpu) or {})
-        figures.update(run('GPU memory', self._read_cuda_memory) or {})
-        if batch is not None:
-            figures.update(run('batch size', self._read_batch, batch) or {})
+        figures.update(run('host', self._read_host_window) or {})
+        figures.update(self.gpu.read())
+        figures.update(run('batch contents', self._read_batches, batch) or {})
         return dataclasses.replace(record, **figures)
+
+    def _read_loader(self) -> dict[str, Any]:
+        if self._loader is None:
+            return {}
+        window = self._loader.read()
+        self._look_at_memory(self._loader)
+        return {'workers': window}
+
+    def _look_at_memory(self, loader: LoaderProbe) -> None:
+        # a few milliseconds of the kernel's: not in the loop
+        busy = self._memory_thread is not None and self._memory_thread.is_alive()
+        if busy or not loader.is_memory_due:
+            return
+        self._memory_thread = threading.Thread(
+            target=self._guard.run,
+            args=('worker memory', loader.read_memory),
+            name=MEMORY_THREAD_NAME,
+            daemon=True,
+        )
+        self._memory_thread.start()
 
     def _read_cpu(self) -> dict[str, Any]:
         if self._cpu is None:
@@ -134,38 +159,54 @@ class Sources:
         used = dataclasses.asdict(self._cpu.read())
         return {**used, 'process_rss_bytes': read_process_rss_bytes()}
 
-    def _read_gpu(self) -> dict[str, Any]:
-        if self._sampler is None:
-            return {}
-        if self._sampler.failure is not None:
-            failure, self._sampler = self._sampler.failure, None
-            raise SourceError(failure)
-        if self._gpu is not None:
-            for figure, reason in list(self._gpu.unsupported.items()):
-                self._guard.switch_off(f'GPU {figure}', SourceError(reason))
-        return {'gpu': self._sampler.drain()}
+    def _read_host_window(self) -> dict[str, Any]:
+        return {} if self._host is None else {'host': self._host.read()}
 
-    def _read_cuda_memory(self) -> dict[str, Any]:
-        if self._cuda_memory is None:
-            return {}
-        self._cuda_memory.observe()
-        peak, reserved = self._cuda_memory.drain()
-        return {'gpu_mem_peak_bytes': peak, 'gpu_mem_reserved_bytes': reserved}
+    def _read_batches(self, batch: Any) -> dict[str, Any]:
+        pixels, boxes = self._batches.drain()
+        figures = {'largest_batch_pixels': pixels, 'most_boxes': boxes}
+        tensors, size = count_tensors(batch) if batch is not None else (0, 0)
+        if tensors:
+            figures.update(batch_tensors=tensors, batch_bytes=size)
+        return figures
 
-    def _read_batch(self, batch: Any) -> dict[str, Any]:
-        tensors, size = count_tensors(batch)
-        return {'batch_tensors': tensors, 'batch_bytes': size} if tensors else {}
+    def read_model_bytes(self, iteration: int) -> ModelBytesRecord | None:
+        """The static part of training memory, once, after the first step."""
+        if self._model is None:
+            return None
+        runner, watch = self._runner, self._model
+        record = self._guard.run(
+            'model bytes', watch.read, runner.model, runner.hooks, iteration
+        )
+        if record is not None or 'model bytes' in self._guard.off:
+            self._model = None
+        return record
 
     def close(self) -> None:
-        """Stop the sampler and leave the loader as it was."""
-        if self._sampler is not None:
-            self._guard.clean_up('GPU', self._sampler.stop)
-        if self._gpu is not None:
-            self._guard.clean_up('GPU', self._gpu.close)
-        if self._watch is not None:
-            self._guard.clean_up('loader workers', self._watch.close)
+        """Stop the threads and leave everything as it was."""
+        self.gpu.close()
+        if self._memory_thread is not None:
+            self._guard.clean_up('worker memory', self._memory_thread.join, 1.0)
+        for source, opened in (
+            ('loader workers', self._loader),
+            ('host', self._host),
+            ('model bytes', self._model),
+        ):
+            if opened is not None:
+                self._guard.clean_up(source, opened.close)
+
+
+def _read_host(runner: Any) -> HostLimits:
+    ranks = count_ranks_on_host(runner.world_size, os.environ)
+    return read_host_limits(ranks_on_host=ranks)
 
 
 def _device_type(runner: Any) -> str:
     parameter = next(iter(runner.model.parameters()), None)
     return 'cpu' if parameter is None else str(parameter.device.type)
+
+
+def _pad_size_divisor(runner: Any) -> int:
+    model = getattr(runner.model, 'module', runner.model)
+    divisor = getattr(getattr(model, 'data_preprocessor', None), 'pad_size_divisor', 1)
+    return divisor if isinstance(divisor, int) else 1

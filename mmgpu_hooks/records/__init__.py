@@ -4,6 +4,13 @@
 for several reasons, the record carries the reason beside it.
 """
 
+from mmgpu_hooks.records.device import (
+    CardWindow,
+    CudaMemoryWindow,
+    GpuDevice,
+    GpuWindow,
+    ModelBytesRecord,
+)
 from mmgpu_hooks.records.judged import (
     Change,
     Diagnosis,
@@ -11,14 +18,12 @@ from mmgpu_hooks.records.judged import (
     Recommendation,
     Verdict,
 )
+from mmgpu_hooks.records.loading import SlowSample, TransformCost, WorkersWindow
 from mmgpu_hooks.records.measured import (
     DurationStats,
-    GpuDevice,
-    GpuWindow,
     HostLimits,
+    HostWindow,
     LoaderSettings,
-    SchedStat,
-    WorkersWindow,
 )
 from mmgpu_hooks.records.run import (
     SCHEMA_VERSION,
@@ -29,27 +34,52 @@ from mmgpu_hooks.records.run import (
     RunRecord,
     RunSummary,
     SourceOffRecord,
+    UnknownRecord,
+)
+from mmgpu_hooks.records.summed import (
+    CardImbalance,
+    CudaMemorySummary,
+    HookCost,
+    HostSummary,
+    LoaderSummary,
+    RankRow,
+    RanksSummary,
+    TransformSummary,
 )
 
 __all__ = [
     'SCHEMA_VERSION',
+    'CardImbalance',
+    'CardWindow',
     'Change',
+    'CudaMemorySummary',
+    'CudaMemoryWindow',
     'Diagnosis',
     'DurationStats',
     'EndRecord',
     'Finding',
     'GpuDevice',
     'GpuWindow',
+    'HookCost',
     'HostLimits',
+    'HostSummary',
+    'HostWindow',
     'IntervalRecord',
     'LoaderSettings',
+    'LoaderSummary',
+    'ModelBytesRecord',
     'PlainRun',
+    'RankRow',
+    'RanksSummary',
     'Recommendation',
     'RunEvidence',
     'RunRecord',
     'RunSummary',
-    'SchedStat',
+    'SlowSample',
     'SourceOffRecord',
+    'TransformCost',
+    'TransformSummary',
+    'UnknownRecord',
     'Verdict',
     'WorkersWindow',
 ]

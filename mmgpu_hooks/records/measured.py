@@ -1,4 +1,4 @@
-"""What the sources measure."""
+"""What is measured of durations, the loader's settings and the host."""
 
 from __future__ import annotations
 
@@ -65,50 +65,24 @@ class HostLimits:
 
 
 @dataclass(frozen=True)
-class GpuDevice:
-    """The one GPU that this rank trains on."""
+class HostWindow:
+    """What the host did to everybody on it during one interval."""
 
-    name: Optional[str] = None
-    uuid: Optional[str] = None
-    memory_total_bytes: Optional[int] = None
-    driver_version: Optional[str] = None
-
-
-@dataclass(frozen=True)
-class GpuWindow:
-    """GPU samples of one interval, weighted by the time each stood for."""
-
-    samples: int = 0
-    util_pct: Optional[float] = None
-    """Time-weighted NVML utilisation."""
-    zero_pct: Optional[float] = None
-    """Share of the sampled time at 0 %."""
-    util_std_pct: Optional[float] = None
-    """Time-weighted standard deviation: how much it swings."""
-    mem_used_bytes: Optional[int] = None
-    """Largest device memory in use, by anyone, as the driver sees it."""
-
-
-@dataclass(frozen=True)
-class SchedStat:
-    """What the scheduler counted for one task (``/proc/<pid>/schedstat``)."""
-
-    cpu_s: float
-    """Seconds on a core."""
-    run_delay_s: float
-    """Seconds runnable but waiting for a core."""
-
-
-@dataclass(frozen=True)
-class WorkersWindow:
-    """The loader's worker processes over the iterations of one interval."""
-
-    count: int
-    """Workers that were read at both ends of the window."""
-    window_s: float
-    iterations: int
-    """Batches the loop took meanwhile."""
-    cpu_s: float
-    run_delay_s: float
-    fresh: bool = False
-    """The workers started in it: batches they made ahead are in ``cpu_s``."""
+    cpu_pressure_pct: Optional[float] = None
+    """Share of the time that some task waited for a core (PSI ``some``)."""
+    io_pressure_pct: Optional[float] = None
+    """Share of the time that some task waited for storage."""
+    memory_pressure_pct: Optional[float] = None
+    """Share of the time that some task waited for memory."""
+    throttled_s: Optional[float] = None
+    """Time that this control group's CPU quota held its tasks back."""
+    swap_in_bytes: Optional[int] = None
+    swap_out_bytes: Optional[int] = None
+    ram_available_bytes: Optional[int] = None
+    """At the end of the interval."""
+    swap_used_bytes: Optional[int] = None
+    """At the end of the interval."""
+    shm_free_bytes: Optional[int] = None
+    """At the end of the interval."""
+    open_files: Optional[int] = None
+    """Open descriptors of the training process, looked at now and then."""

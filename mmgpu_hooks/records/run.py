@@ -5,13 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Mapping, Optional, Tuple
 
-from mmgpu_hooks.records.measured import (
-    DurationStats,
+from mmgpu_hooks.records.device import (
+    CardWindow,
+    CudaMemoryWindow,
     GpuDevice,
     GpuWindow,
+    ModelBytesRecord,
+)
+from mmgpu_hooks.records.loading import WorkersWindow
+from mmgpu_hooks.records.measured import (
+    DurationStats,
     HostLimits,
+    HostWindow,
     LoaderSettings,
-    WorkersWindow,
+)
+from mmgpu_hooks.records.summed import (
+    CardImbalance,
+    CudaMemorySummary,
+    HookCost,
+    HostSummary,
+    LoaderSummary,
 )
 
 SCHEMA_VERSION = 1
@@ -71,12 +84,14 @@ class IntervalRecord:
     """``data_wait`` + step + hooks of an iteration; saves and validation out."""
     ledger_s: Mapping[str, float]
     """Seconds by part of the time ledger."""
+    hooks_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds in ``hooks`` by class of hook; the rest is MMEngine's own calling."""
     data_wait_cpu_s: Optional[float] = None
     """CPU of the training thread inside ``data_wait``."""
     first_waits: int = 0
     """How many of the waits were the first of an epoch."""
     first_wait_s: float = 0.0
-    """Their sum: worker start-up is in it."""
+    """Their sum, with what of it is booked as ``worker_startup``."""
     images: Optional[int] = None
     """Images trained on by this rank."""
     batch_bytes: Optional[int] = None
@@ -90,18 +105,39 @@ class IntervalRecord:
     """CPU of the training process, all threads, workers excluded."""
     system_cpu_pct: Optional[float] = None
     """Busy share of all logical CPUs of the host."""
+    largest_batch_pixels: Optional[int] = None
+    """Images x padded height x padded width of the interval's largest batch."""
+    most_boxes: Optional[int] = None
+    """Annotated boxes of the batch that had most."""
+    host: Optional[HostWindow] = None
     workers: Optional[WorkersWindow] = None
     gpu: Optional[GpuWindow] = None
+    gpu_idle_pct: Optional[float] = None
+    """Share of the timed iterations in which the GPU had nothing to do."""
+    gpu_idle_iterations: int = 0
+    """Iterations that share is taken over; 0 leaves it unknown."""
+    cards: Mapping[str, CardWindow] = field(default_factory=dict)
+    """Every card of the host by UUID; recorded by the first rank on it."""
     gpu_mem_peak_bytes: Optional[int] = None
     """Largest allocator peak since the last interval."""
     gpu_mem_reserved_bytes: Optional[int] = None
     """Largest bytes the allocator held since the last interval."""
+    cuda_memory: Optional[CudaMemoryWindow] = None
     wall_unix_s: Optional[float] = None
 
 
 @dataclass(frozen=True)
 class SourceOffRecord:
     """A source failed and was switched off; training went on."""
+
+    source: str
+    reason: str
+    iteration: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class UnknownRecord:
+    """A figure that this run does not tell, which showed only while it was on."""
 
     source: str
     reason: str
@@ -119,6 +155,8 @@ class EndRecord:
     """``None`` when the ledger had been switched off."""
     ledger_s: Mapping[str, float]
     """Of the whole run; empty when the ledger had been switched off."""
+    hooks_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds in ``hooks`` of the whole run, by class of hook."""
     saves: int = 0
     """Of the whole run, those after the last iteration included."""
     error: Optional[str] = None
@@ -134,6 +172,7 @@ class RunEvidence:
     intervals: Tuple[IntervalRecord, ...]
     end: Optional[EndRecord] = None
     sources_off: Tuple[SourceOffRecord, ...] = ()
+    model: Optional[ModelBytesRecord] = None
     notes: Tuple[str, ...] = ()
     """Sentences about what was odd in the file, for the user."""
 
@@ -191,6 +230,23 @@ class RunSummary:
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Why a figure is missing, by source."""
     notes: Tuple[str, ...] = ()
+    hooks: Mapping[str, HookCost] = field(default_factory=dict)
+    """By class, most expensive first; what is left of ``ledger_s['hooks']`` is
+    MMEngine's own calling."""
+    loader: Optional[LoaderSummary] = None
+    """``None`` without workers that could be read."""
+    host: Optional[HostSummary] = None
+    gpu_idle_pct: Optional[float] = None
+    """Share of the timed steady iterations in which the GPU had nothing to do."""
+    gpu_idle_iterations: int = 0
+    cards: Mapping[str, CardWindow] = field(default_factory=dict)
+    """Every card of the host by UUID; of the first rank on it only."""
+    card_imbalance: Optional[CardImbalance] = None
+    """``None`` unless the run trains on all cards of the host, more than one."""
+    cuda_memory: Optional[CudaMemorySummary] = None
+    model: Optional[ModelBytesRecord] = None
+    largest_batch_pixels: Optional[int] = None
+    most_boxes: Optional[int] = None
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-# a private character, because rich breaks lines at a no-break space too
-_BOUND_SPACE = '\ue000'
-_UNIT = re.compile(r'(\d) (%|s|ms|min|MiB|GiB)(?![a-z])')
+from mmgpu_hooks.report.figures import bind_figures, unbind_figures
 
 DEFAULT_WIDTH = 100
 """Columns when the output is no terminal."""
@@ -42,12 +39,12 @@ def render(
         console.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap)
     # padding that fills a table's column is no content
     lines = (line.rstrip() for line in buffer.getvalue().splitlines())
-    return '\n'.join(lines).replace(_BOUND_SPACE, ' ')
+    return unbind_figures('\n'.join(lines))
 
 
 def bind_units(text: str) -> Text:
     """Text in which no line is broken between a figure and its unit."""
-    return Text(_UNIT.sub(rf'\1{_BOUND_SPACE}\2', text))
+    return Text(bind_figures(text))
 
 
 def grid(rows: Sequence[tuple[RenderableType, ...]], indent: int = 0) -> Table:

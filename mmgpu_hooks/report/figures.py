@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.evidence.ledger import PARTS
-from mmgpu_hooks.records import RunSummary
+import re
+
+# a private character, because rich breaks lines at a no-break space too
+_BOUND_SPACE = '\ue000'
+_UNIT = re.compile(r'(\d) (%|s|us|ms|min|KiB|MiB|GiB|MHz|W|C)(?![A-Za-z])')
 
 PART_NAMES = {
     'data_wait': 'data wait',
@@ -11,14 +14,17 @@ PART_NAMES = {
     'hooks': 'hooks',
     'checkpoint_save': 'saves',
     'validation': 'validation',
+    'worker_startup': 'worker start-up',
     'other': 'other',
 }
 
 
 def format_seconds(seconds: float | None) -> str:
-    """``12.3 ms``, ``0.412 s``, ``83.1 s``, ``12.4 min`` or ``unknown``."""
+    """``85 us``, ``12.3 ms``, ``0.412 s``, ``83.1 s``, ``12.4 min`` or ``unknown``."""
     if seconds is None:
         return 'unknown'
+    if 0 < seconds < 0.0001:
+        return f'{1e6 * seconds:.0f} us'
     if seconds < 0.1:
         return f'{1000 * seconds:.1f} ms'
     if seconds < 10:
@@ -27,97 +33,33 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_bytes(size: int | None) -> str:
-    """``812 MiB``, ``3.1 GiB`` or ``unknown``."""
+    """``52 KiB``, ``812 MiB``, ``3.1 GiB`` or ``unknown``."""
     if size is None:
         return 'unknown'
+    if 0 < size < 2**10:
+        return f'{size} bytes'
+    if 0 < size < 2**20:
+        return f'{size / 1024:.0f} KiB'
     mib = size / 2**20
     return f'{mib:.0f} MiB' if mib < 1024 else f'{mib / 1024:.1f} GiB'
 
 
-def format_ledger(summary: RunSummary) -> str:
-    """The time ledger in one line, largest part first; parts that took nothing not."""
-    whole = sum(summary.ledger_s.values())
-    if whole <= 0:
-        return 'nothing was measured'
-    parts = sorted(PARTS, key=lambda part: -summary.ledger_s.get(part, 0.0))
-    return ' | '.join(
-        f'{PART_NAMES[part]} {format_seconds(summary.ledger_s[part])} '
-        f'({100 * summary.ledger_s[part] / whole:.0f} %)'
-        for part in parts
-        if summary.ledger_s.get(part, 0.0) >= 0.0005 * whole
-    )
+def format_pct(share: float) -> str:
+    """``51 %``, ``3.2 %`` or ``0.04 %``: as exact as a small share needs."""
+    digits = 0 if share >= 10 or share == 0 else 1 if share >= 0.1 else 2
+    return f'{share:.{digits}f} %'
 
 
-def describe_run(summary: RunSummary) -> list[tuple[str, str]]:
-    """What was measured: a label and a line of figures each."""
-    return [
-        ('time', format_ledger(summary)),
-        ('iteration', _iteration(summary)),
-        ('loader', _loader(summary)),
-        ('CPU', _cpu(summary)),
-        ('GPU', _gpu(summary)),
-        ('memory', _memory(summary)),
-    ]
+def format_count(count: int) -> str:
+    """``41.9 M`` for what comes in millions, else every one of them."""
+    return f'{count / 1e6:.1f} M' if count >= 1e5 else str(count)
 
 
-def _iteration(summary: RunSummary) -> str:
-    if summary.iter_s is None:
-        return 'no iteration was measured'
-    rate = summary.images_per_s
-    images = f', {rate:.1f} images/s' if rate is not None else ''
-    return (
-        f'{format_seconds(summary.iter_s)} mean, {format_seconds(summary.iter_p50_s)} '
-        f'median, {format_seconds(summary.iter_p95_s)} p95 over '
-        f'{summary.steady_iterations} steady iterations{images}'
-    )
+def bind_figures(text: str) -> str:
+    """Text in which no line will be broken between a figure and its unit."""
+    return _UNIT.sub(rf'\1{_BOUND_SPACE}\2', text)
 
 
-def _loader(summary: RunSummary) -> str:
-    loader = summary.run.loader
-    names = ('num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory')
-    known = [f'{name}={getattr(loader, name)}' for name in names]
-    return f'{", ".join(known)}, batch_size={loader.batch_size} per rank'
-
-
-def _cpu(summary: RunSummary) -> str:
-    host = summary.run.host
-    if summary.process_cpu_cores is None:
-        return 'unknown'
-    cores = 'unknown' if host.usable_cores is None else f'{host.usable_cores:g}'
-    text = f'training process {summary.process_cpu_cores:.2f} of {cores} usable cores'
-    if summary.worker_cpu_s is not None and summary.worker_count:
-        text += (
-            f', {summary.worker_count} worker(s) '
-            f'{format_seconds(summary.worker_cpu_s)} of CPU per batch'
-        )
-    if summary.system_cpu_pct is not None:
-        text += f', host {summary.system_cpu_pct:.0f} % busy'
-    if summary.external_cpu_cores is not None:
-        text += f' ({summary.external_cpu_cores:.1f} cores by others)'
-    return text
-
-
-def _gpu(summary: RunSummary) -> str:
-    gpu = summary.gpu
-    if gpu is None or gpu.util_pct is None:
-        return f'unknown: {summary.unknown.get("GPU", "no sample was taken")}'
-    name = summary.run.gpu.name if summary.run.gpu else None
-    zero = (
-        '' if gpu.zero_pct is None else f', at 0 % for {gpu.zero_pct:.0f} % of the time'
-    )
-    return (
-        f'{name or "GPU"}: utilisation {gpu.util_pct:.0f} %{zero} '
-        f'({gpu.samples} samples)'
-    )
-
-
-def _memory(summary: RunSummary) -> str:
-    if summary.gpu_mem_peak_bytes is None:
-        reason = summary.unknown.get('GPU memory', 'no interval was recorded')
-        return f'GPU memory unknown: {reason}'
-    used = summary.gpu.mem_used_bytes if summary.gpu else None
-    return (
-        f'peak {format_bytes(summary.gpu_mem_peak_bytes)} allocated, '
-        f'{format_bytes(summary.gpu_mem_reserved_bytes)} reserved, '
-        f'{format_bytes(used)} in use on the card'
-    )
+def unbind_figures(text: str) -> str:
+    """The text as it is read, once its lines are broken."""
+    return text.replace(_BOUND_SPACE, ' ')

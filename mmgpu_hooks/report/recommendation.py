@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from mmgpu_hooks.records import Change, Diagnosis, Finding, Recommendation, RunSummary
+from mmgpu_hooks.records import (
+    Change,
+    Diagnosis,
+    Finding,
+    RanksSummary,
+    Recommendation,
+    RunSummary,
+)
 from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
-from mmgpu_hooks.report.figures import describe_run
+from mmgpu_hooks.report.description import describe_run
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""
@@ -37,6 +44,8 @@ class Answer:
     backup: str | None = None
     diff: str = ''
     train_command: str | None = None
+    ranks: RanksSummary | None = None
+    """All ranks of the run; ``None`` when it has one."""
     error: str | None = None
     """Why the rewrite was refused."""
     notes: tuple[str, ...] = field(default=())
@@ -63,6 +72,7 @@ def render_json(answer: Answer) -> str:
         'backup': answer.backup,
         'diff': answer.diff,
         'train_command': answer.train_command,
+        'ranks': asdict(answer.ranks) if answer.ranks else None,
         'error': answer.error,
         'notes': list(answer.notes),
     }
@@ -119,7 +129,7 @@ def render_text(
 def _facts(answer: Answer) -> RenderableType:
     rows: list[tuple[str, str]] = [('evidence', answer.run_path)]
     if answer.summary is not None:
-        rows += describe_run(answer.summary)
+        rows += describe_run(answer.summary, answer.ranks)
     return grid([(label, bind_units(text)) for label, text in rows])
 
 

@@ -46,7 +46,21 @@ def test_every_verdict_is_documented():
     assert [name for name in VERDICTS if f'`{name}`' not in page] == []
 
 
-@pytest.mark.parametrize('kind', ['RunRecord', 'IntervalRecord', 'HostLimits'])
+@pytest.mark.parametrize(
+    'kind',
+    [
+        'RunRecord',
+        'IntervalRecord',
+        'HostLimits',
+        'HostWindow',
+        'WorkersWindow',
+        'GpuWindow',
+        'CardWindow',
+        'CudaMemoryWindow',
+        'ModelBytesRecord',
+        'EndRecord',
+    ],
+)
 def test_every_field_of_the_evidence_is_documented(kind):
     from dataclasses import fields
 

@@ -16,14 +16,14 @@ SOURCES = sorted(PACKAGE.rglob('*.py'))
 
 # Who may import what; a path ending in / stands for the whole room.
 ALLOWED = {
-    'pynvml': ['telemetry/nvml.py'],
-    'torch': ['hooks/', 'telemetry/cuda_memory.py', 'telemetry/loader_probe.py'],
+    'pynvml': ['telemetry/gpu/nvml.py'],
+    'torch': ['hooks/', 'telemetry/cuda/', 'telemetry/loader/worker.py'],
     'mmengine': ['hooks/', 'configfile/', 'experiments/'],
     'libcst': ['configfile/'],
     'psutil': [
-        'telemetry/cpu.py',
-        'telemetry/host.py',
-        'telemetry/process_memory.py',
+        'telemetry/host/cpu.py',
+        'telemetry/host/limits.py',
+        'telemetry/host/process_memory.py',
     ],
     'rich': ['report/'],
     'cv2': ['experiments/'],

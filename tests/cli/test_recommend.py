@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from fakes.runs import make_evidence, make_run, make_workers, render_evidence
+from fakes.runs import (
+    make_evidence,
+    make_ranks,
+    make_run,
+    make_workers,
+    render_evidence,
+)
 from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.records import LoaderSettings
+from mmgpu_hooks.records import LoaderSettings, RunEvidence
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -126,16 +132,49 @@ def test_an_older_recommendation_with_other_content_is_kept(work_dir, config, ca
     assert not mine.with_name(mine.name + '.bak.1').exists()
 
 
-def test_the_rank_that_waits_most_is_judged(work_dir, capsys):
+def write_ranks(work_dir: Path, ranks: list[RunEvidence]) -> None:
+    """Evidence of ranks instead of what is there."""
     first = next(work_dir.glob('*/vis_data/gpu_efficiency.jsonl'))
-    run = make_run(rank=5, world_size=8, config_path=None)
-    slow = make_evidence(run=run, data_wait_s=0.7, workers=make_workers(0.1))
-    slow_path = first.with_name('gpu_efficiency_rank5.jsonl')
-    slow_path.write_text(render_evidence(slow))
+    for number, rank in enumerate(ranks):
+        name = f'gpu_efficiency_rank{number}.jsonl' if number else first.name
+        first.with_name(name).write_text(render_evidence(rank))
+
+
+def test_the_rank_that_the_others_wait_for_is_judged(work_dir, capsys):
+    write_ranks(work_dir, make_ranks([0.01, 0.01, 0.2, 0.01]))
     main(['recommend', str(work_dir), '--dry-run'])
     out = unwrapped(capsys)
-    assert 'rank 5 waits most for data (700.0 ms per iteration)' in out
-    assert '78 % of an iteration' in out
+    assert out.startswith('Data-bound')
+    assert '67 % of an iteration' in out
+    assert 'Rank 2 is the slowest and costs every rank 190.0 ms per iteration' in out
+    assert 'Rank 2 of 4 holds the others up and is judged.' in out
+
+
+def test_of_ranks_alike_the_one_that_waits_most_is_judged(work_dir, capsys):
+    write_ranks(work_dir, make_ranks([0.1, 0.1005, 0.1]))
+    main(['recommend', str(work_dir), '--dry-run', '--format', 'json'])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer['ranks']['slowest'] is None
+    assert [row['rank'] for row in answer['ranks']['rows']] == [0, 1, 2]
+    assert 'Rank 1 of 3 waits most for data and is judged.' in answer['notes']
+    assert answer['run'].endswith('gpu_efficiency_rank1.jsonl')
+
+
+def test_a_broken_file_of_another_rank_is_said_and_passed_over(work_dir, capsys):
+    ranks = make_ranks([0.2, 0.01, 0.01])
+    write_ranks(work_dir, ranks)
+    path = next(work_dir.glob('*/vis_data/gpu_efficiency_rank2.jsonl'))
+    path.write_text('garbage\n')
+    assert main(['recommend', str(work_dir), '--dry-run', '--format', 'json']) == 2
+    answer = json.loads(capsys.readouterr().out)
+    assert answer['ranks']['slowest'] == 0
+    assert any(note.startswith('Left out: ') for note in answer['notes'])
+    assert any('missing: 2.' in note for note in answer['notes'])
+
+
+def test_a_run_of_one_rank_has_no_ranks(work_dir, capsys):
+    main(['recommend', str(work_dir), '--dry-run', '--format', 'json'])
+    assert json.loads(capsys.readouterr().out)['ranks'] is None
 
 
 def test_a_refusal_is_in_the_json_too(work_dir, config, capsys):

@@ -7,7 +7,16 @@ import pytest
 
 from fakes.runs import make_interval, make_run, make_workers
 from mmgpu_hooks.evidence.codec import LineError, parse_line, render_line
-from mmgpu_hooks.records import EndRecord, GpuDevice, GpuWindow, SourceOffRecord
+from mmgpu_hooks.records import (
+    CardWindow,
+    EndRecord,
+    GpuDevice,
+    GpuWindow,
+    ModelBytesRecord,
+    SlowSample,
+    SourceOffRecord,
+    TransformCost,
+)
 
 RECORDS = [
     make_run(),
@@ -18,8 +27,20 @@ RECORDS = [
         gpu=GpuWindow(12, 63.5, 20.0, 31.25, 2**33),
         gpu_mem_peak_bytes=2**32,
     ),
+    dataclasses.replace(
+        make_interval(),
+        hooks_s={'EMAHook': 0.5},
+        workers=dataclasses.replace(
+            make_workers(0.3),
+            worker_batches=(3, 4),
+            transforms={'Mosaic': TransformCost(4, 0.25)},
+            slowest=(SlowSample(0.5, 17, '42 a.jpg'), SlowSample(0.25, 3)),
+        ),
+        cards={'GPU-1': CardWindow(0, 4, 50.0)},
+    ),
+    ModelBytesRecord(1, parameters=12, parameter_bytes=48),
     SourceOffRecord('GPU', 'GPU is lost', 40),
-    EndRecord('failed', 7, 3.5, {'step': 3.5}, 2, 'RuntimeError'),
+    EndRecord('failed', 7, 3.5, {'step': 3.5}, {'EMAHook': 0.5}, 2, 'RuntimeError'),
 ]
 
 
@@ -41,6 +62,9 @@ def edited(record: object, **fields: object) -> str:
     return json.dumps({'kind': kinds[type(record).__name__], **body, **fields})
 
 
+WORKERS = dataclasses.asdict(make_workers(0.3))
+
+
 @pytest.mark.parametrize(
     ('line', 'reason'),
     [
@@ -56,6 +80,14 @@ def edited(record: object, **fields: object) -> str:
         (edited(make_interval(), duration_s=1e300), '"duration_s": expected a finite'),
         (edited(make_interval(), images=-4), '"images": expected a whole number'),
         (edited(make_interval(), images=10**400), '"images": expected a whole'),
+        (
+            edited(make_interval(), workers={**WORKERS, 'worker_batches': {'0': 3}}),
+            '"workers": "worker_batches": expected a list',
+        ),
+        (
+            edited(make_interval(), workers={**WORKERS, 'worker_batches': [3, -1]}),
+            '"workers": "worker_batches": expected a whole number',
+        ),
         ('[' * 200_000, 'not JSON'),
         (
             '{"kind":"end","status":"odd","iterations":1,"duration_s":1,"ledger_s":{}}',

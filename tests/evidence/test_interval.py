@@ -3,12 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mmgpu_hooks.evidence.interval import IntervalFolder, LedgerReading, fold_durations
-from mmgpu_hooks.evidence.ledger import PARTS
+from mmgpu_hooks.evidence.interval import IntervalFolder, fold_durations
+from mmgpu_hooks.evidence.ledger import PARTS, LedgerReading
 
 
-def reading(cpu: float = 0.0, **parts: float) -> LedgerReading:
-    return LedgerReading({**dict.fromkeys(PARTS, 0.0), **parts}, cpu)
+def reading(
+    cpu: float = 0.0, by_hook: dict[str, float] | None = None, **parts: float
+) -> LedgerReading:
+    return LedgerReading({**dict.fromkeys(PARTS, 0.0), **parts}, cpu, by_hook or {})
 
 
 @pytest.mark.parametrize('count', [1, 2, 3, 10, 101])
@@ -28,20 +30,21 @@ def test_no_duration_is_an_error():
         fold_durations([])
 
 
-def test_an_iteration_is_what_the_ledger_counted_since_the_last():
+def test_a_record_is_what_the_ledger_counted_since_the_last():
     folder = IntervalFolder(reading(other=1.0))
-    folder.add_iteration(
-        reading(0.5, data_wait=1.0, step=2.0, hooks=0.25, other=1.0),
-        first_of_epoch=True,
-        images=4,
-    )
+    folder.add_iteration((1.0, 2.0, 3.25), True, 4)
     folder.add_save()
-    folder.add_iteration(
-        reading(0.75, data_wait=1.5, step=5.0, hooks=0.75, other=1.0, validation=9.0),
-        first_of_epoch=False,
-        images=3,
+    folder.add_iteration((0.5, 3.0, 4.0), False, 3)
+    now = reading(
+        0.75,
+        {'LoggerHook': 0.5, 'EMAHook': 0.0},
+        data_wait=1.5,
+        step=5.0,
+        hooks=0.75,
+        other=1.0,
+        validation=9.0,
     )
-    record = folder.fold(iteration=12, epoch=3, elapsed_s=17.25)
+    record = folder.fold(now, iteration=12, epoch=3, elapsed_s=17.25)
     assert record is not None
     assert (record.data_wait.total_s, record.data_wait.max_s) == (1.5, 1.0)
     assert (record.step.total_s, record.step.max_s) == (5.0, 3.0)
@@ -51,27 +54,47 @@ def test_an_iteration_is_what_the_ledger_counted_since_the_last():
     assert record.data_wait_cpu_s == 0.75
     assert record.duration_s == 16.25  # everything since training began but the start
     assert (record.iteration, record.epoch, record.elapsed_s) == (12, 3, 17.25)
+    assert record.hooks_s == {'LoggerHook': 0.5}
 
 
 def test_intervals_do_not_overlap():
     folder = IntervalFolder(reading())
-    folder.add_iteration(reading(step=1.0), first_of_epoch=True, images=1)
-    folder.fold(iteration=1, epoch=1, elapsed_s=1.0)
-    folder.add_iteration(reading(step=3.0), first_of_epoch=False, images=2)
-    record = folder.fold(iteration=2, epoch=1, elapsed_s=3.0)
+    folder.add_iteration((0.0, 1.0, 1.0), True, 1)
+    folder.fold(reading(0, {'A': 1.0}, step=1.0), iteration=1, epoch=1, elapsed_s=1.0)
+    folder.add_iteration((0.0, 2.0, 2.0), False, 2)
+    now = reading(0, {'A': 1.5, 'B': 2.0}, step=3.0)
+    record = folder.fold(now, iteration=2, epoch=1, elapsed_s=3.0)
     assert record is not None
     assert (record.step.total_s, record.duration_s, record.images) == (2.0, 2.0, 2)
     assert (record.first_waits, record.saves) == (0, 0)
+    assert record.hooks_s == {'A': 0.5, 'B': 2.0}
 
 
 def test_images_are_unknown_when_one_batch_is():
     folder = IntervalFolder(reading())
-    folder.add_iteration(reading(step=1.0), first_of_epoch=True, images=4)
-    folder.add_iteration(reading(step=2.0), first_of_epoch=False, images=None)
-    record = folder.fold(iteration=2, epoch=1, elapsed_s=2.0)
+    folder.add_iteration((0.0, 1.0, 1.0), True, 4)
+    folder.add_iteration((0.0, 1.0, 1.0), False, None)
+    record = folder.fold(reading(step=2.0), iteration=2, epoch=1, elapsed_s=2.0)
     assert record is not None
     assert record.images is None
 
 
+def test_starting_is_what_first_waits_took_beyond_a_normal_one():
+    folder = IntervalFolder(reading())
+    assert folder.fold_startup() == 0
+    # before there is a normal wait, all of it is
+    folder.add_iteration((2.0, 0.0, 2.0), True, None)
+    assert folder.fold_startup() == 2
+    folder.fold(reading(), iteration=1, epoch=1, elapsed_s=2.0)
+    for wait_s, first in ((3.0, True), (1.0, False), (0.0, False), (0.25, True)):
+        folder.add_iteration((wait_s, 0.0, wait_s), first, None)
+    assert folder.fold_startup() == 2.5
+    folder.fold(reading(), iteration=5, epoch=2, elapsed_s=6.25)
+    # an epoch of one iteration: the normal wait is the one of before
+    folder.add_iteration((4.5, 0.0, 4.5), True, None)
+    assert folder.fold_startup() == 4
+
+
 def test_an_interval_without_iterations_is_no_record():
-    assert IntervalFolder(reading()).fold(iteration=0, epoch=1, elapsed_s=0.0) is None
+    folder = IntervalFolder(reading())
+    assert folder.fold(reading(), iteration=0, epoch=1, elapsed_s=0.0) is None

@@ -1,13 +1,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fakes.runs import make_evidence, make_interval, make_run, render_evidence
+from fakes.runs import (
+    make_evidence,
+    make_interval,
+    make_model_bytes,
+    make_run,
+    render_evidence,
+)
 from mmgpu_hooks.evidence.codec import render_line
-from mmgpu_hooks.evidence.reader import read_evidence, read_plain_run
+from mmgpu_hooks.evidence.reader import (
+    read_evidence,
+    read_other_ranks,
+    read_plain_run,
+)
 from mmgpu_hooks.evidence.run_folder import EvidenceError
 from mmgpu_hooks.records import SourceOffRecord
 
@@ -90,6 +101,50 @@ def test_a_source_that_was_switched_off_is_told(path: Path):
     off = SourceOffRecord('GPU', 'GPU is lost', 40)
     path.write_text(render_line(make_run()) + render_line(off))
     assert read_evidence(path).sources_off == (off,)
+
+
+def test_the_static_memory_comes_back(path: Path):
+    evidence = replace(make_evidence(2), model=make_model_bytes())
+    path.write_text(render_evidence(evidence))
+    assert read_evidence(path).model == evidence.model
+
+
+def test_of_a_long_file_the_newest_lines_can_be_read(path: Path):
+    evidence = make_evidence(50)
+    path.write_text(render_evidence(evidence))
+    line = len(render_line(evidence.intervals[-1]))
+    read = read_evidence(path, newest_bytes=10 * line)
+    assert read.run == evidence.run
+    assert 8 <= len(read.intervals) <= 10
+    assert read.intervals == evidence.intervals[-len(read.intervals) :]
+    assert read.end == evidence.end
+    assert read.notes == ()
+
+
+@pytest.mark.parametrize('short', range(3))
+def test_a_line_that_begins_with_the_newest_bytes_is_whole(path: Path, short: int):
+    evidence = make_evidence(5)
+    path.write_text(render_evidence(replace(evidence, end=None)))
+    lines = [render_line(record) for record in evidence.intervals[-2:]]
+    read = read_evidence(path, newest_bytes=sum(map(len, lines)) - short)
+    assert len(read.intervals) == (1 if short else 2)
+
+
+def test_a_short_file_is_read_whole_whatever_is_asked_for(path: Path):
+    evidence = make_evidence(3)
+    path.write_text(render_evidence(evidence))
+    assert read_evidence(path, newest_bytes=10**9).intervals == evidence.intervals
+
+
+def test_a_bad_file_of_another_rank_costs_that_rank_only(tmp_path: Path):
+    paths = [tmp_path / name for name in ('good', 'bad', 'gone')]
+    paths[0].write_text(render_evidence(make_evidence(2)))
+    paths[1].write_text('garbage\n')
+    ranks, notes = read_other_ranks(paths, newest_bytes=3)
+    assert len(ranks) == 1
+    # so little is read in any case
+    assert len(ranks[0].intervals) == 2
+    assert [note.split(':')[0] for note in notes] == ['Left out', 'Left out']
 
 
 def write_scalars(path: Path, *lines: object) -> None:

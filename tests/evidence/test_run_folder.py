@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
+from mmgpu_hooks.evidence.run_folder import (
+    EvidenceError,
+    find_other_ranks,
+    read_run_folder,
+)
 
 
 def make_run_folder(work_dir: Path, stamp: str, *names: str) -> Path:
@@ -85,6 +89,18 @@ def test_the_other_ranks_are_found(tmp_path: Path):
     names = ['gpu_efficiency.jsonl', 'gpu_efficiency_rank1.jsonl']
     folder = make_run_folder(tmp_path, '20261120_101500', *names)
     assert read_run_folder(tmp_path).other_ranks == (folder / names[1],)
+
+
+def test_ranks_come_in_their_order_and_of_one_training_only(tmp_path: Path):
+    own = [f'gpu_efficiency_rank{rank}.jsonl' for rank in (1, 2, 10)]
+    second = ['gpu_efficiency.2.jsonl', 'gpu_efficiency_rank1.2.jsonl']
+    stray = ['gpu_efficiency_rankX.jsonl', 'gpu_efficiency_rank3.jsonl.bak']
+    folder = make_run_folder(
+        tmp_path, '20261120_101500', 'gpu_efficiency.jsonl', *own, *second, *stray
+    )
+    ranks = read_run_folder(tmp_path).other_ranks
+    assert ranks == tuple(folder / name for name in own)
+    assert find_other_ranks(folder / second[0]) == (folder / second[1],)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path):

@@ -34,11 +34,37 @@ def test_first_waits_are_start_up_and_no_wait():
         data_wait=replace(first.data_wait, total_s=1.9 + 4.0),
         first_waits=1,
         first_wait_s=4.0,
+        ledger_s={**first.ledger_s, 'worker_startup': 3.9 + 0.25},
     )
     summary = fold_run(evidence_of(make_interval(0), first))
     assert summary.data_wait_s == pytest.approx(0.1)
-    assert summary.startup_s == pytest.approx(3.9)
+    # creating the workers, outside any wait, is in it
+    assert summary.startup_s == pytest.approx(4.15)
     assert summary.epoch_starts == 1
+
+
+@pytest.mark.parametrize('ended', [True, False])
+def test_older_evidence_has_the_start_up_in_its_first_waits(ended: bool):
+    records = tuple(
+        make_interval(
+            index,
+            data_wait=replace(make_interval().data_wait, total_s=1.9 + 4.0),
+            first_waits=1,
+            first_wait_s=4.0,
+            ledger_s={'data_wait': 5.9, 'step': 4.0, 'hooks': 0.0, 'other': 0.0},
+        )
+        for index in range(3)
+    )
+    evidence = RunEvidence('x', make_run(), records)
+    if ended:
+        end = make_evidence(1).end
+        assert end is not None
+        ledger = {'data_wait': 17.7, 'step': 12.0}
+        evidence = replace(evidence, end=replace(end, ledger_s=ledger))
+    summary = fold_run(evidence)
+    assert summary.startup_s == pytest.approx(3 * 3.9)
+    assert summary.data_wait_s == pytest.approx(0.1)
+    assert 'worker_startup' not in summary.ledger_s
 
 
 def test_without_an_end_record_the_run_was_killed():
@@ -130,3 +156,21 @@ def test_main_cpu_leaves_the_waits_out():
     summary = fold_run(make_evidence(3, process_cpu_s=6.0, data_wait_cpu_s=1.0))
     assert summary.main_cpu_s == pytest.approx(5.0 / 20)
     assert summary.data_wait_cpu_share == pytest.approx(1.0 / 2.0)
+
+
+def test_hooks_are_summed_by_class():
+    records = tuple(
+        make_interval(i, by_hook={'LoggerHook': 1.0 + i, 'EMAHook': 4.0})
+        for i in range(3)
+    )
+    evidence = RunEvidence('x', make_run(), records)
+    hooks = fold_run(evidence).hooks
+    assert list(hooks) == ['EMAHook', 'LoggerHook']
+    assert hooks['LoggerHook'].seconds == pytest.approx(6.0)
+    assert hooks['LoggerHook'].iteration_s == pytest.approx(5.0 / 40)
+    end = replace(make_evidence(1).end, hooks_s={'LoggerHook': 7.5, 'LateHook': 1.0})
+    hooks = fold_run(replace(evidence, end=end)).hooks
+    # what came after the last interval is in the end record only
+    assert hooks['LoggerHook'].seconds == 7.5
+    assert hooks['LateHook'].iteration_s == 0.0
+    assert fold_run(make_evidence(3)).hooks == {}

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mmgpu_hooks.evidence.codec import render_line
 from mmgpu_hooks.records import (
+    CardWindow,
+    CudaMemoryWindow,
     DurationStats,
     EndRecord,
+    GpuDevice,
+    GpuWindow,
     HostLimits,
+    HostWindow,
     IntervalRecord,
     LoaderSettings,
+    ModelBytesRecord,
     RunEvidence,
     RunRecord,
+    SlowSample,
+    TransformCost,
     WorkersWindow,
 )
 
@@ -60,15 +69,32 @@ def make_interval(
     data_wait_s: float = 0.1,
     step_s: float = 0.2,
     hooks_s: float = 0.0,
+    by_hook: Mapping[str, float] | None = None,
     **fields: Any,
 ) -> IntervalRecord:
-    """One interval in which every iteration took the same."""
+    """One interval in which every iteration took the same.
+
+    Args:
+        index: Intervals before it.
+        iterations: How many it has.
+        data_wait_s: Per iteration, as the two after it.
+        step_s: Likewise.
+        hooks_s: Likewise.
+        by_hook: Seconds of the interval by class of hook.
+        **fields: Of the record.
+    """
     ledger = {
         'data_wait': data_wait_s * iterations,
         'step': step_s * iterations,
         'hooks': hooks_s * iterations,
         'checkpoint_save': 0.0,
         'validation': 0.0,
+        # what the recorder books of the first waits of epochs
+        'worker_startup': max(
+            fields.get('first_wait_s', 0.0)
+            - fields.get('first_waits', 0) * data_wait_s,
+            0.0,
+        ),
         'other': 0.0,
     }
     record = IntervalRecord(
@@ -81,6 +107,7 @@ def make_interval(
         step=steady(step_s, iterations),
         iter=steady(data_wait_s + step_s + hooks_s, iterations),
         ledger_s=ledger,
+        hooks_s=by_hook or {},
         data_wait_cpu_s=0.0,
         images=4 * iterations,
         process_cpu_s=0.0,
@@ -105,15 +132,142 @@ def make_workers(
     )
 
 
+def make_inside_workers(
+    occupancy_s: float = 0.4,
+    *,
+    std_s: float = 0.05,
+    count: int = 2,
+    iterations: int = 20,
+    **fields: Any,
+) -> WorkersWindow:
+    """Workers that were measured from inside and made as many batches as were taken."""
+    made = steady(occupancy_s, iterations)
+    window = WorkersWindow(
+        count=count,
+        window_s=occupancy_s * iterations / count,
+        iterations=iterations,
+        cpu_s=0.9 * occupancy_s * iterations,
+        run_delay_s=0.0,
+        source='inside',
+        blocked_s=0.1 * occupancy_s * iterations,
+        occupancy=replace(made, p95_s=round(occupancy_s + 2 * std_s, 9)),
+        occupancy_std_s=std_s,
+        batch_cpu=steady(0.9 * occupancy_s, iterations),
+        worker_batches=(iterations // count,) * count,
+        ready_mean=0.5,
+        ready_zero_pct=60.0,
+        out_of_order=1,
+        transforms={
+            'LoadImageFromFile': TransformCost(4, 0.24),
+            'RandomResize': TransformCost(4, 0.08),
+            'LoadAnnotations': TransformCost(4, 0.04),
+            'RandomFlip': TransformCost(4, 0.004),
+            'PackDetInputs': TransformCost(4, 0.006),
+        },
+        timed_samples=4,
+        slowest=(SlowSample(1.25, 17, '42 train/000042.jpg'),),
+    )
+    return replace(window, **fields)
+
+
+def make_gpu_fields(*uuids: str) -> dict[str, Any]:
+    """What intervals of a training on a card carry; the host's cards when named."""
+    return {
+        'gpu': GpuWindow(
+            samples=60,
+            util_pct=62.0,
+            zero_pct=25.0,
+            util_std_pct=40.0,
+            mem_used_bytes=9 * GIB,
+            source='buffer',
+            sm_clock_mhz=1755.0,
+            temperature_c=61.0,
+            power_w=412.0,
+            throttled_pct=12.0,
+            throttle_reasons_pct={'power_cap': 12.0},
+            sm_active_pct=41.0,
+            tensor_active_pct=12.0,
+            dram_active_pct=20.0,
+        ),
+        'gpu_idle_pct': 31.0,
+        'gpu_idle_iterations': 20,
+        'gpu_mem_peak_bytes': 7 * GIB,
+        'gpu_mem_reserved_bytes': 8 * GIB,
+        'cuda_memory': CudaMemoryWindow(GIB, 0, 0, GIB // 4),
+        'largest_batch_pixels': 4 * 800 * 1344,
+        'most_boxes': 212,
+        'cards': {
+            uuid: CardWindow(index, 60, 62.0 + 5 * index, 25.0, 9 * GIB, 1755.0)
+            for index, uuid in enumerate(uuids)
+        },
+    }
+
+
+def make_gpu_run(rank: int = 0, world_size: int = 1, **fields: Any) -> RunRecord:
+    """One rank of a training on as many cards of one host as it has ranks."""
+    run = make_run(
+        rank=rank,
+        world_size=world_size,
+        device='cuda',
+        gpu=GpuDevice('NVIDIA H100 80GB HBM3', f'GPU-{rank}', 80 * GIB, '550.54'),
+        unknown={},
+    )
+    run = replace(run, host=replace(run.host, ranks_on_host=world_size))
+    return replace(run, **fields)
+
+
+def make_ranks(
+    data_wait_s: Sequence[float], *, iter_s: float = 0.3, **fields: Any
+) -> list[RunEvidence]:
+    """Ranks that wait so long for data each and for the slowest in their step."""
+    world = len(data_wait_s)
+    uuids = [f'GPU-{rank}' for rank in range(world)]
+    return [
+        make_evidence(
+            run=make_gpu_run(rank, world),
+            data_wait_s=wait_s,
+            step_s=iter_s - wait_s,
+            **{**make_gpu_fields(*(uuids if rank == 0 else ())), **fields},
+        )
+        for rank, wait_s in enumerate(data_wait_s)
+    ]
+
+
+def make_model_bytes() -> ModelBytesRecord:
+    """The static memory of a detector trained with SGD and momentum."""
+    size = 160 * 2**20
+    return ModelBytesRecord(20, size // 4, size, size, size, size, 2**20, 0)
+
+
+def make_host_window(**fields: Any) -> HostWindow:
+    """A host at ease."""
+    window = HostWindow(
+        cpu_pressure_pct=2.0,
+        io_pressure_pct=0.5,
+        memory_pressure_pct=0.0,
+        throttled_s=0.0,
+        swap_in_bytes=0,
+        swap_out_bytes=0,
+        ram_available_bytes=48 * GIB,
+        swap_used_bytes=0,
+        shm_free_bytes=32 * GIB,
+        open_files=120,
+    )
+    return replace(window, **fields)
+
+
 def make_evidence(
     intervals: int = 8, run: RunRecord | None = None, **fields: Any
 ) -> RunEvidence:
     """A completed run of equal intervals; ``fields`` as for `make_interval`."""
     records = tuple(make_interval(index, **fields) for index in range(intervals))
     ledger: dict[str, float] = {}
+    by_hook: dict[str, float] = {}
     for record in records:
         for part, seconds in record.ledger_s.items():
             ledger[part] = ledger.get(part, 0.0) + seconds
+        for name, seconds in record.hooks_s.items():
+            by_hook[name] = by_hook.get(name, 0.0) + seconds
     return RunEvidence(
         path='gpu_efficiency.jsonl',
         run=run or make_run(),
@@ -123,7 +277,20 @@ def make_evidence(
             iterations=sum(record.iterations for record in records),
             duration_s=sum(ledger.values()),
             ledger_s=ledger,
+            hooks_s=by_hook,
         ),
+    )
+
+
+def add_to_end(evidence: RunEvidence, **seconds: float) -> RunEvidence:
+    """The run with more seconds in some parts of its ledger."""
+    assert evidence.end is not None
+    ledger = dict(evidence.end.ledger_s)
+    for part, more in seconds.items():
+        ledger[part] += more
+    whole_s = sum(ledger.values())
+    return replace(
+        evidence, end=replace(evidence.end, ledger_s=ledger, duration_s=whole_s)
     )
 
 
@@ -131,6 +298,7 @@ def render_evidence(evidence: RunEvidence) -> str:
     """The evidence as the lines of a file."""
     lines = [
         evidence.run,
+        *([evidence.model] if evidence.model else []),
         *evidence.intervals,
         *([evidence.end] if evidence.end else []),
     ]

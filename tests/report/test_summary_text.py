@@ -1,91 +1,333 @@
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from fakes.runs import make_evidence, make_run, make_workers
+import pytest
+
+from fakes.runs import (
+    add_to_end,
+    make_evidence,
+    make_gpu_fields,
+    make_gpu_run,
+    make_host_window,
+    make_inside_workers,
+    make_model_bytes,
+    make_ranks,
+    make_run,
+    make_workers,
+)
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
+from mmgpu_hooks.evidence.ranks import find_slowest, fold_ranks
 from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import GpuDevice, GpuWindow
-from mmgpu_hooks.report.comparison import render_comparison
-from mmgpu_hooks.report.figures import format_bytes, format_seconds
+from mmgpu_hooks.records import (
+    CardWindow,
+    CudaMemoryWindow,
+    GpuWindow,
+    LoaderSettings,
+    RunEvidence,
+    SlowSample,
+)
 from mmgpu_hooks.report.summary import render_training_summary
 
-
-def render(**fields) -> list[str]:
-    summary = fold_run(make_evidence(**fields))
-    return render_training_summary(summary, diagnose_run(summary)).splitlines()
+HOOKS = {'LoggerHook': 0.12, 'EMAHook': 0.06, 'RuntimeInfoHook': 0.004}
+FULL_RUN = Path(__file__).with_name('full_run.txt')
 
 
-def test_the_summary_is_ten_lines_with_the_verdict_first_and_the_command_last():
-    lines = render(workers=make_workers(0.55), process_cpu_s=4.0)
-    assert len(lines) == 10
+def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
+    ranks = fold_ranks(evidence, others)
+    slowest = find_slowest(ranks, [evidence, *others])
+    judged = diagnose_run(fold_run(slowest or evidence))
+    return render_training_summary(fold_run(evidence), judged, ranks)
+
+
+def render(**fields: Any) -> str:
+    return render_of(make_evidence(**fields))
+
+
+def unwrapped(text: str) -> str:
+    return ' '.join(text.split())
+
+
+def full_run() -> RunEvidence:
+    """A run without a GPU in which everything else is known."""
+    evidence = make_evidence(
+        hooks_s=0.01,
+        by_hook=HOOKS,
+        workers=make_inside_workers(0.55),
+        process_cpu_s=4.0,
+        host=make_host_window(io_pressure_pct=14.0),
+        first_waits=1,
+    )
+    assert evidence.end is not None
+    end = replace(evidence.end, saves=2)
+    evidence = replace(evidence, model=make_model_bytes(), end=end)
+    return add_to_end(
+        evidence, validation=6.0, worker_startup=2.5, checkpoint_save=1.2, other=0.11
+    )
+
+
+def test_a_run_on_the_cpu_word_for_word():
+    assert f'{render_of(full_run())}\n' == FULL_RUN.read_text()
+
+
+def test_the_verdict_is_first_and_the_command_last():
+    lines = render_of(full_run()).splitlines()
     assert lines[0] == 'GPUEfficiencyHook summary'
-    assert lines[1].startswith('  verdict    Data-bound, too few workers: 33 %')
-    assert lines[2] == '  time       step 32.0 s (67 %) | data wait 16.0 s (33 %)'
-    assert lines[3] == (
-        '  iteration  0.300 s mean, 0.300 s median, 0.300 s p95 over 140 steady '
-        'iterations, 13.3 images/s'
-    )
-    assert lines[4] == (
-        '  loader     num_workers=2, persistent_workers=True, prefetch_factor=2, '
-        'pin_memory=False, batch_size=4 per rank'
-    )
-    assert lines[5] == (
-        '  CPU        training process 0.67 of 8 usable cores, 2 worker(s) 0.550 s '
-        'of CPU per batch, host 10 % busy (0.0 cores by others)'
-    )
-    assert lines[6] == '  GPU        unknown: training runs on the CPU'
-    assert lines[8] == '  ended      completed after 160 iterations'
-    assert lines[9] == '  next       mmgpu recommend /runs/one'
+    assert lines[1].startswith('  verdict    Data-bound')
+    assert lines[-1] == '  next       mmgpu recommend /runs/one'
 
 
-def test_the_gpu_is_told_with_its_samples():
-    lines = render(
-        run=make_run(device='cuda', gpu=GpuDevice(name='NVIDIA H200'), unknown={}),
-        gpu=GpuWindow(30, 62.0, 25.0, 40.0, 9 * 2**30),
-        gpu_mem_peak_bytes=7 * 2**30,
-        gpu_mem_reserved_bytes=8 * 2**30,
-    )
-    assert lines[6] == (
-        '  GPU        NVIDIA H200: utilisation 62 %, at 0 % for 25 % of the time '
-        '(210 samples)'
-    )
-    assert lines[7] == (
-        '  memory     peak 7.0 GiB allocated, 8.0 GiB reserved, 9.0 GiB in use on '
-        'the card'
-    )
+@pytest.mark.parametrize('ranks', [1, 4, 64])
+def test_it_fits_into_a_log(ranks: int):
+    if ranks == 1:
+        text = render_of(full_run())
+    else:
+        waits = [0.006] * (ranks - 1) + [0.052]
+        fields = {'workers': make_inside_workers(), 'process_cpu_s': 4.0}
+        text = render_of(*make_ranks(waits, hooks_s=0.002, by_hook=HOOKS, **fields))
+    lines = text.splitlines()
+    assert len(lines) <= 34
+    assert max(map(len, lines)) <= 100
+    # so that they can be told from the other lines of a log
+    assert all(line.startswith('  ') for line in lines[1:])
+    assert text.isascii()
+
+
+def test_it_is_rendered_at_once():
+    evidence = full_run()
+    summary = fold_run(evidence)
+    diagnosis = diagnose_run(summary)
+    since = time.process_time()
+    for _ in range(10):
+        render_training_summary(summary, diagnosis)
+    assert (time.process_time() - since) / 10 < 0.05
+
+
+def test_the_parts_of_the_ledger_add_up_in_sight():
+    lines = render_of(full_run()).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith('  time'))
+    shares = {}
+    for line in lines[first + 1 :]:
+        label, _, rest = line.strip().partition('  ')
+        if '%' in rest:
+            shares[label] = float(rest.split('%')[0].split()[-1])
+        if label == 'all':
+            break
+    whole = shares.pop('all')
+    assert whole == 100.0
+    assert sum(shares.values()) == pytest.approx(100.0, abs=0.05 * len(shares))
+    assert next(iter(shares)) == 'step'
+    assert list(shares)[-1] == 'other'
+
+
+def test_other_is_shown_when_there_is_none_of_it():
+    assert 'other             0.0 ms    0.0 %    0.0 ms  in none of the' in render()
+    slow = render_of(add_to_end(make_evidence(), other=12.0))
+    assert 'other             12.0 s   20.0 %   75.0 ms  in none of the' in slow
+
+
+def test_hooks_are_named_when_they_take_their_share():
+    evidence = make_evidence(hooks_s=0.02, by_hook={'A': 0.2, 'B': 0.1, 'C': 0.05})
+    text = unwrapped(render_of(evidence))
+    assert 'A 1.600 s, B 0.800 s, C 0.400 s, rest 0.400 s' in text
+    cheap = unwrapped(render(hooks_s=0.02, by_hook={'A': 0.399, 'B': 0.0001}))
+    assert 'A 3.192 s other' in cheap
+
+
+def test_evidence_without_the_newer_figures_has_a_summary_too():
+    text = unwrapped(render(workers=make_workers(0.55), process_cpu_s=4.0))
+    assert 'time per batch unknown: the workers were not measured from inside' in text
+    assert 'seen from outside, 0.550 s of CPU and 0.0 ms waiting for a core per' in text
+    assert 'GPU unknown: training runs on the CPU' in text
+    assert 'GPU memory unknown: training runs on the CPU; the process holds' in text
 
 
 def test_a_run_that_recorded_nothing_has_a_summary_too():
-    lines = render(intervals=0)
-    assert len(lines) == 10
+    lines = render(intervals=0).splitlines()
     assert 'Not enough evidence: steady iterations recorded 0' in lines[1]
-    assert lines[2] == '  time       nothing was measured'
+    assert '  time       nothing was measured; completed after 0 iterations' in lines
+    assert '  loader     num_workers=2 (persistent), prefetch_factor=2' in lines[5][:58]
 
 
-def test_figures_carry_units_and_unknown_is_a_word():
-    assert format_seconds(0.0123) == '12.3 ms'
-    assert format_seconds(0.5) == '0.500 s'
-    assert format_seconds(83.14) == '83.1 s'
-    assert format_seconds(720) == '12.0 min'
-    assert format_seconds(None) == 'unknown'
-    assert format_bytes(812 * 2**20) == '812 MiB'
-    assert format_bytes(3 * 2**30) == '3.0 GiB'
-    assert format_bytes(None) == 'unknown'
+def test_without_workers_the_loop_is_said_to_load():
+    loader = LoaderSettings(0, False, None, False, 4, 100, 400)
+    text = render(run=make_run(loader=loader))
+    assert (
+        'num_workers=0: the training process makes every batch itself, batch_' in text
+    )
+    assert 'unknown: no interval' not in text
 
 
-def test_two_runs_are_compared_over_the_whole_training():
-    before = fold_run(make_evidence(data_wait_s=0.2, step_s=0.2))
-    after = fold_run(make_evidence(data_wait_s=0.05, step_s=0.2))
-    text = render_comparison(before, after)
-    assert 'Measured: 10.00 -> 16.00 images/s, 1.60 times as fast' in text
-    assert 'data wait, mean' in text
+def test_workers_that_could_not_be_read_are_unknown_with_the_reason():
+    run = make_run(unknown={'loader workers': '/proc is hidden'})
+    assert 'workers unknown: /proc is hidden' in render(run=run)
+    assert 'workers unknown: no interval has them' in render()
 
 
-def test_a_run_that_cannot_be_compared_says_so():
-    before = fold_run(make_evidence())
-    loader = replace(before.run.loader, batch_size=None)
-    after = replace(before, run=replace(before.run, loader=loader))
-    text = render_comparison(before, after)
-    assert 'The gain is unknown' in text
-    assert 'unknown' in text
+def test_why_the_inside_of_workers_is_unknown_is_said():
+    run = make_run(unknown={'loader inside': 'they were running before'})
+    text = render(run=run, workers=make_workers(0.1))
+    assert 'time per batch unknown: they were running before' in text
+
+
+def test_uneven_workers_are_remarked_on():
+    uneven = make_inside_workers(worker_batches=(15, 5))
+    assert 'a worker made 25 to 75 % of the batches' in unwrapped(
+        render(workers=uneven)
+    )
+    assert 'of the batches' not in render(workers=make_inside_workers())
+
+
+def test_a_path_that_no_ascii_terminal_takes_does_no_harm():
+    slow = (SlowSample(1.5, 3, '7 b\u00e4r/\U0001f43b.jpg'),)
+    text = render(workers=make_inside_workers(slowest=slow))
+    assert 'slowest sample 1.500 s: index 3, image 7 b\\xe4r/\\U0001f43b.jpg' in text
+
+
+TROUBLE = {
+    'cpu_pressure_pct': (55.0, 'some task waited for a core 55 % of 42.0 s'),
+    'memory_pressure_pct': (2.0, 'some task waited for memory 2.0 % of 42.0 s'),
+    'throttled_s': (
+        0.6,
+        'the CPU quota held tasks back for 4.800 s (10 % of the run)',
+    ),
+    'swap_in_bytes': (2**30, 'the host swapped 8.0 GiB in and 0 MiB out'),
+    'ram_available_bytes': (2**30, 'memory fell to 1.0 GiB free of 64.0 GiB'),
+    'shm_free_bytes': (2**20, '/dev/shm fell to 1 MiB free of 32.0 GiB'),
+    'open_files': (65000, '65000 of 65536 file descriptors were open'),
+}
+
+
+@pytest.mark.parametrize('figure', TROUBLE)
+def test_the_host_is_remarked_on_only_when_it_is_in_trouble(figure: str):
+    value, sentence = TROUBLE[figure]
+    troubled = make_host_window(**{figure: value})
+    fields = {'process_cpu_s': 4.0, 'system_cpu_pct': None}
+    assert sentence in unwrapped(render(host=troubled, **fields))
+    at_ease = render(host=make_host_window(), **fields)
+    assert '  CPU        training process 0.67 of 8 usable cores\n' in at_ease
+
+
+def test_confined_workers_are_remarked_on():
+    fields = {'process_cpu_s': 4.0}
+    confined = make_inside_workers(affinity_cpus=1)
+    text = unwrapped(render(workers=confined, **fields))
+    assert 'a worker may run on 1 CPU(s) only, the process on 8' in text
+    free = make_inside_workers(affinity_cpus=8)
+    assert 'may run on' not in render(workers=free, **fields)
+
+
+def test_the_gpu_is_told_with_its_samples():
+    evidence = make_evidence(run=make_gpu_run(), **make_gpu_fields())
+    text = unwrapped(render_of(evidence))
+    assert (
+        'GPU NVIDIA H100 80GB HBM3: utilisation 62 % (std 40 %), 0 % for 25 % of the '
+        'time (420 samples by the driver); idle 31 % of an iteration (140 timed); '
+        '1755 MHz, 412 W, 61 C at most; clocks held down 12 % of the time (power_cap '
+        '12 %); SMs active 41 %, tensor cores 12 %, DRAM 20 %' in text
+    )
+    assert (
+        'memory peak 7.0 GiB allocated, 8.0 GiB reserved, 9.0 GiB of 80.0 GiB in use '
+        'on the card largest batch 4.3 M pixels, most boxes in one 212' in text
+    )
+
+
+def test_why_idling_is_unknown_is_said():
+    fields = {**make_gpu_fields(), 'gpu_idle_pct': None}
+    run = make_gpu_run(unknown={'GPU idle': 'the step is no function of ours'})
+    text = unwrapped(render(run=run, **fields))
+    assert 'idle time unknown: the step is no function of ours' in text
+    text = unwrapped(render(run=make_gpu_run(), **fields))
+    assert 'idle time unknown: no interval has it' in text
+
+
+def test_others_on_the_card_are_remarked_on():
+    gpu = GpuWindow(30, 62.0, others_util_pct=12.0, others_mem_bytes=3 * 2**30)
+    text = unwrapped(render(run=make_gpu_run(), gpu=gpu))
+    assert 'other processes use 12 % and 3.0 GiB of it' in text
+    quiet = replace(gpu, others_util_pct=0.0, others_mem_bytes=0)
+    assert 'other processes' not in render(run=make_gpu_run(), gpu=quiet)
+
+
+def test_trouble_of_the_allocator_is_remarked_on():
+    window = CudaMemoryWindow(2**30, retries=1, ooms=0, inactive_bytes=4 * 2**30)
+    fields = {**make_gpu_fields(), 'cuda_memory': window}
+    text = unwrapped(render(run=make_gpu_run(), **fields))
+    assert '8 allocation(s) succeeded only after a retry' in text
+    assert 'up to 4.0 GiB of it fragmented' in text
+    assert 'out-of-memory' not in text
+
+
+def test_growing_memory_is_remarked_on():
+    evidence = make_evidence(20, run=make_gpu_run())
+    growing = tuple(
+        replace(record, cuda_memory=CudaMemoryWindow(index * 2**22, 0, 0, 0))
+        for index, record in enumerate(evidence.intervals)
+    )
+    text = unwrapped(render_of(replace(evidence, intervals=growing)))
+    assert 'live tensors grow by 200 MiB per 1000 iterations' in text
+
+
+def test_the_static_part_of_memory_is_told():
+    evidence = replace(make_evidence(), model=make_model_bytes())
+    sentence = (
+        'static: parameters 160 MiB (41.9 M), gradients 160 MiB, optimizer 160 MiB, '
+        'buffers 1 MiB'
+    )
+    assert sentence in unwrapped(render_of(evidence))
+    averaged = replace(make_model_bytes(), ema_bytes=2**30)
+    text = unwrapped(render_of(replace(evidence, model=averaged)))
+    assert f'{sentence}, averaged copy 1.0 GiB' in text
+    run = make_run(unknown={'model bytes': 'the optimizer is unusual'})
+    assert 'static part unknown: the optimizer is unusual' in render(run=run)
+
+
+def test_the_cards_of_one_rank_are_compared_when_they_are_all_ours():
+    cards = {
+        'a': CardWindow(0, 30, 90.0, sm_clock_mhz=1980.0),
+        'b': CardWindow(1, 30, 60.0, sm_clock_mhz=1200.0),
+    }
+    text = unwrapped(render(run=make_gpu_run(world_size=2), cards=cards))
+    assert (
+        '2 cards (420 samples): utilisation 60 % (card 1) to 90 % (card 0), '
+        'clock down to 1200 MHz (card 1) from 1980 MHz' in text
+    )
+
+
+def test_the_slowest_rank_is_judged_and_named():
+    text = render_of(*make_ranks([0.006, 0.005, 0.006, 0.052], by_hook=HOOKS))
+    assert '  verdict    Rank 3: Data-bound: 17 % of an iteration' in text
+    assert 'per iter.  rank 0 of 4' in text
+    lines = text.splitlines()
+    table = lines.index(
+        '             rank data wait  start-up     hooks     saves    in all      step'
+        '  per iteration'
+    )
+    assert lines[table + 1] == (
+        '                3   52.0 ms    0.0 ms    0.0 ms    0.0 ms   52.0 ms   0.248 s'
+        '  slowest'
+    )
+    assert lines[table + 2] == (
+        '                1    5.0 ms    0.0 ms    0.0 ms    0.0 ms    5.0 ms   0.295 s'
+        '  fastest of 4'
+    )
+    assert (
+        '4 cards (1680 samples): utilisation 62 % (card 0) to 77 %' in lines[table + 3]
+    )
+
+
+def test_ranks_alike_leave_the_verdict_with_the_first():
+    text = render_of(*make_ranks([0.05, 0.05]))
+    assert '  verdict    Data-bound, too few workers: 17 %' in text
+    assert 'No rank holds the others up' in text
+    assert 'slowest' not in text.split('  ranks ')[1]
+
+
+def test_ranks_that_still_write_are_said_to():
+    ranks = make_ranks([0.006, 0.052])
+    ranks[1] = replace(ranks[1], intervals=ranks[1].intervals[:-1], end=None)
+    text = unwrapped(render_of(*ranks))
+    assert 'notes Ranks are compared up to iteration 140 of 160: the files of' in text

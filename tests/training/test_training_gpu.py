@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.telemetry.cuda_memory import CudaDevice
+from mmgpu_hooks.telemetry.cuda.memory import CudaDevice
 from training.toy import HOOK, LossTape, build_runner, evidence_of, log_of, scalar_lines
 
 FAST = {**HOOK, 'gpu_sample_period_s': 0.01}
@@ -17,7 +17,7 @@ FAST = {**HOOK, 'gpu_sample_period_s': 0.01}
 @pytest.fixture(autouse=True)
 def trains_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     device = CudaDevice(uuid=None, pci_bus_id=FakeGpu().bus, cuda_index=0)
-    monkeypatch.setattr('mmgpu_hooks.hooks.sources.cuda_device', lambda: device)
+    monkeypatch.setattr('mmgpu_hooks.hooks.gpu_source.cuda_device', lambda: device)
 
 
 def test_utilisation_reaches_evidence_and_scalars(

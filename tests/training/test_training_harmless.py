@@ -119,32 +119,61 @@ def figures(evidence: RunEvidence) -> set[str]:
     """Which figures the last interval has."""
     last = evidence.intervals[-1]
     known = {name for name, value in vars(last).items() if value is not None}
-    return known & {'workers', 'process_cpu_s', 'images', 'batch_bytes', 'step'}
+    return known & ALL
 
 
-ALL = {'workers', 'process_cpu_s', 'images', 'batch_bytes', 'step'}
+ALL = {
+    'workers',
+    'process_cpu_s',
+    'host',
+    'images',
+    'batch_bytes',
+    'largest_batch_pixels',
+    'step',
+}
+CONTENTS = {'images', 'batch_bytes', 'largest_batch_pixels'}
 
 FAILURES = [
     ('host limits', 'hooks.sources.read_host_limits', 0, ALL),
     ('CPU', 'hooks.sources.CpuMeter', 0, ALL - {'process_cpu_s'}),
-    ('CPU', 'telemetry.cpu.CpuMeter.read', 2, ALL - {'process_cpu_s'}),
-    ('GPU', 'hooks.sources.cuda_device', 0, ALL),
-    ('GPU memory', 'hooks.sources.open_cuda_memory', 0, ALL),
-    ('loader workers', 'hooks.sources.IteratorWatch', 0, ALL - {'workers'}),
+    ('CPU', 'telemetry.host.cpu.CpuMeter.read', 2, ALL - {'process_cpu_s'}),
+    ('host', 'hooks.sources.HostWindowMeter', 0, ALL - {'host'}),
+    ('host', 'telemetry.host.window.HostWindowMeter.read', 2, ALL - {'host'}),
+    ('GPU', 'hooks.gpu_source.cuda_device', 0, ALL),
+    ('GPU', 'hooks.sources.is_first_on_host', 0, ALL),
+    ('GPU idle', 'hooks.gpu_source.open_cuda_events', 0, ALL),
+    ('GPU memory', 'hooks.gpu_source.open_cuda_memory', 0, ALL),
+    ('loader workers', 'hooks.sources.LoaderProbe', 0, ALL - {'workers'}),
     (
         'loader workers',
-        'telemetry.loader_probe.WorkerProbe.read',
+        'telemetry.loader.probe.LoaderProbe.read',
         1,
         ALL - {'workers'},
     ),
     (
         'loader workers',
-        'telemetry.loader_probe.WorkerProbe.watch',
+        'telemetry.loader.probe.LoaderProbe._follow',
         1,
         ALL - {'workers'},
     ),
-    ('image count', 'hooks.recorder.count_images', 5, ALL - {'images'}),
-    ('batch size', 'hooks.sources.count_tensors', 1, ALL - {'batch_bytes'}),
+    ('worker memory', 'telemetry.loader.probe.LoaderProbe.read_memory', 0, ALL),
+    ('loader queue', 'telemetry.loader.queue.QueueWatch.ask', 5, ALL),
+    ('loader queue', 'telemetry.loader.queue.QueueWatch.got', 5, ALL),
+    (
+        'batch contents',
+        'telemetry.loader.batch_contents.BatchWatch.add',
+        5,
+        ALL - CONTENTS,
+    ),
+    (
+        'batch contents',
+        'telemetry.loader.batch_contents.BatchWatch.drain',
+        1,
+        ALL - CONTENTS,
+    ),
+    ('batch contents', 'hooks.sources.count_tensors', 1, ALL - CONTENTS),
+    ('model bytes', 'hooks.sources.ModelBytesWatch', 0, ALL),
+    ('model bytes', 'telemetry.cuda.model_bytes.ModelBytesWatch.read', 0, ALL),
     ('scalars', 'hooks.scalars.fold_scalars', 1, ALL),
     ('summary', 'hooks.gpu_efficiency_hook.fold_run', 0, ALL),
 ]
@@ -184,9 +213,12 @@ def test_a_source_that_fails_is_switched_off_alone(
         ('start', 'hooks.gpu_efficiency_hook.Recorder', 0),
         ('start', 'hooks.gpu_efficiency_hook.GPUEfficiencyHook._wrap_train_loop', 0),
         ('start', 'hooks.anchors.LoopAnchors.install', 0),
-        ('interval', 'hooks.log_schedule.LogSchedule.ends_interval', 6),
-        ('ledger', 'evidence.ledger.TimeLedger.push', 20),
-        ('ledger', 'evidence.ledger.TimeLedger._settle', 50),
+        ('interval', 'hooks.log_schedule.LogSchedule.look', 6),
+        ('ledger', 'evidence.ledger.TimeLedger.begin_hooks', 20),
+        ('ledger', 'evidence.ledger.TimeLedger.end_hooks', 21),
+        ('ledger', 'evidence.ledger.TimeLedger.lap', 5),
+        ('ledger by hook', 'evidence.ledger.TimeLedger.book_calls', 4),
+        ('ledger', 'evidence.ledger.TimeLedger.read', 4),
         ('run record', 'hooks.recorder.read_run_record', 0),
         ('evidence', 'hooks.recorder.EvidenceWriter', 0),
         ('evidence', 'evidence.writer.EvidenceWriter.write', 2),
@@ -213,7 +245,7 @@ def test_training_goes_on_when_the_recording_itself_fails(
 def test_values_of_a_source_that_failed_are_not_shown_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch(monkeypatch, 'hooks.log_schedule.LogSchedule.ends_interval', 6)
+    patch(monkeypatch, 'hooks.log_schedule.LogSchedule.look', 6)
     train_and_look(tmp_path)
     shown = ['data_wait_s' in line for line in scalar_lines(tmp_path)]
     assert shown == [True, False, False, False, False, False]
@@ -327,4 +359,5 @@ def test_evidence_lines_are_plain_json(tmp_path: Path) -> None:
     train_and_look(tmp_path)
     lines = find_evidence(tmp_path).read_text().splitlines()
     kinds = [json.loads(line)['kind'] for line in lines]
-    assert kinds == ['run', *['interval'] * 6, 'end']
+    once = ['model_bytes', 'unknown']
+    assert kinds == ['run', 'interval', *once, *['interval'] * 5, 'end']

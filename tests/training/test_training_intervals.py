@@ -203,10 +203,15 @@ def test_a_validation_that_never_ended_does_not_swallow_the_rest(
     assert evidence.end.ledger_s['validation'] < 0.1
 
 
-def test_without_workers_nothing_is_said_of_them(tmp_path: Path) -> None:
-    evidence = run_toy(tmp_path, num_workers=0)
+def test_without_workers_the_loop_tells_of_its_own_loading(tmp_path: Path) -> None:
+    evidence = run_toy(tmp_path, num_workers=0, item_s=0.01)
     assert evidence.run.loader.num_workers == 0
-    assert [record.workers for record in evidence.intervals] == [None] * 3
+    for record in evidence.intervals:
+        assert record.workers is not None
+        assert (record.workers.count, record.workers.source) == (0, 'inside')
+        assert record.workers.occupancy is not None
+        assert record.workers.occupancy.count == 4
+        assert record.workers.occupancy.mean_s >= 0.02
 
 
 @LOOPS

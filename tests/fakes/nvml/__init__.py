@@ -24,8 +24,12 @@ class NoCompilerError(Exception):
     """There is no C compiler here, so the fake cannot be built."""
 
 
-def build_fake_nvml(folder: Path) -> Path:
+def build_fake_nvml(folder: Path, without: Sequence[str] = ()) -> Path:
     """Compile the fake into a folder, under the name that pynvml looks for.
+
+    Args:
+        folder: Where to.
+        without: Functions that it is to lack, as an older driver does.
 
     Raises:
         NoCompilerError: If there is no ``cc``.
@@ -35,7 +39,8 @@ def build_fake_nvml(folder: Path) -> Path:
         raise NoCompilerError('the fake NVML needs a C compiler, and there is no cc')
     library = folder / LIBRARY
     flags = ['-shared', '-fPIC', '-O1', '-Wall', '-Werror', f'-Wl,-soname,{LIBRARY}']
-    command = [compiler, *flags, '-o', str(library), str(SOURCE)]
+    renamed = [f'-D{name}=lacking_{name}' for name in without]
+    command = [compiler, *flags, *renamed, '-o', str(library), str(SOURCE)]
     subprocess.run(command, check=True, timeout=60)
     return library
 
@@ -52,8 +57,10 @@ class FakeGpu:
     util: Sequence[int] = (50,)
     """Per cent, one per call, cycled; empty is not supported."""
     mig: int | None = None
-    fail: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By figure (util, memory, name, uuid): code, good calls before it."""
+    more: Sequence[str] = ()
+    """Further lines of the script, such as ``clocks 1980 2619``."""
+    fail: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By figure: code, good calls before it and, if not for ever, failing calls."""
 
     def script(self) -> str:
         lines = [f'device {self.uuid}', f'name {self.name}', f'bus {self.bus}']
@@ -63,8 +70,9 @@ class FakeGpu:
             lines.append('util ' + ' '.join(str(value) for value in self.util))
         if self.mig is not None:
             lines.append(f'mig {self.mig}')
-        for figure, (code, after) in self.fail.items():
-            lines.append(f'fail {figure} {code} {after}')
+        lines.extend(self.more)
+        for figure, numbers in self.fail.items():
+            lines.append(f'fail {figure} ' + ' '.join(str(n) for n in numbers))
         return '\n'.join(lines) + '\n'
 
 
@@ -81,13 +89,19 @@ class FakeNvml:
         self.script = script
         self.set(FakeGpu())
 
-    def set(self, *gpus: FakeGpu, init: int = 0, driver: str = '550.90.07') -> None:
+    def set(
+        self,
+        *gpus: FakeGpu,
+        init: int = 0,
+        driver: str = '550.90.07',
+        garbage_errors: bool = False,
+    ) -> None:
         """Script these devices; takes effect at the next call, also mid-run."""
-        head = f'driver {driver}\ninit {init}\n'
+        head = f'driver {driver}\ninit {init}\n' + 'errortext x\n' * garbage_errors
         text = head + ''.join(gpu.script() for gpu in gpus)
         # a reader in another process must never see half a script
         draft = self.script.with_suffix('.draft')
-        draft.write_text(text)
+        draft.write_bytes(text.encode('latin-1'))  # so that a name may be garbage
         os.replace(draft, self.script)
 
     def environ(self) -> dict[str, str]:
@@ -109,8 +123,22 @@ class FakeNvml:
         monkeypatch.setattr(pynvml, 'nvmlLib', ctypes.CDLL(str(self.library)))
         monkeypatch.setattr(pynvml, '_nvmlGetFunctionPointer_cache', {})
 
+    def users(self) -> int:
+        """How many ``nvmlInit`` had no ``nvmlShutdown`` yet."""
+        return self._counter('users').value
+
     def forget_users(self) -> int:
         """Return how many ``nvmlInit`` had no ``nvmlShutdown``, and forget them."""
-        count = ctypes.c_int.in_dll(ctypes.CDLL(str(self.library)), 'users')
-        users, count.value = count.value, 0
-        return users
+        return self._forget('users')
+
+    def forget_gpm_samples(self) -> int:
+        """Return how many GPM samples were not freed, and forget them."""
+        return self._forget('gpm_samples')
+
+    def _forget(self, name: str) -> int:
+        counter = self._counter(name)
+        left, counter.value = counter.value, 0
+        return left
+
+    def _counter(self, name: str) -> ctypes.c_int:
+        return ctypes.c_int.in_dll(ctypes.CDLL(str(self.library)), name)

@@ -9,6 +9,15 @@ import pytest
 
 from fakes.nvml import FakeNvml, NoCompilerError, build_fake_nvml
 
+NEWER_FUNCTIONS = (
+    'nvmlDeviceGetSamples',
+    'nvmlDeviceGetProcessUtilization',
+    'nvmlDeviceGetComputeRunningProcesses_v3',
+    'nvmlDeviceGetGraphicsRunningProcesses_v3',
+    'nvmlDeviceGetCurrentClocksEventReasons',
+    'nvmlGpmQueryDeviceSupport',
+)
+
 
 @pytest.fixture(scope='session')
 def fake_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -27,7 +36,32 @@ def fake_nvml(
 
     Proves that the test let NVML go.
     """
-    fake = FakeNvml(fake_nvml_library, tmp_path / 'nvml.txt')
+    yield from _installed(fake_nvml_library, tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope='session')
+def old_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake as a driver of the days before buffers, GPM and event reasons."""
+    try:
+        folder = tmp_path_factory.mktemp('old_nvml')
+        return build_fake_nvml(folder, without=NEWER_FUNCTIONS)
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def old_nvml(
+    old_nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeNvml]:
+    """The older driver in this process's pynvml."""
+    yield from _installed(old_nvml_library, tmp_path, monkeypatch)
+
+
+def _installed(
+    library: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeNvml]:
+    fake = FakeNvml(library, folder / 'nvml.txt')
     fake.install(monkeypatch)
     yield fake
     assert fake.forget_users() == 0, 'nvmlInit without nvmlShutdown'
+    assert fake.forget_gpm_samples() == 0, 'a GPM sample was not freed'

@@ -1,0 +1,1 @@
+"""Measures what we claim: run one as ``python -m benchmarks.<name>`` from the root."""

@@ -1,0 +1,1 @@
+"""What only a CUDA machine can show: our figures against somebody else's."""

@@ -1,0 +1,7 @@
+"""``python -m benchmarks.gpu_check``."""
+
+import sys
+
+from benchmarks.gpu_check.check import main
+
+sys.exit(main())

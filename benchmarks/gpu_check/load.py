@@ -1,0 +1,51 @@
+"""Work for a GPU, of a length that is known before it is given."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+
+class Matmuls:
+    """Matrix products, calibrated on this very card.
+
+    Args:
+        size: Rows and columns of the square matrices.
+    """
+
+    def __init__(self, size: int = 2048) -> None:
+        self._a = torch.randn(size, size, device='cuda')
+        self._out = torch.empty_like(self._a)
+        for _ in range(20):  # clocks rise, cuBLAS picks its kernel
+            self._multiply()
+        torch.cuda.synchronize()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(50):
+            self._multiply()
+        end.record()
+        end.synchronize()
+        self._one_s = begin.elapsed_time(end) / 50 / 1e3
+
+    def _multiply(self) -> None:
+        torch.mm(self._a, self._a, out=self._out)
+
+    def queue(self, seconds: float) -> None:
+        """Give the GPU about so much to do, and return at once."""
+        for _ in range(max(1, round(seconds / self._one_s))):
+            self._multiply()
+
+    def keep_busy(self, seconds: float) -> None:
+        """Keep the GPU busy without a gap for so long, a little work ahead."""
+        ahead: Any = None
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            self.queue(0.02)
+            event = torch.cuda.Event()
+            event.record()
+            if ahead is not None:
+                ahead.synchronize()
+            ahead = event
+        torch.cuda.synchronize()

@@ -1,0 +1,261 @@
+"""Is every second of training booked where it was spent? Planted against measured.
+
+    python -m benchmarks.ledger
+
+Each part must be within 2 % or 1 ms of the stamps that lie in the planted objects,
+the parts must add up to 99 % of the wall clock, and ``other`` must stay under 1 %.
+MMEngine's own ``data_time`` is printed beside the wait for data.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.harness import Benchmark, Figure
+from benchmarks.planted import TAPE, StampedLoader, build_planted
+from mmgpu_hooks.evidence.reader import read_evidence
+from mmgpu_hooks.records import RunEvidence
+
+CLOSES_WITHIN, OTHER_AT_MOST = 0.01, 0.01
+REL, ABS_S = 0.02, 0.001
+
+SCENES: dict[str, dict[str, Any]] = {
+    'epoch': {'loop': 'epoch'},
+    'epoch, 2 workers': {'loop': 'epoch', 'num_workers': 2},
+    'epoch, 2 persistent workers': {
+        'loop': 'epoch',
+        'num_workers': 2,
+        'persistent_workers': True,
+    },
+    'iter': {'loop': 'iter'},
+    'iter, 2 workers': {'loop': 'iter', 'num_workers': 2},
+    'custom loop without run_iter': {'loop': 'custom'},
+    'FlexibleRunner': {'loop': 'epoch', 'flexible': True},
+    'epoch, resumed': {'loop': 'epoch', 'epochs': 4, 'resume': 2},
+    'iter, resumed': {'loop': 'iter', 'iterations': 60, 'epochs': 3, 'resume': 20},
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of one scene, per occurrence."""
+
+    name: str
+    occurrences: int
+    planted_s: float
+    measured_s: float
+
+    @property
+    def limit_s(self) -> float:
+        """How far off it may be."""
+        return max(REL * self.planted_s, ABS_S)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What one training was, by the stamps and by the ledger."""
+
+    parts: Sequence[Part]
+    closing: float
+    """Parts of the ledger over the wall clock of training."""
+    other: float
+    """Share of ``other``."""
+    data_time_s: float
+    """Mean of MMEngine's own figure."""
+
+
+def run_scene(arguments: dict[str, Any]) -> Scene:
+    """Train once and compare."""
+    arguments = dict(arguments)
+    resume = arguments.pop('resume', None)
+    with tempfile.TemporaryDirectory() as folder:
+        work_dir = Path(folder)
+        if resume is not None:
+            arguments['resume_from'] = _train_first(
+                work_dir / 'first', resume, **arguments
+            )
+        runner = build_planted(work_dir / 'run', **arguments)
+        train_loop = runner.build_train_loop
+        begin = time.perf_counter()
+        walls: list[float] = []
+
+        def build_stamped_loop(*args: Any, **kwargs: Any) -> Any:
+            loop = train_loop(*args, **kwargs)
+            run = loop.run
+
+            def stamped_run() -> Any:
+                begin = time.perf_counter()
+                try:
+                    return run()
+                finally:
+                    walls.append(time.perf_counter() - begin)
+
+            loop.run = stamped_run
+            return loop
+
+        runner.build_train_loop = build_stamped_loop
+        runner.train()
+        assert time.perf_counter() - begin >= walls[0]
+        (path,) = (work_dir / 'run').rglob('gpu_efficiency.jsonl')
+        return _compare(runner, read_evidence(path), walls[0])
+
+
+def _train_first(work_dir: Path, until: int, **arguments: Any) -> str:
+    if arguments['loop'] == 'iter':
+        arguments.update(iterations=until, epochs=1)
+        save = until
+    else:
+        per_epoch = arguments.get('iterations', 40) // arguments['epochs']
+        arguments.update(iterations=per_epoch * until, epochs=until)
+        save = per_epoch * until
+    build_planted(work_dir, save_interval=save, **arguments).train()
+    return str(work_dir / f'iter_{save}.pth')
+
+
+def _compare(runner: Any, evidence: RunEvidence, wall_s: float) -> Scene:
+    end = evidence.end
+    assert end is not None
+    ledger = end.ledger_s
+    loader: StampedLoader = runner.train_dataloader
+    stamps = TAPE.seconds
+    skipped = evidence.run.start_iteration if evidence.run.loop == 'iter' else 0
+    starts = _startups(loader, evidence.run.loop == 'iter', skipped)
+    waits = len(stamps['step'])
+    loading_s = math.fsum([*loader.waits, *loader.ends, *loader.creations])
+    if evidence.run.loop == 'iter':
+        # the loop makes its first iterator before training begins
+        loading_s += _MMENGINE_PAUSE_S * len(loader.ends) - loader.creations[0]
+    saves = stamps['checkpoint_save']
+    parts = [
+        Part(
+            'data_wait',
+            waits,
+            (loading_s - math.fsum(starts)) / waits,
+            ledger['data_wait'] / waits,
+        ),
+        Part(
+            'worker_startup',
+            len(starts),
+            statistics.fmean(starts),
+            ledger['worker_startup'] / len(starts),
+        ),
+        _part('step', stamps['step'], ledger['step']),
+        _part('checkpoint_save', saves, ledger['checkpoint_save']),
+        _part('validation', stamps['validation'], ledger['validation']),
+        Part(
+            'hooks',
+            waits,
+            _hooks_s(stamps) / waits,
+            ledger['hooks'] / waits,
+        ),
+        *(
+            _part(f'hooks: {name}', stamps[name], end.hooks_s[name])
+            for name in ('PlantedBefore', 'PlantedAfter')
+        ),
+    ]
+    history = runner.message_hub.get_scalar('train/data_time').data[0]
+    return Scene(
+        parts=parts,
+        closing=math.fsum(ledger.values()) / wall_s,
+        other=ledger['other'] / wall_s,
+        data_time_s=float(statistics.fmean(history[-waits:])),
+    )
+
+
+_MMENGINE_PAUSE_S = 2.0
+"""An iteration-based loop sleeps so long before it restarts its loader."""
+
+
+def _startups(loader: StampedLoader, endless: bool, skipped: int) -> list[float]:
+    """What each start of the loader took beyond a normal wait."""
+    firsts = {*loader.begins}
+    normal_s = statistics.fmean(
+        wait for index, wait in enumerate(loader.waits) if index not in firsts
+    )
+    starts = []
+    for order, index in enumerate(loader.begins):
+        start_s = loader.waits[index] - normal_s
+        if order or not endless:
+            start_s += loader.creations[order]
+        if order and endless:
+            start_s += _MMENGINE_PAUSE_S + loader.ends[order - 1]
+        elif not endless:
+            start_s += loader.ends[order]
+        starts.append(max(start_s, 0.0))
+    if skipped:
+        # resumed: batches that were trained on before are drawn again
+        starts[0] += math.fsum(loader.waits[1 : skipped + 1])
+    return starts
+
+
+def _hooks_s(stamps: dict[str, list[float]]) -> float:
+    """Outermost calls of hook points of training, with what is nested taken off."""
+    points = ('train', 'train_epoch', 'train_iter')
+    calls = [f'call:{when}_{point}' for when in ('before', 'after') for point in points]
+    total_s = math.fsum(second for name in calls for second in stamps[name])
+    return total_s - math.fsum(stamps['checkpoint_save'])
+
+
+def _part(name: str, stamps: Sequence[float], measured_s: float) -> Part:
+    count = len(stamps)
+    return Part(name, count, math.fsum(stamps) / count, measured_s / count)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run every scene and print the table."""
+    benchmark = Benchmark('ledger', __doc__ or '', argv)
+    # torch >= 2.6 refuses to resume MMEngine's checkpoints otherwise
+    os.environ['TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'] = '1'
+    warnings.filterwarnings('ignore', message='Environment variable TORCH_FORCE')
+    torch.set_num_threads(1)
+    for name, arguments in SCENES.items():
+        scene = run_scene(arguments)
+        for part in scene.parts:
+            note = f'{part.occurrences} times'
+            if part.name == 'data_wait':
+                note += f'; data_time of MMEngine: {1000 * scene.data_time_s:.1f} ms'
+            benchmark.add(
+                Figure(
+                    f'{name} | {part.name}',
+                    1000 * part.measured_s,
+                    'ms',
+                    f'{1000 * part.planted_s:.2f} +- {1000 * part.limit_s:.2f}',
+                    abs(part.measured_s - part.planted_s) <= part.limit_s,
+                    note,
+                )
+            )
+        benchmark.add(
+            Figure(
+                f'{name} | parts over wall clock',
+                100 * scene.closing,
+                '%',
+                f'100 +- {100 * CLOSES_WITHIN:g}',
+                abs(scene.closing - 1) <= CLOSES_WITHIN,
+            )
+        )
+        benchmark.add(
+            Figure(
+                f'{name} | other',
+                100 * scene.other,
+                '%',
+                f'<= {100 * OTHER_AT_MOST:g}',
+                scene.other <= OTHER_AT_MOST,
+            )
+        )
+    return benchmark.finish()
+
+
+if __name__ == '__main__':
+    sys.exit(main())

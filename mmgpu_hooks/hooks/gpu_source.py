@@ -1,0 +1,171 @@
+"""The GPU's figures for one interval: driver, events, allocator and its neighbours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmgpu_hooks.hooks.guard import Guard
+from mmgpu_hooks.records import GpuDevice
+from mmgpu_hooks.telemetry.absent import Absent
+from mmgpu_hooks.telemetry.cuda.events import CudaEvents, open_cuda_events
+from mmgpu_hooks.telemetry.cuda.memory import CudaMemory, cuda_device, open_cuda_memory
+from mmgpu_hooks.telemetry.gpu.cards import HostCards, open_cards
+from mmgpu_hooks.telemetry.gpu.nvml import Gpu, open_gpu
+from mmgpu_hooks.telemetry.gpu.sampler import GpuSampler
+from mmgpu_hooks.telemetry.source_error import SourceError
+
+
+class GpuSource:
+    """Everything measured of the card that this rank trains on.
+
+    Args:
+        guard: Switches off what fails.
+        sample_period_s: Seconds between two looks of NVML.
+    """
+
+    def __init__(self, guard: Guard, sample_period_s: float) -> None:
+        self._guard = guard
+        self._period_s = sample_period_s
+        self.device: GpuDevice | None = None
+        self.is_used = False
+        """Whether this process uses CUDA."""
+        self._absent: dict[str, str] = {}
+        self.events: CudaEvents | None = None
+        self._gpu: Gpu | None = None
+        self._cards: HostCards | None = None
+        self._sampler: GpuSampler | None = None
+        self._memory: CudaMemory | None = None
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """Why a figure is missing, by source; what a card does not offer, too."""
+        offered = {} if self._gpu is None else self._gpu.not_offered
+        cards = {} if self._cards is None else self._cards.left_out
+        return {
+            **self._absent,
+            **{f'GPU {figure}': reason for figure, reason in offered.items()},
+            **{f'card {name}': reason for name, reason in cards.items()},
+        }
+
+    def open(self, device: str, is_first_on_host: bool) -> None:
+        """Open what there is.
+
+        Args:
+            device: ``cuda`` or ``cpu``.
+            is_first_on_host: Whether this rank looks at the host's other cards too.
+        """
+        run = self._guard.run
+        self.is_used = bool(run('GPU', self._open_driver, device, is_first_on_host))
+        self.events = self._present('GPU idle', run('GPU idle', open_cuda_events))
+        self._memory = self._present('GPU memory', run('GPU memory', open_cuda_memory))
+
+    def _present(self, source: str, opened: Any) -> Any:
+        if isinstance(opened, Absent):
+            self._absent[source] = opened.reason
+            return None
+        return opened
+
+    def _open_driver(self, device: str, is_first_on_host: bool) -> bool:
+        """Whether this process uses CUDA."""
+        ours = cuda_device()
+        if ours is None:
+            self._absent['GPU'] = f'training runs on the {device.upper()}'
+            return False
+        self._gpu = self._present(
+            'GPU',
+            open_gpu(uuid=ours.uuid, pci_bus_id=ours.pci_bus_id, index=ours.cuda_index),
+        )
+        if self._gpu is None:
+            return True
+        self.device = self._gpu.device()
+        if is_first_on_host:
+            self._cards = self._present('cards', open_cards())
+        cards = self._cards
+        self._sampler = GpuSampler(
+            self._gpu.read_sample,
+            period_s=self._period_s,
+            read_cards=cards.read_samples if cards is not None else None,
+        )
+        self._sampler.start()
+        return True
+
+    def observe_memory(self) -> None:
+        """Look at the allocator's peaks before somebody resets them."""
+        if self._memory is not None:
+            self._guard.run('GPU memory', self._memory.observe)
+
+    def observe_reset(self) -> None:
+        """Look again where only a reset tells training's peak from validation's."""
+        if self._memory is not None and self._memory.is_clouded:
+            self.observe_memory()
+
+    def begin_validation(self) -> None:
+        """From here on the peak is validation's, and the GPU is not timed."""
+        if self._memory is not None:
+            self._guard.run('GPU memory', self._memory.begin_validation)
+
+    def end_validation(self) -> None:
+        """From here on the peak is training's again."""
+        if self._memory is not None:
+            self._guard.run('GPU memory', self._memory.end_validation)
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Leave the time since the last step out of the idle share."""
+        if self.events is not None:
+            self._guard.run('GPU idle', self.events.interrupt)
+
+    def read(self) -> dict[str, Any]:
+        """Fields of an ``IntervalRecord``, since the last call."""
+        run = self._guard.run
+        figures: dict[str, Any] = {}
+        figures.update(run('GPU', self._read_driver) or {})
+        figures.update(run('cards', self._read_cards) or {})
+        figures.update(run('GPU idle', self._read_idle) or {})
+        figures.update(run('GPU memory', self._read_memory) or {})
+        return figures
+
+    def _read_driver(self) -> dict[str, Any]:
+        if self._sampler is None:
+            return {}
+        window = self._sampler.drain()
+        if self._sampler.failure is not None:
+            failure, self._sampler = self._sampler.failure, None
+            raise SourceError(failure)
+        if self._gpu is not None:
+            for figure, reason in self._gpu.unsupported.items():
+                self._guard.switch_off(f'GPU {figure}', SourceError(reason))
+        return {'gpu': window}
+
+    def _read_cards(self) -> dict[str, Any]:
+        if self._sampler is None or self._cards is None:
+            return {}
+        if self._sampler.cards_failure is not None:
+            self._cards.close()
+            raise SourceError(self._sampler.cards_failure)
+        return {'cards': self._sampler.drain_cards()}
+
+    def _read_idle(self) -> dict[str, Any]:
+        if self.events is None:
+            return {}
+        idle_pct, iterations = self.events.drain()
+        return {'gpu_idle_pct': idle_pct, 'gpu_idle_iterations': iterations}
+
+    def _read_memory(self) -> dict[str, Any]:
+        if self._memory is None:
+            return {}
+        self._memory.observe()
+        peak, reserved = self._memory.drain()
+        return {
+            'gpu_mem_peak_bytes': peak,
+            'gpu_mem_reserved_bytes': reserved,
+            'cuda_memory': self._memory.drain_window(),
+        }
+
+    def close(self) -> None:
+        """Stop the sampler and let the driver go."""
+        if self._sampler is not None:
+            self._guard.clean_up('GPU', self._sampler.stop)
+        for opened in (self._gpu, self._cards):
+            if opened is not None:
+                self._guard.clean_up('GPU', opened.close)

@@ -1,0 +1,52 @@
+"""What was measured of a run, in rows of a label and some lines of text."""
+
+from __future__ import annotations
+
+from mmgpu_hooks.records import RanksSummary, RunSummary
+from mmgpu_hooks.report.figures import format_seconds
+from mmgpu_hooks.report.gpu_text import (
+    describe_gpu,
+    describe_imbalance,
+    describe_memory,
+)
+from mmgpu_hooks.report.host_text import describe_host
+from mmgpu_hooks.report.ledger_table import format_ledger
+from mmgpu_hooks.report.loader_text import describe_loader
+from mmgpu_hooks.report.ranks_table import describe_ranks
+
+
+def describe_run(
+    summary: RunSummary, ranks: RanksSummary | None = None, most_ranks: int = 8
+) -> list[tuple[str, str]]:
+    """A label each, and lines of text; those of tables have at most 87 columns.
+
+    Args:
+        summary: One rank's figures.
+        ranks: All ranks, when there is more than one.
+        most_ranks: Ranks to show at most.
+    """
+    rows = [
+        ('time', format_ledger(summary)),
+        ('iteration', _iteration(summary)),
+        ('loader', describe_loader(summary)),
+        ('CPU', describe_host(summary)),
+        ('GPU', describe_gpu(summary)),
+        ('memory', describe_memory(summary)),
+    ]
+    if ranks is not None and ranks.world_size > 1:
+        rows.append(('ranks', describe_ranks(ranks, most_ranks)))
+    elif summary.card_imbalance is not None:
+        rows.append(('cards', describe_imbalance(summary.card_imbalance)))
+    return rows
+
+
+def _iteration(summary: RunSummary) -> str:
+    if summary.iter_s is None:
+        return 'no iteration was measured'
+    rate = summary.images_per_s
+    images = f', {rate:.1f} images/s' if rate is not None else ''
+    return (
+        f'{format_seconds(summary.iter_s)} mean, {format_seconds(summary.iter_p50_s)} '
+        f'median, {format_seconds(summary.iter_p95_s)} p95 over '
+        f'{summary.steady_iterations} steady iterations{images}'
+    )

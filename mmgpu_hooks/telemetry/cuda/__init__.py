@@ -1,0 +1,1 @@
+"""Torch on CUDA: events, the allocator, the tensors of the model."""

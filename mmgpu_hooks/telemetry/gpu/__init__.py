@@ -1,0 +1,1 @@
+"""The driver's view of the GPUs, through NVML."""

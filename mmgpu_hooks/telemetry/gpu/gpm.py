@@ -1,0 +1,126 @@
+"""GPM: hardware counters of the multiprocessors, on Hopper and later."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+from mmgpu_hooks.telemetry.gpu.queries import Queries
+
+# NVML_GPM_METRIC_*: shares in per cent, and traffic in MiB/s
+_SHARES = {
+    2: 'sm_active_pct',
+    3: 'sm_occupancy_pct',
+    5: 'tensor_active_pct',
+    10: 'dram_active_pct',
+}
+_TRAFFIC = {20: 'pcie_tx_bytes_per_s', 21: 'pcie_rx_bytes_per_s'}
+_METRICS = {**_SHARES, **_TRAFFIC}
+
+_SUPPORT = 'GPM'
+"""The name under which Queries keeps why there are no counters at all."""
+_NEVER = (3, 4, 13, 25, 26)
+_MOST_PCT = 101.0
+"""Some counters end a little above the whole."""
+
+
+class GpmCounters:
+    """Means between two looks, so that nothing between them is missed.
+
+    Costs two samples of the driver's memory, taken at the first look and given
+    back by :meth:`close`, and two calls of the driver a look.
+
+    Args:
+        queries: Sorts what goes wrong.
+        handle: The card.
+    """
+
+    def __init__(self, queries: Queries, handle: Any) -> None:
+        self._queries = queries
+        self._handle = handle
+        self._samples: list[Any] = []
+        self._has_earlier = False
+        self._request: Any = None
+
+    def gives_traffic(self) -> bool:
+        """Whether PCIe traffic comes from here; known after the first look."""
+        refused = self._queries.refused
+        return _SUPPORT not in refused and self._request is not None
+
+    def read(self) -> dict[str, float]:
+        """Return what the counters say since the last look, by record names.
+
+        Raises:
+            SourceError: If the card or the driver was lost.
+        """
+        if _SUPPORT not in self._queries.refused and self._request is None:
+            self._queries.ask(_SUPPORT, self._set_up)
+        if _SUPPORT in self._queries.refused:
+            reason = self._queries.refused[_SUPPORT]
+            for figure in _SHARES.values():
+                self._queries.refuse(figure, reason)
+            return {}
+        if self._request is None:
+            return {}
+        return self._queries.ask(_SUPPORT, self._look) or {}
+
+    def close(self) -> None:
+        """Give the samples back; may be called twice."""
+        nvml = self._queries.nvml
+        samples, self._samples = self._samples, []
+        self._request = None
+        for sample in samples:
+            with contextlib.suppress(nvml.NVMLError):
+                nvml.nvmlGpmSampleFree(sample)
+
+    def _set_up(self) -> bool:
+        nvml = self._queries.nvml
+        if self._queries.under_mig:
+            self._queries.refuse(_SUPPORT, 'GPM counts the whole card, not a MIG slice')
+            return False
+        if not nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
+            self._queries.refuse(
+                _SUPPORT, 'the GPU has no GPM counters (before Hopper)'
+            )
+            return False
+        while len(self._samples) < 2:
+            self._samples.append(nvml.nvmlGpmSampleAlloc())
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(_METRICS)
+        self._request = request
+        return True
+
+    def _look(self) -> dict[str, float]:
+        nvml, request = self._queries.nvml, self._request
+        earlier, now = self._samples
+        had_earlier, self._has_earlier = self._has_earlier, False
+        nvml.nvmlGpmSampleGet(self._handle, now)
+        self._samples = [now, earlier]
+        self._has_earlier = True
+        if not had_earlier:
+            return {}
+        request.sample1, request.sample2 = earlier, now
+        for metric, number in zip(request.metrics, _METRICS):
+            metric.metricId = number
+            metric.nvmlReturn = 0
+        nvml.nvmlGpmMetricsGet(request)
+        figures = {}
+        for metric, (number, figure) in zip(request.metrics, _METRICS.items()):
+            value = self._check(figure, int(metric.nvmlReturn), float(metric.value))
+            if value is not None:
+                figures[figure] = value * 2**20 if number in _TRAFFIC else value
+        return figures
+
+    def _check(self, figure: str, code: int, value: float) -> float | None:
+        most = math.inf if figure in _TRAFFIC.values() else _MOST_PCT
+        if code in _NEVER:
+            self._queries.refuse(figure, f'GPM does not count it: NVML error {code}')
+        elif code != 0:
+            self._queries.miss(figure, f'GPM could not count it: NVML error {code}')
+        elif not (math.isfinite(value) and 0.0 <= value <= most):
+            self._queries.miss(figure, f'GPM reported {value}')
+        else:
+            return value if figure in _TRAFFIC.values() else min(value, 100.0)
+        return None

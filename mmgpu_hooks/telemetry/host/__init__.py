@@ -1,0 +1,1 @@
+"""The host: what it allows, and what it did to everybody on it."""

@@ -1,0 +1,102 @@
+"""CPU use of this process and of the whole host between two reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Callable, cast
+
+from mmgpu_hooks.telemetry.clock import Clock, process_cpu_s
+
+_IDLE = ('idle', 'iowait')
+_COUNTED_TWICE = ('guest', 'guest_nice')
+"""Linux has guest time inside ``user`` and ``nice`` already."""
+
+
+@dataclass(frozen=True)
+class CpuReading:
+    """What was used since the read before."""
+
+    process_cpu_s: float
+    """CPU seconds of this process, all threads, loader workers excluded."""
+    system_cpu_pct: float | None
+    """Busy share of all logical CPUs of the host, 0 to 100."""
+
+
+def read_system_cpu_times() -> Any:
+    """``psutil.cpu_times()``: seconds since boot by kind, as a named tuple."""
+    import psutil
+
+    return psutil.cpu_times()
+
+
+class CpuMeter:
+    """Reads CPU use in windows that follow each other without a gap.
+
+    The host's share covers the host even inside a container, as ``/proc/stat``
+    does. A read costs about 25 us. Linux counts in ticks of
+    10 ms, so a window should span at least half a second.
+
+    Args:
+        read_cpu_times: Returns a named tuple of seconds since boot, by kind.
+        process_cpu: Clock of this process's CPU time.
+    """
+
+    def __init__(
+        self,
+        read_cpu_times: Callable[[], Any] = read_system_cpu_times,
+        process_cpu: Clock = process_cpu_s,
+    ) -> None:
+        self.unknown: dict[str, str] = {}
+        """Why a figure is missing, by its name."""
+        self._read_cpu_times = read_cpu_times
+        self._process_cpu = process_cpu
+        self._last_process_s = process_cpu()
+        self._last_times = self._times()
+
+    def read(self) -> CpuReading:
+        """Return what was used since the last read, or since construction."""
+        process_s, times = self._process_cpu(), self._times()
+        reading = CpuReading(
+            process_s - self._last_process_s,
+            fold_busy_pct(self._last_times, times),
+        )
+        self._last_process_s, self._last_times = process_s, times
+        return reading
+
+    def _times(self) -> Mapping[str, float]:
+        if self.unknown:
+            return {}
+        try:
+            return cast(Mapping[str, float], self._read_cpu_times()._asdict())
+        except ImportError:
+            reason = 'psutil is not installed: pip install psutil'
+        except (OSError, RuntimeError, TypeError, ValueError) as error:
+            reason = f'the host does not tell its CPU times: {error}'
+        self.unknown['system_cpu_pct'] = reason
+        return {}
+
+
+def fold_busy_pct(
+    before: Mapping[str, float], after: Mapping[str, float]
+) -> float | None:
+    """Busy share of all CPUs between two readings of their times.
+
+    Args:
+        before: Seconds since boot by kind (``user``, ``idle``, ...).
+        after: The same, later.
+
+    Returns:
+        Per cent, 0 to 100; ``None`` when no time passed or nothing is known.
+    """
+    # the kernel may take back a little idle or iowait time: never negative
+    spent = {
+        kind: max(0.0, after[kind] - before[kind])
+        for kind in after
+        if kind in before and kind not in _COUNTED_TWICE
+    }
+    total = sum(spent.values())
+    if total <= 0.0:
+        return None
+    idle = sum(spent.get(kind, 0.0) for kind in _IDLE)
+    return 100.0 * (total - idle) / total

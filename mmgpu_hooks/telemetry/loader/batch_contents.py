@@ -1,0 +1,232 @@
+"""What a batch holds: images, padded pixels, annotated boxes, tensors and bytes.
+
+Batches are looked at from outside, without torch: anything with a ``shape`` is an
+array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mmgpu_hooks.telemetry.source_error import SourceError
+
+_ODD = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
+"""What looking into an object of unknown make may raise."""
+
+
+_NONE_YET = -1
+
+_PLAIN = frozenset({int, float, bool, str, bytes, set, type(None)})
+_MOST_PARTS = 20_000
+"""Looking at so many takes 5 ms."""
+
+
+class BatchWatch:
+    """Follows the batches of an interval, in one walk over each.
+
+    Pixels are those the model is given: the images of a batch are padded to the
+    largest height and width among them, and those up to a multiple of the data
+    preprocessor's ``pad_size_divisor``. What a preprocessor does beyond that
+    (``batch_augments`` such as ``BatchSyncRandomResize``) is not seen. The branches
+    of a semi-supervised batch are padded each on its own and added up, since one
+    step goes through all of them.
+
+    Boxes are those of ``gt_instances``; ``ignored_instances`` are left out.
+
+    Looking at a batch of 2 images with boxes costs 1.1 us, of 8 images 3 us; between
+    the steps of a real training, with cold caches, 8 us for 2. What a batch
+    once turned out not to tell is not looked for again: the figure is ``None`` from
+    then on, with a reason in :attr:`unknown`.
+
+    Args:
+        pad_size_divisor: Of the model's data preprocessor. Defaults to 1.
+    """
+
+    def __init__(self, pad_size_divisor: int = 1) -> None:
+        self.unknown: dict[str, str] = {}
+        """Why a figure is missing, by its name."""
+        self._divisor = max(1, pad_size_divisor)
+        self._is_plain = True
+        self._most_pixels = self._most_boxes = _NONE_YET
+
+    def add(self, batch: Any) -> int | None:
+        """Look at one batch of MMEngine's data protocol.
+
+        Args:
+            batch: What the loader returned: usually ``dict(inputs=...,
+                data_samples=...)`` with one entry per image. Before the step,
+                semi-supervised batches tell their number of images; after it no
+                more, because their preprocessor changes them.
+
+        Returns:
+            Its images; ``None`` when it does not tell.
+        """
+        if not self._is_plain:
+            return self._add_odd(batch)
+        # MMDetection's own form, all in one function: between two steps the caches
+        # are cold, and each function entered costs a microsecond and more
+        try:
+            inputs = batch['inputs']
+            self._is_plain = type(inputs) is list
+            height = width = boxes = 0
+            for image in inputs if self._is_plain else ():
+                _, rows, columns = image.shape
+                if rows > height:
+                    height = rows
+                if columns > width:
+                    width = columns
+            for sample in batch['data_samples']:
+                boxes += sample.gt_instances.labels.shape[0]
+        except _ODD:
+            self._is_plain = False
+        if not self._is_plain:
+            return self._add_odd(batch)
+        images, divisor = len(inputs), self._divisor
+        pixels = images * -(-height // divisor) * -(-width // divisor) * divisor**2
+        if pixels > self._most_pixels:
+            self._most_pixels = pixels
+        if boxes > self._most_boxes:
+            self._most_boxes = boxes
+        return images
+
+    def _add_odd(self, batch: Any) -> int | None:
+        if isinstance(batch, (dict, Mapping)):
+            inputs, samples = batch.get('inputs'), batch.get('data_samples')
+        else:
+            inputs, samples = _open_bare(batch)
+        if 'largest_batch_pixels' not in self.unknown:
+            try:
+                pixels = self._count_pixels(inputs)
+                self._most_pixels = max(self._most_pixels, pixels)
+            except _ODD as error:
+                self._give_up('largest_batch_pixels', 'images', inputs, error)
+        if 'most_boxes' not in self.unknown:
+            try:
+                self._most_boxes = max(self._most_boxes, _count_boxes(samples))
+            except _ODD as error:
+                self._give_up('most_boxes', 'gt_instances', samples, error)
+        return _count_images(inputs)
+
+    def drain(self) -> tuple[int | None, int | None]:
+        """Return the largest of the batches since the last call, and begin anew.
+
+        Returns:
+            Pixels of the largest batch and boxes of the one that had most.
+        """
+        pixels, boxes = self._most_pixels, self._most_boxes
+        self._most_pixels = self._most_boxes = _NONE_YET
+        return (
+            None if pixels == _NONE_YET else pixels,
+            None if boxes == _NONE_YET else boxes,
+        )
+
+    def _give_up(self, figure: str, part: str, found: Any, error: Exception) -> None:
+        kind = type(found[0] if isinstance(found, list) and found else found).__name__
+        self.unknown[figure] = f'no {part} were found in the batch: {kind} ({error})'
+
+    def _count_pixels(self, inputs: Any) -> int:
+        if isinstance(inputs, (list, tuple)):
+            shapes = [image.shape for image in inputs]
+            height = max((rows for _, rows, _ in shapes), default=0)
+            width = max((columns for _, _, columns in shapes), default=0)
+            return len(inputs) * self._pad(height) * self._pad(width)
+        if isinstance(inputs, (dict, Mapping)):
+            branches = [_present(branch) for branch in inputs.values()]
+            return sum(self._count_pixels(branch) for branch in branches)
+        images, _, height, width = inputs.shape
+        return int(images) * self._pad(height) * self._pad(width)
+
+    def _pad(self, side: int) -> int:
+        return -(-side // self._divisor) * self._divisor
+
+
+def _count_boxes(samples: Any) -> int:
+    if isinstance(samples, (dict, Mapping)):
+        return sum(_count_boxes(_present(branch)) for branch in samples.values())
+    boxes = 0
+    for sample in samples:
+        instances = sample.gt_instances
+        labels = getattr(instances, 'labels', None)
+        # the length of an InstanceData itself costs four times as much
+        boxes += len(instances if labels is None else labels)
+    return boxes
+
+
+def _count_images(inputs: Any) -> int | None:
+    if isinstance(inputs, (list, tuple)):
+        return len(inputs)
+    if isinstance(inputs, (dict, Mapping)):
+        return _count_branch_images(list(inputs.values()))
+    shape = getattr(inputs, 'shape', None)
+    return int(shape[0]) if shape else None
+
+
+def _count_branch_images(branches: list[Any]) -> int | None:
+    """Each branch names every image, ``None`` where it is not in the branch."""
+    lists = [branch for branch in branches if isinstance(branch, (list, tuple))]
+    is_whole = any(item is None for branch in lists for item in branch)
+    lengths = {len(branch) for branch in lists}
+    return lengths.pop() if is_whole and len(lengths) == 1 else None
+
+
+def _present(branch: Any) -> Any:
+    if isinstance(branch, (list, tuple)):
+        return [item for item in branch if item is not None]
+    return branch
+
+
+def _open_bare(batch: Any) -> tuple[Any, Any]:
+    """Inputs and data samples of a batch that is no mapping.
+
+    It may be ``(images, targets)``, a list with one mapping per image, or the
+    images themselves.
+    """
+    if not isinstance(batch, (list, tuple)) or not batch:
+        return batch, None
+    first = batch[0]
+    if isinstance(first, (dict, Mapping)):
+        return (
+            [item.get('inputs') for item in batch],
+            [item.get('data_samples') for item in batch],
+        )
+    is_stack = isinstance(first, (list, tuple)) or len(getattr(first, 'shape', ())) == 4
+    return (first, None) if is_stack else (batch, None)
+
+
+def count_tensors(batch: Any) -> tuple[int, int]:
+    """How many tensors a batch carries, and their bytes.
+
+    Data samples are known by the ``all_items`` of MMEngine's ``BaseDataElement``,
+    boxes by their ``tensor``. It costs 7 us per image, so once per interval.
+
+    Args:
+        batch: What the loader returned.
+
+    Raises:
+        SourceError: If the batch has too many parts to look at each, or contains
+            itself.
+    """
+    tensors = size = looked_at = 0
+    left = [batch]
+    while left:
+        looked_at += 1
+        if looked_at > _MOST_PARTS:
+            raise SourceError(f'a batch has more than {_MOST_PARTS} parts')
+        part = left.pop()
+        kind = type(part)
+        if kind in _PLAIN:
+            continue
+        if isinstance(part, (list, tuple)):
+            left.extend(part)
+        elif isinstance(part, (dict, Mapping)):
+            left.extend(part.values())
+        elif hasattr(kind, 'nelement') and hasattr(kind, 'element_size'):
+            tensors += 1
+            size += part.nelement() * part.element_size()
+        elif hasattr(kind, 'all_items'):
+            # asked itself, it would take four times as long
+            left.extend(vars(part).values())
+        elif hasattr(type(getattr(part, 'tensor', None)), 'nelement'):
+            left.append(part.tensor)
+    return tensors, size

@@ -1,0 +1,56 @@
+"""Notices each iterator that a loader makes, before and after it is made."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+
+class CreationWatch:
+    """Stands where a loader makes its iterators.
+
+    ``DataLoader.__iter__`` makes them through ``_get_iterator``; an instance attribute
+    of that name sees them all, in both train loops, and the loader stays the object it
+    was. A copy or a pickle of the loader has the loader's own method in its place.
+
+    Args:
+        loader: The loader; anything without ``_get_iterator`` is left alone.
+        before: Called before each creation; it must not raise.
+        after: Called with the new iterator, or with ``None`` when the creation
+            failed; it must not raise.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        before: Callable[[], None],
+        after: Callable[[Any], None],
+    ) -> None:
+        self._loader = loader
+        self._before = before
+        self._after = after
+        self._make = getattr(type(loader), '_get_iterator', None)
+        own = getattr(loader, '__dict__', {})
+        self.active = callable(self._make) and '_get_iterator' not in own
+        """Whether iterators are seen."""
+        if self.active:
+            loader._get_iterator = self
+
+    def __call__(self) -> Any:
+        """Make an iterator, as the loader would."""
+        iterator = None
+        self._before()
+        try:
+            assert self._make is not None
+            iterator = self._make(self._loader)
+        finally:
+            self._after(iterator)
+        return iterator
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._loader, '_get_iterator')
+
+    def close(self) -> None:
+        """Give the loader its own method back."""
+        if self.active:
+            del self._loader._get_iterator
+        self.active = False

@@ -1,0 +1,252 @@
+"""Folds what the workers wrote about their batches into one interval's figures."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mmgpu_hooks.records import DurationStats, SlowSample, TransformCost
+from mmgpu_hooks.telemetry.loader import board
+from mmgpu_hooks.telemetry.loader.board import Slot
+
+_MOST_VALUES = 1024
+"""Durations per interval that percentiles are taken over, newest of each worker."""
+_MOST_ROWS_READ = 32
+"""Workers whose transforms are read in one interval; the others' turn comes."""
+
+
+@dataclass
+class _Durations:
+    count: int = 0
+    total_s: float = 0.0
+    max_s: float = 0.0
+    values: list[float] = field(default_factory=list)
+
+    def add(self, count: int, total_s: float, max_s: float) -> None:
+        self.count += count
+        self.total_s += total_s
+        self.max_s = max(self.max_s, max_s)
+
+    def stats(self) -> DurationStats | None:
+        if not self.count or not self.values:
+            return None
+        ordered = sorted(self.values)
+        return DurationStats(
+            count=self.count,
+            total_s=self.total_s,
+            mean_s=self.total_s / self.count,
+            p50_s=_percentile(ordered, 0.5),
+            p95_s=_percentile(ordered, 0.95),
+            max_s=max(self.max_s, ordered[-1]),
+        )
+
+
+def _percentile(ordered: Sequence[float], q: float) -> float:
+    position = q * (len(ordered) - 1)
+    low, high = math.floor(position), math.ceil(position)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    """Standard deviation; ``None`` for fewer than two values."""
+    count = len(values)
+    if count < 2:
+        return None
+    mean = math.fsum(values) / count
+    return math.sqrt(math.fsum([(value - mean) ** 2 for value in values]) / count)
+
+
+@dataclass(frozen=True)
+class InsideFigures:
+    """What one interval's batches cost, as the workers saw it."""
+
+    occupancy: DurationStats | None
+    occupancy_std_s: float | None
+    batch_cpu: DurationStats | None
+    worker_batches: tuple[int, ...]
+    transforms: dict[str, TransformCost]
+    timed_samples: int
+    slowest: tuple[SlowSample, ...]
+
+
+class InsideTally:
+    """Collects from slots until :meth:`drain`; iterators may change meanwhile."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self.wall = _Durations()
+        self.cpu = _Durations()
+        self.worker_batches: list[int] = []
+        # calls and seconds by name
+        self.transforms: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self.timed_samples = 0
+        self.slowest: list[SlowSample] = []
+        self.bar_s = 0.0
+        """What a sample must take to be among them: its name costs most of a read."""
+
+    def add_batches(self, worker_id: int, count: int) -> None:
+        """Count batches that a worker made."""
+        batches = self.worker_batches
+        batches.extend([0] * (worker_id + 1 - len(batches)))
+        batches[worker_id] += count
+
+    def add_slow(self, sample: SlowSample) -> None:
+        """Keep one of the slowest samples, as long as it is one."""
+        self.slowest.append(sample)
+        if len(self.slowest) >= board.TOP:
+            self.slowest.sort(key=lambda one: one.seconds, reverse=True)
+            del self.slowest[board.TOP :]
+            self.bar_s = self.slowest[-1].seconds
+
+    def drain(self) -> InsideFigures | None:
+        """Figures since the last call; ``None`` when no batch was made."""
+        if not self.wall.count:
+            return None
+        figures = InsideFigures(
+            occupancy=self.wall.stats(),
+            occupancy_std_s=_spread(self.wall.values),
+            batch_cpu=self.cpu.stats(),
+            worker_batches=tuple(self.worker_batches),
+            transforms={
+                name: TransformCost(int(calls), seconds)
+                for name, (calls, seconds) in self.transforms.items()
+            },
+            timed_samples=self.timed_samples,
+            slowest=tuple(sorted(self.slowest, key=lambda one: -one.seconds)),
+        )
+        self._reset()
+        return figures
+
+
+class SlotReader:
+    """Reads one worker's slot, each figure once.
+
+    Args:
+        worker_id: Whose slot it is.
+        slot: The slot.
+    """
+
+    def __init__(self, worker_id: int, slot: Slot) -> None:
+        self._worker_id = worker_id
+        self._slot = slot
+        self._figures = slot.figures
+        self._batches = 0
+        self._wall_s = self._cpu_s = 0.0
+        self._timed = 0
+        self._rows: list[float] = []
+        self._names: list[str] = []
+        self._generation = 0.0
+        self.off_reason: str | None = None
+        """Why the worker measures no longer."""
+
+    def collect(self, tally: InsideTally, most_values: int, *, with_rows: bool) -> None:
+        """Add what is new to a tally; 4 us, 7 us with new transforms.
+
+        Args:
+            tally: What to add to.
+            most_values: Durations to take at most.
+            with_rows: Read the transforms too.
+        """
+        figures = self._figures
+        if figures[board.STATE] == board.OFF and self.off_reason is None:
+            self.off_reason = self._slot.read_reason() or 'it failed'
+        head = self._slot.read_figures(0, board.WALL_RING)
+        self._collect_batches(tally, head, most_values)
+        if head[board.GENERATION] == self._generation:
+            self._collect_slowest(tally, head)
+        self._generation += 1.0
+        figures[board.ASKED_GENERATION] = self._generation
+        if with_rows and head[board.TIMED_SAMPLES] != self._timed:
+            self._collect_rows(tally, head)
+
+    def _collect_batches(
+        self, tally: InsideTally, head: list[float], most_values: int
+    ) -> None:
+        batches = int(head[board.BATCHES])
+        new = batches - self._batches
+        tally.add_batches(self._worker_id, new)
+        if new <= 0:
+            return
+        is_current = head[board.GENERATION] == self._generation
+        wall_s, cpu_s = head[board.WALL_SUM], head[board.CPU_SUM]
+        tally.wall.add(
+            new, wall_s - self._wall_s, head[board.WALL_MAX] if is_current else 0.0
+        )
+        tally.cpu.add(
+            new, cpu_s - self._cpu_s, head[board.CPU_MAX] if is_current else 0.0
+        )
+        self._batches, self._wall_s, self._cpu_s = batches, wall_s, cpu_s
+        taken = min(new, most_values, board.RING)
+        tally.wall.values += self._newest(board.WALL_RING, batches, taken)
+        tally.cpu.values += self._newest(board.CPU_RING, batches, taken)
+
+    def _newest(self, ring: int, batches: int, taken: int) -> list[float]:
+        end = (batches - 1) % board.RING + 1
+        begin = end - taken
+        values = self._slot.read_figures(ring + max(begin, 0), ring + end)
+        if begin < 0:
+            top = ring + board.RING
+            values += self._slot.read_figures(top + begin, top)
+        return values
+
+    def _collect_slowest(self, tally: InsideTally, head: list[float]) -> None:
+        slowest = head[board.TOP_SECONDS : board.TOP_SECONDS + board.TOP]
+        for place, seconds in enumerate(slowest):
+            if seconds > tally.bar_s:
+                index = int(head[board.TOP_INDEX + place])
+                image = self._slot.read_sample_name(place) or None
+                tally.add_slow(SlowSample(seconds, index, image))
+
+    def _collect_rows(self, tally: InsideTally, head: list[float]) -> None:
+        tally.timed_samples += int(head[board.TIMED_SAMPLES]) - self._timed
+        self._timed = int(head[board.TIMED_SAMPLES])
+        used = int(head[board.ROWS_USED])
+        while len(self._names) < used:
+            self._names.append(self._slot.read_row_name(len(self._names)))
+            self._rows += [0.0, 0.0]
+        start = board.ROW_FIGURES
+        rows = self._slot.read_figures(start, start + 2 * used)
+        before, self._rows = self._rows, rows
+        for name, calls, seconds, calls_before, seconds_before in zip(
+            self._names, rows[::2], rows[1::2], before[::2], before[1::2]
+        ):
+            if calls != calls_before:
+                cost = tally.transforms[name]
+                cost[0] += calls - calls_before
+                cost[1] += seconds - seconds_before
+
+
+class InsideReader:
+    """Reads the slots of one iterator's workers.
+
+    Args:
+        slots: By worker id.
+    """
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._readers = [SlotReader(number, slot) for number, slot in enumerate(slots)]
+        self._turn = 0
+
+    def collect(self, tally: InsideTally, *, is_last: bool = False) -> None:
+        """Add what is new to a tally.
+
+        Args:
+            tally: What to add to.
+            is_last: Nothing will be read later: read every worker's transforms.
+        """
+        readers = self._readers
+        most_values = max(_MOST_VALUES // len(readers), 1)
+        turns = -(-len(readers) // _MOST_ROWS_READ)
+        for number, reader in enumerate(readers):
+            with_rows = is_last or number % turns == self._turn
+            reader.collect(tally, most_values, with_rows=with_rows)
+        self._turn = (self._turn + 1) % turns
+
+    def off_reasons(self) -> list[str]:
+        """Why workers measure no longer, each reason once."""
+        reasons = (reader.off_reason for reader in self._readers)
+        return sorted({reason for reason in reasons if reason is not None})

@@ -1,0 +1,89 @@
+"""Reaches into the processes that load: workers before they start, or this one."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable
+
+from mmgpu_hooks.telemetry.loader import board
+from mmgpu_hooks.telemetry.loader.board import Board, Slot, make_private_slot
+from mmgpu_hooks.telemetry.loader.fetch import FetchProbe
+from mmgpu_hooks.telemetry.loader.frames import hide_frame
+
+
+class WorkerInit:
+    """A ``worker_init_fn`` that calls the user's and then sets a probe.
+
+    It can be pickled while workers are being started, as far as the user's can.
+
+    Args:
+        user_init: The loader's own ``worker_init_fn``, or ``None``.
+        board: Where the workers write.
+    """
+
+    def __init__(self, user_init: Callable[[int], Any] | None, board: Board) -> None:
+        self.user_init = user_init
+        self.board = board
+
+    def __call__(self, worker_id: int) -> None:
+        """Run in the worker, right before it takes its first task."""
+        if self.user_init is not None:
+            try:
+                self.user_init(worker_id)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+        try:
+            slot = self.board.slot(worker_id)
+        except Exception:  # noqa: BLE001, there is nowhere to say why
+            return
+        _probe_worker(slot)
+
+
+def _probe_worker(slot: Slot) -> None:
+    try:
+        from torch.utils.data._utils import fetch
+
+        probe = FetchProbe(slot, cpu_between_ends=True)
+        # the fetcher is made after us; the classes are this worker's own
+        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            kind.fetch = probe.wrap(kind.fetch)
+    except Exception as error:  # noqa: BLE001, a worker must not see it
+        slot.write_reason(f'{type(error).__name__}: {error}')
+        slot.figures[board.STATE] = board.OFF
+
+
+class LocalProbe:
+    """The same probe for an iterator that loads in this process.
+
+    Args:
+        iterator: An iterator of a loader without workers.
+
+    Raises:
+        AttributeError: If it has no fetcher that can be measured.
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        fetcher = iterator._dataset_fetcher
+        self.slot = make_private_slot()
+        """Where the figures are."""
+        self._probe = FetchProbe(self.slot, cpu_between_ends=False)
+        self._fetcher = weakref.ref(fetcher)
+        fetch = self._probe.wrap(type(fetcher).fetch)
+        fetcher_ref = self._fetcher  # a plain reference would be a cycle
+
+        def measured(possibly_batched_index: Any) -> Any:
+            try:
+                return fetch(fetcher_ref(), possibly_batched_index)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+
+        fetcher.fetch = measured
+
+    def close(self) -> None:
+        """Give the iterator its own fetcher's method back."""
+        self._probe.close()
+        fetcher = self._fetcher()
+        if fetcher is not None and 'fetch' in vars(fetcher):
+            del fetcher.fetch

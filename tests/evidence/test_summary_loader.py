@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from fakes.runs import (
+    make_evidence,
+    make_inside_workers,
+    make_interval,
+    make_run,
+    make_workers,
+    steady,
+)
+from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.records import (
+    LoaderSummary,
+    RunEvidence,
+    SlowSample,
+    TransformCost,
+    WorkersWindow,
+)
+
+
+def fold(*windows: WorkersWindow | None) -> LoaderSummary | None:
+    """The loader of a run with one interval per window, and one of warm-up before."""
+    records = [
+        make_interval(index, workers=window) for index, window in enumerate(windows)
+    ]
+    evidence = RunEvidence('x', make_run(), (make_interval(), *records))
+    return fold_run(evidence).loader
+
+
+def known(*windows: WorkersWindow | None) -> LoaderSummary:
+    loader = fold(*windows)
+    assert loader is not None
+    return loader
+
+
+def test_occupancy_is_weighted_by_batches():
+    loader = known(
+        make_inside_workers(0.2, iterations=30), make_inside_workers(0.6, iterations=10)
+    )
+    assert loader.batches == 40
+    assert loader.occupancy_s == pytest.approx(0.3)
+    assert loader.batch_cpu_s == pytest.approx(0.27)
+    assert loader.occupancy_p95_s == pytest.approx((0.3 + 0.7) / 2)
+
+
+def test_spread_is_of_all_batches_and_not_the_mean_of_spreads():
+    loader = known(
+        make_inside_workers(0.2, std_s=0.0), make_inside_workers(0.6, std_s=0.0)
+    )
+    assert loader.occupancy_std_s == pytest.approx(0.2)
+    both = known(
+        make_inside_workers(0.4, std_s=0.3), make_inside_workers(0.4, std_s=0.1)
+    )
+    assert both.occupancy_std_s == pytest.approx(math.sqrt((0.09 + 0.01) / 2))
+
+
+def test_warm_up_is_left_out_unless_all_batches_were_made_in_it():
+    first = make_interval(0, workers=make_inside_workers(9.0))
+    idle = make_interval(1, workers=make_workers(0.0))
+    busy = make_interval(1, workers=make_inside_workers(0.4))
+    for later, seconds in ((busy, 0.4), (idle, 9.0)):
+        loader = fold_run(RunEvidence('x', make_run(), (first, later))).loader
+        assert loader is not None
+        assert loader.occupancy_s == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ('windows', 'source'),
+    [
+        ((make_inside_workers(), make_inside_workers()), 'inside'),
+        ((make_workers(0.1), make_workers(0.1)), 'outside'),
+        ((make_inside_workers(), make_workers(0.1)), 'mixed'),
+    ],
+)
+def test_it_is_said_where_the_figures_were_taken(windows, source):
+    assert known(*windows).source == source
+
+
+def test_from_outside_what_is_inside_stays_unknown():
+    loader = known(make_workers(0.1))
+    assert loader == LoaderSummary(source='outside')
+
+
+def test_readiness_is_weighted_by_asks():
+    loader = known(
+        make_inside_workers(iterations=30, ready_mean=1.0, ready_zero_pct=0.0),
+        make_inside_workers(iterations=10, ready_mean=0.2, ready_zero_pct=80.0),
+        make_inside_workers(iterations=50, ready_mean=None, ready_zero_pct=None),
+    )
+    assert loader.asks == 40
+    assert loader.ready_mean == pytest.approx(0.8)
+    assert loader.ready_zero_pct == pytest.approx(20.0)
+    assert loader.out_of_order == 2
+
+
+def test_shares_are_of_all_batches_by_worker():
+    loader = known(
+        make_inside_workers(worker_batches=(10, 10)),
+        make_inside_workers(worker_batches=(20, 0, 40)),
+    )
+    assert loader.share_min_pct == pytest.approx(12.5)
+    assert loader.share_max_pct == pytest.approx(50.0)
+
+
+def test_blocked_time_is_a_share_of_the_time_of_all_workers():
+    loader = known(
+        make_inside_workers(count=2, window_s=10.0, blocked_s=10.0),
+        make_inside_workers(count=6, window_s=10.0, blocked_s=0.0),
+        make_inside_workers(count=2, window_s=10.0, blocked_s=None),
+        replace(make_inside_workers(window_s=10.0), count=0, blocked_s=0.0),
+    )
+    assert loader.blocked_pct == pytest.approx(12.5)
+
+
+def test_extremes_are_of_the_whole_run():
+    first = make_interval(
+        0, workers=make_inside_workers(affinity_cpus=1, pss_bytes=2**30)
+    )
+    later = make_interval(1, workers=make_inside_workers(affinity_cpus=2))
+    loader = fold_run(RunEvidence('x', make_run(), (first, later))).loader
+    assert loader is not None
+    assert (loader.affinity_cpus, loader.pss_bytes) == (1, 2**30)
+
+
+def test_transforms_are_added_up_and_given_per_image():
+    loader = known(
+        make_inside_workers(
+            transforms={'Load': TransformCost(4, 0.4), 'Flip': TransformCost(2, 0.1)},
+            timed_samples=4,
+        ),
+        make_inside_workers(
+            transforms={'Flip': TransformCost(6, 1.1)}, timed_samples=6
+        ),
+    )
+    assert loader.timed_samples == 10
+    flip, load = loader.transforms
+    assert (flip.name, flip.calls) == ('Flip', 8)
+    assert flip.total_s == pytest.approx(1.2)
+    # over all samples timed, those that passed it by too
+    assert flip.image_s == pytest.approx(0.12)
+    assert (load.name, load.image_s) == ('Load', pytest.approx(0.04))
+
+
+def test_the_slowest_samples_come_slowest_first_and_once_each():
+    slow = [SlowSample(float(seconds), seconds % 3) for seconds in range(9)]
+    loader = known(
+        make_inside_workers(slowest=tuple(slow[:5])),
+        make_inside_workers(slowest=tuple(slow[5:])),
+    )
+    assert loader.slowest == (slow[8], slow[7], slow[6])
+
+
+def test_without_workers_there_is_no_loader():
+    assert fold(None, None) is None
+
+
+def test_a_run_of_older_evidence_folds():
+    old = make_workers(0.3)
+    assert (old.source, old.occupancy, old.transforms) == ('outside', None, {})
+    summary = fold_run(make_evidence(4, workers=old))
+    assert summary.worker_cpu_s == pytest.approx(0.3)
+    assert summary.loader == LoaderSummary(source='outside')
+
+
+def test_a_window_without_a_batch_weighs_nothing():
+    empty = replace(make_inside_workers(), occupancy=steady(0.0, 0), iterations=0)
+    assert known(empty, make_inside_workers(0.4)).occupancy_s == pytest.approx(0.4)

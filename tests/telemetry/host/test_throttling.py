@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mmgpu_hooks.telemetry.host.throttling import ThrottleMeter, parse_throttled_s
+
+V2 = '31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw'
+
+
+@pytest.mark.parametrize(
+    ('version', 'text', 'seconds'),
+    [
+        (1, b'nr_periods 4\nnr_throttled 2\nthrottled_time 2740115021\n', 2.740115021),
+        (2, b'usage_usec 9\nnr_throttled 2\nthrottled_usec 2740115\n', 2.740115),
+        (2, b'usage_usec 9\nuser_usec 5\nsystem_usec 4\n', None),  # the root
+        (1, b'', None),
+    ],
+)
+def test_each_version_counts_in_its_own_unit(version, text, seconds):
+    assert parse_throttled_s(text, version) == seconds
+
+
+def test_a_figure_that_is_no_number_is_an_error():
+    with pytest.raises(ValueError, match='invalid literal'):
+        parse_throttled_s(b'throttled_usec much\n', 2)
+
+
+def test_version_2_leaves_out_the_root_and_what_cannot_be_read(tmp_path: Path):
+    own, top = tmp_path / 'proc' / 'self', tmp_path / 'sys' / 'fs' / 'cgroup'
+    own.mkdir(parents=True)
+    (top / 'pod' / 'job').mkdir(parents=True)
+    (own / 'cgroup').write_text('0::/pod/job\n')
+    (own / 'mountinfo').write_text(V2)
+    (top / 'cpu.stat').write_text('usage_usec 9\n')
+    (top / 'pod' / 'cpu.stat').write_text('throttled_usec torn\n')
+    stat = top / 'pod' / 'job' / 'cpu.stat'
+    stat.write_text('usage_usec 5\nthrottled_usec 1000000\n')
+    meter = ThrottleMeter(tmp_path / 'proc', tmp_path / 'sys')
+    assert not meter.is_empty
+    stat.write_text('usage_usec 5\nthrottled_usec 1250000\n')
+    assert meter.read() == 0.25
+    stat.write_text('usage_usec 5\n')
+    with pytest.raises(ValueError, match='no more'):
+        meter.read()
+    meter.close()
+
+
+def test_without_groups_there_is_nothing_to_read(tmp_path: Path):
+    meter = ThrottleMeter(tmp_path, tmp_path)
+    assert meter.is_empty
+    assert meter.read() is None
+    meter.close()
