@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mmgpu_hooks.configfile.edit import parse_module
+from mmgpu_hooks.configfile.draft import parse_module
 from mmgpu_hooks.configfile.locate import locate_setting
 from mmgpu_hooks.configfile.outcome import RefusedError, Setting
 

@@ -5,14 +5,13 @@ Each setting is one step, so that the proof can look at one change at a time.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 
 import libcst as cst
 
 from mmgpu_hooks.configfile.display import parse_entries
+from mmgpu_hooks.configfile.draft import Changes, Draft, parse_module
 from mmgpu_hooks.configfile.entry import (
     edit_alias,
     edit_missing,
@@ -33,49 +32,6 @@ from mmgpu_hooks.configfile.value import locate_value
 
 HOOK_ROOTS = ('default_hooks', 'custom_hooks')
 """The names that hold hooks."""
-
-Changes = Mapping[Path, Setting]
-"""Values by the keys below one top-level name."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One change of the text."""
-
-    before: str
-    after: str
-    root: str
-    """The name whose settings it changes."""
-
-    values: Changes
-    """The settings it changes."""
-
-    variable: str | None = None
-    """The variable that is changed instead."""
-
-
-@dataclass
-class Draft:
-    """An edit in the making, and in the end its result."""
-
-    text: str
-    module: cst.Module
-    steps: list[Step] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    free: set[str] = field(default_factory=set)
-    """Variables that nothing but a setting uses in the original text."""
-
-    variables: dict[str, Setting] = field(default_factory=dict)
-    """Those of them that were changed."""
-
-    def move(
-        self, module: cst.Module, root: str, values: Changes, name: str | None = None
-    ) -> None:
-        """Takes the next step."""
-        text = module.code
-        if text != self.text:
-            self.steps.append(Step(self.text, text, root, values, name))
-        self.text, self.module = text, module
 
 
 def edit_settings(
@@ -132,22 +88,6 @@ def _edit_pop(draft: Draft, root: str, key: str) -> None:
     draft.move(parse_module(text), root, {(key,): REMOVE})
 
 
-@functools.lru_cache(maxsize=4)
-def parse_module(text: str) -> cst.Module:
-    """Parses a config; trees are never changed, so a text is parsed once.
-
-    Raises:
-        RefusedError: If LibCST finds a syntax error.
-    """
-    try:
-        return cst.parse_module(text)
-    except cst.ParserSyntaxError as error:
-        raise RefusedError(
-            'expected a Python config, LibCST found a syntax error here; mend it first',
-            error.raw_line,
-        ) from error
-
-
 def _check(draft: Draft, root: str, path: Path, value: Setting) -> None:
     module = draft.module
     spot = locate_setting(module, root, path)
@@ -199,7 +139,7 @@ def _edit_root(
         form = 'inherit' if fresh and form is not None else form
         if form is None:
             _edit_spot(draft, root, path, spot, value)
-        elif value is not REMOVE or form != 'inherit':
+        elif value is not REMOVE or spot.kind != 'inherited':
             place = spot.index if form == 'update' else -1
             late.setdefault((form, place), {})[path] = parse_resting(root, path, value)
     for (form, place), values in late.items():
@@ -213,9 +153,12 @@ def _edit_root(
 
 def _is_spelled(spot: Spot, value: Setting) -> bool:
     if spot.kind == 'missing' and value is REMOVE:
-        # What is spread into the dict may hold it.
+        # A positional dict may hold it, and {**x}; of dict(**x) it is known.
         assert isinstance(spot.node, (cst.Call, cst.Dict))
-        return all(slot.key is not None for slot in parse_entries(spot.node).slots)
+        nodes = [s.node for s in parse_entries(spot.node).slots if s.key is None]
+        return all(isinstance(node, cst.Arg) and node.star for node in nodes)
+    if spot.kind == 'gone':
+        return value is REMOVE
     if spot.kind != 'value' or spot.node is None:
         return False
     return parse_literal(spot.node) == (type(value), value)
@@ -230,7 +173,7 @@ def _choose_form(module: cst.Module, root: str, spot: Spot, apart: bool) -> Form
     lazy = is_lazy(module)
     if spot.shared or apart:
         return 'rebind' if bound or lazy else 'inherit'
-    if spot.kind == 'override':
+    if spot.kind in ('override', 'gone'):
         return 'update'
     if spot.kind == 'inherited':
         return 'update' if lazy else 'inherit'

@@ -14,7 +14,11 @@ from mmgpu_hooks.configfile.display import (
     edit_remove,
     parse_entries,
 )
-from mmgpu_hooks.configfile.expression import parse_template, render_code
+from mmgpu_hooks.configfile.expression import (
+    parse_template,
+    render_code,
+    render_module,
+)
 from mmgpu_hooks.configfile.locate import Spot
 from mmgpu_hooks.configfile.outcome import Setting
 from mmgpu_hooks.configfile.override import WIDTH
@@ -62,7 +66,7 @@ def edit_removal(module: cst.Module, spot: Spot, emptied: bool) -> cst.Module:
     owner = spot.owner
     assert owner is not None
     entries = edit_remove(parse_entries(owner), spot.position)
-    if emptied and not entries.slots and not isinstance(owner, cst.List):
+    if emptied and not entries.slots and isinstance(owner, cst.Call):
         statement = module.body[spot.index]
         if isinstance(statement, cst.SimpleStatementLine) and _is_only(
             statement, owner
@@ -156,7 +160,7 @@ def _is_one_line(slot: Slot) -> bool:
 
 def _limit(module: cst.Module) -> int:
     """Returns the columns of the file's longest line, within reason."""
-    longest = max(map(len, module.code.splitlines()), default=0)
+    longest = max(map(len, render_module(module).splitlines()), default=0)
     return max(WIDTH, min(longest, 120))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 
 import libcst as cst
 
@@ -75,6 +76,26 @@ def is_display(node: cst.BaseExpression) -> bool:
 def render_code(node: cst.CSTNode) -> str:
     """Returns the source of a node."""
     return cst.Module([]).code_for_node(node)
+
+
+@functools.lru_cache(maxsize=4096)
+def _render_line(node: cst.CSTNode, newline: str, indent: str) -> str:
+    # Trees are never changed, and an edited one shares all statements but one.
+    module = cst.Module([], default_newline=newline, default_indent=indent)
+    return module.code_for_node(node)
+
+
+def render_statement(module: cst.Module, node: cst.CSTNode) -> str:
+    """Returns the source of a statement of a module, rendered once."""
+    return _render_line(node, module.default_newline, module.default_indent)
+
+
+def render_module(module: cst.Module) -> str:
+    """Returns the source of a module, from its statements rendered before."""
+    if not module.has_trailing_newline or not module.body:
+        return module.code
+    nodes = (*module.header, *module.body, *module.footer)
+    return ''.join(render_statement(module, node) for node in nodes)
 
 
 def render_found(node: cst.BaseExpression) -> str:

@@ -35,9 +35,10 @@ _ADVICE = 'write it as a literal there, or change it by hand'
 class Spot:
     """Where a setting is spelled, or where it is best added."""
 
-    kind: Literal['value', 'missing', 'alias', 'override', 'inherited']
+    kind: Literal['value', 'missing', 'alias', 'gone', 'override', 'inherited']
     """``value``: ``node`` is its value; ``missing``: ``node`` is the display that
     lacks it; ``alias``: ``node`` is another dict that the name stands for;
+    ``gone``: ``x.pop('k')`` or ``del x['k']`` takes it out behind all else;
     ``override``: it needs a statement of its own behind ``index``;
     ``inherited``: the file does not touch it."""
 
@@ -92,7 +93,8 @@ def locate_setting(
     elif any(touch.how == 'change' and not touch.path for touch in writers):
         # Another name may stand for the dict that was put there.
         shared = True
-    if writers and writers[0].inherited and (shared or spot.kind == 'override'):
+    behind = shared or spot.kind in ('override', 'gone')
+    if writers and writers[0].inherited and behind:
         return Spot('inherited')
     return replace(spot, shared=shared)
 
@@ -125,6 +127,8 @@ def _locate_writer(
 ) -> Spot:
     last = writers[-1].index if writers else -1
     for touch in reversed(writers):
+        if touch.path == path and _takes_out(touch.node):
+            return Spot('gone', last)
         whole = touch.how == 'bind' and not touch.path
         if touch.how == 'change' or (touch.inherited and whole):
             return Spot('override', last)
@@ -146,6 +150,12 @@ def _locate_writer(
         if spot is not None:
             return replace(spot, index=last) if spot.kind == 'override' else spot
     return Spot('inherited')
+
+
+def _takes_out(node: cst.CSTNode) -> bool:
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        return node.func.attr.value == 'pop'
+    return isinstance(node, cst.Del)
 
 
 def _locate_update(

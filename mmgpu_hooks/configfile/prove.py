@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmgpu_hooks.configfile.consistency import verify_present
-from mmgpu_hooks.configfile.edit import Draft, edit_settings, parse_resting
+from mmgpu_hooks.configfile.draft import Draft
+from mmgpu_hooks.configfile.edit import edit_settings, parse_resting
 from mmgpu_hooks.configfile.loading import FlatConfig, LoadError, read_config
 from mmgpu_hooks.configfile.outcome import REMOVE, RefusedError, Setting
 from mmgpu_hooks.configfile.overlay import render_overlay
@@ -155,7 +156,7 @@ def _prove_edit(
         k
         for k, value in changes.items()
         if value is REMOVE
-        and not k.rpartition('.')[2].isdigit()
+        and not _is_element(k, value)
         and not is_held(after, k, REMOVE)
     ]
     for dotted in kept:
@@ -223,6 +224,12 @@ def _verify_draft(
         if reason is not None:
             raise RefusedError(reason)
         text = step.after
-    again = edit_settings(draft.text, changes, fresh=fresh, popped=popped)
+    # Taken out of a list, the next element has its number.
+    lasting = {k: v for k, v in changes.items() if not _is_element(k, v)}
+    again = edit_settings(draft.text, lasting, fresh=fresh, popped=popped)
     if text != draft.text or again.text != text:
         raise RefusedError('expected a second pass to change nothing, it does')
+
+
+def _is_element(dotted: str, value: Setting) -> bool:
+    return value is REMOVE and dotted.rpartition('.')[2].isdigit()

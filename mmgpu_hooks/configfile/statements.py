@@ -8,6 +8,7 @@ understood is still a touch: that way nothing that may matter goes unseen.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +18,7 @@ from mmgpu_hooks.configfile.expression import (
     UNKNOWN,
     parse_chain,
     parse_string,
-    render_code,
+    render_statement,
 )
 
 How = Literal['bind', 'write', 'update', 'change', 'lose', 'read']
@@ -63,17 +64,19 @@ class Touch:
         return all(a == b or UNKNOWN in (a, b) for a, b in pairs)
 
 
-def parse_touches(module: cst.Module, name: str) -> list[Touch]:
+@functools.lru_cache(maxsize=64)
+def parse_touches(module: cst.Module, name: str) -> tuple[Touch, ...]:
     """Lists the touches of a name at module level, in order of execution."""
     touches: list[Touch] = []
     for index, statement in enumerate(module.body):
         # Most statements do not name it, and walking them would take long.
-        if is_read_base(statement) or name not in render_code(statement):
+        code = render_statement(module, statement)
+        if is_read_base(statement) or name not in code:
             continue
         reader = _Reader(name, index, not isinstance(statement, _PLAIN))
         statement.visit(reader)
         touches += reader.touches
-    return touches
+    return tuple(touches)
 
 
 _PLAIN = (cst.SimpleStatementLine, cst.FunctionDef, cst.ClassDef)

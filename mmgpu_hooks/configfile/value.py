@@ -92,7 +92,7 @@ def locate_value(
     return Place(index, node, note=note + '.')
 
 
-def _locate_definition(touches: list[Touch]) -> Place | None:
+def _locate_definition(touches: tuple[Touch, ...]) -> Place | None:
     writers = [touch for touch in touches if touch.how != 'read']
     readers = [touch for touch in touches if touch.how == 'read']
     if len(writers) != 1 or len(readers) != 1 or writers[0].how != 'bind':
@@ -112,7 +112,7 @@ def _locate_definition(touches: list[Touch]) -> Place | None:
 
 
 def _refuse_conditional(
-    module: cst.Module, name: str, touches: list[Touch], setting: str
+    module: cst.Module, name: str, touches: tuple[Touch, ...], setting: str
 ) -> None:
     for touch in touches:
         if touch.conditional and touch.how != 'read':
