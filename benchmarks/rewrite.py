@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -145,7 +145,15 @@ def print_report(tally: Tally) -> tuple[bool, bool]:
 def write_result(tally: Tally, busy: float) -> None:
     """Keeps the figures with the machine and the versions they were taken on."""
     seconds = sorted(tally.seconds)
-    record = asdict(tally)
+    record = {
+        'files': tally.files,
+        'in_scope': tally.count,
+        'out_of_scope': dict(tally.out_of_scope),
+        'rewritten': dict(tally.rewritten),
+        'refusals': tally.refusals,
+        'faults': tally.faults,
+        'variables': tally.variables,
+    }
     record['seconds'] = {
         'median': round(median(seconds), 4),
         'p95': round(seconds[int(0.95 * (len(seconds) - 1))], 4),
@@ -174,7 +182,7 @@ def main() -> int:
     if spec is None or spec.origin is None:
         print('rewrite: expected MMDetection to be installed, found none')
         return 2
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix='mmgpu-bench-') as folder:
         configs = Path(folder, 'configs')
         shutil.copytree(Path(spec.origin).parent / '.mim' / 'configs', configs)
         tally = run_all(configs, arguments.limit)

@@ -108,8 +108,8 @@ def _verify_dict(config: FlatConfig, path: tuple[str, ...]) -> None:
     if found != Container('dict', 0):
         name = f'a {found.kind}' if isinstance(found, Container) else repr(found)
         raise RefusedError(
-            f'expected {".".join(path)} to be a dict, found {name}; '
-            'name the config that is trained'
+            f'expected {".".join(path)} to be a dict, found {name}; name the config '
+            'that is trained, or change it by hand'
         )
 
 
@@ -153,15 +153,14 @@ def render_notes(config: FlatConfig, changes: Mapping[str, Setting]) -> list[str
                     f'train_dataloader.{key}.batch_size stays {size}; the sampler '
                     'may have to follow.'
                 )
-    for one, other in (LOADERS[1:], LOADERS[:0:-1]):
-        moved = [key for key in changes if key.startswith(f'{one}.')]
-        kept = [key for key in moved if key.replace(one, other) not in changes]
-        if kept and _is_twin(config, one, other):
-            notes.append(
-                f'{other} was the same as {one} and keeps its own '
-                f'{", ".join(key.partition(".")[2] for key in kept)}; set '
-                f'{kept[0].replace(one, other)} too if it is to follow.'
-            )
+    # test_dataloader = val_dataloader is how most configs are written.
+    moved = [key for key in changes if key.startswith('val_')]
+    kept = [key for key in moved if f'test_{key[4:]}' not in changes]
+    if kept and _is_twin(config, 'val_dataloader', 'test_dataloader'):
+        notes.append(
+            'test_dataloader was the same as val_dataloader and keeps what it had; '
+            f'set test_{kept[0][4:]} too if it is to follow.'
+        )
     return notes
 
 

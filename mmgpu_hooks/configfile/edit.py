@@ -207,7 +207,10 @@ def _edit_value(
     value = parse_resting(root, path, value)
     setting = '.'.join((root, *path))
     place = locate_value(draft.module, spot.index, spot.node, setting, draft.free)
-    literal = cst.parse_expression(repr(value))
+    # Brackets around the old value, and comments in them, stay.
+    literal = cst.parse_expression(repr(value)).with_changes(
+        lpar=place.node.lpar, rpar=place.node.rpar
+    )
     if place.note is not None:
         draft.notes.append(place.note)
     if place.variable is not None:

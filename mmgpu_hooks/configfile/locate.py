@@ -84,6 +84,14 @@ def locate_setting(
     for touch in writers:
         _refuse_unsafe(module, root, touch)
     spot = _locate_writer(module, root, path, writers)
+    if spot.kind == 'missing' and not _deletes(spot.node):
+        # What the dict leaves to the base may have been written there.
+        based = [t for t in touches if t.inherited and t.crosses(path)]
+        inner = _locate_writer(
+            module, root, path, [t for t in based if t.how != 'read']
+        )
+        if inner.kind == 'value':
+            spot, live = inner, based
     readers = [t for t in live if t.how == 'read' and t.index not in together]
     shared = bool(readers) and bool(writers)
     if starts and _is_borrowed(every[0].value):
@@ -97,6 +105,11 @@ def locate_setting(
     if writers and writers[0].inherited and behind:
         return Spot('inherited')
     return replace(spot, shared=shared)
+
+
+def _deletes(node: cst.BaseExpression | None) -> bool:
+    assert isinstance(node, (cst.Call, cst.Dict))
+    return any(slot.key == '_delete_' for slot in parse_entries(node).slots)
 
 
 def _is_borrowed(node: cst.BaseExpression) -> bool:
@@ -203,7 +216,7 @@ def _descend(module: cst.Module, root: str, spot: Spot) -> Spot:
         wanted = 'the same dict in every run'
     elif isinstance(node, cst.BinaryOperation):
         return Spot('override')
-    elif len(rest) == 1 and spot.owner is None and _is_dict_elsewhere(node):
+    elif len(rest) == 1 and spot.owner is None and _is_dict_elsewhere(module, node):
         return replace(spot, kind='alias')
     else:
         wanted = 'dict(...)'
@@ -263,8 +276,12 @@ def _known_keys(module: cst.Module, node: cst.BaseExpression) -> set[str] | None
     return {key for key in keys if key} if None not in keys else None
 
 
-def _is_dict_elsewhere(node: cst.BaseExpression) -> bool:
+def _is_dict_elsewhere(module: cst.Module, node: cst.BaseExpression) -> bool:
     """Says whether a node stands for a dict that is defined elsewhere."""
+    if isinstance(node, cst.Name):
+        starts = [t for t in parse_touches(module, node.value) if _is_start(t)]
+        if starts and isinstance(starts[-1].value, (cst.List, cst.Tuple, cst.Integer)):
+            return False
     if parse_template(node) is not None:
         return True
     if isinstance(node, cst.Call):

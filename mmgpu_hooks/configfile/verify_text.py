@@ -170,15 +170,8 @@ def _verify_changed(
     placed = named in (path[: len(named)], path[len(path) - len(named) :])
     if not (placed or variable) or not _is_asked(before, after, path, value):
         return stay
-    # A replaced value may lose its parentheses.
-    sides = zip(
-        old.around(before), new.around(after), ('rstrip', 'lstrip'), (b'(', b')')
-    )
-    for one, other, strip, bracket in sides:
-        if getattr(one, strip)(b' \t\r\n' + bracket) != (
-            getattr(other, strip)(b' \t\r\n' + bracket)
-        ):
-            return stay
+    if old.around(before) != new.around(after):
+        return stay
     kept = [old.code(item) for _, item in _entries(before)]
     fresh = [new.code(item) for _, item in _entries(after)]
     shorter, longer = (fresh, kept) if value is REMOVE else (kept, fresh)

@@ -21,7 +21,12 @@ def edit_settings(text, settings):
     [
         # A literal is replaced where it stands.
         ('dict(num_workers=2)', WORKERS, 'dict(num_workers=8)'),
-        ('dict(num_workers=(2))', WORKERS, 'dict(num_workers=8)'),
+        ('dict(num_workers=(2))', WORKERS, 'dict(num_workers=(8))'),
+        (
+            'dict(num_workers=(\n  2 * 2  # c\n))',
+            WORKERS,
+            'dict(num_workers=(\n  8  # c\n))',
+        ),
         ('dict(num_workers=0x2)', WORKERS, 'dict(num_workers=8)'),
         ('dict(num_workers=-1)', WORKERS, 'dict(num_workers=8)'),
         ('dict(num_workers=None)', WORKERS, 'dict(num_workers=8)'),

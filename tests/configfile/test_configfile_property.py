@@ -63,7 +63,7 @@ def check(source, before, outcome, wanted):
                 assert after.get((loader, key)) in (None, 'None', 'False', '0')
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(tree=trees(), wanted=WANTED, overlay=st.booleans())
 def test_any_edit_of_any_tree(tree, wanted, overlay):
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +83,7 @@ def test_any_edit_of_any_tree(tree, wanted, overlay):
             assert (again.status, again.reason) == ('unchanged', None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(tree=trees())
 def test_the_hook_goes_in_and_out_of_any_tree(tree):
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +104,7 @@ def test_the_hook_goes_in_and_out_of_any_tree(tree):
         assert source.read_text().rstrip('\n') == tree['leaf.py'].rstrip('\n')
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(loader=literal_loaders(), value=VALUES, newline=st.sampled_from(['\n', '\r\n']))
 def test_any_literal_loader(loader, value, newline):
     head, tail = '# head\nx = 1\n', '  # tail\ny = 2\n'
@@ -125,7 +125,7 @@ def test_any_literal_loader(loader, value, newline):
     assert plain.endswith(tail)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(raw=garbage(), in_place=st.booleans(), proof=st.booleans())
 def test_fuzzing_never_crashes_nor_writes_what_does_not_load(raw, in_place, proof):
     with tempfile.TemporaryDirectory() as folder:
