@@ -64,9 +64,15 @@ def parse_module(text: str) -> cst.Module:
         RefusedError: If LibCST finds a syntax error.
     """
     try:
-        return cst.parse_module(text)
+        module = cst.parse_module(text)
     except cst.ParserSyntaxError as error:
         raise RefusedError(
             'expected a Python config, LibCST found a syntax error here; mend it first',
             error.raw_line,
         ) from error
+    if render_module(module) != text:
+        raise RefusedError(
+            'expected newlines that LibCST keeps, found others, such as a single '
+            'carriage return; save the file with one kind of newline'
+        )
+    return module

@@ -46,24 +46,31 @@ def parse_literal(node: cst.BaseExpression) -> tuple[type, object] | None:
         return None
     try:
         value = ast.literal_eval(render_code(node).strip())
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError):
         return None
     return type(value), value
 
 
 def is_template(node: cst.BaseExpression) -> bool:
-    """Says whether it is ``{{_base_.x}}``, which MMEngine fills in as text."""
-    return parse_template(node) is not None
+    """Says whether it is ``{{_base_.x}}`` or ``{{'$X:1'}}``, filled in as text."""
+    inner = _parse_inner(node)
+    return inner is not None and (
+        parse_chain(inner)[0] == '_base_' or (parse_string(inner) or '')[:1] == '$'
+    )
 
 
 def parse_template(node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """Returns the ``_base_.x`` in ``{{_base_.x}}`` or ``'{{_base_.x}}'``."""
-    inner: cst.BaseExpression = node
+    """Returns the ``_base_.x`` in ``{{_base_.x}}``, ``None`` for anything else."""
+    inner = _parse_inner(node)
+    return inner if inner is not None and parse_chain(inner)[0] == '_base_' else None
+
+
+def _parse_inner(node: cst.BaseExpression) -> cst.BaseExpression | None:
     for _ in range(2):
-        if not isinstance(inner, cst.Set) or len(inner.elements) != 1:
+        if not isinstance(node, cst.Set) or len(node.elements) != 1:
             return None
-        inner = inner.elements[0].value
-    return inner if parse_chain(inner)[0] == '_base_' else None
+        node = node.elements[0].value
+    return node
 
 
 def is_display(node: cst.BaseExpression) -> bool:

@@ -69,21 +69,14 @@ def prove_static(job: Job, changes: Mapping[str, Setting]) -> bool:
         Whether anything has to change.
     """
     tree = ast.parse(job.original.text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, 'id', '') in _DYNAMIC:
-            raise RefusedError(
-                'expected a config that can be judged without loading, found '
-                f'{ast.unparse(node.func)}(...); let it be loaded',
-                node.lineno,
-            )
-    names = {getattr(node, 'id', '') for node in ast.walk(tree)}
-    for dotted in changes:
-        root = dotted.partition('.')[0]
-        if root in LOADERS and not names & {root, '_base_', 'read_base'}:
-            raise RefusedError(
-                f'expected a {root} in the config or its bases, found neither; '
-                'name the config that is trained'
-            )
+    dynamic = _find_dynamic(tree)
+    if dynamic is not None:
+        raise RefusedError(
+            'expected a config that can be judged without loading, found '
+            f'{ast.unparse(dynamic.func)}(...); let it be loaded',
+            dynamic.lineno,
+        )
+    _verify_named(tree, changes)
     job.changes = dict(changes)
     if job.overlay:
         sketch(job, changes)
@@ -93,6 +86,29 @@ def prove_static(job: Job, changes: Mapping[str, Setting]) -> bool:
     _verify_draft(draft, job, changes)
     job.notes += draft.notes
     return bool(draft.steps)
+
+
+def _find_dynamic(tree: ast.Module) -> ast.Call | None:
+    """Finds a call that may set names in a way that nobody can read."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, 'id', '') in _DYNAMIC:
+            return node
+    return None
+
+
+def _verify_named(tree: ast.Module, changes: Mapping[str, Setting]) -> None:
+    """Refuses loaders that neither the config nor a base of it names."""
+    names = {getattr(node, 'id', '') for node in ast.walk(tree)}
+    for dotted in changes:
+        root = dotted.partition('.')[0]
+        if root in LOADERS and not names & {root, '_base_', 'read_base'}:
+            dynamic = _find_dynamic(tree)
+            raise RefusedError(
+                f'expected a {root} in the config or its bases, found neither'
+                + (', but code that is executed' if dynamic else '')
+                + '; name the config that is trained',
+                dynamic.lineno if dynamic else None,
+            )
 
 
 def prove_loaded(job: Job, before: FlatConfig, settings: Mapping[str, Setting]) -> bool:
@@ -110,6 +126,7 @@ def prove_loaded(job: Job, before: FlatConfig, settings: Mapping[str, Setting]) 
     if not pending:
         return False
     verify_present(before, pending)
+    _verify_named(ast.parse(job.original.text), pending)
     if job.overlay:
         _prove_overlay(job, before, pending)
         return True

@@ -140,7 +140,7 @@ def _literal(node: ast.expr) -> object:
             items = {i.arg: ast.literal_eval(i.value) for i in node.keywords}
             return (dict, items) if not node.args else None
         value = ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError):
         return None
     return type(value), value
 
