@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help='write nothing; exit 1 when something would change',
     )
-    rewriting.add_manner(parser, target)
+    rewriting.add_manner(parser)
     parser.add_argument(
         '--format', choices=('text', 'json'), default='text', help='default: text'
     )

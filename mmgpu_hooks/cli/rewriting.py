@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, in_place: bool) -> None:
         target.add_argument(
             '--in-place', action='store_true', help='edit the config, keep it as .bak'
         )
-    add_manner(parser, target)
+    add_manner(parser)
     trial = parser.add_mutually_exclusive_group()
     trial.add_argument('--dry-run', action='store_true', help='write nothing')
     trial.add_argument(
@@ -50,11 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser, *, in_place: bool) -> None:
     )
 
 
-def add_manner(
-    parser: argparse.ArgumentParser, target: argparse._MutuallyExclusiveGroup
-) -> None:
+def add_manner(parser: argparse.ArgumentParser) -> None:
     """Add how the edit is made and proven."""
-    target.add_argument(
+    parser.add_argument(
         '--edit-base',
         action='store_true',
         help='edit the base config that spells the setting, in place',

@@ -57,6 +57,13 @@ INHERITED = (
     '_base_.{x}.num_workers = 3\n',
     '_base_.{x}.update(dict(prefetch_factor=3))\n',
 )
+LAZY = (
+    '',
+    '{x}.update(prefetch_factor=3)\n',
+    '{x}.update(dict(num_workers=1, dataset=dict(b=2)))\n',
+    '{x}.num_workers = 5\n',
+    '{x}["dataset"] = dict(c=3)\n',
+)
 LOADERS = ('train_dataloader', 'val_dataloader')
 BASE = """\
 base_workers = 3
@@ -76,19 +83,25 @@ HOOKS = (
 @st.composite
 def trees(draw):
     """The files of an experiment by name; ``leaf.py`` is the one that is trained."""
-    inherits = draw(st.booleans())
+    kind = draw(st.sampled_from(['flat', 'inherits', 'lazy']))
     loaders = draw(st.permutations(LOADERS))
-    spellings = OWN + INHERITED if inherits else OWN
+    spellings = {'flat': OWN, 'inherits': OWN + INHERITED, 'lazy': OWN + LAZY}[kind]
     parts = [draw(st.sampled_from(spellings)).format(x=loader) for loader in loaders]
-    if not inherits:
+    if kind == 'flat':
         aliases = ('test_dataloader = val_dataloader\n', 'test_dataloader = dict()\n')
         parts.append(draw(st.sampled_from(aliases)))
     elif draw(st.booleans()):
-        parts.append('test_dataloader = _base_.val_dataloader\n')
+        prefix = '_base_.' if kind == 'inherits' else ''
+        parts.append(f'test_dataloader = {prefix}val_dataloader\n')
     parts.insert(draw(st.integers(0, len(parts))), draw(st.sampled_from(HOOKS)))
     if draw(st.integers(0, 3)) == 0:
         parts.append('seen = [k for k in dir() if k == "train_dataloader"]\n')
-    head = '_base_ = ["./base.py"]\n' if inherits else ''
+    head = {
+        'flat': '',
+        'inherits': '_base_ = ["./base.py"]\n',
+        'lazy': 'from mmengine.config import read_base\n'
+        'with read_base():\n    from .base import *\n',
+    }[kind]
     used = ''.join(parts)
     variables = 'both = 2\ncommon = dict(num_workers=4, pin_memory=True)\n'
     ending = draw(st.sampled_from(['', '\n', '# the end\n']))
