@@ -78,7 +78,8 @@ def run_all(configs: Path, limit: int | None) -> Tally:
         name = str(path.relative_to(configs))
         before = checker.load(path)
         if isinstance(before, str):
-            tally.out_of_scope[f'MMEngine does not load it: {before}'] += 1
+            reason = before.replace(f'{configs}/', '')
+            tally.out_of_scope[f'MMEngine does not load it: {reason}'] += 1
             continue
         if ('train_dataloader', 'num_workers') not in before and (
             before.get(('train_dataloader',)) != 'dict'
@@ -108,7 +109,7 @@ def print_report(tally: Tally) -> tuple[bool, bool]:
     """Prints the figures; returns whether the counts and the time are on target."""
     print(f'{tally.files} files, {tally.count} in scope; not in scope:')
     for reason, number in tally.out_of_scope.most_common():
-        print(f'  {number:4}  {reason[:110]}')
+        print(f'  {number:4}  {reason[:150]}')
     print('\nspelling of num_workers                         rewritten')
     for spelling, number in tally.rewritten.most_common():
         print(f'  {spelling:44} {number:4}')
@@ -122,7 +123,7 @@ def print_report(tally: Tally) -> tuple[bool, bool]:
         print(f'  {name}\n      {reason}')
     refused = 100 * len(tally.refusals) / max(1, tally.count)
     seconds = sorted(tally.seconds)
-    slowest = seconds[-1] if seconds else 0.0
+    slow = sum(one > MAX_SECONDS for one in seconds)
     rows = [
         ('configs in scope', f'{tally.count}', ''),
         ('refused', f'{refused:.2f} %', f'<= {MAX_REFUSED_PCT:.0f} %'),
@@ -133,7 +134,8 @@ def print_report(tally: Tally) -> tuple[bool, bool]:
             f'{seconds[int(0.95 * (len(seconds) - 1))]:.3f} s',
             f'<= {MAX_SECONDS} s',
         ),
-        ('CPU time besides loading, slowest', f'{slowest:.3f} s', ''),
+        ('CPU time besides loading, slowest', f'{seconds[-1]:.3f} s', ''),
+        (f'configs that took more than {MAX_SECONDS} s', f'{slow}', ''),
     ]
     print(f'\n{"figure":44} {"seen":>12}  target')
     for label, seen, target in rows:

@@ -10,7 +10,6 @@ from collections.abc import Set as AbstractSet
 
 import libcst as cst
 
-from mmgpu_hooks.configfile.display import parse_entries
 from mmgpu_hooks.configfile.draft import Changes, Draft, parse_module
 from mmgpu_hooks.configfile.entry import (
     edit_alias,
@@ -133,7 +132,7 @@ def _edit_root(
     late: dict[tuple[Form, int], dict[Path, Setting]] = {}
     for path, value in changes.items():
         spot = locate_setting(draft.module, root, path, together)
-        if _is_spelled(spot, value):
+        if _is_spelled(spot, path, value):
             continue
         form = _choose_form(draft.module, root, spot, apart)
         form = 'inherit' if fresh and form is not None else form
@@ -151,17 +150,15 @@ def _edit_root(
         _edit_late(draft, root, values, form, place)
 
 
-def _is_spelled(spot: Spot, value: Setting) -> bool:
+def _is_spelled(spot: Spot, path: Path, value: Setting) -> bool:
     if spot.kind == 'missing' and value is REMOVE:
-        # A positional dict may hold it, and {**x}; of dict(**x) it is known.
-        assert isinstance(spot.node, (cst.Call, cst.Dict))
-        nodes = [s.node for s in parse_entries(spot.node).slots if s.key is None]
-        return all(isinstance(node, cst.Arg) and node.star for node in nodes)
+        return spot.certain
     if spot.kind == 'gone':
         return value is REMOVE
     if spot.kind != 'value' or spot.node is None:
         return False
-    return parse_literal(spot.node) == (type(value), value)
+    held = ABSENT.get(path[-1], ()) if value is REMOVE else (value,)
+    return parse_literal(spot.node) in [(type(one), one) for one in held]
 
 
 def _choose_form(module: cst.Module, root: str, spot: Spot, apart: bool) -> Form | None:

@@ -14,11 +14,16 @@ from typing import Literal
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-from mmgpu_hooks.configfile.display import AnyEntry, Display, parse_entries
+from mmgpu_hooks.configfile.borrowed import (
+    deletes_base,
+    is_borrowed,
+    is_dict_elsewhere,
+    is_start,
+    parse_keys,
+)
+from mmgpu_hooks.configfile.display import Display, parse_entries
 from mmgpu_hooks.configfile.expression import (
     is_display,
-    parse_chain,
-    parse_template,
     render_code,
     render_found,
 )
@@ -55,6 +60,9 @@ class Spot:
     position: int = 0
     """The entry's index in its owner."""
 
+    certain: bool = True
+    """Whether a ``missing`` setting is in nothing that is spread into ``node``."""
+
     shared: bool = False
     """Whether other statements use the same dict, and would see it change."""
 
@@ -75,7 +83,7 @@ def locate_setting(
     """
     touches = parse_touches(module, root)
     own = [touch for touch in touches if not touch.inherited]
-    starts = [i for i, touch in enumerate(own) if _is_start(touch)]
+    starts = [i for i, touch in enumerate(own) if is_start(touch)]
     every = own[starts[-1] :] if starts else own
     live = [touch for touch in every if touch.crosses(path)]
     if all(touch.how == 'read' for touch in live):
@@ -84,7 +92,7 @@ def locate_setting(
     for touch in writers:
         _refuse_unsafe(module, root, touch)
     spot = _locate_writer(module, root, path, writers)
-    if spot.kind == 'missing' and not _deletes(spot.node):
+    if spot.kind == 'missing' and not deletes_base(spot.node):
         # What the dict leaves to the base may have been written there.
         based = [t for t in touches if t.inherited and t.crosses(path)]
         inner = _locate_writer(
@@ -94,7 +102,7 @@ def locate_setting(
             spot, live = inner, based
     readers = [t for t in live if t.how == 'read' and t.index not in together]
     shared = bool(readers) and bool(writers)
-    if starts and _is_borrowed(every[0].value):
+    if starts and is_borrowed(every[0].value):
         # What changes the borrowed dict must go on changing it.
         others = [touch for touch in every[1:] if touch.how != 'read']
         shared = bool(others) or spot.kind == 'override'
@@ -105,19 +113,6 @@ def locate_setting(
     if writers and writers[0].inherited and behind:
         return Spot('inherited')
     return replace(spot, shared=shared)
-
-
-def _deletes(node: cst.BaseExpression | None) -> bool:
-    assert isinstance(node, (cst.Call, cst.Dict))
-    return any(slot.key == '_delete_' for slot in parse_entries(node).slots)
-
-
-def _is_borrowed(node: cst.BaseExpression) -> bool:
-    return isinstance(node, (cst.Name, cst.Attribute, cst.Subscript))
-
-
-def _is_start(touch: Touch) -> bool:
-    return touch.how == 'bind' and not touch.path and not touch.conditional
 
 
 def _refuse_unsafe(module: cst.Module, root: str, touch: Touch) -> None:
@@ -216,7 +211,7 @@ def _descend(module: cst.Module, root: str, spot: Spot) -> Spot:
         wanted = 'the same dict in every run'
     elif isinstance(node, cst.BinaryOperation):
         return Spot('override')
-    elif len(rest) == 1 and spot.owner is None and _is_dict_elsewhere(module, node):
+    elif len(rest) == 1 and spot.owner is None and is_dict_elsewhere(module, node):
         return replace(spot, kind='alias')
     else:
         wanted = 'dict(...)'
@@ -247,49 +242,15 @@ def _descend_display(
             return Spot('override')
         inner = replace(spot, node=value, rest=rest, owner=display, position=found[0])
         return _descend(module, root, inner)
-    if isinstance(display, cst.Call):
-        spread = [slot.node for slot in slots if _is_spread(slot.node)]
-        for entry in spread:
-            keys = _known_keys(module, entry.value)
-            if keys is None or key in keys:
+    certain = True
+    for slot in slots:
+        keys = set() if slot.key else parse_keys(module, slot.value)
+        if keys is None or key in keys:
+            if isinstance(slot.node, cst.Arg) and slot.node.star:
+                # dict(**x, key=1) raises where x has the key.
                 return Spot('override')
-    return replace(spot, kind='missing')
-
-
-def _is_spread(entry: AnyEntry) -> bool:
-    return isinstance(entry, cst.Arg) and entry.star != ''
-
-
-def _known_keys(module: cst.Module, node: cst.BaseExpression) -> set[str] | None:
-    """Reads the keys of a dict that a variable holds, ``None`` if unsure."""
-    if not isinstance(node, cst.Name):
-        return None
-    touches = parse_touches(module, node.value)
-    writers = [touch for touch in touches if touch.how != 'read']
-    if len(writers) != 1 or not _is_start(writers[0]):
-        return None
-    value = writers[0].value
-    if not is_display(value):
-        return None
-    assert isinstance(value, (cst.Call, cst.Dict))
-    keys = [slot.key for slot in parse_entries(value).slots]
-    return {key for key in keys if key} if None not in keys else None
-
-
-def _is_dict_elsewhere(module: cst.Module, node: cst.BaseExpression) -> bool:
-    """Says whether a node stands for a dict that is defined elsewhere."""
-    if isinstance(node, cst.Name):
-        starts = [t for t in parse_touches(module, node.value) if _is_start(t)]
-        if starts and isinstance(starts[-1].value, (cst.List, cst.Tuple, cst.Integer)):
-            return False
-    if parse_template(node) is not None:
-        return True
-    if isinstance(node, cst.Call):
-        chain = parse_chain(node.func)
-        copies = chain in (('copy', 'deepcopy'), ('copy', 'copy'), ('deepcopy',))
-        return copies or (len(chain) > 1 and chain[-1] == 'copy' and not node.args)
-    chain = parse_chain(node)
-    return '?' not in chain and chain[0] not in ('None', 'True', 'False')
+            certain = False
+    return replace(spot, kind='missing', certain=certain)
 
 
 def line_of(module: cst.Module, node: cst.CSTNode) -> int:

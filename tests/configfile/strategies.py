@@ -156,7 +156,20 @@ PIECES = (
 )
 
 
+@st.composite
+def _damaged(draw):
+    text = draw(trees())['leaf.py'].replace('_base_ = ["./base.py"]', '')
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(text)))
+        stop = start + draw(st.sampled_from([0, 0, 1, 4]))
+        text = text[:start] + draw(st.sampled_from(('', *PIECES))) + text[stop:]
+    return text
+
+
 def garbage():
     """Bytes between a config and noise."""
     pieces = st.lists(st.sampled_from(PIECES), max_size=12).map(''.join)
-    return st.one_of(pieces.map(str.encode), st.binary(max_size=30))
+    texts = st.one_of(pieces, _damaged(), _damaged())
+    return st.one_of(
+        texts.map(str.encode), texts.map(str.encode), st.binary(max_size=9)
+    )
