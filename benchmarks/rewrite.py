@@ -175,6 +175,13 @@ def write_result(tally: Tally, busy: float) -> None:
     RESULT.write_text(json.dumps(record, indent=1) + '\n')
 
 
+def choose_code(counts: bool, fast: bool, busy: float) -> int:
+    """Counts do not depend on the load; the time does, beyond one job per core."""
+    if counts and fast:
+        return 0
+    return 3 if counts and busy > 1.5 else 1
+
+
 def main() -> int:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -192,10 +199,7 @@ def main() -> int:
     counts, fast = print_report(tally)
     if arguments.limit is None:
         write_result(tally, busy)
-    code = 0
-    if not counts or not fast:
-        # Counts do not depend on the load; the time does, beyond one job per core.
-        code = 3 if counts and busy > 1.5 else 1
+    code = choose_code(counts, fast, busy)
     word = {0: 'met', 1: 'MISSED', 3: 'machine too busy to judge the time'}[code]
     print(
         f'\nrewrite: {sum(tally.rewritten.values())} of {tally.count} rewritten, '

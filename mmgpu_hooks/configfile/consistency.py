@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 
 from mmgpu_hooks.configfile.loading import Container, FlatConfig
@@ -19,6 +20,18 @@ _OF_WORKERS = (
     'timeout',
 )
 """Keys of a loader that PyTorch refuses when there are no workers."""
+
+_KNOWN = (
+    *_OF_WORKERS,
+    'num_workers',
+    'batch_size',
+    'pin_memory',
+    'pin_memory_device',
+    'drop_last',
+    'shuffle',
+    'in_order',
+)
+"""The arguments of PyTorch's DataLoader that take a plain value."""
 
 
 def complete_settings(
@@ -153,6 +166,15 @@ def render_notes(config: FlatConfig, changes: Mapping[str, Setting]) -> list[str
                     f'train_dataloader.{key}.batch_size stays {size}; the sampler '
                     'may have to follow.'
                 )
+    for dotted, value in changes.items():
+        root, *keys = dotted.split('.')
+        known = keys[0] in _KNOWN or (root, keys[0]) in config
+        if root in LOADERS and not known and value is not REMOVE:
+            near = difflib.get_close_matches(keys[0], _KNOWN, 1)
+            notes.append(
+                f"PyTorch's DataLoader has no argument {keys[0]}"
+                + (f'; did you mean {near[0]}?' if near else '.')
+            )
     # test_dataloader = val_dataloader is how most configs are written.
     moved = [key for key in changes if key.startswith('val_')]
     kept = [key for key in moved if f'test_{key[4:]}' not in changes]

@@ -77,6 +77,14 @@ def test_set_reads_values_as_the_train_script_does(config, capsys):
     )
 
 
+def test_a_key_that_is_none_is_said(config, capsys):
+    words = ['train_dataloader.num_worker=8', 'train_dataloader.drop_last=True']
+    assert main(['set', str(config), *words, '--dry-run']) == 0
+    out = capsys.readouterr().out
+    assert 'no argument num_worker; did you mean num_workers?' in out
+    assert 'no argument drop_last' not in out
+
+
 def test_set_in_place_and_unset(config, capsys):
     assert main(['set', str(config), WORKERS, '--in-place']) == 0
     gone = ['set', str(config), '--unset', 'train_dataloader.num_workers', '--in-place']

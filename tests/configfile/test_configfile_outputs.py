@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mmgpu_hooks.configfile import prove
 from mmgpu_hooks.configfile.drift import parse_drift, read_drift
 from mmgpu_hooks.configfile.loading import parse_flat, read_config
 from mmgpu_hooks.configfile.outcome import REMOVE
@@ -225,3 +226,16 @@ def test_what_a_dump_spells_otherwise_is_no_drift():
     now = parse_flat({'train_dataloader': {'a': (1, 2), 't': int, '_x': 1}, 'lr': 1})
     then = parse_flat({'train_dataloader': {'a': [1, 2], 't': 'int'}, 'lr': 2})
     assert parse_drift(now, then) == []
+
+
+def test_an_edit_that_does_not_settle_is_refused(folder, monkeypatch):
+    real = prove.edit_settings
+
+    def restless(text, settings, **options):
+        return real(text.replace('lr = 1', 'lr =  1'), settings, **options)
+
+    monkeypatch.setattr(prove, 'edit_settings', restless)
+    outcome = rewrite_config(folder / 'leaf.py', WORKERS)
+    assert outcome.status == 'refused'
+    assert 'expected the steps of the edit to follow' in outcome.reason
+    assert not (folder / 'leaf_recommended.py').exists()
