@@ -95,7 +95,8 @@ def _check(draft: Draft, root: str, path: Path, value: Setting) -> None:
     if spot.kind == 'value' and spot.node is not None and not whole:
         setting = '.'.join((root, *path))
         place = locate_value(module, spot.index, spot.node, setting)
-        draft.free |= {place.variable} if place.variable else set()
+        if place.variable is not None:
+            draft.free.add(place.variable)
 
 
 def _parse_aliases(

@@ -134,6 +134,7 @@ def _locate_writer(
     module: cst.Module, root: str, path: Path, writers: Sequence[Touch]
 ) -> Spot:
     last = writers[-1].index if writers else -1
+    room = Spot('inherited')
     for touch in reversed(writers):
         if touch.path == path and _takes_out(touch.node):
             return Spot('gone', last)
@@ -152,12 +153,15 @@ def _locate_writer(
         if touch.how == 'update':
             assert isinstance(touch.node, cst.Call)
             spot = _locate_update(module, touch, touch.node, rest)
+            if len(rest) == 1 and all(arg.keyword for arg in touch.node.args):
+                room = Spot('missing', touch.index, touch.node, rest)
         else:
             start = Spot('value', touch.index, touch.value, rest)
             spot = _descend(module, root, start)
         if spot is not None:
             return replace(spot, index=last) if spot.kind == 'override' else spot
-    return Spot('inherited')
+    # Nothing sets it, but what is inherited is updated here already.
+    return room
 
 
 def _takes_out(node: cst.CSTNode) -> bool:
@@ -253,8 +257,9 @@ def _descend_display(
     return replace(spot, kind='missing', certain=certain)
 
 
-def line_of(module: cst.Module, node: cst.CSTNode) -> int:
+def line_of(module: cst.Module, node: cst.CSTNode) -> int | None:
     """Returns the line of a node, from 1; takes as long as parsing."""
     wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
     lines = wrapper.resolve(PositionProvider)
-    return lines[node].start.line
+    found = lines.get(node)
+    return found.start.line if found else None

@@ -92,7 +92,9 @@ def rewrite_with(
     source: Path, settings: Mapping[str, Setting], options: Options
 ) -> RewriteOutcome:
     """Does what :func:`rewrite_config` does, with the options in one."""
-    return _rewrite(Path(source), lambda before, text: settings, options)
+    return _rewrite(
+        Path(source), lambda before, text: parse_settings(settings), options
+    )
 
 
 def enable_hook(source: Path, options: Options) -> RewriteOutcome:
@@ -170,13 +172,11 @@ def _open_job(source: Path, original: SourceText, options: Options) -> Job:
 def _prove(job: Job, choose: _Choose, options: Options) -> bool:
     """Makes the edit and proves it; ``False`` when everything holds already."""
     before = None
-    wanted: Mapping[str, Setting] = {}
+    # Before anything is loaded, so that what is asked for is sound.
+    wanted = choose(None, job.original.text)
     if options.load:
-        before = _read_original(job, choose)
-    # What the hook's commands choose is known to be sound.
-    wanted = choose(before, job.original.text)
-    if choose not in (enabling_settings, disabling_settings):
-        wanted = parse_settings(wanted)
+        before = _read_original(job, wanted)
+        wanted = choose(before, job.original.text)
     settings = complete_settings(before, wanted)
     if options.edit_base and settings:
         _choose_base(job, settings)
@@ -188,18 +188,18 @@ def _prove(job: Job, choose: _Choose, options: Options) -> bool:
     return changed
 
 
-def _read_original(job: Job, choose: _Choose) -> FlatConfig:
+def _read_original(job: Job, wanted: Mapping[str, Setting]) -> FlatConfig:
     try:
         return read_config(job.source)
     except NoMMEngineError as error:
-        sketch(job, parse_settings(choose(None, job.original.text)))
+        sketch(job, wanted)
         raise RefusedError(
             f'expected MMEngine to prove the edit, cannot import it ({error}); '
             'install it, rewrite without loading, or apply the diff by hand'
         ) from error
     except LoadError as error:
         with contextlib.suppress(RefusedError):
-            sketch(job, parse_settings(choose(None, job.original.text)))
+            sketch(job, wanted)
         hint = '; it starts with a byte-order mark' if job.original.bom else ''
         raise RefusedError(
             f'expected a config that MMEngine loads, it does not ({error}){hint}; '

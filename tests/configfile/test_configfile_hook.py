@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from mmgpu_hooks.configfile.loading import read_config
@@ -165,3 +167,14 @@ def test_an_argument_over_the_base_and_in_the_base(config):
     outcome = rewrite_config(config, {key: 10}, edit_base=True)
     assert (outcome.status, outcome.target.name) == ('rewritten', 'base.py')
     assert 'worker_nice=10' in config.with_name('base.py').read_text()
+
+
+def test_without_mmengine_the_diff_is_still_there(config, monkeypatch):
+    enable_hook(config.with_name('base.py'), HERE)
+    raw = config.with_name('base.py').read_bytes()
+    monkeypatch.setitem(sys.modules, 'mmengine.config', None)
+    outcome = disable_hook(config.with_name('base.py'), HERE)
+    assert outcome.status == 'refused'
+    assert 'cannot import it' in outcome.reason
+    assert 'gpu_efficiency' in outcome.diff
+    assert config.with_name('base.py').read_bytes() == raw
