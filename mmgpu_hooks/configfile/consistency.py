@@ -21,6 +21,9 @@ _OF_WORKERS = (
 )
 """Keys of a loader that PyTorch refuses when there are no workers."""
 
+_COUNTS = ('num_workers', 'batch_size', 'prefetch_factor')
+"""Arguments of PyTorch's DataLoader that are whole numbers."""
+
 _KNOWN = (
     *_OF_WORKERS,
     'num_workers',
@@ -168,6 +171,8 @@ def render_notes(config: FlatConfig, changes: Mapping[str, Setting]) -> list[str
                 )
     for dotted, value in changes.items():
         root, *keys = dotted.split('.')
+        if root in LOADERS and keys[0] in _COUNTS and not _is_count(value):
+            notes.append(f'PyTorch wants a whole number for {dotted}, not {value!r}.')
         known = keys[0] in _KNOWN or (root, keys[0]) in config
         if root in LOADERS and not known and value is not REMOVE:
             near = difflib.get_close_matches(keys[0], _KNOWN, 1)
@@ -184,6 +189,11 @@ def render_notes(config: FlatConfig, changes: Mapping[str, Setting]) -> list[str
             f'set test_{kept[0][4:]} too if it is to follow.'
         )
     return notes
+
+
+def _is_count(value: Setting) -> bool:
+    count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return count or value is None or value is REMOVE
 
 
 def _learning_rate(config: FlatConfig, changes: Mapping[str, Setting]) -> str:

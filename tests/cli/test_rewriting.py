@@ -85,6 +85,13 @@ def test_a_key_that_is_none_is_said(config, capsys):
     assert 'no argument drop_last' not in out
 
 
+@pytest.mark.parametrize('value', ['eight', '-1', 'True', '1.5'])
+def test_a_count_that_is_none_is_said(config, capsys, value):
+    word = f'train_dataloader.num_workers={value}'
+    assert main(['set', str(config), word, '--dry-run']) == 0
+    assert 'wants a whole number' in capsys.readouterr().out
+
+
 def test_set_in_place_and_unset(config, capsys):
     assert main(['set', str(config), WORKERS, '--in-place']) == 0
     gone = ['set', str(config), '--unset', 'train_dataloader.num_workers', '--in-place']
