@@ -36,9 +36,9 @@ def parse_bases(tree: ast.Module) -> list[str]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == BASE_KEY:
             try:
                 value = ast.literal_eval(node.value)
-            except ValueError:
+            except (ValueError, TypeError):
                 continue
-            names += [value] if isinstance(value, str) else list(value)
+            names += value if isinstance(value, (list, tuple)) else [value]
         elif isinstance(node, ast.With):
             names += [_module_path(inner) for inner in node.body if _is_relative(inner)]
     return [name for name in names if isinstance(name, str) and '::' not in name]

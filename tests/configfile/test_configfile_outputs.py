@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mmgpu_hooks.configfile import prove
+from mmgpu_hooks.configfile.bases import parse_bases
 from mmgpu_hooks.configfile.drift import parse_drift, read_drift
 from mmgpu_hooks.configfile.loading import parse_flat, read_config
 from mmgpu_hooks.configfile.outcome import REMOVE
@@ -117,6 +119,24 @@ def test_a_base_edit_that_cannot_be(folder):
     leaf.write_text("_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'\n")
     outcome = rewrite_config(leaf, WORKERS, edit_base=True)
     assert 'expected a base in this project' in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ('text', 'names'),
+    [
+        ("_base_ = 'a.py'", ['a.py']),
+        ("_base_ = ['./a.py', '../b/c.py', 'mmdet::d.py']", ['./a.py', '../b/c.py']),
+        ("_base_ = ('a.py',)", ['a.py']),
+        ('_base_ = 5', []),
+        ('_base_ = {{}: 1}', []),
+        ('_base_ = find()', []),
+        ('with read_base():\n    from ..a.b import *', ['../a/b.py']),
+        ('with read_base():\n    from .c import x as y', ['c.py']),
+        ('with read_base():\n    from mmdet.configs.a import *', []),
+    ],
+)
+def test_the_bases_are_read_without_running_anything(text, names):
+    assert parse_bases(ast.parse(text)) == names
 
 
 def test_without_loading_nothing_is_executed(folder):
