@@ -85,7 +85,7 @@ def render_code(node: cst.CSTNode) -> str:
     return cst.Module([]).code_for_node(node)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=512)
 def _render_line(node: cst.CSTNode, newline: str, indent: str) -> str:
     # Trees are never changed, and an edited one shares all statements but one.
     module = cst.Module([], default_newline=newline, default_indent=indent)
