@@ -10,12 +10,13 @@ DEMO_CONFIG := configs/demo/rtmdet-tiny_demo.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint clean
+.PHONY: help setup demo test lint clean bench-rewrite
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
 	@echo 'make test   run the tests'
 	@echo 'make lint   run ruff, mypy and import-linter'
+	@echo 'make bench-rewrite  rewrite all configs of MMDetection and check each (5 minutes)'
 	@echo 'make setup  only do the set-up that the others do first (10 minutes, once)'
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...'
@@ -31,6 +32,9 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench-rewrite: setup
+	$(BIN)/python benchmarks/rewrite.py
 
 clean:
 	rm -rf build dist *.egg-info data/demo work_dirs/demo configs/demo/*_recommended.py

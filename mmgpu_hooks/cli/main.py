@@ -8,7 +8,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from mmgpu_hooks.cli import demo, exit_codes, explain, recommend
+from mmgpu_hooks.cli import (
+    demo,
+    disable,
+    enable,
+    exit_codes,
+    explain,
+    recommend,
+    set_values,
+)
 from mmgpu_hooks.version import __version__
 
 
@@ -20,7 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument('--version', action='version', version=__version__)
     commands = parser.add_subparsers(dest='command', metavar='COMMAND')
-    for module in (recommend, explain, demo):
+    for module in (recommend, set_values, enable, disable, explain, demo):
         sub = commands.add_parser(
             module.NAME,
             help=module.HELP,

@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from mmgpu_hooks.cli import exit_codes
+from mmgpu_hooks.cli import exit_codes, rewriting
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.configfile.outcome import RewriteOutcome
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help='write nothing; exit 1 when something would change',
     )
+    rewriting.add_manner(parser)
     parser.add_argument(
         '--format', choices=('text', 'json'), default='text', help='default: text'
     )
@@ -187,6 +188,7 @@ def _rewrite(
 ) -> Answer:
     """Rewrite the config, or say in the answer why it was refused."""
     # late, because LibCST takes longer to import than everything else here
+    from mmgpu_hooks.configfile.drift import read_drift
     from mmgpu_hooks.configfile.rewrite import rewrite_config
 
     config, note = _choose_config(arguments.config, run_config, copy)
@@ -198,12 +200,20 @@ def _rewrite(
         output=arguments.output,
         in_place=arguments.in_place,
         dry_run=arguments.dry_run or arguments.check,
+        overlay=arguments.overlay,
+        edit_base=arguments.edit_base,
+        load=not arguments.no_load,
     )
+    drift = None
+    if config != copy and copy is not None and outcome.proven:
+        drift = read_drift(config, copy)
+    notes = [*answer.notes, note, drift, *outcome.notes]
     answer = replace(
         answer,
         config=str(config),
         diff=outcome.diff,
-        notes=(*answer.notes, note) if note else answer.notes,
+        notes=tuple(note for note in notes if note),
+        cfg_options=rewriting.render_command(outcome),
     )
     if outcome.status == 'refused':
         return replace(answer, error=outcome.reason)

@@ -1,6 +1,6 @@
-"""Edits the entries of one ``dict(...)`` or ``{...}``, keeping its style. Pure.
+"""Edits the entries of a ``dict(...)``, ``{...}`` or list, keeping its style. Pure.
 
-Both are read into slots: an entry, its comma, and the gap (blanks, newlines,
+All are read into slots: an entry, its comma, and the gap (blanks, newlines,
 comments) up to the next entry or the bracket. LibCST keeps that gap in four
 different places; here it is in one.
 """
@@ -12,13 +12,13 @@ from typing import Union
 
 import libcst as cst
 
-from mmgpu_hooks.configfile.survey import parse_string
+from mmgpu_hooks.configfile.expression import parse_string
 
-Display = Union[cst.Call, cst.Dict]
-"""A ``dict(...)`` call or a ``{...}`` literal."""
+Display = Union[cst.Call, cst.Dict, cst.List]
+"""A ``dict(...)`` call, a ``{...}`` literal or a list."""
 
-AnyEntry = Union[cst.Arg, cst.BaseDictElement]
-"""An argument or an element; both have a value and a comma."""
+AnyEntry = Union[cst.Arg, cst.BaseDictElement, cst.BaseElement]
+"""An argument or an element; each has a value and a comma."""
 
 Gap = cst.BaseParenthesizableWhitespace
 
@@ -67,8 +67,10 @@ def parse_entries(display: Display) -> Entries:
     nodes: list[AnyEntry]
     if isinstance(display, cst.Call):
         lead, nodes = display.whitespace_before_args, [*display.args]
-    else:
+    elif isinstance(display, cst.Dict):
         lead, nodes = display.lbrace.whitespace_after, [*display.elements]
+    else:
+        lead, nodes = display.lbracket.whitespace_after, [*display.elements]
     slots = []
     for entry in nodes:
         node = entry
@@ -78,8 +80,10 @@ def parse_entries(display: Display) -> Entries:
             gap = node.whitespace_after_arg
             node = node.with_changes(whitespace_after_arg=_BLANK)
         slots.append(Slot(node, comma, gap))
-    if isinstance(display, cst.Dict) and slots:
+    if slots and isinstance(display, cst.Dict):
         slots[-1] = replace(slots[-1], gap=display.rbrace.whitespace_before)
+    elif slots and isinstance(display, cst.List):
+        slots[-1] = replace(slots[-1], gap=display.rbracket.whitespace_before)
     return Entries(lead, tuple(slots))
 
 
@@ -89,8 +93,8 @@ def edit_entries(display: Display, entries: Entries) -> Display:
     for slot in entries.slots:
         node = slot.node
         last = slot is entries.slots[-1]
-        # A dict literal keeps its last gap in the closing brace.
-        inner = _BLANK if last and isinstance(display, cst.Dict) else slot.gap
+        # A literal keeps its last gap in the closing bracket.
+        inner = _BLANK if last and not isinstance(display, cst.Call) else slot.gap
         if slot.comma is not None:
             comma = slot.comma.with_changes(whitespace_after=inner)
             nodes.append(node.with_changes(comma=comma))
@@ -102,6 +106,12 @@ def edit_entries(display: Display, entries: Entries) -> Display:
     if isinstance(display, cst.Call):
         return display.with_changes(whitespace_before_args=entries.lead, args=nodes)
     tail = entries.slots[-1].gap if entries.slots else _BLANK
+    if isinstance(display, cst.List):
+        return display.with_changes(
+            lbracket=display.lbracket.with_changes(whitespace_after=entries.lead),
+            elements=nodes,
+            rbracket=display.rbracket.with_changes(whitespace_before=tail),
+        )
     return display.with_changes(
         lbrace=display.lbrace.with_changes(whitespace_after=entries.lead),
         elements=nodes,
@@ -109,8 +119,20 @@ def edit_entries(display: Display, entries: Entries) -> Display:
     )
 
 
-def edit_insert(entries: Entries, place: int, node: AnyEntry) -> Entries:
-    """Adds an entry before index ``place``, on a line of its own if others are."""
+def edit_insert(
+    entries: Entries,
+    place: int,
+    node: AnyEntry,
+    breaks: tuple[int | None, int | None] = (None, None),
+) -> Entries:
+    """Adds an entry, on a line of its own if others are.
+
+    Args:
+        entries: The display taken apart.
+        place: Index of the slot it goes before.
+        node: The entry.
+        breaks: Columns to break the line to before and behind it. Default: none.
+    """
     slots = list(entries.slots)
     if not slots:
         return Entries(entries.lead, (Slot(node, None, _BLANK),))
@@ -124,6 +146,8 @@ def edit_insert(entries: Entries, place: int, node: AnyEntry) -> Entries:
     else:
         before, after = _split_gap(left.gap, _parse_style(entries))
         comma = None if left.comma is None else cst.Comma()
+    before = before if breaks[0] is None else _line_break(breaks[0])
+    after = after if breaks[1] is None else _line_break(breaks[1])
     slots[place - 1] = replace(left, comma=left.comma or cst.Comma(), gap=before)
     slots.insert(place, Slot(node, comma, after))
     return Entries(entries.lead, tuple(slots))
@@ -190,6 +214,10 @@ def _split_gap(gap: Gap, style: Gap) -> tuple[Gap, Gap]:
         return _bare_gap(style), gap
     before = gap.with_changes(empty_lines=(), last_line=style.last_line)
     return before, gap.with_changes(first_line=cst.TrailingWhitespace())
+
+
+def _line_break(column: int) -> Gap:
+    return cst.ParenthesizedWhitespace(last_line=cst.SimpleWhitespace(' ' * column))
 
 
 def _bare_gap(gap: Gap) -> Gap:

@@ -1,176 +1,249 @@
-"""Rewrites dataloader settings in the text of a config. Pure: ``str -> str``."""
+"""Rewrites settings in the text of a config. Pure: ``str -> str``.
+
+Each setting is one step, so that the proof can look at one change at a time.
+"""
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 import libcst as cst
 
-from mmgpu_hooks.configfile.display import (
-    AnyEntry,
-    Display,
-    Entries,
-    edit_entries,
-    edit_insert,
-    edit_remove,
-    parse_entries,
+from mmgpu_hooks.configfile.draft import Changes, Draft, parse_module
+from mmgpu_hooks.configfile.entry import (
+    edit_alias,
+    edit_missing,
+    edit_node,
+    edit_removal,
 )
-from mmgpu_hooks.configfile.locate import Site, locate_loader
-from mmgpu_hooks.configfile.outcome import REMOVE, RefusedError, Setting
-from mmgpu_hooks.configfile.survey import render_found
-
-_WIDTH = 79
-_LEADING_KEYS = (
-    '_delete_',
-    'batch_size',
-    'num_workers',
-    'persistent_workers',
-    'prefetch_factor',
-    'pin_memory',
-    'pin_memory_device',
-    'multiprocessing_context',
-    'timeout',
-    'drop_last',
+from mmgpu_hooks.configfile.expression import parse_literal
+from mmgpu_hooks.configfile.locate import Path, Spot, locate_setting
+from mmgpu_hooks.configfile.outcome import ABSENT, REMOVE, RefusedError, Setting
+from mmgpu_hooks.configfile.override import (
+    Form,
+    edit_append,
+    edit_follow,
+    render_override,
 )
-"""Keys that OpenMMLab's configs put before the sampler and the dataset."""
+from mmgpu_hooks.configfile.statements import is_read_base, parse_touches
+from mmgpu_hooks.configfile.value import locate_value
+
+HOOK_ROOTS = ('default_hooks', 'custom_hooks')
+"""The names that hold hooks."""
 
 
-def edit_settings(text: str, settings: Mapping[str, Setting]) -> str:
+def edit_settings(
+    text: str,
+    settings: Mapping[str, Setting],
+    *,
+    apart: bool = False,
+    fresh: AbstractSet[str] = frozenset(),
+    popped: AbstractSet[str] = frozenset(),
+) -> Draft:
     """Changes settings in a config.
 
     Args:
         text: Source of the config.
         settings: Values by dotted key, such as ``train_dataloader.num_workers``.
+        apart: Override each setting at the end of the file, where no other
+            statement can see it, whatever there is to edit.
+        fresh: Top-level names that neither the file nor its bases have yet.
+        popped: Keys to take out of what is inherited.
 
     Returns:
-        The new source, equal to ``text`` where every setting is spelled already.
+        The steps to a text that spells every setting; none if it does already.
 
     Raises:
-        RefusedError: If a loader is spelled in a way that cannot be edited safely.
+        RefusedError: If a setting is spelled in a way that cannot be edited safely.
     """
-    loaders: dict[str, dict[str, Setting]] = {}
+    draft = Draft(text, parse_module(text))
+    changes: dict[str, dict[Path, Setting]] = {}
     for dotted, value in settings.items():
-        loader, _, key = dotted.partition('.')
-        loaders.setdefault(loader, {})[key] = value
-    for loader, changes in loaders.items():
-        text = edit_loader(text, loader, changes)
-    return text
+        root, *keys = dotted.split('.')
+        changes.setdefault(root, {})[tuple(keys)] = value
+    # Refusals name lines of the file as it is, so look before the first step.
+    for root, values in changes.items():
+        for path, value in values.items():
+            _check(draft, root, path, value)
+    aliases = {} if apart else _parse_aliases(draft.module, changes)
+    for root, values in changes.items():
+        if root not in aliases:
+            together = {index for other, index in aliases.values() if other == root}
+            _edit_root(draft, root, values, frozenset(together), apart, root in fresh)
+    for dotted in popped:
+        _edit_pop(draft, *dotted.split('.'))
+    return draft
 
 
-def edit_loader(text: str, loader: str, changes: Mapping[str, Setting]) -> str:
-    """Changes the settings of one loader; see :func:`edit_settings`."""
-    site = locate_loader(text, loader, changes.keys())
-    if site.display is None:
-        return _edit_end(text, site, loader, changes)
-    entries = parse_entries(site.display)
-    for key, value in changes.items():
-        entries = _edit_entry(entries, site, site.display, key, value)
-    if entries == parse_entries(site.display):
-        return text
-    edited = edit_entries(site.display, entries)
-    module = site.module.deep_replace(site.display, edited)
-    assert isinstance(module, cst.Module)
-    return module.code
+def _edit_pop(draft: Draft, root: str, key: str) -> None:
+    touches = parse_touches(draft.module, root)
+    if any(t.how == 'change' and t.path == (key,) for t in touches):
+        return
+    prefix = '' if is_lazy(draft.module) else '_base_.'
+    text = edit_append(
+        draft.text, f'{prefix}{root}.pop({key!r})', draft.module.default_newline
+    )
+    draft.move(parse_module(text), root, {(key,): REMOVE})
 
 
-def _edit_entry(
-    entries: Entries, site: Site, display: Display, key: str, value: Setting
-) -> Entries:
-    found = [index for index, slot in enumerate(entries.slots) if slot.key == key]
-    if not found:
-        for slot in entries.slots:
-            if slot.key is None:
-                raise RefusedError(
-                    f'expected {key} or only literal keys in the dict, found '
-                    f'{render_entry(slot.node)} that may hold it; write {key} as a '
-                    'literal key, or change it by hand',
-                    site.line(slot.value),
-                )
-        if value is REMOVE:
-            return entries
-        return edit_insert(entries, _place(entries), _entry(display, key, value))
-    slot = entries.slots[found[0]]
-    line = site.line(slot.value)
-    if len(found) > 1:
-        raise RefusedError(f'expected {key} once, found it {len(found)} times', line)
-    present = parse_literal(slot.value)
-    if present is None:
-        raise RefusedError(
-            f'expected {key} as a literal, found {render_found(slot.value)}; write '
-            'the value there as a literal, or change it by hand',
-            line,
+def _check(draft: Draft, root: str, path: Path, value: Setting) -> None:
+    module = draft.module
+    spot = locate_setting(module, root, path)
+    # A hook is taken out as a whole, a loader's entry only if it is a plain value.
+    whole = value is REMOVE and root in HOOK_ROOTS
+    if spot.kind == 'value' and spot.node is not None and not whole:
+        setting = '.'.join((root, *path))
+        place = locate_value(module, spot.index, spot.node, setting)
+        if place.variable is not None:
+            draft.free.add(place.variable)
+
+
+def _parse_aliases(
+    module: cst.Module, changes: Mapping[str, Changes]
+) -> dict[str, tuple[str, int]]:
+    """Finds names that stand for another's dict and are asked to change alike.
+
+    Returns:
+        The other name and the index of the assignment, by name.
+    """
+    found = {}
+    for name, values in changes.items():
+        writers = [t for t in parse_touches(module, name) if t.how != 'read']
+        if len(writers) != 1 or writers[0].how != 'bind' or writers[0].path:
+            continue
+        value = writers[0].value
+        other = value.value if isinstance(value, cst.Name) else name
+        if other != name and values == changes.get(other):
+            index = writers[0].index
+            spots = [locate_setting(module, other, p, {index}) for p in values]
+            if not any(spot.shared for spot in spots):
+                found[name] = (other, index)
+    return found
+
+
+def _edit_root(
+    draft: Draft,
+    root: str,
+    changes: Changes,
+    together: frozenset[int],
+    apart: bool,
+    fresh: bool,
+) -> None:
+    late: dict[tuple[Form, int], dict[Path, Setting]] = {}
+    for path, value in changes.items():
+        spot = locate_setting(draft.module, root, path, together)
+        if _is_spelled(spot, path, value):
+            continue
+        form = _choose_form(draft.module, root, spot, apart)
+        form = 'inherit' if fresh and form is not None else form
+        if form is None:
+            _edit_spot(draft, root, path, spot, value)
+        elif value is not REMOVE or spot.kind != 'inherited':
+            place = spot.index if form == 'update' else -1
+            late.setdefault((form, place), {})[path] = parse_resting(root, path, value)
+    for (form, place), values in late.items():
+        if form == 'rebind':
+            draft.notes.append(
+                f'Other statements use {root} too and are to see no change, so '
+                'it gets a statement of its own at the end.'
+            )
+        _edit_late(draft, root, values, form, place)
+
+
+def _is_spelled(spot: Spot, path: Path, value: Setting) -> bool:
+    if spot.kind == 'missing' and value is REMOVE:
+        return spot.certain
+    if spot.kind == 'gone':
+        return value is REMOVE
+    if spot.kind != 'value' or spot.node is None:
+        return False
+    held = ABSENT.get(path[-1], ()) if value is REMOVE else (value,)
+    return parse_literal(spot.node) in [(type(one), one) for one in held]
+
+
+def _choose_form(module: cst.Module, root: str, spot: Spot, apart: bool) -> Form | None:
+    """Chooses the statement that overrides, ``None`` to edit where it is spelled."""
+    bound = any(
+        touch.how in ('bind', 'change') and not touch.path and not touch.inherited
+        for touch in parse_touches(module, root)
+    )
+    lazy = is_lazy(module)
+    if spot.shared or apart:
+        return 'rebind' if bound or lazy else 'inherit'
+    if spot.kind in ('override', 'gone'):
+        return 'update'
+    if spot.kind == 'inherited':
+        return 'update' if lazy else 'inherit'
+    return None
+
+
+def is_lazy(module: cst.Module) -> bool:
+    """Says whether bases are imported in ``with read_base():``."""
+    return any(is_read_base(statement) for statement in module.body)
+
+
+def _edit_spot(draft: Draft, root: str, path: Path, spot: Spot, value: Setting) -> None:
+    if spot.kind == 'alias':
+        value = parse_resting(root, path, value)
+        draft.move(edit_alias(draft.module, spot, value), root, {path: value})
+    elif spot.kind == 'missing':
+        value = parse_resting(root, path, value)
+        draft.move(edit_missing(draft.module, spot, value), root, {path: value})
+    else:
+        _edit_value(draft, root, path, spot, value)
+
+
+def _edit_value(
+    draft: Draft, root: str, path: Path, spot: Spot, value: Setting
+) -> None:
+    assert spot.node is not None
+    if value is REMOVE and spot.owner is not None:
+        module = edit_removal(draft.module, spot, emptied=root in HOOK_ROOTS)
+        draft.move(module, root, {path: REMOVE})
+        return
+    value = parse_resting(root, path, value)
+    setting = '.'.join((root, *path))
+    place = locate_value(draft.module, spot.index, spot.node, setting, draft.free)
+    # Brackets around the old value, and comments in them, stay.
+    literal = cst.parse_expression(repr(value)).with_changes(
+        lpar=place.node.lpar, rpar=place.node.rpar
+    )
+    if place.note is not None:
+        draft.notes.append(place.note)
+    if place.variable is not None:
+        draft.variables[place.variable] = value
+        draft.notes.append(
+            f'{setting} is the variable {place.variable}, which nothing else in the '
+            'file uses, so that was changed.'
         )
-    if value is REMOVE:
-        return edit_remove(entries, found[0])
-    if present == (type(value), value):
-        return entries
-    node = slot.node.with_changes(value=cst.parse_expression(repr(value)))
-    slots = list(entries.slots)
-    slots[found[0]] = type(slot)(node, slot.comma, slot.gap)
-    return Entries(entries.lead, tuple(slots))
+    module = edit_node(draft.module, place.index, place.node, literal)
+    draft.move(module, root, {path: value}, place.variable)
 
 
-def _place(entries: Entries) -> int:
-    """Finds where a new key goes: behind the last of the short settings."""
-    known = [i + 1 for i, slot in enumerate(entries.slots) if slot.key in _LEADING_KEYS]
-    return max(known, default=0)
+def _edit_late(
+    draft: Draft, root: str, values: Changes, form: Form, place: int
+) -> None:
+    newline = draft.module.default_newline
+    statement = render_override(root, values, form, newline)
+    if place >= 0:
+        module = edit_follow(draft.module, place, statement)
+    else:
+        module = parse_module(edit_append(draft.text, statement, newline))
+    draft.move(module, root, values)
 
 
-def _entry(display: Display, key: str, value: Setting) -> AnyEntry:
-    literal = cst.parse_expression(repr(value))
-    if isinstance(display, cst.Dict):
-        quote = _quote(display)
-        return cst.DictElement(cst.SimpleString(f'{quote}{key}{quote}'), literal)
-    equal = cst.AssignEqual(cst.SimpleWhitespace(''), cst.SimpleWhitespace(''))
-    return cst.Arg(literal, keyword=cst.Name(key), equal=equal)
+def parse_resting(root: str, path: Path, value: Setting) -> Setting:
+    """Returns what stands for a removed key where the key cannot vanish.
 
-
-def _quote(display: cst.Dict) -> str:
-    for element in display.elements:
-        key = element.key if isinstance(element, cst.DictElement) else None
-        if isinstance(key, cst.SimpleString):
-            return key.quote[0]
-    return "'"
-
-
-def render_entry(node: AnyEntry) -> str:
-    """Shows an entry without a literal key, for a refusal."""
-    star = node.star if isinstance(node, cst.Arg) else ''
-    if isinstance(node, cst.StarredDictElement):
-        star = '**'
-    if isinstance(node, cst.DictElement):
-        return f'the computed key {cst.Module([]).code_for_node(node.key)}'
-    return f'{star}{cst.Module([]).code_for_node(node.value)}'
-
-
-def parse_literal(node: cst.BaseExpression) -> tuple[type, object] | None:
-    """Reads a literal as its type and value, ``None`` for any other expression."""
-    try:
-        value = ast.literal_eval(cst.Module([]).code_for_node(node).strip())
-    except (ValueError, SyntaxError):
-        return None
-    return type(value), value
-
-
-def _edit_end(
-    text: str, site: Site, loader: str, changes: Mapping[str, Setting]
-) -> str:
-    """Overrides inherited settings in a statement behind the last one."""
-    pairs: list[str] = [
-        f'{key}={value!r}' for key, value in changes.items() if value is not REMOVE
-    ]
-    if not pairs:
-        return text
-    newline = site.module.default_newline
-    opening = f'{loader}.update(' if site.lazy else f'{loader} = dict('
-    statement = f'{opening}{", ".join(pairs)})'
-    if len(statement) > _WIDTH:
-        joined = f',{newline}    '.join(pairs)
-        statement = f'{opening}{newline}    {joined})'
-    ended = not text or text.endswith(('\n', '\r'))
-    blank = re.search(r'(?:\r\n|\n|\r(?!\n))[ \t]*(?:\r\n|\n|\r)\Z', text) is not None
-    gap = '' if blank or not text else newline
-    gap = gap if ended else newline + newline
-    return f'{text}{gap}{statement}{newline if ended else ""}'
+    Raises:
+        RefusedError: If nothing does.
+    """
+    if value is not REMOVE:
+        return value
+    if path[-1] not in ABSENT:
+        raise RefusedError(
+            f'expected to remove {".".join((root, *path))}, but it is inherited or set '
+            'elsewhere; give it another value'
+        )
+    return ABSENT[path[-1]][0]

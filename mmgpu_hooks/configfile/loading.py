@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import logging
+import os
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 KeyPath = tuple[str, ...]
 """The keys that lead to a value, list indices as digits."""
 
 FlatConfig = dict[KeyPath, object]
 """Every value of a loaded config by its path, containers included."""
+
+
+_LOCK = threading.RLock()
 
 
 class Container(NamedTuple):
@@ -33,7 +39,7 @@ class NoMMEngineError(LoadError):
     """MMEngine cannot be imported here, so nothing can be proven."""
 
 
-def read_config(path: Path) -> FlatConfig:
+def read_config(path: Path, contents: Mapping[Path, bytes] | None = None) -> FlatConfig:
     """Loads a config, bases merged, and flattens it.
 
     Loading executes the file, as MMEngine does; what it prints is dropped and
@@ -41,6 +47,8 @@ def read_config(path: Path) -> FlatConfig:
 
     Args:
         path: The ``.py`` file.
+        contents: What MMEngine is to read instead of these files, which need not
+            exist; so an edit is proven before anything is written.
 
     Returns:
         Its values by path.
@@ -54,7 +62,10 @@ def read_config(path: Path) -> FlatConfig:
         except ImportError as error:
             raise NoMMEngineError(_fold(error)) from error
         try:
-            config = Config.fromfile(str(path), import_custom_modules=False)
+            with _supply(contents or {}):
+                config = Config.fromfile(
+                    os.path.abspath(path), import_custom_modules=False
+                )
             loaded = config.to_dict(keep_imported=True)
         # A config is a program: whatever it raises, an exit included, is a reason.
         except (Exception, SystemExit) as error:
@@ -78,6 +89,42 @@ def _walk(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, object]]:
             yield from _walk((*path, str(index)), item)
     else:
         yield path, value
+
+
+@contextlib.contextmanager
+def _supply(contents: Mapping[Path, bytes]) -> Iterator[None]:
+    """Lets MMEngine's config module read the given bytes for some paths.
+
+    It opens files by the name ``open`` of its own module, so one put there is
+    found before the built-in. If a version of MMEngine reads in another way, the
+    loaded config lacks the edit, and the proof refuses it.
+    """
+    if not contents:
+        yield
+        return
+    module: Any = importlib.import_module('mmengine.config.config')
+    supplied = {os.path.realpath(path): raw for path, raw in contents.items()}
+    check = module.check_file_exist
+
+    def open_supplied(file: Any, mode: str = 'r', **options: Any) -> IO[Any]:
+        raw = supplied.get(os.path.realpath(file))
+        if raw is None or mode != 'r':
+            # the caller closes it
+            return open(file, mode, **options)
+        return io.TextIOWrapper(io.BytesIO(raw), **options)
+
+    def check_supplied(file: str, *rest: Any) -> None:
+        if os.path.realpath(file) not in supplied:
+            check(file, *rest)
+
+    with _LOCK:
+        module.open = open_supplied
+        module.check_file_exist = check_supplied
+        try:
+            yield
+        finally:
+            del module.open
+            module.check_file_exist = check
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Union
 
@@ -21,6 +22,16 @@ Setting = Union[bool, int, float, str, None, Remove]
 """What a dataloader key may be set to."""
 
 
+ABSENT: Final[Mapping[str, tuple[Setting, ...]]] = {
+    'prefetch_factor': (None,),
+    'persistent_workers': (False, None),
+    'pin_memory': (False, None),
+    'multiprocessing_context': (None,),
+    'timeout': (0,),
+}
+"""Values that PyTorch's DataLoader treats as if the key were left out."""
+
+
 class RefusedError(Exception):
     """A rewrite that cannot be done safely; inside this room only.
 
@@ -33,6 +44,23 @@ class RefusedError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.line = line
+
+
+SUFFIX: Final = '_recommended'
+"""What the name of a rewritten copy ends in."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where a rewrite goes and how it is proven; see ``rewrite_config``."""
+
+    output: Path | None = None
+    in_place: bool = False
+    dry_run: bool = False
+    overlay: bool = False
+    edit_base: bool = False
+    load: bool = True
+    suffix: str = SUFFIX
 
 
 @dataclass(frozen=True)
@@ -59,3 +87,16 @@ class RewriteOutcome:
 
     backup: Path | None = None
     """The copy kept of what was overwritten, when that had other content."""
+
+    changes: Mapping[str, Setting] = field(default_factory=dict)
+    """What the edit sets, by dotted key: what was asked and what that entails."""
+
+    notes: tuple[str, ...] = ()
+    """What the reader should know about the edit, a sentence each."""
+
+    cfg_options: str | None = None
+    """The same as an argument of ``tools/train.py`` over the original, quoted for a
+    shell; ``None`` where that cannot say it."""
+
+    proven: bool = False
+    """Whether MMEngine loaded the result and only the changes differed."""

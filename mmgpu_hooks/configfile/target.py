@@ -9,8 +9,12 @@ from pathlib import Path
 from mmgpu_hooks.configfile.outcome import RefusedError
 
 
-def locate_target(source: Path, output: Path | None, in_place: bool) -> Path:
+def locate_target(
+    source: Path, output: Path | None, in_place: bool, suffix: str, overlay: bool
+) -> Path:
     """Names the file to write.
+
+    A source that has the suffix already is a copy of ours: it is written again.
 
     Raises:
         RefusedError: If it is no ``.py`` file in a folder, or something in the way of
@@ -20,9 +24,14 @@ def locate_target(source: Path, output: Path | None, in_place: bool) -> Path:
         raise RefusedError(
             'expected either in_place or an output, found both; drop one'
         )
-    if in_place:
+    if in_place and overlay:
+        raise RefusedError(
+            'expected either an overlay or an in-place edit, found both; drop one'
+        )
+    own = output is None and not overlay and source.stem.endswith(suffix)
+    if in_place or own:
         return source
-    target = source.with_name(f'{source.stem}_recommended.py')
+    target = source.with_name(f'{source.stem}{suffix}.py')
     target = target if output is None else Path(output)
     if target.suffix != '.py':
         raise RefusedError(f'expected an output that ends in .py, found {target}')

@@ -46,6 +46,8 @@ class Answer:
     train_command: str | None = None
     ranks: RanksSummary | None = None
     """All ranks of the run; ``None`` when it has one."""
+    cfg_options: str | None = None
+    """The command that trains the original with the same settings."""
     error: str | None = None
     """Why the rewrite was refused."""
     notes: tuple[str, ...] = field(default=())
@@ -73,6 +75,7 @@ def render_json(answer: Answer) -> str:
         'diff': answer.diff,
         'train_command': answer.train_command,
         'ranks': asdict(answer.ranks) if answer.ranks else None,
+        'cfg_options': answer.cfg_options,
         'error': answer.error,
         'notes': list(answer.notes),
     }
@@ -164,6 +167,8 @@ def _changes(answer: Answer) -> list[RenderableType]:
         ]
     if answer.diff:
         parts += ['', *(_diff_line(line) for line in answer.diff.splitlines())]
+    if answer.cfg_options is not None:
+        parts += ['', _unwrapped(f'For one run only:  {answer.cfg_options}')]
     if answer.output is not None:
         parts += ['', _unwrapped(f'Written to {answer.output}')]
         if answer.backup is not None:

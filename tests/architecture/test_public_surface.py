@@ -58,6 +58,50 @@ def test_scalars():
     assert not [n for n in SCALARS if 'time' in n or 'loss' in n or n.endswith('lr')]
 
 
+REWRITING = [
+    '--check',
+    '--dry-run',
+    '--edit-base',
+    '--format',
+    '--help',
+    '--no-load',
+    '--output',
+    '--overlay',
+    '-h',
+    'config',
+]
+
+
+def test_rewriting_from_python():
+    from mmgpu_hooks.configfile import rewrite
+    from mmgpu_hooks.configfile.outcome import RewriteOutcome
+
+    assert list(inspect.signature(rewrite.rewrite_config).parameters) == [
+        'source',
+        'settings',
+        'output',
+        'in_place',
+        'dry_run',
+        'overlay',
+        'edit_base',
+        'load',
+        'suffix',
+    ]
+    assert [field.name for field in dataclasses.fields(RewriteOutcome)] == [
+        'status',
+        'source',
+        'target',
+        'text',
+        'diff',
+        'reason',
+        'backup',
+        'changes',
+        'notes',
+        'cfg_options',
+        'proven',
+    ]
+
+
 def test_commands_and_flags():
     commands = next(
         action
@@ -77,13 +121,19 @@ def test_commands_and_flags():
             '--check',
             '--config',
             '--dry-run',
+            '--edit-base',
             '--format',
             '--help',
             '--in-place',
+            '--no-load',
             '--output',
+            '--overlay',
             '-h',
             'run_folder',
         ],
+        'set': sorted([*REWRITING, '--in-place', '--unset', 'settings']),
+        'enable': REWRITING,
+        'disable': REWRITING,
         'explain': ['--help', '-h', 'code'],
         'demo': [
             '--data-root',

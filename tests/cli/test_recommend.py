@@ -216,6 +216,23 @@ def test_when_the_config_is_gone_the_copy_of_the_run_is_rewritten(
     assert "so the run's own copy was rewritten" in unwrapped(capsys)
 
 
+def test_a_config_that_changed_since_the_run_is_said(work_dir, config, capsys):
+    copy = next(work_dir.glob('*/vis_data')) / 'config.py'
+    copy.write_text(CONFIG.replace('batch_size=4', 'batch_size=8'))
+    assert main(['recommend', str(work_dir), '--dry-run']) == 0
+    out = unwrapped(capsys)
+    assert 'is not what the run was started with' in out
+    assert 'train_dataloader.batch_size 8 -> 4' in out
+
+
+def test_an_overlay_can_be_asked_for(work_dir, config):
+    assert main(['recommend', str(work_dir), '--overlay']) == 0
+    assert (config.parent / 'mine_recommended.py').read_text() == (
+        "_base_ = './mine.py'\n\n"
+        'train_dataloader = dict(num_workers=2, persistent_workers=True)\n'
+    )
+
+
 def test_when_no_config_is_left_it_is_asked_for(work_dir, config, capsys):
     config.unlink()
     assert main(['recommend', str(work_dir)]) == 2

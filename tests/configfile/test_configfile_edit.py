@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmgpu_hooks.configfile.edit import edit_settings
+from mmgpu_hooks.configfile import edit
 from mmgpu_hooks.configfile.outcome import REMOVE, RefusedError
 
 WORKERS = {'train_dataloader.num_workers': 8}
@@ -12,12 +12,21 @@ TWO = {'train_dataloader.num_workers': 8, 'train_dataloader.prefetch_factor': 4}
 GONE = {'train_dataloader.num_workers': REMOVE}
 
 
+def edit_settings(text, settings):
+    return edit.edit_settings(text, settings).text
+
+
 @pytest.mark.parametrize(
     ('before', 'settings', 'after'),
     [
         # A literal is replaced where it stands.
         ('dict(num_workers=2)', WORKERS, 'dict(num_workers=8)'),
-        ('dict(num_workers=(2))', WORKERS, 'dict(num_workers=8)'),
+        ('dict(num_workers=(2))', WORKERS, 'dict(num_workers=(8))'),
+        (
+            'dict(num_workers=(\n  2 * 2  # c\n))',
+            WORKERS,
+            'dict(num_workers=(\n  8  # c\n))',
+        ),
         ('dict(num_workers=0x2)', WORKERS, 'dict(num_workers=8)'),
         ('dict(num_workers=-1)', WORKERS, 'dict(num_workers=8)'),
         ('dict(num_workers=None)', WORKERS, 'dict(num_workers=8)'),
@@ -42,12 +51,14 @@ GONE = {'train_dataloader.num_workers': REMOVE}
         (
             'dict(dataset=dict(pipeline=p))',
             TWO,
-            'dict(num_workers=8, prefetch_factor=4, dataset=dict(pipeline=p))',
+            'dict(num_workers=8, prefetch_factor=4,\n'
+            '                        dataset=dict(pipeline=p))',
         ),
         (
             'dict(batch_size=2, dataset=d)',
             TWO,
-            'dict(batch_size=2, num_workers=8, prefetch_factor=4, dataset=d)',
+            'dict(batch_size=2, num_workers=8, prefetch_factor=4,\n'
+            '                        dataset=d)',
         ),
         ('dict(batch_size=2)', WORKERS, 'dict(batch_size=2, num_workers=8)'),
         ('dict(batch_size=2,)', WORKERS, 'dict(batch_size=2, num_workers=8,)'),
@@ -222,45 +233,27 @@ T = 'train_dataloader'
 @pytest.mark.parametrize(
     ('text', 'line', 'words'),
     [
-        (f'n = 4\n{T} = dict(num_workers=n)\n', 2, 'the variable n'),
-        (f'{T} = dict(\n  num_workers=2 * 4)\n', 2, 'the computed value 2 * 4'),
-        (f'{T} = dict(num_workers=len("a"))\n', 1, 'the call len("a")'),
-        (f'{T} = dict(num_workers={{{{_base_.n}}}})\n', 1, 'expected num_workers as'),
-        (f'{T} = dict(**common)\n', 1, '**common'),
-        (f'{T} = dict(\n  *common)\n', 2, '*common'),
-        (f'{T} = dict(common)\n', 1, 'only literal keys'),
-        (f'{T} = {{**common}}\n', 1, '**common'),
-        (f'{T} = {{KEY: 4}}\n', 1, 'the computed key KEY'),
+        (f'{T} = dict(num_workers=len("a"))\n', 1, 'the function call len("a")'),
+        (f'{T} = dict(num_workers=a or 2)\n', 1, 'the condition a or 2'),
+        (f'{T} = dict(num_workers=f"{{a}}")\n', 1, 'found f"{a}"'),
+        (f'{T} = dict(\n    num_workers=[n for n in a][0])\n', 2, 'found [n for n'),
         (f'{T} = {{"num_workers": 1, "num_workers": 2}}\n', 1, 'found it 2 times'),
-        (f'{T} = dict()\nx = 1\n{T} = dict()\n', 1, 'on lines 1, 3'),
         (f'{T} = None\n', 1, 'found None'),
-        (f'{T} = other\n', 1, 'the variable other'),
-        (f'{T} = build(num_workers=2)\n', 1, 'the call build(num_workers=2)'),
-        (f'{T} = dict() or dict()\n', 1, 'the computed value'),
-        (f'x = 1\nif x:\n    {T} = dict(num_workers=2)\n', 3, 'plain top-level'),
-        (f'{T}: dict = dict(num_workers=2)\n', 1, 'plain top-level'),
-        (f'{T} = x = dict(num_workers=2)\n', 1, 'plain top-level'),
-        (f'{T}, x = dict(num_workers=2), 1\n', 1, 'plain top-level'),
-        (f'*{T}, x = 1, 2\n', 1, 'plain top-level'),
-        (f'{T} |= dict(num_workers=2)\n', 1, 'plain top-level'),
-        (f'for {T} in []:\n    pass\n', 1, 'plain top-level'),
-        (f'def {T}():\n    pass\n', 1, 'plain top-level'),
-        (f'from a import {T}\n', 1, 'plain top-level'),
-        (f'del {T}\n', 1, 'plain top-level'),
-        (f'{T} = dict()\n{T}["num_workers"] = 2\n', 2, '["num_workers"]'),
-        (f'{T} = dict()\n{T}.num_workers = 2\n', 2, 'set through'),
-        (f'{T} = dict()\n{T}[key] = 2\n', 2, f'{T}[key]'),
-        (f'{T} = dict()\n{T}["num_workers"] += 2\n', 2, 'set through'),
-        (f'_base_.{T}.num_workers = 2\n', 1, 'set through'),
-        (f'_base_["{T}"]["num_workers"] = 2\n', 1, 'set through'),
-        (f'{T} = dict()\n{T}.update(num_workers=2)\n', 2, f'{T}.update(...)'),
-        (f'{T} = dict()\n{T}.update(dict(num_workers=2))\n', 2, f'{T}.update(...)'),
-        (f'{T} = dict()\n{T}.update({{"num_workers": 2}})\n', 2, f'{T}.update(...)'),
-        (f'{T} = dict(num_workers=1)\n{T}.pop("num_workers")\n', 2, f'{T}.pop(...)'),
-        (f'with read_base():\n    pass\n{T}.update(dict(num_workers=2))\n', 3, 'up'),
-        (f'with read_base():\n    pass\n{T}.update(num_workers=n)\n', 3, 'variable'),
-        (f'with read_base():\n    pass\n{T}.pop("num_workers")\n', 3, 'pop'),
-        (f'{T} = dict()\n{T}.update(**common)\n', 2, f'{T}.update(...)'),
+        (f'{T} = build(num_workers=2)\n', 1, 'the function call build(num_work'),
+        (f'{T} = dict() or dict()\n', 1, 'the condition'),
+        (f'x = 1\nif x:\n    {T} = dict(num_workers=2)\n', 3, 'below a condition'),
+        (f'while x:\n    {T}["num_workers"] = 1\n', 2, 'below a condition'),
+        (f'for {T} in []:\n    pass\n', 1, 'below a condition'),
+        (f'with x as {T}:\n    pass\n', 1, 'below a condition'),
+        (f'try:\n    {T} = {{}}\nfinally:\n    pass\n', 2, 'below a condition'),
+        (f'x = 1\ndef {T}():\n    pass\n', 2, 'defined as a function'),
+        (f'class {T}:\n    pass\n', 1, 'defined as a function'),
+        (f'from a import {T}\n', 1, 'imported'),
+        (f'from a import b as {T}\n', 1, 'imported'),
+        (f'{T} = dict()\ndel {T}\n', 2, 'deleted'),
+        (f'{T} = dict()\n{T}["num_workers"] = f()\n', 2, 'the function call f()'),
+        (f'{T} = dict()\n{T}["num_workers"]["a"] = 1\n', 2, 'a part of it'),
+        (f'if d:\n    n = 0\nelse:\n    n = 4\n{T} = dict(num_workers=n)\n', 2, 'n is'),
     ],
 )
 def test_refuses_what_it_does_not_understand(text, line, words):
@@ -269,3 +262,34 @@ def test_refuses_what_it_does_not_understand(text, line, words):
     assert caught.value.line == line
     assert words in caught.value.reason
     assert '\n' not in caught.value.reason
+
+
+OVER = f'{T}.update(num_workers=8)\n'
+BEHIND = f'\n{T} = dict({T}, num_workers=8)\n'
+
+
+@pytest.mark.parametrize(
+    ('before', 'after'),
+    [
+        (f'{T} = x = dict(a=2)\n', BEHIND),
+        (f'{T}, x = dict(a=2), 1\n', BEHIND),
+        (f'{T} = dict() | dict(a=1)\n', OVER),
+        (f'{T} = dict()\n{T} |= dict(a=2)\n', BEHIND),
+        (f'{T} = dict()\n{T}[key] = 2\n', OVER),
+        (f'{T} = dict(a=1)\n{T}.pop("num_workers", 1)\n', OVER),
+        (f'{T} = dict()\n{T}.update(**common)\n', OVER),
+        (f'{T} = dict()\n{T}.update(common)\n', OVER),
+        (f'{T} = dict()\n{T}.setdefault("num_workers", 2)\n', OVER),
+        (f'{T} = dict()\ndel {T}["num_workers"]\n', OVER),
+        (f'{T} = dict(*common)\n', OVER),
+        (f'{T} = {{"num_workers": 2, **common}}\n', OVER),
+        (f'{T} = dict(a=1)\nprint({T})\n', BEHIND),
+        (f'{T} = dict(a=1)\nx = [{T}]\n', BEHIND),
+        (f'{T} = dict(a=1)\ndef f():\n    return {T}\n', BEHIND),
+        (f'y = dict()\n{T} = y\n{T}["a"] = 1\n', BEHIND),
+        (f'y = dict()\n{T} = y\n{T}["num_workers"] += 1\n', BEHIND),
+    ],
+)
+def test_overrides_what_it_cannot_edit(before, after):
+    assert edit_settings(before, WORKERS) == before + after
+    assert edit_settings(before + after, WORKERS) == before + after

@@ -1,93 +1,145 @@
-"""Whatever way a literal loader is written: exactly what was asked, or refused."""
+"""Random edits of random configs: what was asked for and no more, or refused."""
 
 from __future__ import annotations
 
-import ast
 import tempfile
 from pathlib import Path
 
 import pytest
+from configfile.strategies import garbage, literal_loaders, trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmgpu_hooks.configfile.outcome import REMOVE
-from mmgpu_hooks.configfile.rewrite import rewrite_config
+from mmgpu_hooks.configfile.loading import LoadError, read_config
+from mmgpu_hooks.configfile.outcome import ABSENT, REMOVE, Options
+from mmgpu_hooks.configfile.rewrite import disable_hook, enable_hook, rewrite_config
 
 pytest.importorskip('mmengine.config', reason='the proof loads configs with MMEngine')
 
-KEYS = ('batch_size', 'num_workers', 'prefetch_factor', 'pin_memory')
-GAPS = (' ', '', '  ', '\n    ', '  # note\n    ', '\n    # own, line\n    ', '\n\n  ')
-VALUES = st.sampled_from([0, 1, 4, 16, -1, 0.5, True, False, None, 'a#b,"\'c'])
-ENTRIES = st.lists(
-    st.tuples(st.sampled_from((*KEYS, 'dataset', 'sampler')), VALUES),
-    unique_by=lambda pair: pair[0],
-    max_size=5,
-)
+LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+KEYS = ('batch_size', 'num_workers', 'prefetch_factor', 'persistent_workers')
+OF_WORKERS = ('prefetch_factor', 'persistent_workers')
+VALUES = st.sampled_from([0, 1, 4, 16, True, False, None, 0.5, 'a#b,"\'c', REMOVE])
+DOTTED = st.sampled_from([f'{loader}.{key}' for loader in LOADERS for key in KEYS])
+WANTED = st.dictionaries(DOTTED, VALUES, min_size=1, max_size=4)
 
 
-@st.composite
-def loaders(draw):
-    entries = draw(ENTRIES)
-    braces = draw(st.booleans())
-    gap = st.sampled_from(GAPS)
-    code = ('{' if braces else 'dict(') + draw(gap)
-    for index, (key, value) in enumerate(entries):
-        nested = f'dict(num_workers={value!r})' if key == 'dataset' else repr(value)
-        code += f'{key!r}: {nested}' if braces else f'{key}={nested}'
-        last = index == len(entries) - 1
-        comma = ',' if not last or draw(st.booleans()) else ''
-        # A gap in front of the comma may hold a comment as well.
-        code += (draw(gap) if draw(st.integers(0, 9)) == 0 else '') + comma + draw(gap)
-    return code + ('}' if braces else ')')
+def write_tree(folder, tree):
+    for name, text in tree.items():
+        Path(folder, name).write_bytes(text.encode())
+    return Path(folder, 'leaf.py')
 
 
-WANTED = st.dictionaries(
-    st.sampled_from(KEYS), st.one_of(VALUES, st.just(REMOVE)), min_size=1
-)
+def listing(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def evaluate(text):
-    space = {}
-    exec(compile(text, 'c.py', 'exec'), space)
-    return space['train_dataloader']
+def load(path):
+    return {path: repr(value) for path, value in read_config(path).items()}
 
 
-def same(left, right):
-    return repr(sorted(left.items())) == repr(sorted(right.items()))
+def check(source, before, outcome, wanted):
+    """Compares with MMEngine's view, without the product's own proof."""
+    after = load(outcome.target)
+    for dotted, value in wanted.items():
+        path = tuple(dotted.split('.'))
+        if value is REMOVE:
+            resting = [repr(one) for one in ABSENT.get(path[1], ())]
+            assert path not in after or after[path] in resting
+        else:
+            assert after[path] == repr(value)
+    free = {tuple(dotted.split('.')) for dotted in wanted}
+    # what num_workers=0 takes out, and a variable that only a setting uses
+    free |= {(path[0], key) for path in free for key in (*OF_WORKERS, 'timeout')}
+    free |= {('only',)}
+    left = {path: value for path, value in before.items() if path not in free}
+    assert left == {path: value for path, value in after.items() if path not in free}
+    for loader in LOADERS:
+        if f'{loader}.num_workers' in wanted and after.get((loader, 'num_workers')) in (
+            '0',
+            'False',
+        ):
+            for key in OF_WORKERS:
+                assert after.get((loader, key)) in (None, 'None', 'False', '0')
+
+
+@settings(max_examples=100, deadline=None)
+@given(tree=trees(), wanted=WANTED, overlay=st.booleans())
+def test_any_edit_of_any_tree(tree, wanted, overlay):
+    with tempfile.TemporaryDirectory() as folder:
+        source = write_tree(folder, tree)
+        files = listing(folder)
+        outcome = rewrite_config(source, wanted, overlay=overlay)
+        if outcome.status != 'rewritten':
+            assert (outcome.status == 'refused') is (outcome.reason is not None)
+            assert listing(folder) == files
+            return
+        assert {**files, 'leaf_recommended.py': outcome.text.encode()} == listing(
+            folder
+        )
+        check(source, load(source), outcome, wanted)
+        if not overlay:
+            again = rewrite_config(outcome.target, wanted)
+            assert (again.status, again.reason) == ('unchanged', None)
+
+
+@settings(max_examples=30, deadline=None)
+@given(tree=trees())
+def test_the_hook_goes_in_and_out_of_any_tree(tree):
+    with tempfile.TemporaryDirectory() as folder:
+        source = write_tree(folder, tree)
+        before = load(source)
+        outcome = enable_hook(source, Options(in_place=True))
+        assert outcome.status == 'rewritten', outcome.reason
+        after = load(source)
+        added = {path for path in after if path not in before}
+        assert {path[:2] for path in added} <= {
+            ('default_hooks',),
+            ('default_hooks', 'gpu_efficiency'),
+        }
+        assert {path: after[path] for path in before} == before
+        assert enable_hook(source, Options(in_place=True)).status == 'unchanged'
+        outcome = disable_hook(source, Options(in_place=True))
+        assert outcome.status == 'rewritten', outcome.reason
+        assert source.read_text().rstrip('\n') == tree['leaf.py'].rstrip('\n')
 
 
 @settings(max_examples=60, deadline=None)
-@given(loader=loaders(), wanted=WANTED, newline=st.sampled_from(['\n', '\r\n']))
-def test_any_literal_loader(loader, wanted, newline):
+@given(loader=literal_loaders(), value=VALUES, newline=st.sampled_from(['\n', '\r\n']))
+def test_any_literal_loader(loader, value, newline):
     head, tail = '# head\nx = 1\n', '  # tail\ny = 2\n'
     text = f'{head}train_dataloader = {loader}{tail}'
-    expected = evaluate(text)
-    for key, value in wanted.items():
-        if value is REMOVE:
-            expected.pop(key, None)
-        else:
-            expected[key] = value
-    asked = {f'train_dataloader.{key}': value for key, value in wanted.items()}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, 'c.py')
         source.write_bytes(text.replace('\n', newline).encode())
-        outcome = rewrite_config(source, asked)
+        wanted = {'train_dataloader.batch_size': value}
+        outcome = rewrite_config(source, wanted)
         assert outcome.status in ('rewritten', 'unchanged'), (text, outcome.reason)
         if outcome.status == 'unchanged':
-            found = evaluate(text)
-            # None stands for a removed key where PyTorch takes it so.
-            found = {k: v for k, v in found.items() if wanted.get(k) is not REMOVE}
-            expected = {k: v for k, v in expected.items() if k in found}
-            assert same(found, expected)
             return
         written = outcome.target.read_bytes().decode()
+        check(source, load(source), outcome, wanted)
     assert written.count('\r\n') == (written.count('\n') if newline == '\r\n' else 0)
     plain = written.replace('\r\n', '\n')
     assert plain.startswith(head)
     assert plain.endswith(tail)
-    ast.parse(plain)
-    found = evaluate(plain)
-    for key, value in wanted.items():
-        if value is REMOVE and found.get(key, 0) is None:
-            found.pop(key)
-    assert same(found, expected)
+
+
+@settings(max_examples=100, deadline=None)
+@given(raw=garbage(), in_place=st.booleans(), proof=st.booleans())
+def test_fuzzing_never_crashes_nor_writes_what_does_not_load(raw, in_place, proof):
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, 'c.py')
+        source.write_bytes(raw)
+        wanted = {'train_dataloader.num_workers': 8}
+        outcome = rewrite_config(
+            source, wanted, in_place=in_place and proof, dry_run=not proof, load=proof
+        )
+        if outcome.status != 'rewritten':
+            assert listing(folder) == {'c.py': raw}
+        elif proof:
+            try:
+                loaded = read_config(outcome.target)
+            except LoadError as error:
+                raise AssertionError(raw) from error
+            assert loaded[('train_dataloader', 'num_workers')] == 8

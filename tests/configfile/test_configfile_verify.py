@@ -8,34 +8,57 @@ import pytest
 
 from mmgpu_hooks.configfile.loading import parse_flat
 from mmgpu_hooks.configfile.outcome import REMOVE
-from mmgpu_hooks.configfile.verify import (
-    is_held,
-    is_same,
-    verify_config,
-    verify_text,
-)
+from mmgpu_hooks.configfile.verify import is_held, is_same, verify_config
+from mmgpu_hooks.configfile.verify_text import verify_step
 
 BEFORE = (
     'a = 1  # a\ntrain_dataloader = dict(\n    num_workers=2,  # n\n    x=[1, 2])\n'
 )
+EIGHT = {('num_workers',): 8}
+ADDED = {('pin_memory',): True}
+GONE = {('num_workers',): REMOVE}
+
+
+def verify(before, after, values=EIGHT, variable=None):
+    return verify_step(before, after, 'train_dataloader', values, variable)
 
 
 @pytest.mark.parametrize(
-    ('after', 'word'),
+    ('after', 'good'),
     [
-        (BEFORE.replace('=2,', '=8,'), None),
-        (BEFORE.replace('=2,', '=8, pin_memory=True,'), 'other entries'),
-        (BEFORE.replace('[1, 2]', '[1,2]').replace('=2,', '=8,'), 'other entries'),
-        (BEFORE.replace('# a', '# b').replace('=2,', '=8,'), 'outside'),
-        (BEFORE.replace('=2,', '=8,') + '\n', 'outside'),
-        (BEFORE.replace('=2,  # n', '=8,'), 'comments'),
-        (BEFORE.replace('=2,  # n', '=8,  # n # n'), 'comments'),
-        ('a = 1  # a\n', 'one train_dataloader statement'),
+        (BEFORE.replace('=2,', '=8,'), True),
+        (BEFORE.replace('=2,', '=9,'), False),
+        (BEFORE.replace('=2,', '=8.0,'), False),
+        (BEFORE.replace('=2,', '=8, pin_memory=True,'), False),
+        (BEFORE.replace('[1, 2]', '[1,2]').replace('=2,', '=8,'), False),
+        (BEFORE.replace('[1, 2]', '[1, 8]'), False),
+        (BEFORE.replace('# a', '# b').replace('=2,', '=8,'), False),
+        (BEFORE.replace('a = 1', 'a = 8'), False),
+        (BEFORE.replace('a = 1', 'a =  1').replace('=2,', '=8,'), False),
+        (BEFORE.replace('=2,', '=8,') + '\n', False),
+        (BEFORE.replace('=2,  # n', '=8,'), False),
+        (BEFORE.replace('=2,  # n', '=8,  # n # n'), False),
+        (BEFORE.replace('    num_workers', '     num_workers'), False),
+        ('a = 1  # a\n', False),
     ],
 )
-def test_text_proof(after, word):
-    reason = verify_text(BEFORE, after, 'train_dataloader', {'num_workers'}, False)
-    assert reason is None if word is None else word in str(reason)
+def test_text_proof(after, good):
+    assert (verify(BEFORE, after) is None) is good
+
+
+@pytest.mark.parametrize(
+    ('after', 'good'),
+    [
+        (BEFORE.replace('  # n', '  # n\n    pin_memory=True,'), True),
+        (BEFORE.replace('  # n', '  # n\n    pin_memory=1,'), False),
+        (BEFORE.replace('  # n', '  # n\n    pin=True,'), False),
+        (BEFORE.replace('2,  # n', '2, pin_memory=True,'), False),
+        (BEFORE.replace('    num_workers=2,  # n\n', '    pin_memory=True,\n'), False),
+        (BEFORE.replace('x=[1, 2]', 'pin_memory=True, x=[1,2]'), False),
+    ],
+)
+def test_text_proof_of_an_added_key(after, good):
+    assert (verify(BEFORE, after, ADDED) is None) is good
 
 
 @pytest.mark.parametrize(
@@ -43,23 +66,38 @@ def test_text_proof(after, word):
     [
         ('a = 1\n\ntrain_dataloader = dict(num_workers=8)\n', True),
         ('a = 1\n\ntrain_dataloader.update(num_workers=8)\n', True),
+        ('a = 1\n\ntrain_dataloader = dict(train_dataloader, num_workers=8)\n', True),
+        ('a = 1\n\ntrain_dataloader = dict(other, num_workers=8)\n', False),
         ('a = 1\n\ntrain_dataloader = dict(num_workers=8, b=1)\n', False),
+        ('a = 1\n\ntrain_dataloader = dict(num_workers=9)\n', False),
+        ('a = 1\n\nval_dataloader = dict(num_workers=8)\n', False),
         ('a = 2\n\ntrain_dataloader = dict(num_workers=8)\n', False),
         ('a = 1\nb = 1\ntrain_dataloader = dict(num_workers=8)\n', False),
         ('a = 1\ntrain_dataloader = dict(num_workers=8)  # new\n', False),
     ],
 )
-def test_text_proof_of_an_appended_statement(after, good):
-    reason = verify_text('a = 1\n', after, 'train_dataloader', {'num_workers'}, False)
-    assert (reason is None) is good
+def test_text_proof_of_an_added_statement(after, good):
+    assert (verify('a = 1\n', after) is None) is good
+
+
+def test_text_proof_of_an_alias_and_a_variable():
+    before = 'n = 4\ntrain_dataloader = x\n'
+    wrapped = before.replace('= x', '= dict(x, num_workers=8)')
+    assert verify(before, wrapped) is None
+    assert verify(before, wrapped.replace('dict(x', 'dict(y')) is not None
+    assert verify(before, before.replace('4', '8'), variable='n') is None
+    assert verify(before, before.replace('4', '8')) is not None
+    assert verify(before, before.replace('4', '9'), variable='n') is not None
 
 
 def test_a_removed_key_takes_only_its_comment():
     removed = BEFORE.replace('    num_workers=2,  # n\n', '')
-    keys = {'num_workers'}
-    assert verify_text(BEFORE, removed, 'train_dataloader', keys, True) is None
-    added = removed.replace('dict(', 'dict(  # new')
-    assert verify_text(BEFORE, added, 'train_dataloader', keys, True) is not None
+    assert verify(BEFORE, removed, GONE) is None
+    assert verify(BEFORE, removed.replace('dict(', 'dict(  # new'), GONE) is not None
+    assert verify(BEFORE, BEFORE.replace(',  # n\n    x=[1, 2]', ''), GONE) is not None
+    own = BEFORE + 'train_dataloader = dict(num_workers=1)\n'
+    assert verify(own, BEFORE, GONE) is None
+    assert verify(own.replace('num_workers=1', 'x=1'), BEFORE, GONE) is not None
 
 
 def flat(**loader):

@@ -1,0 +1,63 @@
+"""``mmgpu set``: change settings of a config by hand, with the same proof."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from mmgpu_hooks.cli import exit_codes, rewriting
+
+NAME = 'set'
+HELP = 'change dataloader settings of a config'
+DESCRIPTION = """\
+Change settings of the dataloaders, of GPUEfficiencyHook or of auto_scale_lr in a
+config, and nothing else: comments, order and _base_ stay, and MMEngine loads the
+result as proof."""
+EPILOG = (
+    """\
+example: mmgpu set configs/mine.py train_dataloader.num_workers=8
+
+"""
+    + rewriting.EPILOG
+)
+SUFFIX = '_set'
+"""What the name of the copy ends in."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    rewriting.add_arguments(parser, in_place=False)
+    parser.add_argument(
+        'settings',
+        nargs='*',
+        metavar='KEY=VALUE',
+        help='such as train_dataloader.num_workers=8',
+    )
+    parser.add_argument(
+        '--unset',
+        action='append',
+        default=[],
+        metavar='KEY',
+        help='take a key out (may be given again)',
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Parse the settings, rewrite, print."""
+    # late, because LibCST takes longer to import than everything else here
+    from mmgpu_hooks.configfile.outcome import RefusedError
+    from mmgpu_hooks.configfile.request import parse_assignments
+    from mmgpu_hooks.configfile.rewrite import rewrite_with
+
+    try:
+        settings = parse_assignments(arguments.settings, arguments.unset)
+        if not settings:
+            raise RefusedError(
+                'expected settings, found none; write train_dataloader.num_workers=8'
+            )
+    except RefusedError as refusal:
+        print(f'mmgpu set: {refusal.reason}', file=sys.stderr)
+        return exit_codes.BAD_INPUT
+    options = rewriting.parse_options(arguments, SUFFIX)
+    outcome = rewrite_with(arguments.config, settings, options)
+    return rewriting.print_outcome(NAME, outcome, arguments)

@@ -1,0 +1,219 @@
+"""Settings that entail, exclude or concern others. Pure.
+
+``before`` is the loaded config, or ``None`` where it was not to be loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from mmgpu_hooks.configfile.loading import Container, FlatConfig
+from mmgpu_hooks.configfile.outcome import REMOVE, RefusedError, Setting
+from mmgpu_hooks.configfile.request import HOOK_TYPE, LOADERS
+from mmgpu_hooks.configfile.verify import is_same
+
+_OF_WORKERS = (
+    'persistent_workers',
+    'prefetch_factor',
+    'multiprocessing_context',
+    'timeout',
+)
+"""Keys of a loader that PyTorch refuses when there are no workers."""
+
+_COUNTS = ('num_workers', 'batch_size', 'prefetch_factor')
+"""Arguments of PyTorch's DataLoader that are whole numbers."""
+
+_KNOWN = (
+    *_OF_WORKERS,
+    'num_workers',
+    'batch_size',
+    'pin_memory',
+    'pin_memory_device',
+    'drop_last',
+    'shuffle',
+    'in_order',
+)
+"""The arguments of PyTorch's DataLoader that take a plain value."""
+
+
+def complete_settings(
+    before: FlatConfig | None, wanted: Mapping[str, Setting]
+) -> dict[str, Setting]:
+    """Adds what the settings entail.
+
+    ``num_workers=0`` takes out what only workers can have.
+
+    Raises:
+        RefusedError: If PyTorch or MMEngine would refuse the combination.
+    """
+    complete = dict(wanted)
+    for loader in LOADERS:
+        workers = _value(before, wanted, f'{loader}.num_workers')
+        asked = [key for key in _OF_WORKERS if wanted.get(f'{loader}.{key}')]
+        asked = [key for key in asked if wanted[f'{loader}.{key}'] is not REMOVE]
+        explicit = f'{loader}.num_workers' in wanted
+        if workers or (before is None and not explicit):
+            continue
+        if asked:
+            raise RefusedError(
+                f'expected num_workers above 0 with {loader}.{asked[0]}, found '
+                f'{0 if workers is None else workers}; PyTorch refuses that, set '
+                f'{loader}.num_workers too'
+            )
+        for key in _OF_WORKERS if explicit else ():
+            dotted = f'{loader}.{key}'
+            if dotted not in wanted and _value(before, {}, dotted, True):
+                complete[dotted] = REMOVE
+    scaled = wanted.get('auto_scale_lr.enable') is True
+    base = _value(before, wanted, 'auto_scale_lr.base_batch_size', 1)
+    if scaled and not isinstance(base, int):
+        raise RefusedError(
+            'expected auto_scale_lr.base_batch_size with auto_scale_lr.enable, found '
+            'none; set the batch size over all ranks that the learning rate is for'
+        )
+    return complete
+
+
+def _value(
+    before: FlatConfig | None,
+    wanted: Mapping[str, Setting],
+    dotted: str,
+    unknown: object = None,
+) -> object:
+    if dotted in wanted:
+        return None if wanted[dotted] is REMOVE else wanted[dotted]
+    if before is None:
+        return unknown
+    return before.get(tuple(dotted.split('.')))
+
+
+def verify_present(config: FlatConfig, changes: Mapping[str, Setting]) -> None:
+    """Refuses settings of something that the loaded config lacks.
+
+    Raises:
+        RefusedError: If a loader or hook is missing, or a setting is a container.
+    """
+    for dotted, value in changes.items():
+        path = tuple(dotted.split('.'))
+        if path[0] in LOADERS:
+            _verify_loader(config, path[0])
+        elif path[0] == 'auto_scale_lr':
+            _verify_dict(config, path[:1])
+        elif value is not REMOVE and value != HOOK_TYPE:
+            _verify_hook(config, path)
+        whole = value is REMOVE and path[0] not in (*LOADERS, 'auto_scale_lr')
+        if isinstance(config.get(path), Container) and not whole:
+            raise RefusedError(
+                f'expected a single value in {dotted}, found a dict or list; '
+                'change it by hand'
+            )
+
+
+def _verify_loader(config: FlatConfig, loader: str) -> None:
+    if (loader,) not in config:
+        raise RefusedError(
+            f'expected a {loader} in the config or its bases, found none; '
+            'name the config that is trained'
+        )
+    _verify_dict(config, (loader,))
+
+
+def _verify_dict(config: FlatConfig, path: tuple[str, ...]) -> None:
+    found = config.get(path, Container('dict', 0))
+    if found != Container('dict', 0):
+        name = f'a {found.kind}' if isinstance(found, Container) else repr(found)
+        raise RefusedError(
+            f'expected {".".join(path)} to be a dict, found {name}; name the config '
+            'that is trained, or change it by hand'
+        )
+
+
+def _verify_hook(config: FlatConfig, path: tuple[str, ...]) -> None:
+    if not is_our_hook(config.get((*path[:-1], 'type'))):
+        places = ', '.join('.'.join(place) for place in find_hooks(config))
+        hint = f'it is at {places}' if places else 'switch it on with mmgpu enable'
+        raise RefusedError(
+            f'expected GPUEfficiencyHook at {".".join(path[:-1])}, found another or '
+            f'none; {hint}'
+        )
+
+
+def find_hooks(config: FlatConfig) -> list[tuple[str, ...]]:
+    """Lists where a loaded config holds our hook."""
+    return [
+        path[:-1]
+        for path, value in config.items()
+        if len(path) == 3
+        and path[-1] == 'type'
+        and path[0] in ('default_hooks', 'custom_hooks')
+        and is_our_hook(value)
+    ]
+
+
+def is_our_hook(value: object) -> bool:
+    """Says whether a ``type`` names our hook, in whatever spelling."""
+    name = value if isinstance(value, str) else getattr(value, '__name__', '')
+    return str(name).rpartition('.')[2] == HOOK_TYPE.rpartition('.')[2]
+
+
+def render_notes(config: FlatConfig, changes: Mapping[str, Setting]) -> list[str]:
+    """Says what the reader of a change should know about the rest of the config."""
+    notes = []
+    if 'train_dataloader.batch_size' in changes:
+        notes.append(_learning_rate(config, changes))
+        for key in ('sampler', 'batch_sampler'):
+            size = config.get(('train_dataloader', key, 'batch_size'))
+            if size is not None:
+                notes.append(
+                    f'train_dataloader.{key}.batch_size stays {size}; the sampler '
+                    'may have to follow.'
+                )
+    for dotted, value in changes.items():
+        root, *keys = dotted.split('.')
+        if root in LOADERS and keys[0] in _COUNTS and not _is_count(value):
+            notes.append(f'PyTorch wants a whole number for {dotted}, not {value!r}.')
+        known = keys[0] in _KNOWN or (root, keys[0]) in config
+        if root in LOADERS and not known and value is not REMOVE:
+            near = difflib.get_close_matches(keys[0], _KNOWN, 1)
+            notes.append(
+                f"PyTorch's DataLoader has no argument {keys[0]}"
+                + (f'; did you mean {near[0]}?' if near else '.')
+            )
+    # test_dataloader = val_dataloader is how most configs are written.
+    moved = [key for key in changes if key.startswith('val_')]
+    kept = [key for key in moved if f'test_{key[4:]}' not in changes]
+    if kept and _is_twin(config, 'val_dataloader', 'test_dataloader'):
+        notes.append(
+            'test_dataloader was the same as val_dataloader and keeps what it had; '
+            f'set test_{kept[0][4:]} too if it is to follow.'
+        )
+    return notes
+
+
+def _is_count(value: Setting) -> bool:
+    count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return count or value is None or value is REMOVE
+
+
+def _learning_rate(config: FlatConfig, changes: Mapping[str, Setting]) -> str:
+    base = _value(config, changes, 'auto_scale_lr.base_batch_size')
+    if _value(config, changes, 'auto_scale_lr.enable'):
+        return (
+            'auto_scale_lr is on: MMEngine multiplies the learning rate by batch size '
+            f'x ranks / {base}.'
+        )
+    if base is None:
+        return 'The learning rate stays as it is: the config has no auto_scale_lr.'
+    return (
+        'The learning rate stays as it is: auto_scale_lr is off. It is meant for a '
+        f'batch of {base} over all ranks; auto_scale_lr.enable=True has it scaled.'
+    )
+
+
+def _is_twin(config: FlatConfig, one: str, other: str) -> bool:
+    left = {path[1:]: value for path, value in config.items() if path[:1] == (one,)}
+    right = {path[1:]: value for path, value in config.items() if path[:1] == (other,)}
+    return left.keys() == right.keys() and all(
+        is_same(value, right[path]) for path, value in left.items()
+    )

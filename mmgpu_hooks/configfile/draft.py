@@ -1,0 +1,78 @@
+"""An edit in the making: a parsed config and the steps that led to it. Pure."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from mmgpu_hooks.configfile.expression import render_module
+from mmgpu_hooks.configfile.locate import Path
+from mmgpu_hooks.configfile.outcome import RefusedError, Setting
+
+Changes = Mapping[Path, Setting]
+"""Values by the keys below one top-level name."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change of the text."""
+
+    before: str
+    after: str
+    root: str
+    """The name whose settings it changes."""
+
+    values: Changes
+    """The settings it changes."""
+
+    variable: str | None = None
+    """The variable that is changed instead."""
+
+
+@dataclass
+class Draft:
+    """An edit in the making, and in the end its result."""
+
+    text: str
+    module: cst.Module
+    steps: list[Step] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    free: set[str] = field(default_factory=set)
+    """Variables that nothing but a setting uses in the original text."""
+
+    variables: dict[str, Setting] = field(default_factory=dict)
+    """Those of them that were changed."""
+
+    def move(
+        self, module: cst.Module, root: str, values: Changes, name: str | None = None
+    ) -> None:
+        """Takes the next step."""
+        text = render_module(module)
+        if text != self.text:
+            self.steps.append(Step(self.text, text, root, values, name))
+        self.text, self.module = text, module
+
+
+@functools.lru_cache(maxsize=4)
+def parse_module(text: str) -> cst.Module:
+    """Parses a config; trees are never changed, so a text is parsed once.
+
+    Raises:
+        RefusedError: If LibCST finds a syntax error.
+    """
+    try:
+        module = cst.parse_module(text)
+    except cst.ParserSyntaxError as error:
+        raise RefusedError(
+            'expected a Python config, LibCST found a syntax error here; mend it first',
+            error.raw_line,
+        ) from error
+    if render_module(module) != text:
+        raise RefusedError(
+            'expected newlines that LibCST keeps, found others, such as a single '
+            'carriage return; save the file with one kind of newline'
+        )
+    return module

@@ -1,0 +1,181 @@
+"""Edits one entry of a parsed config in the style of the file. Pure."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from mmgpu_hooks.configfile.display import (
+    AnyEntry,
+    Display,
+    Entries,
+    Slot,
+    edit_entries,
+    edit_insert,
+    edit_remove,
+    parse_entries,
+)
+from mmgpu_hooks.configfile.expression import (
+    parse_template,
+    render_code,
+    render_module,
+)
+from mmgpu_hooks.configfile.locate import Spot
+from mmgpu_hooks.configfile.outcome import Setting
+from mmgpu_hooks.configfile.override import WIDTH
+
+_LEADING_KEYS = (
+    '_delete_',
+    'batch_size',
+    'num_workers',
+    'persistent_workers',
+    'prefetch_factor',
+    'pin_memory',
+    'pin_memory_device',
+    'multiprocessing_context',
+    'timeout',
+    'drop_last',
+)
+"""Keys that OpenMMLab's configs put before the sampler and the dataset."""
+
+
+def edit_node(
+    module: cst.Module, index: int, old: cst.CSTNode, new: cst.CSTNode
+) -> cst.Module:
+    """Replaces one node of a statement; the other statements are the same objects."""
+    statement = module.body[index].deep_replace(old, new)
+    body = [*module.body[:index], statement, *module.body[index + 1 :]]
+    return module.with_changes(body=body)
+
+
+def edit_alias(module: cst.Module, spot: Spot, value: Setting) -> cst.Module:
+    """Turns ``x = y`` into ``x = dict(y, key=value)``."""
+    assert spot.node is not None
+    source = parse_template(spot.node) or spot.node
+    code = f'dict({render_code(source).strip()}, {spot.rest[0]}={value!r})'
+    return edit_node(module, spot.index, spot.node, cst.parse_expression(code))
+
+
+def edit_removal(module: cst.Module, spot: Spot, emptied: bool) -> cst.Module:
+    """Drops an entry.
+
+    Args:
+        module: The parsed config.
+        spot: The entry.
+        emptied: Drop the statement as well if it assigns a dict that is empty then.
+    """
+    owner = spot.owner
+    assert owner is not None
+    entries = edit_remove(parse_entries(owner), spot.position)
+    if emptied and not entries.slots and isinstance(owner, cst.Call):
+        statement = module.body[spot.index]
+        if isinstance(statement, cst.SimpleStatementLine) and _is_only(
+            statement, owner
+        ):
+            return _without(module, spot.index, statement)
+    return edit_node(module, spot.index, owner, edit_entries(owner, entries))
+
+
+def _is_only(statement: cst.SimpleStatementLine, display: Display) -> bool:
+    """Says whether a line assigns or updates with a display and holds nothing else."""
+    if len(statement.body) > 1 or statement.trailing_whitespace.comment:
+        return False
+    value = getattr(statement.body[0], 'value', None)
+    return value is display
+
+
+def _without(
+    module: cst.Module, index: int, statement: cst.SimpleStatementLine
+) -> cst.Module:
+    """Drops a line and the blank lines above it; comments above it stay."""
+    kept = list(statement.leading_lines)
+    while kept and kept[-1].comment is None:
+        kept.pop()
+    before, after = module.body[:index], module.body[index + 1 :]
+    if not after:
+        return module.with_changes(body=before, footer=[*kept, *module.footer])
+    follower = after[0].with_changes(leading_lines=[*kept, *after[0].leading_lines])
+    return module.with_changes(body=[*before, follower, *after[1:]])
+
+
+def edit_missing(module: cst.Module, spot: Spot, value: Setting) -> cst.Module:
+    """Adds an entry to the display that lacks it; a long line is broken there."""
+    display = spot.node
+    assert isinstance(display, (cst.Call, cst.Dict))
+    entries = parse_entries(display)
+    place = _place(entries, spot.rest[0])
+    entry = _entry(display, spot.rest, value)
+    one_line = place > 0 and _is_one_line(entries.slots[place - 1])
+    margin = _margin(module.body[spot.index], display, entries) if one_line else None
+    behind = margin if place < len(entries.slots) else None
+    results = []
+    for breaks in ((None, None), (None, behind), (margin, None), (margin, behind)):
+        edited = edit_entries(display, edit_insert(entries, place, entry, breaks))
+        result = edit_node(module, spot.index, display, edited)
+        widest = _widest_line(module.body[spot.index], result.body[spot.index])
+        results.append((widest, result))
+        if widest <= _limit(module):
+            return result
+    return min(results, key=lambda pair: pair[0])[1]
+
+
+def _place(entries: Entries, key: str) -> int:
+    """Finds where a new key goes: behind the last of the short settings.
+
+    A key that is none of them goes to the end. It never goes before a ``**x`` or a
+    positional dict, which may hold the key as well.
+    """
+    if key not in _LEADING_KEYS:
+        return len(entries.slots)
+    known = [
+        index + 1
+        for index, slot in enumerate(entries.slots)
+        if slot.key is None or slot.key in _LEADING_KEYS
+    ]
+    return max(known, default=0)
+
+
+def _entry(display: Display, rest: tuple[str, ...], value: Setting) -> AnyEntry:
+    code = repr(value)
+    for key in reversed(rest[1:]):
+        code = f'dict({key}={code})'
+    literal = cst.parse_expression(code)
+    if isinstance(display, cst.Dict):
+        quote = _quote(display)
+        return cst.DictElement(cst.SimpleString(f'{quote}{rest[0]}{quote}'), literal)
+    equal = cst.AssignEqual(cst.SimpleWhitespace(''), cst.SimpleWhitespace(''))
+    return cst.Arg(literal, keyword=cst.Name(rest[0]), equal=equal)
+
+
+def _quote(display: cst.Dict) -> str:
+    for element in display.elements:
+        key = element.key if isinstance(element, cst.DictElement) else None
+        if isinstance(key, cst.SimpleString):
+            return key.quote[0]
+    return "'"
+
+
+def _is_one_line(slot: Slot) -> bool:
+    return not isinstance(slot.gap, cst.ParenthesizedWhitespace)
+
+
+def _limit(module: cst.Module) -> int:
+    """Returns the columns of the file's longest line, within reason."""
+    longest = max(map(len, render_module(module).splitlines()), default=0)
+    return max(WIDTH, min(longest, 120))
+
+
+def _widest_line(before: cst.CSTNode, after: cst.CSTNode) -> int:
+    """Returns the length of the longest line that is new."""
+    old = set(render_code(before).splitlines())
+    new = (line for line in render_code(after).splitlines() if line not in old)
+    return max(map(len, new), default=0)
+
+
+def _margin(statement: cst.CSTNode, display: Display, entries: Entries) -> int:
+    """Returns the column at which a display's entries start."""
+    code = render_code(display)
+    before = render_code(statement).partition(code)[0]
+    column = len(before.rpartition('\n')[2])
+    if isinstance(entries.lead, cst.ParenthesizedWhitespace):
+        return len(entries.lead.last_line.value)
+    return column + (5 if isinstance(display, cst.Call) else 1)

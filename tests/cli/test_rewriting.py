@@ -1,0 +1,175 @@
+"""``mmgpu set``, ``enable`` and ``disable`` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mmgpu_hooks.cli.main import main
+
+CONFIG = """\
+# my experiment
+train_dataloader = dict(batch_size=4, num_workers=2, dataset=dict(type='Toy'))
+"""
+WORKERS = 'train_dataloader.num_workers=8'
+OURS = "default_hooks = dict(gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook'))"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / 'mine.py'
+    path.write_text(CONFIG)
+    return path
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_set_writes_a_copy_and_says_what_it_did(config, capsys):
+    assert main(['set', str(config), WORKERS]) == 0
+    out = capsys.readouterr().out
+    new = CONFIG.replace('num_workers=2', 'num_workers=8')
+    assert files_of(config.parent) == {'mine.py': CONFIG, 'mine_set.py': new}
+    assert f'Written to {config.with_name("mine_set.py")}' in out
+    assert f'--cfg-options {WORKERS}' in out
+    assert '+train_dataloader = dict(batch_size=4, num_workers=8' in out
+
+
+def test_set_reads_values_as_the_train_script_does(config, capsys):
+    words = [
+        'train_dataloader.persistent_workers=true',
+        'train_dataloader.prefetch_factor=None',
+        'train_dataloader.pin_memory_device=cuda',
+        'train_dataloader.timeout=1.5',
+    ]
+    assert main(['set', str(config), *words, '--format', 'json', '--dry-run']) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer['changes'] == {
+        'train_dataloader.persistent_workers': True,
+        'train_dataloader.prefetch_factor': None,
+        'train_dataloader.pin_memory_device': 'cuda',
+        'train_dataloader.timeout': 1.5,
+    }
+    assert sorted(answer) == sorted(
+        [
+            'version',
+            'status',
+            'config',
+            'output',
+            'backup',
+            'changes',
+            'diff',
+            'cfg_options',
+            'proven',
+            'notes',
+            'error',
+        ]
+    )
+    assert (answer['status'], answer['output'], answer['proven']) == (
+        'rewritten',
+        None,
+        True,
+    )
+
+
+def test_a_key_that_is_none_is_said(config, capsys):
+    words = ['train_dataloader.num_worker=8', 'train_dataloader.drop_last=True']
+    assert main(['set', str(config), *words, '--dry-run']) == 0
+    out = capsys.readouterr().out
+    assert 'no argument num_worker; did you mean num_workers?' in out
+    assert 'no argument drop_last' not in out
+
+
+@pytest.mark.parametrize('value', ['eight', '-1', 'True', '1.5'])
+def test_a_count_that_is_none_is_said(config, capsys, value):
+    word = f'train_dataloader.num_workers={value}'
+    assert main(['set', str(config), word, '--dry-run']) == 0
+    assert 'wants a whole number' in capsys.readouterr().out
+
+
+def test_set_in_place_and_unset(config, capsys):
+    assert main(['set', str(config), WORKERS, '--in-place']) == 0
+    gone = ['set', str(config), '--unset', 'train_dataloader.num_workers', '--in-place']
+    assert main(gone) == 0
+    assert config.read_text() == CONFIG.replace(' num_workers=2,', '')
+    assert main(gone) == 0
+    assert 'Nothing to change' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('flag', ['--dry-run', '--check'])
+@pytest.mark.parametrize('load', [[], ['--no-load']])
+def test_nothing_is_written_when_not_asked_for(config, capsys, flag, load):
+    code = main(['set', str(config), WORKERS, flag, *load])
+    assert code == (1 if flag == '--check' else 0)
+    assert files_of(config.parent) == {'mine.py': CONFIG}
+    assert ('Not loaded with MMEngine' in capsys.readouterr().out) is bool(load)
+    held = WORKERS.replace('8', '2')
+    assert main(['set', str(config), held, flag, *load]) == 0
+
+
+def test_the_hook_in_and_out(config, capsys):
+    assert main(['enable', str(config)]) == 0
+    assert config.read_text() == f'{CONFIG}\n{OURS}\n'
+    assert 'mine.py.bak' in capsys.readouterr().out
+    assert main(['enable', str(config), '--check']) == 0
+    assert main(['disable', str(config), '--check']) == 1
+    assert main(['disable', str(config)]) == 0
+    assert config.read_text() == CONFIG
+
+
+def test_an_overlay_leaves_the_original_alone(config):
+    target = config.with_name('with_hook.py')
+    assert main(['enable', str(config), '--overlay', '--output', str(target)]) == 0
+    assert target.read_text() == f"_base_ = './mine.py'\n\n{OURS}\n"
+    assert main(['set', str(config), WORKERS, '--overlay']) == 0
+    assert sorted(files_of(config.parent)) == ['mine.py', 'mine_set.py', 'with_hook.py']
+
+
+BAD = {
+    'no setting': ([], 'expected settings, found none'),
+    'no value': (['train_dataloader.num_workers'], 'expected KEY=VALUE'),
+    'twice': ([WORKERS, WORKERS], 'expected train_dataloader.num_workers once'),
+    'list': (['train_dataloader.num_workers=[1]'], 'pass a plain value'),
+    'other': (['model.depth=4'], 'only settings of the dataloaders'),
+    'no loader': (['val_dataloader.num_workers=4'], 'expected a val_dataloader'),
+    'excluded': (
+        ['train_dataloader.num_workers=0', 'train_dataloader.prefetch_factor=4'],
+        'expected num_workers above 0',
+    ),
+}
+
+
+@pytest.mark.parametrize('case', BAD)
+@pytest.mark.parametrize('form', ['text', 'json'])
+def test_bad_input_is_one_sentence_and_exit_code_2(config, capsys, case, form):
+    words, sentence = BAD[case]
+    assert main(['set', str(config), *words, '--format', form]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count('\n') == 1
+    assert captured.err.startswith('mmgpu set: ')
+    assert sentence in captured.err
+    if form == 'text':
+        assert captured.out == ''
+    elif captured.out:
+        assert sentence in json.loads(captured.out)['error']
+    assert files_of(config.parent) == {'mine.py': CONFIG}
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        'import sys\nfrom mmgpu_hooks.cli.main import main\n'
+        'try:\n    main([sys.argv[1], "--help"])\nexcept SystemExit:\n    pass\n'
+        'heavy = {"torch", "mmengine.hooks", "libcst"} & set(sys.modules)\n'
+        'sys.exit(str(heavy) if heavy else 0)\n'
+    )
+    for command in ('set', 'enable', 'disable'):
+        done = subprocess.run(
+            [sys.executable, '-c', code, command], capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, '')
+        assert f'usage: mmgpu {command}' in done.stdout
