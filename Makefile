@@ -2,6 +2,8 @@
 PYTHON ?= python3
 # Options for every `pip install`, such as an index: make PIP_FLAGS='--index-url ...'
 PIP_FLAGS ?=
+# Options for the benchmarks: make bench-overhead BENCH_FLAGS='--output FILE'
+BENCH_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,16 +12,20 @@ DEMO_CONFIG := configs/demo/rtmdet-tiny_demo.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint clean bench-rewrite
+.PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
 	@echo 'make test   run the tests'
 	@echo 'make lint   run ruff, mypy and import-linter'
-	@echo 'make bench-rewrite  rewrite all configs of MMDetection and check each (5 minutes)'
 	@echo 'make setup  only do the set-up that the others do first (10 minutes, once)'
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
-	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...'
+	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
+	@echo 'make bench-overhead  what the hook costs, beside other tools (6 minutes)'
+	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
+	@echo 'make gpu-check       what only a CUDA machine can show (2 minutes)'
+	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...,'
+	@echo '         BENCH_FLAGS="--output FILE" writes the table of a benchmark'
 
 demo: setup
 	$(BIN)/python tools/demo.py $(DEMO_CONFIG) --work-dir work_dirs/demo
@@ -33,8 +39,18 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+bench-overhead: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.overhead $(BENCH_FLAGS)
+
+bench-ledger: setup
+	$(BIN)/python -m benchmarks.ledger $(BENCH_FLAGS)
+
 bench-rewrite: setup
-	$(BIN)/python benchmarks/rewrite.py
+	$(BIN)/python -m benchmarks.rewrite $(BENCH_FLAGS)
+
+# on the machine's own Python: .venv has torch for the CPU
+gpu-check:
+	'$(PYTHON)' -m benchmarks.gpu_check $(BENCH_FLAGS)
 
 clean:
 	rm -rf build dist *.egg-info data/demo work_dirs/demo configs/demo/*_recommended.py
@@ -64,4 +80,9 @@ $(VENV)/.mmcv: $(VENV)/.requirements requirements/mminstall.txt requirements/ins
 
 $(VENV)/.package: $(VENV)/.mmcv setup.py $(wildcard pyproject.toml) mmgpu_hooks/version.py
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Only for bench-overhead: the tools that it sets beside the hook.
+$(VENV)/.bench: $(VENV)/.package requirements/bench.txt
+	@$(PIP_INSTALL) -r requirements/bench.txt
 	@touch $@

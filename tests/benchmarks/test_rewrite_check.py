@@ -38,7 +38,7 @@ def test_its_own_check_of_the_values():
 
 @pytest.mark.slow
 def test_the_first_few():
-    command = [sys.executable, 'benchmarks/rewrite.py', '--limit', '25']
+    command = [sys.executable, '-m', 'benchmarks.rewrite', '--limit', '25']
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode in (0, 3), done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith('rewrite: ')
