@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.gpu_check.smi import Smi, ask_smi
 from benchmarks.gpu_check.table import Row, judged, skipped
+from mmgpu_hooks.evidence.summary_gpu import MEANS
 from mmgpu_hooks.records import GpuWindow
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.cuda.memory import cuda_device
@@ -25,22 +26,7 @@ SETTLE_S, MEASURE_S = 2.0, 6.0
 MORE_S = 4.0
 """Until 15 s have passed, when PCIe is asked for where GPM does not tell it."""
 
-EXTRAS = (
-    'sm_clock_mhz',
-    'mem_clock_mhz',
-    'temperature_c',
-    'power_w',
-    'throttled_pct',
-    'own_util_pct',
-    'others_util_pct',
-    'others_mem_bytes',
-    'sm_active_pct',
-    'sm_occupancy_pct',
-    'tensor_active_pct',
-    'dram_active_pct',
-    'pcie_rx_bytes_per_s',
-    'pcie_tx_bytes_per_s',
-)
+EXTRAS = (*MEANS, 'temperature_c', 'others_mem_bytes')
 
 
 def open_our_gpu() -> Gpu | Absent:
@@ -248,14 +234,11 @@ def _check_memory(gpu: Gpu, uuid: str | None, has_smi: bool) -> Row:
 
 def _check_extras(gpu: Gpu, windows: Sequence[GpuWindow]) -> list[Row]:
     """Each figure has a value or a reason: which, is the machine's affair."""
-    rows = []
+    rows, reasons = [], gpu.reasons()
     for figure in EXTRAS:
         seen = [getattr(window, figure) for window in windows]
         values = [value for value in seen if value is not None]
-        reason = gpu.not_offered.get(figure) or gpu.unsupported.get(figure)
-        missed = gpu.missed.get(figure)
-        if reason is None and missed is not None:
-            reason = f'{missed.looks} looks missed: {missed.reason}'
+        reason = reasons.get(figure)
         shown = f'{values[0]:.6g}' if values else 'unknown'
         rows.append(
             judged(

@@ -14,7 +14,7 @@ from mmgpu_hooks.cli import exit_codes, rewriting
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.configfile.outcome import RewriteOutcome
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
-from mmgpu_hooks.evidence.ranks import fold_ranks
+from mmgpu_hooks.evidence.ranks import fold_ranks, with_saves_of
 from mmgpu_hooks.evidence.reader import (
     read_evidence,
     read_other_ranks,
@@ -138,7 +138,7 @@ def _read_ranks(
     worst = next(rank for rank in (evidence, *found) if rank.run.rank == judged)
     note = f'Rank {judged} of {ranks.world_size} {why} and is judged.'
     ranks = replace(ranks, notes=(*ranks.notes, note))
-    return worst, fold_run(worst), ranks
+    return worst, with_saves_of(fold_run(worst), fold_run(evidence)), ranks
 
 
 def _judge_plain(files: RunFiles) -> tuple[Answer, Path | None, Path | None]:
@@ -194,6 +194,10 @@ def _rewrite(
     config, note = _choose_config(arguments.config, run_config, copy)
     if config is None:
         return replace(answer, error=note)
+    drift = None
+    # before the rewrite, which may edit this very file
+    if config != copy and copy is not None and not arguments.no_load:
+        drift = read_drift(config, copy)
     outcome = rewrite_config(
         config,
         {change.key: change.new for change in answer.recommendation.changes},
@@ -204,9 +208,7 @@ def _rewrite(
         edit_base=arguments.edit_base,
         load=not arguments.no_load,
     )
-    drift = None
-    if config != copy and copy is not None and outcome.proven:
-        drift = read_drift(config, copy)
+    drift = drift if outcome.proven else None
     notes = [*answer.notes, note, drift, *outcome.notes]
     answer = replace(
         answer,

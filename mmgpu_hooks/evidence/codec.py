@@ -44,6 +44,7 @@ KINDS: dict[str, type[Any]] = {
 _NAMES = {record: kind for kind, record in KINDS.items()}
 
 
+_AS_IT_IS = frozenset({int, str, bool, type(None)})
 STATUSES = ('completed', 'interrupted', 'failed')
 
 LARGEST = 10**18
@@ -60,17 +61,31 @@ def render_line(record: Line) -> str:
     Figures that are not finite are written as ``null``: JSON knows no infinity,
     and an infinite duration is as good as unknown.
     """
-    body = {'kind': _NAMES[type(record)], **dataclasses.asdict(record)}
-    return json.dumps(_finite(body), separators=(',', ':'), ensure_ascii=True) + '\n'
+    body = {'kind': _NAMES[type(record)], **_plain(record)}
+    return json.dumps(body, separators=(',', ':'), ensure_ascii=True) + '\n'
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
+@functools.cache
+def _field_names(kind: Any) -> tuple[str, ...] | None:
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON knows, in one walk: this happens while training waits."""
+    kind: Any = type(value)
+    if kind is float:
         return round(value, 9) if math.isfinite(value) else None
+    if kind in _AS_IT_IS:
+        return value
+    names = _field_names(kind)
+    if names is not None:
+        return {name: _plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [_plain(item) for item in value]
     return value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mmgpu_hooks.evidence.ledger import LedgerReading
+from mmgpu_hooks.evidence.ledger_parts import Lap, LedgerReading
 from mmgpu_hooks.records import DurationStats, IntervalRecord
 
 
@@ -43,10 +43,6 @@ def _percentile(ordered: Sequence[float], q: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
-Lap = tuple[float, float, float]
-"""One iteration: its ``data_wait``, its ``step`` and all of it, in seconds."""
-
-
 class IntervalFolder:
     """Collects iterations until :meth:`fold` makes a record of them.
 
@@ -55,17 +51,21 @@ class IntervalFolder:
 
     Args:
         start: The ledger's totals when training began.
+        lap: Where the ledger's laps began.
+        has_workers: Whether the loader has workers, which take time to start.
     """
 
-    def __init__(self, start: LedgerReading) -> None:
+    def __init__(self, start: LedgerReading, lap: Lap, has_workers: bool) -> None:
         self._start = start
+        self._lap = lap
+        self._has_workers = has_workers
         self._normal_wait_s: float | None = None
         self._reset()
 
     def _reset(self) -> None:
         self._laps: list[Lap] = []
         self._images: list[int | None] = []
-        self._first_waits: list[float] = []
+        self._firsts: list[int] = []
         self._saves = 0
 
     @property
@@ -81,10 +81,10 @@ class IntervalFolder:
             first_of_epoch: Whether its wait began an epoch.
             images: Images in its batch; ``None`` when they cannot be counted.
         """
+        if first_of_epoch:
+            self._firsts.append(len(self._laps))
         self._laps.append(lap)
         self._images.append(images)
-        if first_of_epoch:
-            self._first_waits.append(lap[0])
 
     def add_save(self) -> None:
         """Count one checkpoint save; its time is in the ledger."""
@@ -94,15 +94,23 @@ class IntervalFolder:
         """What the first waits of epochs took beyond a normal wait, in seconds.
 
         A normal wait is the mean of the interval's other waits; where it has none,
-        that of the last interval that had some; and before that, nothing.
+        that of the last interval that had some. Before there was any, all of a first
+        wait is the workers' start, and without workers it is a wait like any other.
         """
-        others = len(self._laps) - len(self._first_waits)
-        first_s = math.fsum(self._first_waits)
+        waits = self._fold_waits()
+        firsts = [waits[index] for index in self._firsts]
+        others = len(waits) - len(firsts)
         if others:
-            rest_s = max(math.fsum(lap[0] for lap in self._laps) - first_s, 0.0)
+            rest_s = max(math.fsum(waits) - math.fsum(firsts), 0.0)
             self._normal_wait_s = rest_s / others
-        normal_s = self._normal_wait_s or 0.0
-        return math.fsum(max(wait - normal_s, 0.0) for wait in self._first_waits)
+        normal_s = self._normal_wait_s
+        if normal_s is None:
+            return math.fsum(firsts) if self._has_workers else 0.0
+        return math.fsum(max(wait - normal_s, 0.0) for wait in firsts)
+
+    def _fold_waits(self) -> list[float]:
+        ends = [self._lap[0], *(lap[0] for lap in self._laps)]
+        return [end - begin for begin, end in zip(ends, ends[1:])]
 
     def fold(
         self, now: LedgerReading, *, iteration: int, epoch: int, elapsed_s: float
@@ -121,7 +129,10 @@ class IntervalFolder:
         """
         if not self._laps:
             return None
-        waits, steps, whole = zip(*self._laps)
+        waits = self._fold_waits()
+        ends = [self._lap, *self._laps]
+        steps = [end[1] - begin[1] for begin, end in zip(ends, ends[1:])]
+        whole = [end[2] - begin[2] for begin, end in zip(ends, ends[1:])]
         before = self._start
         parts = {part: now.wall_s[part] - before.wall_s[part] for part in now.wall_s}
         by_hook = {
@@ -141,12 +152,12 @@ class IntervalFolder:
             ledger_s=parts,
             hooks_s=by_hook,
             data_wait_cpu_s=now.data_wait_cpu_s - before.data_wait_cpu_s,
-            first_waits=len(self._first_waits),
-            first_wait_s=math.fsum(self._first_waits),
+            first_waits=len(self._firsts),
+            first_wait_s=math.fsum(waits[index] for index in self._firsts),
             images=_sum_known(self._images),
             saves=self._saves,
         )
-        self._start = now
+        self._start, self._lap = now, self._laps[-1]
         self._reset()
         return record
 

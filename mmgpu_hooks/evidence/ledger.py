@@ -8,36 +8,13 @@ construction, and nothing is counted twice.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Callable
 
+from mmgpu_hooks.evidence.ledger_parts import PARTS, Lap, LedgerReading, Point
 from mmgpu_hooks.evidence.wait_cpu import WaitCpu
-
-PARTS: tuple[str, ...] = (
-    'data_wait',
-    'step',
-    'hooks',
-    'checkpoint_save',
-    'validation',
-    'worker_startup',
-    'other',
-)
-"""Every second of training is in exactly one of these."""
 
 _HOOK = 'hooks/'
 """What the label of one hook's share of ``hooks`` begins with."""
-
-
-@dataclass(frozen=True)
-class LedgerReading:
-    """The ledger's totals at one moment."""
-
-    wall_s: Mapping[str, float]
-    """Seconds by part."""
-    data_wait_cpu_s: float
-    """CPU seconds inside the waits that are over."""
-    hooks_s: Mapping[str, float]
-    """What of ``hooks`` went to which hook."""
 
 
 class TimeLedger:
@@ -57,18 +34,18 @@ class TimeLedger:
     ) -> None:
         self._clock = clock
         self._wall: dict[str, float] = dict.fromkeys(PARTS, 0.0)
-        self._wait_cpu = WaitCpu(cpu_clock)
-        self._is_looked_into = False
-        self._unseen_waits_s = 0.0
         self._stack: list[str] = ['other']
+        # in a list, because the functions of every iteration share it
+        self._since: list[float] = [0.0]
+        self._wait_cpu = WaitCpu(cpu_clock)
+        self._wait_cpu_s = self._folded_waits_s = 0.0
         self._startup_in_waits_s = 0.0
         self.start()
 
     def start(self) -> None:
         """Begin to count now; what passed since it was made is nobody's."""
         self._wall.update(dict.fromkeys(self._wall, 0.0))
-        self.started = self._since = self._clock()
-        self._lap = (0.0, 0.0, self._since)
+        self.started = self._since[0] = self._clock()
 
     @property
     def depth(self) -> int:
@@ -83,27 +60,20 @@ class TimeLedger:
 
     def _settle(self) -> None:
         now = self._clock()
-        self._wall[self._stack[-1]] += now - self._since
-        self._since = now
+        self._wall[self._stack[-1]] += now - self._since[0]
+        self._since[0] = now
 
     def _leave_part(self) -> None:
-        """Settle, and end the wait if that is what runs."""
-        part, before = self._stack[-1], self._since
+        """Settle, and end the look at the wait, if that is what runs."""
+        before = self._since[0]
         self._settle()
-        if part == 'data_wait':
-            self._end_wait(self._since - before)
+        if self._wait_cpu.since is not None:
+            self._wait_cpu.end(self._since[0] - before)
 
     def _enter_part(self) -> None:
+        # seldom: at the begin of an epoch, after a validation
         if self._stack[-1] == 'data_wait':
-            self._is_looked_into = self._wait_cpu.begin()
-
-    def _end_wait(self, wall_s: float) -> None:
-        if self._is_looked_into:
-            self._wait_cpu.end(wall_s, self._unseen_waits_s)
-            self._unseen_waits_s = 0.0
-            self._is_looked_into = False
-        else:
-            self._unseen_waits_s += wall_s
+            self._wait_cpu.begin()
 
     def switch(self, part: str) -> None:
         """End the innermost part and begin ``part`` at the same level."""
@@ -115,7 +85,6 @@ class TimeLedger:
         """Book what the innermost part took since it last began as ``part``."""
         self._stack[-1] = part
         self._wait_cpu.drop()
-        self._is_looked_into = False
 
     def push(self, part: str) -> None:
         """Begin ``part`` inside the one that runs."""
@@ -147,18 +116,9 @@ class TimeLedger:
         Returns:
             Whether it began; what calls hooks inside a part goes on being that part.
         """
-        stack = self._stack
-        if len(stack) > 1:
+        if len(self._stack) > 1:
             return False
-        part, before = stack[0], self._since
-        now = self._since = self._clock()
-        self._wall[part] += now - before
-        if part == 'data_wait':
-            if self._is_looked_into:
-                self._end_wait(now - before)
-            else:
-                self._unseen_waits_s += now - before
-        stack.append('hooks')
+        self.push('hooks')
         return True
 
     def end_hooks(self, part: str | None) -> None:
@@ -167,15 +127,11 @@ class TimeLedger:
         Args:
             part: What the loop does from now on; ``None`` is what it did before.
         """
-        stack = self._stack
-        now = self._clock()
-        self._wall[stack[-1]] += now - self._since
-        self._since = now
-        del stack[1:]
+        self._settle()
+        del self._stack[1:]
         if part is not None:
-            stack[0] = part
-        if stack[0] == 'data_wait':
-            self._is_looked_into = self._wait_cpu.begin()
+            self._stack[0] = part
+        self._enter_part()
 
     def unwind(self) -> None:
         """End everything that is nested; the plain loop goes on."""
@@ -191,8 +147,8 @@ class TimeLedger:
     ) -> Callable[..., Any]:
         """``function``, with its calls out of plain ``hooks`` booked to one hook.
 
-        The way from the hook before is booked with it: that saves a look at the clock.
-        A call inside a validation, a save or another hook is part of that.
+        What passes between two hooks stays in plain ``hooks``. A call inside a
+        validation, a save or another hook is part of that.
 
         Args:
             function: A method of a hook.
@@ -201,20 +157,26 @@ class TimeLedger:
             on_error: Gets a failure of the ledger, after which it stands still.
         """
         label = name if name in PARTS else _HOOK + name
-        wall, stack, clock = self._wall, self._stack, self._clock
+        wall, stack, since, clock = self._wall, self._stack, self._since, self._clock
         wall.setdefault(label, 0.0)
 
         # called for each hook in each iteration: all in one frame
         def booked(*args: Any, **kwargs: Any) -> Any:
             if stack[-1] != 'hooks':
                 return function(*args, **kwargs)
-            stack[-1] = label
+            try:
+                now = clock()
+                wall['hooks'] += now - since[0]
+                since[0] = now
+                stack[-1] = label
+            except Exception as error:  # noqa: BLE001  # training must not see it
+                on_error(error)
             result = function(*args, **kwargs)
             if stack[-1] is label:
                 try:
                     now = clock()
-                    wall[label] += now - self._since
-                    self._since = now
+                    wall[label] += now - since[0]
+                    since[0] = now
                     stack[-1] = 'hooks'
                 except Exception as error:  # noqa: BLE001  # training must not see it
                     on_error(error)
@@ -222,32 +184,89 @@ class TimeLedger:
 
         return booked
 
-    def lap(self) -> tuple[float, float, float]:
-        """End one iteration.
+    def book_points(
+        self,
+        function: Callable[..., Any],
+        points: Mapping[Any, Point],
+        otherwise: Callable[..., Any],
+        on_error: Callable[[str, Exception], None],
+    ) -> Callable[..., Any]:
+        """``function``, which calls the hooks of a point, booked as ``hooks``.
 
-        Returns:
-            Its ``data_wait``, its ``step``, and all of it (wait, step and hooks), in
-            seconds since the last lap.
+        For the points of every iteration: between two steps caches are cold, and each
+        Python function costs a microsecond and more. So this is one, long as it is.
+
+        Args:
+            function: Takes the name of a point first, as ``Runner.call_hook`` does.
+            points: What is known of those points, by name.
+            otherwise: Called instead at any other point, and where something is
+                nested in the plain loop.
+            on_error: Gets the source that failed and its error; it must see to it that
+                ``points`` no longer holds what failed.
         """
+        wall, stack, since, clock = self._wall, self._stack, self._since, self._clock
+        wait_cpu = self._wait_cpu
+        until_look = 1
+
+        def call_point(*args: Any, **kwargs: Any) -> Any:
+            nonlocal until_look
+            point = points.get(args[0] if args else kwargs.get('fn_name'))
+            if point is None or len(stack) > 1:
+                return otherwise(*args, **kwargs)
+            try:
+                now = clock()
+                passed = now - since[0]
+                wall[stack[0]] += passed
+                since[0] = now
+                if wait_cpu.since is not None:
+                    wait_cpu.end(passed)
+                stack.append('hooks')
+            except Exception as error:  # noqa: BLE001  # training must not see it
+                on_error('ledger', error)
+                return function(*args, **kwargs)
+            for source, call in point.before:
+                try:
+                    call()
+                except Exception as error:  # noqa: BLE001
+                    on_error(source, error)
+            result = function(*args, **kwargs)
+            for source, call in point.after:
+                try:
+                    call()
+                except Exception as error:  # noqa: BLE001
+                    on_error(source, error)
+            try:
+                now = clock()
+                wall[stack[-1]] += now - since[0]
+                since[0] = now
+                del stack[1:]
+                stack[0] = point.following
+                if point.following == 'data_wait':
+                    until_look -= 1
+                    if not until_look:
+                        # no usual number of workers: their bursts would beat with it
+                        until_look = 7
+                        wait_cpu.begin()
+            except Exception as error:  # noqa: BLE001
+                on_error('ledger', error)
+            return result
+
+        return call_point
+
+    def lap(self) -> Lap:
+        """End one iteration, which is what passed since the last lap."""
         wall = self._wall
         now = self._clock()
-        wall[self._stack[-1]] += now - self._since
-        self._since = now
-        wait_s, step_s = wall['data_wait'], wall['step']
+        wall[self._stack[-1]] += now - self._since[0]
+        self._since[0] = now
         # written out: this is in every iteration
-        inside_s = now - (
+        outside_s = (
             wall['checkpoint_save']
             + wall['validation']
             + wall['worker_startup']
             + wall['other']
         )
-        wait_before_s, step_before_s, inside_before_s = self._lap
-        self._lap = (wait_s, step_s, inside_s)
-        return (
-            wait_s - wait_before_s,
-            step_s - step_before_s,
-            inside_s - inside_before_s,
-        )
+        return wall['data_wait'], wall['step'], now - outside_s
 
     def book_startup(self, seconds: float) -> None:
         """Move so much of what is booked as ``data_wait`` to ``worker_startup``."""
@@ -256,9 +275,10 @@ class TimeLedger:
     def read(self) -> LedgerReading:
         """The totals up to now."""
         self._settle()
-        self._wait_cpu.add_unseen(self._unseen_waits_s)
-        self._unseen_waits_s = 0.0
         wall = self._wall
+        waits_s = wall['data_wait']
+        self._wait_cpu_s += self._wait_cpu.fold(waits_s - self._folded_waits_s)
+        self._folded_waits_s = waits_s
         parts = {part: wall[part] for part in PARTS}
         by_hook = {
             label[len(_HOOK) :]: seconds
@@ -268,8 +288,8 @@ class TimeLedger:
         parts['hooks'] += sum(by_hook.values())
         parts['data_wait'] -= self._startup_in_waits_s
         parts['worker_startup'] += self._startup_in_waits_s
-        return LedgerReading(parts, self._wait_cpu.total_s, by_hook)
+        return LedgerReading(parts, self._wait_cpu_s, by_hook)
 
     def elapsed_s(self) -> float:
         """Seconds since the ledger was opened; the sum of the parts of :meth:`read`."""
-        return self._since - self.started
+        return self._since[0] - self.started

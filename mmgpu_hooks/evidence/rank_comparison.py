@@ -12,16 +12,19 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from mmgpu_hooks.evidence.ledger import PARTS
+from mmgpu_hooks.evidence.ledger_parts import PARTS
 from mmgpu_hooks.evidence.summary import steady_intervals
 from mmgpu_hooks.evidence.summary_gpu import (
+    MIN_CALM,
     fold_cards,
     fold_gpu,
     fold_imbalance,
     uuids_of_run,
 )
+from mmgpu_hooks.evidence.weights import is_calm
 from mmgpu_hooks.records import (
     CardImbalance,
+    GpuWindow,
     IntervalRecord,
     RankRow,
     RanksSummary,
@@ -71,8 +74,13 @@ def compare_ranks(
         notes: Passed on.
     """
     iterations = sum(count for _, count in common)
+    plain = _plain_training(intervals, common)
     rows = [
-        _row(rank, [intervals[number][key] for key in common])
+        _row(
+            rank,
+            [intervals[number][key] for key in common],
+            fold_gpu([intervals[number][key] for key in plain]),
+        )
         for number, rank in ranks.items()
         if common
     ]
@@ -129,13 +137,29 @@ def compare_ranks(
     )
 
 
-def _row(rank: RunEvidence, records: Sequence[IntervalRecord]) -> RankRow:
+def _plain_training(
+    intervals: Mapping[int, Intervals], common: Sequence[Key]
+) -> Sequence[Key]:
+    """Where no rank validates or saves; all, where too few are.
+
+    A GPU that waits for another rank's save is not to be compared with that one's.
+    """
+    calm = [
+        key
+        for key in common
+        if all(is_calm(records[key]) for records in intervals.values())
+    ]
+    return calm if len(calm) >= MIN_CALM else common
+
+
+def _row(
+    rank: RunEvidence, records: Sequence[IntervalRecord], gpu: GpuWindow | None
+) -> RankRow:
     iterations = sum(record.iterations for record in records)
     parts = {
         part: math.fsum([_seconds(record, part) for record in records]) / iterations
         for part in PARTS
     }
-    gpu = fold_gpu(records)
     return RankRow(
         rank=rank.run.rank,
         data_wait_s=parts['data_wait'],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mmgpu_hooks.evidence.rank_comparison import Key, compare_ranks
 from mmgpu_hooks.evidence.summary import steady_intervals
-from mmgpu_hooks.records import RanksSummary, RunEvidence, RunRecord
+from mmgpu_hooks.records import RanksSummary, RunEvidence, RunRecord, RunSummary
 
 START_TOLERANCE_S = 300.0
 """Ranks start together up to building their datasets and their hosts' clocks."""
@@ -56,10 +57,38 @@ def fold_ranks(
 def find_slowest(
     ranks: RanksSummary | None, evidence: Sequence[RunEvidence]
 ) -> RunEvidence | None:
-    """The evidence of the rank that the others wait for; ``None`` without one."""
+    """The evidence of the rank that the others wait for; ``None`` without one.
+
+    Where only its newest part was read, it is to be read again before it is judged:
+    :func:`~mmgpu_hooks.evidence.reader.reread_in_full`.
+    """
     if ranks is None or ranks.slowest is None:
         return None
     return next(rank for rank in evidence if rank.run.rank == ranks.slowest)
+
+
+def with_saves_of(judged: RunSummary, first: RunSummary) -> RunSummary:
+    """A rank's summary with the saves of the rank that makes them for all.
+
+    MMEngine saves on rank 0 alone. The others have no save of their own: they wait for
+    it, in their next step, and what is booked there is moved.
+
+    Args:
+        judged: Of the rank whose figures are judged.
+        first: Of rank 0.
+
+    Returns:
+        ``judged`` itself where it saved too, or nobody did. Only ``saves`` and
+        ``ledger_s`` differ, whose sum stays.
+    """
+    if judged.saves or not first.saves:
+        return judged
+    ledger_s = dict(judged.ledger_s)
+    own_s, step_s = ledger_s.get('checkpoint_save', 0.0), ledger_s.get('step', 0.0)
+    waited_s = first.ledger_s.get('checkpoint_save', 0.0) - own_s
+    moved_s = min(max(waited_s, 0.0), step_s)
+    ledger_s.update(checkpoint_save=own_s + moved_s, step=step_s - moved_s)
+    return replace(judged, saves=first.saves, ledger_s=ledger_s)
 
 
 def _join(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from mmgpu_hooks.evidence.ledger import PARTS
+from mmgpu_hooks.evidence.ledger_parts import PARTS
 from mmgpu_hooks.evidence.summary_gpu import (
     fold_cards,
     fold_gpu,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmgpu_hooks.evidence.weights import (
+    is_calm,
     max_known,
     min_known,
     sum_all,
@@ -31,12 +32,7 @@ def fold_cpu(steady: Sequence[IntervalRecord]) -> CpuFigures:
 
     Their process and its validation workers would pass for the step and for strangers.
     """
-    calm = [
-        record
-        for record in steady
-        if not record.ledger_s.get('validation')
-        and not record.ledger_s.get('checkpoint_save')
-    ]
+    calm = [record for record in steady if is_calm(record)]
     process_s = sum_all(record.process_cpu_s for record in calm)
     wait_s = sum_all(record.data_wait_cpu_s for record in calm)
     iterations = sum(record.iterations for record in calm)

@@ -34,19 +34,26 @@ def fold_worker_cpu(
     """CPU and run delay of all workers per batch, and how many there were.
 
     Over the whole run, because workers make batches ahead: an epoch's may all be made
-    in its first interval. What was made and never taken is at most what was in flight
-    when workers started, and no more than an epoch has.
+    in its first interval. Workers that were reached count their batches themselves. Of
+    the others, what was made and never taken is at most what was in flight when they
+    started, and no more than an epoch has.
     """
     windows = [r.workers for r in intervals if r.workers and r.workers.count]
-    batches = float(sum(window.iterations for window in windows))
-    if batches <= 0:
-        return None, None, None
-    per_epoch = loader.batches_per_epoch
+    batches = 0.0
+    ahead = 0.0
     for window in windows:
+        if window.worker_batches:
+            batches += sum(window.worker_batches)
+            continue
+        batches += window.iterations
         if window.fresh:
             ahead = window.count * (loader.prefetch_factor or 1) / 2
-            left = ahead if per_epoch is None else max(per_epoch - window.iterations, 0)
-            batches += min(ahead, left)
+            if loader.batches_per_epoch is not None:
+                left = loader.batches_per_epoch - window.iterations
+                ahead = min(ahead, max(left, 0))
+    batches += ahead
+    if batches <= 0:
+        return None, None, None
     return (
         sum(window.cpu_s for window in windows) / batches,
         sum(window.run_delay_s for window in windows) / batches,
@@ -84,9 +91,9 @@ def fold_loader(
         ),
         occupancy_p95_s=median(stats.p95_s for stats, _ in busy),
         batch_cpu_s=_mean_of(w.batch_cpu for w in calm if w.batch_cpu),
-        asks=sum(window.iterations for window in asked),
-        ready_mean=weighted_mean((w.ready_mean, w.iterations) for w in asked),
-        ready_zero_pct=weighted_mean((w.ready_zero_pct, w.iterations) for w in asked),
+        asks=sum(_asks(window) for window in asked),
+        ready_mean=weighted_mean((w.ready_mean, _asks(w)) for w in asked),
+        ready_zero_pct=weighted_mean((w.ready_zero_pct, _asks(w)) for w in asked),
         out_of_order=sum_known(window.out_of_order for window in asked),
         share_min_pct=min(shares, default=None),
         share_max_pct=max(shares, default=None),
@@ -99,8 +106,13 @@ def fold_loader(
         pss_bytes=max_known(window.pss_bytes for window in every),
         timed_samples=samples,
         transforms=_add_transforms(calm, samples),
-        slowest=_slowest(calm),
+        slowest=_slowest(every),
     )
+
+
+def _asks(window: WorkersWindow) -> int:
+    # older evidence has no count of its own
+    return window.asks or window.iterations
 
 
 def _mean_of(parts: Iterable[DurationStats]) -> float | None:

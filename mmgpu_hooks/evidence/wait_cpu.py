@@ -4,57 +4,57 @@ from __future__ import annotations
 
 from typing import Callable
 
+_SHORTEST_S = 1e-4
+"""A shorter wait is our own way through Python, and all of it is CPU."""
+
 
 class WaitCpu:
     """CPU seconds inside the waits, from some of them.
 
-    A CPU clock is a system call: every seventh wait is looked at, and for the others
-    what the last ones looked at used of their time is taken.
+    A CPU clock is a system call, so only some waits are looked at, and for the others
+    what those used of their time is taken.
 
     Args:
         clock: CPU seconds.
     """
 
-    _STRIDE = 7  # no usual number of workers: their bursts would beat with it
-    _MEMORY = 0.9
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._count = 0
-        self._since: float | None = None
-        self._cpu_s = 0.0
-        self._wall_s = 0.0
-        self.total_s = 0.0
-        """Of all the waits that are over."""
+        self.since: float | None = None
+        """Where the CPU clock stood when a wait began that is looked at."""
+        self._cpu_s = self._wall_s = 0.0
+        self._run_cpu_s = self._run_wall_s = 0.0
 
-    def begin(self) -> bool:
-        """A wait begins; whether it is looked at, so that :meth:`end` is due."""
-        self._count += 1
-        if self._count % self._STRIDE != 1:
-            return False
-        self._since = self._clock()
-        return True
+    def begin(self) -> None:
+        """A wait begins that is looked at."""
+        self.since = self._clock()
 
     def drop(self) -> None:
         """It was none."""
-        self._since = None
+        self.since = None
 
-    def end(self, wall_s: float, unseen_s: float) -> None:
-        """A wait that is looked at ends.
+    def end(self, wall_s: float) -> None:
+        """It ends, after so many seconds."""
+        if self.since is None:
+            return
+        cpu_s = self._clock() - self.since
+        self.since = None
+        if wall_s >= _SHORTEST_S:
+            self._cpu_s += cpu_s
+            self._wall_s += wall_s
+
+    def fold(self, waits_s: float) -> float:
+        """CPU seconds inside all waits since the last call.
 
         Args:
-            wall_s: What it took.
-            unseen_s: What the waits took that nobody looked at since the last call.
+            waits_s: What they took, those looked at included.
         """
-        self.add_unseen(unseen_s)
-        if self._since is not None:
-            cpu_s = self._clock() - self._since
-            self._since = None
-            self._cpu_s = self._MEMORY * self._cpu_s + cpu_s
-            self._wall_s = self._MEMORY * self._wall_s + wall_s
-            self.total_s += cpu_s
-
-    def add_unseen(self, wall_s: float) -> None:
-        """Count waits that nobody looked at."""
-        if self._wall_s > 0:
-            self.total_s += wall_s * self._cpu_s / self._wall_s
+        self._run_cpu_s += self._cpu_s
+        self._run_wall_s += self._wall_s
+        looked_cpu_s, looked_s = self._cpu_s, self._wall_s
+        self._cpu_s = self._wall_s = 0.0
+        if not self._run_wall_s:
+            return 0.0
+        # of few looks the run knows more than the last waits
+        share = self._run_cpu_s / self._run_wall_s
+        return looked_cpu_s + max(waits_s - looked_s, 0.0) * share

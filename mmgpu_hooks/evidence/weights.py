@@ -1,4 +1,4 @@
-"""Arithmetic over figures of which some are unknown."""
+"""Arithmetic over figures of which some are unknown, and what to take it over."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from mmgpu_hooks.records import IntervalRecord
+
 _T = TypeVar('_T', int, float)
+
+
+def is_calm(record: IntervalRecord) -> bool:
+    """Whether it is plain training: no validation, no save."""
+    ledger_s = record.ledger_s
+    return not ledger_s.get('validation') and not ledger_s.get('checkpoint_save')
 
 
 def weighted_mean(pairs: Iterable[tuple[float | None, float]]) -> float | None:

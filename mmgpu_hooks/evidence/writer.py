@@ -17,6 +17,16 @@ def evidence_name(rank: int) -> str:
     return EVIDENCE_NAME if rank == 0 else f'gpu_efficiency_rank{rank}.jsonl'
 
 
+def unused_path(path: Path) -> Path:
+    """``path``, or a numbered one where this Runner trained before."""
+    number = 1
+    unused = path
+    while unused.exists():
+        number += 1
+        unused = path.with_name(f'{path.stem}.{number}{path.suffix}')
+    return unused
+
+
 class EvidenceWriter:
     """One open evidence file.
 

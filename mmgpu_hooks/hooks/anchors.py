@@ -10,11 +10,13 @@ and all of them are taken away again.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Callable
 
 from mmengine.hooks import Hook, RuntimeInfoHook
 
 from mmgpu_hooks.evidence.ledger import TimeLedger
+from mmgpu_hooks.evidence.ledger_parts import Point
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.instance_patches import InstancePatches
 
@@ -71,6 +73,9 @@ class LoopAnchors:
         self._patches = InstancePatches()
         self._at_enter: _Moments = {}
         self._at_leave: _Moments = {}
+        self._points: dict[Any, Point] = {}
+        self._runner: Any = None
+        self._watched: set[int] = set()
         self._open = False
 
     def watch_step(
@@ -97,12 +102,30 @@ class LoopAnchors:
     def install(self, runner: Any) -> None:
         """Set the anchors on ``runner``."""
         self._open = True
+        for name in ('before_train_iter', 'after_train_iter'):
+            self._points[name] = Point(
+                following=_FOLLOWING[name],
+                before=self._at_enter.get(name, ()),
+                after=self._at_leave.get(name, ()),
+            )
+        original = runner.call_hook
+        call_hook = self._ledger.book_points(
+            original, self._points, self._around_call_hook(original), self._note_failure
+        )
         patches = self._patches
-        patches.set(runner, 'call_hook', self._around_call_hook(runner.call_hook))
+        patches.set(runner, 'call_hook', call_hook)
         save = self._around_save(runner.save_checkpoint)
         patches.set(runner, 'save_checkpoint', save)
-        for hook in runner.hooks:
-            self._guard.run('ledger by hook', self._watch_hook, hook)
+        self._runner = runner
+        self._watch_hooks()
+
+    def _watch_hooks(self) -> None:
+        """Those that joined since the last look: hooks may do so at any time."""
+        for hook in self._runner.hooks:
+            # whoever has no attributes of its own is in plain hooks
+            if id(hook) not in self._watched and hasattr(hook, '__dict__'):
+                self._watched.add(id(hook))
+                self._guard.run('ledger by hook', self._watch_hook, hook)
 
     def _watch_hook(self, hook: Any) -> None:
         for name in _own_points(hook):
@@ -116,33 +139,47 @@ class LoopAnchors:
             self._patches.set(hook, name, booked)
 
     def _note_error(self, error: Exception) -> None:
-        self._guard.switch_off('ledger', error)
+        self._note_failure('ledger', error)
+
+    def _note_failure(self, source: str, error: Exception) -> None:
+        self._guard.switch_off(source, error)
+        for moments in (self._at_enter, self._at_leave):
+            for name, calls in moments.items():
+                moments[name] = tuple(call for call in calls if call[0] != source)
+        for name, point in self._points.items():
+            self._points[name] = replace(
+                point,
+                before=self._at_enter.get(name, ()),
+                after=self._at_leave.get(name, ()),
+            )
+        if source == 'ledger':
+            self.stop()
+
+    def stop(self) -> None:
+        """Drive the ledger no more."""
+        self._points.clear()
 
     def close(self) -> None:
         """Take every anchor away again; a second call does nothing."""
         # a wrapper that somebody put around ours keeps calling it: be inert then
         self._open = False
+        self.stop()
         self._patches.close()
 
     def _around_call_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        off, enter, leave = self._guard.off, self._enter, self._leave
+        """For the points that are not in every iteration."""
+        off = self._guard.off
+        enter = self._guard.wrap('ledger', self._enter)
+        leave = self._guard.wrap('ledger', self._leave)
 
-        # twice in each iteration: guarded here, in one frame
         def call_hook(*args: Any, **kwargs: Any) -> Any:
             if not self._open or 'ledger' in off:
                 return original(*args, **kwargs)
             name = args[0] if args else kwargs.get('fn_name')
-            is_outer = False
-            try:
-                is_outer = enter(name)
-            except Exception as error:  # noqa: BLE001  # training must not see it
-                self._note_error(error)
+            is_outer = enter(name)
             result = original(*args, **kwargs)
-            if self._open and 'ledger' not in off:
-                try:
-                    leave(name, is_outer)
-                except Exception as error:  # noqa: BLE001  # training must not see it
-                    self._note_error(error)
+            if self._open:
+                leave(name, is_outer)
             return result
 
         return call_hook
@@ -161,13 +198,7 @@ class LoopAnchors:
             # an error inside a hook or a validation was swallowed by the loop
             ledger.unwind()
             ledger.begin_hooks()
-        for source, call in self._at_enter.get(name, ()):
-            # guarded here: a function more per moment would cost a microsecond
-            if source not in self._guard.off:
-                try:
-                    call()
-                except Exception as error:  # noqa: BLE001  # training must not see it
-                    self._guard.switch_off(source, error)
+        self._call(self._at_enter.get(name, ()))
         return True
 
     def _leave(self, name: Any, is_outer: bool) -> None:
@@ -177,16 +208,19 @@ class LoopAnchors:
             return
         following = _FOLLOWING.get(name)
         if name == 'before_train_epoch':
-            self._on_epoch()
+            self._watch_hooks()
+            self._guard.run('epoch', self._on_epoch)
             if self._is_replaying:
                 following, self._is_replaying = 'worker_startup', False
-        for source, call in self._at_leave.get(name, ()):
-            if source not in self._guard.off:
-                try:
-                    call()
-                except Exception as error:  # noqa: BLE001  # training must not see it
-                    self._guard.switch_off(source, error)
+        self._call(self._at_leave.get(name, ()))
         self._ledger.end_hooks(following)
+
+    def _call(self, calls: tuple[tuple[str, Callable[[], Any]], ...]) -> None:
+        for source, call in calls:
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001  # training must not see it
+                self._note_failure(source, error)
 
     def _around_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         begin = self._guard.wrap('ledger', self._ledger.push)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,17 @@ from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
-from mmgpu_hooks.evidence.ranks import find_slowest, fold_ranks
-from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
+from mmgpu_hooks.evidence.ranks import find_slowest, fold_ranks, with_saves_of
+from mmgpu_hooks.evidence.reader import (
+    read_evidence,
+    read_other_ranks,
+    reread_in_full,
+)
 from mmgpu_hooks.evidence.run_folder import find_other_ranks
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.hooks.termination import TerminationWatch
 from mmgpu_hooks.records import RanksSummary, RunEvidence
 from mmgpu_hooks.report.summary import render_training_summary
 
@@ -101,7 +105,7 @@ class GPUEfficiencyHook(Hook):
         self.gpu_sample_period_s = float(gpu_sample_period_s)
         self.summary = summary
         self._recorder: Recorder | None = None
-        self._watch: TerminationWatch | None = None
+        self._pid = os.getpid()
         self._logger: Any = None
         self._guard = Guard(self._warn_off)
         self._wrapped: tuple[Any, Any] | None = None
@@ -126,8 +130,8 @@ class GPUEfficiencyHook(Hook):
         loop = getattr(runner, '_train_loop', None)
         if not isinstance(loop, BaseLoop):
             return
-        first = next(hook for hook in runner.hooks if isinstance(hook, type(self)))
-        if first is not self:
+        ours = (hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook))
+        if next(ours) is not self:
             self._logger.warning(
                 'GPUEfficiencyHook: expected one in a config, found several; only '
                 'the first records, so remove the others.'
@@ -160,6 +164,7 @@ class GPUEfficiencyHook(Hook):
         self._guard.run('start', self._unwrap_train_loop)
 
     def _begin(self, runner: Any) -> None:
+        self._pid = os.getpid()
         self._guard = Guard(self._warn_off)
         sources = Sources(self._guard, self.gpu_sample_period_s)
         self._recorder = self._guard.run(
@@ -167,8 +172,12 @@ class GPUEfficiencyHook(Hook):
         )
         if self._recorder is not None:
             self._guard.run('start', self._recorder.begin)
-        self._watch = TerminationWatch(self._finish_terminated)
-        self._guard.run('SIGTERM', self._watch.start)
+
+    def before_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None
+    ) -> None:
+        if self._recorder is not None:
+            self._recorder.begin_iteration(data_batch)
 
     def after_train_iter(
         self,
@@ -201,27 +210,29 @@ class GPUEfficiencyHook(Hook):
             status = 'interrupted' if is_stop else 'failed'
         self._end(status, type(error).__name__ if error is not None else None)
 
-    def _finish_terminated(self) -> None:
-        self._end('interrupted', 'SIGTERM')
-
     def _end(self, status: str, name: str | None) -> None:
-        if self._watch is not None:
-            self._guard.clean_up('SIGTERM', self._watch.close)
         recorder, self._recorder = self._recorder, None
-        if recorder is None:
+        # a child that user code forked ends for itself, and not for the training
+        if recorder is None or os.getpid() != self._pid:
             return
         path = self._guard.run('end', recorder.finish, status, name)
-        if path is not None and self.summary and is_main_process():
+        if path is not None and self.summary:
             self._guard.run('summary', self._log_summary, path)
 
     def _log_summary(self, path: Path) -> None:
+        if not is_main_process():
+            return
         # read back, so that nothing grows in memory while training runs
         evidence = read_evidence(path)
         folded = fold_run(evidence)
         ranks = self._guard.run('comparison of ranks', _compare_ranks, path, evidence)
         compared, slowest = ranks or (None, None)
-        judged = diagnose_run(folded if slowest is None else fold_run(slowest))
-        self._logger.info(render_training_summary(folded, judged, compared))
+        judged = folded
+        if slowest is not None:
+            judged = with_saves_of(fold_run(slowest), folded)
+        self._logger.info(
+            render_training_summary(folded, diagnose_run(judged), compared)
+        )
 
 
 def _compare_ranks(
@@ -229,7 +240,10 @@ def _compare_ranks(
 ) -> tuple[RanksSummary | None, RunEvidence | None]:
     others, notes = read_other_ranks(find_other_ranks(path), _OTHER_RANKS_BYTES)
     ranks = fold_ranks(evidence, others, notes)
-    return ranks, find_slowest(ranks, [evidence, *others])
+    slowest = find_slowest(ranks, [evidence, *others])
+    if slowest is not None and slowest is not evidence:
+        slowest = reread_in_full(slowest)
+    return ranks, slowest
 
 
 def _check_type(name: str, value: Any, kinds: Any, expected: str) -> None:

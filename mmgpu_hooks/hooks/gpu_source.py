@@ -39,8 +39,8 @@ class GpuSource:
     @property
     def unknown(self) -> dict[str, str]:
         """Why a figure is missing, by source; what a card does not offer, too."""
-        offered = {} if self._gpu is None else self._gpu.not_offered
-        cards = {} if self._cards is None else self._cards.left_out
+        offered = {} if self._gpu is None else self._gpu.reasons()
+        cards = {} if self._cards is None else self._cards.reasons()
         return {
             **self._absent,
             **{f'GPU {figure}': reason for figure, reason in offered.items()},

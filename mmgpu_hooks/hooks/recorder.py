@@ -6,17 +6,23 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Callable
 
-from mmengine.runner import IterBasedTrainLoop
+from mmengine.runner import Runner
 
 from mmgpu_hooks.evidence.interval import IntervalFolder
 from mmgpu_hooks.evidence.ledger import TimeLedger
-from mmgpu_hooks.evidence.writer import EvidenceWriter, evidence_name
+from mmgpu_hooks.evidence.ledger_parts import LedgerReading
+from mmgpu_hooks.evidence.writer import EvidenceWriter, evidence_name, unused_path
 from mmgpu_hooks.hooks.anchors import LoopAnchors
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.log_schedule import LogSchedule
 from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
 from mmgpu_hooks.hooks.scalars import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.hooks.train_loop import (
+    endless_iterator,
+    is_replaying,
+    loading_cpu_clock,
+)
 from mmgpu_hooks.records import (
     EndRecord,
     IntervalRecord,
@@ -24,13 +30,7 @@ from mmgpu_hooks.records import (
     SourceOffRecord,
     UnknownRecord,
 )
-from mmgpu_hooks.telemetry.clock import (
-    Clock,
-    monotonic_s,
-    process_cpu_s,
-    thread_cpu_s,
-    wall_unix_s,
-)
+from mmgpu_hooks.telemetry.clock import monotonic_s, wall_unix_s
 
 
 class Recorder:
@@ -51,23 +51,24 @@ class Recorder:
         self._guard = guard
         self._schedule = LogSchedule(runner, interval)
         self._board = ScalarBoard(runner.message_hub)
-        self._ledger = TimeLedger(monotonic_s, _loading_cpu_clock(runner))
-        self._folder = IntervalFolder(self._ledger.read())
+        self._ledger = TimeLedger(monotonic_s, loading_cpu_clock(runner))
+        self._begin_folder()
         self._anchors = LoopAnchors(
             self._ledger,
             guard,
             on_epoch=self._begin_epoch,
             on_save=self._note_save,
-            is_replaying=_is_replaying(runner),
+            is_replaying=is_replaying(runner),
         )
         self._first_wait = True
-        self._endless = _endless_iterator(runner)
+        self._endless = endless_iterator(runner)
         self._restarts = self._endless._epoch if self._endless is not None else 0
         self._read_ledger = guard.wrap('ledger', self._ledger.read)
         self._count_images: Callable[[Any], int | None] = no_images
         self._was_logged = False
         self._told: dict[str, str] = {}
         self._unpublished: IntervalRecord | None = None
+        self._images: int | None = None
         self._iterations = 0
         self._saves = 0
         self._start_iteration = runner.iter
@@ -103,12 +104,25 @@ class Recorder:
         self._anchors.install(runner)
         # opening all this was before training
         self._ledger.start()
-        self._folder = IntervalFolder(self._ledger.read())
+        self._begin_folder()
+
+    def _begin_folder(self) -> None:
+        workers = getattr(self._runner.train_dataloader, 'num_workers', 0)
+        self._folder = IntervalFolder(
+            self._ledger.read(), self._ledger.lap(), has_workers=bool(workers)
+        )
 
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
-        self._writer = EvidenceWriter(_unused_path(path))
+        self._writer = EvidenceWriter(unused_path(path))
         self._writer.write(run)
+
+    def begin_iteration(self, batch: Any) -> None:
+        """Look at a batch, before a preprocessor takes it apart."""
+        try:
+            self._images = self._count_images(batch)
+        except Exception as error:  # noqa: BLE001  # training must not see it
+            self._guard.switch_off('batch contents', error)
 
     def end_iteration(self, batch_idx: int, batch: Any) -> None:
         """Count one iteration; at the end of an interval, record and publish it."""
@@ -116,7 +130,7 @@ class Recorder:
         # guarded here: every function more costs a microsecond between two steps
         if 'ledger' not in guard.off:
             try:
-                self._add_iteration(batch)
+                self._add_iteration()
             except Exception as error:  # noqa: BLE001  # training must not see it
                 guard.switch_off('ledger', error)
         if self._was_logged:
@@ -127,7 +141,7 @@ class Recorder:
             # before LoggerHook resets the allocator's peak
             self._sources.gpu.observe_memory()
         if is_end:
-            self._unpublished = self._record_interval(batch)
+            self._unpublished = self._record_interval(batch, self._read_interval())
         if is_logged:
             guard.run('scalars', self._publish)
 
@@ -149,7 +163,7 @@ class Recorder:
         self._schedule.begin_epoch()
         self._sources.gpu.interrupt()
 
-    def _add_iteration(self, batch: Any) -> None:
+    def _add_iteration(self) -> None:
         is_first = self._first_wait
         if self._endless is not None and self._endless._epoch != self._restarts:
             # an iteration-based loop restarts persistent workers without a new iterator
@@ -158,12 +172,16 @@ class Recorder:
             self._epoch = self._runner.epoch + 1
         self._first_wait = False
         lap = self._ledger.lap()
-        self._folder.add_iteration(lap, is_first, self._count_images(batch))
+        self._folder.add_iteration(lap, is_first, self._images)
         self._iterations += 1
 
-    def _record_interval(self, batch: Any = None) -> IntervalRecord | None:
+    def _read_interval(self) -> LedgerReading | None:
         self._ledger.book_startup(self._folder.fold_startup())
-        reading = self._read_ledger()
+        return self._read_ledger()
+
+    def _record_interval(
+        self, batch: Any, reading: LedgerReading | None
+    ) -> IntervalRecord | None:
         if reading is None:
             return None
         folded = self._folder.fold(
@@ -180,9 +198,9 @@ class Recorder:
         self._write_once_known()
         return record
 
-    def _write_once_known(self) -> None:
+    def _write_once_known(self, is_final: bool = False) -> None:
         iteration = self._start_iteration + self._iterations
-        model = self._sources.read_model_bytes(iteration)
+        model = self._sources.read_model_bytes(iteration, is_final)
         if model is not None:
             self._write(model)
         for source, reason in self._sources.unknown.items():
@@ -199,6 +217,10 @@ class Recorder:
 
     def note_source_off(self, source: str, reason: str) -> None:
         """Leave in the evidence why a figure is missing from here on."""
+        if source == 'ledger':
+            self._anchors.stop()
+        if source == 'batch contents':
+            self._count_images, self._images = no_images, None
         if source in ('interval', 'scalars'):
             # nobody else takes the last values off LoggerHook's lines
             self._board.clear()
@@ -221,8 +243,11 @@ class Recorder:
             The evidence file, for the summary; ``None`` when there is none.
         """
         self._guard.clean_up('ledger', self._anchors.close)
-        self._guard.run('last interval', self._record_interval)
-        end = self._guard.run('end', self._end, status, error)
+        # read once: what we ourselves do from here on is no part of training
+        reading = self._guard.run('ledger', self._read_interval)
+        self._guard.run('last interval', self._record_interval, None, reading)
+        self._guard.run('end', self._write_once_known, is_final=True)
+        end = self._guard.run('end', self._end, reading, status, error)
         if end is not None:
             self._write(end)
         self._sources.close()
@@ -232,9 +257,10 @@ class Recorder:
         self._guard.clean_up('evidence', writer.close)
         return writer.path
 
-    def _end(self, status: str, error: str | None) -> EndRecord:
+    def _end(
+        self, reading: LedgerReading | None, status: str, error: str | None
+    ) -> EndRecord:
         # a ledger that was switched off stands still: its totals would be a lie
-        reading = self._read_ledger()
         return EndRecord(
             status=status,
             iterations=self._iterations,
@@ -246,6 +272,9 @@ class Recorder:
         )
 
     def _note_save(self) -> None:
+        # of a Runner, the first rank alone saves; a FlexibleRunner's ranks all do
+        if self._runner.rank and isinstance(self._runner, Runner):
+            return
         self._saves += 1
         self._folder.add_save()
         self._sources.gpu.interrupt()
@@ -253,31 +282,3 @@ class Recorder:
 
 def no_images(batch: Any) -> None:
     """Before the sources are open, nobody counts."""
-
-
-def _loading_cpu_clock(runner: Any) -> Clock:
-    # without workers the loading has threads of its own (OpenCV, torch)
-    loads_itself = getattr(runner.train_dataloader, 'num_workers', None) == 0
-    return process_cpu_s if loads_itself else thread_cpu_s
-
-
-def _is_replaying(runner: Any) -> bool:
-    """Whether a resumed loop first draws again every batch it had trained on."""
-    loop = runner.train_loop
-    return isinstance(loop, IterBasedTrainLoop) and loop.iter > 0
-
-
-def _endless_iterator(runner: Any) -> Any:
-    """What an iteration-based loop draws from, if it counts its restarts."""
-    endless = getattr(runner.train_loop, 'dataloader_iterator', None)
-    return endless if isinstance(getattr(endless, '_epoch', None), int) else None
-
-
-def _unused_path(path: Path) -> Path:
-    """``path``, or a numbered one where this Runner trained before."""
-    number = 1
-    unused = path
-    while unused.exists():
-        number += 1
-        unused = path.with_name(f'{path.stem}.{number}{path.suffix}')
-    return unused

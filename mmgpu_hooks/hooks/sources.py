@@ -107,7 +107,7 @@ class Sources:
 
     def watch_batches(self) -> Callable[[Any], int | None]:
         """What looks at each batch and returns its images, if it tells them."""
-        return self._guard.wrap('batch contents', self._batches.add)
+        return self._batches.add
 
     def watch(self, anchors: LoopAnchors) -> None:
         """Have those called that are needed in each iteration."""
@@ -170,13 +170,20 @@ class Sources:
             figures.update(batch_tensors=tensors, batch_bytes=size)
         return figures
 
-    def read_model_bytes(self, iteration: int) -> ModelBytesRecord | None:
-        """The static part of training memory, once, after the first step."""
+    def read_model_bytes(
+        self, iteration: int, is_final: bool = False
+    ) -> ModelBytesRecord | None:
+        """The static part of training memory, once, after the first step.
+
+        Args:
+            iteration: Iterations done.
+            is_final: Whether training has ended, so that nothing is to be waited for.
+        """
         if self._model is None:
             return None
         runner, watch = self._runner, self._model
         record = self._guard.run(
-            'model bytes', watch.read, runner.model, runner.hooks, iteration
+            'model bytes', watch.read, runner.model, runner.hooks, iteration, is_final
         )
         if record is not None or 'model bytes' in self._guard.off:
             self._model = None

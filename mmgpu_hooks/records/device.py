@@ -59,6 +59,8 @@ class GpuWindow:
     """Into the card."""
     pcie_tx_bytes_per_s: Optional[float] = None
     """Out of the card."""
+    sampled_s: Optional[float] = None
+    """Seconds that the utilisation stands for; ``None`` in older evidence too."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class CardWindow:
     mem_used_bytes: Optional[int] = None
     """Largest."""
     sm_clock_mhz: Optional[float] = None
+    sampled_s: Optional[float] = None
+    """Seconds that the utilisation stands for; ``None`` in older evidence too."""
 
 
 @dataclass(frozen=True)

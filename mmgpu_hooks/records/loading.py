@@ -33,7 +33,7 @@ class WorkersWindow:
     """The loader's worker processes over the iterations of one interval."""
 
     count: int
-    """Workers that were read at both ends of the window."""
+    """Most workers at one time that could be read."""
     window_s: float
     iterations: int
     """Batches the loop took meanwhile."""
@@ -48,7 +48,9 @@ class WorkersWindow:
     """Neither on a core nor waiting for one, summed over the workers: waiting for
     storage, or for the loop to take a batch."""
     occupancy: Optional[DurationStats] = None
-    """How long a worker was busy with one batch; ``None`` from outside."""
+    """How long a worker was busy with one batch. ``None`` from outside: there only a
+    mean could be estimated (workers x ``window_s`` / ``iterations``, while the queue is
+    empty), and no percentile of it."""
     occupancy_std_s: Optional[float] = None
     batch_cpu: Optional[DurationStats] = None
     """CPU of the worker for one batch, all its threads; ``None`` from outside."""
@@ -60,12 +62,15 @@ class WorkersWindow:
     """Batches that stood ready when the loop asked, mean."""
     ready_zero_pct: Optional[float] = None
     """Share of the asks at which none stood ready."""
+    asks: int = 0
+    """Times it was looked at how many batches stood ready."""
     out_of_order: Optional[int] = None
     """Batches that came before their turn and had to wait for an earlier one."""
     affinity_cpus: Optional[int] = None
     """CPUs that the most confined worker may run on."""
     pss_bytes: Optional[int] = None
-    """Memory of all workers, shared pages counted in part; looked at once per epoch."""
+    """Memory of all workers, shared pages counted in part; looked at once per start
+    of workers and every 30 seconds."""
     transforms: Mapping[str, TransformCost] = field(default_factory=dict)
     """By class name, over the batches that were timed."""
     timed_samples: int = 0

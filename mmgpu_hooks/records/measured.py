@@ -75,7 +75,8 @@ class HostWindow:
     memory_pressure_pct: Optional[float] = None
     """Share of the time that some task waited for memory."""
     throttled_s: Optional[float] = None
-    """Time that this control group's CPU quota held its tasks back."""
+    """Time that this control group's CPU quota held its tasks back, added up over the
+    CPUs: it can exceed the interval."""
     swap_in_bytes: Optional[int] = None
     swap_out_bytes: Optional[int] = None
     ram_available_bytes: Optional[int] = None

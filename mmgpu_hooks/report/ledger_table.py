@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from mmgpu_hooks.evidence.ledger import PARTS
+from mmgpu_hooks.evidence.ledger_parts import PARTS
 from mmgpu_hooks.records import RunSummary
 from mmgpu_hooks.report.figures import (
     PART_NAMES,

@@ -95,6 +95,17 @@ def test_durations_never_come_from_the_wall_clock(name):
     assert users <= {'telemetry/clock.py'}
 
 
+def test_the_wall_clock_labels_records_and_reads_the_drivers_stamps_alone():
+    users = {
+        str(path.relative_to(PACKAGE))
+        for path in SOURCES
+        if 'wall_unix_s' in path.read_text() and path.name != 'clock.py'
+    }
+    # the driver stamps its samples with it
+    others = {user for user in users if not user.startswith('telemetry/gpu/')}
+    assert others == {'hooks/recorder.py', 'records/run.py'}
+
+
 @pytest.mark.parametrize(
     'call', ['synchronize', 'all_gather', 'all_reduce', 'barrier', 'reset_peak_memory']
 )

@@ -13,7 +13,7 @@ from mmgpu_hooks.diagnosis import run_diagnosis
 from mmgpu_hooks.diagnosis.rule import RULES
 from mmgpu_hooks.diagnosis.verdict import VERDICTS
 from mmgpu_hooks.evidence.codec import KINDS
-from mmgpu_hooks.evidence.ledger import PARTS
+from mmgpu_hooks.evidence.ledger_parts import PARTS
 
 
 def fields_of(name: str) -> list[str]:
@@ -275,6 +275,7 @@ RECORD_FIELDS = {
         'dram_active_pct',
         'pcie_rx_bytes_per_s',
         'pcie_tx_bytes_per_s',
+        'sampled_s',
     ],
     'CardWindow': [
         'index',
@@ -283,6 +284,7 @@ RECORD_FIELDS = {
         'zero_pct',
         'mem_used_bytes',
         'sm_clock_mhz',
+        'sampled_s',
     ],
     'CudaMemoryWindow': [
         'allocated_bytes',
@@ -325,6 +327,7 @@ RECORD_FIELDS = {
         'worker_cpu_s',
         'ready_mean',
         'ready_zero_pct',
+        'asks',
         'out_of_order',
         'affinity_cpus',
         'pss_bytes',

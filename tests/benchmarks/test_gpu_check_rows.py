@@ -180,7 +180,7 @@ def test_the_idle_share_is_held_against_the_hosts_clock(
     host = HandClock(0.0)
 
     class Event:
-        def record(self) -> None:
+        def record(self, stream: None) -> None:
             # events that lag behind what the GPU did are off
             self.at = max(gpu.done_at, host()) + off_s * (self is not None)
             gpu.done_at = self.at
@@ -202,7 +202,9 @@ def test_the_idle_share_is_held_against_the_hosts_clock(
     monkeypatch.setattr(
         events, 'time', SimpleNamespace(perf_counter=host, sleep=host.turn)
     )
-    monkeypatch.setattr(events, 'open_cuda_events', lambda: CudaEvents(Event))
+    monkeypatch.setattr(
+        events, 'open_cuda_events', lambda: CudaEvents(Event, lambda: None)
+    )
     monkeypatch.setattr(torch.cuda, 'synchronize', synchronize)
     load = SimpleNamespace(queue=queue)
     row = events._check_stall(load, 0.025, 'planted stall')

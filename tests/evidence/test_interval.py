@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mmgpu_hooks.evidence.interval import IntervalFolder, fold_durations
-from mmgpu_hooks.evidence.ledger import PARTS, LedgerReading
+from mmgpu_hooks.evidence.ledger_parts import PARTS, LedgerReading
 
 
 def reading(
@@ -30,11 +30,23 @@ def test_no_duration_is_an_error():
         fold_durations([])
 
 
+def folder_of(start: LedgerReading, has_workers: bool = True) -> IntervalFolder:
+    return IntervalFolder(start, (0.0, 0.0, 0.0), has_workers)
+
+
+def add(folder: IntervalFolder, waits: str, images: int | None = None) -> None:
+    """Iterations of nothing but a wait each; a star marks the first of an epoch."""
+    for wait in waits.split():
+        end = folder._laps[-1] if folder._laps else folder._lap
+        total = end[0] + float(wait.strip('*'))
+        folder.add_iteration((total, 0.0, total), wait.endswith('*'), images)
+
+
 def test_a_record_is_what_the_ledger_counted_since_the_last():
-    folder = IntervalFolder(reading(other=1.0))
+    folder = folder_of(reading(other=1.0))
     folder.add_iteration((1.0, 2.0, 3.25), True, 4)
     folder.add_save()
-    folder.add_iteration((0.5, 3.0, 4.0), False, 3)
+    folder.add_iteration((1.5, 5.0, 7.25), False, 3)
     now = reading(
         0.75,
         {'LoggerHook': 0.5, 'EMAHook': 0.0},
@@ -58,10 +70,10 @@ def test_a_record_is_what_the_ledger_counted_since_the_last():
 
 
 def test_intervals_do_not_overlap():
-    folder = IntervalFolder(reading())
+    folder = folder_of(reading())
     folder.add_iteration((0.0, 1.0, 1.0), True, 1)
     folder.fold(reading(0, {'A': 1.0}, step=1.0), iteration=1, epoch=1, elapsed_s=1.0)
-    folder.add_iteration((0.0, 2.0, 2.0), False, 2)
+    folder.add_iteration((0.0, 3.0, 3.0), False, 2)
     now = reading(0, {'A': 1.5, 'B': 2.0}, step=3.0)
     record = folder.fold(now, iteration=2, epoch=1, elapsed_s=3.0)
     assert record is not None
@@ -71,30 +83,34 @@ def test_intervals_do_not_overlap():
 
 
 def test_images_are_unknown_when_one_batch_is():
-    folder = IntervalFolder(reading())
-    folder.add_iteration((0.0, 1.0, 1.0), True, 4)
-    folder.add_iteration((0.0, 1.0, 1.0), False, None)
+    folder = folder_of(reading())
+    add(folder, '0*', images=4)
+    add(folder, '0', images=None)
     record = folder.fold(reading(step=2.0), iteration=2, epoch=1, elapsed_s=2.0)
     assert record is not None
     assert record.images is None
 
 
-def test_starting_is_what_first_waits_took_beyond_a_normal_one():
-    folder = IntervalFolder(reading())
+@pytest.mark.parametrize(('has_workers', 'startup_s'), [(True, 2.0), (False, 0.0)])
+def test_before_there_is_a_normal_wait_workers_start_in_the_first(
+    has_workers, startup_s
+):
+    folder = folder_of(reading(), has_workers)
     assert folder.fold_startup() == 0
-    # before there is a normal wait, all of it is
-    folder.add_iteration((2.0, 0.0, 2.0), True, None)
-    assert folder.fold_startup() == 2
-    folder.fold(reading(), iteration=1, epoch=1, elapsed_s=2.0)
-    for wait_s, first in ((3.0, True), (1.0, False), (0.0, False), (0.25, True)):
-        folder.add_iteration((wait_s, 0.0, wait_s), first, None)
+    add(folder, '2*')
+    assert folder.fold_startup() == startup_s
+
+
+def test_starting_is_what_first_waits_took_beyond_a_normal_one():
+    folder = folder_of(reading())
+    add(folder, '3* 1 0 0.25*')
     assert folder.fold_startup() == 2.5
-    folder.fold(reading(), iteration=5, epoch=2, elapsed_s=6.25)
+    folder.fold(reading(), iteration=4, epoch=2, elapsed_s=4.25)
     # an epoch of one iteration: the normal wait is the one of before
-    folder.add_iteration((4.5, 0.0, 4.5), True, None)
+    add(folder, '4.5*')
     assert folder.fold_startup() == 4
 
 
 def test_an_interval_without_iterations_is_no_record():
-    folder = IntervalFolder(reading())
+    folder = folder_of(reading())
     assert folder.fold(reading(), iteration=0, epoch=1, elapsed_s=0.0) is None

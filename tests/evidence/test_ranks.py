@@ -4,8 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.runs import make_evidence, make_gpu_run, make_interval, make_ranks
-from mmgpu_hooks.evidence.ranks import START_TOLERANCE_S, find_slowest, fold_ranks
+from fakes.runs import (
+    add_to_end,
+    make_evidence,
+    make_gpu_run,
+    make_interval,
+    make_ranks,
+)
+from mmgpu_hooks.evidence.ranks import (
+    START_TOLERANCE_S,
+    find_slowest,
+    fold_ranks,
+    with_saves_of,
+)
+from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.records import RanksSummary, RunEvidence
 
 
@@ -289,6 +301,43 @@ def test_the_evidence_of_the_slowest_is_found():
     alike = make_ranks([0.01, 0.01])
     assert find_slowest(compare(alike), alike) is None
     assert find_slowest(None, alike) is None
+
+
+def test_utilisation_is_compared_where_no_rank_saves():
+    ranks = make_ranks([0.01, 0.01])
+    saving = with_parts(ranks[0], checkpoint_save=1.0).intervals
+    for rank, records in ((0, saving), (1, ranks[1].intervals)):
+        gpu = records[5].gpu
+        assert gpu is not None
+        # one GPU idles in the save, the other spins in its wait for it
+        while_saving = replace(records[5], gpu=replace(gpu, util_pct=100.0 * rank))
+        kept = ranks[rank].intervals
+        intervals = (*kept[:5], while_saving, *kept[6:])
+        ranks[rank] = replace(ranks[rank], intervals=intervals)
+    assert [row.gpu_util_pct for row in compare(ranks).rows] == [62.0, 62.0]
+
+
+def test_findings_about_saves_come_from_the_rank_that_makes_them():
+    first, slowest = make_ranks([0.01, 0.09])
+    assert first.end is not None
+    first = add_to_end(first, checkpoint_save=12.0, step=-12.0)
+    first = replace(first, end=replace(first.end, saves=3))
+    saver, judged = fold_run(first), fold_run(slowest)
+    merged = with_saves_of(judged, saver)
+    assert (merged.saves, merged.ledger_s['checkpoint_save']) == (3, 12.0)
+    assert sum(merged.ledger_s.values()) == pytest.approx(judged.duration_s)
+    same = replace(merged, saves=judged.saves, ledger_s=judged.ledger_s)
+    assert same == judged
+
+
+def test_a_rank_that_saves_too_keeps_its_own():
+    ranks = [fold_run(rank) for rank in make_ranks([0.01, 0.09])]
+    assert with_saves_of(ranks[1], ranks[0]) is ranks[1]
+    both = replace(ranks[1], saves=2)
+    assert with_saves_of(both, replace(ranks[0], saves=3)) is both
+    # no more can be moved than the steps took
+    most = replace(ranks[0], saves=3, ledger_s={'checkpoint_save': 1e9})
+    assert with_saves_of(ranks[1], most).ledger_s['step'] == 0.0
 
 
 def test_sixty_four_ranks_are_compared():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +42,62 @@ def test_means_are_weighted_by_seconds_and_extremes_are_the_largest():
     assert (gpu.util_pct, gpu.tensor_active_pct, gpu.source) == (None, None, None)
 
 
+def test_utilisation_is_weighted_by_what_was_sampled_of_an_interval():
+    gpu = fold(
+        # the driver's buffer was silent for most of it
+        (30, GpuWindow(5, util_pct=100.0, zero_pct=0.0, power_w=300.0, sampled_s=1.0)),
+        (10, GpuWindow(5, util_pct=20.0, zero_pct=40.0, power_w=100.0, sampled_s=3.0)),
+    )
+    assert (gpu.util_pct, gpu.zero_pct) == pytest.approx((40.0, 30.0))
+    assert gpu.sampled_s == pytest.approx(4.0)
+    # clocks and the like were looked at all the time
+    assert gpu.power_w == pytest.approx(250.0)
+    cards = (
+        (30, CardWindow(0, 5, 100.0, 0.0, None, 2000.0, sampled_s=1.0)),
+        (10, CardWindow(0, 5, 20.0, 40.0, None, 1000.0, sampled_s=3.0)),
+    )
+    records = [
+        make_interval(index, iterations=iterations, cards={'GPU-0': card})
+        for index, (iterations, card) in enumerate(cards)
+    ]
+    evidence = RunEvidence('x', make_run(), (make_interval(), *records))
+    card = fold_run(evidence).cards['GPU-0']
+    assert (card.util_pct, card.zero_pct) == pytest.approx((40.0, 30.0))
+    assert (card.sm_clock_mhz, card.sampled_s) == pytest.approx((1750.0, 4.0))
+
+
+@pytest.mark.parametrize('part', ['validation', 'checkpoint_save'])
+def test_means_are_of_plain_training_where_there_is_enough(part: str):
+    def fold_with(calm: int) -> tuple[GpuWindow | None, CardWindow]:
+        window = GpuWindow(5, 90.0, mem_used_bytes=1, temperature_c=50.0, power_w=300.0)
+        card = CardWindow(0, 5, 90.0, mem_used_bytes=1)
+        records = [
+            make_interval(index, gpu=window, cards={'GPU-0': card})
+            for index in range(1 + calm)
+        ]
+        busy = make_interval(9)
+        records.append(
+            replace(
+                busy,
+                ledger_s={**busy.ledger_s, part: 1.0},
+                gpu=replace(window, util_pct=0.0, mem_used_bytes=9, power_w=0.0),
+                cards={'GPU-0': replace(card, util_pct=0.0, mem_used_bytes=9)},
+            )
+        )
+        summary = fold_run(RunEvidence('x', make_run(), tuple(records)))
+        return summary.gpu, summary.cards['GPU-0']
+
+    gpu, card = fold_with(3)
+    assert gpu is not None
+    assert (gpu.util_pct, gpu.power_w, card.util_pct) == (90.0, 300.0, 90.0)
+    assert (gpu.samples, card.samples) == (15, 15)
+    # what was reached was reached
+    assert (gpu.mem_used_bytes, card.mem_used_bytes) == (9, 9)
+    gpu, card = fold_with(2)
+    assert gpu is not None
+    assert (gpu.util_pct, card.util_pct) == pytest.approx((60.0, 60.0))
+
+
 def test_the_swing_between_intervals_is_in_the_spread():
     gpu = fold(
         (20, GpuWindow(5, util_pct=100.0, util_std_pct=0.0)),
@@ -79,6 +136,17 @@ def test_idling_is_weighted_by_the_iterations_timed():
     summary = fold_run(RunEvidence('x', make_run(), records))
     assert summary.gpu_idle_pct == pytest.approx(20.0)
     assert summary.gpu_idle_iterations == 40
+
+
+def test_idling_in_long_iterations_weighs_more():
+    records = (
+        make_interval(0),
+        make_interval(1, step_s=0.9, gpu_idle_pct=80.0, gpu_idle_iterations=10),
+        make_interval(2, step_s=0.4, gpu_idle_pct=10.0, gpu_idle_iterations=20),
+    )
+    summary = fold_run(RunEvidence('x', make_run(), records))
+    # 10 iterations of 1 s beside 20 of 0.5 s
+    assert summary.gpu_idle_pct == pytest.approx(45.0)
 
 
 def cards_of(ranks_on_host: int, **run_fields: object) -> RunSummary:

@@ -35,6 +35,7 @@ from training.toy import (
 )
 
 ROOT = Path(__file__).parents[2]
+KILLERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class UserError(Exception):
@@ -100,6 +101,41 @@ def test_the_summary_begins_with_the_verdict_and_ends_with_the_next_command(
     assert lines.index(last) <= 30
 
 
+def test_signals_keep_the_effect_they_had(tmp_path: Path) -> None:
+    # a handler of Python's would never run in a process that hangs in a collective
+    handlers: list[Any] = []
+
+    class Look(Hook):
+        def after_train_iter(self, runner: Runner, **rest: Any) -> None:
+            handlers.append([signal.getsignal(number) for number in KILLERS])
+
+    before = [signal.getsignal(number) for number in KILLERS]
+    build_runner(tmp_path, iterations=2, custom_hooks=[Look()]).train()
+    assert handlers == [before, before]
+
+
+def test_a_child_that_user_code_forks_says_nothing(tmp_path: Path) -> None:
+    class Fork(Hook):
+        def after_train_iter(self, runner: Runner, batch_idx: int, **rest: Any) -> None:
+            if batch_idx == 5:
+                child = os.fork()
+                if child == 0:
+                    try:
+                        raise SystemExit
+                    finally:
+                        # as sys.exit would, but the rest of pytest stays out of it
+                        ours = [h for h in runner.hooks if hasattr(h, '_finish')]
+                        ours[0]._finish(SystemExit())
+                        os._exit(0)
+                os.waitpid(child, 0)
+
+    runner = build_runner(tmp_path, custom_hooks=[Fork()])
+    runner.train()
+    text = find_evidence(tmp_path).read_text()
+    assert text.count('"kind":"end"') == 1
+    assert log_of(runner).count('GPUEfficiencyHook summary') == 1
+
+
 def test_no_summary_when_it_is_not_wanted(tmp_path: Path) -> None:
     runner = build_runner(tmp_path, hook={**HOOK, 'summary': False})
     runner.train()
@@ -146,12 +182,7 @@ def test_a_training_killed_outright_leaves_evidence_for_the_tool(
         training.wait(20)
     assert training.returncode == -number
     evidence = evidence_of(work_dir)
-    if number == signal.SIGKILL:
-        assert evidence.end is None
-    else:
-        assert evidence.end is not None
-        assert (evidence.end.status, evidence.end.error) == ('interrupted', 'SIGTERM')
-        assert 'GPUEfficiencyHook summary' in (tmp_path / 'log').read_text()
+    assert evidence.end is None
     assert len(evidence.intervals) >= 12
     done = recommend(work_dir, '--dry-run', '--format', 'json')
     assert done.returncode == 0, done.stderr

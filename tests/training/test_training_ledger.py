@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
 
 from benchmarks.planted import TAPE, WORKER_START_S, build_planted
 from mmgpu_hooks.records import RunEvidence
-from training.toy import evidence_of
+from training.toy import build_runner, evidence_of
+from training.toy import train as train_toy
 
 
 def train(work_dir: Path, **arguments: Any) -> tuple[Any, RunEvidence]:
@@ -69,3 +73,97 @@ def test_intervals_name_the_hooks_that_ran_in_them(tmp_path: Path) -> None:
     for record in evidence.intervals:
         assert record.hooks_s['PlantedBefore'] >= 0.003 * record.iterations
         assert math.fsum(record.hooks_s.values()) <= record.ledger_s['hooks'] + 1e-9
+
+
+class Sleeper(Hook):
+    """Sleeps after each iteration."""
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, **rest: Any) -> None:
+        time.sleep(0.01)
+
+
+class Joining(Hook):
+    """Registers another hook when the first epoch is over."""
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        # once: it joins before this one, which MMEngine then calls a second time
+        if not any(isinstance(hook, Sleeper) for hook in runner.hooks):
+            # before RuntimeInfoHook, whose time is the step's
+            runner.register_hook(Sleeper(), 'HIGHEST')
+
+
+def test_a_hook_that_joins_in_mid_run_has_its_share(tmp_path: Path) -> None:
+    runner = build_runner(
+        tmp_path, iterations=10, epochs=3, custom_hooks=[Joining()], step_s=0.002
+    )
+    runner.train()
+    end = evidence_of(tmp_path).end
+    assert end is not None
+    assert end.hooks_s['Sleeper'] == pytest.approx(0.2, rel=0.1)
+    assert end.ledger_s['step'] < 0.15
+
+
+class Slotted:
+    """Is called as a hook, and has no room for anybody's attributes."""
+
+    __slots__ = ('calls',)
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def after_train_iter(self, runner: Runner, **rest: Any) -> None:
+        self.calls += 1
+
+
+def test_one_hook_that_cannot_be_watched_costs_no_other_its_share(
+    tmp_path: Path,
+) -> None:
+    runner = build_runner(tmp_path, iterations=8)
+    slotted = Slotted()
+    runner._hooks.insert(0, slotted)
+    runner.train()
+    evidence = evidence_of(tmp_path)
+    assert slotted.calls == 8
+    assert evidence.sources_off == ()
+    assert evidence.end is not None
+    assert 'LoggerHook' in evidence.end.hooks_s
+
+
+def test_what_somebody_wraps_around_the_hooks_is_no_step(tmp_path: Path) -> None:
+    runner = build_runner(tmp_path, iterations=8, step_s=0.002)
+    call_hook = runner.call_hook
+
+    def slow(fn_name: str, **kwargs: Any) -> None:
+        if fn_name == 'after_train_iter':
+            time.sleep(0.02)
+        call_hook(fn_name, **kwargs)
+
+    runner.call_hook = slow
+    runner.train()
+    end = evidence_of(tmp_path).end
+    assert end is not None
+    assert end.ledger_s['step'] < 0.08
+    assert end.ledger_s['hooks'] >= 0.16
+    assert sum(end.hooks_s.values()) < 0.08
+
+
+def test_no_more_cpu_is_in_the_waits_than_the_process_used(tmp_path: Path) -> None:
+    runner = build_runner(tmp_path, iterations=6, item_s=0.05, num_workers=1)
+    begin = time.process_time()
+    train_toy(runner)
+    used_s = time.process_time() - begin
+    evidence = evidence_of(tmp_path)
+    waited = [record.data_wait_cpu_s for record in evidence.intervals]
+    assert None not in waited
+    assert sum(waited) <= min(used_s, 0.1)  # of 0.6 s of waiting
+
+
+def test_ranks_that_save_nothing_count_no_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = build_runner(tmp_path, checkpoint={'interval': 1, 'by_epoch': True})
+    monkeypatch.setattr(type(runner), 'rank', 1)
+    runner.train()
+    end = evidence_of(tmp_path, 'gpu_efficiency_rank1.jsonl').end
+    assert end is not None
+    assert end.saves == 0

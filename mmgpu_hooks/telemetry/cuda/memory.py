@@ -233,7 +233,8 @@ def _current(stats: Mapping[str, Any], name: str) -> int | None:
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_whole else None
 
 
 def _growth(before: int | None, after: int | None) -> int | None:

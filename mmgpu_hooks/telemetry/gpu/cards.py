@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,14 +15,17 @@ from mmgpu_hooks.telemetry.gpu.answers import (
     read_text,
 )
 from mmgpu_hooks.telemetry.gpu.buffer import UtilBuffer, UtilSpan
+from mmgpu_hooks.telemetry.gpu.lease import DriverLease
 from mmgpu_hooks.telemetry.gpu.nvml import start_nvml, stop_nvml
-from mmgpu_hooks.telemetry.gpu.queries import Missed, Queries, describe
+from mmgpu_hooks.telemetry.gpu.queries import Queries, describe
 from mmgpu_hooks.telemetry.gpu.vitals import read_sm_clock
 from mmgpu_hooks.telemetry.gpu.window import UtilisationIntegral
 from mmgpu_hooks.telemetry.source_error import SourceError
 
 _MOST_CARDS = 64
 """More than any host has: a count beyond is garbage."""
+
+_FIGURES = (UtilBuffer.FIGURE, 'util_pct', 'mem_used_bytes', 'sm_clock_mhz')
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,7 @@ class HostCards:
     ) -> None:
         self.left_out: dict[str, str] = {}
         """Why a card is not read (any more), by its UUID, or by its index."""
-        self._nvml = nvml
-        self._pid = os.getpid()
-        self._closing = self._closed = False
-        # held while the driver is in use; no child ever takes it
-        self._in_use = threading.Lock()
+        self._lease = DriverLease(lambda: stop_nvml(nvml))
         self._cards: dict[str, _Card] = {}
         for index in range(min(int(nvml.nvmlDeviceGetCount()), _MOST_CARDS)):
             name = f'card {index}'
@@ -73,17 +70,18 @@ class HostCards:
     def __len__(self) -> int:
         return len(self._cards)
 
-    @property
-    def not_offered(self) -> dict[str, dict[str, str]]:
-        """By UUID and figure, why it is ``None`` for the whole run."""
-        cards = {uuid: card.queries.refused.copy() for uuid, card in self._read_list()}
-        return {uuid: reasons for uuid, reasons in cards.items() if reasons}
+    def reasons(self) -> dict[str, str]:
+        """Why a figure, or a whole card, is missing now; 6 us for eight cards.
 
-    @property
-    def missed(self) -> dict[str, dict[str, Missed]]:
-        """By UUID and figure, what some looks lacked."""
-        cards = {uuid: card.queries.missed.copy() for uuid, card in self._read_list()}
-        return {uuid: missed for uuid, missed in cards.items() if missed}
+        Returns:
+            Reasons by the name of a card that is left out, such as ``card 3`` or its
+            UUID, and by UUID and figure, such as ``GPU-1a2b sm_clock_mhz``.
+        """
+        told = dict(self.left_out)
+        for uuid, card in self._read_list():
+            reasons = card.queries.reasons(_FIGURES)
+            told.update({f'{uuid} {name}': why for name, why in reasons.items()})
+        return told
 
     def read_samples(self) -> dict[str, CardSample]:
         """Look at every card, by UUID. One that is lost is left out from then on.
@@ -92,40 +90,23 @@ class HostCards:
             SourceError: After `close`.
         """
         samples = {}
-        try:
-            with self._in_use:
-                for uuid, card in self._read_list():
-                    if self._closing:
-                        raise SourceError('the GPUs were read after they were closed')
-                    try:
-                        samples[uuid] = card.read()
-                    except SourceError as error:
-                        self.left_out[uuid] = error.reason
-                        del self._cards[uuid]
-        finally:
-            if self._closing:  # while we were in the driver
-                self._let_go()
+        with self._lease:
+            for uuid, card in self._read_list():
+                if self._lease.is_closing:
+                    raise SourceError('the GPUs were read after they were closed')
+                try:
+                    samples[uuid] = card.read()
+                except SourceError as error:
+                    self.left_out[uuid] = error.reason
+                    del self._cards[uuid]
         return samples
 
     def close(self) -> None:
         """Let the driver go. May be called twice; never raises, never blocks."""
-        if os.getpid() != self._pid:
-            return
-        self._closing = True
-        self._let_go()
+        self._lease.close()
 
     def _read_list(self) -> list[tuple[str, _Card]]:
         return list(self._cards.items())
-
-    def _let_go(self) -> None:
-        if not self._in_use.acquire(blocking=False):
-            return
-        try:
-            if not self._closed:
-                self._closed = True
-                stop_nvml(self._nvml)
-        finally:
-            self._in_use.release()
 
 
 class _Card:
@@ -191,6 +172,7 @@ class CardFold:
             zero_pct=self._util.zero_pct,
             mem_used_bytes=self._mem_used,
             sm_clock_mhz=sum(clocks) / len(clocks) if clocks else None,
+            sampled_s=self._util.seconds or None,
         )
 
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 from typing import Any
 
-from mmgpu_hooks.telemetry.gpu.queries import Queries
+from mmgpu_hooks.telemetry.gpu.queries import NEVER, Queries
 
 # NVML_GPM_METRIC_*: shares in per cent, and traffic in MiB/s
 _SHARES = {
@@ -20,7 +20,6 @@ _METRICS = {**_SHARES, **_TRAFFIC}
 
 _SUPPORT = 'GPM'
 """The name under which Queries keeps why there are no counters at all."""
-_NEVER = (3, 4, 13, 25, 26)
 _MOST_PCT = 101.0
 """Some counters end a little above the whole."""
 
@@ -35,6 +34,9 @@ class GpmCounters:
         queries: Sorts what goes wrong.
         handle: The card.
     """
+
+    BEHIND = dict.fromkeys(_METRICS.values(), _SUPPORT)
+    """The query whose miss leaves a figure out."""
 
     def __init__(self, queries: Queries, handle: Any) -> None:
         self._queries = queries
@@ -115,12 +117,13 @@ class GpmCounters:
 
     def _check(self, figure: str, code: int, value: float) -> float | None:
         most = math.inf if figure in _TRAFFIC.values() else _MOST_PCT
-        if code in _NEVER:
+        if code in NEVER:
             self._queries.refuse(figure, f'GPM does not count it: NVML error {code}')
         elif code != 0:
             self._queries.miss(figure, f'GPM could not count it: NVML error {code}')
         elif not (math.isfinite(value) and 0.0 <= value <= most):
             self._queries.miss(figure, f'GPM reported {value}')
         else:
+            self._queries.found(figure)
             return value if figure in _TRAFFIC.values() else min(value, 100.0)
         return None

@@ -6,8 +6,6 @@ spread out, since together they would cost more than all else we do.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Callable
@@ -22,6 +20,7 @@ from mmgpu_hooks.telemetry.gpu.answers import (
 )
 from mmgpu_hooks.telemetry.gpu.buffer import LOOK_S, UtilBuffer, UtilSpan
 from mmgpu_hooks.telemetry.gpu.gpm import GpmCounters
+from mmgpu_hooks.telemetry.gpu.lease import DriverLease
 from mmgpu_hooks.telemetry.gpu.processes import ProcessShare
 from mmgpu_hooks.telemetry.gpu.queries import Missed, Queries
 from mmgpu_hooks.telemetry.gpu.vitals import (
@@ -46,6 +45,9 @@ _OPTIONAL = (
     UtilBuffer.FIGURE,
     *(figure.name for figure in fields(GpuWindow) if figure.name not in ESSENTIAL),
 )
+
+_FIGURES = (*ESSENTIAL, *_OPTIONAL)
+_BEHIND = {**GpmCounters.BEHIND, **ProcessShare.BEHIND}
 
 # Seconds between two looks at what changes slowly or costs more.
 VITALS_S = 1.0
@@ -100,10 +102,7 @@ class Gpu:
         self._handle = handle
         self._stop_nvml = stop_nvml
         self._clock = clock
-        self._pid = os.getpid()
-        self._closing = self._closed = False
-        # held while the driver is in use; no child ever takes it
-        self._in_use = threading.Lock()
+        self._lease = DriverLease(self._let_go)
         self._queries = Queries(nvml, ESSENTIAL, is_mig(nvml, handle))
         self._buffer = UtilBuffer(self._queries, handle, clock=clock, wall=wall)
         self._processes = ProcessShare(self._queries, handle, wall=wall)
@@ -129,6 +128,17 @@ class Gpu:
         """Figures that some looks lacked and that are asked for again."""
         return dict(self._queries.missed)
 
+    def reasons(self) -> dict[str, str]:
+        """Why a figure is missing now, :attr:`unsupported` ones left out; 3 us.
+
+        Returns:
+            What :attr:`not_offered` says, and for each figure that the driver has but
+            did not give when it was last asked, ``missed at 3 looks: ...``.
+        """
+        unsupported = self.unsupported
+        figures = (name for name in _FIGURES if name not in unsupported)
+        return self._queries.reasons(figures, _BEHIND)
+
     def device(self) -> GpuDevice:
         """Read what does not change while training.
 
@@ -153,36 +163,22 @@ class Gpu:
         Raises:
             SourceError: If the device or the driver was lost, or after `close`.
         """
-        try:
-            with self._in_use:
-                return self._look()
-        finally:
-            if self._closing:  # while we were in the driver
-                self._let_go()
+        with self._lease:
+            return self._look()
 
     def close(self) -> None:
         """Let the driver go. May be called twice; never raises, never blocks.
 
         When another thread is in the driver, that thread lets it go on its way out.
         """
-        if os.getpid() != self._pid:
-            return
-        self._closing = True
-        self._let_go()
+        self._lease.close()
 
     def _let_go(self) -> None:
-        if not self._in_use.acquire(blocking=False):
-            return
-        try:
-            if not self._closed:
-                self._closed = True
-                self._gpm.close()
-                self._stop_nvml(self._nvml)
-        finally:
-            self._in_use.release()
+        self._gpm.close()
+        self._stop_nvml(self._nvml)
 
     def _look(self) -> GpuSample:
-        spans = None if self._closing else self._buffer.read()
+        spans = None if self._lease.is_closing else self._buffer.read()
         util = self._ask('util_pct', self._read_util) if spans is None else None
         memory = self._ask('mem_used_bytes', self._read_memory)
         figures: dict[str, float] = {}
@@ -221,7 +217,7 @@ class Gpu:
         return checked_memory(self._nvml.nvmlDeviceGetMemoryInfo(self._handle))
 
     def _ask(self, figure: str, query: Callable[[], Any]) -> Any:
-        if self._closing:
+        if self._lease.is_closing:
             raise SourceError('the GPU was read after it had been closed')
         return self._queries.ask(figure, query)
 

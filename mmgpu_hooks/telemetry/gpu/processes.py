@@ -47,6 +47,9 @@ class ProcessShare:
         wall: Wall clock, the one that the driver stamps with.
     """
 
+    BEHIND = dict.fromkeys((_OWN, _OTHERS, _MEMORY), _COMPUTE[0])
+    """The query whose miss leaves a figure out."""
+
     def __init__(
         self,
         queries: Queries,
@@ -144,21 +147,26 @@ class ProcessShare:
             reason = self._queries.refused.get(_OWN)
             if reason is not None:
                 self._queries.refuse(_OTHERS, reason)
+            else:
+                self._queries.miss(_OTHERS, self._queries.missed[_OWN].reason)
             return {}
-        newest: dict[int, tuple[int, int]] = {}
+        shares: dict[int, list[int]] = {}
         for row in rows:
-            pid, stamp, share = int(row.pid), int(row.timeStamp), int(row.smUtil)
+            share = int(row.smUtil)
             if not 0 <= share <= 100:
-                self._queries.miss(_OWN, f'the driver reported {share} % for a process')
+                reason = f'the driver reported {share} % for a process'
+                for figure in (_OWN, _OTHERS):
+                    self._queries.miss(figure, reason)
                 return {}
-            newest[pid] = max(newest.get(pid, (0, 0)), (stamp, share))
-        if newest:
-            last_us = max(stamp for stamp, _ in newest.values())
+            shares.setdefault(int(row.pid), []).append(share)
+        if rows:
+            last_us = max(int(row.timeStamp) for row in rows)
             self._last_us = max(self._last_us, min(last_us, now_us))
-        # a process that did nothing since is not among the rows
-        own = newest.pop(self._pid, (0, 0))[1]
-        others = sum(share for _, share in newest.values())
-        return {_OWN: float(own), _OTHERS: float(min(100, others))}
+        # a process has no row for a period in which it did nothing
+        periods = max(map(len, shares.values()), default=1)
+        own = sum(shares.pop(self._pid, ())) / periods
+        others = sum(map(sum, shares.values())) / periods
+        return {_OWN: own, _OTHERS: min(100.0, others)}
 
     def _read_shares(self) -> list[Any]:
         nvml = self._queries.nvml

@@ -5,7 +5,7 @@ It never imports pynvml, which is handed in by :mod:`mmgpu_hooks.telemetry.gpu.n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -14,7 +14,7 @@ from mmgpu_hooks.telemetry.source_error import SourceError
 # Return codes of nvml.h; pynvml names only those that its version knows.
 NOT_FOUND = (2, 6, 28)  # invalid argument, not found, GPU not found
 NO_NEWS = (0, 6, 21)  # of a list: no error at all, not found, no data
-_NEVER = (3, 4, 13, 25, 26)  # not supported, no permission, no such function, ...
+NEVER = (3, 4, 13, 25, 26)  # not supported, no permission, no such function, ...
 # timeout, IRQ, in use, host memory, no data, no resources, not ready
 _NOT_NOW = (10, 11, 19, 20, 21, 23, 27)
 # driver not started or unloaded, card off the bus or to be reset, driver replaced
@@ -99,6 +99,34 @@ class Queries:
         """The figure is there: earlier misses were not in a row with later ones."""
         self._in_a_row.pop(figure, None)
 
+    def reasons(
+        self, figures: Iterable[str], behind: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """Why figures are missing now; may be called from another thread.
+
+        Args:
+            figures: Which.
+            behind: Queries that figures come from, where they have another name.
+
+        Returns:
+            Reasons by figure; one that was given when it was last asked for has none.
+        """
+        # copies at once: the thread that asks may be adding to them
+        refused, missed, now = (
+            self.refused.copy(),
+            self.missed.copy(),
+            self._in_a_row.copy(),
+        )
+        told = {}
+        for figure in figures:
+            name = figure if figure in now else (behind or {}).get(figure)
+            if figure in refused:
+                told[figure] = refused[figure]
+            elif name in now and name in missed and name not in refused:
+                looks, reason = missed[name].looks, missed[name].reason
+                told[figure] = f'missed at {looks} looks: {reason}'
+        return told
+
     def _sort(self, figure: str, error: Exception) -> None:
         text = describe(error)
         under = ' under MIG' if self.under_mig else ''
@@ -107,7 +135,7 @@ class Queries:
             self.miss(figure, text)
         elif isinstance(error, AttributeError):
             self.refuse(figure, f'the installed nvidia-ml-py cannot ask for it: {text}')
-        elif code in _NEVER:
+        elif code in NEVER:
             self.refuse(figure, f'the driver does not give it{under}: {text}')
         elif code in _NOT_NOW:
             self.miss(figure, f'the driver could not give it: {text}')

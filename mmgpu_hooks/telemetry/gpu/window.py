@@ -128,6 +128,7 @@ class GpuFold:
             util_std_pct=util.std_pct,
             mem_used_bytes=self._mem_used,
             source=source,
+            sampled_s=util.seconds or None,
             throttled_pct=100.0 * self._throttled / looks if looks else None,
             throttle_reasons_pct={
                 reason: 100.0 * count / looks

@@ -37,10 +37,12 @@ class CreationWatch:
 
     def __call__(self) -> Any:
         """Make an iterator, as the loader would."""
+        assert self._make is not None
+        if not self.active:  # whoever wrapped us may go on calling us
+            return self._make(self._loader)
         iterator = None
         self._before()
         try:
-            assert self._make is not None
             iterator = self._make(self._loader)
         finally:
             self._after(iterator)
@@ -51,6 +53,6 @@ class CreationWatch:
 
     def close(self) -> None:
         """Give the loader its own method back."""
-        if self.active:
+        if self.active and vars(self._loader).get('_get_iterator') is self:
             del self._loader._get_iterator
         self.active = False

@@ -10,6 +10,7 @@ from mmgpu_hooks.telemetry.clock import Clock, monotonic_s, process_cpu_s
 from mmgpu_hooks.telemetry.loader import board
 from mmgpu_hooks.telemetry.loader.board import Slot
 from mmgpu_hooks.telemetry.loader.frames import hide_frame
+from mmgpu_hooks.telemetry.loader.local_pipeline import LocalPipelineTimer
 from mmgpu_hooks.telemetry.loader.pipeline import PipelineTimer
 from mmgpu_hooks.telemetry.loader.samples import TimedDataset, describe_sample
 
@@ -33,6 +34,7 @@ class FetchProbe:
         cpu_between_ends: Count the process's CPU from the end of one fetch to the
             end of the next, so that what a worker does to hand a batch over is in it;
             else the CPU during the fetch alone.
+        timer: Times transforms; ``None`` takes the one for a worker.
         clock: Monotonic seconds.
         cpu_clock: CPU seconds of this process, all threads.
     """
@@ -42,6 +44,7 @@ class FetchProbe:
         slot: Slot,
         *,
         cpu_between_ends: bool,
+        timer: PipelineTimer | LocalPipelineTimer | None = None,
         clock: Clock = monotonic_s,
         cpu_clock: Clock = process_cpu_s,
     ) -> None:
@@ -50,7 +53,7 @@ class FetchProbe:
         self._between_ends = cpu_between_ends
         self._clock = clock
         self._cpu_clock = cpu_clock
-        self._timer = PipelineTimer(clock)
+        self._timer = PipelineTimer(clock) if timer is None else timer
         self._is_timing = False
         self._timing_cost_s = 0.0
         self._rows: dict[str, int] = {}
@@ -74,14 +77,14 @@ class FetchProbe:
             # busy: a loader that the dataset runs itself, within a sample
             if self.is_off or self._is_busy:
                 return original(fetcher, possibly_batched_index)
-            self._begin(fetcher)
-            try:
+            try:  # a signal handler may raise anywhere in here
+                self._begin(fetcher)
                 batch = original(fetcher, possibly_batched_index)
+                self._end(fetcher, possibly_batched_index)
             except BaseException as error:
                 self._abandon()
                 hide_frame(error)
                 raise
-            self._end(fetcher, possibly_batched_index)
             return batch
 
         return fetch
@@ -91,6 +94,8 @@ class FetchProbe:
             self._is_busy = True
             if self._fetcher() is not fetcher:
                 self._adopt(fetcher)
+            if self._is_timing:  # an interrupted fetch left it so
+                self._stop_timing()
             if self._is_timing_due():
                 since = self._clock()
                 self._is_timing = True
@@ -138,9 +143,7 @@ class FetchProbe:
 
     def _abandon(self) -> None:
         try:
-            if self._is_timing:
-                self._is_timing = False
-                self._timer.stop()
+            self._stop_timing()
             self._is_busy = False
         except Exception as error:  # noqa: BLE001, a fetch must not see it
             self._switch_off(error)
@@ -171,7 +174,7 @@ class FetchProbe:
     def _note_sample(self, index: Any, sample: Any, seconds: float) -> None:
         try:
             number = operator.index(index)
-        except TypeError:  # a sampler of the user's own kind of index
+        except Exception:  # noqa: BLE001, a sampler of the user's own kind of index
             return
         try:
             self._follow_generation()
@@ -194,8 +197,8 @@ class FetchProbe:
             self._switch_off(error)
 
     def _note_transforms(self, samples: int, since: float) -> None:
-        self._is_timing = False
         costs = self._timer.stop()
+        self._is_timing = False
         figures = self._figures
         for name, cost in costs.items():
             row = self._rows.get(name, len(self._rows))
@@ -222,10 +225,12 @@ class FetchProbe:
     def close(self) -> None:
         """Measure no more, and leave the fetcher as it was."""
         self.is_off = True
-        if self._is_timing:
-            self._is_timing = False
-            self._timer.stop()
+        self._stop_timing()
         self._release()
+
+    def _stop_timing(self) -> None:
+        self._timer.stop()
+        self._is_timing = False
 
 
 def _bare(dataset: Any) -> Any:

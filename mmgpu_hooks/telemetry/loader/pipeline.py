@@ -22,6 +22,13 @@ _MOST_ENTRIES = 64
 _MISSING = object()
 
 
+class Place(NamedTuple):
+    """An instance attribute that holds transforms."""
+
+    attributes: dict[str, Any]
+    name: str
+
+
 class CallCost(NamedTuple):
     """What one class of transforms took."""
 
@@ -31,7 +38,12 @@ class CallCost(NamedTuple):
 
 
 def find_transforms(dataset: Any) -> list[Any]:
-    """Find the transforms that a dataset applies.
+    """Find the transforms that a dataset applies, as :func:`search_pipeline` does."""
+    return search_pipeline(dataset)[0]
+
+
+def search_pipeline(dataset: Any) -> tuple[list[Any], list[Place]]:
+    """Find the transforms that a dataset applies, and where they are held.
 
     It goes through wrapped and concatenated datasets, and through transforms that
     hold others. Only instance attributes of known names are looked at, so no property
@@ -42,9 +54,11 @@ def find_transforms(dataset: Any) -> list[Any]:
 
     Returns:
         Each transform once; those without a ``__call__`` written in Python (plain
-        functions too) and mere lists (``Compose``) are left out.
+        functions too) and mere lists (``Compose``) are left out. And each attribute
+        that holds some.
     """
     found: dict[int, Any] = {}
+    places: list[Place] = []
     seen: set[int] = set()
     pending: list[tuple[Any, bool]] = [(dataset, False)]
     while pending and len(seen) < _MOST_OBJECTS:
@@ -61,12 +75,12 @@ def find_transforms(dataset: Any) -> list[Any]:
             found[id(owner)] = owner
         attributes = getattr(owner, '__dict__', {})
         for names, are_transforms in ((_DATASETS, False), (_TRANSFORMS, True)):
-            pending += [
-                (attributes[name], are_transforms)
-                for name in names
-                if name in attributes
-            ]
-    return list(found.values())
+            for name in names:
+                if name in attributes:
+                    pending.append((attributes[name], are_transforms))
+                    if are_transforms:
+                        places.append(Place(attributes, name))
+    return list(found.values()), places
 
 
 def _can_be_timed(kind: type) -> bool:
@@ -74,7 +88,7 @@ def _can_be_timed(kind: type) -> bool:
 
 
 class PipelineTimer:
-    """Times every transform between :meth:`start` and :meth:`stop`.
+    """Times every transform between :meth:`start` and :meth:`stop`, in a worker.
 
     For that time the transforms' *classes* get a timing ``__call__``, in this process.
     So each transform stays the object it is: whoever tests its type, its attributes or
@@ -109,11 +123,12 @@ class PipelineTimer:
         for kind, original in kinds.items():
             own = vars(kind).get('__call__', _MISSING)
             timed = self._time(original)
+            # noted first: a signal handler may raise right after it is set
+            self._patched.append((kind, own, timed))
             try:
                 setattr(kind, '__call__', timed)  # noqa: B010, mypy: it is a method
             except (TypeError, AttributeError):  # it lets nobody
-                continue
-            self._patched.append((kind, own, timed))
+                self._patched.pop()
 
     def stop(self) -> dict[str, CallCost]:
         """Give the classes their own ``__call__`` back.
@@ -122,13 +137,13 @@ class PipelineTimer:
             Costs by class name; empty when nothing was started.
         """
         while self._patched:
-            kind, own, timed = self._patched.pop()
-            if vars(kind).get('__call__') is not timed:  # somebody else's by now
-                continue
-            if own is _MISSING:
-                del kind.__call__
-            else:
-                setattr(kind, '__call__', own)  # noqa: B010, mypy: it is a method
+            kind, own, timed = self._patched[-1]
+            if vars(kind).get('__call__') is timed:  # else somebody else's by now
+                if own is _MISSING:
+                    del kind.__call__
+                else:
+                    setattr(kind, '__call__', own)  # noqa: B010, mypy: it is a method
+            self._patched.pop()
         self._names = {}
         return {
             name: CallCost(int(calls), seconds)

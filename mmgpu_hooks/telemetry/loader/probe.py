@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from mmgpu_hooks.records import WorkersWindow
+from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 from mmgpu_hooks.telemetry.loader.board import Board
 from mmgpu_hooks.telemetry.loader.creation import CreationWatch
-from mmgpu_hooks.telemetry.loader.inside import InsideReader, InsideTally
-from mmgpu_hooks.telemetry.loader.processes import ProcessFigures, WorkerProcesses
+from mmgpu_hooks.telemetry.loader.generation import Generation, OutsideTally
+from mmgpu_hooks.telemetry.loader.inside import InsideTally
+from mmgpu_hooks.telemetry.loader.processes import WorkerProcesses
 from mmgpu_hooks.telemetry.loader.queue import QueueWatch
-from mmgpu_hooks.telemetry.loader.settings import read_start_method
-from mmgpu_hooks.telemetry.loader.worker import LocalProbe, WorkerInit
+from mmgpu_hooks.telemetry.loader.worker import WorkerInit, enter_workers
 from mmgpu_hooks.telemetry.source_error import SourceError
 
-_START_METHODS = ('fork', 'spawn', 'forkserver')
 _MEMORY_PERIOD_S = 30.0
-_NO_PROCESSES = ProcessFigures(0, 0.0, 0.0, 0.0, None, (), None)
 
 
 class LoaderProbe:
@@ -47,11 +46,13 @@ class LoaderProbe:
         self._on_create_begin = on_create_begin
         self._on_create_end = on_create_end
         self._clock = clock
-        self._queue = QueueWatch()
-        self._tally = InsideTally()
-        self._reader: InsideReader | None = None
-        self._local: LocalProbe | None = None
-        self._processes: WorkerProcesses | None = None
+        self._queue = QueueWatch(self._take_processes, self._return_to_former)
+        self._inside = InsideTally()
+        self._outside = OutsideTally()
+        self._current: Generation | None = None
+        # a further iterator may have been made to look at a batch or two, only
+        self._former: Generation | None = None
+        self._was_fresh = False
         self._init: WorkerInit | None = None
         self._failure: str | None = None
         self._pss_bytes: int | None = None
@@ -82,43 +83,27 @@ class LoaderProbe:
     def _before_creation(self) -> None:
         self._notify(self._on_create_begin)
         try:
-            self._retire()
+            self._step_back()
         except Exception as error:  # noqa: BLE001, never harm training
             self._fail(error)
         try:
-            self._init = self._prepare_workers()
+            init = enter_workers(self._loader)
+            if isinstance(init, Absent):
+                self.unsupported['loader inside'] = init.reason
+            else:
+                self._init = init
         except Exception as error:  # noqa: BLE001, never harm training
             self.unsupported['loader inside'] = f'no way into the workers: {error}'
-
-    def _prepare_workers(self) -> WorkerInit | None:
-        loader = self._loader
-        workers = getattr(loader, 'num_workers', 0)
-        if not workers:
-            return None
-        method = read_start_method(loader)
-        if method not in _START_METHODS or not hasattr(loader, 'worker_init_fn'):
-            self.unsupported['loader inside'] = (
-                f'no way into workers that start by {method!r}; '
-                'their CPU is seen from outside'
-            )
-            return None
-        init = WorkerInit(loader.worker_init_fn, Board(workers, method))
-        loader.worker_init_fn = init
-        return init
 
     def _after_creation(self, iterator: Any) -> None:
         init, self._init = self._init, None
         try:
             if init is not None:
-                user_init = init.user_init
-                for holder, name in (
-                    (self._loader, 'worker_init_fn'),
-                    (iterator, '_worker_init_fn'),
-                ):
-                    if init is getattr(holder, name, None):
-                        setattr(holder, name, user_init)
+                init.leave(self._loader, iterator)
             if iterator is not None:
                 self._follow(iterator, None if init is None else init.board)
+            elif self._former is not None:
+                self._return_to_former()
         except Exception as error:  # noqa: BLE001, never harm training
             self._fail(error)
         self._notify(self._on_create_end)
@@ -136,46 +121,85 @@ class LoaderProbe:
     def _follow(
         self, iterator: Any, board: Board | None, *, is_running: bool = False
     ) -> None:
+        self._watch_queue(iterator)
+        self._current = current = Generation(
+            iterator, board, is_running=is_running, clock=self._clock
+        )
+        if current.processes is not None and current.processes.is_hidden:
+            self.unsupported['loader processes'] = (
+                "the kernel does not show the workers' schedstat: "
+                'their CPU, run delay and blocked time are unknown'
+            )
+        if not self._is_watching:
+            self._is_watching = True
+            self._begin_window()
+        self._was_fresh = self._is_fresh
+        # what is running made its batches ahead before we came
+        self._is_fresh = self._is_fresh or not is_running
+
+    def _watch_queue(self, iterator: Any) -> None:
         self._queue.watch(iterator)
         if self._queue.unsupported is not None:
             self.unsupported['queue depth'] = self._queue.unsupported
-        workers = getattr(iterator, '_workers', None) or ()
-        if workers:
-            pids = [worker.pid for worker in workers]
-            self._processes = WorkerProcesses(
-                pids, is_running=is_running, clock=self._clock
-            )
-            if self._processes.is_hidden:
-                self.unsupported['loader processes'] = (
-                    "the kernel does not show the workers' schedstat: "
-                    'their CPU, run delay and blocked time are unknown'
-                )
-            if board is not None:
-                slots = [board.slot(number) for number in range(len(workers))]
-                self._reader = InsideReader(slots)
-        elif hasattr(iterator, '_dataset_fetcher'):
-            self._local = LocalProbe(iterator)
-            self._reader = InsideReader([self._local.slot])
-        self._is_watching = True
-        self._begin_window()
-        self._is_fresh = True
 
     def _begin_window(self) -> None:
         self._since_s = self._clock()
         self._since_iteration = self._count_iterations()
-        self._is_fresh = False
+        self._is_fresh = self._was_fresh = False
 
-    def _retire(self) -> None:
-        """Take what the last iterator's workers still have to tell."""
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.collect(self._tally, is_last=True)
-        local, self._local = self._local, None
-        if local is not None:
-            local.close()
-        processes, self._processes = self._processes, None
-        if processes is not None:
-            processes.close()
+    def _take_processes(self) -> None:
+        """Read the workers before they end with their epoch; 0.2 ms for 16."""
+        try:
+            if self._current is not None:
+                self._current.read_processes(self._outside)
+        except Exception as error:  # noqa: BLE001, never harm training
+            self._fail(error)
+
+    def _step_back(self) -> None:
+        """Make room for a new iterator; one that lives may yet be the loop's."""
+        self._take_processes()
+        current, self._current = self._current, None
+        former = self._former
+        if current is None:
+            return
+        if current.living() is not None and (
+            former is None or former.living() is None or self._queue.is_taken
+        ):
+            self._former, current = current, former
+        if current is not None:
+            current.retire(self._inside)
+
+    def _return_to_former(self) -> None:
+        """Follow the iterator before this one, which the loop never left."""
+        try:
+            stranger, self._current = self._current, None
+            if stranger is not None:
+                stranger.close()
+            former, self._former = self._former, None
+            iterator = None if former is None else former.living()
+            if iterator is None:
+                self._is_watching = False
+                self.unsupported['loader workers'] = (
+                    'the loop takes its batches from an iterator that was not seen'
+                )
+            self._watch_queue(iterator)
+            self._current = former
+            self._is_fresh = self._was_fresh
+        except Exception as error:  # noqa: BLE001, never harm training
+            self._fail(error)
+
+    def _settle(self) -> None:
+        """Decide which of two iterators is the loop's, as far as it shows."""
+        current, former = self._current, self._former
+        if former is None:
+            return
+        if former.living() is None or self._queue.is_taken:
+            self._former = None
+            former.retire(self._inside)
+        elif current is None or current.living() is None:
+            self._return_to_former()
+        elif former.processes is None:  # it loads in this process
+            former.collect(self._inside)
 
     def read(self) -> WorkersWindow | None:
         """What the loader did since the last call, or since its workers started.
@@ -197,17 +221,17 @@ class LoaderProbe:
             raise SourceError(self._failure)
         if not self._is_watching:
             return None
-        outside = _NO_PROCESSES
-        if self._processes is not None:
-            outside = self._processes.read()
-        if self._reader is not None:
-            self._reader.collect(self._tally)
-            for reason in self._reader.off_reasons():
+        self._settle()
+        current = self._current
+        if current is not None:
+            current.read_processes(self._outside)
+            current.collect(self._inside)
+            for reason in current.off_reasons():
                 self.unsupported['loader inside'] = (
                     f'measuring in a worker ended: {reason}'
                 )
-        inside = self._tally.drain()
-        ready_mean, ready_zero_pct, out_of_order = self._queue.drain()
+        outside, inside = self._outside.drain(), self._inside.drain()
+        asks, ready_mean, ready_zero_pct, out_of_order = self._queue.drain()
         pss_bytes, self._pss_bytes = self._pss_bytes, None
         window = WorkersWindow(
             count=outside.count,
@@ -216,9 +240,10 @@ class LoaderProbe:
             cpu_s=outside.cpu_s,
             run_delay_s=outside.run_delay_s,
             fresh=self._is_fresh,
-            source='outside' if self._reader is None else 'inside',
+            source='inside' if current is not None and current.is_inside else 'outside',
             blocked_s=outside.blocked_s,
             worker_cpu_s=outside.worker_cpu_s,
+            asks=asks,
             ready_mean=ready_mean,
             ready_zero_pct=ready_zero_pct,
             out_of_order=out_of_order,
@@ -229,30 +254,43 @@ class LoaderProbe:
         self._begin_window()
         return window if outside.count or inside is not None else None
 
+    def _workers(self) -> WorkerProcesses | None:
+        current = self._current
+        return None if current is None else current.processes
+
     @property
     def is_memory_due(self) -> bool:
         """Whether :meth:`read_memory` would look: once per iterator and 30 seconds."""
-        if self._processes is None:
+        workers = self._workers()
+        if workers is None:
             return False
-        is_known = self._processes is self._memory_of
+        is_known = workers is self._memory_of
         return not is_known or self._clock() - self._memory_s >= _MEMORY_PERIOD_S
 
     def read_memory(self) -> None:
         """Look at the workers' memory; the next :meth:`read` tells of it.
 
         20 ms at most. Between two dues a call does nothing. It may run on another
-        thread.
+        thread; a failure is the next :meth:`read`'s.
         """
-        processes = self._processes
-        if processes is None or not self.is_memory_due:
-            return
-        self._memory_of, self._memory_s = processes, self._clock()
-        self._pss_bytes = processes.read_pss_bytes()
+        try:
+            workers = self._workers()
+            if workers is None or not self.is_memory_due:
+                return
+            self._memory_of, self._memory_s = workers, self._clock()
+            self._pss_bytes = workers.read_pss_bytes()
+        except Exception as error:  # noqa: BLE001, nobody listens in a thread
+            self._fail(error)
 
     def close(self) -> None:
         """Leave the loader as it was; a second call does nothing."""
-        self._watch.close()
-        self._retire()
-        self._memory_of = None
-        self._is_watching = False
-        self._queue.watch(None)
+        try:
+            self._watch.close()
+        finally:
+            generations = (self._current, self._former)
+            self._current = self._former = self._memory_of = None
+            self._is_watching = False
+            self._queue.watch(None)
+            for one in generations:
+                if one is not None:
+                    one.close()

@@ -5,9 +5,13 @@ from __future__ import annotations
 import weakref
 from typing import Any, Callable, Optional
 
-QueueFigures = tuple[Optional[float], Optional[float], Optional[int]]
-"""Batches ready when the loop asked, mean; share of asks with none, percent; batches
-that came before their turn."""
+QueueFigures = tuple[int, Optional[float], Optional[float], Optional[int]]
+"""Asks; batches ready when the loop asked, mean; share of asks with none, percent;
+batches that came before their turn."""
+
+
+def _nobody() -> None:
+    return None
 
 
 class QueueWatch:
@@ -19,13 +23,27 @@ class QueueWatch:
     become more by those that came before their turn, and by nothing else.
 
     An ask and a got cost 0.4 us together, measured on a 2-core VM.
+
+    Args:
+        on_last_ask: Called at an ask that finds no batch on its way: the epoch ends,
+            and its workers are still there.
+        on_stray: Called when the loop has a batch that came from another iterator.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        on_last_ask: Callable[[], None] = _nobody,
+        on_stray: Callable[[], None] = _nobody,
+    ) -> None:
+        self._on_last_ask = on_last_ask
+        self._on_stray = on_stray
         self._iterator: Callable[[], Any] = _nobody
         self._asked: Any = None
         self._parked = 0
         self._ready = 0
+        self._received = 0
+        self.is_taken = False
+        """Whether the loop took a batch of the iterator that is followed."""
         self.unsupported: str | None = None
         """Why nothing is counted, when a loader with workers was to be watched."""
         self._reset()
@@ -45,11 +63,13 @@ class QueueWatch:
         """
         self._iterator = _nobody
         self._asked = None
+        self.is_taken = False
         if not hasattr(iterator, '_data_queue'):
             return
         try:
             len(iterator._task_info) - iterator._tasks_outstanding
             iterator._data_queue.qsize()
+            iterator._rcvd_idx + 0
         except (AttributeError, TypeError, NotImplementedError) as error:
             self.unsupported = (
                 'this loader does not tell how many batches stand ready: '
@@ -66,14 +86,25 @@ class QueueWatch:
         self._asked = asked = iterator._task_info
         self._parked = parked = len(asked) - iterator._tasks_outstanding
         self._ready = parked + iterator._data_queue.qsize()
+        self._received = iterator._rcvd_idx
+        if not asked:
+            self._on_last_ask()
 
     def got(self) -> None:
         """The loop has its batch."""
         iterator = self._iterator()
         asked, self._asked = self._asked, None
-        # an epoch that ended meanwhile had no batch to wait for
-        if iterator is None or asked is not iterator._task_info:
+        if iterator is None:
+            if self._iterator is not _nobody:
+                self._on_stray()
             return
+        # an epoch that ended meanwhile had no batch to wait for
+        if asked is not iterator._task_info:
+            return
+        if iterator._rcvd_idx == self._received:
+            self._on_stray()
+            return
+        self.is_taken = True
         ready = self._ready
         self._asks += 1
         self._ready_sum += ready
@@ -84,17 +115,14 @@ class QueueWatch:
             self._early += early
 
     def drain(self) -> QueueFigures:
-        """Figures since the last call; all ``None`` when nothing was asked."""
-        figures: QueueFigures = (None, None, None)
+        """Figures since the last call; ``None`` when nothing was asked."""
+        figures: QueueFigures = (0, None, None, None)
         if self._asks:
             figures = (
+                self._asks,
                 self._ready_sum / self._asks,
                 100.0 * self._zeros / self._asks,
                 self._early,
             )
         self._reset()
         return figures
-
-
-def _nobody() -> None:
-    return None

@@ -5,10 +5,15 @@ from __future__ import annotations
 import weakref
 from typing import Any, Callable
 
+from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.loader import board
 from mmgpu_hooks.telemetry.loader.board import Board, Slot, make_private_slot
 from mmgpu_hooks.telemetry.loader.fetch import FetchProbe
 from mmgpu_hooks.telemetry.loader.frames import hide_frame
+from mmgpu_hooks.telemetry.loader.local_pipeline import LocalPipelineTimer
+from mmgpu_hooks.telemetry.loader.settings import read_start_method
+
+_START_METHODS = ('fork', 'spawn', 'forkserver')
 
 
 class WorkerInit:
@@ -39,6 +44,39 @@ class WorkerInit:
             return
         _probe_worker(slot)
 
+    def leave(self, loader: Any, iterator: Any) -> None:
+        """Give loader and iterator the user's function back."""
+        for holder, name in (
+            (loader, 'worker_init_fn'),
+            (iterator, '_worker_init_fn'),
+        ):
+            if self is getattr(holder, name, None):
+                setattr(holder, name, self.user_init)
+
+
+def enter_workers(loader: Any) -> WorkerInit | Absent | None:
+    """Stand in for the loader's ``worker_init_fn`` until :meth:`WorkerInit.leave`.
+
+    Returns:
+        ``None`` for a loader without workers; a reason if they start in a way that
+        cannot be joined.
+
+    Raises:
+        OSError: If there is no memory to share with them.
+    """
+    workers = getattr(loader, 'num_workers', 0)
+    if not workers:
+        return None
+    method = read_start_method(loader)
+    if method not in _START_METHODS or not hasattr(loader, 'worker_init_fn'):
+        return Absent(
+            f'no way into workers that start by {method!r}; '
+            'their CPU is seen from outside'
+        )
+    init = WorkerInit(loader.worker_init_fn, Board(workers, method))
+    loader.worker_init_fn = init
+    return init
+
 
 def _probe_worker(slot: Slot) -> None:
     try:
@@ -67,7 +105,9 @@ class LocalProbe:
         fetcher = iterator._dataset_fetcher
         self.slot = make_private_slot()
         """Where the figures are."""
-        self._probe = FetchProbe(self.slot, cpu_between_ends=False)
+        self._probe = FetchProbe(
+            self.slot, cpu_between_ends=False, timer=LocalPipelineTimer()
+        )
         self._fetcher = weakref.ref(fetcher)
         fetch = self._probe.wrap(type(fetcher).fetch)
         fetcher_ref = self._fetcher  # a plain reference would be a cycle
@@ -79,11 +119,11 @@ class LocalProbe:
                 hide_frame(error)
                 raise
 
-        fetcher.fetch = measured
+        self._measured = fetcher.fetch = measured
 
     def close(self) -> None:
         """Give the iterator its own fetcher's method back."""
         self._probe.close()
         fetcher = self._fetcher()
-        if fetcher is not None and 'fetch' in vars(fetcher):
+        if fetcher is not None and vars(fetcher).get('fetch') is self._measured:
             del fetcher.fetch

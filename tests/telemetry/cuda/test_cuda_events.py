@@ -15,14 +15,19 @@ class Gpu:
 
     def __init__(self) -> None:
         self.host = HandClock(0.0)
-        self.done_at = 0.0
-        """When the GPU will be through with all that it was given."""
+        self.done = {'main': 0.0}
+        """When each stream will be through with all that it was given."""
+        self.stream = 'main'
         self.events = 0
         self.capturing = False
         self.error: Exception | None = None
 
+    @property
+    def done_at(self) -> float:
+        return self.done.get(self.stream, 0.0)
+
     def work(self, seconds: float) -> None:
-        self.done_at = max(self.done_at, self.host()) + seconds
+        self.done[self.stream] = max(self.done_at, self.host()) + seconds
 
     def event(self) -> Event:
         self.events += 1
@@ -36,12 +41,13 @@ class Event:
         self._gpu = gpu
         self._at: float | None = None
 
-    def record(self) -> None:
+    def record(self, stream: str) -> None:
         assert not self._gpu.capturing
         if self._gpu.error is not None:
             raise self._gpu.error
         # an event passes when all before it is done
-        self._at = self._gpu.done_at = max(self._gpu.done_at, self._gpu.host())
+        done = self._gpu.done
+        self._at = done[stream] = max(done.get(stream, 0.0), self._gpu.host())
 
     def query(self) -> bool:
         assert not self._gpu.capturing
@@ -59,7 +65,10 @@ class Loop:
     def __init__(self, pairs: int = 64) -> None:
         self.gpu = Gpu()
         self.events = CudaEvents(
-            self.gpu.event, lambda: self.gpu.capturing, pairs=pairs
+            self.gpu.event,
+            lambda: self.gpu.stream,
+            lambda: self.gpu.capturing,
+            pairs=pairs,
         )
 
     def iterate(
@@ -138,7 +147,7 @@ def test_with_all_events_in_flight_iterations_are_left_out_and_none_waited_for()
     assert loop.gpu.events == 8
 
 
-def test_events_in_flight_are_read_by_and_by():
+def test_events_in_flight_are_read_by_and_by(monkeypatch):
     loop = Loop()
     for _ in range(20):
         loop.iterate(gpu_s=0.1, sync=False)
@@ -150,13 +159,39 @@ def test_events_in_flight_are_read_by_and_by():
         asked.append(event)
         return original(event)
 
-    Event.query = query  # type: ignore[method-assign]
-    try:
+    # the fake's own readings ask too
+    monkeypatch.setattr(Event, 'elapsed_time', lambda event, later: 100.0)
+    monkeypatch.setattr(Event, 'query', query)
+    loop.events.begin_step()
+    # two iterations: on one stream, what was recorded last passes last
+    assert len(asked) == 2
+
+
+def test_two_streams_do_not_pass_in_turn():
+    loop = Loop()
+    loop.iterate(gpu_s=1.0, sync=False)
+    # the next step's stream is idle, and passes its begin before the first step ends
+    loop.gpu.stream = 'side'
+    for _ in range(2):
+        loop.iterate(gpu_s=0.1, sync=False)
+    loop.gpu.host.now = 0.5
+    assert loop.events.drain() == (None, 0)
+    loop.gpu.host.now = 1.5
+    assert loop.events.drain()[1] == 2
+
+
+def test_a_step_is_timed_on_the_stream_that_it_began_on():
+    loop = Loop()
+    loop.gpu.done['left behind'] = 99.0
+    for _ in range(3):
+        loop.gpu.host.turn(0.03)
         loop.events.begin_step()
-    finally:
-        Event.query = original  # type: ignore[method-assign]
-    # two iterations of three events, each asked again when it is read
-    assert len(asked) <= 2 * 3 + 2 * 4
+        loop.gpu.work(0.07)
+        loop.gpu.host.now = loop.gpu.done_at
+        loop.gpu.stream = 'left behind'
+        loop.events.end_step()
+        loop.gpu.stream = 'main'
+    assert loop.events.drain() == (pytest.approx(30.0), 2)
 
 
 def test_validation_between_two_steps_is_no_idle_time():

@@ -48,6 +48,14 @@ def test_an_allocator_without_statistics_is_an_error(odd: dict[str, Any]):
         CudaMemory(lambda: odd).observe()
 
 
+def test_a_truth_value_is_no_count():
+    memory = CudaMemory(lambda: {**stats(1, 2), 'num_ooms': True})
+    for _ in range(2):
+        memory.observe()
+        window = memory.drain_window()
+    assert window.ooms is None
+
+
 class Allocator:
     """Counts as PyTorch's does: by hand, and by nobody else reset."""
 

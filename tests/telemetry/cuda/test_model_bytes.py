@@ -165,6 +165,30 @@ def test_code_that_never_calls_the_wrapper_is_counted_in_the_end():
     assert 'zero_grad' not in vars(wrapper)
 
 
+def test_patience_is_counted_in_iterations_however_often_it_is_asked():
+    model = Small()
+    watch = ModelBytesWatch(wrap(model))
+    for iteration in (50, 100, 1049):
+        assert watch.read(model, [], iteration) is None
+    record = watch.read(model, [], 1050)
+    assert record is not None
+    assert (record.iteration, record.gradient_bytes) == (1050, None)
+    assert watch.read(model, [], 1100) is None
+
+
+def test_at_the_end_it_counts_what_there_is():
+    model = Small()
+    wrapper = wrap(model)
+    watch = ModelBytesWatch(wrapper)
+    assert watch.read(model, [], 10) is None
+    record = watch.read(model, [], 12, final=True)
+    assert record is not None
+    assert (record.iteration, record.gradient_bytes) == (12, None)
+    assert record.parameter_bytes == TRAINED + FROZEN
+    assert 'zero_grad' not in vars(wrapper)
+    assert watch.read(model, [], 12, final=True) is None
+
+
 def test_without_any_gradient_they_are_unknown():
     model = Small()
     record = count_to_the_end(ModelBytesWatch(wrap(model)), model)

@@ -35,8 +35,9 @@ def test_every_card_is_seen_under_its_own_name(fake_nvml: FakeNvml):
     clock.turn(3.0)
     assert cards.read_samples()['GPU-2'].spans == (UtilSpan(3.0, 20.0),)
     assert cards.left_out == {}
-    assert 'Not Supported' in cards.not_offered['GPU-2']['sm_clock_mhz']
-    assert 'sm_clock_mhz' not in cards.not_offered[FIRST.uuid]
+    reasons = cards.reasons()
+    assert 'Not Supported' in reasons['GPU-2 sm_clock_mhz']
+    assert f'{FIRST.uuid} sm_clock_mhz' not in reasons
     cards.close()
     cards.close()
     with pytest.raises(SourceError, match='closed'):
@@ -75,6 +76,7 @@ def test_a_card_that_may_not_be_read_is_left_out(fake_nvml: FakeNvml):
     assert list(cards.read_samples()) == [FIRST.uuid, 'GPU-2']
     assert cards.read_samples()['GPU-2'].index == 2
     assert cards.left_out == {'card 1': 'Insufficient Permissions'}
+    assert cards.reasons()['card 1'] == 'Insufficient Permissions'
     cards.close()
 
 
@@ -103,7 +105,20 @@ def test_a_sliced_card_has_memory_and_a_reason(fake_nvml: FakeNvml):
     cards = opened()
     sample = cards.read_samples()[FakeGpu.uuid]
     assert (sample.spans, sample.mem_used_bytes) == ((), 400)
-    assert 'under MIG' in cards.not_offered[FakeGpu.uuid]['util_pct']
+    assert 'under MIG' in cards.reasons()[f'{FakeGpu.uuid} util_pct']
+    cards.close()
+
+
+def test_a_figure_that_is_missing_now_has_a_reason(fake_nvml: FakeNvml):
+    fake_nvml.set(FIRST, FakeGpu(uuid='GPU-2', fail={'memory': (10, 0)}))
+    cards = opened()
+    for _ in range(2):
+        assert cards.read_samples()['GPU-2'].mem_used_bytes is None
+    assert cards.reasons()['GPU-2 mem_used_bytes'].startswith('missed at 2 looks: ')
+    assert f'{FIRST.uuid} mem_used_bytes' not in cards.reasons()
+    fake_nvml.set(FIRST, SECOND)
+    cards.read_samples()
+    assert 'GPU-2 mem_used_bytes' not in cards.reasons()
     cards.close()
 
 
@@ -122,5 +137,5 @@ def test_looks_fold_by_their_time():
     fold.add(CardSample(3, (UtilSpan(3.0, 0.0), UtilSpan(1.0, 80.0)), 7, 1000.0))
     fold.add(CardSample(3, (), 9, 2000.0))
     fold.add(CardSample(3))
-    assert fold.window() == CardWindow(3, 2, 20.0, 75.0, 9, 1500.0)
+    assert fold.window() == CardWindow(3, 2, 20.0, 75.0, 9, 1500.0, 4.0)
     assert CardFold(1).window() == CardWindow(1)

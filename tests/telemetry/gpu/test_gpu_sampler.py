@@ -80,6 +80,7 @@ def test_a_sample_weighs_as_much_as_its_time():
         util_std_pct=pytest.approx(1200**0.5),
         mem_used_bytes=9,
         source='polled',
+        sampled_s=4.0,
     )
 
 

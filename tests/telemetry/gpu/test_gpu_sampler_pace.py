@@ -84,7 +84,8 @@ def test_the_cards_are_looked_at_more_rarely():
     )
     thread.run(sampler)
     assert looks == [0.5, 2.5, 4.5, 6.5, 8.5, 10.5]
-    assert sampler.drain_cards() == {'GPU-1': CardWindow(0, 6, 30.0, 0.0)}
+    card = CardWindow(0, 6, 30.0, 0.0, sampled_s=12.0)
+    assert sampler.drain_cards() == {'GPU-1': card}
     assert sampler.drain_cards() == {}
 
 

@@ -255,6 +255,61 @@ def test_closing_under_a_look_leaves_it_to_the_looker(fake_nvml: FakeNvml, monke
     assert errors == ['the GPU was read after it had been closed']
 
 
+@pytest.mark.parametrize(
+    ('query', 'figures'),
+    [
+        ('util', ['util_pct']),
+        ('memory', ['mem_used_bytes']),
+        ('power', ['power_w']),
+        ('reasons', ['throttled_pct']),
+        ('gpm', ['sm_active_pct', 'dram_active_pct', 'pcie_rx_bytes_per_s']),
+        ('running', ['own_util_pct', 'others_util_pct', 'others_mem_bytes']),
+        ('share', ['own_util_pct', 'others_util_pct']),
+    ],
+)
+def test_a_figure_that_is_always_missed_has_a_reason(
+    fake_nvml: FakeNvml, query: str, figures: list[str]
+):
+    more = [line for line in FULL if line != 'samples']
+    more.append(f'compute {os.getpid()} 9')
+    fake_nvml.set(FakeGpu(more=more, fail={query: (10, 0)}))
+    clock = HandClock()
+    gpu = opened(clock)
+    samples = look_often(gpu, clock, 5)
+    for figure in figures:
+        assert not any(figure in sample.figures for sample in samples)
+        assert gpu.reasons()[figure].startswith('missed at 5 looks: the driver could')
+    # and none once it is there
+    fake_nvml.set(FakeGpu(more=more))
+    look_often(gpu, clock, 2)
+    assert not set(figures) & set(gpu.reasons())
+    gpu.close()
+
+
+def test_what_is_not_offered_has_a_reason_too_and_what_is_announced_has_none(
+    fake_nvml: FakeNvml,
+):
+    fake_nvml.set(FakeGpu(util=()))
+    gpu = opened()
+    gpu.read_sample()
+    assert 'util_pct' in gpu.unsupported
+    assert 'util_pct' not in gpu.reasons()
+    assert gpu.reasons()['power_w'] == gpu.not_offered['power_w']
+    gpu.close()
+
+
+def test_counters_that_are_refused_do_not_explain_what_is_asked_for_elsewhere(
+    fake_nvml: FakeNvml,
+):
+    fake_nvml.set(FakeGpu(more=['pcie 5 6', 'gpm 1 1 1 1 1 1'], fail={'gpm': (999, 0)}))
+    clock = HandClock()
+    gpu = opened(clock)
+    look_often(gpu, clock, 4)
+    assert 'Unknown Error' in gpu.reasons()['sm_active_pct']
+    assert 'pcie_rx_bytes_per_s' not in gpu.reasons()
+    gpu.close()
+
+
 def test_misses_in_a_row_are_counted_from_the_last_answer():
     queries = Queries(nvml=None)
     for _ in range(2):

@@ -146,15 +146,15 @@ def test_impossible_vitals_are_unknown(watch: Watch, line: str, figure: str):
 def test_own_and_others_share_of_the_card(watch: Watch):
     watch.script(
         *processes(f'compute {OTHER} 300', f'graphics {OTHER - 1} 40'),
-        # a newer figure of the same process counts
+        # the others have no row for the period in which they did nothing
         f'share {OWN} {(NOW - 1) * US} 10',
         f'share {OWN} {NOW * US} 60',
         f'share {OTHER} {NOW * US} 25',
         f'share {OTHER - 1} {NOW * US} 5',
     )
     assert watch.look().figures == {
-        'own_util_pct': 60.0,
-        'others_util_pct': 30.0,
+        'own_util_pct': 35.0,
+        'others_util_pct': 15.0,
         'others_mem_bytes': 340.0,
     }
     # those were seen: nobody did anything since
@@ -164,6 +164,21 @@ def test_own_and_others_share_of_the_card(watch: Watch):
         'others_util_pct': 0.0,
         'others_mem_bytes': 340.0,
     }
+
+
+def test_shares_are_means_of_all_samples_since_the_last_look(watch: Watch):
+    watch.script(*processes(), f'share {OWN} {NOW * US} 90')
+    watch.look()
+    shares = (0, 30, 100, 10, 20, 80)
+    watch.script(
+        *processes(),
+        f'share {OWN} {NOW * US} 90',
+        *(
+            f'share {OWN} {NOW * US + (index + 1) * US // 2} {share}'
+            for index, share in enumerate(shares)
+        ),
+    )
+    assert watch.look(3.0).figures['own_util_pct'] == 40.0
 
 
 def test_one_that_computes_and_draws_counts_once(watch: Watch):
@@ -247,7 +262,10 @@ def test_an_impossible_counter_is_unknown(watch: Watch, value: str):
     assert 'sm_occupancy_pct' not in figures
     assert ('pcie_tx_bytes_per_s' in figures) is (value == '250')
     assert (figures['sm_active_pct'], figures['pcie_rx_bytes_per_s']) == (50.0, 0.0)
-    assert 'GPM reported' in watch.gpu.missed['sm_occupancy_pct'].reason
+    assert 'looks: GPM reported' in watch.gpu.reasons()['sm_occupancy_pct']
+    watch.script('gpm 50 30 10 20 0 0')
+    watch.look(2.0)
+    assert 'sm_occupancy_pct' not in watch.gpu.reasons()
 
 
 def test_a_look_without_counters_does_not_mix_two_times(watch: Watch):
@@ -303,4 +321,4 @@ def test_all_of_it_reaches_the_window(watch: Watch):
     ]
     assert unknown == []
     assert window.util_pct == 80.0
-    assert window.samples == 1
+    assert (window.samples, window.sampled_s) == (1, 1.0)

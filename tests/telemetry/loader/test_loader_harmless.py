@@ -146,7 +146,7 @@ def test_workers_that_cannot_be_reached_are_seen_from_outside(
     def no_memory(*_: Any) -> None:
         raise OSError('no memory for a board')
 
-    monkeypatch.setattr('mmgpu_hooks.telemetry.loader.probe.Board', no_memory)
+    monkeypatch.setattr('mmgpu_hooks.telemetry.loader.worker.Board', no_memory)
     one = loop(planted.Costly(8), num_workers=1, persistent_workers=True)
     one.run_epoch()
     window = one.read()
@@ -168,6 +168,7 @@ def test_an_iterator_that_was_there_before_us(workers: int):
         one.iterations += 1
     window = one.read()
     assert window.iterations == 4
+    assert not window.fresh  # what it made ahead is none of ours
     if workers:
         assert (window.source, window.count) == ('outside', 1)
         assert window.occupancy is None
@@ -178,6 +179,40 @@ def test_an_iterator_that_was_there_before_us(workers: int):
     assert len(one.run_epoch()) == 8
     assert one.read().source == 'inside'
     one.probe.close()
+
+
+def test_what_somebody_else_put_over_the_creation_stays_and_all_is_closed():
+    loader = DataLoader(planted.Costly(8), num_workers=1, persistent_workers=True)
+    one = Loop(loader)
+    ours = loader._get_iterator
+    calls = []
+
+    def theirs() -> Any:
+        calls.append('theirs')
+        return ours()
+
+    loader._get_iterator = theirs
+    one.run_epoch()
+    assert kept_files() > 0
+    one.probe.close()
+    assert kept_files() == 0
+    assert loader._get_iterator is theirs
+    events = list(one.events)
+    one.close()
+    loader._iterator = None
+    one.iterator = iter(loader)
+    assert (calls, one.events) == (['theirs'] * 2, events)
+    one.close()
+
+
+def test_a_creation_attribute_that_is_gone_does_not_keep_files_open():
+    loader = DataLoader(planted.Costly(8), num_workers=1, persistent_workers=True)
+    one = Loop(loader)
+    one.run_epoch()
+    del loader._get_iterator
+    one.probe.close()
+    assert kept_files() == 0
+    one.close()
 
 
 @pytest.mark.parametrize('loader', [[1, 2, 3], iter([1]), object()])

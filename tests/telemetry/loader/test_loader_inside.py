@@ -137,6 +137,22 @@ def test_samples_with_an_index_that_is_no_number_are_made_but_not_ranked():
     assert (figures.occupancy.count, figures.slowest) == (1, ())
 
 
+@pytest.mark.parametrize('error', [ValueError, RuntimeError])
+def test_an_index_that_refuses_to_be_a_number_is_the_users_own_affair(error):
+    class Index:
+        def __index__(self) -> int:
+            raise error('a meta tensor')
+
+    class Fives:
+        def __getitem__(self, index: Any) -> int:
+            return 5
+
+    worker = Worker(Fives())
+    assert worker.measured(worker.fetcher, [Index()]) == [5]
+    figures = worker.read()
+    assert (figures.occupancy.count, figures.slowest) == (1, ())
+
+
 class Named:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -56,7 +56,7 @@ def test_batches_that_stand_ready_and_that_come_early_are_counted():
     opener = threading.Timer(0.2, gates[0].set)
     opener.start()
     assert [take(), take()] == [0, 1]  # at both asks 1 and 3 are there
-    assert watch.drain() == (2.0, 0.0, len(early))
+    assert watch.drain() == (2, 2.0, 0.0, len(early))
     assert early
     opener.join()
 
@@ -68,11 +68,12 @@ def test_batches_that_stand_ready_and_that_come_early_are_counted():
     gates[5].set()
     assert int(next(iterator)) == 4
     watch.got()
-    _, ready_zero_pct, out_of_order = watch.drain()
+    asks, _, ready_zero_pct, out_of_order = watch.drain()
+    assert asks == 3
     assert ready_zero_pct == pytest.approx(100 / 3)
     assert out_of_order == len(early) - before
     assert list(iterator) == [5]
-    assert watch.drain() == (None, None, None)
+    assert watch.drain() == (0, None, None, None)
 
 
 @pytest.mark.parametrize('persistent', [False, True])
@@ -92,7 +93,8 @@ def test_an_ask_that_ends_an_epoch_is_not_counted(persistent: bool):
             if iterator._rcvd_idx < 4:
                 wait_for_ready(iterator, 1)
             watch.ask()  # after the last batch none stands ready
-    ready_mean, ready_zero_pct, _ = watch.drain()
+    asks, ready_mean, ready_zero_pct, _ = watch.drain()
+    assert asks >= 6
     assert ready_mean is not None
     assert ready_mean >= 1.0
     assert ready_zero_pct == 0.0
@@ -110,7 +112,7 @@ def test_the_watch_keeps_no_iterator_alive():
     watch.got()
     watch.ask()
     watch.got()
-    assert watch.drain() == (None, None, None)
+    assert watch.drain() == (0, None, None, None)
 
 
 def test_a_loader_without_workers_has_no_queue_and_nothing_is_wrong():
@@ -118,7 +120,7 @@ def test_a_loader_without_workers_has_no_queue_and_nothing_is_wrong():
     watch.watch(iter(DataLoader(Texts())))
     watch.ask()
     watch.got()
-    assert watch.drain() == (None, None, None)
+    assert watch.drain() == (0, None, None, None)
     assert watch.unsupported is None
 
 
@@ -131,6 +133,6 @@ def test_a_queue_that_does_not_tell_its_size_is_unknown_with_a_reason():
     watch.watch(SimpleNamespace(_data_queue=queue, _task_info={}, _tasks_outstanding=0))
     watch.ask()
     watch.got()
-    assert watch.drain() == (None, None, None)
+    assert watch.drain() == (0, None, None, None)
     assert watch.unsupported is not None
     assert 'NotImplementedError' in watch.unsupported

@@ -1,0 +1,123 @@
+"""The arithmetic of the benchmark of overhead; pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the iterations of one arm cost, in seconds each."""
+
+    ordinary: Sequence[float]
+    ends: Sequence[float]
+    """Of the iterations that end an interval, without the first of each run."""
+    firsts: Sequence[float]
+    """Of those first ones: what is done once is in them."""
+
+
+def split_ends(costs_s: Sequence[float], interval: int, first: int) -> Spent:
+    """Part the iterations of one run.
+
+    Args:
+        costs_s: Of each iteration.
+        interval: Iterations per interval.
+        first: Number of the first one, from 0.
+    """
+    ends = [i for i in range(len(costs_s)) if (i + first + 1) % interval == 0]
+    is_end = set(ends)
+    return Spent(
+        [cost for i, cost in enumerate(costs_s) if i not in is_end],
+        [costs_s[i] for i in ends[1:]],
+        [costs_s[i] for i in ends[:1]],
+    )
+
+
+def join(runs: Sequence[Spent]) -> Spent:
+    """Several runs as one."""
+    return Spent(
+        [cost for run in runs for cost in run.ordinary],
+        [cost for run in runs for cost in run.ends],
+        [cost for run in runs for cost in run.firsts],
+    )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that ``share`` of all are not above, of the values themselves."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A geometric mean of ratios, with its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def is_within(self, margin: float) -> bool:
+        """Whether the whole interval is within ``1 +- margin``."""
+        return 1 - margin <= self.low and self.high <= 1 + margin
+
+    def is_wide(self, margin: float) -> bool:
+        """Whether even an interval around 1 would not be within ``1 +- margin``."""
+        return math.sqrt(self.high / self.low) > 1 + margin
+
+
+def fold_ratios(ratios: Sequence[float], confidence: float = 0.9) -> Ratio:
+    """Geometric mean of paired ratios and its two-sided confidence interval.
+
+    An equivalence test at 5 % by two one-sided tests is the same as asking whether
+    the interval at 90 % is within the margin (Schuirmann 1987).
+
+    Args:
+        ratios: One per round, at least 2.
+        confidence: Of the interval.
+    """
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = statistics.fmean(logs)
+    half = student_t((1 + confidence) / 2, len(logs) - 1) * statistics.stdev(logs)
+    half /= math.sqrt(len(logs))
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def compare_means(
+    before: Sequence[float], after: Sequence[float], confidence: float = 0.95
+) -> Ratio:
+    """Mean of ``after`` over that of ``before``, unpaired, with its interval.
+
+    Args:
+        before: Independent means, such as of blocks of iterations.
+        after: Others.
+        confidence: Of the interval.
+    """
+    means = statistics.fmean(before), statistics.fmean(after)
+    errors = [
+        statistics.stdev(values) / math.sqrt(len(values)) / mean
+        for values, mean in zip((before, after), means)
+    ]
+    degrees = min(len(before), len(after)) - 1
+    half = student_t((1 + confidence) / 2, degrees) * math.hypot(*errors)
+    ratio = means[1] / means[0]
+    return Ratio(ratio, ratio * math.exp(-half), ratio * math.exp(half))
+
+
+def student_t(share: float, degrees: int) -> float:
+    """Quantile of Student's t by Fisher's expansion: to 0.3 % from 5 degrees on."""
+    z, v = statistics.NormalDist().inv_cdf(share), float(degrees)
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    )
+
+
+def block_medians(values: Sequence[float], size: int) -> list[float]:
+    """Medians of neighbours, ``size`` at a time; an incomplete rest is left out."""
+    starts = range(0, len(values) - size + 1, size)
+    return [statistics.median(values[start : start + size]) for start in starts]
