@@ -78,10 +78,20 @@ def _remark(part: str, summary: RunSummary) -> str:
     if part == 'hooks':
         return _name_hooks(summary)
     if part == 'worker_startup' and summary.epoch_starts:
-        return f'{summary.epoch_starts} start(s) of the loader'
+        return _tell_starts(summary)
     if part == 'checkpoint_save':
         return f'{summary.saves} save(s)'
     return 'in none of the parts above' if part == 'other' else ''
+
+
+def _tell_starts(summary: RunSummary) -> str:
+    run, starts = summary.run, summary.epoch_starts
+    told = [f'{starts} start(s) of the loader']
+    if run.loop == 'iter' and starts > 1:
+        told.append('MMEngine pauses 2 s before each but the first')
+    if run.loop == 'iter' and run.start_iteration:
+        told.append(f'the {run.start_iteration} batches of before are drawn again')
+    return '; '.join(told)
 
 
 def _name_hooks(summary: RunSummary) -> str:

@@ -331,3 +331,15 @@ def test_ranks_that_still_write_are_said_to():
     ranks[1] = replace(ranks[1], intervals=ranks[1].intervals[:-1], end=None)
     text = unwrapped(render_of(*ranks))
     assert 'notes Ranks are compared up to iteration 140 of 160: the files of' in text
+
+
+def test_pauses_and_replays_are_not_passed_off_as_workers_starting():
+    def remark(**fields: Any) -> str:
+        evidence = make_evidence(run=make_run(loop='iter', **fields), first_waits=1)
+        starting = {**evidence.end.ledger_s, 'worker_startup': 8.0}
+        end = replace(evidence.end, ledger_s=starting)
+        return unwrapped(render_of(replace(evidence, end=end)))
+
+    assert 'MMEngine pauses 2 s before each but the first' in remark()
+    assert 'drawn again' not in remark()
+    assert 'the 600 batches of before are drawn again' in remark(start_iteration=600)
