@@ -51,7 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code, see :mod:`mmgpu_hooks.cli.exit_codes`.
     """
     parser = build_parser()
-    arguments = parser.parse_args(argv)
+    arguments, left = parser.parse_known_args(argv)
+    if arguments.command == set_values.NAME:
+        left = set_values.take_settings(arguments, left)
+    if left:
+        parser.error(f'unrecognized arguments: {" ".join(left)}')
     if arguments.command is None:
         parser.print_help(sys.stderr)
         return exit_codes.BAD_INPUT

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from mmgpu_hooks.cli import exit_codes, rewriting
+from mmgpu_hooks.cli import rewriting
 
 NAME = 'set'
 HELP = 'change dataloader settings of a config'
@@ -42,10 +41,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def take_settings(arguments: argparse.Namespace, left: list[str]) -> list[str]:
+    """Take what is no option for settings; argparse reads them in one place only.
+
+    Args:
+        arguments: The parsed arguments; their settings get the new ones behind.
+        left: What argparse did not recognize.
+
+    Returns:
+        What is still not recognized.
+    """
+    if any(word.startswith('-') for word in left):
+        return left
+    arguments.settings = [*arguments.settings, *left]
+    return []
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Parse the settings, rewrite, print."""
     # late, because LibCST takes longer to import than everything else here
-    from mmgpu_hooks.configfile.outcome import RefusedError
+    from mmgpu_hooks.configfile.outcome import RefusedError, RewriteOutcome
     from mmgpu_hooks.configfile.request import parse_assignments
     from mmgpu_hooks.configfile.rewrite import rewrite_with
 
@@ -56,8 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
                 'expected settings, found none; write train_dataloader.num_workers=8'
             )
     except RefusedError as refusal:
-        print(f'mmgpu set: {refusal.reason}', file=sys.stderr)
-        return exit_codes.BAD_INPUT
+        outcome = RewriteOutcome(
+            'refused', arguments.config, None, None, '', refusal.reason
+        )
+        return rewriting.print_outcome(NAME, outcome, arguments)
     options = rewriting.parse_options(arguments, SUFFIX)
     outcome = rewrite_with(arguments.config, settings, options)
     return rewriting.print_outcome(NAME, outcome, arguments)

@@ -26,10 +26,7 @@ def locate_base(texts: Mapping[Path, str], settings: Mapping[str, Setting]) -> P
     for dotted in settings:
         root, *keys = dotted.split('.')
         path = tuple(keys)
-        kinds = {
-            file: locate_setting(parse_module(text), root, path).kind
-            for file, text in texts.items()
-        }
+        kinds = {file: _locate(file, text, root, path) for file, text in texts.items()}
         spelled = [file for file, kind in kinds.items() if kind not in _NOT_SPELLED]
         partly = [file for file, kind in kinds.items() if kind == 'missing']
         # The farthest dict that lacks the key is the one that the others extend.
@@ -47,6 +44,14 @@ def locate_base(texts: Mapping[Path, str], settings: Mapping[str, Setting]) -> P
             + '; change them one at a time'
         )
     return next(iter(chosen))
+
+
+def _locate(file: Path, text: str, root: str, path: tuple[str, ...]) -> str:
+    try:
+        return locate_setting(parse_module(text), root, path).kind
+    except RefusedError as refusal:
+        refusal.path = file
+        raise
 
 
 _NOT_SPELLED = ('inherited', 'missing')

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 BASE_KEY = '_base_'
 
@@ -27,6 +29,63 @@ def read_bases(config: Path) -> list[Path]:
             continue
         queue += [path.parent / name for name in parse_bases(tree)]
     return found
+
+
+class Chain(NamedTuple):
+    """The texts of a config and its bases."""
+
+    texts: dict[Path, str]
+    """By path, the config itself first."""
+
+    unseen: str | None = None
+    """A base that is not among them, as the config spells it."""
+
+
+ReadChain = Callable[[], Chain]
+"""Reads the chain when it is needed."""
+
+
+def read_chain(config: Path, text: str) -> Chain:
+    """Reads a config's bases without running anything.
+
+    Args:
+        config: The config.
+        text: What it holds.
+    """
+    texts = {config: text}
+    unseen = None
+    for path in read_bases(config):
+        if path != config:
+            try:
+                texts[path] = path.read_text(encoding='utf-8')
+            except (OSError, UnicodeDecodeError):
+                unseen = str(path)
+                continue
+        try:
+            names = list(_all_bases(ast.parse(texts[path])))
+        except (SyntaxError, ValueError):
+            del texts[path]
+            names = [str(path)]
+        for name in names:
+            base = path.parent / name
+            if '::' in name or not base.is_file() or 'site-packages' in base.parts:
+                unseen = name
+    return Chain(texts, unseen)
+
+
+def _all_bases(tree: ast.Module) -> Iterator[str]:
+    """Lists the bases as they are spelled, those that nobody can follow too."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == BASE_KEY:
+            try:
+                value = ast.literal_eval(node.value)
+            except (ValueError, TypeError):
+                value = ast.unparse(node.value)
+            yield from map(str, value if isinstance(value, (list, tuple)) else [value])
+        elif isinstance(node, ast.With):
+            for inner in node.body:
+                known = _is_relative(inner)
+                yield _module_path(inner) if known else ast.unparse(inner)
 
 
 def parse_bases(tree: ast.Module) -> list[str]:

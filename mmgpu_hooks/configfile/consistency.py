@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from mmgpu_hooks.configfile.loading import Container, FlatConfig
 from mmgpu_hooks.configfile.outcome import REMOVE, RefusedError, Setting
-from mmgpu_hooks.configfile.request import HOOK_TYPE, LOADERS
+from mmgpu_hooks.configfile.request import (
+    HOOK_KEY,
+    HOOK_TYPE,
+    LOADERS,
+    OBJECTS,
+    is_our_hook,
+)
 from mmgpu_hooks.configfile.verify import is_same
 
 _OF_WORKERS = (
@@ -21,9 +28,6 @@ _OF_WORKERS = (
 )
 """Keys of a loader that PyTorch refuses when there are no workers."""
 
-_COUNTS = ('num_workers', 'batch_size', 'prefetch_factor')
-"""Arguments of PyTorch's DataLoader that are whole numbers."""
-
 _KNOWN = (
     *_OF_WORKERS,
     'num_workers',
@@ -33,16 +37,24 @@ _KNOWN = (
     'drop_last',
     'shuffle',
     'in_order',
+    *OBJECTS,
 )
-"""The arguments of PyTorch's DataLoader that take a plain value."""
+"""The arguments of PyTorch's DataLoader."""
 
 
 def complete_settings(
-    before: FlatConfig | None, wanted: Mapping[str, Setting]
+    before: FlatConfig | None,
+    wanted: Mapping[str, Setting],
+    spelled: Mapping[str, object] = MappingProxyType({}),
 ) -> dict[str, Setting]:
     """Adds what the settings entail.
 
     ``num_workers=0`` takes out what only workers can have.
+
+    Args:
+        before: The loaded config.
+        wanted: What is asked for.
+        spelled: Workers by dotted key that the text says, where nothing was loaded.
 
     Raises:
         RefusedError: If PyTorch or MMEngine would refuse the combination.
@@ -53,7 +65,9 @@ def complete_settings(
         asked = [key for key in _OF_WORKERS if wanted.get(f'{loader}.{key}')]
         asked = [key for key in asked if wanted[f'{loader}.{key}'] is not REMOVE]
         explicit = f'{loader}.num_workers' in wanted
-        if workers or (before is None and not explicit):
+        if before is None and not explicit:
+            workers = spelled.get(f'{loader}.num_workers', 'unknown')
+        if workers:
             continue
         if asked:
             raise RefusedError(
@@ -100,8 +114,8 @@ def verify_present(config: FlatConfig, changes: Mapping[str, Setting]) -> None:
             _verify_loader(config, path[0])
         elif path[0] == 'auto_scale_lr':
             _verify_dict(config, path[:1])
-        elif value is not REMOVE and value != HOOK_TYPE:
-            _verify_hook(config, path)
+        elif len(path) == _ARGUMENT:
+            _verify_hook(config, path, value)
         whole = value is REMOVE and path[0] not in (*LOADERS, 'auto_scale_lr')
         if isinstance(config.get(path), Container) and not whole:
             raise RefusedError(
@@ -129,7 +143,15 @@ def _verify_dict(config: FlatConfig, path: tuple[str, ...]) -> None:
         )
 
 
-def _verify_hook(config: FlatConfig, path: tuple[str, ...]) -> None:
+_ARGUMENT = 3
+"""Keys that lead to an argument of a hook; fewer lead to the hook as a whole."""
+
+
+def _verify_hook(config: FlatConfig, path: tuple[str, ...], value: Setting) -> None:
+    # Only our hook's own place may be filled, and only where it is free.
+    adds = path == ('default_hooks', HOOK_KEY, 'type') and value == HOOK_TYPE
+    if adds and path[:-1] not in config:
+        return
     if not is_our_hook(config.get((*path[:-1], 'type'))):
         places = ', '.join('.'.join(place) for place in find_hooks(config))
         hint = f'it is at {places}' if places else 'switch it on with mmgpu enable'
@@ -151,12 +173,6 @@ def find_hooks(config: FlatConfig) -> list[tuple[str, ...]]:
     ]
 
 
-def is_our_hook(value: object) -> bool:
-    """Says whether a ``type`` names our hook, in whatever spelling."""
-    name = value if isinstance(value, str) else getattr(value, '__name__', '')
-    return str(name).rpartition('.')[2] == HOOK_TYPE.rpartition('.')[2]
-
-
 def render_notes(config: FlatConfig, changes: Mapping[str, Setting]) -> list[str]:
     """Says what the reader of a change should know about the rest of the config."""
     notes = []
@@ -171,8 +187,6 @@ def render_notes(config: FlatConfig, changes: Mapping[str, Setting]) -> list[str
                 )
     for dotted, value in changes.items():
         root, *keys = dotted.split('.')
-        if root in LOADERS and keys[0] in _COUNTS and not _is_count(value):
-            notes.append(f'PyTorch wants a whole number for {dotted}, not {value!r}.')
         known = keys[0] in _KNOWN or (root, keys[0]) in config
         if root in LOADERS and not known and value is not REMOVE:
             near = difflib.get_close_matches(keys[0], _KNOWN, 1)
@@ -189,11 +203,6 @@ def render_notes(config: FlatConfig, changes: Mapping[str, Setting]) -> list[str
             f'set test_{kept[0][4:]} too if it is to follow.'
         )
     return notes
-
-
-def _is_count(value: Setting) -> bool:
-    count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return count or value is None or value is REMOVE
 
 
 def _learning_rate(config: FlatConfig, changes: Mapping[str, Setting]) -> str:

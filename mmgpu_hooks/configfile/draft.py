@@ -46,11 +46,24 @@ class Draft:
     variables: dict[str, Setting] = field(default_factory=dict)
     """Those of them that were changed."""
 
+    tail: str = field(init=False)
+    """Blanks at the end that LibCST would not keep."""
+
+    def __post_init__(self) -> None:
+        self.tail = self.text[len(render_module(self.module)) :]
+
     def move(
-        self, module: cst.Module, root: str, values: Changes, name: str | None = None
+        self,
+        module: cst.Module,
+        root: str,
+        values: Changes,
+        name: str | None = None,
+        text: str | None = None,
     ) -> None:
-        """Takes the next step."""
-        text = render_module(module)
+        """Takes the next step; ``text`` is what the module was parsed from."""
+        code = render_module(module)
+        text = code + self.tail if text is None else text
+        self.tail = text[len(code) :]
         if text != self.text:
             self.steps.append(Step(self.text, text, root, values, name))
         self.text, self.module = text, module
@@ -71,6 +84,12 @@ def parse_module(text: str) -> cst.Module:
             error.raw_line,
         ) from error
     if render_module(module) != text:
+        # LibCST loses blanks on the last lines; they are put back as they were.
+        body = text.rstrip(' \t\f\r\n')
+        head = body + text[len(body) :][: 2 if text[len(body) :][:2] == '\r\n' else 1]
+        module = cst.parse_module(head)
+        if render_module(module) == head:
+            return module
         raise RefusedError(
             'expected newlines that LibCST keeps, found others, such as a single '
             'carriage return; save the file with one kind of newline'

@@ -16,13 +16,15 @@ from mmgpu_hooks.configfile.entry import (
     edit_missing,
     edit_node,
     edit_removal,
+    is_alone,
 )
 from mmgpu_hooks.configfile.expression import parse_literal
-from mmgpu_hooks.configfile.locate import Path, Spot, locate_setting
+from mmgpu_hooks.configfile.locate import Path, Spot, lines_of, locate_setting
 from mmgpu_hooks.configfile.outcome import ABSENT, REMOVE, RefusedError, Setting
 from mmgpu_hooks.configfile.override import (
     Form,
     edit_append,
+    edit_cut,
     edit_follow,
     render_override,
 )
@@ -40,6 +42,7 @@ def edit_settings(
     apart: bool = False,
     fresh: AbstractSet[str] = frozenset(),
     popped: AbstractSet[str] = frozenset(),
+    shared: bool = False,
 ) -> Draft:
     """Changes settings in a config.
 
@@ -50,6 +53,7 @@ def edit_settings(
             statement can see it, whatever there is to edit.
         fresh: Top-level names that neither the file nor its bases have yet.
         popped: Keys to take out of what is inherited.
+        shared: Leave variables alone, since other files may use them too.
 
     Returns:
         The steps to a text that spells every setting; none if it does already.
@@ -66,6 +70,8 @@ def edit_settings(
     for root, values in changes.items():
         for path, value in values.items():
             _check(draft, root, path, value)
+    if shared:
+        draft.free.clear()
     aliases = {} if apart else _parse_aliases(draft.module, changes)
     for root, values in changes.items():
         if root not in aliases:
@@ -84,7 +90,7 @@ def _edit_pop(draft: Draft, root: str, key: str) -> None:
     text = edit_append(
         draft.text, f'{prefix}{root}.pop({key!r})', draft.module.default_newline
     )
-    draft.move(parse_module(text), root, {(key,): REMOVE})
+    draft.move(parse_module(text), root, {(key,): REMOVE}, text=text)
 
 
 def _check(draft: Draft, root: str, path: Path, value: Setting) -> None:
@@ -131,6 +137,12 @@ def _edit_root(
     fresh: bool,
 ) -> None:
     late: dict[tuple[Form, int], dict[Path, Setting]] = {}
+    if _is_rebound(draft.module, root, changes, together, apart, fresh):
+        # One key alone would hide from a second pass where the others are.
+        late['rebind', -1] = {
+            path: parse_resting(root, path, value) for path, value in changes.items()
+        }
+        changes = {}
     for path, value in changes.items():
         spot = locate_setting(draft.module, root, path, together)
         if _is_spelled(spot, path, value):
@@ -140,7 +152,8 @@ def _edit_root(
         if form is None:
             _edit_spot(draft, root, path, spot, value)
         elif value is not REMOVE or spot.kind != 'inherited':
-            place = spot.index if form == 'update' else -1
+            follows = form == 'update' and spot.kind != 'missing'
+            place = spot.index if follows else -1
             late.setdefault((form, place), {})[path] = parse_resting(root, path, value)
     for (form, place), values in late.items():
         if form == 'rebind':
@@ -149,6 +162,26 @@ def _edit_root(
                 'it gets a statement of its own at the end.'
             )
         _edit_late(draft, root, values, form, place)
+
+
+def _is_rebound(
+    module: cst.Module,
+    root: str,
+    changes: Changes,
+    together: frozenset[int],
+    apart: bool,
+    fresh: bool,
+) -> bool:
+    """Says whether one of several settings needs the name to be bound anew."""
+    if fresh or len(changes) == 1:
+        return False
+    spots = {p: locate_setting(module, root, p, together) for p in changes}
+    forms = [
+        _choose_form(module, root, spot, apart)
+        for path, spot in spots.items()
+        if not _is_spelled(spot, path, changes[path])
+    ]
+    return 'rebind' in forms
 
 
 def _is_spelled(spot: Spot, path: Path, value: Setting) -> bool:
@@ -172,6 +205,10 @@ def _choose_form(module: cst.Module, root: str, spot: Spot, apart: bool) -> Form
     if spot.shared or apart:
         return 'rebind' if bound or lazy else 'inherit'
     if spot.kind in ('override', 'gone'):
+        return 'update'
+    empty = isinstance(spot.node, cst.Call) and not spot.node.args
+    if root in HOOK_ROOTS and spot.kind == 'missing' and empty and not spot.owner:
+        # Filled, it could not be told from a statement of ours and would go too.
         return 'update'
     if spot.kind == 'inherited':
         return 'update' if lazy else 'inherit'
@@ -198,9 +235,13 @@ def _edit_value(
     draft: Draft, root: str, path: Path, spot: Spot, value: Setting
 ) -> None:
     assert spot.node is not None
+    if value is REMOVE and root in HOOK_ROOTS and is_alone(draft.module, spot):
+        lines = lines_of(draft.module, draft.module.body[spot.index])
+        text = edit_cut(draft.text, *lines)
+        draft.move(parse_module(text), root, {path: REMOVE}, text=text)
+        return
     if value is REMOVE and spot.owner is not None:
-        module = edit_removal(draft.module, spot, emptied=root in HOOK_ROOTS)
-        draft.move(module, root, {path: REMOVE})
+        draft.move(edit_removal(draft.module, spot), root, {path: REMOVE})
         return
     value = parse_resting(root, path, value)
     setting = '.'.join((root, *path))
@@ -227,10 +268,10 @@ def _edit_late(
     newline = draft.module.default_newline
     statement = render_override(root, values, form, newline)
     if place >= 0:
-        module = edit_follow(draft.module, place, statement)
+        draft.move(edit_follow(draft.module, place, statement), root, values)
     else:
-        module = parse_module(edit_append(draft.text, statement, newline))
-    draft.move(module, root, values)
+        text = edit_append(draft.text, statement, newline)
+        draft.move(parse_module(text), root, values, text=text)
 
 
 def parse_resting(root: str, path: Path, value: Setting) -> Setting:

@@ -55,46 +55,29 @@ def edit_alias(module: cst.Module, spot: Spot, value: Setting) -> cst.Module:
     return edit_node(module, spot.index, spot.node, cst.parse_expression(code))
 
 
-def edit_removal(module: cst.Module, spot: Spot, emptied: bool) -> cst.Module:
-    """Drops an entry.
-
-    Args:
-        module: The parsed config.
-        spot: The entry.
-        emptied: Drop the statement as well if it assigns a dict that is empty then.
-    """
+def edit_removal(module: cst.Module, spot: Spot) -> cst.Module:
+    """Drops an entry."""
     owner = spot.owner
     assert owner is not None
     entries = edit_remove(parse_entries(owner), spot.position)
-    if emptied and not entries.slots and isinstance(owner, cst.Call):
-        statement = module.body[spot.index]
-        if isinstance(statement, cst.SimpleStatementLine) and _is_only(
-            statement, owner
-        ):
-            return _without(module, spot.index, statement)
     return edit_node(module, spot.index, owner, edit_entries(owner, entries))
 
 
-def _is_only(statement: cst.SimpleStatementLine, display: Display) -> bool:
-    """Says whether a line assigns or updates with a display and holds nothing else."""
-    if len(statement.body) > 1 or statement.trailing_whitespace.comment:
+def is_alone(module: cst.Module, spot: Spot) -> bool:
+    """Says whether a line sets this one entry and holds nothing else."""
+    statement = module.body[spot.index]
+    if (
+        not isinstance(statement, cst.SimpleStatementLine)
+        or len(statement.body) > 1
+        or isinstance(statement.body[0], cst.AnnAssign)
+        or statement.trailing_whitespace.comment
+    ):
         return False
     value = getattr(statement.body[0], 'value', None)
-    return value is display
-
-
-def _without(
-    module: cst.Module, index: int, statement: cst.SimpleStatementLine
-) -> cst.Module:
-    """Drops a line and the blank lines above it; comments above it stay."""
-    kept = list(statement.leading_lines)
-    while kept and kept[-1].comment is None:
-        kept.pop()
-    before, after = module.body[:index], module.body[index + 1 :]
-    if not after:
-        return module.with_changes(body=before, footer=[*kept, *module.footer])
-    follower = after[0].with_changes(leading_lines=[*kept, *after[0].leading_lines])
-    return module.with_changes(body=[*before, follower, *after[1:]])
+    if spot.owner is None:
+        return value is spot.node
+    only = isinstance(spot.owner, cst.Call) and value is spot.owner
+    return only and len(parse_entries(spot.owner).slots) == 1
 
 
 def edit_missing(module: cst.Module, spot: Spot, value: Setting) -> cst.Module:

@@ -56,7 +56,8 @@ def read_config(path: Path, contents: Mapping[Path, bytes] | None = None) -> Fla
     Raises:
         LoadError: With MMEngine's reason folded into one line.
     """
-    with _silence():
+    # What silences, and what supplies, is the same for all threads.
+    with _LOCK, _silence():
         try:
             from mmengine.config import Config
         except ImportError as error:
@@ -117,14 +118,13 @@ def _supply(contents: Mapping[Path, bytes]) -> Iterator[None]:
         if os.path.realpath(file) not in supplied:
             check(file, *rest)
 
-    with _LOCK:
-        module.open = open_supplied
-        module.check_file_exist = check_supplied
-        try:
-            yield
-        finally:
-            del module.open
-            module.check_file_exist = check
+    module.open = open_supplied
+    module.check_file_exist = check_supplied
+    try:
+        yield
+    finally:
+        del module.open
+        module.check_file_exist = check
 
 
 @contextlib.contextmanager

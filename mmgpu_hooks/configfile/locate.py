@@ -260,6 +260,12 @@ def _descend_display(
 def line_of(module: cst.Module, node: cst.CSTNode) -> int | None:
     """Returns the line of a node, from 1; takes as long as parsing."""
     wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-    lines = wrapper.resolve(PositionProvider)
-    found = lines.get(node)
+    found = wrapper.resolve(PositionProvider).get(node)
     return found.start.line if found else None
+
+
+def lines_of(module: cst.Module, statement: cst.CSTNode) -> tuple[int, int]:
+    """Returns the first and last line of a statement, from 1."""
+    wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
+    found = wrapper.resolve(PositionProvider)[statement]
+    return found.start.line, found.end.line

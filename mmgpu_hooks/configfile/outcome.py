@@ -38,12 +38,20 @@ class RefusedError(Exception):
     Args:
         reason: What was expected, what was found, what to do.
         line: Line of the config the reason is about, from 1.
+        path: The file the reason is about. Default: the one that is edited.
     """
 
-    def __init__(self, reason: str, line: int | None = None) -> None:
+    def __init__(
+        self, reason: str, line: int | None = None, path: Path | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.line = line
+        self.path = path
+
+
+class UnseenError(RefusedError):
+    """A rewrite that the text alone cannot justify, but the loaded config may."""
 
 
 SUFFIX: Final = '_recommended'

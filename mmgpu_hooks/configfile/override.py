@@ -52,10 +52,27 @@ def _render(value: object) -> str:
 def edit_append(text: str, statement: str, newline: str) -> str:
     """Adds a statement at the end, behind a blank line."""
     ended = not text or text.endswith(('\n', '\r'))
-    blank = re.search(r'(?:\r\n|\n|\r(?!\n))[ \t]*(?:\r\n|\n|\r)\Z', text) is not None
-    gap = '' if blank or not text else newline
-    gap = gap if ended else newline + newline
+    # Always one blank line of its own, so that edit_cut knows which to take back.
+    gap = newline if ended else newline + newline
+    gap = gap if text else ''
     return f'{text}{gap}{statement}{newline if ended else ""}'
+
+
+def edit_cut(text: str, first: int, last: int) -> str:
+    """Takes lines out; at the end of the file also the blank line above them.
+
+    Args:
+        text: The config.
+        first: The first line to go, from 1.
+        last: The last one.
+    """
+    lines = re.findall(r'[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z', text)
+    head, tail = lines[: first - 1], lines[last:]
+    if not tail and head and not head[-1].strip('\r\n'):
+        head.pop()
+        if head and not lines[-1].endswith(('\n', '\r')):
+            head[-1] = head[-1].rstrip('\r\n')
+    return ''.join((*head, *tail))
 
 
 def edit_follow(module: cst.Module, index: int, statement: str) -> cst.Module:

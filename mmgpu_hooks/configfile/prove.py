@@ -45,6 +45,11 @@ class Job:
     changes: dict[str, Setting] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def shared(self) -> bool:
+        """Whether other configs may inherit the file that is edited."""
+        return self.edited != self.source
+
     def keep(self, text: str) -> None:
         """Keeps a new text, so that a refusal can show it too."""
         old = '' if self.overlay else self.original.text
@@ -59,7 +64,8 @@ def sketch(job: Job, changes: Mapping[str, Setting]) -> None:
     if job.overlay:
         job.keep(render_overlay(job.source, job.target, changes, job.lazy))
     else:
-        job.keep(edit_settings(job.original.text, changes).text)
+        draft = edit_settings(job.original.text, changes, shared=job.shared)
+        job.keep(draft.text)
 
 
 def prove_static(job: Job, changes: Mapping[str, Setting]) -> bool:
@@ -81,7 +87,7 @@ def prove_static(job: Job, changes: Mapping[str, Setting]) -> bool:
     if job.overlay:
         sketch(job, changes)
         return bool(changes)
-    draft = edit_settings(job.original.text, changes)
+    draft = edit_settings(job.original.text, changes, shared=job.shared)
     job.keep(draft.text)
     _verify_draft(draft, job, changes)
     job.notes += draft.notes
@@ -200,7 +206,12 @@ def _edit_and_load(
     popped: AbstractSet[str],
 ) -> tuple[Draft, FlatConfig]:
     draft = edit_settings(
-        job.original.text, changes, apart=apart, fresh=fresh, popped=popped
+        job.original.text,
+        changes,
+        apart=apart,
+        fresh=fresh,
+        popped=popped,
+        shared=job.shared,
     )
     job.keep(draft.text)
     if job.edited != job.source:
@@ -243,7 +254,9 @@ def _verify_draft(
         text = step.after
     # Taken out of a list, the next element has its number.
     lasting = {k: v for k, v in changes.items() if not _is_element(k, v)}
-    again = edit_settings(draft.text, lasting, fresh=fresh, popped=popped)
+    again = edit_settings(
+        draft.text, lasting, fresh=fresh, popped=popped, shared=job.shared
+    )
     if text != draft.text or again.text != text:
         raise RefusedError('expected a second pass to change nothing, it does')
 

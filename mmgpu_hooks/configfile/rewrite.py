@@ -7,15 +7,26 @@ or not at all.
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Optional
 
 from mmgpu_hooks.configfile.base_edit import locate_base
-from mmgpu_hooks.configfile.bases import is_lazy_text, read_bases
+from mmgpu_hooks.configfile.bases import (
+    ReadChain,
+    is_lazy_text,
+    read_bases,
+    read_chain,
+)
 from mmgpu_hooks.configfile.consistency import complete_settings, render_notes
-from mmgpu_hooks.configfile.hook_entry import disabling_settings, enabling_settings
+from mmgpu_hooks.configfile.edit import HOOK_ROOTS
+from mmgpu_hooks.configfile.hook_entry import (
+    disabling_settings,
+    enabling_settings,
+    verify_own,
+)
 from mmgpu_hooks.configfile.loading import (
     FlatConfig,
     LoadError,
@@ -28,15 +39,20 @@ from mmgpu_hooks.configfile.outcome import (
     RefusedError,
     RewriteOutcome,
     Setting,
+    UnseenError,
 )
 from mmgpu_hooks.configfile.overlay import render_options
 from mmgpu_hooks.configfile.prove import Job, prove_loaded, prove_static, sketch
-from mmgpu_hooks.configfile.request import parse_settings
+from mmgpu_hooks.configfile.request import LOADERS, parse_settings
 from mmgpu_hooks.configfile.source import SourceText, read_source, render_error
+from mmgpu_hooks.configfile.spelled import has_bases, parse_spelled
 from mmgpu_hooks.configfile.target import locate_target
 from mmgpu_hooks.configfile.write import write_config
 
-_Choose = Callable[[Optional[FlatConfig], str], Mapping[str, Setting]]
+_Choose = Callable[[Optional[FlatConfig], ReadChain], Mapping[str, Setting]]
+
+
+_IN_PLACE = Options(in_place=True)
 
 
 def rewrite_config(
@@ -70,8 +86,8 @@ def rewrite_config(
         overlay: Write a child config that inherits the source, instead of a copy.
         edit_base: Edit, in place, the base that spells the settings.
         load: Load the config with MMEngine as proof, which executes it.
-        suffix: What the name of a copy ends in; a source that ends so already is
-            edited in place.
+        suffix: What the name of a copy ends in; a source that ends so already, with
+            the original beside it, is edited in place.
 
     Returns:
         What came of it. Bad input is refused there, never raised.
@@ -92,29 +108,32 @@ def rewrite_with(
     source: Path, settings: Mapping[str, Setting], options: Options
 ) -> RewriteOutcome:
     """Does what :func:`rewrite_config` does, with the options in one."""
-    return _rewrite(
-        Path(source), lambda before, text: parse_settings(settings), options
-    )
+    return _rewrite(source, lambda before, read: parse_settings(settings), options)
 
 
-def enable_hook(source: Path, options: Options) -> RewriteOutcome:
+def enable_hook(source: Path, options: Options = _IN_PLACE) -> RewriteOutcome:
     """Adds ``GPUEfficiencyHook`` to a config, and drops nobody's hooks.
 
     See :func:`rewrite_config` for the options and the result.
     """
-    return _rewrite(Path(source), enabling_settings, options)
+    return _rewrite(source, enabling_settings, options)
 
 
-def disable_hook(source: Path, options: Options) -> RewriteOutcome:
+def disable_hook(source: Path, options: Options = _IN_PLACE) -> RewriteOutcome:
     """Takes ``GPUEfficiencyHook`` out of a config.
 
     See :func:`rewrite_config` for the options and the result.
     """
-    return _rewrite(Path(source), disabling_settings, options)
+    return _rewrite(source, disabling_settings, options)
 
 
 def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
     job: Job | None = None
+    try:
+        source = Path(source)
+    except TypeError:
+        reason = f'expected the path of a config, found {source!r}'
+        return RewriteOutcome('refused', Path(), None, None, '', reason)
     try:
         # Parsing an old config may warn of its escape sequences.
         with warnings.catch_warnings():
@@ -144,7 +163,7 @@ def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
             proven=options.load,
         )
     except RefusedError as refusal:
-        edited = job.edited if job else source
+        edited = refusal.path or (job.edited if job else source)
         place = f'{edited}:{refusal.line}' if refusal.line else f'{edited}'
         reason = f'{place}: {refusal.reason}'
     except OSError as error:
@@ -173,11 +192,21 @@ def _prove(job: Job, choose: _Choose, options: Options) -> bool:
     """Makes the edit and proves it; ``False`` when everything holds already."""
     before = None
     # Before anything is loaded, so that what is asked for is sound.
-    wanted = choose(None, job.original.text)
+    read = functools.partial(read_chain, job.source, job.original.text)
+    wanted: Mapping[str, Setting] = {}
+    try:
+        wanted = choose(None, read)
+    except UnseenError:
+        if not options.load:
+            raise
     if options.load:
         before = _read_original(job, wanted)
-        wanted = choose(before, job.original.text)
-    settings = complete_settings(before, wanted)
+        wanted = choose(before, read)
+    else:
+        _verify_unloaded(job, read, wanted)
+    workers = [f'{loader}.num_workers' for loader in LOADERS]
+    spelled = parse_spelled(job.original.text, workers) if before is None else {}
+    settings = complete_settings(before, wanted, spelled)
     if options.edit_base and settings:
         _choose_base(job, settings)
     if before is None:
@@ -186,6 +215,19 @@ def _prove(job: Job, choose: _Choose, options: Options) -> bool:
     if changed:
         job.notes += render_notes(before, job.changes)
     return changed
+
+
+def _verify_unloaded(job: Job, read: ReadChain, wanted: Mapping[str, Setting]) -> None:
+    for dotted in wanted:
+        root, _, key = dotted.partition('.')
+        if root in HOOK_ROOTS and '.' in key and not key.endswith('.type'):
+            verify_own(read(), dotted)
+        none = key == 'num_workers' and wanted[dotted] == 0
+        if none and has_bases(job.original.text):
+            job.notes.append(
+                f'The bases were not loaded: where they set persistent_workers or '
+                f'prefetch_factor of {root}, PyTorch refuses {dotted}=0.'
+            )
 
 
 def _read_original(job: Job, wanted: Mapping[str, Setting]) -> FlatConfig:
@@ -211,7 +253,11 @@ def _choose_base(job: Job, settings: Mapping[str, Setting]) -> None:
     """Turns the job to the file of the chain that spells the settings."""
     originals = {job.source: job.original}
     for path in read_bases(job.source)[1:]:
-        originals[path] = read_source(path)
+        try:
+            originals[path] = read_source(path)
+        except RefusedError as refusal:
+            refusal.path = path
+            raise
     texts = {path: original.text for path, original in originals.items()}
     base = locate_base(texts, settings)
     job.edited, job.original, job.target = base, originals[base], base

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mmgpu_hooks.configfile.outcome import RefusedError
 
-_LIMIT_BYTES = 1_000_000
+_LIMIT_BYTES = 200_000
 """The longest config of MMDetection has 40 000 bytes; reading takes long beyond."""
 
 
@@ -78,8 +78,8 @@ def read_source(path: Path) -> SourceText:
         )
     if status.st_size > _LIMIT_BYTES:
         raise RefusedError(
-            f'expected a config of at most {_LIMIT_BYTES / 1e6:.0f} MB, found '
-            f'{status.st_size / 1e6:.1f} MB; name the config, not data'
+            f'expected a config of at most {_LIMIT_BYTES // 1000} KB, found '
+            f'{status.st_size // 1000} KB; name the config, not data'
         )
     raw = path.read_bytes()
     if not raw.strip():
@@ -117,14 +117,24 @@ def _check_syntax(text: str) -> None:
 
 
 def render_diff(before: str, after: str, source: Path, target: Path) -> str:
-    """Renders a unified diff that ``patch`` accepts, newlines untouched."""
+    """Renders a unified diff that ``patch -p0`` accepts, newlines untouched.
+
+    Without a text before, it creates the target, and the source is not named.
+    """
     lines: list[str] = []
-    for line in difflib.unified_diff(
-        _split_lines(before), _split_lines(after), str(source), str(target)
-    ):
+    old, new = _split_lines(before), _split_lines(after)
+    names = _name(source) if before else os.devnull, _name(target)
+    for line in difflib.unified_diff(old, new, *names):
         ended = line.endswith(('\n', '\r'))
         lines.append(line if ended else f'{line}\n\\ No newline at end of file\n')
     return ''.join(lines)
+
+
+def _name(path: Path) -> str:
+    # patch refuses absolute names, and ends a name at a blank without the tab.
+    relative = os.path.relpath(path)
+    name = str(path) if relative.startswith(os.pardir) else relative
+    return f'{name}\t' if re.search(r'\s', name) else name
 
 
 def _split_lines(text: str) -> list[str]:

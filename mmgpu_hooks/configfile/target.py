@@ -14,7 +14,8 @@ def locate_target(
 ) -> Path:
     """Names the file to write.
 
-    A source that has the suffix already is a copy of ours: it is written again.
+    A source ``x<suffix>.py`` with an ``x.py`` beside it is a copy of ours: it is
+    written again.
 
     Raises:
         RefusedError: If it is no ``.py`` file in a folder, or something in the way of
@@ -28,7 +29,7 @@ def locate_target(
         raise RefusedError(
             'expected either an overlay or an in-place edit, found both; drop one'
         )
-    own = output is None and not overlay and source.stem.endswith(suffix)
+    own = output is None and not overlay and _is_copy(source, suffix)
     if in_place or own:
         return source
     target = source.with_name(f'{source.stem}{suffix}.py')
@@ -52,6 +53,11 @@ def locate_target(
             'itself; ask for an in-place rewrite'
         )
     return target
+
+
+def _is_copy(source: Path, suffix: str) -> bool:
+    stem = source.stem.removesuffix(suffix)
+    return stem not in ('', source.stem) and source.with_name(f'{stem}.py').is_file()
 
 
 def locate_backup(real: Path, raw: bytes) -> Path:

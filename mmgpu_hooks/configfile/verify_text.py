@@ -124,6 +124,10 @@ def _statement_entries(node: ast.stmt, root: str) -> list[_Entry]:
     if not isinstance(value, (ast.Call, ast.Dict)):
         return []
     called = ast.unparse(value.func) if isinstance(value, ast.Call) else 'dict'
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    if isinstance(target, ast.Subscript):
+        key = getattr(target.slice, 'value', None)
+        return [(key, value)] if ast.unparse(target.value) == root else []
     if isinstance(node, ast.Assign):
         known = called == 'dict' and ast.unparse(node.targets[0]) == root
     else:
@@ -176,7 +180,8 @@ def _verify_changed(
     fresh = [new.code(item) for _, item in _entries(after)]
     shorter, longer = (fresh, kept) if value is REMOVE else (kept, fresh)
     rest = iter(longer)
-    if _entries(after) and not all(code in rest for code in shorter):
+    same = isinstance(before, ast.Dict) or _called(before) == _called(after)
+    if same and _entries(after) and not all(code in rest for code in shorter):
         return stay
     comments = _comments(old.code(left)), _comments(new.code(right))
     remaining = iter(comments[0])

@@ -225,6 +225,14 @@ def test_a_config_that_changed_since_the_run_is_said(work_dir, config, capsys):
     assert 'train_dataloader.batch_size 8 -> 4' in out
 
 
+def test_its_own_edit_is_no_change_since_the_run(work_dir, config, capsys):
+    copy = next(work_dir.glob('*/vis_data')) / 'config.py'
+    copy.write_text(CONFIG)
+    assert main(['recommend', str(work_dir), '--in-place']) == 0
+    assert config.read_text() == REWRITTEN
+    assert 'is not what the run was started with' not in unwrapped(capsys)
+
+
 def test_an_overlay_can_be_asked_for(work_dir, config):
     assert main(['recommend', str(work_dir), '--overlay']) == 0
     assert (config.parent / 'mine_recommended.py').read_text() == (

@@ -16,6 +16,7 @@ CONFIG = """\
 train_dataloader = dict(batch_size=4, num_workers=2, dataset=dict(type='Toy'))
 """
 WORKERS = 'train_dataloader.num_workers=8'
+BATCH = 'train_dataloader.batch_size=8'
 OURS = "default_hooks = dict(gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook'))"
 
 
@@ -86,10 +87,43 @@ def test_a_key_that_is_none_is_said(config, capsys):
 
 
 @pytest.mark.parametrize('value', ['eight', '-1', 'True', '1.5'])
-def test_a_count_that_is_none_is_said(config, capsys, value):
+def test_a_count_that_is_none_is_refused(config, capsys, value):
     word = f'train_dataloader.num_workers={value}'
-    assert main(['set', str(config), word, '--dry-run']) == 0
-    assert 'wants a whole number' in capsys.readouterr().out
+    assert main(['set', str(config), word, '--dry-run']) == 2
+    assert 'expected a whole number of at least 0' in capsys.readouterr().err
+
+
+FLAGS = ['--dry-run', '--no-load']
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        ['CONFIG', *FLAGS, WORKERS, BATCH],
+        [*FLAGS, 'CONFIG', WORKERS, BATCH],
+        [*FLAGS, 'CONFIG', WORKERS, '--format', 'text', BATCH],
+        ['CONFIG', WORKERS, *FLAGS, BATCH],
+        ['CONFIG', '--dry-run', WORKERS, '--no-load', BATCH],
+        ['CONFIG', '--unset', 'train_dataloader.timeout', WORKERS, BATCH, *FLAGS],
+        ['--unset', 'train_dataloader.timeout', 'CONFIG', *FLAGS, WORKERS, BATCH],
+    ],
+)
+def test_settings_and_options_come_in_any_order(config, capsys, words):
+    words = [str(config) if word == 'CONFIG' else word for word in words]
+    assert main(['set', *words]) == 0
+    out = capsys.readouterr().out
+    assert 'batch_size=8, num_workers=8' in out
+    assert f'{WORKERS} {BATCH}' in out
+
+
+@pytest.mark.parametrize(
+    'words', [['set', 'CONFIG', WORKERS, '--bogus'], ['enable', 'CONFIG', WORKERS]]
+)
+def test_what_no_command_knows_is_said(config, capsys, words):
+    with pytest.raises(SystemExit) as stop:
+        main([str(config) if word == 'CONFIG' else word for word in words])
+    assert stop.value.code == 2
+    assert f'unrecognized arguments: {words[-1]}' in capsys.readouterr().err
 
 
 def test_set_in_place_and_unset(config, capsys):
@@ -135,6 +169,8 @@ BAD = {
     'no value': (['train_dataloader.num_workers'], 'expected KEY=VALUE'),
     'twice': ([WORKERS, WORKERS], 'expected train_dataloader.num_workers once'),
     'list': (['train_dataloader.num_workers=[1]'], 'pass a plain value'),
+    'call': (['train_dataloader.sampler=dict(x=1)'], 'expected a plain value'),
+    'hook': (['default_hooks.timer.type=Evil'], 'makes another hook of it'),
     'other': (['model.depth=4'], 'only settings of the dataloaders'),
     'no loader': (['val_dataloader.num_workers=4'], 'expected a val_dataloader'),
     'excluded': (
@@ -155,7 +191,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(config, capsys, case, form):
     assert sentence in captured.err
     if form == 'text':
         assert captured.out == ''
-    elif captured.out:
+    else:
         assert sentence in json.loads(captured.out)['error']
     assert files_of(config.parent) == {'mine.py': CONFIG}
 

@@ -164,7 +164,7 @@ def test_a_bool_is_not_the_integer_that_equals_it():
     ('before', 'after'),
     [
         ('a = 1\n', 'a = 1\n\ntrain_dataloader = dict(num_workers=8)\n'),
-        ('a = 1\n\n', 'a = 1\n\ntrain_dataloader = dict(num_workers=8)\n'),
+        ('a = 1\n\n', 'a = 1\n\n\ntrain_dataloader = dict(num_workers=8)\n'),
         ('a = 1', 'a = 1\n\ntrain_dataloader = dict(num_workers=8)'),
         ('a = 1\r\n', 'a = 1\r\n\r\ntrain_dataloader = dict(num_workers=8)\r\n'),
         ('a = 1  # x', 'a = 1  # x\n\ntrain_dataloader = dict(num_workers=8)'),

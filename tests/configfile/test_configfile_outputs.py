@@ -52,7 +52,7 @@ def test_an_overlay_is_three_lines(folder):
         "_base_ = './leaf.py'\n\ntrain_dataloader = dict(num_workers=8)\n"
     )
     assert loads_as(outcome.target, source, num_workers=8)
-    assert outcome.diff.startswith(f'--- {source}\n+++ {outcome.target}\n@@ -0,0')
+    assert outcome.diff.startswith(f'--- /dev/null\n+++ {outcome.target}\n@@ -0,0')
 
 
 def test_an_overlay_elsewhere_finds_its_base(folder):
