@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import pickle
@@ -18,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from fakes import loader_datasets as planted
 from fakes.loader_loop import Loop, open_loops
+from fakes.open_files import kept_files
 from mmgpu_hooks.telemetry.loader.fetch import FetchProbe
 from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
 from mmgpu_hooks.telemetry.source_error import SourceError
@@ -27,15 +27,6 @@ from mmgpu_hooks.telemetry.source_error import SourceError
 def loop() -> Iterator[Any]:
     with open_loops() as build:
         yield build
-
-
-def kept_files() -> int:
-    """Open descriptors of files that tell of a process."""
-    links = []
-    for name in os.listdir('/proc/self/fd'):
-        with contextlib.suppress(OSError):  # the listing's own
-            links.append(os.readlink(f'/proc/self/fd/{name}'))
-    return sum(link.endswith('/schedstat') for link in links)
 
 
 def _flat(batches: Any) -> list[list[list[float]]]:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from pathlib import Path
@@ -8,21 +7,13 @@ from pathlib import Path
 import pytest
 
 from fakes.clock import HandClock
+from fakes.open_files import kept_files
 from mmgpu_hooks.telemetry.loader.processes import WorkerProcesses
 from mmgpu_hooks.telemetry.source_error import SourceError
 
 
 def no_clock(pid: int) -> float | None:
     return None
-
-
-def kept_files() -> int:
-    """Open descriptors of files that tell of a process."""
-    links = []
-    for name in os.listdir('/proc/self/fd'):
-        with contextlib.suppress(OSError):  # the listing's own
-            links.append(os.readlink(f'/proc/self/fd/{name}'))
-    return sum(link.endswith('/schedstat') for link in links)
 
 
 class FakeProc:
