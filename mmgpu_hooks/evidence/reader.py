@@ -25,6 +25,8 @@ from mmgpu_hooks.records import (
     PlainRun,
     RunEvidence,
     RunRecord,
+    SaveAftermathRecord,
+    SaveRecord,
     SourceOffRecord,
     UnknownRecord,
 )
@@ -52,6 +54,8 @@ def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
     end: EndRecord | None = None
     intervals: list[IntervalRecord] = []
     sources_off: list[SourceOffRecord] = []
+    saves: list[SaveRecord] = []
+    aftermaths: list[SaveAftermathRecord] = []
     unknown: dict[str, str] = {}
     bad: list[str] = []
     torn = False
@@ -85,6 +89,10 @@ def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
             end = record
         elif isinstance(record, ModelBytesRecord):
             model = record
+        elif isinstance(record, SaveRecord):
+            saves.append(record)
+        elif isinstance(record, SaveAftermathRecord):
+            aftermaths.append(record)
     if run is None:
         found = f'{len(bad)} unreadable lines' if bad else 'none'
         raise EvidenceError(
@@ -104,6 +112,8 @@ def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
         end=end,
         sources_off=tuple(sources_off),
         model=model,
+        save_records=tuple(saves),
+        save_aftermaths=tuple(aftermaths),
         notes=tuple(_notes(path, bad, torn)),
     )
 

@@ -108,6 +108,8 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
         model=evidence.model,
         largest_batch_pixels=max_known(r.largest_batch_pixels for r in intervals),
         most_boxes=max_known(r.most_boxes for r in intervals),
+        save_records=evidence.save_records,
+        save_aftermaths=evidence.save_aftermaths,
     )
 
 

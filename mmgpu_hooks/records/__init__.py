@@ -36,6 +36,12 @@ from mmgpu_hooks.records.run import (
     SourceOffRecord,
     UnknownRecord,
 )
+from mmgpu_hooks.records.saving import (
+    SAVE_PHASES,
+    SaveAftermathRecord,
+    SavePhase,
+    SaveRecord,
+)
 from mmgpu_hooks.records.summed import (
     CardImbalance,
     CudaMemorySummary,
@@ -48,6 +54,7 @@ from mmgpu_hooks.records.summed import (
 )
 
 __all__ = [
+    'SAVE_PHASES',
     'SCHEMA_VERSION',
     'CardImbalance',
     'CardWindow',
@@ -75,6 +82,9 @@ __all__ = [
     'RunEvidence',
     'RunRecord',
     'RunSummary',
+    'SaveAftermathRecord',
+    'SavePhase',
+    'SaveRecord',
     'SlowSample',
     'SourceOffRecord',
     'TransformCost',

@@ -19,6 +19,7 @@ from mmgpu_hooks.records.measured import (
     HostWindow,
     LoaderSettings,
 )
+from mmgpu_hooks.records.saving import SaveAftermathRecord, SaveRecord
 from mmgpu_hooks.records.summed import (
     CardImbalance,
     CudaMemorySummary,
@@ -173,6 +174,8 @@ class RunEvidence:
     end: Optional[EndRecord] = None
     sources_off: Tuple[SourceOffRecord, ...] = ()
     model: Optional[ModelBytesRecord] = None
+    save_records: Tuple[SaveRecord, ...] = ()
+    save_aftermaths: Tuple[SaveAftermathRecord, ...] = ()
     notes: Tuple[str, ...] = ()
     """Sentences about what was odd in the file, for the user."""
 
@@ -247,6 +250,9 @@ class RunSummary:
     model: Optional[ModelBytesRecord] = None
     largest_batch_pixels: Optional[int] = None
     most_boxes: Optional[int] = None
+    save_records: Tuple[SaveRecord, ...] = ()
+    """Each save taken apart; empty in older evidence."""
+    save_aftermaths: Tuple[SaveAftermathRecord, ...] = ()
 
 
 @dataclass(frozen=True)
