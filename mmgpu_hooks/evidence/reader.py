@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from mmgpu_hooks.evidence.codec import (
+from mmgpu_hooks.evidence.parser import (
     LineError,
     is_measurement,
     parse_line,
