@@ -14,12 +14,9 @@ from mmgpu_hooks.cli import exit_codes, rewriting
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.configfile.outcome import RewriteOutcome
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
+from mmgpu_hooks.evidence.plain_reader import read_plain_run
 from mmgpu_hooks.evidence.ranks import fold_ranks, with_saves_of
-from mmgpu_hooks.evidence.reader import (
-    read_evidence,
-    read_other_ranks,
-    read_plain_run,
-)
+from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.experiments.training import TrainingError, find_train_script
