@@ -5,10 +5,10 @@ The records of 100,000 intervals take gigabytes; the figures that are folded, 10
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Callable
 
-from mmgpu_hooks.evidence.column import Column
+from mmgpu_hooks.evidence.column import Column, ColumnBuilder, Span, find_spans
 from mmgpu_hooks.records import SlowSample
 
 FIGURES = (
@@ -137,20 +137,26 @@ class IntervalTable:
 
     def after(self, count: int) -> IntervalTable:
         """All but the first ``count`` intervals."""
-        return self._picked(lambda column: column.after(count))
+        return self._within([(count, self._length)])
 
     def having(self, *path: Any) -> IntervalTable:
         """The intervals in which a figure is known, or a record is there."""
         known = self._column(path).known
         return self if known is None else self.where(known)
 
-    def where(self, mask: Sequence[Any]) -> IntervalTable:
+    def where(self, mask: Iterable[Any]) -> IntervalTable:
         """The intervals for which a mask is true."""
-        return self._picked(lambda column: column.where(mask))
+        return self._within(find_spans(mask))
 
     def take(self, rows: Sequence[int]) -> IntervalTable:
         """The intervals with these numbers, in this order."""
         return self._picked(lambda column: column.take(rows))
+
+    def _within(self, spans: Sequence[Span]) -> IntervalTable:
+        # saves and validations are rare: a few long spans are copied fast
+        if spans == [(0, len(self))]:
+            return self
+        return self._picked(lambda column: column.within(spans))
 
     def _picked(self, pick: Callable[[Column[Any]], Column[Any]]) -> IntervalTable:
         before = self._pick
@@ -165,8 +171,7 @@ class IntervalTable:
             if not any(path[:depth] in self._maps for depth in range(len(path))):
                 raise KeyError(path)
             # a key that no interval has
-            column = Column(kind or float)
-            column.pad(self._length)
+            column = ColumnBuilder(kind or float).build(self._length)
         if kind is not None and column.kind is not kind:
             raise TypeError(f'{path} is of {column.kind.__name__}')
         return column if self._pick is None else self._pick(column)

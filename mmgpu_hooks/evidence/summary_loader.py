@@ -114,7 +114,7 @@ def _asks(windows: IntervalTable) -> Sequence[int]:
 
 
 def _blocked_pct(windows: IntervalTable) -> float | None:
-    """Share of the workers' seconds in which they were neither on a core nor waiting."""
+    """Share of the seconds that workers were neither on a core nor waiting for one."""
     told = windows.having('workers', 'blocked_s')
     counts = told.ints('workers', 'count').filled()
     worked_s = list(map(mul, counts, told.floats('workers', 'window_s').filled()))

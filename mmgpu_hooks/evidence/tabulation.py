@@ -14,7 +14,7 @@ from operator import attrgetter, itemgetter
 from types import SimpleNamespace
 from typing import Any, Protocol, Union
 
-from mmgpu_hooks.evidence.column import Column
+from mmgpu_hooks.evidence.column import ColumnBuilder
 from mmgpu_hooks.evidence.interval_table import FIGURES, IntervalTable, Path
 from mmgpu_hooks.records import IntervalRecord, SlowSample
 
@@ -29,7 +29,7 @@ class TableBuilder:
     """
 
     def __init__(self) -> None:
-        self._columns: dict[Path, Column[Any]] = {}
+        self._columns: dict[Path, ColumnBuilder[Any]] = {}
         self._maps: set[Path] = set()
         self._root = self._node(IntervalRecord, _tree(FIGURES), ())
         self._slowest = _Slowest()
@@ -45,16 +45,15 @@ class TableBuilder:
     def build(self) -> IntervalTable:
         """The table of what was taken."""
         self._take_waiting()
-        for column in self._columns.values():
-            column.pad(self._rows)
-        return IntervalTable(
-            self._columns, self._maps, self._rows, self._slowest.samples()
-        )
+        columns = {
+            path: builder.build(self._rows) for path, builder in self._columns.items()
+        }
+        return IntervalTable(columns, self._maps, self._rows, self._slowest.samples())
 
     def _take_waiting(self) -> None:
         if self._waiting:
-            self._root.take(self._waiting, self._rows)
-            self._slowest.take(self._waiting)
+            self._root.add(self._waiting, self._rows)
+            self._slowest.add(self._waiting)
             self._rows += len(self._waiting)
             self._waiting = []
 
@@ -65,7 +64,7 @@ class TableBuilder:
             return self._node(arguments[0], wanted, path)
         if dataclasses.is_dataclass(hint):
             hints = typing.get_type_hints(hint)
-            self._columns[path] = presence = Column(bool)
+            self._columns[path] = presence = ColumnBuilder(bool)
             return _Group(
                 presence,
                 {
@@ -74,8 +73,8 @@ class TableBuilder:
                 },
             )
         if not arguments:
-            self._columns[path] = column = Column(hint)
-            return _Leaf(column)
+            self._columns[path] = column = ColumnBuilder(hint)
+            return column
         self._maps.add(path)
         kind = _List if typing.get_origin(hint) is tuple else _Map
         return kind(
@@ -102,29 +101,22 @@ def _tree(figures: Iterable[str]) -> dict[str, Any]:
 
 
 class _Node(Protocol):
-    def take(self, values: Sequence[Any], row: int) -> None:
+    def add(self, values: Sequence[Any], row: int) -> None:
         """Add a value per interval, ``None`` where it is unknown, from a row on."""
-
-
-class _Leaf:
-    def __init__(self, column: Column[Any]) -> None:
-        self._column = column
-
-    def take(self, values: Sequence[Any], row: int) -> None:
-        self._column.pad(row)
-        self._column.extend(values)
 
 
 class _Group:
     """Records of one class, and whether there is one."""
 
-    def __init__(self, presence: Column[bool], nodes: Mapping[str, _Node]) -> None:
+    def __init__(
+        self, presence: ColumnBuilder[bool], nodes: Mapping[str, _Node]
+    ) -> None:
         self._presence = presence
         self._nodes = tuple(nodes.values())
         self._get = attrgetter(*nodes)
         self._blank = SimpleNamespace(**dict.fromkeys(nodes))
 
-    def take(self, values: Sequence[Any], row: int) -> None:
+    def add(self, values: Sequence[Any], row: int) -> None:
         try:
             fields = list(map(self._get, values))
         except AttributeError:
@@ -135,10 +127,9 @@ class _Group:
             fields = [self._get(blank if v is None else v) for v in values]
         else:
             there = [True] * len(values)
-        self._presence.pad(row)
-        self._presence.extend(there)
+        self._presence.add(there, row)
         for node, column in zip(self._nodes, _turn(fields, len(self._nodes))):
-            node.take(column, row)
+            node.add(column, row)
 
 
 class _Map:
@@ -150,11 +141,11 @@ class _Map:
         self._make = make
         self._nodes: dict[Any, _Node] = {}
 
-    def take(self, values: Sequence[Any], row: int) -> None:
+    def add(self, values: Sequence[Any], row: int) -> None:
         for name, column in self._usual(values) or self._any(values):
             if name not in self._nodes:
                 self._nodes[name] = self._make(name)
-            self._nodes[name].take(column, row)
+            self._nodes[name].add(column, row)
 
     def _usual(self, values: Sequence[Any]) -> Iterable[tuple[Any, Sequence[Any]]]:
         """Keys and columns if all have the keys of the first; else nothing."""
@@ -182,11 +173,11 @@ class _List:
         self._make = make
         self._nodes: list[_Node] = []
 
-    def take(self, values: Sequence[Any], row: int) -> None:
+    def add(self, values: Sequence[Any], row: int) -> None:
         for position, column in enumerate(zip_longest(*(v or () for v in values))):
             if position == len(self._nodes):
                 self._nodes.append(self._make(position))
-            self._nodes[position].take(column, row)
+            self._nodes[position].add(column, row)
 
 
 class _Slowest:
@@ -194,16 +185,22 @@ class _Slowest:
 
     def __init__(self) -> None:
         self._by_index: dict[int, Any] = {}
+        self._floor_s = -1.0
 
-    def take(self, records: Iterable[Any]) -> None:
+    def add(self, records: Iterable[Any]) -> None:
         best = self._by_index
         for record in records:
             for sample in record.workers.slowest if record.workers else ():
+                if sample.seconds <= self._floor_s:
+                    continue
                 known = best.get(sample.index)
                 if known is None or known.seconds < sample.seconds:
                     best[sample.index] = sample
-        for sample in self._ordered()[_SLOWEST:]:
+        ordered = self._ordered()
+        for sample in ordered[_SLOWEST:]:
             del best[sample.index]
+        if len(best) == _SLOWEST:
+            self._floor_s = ordered[_SLOWEST - 1].seconds
 
     def _ordered(self) -> list[Any]:
         return sorted(self._by_index.values(), key=lambda sample: -sample.seconds)
