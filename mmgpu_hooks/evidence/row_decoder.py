@@ -2,7 +2,8 @@
 
 A long run has 100,000 intervals of a few hundred figures each, so they are decoded and
 checked in C by msgspec. It takes no line that `parse_line` refuses, and whatever it
-refuses goes to `parse_line`, which knows what to say of it.
+refuses goes to `parse_line`, which knows what to say of it. Where msgspec cannot be
+imported, all lines go there.
 """
 
 from __future__ import annotations
@@ -10,18 +11,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from typing import Annotated, Any, Literal, Optional, Union
-
-import msgspec
+from typing import Annotated, Any, Callable, Literal, Optional, Union
 
 from mmgpu_hooks.evidence.parser import LARGEST
 from mmgpu_hooks.records import IntervalRecord
-
-# "below": a whole number just beyond it would be rounded to it
-_Number = Annotated[float, msgspec.Meta(ge=0, lt=LARGEST)]
-_Whole = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
-_SCALARS: dict[Any, Any] = {float: _Number, int: _Whole, bool: bool, str: str}
-_REFUSALS = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def decode_row(line: bytes) -> Any | None:
@@ -30,32 +23,46 @@ def decode_row(line: bytes) -> Any | None:
     Returns:
         ``None`` for every other line, good or bad.
     """
-    try:
-        return _row_decoder().decode(line)
-    except _REFUSALS:
-        return None
+    return _row_decoder()(line)
 
 
 def decode_interval(line: bytes) -> IntervalRecord | None:
     """The interval of a line that was checked before; ``None`` as `decode_row`."""
+    record: IntervalRecord | None = _record_decoder()(line)
+    return record
+
+
+@functools.cache
+def _row_decoder() -> Callable[[bytes], Any]:
+    return _decoder(lambda: _row_of(IntervalRecord, kind=Literal['interval']))
+
+
+@functools.cache
+def _record_decoder() -> Callable[[bytes], Any]:
+    return _decoder(lambda: IntervalRecord)
+
+
+def _decoder(make_kind: Callable[[], Any]) -> Callable[[bytes], Any]:
     try:
-        return _record_decoder().decode(line)
-    except _REFUSALS:
-        return None
+        import msgspec
+    except ImportError:
+        return lambda line: None
+    decode = msgspec.json.Decoder(make_kind()).decode
+    refusals = (msgspec.DecodeError, ValueError, RecursionError)
 
+    def decode_or_none(line: bytes) -> Any:
+        try:
+            return decode(line)
+        except refusals:
+            return None
 
-@functools.cache
-def _row_decoder() -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(_row_of(IntervalRecord, kind=Literal['interval']))
-
-
-@functools.cache
-def _record_decoder() -> msgspec.json.Decoder[IntervalRecord]:
-    return msgspec.json.Decoder(IntervalRecord)
+    return decode_or_none
 
 
 def _row_of(record: Any, **more: Any) -> Any:
     """A struct with the fields of a record, each with the range it may have."""
+    import msgspec
+
     hints = typing.get_type_hints(record)
     fields: list[Any] = list(more.items())
     for field in dataclasses.fields(record):
@@ -72,13 +79,20 @@ def _row_of(record: Any, **more: Any) -> Any:
 
 
 def _checked(hint: Any) -> Any:
+    import msgspec
+
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is Union:
         return Optional[_checked(arguments[0])]
-    if hint in _SCALARS:
-        return _SCALARS[hint]
+    if hint is float:
+        # "below": a whole number just beyond it would be rounded to it
+        return Annotated[float, msgspec.Meta(ge=0, lt=LARGEST)]
+    if hint is int:
+        return Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
     if typing.get_origin(hint) is tuple:
         return tuple[_checked(arguments[0]), ...]  # type: ignore[misc]
     if dataclasses.is_dataclass(hint):
         return _row_of(hint)
-    return dict[str, _checked(arguments[1])]  # type: ignore[misc]
+    if arguments:
+        return dict[str, _checked(arguments[1])]  # type: ignore[misc]
+    return hint
