@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,7 +102,8 @@ def _judge(folder: Path) -> tuple[Answer, Path | None, Path | None]:
     files = read_run_folder(folder)
     if files.evidence is None:
         return _judge_plain(files)
-    evidence, summary, ranks = _read_ranks(files.evidence, files.other_ranks)
+    with _collector_paused():
+        evidence, summary, ranks = _read_ranks(files.evidence, files.other_ranks)
     answer = Answer(
         run_path=evidence.path,
         diagnosis=diagnose_run(summary),
@@ -116,6 +119,18 @@ def _judge(folder: Path) -> tuple[Answer, Path | None, Path | None]:
     )
     path = evidence.run.config_path
     return answer, Path(path) if path else None, files.config_copy
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Without garbage collection, which takes long and finds nothing in records."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _read_ranks(
