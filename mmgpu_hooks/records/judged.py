@@ -5,6 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Tuple
 
+SAVE_CAUSES = ('workers', 'strangers', 'storage', 'memory', 'size', 'remote')
+"""What can hold a checkpoint save: this run's loader workers or other programs on the
+cores; storage of this host; memory that ran short; histories of the message hub in the
+file; a backend that writes elsewhere."""
+
+
+@dataclass(frozen=True)
+class SaveJudgement:
+    """One checkpoint save against itself, had nothing held it."""
+
+    is_slow: bool
+    """Delayed by more than matters to anybody; never a guess at why."""
+    cause: Optional[str]
+    """Out of :data:`SAVE_CAUSES`, where one is proven; ``None`` of a save that is not
+    slow, or whose cause cannot be told (then the sentence says why)."""
+    uncontended_s: Optional[float]
+    """What it would have taken; ``None`` when nothing tells."""
+    gross_delay_s: Optional[float]
+    """Beyond that: how much longer training stood still."""
+    net_delay_s: Optional[float]
+    """What the job lost: the gross delay, less what the loader's workers won back by
+    what they made meanwhile; ``None`` as long as the iterations after it are unknown."""
+    sentence: str
+    """All of it in a paragraph, with the numbers and what to do."""
+    held_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the gross delay by proven cause; what is missing has none."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -57,6 +84,8 @@ class Diagnosis:
     """Worst first."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Samples the judgement rests on, by name."""
+    saves: Tuple[SaveJudgement, ...] = ()
+    """In the order of the run's ``save_records``."""
 
 
 @dataclass(frozen=True)

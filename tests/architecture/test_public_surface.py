@@ -354,6 +354,7 @@ RECORD_FIELDS = {
         'optim_wrapper',
         'device',
         'loader',
+        'worker_nice',
         'host',
         'gpu',
         'versions',
