@@ -7,8 +7,8 @@ from typing import Any, Mapping, Optional, Tuple
 
 SAVE_CAUSES = ('workers', 'strangers', 'storage', 'memory', 'size', 'remote')
 """What can hold a checkpoint save: this run's loader workers or other programs on the
-cores; storage of this host; memory that ran short; histories of the message hub in the
-file; a backend that writes elsewhere."""
+cores; storage of this host; memory that ran short; histories of the message hub in
+the file; a backend that writes elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class SaveJudgement:
     """One checkpoint save against itself, had nothing held it."""
 
     is_slow: bool
-    """Delayed by more than matters to anybody; never a guess at why."""
+    """Delayed by more than anybody would leave alone; whatever held it."""
     cause: Optional[str]
     """Out of :data:`SAVE_CAUSES`, where one is proven; ``None`` of a save that is not
     slow, or whose cause cannot be told (then the sentence says why)."""
@@ -26,7 +26,7 @@ class SaveJudgement:
     """Beyond that: how much longer training stood still."""
     net_delay_s: Optional[float]
     """What the job lost: the gross delay, less what the loader's workers won back by
-    what they made meanwhile; ``None`` as long as the iterations after it are unknown."""
+    what they made meanwhile; ``None`` while the iterations after it are unknown."""
     sentence: str
     """All of it in a paragraph, with the numbers and what to do."""
     held_s: Mapping[str, float] = field(default_factory=dict)
