@@ -124,9 +124,9 @@ def test_a_run_bound_by_its_saves_names_what_held_them():
     verdict = diagnose(*saves).verdict
     assert verdict.name == 'save_bound'
     assert verdict.sentence == (
-        'Bound by checkpoint saves: 6 saves took 12.0 s (23 % of the run, 2.00 s each). '
-        '6 of 6 saves took 9.6 s longer in all waiting for a core while loader workers '
-        'had them (gross); the job lost 9.6 s (net).'
+        'Bound by checkpoint saves: 6 saves took 12.0 s (23 % of the run, 2.00 s '
+        'each). 6 of 6 saves took 9.6 s longer in all waiting for a core while loader '
+        'workers had them (gross); the job lost 9.6 s (net).'
     )
 
 
