@@ -31,7 +31,7 @@ def explain_save(
     basis = f'median of {references} uncontended saves of this run like it'
     if not references:
         basis = 'its parts that did not wait'
-    if judged.cause == 'size':
+    if 'size' in judged.held_s:
         basis += ', less its histories'
     if not judged.is_slow:
         return f'{usual}; {_seconds(judged.uncontended_s)} uncontended ({basis}).'
