@@ -54,3 +54,40 @@ GPU_UTIL_LOW_PCT = 70.0
 
 GPU_ZERO_NOTICE_PCT = 10.0
 """Share of time at 0 % that users see as swinging."""
+
+SLOW_SAVE_S = 0.2
+"""Delay of one save by the CPU below which nobody notices; spikes of a virtual
+machine's scheduler and the 10 ms grain of CPU accounting are well below."""
+
+SLOW_SAVE_RATIO = 0.5
+"""That delay over an uncontended save: saves of a quiet run differ by a third."""
+
+BLOCKED_SAVE_S = 0.5
+"""Delay of one save by storage, memory, a remote backend or its size: a disk that
+writes back other pages first blocks a healthy save for a few tenths of a second."""
+
+BLOCKED_SAVE_RATIO = 1.0
+"""That delay over an uncontended save: the page cache alone makes one write take twice
+as long as the next."""
+
+ODD_SAVE_S = 1.0
+"""Delay of one save that no proven cause holds enough of, from which it is slow all the
+same: several small reasons, and jitter, come to half of it."""
+
+ODD_SAVE_RATIO = 2.0
+"""That delay over an uncontended save."""
+
+MEMORY_PROVEN = 0.5
+"""Share of a delay in which tasks waited for memory, from which memory was short."""
+
+SAVE_CURE_WORTH = 0.01
+"""Net share of the run from which a cure for slow saves is worth a change."""
+
+HUB_NOTICE = 0.10
+"""Share of a checkpoint in histories of the message hub: a tenth of each write."""
+
+HUB_NOTICE_BYTES = 2**24
+"""Histories below 16 MiB are written in a tenth of a second, whatever their share."""
+
+OPTIMIZER_NOTICE = 0.25
+"""Share of a checkpoint in the optimizer's state from which a save without is named."""

@@ -12,10 +12,13 @@ from mmgpu_hooks.records.device import (
     ModelBytesRecord,
 )
 from mmgpu_hooks.records.judged import (
+    SAVE_CAUSES,
     Change,
     Diagnosis,
     Finding,
     Recommendation,
+    SaveCure,
+    SaveJudgement,
     Verdict,
 )
 from mmgpu_hooks.records.loading import SlowSample, TransformCost, WorkersWindow
@@ -54,6 +57,7 @@ from mmgpu_hooks.records.summed import (
 )
 
 __all__ = [
+    'SAVE_CAUSES',
     'SAVE_PHASES',
     'SCHEMA_VERSION',
     'CardImbalance',
@@ -83,6 +87,8 @@ __all__ = [
     'RunRecord',
     'RunSummary',
     'SaveAftermathRecord',
+    'SaveCure',
+    'SaveJudgement',
     'SavePhase',
     'SaveRecord',
     'SlowSample',

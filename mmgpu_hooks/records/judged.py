@@ -5,6 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Tuple
 
+SAVE_CAUSES = ('workers', 'strangers', 'storage', 'memory', 'size', 'remote')
+"""What can hold a checkpoint save: this run's loader workers or other programs on the
+cores; storage of this host; memory that ran short; histories of the message hub in
+the file; a backend that writes elsewhere."""
+
+
+@dataclass(frozen=True)
+class SaveJudgement:
+    """One checkpoint save against itself, had nothing held it."""
+
+    is_slow: bool
+    """Whether it was delayed by enough to matter, whatever held it."""
+    cause: Optional[str]
+    """Out of :data:`SAVE_CAUSES`, where one is proven; ``None`` of a save that is not
+    slow, or whose cause cannot be told (then the sentence says why)."""
+    uncontended_s: Optional[float]
+    """What it would have taken; ``None`` when nothing tells."""
+    gross_delay_s: Optional[float]
+    """Beyond that: how much longer training stood still."""
+    net_delay_s: Optional[float]
+    """What the job lost: the gross delay, less what the loader's workers won back by
+    what they made meanwhile; ``None`` while the iterations after it are unknown."""
+    sentence: str
+    """All of it in a paragraph, with the numbers and what to do."""
+    held_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the gross delay by proven cause; what is missing has none."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -49,6 +76,24 @@ class Change:
 
 
 @dataclass(frozen=True)
+class SaveCure:
+    """One way to make saves cost less, and what it is predicted to give."""
+
+    name: str
+    """``polite_workers``, ``fewer_workers``, ``longer_interval`` or
+    ``slimmer_checkpoint``."""
+    sentence: str
+    save_s: Optional[float]
+    """Predicted length of a save, mean of those it helps."""
+    saves: int
+    """How many of the run's saves it helps, or spares."""
+    run_gross_s: float
+    """Seconds by which the saves of such a run are shorter in all."""
+    run_net_s: Optional[float]
+    """What the job gains of it; ``None`` while the net delays are unknown."""
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """Everything judged about one run."""
 
@@ -57,6 +102,8 @@ class Diagnosis:
     """Worst first."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Samples the judgement rests on, by name."""
+    saves: Tuple[SaveJudgement, ...] = ()
+    """In the order of the run's ``save_records``."""
 
 
 @dataclass(frozen=True)
@@ -66,3 +113,5 @@ class Recommendation:
     changes: Tuple[Change, ...] = ()
     reason: Optional[str] = None
     """Why there is no change; ``None`` when there is one."""
+    save_cures: Tuple[SaveCure, ...] = ()
+    """What would make saves cost less; the changes hold those that are applied."""

@@ -58,6 +58,9 @@ class RunRecord:
     optim_wrapper: Optional[str] = None
     device: str = 'cpu'
     loader: LoaderSettings = field(default_factory=LoaderSettings)
+    worker_nice: Optional[int] = None
+    """What the hook set the nice value of the loader's workers to; ``None`` when it
+    left it alone."""
     host: HostLimits = field(default_factory=HostLimits)
     gpu: Optional[GpuDevice] = None
     versions: Mapping[str, str] = field(default_factory=dict)

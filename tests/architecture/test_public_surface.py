@@ -163,6 +163,14 @@ def test_rules():
         'MG301',
         'MG302',
         'MG303',
+        'MG304',
+        'MG305',
+        'MG306',
+        'MG307',
+        'MG308',
+        'MG309',
+        'MG310',
+        'MG311',
     ]
 
 
@@ -354,6 +362,7 @@ RECORD_FIELDS = {
         'optim_wrapper',
         'device',
         'loader',
+        'worker_nice',
         'host',
         'gpu',
         'versions',

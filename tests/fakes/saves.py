@@ -1,0 +1,99 @@
+"""Checkpoint saves as the hook would have recorded them, every figure chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from mmgpu_hooks.records import (
+    HostLimits,
+    LoaderSettings,
+    SaveAftermathRecord,
+    SavePhase,
+    SaveRecord,
+)
+
+MIB = 2**20
+HOST = HostLimits(logical_cpus=2, affinity_cpus=2, usable_cores=2.0)
+LOADER = LoaderSettings(8, True, 2, False, 4, 100, 400, 'fork')
+
+
+def make_save(
+    iteration: int = 100,
+    *,
+    cpu_s: float = 0.4,
+    run_delay_s: float = 0.0,
+    blocked_s: float = 0.0,
+    **fields: Any,
+) -> SaveRecord:
+    """A save of 200 MiB on an idle host; what it is blocked for is in the write."""
+    write = SavePhase(
+        0.25 * cpu_s + 0.25 * run_delay_s + blocked_s,
+        0.25 * cpu_s,
+        0.25 * run_delay_s,
+        blocked_s,
+    )
+    serialise = SavePhase(
+        0.75 * (cpu_s + run_delay_s), 0.75 * cpu_s, 0.75 * run_delay_s, 0.0
+    )
+    save = SaveRecord(
+        iteration=iteration,
+        epoch=1 + iteration // 100,
+        wall_s=cpu_s + run_delay_s + blocked_s,
+        occasion='iteration',
+        name=f'iter_{iteration}.pth',
+        backend='LocalBackend',
+        is_remote=False,
+        phases={'serialise': serialise, 'write': write},
+        cpu_s=cpu_s,
+        run_delay_s=run_delay_s,
+        blocked_s=blocked_s,
+        bytes=200 * MIB,
+        optimizer_bytes=100 * MIB,
+        message_hub_bytes=MIB,
+        held_bytes=400 * MIB,
+        workers=8,
+        workers_busy=0.0,
+        workers_cpu_s=0.0,
+        strangers_cpu_s=0.0,
+        cpu_pressure_pct=0.0,
+        io_pressure_pct=0.0,
+        memory_pressure_pct=0.0,
+        dirty_bytes=0,
+        writeback_bytes=0,
+        major_faults=0,
+        swap_in_bytes=0,
+        swap_out_bytes=0,
+        ready_before=0,
+        ready_after=0,
+    )
+    return replace(save, **fields)
+
+
+def make_contended(iteration: int = 100, **fields: Any) -> SaveRecord:
+    """The same beside eight busy workers on two cores."""
+    delay_s = fields.pop('run_delay_s', 1.6)
+    wall_s = 0.4 + delay_s
+    shared = {
+        'workers_busy': 8.0,
+        'workers_cpu_s': 2 * wall_s - 0.4,
+        'cpu_pressure_pct': 100.0,
+    }
+    return make_save(iteration, run_delay_s=delay_s, **{**shared, **fields})
+
+
+def make_aftermath(iteration: int = 100, **fields: Any) -> SaveAftermathRecord:
+    """Sixteen iterations that waited as always."""
+    record = SaveAftermathRecord(iteration, 16, 16 * 0.05, 0.05)
+    return replace(record, **fields)
+
+
+def make_calm(count: int = 5, **fields: Any) -> list[SaveRecord]:
+    """Saves that nothing held."""
+    return [make_save(10 * index, **fields) for index in range(1, count + 1)]
+
+
+def walls_of(saves: Iterable[SaveRecord]) -> float:
+    """What they took in all."""
+    return sum(save.wall_s for save in saves)
