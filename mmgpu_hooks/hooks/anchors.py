@@ -112,11 +112,9 @@ class LoopAnchors:
         call_hook = self._ledger.book_points(
             original, self._points, self._around_call_hook(original), self._note_failure
         )
-        patches = self._patches
-        patches.set(runner, 'call_hook', call_hook)
-        save = self._around_save(runner.save_checkpoint)
-        patches.set(runner, 'save_checkpoint', save)
+        self._patches.set(runner, 'call_hook', call_hook)
         self._runner = runner
+        self._book_saves(runner, 'save_checkpoint')
         self._watch_hooks()
 
     def _watch_hooks(self) -> None:
@@ -126,6 +124,9 @@ class LoopAnchors:
             if id(hook) not in self._watched and hasattr(hook, '__dict__'):
                 self._watched.add(id(hook))
                 self._guard.run('ledger by hook', self._watch_hook, hook)
+                # of MMEngine's CheckpointHook: it saves without the runner
+                if hasattr(hook, '_publish_model') and not self._runner.rank:
+                    self._guard.run('ledger', self._book_saves, hook, '_publish_model')
 
     def _watch_hook(self, hook: Any) -> None:
         for name in _own_points(hook):
@@ -221,6 +222,9 @@ class LoopAnchors:
                 call()
             except Exception as error:  # noqa: BLE001  # training must not see it
                 self._note_failure(source, error)
+
+    def _book_saves(self, owner: Any, name: str) -> None:
+        self._patches.set(owner, name, self._around_save(getattr(owner, name)))
 
     def _around_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         begin = self._guard.wrap('ledger', self._ledger.push)

@@ -16,6 +16,7 @@ from mmgpu_hooks.hooks.anchors import LoopAnchors
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.log_schedule import LogSchedule
 from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
+from mmgpu_hooks.hooks.save_source import SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.hooks.train_loop import (
@@ -74,6 +75,7 @@ class Recorder:
         self._start_iteration = runner.iter
         self._epoch = runner.epoch + 1
         self._writer: EvidenceWriter | None = None
+        self._saving = SaveSource(runner, guard, self._read_position, self._write)
 
     def begin(self) -> None:
         """Open the sources, write the run record and set the anchors."""
@@ -102,6 +104,7 @@ class Recorder:
         if record is not None:
             run('evidence', self._open_writer, record)
         self._anchors.install(runner)
+        self._saving.open(self._sources.loader)
         # opening all this was before training
         self._ledger.start()
         self._begin_folder()
@@ -148,6 +151,7 @@ class Recorder:
     def begin_validation(self) -> None:
         """From here on the allocator's peak is validation's."""
         self._sources.gpu.begin_validation()
+        self._saving.add_cut()
 
     def end_validation(self) -> None:
         """From here on it is training's again."""
@@ -175,6 +179,9 @@ class Recorder:
         self._folder.add_iteration(lap, is_first, self._images)
         self._iterations += 1
 
+    def _read_position(self) -> tuple[int, int]:
+        return self._start_iteration + self._iterations, self._epoch
+
     def _read_interval(self) -> LedgerReading | None:
         self._ledger.book_startup(self._folder.fold_startup())
         return self._read_ledger()
@@ -184,6 +191,7 @@ class Recorder:
     ) -> IntervalRecord | None:
         if reading is None:
             return None
+        self._saving.add_waits(self._folder)
         folded = self._folder.fold(
             reading,
             iteration=self._start_iteration + self._iterations,
@@ -242,10 +250,13 @@ class Recorder:
         Returns:
             The evidence file, for the summary; ``None`` when there is none.
         """
+        # it stands in front of the anchors
+        self._saving.leave()
         self._guard.clean_up('ledger', self._anchors.close)
         # read once: what we ourselves do from here on is no part of training
         reading = self._guard.run('ledger', self._read_interval)
         self._guard.run('last interval', self._record_interval, None, reading)
+        self._saving.finish()
         self._guard.run('end', self._write_once_known, is_final=True)
         end = self._guard.run('end', self._end, reading, status, error)
         if end is not None:

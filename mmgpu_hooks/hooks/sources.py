@@ -46,6 +46,11 @@ class Sources:
         self._runner: Any = None
 
     @property
+    def loader(self) -> LoaderProbe | None:
+        """What watches the loader, if anything does."""
+        return self._loader
+
+    @property
     def unknown(self) -> dict[str, str]:
         """Why a figure is missing, by source."""
         parts: list[tuple[str, Mapping[str, str]]] = [
