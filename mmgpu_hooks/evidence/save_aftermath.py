@@ -20,7 +20,8 @@ class AftermathFolder:
     """Sorts waits into those after a save and the usual ones.
 
     Saves and what ends a span are told when they happen, the waits whenever somebody
-    has them, in order. Two saves at the same iteration have one aftermath.
+    has them, in order. Two saves at the same iteration have one aftermath. One without
+    iterations is of a save after which something else came at once.
 
     Args:
         horizon: Batches that can be made ahead: ``prefetch_factor`` times workers.
@@ -36,7 +37,6 @@ class AftermathFolder:
         self._cuts: deque[int] = deque()
         self._open: int | None = None
         self._waits: list[float] = []
-        self._usual_before: float | None = None
 
     def add_save(self, iteration: int) -> None:
         """A save ended, after so many iterations."""
@@ -74,40 +74,32 @@ class AftermathFolder:
                 self._usual.append(wait_s)
         return known
 
-    def _begin_and_end(self, known: list[SaveAftermathRecord], is_first: bool) -> None:
+    def _begin_and_end(self, known: list[SaveAftermathRecord], is_cut: bool) -> None:
         """Heed what happened between the last iteration and the next."""
-        is_cut = is_first
         while self._cuts and self._cuts[0] <= self._done:
             self._cuts.popleft()
             is_cut = True
+        while self._saves and self._saves[0] <= self._done:
+            self._close(known)
+            self._open = self._saves.popleft()
         if is_cut:
             self._close(known)
-        begun = None
-        while self._saves and self._saves[0] <= self._done:
-            begun = self._saves.popleft()
-        if begun is not None:
-            self._close(known)
-            if not is_cut:
-                self._open = begun
-                self._usual_before = self._fold_usual()
-
-    def _fold_usual(self) -> float | None:
-        return sum(self._usual) / len(self._usual) if self._usual else None
 
     def _close(self, known: list[SaveAftermathRecord]) -> None:
-        if self._open is not None and self._waits:
+        if self._open is not None:
+            usual = self._usual
             known.append(
                 SaveAftermathRecord(
                     iteration=self._open,
                     iterations=len(self._waits),
                     waits_s=sum(self._waits),
-                    usual_wait_s=self._usual_before,
+                    usual_wait_s=sum(usual) / len(usual) if usual else None,
                 )
             )
         self._open, self._waits = None, []
 
     def finish(self) -> list[SaveAftermathRecord]:
-        """The run is over: what is known of the last save."""
+        """The run is over: what is known of the last saves."""
         known: list[SaveAftermathRecord] = []
-        self._close(known)
+        self._begin_and_end(known, is_cut=True)
         return known

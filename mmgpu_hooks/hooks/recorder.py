@@ -99,12 +99,13 @@ class Recorder:
             host=self._sources.host,
             gpu=self._sources.gpu.device,
             device=self._sources.device,
+            worker_nice=self._sources.worker_nice,
             unknown={**self._told, **self._guard.off},
         )
         if record is not None:
             run('evidence', self._open_writer, record)
         self._anchors.install(runner)
-        self._saving.open(self._sources.loader)
+        self._saving.open(self._sources.loader, self._sources.host)
         # opening all this was before training
         self._ledger.start()
         self._begin_folder()

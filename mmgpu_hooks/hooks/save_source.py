@@ -11,8 +11,14 @@ from mmgpu_hooks.evidence.save_aftermath import AftermathFolder
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.instance_patches import InstancePatches
 from mmgpu_hooks.hooks.save_target import read_publish_target, read_save_target
+from mmgpu_hooks.hooks.save_warnings import SaveWarnings
 from mmgpu_hooks.hooks.save_watch import SOURCE, SaveWatch
-from mmgpu_hooks.records import LoaderSettings, SaveAftermathRecord, SaveRecord
+from mmgpu_hooks.records import (
+    HostLimits,
+    LoaderSettings,
+    SaveAftermathRecord,
+    SaveRecord,
+)
 from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
 from mmgpu_hooks.telemetry.loader.settings import read_loader_settings
 
@@ -42,23 +48,25 @@ class SaveSource:
         self._read_position = read_position
         self._write = write
         self._watch: SaveWatch | None = None
-        self._loader = LoaderSettings()
+        self._warnings: SaveWarnings | None = None
         self._aftermaths = AftermathFolder(0, 0)
         self._patches = InstancePatches()
 
-    def open(self, probe: LoaderProbe | None) -> None:
+    def open(self, probe: LoaderProbe | None, host: HostLimits) -> None:
         """Watch every save from now on, by the thread that calls this.
 
         Args:
             probe: Knows the loader's workers.
+            host: Its limits.
         """
-        self._guard.run(SOURCE, self._open, probe)
+        self._guard.run(SOURCE, self._open, probe, host)
 
-    def _open(self, probe: LoaderProbe | None) -> None:
+    def _open(self, probe: LoaderProbe | None, host: HostLimits) -> None:
         runner, patches = self._runner, self._patches
-        self._loader = read_loader_settings(runner.train_dataloader)
+        loader = read_loader_settings(runner.train_dataloader)
+        self._warnings = SaveWarnings(runner.logger.warning, host, loader)
         self._aftermaths = AftermathFolder(
-            _fold_horizon(self._loader), self._read_position()[0]
+            _fold_horizon(loader), self._read_position()[0]
         )
         self._watch = SaveWatch(
             runner, self._guard, probe, self._read_position, self._note
@@ -77,8 +85,9 @@ class SaveSource:
 
     def _note(self, save: SaveRecord) -> None:
         self._write(save)
-        if save.error is None:
-            self._aftermaths.add_save(save.iteration)
+        self._aftermaths.add_save(save.iteration)
+        if self._warnings is not None:
+            self._warnings.add_save(save)
 
     def add_waits(self, folder: IntervalFolder) -> None:
         """Take the waits for data of an interval that is about to be folded."""
@@ -97,6 +106,8 @@ class SaveSource:
 
     def _note_aftermath(self, record: SaveAftermathRecord) -> None:
         self._write(record)
+        if self._warnings is not None:
+            self._warnings.add_aftermath(record)
 
     def leave(self) -> None:
         """Leave the runner as it was; a second call does nothing."""
@@ -111,6 +122,8 @@ class SaveSource:
     def _finish(self) -> None:
         for record in self._aftermaths.finish():
             self._note_aftermath(record)
+        if self._warnings is not None:
+            self._warnings.finish()
 
 
 def _fold_horizon(loader: LoaderSettings) -> int:

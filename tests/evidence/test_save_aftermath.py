@@ -66,7 +66,9 @@ def test_a_validation_long_after_the_save_ends_the_span_too():
 def test_workers_that_start_anew_have_nothing_ready():
     folder = AftermathFolder(horizon=4, start=0)
     folder.add_save(1)
-    assert folder.add_waits([1.0, 30.0, 1.0], firsts=[1]) == []
+    assert folder.add_waits([1.0, 30.0, 1.0], firsts=[1]) == [
+        SaveAftermathRecord(1, iterations=0, waits_s=0.0, usual_wait_s=1.0)
+    ]
     # nor is the wait for their start a usual one
     folder.add_save(3)
     assert folder.add_waits([0.0, 0.0, 0.0, 0.0])[0].usual_wait_s == 1.0
@@ -78,13 +80,24 @@ def test_without_waits_before_it_is_not_known_what_is_usual():
     assert folder.add_waits([0.5]) == [SaveAftermathRecord(0, 1, 0.5, None)]
 
 
-def test_a_save_that_ends_the_run_has_no_aftermath():
+def test_a_validation_right_after_a_save_leaves_nothing_to_look_at():
+    folder = AftermathFolder(horizon=4, start=0)
+    folder.add_save(1)
+    folder.add_cut(1)
+    assert folder.add_waits([1.0, 0.0, 0.0]) == [SaveAftermathRecord(1, 0, 0.0, 1.0)]
+
+
+def test_the_end_of_the_run_ends_the_span():
     folder = AftermathFolder(horizon=4, start=0)
     folder.add_waits([1.0, 1.0])
     folder.add_save(2)
-    assert folder.finish() == []
     folder.add_waits([0.5])
-    assert folder.finish() == [SaveAftermathRecord(2, 1, 0.5, 1.0)]
+    folder.add_save(3)
+    assert folder.finish() == [
+        SaveAftermathRecord(2, 1, 0.5, 1.0),
+        SaveAftermathRecord(3, 0, 0.0, 1.0),
+    ]
+    assert folder.finish() == []
 
 
 def test_a_loader_without_workers_makes_nothing_ahead():

@@ -364,4 +364,5 @@ def test_evidence_lines_are_plain_json(tmp_path: Path) -> None:
     lines = find_evidence(tmp_path).read_text().splitlines()
     kinds = [json.loads(line)['kind'] for line in lines]
     once = ['model_bytes', 'unknown']
-    assert kinds == ['run', 'interval', *once, *['interval'] * 5, 'end']
+    last = ['save', 'save_aftermath', 'end']
+    assert kinds == ['run', 'interval', *once, *['interval'] * 5, *last]

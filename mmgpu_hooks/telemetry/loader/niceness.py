@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from mmgpu_hooks.telemetry.source_error import SourceError
+
 
 def write_nice(pids: Iterable[int], nice: int, proc: Path = Path('/proc')) -> None:
     """Set the nice value of processes with all their threads; 3 us per thread.
@@ -20,14 +22,23 @@ def write_nice(pids: Iterable[int], nice: int, proc: Path = Path('/proc')) -> No
         proc: Root of the proc file system.
 
     Raises:
-        OSError: If the host refuses it.
+        SourceError: If the host refuses it.
     """
-    for pid in pids:
-        threads = [pid]
-        with contextlib.suppress(OSError):  # hidden: then its main thread alone
-            threads = [int(name) for name in os.listdir(proc / str(pid) / 'task')]
-        for thread in threads:
-            # on Linux a priority belongs to a thread, whatever the call is named
-            with contextlib.suppress(ProcessLookupError):
-                if os.getpriority(os.PRIO_PROCESS, thread) < nice:
-                    os.setpriority(os.PRIO_PROCESS, thread, nice)
+    try:
+        for pid in pids:
+            for thread in _list_threads(pid, proc):
+                # on Linux a priority belongs to a thread, whatever the call is named
+                with contextlib.suppress(ProcessLookupError):
+                    if os.getpriority(os.PRIO_PROCESS, thread) < nice:
+                        os.setpriority(os.PRIO_PROCESS, thread, nice)
+    except (AttributeError, OSError) as error:
+        raise SourceError(
+            f"the host refuses nice {nice} for the loader's workers: {error}"
+        ) from None
+
+
+def _list_threads(pid: int, proc: Path) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(proc / str(pid) / 'task')]
+    except OSError:  # hidden: then its main thread alone
+        return [pid]
