@@ -9,6 +9,7 @@ and all of them are taken away again.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Callable
@@ -229,9 +230,12 @@ class LoopAnchors:
     def _around_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         begin = self._guard.wrap('ledger', self._ledger.push)
         end = self._guard.wrap('ledger', self._end_save)
+        thread = threading.get_ident()
 
         def save_checkpoint(*args: Any, **kwargs: Any) -> Any:
-            if not self._open:
+            # one in another thread holds nothing up, and inside a save is part of it
+            is_ours = self._open and threading.get_ident() == thread
+            if not is_ours or self._ledger.current == 'checkpoint_save':
                 return original(*args, **kwargs)
             begin('checkpoint_save')
             try:

@@ -104,8 +104,9 @@ class Recorder:
         )
         if record is not None:
             run('evidence', self._open_writer, record)
-        self._anchors.install(runner)
+        # the ledger's anchors go around it, so that it costs nobody else
         self._saving.open(self._sources.loader, self._sources.host)
+        self._anchors.install(runner)
         # opening all this was before training
         self._ledger.start()
         self._begin_folder()
@@ -251,9 +252,8 @@ class Recorder:
         Returns:
             The evidence file, for the summary; ``None`` when there is none.
         """
-        # it stands in front of the anchors
-        self._saving.leave()
         self._guard.clean_up('ledger', self._anchors.close)
+        self._saving.leave()
         # read once: what we ourselves do from here on is no part of training
         reading = self._guard.run('ledger', self._read_interval)
         self._guard.run('last interval', self._record_interval, None, reading)

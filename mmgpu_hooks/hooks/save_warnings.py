@@ -58,7 +58,7 @@ class SaveWarnings:
             self._earlier.append(save)
         if not judged.is_slow:
             return
-        cause = judged.cause or 'nothing that could be told'
+        cause = judged.cause or 'unknown'
         self._slow[cause] += 1
         if self._slow[cause] == 1:
             self._warn(f'GPUEfficiencyHook: {judged.sentence}')
@@ -69,8 +69,6 @@ class SaveWarnings:
             self._judge(self._pending.popleft(), None)
         if any(count > 1 for count in self._slow.values()):
             causes = ', '.join(
-                f'{count} by {cause}' for cause, count in self._slow.most_common()
+                f'{count} {cause}' for cause, count in self._slow.most_common()
             )
-            self._warn(
-                f'GPUEfficiencyHook: saves that were slow in this run: {causes}.'
-            )
+            self._warn(f'GPUEfficiencyHook: slow saves in this run by cause: {causes}.')

@@ -175,6 +175,13 @@ FAILURES = [
     ('model bytes', 'hooks.sources.ModelBytesWatch', 0, ALL),
     ('model bytes', 'telemetry.cuda.model_bytes.ModelBytesWatch.read', 0, ALL),
     ('scalars', 'hooks.scalars.fold_scalars', 1, ALL),
+    ('checkpoint saves', 'hooks.save_source.SaveWatch', 0, ALL),
+    ('checkpoint saves', 'hooks.save_watch.SaveProgress', 0, ALL),
+    ('checkpoint saves', 'hooks.save_watch.SaveStamps', 0, ALL),
+    ('checkpoint saves', 'hooks.save_progress.SaveProgress.begin_copy', 0, ALL),
+    ('checkpoint saves', 'hooks.save_progress.SaveProgress.end_write', 0, ALL),
+    ('checkpoint saves', 'hooks.save_progress.SaveProgress.end', 0, ALL),
+    ('checkpoint saves', 'hooks.save_progress.count_tensor_bytes', 0, ALL),
     ('summary', 'hooks.gpu_efficiency_hook.fold_run', 0, ALL),
 ]
 
