@@ -24,6 +24,7 @@ from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_fo
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.experiments.training import TrainingError, find_train_script
 from mmgpu_hooks.recommendation.policy import recommend_settings
+from mmgpu_hooks.recommendation.save_cures import NICE_KEY, with_save_cures
 from mmgpu_hooks.records import RanksSummary, Recommendation, RunEvidence, RunSummary
 from mmgpu_hooks.report.recommendation import Answer, render_json, render_text
 
@@ -107,7 +108,7 @@ def _judge(folder: Path) -> tuple[Answer, Path | None, Path | None]:
     answer = Answer(
         run_path=evidence.path,
         diagnosis=diagnose_run(summary),
-        recommendation=recommend_settings(summary),
+        recommendation=with_save_cures(recommend_settings(summary), summary),
         summary=summary,
         ranks=ranks,
         notes=(
@@ -189,7 +190,8 @@ def _rewrite(
     """Rewrite the config, or say in the answer why it was refused."""
     # late, because LibCST takes longer to import than everything else here
     from mmgpu_hooks.configfile.drift import read_drift
-    from mmgpu_hooks.configfile.rewrite import rewrite_config
+    from mmgpu_hooks.configfile.outcome import Options
+    from mmgpu_hooks.configfile.rewrite import rewrite_recommended
 
     config, note = _choose_config(arguments.config, run_config, copy)
     if config is None:
@@ -198,15 +200,17 @@ def _rewrite(
     # before the rewrite, which may edit this very file
     if config != copy and copy is not None and not arguments.no_load:
         drift = read_drift(config, copy)
-    outcome = rewrite_config(
+    outcome = rewrite_recommended(
         config,
         {change.key: change.new for change in answer.recommendation.changes},
-        output=arguments.output,
-        in_place=arguments.in_place,
-        dry_run=arguments.dry_run or arguments.check,
-        overlay=arguments.overlay,
-        edit_base=arguments.edit_base,
-        load=not arguments.no_load,
+        Options(
+            output=arguments.output,
+            in_place=arguments.in_place,
+            dry_run=arguments.dry_run or arguments.check,
+            overlay=arguments.overlay,
+            edit_base=arguments.edit_base,
+            load=not arguments.no_load,
+        ),
     )
     drift = drift if outcome.proven else None
     notes = [*answer.notes, note, drift, *outcome.notes]
@@ -221,11 +225,27 @@ def _rewrite(
         return replace(answer, error=outcome.reason)
     if outcome.status == 'unchanged':
         reason = f'{config} has the recommended settings already.'
-        already = Recommendation(reason=reason)
+        if outcome.notes:
+            reason = f'Nothing of it can be set in {config}.'
+        already = replace(answer.recommendation, changes=(), reason=reason)
         return replace(answer, recommendation=already)
+    answer = replace(answer, recommendation=_place(answer.recommendation, outcome))
     if arguments.dry_run or arguments.check:
         return answer
     return _note_written(answer, outcome)
+
+
+def _place(recommendation: Recommendation, outcome: RewriteOutcome) -> Recommendation:
+    """The changes under the keys that were set; an argument of our hook may move."""
+    set_by_name = {key.rpartition('.')[2]: key for key in outcome.changes}
+    placed = []
+    for change in recommendation.changes:
+        key = change.key
+        if key == NICE_KEY:
+            key = set_by_name.get(key.rpartition('.')[2], '')
+        if key:
+            placed.append(replace(change, key=key))
+    return replace(recommendation, changes=tuple(placed))
 
 
 def _choose_config(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mmgpu_hooks.configfile.bases import Chain, ReadChain
 from mmgpu_hooks.configfile.consistency import find_hooks
 from mmgpu_hooks.configfile.hook_text import HookText, parse_hooks
@@ -88,6 +90,51 @@ def disabling_settings(
             'more often; drop one'
         )
     return {'.'.join(place): REMOVE for place in places}
+
+
+def place_settings(
+    settings: Mapping[str, Setting], before: FlatConfig | None, read: ReadChain
+) -> tuple[dict[str, Setting], list[str]]:
+    """Moves arguments of ``default_hooks.gpu_efficiency`` to where our hook really is.
+
+    Args:
+        settings: By dotted key.
+        before: The loaded config, or ``None``.
+        read: Reads the texts of the config and its bases.
+
+    Returns:
+        The settings, and the names of arguments that are left out, because the config
+        has no hook of ours (it was switched on elsewhere) or more than one.
+    """
+    usual = f'default_hooks.{HOOK_KEY}.'
+    if not any(dotted.startswith(usual) for dotted in settings):
+        return dict(settings), []
+    places = _find_places(before, read)
+    placed, left_out = {}, []
+    for dotted, value in settings.items():
+        name = dotted.removeprefix(usual)
+        if name == dotted:
+            placed[dotted] = value
+        elif len(places) == 1:
+            placed['.'.join((*places[0], name))] = value
+        else:
+            left_out.append(name)
+    return placed, left_out
+
+
+def _find_places(before: FlatConfig | None, read: ReadChain) -> list[tuple[str, ...]]:
+    if before is not None:
+        return find_hooks(before)
+    try:
+        seen = _parse_chain(read())
+    except UnseenError:
+        return []
+    dropped = False
+    for hooks in seen:
+        if hooks.places:
+            return [] if dropped else sorted(hooks.places)
+        dropped |= hooks.dropped
+    return []
 
 
 def verify_own(chain: Chain, dotted: str) -> None:

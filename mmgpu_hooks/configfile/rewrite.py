@@ -10,6 +10,7 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -25,6 +26,7 @@ from mmgpu_hooks.configfile.edit import HOOK_ROOTS
 from mmgpu_hooks.configfile.hook_entry import (
     disabling_settings,
     enabling_settings,
+    place_settings,
     verify_own,
 )
 from mmgpu_hooks.configfile.loading import (
@@ -109,6 +111,33 @@ def rewrite_with(
 ) -> RewriteOutcome:
     """Does what :func:`rewrite_config` does, with the options in one."""
     return _rewrite(source, lambda before, read: parse_settings(settings), options)
+
+
+def rewrite_recommended(
+    source: Path, settings: Mapping[str, Setting], options: Options
+) -> RewriteOutcome:
+    """Does what :func:`rewrite_config` does, wherever our hook is in the config.
+
+    Args:
+        source: The ``.py`` config.
+        settings: Arguments of our hook are named as those of
+            ``default_hooks.gpu_efficiency``. Where the config has no such hook, they
+            are left out and a note says so.
+        options: Where it goes and how it is proven.
+    """
+    left_out: list[str] = []
+
+    def choose(before: FlatConfig | None, read: ReadChain) -> Mapping[str, Setting]:
+        placed, left_out[:] = place_settings(parse_settings(settings), before, read)
+        return placed
+
+    outcome = _rewrite(source, choose, options)
+    notes = [
+        f'{source} does not say where GPUEfficiencyHook is, so {name} was left out: '
+        'add it where the hook is switched on.'
+        for name in left_out
+    ]
+    return replace(outcome, notes=(*outcome.notes, *notes))
 
 
 def enable_hook(source: Path, options: Options = _IN_PLACE) -> RewriteOutcome:

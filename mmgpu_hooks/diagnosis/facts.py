@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mmgpu_hooks.diagnosis.saves import judge_saves
 from mmgpu_hooks.diagnosis.thresholds import (
     DATA_WAIT_PROBLEM,
     EXTERNAL_LOAD,
     MIN_ITERATIONS,
 )
 from mmgpu_hooks.modeling.loader_bound import LoaderModel, fit_loader
-from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.records import RunSummary, SaveJudgement, SaveRecord
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Facts:
     summary: RunSummary
     model: LoaderModel | None
     """``None`` when the run is too short or its loader is unknown."""
+    saves: tuple[SaveJudgement, ...] = ()
+    """In the order of the summary's ``save_records``."""
 
     @property
     def is_enough(self) -> bool:
@@ -103,6 +106,16 @@ class Facts:
         logical = self.summary.run.host.logical_cpus
         return bool(external and logical and external >= EXTERNAL_LOAD * logical)
 
+    def saves_held_by(
+        self, cause: str | None
+    ) -> list[tuple[SaveRecord, SaveJudgement]]:
+        """Slow saves with this cause; with ``None``, those whose cause is unproven."""
+        return [
+            (save, judged)
+            for save, judged in zip(self.summary.save_records, self.saves)
+            if judged.is_slow and judged.cause == cause
+        ]
+
     def run_share(self, seconds: float) -> float:
         """``seconds`` as a share of the whole run."""
         whole = self.summary.duration_s
@@ -136,7 +149,10 @@ def fold_facts(summary: RunSummary) -> Facts:
             usable_cores=_free_cores(summary),
             is_starved=measured.is_starved,
         )
-    return Facts(summary, model)
+    saves = judge_saves(
+        summary.save_records, summary.save_aftermaths, summary.run.host, loader
+    )
+    return Facts(summary, model, saves)
 
 
 def _free_cores(summary: RunSummary) -> float | None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.diagnosis import loading_rules, training_rules  # noqa: F401  # they register the rules
+from mmgpu_hooks.diagnosis import (  # noqa: F401  # they register the rules
+    loading_rules,
+    training_rules,
+    writing_rules,
+)
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.rule import RULES, apply_rule
 from mmgpu_hooks.diagnosis.thresholds import DATA_WAIT_PROBLEM
@@ -35,6 +39,7 @@ def diagnose_run(summary: RunSummary) -> Diagnosis:
             'gpu_samples': summary.gpu.samples if summary.gpu else 0,
             'saves': summary.saves,
         },
+        saves=facts.saves,
     )
 
 

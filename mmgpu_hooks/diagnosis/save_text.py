@@ -78,7 +78,7 @@ def _named(judged: SaveJudgement) -> dict[str, float]:
 def _by_workers(
     save: SaveRecord, seconds: float, host: HostLimits, loader: LoaderSettings
 ) -> str:
-    text = f'for {_seconds(seconds)} it was ready to run and got no core'
+    text = _no_core(seconds)
     if save.workers is not None and save.workers_busy is not None:
         text += f', while {save.workers_busy:.1f} of {save.workers} loader workers were'
         text += f' busy on {_cores(host)}'
@@ -92,11 +92,15 @@ def _by_workers(
     return text
 
 
+def _no_core(seconds: float) -> str:
+    return f'for {_seconds(seconds)} the saving thread was ready to run and got no core'
+
+
 def _by_strangers(
     save: SaveRecord, seconds: float, host: HostLimits, loader: LoaderSettings
 ) -> str:
-    text = f'for {_seconds(seconds)} it was ready to run and got no core, while other '
-    text += f'programs used {_seconds(save.strangers_cpu_s)} of CPU on {_cores(host)}'
+    text = f'{_no_core(seconds)}, while other programs used '
+    text += f'{_seconds(save.strangers_cpu_s)} of CPU on {_cores(host)}'
     if save.workers_cpu_s is not None:
         text += f' (loader workers {_seconds(save.workers_cpu_s)})'
     return text

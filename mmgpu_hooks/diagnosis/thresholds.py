@@ -86,5 +86,8 @@ SAVE_CURE_WORTH = 0.01
 HUB_NOTICE = 0.10
 """Share of a checkpoint in histories of the message hub: a tenth of each write."""
 
+HUB_NOTICE_BYTES = 2**24
+"""Histories below 16 MiB are written in a tenth of a second, whatever their share."""
+
 OPTIMIZER_NOTICE = 0.25
 """Share of a checkpoint in the optimizer's state from which a save without is named."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mmgpu_hooks.diagnosis.facts import Facts
+from mmgpu_hooks.diagnosis.save_delay import fold_delay
 from mmgpu_hooks.diagnosis.thresholds import (
     MIN_ITERATIONS,
     SURE_ITERATIONS,
@@ -30,6 +31,11 @@ _OF_PROBLEM = {
     'MG302': 'validation_bound',
     'MG301': 'save_bound',
     'MG303': 'hook_bound',
+    'MG304': 'save_bound',
+    'MG305': 'save_bound',
+    'MG306': 'save_bound',
+    'MG307': 'save_bound',
+    'MG308': 'save_bound',
 }
 
 
@@ -68,6 +74,8 @@ def diagnose_verdict(facts: Facts, findings: dict[str, Finding]) -> Verdict:
     why = worst.detail
     if worst.code == 'MG101':
         why = f'{why[:-1]}, {_cause(name, facts)}.'
+    elif name == 'save_bound':
+        why = f'{why}{_save_cause(facts)}'
     return Verdict(name, f'{VERDICTS[name]}: {why}', confidence)
 
 
@@ -104,6 +112,30 @@ def _data_bound(facts: Facts, findings: dict[str, Finding]) -> str:
     if cores is not None and workers >= max(int(cores), 1):
         return 'data_bound'
     return 'data_bound_workers'
+
+
+_HELD_BY = {
+    'workers': 'waiting for a core while loader workers had them',
+    'strangers': 'waiting for a core while other programs had them',
+    'storage': 'blocked in the write to storage',
+    'memory': 'because memory was short',
+    'size': "because histories of MMEngine's message hub fill the file",
+    'remote': 'waiting for a remote backend',
+}
+
+
+def _save_cause(facts: Facts) -> str:
+    """What is proven to hold the saves up, if anything is."""
+    held = {cause: facts.saves_held_by(cause) for cause in _HELD_BY}
+    delays = {
+        cause: fold_delay(saves, len(facts.saves))
+        for cause, saves in held.items()
+        if saves
+    }
+    if not delays:
+        return ''
+    cause = max(delays, key=lambda name: delays[name].gross_s)
+    return f' {delays[cause].sentence(_HELD_BY[cause])}'
 
 
 def _is_problem(finding: Finding | None) -> bool:

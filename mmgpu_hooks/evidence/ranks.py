@@ -78,8 +78,8 @@ def with_saves_of(judged: RunSummary, first: RunSummary) -> RunSummary:
         first: Of rank 0.
 
     Returns:
-        ``judged`` itself where it saved too, or nobody did. Only ``saves`` and
-        ``ledger_s`` differ, whose sum stays.
+        ``judged`` itself where it saved too, or nobody did. Only ``ledger_s``, whose
+        sum stays, and what is known of the saves differ.
     """
     if judged.saves or not first.saves:
         return judged
@@ -88,7 +88,13 @@ def with_saves_of(judged: RunSummary, first: RunSummary) -> RunSummary:
     waited_s = first.ledger_s.get('checkpoint_save', 0.0) - own_s
     moved_s = min(max(waited_s, 0.0), step_s)
     ledger_s.update(checkpoint_save=own_s + moved_s, step=step_s - moved_s)
-    return replace(judged, saves=first.saves, ledger_s=ledger_s)
+    return replace(
+        judged,
+        saves=first.saves,
+        ledger_s=ledger_s,
+        save_records=first.save_records,
+        save_aftermaths=first.save_aftermaths,
+    )
 
 
 def _join(

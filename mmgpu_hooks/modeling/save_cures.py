@@ -29,10 +29,19 @@ def crowding(busy: float, cores: float, strangers: float = 0.0, nice: int = 0) -
 
 
 def rescale_delay_s(delay_s: float, now: float, then: float) -> float | None:
-    """A wait for a core under another crowding; ``None`` where none was modelled."""
-    if not 0.0 < now < math.inf or delay_s < 0.0:
+    """A wait for a core under another crowding.
+
+    Args:
+        delay_s: As it was measured.
+        now: :func:`crowding` of then.
+        then: :func:`crowding` of the setting in question.
+
+    Returns:
+        ``None`` where the model expects no wait now: it has nothing to scale.
+    """
+    if not 0.0 < now < math.inf:
         return None
-    return delay_s * min(then / now, 1.0)
+    return delay_s * then / now
 
 
 def times_less_often(saves_s: float, run_s: float, share: float) -> int:

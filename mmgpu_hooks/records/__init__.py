@@ -17,6 +17,7 @@ from mmgpu_hooks.records.judged import (
     Diagnosis,
     Finding,
     Recommendation,
+    SaveCure,
     SaveJudgement,
     Verdict,
 )
@@ -86,6 +87,7 @@ __all__ = [
     'RunRecord',
     'RunSummary',
     'SaveAftermathRecord',
+    'SaveCure',
     'SaveJudgement',
     'SavePhase',
     'SaveRecord',

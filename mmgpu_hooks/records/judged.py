@@ -76,6 +76,24 @@ class Change:
 
 
 @dataclass(frozen=True)
+class SaveCure:
+    """One way to make saves cost less, and what it is predicted to give."""
+
+    name: str
+    """``polite_workers``, ``fewer_workers``, ``longer_interval`` or
+    ``slimmer_checkpoint``."""
+    sentence: str
+    save_s: Optional[float]
+    """Predicted length of a save, mean of those it helps."""
+    saves: int
+    """How many of the run's saves it helps, or spares."""
+    run_gross_s: float
+    """Seconds by which the saves of such a run are shorter in all."""
+    run_net_s: Optional[float]
+    """What the job gains of it; ``None`` while the net delays are unknown."""
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """Everything judged about one run."""
 
@@ -95,3 +113,5 @@ class Recommendation:
     changes: Tuple[Change, ...] = ()
     reason: Optional[str] = None
     """Why there is no change; ``None`` when there is one."""
+    save_cures: Tuple[SaveCure, ...] = ()
+    """What would make saves cost less; the changes hold those that are applied."""

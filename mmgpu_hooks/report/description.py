@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.records import RanksSummary, RunSummary
+from collections.abc import Sequence
+
+from mmgpu_hooks.records import RanksSummary, RunSummary, SaveJudgement
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.gpu_text import (
     describe_gpu,
@@ -13,10 +15,14 @@ from mmgpu_hooks.report.host_text import describe_host
 from mmgpu_hooks.report.ledger_table import format_ledger
 from mmgpu_hooks.report.loader_text import describe_loader
 from mmgpu_hooks.report.ranks_table import describe_ranks
+from mmgpu_hooks.report.saves_text import describe_saves
 
 
 def describe_run(
-    summary: RunSummary, ranks: RanksSummary | None = None, most_ranks: int = 8
+    summary: RunSummary,
+    ranks: RanksSummary | None = None,
+    most_ranks: int = 8,
+    saves: Sequence[SaveJudgement] = (),
 ) -> list[tuple[str, str]]:
     """A label each, and lines of text; those of tables have at most 87 columns.
 
@@ -24,6 +30,7 @@ def describe_run(
         summary: One rank's figures.
         ranks: All ranks, when there is more than one.
         most_ranks: Ranks to show at most.
+        saves: What is judged of the summary's saves.
     """
     rows = [
         ('time', format_ledger(summary)),
@@ -33,6 +40,8 @@ def describe_run(
         ('GPU', describe_gpu(summary)),
         ('memory', describe_memory(summary)),
     ]
+    if summary.save_records:
+        rows.append(('saves', describe_saves(summary, saves)))
     if ranks is not None and ranks.world_size > 1:
         rows.append(('ranks', describe_ranks(ranks, most_ranks)))
     elif summary.card_imbalance is not None:

@@ -19,6 +19,7 @@ from mmgpu_hooks.records import (
 )
 from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
 from mmgpu_hooks.report.description import describe_run
+from mmgpu_hooks.report.saves_text import list_saves
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""
@@ -68,6 +69,8 @@ def render_json(answer: Answer) -> str:
         'findings': [_finding(finding) for finding in answer.diagnosis.findings],
         'changes': [_change(change) for change in answer.recommendation.changes],
         'no_change_reason': answer.recommendation.reason,
+        'checkpoint_saves': _saves(answer),
+        'save_cures': [asdict(cure) for cure in answer.recommendation.save_cures],
         'evidence': dict(answer.diagnosis.counts),
         'config': answer.config,
         'output': answer.output,
@@ -80,6 +83,12 @@ def render_json(answer: Answer) -> str:
         'notes': list(answer.notes),
     }
     return json.dumps(body, indent=2)
+
+
+def _saves(answer: Answer) -> list[dict[str, Any]]:
+    if answer.summary is None:
+        return []
+    return list_saves(answer.summary, answer.diagnosis.saves)
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -122,6 +131,11 @@ def render_text(
     ]
     if answer.diagnosis.findings:
         parts += ['', Text('Findings', style='bold'), _findings(answer)]
+    cures = answer.recommendation.save_cures
+    if cures:
+        said = [('-', bind_units(_sentence(cure.sentence))) for cure in cures]
+        title = Text('What would make saves cost less', style='bold')
+        parts += ['', title, grid(said, indent=2)]
     parts += ['', *_changes(answer)]
     if answer.notes:
         notes = [('-', Text(note)) for note in answer.notes]
@@ -132,7 +146,7 @@ def render_text(
 def _facts(answer: Answer) -> RenderableType:
     rows: list[tuple[str, str]] = [('evidence', answer.run_path)]
     if answer.summary is not None:
-        rows += describe_run(answer.summary, answer.ranks)
+        rows += describe_run(answer.summary, answer.ranks, saves=answer.diagnosis.saves)
     return grid([(label, bind_units(text)) for label, text in rows])
 
 

@@ -31,7 +31,8 @@ def render_training_summary(
     sentence = f'{verdict.sentence} ({verdict.confidence} confidence)'
     if ranks is not None and ranks.slowest not in (None, summary.run.rank):
         sentence = f'Rank {ranks.slowest}: {sentence}'
-    rows = [('verdict', sentence), *describe_run(summary, ranks, _MOST_RANKS)]
+    described = describe_run(summary, ranks, _MOST_RANKS, diagnosis.saves)
+    rows = [('verdict', sentence), *described]
     if ranks is not None and ranks.notes:
         rows.append(('notes', '\n'.join(ranks.notes)))
     lines = [line for label, text in rows for line in _wrap(label, text)]

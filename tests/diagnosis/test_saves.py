@@ -284,9 +284,10 @@ def test_the_warning_word_for_word():
     assert judge(make_contended(), make_calm(), aftermath).sentence == (
         'Saving iter_100.pth (200 MiB) at iteration 100 took 2.00 s and would have '
         'taken 0.40 s (median of 5 uncontended saves of this run like it). For 1.60 s '
-        'it was ready to run and got no core, while 8.0 of 8 loader workers were busy '
-        'on 2 usable cores (3.60 s of CPU, others 0.00 s). Training stood still 1.60 s '
-        'longer for it (gross); 0.50 s came back, because the next iterations waited '
+        'the saving thread was ready to run and got no core, while 8.0 of 8 loader '
+        'workers were busy on 2 usable cores (3.60 s of CPU, others 0.00 s). Training '
+        'stood still 1.60 s longer for it (gross); 0.50 s came back, because the next '
+        'iterations waited '
         'less for data, so the job lost 1.10 s (net). num_workers=8 is more than this '
         'host carries beside a save: use fewer, or GPUEfficiencyHook(worker_nice=10), '
         'which lets the saving thread go first.'

@@ -1,0 +1,122 @@
+"""What saves would take with other workers. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mmgpu_hooks.diagnosis.facts import Facts
+from mmgpu_hooks.modeling.loader_bound import predict_iter_s
+from mmgpu_hooks.modeling.save_cures import crowding, rescale_delay_s
+from mmgpu_hooks.recommendation.policy import MARGIN, SAME_SPEED
+from mmgpu_hooks.records import HostLimits, SaveJudgement, SaveRecord
+
+
+@dataclass(frozen=True)
+class SaveForecast:
+    """What a setting makes of the saves that workers hold up."""
+
+    saves: int
+    now_s: float
+    """Mean save of those."""
+    then_s: float
+    gross_s: float
+    """Less in all."""
+    net_s: float | None
+
+
+def forecast_saves(
+    facts: Facts, workers: int | None, nice: int | None = None
+) -> SaveForecast | None:
+    """Scale the wait for a core of each such save to another crowding.
+
+    Saves whose wait the model does not expect are left as they are.
+
+    Args:
+        facts: The run.
+        workers: The setting in question.
+        nice: Nice value of its workers. Default: as in the run.
+
+    Returns:
+        ``None`` where no save is held up by workers, or the cores are unknown.
+    """
+    held = facts.saves_held_by('workers')
+    run = facts.summary.run
+    old = run.loader.num_workers
+    if not held or not old or workers is None or run.host.usable_cores is None:
+        return None
+    now = run.worker_nice or 0
+    then = now if nice is None else nice
+    gross_s = net_s = 0.0
+    nets = 0
+    for save, judged in held:
+        less_s = _less_s(save, judged, run.host, workers / old, (now, then))
+        delay_s = judged.gross_delay_s or 0.0
+        gross_s += less_s
+        if judged.net_delay_s is not None and delay_s > 0.0:
+            nets += 1
+            net_s += judged.net_delay_s * less_s / delay_s
+    walls_s = sum(save.wall_s for save, _ in held)
+    return SaveForecast(
+        saves=len(held),
+        now_s=walls_s / len(held),
+        then_s=(walls_s - gross_s) / len(held),
+        gross_s=gross_s,
+        net_s=net_s if nets else None,
+    )
+
+
+def _less_s(
+    save: SaveRecord,
+    judged: SaveJudgement,
+    host: HostLimits,
+    times: float,
+    nice: tuple[int, int],
+) -> float:
+    """Seconds by which one save is shorter with so many times as many busy workers."""
+    busy = save.workers_busy if save.workers_busy is not None else save.workers
+    cores = host.usable_cores
+    if busy is None or cores is None or save.wall_s <= 0.0:
+        return 0.0
+    # of the ranks on a host, one is counted, with its part of the cores
+    strangers = 0.0
+    if host.ranks_on_host <= 1:
+        strangers = (save.strangers_cpu_s or 0.0) / save.wall_s
+    delay_s = judged.held_s.get('workers', 0.0)
+    then_s = rescale_delay_s(
+        delay_s,
+        crowding(busy, cores, strangers, nice[0]),
+        crowding(busy * times, cores, strangers, nice[1]),
+    )
+    return 0.0 if then_s is None else max(delay_s - then_s, 0.0)
+
+
+def fewest_that_keep_up(facts: Facts) -> int | None:
+    """Fewer workers than now with which the iterations are as fast."""
+    summary, model = facts.summary, facts.model
+    old, now_s = summary.run.loader.num_workers or 0, summary.iter_s
+    if model is None or not now_s or facts.is_contradictory:
+        return None
+    occupancy_s = None if model.occupancy_is_bound else model.occupancy_s
+    inside_s = summary.loader.occupancy_s if summary.loader else None
+    if inside_s is not None:
+        # a wait for a core is none of a batch's own
+        own_s = inside_s - (summary.worker_run_delay_s or 0.0)
+        occupancy_s = max(own_s, summary.worker_cpu_s or 0.0)
+    if occupancy_s is None:
+        return None
+    planned = replace(model, occupancy_s=MARGIN * occupancy_s)
+    as_fast_s = now_s * (1 + SAME_SPEED)
+    return next(
+        (n for n in range(1, old) if predict_iter_s(planned, n) <= as_fast_s), None
+    )
+
+
+def render_gains(found: SaveForecast) -> str:
+    """Seconds per save and in all, gross and net."""
+    gains = 'the net delay is not known'
+    if found.net_s is not None:
+        gains = f'the job gains {found.net_s:.1f} s (net)'
+    return (
+        f'{found.saves} saves are predicted to take {found.then_s:.2f} s each, now '
+        f'{found.now_s:.2f} s; {found.gross_s:.1f} s less in all (gross), {gains}'
+    )
