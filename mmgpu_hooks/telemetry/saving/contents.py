@@ -13,7 +13,7 @@ _MOST_FILES = 4096
 def count_tensor_bytes(state: Any) -> int:
     """Bytes of all tensors and arrays in nested dicts, lists and tuples.
 
-    0.4 us per tensor. A tensor that is in it twice counts twice.
+    0.6 us per tensor. A tensor that is in it twice counts twice.
 
     Args:
         state: Such as the state dict of an optimizer.
