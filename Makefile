@@ -12,7 +12,8 @@ DEMO_CONFIG := configs/demo/rtmdet-tiny_demo.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite bench-saves gpu-check
+.PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
+.PHONY: bench-recommend bench-saves gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -23,6 +24,7 @@ help:
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
 	@echo 'make bench-overhead  what the hook costs, beside other tools (6 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
+	@echo 'make bench-recommend judge a run of 100,000 intervals (3 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make gpu-check       what only a CUDA machine can show (2 minutes)'
 	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...,'
@@ -48,6 +50,9 @@ bench-ledger: setup
 
 bench-rewrite: setup
 	$(BIN)/python -m benchmarks.rewrite $(BENCH_FLAGS)
+
+bench-recommend: setup
+	$(BIN)/python -m benchmarks.recommend $(BENCH_FLAGS)
 
 bench-saves: setup
 	$(BIN)/python -m benchmarks.saves $(BENCH_FLAGS)

@@ -42,6 +42,7 @@ setup(
         'nvidia-ml-py>=12.535',
         'psutil>=5.9',
         'libcst>=1.1',
+        'msgspec>=0.18',
         'rich>=13',
     ],
     entry_points={'console_scripts': ['mmgpu = mmgpu_hooks.cli.main:main']},

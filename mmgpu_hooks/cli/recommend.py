@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +16,9 @@ from mmgpu_hooks.cli import exit_codes, rewriting
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.configfile.outcome import RewriteOutcome
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
+from mmgpu_hooks.evidence.plain_reader import read_plain_run
 from mmgpu_hooks.evidence.ranks import fold_ranks, with_saves_of
-from mmgpu_hooks.evidence.reader import (
-    read_evidence,
-    read_other_ranks,
-    read_plain_run,
-)
+from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.experiments.training import TrainingError, find_train_script
@@ -104,7 +103,8 @@ def _judge(folder: Path) -> tuple[Answer, Path | None, Path | None]:
     files = read_run_folder(folder)
     if files.evidence is None:
         return _judge_plain(files)
-    evidence, summary, ranks = _read_ranks(files.evidence, files.other_ranks)
+    with _collector_paused():
+        evidence, summary, ranks = _read_ranks(files.evidence, files.other_ranks)
     answer = Answer(
         run_path=evidence.path,
         diagnosis=diagnose_run(summary),
@@ -120,6 +120,18 @@ def _judge(folder: Path) -> tuple[Answer, Path | None, Path | None]:
     )
     path = evidence.run.config_path
     return answer, Path(path) if path else None, files.config_copy
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Without garbage collection, which takes long and finds nothing in records."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _read_ranks(

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from operator import truediv
 
+from mmgpu_hooks.evidence.interval_table import IntervalTable
 from mmgpu_hooks.evidence.ledger_parts import PARTS
-from mmgpu_hooks.evidence.summary import steady_intervals
 from mmgpu_hooks.evidence.summary_gpu import (
     MIN_CALM,
     fold_cards,
@@ -21,11 +23,10 @@ from mmgpu_hooks.evidence.summary_gpu import (
     fold_imbalance,
     uuids_of_run,
 )
-from mmgpu_hooks.evidence.weights import is_calm
+from mmgpu_hooks.evidence.weights import calm_mask, total
 from mmgpu_hooks.records import (
     CardImbalance,
     GpuWindow,
-    IntervalRecord,
     RankRow,
     RanksSummary,
     RunEvidence,
@@ -54,12 +55,19 @@ _OWN_PARTS = {
 Key = tuple[int, int]
 """An interval: its last iteration and how many it has."""
 
-Intervals = Mapping[Key, IntervalRecord]
+
+def find_common(tables: Iterable[IntervalTable]) -> list[Key]:
+    """The intervals that all ranks have, in order."""
+    common: set[Key] | None = None
+    for table in tables:
+        keys = _keys(table)
+        common = set(keys) if common is None else common.intersection(keys)
+    return sorted(common or ())
 
 
 def compare_ranks(
     ranks: Mapping[int, RunEvidence],
-    intervals: Mapping[int, Intervals],
+    steady: Mapping[int, IntervalTable],
     common: Sequence[Key],
     world: int,
     notes: Sequence[str],
@@ -68,19 +76,16 @@ def compare_ranks(
 
     Args:
         ranks: Evidence of one run, by rank.
-        intervals: The steady intervals of each.
+        steady: The steady intervals of each.
         common: Which of them all ranks have, in order.
         world: Ranks of the run, those without evidence too.
         notes: Passed on.
     """
     iterations = sum(count for _, count in common)
-    plain = _plain_training(intervals, common)
+    tables = {number: _take(table, common) for number, table in steady.items()}
+    plain = _plain_training(list(tables.values()))
     rows = [
-        _row(
-            rank,
-            [intervals[number][key] for key in common],
-            fold_gpu([intervals[number][key] for key in plain]),
-        )
+        _row(rank, tables[number], fold_gpu(tables[number].where(plain)))
         for number, rank in ranks.items()
         if common
     ]
@@ -94,16 +99,15 @@ def compare_ranks(
             iterations=iterations,
             first_iteration=common[0][0] - common[0][1] + 1 if common else None,
             last_iteration=common[-1][0] if common else None,
-            imbalance=_imbalance(ranks),
+            imbalance=_imbalance(ranks, steady),
             notes=tuple(notes),
         )
     slowest = max(rows, key=lambda row: row.own_s)
     others = [row for row in rows if row is not slowest]
     lost_s = slowest.own_s - statistics.median(row.own_s for row in others)
-    noise_s = _noise(intervals, common, slowest.rank)
+    noise_s = _noise(tables, slowest.rank)
     wholes = [
-        math.fsum([records[key].duration_s for key in common]) / iterations
-        for records in intervals.values()
+        total(table.floats('duration_s')) / iterations for table in tables.values()
     ]
     part = None
     if max(wholes) - min(wholes) > IN_STEP_SHARE * max(wholes):
@@ -132,34 +136,34 @@ def compare_ranks(
         part=part,
         lost_s=lost_s if part else None,
         noise_s=noise_s,
-        imbalance=_imbalance(ranks),
+        imbalance=_imbalance(ranks, steady),
         notes=tuple(notes),
     )
 
 
-def _plain_training(
-    intervals: Mapping[int, Intervals], common: Sequence[Key]
-) -> Sequence[Key]:
-    """Where no rank validates or saves; all, where too few are.
+def _keys(table: IntervalTable) -> Iterable[Key]:
+    iterations = table.ints('iterations').filled()
+    return zip(table.ints('iteration').filled(), iterations)
+
+
+def _take(table: IntervalTable, common: Sequence[Key]) -> IntervalTable:
+    """The common intervals of one rank; the last of those with the same key."""
+    rows = {key: row for row, key in enumerate(_keys(table))}
+    return table.take(array('Q', map(rows.__getitem__, common)))
+
+
+def _plain_training(tables: Sequence[IntervalTable]) -> Sequence[bool]:
+    """Where no rank validates or saves; everywhere, where that is too rare.
 
     A GPU that waits for another rank's save is not to be compared with that one's.
     """
-    calm = [
-        key
-        for key in common
-        if all(is_calm(records[key]) for records in intervals.values())
-    ]
-    return calm if len(calm) >= MIN_CALM else common
+    calm = list(map(all, zip(*map(calm_mask, tables))))
+    return calm if sum(calm) >= MIN_CALM else [True] * len(calm)
 
 
-def _row(
-    rank: RunEvidence, records: Sequence[IntervalRecord], gpu: GpuWindow | None
-) -> RankRow:
-    iterations = sum(record.iterations for record in records)
-    parts = {
-        part: math.fsum([_seconds(record, part) for record in records]) / iterations
-        for part in PARTS
-    }
+def _row(rank: RunEvidence, table: IntervalTable, gpu: GpuWindow | None) -> RankRow:
+    iterations = total(table.ints('iterations'))
+    parts = {part: math.fsum(_seconds(table, part)) / iterations for part in PARTS}
     return RankRow(
         rank=rank.run.rank,
         data_wait_s=parts['data_wait'],
@@ -174,37 +178,49 @@ def _row(
     )
 
 
-def _seconds(record: IntervalRecord, part: str) -> float:
-    seconds = record.ledger_s.get(part, 0.0)
+def _seconds(table: IntervalTable, part: str) -> Sequence[float]:
+    """Of each interval."""
+    seconds = table.floats('ledger_s', part).filled()
     if part == 'hooks':
-        waited_s = math.fsum([record.hooks_s.get(name, 0.0) for name in _WAITING_HOOKS])
-        seconds = max(seconds - waited_s, 0.0)
+        for name in _WAITING_HOOKS:
+            waited_s = table.floats('hooks_s', name).filled()
+            seconds = [max(s - w, 0.0) for s, w in zip(seconds, waited_s)]
     return seconds
 
 
-def _noise(
-    intervals: Mapping[int, Intervals], common: Sequence[Key], slowest: int
-) -> float:
+def _noise(tables: Mapping[int, IntervalTable], slowest: int) -> float:
     """What the slowest's lead must exceed, in seconds per iteration.
 
     Three standard errors of its mean lead in waits and hooks over the common intervals,
     and at least a hundredth of an iteration. Saves and starts are few and large: they
     are what they are, and no noise.
     """
-    leads, wholes = [], []
-    for key in common:
-        varying = {
-            number: (
-                _seconds(records[key], 'data_wait') + _seconds(records[key], 'hooks')
+    counts = tables[slowest].ints('iterations').filled()
+    varying = {
+        number: [
+            (wait_s + hooks_s) / count
+            for wait_s, hooks_s, count in zip(
+                _seconds(table, 'data_wait'), _seconds(table, 'hooks'), counts
             )
-            / key[1]
-            for number, records in intervals.items()
-        }
-        own_s = varying.pop(slowest)
-        leads.append(own_s - statistics.median(varying.values()))
-        wholes.append(own_s + _seconds(intervals[slowest][key], 'step') / key[1])
-    error_s = statistics.stdev(leads) / math.sqrt(len(leads))
-    return max(3 * error_s, NOISE_SHARE * statistics.mean(wholes))
+        ]
+        for number, table in tables.items()
+    }
+    own_s = varying.pop(slowest)
+    leads = [
+        mine_s - statistics.median(others_s)
+        for mine_s, others_s in zip(own_s, zip(*varying.values()))
+    ]
+    step_s = math.fsum(map(truediv, _seconds(tables[slowest], 'step'), counts))
+    error_s = _deviation(leads) / math.sqrt(len(leads))
+    whole_s = (math.fsum(own_s) + step_s) / len(leads)
+    return max(3 * error_s, NOISE_SHARE * whole_s)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Standard deviation of a sample; `statistics.stdev` takes fractions, and long."""
+    mean = math.fsum(values) / len(values)
+    squares = math.fsum([(value - mean) ** 2 for value in values])
+    return math.sqrt(squares / (len(values) - 1))
 
 
 def _reason(
@@ -234,12 +250,14 @@ def _own_parts(row: RankRow) -> dict[str, float]:
     )
 
 
-def _imbalance(ranks: Mapping[int, RunEvidence]) -> tuple[CardImbalance, ...]:
+def _imbalance(
+    ranks: Mapping[int, RunEvidence], steady: Mapping[int, IntervalTable]
+) -> tuple[CardImbalance, ...]:
     """The cards of each host whose first rank recorded them."""
     uuids = {rank.run.gpu.uuid for rank in ranks.values() if rank.run.gpu}
     compared = []
-    for rank in ranks.values():
-        cards = fold_cards(steady_intervals(rank.intervals))
+    for number, rank in ranks.items():
+        cards = fold_cards(steady[number])
         found = fold_imbalance(cards, uuids | uuids_of_run(rank.run, cards))
         if found is not None:
             compared.append(found)

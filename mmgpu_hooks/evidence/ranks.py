@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mmgpu_hooks.evidence.rank_comparison import Key, compare_ranks
+from mmgpu_hooks.evidence.interval_log import table_of
+from mmgpu_hooks.evidence.rank_comparison import Key, compare_ranks, find_common
 from mmgpu_hooks.evidence.summary import steady_intervals
 from mmgpu_hooks.records import RanksSummary, RunEvidence, RunRecord, RunSummary
 
@@ -42,16 +43,13 @@ def fold_ranks(
     for number in [number for number, rank in ranks.items() if not rank.intervals]:
         del ranks[number]
         said.append(f'Rank {number} recorded no interval.')
-    intervals = {
-        number: {
-            (record.iteration, record.iterations): record
-            for record in steady_intervals(rank.intervals)
-        }
+    steady = {
+        number: steady_intervals(table_of(rank.intervals))
         for number, rank in ranks.items()
     }
-    common = sorted(set.intersection(*map(set, intervals.values()))) if ranks else []
+    common = find_common(steady.values())
     said += _cut_short(ranks, common)
-    return compare_ranks(ranks, intervals, common, world, said)
+    return compare_ranks(ranks, steady, common, world, said)
 
 
 def find_slowest(

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
+from operator import mul
 
+from mmgpu_hooks.evidence.column import Column
+from mmgpu_hooks.evidence.interval_table import IntervalTable
 from mmgpu_hooks.evidence.weights import (
-    is_calm,
+    calm_mask,
     max_known,
     pooled_std,
     same_or_mixed,
     sum_known,
+    total,
     weighted_mean,
 )
 from mmgpu_hooks.records import (
     CardImbalance,
     CardWindow,
     GpuWindow,
-    IntervalRecord,
     RunRecord,
 )
 
@@ -40,95 +44,96 @@ MIN_CALM = 3
 """Intervals without a validation or a save, from which means are over them alone."""
 
 
-def fold_gpu(steady: Sequence[IntervalRecord]) -> GpuWindow | None:
+def fold_gpu(steady: IntervalTable) -> GpuWindow | None:
     """Fold the windows of the card that this rank trains on.
 
     Means are of plain training, where it has `MIN_CALM` intervals; what was largest is
     of all of them.
     """
-    seen = [record for record in steady if record.gpu and record.gpu.samples]
-    if not seen:
+    every = steady.where(steady.ints('gpu', 'samples').filled())
+    if not len(every):
         return None
-    every = [record.gpu for record in seen if record.gpu]
-    windows = [(r.gpu, r.duration_s) for r in plain_training(seen) if r.gpu]
-    sampled = [(gpu, _sampled_s(gpu, seconds)) for gpu, seconds in windows]
+    windows = plain_training(every)
+    durations_s = windows.floats('duration_s').filled()
+    sampled_s = _sampled_s(windows.floats('gpu', 'sampled_s'), durations_s)
+    util_pct = windows.floats('gpu', 'util_pct')
     means = {
-        name: weighted_mean((getattr(gpu, name), seconds) for gpu, seconds in windows)
-        for name in MEANS
+        name: weighted_mean(windows.floats('gpu', name), durations_s) for name in MEANS
     }
     return GpuWindow(
-        samples=sum(gpu.samples for gpu, _ in windows),
-        util_pct=weighted_mean((gpu.util_pct, seconds) for gpu, seconds in sampled),
-        zero_pct=weighted_mean((gpu.zero_pct, seconds) for gpu, seconds in sampled),
+        samples=total(windows.ints('gpu', 'samples')),
+        util_pct=weighted_mean(util_pct, sampled_s),
+        zero_pct=weighted_mean(windows.floats('gpu', 'zero_pct'), sampled_s),
         util_std_pct=pooled_std(
-            [(gpu.util_pct, gpu.util_std_pct, seconds) for gpu, seconds in sampled]
+            util_pct, windows.floats('gpu', 'util_std_pct'), sampled_s
         ),
-        mem_used_bytes=max_known(gpu.mem_used_bytes for gpu in every),
-        source=same_or_mixed(gpu.source for gpu, _ in windows),
-        temperature_c=max_known(gpu.temperature_c for gpu in every),
+        mem_used_bytes=max_known(every.ints('gpu', 'mem_used_bytes')),
+        source=same_or_mixed(windows.words('gpu', 'source')),
+        temperature_c=max_known(every.floats('gpu', 'temperature_c')),
         throttle_reasons_pct=_fold_reasons(windows),
-        others_mem_bytes=max_known(gpu.others_mem_bytes for gpu in every),
-        sampled_s=sum_known(gpu.sampled_s for gpu, _ in windows),
+        others_mem_bytes=max_known(every.ints('gpu', 'others_mem_bytes')),
+        sampled_s=sum_known(windows.floats('gpu', 'sampled_s')),
         **means,
     )
 
 
-def plain_training(records: Sequence[IntervalRecord]) -> Sequence[IntervalRecord]:
+def plain_training(table: IntervalTable) -> IntervalTable:
     """Those without a validation or a save; all, where too few are."""
-    calm = [record for record in records if is_calm(record)]
-    return calm if len(calm) >= MIN_CALM else records
+    mask = calm_mask(table)
+    return table.where(mask) if sum(mask) >= MIN_CALM else table
 
 
-def _sampled_s(window: GpuWindow | CardWindow, duration_s: float) -> float:
-    """What its utilisation stands for; older evidence says the interval at most."""
-    return duration_s if window.sampled_s is None else window.sampled_s
+def _sampled_s(told: Column[float], durations_s: Sequence[float]) -> Sequence[float]:
+    """What utilisation stands for; older evidence says the interval at most."""
+    return [s if told_s is None else told_s for told_s, s in zip(told, durations_s)]
 
 
-def _fold_reasons(windows: Sequence[tuple[GpuWindow, float]]) -> dict[str, float]:
+def _fold_reasons(windows: IntervalTable) -> dict[str, float]:
     """Mean share by reason, largest first; one that a window lacks was at 0 % in it."""
-    told = [(gpu, seconds) for gpu, seconds in windows if gpu.throttled_pct is not None]
+    told = windows.having('gpu', 'throttled_pct')
+    seconds = told.floats('duration_s').filled()
+    whole_s = math.fsum(seconds)
+    field = ('gpu', 'throttle_reasons_pct')
     shares = {
-        reason: weighted_mean(
-            (gpu.throttle_reasons_pct.get(reason, 0.0), seconds)
-            for gpu, seconds in told
-        )
-        for reason in sorted(
-            {name for gpu, _ in told for name in gpu.throttle_reasons_pct}
-        )
+        reason: math.fsum(map(mul, told.floats(*field, reason).filled(), seconds))
+        / whole_s
+        for reason in sorted(told.names(*field))
+        if whole_s > 0
     }
     known = [(reason, share) for reason, share in shares.items() if share]
     return dict(sorted(known, key=lambda item: -item[1]))
 
 
-def fold_gpu_idle(steady: Sequence[IntervalRecord]) -> tuple[float | None, int]:
+def fold_gpu_idle(steady: IntervalTable) -> tuple[float | None, int]:
     """Share of the timed iterations that the GPU idled, by time, and their number."""
-    timed = [r for r in steady if r.gpu_idle_pct is not None and r.gpu_idle_iterations]
-    share = weighted_mean(
-        (r.gpu_idle_pct, r.gpu_idle_iterations * r.iter.mean_s) for r in timed
-    )
-    return share, sum(record.gpu_idle_iterations for record in timed)
+    timed = steady.having('gpu_idle_pct')
+    timed = timed.where(timed.ints('gpu_idle_iterations').filled())
+    iterations = timed.ints('gpu_idle_iterations')
+    timed_s = map(mul, iterations.filled(), timed.floats('iter', 'mean_s').filled())
+    return weighted_mean(timed.floats('gpu_idle_pct'), timed_s), total(iterations)
 
 
-def fold_cards(steady: Sequence[IntervalRecord]) -> dict[str, CardWindow]:
+def fold_cards(steady: IntervalTable) -> dict[str, CardWindow]:
     """Fold the windows of each card of the host, by UUID, as those of our own."""
-    by_card: dict[str, list[IntervalRecord]] = {}
-    for record in steady:
-        for uuid in record.cards:
-            by_card.setdefault(uuid, []).append(record)
-    return {uuid: _fold_card(uuid, records) for uuid, records in by_card.items()}
+    by_card = {uuid: steady.having('cards', uuid) for uuid in steady.names('cards')}
+    return {uuid: _fold_card(uuid, seen) for uuid, seen in by_card.items() if len(seen)}
 
 
-def _fold_card(uuid: str, records: Sequence[IntervalRecord]) -> CardWindow:
-    windows = [(r.cards[uuid], r.duration_s) for r in plain_training(records)]
-    sampled = [(card, _sampled_s(card, seconds)) for card, seconds in windows]
+def _fold_card(uuid: str, seen: IntervalTable) -> CardWindow:
+    windows = plain_training(seen)
+    durations_s = windows.floats('duration_s').filled()
+    told_s = windows.floats('cards', uuid, 'sampled_s')
+    sampled_s = _sampled_s(told_s, durations_s)
     return CardWindow(
-        index=windows[0][0].index,
-        samples=sum(card.samples for card, _ in windows),
-        util_pct=weighted_mean((card.util_pct, s) for card, s in sampled),
-        zero_pct=weighted_mean((card.zero_pct, s) for card, s in sampled),
-        mem_used_bytes=max_known(r.cards[uuid].mem_used_bytes for r in records),
-        sm_clock_mhz=weighted_mean((card.sm_clock_mhz, s) for card, s in windows),
-        sampled_s=sum_known(card.sampled_s for card, _ in windows),
+        index=windows.ints('cards', uuid, 'index').filled()[0],
+        samples=total(windows.ints('cards', uuid, 'samples')),
+        util_pct=weighted_mean(windows.floats('cards', uuid, 'util_pct'), sampled_s),
+        zero_pct=weighted_mean(windows.floats('cards', uuid, 'zero_pct'), sampled_s),
+        mem_used_bytes=max_known(seen.ints('cards', uuid, 'mem_used_bytes')),
+        sm_clock_mhz=weighted_mean(
+            windows.floats('cards', uuid, 'sm_clock_mhz'), durations_s
+        ),
+        sampled_s=sum_known(told_s),
     )
 
 

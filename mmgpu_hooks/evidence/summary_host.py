@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mmgpu_hooks.evidence.interval_table import IntervalTable
 from mmgpu_hooks.evidence.weights import (
-    is_calm,
+    calm_mask,
     max_known,
     min_known,
     sum_all,
     sum_known,
+    total,
     weighted_mean,
 )
-from mmgpu_hooks.records import HostSummary, IntervalRecord, RunRecord
+from mmgpu_hooks.records import HostSummary, RunRecord
 
 
 @dataclass(frozen=True)
@@ -27,16 +28,17 @@ class CpuFigures:
     system_pct: float | None
 
 
-def fold_cpu(steady: Sequence[IntervalRecord]) -> CpuFigures:
+def fold_cpu(steady: IntervalTable) -> CpuFigures:
     """CPU of plain training: intervals with a validation or a save are left out.
 
     Their process and its validation workers would pass for the step and for strangers.
     """
-    calm = [record for record in steady if is_calm(record)]
-    process_s = sum_all(record.process_cpu_s for record in calm)
-    wait_s = sum_all(record.data_wait_cpu_s for record in calm)
-    iterations = sum(record.iterations for record in calm)
-    seconds = sum(record.duration_s for record in calm)
+    calm = steady.where(calm_mask(steady))
+    process_s = sum_all(calm.floats('process_cpu_s'))
+    wait_s = sum_all(calm.floats('data_wait_cpu_s'))
+    iterations = total(calm.ints('iterations'))
+    durations_s = calm.floats('duration_s').filled()
+    seconds = math.fsum(durations_s)
     main_s = None
     if process_s is not None and wait_s is not None and iterations:
         main_s = max(process_s - wait_s, 0.0) / iterations
@@ -45,7 +47,7 @@ def fold_cpu(steady: Sequence[IntervalRecord]) -> CpuFigures:
         process_cores=process_s / seconds
         if process_s is not None and seconds
         else None,
-        system_pct=weighted_mean((r.system_cpu_pct, r.duration_s) for r in calm),
+        system_pct=weighted_mean(calm.floats('system_cpu_pct'), durations_s),
     )
 
 
@@ -68,35 +70,36 @@ def fold_external_cores(
     return max(busy - cpu.process_cores - worker_cores, 0.0)
 
 
-def fold_host(
-    intervals: Sequence[IntervalRecord], steady: Sequence[IntervalRecord]
-) -> HostSummary | None:
+def fold_host(table: IntervalTable, steady: IntervalTable) -> HostSummary | None:
     """Fold the host's windows.
 
     Args:
-        intervals: All of the run; sums and extremes are taken over them.
+        table: All of the run; sums and extremes are taken over them.
         steady: Those without the warm-up; pressure is taken over them.
     """
-    every = [(r.host, r.duration_s) for r in intervals if r.host]
-    if not every:
+    every = table.having('host')
+    if not len(every):
         return None
-    windows = [window for window, _ in every]
-    calm = [(r.host, r.duration_s) for r in steady if r.host]
-    told_s = math.fsum([s for w, s in every if w.throttled_s is not None])
-    throttled_s = sum_known(window.throttled_s for window in windows)
+    calm = steady.having('host')
+    calm_s = calm.floats('duration_s').filled()
+    throttled = every.floats('host', 'throttled_s')
+    told_s = math.fsum(throttled.of_known(every.floats('duration_s').filled()))
+    throttled_s = sum_known(throttled)
     return HostSummary(
-        seconds=math.fsum([seconds for _, seconds in calm]),
-        cpu_pressure_pct=weighted_mean((w.cpu_pressure_pct, s) for w, s in calm),
-        io_pressure_pct=weighted_mean((w.io_pressure_pct, s) for w, s in calm),
-        memory_pressure_pct=weighted_mean((w.memory_pressure_pct, s) for w, s in calm),
+        seconds=math.fsum(calm_s),
+        cpu_pressure_pct=weighted_mean(calm.floats('host', 'cpu_pressure_pct'), calm_s),
+        io_pressure_pct=weighted_mean(calm.floats('host', 'io_pressure_pct'), calm_s),
+        memory_pressure_pct=weighted_mean(
+            calm.floats('host', 'memory_pressure_pct'), calm_s
+        ),
         throttled_s=throttled_s,
         throttled_pct=(
             100 * throttled_s / told_s if throttled_s is not None and told_s else None
         ),
-        swap_in_bytes=sum_known(window.swap_in_bytes for window in windows),
-        swap_out_bytes=sum_known(window.swap_out_bytes for window in windows),
-        swap_used_bytes=max_known(window.swap_used_bytes for window in windows),
-        ram_available_bytes=min_known(w.ram_available_bytes for w in windows),
-        shm_free_bytes=min_known(window.shm_free_bytes for window in windows),
-        open_files=max_known(window.open_files for window in windows),
+        swap_in_bytes=sum_known(every.ints('host', 'swap_in_bytes')),
+        swap_out_bytes=sum_known(every.ints('host', 'swap_out_bytes')),
+        swap_used_bytes=max_known(every.ints('host', 'swap_used_bytes')),
+        ram_available_bytes=min_known(every.ints('host', 'ram_available_bytes')),
+        shm_free_bytes=min_known(every.ints('host', 'shm_free_bytes')),
+        open_files=max_known(every.ints('host', 'open_files')),
     )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import compress
+from operator import mul
 
+from mmgpu_hooks.evidence.interval_table import IntervalTable
 from mmgpu_hooks.evidence.weights import (
     max_known,
     median,
@@ -13,23 +16,16 @@ from mmgpu_hooks.evidence.weights import (
     pooled_std,
     same_or_mixed,
     sum_known,
+    total,
     weighted_mean,
 )
-from mmgpu_hooks.records import (
-    DurationStats,
-    IntervalRecord,
-    LoaderSettings,
-    LoaderSummary,
-    SlowSample,
-    TransformSummary,
-    WorkersWindow,
-)
+from mmgpu_hooks.records import LoaderSettings, LoaderSummary, TransformSummary
 
-_SLOWEST = 5
+_MADE = ('workers', 'worker_batches')
 
 
 def fold_worker_cpu(
-    intervals: Sequence[IntervalRecord], loader: LoaderSettings
+    table: IntervalTable, loader: LoaderSettings
 ) -> tuple[float | None, float | None, int | None]:
     """CPU and run delay of all workers per batch, and how many there were.
 
@@ -38,124 +34,122 @@ def fold_worker_cpu(
     the others, what was made and never taken is at most what was in flight when they
     started, and no more than an epoch has.
     """
-    windows = [r.workers for r in intervals if r.workers and r.workers.count]
-    batches = 0.0
-    ahead = 0.0
-    for window in windows:
-        if window.worker_batches:
-            batches += sum(window.worker_batches)
-            continue
-        batches += window.iterations
-        if window.fresh:
-            ahead = window.count * (loader.prefetch_factor or 1) / 2
-            if loader.batches_per_epoch is not None:
-                left = loader.batches_per_epoch - window.iterations
-                ahead = min(ahead, max(left, 0))
-    batches += ahead
+    windows = table.where(table.ints('workers', 'count').filled())
+    # a list of what each worker made has a first entry
+    unreached = [first is None for first in windows.ints(*_MADE, 0)]
+    others = windows.where(unreached)
+    taken = others.ints('workers', 'iterations').filled()
+    counts = others.ints('workers', 'count').filled()
+    starts = compress(zip(counts, taken), others.flags('workers', 'fresh').filled())
+    batches = float(sum(_made(windows)) + sum(taken))
+    for count, iterations in list(starts)[-1:]:
+        ahead = count * (loader.prefetch_factor or 1) / 2
+        if loader.batches_per_epoch is not None:
+            ahead = min(ahead, max(loader.batches_per_epoch - iterations, 0))
+        batches += ahead
     if batches <= 0:
         return None, None, None
     return (
-        sum(window.cpu_s for window in windows) / batches,
-        sum(window.run_delay_s for window in windows) / batches,
-        Counter(window.count for window in windows).most_common(1)[0][0],
+        total(windows.floats('workers', 'cpu_s')) / batches,
+        total(windows.floats('workers', 'run_delay_s')) / batches,
+        Counter(windows.ints('workers', 'count').filled()).most_common(1)[0][0],
     )
 
 
-def fold_loader(
-    intervals: Sequence[IntervalRecord], steady: Sequence[IntervalRecord]
-) -> LoaderSummary | None:
+def fold_loader(table: IntervalTable, steady: IntervalTable) -> LoaderSummary | None:
     """Fold the workers' windows.
 
     Args:
-        intervals: All of the run.
+        table: All of the run.
         steady: Those without the warm-up.
     """
-    every = [record.workers for record in intervals if record.workers]
-    if not every:
+    every = table.having('workers')
+    if not len(every):
         return None
-    calm = [record.workers for record in steady if record.workers]
-    if not any(window.occupancy for window in calm):
+    calm = steady.having('workers')
+    if not len(calm.having('workers', 'occupancy')):
         # workers may have made all batches ahead, in the first interval
         calm = every
-    busy = [(w.occupancy, w.occupancy_std_s) for w in calm if w.occupancy]
+    busy = calm.having('workers', 'occupancy')
+    asked = calm.having('workers', 'ready_mean')
+    asks = _asks(asked)
     shares = _worker_shares(calm)
-    asked = [w for w in calm if w.ready_mean is not None]
-    blocked = [w for w in calm if w.blocked_s is not None]
-    samples = sum(window.timed_samples for window in calm)
+    samples = total(calm.ints('workers', 'timed_samples'))
+    occupancy_s = busy.floats('workers', 'occupancy', 'mean_s')
+    batches = busy.ints('workers', 'occupancy', 'count')
+    cpu = calm.having('workers', 'batch_cpu')
     return LoaderSummary(
-        source=same_or_mixed(window.source for window in calm) or 'outside',
-        batches=sum(stats.count for stats, _ in busy),
-        occupancy_s=_mean_of(stats for stats, _ in busy),
+        source=same_or_mixed(calm.words('workers', 'source')) or 'outside',
+        batches=total(batches),
+        occupancy_s=weighted_mean(occupancy_s, batches.filled()),
         occupancy_std_s=pooled_std(
-            [(stats.mean_s, std_s, stats.count) for stats, std_s in busy]
+            occupancy_s, busy.floats('workers', 'occupancy_std_s'), batches.filled()
         ),
-        occupancy_p95_s=median(stats.p95_s for stats, _ in busy),
-        batch_cpu_s=_mean_of(w.batch_cpu for w in calm if w.batch_cpu),
-        asks=sum(_asks(window) for window in asked),
-        ready_mean=weighted_mean((w.ready_mean, _asks(w)) for w in asked),
-        ready_zero_pct=weighted_mean((w.ready_zero_pct, _asks(w)) for w in asked),
-        out_of_order=sum_known(window.out_of_order for window in asked),
+        occupancy_p95_s=median(busy.floats('workers', 'occupancy', 'p95_s')),
+        batch_cpu_s=weighted_mean(
+            cpu.floats('workers', 'batch_cpu', 'mean_s'),
+            cpu.ints('workers', 'batch_cpu', 'count').filled(),
+        ),
+        asks=sum(asks),
+        ready_mean=weighted_mean(asked.floats('workers', 'ready_mean'), asks),
+        ready_zero_pct=weighted_mean(asked.floats('workers', 'ready_zero_pct'), asks),
+        out_of_order=sum_known(asked.ints('workers', 'out_of_order')),
         share_min_pct=min(shares, default=None),
         share_max_pct=max(shares, default=None),
-        affinity_cpus=min_known(window.affinity_cpus for window in every),
-        blocked_pct=weighted_mean(
-            (100 * (w.blocked_s or 0.0) / (w.count * w.window_s), w.count * w.window_s)
-            for w in blocked
-            if w.count and w.window_s > 0
-        ),
-        pss_bytes=max_known(window.pss_bytes for window in every),
+        affinity_cpus=min_known(every.ints('workers', 'affinity_cpus')),
+        blocked_pct=_blocked_pct(calm),
+        pss_bytes=max_known(every.ints('workers', 'pss_bytes')),
         timed_samples=samples,
         transforms=_add_transforms(calm, samples),
-        slowest=_slowest(every),
+        slowest=table.slowest,
     )
 
 
-def _asks(window: WorkersWindow) -> int:
+def _asks(windows: IntervalTable) -> Sequence[int]:
     # older evidence has no count of its own
-    return window.asks or window.iterations
+    iterations = windows.ints('workers', 'iterations').filled()
+    return [
+        n or m for n, m in zip(windows.ints('workers', 'asks').filled(), iterations)
+    ]
 
 
-def _mean_of(parts: Iterable[DurationStats]) -> float | None:
-    return weighted_mean((stats.mean_s, stats.count) for stats in parts)
+def _blocked_pct(windows: IntervalTable) -> float | None:
+    """Share of the seconds that workers were neither on a core nor waiting for one."""
+    told = windows.having('workers', 'blocked_s')
+    counts = told.ints('workers', 'count').filled()
+    worked_s = list(map(mul, counts, told.floats('workers', 'window_s').filled()))
+    blocked_s = total(told.where(worked_s).floats('workers', 'blocked_s'))
+    return 100 * blocked_s / math.fsum(worked_s) if any(worked_s) else None
 
 
-def _worker_shares(windows: Sequence[WorkersWindow]) -> list[float]:
+def _made(windows: IntervalTable) -> list[int]:
+    """Batches that each worker made which counted them, by worker id."""
+    columns = [windows.ints(*_MADE, worker) for worker in windows.names(*_MADE)]
+    return [total(column) for column in columns if column.is_known]
+
+
+def _worker_shares(windows: IntervalTable) -> list[float]:
     """Share of the batches that each worker made, by worker id, in percent."""
-    made: Counter[int] = Counter()
-    for window in windows:
-        for worker, batches in enumerate(window.worker_batches):
-            made[worker] += batches
-    whole = sum(made.values())
-    return [100 * batches / whole for batches in made.values()] if whole else []
+    made = _made(windows)
+    whole = sum(made)
+    return [100 * batches / whole for batches in made] if whole else []
 
 
 def _add_transforms(
-    windows: Sequence[WorkersWindow], samples: int
+    windows: IntervalTable, samples: int
 ) -> tuple[TransformSummary, ...]:
-    calls: Counter[str] = Counter()
-    seconds: dict[str, list[float]] = {}
-    for window in windows:
-        for name, cost in window.transforms.items():
-            calls[name] += cost.calls
-            seconds.setdefault(name, []).append(cost.total_s)
-    totals = {name: math.fsum(parts) for name, parts in seconds.items()}
+    field = ('workers', 'transforms')
+    there = [
+        (name, windows.having(*field, name).floats(*field, name, 'total_s'))
+        for name in windows.names(*field)
+    ]
+    totals = {name: total(seconds) for name, seconds in there if len(seconds)}
     return tuple(
         TransformSummary(
             name=name,
-            calls=calls[name],
+            calls=total(windows.ints(*field, name, 'calls')),
             total_s=total_s,
             image_s=total_s / samples if samples else None,
         )
         for name, total_s in sorted(totals.items(), key=lambda item: -item[1])
     )
-
-
-def _slowest(windows: Sequence[WorkersWindow]) -> tuple[SlowSample, ...]:
-    by_index: dict[int, SlowSample] = {}
-    for window in windows:
-        for sample in window.slowest:
-            known = by_index.get(sample.index)
-            if known is None or known.seconds < sample.seconds:
-                by_index[sample.index] = sample
-    ordered = sorted(by_index.values(), key=lambda sample: -sample.seconds)
-    return tuple(ordered[:_SLOWEST])

@@ -5,30 +5,28 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from mmgpu_hooks.evidence.interval_table import IntervalTable
 from mmgpu_hooks.evidence.weights import max_known, sum_known
-from mmgpu_hooks.records import CudaMemorySummary, IntervalRecord
+from mmgpu_hooks.records import CudaMemorySummary
 
 _BLOCKS = 8
 _LEAST_CREEP_BYTES = 2**20
 """The allocator's large blocks come in steps of this: less is none."""
 
 
-def fold_cuda_memory(intervals: Sequence[IntervalRecord]) -> CudaMemorySummary | None:
+def fold_cuda_memory(table: IntervalTable) -> CudaMemorySummary | None:
     """Fold the allocator's windows; sums and extremes are of the whole run."""
-    windows = [record.cuda_memory for record in intervals if record.cuda_memory]
-    if not windows:
+    windows = table.having('cuda_memory')
+    if not len(windows):
         return None
+    told = windows.having('cuda_memory', 'allocated_bytes')
+    iterations = told.ints('iteration').filled()
+    allocated = told.ints('cuda_memory', 'allocated_bytes').filled()
     return CudaMemorySummary(
-        retries=sum_known(window.retries for window in windows),
-        ooms=sum_known(window.ooms for window in windows),
-        inactive_bytes=max_known(window.inactive_bytes for window in windows),
-        creep_bytes_per_1000=fold_creep(
-            [
-                (record.iteration, record.cuda_memory.allocated_bytes)
-                for record in intervals
-                if record.cuda_memory and record.cuda_memory.allocated_bytes is not None
-            ]
-        ),
+        retries=sum_known(windows.ints('cuda_memory', 'retries')),
+        ooms=sum_known(windows.ints('cuda_memory', 'ooms')),
+        inactive_bytes=max_known(windows.ints('cuda_memory', 'inactive_bytes')),
+        creep_bytes_per_1000=fold_creep(list(zip(iterations, allocated))),
     )
 
 

@@ -1,94 +1,103 @@
-"""Arithmetic over figures of which some are unknown, and what to take it over."""
+"""Arithmetic over columns in which some figures are unknown."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable
+from operator import mul
+from typing import Any, TypeVar
 
-from mmgpu_hooks.records import IntervalRecord
+from mmgpu_hooks.evidence.column import Column
+from mmgpu_hooks.evidence.interval_table import IntervalTable
 
 _T = TypeVar('_T', int, float)
 
 
-def is_calm(record: IntervalRecord) -> bool:
-    """Whether it is plain training: no validation, no save."""
-    ledger_s = record.ledger_s
-    return not ledger_s.get('validation') and not ledger_s.get('checkpoint_save')
+def calm_mask(table: IntervalTable) -> list[bool]:
+    """Which intervals are plain training: no validation, no save."""
+    busy_s = zip(
+        table.floats('ledger_s', 'validation').filled(),
+        table.floats('ledger_s', 'checkpoint_save').filled(),
+    )
+    return [not validation and not save for validation, save in busy_s]
 
 
-def weighted_mean(pairs: Iterable[tuple[float | None, float]]) -> float | None:
-    """Mean of the known figures, each weighted by its seconds or its count."""
-    total = weights = 0.0
-    # one pass: this is called for each figure over all intervals
-    for value, weight in pairs:
-        if value is not None:
-            total += value * weight
-            weights += weight
-    return total / weights if weights > 0 else None
+def weighted_mean(column: Column[Any], weights: Iterable[float]) -> float | None:
+    """Mean of the known figures, each weighted by its seconds or its count.
+
+    Args:
+        column: The figures.
+        weights: One for each interval.
+    """
+    known = list(column.of_known(weights))
+    total = math.fsum(known)
+    if total <= 0:
+        return None
+    return math.fsum(map(mul, column.known_values(), known)) / total
 
 
 def pooled_std(
-    parts: Sequence[tuple[float | None, float | None, float]],
+    means: Column[float], stds: Column[float], weights: Iterable[float]
 ) -> float | None:
     """Standard deviation of everything, from that of its parts.
 
     Args:
-        parts: Mean, standard deviation and weight each; those that lack one of the
-            first two are passed over.
+        means: Of the parts.
+        stds: Of the parts; those that lack one of the two are passed over.
+        weights: Likewise.
     """
     known = [
         (mean, std, weight)
-        for mean, std, weight in parts
+        for mean, std, weight in zip(means, stds, weights)
         if mean is not None and std is not None
     ]
-    mean = weighted_mean((part, weight) for part, _, weight in known)
-    if mean is None:
+    total = math.fsum([weight for _, _, weight in known])
+    if total <= 0:
         return None
-    squares = weighted_mean(
-        (std**2 + (part - mean) ** 2, weight) for part, std, weight in known
-    )
-    return None if squares is None else math.sqrt(squares)
+    mean = math.fsum([part * weight for part, _, weight in known]) / total
+    squares = [(std**2 + (part - mean) ** 2) * weight for part, std, weight in known]
+    return math.sqrt(math.fsum(squares) / total)
 
 
-def mean(values: Iterable[float], count: int) -> float | None:
+def total(column: Column[_T]) -> _T:
+    """Sum of those that are known; 0 when none is."""
+    values = column.known_values()
+    return math.fsum(values) if column.kind is float else sum(values)
+
+
+def mean(column: Column[float], count: int) -> float | None:
     """Sum over count; ``None`` without any."""
-    return math.fsum(values) / count if count else None
+    return total(column) / count if count else None
 
 
-def median(values: Iterable[float | None]) -> float | None:
+def median(column: Column[float]) -> float | None:
     """Median of the known figures."""
-    known = [value for value in values if value is not None]
+    known = list(column.known_values())
     return statistics.median(known) if known else None
 
 
-def sum_all(values: Iterable[_T | None]) -> _T | None:
+def sum_all(column: Column[_T]) -> _T | None:
     """Sum, or unknown as soon as one part of it is."""
-    total: _T | None = None
-    for value in values:
-        if value is None:
-            return None
-        total = value if total is None else total + value
-    return total
+    return total(column) if column.is_complete else None
 
 
-def sum_known(values: Iterable[_T | None]) -> _T | None:
+def sum_known(column: Column[_T]) -> _T | None:
     """Sum of those that are known; unknown when none is."""
-    return sum_all(value for value in values if value is not None)
+    return total(column) if column.is_known else None
 
 
-def max_known(values: Iterable[_T | None]) -> _T | None:
+def max_known(column: Column[_T]) -> _T | None:
     """Largest of those that are known."""
-    return max((value for value in values if value is not None), default=None)
+    return max(column.known_values(), default=None)
 
 
-def min_known(values: Iterable[_T | None]) -> _T | None:
+def min_known(column: Column[_T]) -> _T | None:
     """Smallest of those that are known."""
-    return min((value for value in values if value is not None), default=None)
+    return min(column.known_values(), default=None)
 
 
-def same_or_mixed(values: Iterable[str | None]) -> str | None:
+def same_or_mixed(column: Column[str]) -> str | None:
     """The word they all have, else ``mixed``."""
-    words = {value for value in values if value is not None}
+    words = set(column.known_values())
     return words.pop() if len(words) == 1 else 'mixed' if words else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Mapping, Optional, Tuple
+from typing import Mapping, Optional, Sequence, Tuple
 
 from mmgpu_hooks.records.device import (
     CardWindow,
@@ -173,7 +173,8 @@ class RunEvidence:
 
     path: str
     run: RunRecord
-    intervals: Tuple[IntervalRecord, ...]
+    intervals: Sequence[IntervalRecord]
+    """Read from a file, they are decoded anew whenever they are asked for."""
     end: Optional[EndRecord] = None
     sources_off: Tuple[SourceOffRecord, ...] = ()
     model: Optional[ModelBytesRecord] = None

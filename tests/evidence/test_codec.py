@@ -6,7 +6,8 @@ import json
 import pytest
 
 from fakes.runs import make_interval, make_run, make_workers
-from mmgpu_hooks.evidence.codec import LineError, parse_line, render_line
+from mmgpu_hooks.evidence.codec import render_line
+from mmgpu_hooks.evidence.parser import LineError, parse_line
 from mmgpu_hooks.records import (
     CardWindow,
     EndRecord,

@@ -14,10 +14,10 @@ from fakes.runs import (
     render_evidence,
 )
 from mmgpu_hooks.evidence.codec import render_line
+from mmgpu_hooks.evidence.plain_reader import read_plain_run
 from mmgpu_hooks.evidence.reader import (
     read_evidence,
     read_other_ranks,
-    read_plain_run,
     reread_in_full,
 )
 from mmgpu_hooks.evidence.run_folder import EvidenceError

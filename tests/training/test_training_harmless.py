@@ -19,7 +19,7 @@ import pytest
 from mmengine.hooks import RuntimeInfoHook
 from mmengine.runner import Runner
 
-from mmgpu_hooks.evidence.codec import parse_line
+from mmgpu_hooks.evidence.parser import parse_line
 from mmgpu_hooks.records import RunEvidence
 from training.detection import environ
 from training.toy import (
