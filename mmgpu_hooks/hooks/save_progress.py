@@ -35,8 +35,10 @@ class SaveProgress:
         self._backend: str | None = None
         self.written_path: str | None = None
         """What the backend was given."""
+        self.total = SavePhase(0.0)
+        """What was spent in all, once it is over."""
         self.phases: Mapping[str, SavePhase] = {}
-        """What was spent, once it is over."""
+        """What was spent in each phase."""
         self._clock = PhaseClock(clock)
 
     @property
@@ -79,7 +81,7 @@ class SaveProgress:
 
     def end(self) -> None:
         """It is over."""
-        self.phases = self._clock.end()
+        self.total, self.phases = self._clock.end()
 
     def read_contents(
         self, path: str | None, error: str | None

@@ -15,7 +15,7 @@ from mmgpu_hooks.telemetry.loader.meanwhile import (
     fold_workers_meanwhile,
 )
 from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
-from mmgpu_hooks.telemetry.saving.phases import ThreadClock, add_phases
+from mmgpu_hooks.telemetry.saving.phases import ThreadClock
 from mmgpu_hooks.telemetry.saving.surroundings import Surroundings
 
 SOURCE = 'checkpoint saves'
@@ -114,7 +114,7 @@ class SaveWatch:
 
     def _end(self, one: _Save, target: Target, error: str | None) -> None:
         progress, loader = one.progress, self._loader
-        total = add_phases(tuple(progress.phases.values()))
+        total = progress.total
         unknown: dict[str, str] = {}
         workers: dict[str, Any] = {}
         after = _mark_workers(loader)

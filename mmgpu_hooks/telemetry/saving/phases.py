@@ -13,6 +13,9 @@ from mmgpu_hooks.telemetry.host.kept_file import KeptFile
 from mmgpu_hooks.telemetry.host.proc import parse_schedstat
 from mmgpu_hooks.telemetry.source_error import SourceError
 
+_ONE_MOMENT_S = 0.0002
+_MOST_LOOKS = 4
+
 
 class ThreadTimes(NamedTuple):
     """Where a thread's clocks stood at one moment, in seconds."""
@@ -55,8 +58,14 @@ class ThreadClock:
             self._give_up(f'the kernel does not show schedstat: {error}')
 
     def read(self) -> ThreadTimes:
-        """Read all three."""
-        return ThreadTimes(self._clock(), self._cpu_clock(), self._read_run_delay())
+        """Read all three, as of one moment."""
+        for _ in range(_MOST_LOOKS):
+            wall_s = self._clock()
+            times = ThreadTimes(wall_s, self._cpu_clock(), self._read_run_delay())
+            # one that lost its core in between has figures of two moments
+            if self._clock() - wall_s < _ONE_MOMENT_S:
+                break
+        return times
 
     def _read_run_delay(self) -> float | None:
         if self._file is None:
@@ -94,7 +103,7 @@ class PhaseClock:
         self._clock = clock
         self._spent: dict[str, SavePhase] = {}
         self._phase = 'rest'
-        self._since = clock.read()
+        self._began = self._since = clock.read()
 
     def switch(self, phase: str) -> None:
         """End the phase that runs and begin ``phase``, which may have run before."""
@@ -102,7 +111,7 @@ class PhaseClock:
         spent = fold_phase(self._since, now)
         before = self._spent.get(self._phase)
         self._spent[self._phase] = (
-            spent if before is None else add_phases((before, spent))
+            spent if before is None else _add_phases(before, spent)
         )
         self._phase, self._since = phase, now
 
@@ -110,14 +119,17 @@ class PhaseClock:
         """Book what the running phase took since it last began as ``phase``."""
         self._phase = phase
 
-    def end(self) -> Mapping[str, SavePhase]:
+    def end(self) -> tuple[SavePhase, Mapping[str, SavePhase]]:
         """End the last phase.
 
         Returns:
-            What was spent in each phase that ran, in the order of their kinds.
+            What was spent in all, and in each phase that ran, in the order of their
+            kinds.
         """
         self.switch('rest')
-        return {name: self._spent[name] for name in SAVE_PHASES if name in self._spent}
+        spent = self._spent
+        phases = {name: spent[name] for name in SAVE_PHASES if name in spent}
+        return fold_phase(self._began, self._since), phases
 
 
 def fold_phase(begin: ThreadTimes, end: ThreadTimes) -> SavePhase:
@@ -135,16 +147,15 @@ def fold_phase(begin: ThreadTimes, end: ThreadTimes) -> SavePhase:
     return SavePhase(wall_s, cpu_s, run_delay_s, max(wall_s - cpu_s - run_delay_s, 0.0))
 
 
-def add_phases(phases: tuple[SavePhase, ...]) -> SavePhase:
-    """Add up phases; what one does not tell, the sum does not."""
-
-    def add(seconds: list[float | None]) -> float | None:
-        known = [one for one in seconds if one is not None]
-        return sum(known) if len(known) == len(seconds) else None
-
+def _add_phases(one: SavePhase, other: SavePhase) -> SavePhase:
+    """Add up; what one does not tell, the sum does not."""
     return SavePhase(
-        sum(one.wall_s for one in phases),
-        add([one.cpu_s for one in phases]),
-        add([one.run_delay_s for one in phases]),
-        add([one.blocked_s for one in phases]),
+        one.wall_s + other.wall_s,
+        _add(one.cpu_s, other.cpu_s),
+        _add(one.run_delay_s, other.run_delay_s),
+        _add(one.blocked_s, other.blocked_s),
     )
+
+
+def _add(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other

@@ -51,11 +51,14 @@ def test_each_phase_is_split_by_what_the_thread_waited_for(tmp_path: Path):
     thread.spend(cpu=0.25, run_delay=0.5, blocked=8.0)
     phases.switch('copy')
     thread.spend(cpu=1.0)
-    assert phases.end() == {
+    total, parts = phases.end()
+    assert total == SavePhase(15.25, 2.75, 4.5, 8.0)
+    assert parts == {
         'copy': SavePhase(6.0, 2.0, 4.0, 0.0),
         'write': SavePhase(8.75, 0.25, 0.5, 8.0),
         'rest': SavePhase(0.5, 0.5, 0.0, 0.0),
     }
+    assert list(parts) == ['copy', 'write', 'rest']
 
 
 def test_what_ran_before_can_turn_out_to_be_another_phase(tmp_path: Path):
@@ -64,7 +67,7 @@ def test_what_ran_before_can_turn_out_to_be_another_phase(tmp_path: Path):
     thread.spend(cpu=2.0)
     phases.rename('copy')
     phases.switch('rest')
-    assert phases.end() == {
+    assert phases.end()[1] == {
         'copy': SavePhase(2.0, 2.0, 0.0, 0.0),
         'rest': SavePhase(0.0, 0.0, 0.0, 0.0),
     }
@@ -92,7 +95,7 @@ def test_without_schedstat_wall_and_cpu_are_told_and_why_no_more(
     phases = PhaseClock(thread.clock)
     thread.wall.turn(3.0)
     thread.cpu.turn(1.0)
-    assert phases.end() == {'rest': SavePhase(3.0, 1.0, None, None)}
+    assert phases.end()[1] == {'rest': SavePhase(3.0, 1.0, None, None)}
     assert thread.clock.unknown is not None
     assert reason in thread.clock.unknown
 
@@ -102,7 +105,21 @@ def test_a_schedstat_that_vanishes_leaves_the_phase_unknown(tmp_path: Path):
     phases = PhaseClock(thread.clock)
     thread.clock.close()
     thread.wall.turn(1.0)
-    assert phases.end() == {'rest': SavePhase(1.0, 0.0, None, None)}
+    assert phases.end()[1] == {'rest': SavePhase(1.0, 0.0, None, None)}
+
+
+def test_a_look_that_lost_its_core_is_taken_again(tmp_path: Path):
+    thread = HandThread(tmp_path)
+    waits = [3.0, 0.0]
+
+    def wait_for_a_core() -> float:
+        cpu_s = thread.cpu()
+        if waits:
+            thread.spend(cpu=0.0, run_delay=waits.pop(0))
+        return cpu_s
+
+    clock = ThreadClock(tmp_path, thread.wall, wait_for_a_core)
+    assert clock.read() == ThreadTimes(103.0, 7.0, 3.0)
 
 
 def test_a_real_thread_is_blocked_while_it_sleeps():
