@@ -191,7 +191,7 @@ def train_planted(
                 'summary': False,
             },
         },
-        custom_hooks=[GrowHub(hub_megabytes), tape],
+        custom_hooks=[tape, *[GrowHub(hub_megabytes)] * bool(hub_megabytes)],
         log_processor={'by_epoch': False},
         log_level='WARNING',
         randomness={'seed': 3},
