@@ -69,6 +69,11 @@ class IntervalFolder:
         self._saves = 0
 
     @property
+    def firsts(self) -> tuple[int, ...]:
+        """Positions of the first waits of epochs in :meth:`fold_waits`."""
+        return tuple(self._firsts)
+
+    @property
     def iterations(self) -> int:
         """Iterations since the last :meth:`fold`."""
         return len(self._laps)
@@ -97,7 +102,7 @@ class IntervalFolder:
         that of the last interval that had some. Before there was any, all of a first
         wait is the workers' start, and without workers it is a wait like any other.
         """
-        waits = self._fold_waits()
+        waits = self.fold_waits()
         firsts = [waits[index] for index in self._firsts]
         others = len(waits) - len(firsts)
         if others:
@@ -108,7 +113,8 @@ class IntervalFolder:
             return math.fsum(firsts) if self._has_workers else 0.0
         return math.fsum(max(wait - normal_s, 0.0) for wait in firsts)
 
-    def _fold_waits(self) -> list[float]:
+    def fold_waits(self) -> list[float]:
+        """The wait for data of each iteration since the last :meth:`fold`, seconds."""
         ends = [self._lap[0], *(lap[0] for lap in self._laps)]
         return [end - begin for begin, end in zip(ends, ends[1:])]
 
@@ -129,7 +135,7 @@ class IntervalFolder:
         """
         if not self._laps:
             return None
-        waits = self._fold_waits()
+        waits = self.fold_waits()
         ends = [self._lap, *self._laps]
         steps = [end[1] - begin[1] for begin, end in zip(ends, ends[1:])]
         whole = [end[2] - begin[2] for begin, end in zip(ends, ends[1:])]

@@ -9,6 +9,7 @@ and all of them are taken away again.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Callable
@@ -112,11 +113,9 @@ class LoopAnchors:
         call_hook = self._ledger.book_points(
             original, self._points, self._around_call_hook(original), self._note_failure
         )
-        patches = self._patches
-        patches.set(runner, 'call_hook', call_hook)
-        save = self._around_save(runner.save_checkpoint)
-        patches.set(runner, 'save_checkpoint', save)
+        self._patches.set(runner, 'call_hook', call_hook)
         self._runner = runner
+        self._book_saves(runner, 'save_checkpoint')
         self._watch_hooks()
 
     def _watch_hooks(self) -> None:
@@ -126,6 +125,9 @@ class LoopAnchors:
             if id(hook) not in self._watched and hasattr(hook, '__dict__'):
                 self._watched.add(id(hook))
                 self._guard.run('ledger by hook', self._watch_hook, hook)
+                # of MMEngine's CheckpointHook: it saves without the runner
+                if hasattr(hook, '_publish_model') and not self._runner.rank:
+                    self._guard.run('ledger', self._book_saves, hook, '_publish_model')
 
     def _watch_hook(self, hook: Any) -> None:
         for name in _own_points(hook):
@@ -222,12 +224,18 @@ class LoopAnchors:
             except Exception as error:  # noqa: BLE001  # training must not see it
                 self._note_failure(source, error)
 
+    def _book_saves(self, owner: Any, name: str) -> None:
+        self._patches.set(owner, name, self._around_save(getattr(owner, name)))
+
     def _around_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         begin = self._guard.wrap('ledger', self._ledger.push)
         end = self._guard.wrap('ledger', self._end_save)
+        thread = threading.get_ident()
 
         def save_checkpoint(*args: Any, **kwargs: Any) -> Any:
-            if not self._open:
+            # one in another thread holds nothing up, and inside a save is part of it
+            is_ours = self._open and threading.get_ident() == thread
+            if not is_ours or self._ledger.current == 'checkpoint_save':
                 return original(*args, **kwargs)
             begin('checkpoint_save')
             try:

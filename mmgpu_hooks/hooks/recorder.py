@@ -16,6 +16,7 @@ from mmgpu_hooks.hooks.anchors import LoopAnchors
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.log_schedule import LogSchedule
 from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
+from mmgpu_hooks.hooks.save_source import SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.hooks.train_loop import (
@@ -74,6 +75,7 @@ class Recorder:
         self._start_iteration = runner.iter
         self._epoch = runner.epoch + 1
         self._writer: EvidenceWriter | None = None
+        self._saving = SaveSource(runner, guard, self._read_position, self._write)
 
     def begin(self) -> None:
         """Open the sources, write the run record and set the anchors."""
@@ -97,10 +99,13 @@ class Recorder:
             host=self._sources.host,
             gpu=self._sources.gpu.device,
             device=self._sources.device,
+            worker_nice=self._sources.worker_nice,
             unknown={**self._told, **self._guard.off},
         )
         if record is not None:
             run('evidence', self._open_writer, record)
+        # the ledger's anchors go around it, so that it costs nobody else
+        self._saving.open(self._sources.loader, self._sources.host)
         self._anchors.install(runner)
         # opening all this was before training
         self._ledger.start()
@@ -148,6 +153,7 @@ class Recorder:
     def begin_validation(self) -> None:
         """From here on the allocator's peak is validation's."""
         self._sources.gpu.begin_validation()
+        self._saving.add_cut()
 
     def end_validation(self) -> None:
         """From here on it is training's again."""
@@ -175,6 +181,9 @@ class Recorder:
         self._folder.add_iteration(lap, is_first, self._images)
         self._iterations += 1
 
+    def _read_position(self) -> tuple[int, int]:
+        return self._start_iteration + self._iterations, self._epoch
+
     def _read_interval(self) -> LedgerReading | None:
         self._ledger.book_startup(self._folder.fold_startup())
         return self._read_ledger()
@@ -184,6 +193,7 @@ class Recorder:
     ) -> IntervalRecord | None:
         if reading is None:
             return None
+        self._saving.add_waits(self._folder)
         folded = self._folder.fold(
             reading,
             iteration=self._start_iteration + self._iterations,
@@ -243,9 +253,11 @@ class Recorder:
             The evidence file, for the summary; ``None`` when there is none.
         """
         self._guard.clean_up('ledger', self._anchors.close)
+        self._saving.leave()
         # read once: what we ourselves do from here on is no part of training
         reading = self._guard.run('ledger', self._read_interval)
         self._guard.run('last interval', self._record_interval, None, reading)
+        self._saving.finish()
         self._guard.run('end', self._write_once_known, is_final=True)
         end = self._guard.run('end', self._end, reading, status, error)
         if end is not None:

@@ -25,6 +25,7 @@ def read_run_record(
     host: HostLimits,
     gpu: GpuDevice | None,
     device: str,
+    worker_nice: int | None,
     unknown: Mapping[str, str],
 ) -> RunRecord:
     """Describe a run that is about to train.
@@ -36,6 +37,7 @@ def read_run_record(
         host: What the host allows.
         gpu: The card trained on; ``None`` with a reason in ``unknown``.
         device: ``cuda`` or ``cpu``.
+        worker_nice: What the workers' nice value is set to, if it is.
         unknown: Reasons, by source.
     """
     loop = runner.train_loop
@@ -56,6 +58,7 @@ def read_run_record(
         accumulative_counts=_whole(getattr(wrapper, '_accumulative_counts', None)),
         optim_wrapper=type(wrapper).__name__,
         device=device,
+        worker_nice=worker_nice,
         loader=read_loader_settings(runner.train_dataloader),
         host=host,
         gpu=gpu,

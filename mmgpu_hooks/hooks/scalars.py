@@ -21,6 +21,7 @@ SCALARS: dict[str, str] = {
     'gpu_mem_reserved_mib': 'most the allocator held, MiB',
     'process_cpu_cores': 'cores the training process used, workers excluded',
     'system_cpu_pct': 'busy share of all CPUs of the host, percent',
+    'save_s': 'mean checkpoint save, seconds; of intervals in which one was made',
 }
 """Every scalar we publish. No name holds ``time``, ``loss`` or ``grad_norm`` and none
 ends in ``lr``: MMEngine would average or reformat those."""
@@ -46,6 +47,7 @@ def fold_scalars(record: IntervalRecord) -> dict[str, float]:
         'gpu_mem_reserved_mib': _ratio(record.gpu_mem_reserved_bytes, _MIB),
         'process_cpu_cores': _ratio(record.process_cpu_s, record.duration_s),
         'system_cpu_pct': record.system_cpu_pct,
+        'save_s': _ratio(record.ledger_s.get('checkpoint_save'), record.saves),
     }
     return {name: value for name, value in values.items() if value is not None}
 

@@ -19,6 +19,7 @@ from mmgpu_hooks.telemetry.host.limits import read_host_limits
 from mmgpu_hooks.telemetry.host.process_memory import read_process_rss_bytes
 from mmgpu_hooks.telemetry.host.window import HostWindowMeter
 from mmgpu_hooks.telemetry.loader.batch_contents import BatchWatch, count_tensors
+from mmgpu_hooks.telemetry.loader.niceness import write_nice
 from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
 
 MEMORY_THREAD_NAME = 'mmgpu-worker-memory'
@@ -30,10 +31,14 @@ class Sources:
     Args:
         guard: Switches off what fails.
         gpu_sample_period_s: Seconds between two looks of NVML.
+        worker_nice: Nice value of the loader's workers; ``None`` leaves it alone.
     """
 
-    def __init__(self, guard: Guard, gpu_sample_period_s: float) -> None:
+    def __init__(
+        self, guard: Guard, gpu_sample_period_s: float, worker_nice: int | None = None
+    ) -> None:
         self._guard = guard
+        self.worker_nice = worker_nice
         self.host = HostLimits()
         self.device = 'cpu'
         self.gpu = GpuSource(guard, gpu_sample_period_s)
@@ -44,6 +49,11 @@ class Sources:
         self._batches = BatchWatch()
         self._model: ModelBytesWatch | None = None
         self._runner: Any = None
+
+    @property
+    def loader(self) -> LoaderProbe | None:
+        """What watches the loader, if anything does."""
+        return self._loader
 
     @property
     def unknown(self) -> dict[str, str]:
@@ -77,6 +87,11 @@ class Sources:
             on_create_end: Called after that.
         """
         run = self._guard.run
+
+        def created() -> None:
+            on_create_end()
+            self._make_polite()
+
         self._runner = runner
         self.host = run('host limits', _read_host, runner) or self.host
         self._cpu = run('CPU', CpuMeter)
@@ -94,9 +109,10 @@ class Sources:
             runner.train_dataloader,
             count_iterations,
             on_create_begin=on_create_begin,
-            on_create_end=on_create_end,
+            on_create_end=created,
         )
         run('loader workers', self._follow_running)
+        self._make_polite()
 
     def _follow_running(self) -> None:
         # iteration-based loops start their workers before any hook is called
@@ -104,6 +120,12 @@ class Sources:
         running = getattr(endless, '_iterator', None)
         if running is not None and self._loader is not None:
             self._loader.watch_running(running)
+
+    def _make_polite(self) -> None:
+        """Have the workers give way, each time they start."""
+        processes = None if self._loader is None else self._loader.processes
+        if self.worker_nice is not None and processes is not None:
+            self._guard.run('worker_nice', write_nice, processes.pids, self.worker_nice)
 
     def watch_batches(self) -> Callable[[Any], int | None]:
         """What looks at each batch and returns its images, if it tells them."""

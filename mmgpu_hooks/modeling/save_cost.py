@@ -172,6 +172,8 @@ def won_back_s(
     Returns:
         Never negative; ``None`` when the usual wait is unknown.
     """
+    if not iterations:
+        return 0.0
     if usual_wait_s is None:
         return None
     spared_s = usual_wait_s * iterations - waits_s

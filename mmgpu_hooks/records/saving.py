@@ -51,7 +51,8 @@ class SaveRecord:
     run_delay_s: Optional[float] = None
     blocked_s: Optional[float] = None
     bytes: Optional[int] = None
-    """Written; of a folder, all files in it."""
+    """What this rank gave the backend to write; where that was not seen, the size of
+    the file, or of all files in the folder."""
     optimizer_bytes: Optional[int] = None
     """Tensors of the optimizer in it."""
     message_hub_bytes: Optional[int] = None
@@ -95,7 +96,8 @@ class SaveAftermathRecord:
     """That of the save."""
     iterations: int
     """Looked at after it: as many as batches can be made ahead, or fewer when another
-    save, a validation, the end of an epoch or of the run came first."""
+    save, a validation, the end of an epoch or of the run came first; 0 when one came at
+    once, so that nothing was won back."""
     waits_s: float
     """Their waits for data."""
     usual_wait_s: Optional[float] = None

@@ -58,6 +58,8 @@ def test_every_verdict_is_documented():
         'CardWindow',
         'CudaMemoryWindow',
         'ModelBytesRecord',
+        'SaveRecord',
+        'SaveAftermathRecord',
         'EndRecord',
     ],
 )

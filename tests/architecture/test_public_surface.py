@@ -28,7 +28,7 @@ def test_hook():
     hook = mmgpu_hooks.GPUEfficiencyHook
     assert str(inspect.signature(hook)) == (
         "(interval: 'int | None' = None, gpu_sample_period_s: 'float' = 0.2, "
-        "summary: 'bool' = True) -> 'None'"
+        "summary: 'bool' = True, worker_nice: 'int | None' = None) -> 'None'"
     )
     assert hook.priority == 55
 
@@ -51,6 +51,7 @@ def test_scalars():
         'gpu_mem_reserved_mib',
         'process_cpu_cores',
         'system_cpu_pct',
+        'save_s',
     ]
     documented = inspect.getdoc(mmgpu_hooks.GPUEfficiencyHook) or ''
     assert all(f'``{name}``' in documented for name in SCALARS)

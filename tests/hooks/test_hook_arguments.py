@@ -30,6 +30,11 @@ NAMES = pytest.mark.parametrize(
         ({'gpu_sample_period_s': True}, TypeError, 'to be seconds, found True'),
         ({'summary': 'yes'}, TypeError, "to be True or False, found 'yes'"),
         ({'summary': 1}, TypeError, 'to be True or False, found 1'),
+        ({'worker_nice': 20}, ValueError, 'worker_nice between 0 and 19, found 20'),
+        ({'worker_nice': -1}, ValueError, 'worker_nice between 0 and 19, found -1'),
+        ({'worker_nice': '10'}, TypeError, "to be a whole number, found '10'"),
+        ({'worker_nice': 10.0}, TypeError, 'to be a whole number, found 10.0'),
+        ({'worker_nice': True}, TypeError, 'to be a whole number, found True'),
         ({'intervall': 10}, TypeError, "unexpected keyword argument 'intervall'"),
     ],
 )
@@ -52,6 +57,8 @@ def test_a_bad_argument_is_named(
         {'gpu_sample_period_s': 1},
         {'gpu_sample_period_s': 0.01},
         {'summary': False},
+        {'worker_nice': 10},
+        {'worker_nice': 0},
     ],
 )
 def test_good_arguments_build_the_hook(name: str, arguments: dict[str, Any]) -> None:

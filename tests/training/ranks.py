@@ -31,6 +31,7 @@ def main(work_dir: Path, hook: str) -> None:
         work_dir,
         length=48,
         step_s=0.005,
+        checkpoint={'interval': 6, 'by_epoch': False},
         custom_hooks=[LossTape(str(work_dir / f'losses_{rank}.json'))],
         launcher='pytorch',
         env_cfg={'dist_cfg': {'backend': 'gloo'}},

@@ -61,6 +61,14 @@ def test_ranks_share_the_cores_of_the_host(ranks: dict[str, Path]) -> None:
         assert host.usable_cores == pytest.approx(min(limits) / 2)
 
 
+def test_of_a_runner_rank_0_alone_saves(ranks: dict[str, Path]) -> None:
+    first = evidence_of(ranks['with'])
+    assert [save.name for save in first.save_records] == ['iter_6.pth', 'iter_12.pth']
+    assert first.save_records[0].backend == 'LocalBackend'
+    second = evidence_of(ranks['with'], 'gpu_efficiency_rank1.jsonl')
+    assert (second.save_records, second.sources_off) == ((), ())
+
+
 def test_rank_0_alone_logs_one_summary(ranks: dict[str, Path]) -> None:
     log = (ranks['with'] / 'log.txt').read_text()
     assert log.count('GPUEfficiencyHook summary') == 1

@@ -161,8 +161,9 @@ def build_runner(
     optim_wrapper: dict[str, Any] | None = None,
     collate_fn: Callable[..., Any] = pseudo_collate,
     tensorboard: bool = False,
+    kind: type[Any] = Runner,
     **more: Any,
-) -> Runner:
+) -> Any:
     """A Runner that is ready to train.
 
     Args:
@@ -173,7 +174,8 @@ def build_runner(
         evaluation_s: Seconds that the metric takes; ``None`` is no validation.
         hook: Ours; ``None`` leaves it out.
         checkpoint: Arguments of MMEngine's CheckpointHook; ``None`` saves nothing.
-        more: Further arguments of ``Runner``.
+        kind: ``Runner`` or ``FlexibleRunner``.
+        more: Further arguments of it.
     """
     dataset = ToyDataset(length or iterations * batch_size, item_s)
     val: dict[str, Any] = {}
@@ -201,7 +203,7 @@ def build_runner(
     by_epoch = loop == 'epoch'
     backends = ['LocalVisBackend'] + ['TensorboardVisBackend'] * tensorboard
     limits = {'max_epochs': epochs} if by_epoch else {'max_iters': iterations}
-    return Runner(
+    return kind(
         model=ToyModel(step_s),
         work_dir=str(work_dir),
         train_dataloader={

@@ -89,14 +89,33 @@ def fold_busy_pct(
     Returns:
         Per cent, 0 to 100; ``None`` when no time passed or nothing is known.
     """
+    spent = _fold_spent(before, after)
+    total = sum(spent.values())
+    return 100.0 * _fold_busy(spent) / total if total > 0.0 else None
+
+
+def fold_busy_s(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """Seconds that all CPUs worked between two readings of their times, added up.
+
+    What a hypervisor took from this host (``steal``) is work, though not its own.
+
+    Args:
+        before: Seconds since boot by kind (``user``, ``idle``, ...).
+        after: The same, later.
+    """
+    return _fold_busy(_fold_spent(before, after))
+
+
+def _fold_spent(
+    before: Mapping[str, float], after: Mapping[str, float]
+) -> dict[str, float]:
     # the kernel may take back a little idle or iowait time: never negative
-    spent = {
+    return {
         kind: max(0.0, after[kind] - before[kind])
         for kind in after
         if kind in before and kind not in _COUNTED_TWICE
     }
-    total = sum(spent.values())
-    if total <= 0.0:
-        return None
-    idle = sum(spent.get(kind, 0.0) for kind in _IDLE)
-    return 100.0 * (total - idle) / total
+
+
+def _fold_busy(spent: Mapping[str, float]) -> float:
+    return sum(seconds for kind, seconds in spent.items() if kind not in _IDLE)

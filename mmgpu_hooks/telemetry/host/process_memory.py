@@ -23,6 +23,19 @@ def read_process_rss_bytes() -> int | None:
         return None
 
 
+def read_major_faults() -> int | None:
+    """Page faults of this process that had to wait for storage or swap; 1 us.
+
+    Returns:
+        How many since it started, or ``None`` where the platform does not count them.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
 @functools.lru_cache(maxsize=1)
 def _process(pid: int) -> Any:
     # making one reads files of its own; a forked child needs another

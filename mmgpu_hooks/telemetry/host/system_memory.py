@@ -1,4 +1,4 @@
-"""RAM and swap of the host, as ``/proc/meminfo`` and ``/proc/vmstat`` tell."""
+"""RAM, swap and unwritten pages, as ``/proc/meminfo`` and ``/proc/vmstat`` tell."""
 
 from __future__ import annotations
 
@@ -37,6 +37,21 @@ def parse_swapped_pages(text: bytes) -> tuple[int, int]:
         ValueError: If one of them is missing (a kernel without swap) or no number.
     """
     return _field(text, b'pswpin '), _field(text, b'pswpout ')
+
+
+def parse_unwritten_bytes(text: bytes) -> tuple[int, int]:
+    """Parse pages that wait to be written, and that are being, out of ``meminfo``::
+
+        Dirty:               312 kB
+        Writeback:             0 kB
+
+    Args:
+        text: The whole file.
+
+    Raises:
+        ValueError: If a figure is missing or no number.
+    """
+    return _field(text, b'Dirty:') * 1024, _field(text, b'Writeback:') * 1024
 
 
 def page_size_bytes() -> int:

@@ -83,6 +83,10 @@ class Generation:
         iterator = self._iterator()
         return None if getattr(iterator, '_shutdown', False) else iterator
 
+    def living_processes(self) -> WorkerProcesses | None:
+        """Its workers, unless it has ended them."""
+        return None if self.living() is None else self.processes
+
     @property
     def is_inside(self) -> bool:
         """Whether figures are taken where the batches are made."""

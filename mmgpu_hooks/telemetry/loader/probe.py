@@ -69,6 +69,8 @@ class LoaderProbe:
         """Say that the loop asks for a batch; 0.2 us."""
         self.got = self._queue.got
         """Say that the loop has its batch; 0.2 us."""
+        self.read_ready = self._queue.read_ready
+        """How many batches stand ready now, if it is known."""
 
     def watch_running(self, iterator: Any) -> None:
         """Follow an iterator that was made before we came.
@@ -254,14 +256,16 @@ class LoaderProbe:
         self._begin_window()
         return window if outside.count or inside is not None else None
 
-    def _workers(self) -> WorkerProcesses | None:
+    @property
+    def processes(self) -> WorkerProcesses | None:
+        """The workers of the newest iterator, seen from outside."""
         current = self._current
-        return None if current is None else current.processes
+        return None if current is None else current.living_processes()
 
     @property
     def is_memory_due(self) -> bool:
         """Whether :meth:`read_memory` would look: once per iterator and 30 seconds."""
-        workers = self._workers()
+        workers = self.processes
         if workers is None:
             return False
         is_known = workers is self._memory_of
@@ -274,7 +278,7 @@ class LoaderProbe:
         thread; a failure is the next :meth:`read`'s.
         """
         try:
-            workers = self._workers()
+            workers = self.processes
             if workers is None or not self.is_memory_due:
                 return
             self._memory_of, self._memory_s = workers, self._clock()

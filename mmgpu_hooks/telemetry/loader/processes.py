@@ -15,6 +15,7 @@ from mmgpu_hooks.telemetry.host.proc import (
     read_process_cpu_s,
     read_pss_bytes,
 )
+from mmgpu_hooks.telemetry.loader.meanwhile import WorkersMark, WorkerTimes
 
 _RELIST_PERIOD_S = 30.0
 _MOST_RELISTS = 4
@@ -140,6 +141,25 @@ class WorkerProcesses:
             worker_cpu_s=tuple(cpu) if len(cpu) == len(self._workers) else (),
             affinity_cpus=self._read_affinity(),
         )
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids, by worker id."""
+        return tuple(worker.pid for worker in self._workers)
+
+    def mark(self) -> WorkersMark:
+        """Where the times of those that live stand; no window ends by it."""
+        mark = {}
+        for worker in self._workers:
+            times = worker.stat.read()
+            # one that was seen before and is not now has ended
+            if times is None and worker.times is not None:
+                continue
+            wanting_s = None
+            if times is not None:
+                wanting_s = times.main_cpu_s + times.main_run_delay_s
+            mark[worker.pid] = WorkerTimes(self._read_cpu_s(worker.pid), wanting_s)
+        return mark
 
     def _read_affinity(self) -> int | None:
         """Look at all workers the first time, then at a few in turn."""

@@ -1,0 +1,192 @@
+"""Where the phases of a save begin and end, stamped while one save lasts.
+
+A save of MMEngine is: text of the config, ``model.state_dict()`` and its copies, the
+hooks of ``before_save_checkpoint``, ``torch.save`` into a buffer, and the backend's
+``put`` of that buffer. For the time of one save these have a stand-in that stamps and
+passes on, each on the instance or, where MMEngine looks a name up in its module, under
+that name. Calls of other threads are passed on unseen. Whatever a save does in another
+way (DeepSpeed's own files) passes no stamp and stays in ``rest``.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Protocol
+
+from mmengine.runner import checkpoint as mmengine_checkpoint
+
+_NOTHING = object()
+_in_use = threading.Lock()
+"""Two runners that save at once in two threads would take off each other's stand-ins:
+the second goes without."""
+
+
+class SaveListener(Protocol):
+    """Who is told how far a save is."""
+
+    def begin_copy(self) -> None:
+        """The copies of the model begin."""
+
+    def end_copy(self, checkpoint: Any) -> None:
+        """Everything is copied; the hooks of ``before_save_checkpoint`` come next."""
+
+    def begin_serialise(self, backend: Any) -> None:
+        """The backend is there, ``torch.save`` comes next."""
+
+    def begin_write(self, data: Any = None, path: Any = None) -> None:
+        """The backend is about to write, with the arguments of its ``put``."""
+
+    def end_write(self) -> None:
+        """It has written, or failed."""
+
+
+class SaveStamps:
+    """Sets the stand-ins when made, and takes them away in :meth:`close`.
+
+    Args:
+        runner: Whose checkpoint is saved.
+        listener: Who is told.
+        on_error: Gets what the listener raises.
+    """
+
+    def __init__(
+        self,
+        runner: Any,
+        listener: SaveListener,
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        self._listener = listener
+        self._on_error = on_error
+        self._thread = threading.get_ident()
+        self._set: list[tuple[dict[str, Any], str, Any, Any]] = []
+        self._holds_lock = _in_use.acquire(blocking=False)
+        if not self._holds_lock:
+            return
+        try:
+            self._stand_in(runner)
+        except BaseException:
+            self.close()
+            raise
+
+    def _stand_in(self, runner: Any) -> None:
+        # a wrapper (DDP) is passed over by who wants the plain model
+        for model in (runner.model, getattr(runner.model, 'module', None)):
+            if hasattr(model, 'state_dict'):
+                self._stand_in_once_for_state_dict(model)
+        self._put(vars(runner), 'call_hook', self._around_call_hook(runner.call_hook))
+        names = vars(mmengine_checkpoint)
+        if 'get_file_backend' in names:
+            self._put(
+                names,
+                'get_file_backend',
+                self._around_backend(names['get_file_backend']),
+            )
+        if 'FileClient' in names:
+            client = _FileClientStandIn(names['FileClient'], self._seen)
+            self._put(names, 'FileClient', client)
+
+    def _put(self, names: dict[str, Any], name: str, value: Any) -> None:
+        self._set.append((names, name, value, names.get(name, _NOTHING)))
+        names[name] = value
+
+    def close(self) -> None:
+        """Take every stand-in away; a second call does nothing.
+
+        One that somebody replaced meanwhile is left alone, and is inert.
+        """
+        self._thread = -1
+        while self._set:
+            names, name, ours, before = self._set.pop()
+            if names.get(name) is not ours:
+                continue
+            if before is _NOTHING:
+                del names[name]
+            else:
+                names[name] = before
+        if self._holds_lock:
+            self._holds_lock = False
+            _in_use.release()
+
+    def _is_ours(self) -> bool:
+        return threading.get_ident() == self._thread
+
+    def _tell(self, what: Callable[..., None], *args: Any) -> None:
+        try:
+            what(*args)
+        except Exception as error:  # noqa: BLE001  # the save must not see it
+            self._on_error(error)
+
+    def _stand_in_once_for_state_dict(self, model: Any) -> None:
+        # into the model's own names: wrappers pass an attribute that is set on them on
+        names = vars(model)
+        original = model.state_dict
+
+        def state_dict(*args: Any, **kwargs: Any) -> Any:
+            if self._is_ours():
+                # taken away at once: the model may be part of what is pickled
+                if names.get('state_dict') is state_dict:
+                    del names['state_dict']
+                self._tell(self._listener.begin_copy)
+            return original(*args, **kwargs)
+
+        # an instance that has its own already is left alone
+        if 'state_dict' not in names:
+            self._put(names, 'state_dict', state_dict)
+
+    def _around_call_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_hook(*args: Any, **kwargs: Any) -> Any:
+            name = args[0] if args else kwargs.get('fn_name')
+            if name == 'before_save_checkpoint' and self._is_ours():
+                self._tell(self._listener.end_copy, kwargs.get('checkpoint'))
+            return original(*args, **kwargs)
+
+        return call_hook
+
+    def _around_backend(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_file_backend(*args: Any, **kwargs: Any) -> Any:
+            return self._seen(original(*args, **kwargs))
+
+        return get_file_backend
+
+    def _seen(self, backend: Any) -> Any:
+        """A backend that is about to be written to, its ``put`` stamped."""
+        original = getattr(backend, 'put', None)
+        if self._is_ours() and callable(original) and hasattr(backend, '__dict__'):
+            self._tell(self._listener.begin_serialise, backend)
+
+            def put(*args: Any, **kwargs: Any) -> Any:
+                if not self._is_ours():
+                    return original(*args, **kwargs)
+                self._tell(self._listener.begin_write, *args, *kwargs.values())
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    self._tell(self._listener.end_write)
+
+            self._put(vars(backend), 'put', put)
+        return backend
+
+
+class _FileClientStandIn:
+    """MMEngine's old ``FileClient``, whose clients write as backends do.
+
+    Args:
+        original: The class.
+        seen: Stamps a client that is about to be written to.
+    """
+
+    def __init__(self, original: Any, seen: Callable[[Any], Any]) -> None:
+        self._original = original
+        self._seen = seen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._original(*args, **kwargs)
+
+    def infer_client(self, *args: Any, **kwargs: Any) -> Any:
+        client = self._original.infer_client(*args, **kwargs)
+        # asked for in each save; written to only when somebody chose it
+        chosen = args[0] if args else kwargs.get('file_client_args')
+        return client if chosen is None else self._seen(client)
