@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from mmgpu_hooks.cli import (
+    compare,
     demo,
     disable,
     enable,
@@ -16,8 +17,20 @@ from mmgpu_hooks.cli import (
     explain,
     recommend,
     set_values,
+    verify,
 )
 from mmgpu_hooks.version import __version__
+
+_COMMANDS = (
+    recommend,
+    verify,
+    compare,
+    set_values,
+    enable,
+    disable,
+    explain,
+    demo,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -28,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument('--version', action='version', version=__version__)
     commands = parser.add_subparsers(dest='command', metavar='COMMAND')
-    for module in (recommend, set_values, enable, disable, explain, demo):
+    for module in _COMMANDS:
         sub = commands.add_parser(
             module.NAME,
             help=module.HELP,

@@ -4,6 +4,13 @@
 for several reasons, the record carries the reason beside it.
 """
 
+from mmgpu_hooks.records.compared import (
+    Estimate,
+    FigureComparison,
+    RunComparison,
+    SettingComparison,
+    Verification,
+)
 from mmgpu_hooks.records.device import (
     CardWindow,
     CudaMemoryWindow,
@@ -55,11 +62,13 @@ from mmgpu_hooks.records.summed import (
     RanksSummary,
     TransformSummary,
 )
+from mmgpu_hooks.records.trial import TRIAL_STATUSES, TrialResult, TrialSpec
 
 __all__ = [
     'SAVE_CAUSES',
     'SAVE_PHASES',
     'SCHEMA_VERSION',
+    'TRIAL_STATUSES',
     'CardImbalance',
     'CardWindow',
     'Change',
@@ -68,6 +77,8 @@ __all__ = [
     'Diagnosis',
     'DurationStats',
     'EndRecord',
+    'Estimate',
+    'FigureComparison',
     'Finding',
     'GpuDevice',
     'GpuWindow',
@@ -83,6 +94,7 @@ __all__ = [
     'RankRow',
     'RanksSummary',
     'Recommendation',
+    'RunComparison',
     'RunEvidence',
     'RunRecord',
     'RunSummary',
@@ -91,11 +103,15 @@ __all__ = [
     'SaveJudgement',
     'SavePhase',
     'SaveRecord',
+    'SettingComparison',
     'SlowSample',
     'SourceOffRecord',
     'TransformCost',
     'TransformSummary',
+    'TrialResult',
+    'TrialSpec',
     'UnknownRecord',
     'Verdict',
+    'Verification',
     'WorkersWindow',
 ]
