@@ -16,6 +16,7 @@ from mmgpu_hooks.cli import (
     exit_codes,
     explain,
     recommend,
+    report,
     set_values,
     verify,
 )
@@ -25,6 +26,7 @@ _COMMANDS = (
     recommend,
     verify,
     compare,
+    report,
     set_values,
     enable,
     disable,
