@@ -1,8 +1,8 @@
 """What the batches of an interval held, from the workers if they can be believed.
 
 Looking at a batch takes 15 us and more between two steps of a real training, where
-caches are cold, and nothing in the process that loads it. So the workers look too, and
-once an interval has shown that they see what the loop was given, they alone do.
+caches are cold; in a worker it delays nobody's step. So the workers look too, and
+once some batches have shown that they see what the loop was given, they alone do.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class FetchProbe:
     """Writes to a slot what each fetch took.
 
     A fetch of eight samples costs 11 us more, measured on a 2-core VM, without the look
-    at what the batch holds, which takes as long as it does anywhere. The second
+    at what the batch holds. The second
     batch is timed transform by transform, and after it one whenever that keeps the
     timing's own cost under half a percent of the time spent fetching.
 
