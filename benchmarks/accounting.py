@@ -1,9 +1,13 @@
 """What a hook costs the thread that trains, taken at its own borders.
 
-Every function that the hook wraps is wrapped twice more: beneath it and above it.
-The time above less the time beneath is the hook's, and some of the wrappers' own: a
-look at the clock and a frame on either side. What that part is, the same account of
-a hook that wraps nothing tells.
+All that a hook does, it does while ``Runner.call_hook`` runs: in methods of its own, in
+what it put around ``call_hook`` and in what it put around the methods of other hooks.
+So the time in ``call_hook``, less the time in the other hooks' own methods, is the
+hook's, and some of MMEngine's and of the wrappers' here. What that part is, the same
+account of a hook that wraps nothing tells.
+
+The methods are wrapped beneath anything that the hook sets, before it starts. So what
+it sets for some iterations only is accounted like what it sets for all.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from typing import Any, Callable
 from mmengine.hooks import Hook
 
 from mmgpu_hooks.telemetry.clock import Clock
+
+CALLS = 'Runner.call_hook and wrappers'
 
 POINTS = {'before_train_iter': '_before_iter', 'after_train_iter': '_after_iter'}
 """Hook points of each iteration, with the method of ``Hook`` that each calls."""
@@ -83,17 +89,12 @@ class CostAccount:
 
     def __init__(self, runner: Any, of: Hook, clock: Clock = time.perf_counter) -> None:
         self.borders = Borders(clock)
-        self._of = of
-        self._targets = [(runner, 'call_hook', 'Runner.call_hook')]
-        self._targets += [
-            (hook, point, f'{type(hook).__name__}.{point}')
-            for hook in runner.hooks
-            if hook is not of
-            for point in POINTS
-            if has_own(hook, point)
-        ]
-        for owner, name, label in self._targets:
-            setattr(owner, name, self.borders.beneath(label, getattr(owner, name)))
+        self._runner, self._of = runner, of
+        for hook in runner.hooks:
+            for point in POINTS:
+                if hook is not of and has_own(hook, point):
+                    method = self.borders.beneath(CALLS, getattr(hook, point))
+                    setattr(hook, point, method)
         self._has_begun = False
         self.rows: list[list[float]] = []
         """Seconds so far by function, at the begin of each step but the first."""
@@ -104,13 +105,13 @@ class CostAccount:
             self.rows.append(self.borders.read_s())
             return
         self._has_begun = True
-        own = [
-            (self._of, point, f'its own {point}')
-            for point in POINTS
-            if has_own(self._of, point)
-        ]
-        for owner, name, label in [*self._targets, *own]:
-            setattr(owner, name, self.borders.above(label, getattr(owner, name)))
+        call_hook = self.borders.above(CALLS, self._runner.call_hook)
+        self._runner.call_hook = call_hook
+        for point in POINTS:
+            if has_own(self._of, point):
+                method = getattr(self._of, point)
+                own = self.borders.above(f'its own {point}', method)
+                setattr(self._of, point, self.borders.beneath(CALLS, own))
 
     def costs_s(self) -> list[dict[str, float]]:
         """Seconds by function, of each iteration after the first."""

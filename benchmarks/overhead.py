@@ -35,8 +35,8 @@ from benchmarks.overhead_pairs import judge_pairs, train_pairs
 from benchmarks.overhead_peers import measure_peers
 from mmgpu_hooks import GPUEfficiencyHook
 
-ROUNDS, SHAM_ROUNDS, QUICK_ROUNDS = 5, 2, 3
-PAIRS = 16
+ROUNDS, SHAM_ROUNDS, QUICK_ROUNDS = 3, 1, 2
+PAIRS = 80
 THREAD_ITERATIONS = 1600
 GROWTH_ITERATIONS, TIGHT_ITERATIONS = 100_000, 3000
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 from collections.abc import Mapping
@@ -57,13 +56,6 @@ def render_line(record: Line) -> str:
     return json.dumps(body, separators=(',', ':'), ensure_ascii=True) + '\n'
 
 
-@functools.cache
-def _field_names(kind: Any) -> tuple[str, ...] | None:
-    if not dataclasses.is_dataclass(kind):
-        return None
-    return tuple(field.name for field in dataclasses.fields(kind))
-
-
 def _plain(value: Any) -> Any:
     """What JSON knows, in one walk: this happens while training waits."""
     kind: Any = type(value)
@@ -71,11 +63,24 @@ def _plain(value: Any) -> Any:
         return round(value, 9) if math.isfinite(value) else None
     if kind in _AS_IT_IS:
         return value
-    names = _field_names(kind)
-    if names is not None:
-        return {name: _plain(getattr(value, name)) for name in names}
+    if kind is dict:
+        return _plain_items(value)
+    if dataclasses.is_dataclass(kind):
+        return _plain_items(vars(value))
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return _plain_items(dict(value))
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value
+
+
+def _plain_items(items: dict[str, Any]) -> dict[str, Any]:
+    plain = {}
+    # most are one of these: a call for each would take as long as all the rest
+    for name, item in items.items():
+        kind = type(item)
+        if kind is float and math.isfinite(item):
+            plain[name] = round(item, 9)
+        else:
+            plain[name] = item if kind in _AS_IT_IS else _plain(item)
+    return plain

@@ -64,7 +64,6 @@ class IntervalFolder:
 
     def _reset(self) -> None:
         self._laps: list[Lap] = []
-        self._images: list[int | None] = []
         self._firsts: list[int] = []
         self._saves = 0
 
@@ -78,18 +77,15 @@ class IntervalFolder:
         """Iterations since the last :meth:`fold`."""
         return len(self._laps)
 
-    def add_iteration(self, lap: Lap, first_of_epoch: bool, images: int | None) -> None:
-        """Count one iteration.
+    def add_laps(self, laps: Sequence[Lap]) -> None:
+        """Count iterations, as the ledger gives them."""
+        self._laps += laps
 
-        Args:
-            lap: As the ledger gives it.
-            first_of_epoch: Whether its wait began an epoch.
-            images: Images in its batch; ``None`` when they cannot be counted.
-        """
-        if first_of_epoch:
-            self._firsts.append(len(self._laps))
-        self._laps.append(lap)
-        self._images.append(images)
+    def note_first(self) -> None:
+        """The wait of the next iteration to be added begins an epoch."""
+        index = len(self._laps)
+        if index not in self._firsts:
+            self._firsts.append(index)
 
     def add_save(self) -> None:
         """Count one checkpoint save; its time is in the ledger."""
@@ -103,7 +99,7 @@ class IntervalFolder:
         wait is the workers' start, and without workers it is a wait like any other.
         """
         waits = self.fold_waits()
-        firsts = [waits[index] for index in self._firsts]
+        firsts = self._fold_firsts(waits)
         others = len(waits) - len(firsts)
         if others:
             rest_s = max(math.fsum(waits) - math.fsum(firsts), 0.0)
@@ -112,6 +108,10 @@ class IntervalFolder:
         if normal_s is None:
             return math.fsum(firsts) if self._has_workers else 0.0
         return math.fsum(max(wait - normal_s, 0.0) for wait in firsts)
+
+    def _fold_firsts(self, waits: Sequence[float]) -> list[float]:
+        # training may end before the first iteration of an epoch does
+        return [waits[index] for index in self._firsts if index < len(waits)]
 
     def fold_waits(self) -> list[float]:
         """The wait for data of each iteration since the last :meth:`fold`, seconds."""
@@ -136,6 +136,7 @@ class IntervalFolder:
         if not self._laps:
             return None
         waits = self.fold_waits()
+        firsts = self._fold_firsts(waits)
         ends = [self._lap, *self._laps]
         steps = [end[1] - begin[1] for begin, end in zip(ends, ends[1:])]
         whole = [end[2] - begin[2] for begin, end in zip(ends, ends[1:])]
@@ -158,16 +159,10 @@ class IntervalFolder:
             ledger_s=parts,
             hooks_s=by_hook,
             data_wait_cpu_s=now.data_wait_cpu_s - before.data_wait_cpu_s,
-            first_waits=len(self._firsts),
-            first_wait_s=math.fsum(waits[index] for index in self._firsts),
-            images=_sum_known(self._images),
+            first_waits=len(firsts),
+            first_wait_s=math.fsum(firsts),
             saves=self._saves,
         )
         self._start, self._lap = now, self._laps[-1]
         self._reset()
         return record
-
-
-def _sum_known(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None

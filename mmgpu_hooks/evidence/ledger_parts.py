@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 PARTS: tuple[str, ...] = (
     'data_wait',
@@ -16,6 +16,16 @@ PARTS: tuple[str, ...] = (
     'other',
 )
 """Every second of training is in exactly one of these."""
+
+UNSPLIT = 'hooks'
+"""Hooks of an iteration that nobody looks at: not split by hook."""
+LOOKED = 'hooks/looked'
+"""Between two hooks of an iteration that is looked at, which stands for others."""
+EXACT = 'hooks/exact'
+"""Between two hooks at the points that are seldom: they stand for themselves."""
+
+BETWEEN = frozenset({UNSPLIT, LOOKED, EXACT})
+"""What runs at a hook point while no hook does that is timed."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +40,20 @@ class LedgerReading:
     """What of ``hooks`` went to which hook."""
 
 
-@dataclass(frozen=True)
-class Point:
+Moments = tuple[tuple[str, Callable[[], Any]], ...]
+"""What to call at a moment, each with the source that it belongs to."""
+
+
+class Point(NamedTuple):
     """A point of every iteration at which hooks are called."""
 
     following: str
     """Part that the loop itself is in once the hooks are done."""
-    before: tuple[tuple[str, Callable[[], Any]], ...] = ()
-    """What to call before the hooks, each with the source that it belongs to."""
-    after: tuple[tuple[str, Callable[[], Any]], ...] = ()
+    between: str = UNSPLIT
+    """What runs while no hook does that is timed."""
+    before: Moments = ()
+    """What to call before the hooks."""
+    after: Moments = ()
     """What to call after them."""
 
 

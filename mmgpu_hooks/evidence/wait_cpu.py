@@ -20,28 +20,27 @@ class WaitCpu:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.since: float | None = None
-        """Where the CPU clock stood when a wait began that is looked at."""
+        self._since: tuple[float, float] | None = None
         self._cpu_s = self._wall_s = 0.0
         self._run_cpu_s = self._run_wall_s = 0.0
 
-    def begin(self) -> None:
-        """A wait begins that is looked at."""
-        self.since = self._clock()
+    def begin(self, now_s: float) -> None:
+        """A wait begins that is looked at; ``now_s`` is what the wall clock says."""
+        self._since = now_s, self._clock()
 
     def drop(self) -> None:
-        """It was none."""
-        self.since = None
+        """It was none, or something else came in between."""
+        self._since = None
 
-    def end(self, wall_s: float) -> None:
-        """It ends, after so many seconds."""
-        if self.since is None:
+    def end(self, now_s: float) -> None:
+        """It ends."""
+        if self._since is None:
             return
-        cpu_s = self._clock() - self.since
-        self.since = None
-        if wall_s >= _SHORTEST_S:
-            self._cpu_s += cpu_s
-            self._wall_s += wall_s
+        begin_s, begin_cpu_s = self._since
+        self._since = None
+        if now_s - begin_s >= _SHORTEST_S:
+            self._cpu_s += self._clock() - begin_cpu_s
+            self._wall_s += now_s - begin_s
 
     def fold(self, waits_s: float) -> float:
         """CPU seconds inside all waits since the last call.

@@ -179,18 +179,12 @@ class GPUEfficiencyHook(Hook):
     def _begin(self, runner: Any) -> None:
         self._pid = os.getpid()
         self._guard = Guard(self._warn_off)
-        sources = Sources(self._guard, self.gpu_sample_period_s, self.worker_nice)
+        sources = Sources(self._guard, self.gpu_sample_period_s, self, self.worker_nice)
         self._recorder = self._guard.run(
-            'start', Recorder, runner, self.interval, sources, self._guard
+            'start', Recorder, runner, self.interval, sources, self._guard, self
         )
         if self._recorder is not None:
             self._guard.run('start', self._recorder.begin)
-
-    def before_train_iter(
-        self, runner: Any, batch_idx: int, data_batch: Any = None
-    ) -> None:
-        if self._recorder is not None:
-            self._recorder.begin_iteration(data_batch)
 
     def after_train_iter(
         self,
@@ -199,13 +193,7 @@ class GPUEfficiencyHook(Hook):
         data_batch: Any = None,
         outputs: dict | None = None,  # type: ignore[type-arg]  # as in Hook
     ) -> None:
-        recorder, off = self._recorder, self._guard.off
-        if recorder is None or 'interval' in off:
-            return
-        try:
-            recorder.end_iteration(batch_idx, data_batch)
-        except Exception as error:  # noqa: BLE001  # training must not see it
-            self._guard.switch_off('interval', error)
+        """While it records, the recorder's own function is in this one's place."""
 
     def before_val(self, runner: Any) -> None:
         # a logged validation resets the allocator's peak, and has one of its own

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from mmengine.runner import Runner
 
-from mmgpu_hooks.evidence.interval import IntervalFolder
+from mmgpu_hooks.evidence.hook_shares import labels_of
 from mmgpu_hooks.evidence.ledger import TimeLedger
-from mmgpu_hooks.evidence.ledger_parts import LedgerReading
+from mmgpu_hooks.evidence.ledger_parts import UNSPLIT, LedgerReading
 from mmgpu_hooks.evidence.writer import EvidenceWriter, evidence_name, unused_path
 from mmgpu_hooks.hooks.anchors import LoopAnchors
 from mmgpu_hooks.hooks.guard import Guard
-from mmgpu_hooks.hooks.log_schedule import LogSchedule
+from mmgpu_hooks.hooks.instance_patches import InstancePatches
+from mmgpu_hooks.hooks.iterations import Iterations
+from mmgpu_hooks.hooks.log_schedule import MOST_SKIPPED, LogSchedule
 from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
 from mmgpu_hooks.hooks.save_source import SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.hooks.train_loop import (
-    endless_iterator,
-    is_replaying,
-    loading_cpu_clock,
-)
+from mmgpu_hooks.hooks.train_loop import is_replaying, loading_cpu_clock
 from mmgpu_hooks.records import (
     EndRecord,
     IntervalRecord,
@@ -32,6 +29,8 @@ from mmgpu_hooks.records import (
     UnknownRecord,
 )
 from mmgpu_hooks.telemetry.clock import monotonic_s, wall_unix_s
+
+_OWN_LABEL = labels_of('GPUEfficiencyHook', True)[UNSPLIT]
 
 
 class Recorder:
@@ -42,10 +41,16 @@ class Recorder:
         interval: Iterations per record; ``None`` follows LoggerHook.
         sources: What is measured beside the ledger.
         guard: Switches off what fails.
+        hook: The hook that records.
     """
 
     def __init__(
-        self, runner: Any, interval: int | None, sources: Sources, guard: Guard
+        self,
+        runner: Any,
+        interval: int | None,
+        sources: Sources,
+        guard: Guard,
+        hook: Any,
     ) -> None:
         self._runner = runner
         self._sources = sources
@@ -53,27 +58,24 @@ class Recorder:
         self._schedule = LogSchedule(runner, interval)
         self._board = ScalarBoard(runner.message_hub)
         self._ledger = TimeLedger(monotonic_s, loading_cpu_clock(runner))
-        self._begin_folder()
+        self._iterations = Iterations(runner, self._ledger, guard)
         self._anchors = LoopAnchors(
             self._ledger,
             guard,
+            hook,
             on_epoch=self._begin_epoch,
             on_save=self._note_save,
             is_replaying=is_replaying(runner),
         )
-        self._first_wait = True
-        self._endless = endless_iterator(runner)
-        self._restarts = self._endless._epoch if self._endless is not None else 0
-        self._read_ledger = guard.wrap('ledger', self._ledger.read)
-        self._count_images: Callable[[Any], int | None] = no_images
+        self._hook = hook
+        self._own = InstancePatches()
+        self._pause = [0, 0]
+        """Strictly between these two iterations nothing is due."""
+        self._look_at = 0
         self._was_logged = False
         self._told: dict[str, str] = {}
         self._unpublished: IntervalRecord | None = None
-        self._images: int | None = None
-        self._iterations = 0
         self._saves = 0
-        self._start_iteration = runner.iter
-        self._epoch = runner.epoch + 1
         self._writer: EvidenceWriter | None = None
         self._saving = SaveSource(runner, guard, self._read_position, self._write)
 
@@ -83,12 +85,13 @@ class Recorder:
         run = self._guard.run
         self._sources.open(
             runner,
-            count_iterations=lambda: self._iterations,
+            count_iterations=self._iterations.count,
             on_create_begin=lambda: run('ledger', self._begin_creation),
             on_create_end=lambda: run('ledger', self._ledger.pop, 'worker_startup'),
         )
         self._sources.watch(self._anchors)
-        self._count_images = self._sources.watch_batches()
+        if self._sources.batches is not None:
+            run('batch contents', self._sources.batches.begin, self._begin_iteration)
         self._told = dict(self._sources.unknown)
         record = run(
             'run record',
@@ -107,48 +110,65 @@ class Recorder:
         # the ledger's anchors go around it, so that it costs nobody else
         self._saving.open(self._sources.loader, self._sources.host)
         self._anchors.install(runner)
+        end = self._iterations.book(self._pause, self._end_iteration)
+        self._own.set(self._hook, 'after_train_iter', end)
         # opening all this was before training
-        self._ledger.start()
-        self._begin_folder()
-
-    def _begin_folder(self) -> None:
-        workers = getattr(self._runner.train_dataloader, 'num_workers', 0)
-        self._folder = IntervalFolder(
-            self._ledger.read(), self._ledger.lap(), has_workers=bool(workers)
-        )
+        self._iterations.begin()
 
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
         self._writer = EvidenceWriter(unused_path(path))
         self._writer.write(run)
 
-    def begin_iteration(self, batch: Any) -> None:
-        """Look at a batch, before a preprocessor takes it apart."""
-        try:
-            self._images = self._count_images(batch)
-        except Exception as error:  # noqa: BLE001  # training must not see it
-            self._guard.switch_off('batch contents', error)
+    def _begin_iteration(
+        self, runner: Any, batch_idx: int, data_batch: Any = None
+    ) -> None:
+        """Stands for the hook's own method while batches are looked at here."""
+        batches = self._sources.batches
+        if batches is not None:
+            self._guard.run('batch contents', batches.look, data_batch)
 
-    def end_iteration(self, batch_idx: int, batch: Any) -> None:
-        """Count one iteration; at the end of an interval, record and publish it."""
-        guard = self._guard
-        # guarded here: every function more costs a microsecond between two steps
-        if 'ledger' not in guard.off:
-            try:
-                self._add_iteration()
-            except Exception as error:  # noqa: BLE001  # training must not see it
-                guard.switch_off('ledger', error)
+    def _end_iteration(self, batch_idx: int, batch: Any) -> None:
+        """An iteration is over with which something may be due."""
+        if 'interval' in self._guard.off:
+            # what the ledger keeps of iterations stays bounded
+            self._guard.run('ledger', self._ledger.drain_laps)
+            self._pause[:] = batch_idx, batch_idx + MOST_SKIPPED
+            return
+        self._guard.run('ledger', self._ledger.push, _OWN_LABEL)
+        self._guard.run('interval', self._do_what_is_due, batch_idx, batch)
+        self._guard.run('ledger', self._ledger.pop, _OWN_LABEL)
+
+    def _do_what_is_due(self, batch_idx: int, batch: Any) -> None:
+        """At the end of an interval, record and publish it."""
+        guard, schedule, looks = self._guard, self._schedule, self._anchors.looks
+        guard.run('ledger', self._iterations.take)
         if self._was_logged:
             self._sources.gpu.observe_reset()
-        is_logged, is_end = self._schedule.look(batch_idx, self._folder.iterations)
+        is_logged, is_end = schedule.look(batch_idx, self._iterations.in_interval)
         self._was_logged = is_logged
         if is_logged:
             # before LoggerHook resets the allocator's peak
             self._sources.gpu.observe_memory()
         if is_end:
-            self._unpublished = self._record_interval(batch, self._read_interval())
+            self._unpublished = self._record_interval(batch, self._iterations.read())
+            guard.run('ledger', looks.search, self._iterations.done)
         if is_logged:
             guard.run('scalars', self._publish)
+        if schedule.is_before_line(batch_idx):
+            # hooks that log or look work in that one only
+            guard.run('ledger', looks.request, is_special=True)
+        # numbers begin anew where a loop says nothing of its epochs
+        if not self._pause[0] < batch_idx < self._look_at or (
+            schedule.is_before_last(batch_idx)
+        ):
+            guard.run('ledger', looks.request)
+            self._look_at = batch_idx + looks.draw_distance()
+        if self._sources.batches is not None:
+            guard.run('batch contents', self._sources.batches.follow)
+        following = schedule.find_next(batch_idx, self._iterations.in_interval)
+        self._pause[0] = batch_idx
+        self._pause[1] = batch_idx + 1 if is_logged else min(following, self._look_at)
 
     def begin_validation(self) -> None:
         """From here on the allocator's peak is validation's."""
@@ -160,56 +180,35 @@ class Recorder:
         self._sources.gpu.end_validation()
 
     def _begin_creation(self) -> None:
-        self._first_wait = True
+        self._iterations.note_first()
         self._ledger.push('worker_startup')
 
     def _begin_epoch(self) -> None:
-        self._first_wait = True
-        self._epoch = self._runner.epoch + 1
+        self._iterations.begin_epoch()
+        self._pause[1] = 0
         self._schedule.begin_epoch()
         self._sources.gpu.interrupt()
 
-    def _add_iteration(self) -> None:
-        is_first = self._first_wait
-        if self._endless is not None and self._endless._epoch != self._restarts:
-            # an iteration-based loop restarts persistent workers without a new iterator
-            is_first = True
-            self._restarts = self._endless._epoch
-            self._epoch = self._runner.epoch + 1
-        self._first_wait = False
-        lap = self._ledger.lap()
-        self._folder.add_iteration(lap, is_first, self._images)
-        self._iterations += 1
-
     def _read_position(self) -> tuple[int, int]:
-        return self._start_iteration + self._iterations, self._epoch
-
-    def _read_interval(self) -> LedgerReading | None:
-        self._ledger.book_startup(self._folder.fold_startup())
-        return self._read_ledger()
+        self._iterations.count()
+        return self._iterations.number, self._iterations.epoch
 
     def _record_interval(
         self, batch: Any, reading: LedgerReading | None
     ) -> IntervalRecord | None:
         if reading is None:
             return None
-        self._saving.add_waits(self._folder)
-        folded = self._folder.fold(
-            reading,
-            iteration=self._start_iteration + self._iterations,
-            epoch=self._epoch,
-            elapsed_s=self._ledger.elapsed_s(),
-        )
+        self._saving.add_waits(self._iterations.folder)
+        folded = self._iterations.fold(reading)
         if folded is None:
             return None
-        record = self._sources.complete(folded, batch)
-        record = dataclasses.replace(record, wall_unix_s=wall_unix_s())
+        record = self._sources.complete(folded, batch, wall_unix_s=wall_unix_s())
         self._write(record)
         self._write_once_known()
         return record
 
     def _write_once_known(self, is_final: bool = False) -> None:
-        iteration = self._start_iteration + self._iterations
+        iteration = self._iterations.number
         model = self._sources.read_model_bytes(iteration, is_final)
         if model is not None:
             self._write(model)
@@ -229,13 +228,16 @@ class Recorder:
         """Leave in the evidence why a figure is missing from here on."""
         if source == 'ledger':
             self._anchors.stop()
-        if source == 'batch contents':
-            self._count_images, self._images = no_images, None
-        if source in ('interval', 'scalars'):
+            self._own.close()
+        batches = self._sources.batches
+        # nobody would take what they see
+        if source in ('batch contents', 'ledger', 'interval') and batches is not None:
+            batches.close()
+        if source in ('ledger', 'interval', 'scalars'):
             # nobody else takes the last values off LoggerHook's lines
             self._board.clear()
         if source != 'evidence':
-            iteration = self._start_iteration + self._iterations
+            iteration = self._iterations.number
             self._write(SourceOffRecord(source, reason, iteration))
 
     def _write(self, record: Any) -> None:
@@ -253,9 +255,10 @@ class Recorder:
             The evidence file, for the summary; ``None`` when there is none.
         """
         self._guard.clean_up('ledger', self._anchors.close)
+        self._guard.clean_up('ledger', self._own.close)
         self._saving.leave()
         # read once: what we ourselves do from here on is no part of training
-        reading = self._guard.run('ledger', self._read_interval)
+        reading = self._iterations.read()
         self._guard.run('last interval', self._record_interval, None, reading)
         self._saving.finish()
         self._guard.run('end', self._write_once_known, is_final=True)
@@ -275,7 +278,7 @@ class Recorder:
         # a ledger that was switched off stands still: its totals would be a lie
         return EndRecord(
             status=status,
-            iterations=self._iterations,
+            iterations=self._iterations.done,
             ledger_s=reading.wall_s if reading else {},
             hooks_s=reading.hooks_s if reading else {},
             duration_s=self._ledger.elapsed_s() if reading else None,
@@ -288,9 +291,5 @@ class Recorder:
         if self._runner.rank and isinstance(self._runner, Runner):
             return
         self._saves += 1
-        self._folder.add_save()
+        self._iterations.add_save()
         self._sources.gpu.interrupt()
-
-
-def no_images(batch: Any) -> None:
-    """Before the sources are open, nobody counts."""

@@ -65,7 +65,8 @@ class WorkersWindow:
     asks: int = 0
     """Times it was looked at how many batches stood ready."""
     out_of_order: Optional[int] = None
-    """Batches that came before their turn and had to wait for an earlier one."""
+    """Batches that came before their turn, in the waits looked at, and had to wait for
+    an earlier one."""
     affinity_cpus: Optional[int] = None
     """CPUs that the most confined worker may run on."""
     pss_bytes: Optional[int] = None

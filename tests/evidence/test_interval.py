@@ -34,19 +34,23 @@ def folder_of(start: LedgerReading, has_workers: bool = True) -> IntervalFolder:
     return IntervalFolder(start, (0.0, 0.0, 0.0), has_workers)
 
 
-def add(folder: IntervalFolder, waits: str, images: int | None = None) -> None:
+def add(folder: IntervalFolder, waits: str) -> None:
     """Iterations of nothing but a wait each; a star marks the first of an epoch."""
     for wait in waits.split():
         end = folder._laps[-1] if folder._laps else folder._lap
         total = end[0] + float(wait.strip('*'))
-        folder.add_iteration((total, 0.0, total), wait.endswith('*'), images)
+        if wait.endswith('*'):
+            folder.note_first()
+        folder.add_laps([(total, 0.0, total)])
 
 
 def test_a_record_is_what_the_ledger_counted_since_the_last():
     folder = folder_of(reading(other=1.0))
-    folder.add_iteration((1.0, 2.0, 3.25), True, 4)
+    folder.note_first()
+    folder.note_first()
+    folder.add_laps([(1.0, 2.0, 3.25)])
     folder.add_save()
-    folder.add_iteration((1.5, 5.0, 7.25), False, 3)
+    folder.add_laps([(1.5, 5.0, 7.25)])
     now = reading(
         0.75,
         {'LoggerHook': 0.5, 'EMAHook': 0.0},
@@ -62,7 +66,7 @@ def test_a_record_is_what_the_ledger_counted_since_the_last():
     assert (record.step.total_s, record.step.max_s) == (5.0, 3.0)
     assert record.iter.total_s == 7.25  # validation is no part of an iteration
     assert (record.first_waits, record.first_wait_s) == (1, 1.0)
-    assert (record.images, record.saves, record.iterations) == (7, 1, 2)
+    assert (record.saves, record.iterations) == (1, 2)
     assert record.data_wait_cpu_s == 0.75
     assert record.duration_s == 16.25  # everything since training began but the start
     assert (record.iteration, record.epoch, record.elapsed_s) == (12, 3, 17.25)
@@ -71,24 +75,16 @@ def test_a_record_is_what_the_ledger_counted_since_the_last():
 
 def test_intervals_do_not_overlap():
     folder = folder_of(reading())
-    folder.add_iteration((0.0, 1.0, 1.0), True, 1)
+    folder.note_first()
+    folder.add_laps([(0.0, 1.0, 1.0)])
     folder.fold(reading(0, {'A': 1.0}, step=1.0), iteration=1, epoch=1, elapsed_s=1.0)
-    folder.add_iteration((0.0, 3.0, 3.0), False, 2)
+    folder.add_laps([(0.0, 3.0, 3.0)])
     now = reading(0, {'A': 1.5, 'B': 2.0}, step=3.0)
     record = folder.fold(now, iteration=2, epoch=1, elapsed_s=3.0)
     assert record is not None
-    assert (record.step.total_s, record.duration_s, record.images) == (2.0, 2.0, 2)
+    assert (record.step.total_s, record.duration_s) == (2.0, 2.0)
     assert (record.first_waits, record.saves) == (0, 0)
     assert record.hooks_s == {'A': 0.5, 'B': 2.0}
-
-
-def test_images_are_unknown_when_one_batch_is():
-    folder = folder_of(reading())
-    add(folder, '0*', images=4)
-    add(folder, '0', images=None)
-    record = folder.fold(reading(step=2.0), iteration=2, epoch=1, elapsed_s=2.0)
-    assert record is not None
-    assert record.images is None
 
 
 @pytest.mark.parametrize(('has_workers', 'startup_s'), [(True, 2.0), (False, 0.0)])
@@ -114,3 +110,13 @@ def test_starting_is_what_first_waits_took_beyond_a_normal_one():
 def test_an_interval_without_iterations_is_no_record():
     folder = folder_of(reading())
     assert folder.fold(reading(), iteration=0, epoch=1, elapsed_s=0.0) is None
+
+
+def test_an_epoch_that_ended_before_its_first_iteration_has_no_first_wait():
+    folder = folder_of(reading())
+    add(folder, '2* 1')
+    folder.note_first()
+    assert folder.fold_startup() == 1
+    record = folder.fold(reading(), iteration=2, epoch=2, elapsed_s=3.0)
+    assert record is not None
+    assert (record.first_waits, record.first_wait_s) == (1, 2.0)

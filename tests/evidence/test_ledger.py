@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from fakes.clock import HandClock
+from mmgpu_hooks.evidence.hook_shares import labels_of
 from mmgpu_hooks.evidence.ledger import TimeLedger
-from mmgpu_hooks.evidence.ledger_parts import PARTS, Point
+from mmgpu_hooks.evidence.ledger_parts import LOOKED, PARTS, Point
 
 
 @pytest.fixture
@@ -25,12 +26,18 @@ def nonzero(ledger: TimeLedger) -> dict[str, float]:
     return {part: s for part, s in ledger.read().wall_s.items() if s}
 
 
+def go_on(ledger: TimeLedger, part: str) -> None:
+    """The plain loop goes on with a part, as it does after a hook point."""
+    ledger.begin_hooks()
+    ledger.end_hooks(part)
+
+
 def test_each_second_belongs_to_the_part_that_ran(ledger, clock):
-    ledger.switch('data_wait')
+    go_on(ledger, 'data_wait')
     clock.turn(3)
-    ledger.switch('step')
+    go_on(ledger, 'step')
     clock.turn(2)
-    ledger.switch('data_wait')
+    go_on(ledger, 'data_wait')
     clock.turn(1)
     assert nonzero(ledger) == {'data_wait': 4, 'step': 2}
 
@@ -40,16 +47,16 @@ def test_a_nested_part_takes_its_time_from_the_one_around_it(ledger, clock):
     clock.turn(1)
     ledger.push('checkpoint_save')
     clock.turn(5)
-    ledger.pop()
+    ledger.pop('checkpoint_save')
     clock.turn(2)
-    ledger.pop()
+    ledger.pop('hooks')
     clock.turn(4)
     assert nonzero(ledger) == {'hooks': 3, 'checkpoint_save': 5, 'other': 4}
 
 
 def test_parts_add_up_to_the_elapsed_time(ledger, clock):
     for step, part in enumerate([*PARTS, *PARTS]):
-        ledger.switch(part)
+        go_on(ledger, part)
         clock.turn(0.1 * step)
     total = sum(ledger.read().wall_s.values())
     assert total == pytest.approx(ledger.elapsed_s(), abs=1e-12)
@@ -61,71 +68,85 @@ def test_closing_an_outer_part_closes_what_an_error_left_open(ledger, clock):
     ledger.push('hooks')
     ledger.pop('validation')
     clock.turn(1)
-    assert ledger.depth == 1
+    assert ledger.current == 'other'
     assert nonzero(ledger) == {'other': 1}
 
 
-@pytest.mark.parametrize('part', ['validation', None])
-def test_closing_what_is_not_open_changes_nothing(ledger, part):
-    ledger.pop(part)
-    assert (ledger.depth, ledger.current) == (1, 'other')
+def test_closing_what_is_not_open_changes_nothing(ledger):
+    ledger.pop('validation')
+    assert ledger.current == 'other'
 
 
 def test_unwinding_goes_back_to_the_loop(ledger):
-    ledger.switch('data_wait')
+    go_on(ledger, 'data_wait')
     ledger.push('hooks')
     ledger.push('validation')
     ledger.unwind()
-    assert (ledger.depth, ledger.current) == (1, 'data_wait')
+    assert ledger.current == 'data_wait'
 
 
-def iterate(ledger, clock, cpu, wait_s, used_s, step_s=1.0, count=1):
-    """Iterations as the loop drives them, each with one wait and one step."""
-    point = {'before': Point('step'), 'after': Point('data_wait')}
-    call = ledger.book_points(lambda name: None, point, failed, failed)
-    for _ in range(count):
-        call('after')
-        clock.turn(wait_s)
-        cpu.turn(used_s)
-        call('before')
-        clock.turn(step_s)
-        cpu.turn(step_s)
+def wait(ledger, clock, cpu, wait_s, used_s, is_looked=True):
+    """A wait, as the loop drives it, and a step."""
+    look = (('ledger', ledger.begin_wait),), (('ledger', ledger.end_wait),)
+    ask, got = look if is_looked else ((), ())
+    points = {
+        'after': Point('data_wait', after=ask),
+        'before': Point('step', before=got),
+    }
+    call = ledger.book_points(lambda name: None, points, failed, failed)
+    call('after')
+    clock.turn(wait_s)
+    cpu.turn(used_s)
+    call('before')
+    clock.turn(1.0)
+    cpu.turn(1.0)
 
 
-def test_cpu_is_counted_inside_the_waits_alone(clock):
-    cpu = HandClock(0.0)
+@pytest.fixture
+def cpu() -> HandClock:
+    return HandClock(0.0)
+
+
+def test_cpu_is_counted_inside_the_waits_alone(clock, cpu):
     ledger = TimeLedger(clock, cpu)
-    iterate(ledger, clock, cpu, wait_s=4, used_s=1, step_s=32)
+    wait(ledger, clock, cpu, wait_s=4, used_s=1)
     assert ledger.read().data_wait_cpu_s == 1
 
 
-def test_waits_that_nobody_looked_into_used_cpu_as_the_others_did(clock):
-    cpu = HandClock(0.0)
+def test_waits_that_nobody_looked_into_used_cpu_as_the_others_did(clock, cpu):
     ledger = TimeLedger(clock, cpu)
-    iterate(ledger, clock, cpu, wait_s=4, used_s=1, count=20)
+    for index in range(20):
+        wait(ledger, clock, cpu, wait_s=4, used_s=1, is_looked=index % 7 == 0)
     assert ledger.read().data_wait_cpu_s == pytest.approx(20)
-    # of the next interval's one wait nothing is looked at
-    iterate(ledger, clock, cpu, wait_s=8, used_s=0)
-    assert 0 <= ledger.read().data_wait_cpu_s - 20 <= 2
+    # the next interval's one wait is not looked at
+    wait(ledger, clock, cpu, wait_s=8, used_s=0, is_looked=False)
+    assert ledger.read().data_wait_cpu_s - 20 == pytest.approx(2)
 
 
-def test_the_way_through_python_between_two_parts_tells_nothing_of_waits(clock):
-    cpu = HandClock(0.0)
+def test_a_wait_too_short_to_tell_anything_is_left_out(clock, cpu):
     ledger = TimeLedger(clock, cpu)
-    ledger.switch('data_wait')
-    clock.turn(1e-5)
-    cpu.turn(1e-5)
+    wait(ledger, clock, cpu, wait_s=1e-5, used_s=1e-5)
+    wait(ledger, clock, cpu, wait_s=8, used_s=0)
+    assert ledger.read().data_wait_cpu_s == 0
+
+
+def test_a_wait_in_which_something_else_ran_is_not_looked_at(clock, cpu):
+    ledger = TimeLedger(clock, cpu)
+    go_on(ledger, 'data_wait')
+    ledger.begin_wait()
+    cpu.turn(5)
+    clock.turn(5)
     ledger.push('worker_startup')
+    clock.turn(5)
     ledger.pop('worker_startup')
-    clock.turn(8)
-    ledger.switch('step')
-    assert ledger.read().data_wait_cpu_s < 1e-4
+    ledger.end_wait()
+    assert ledger.read().data_wait_cpu_s == 0
 
 
-def test_a_wait_that_turns_out_to_be_none_leaves_no_cpu(clock):
-    cpu = HandClock(0.0)
+def test_a_wait_that_turns_out_to_be_none_leaves_no_cpu(clock, cpu):
     ledger = TimeLedger(clock, cpu)
-    ledger.switch('data_wait')
+    go_on(ledger, 'data_wait')
+    ledger.begin_wait()
     clock.turn(2)
     cpu.turn(2)
     ledger.rename('worker_startup')
@@ -141,7 +162,7 @@ def test_a_nested_part_keeps_hooks_from_beginning(ledger, clock):
     clock.turn(1)
     ledger.end_hooks('step')
     clock.turn(2)
-    assert (ledger.depth, ledger.current) == (1, 'step')
+    assert ledger.current == 'step'
     assert nonzero(ledger) == {'hooks': 1, 'step': 2}
 
 
@@ -154,9 +175,9 @@ def test_each_hook_has_its_share_without_what_is_nested_in_it(ledger, clock):
         clock.turn(2)
         return 'saved'
 
-    log = ledger.book_calls(lambda: clock.turn(4), 'Logger', failed)
-    checkpoint = ledger.book_calls(save, 'Checkpoint', failed)
-    losses = ledger.book_calls(lambda: clock.turn(16), 'step', failed)
+    log = ledger.book_calls(lambda: clock.turn(4), labels_of('Logger', True), failed)
+    checkpoint = ledger.book_calls(save, labels_of('Checkpoint', True), failed)
+    losses = ledger.book_calls(lambda: clock.turn(16), labels_of('step', True), failed)
     ledger.begin_hooks()
     log()
     assert checkpoint() == 'saved'
@@ -169,11 +190,11 @@ def test_each_hook_has_its_share_without_what_is_nested_in_it(ledger, clock):
 
 
 def test_a_hook_inside_a_validation_is_part_of_it(ledger, clock):
-    log = ledger.book_calls(lambda: clock.turn(4), 'Logger', failed)
+    log = ledger.book_calls(lambda: clock.turn(4), labels_of('Logger', True), failed)
     ledger.push('validation')
     log()
     assert nonzero(ledger) == {'validation': 4}
-    assert ledger.read().hooks_s == {'Logger': 0}
+    assert ledger.read().hooks_s == {}
 
 
 def test_an_error_of_a_hook_passes_and_the_loop_goes_on(ledger, clock):
@@ -183,31 +204,52 @@ def test_an_error_of_a_hook_passes_and_the_loop_goes_on(ledger, clock):
 
     ledger.begin_hooks()
     with pytest.raises(KeyError, match='planted'):
-        ledger.book_calls(fail, 'Failing', failed)()
+        ledger.book_calls(fail, labels_of('Failing', True), failed)()
     ledger.unwind()
-    ledger.switch('step')
+    go_on(ledger, 'step')
     clock.turn(2)
     assert nonzero(ledger) == {'hooks': 1, 'step': 2}
 
 
 def test_laps_tell_waits_steps_and_iterations(ledger, clock):
-    start = ledger.lap()
-    ledger.switch('data_wait')
+    due: list[int] = []
+    lap = ledger.book_laps([0, 2], lambda index, batch: due.append(index), failed)
+    lap(None, batch_idx=0)
+    go_on(ledger, 'data_wait')
     clock.turn(1)
-    ledger.switch('step')
+    go_on(ledger, 'step')
     clock.turn(2)
     ledger.begin_hooks()
     clock.turn(4)
-    first = ledger.lap()
-    assert [end - begin for begin, end in zip(start, first)] == [1, 2, 7]
+    lap(None, batch_idx=1)
     ledger.push('checkpoint_save')
     clock.turn(64)
     ledger.pop('checkpoint_save')
     clock.turn(8)
     ledger.end_hooks('data_wait')
     clock.turn(16)
-    second = ledger.lap()
+    lap(None, batch_idx=2, data_batch=None, outputs=None)
+    start, first, second = ledger.drain_laps()
+    assert [end - begin for begin, end in zip(start, first)] == [1, 2, 7]
     assert [end - begin for begin, end in zip(first, second)] == [16, 0, 24]
+    assert due == [0, 2]
+    assert ledger.drain_laps() == []
+
+
+def test_what_our_own_end_of_a_look_takes_is_in_no_hook(ledger, clock):
+    log = ledger.book_calls(lambda: clock.turn(1e-4), labels_of('A', False), failed)
+
+    def end_look() -> None:
+        ledger.end_look()
+        clock.turn(64)
+
+    point = Point('step', LOOKED, after=(('ledger', end_look),))
+    call = ledger.book_points(lambda name: log(), {'here': point}, failed, failed)
+    call('here')
+    reading = ledger.read()
+    assert reading.wall_s['hooks'] == pytest.approx(64.0001)
+    assert reading.hooks_s == {'A': pytest.approx(1e-4)}
+    assert ledger.shares.looks == 1
 
 
 def test_at_a_point_everybody_is_called_in_turn_and_hooks_are_booked(ledger, clock):
@@ -224,7 +266,7 @@ def test_at_a_point_everybody_is_called_in_turn_and_hooks_are_booked(ledger, clo
         return 'done'
 
     call = ledger.book_points(hooks, {'here': point}, failed, failed)
-    ledger.switch('data_wait')
+    go_on(ledger, 'data_wait')
     clock.turn(1)
     assert call('here', batch_idx=3) == 'done'
     clock.turn(2)
@@ -254,7 +296,7 @@ def test_what_fails_at_a_point_is_told_and_the_hooks_are_called(ledger):
 
 
 def test_what_starting_took_is_moved_out_of_the_waits(ledger, clock):
-    ledger.switch('data_wait')
+    go_on(ledger, 'data_wait')
     clock.turn(5)
     ledger.book_startup(3)
     assert nonzero(ledger) == {'data_wait': 2, 'worker_startup': 3}

@@ -6,8 +6,8 @@ array.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from mmgpu_hooks.telemetry.source_error import SourceError
 
@@ -15,15 +15,33 @@ _ODD = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
 """What looking into an object of unknown make may raise."""
 
 
-_NONE_YET = -1
-
 _PLAIN = frozenset({int, float, bool, str, bytes, set, type(None)})
 _MOST_PARTS = 20_000
 """Looking at so many takes 5 ms."""
 
 
+class Contents(NamedTuple):
+    """What a batch holds; ``None`` is unknown."""
+
+    images: int | None = None
+    pixels: int | None = None
+    """Padded."""
+    boxes: int | None = None
+    """Annotated."""
+
+
+def fold_contents(batches: Sequence[Contents]) -> Contents:
+    """All images of some batches, and the largest of the batches."""
+    images = [one.images for one in batches if one.images is not None]
+    return Contents(
+        sum(images) if images and len(images) == len(batches) else None,
+        max((one.pixels for one in batches if one.pixels is not None), default=None),
+        max((one.boxes for one in batches if one.boxes is not None), default=None),
+    )
+
+
 class BatchWatch:
-    """Follows the batches of an interval, in one walk over each.
+    """Looks at batches, in one walk over each.
 
     Pixels are those the model is given: the images of a batch are padded to the
     largest height and width among them, and those up to a multiple of the data
@@ -48,9 +66,8 @@ class BatchWatch:
         """Why a figure is missing, by its name."""
         self._divisor = max(1, pad_size_divisor)
         self._is_plain = True
-        self._most_pixels = self._most_boxes = _NONE_YET
 
-    def add(self, batch: Any) -> int | None:
+    def look(self, batch: Any) -> Contents:
         """Look at one batch of MMEngine's data protocol.
 
         Args:
@@ -58,12 +75,9 @@ class BatchWatch:
                 data_samples=...)`` with one entry per image. Before the step,
                 semi-supervised batches tell their number of images; after it no
                 more, because their preprocessor changes them.
-
-        Returns:
-            Its images; ``None`` when it does not tell.
         """
         if not self._is_plain:
-            return self._add_odd(batch)
+            return self._look_at_odd(batch)
         # MMDetection's own form, all in one function: between two steps the caches
         # are cold, and each function entered costs a microsecond and more
         try:
@@ -81,16 +95,13 @@ class BatchWatch:
         except _ODD:
             self._is_plain = False
         if not self._is_plain:
-            return self._add_odd(batch)
+            return self._look_at_odd(batch)
         images, divisor = len(inputs), self._divisor
         pixels = images * -(-height // divisor) * -(-width // divisor) * divisor**2
-        if pixels > self._most_pixels:
-            self._most_pixels = pixels
-        if boxes > self._most_boxes:
-            self._most_boxes = boxes
-        return images
+        return Contents(images, pixels, boxes)
 
-    def _add_odd(self, batch: Any) -> int | None:
+    def _look_at_odd(self, batch: Any) -> Contents:
+        pixels = boxes = None
         if isinstance(batch, (dict, Mapping)):
             inputs, samples = batch.get('inputs'), batch.get('data_samples')
         else:
@@ -98,28 +109,14 @@ class BatchWatch:
         if 'largest_batch_pixels' not in self.unknown:
             try:
                 pixels = self._count_pixels(inputs)
-                self._most_pixels = max(self._most_pixels, pixels)
             except _ODD as error:
                 self._give_up('largest_batch_pixels', 'images', inputs, error)
         if 'most_boxes' not in self.unknown:
             try:
-                self._most_boxes = max(self._most_boxes, _count_boxes(samples))
+                boxes = _count_boxes(samples)
             except _ODD as error:
                 self._give_up('most_boxes', 'gt_instances', samples, error)
-        return _count_images(inputs)
-
-    def drain(self) -> tuple[int | None, int | None]:
-        """Return the largest of the batches since the last call, and begin anew.
-
-        Returns:
-            Pixels of the largest batch and boxes of the one that had most.
-        """
-        pixels, boxes = self._most_pixels, self._most_boxes
-        self._most_pixels = self._most_boxes = _NONE_YET
-        return (
-            None if pixels == _NONE_YET else pixels,
-            None if boxes == _NONE_YET else boxes,
-        )
+        return Contents(_count_images(inputs), pixels, boxes)
 
     def _give_up(self, figure: str, part: str, found: Any, error: Exception) -> None:
         kind = type(found[0] if isinstance(found, list) and found else found).__name__

@@ -38,7 +38,12 @@ WALL_RING = TOP_INDEX + TOP
 CPU_RING = WALL_RING + RING
 ROW_FIGURES = CPU_RING + RING
 """Calls and seconds of each row in turn."""
-FLOATS = ROW_FIGURES + 2 * ROWS
+DELIVERY_RING = ROW_FIGURES + 2 * ROWS
+"""Of the last batches: number in the loader's order, images, pixels, boxes."""
+DELIVERY = 4
+UNKNOWN = -1.0
+"""In the place of a figure of a delivery."""
+FLOATS = DELIVERY_RING + DELIVERY * RING
 
 RUNNING = 1.0
 OFF = 2.0

@@ -7,7 +7,7 @@ import weakref
 from typing import Any, Callable
 
 from mmgpu_hooks.telemetry.clock import Clock
-from mmgpu_hooks.telemetry.loader.board import Board
+from mmgpu_hooks.telemetry.loader.board import Board, Slot
 from mmgpu_hooks.telemetry.loader.inside import InsideReader, InsideTally
 from mmgpu_hooks.telemetry.loader.processes import ProcessFigures, WorkerProcesses
 from mmgpu_hooks.telemetry.loader.worker import LocalProbe
@@ -67,13 +67,15 @@ class Generation:
         self._local: LocalProbe | None = None
         self.processes: WorkerProcesses | None = None
         """Its workers, seen from outside."""
+        self.slots: list[Slot] = []
+        """What the workers write to, by worker id."""
         workers = getattr(iterator, '_workers', None) or ()
         if workers:
             pids = [worker.pid for worker in workers]
             self.processes = WorkerProcesses(pids, is_running=is_running, clock=clock)
             if board is not None:
-                slots = [board.slot(number) for number in range(len(workers))]
-                self._reader = InsideReader(slots)
+                self.slots = [board.slot(number) for number in range(len(workers))]
+                self._reader = InsideReader(self.slots)
         elif hasattr(iterator, '_dataset_fetcher'):
             self._local = LocalProbe(iterator)
             self._reader = InsideReader([self._local.slot])

@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.loader import board
+from mmgpu_hooks.telemetry.loader.batch_contents import BatchWatch
 from mmgpu_hooks.telemetry.loader.board import Board, Slot, make_private_slot
 from mmgpu_hooks.telemetry.loader.fetch import FetchProbe
 from mmgpu_hooks.telemetry.loader.frames import hide_frame
@@ -24,11 +25,18 @@ class WorkerInit:
     Args:
         user_init: The loader's own ``worker_init_fn``, or ``None``.
         board: Where the workers write.
+        pad_size_divisor: Of the model's data preprocessor.
     """
 
-    def __init__(self, user_init: Callable[[int], Any] | None, board: Board) -> None:
+    def __init__(
+        self,
+        user_init: Callable[[int], Any] | None,
+        board: Board,
+        pad_size_divisor: int = 1,
+    ) -> None:
         self.user_init = user_init
         self.board = board
+        self.pad_size_divisor = pad_size_divisor
 
     def __call__(self, worker_id: int) -> None:
         """Run in the worker, right before it takes its first task."""
@@ -42,7 +50,7 @@ class WorkerInit:
             slot = self.board.slot(worker_id)
         except Exception:  # noqa: BLE001, there is nowhere to say why
             return
-        _probe_worker(slot)
+        _probe_worker(slot, self.pad_size_divisor)
 
     def leave(self, loader: Any, iterator: Any) -> None:
         """Give loader and iterator the user's function back."""
@@ -54,8 +62,12 @@ class WorkerInit:
                 setattr(holder, name, self.user_init)
 
 
-def enter_workers(loader: Any) -> WorkerInit | Absent | None:
+def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | Absent | None:
     """Stand in for the loader's ``worker_init_fn`` until :meth:`WorkerInit.leave`.
+
+    Args:
+        loader: The loader.
+        pad_size_divisor: Of the model's data preprocessor.
 
     Returns:
         ``None`` for a loader without workers; a reason if they start in a way that
@@ -73,16 +85,17 @@ def enter_workers(loader: Any) -> WorkerInit | Absent | None:
             f'no way into workers that start by {method!r}; '
             'their CPU is seen from outside'
         )
-    init = WorkerInit(loader.worker_init_fn, Board(workers, method))
+    init = WorkerInit(loader.worker_init_fn, Board(workers, method), pad_size_divisor)
     loader.worker_init_fn = init
     return init
 
 
-def _probe_worker(slot: Slot) -> None:
+def _probe_worker(slot: Slot, pad_size_divisor: int) -> None:
     try:
         from torch.utils.data._utils import fetch
 
-        probe = FetchProbe(slot, cpu_between_ends=True)
+        batches = BatchWatch(pad_size_divisor)
+        probe = FetchProbe(slot, cpu_between_ends=True, batches=batches)
         # the fetcher is made after us; the classes are this worker's own
         for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             kind.fetch = probe.wrap(kind.fetch)

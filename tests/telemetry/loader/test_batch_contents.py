@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.telemetry.loader.batch_contents import BatchWatch, count_tensors
+from mmgpu_hooks.telemetry.loader.batch_contents import (
+    BatchWatch,
+    Contents,
+    count_tensors,
+    fold_contents,
+)
 from mmgpu_hooks.telemetry.source_error import SourceError
 
 
@@ -34,8 +39,32 @@ def batch(images: list[Any], boxes: list[int]) -> dict[str, Any]:
     return dict(inputs=images, data_samples=[sample(count) for count in boxes])
 
 
+class Watched:
+    """Looks at the batches of an interval."""
+
+    def __init__(self, pad_size_divisor: int = 1) -> None:
+        self._watch = BatchWatch(pad_size_divisor)
+        self._seen: list[Contents] = []
+        self.unknown = self._watch.unknown
+
+    def add(self, batch: Any) -> int | None:
+        self._seen.append(self._watch.look(batch))
+        return self._seen[-1].images
+
+    def drain(self) -> tuple[int | None, int | None]:
+        seen, self._seen = self._seen, []
+        return fold_contents(seen)[1:]
+
+
+def test_images_are_unknown_when_those_of_one_batch_are():
+    known, unknown = Contents(4, 100, 3), Contents(None, 50, 7)
+    assert fold_contents([known, known]) == (8, 100, 3)
+    assert fold_contents([known, unknown]) == (None, 100, 7)
+    assert fold_contents([]) == (None, None, None)
+
+
 def test_images_are_padded_to_the_largest_of_their_batch():
-    watch = BatchWatch()
+    watch = Watched()
     assert watch.add(batch([image(100, 50), image(80, 90)], [2, 3])) == 2
     assert watch.drain() == (2 * 100 * 90, 5)
 
@@ -46,13 +75,13 @@ def test_images_are_padded_to_the_largest_of_their_batch():
 def test_and_up_to_the_divisor(divisor: int, height: int, width: int):
     wide, high = image(80, 90), image(100, 50)
     for inputs in ([wide, high], [high, wide], (wide, high), Array(2, 3, 100, 90)):
-        watch = BatchWatch(pad_size_divisor=divisor)
+        watch = Watched(pad_size_divisor=divisor)
         watch.add(dict(inputs=inputs, data_samples=[]))
         assert watch.drain()[0] == 2 * height * width
 
 
 def test_the_largest_batch_and_the_most_boxes_may_be_two_batches():
-    watch = BatchWatch()
+    watch = Watched()
     watch.add(batch([image(10, 10)], [7]))
     watch.add(batch([image(20, 20)], [1]))
     watch.add(batch([image(10, 20)], [0]))
@@ -63,14 +92,14 @@ def test_the_largest_batch_and_the_most_boxes_may_be_two_batches():
 
 
 def test_ignored_boxes_do_not_count():
-    watch = BatchWatch()
+    watch = Watched()
     data_samples = [sample(2, ignored=5)]
     watch.add(dict(inputs=[image(4, 4)], data_samples=data_samples))
     assert watch.drain() == (16, 2)
 
 
 def test_instances_without_labels_are_counted_themselves():
-    watch = BatchWatch()
+    watch = Watched()
     data_samples = [SimpleNamespace(gt_instances=Array(6))]
     watch.add(dict(inputs=[image(4, 4)], data_samples=data_samples))
     assert watch.drain() == (16, 6)
@@ -87,14 +116,14 @@ def test_branches_are_padded_each_on_its_own_and_added_up():
         teacher=[None, sample(1), sample(0)],
         student=[None, sample(0), sample(2)],
     )
-    watch = BatchWatch()
+    watch = Watched()
     assert watch.add(dict(inputs=inputs, data_samples=data_samples)) == 3
     assert watch.drain() == (100 + 2 * 20 * 30 + 2 * 6 * 5, 7)
 
 
 def test_branches_after_their_preprocessor_tell_no_number_of_images():
     inputs = dict(sup=[image(10, 10)], teacher=[image(20, 20), image(10, 30)])
-    watch = BatchWatch()
+    watch = Watched()
     assert watch.add(dict(inputs=inputs)) is None
     assert watch.drain() == (100 + 2 * 20 * 30, None)
 
@@ -111,7 +140,7 @@ def test_branches_after_their_preprocessor_tell_no_number_of_images():
     ],
 )
 def test_batches_that_are_no_mapping(odd: Any, images: int, pixels: int):
-    watch = BatchWatch()
+    watch = Watched()
     assert watch.add(odd) == images
     assert watch.drain()[0] == pixels
 
@@ -132,7 +161,7 @@ def test_batches_that_are_no_mapping(odd: Any, images: int, pixels: int):
     ],
 )
 def test_a_batch_without_pixels_and_boxes_says_so_once(odd: Any, images: int | None):
-    watch = BatchWatch()
+    watch = Watched()
     assert watch.add(odd) == images
     assert set(watch.unknown) == {'largest_batch_pixels', 'most_boxes'}
     assert watch.add(odd) == images
@@ -142,7 +171,7 @@ def test_a_batch_without_pixels_and_boxes_says_so_once(odd: Any, images: int | N
 
 
 def test_the_reason_names_what_was_found():
-    watch = BatchWatch()
+    watch = Watched()
     watch.add(dict(inputs=['path.jpg'], data_samples=[sample(1)]))
     assert (
         'no images were found in the batch: str'
@@ -188,7 +217,7 @@ def detection() -> dict[str, Any]:
 
 
 def test_real_data_samples(detection: dict[str, Any]):
-    watch = BatchWatch()
+    watch = Watched()
     assert watch.add(detection) == 2
     assert watch.drain() == (128, 2)
     assert watch.unknown == {}
@@ -198,7 +227,7 @@ def test_real_data_samples(detection: dict[str, Any]):
 
 
 def test_forms_may_change_in_mid_run():
-    watch = BatchWatch(pad_size_divisor=4)
+    watch = Watched(pad_size_divisor=4)
     assert watch.add(batch([image(10, 10)], [3])) == 1
     stacked = dict(inputs=Array(2, 3, 10, 20), data_samples=[sample(1), sample(0)])
     assert watch.add(stacked) == 2
@@ -208,7 +237,7 @@ def test_forms_may_change_in_mid_run():
 
 
 def test_labels_may_be_a_list():
-    watch = BatchWatch()
+    watch = Watched()
     data_samples = [SimpleNamespace(gt_instances=SimpleNamespace(labels=[1, 1, 2]))]
     watch.add(dict(inputs=[image(4, 4)], data_samples=data_samples))
     assert watch.drain() == (16, 3)

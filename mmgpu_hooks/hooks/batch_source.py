@@ -1,0 +1,104 @@
+"""What the batches of an interval held, from the workers if they can be believed.
+
+Looking at a batch takes 15 us and more between two steps of a real training, where
+caches are cold; in a worker it delays nobody's step. So the workers look too, and
+once some batches have shown that they see what the loop was given, they alone do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from mmgpu_hooks.hooks.instance_patches import InstancePatches
+from mmgpu_hooks.telemetry.loader.batch_contents import (
+    BatchWatch,
+    Contents,
+    fold_contents,
+)
+from mmgpu_hooks.telemetry.loader.delivered import DeliveredBatches
+
+_PROOF = 16
+"""Batches that both must have seen alike."""
+
+
+class BatchSource:
+    """Looks at batches where it must.
+
+    Args:
+        hook: Whose ``before_train_iter`` is set while the batches are looked at here:
+            before a preprocessor takes them apart.
+        watch: Looks at a batch.
+        delivered: Tells what the workers saw.
+    """
+
+    def __init__(
+        self, hook: Any, watch: BatchWatch, delivered: DeliveredBatches | None
+    ) -> None:
+        self._hook = hook
+        self._watch = watch
+        self._delivered = delivered
+        self._patches = InstancePatches()
+        self._seen: list[Contents] = []
+        """Here, and not yet set beside what the workers saw."""
+        self._held: list[Contents] = []
+        self._is_looking = False
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """Why a figure is missing, by its name."""
+        return self._watch.unknown
+
+    def look(self, batch: Any) -> None:
+        """Look at the batch of an iteration that begins."""
+        self._seen.append(self._watch.look(batch))
+
+    def begin(self, before_train_iter: Any) -> None:
+        """Look at the batches from here on.
+
+        Args:
+            before_train_iter: Calls :meth:`look`.
+        """
+        self._before_train_iter = before_train_iter
+        self._start()
+
+    def _start(self) -> None:
+        self._is_looking = True
+        self._patches.set(self._hook, 'before_train_iter', self._before_train_iter)
+
+    def close(self) -> None:
+        """Look no more; a second call does nothing."""
+        self._is_looking = False
+        self._patches.close()
+
+    def follow(self) -> None:
+        """To be called every few iterations: the workers' memory is bounded."""
+        if self._is_looking and len(self._seen) >= _PROOF:
+            self._settle()
+        elif not self._is_looking and self._delivered is not None:
+            self._delivered.collect(is_due=False)
+
+    def _settle(self) -> None:
+        told = None if self._delivered is None else self._delivered.drain()
+        seen, self._seen = self._seen, []
+        if not self._is_looking:
+            self._held += told or []
+            return
+        self._held += seen
+        if told is not None and len(seen) >= _PROOF and Counter(told) == Counter(seen):
+            self.close()
+
+    def drain(self, iterations: int) -> Contents:
+        """All images since the last call, and the largest of the batches.
+
+        Args:
+            iterations: Since the last call; each took a batch.
+        """
+        self._settle()
+        batches, self._held = self._held, []
+        if len(batches) != iterations:
+            # one was lost: from the next interval on it is known again
+            batches = []
+            if not self._is_looking:
+                self._start()
+        return fold_contents(batches)

@@ -1,0 +1,282 @@
+"""Iterations that are looked at closely, one of twelve, and the others at little cost.
+
+Between two steps caches are cold, and each Python function entered costs a microsecond
+and more. So hooks are timed one by one, the loader's queue is looked at and the CPU
+clock is read in some iterations only, drawn by lot: no period of the training's own
+can beat with them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, Callable
+
+from mmengine.hooks import Hook, RuntimeInfoHook
+
+from mmgpu_hooks.evidence.hook_shares import labels_of
+from mmgpu_hooks.evidence.ledger import TimeLedger
+from mmgpu_hooks.evidence.ledger_parts import (
+    EXACT,
+    LOOKED,
+    UNSPLIT,
+    Moments,
+    Point,
+)
+from mmgpu_hooks.hooks.guard import Guard
+from mmgpu_hooks.hooks.instance_patches import InstancePatches
+
+BEFORE, AFTER = 'before_train_iter', 'after_train_iter'
+
+FIRST_LOOKS = 8
+"""Iterations at the begin that are all looked at."""
+_FEWEST_APART, _MOST_APART = 8, 16
+_MOST_SEARCHED, _MOST_SEARCHES = 10_000, 3
+_OFTEN = 3
+"""Long calls after which a hook is timed in every iteration, if most are."""
+
+_POINTS = {
+    'before_train': '',
+    'before_train_epoch': '_before_epoch',
+    BEFORE: '_before_iter',
+    AFTER: '_after_iter',
+    'after_train_epoch': '_after_epoch',
+    'after_train': '',
+}
+"""Hook points of training, with the method of ``Hook`` that each calls."""
+
+
+class CloseLooks:
+    """Says what happens at the two hook points of an iteration.
+
+    Args:
+        ledger: Gets what is seen of hooks and waits.
+        guard: Switches off the split by hook when it fails.
+        on_error: Gets the source that failed, and its error.
+    """
+
+    def __init__(
+        self,
+        ledger: TimeLedger,
+        guard: Guard,
+        on_error: Callable[[str, Exception], None],
+    ) -> None:
+        self._ledger = ledger
+        self._guard = guard
+        self._on_error = on_error
+        self.points: dict[Any, Point] = {}
+        """By name; the same object all along. Empty once it is closed."""
+        self._begin_step: Moments = ()
+        self._end_step: Moments = ()
+        self._ask: Moments = (('ledger', ledger.begin_wait),)
+        self._got: Moments = (('ledger', ledger.end_wait),)
+        self._lots = random.Random(0)
+        self._left = 0
+        self._between = self._next = LOOKED
+        self._is_open = False
+        self._surprises = 0
+        self._is_searching = False
+        self._searches_left = _MOST_SEARCHES
+        self._always = InstancePatches()
+        self._now = InstancePatches()
+        self._watched: set[int] = set()
+        self._sampled: list[tuple[Any, str, dict[str, str]]] = []
+
+    def watch_step(
+        self, source: str, begin: Callable[[], Any], end: Callable[[], Any]
+    ) -> None:
+        """Call ``begin`` before each step is enqueued and ``end`` after it was."""
+        self._begin_step += ((source, begin),)
+        self._end_step += ((source, end),)
+
+    def watch_wait(
+        self, source: str, ask: Callable[[], Any], got: Callable[[], Any]
+    ) -> None:
+        """Call ``ask`` before a wait that is looked at and ``got`` after it."""
+        self._ask += ((source, ask),)
+        self._got += ((source, got),)
+
+    def drop(self, source: str) -> None:
+        """Call no longer what belongs to a source that failed."""
+        for name in ('_begin_step', '_end_step', '_ask', '_got'):
+            calls: Moments = getattr(self, name)
+            setattr(self, name, tuple(call for call in calls if call[0] != source))
+        if self.points:
+            self._begin(self._between) if self._left else self._rest()
+
+    def draw_distance(self) -> int:
+        """Iterations from one look to the next."""
+        return self._lots.randint(_FEWEST_APART, _MOST_APART)
+
+    def watch_hooks(self, hooks: list[Any]) -> None:
+        """Time those that joined since the last call: they may do so at any time."""
+        for hook in hooks:
+            # whoever has no attributes of its own is in plain hooks
+            if id(hook) not in self._watched and hasattr(hook, '__dict__'):
+                self._watched.add(id(hook))
+                self._guard.run('ledger by hook', self._watch_hook, hook)
+
+    def _watch_hook(self, hook: Any) -> None:
+        for name in _own_points(hook):
+            # reading the losses waits for the GPU: that is the step's own time
+            is_loss = name == AFTER and isinstance(hook, RuntimeInfoHook)
+            if name in (BEFORE, AFTER) and not is_loss:
+                self._sampled.append((hook, name, labels_of(_name_of(hook), False)))
+            else:
+                self._time_always(hook, name, 'step' if is_loss else _name_of(hook))
+
+    def _time_always(self, hook: Any, name: str, label: str) -> None:
+        self._time(self._always, hook, name, labels_of(label, True))
+
+    def _note_error(self, error: Exception) -> None:
+        self._on_error('ledger', error)
+
+    def _time(
+        self, patches: InstancePatches, hook: Any, name: str, labels: dict[str, str]
+    ) -> None:
+        # whatever is there by now, somebody's wrapper perhaps
+        method = getattr(hook, name)
+        booked = self._ledger.book_calls(method, labels, self._note_error)
+        patches.set(hook, name, booked)
+
+    def request(self, iterations: int = 1, is_special: bool = False) -> None:
+        """Look at the iterations from the next one on, so many at least.
+
+        Args:
+            iterations: How many.
+            is_special: The next one is not like the others, and stands for itself.
+        """
+        between = EXACT if is_special else self._next
+        if self._left:
+            # the one that is looked at is not over yet
+            self._left = max(self._left, iterations + 1)
+            self._next = between
+        else:
+            self._left = iterations
+            self._follow_long()
+            self._begin(between)
+
+    def begin(self) -> None:
+        """Look at the first iterations, one and all."""
+        self._is_open = True
+        self._left = FIRST_LOOKS
+        self._begin(LOOKED)
+
+    def begin_epoch(self) -> None:
+        """Look at the first wait of an epoch, which begins, and at its iteration."""
+        self.request()
+        for source, call in self._ask:
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001  # training must not see it
+                self._on_error(source, error)
+        self._expect()
+
+    def _follow_long(self) -> None:
+        """Time those always that take long, or did so where they were searched for."""
+        shares = self._ledger.shares
+        # on a busy machine any call may take long now and then
+        often = 1 if self._is_searching else max(_OFTEN, shares.looks / 2)
+        found = [one for one in self._sampled if shares.long[_name_of(one[0])] >= often]
+        self._sampled = [one for one in self._sampled if one not in found]
+        for hook, name, _ in found:
+            self._now.close()
+            self._time_always(hook, name, _name_of(hook))
+        if found:
+            self._is_searching = False
+
+    def _begin(self, between: str) -> None:
+        self._between, self._next = between, LOOKED
+        self._guard.run('ledger by hook', self._time_hooks)
+        end = (('ledger', self._end_look), *self._ask)
+        self._set(
+            Point('step', between, (), self._begin_step),
+            Point('data_wait', between, self._end_step, end),
+        )
+
+    def _set(self, before: Point, after: Point) -> None:
+        if self._is_open:
+            self.points.update({BEFORE: before, AFTER: after})
+
+    def _time_hooks(self) -> None:
+        self._now.close()
+        for hook, name, labels in self._sampled:
+            self._time(self._now, hook, name, labels)
+
+    def _end_look(self) -> None:
+        """An iteration that was looked at is over, but for its wait."""
+        self._ledger.end_look()
+        self._left -= 1
+        if self._left > 0:
+            self._follow_long()
+            self._begin(self._next)
+        else:
+            self._now.close()
+            self._rest()
+        self._expect()
+
+    def _expect(self) -> None:
+        """The wait that begins is looked at."""
+        if self.points:
+            got = (*self._got, ('ledger', self._forget_wait))
+            between = self._between if self._left else UNSPLIT
+            self._set(Point('step', between, got, self._begin_step), self.points[AFTER])
+
+    def _forget_wait(self) -> None:
+        if not self._left:
+            self._rest()
+
+    def _rest(self) -> None:
+        self._set(
+            Point('step', after=self._begin_step),
+            Point('data_wait', before=self._end_step),
+        )
+
+    def search(self, iterations: int) -> None:
+        """Look for whoever took long in an iteration that was not looked at.
+
+        Args:
+            iterations: Done so far: what comes every so often is found in twice that.
+        """
+        surprises = self._ledger.shares.surprises
+        if surprises > self._surprises:
+            self._surprises = surprises
+            if not self._searches_left:
+                return
+            # a busy machine lets any hook wait now and then: nobody will be found
+            self._searches_left -= 1
+            self._is_searching = True
+            self._ledger.shares.long.clear()
+            self.request(min(2 * iterations, _MOST_SEARCHED))
+        elif self._left > 1:
+            self._follow_long()
+            if not self._is_searching:
+                self._left = 1
+
+    def stop(self) -> None:
+        """Drive the ledger no more."""
+        self._is_open = False
+        self.points.clear()
+
+    def close(self) -> None:
+        """Leave every hook as it was; a second call does nothing."""
+        self.stop()
+        self._now.close()
+        self._always.close()
+
+
+def _name_of(hook: Any) -> str:
+    return type(hook).__name__
+
+
+def _own_points(hook: Any) -> Iterator[str]:
+    """Hook points of training at which this hook does something of its own."""
+    kind = type(hook)
+    for name, inner in _POINTS.items():
+        # a hook need not be a Hook; MMEngine calls what it has
+        if not hasattr(hook, name):
+            continue
+        is_own = getattr(kind, name, None) is not getattr(Hook, name)
+        calls_own = inner and getattr(kind, inner, None) is not getattr(Hook, inner)
+        if is_own or calls_own or name in vars(hook):
+            yield name

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mmgpu_hooks.hooks.batch_source import BatchSource
+from mmgpu_hooks.telemetry.loader.batch_contents import Contents
+
+BATCH = Contents(2, 100, 3)
+
+
+class Watch:
+    """Sees what it is shown."""
+
+    def look(self, batch: Contents) -> Contents:
+        return batch
+
+
+class Delivered:
+    """Tells what it is told to."""
+
+    def __init__(self) -> None:
+        self.told: list[Contents] | None = []
+
+    def collect(self, is_due: bool = True) -> None: ...
+
+    def drain(self) -> list[Contents] | None:
+        told, self.told = self.told, []
+        return told
+
+
+class Case:
+    def __init__(self, delivered: Delivered | None) -> None:
+        self.hook = SimpleNamespace()
+        self.delivered = delivered
+        watch: Any = Watch()
+        workers: Any = delivered
+        self.source = BatchSource(self.hook, watch, workers)
+        self.source.begin(self.source.look)
+
+    @property
+    def is_looking(self) -> bool:
+        return hasattr(self.hook, 'before_train_iter')
+
+    def train(self, batches: int, told: int | None) -> None:
+        """Iterations, of which the workers tell some."""
+        for _ in range(batches):
+            if self.is_looking:
+                self.hook.before_train_iter(BATCH)
+        if self.delivered is not None:
+            self.delivered.told = None if told is None else [BATCH] * told
+        self.source.follow()
+
+
+def test_the_workers_alone_look_once_they_have_been_right():
+    case = Case(Delivered())
+    case.train(16, told=16)
+    assert not case.is_looking
+    assert case.source.drain(16) == (32, 100, 3)
+    case.train(20, told=20)
+    assert case.source.drain(20) == (40, 100, 3)
+
+
+@pytest.mark.parametrize('told', [None, 0, 15, 17])
+def test_until_then_the_training_process_looks(told: int | None):
+    case = Case(Delivered())
+    case.train(16, told)
+    assert case.is_looking
+    assert case.source.drain(16) == (32, 100, 3)
+
+
+def test_a_few_batches_prove_nothing():
+    case = Case(Delivered())
+    case.train(8, told=8)
+    assert case.is_looking
+
+
+def test_without_workers_the_training_process_looks():
+    case = Case(None)
+    case.train(40, None)
+    assert case.is_looking
+    assert case.source.drain(40) == (80, 100, 3)
+
+
+@pytest.mark.parametrize('told', [None, 19, 21])
+def test_what_workers_do_not_tell_is_unknown_once_and_then_looked_at(told: int | None):
+    case = Case(Delivered())
+    case.train(16, told=16)
+    case.source.drain(16)
+    case.train(20, told)
+    assert case.source.drain(20) == (None, None, None)
+    case.train(20, told=None)
+    assert case.source.drain(20) == (40, 100, 3)
+
+
+def test_closing_leaves_the_hook_as_it_was():
+    case = Case(None)
+    case.source.close()
+    case.source.close()
+    assert not case.is_looking

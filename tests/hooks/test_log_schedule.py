@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from mmengine.hooks import LoggerHook
+
+from mmgpu_hooks.hooks.log_schedule import LogSchedule
+
+
+def schedule_of(
+    batches: int | None, log_interval: int | None, own: int | None, ignore_last: bool
+) -> LogSchedule:
+    hooks = []
+    if log_interval is not None:
+        hooks = [LoggerHook(interval=log_interval, ignore_last=ignore_last)]
+    loader = iter(()) if batches is None else [None] * batches
+    return LogSchedule(SimpleNamespace(hooks=hooks, train_dataloader=loader), own)
+
+
+@pytest.mark.parametrize('ignore_last', [True, False])
+@pytest.mark.parametrize('own', [None, 1, 7, 100])
+@pytest.mark.parametrize('log_interval', [None, 1, 4, 50])
+@pytest.mark.parametrize('batches', [1, 2, 3, 10, 53, 400])
+def test_no_iteration_is_skipped_with_which_something_ends(
+    batches: int, log_interval: int | None, own: int | None, ignore_last: bool
+) -> None:
+    schedule = schedule_of(batches, log_interval, own, ignore_last)
+    # an iteration-based loop counts on over the ends of its loader
+    due = iterations = 0
+    for index in range(3 * batches + 5):
+        iterations += 1
+        found = schedule.look(index, iterations)
+        is_needed = (
+            any(found)
+            or schedule.is_before_last(index)
+            or schedule.is_before_line(index)
+        )
+        assert index >= due or not is_needed
+        if index >= due:
+            iterations = 0 if found[1] else iterations
+            due = schedule.find_next(index, iterations)
+            assert due > index
+
+
+def test_an_epoch_of_unknown_length_may_end_any_time() -> None:
+    schedule = schedule_of(None, 50, None, True)
+    assert schedule.is_before_last(3)
+    assert schedule.find_next(3, 4) == 4

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import pytest
+
+from mmgpu_hooks.telemetry.loader import board
+from mmgpu_hooks.telemetry.loader.batch_contents import Contents
+from mmgpu_hooks.telemetry.loader.board import Slot, make_private_slot
+from mmgpu_hooks.telemetry.loader.delivered import DeliveredBatches
+
+
+class Iterator:
+    """All that is asked of a loader's iterator."""
+
+    _rcvd_idx = 0
+
+
+def make(slot: Slot, number: int, held: Contents) -> None:
+    """A worker makes a batch."""
+    count = int(slot.figures[board.BATCHES])
+    begin = board.DELIVERY_RING + board.DELIVERY * (count % board.RING)
+    for offset, figure in enumerate((number, *held)):
+        slot.figures[begin + offset] = board.UNKNOWN if figure is None else figure
+    slot.figures[board.BATCHES] = count + 1.0
+
+
+def held(number: int) -> Contents:
+    return Contents(2, 100 + number, number)
+
+
+@pytest.fixture
+def slots() -> list[Slot]:
+    return [make_private_slot(), make_private_slot()]
+
+
+@pytest.fixture
+def iterator() -> Iterator:
+    return Iterator()
+
+
+@pytest.fixture
+def delivered(slots: list[Slot], iterator: Iterator) -> DeliveredBatches:
+    batches = DeliveredBatches()
+    batches.follow(iterator, slots)
+    return batches
+
+
+def numbers(batches: DeliveredBatches) -> list[int | None] | None:
+    found = batches.drain()
+    return None if found is None else sorted(one.boxes or 0 for one in found)
+
+
+def test_only_what_the_loop_took_is_told_and_once(delivered, slots, iterator):
+    for number in range(6):
+        make(slots[number % 2], number, held(number))
+    iterator._rcvd_idx = 3
+    assert delivered.drain() in (
+        [held(0), held(2), held(1)],
+        [held(2), held(0), held(1)],
+    )
+    iterator._rcvd_idx = 6
+    assert numbers(delivered) == [3, 4, 5]
+    assert numbers(delivered) == []
+
+
+def test_workers_may_take_any_batch_and_any_figure_may_be_unknown(
+    delivered, slots, iterator
+):
+    make(slots[1], 0, Contents(None, None, 0))
+    make(slots[1], 1, held(1))
+    iterator._rcvd_idx = 2
+    assert sorted(delivered.drain(), key=lambda one: one.boxes) == [
+        Contents(None, None, 0),
+        held(1),
+    ]
+
+
+def test_a_batch_that_is_missing_makes_the_interval_unknown(delivered, slots, iterator):
+    make(slots[0], 0, held(0))
+    iterator._rcvd_idx = 2
+    assert delivered.drain() is None
+    make(slots[0], 2, held(2))
+    iterator._rcvd_idx = 3
+    assert numbers(delivered) == [2]
+
+
+def test_numbers_begin_anew_in_the_next_epoch(delivered, slots, iterator):
+    for number in range(4):
+        make(slots[number % 2], number, held(number))
+    iterator._rcvd_idx = 4
+    delivered.collect()  # at the last ask
+    for number in range(4):
+        make(slots[number % 2], number, held(10 + number))
+    iterator._rcvd_idx = 2
+    assert numbers(delivered) == [0, 1, 2, 3, 10, 11]
+
+
+def test_the_board_may_go_round(delivered, slots, iterator):
+    for number in range(3 * board.RING):
+        make(slots[0], number, held(number))
+        iterator._rcvd_idx = number
+        delivered.collect(is_due=False)
+    assert len(delivered.drain()) == 3 * board.RING - 1
+
+
+def test_more_batches_than_the_board_holds_are_unknown(delivered, slots, iterator):
+    for number in range(board.RING + 1):
+        make(slots[0], number, held(number))
+    iterator._rcvd_idx = board.RING + 1
+    assert delivered.drain() is None
+
+
+def test_without_workers_in_reach_nothing_is_told(iterator):
+    delivered = DeliveredBatches()
+    assert delivered.drain() is None
+    delivered.follow(iterator, ())
+    assert delivered.drain() is None
