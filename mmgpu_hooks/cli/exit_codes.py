@@ -11,6 +11,9 @@ WOULD_CHANGE = 1
 NOT_FASTER = 1
 """``demo`` measured no gain."""
 
+NO_FREE_CARD = 1
+"""``pick-gpu`` found fewer free cards than it was asked for."""
+
 BAD_INPUT = 2
 """Input that cannot be used; one sentence on standard error says why."""
 

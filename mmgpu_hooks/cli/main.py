@@ -14,6 +14,7 @@ from mmgpu_hooks.cli import (
     enable,
     exit_codes,
     explain,
+    pick_gpu,
     recommend,
     set_values,
 )
@@ -28,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument('--version', action='version', version=__version__)
     commands = parser.add_subparsers(dest='command', metavar='COMMAND')
-    for module in (recommend, set_values, enable, disable, explain, demo):
+    for module in (recommend, set_values, enable, disable, pick_gpu, explain, demo):
         sub = commands.add_parser(
             module.NAME,
             help=module.HELP,

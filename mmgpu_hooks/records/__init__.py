@@ -5,6 +5,7 @@ for several reasons, the record carries the reason beside it.
 """
 
 from mmgpu_hooks.records.device import (
+    CardState,
     CardWindow,
     CudaMemoryWindow,
     GpuDevice,
@@ -57,6 +58,7 @@ __all__ = [
     'SAVE_PHASES',
     'SCHEMA_VERSION',
     'CardImbalance',
+    'CardState',
     'CardWindow',
     'Change',
     'CudaMemorySummary',
