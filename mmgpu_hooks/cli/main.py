@@ -12,6 +12,7 @@ from mmgpu_hooks.cli import (
     demo,
     disable,
     enable,
+    estimate_memory,
     exit_codes,
     explain,
     pick_gpu,
@@ -29,7 +30,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument('--version', action='version', version=__version__)
     commands = parser.add_subparsers(dest='command', metavar='COMMAND')
-    for module in (recommend, set_values, enable, disable, pick_gpu, explain, demo):
+    for module in (
+        recommend,
+        set_values,
+        enable,
+        disable,
+        estimate_memory,
+        pick_gpu,
+        explain,
+        demo,
+    ):
         sub = commands.add_parser(
             module.NAME,
             help=module.HELP,

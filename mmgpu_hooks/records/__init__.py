@@ -12,6 +12,14 @@ from mmgpu_hooks.records.device import (
     GpuWindow,
     ModelBytesRecord,
 )
+from mmgpu_hooks.records.estimated import (
+    ActivationFit,
+    ActivationPoint,
+    MeasuredMemory,
+    MemoryEstimate,
+    ModuleActivations,
+    StaticBytes,
+)
 from mmgpu_hooks.records.judged import (
     Change,
     Diagnosis,
@@ -57,6 +65,8 @@ from mmgpu_hooks.records.summed import (
 __all__ = [
     'SAVE_PHASES',
     'SCHEMA_VERSION',
+    'ActivationFit',
+    'ActivationPoint',
     'CardImbalance',
     'CardState',
     'CardWindow',
@@ -76,7 +86,10 @@ __all__ = [
     'IntervalRecord',
     'LoaderSettings',
     'LoaderSummary',
+    'MeasuredMemory',
+    'MemoryEstimate',
     'ModelBytesRecord',
+    'ModuleActivations',
     'PlainRun',
     'RankRow',
     'RanksSummary',
@@ -89,6 +102,7 @@ __all__ = [
     'SaveRecord',
     'SlowSample',
     'SourceOffRecord',
+    'StaticBytes',
     'TransformCost',
     'TransformSummary',
     'UnknownRecord',

@@ -134,6 +134,17 @@ def test_commands_and_flags():
         'set': sorted([*REWRITING, '--in-place', '--unset', 'settings']),
         'enable': REWRITING,
         'disable': REWRITING,
+        'estimate-memory': [
+            '--amp',
+            '--batch-size',
+            '--format',
+            '--help',
+            '--image-size',
+            '--optimizer',
+            '--run',
+            '-h',
+            'config',
+        ],
         'pick-gpu': [
             '--count',
             '--exclude',
