@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
-.PHONY: bench-recommend bench-report bench-saves gpu-check
+.PHONY: bench-memory bench-recommend bench-report bench-saves gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -22,6 +22,7 @@ help:
 	@echo 'make setup  only do the set-up that the others do first (10 minutes, once)'
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
+	@echo 'make bench-memory    memory estimates of 12 models against real steps (10 minutes)'
 	@echo 'make bench-overhead  what the hook costs, beside other tools (6 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-recommend judge a run of 100,000 intervals (3 minutes)'
@@ -48,6 +49,9 @@ bench-overhead: $(VENV)/.bench
 
 bench-ledger: setup
 	$(BIN)/python -m benchmarks.ledger $(BENCH_FLAGS)
+
+bench-memory: setup
+	$(BIN)/python -m benchmarks.memory $(BENCH_FLAGS)
 
 bench-rewrite: setup
 	$(BIN)/python -m benchmarks.rewrite $(BENCH_FLAGS)

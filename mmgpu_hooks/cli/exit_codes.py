@@ -14,6 +14,9 @@ NOT_FASTER = 1
 REGRESSION = 1
 """``compare`` found the second run slower than allowed."""
 
+NO_FREE_CARD = 1
+"""``pick-gpu`` found fewer free cards than it was asked for."""
+
 BAD_INPUT = 2
 """Input that cannot be used; one sentence on standard error says why."""
 

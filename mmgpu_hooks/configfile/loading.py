@@ -57,7 +57,7 @@ def read_config(path: Path, contents: Mapping[Path, bytes] | None = None) -> Fla
         LoadError: With MMEngine's reason folded into one line.
     """
     # What silences, and what supplies, is the same for all threads.
-    with _LOCK, _silence():
+    with _LOCK, silence():
         try:
             from mmengine.config import Config
         except ImportError as error:
@@ -128,7 +128,8 @@ def _supply(contents: Mapping[Path, bytes]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
+    """Drop what foreign code prints, logs and warns of; for all threads."""
     disabled = logging.root.manager.disable
     sink = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(sink):

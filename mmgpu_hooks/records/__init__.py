@@ -12,11 +12,20 @@ from mmgpu_hooks.records.compared import (
     Verification,
 )
 from mmgpu_hooks.records.device import (
+    CardState,
     CardWindow,
     CudaMemoryWindow,
     GpuDevice,
     GpuWindow,
     ModelBytesRecord,
+)
+from mmgpu_hooks.records.estimated import (
+    ActivationFit,
+    ActivationPoint,
+    MeasuredMemory,
+    MemoryEstimate,
+    ModuleActivations,
+    StaticBytes,
 )
 from mmgpu_hooks.records.judged import (
     SAVE_CAUSES,
@@ -69,7 +78,10 @@ __all__ = [
     'SAVE_PHASES',
     'SCHEMA_VERSION',
     'TRIAL_STATUSES',
+    'ActivationFit',
+    'ActivationPoint',
     'CardImbalance',
+    'CardState',
     'CardWindow',
     'Change',
     'CudaMemorySummary',
@@ -89,7 +101,10 @@ __all__ = [
     'IntervalRecord',
     'LoaderSettings',
     'LoaderSummary',
+    'MeasuredMemory',
+    'MemoryEstimate',
     'ModelBytesRecord',
+    'ModuleActivations',
     'PlainRun',
     'RankRow',
     'RanksSummary',
@@ -106,6 +121,7 @@ __all__ = [
     'SettingComparison',
     'SlowSample',
     'SourceOffRecord',
+    'StaticBytes',
     'TransformCost',
     'TransformSummary',
     'TrialResult',

@@ -82,6 +82,36 @@ class CardWindow:
 
 
 @dataclass(frozen=True)
+class CardState:
+    """One card of the host, or one slice of a card (MIG), as it is at a moment."""
+
+    index: int
+    """NVML's index of the card on this host, the one of ``nvidia-smi``."""
+    slice_index: Optional[int] = None
+    """Index of the slice on its card; ``None`` for a whole card."""
+    uuid: Optional[str] = None
+    """Such as ``GPU-...`` or ``MIG-...``; ``None`` for a card that may not be read."""
+    card_uuid: Optional[str] = None
+    """Of the card that a slice is part of; the same as ``uuid`` for a whole card."""
+    name: Optional[str] = None
+    memory_total_bytes: Optional[int] = None
+    memory_free_bytes: Optional[int] = None
+    util_pct: Optional[float] = None
+    """Mean over what the driver keeps (some 20 s), else over its last period."""
+    is_sliced: bool = False
+    """Whether it is a card that is cut into slices."""
+    reason: Optional[str] = None
+    """Why nothing may run on it; ``None`` when it may."""
+
+    @property
+    def label(self) -> str:
+        """``2``, or ``2:0`` for the first slice of that card."""
+        if self.slice_index is None:
+            return str(self.index)
+        return f'{self.index}:{self.slice_index}'
+
+
+@dataclass(frozen=True)
 class CudaMemoryWindow:
     """What the CUDA allocator went through in one interval."""
 

@@ -88,7 +88,7 @@ class ModelBytesWatch:
     def _count(
         self, model: Any, hooks: Iterable[Any], iteration: int
     ) -> ModelBytesRecord:
-        counter = _Counter()
+        counter = TensorCounter()
         trainable = counter.add(p for p in model.parameters() if p.requires_grad)
         frozen = counter.add(model.parameters())
         numbers = counter.numbers
@@ -104,7 +104,7 @@ class ModelBytesWatch:
             ema_bytes=counter.add(_averaged_tensors(hooks)),
         )
 
-    def _count_state(self, counter: _Counter) -> int | None:
+    def _count_state(self, counter: TensorCounter) -> int | None:
         states = [_optimizer_state(wrapper.optimizer) for wrapper in self._wrappers]
         if any(state is None for state in states):
             return None
@@ -153,7 +153,7 @@ class _GradientWatch:
         groups = self._wrapper.optimizer.param_groups
         parameters = (parameter for group in groups for parameter in group['params'])
         gradients = (parameter.grad for parameter in parameters)
-        return _Counter().add(grad for grad in gradients if grad is not None)
+        return TensorCounter().add(grad for grad in gradients if grad is not None)
 
     def gradient_bytes(self) -> int:
         """Bytes when they were dropped, else those that are there now."""
@@ -168,7 +168,7 @@ class _GradientWatch:
         self._is_set = False
 
 
-class _Counter:
+class TensorCounter:
     """Adds up tensors, each piece of memory once."""
 
     def __init__(self) -> None:

@@ -145,6 +145,24 @@ class UtilBuffer:
             return None
         return spans
 
+    def read_kept(self) -> tuple[UtilSpan, ...] | None:
+        """Return all that the driver keeps, seen before or not.
+
+        Returns:
+            Some 20 s of utilisation, or ``None`` where the driver is to be polled.
+
+        Raises:
+            SourceError: If the card or the driver was lost.
+        """
+        now_us = int(self._wall() * 1e6)
+        self._last_us = None
+        spans = self._take(now_us)
+        return spans if spans and self._is_fresh(now_us) else None
+
+    def _is_fresh(self, now_us: int) -> bool:
+        newest_us = self._last_us
+        return newest_us is not None and now_us - newest_us < _SILENCE_S * 1e6
+
     def _read_clocks(self) -> tuple[float, float]:
         """Both clocks at one moment, however busy the cores are."""
         before_s = self._clock()

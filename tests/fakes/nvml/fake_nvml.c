@@ -11,7 +11,8 @@
  *   bus 00000000:3B:00.0
  *   memory 1000 400                   bytes: total, used
  *   util 0 80 95                      per cent, one per call, cycled
- *   mig 1                             MIG mode
+ *   mig 1                             MIG mode; devices MIG-... that follow are its
+ *   computemode 3                     compute mode (default 0)
  *   samples 1000000 50 1200000 80     buffer: microseconds and value, in this order
  *   samples                           a buffer that holds nothing
  *   curve 100000 0 100                buffer: one value each 100,000 us of the wall
@@ -59,7 +60,7 @@ typedef struct { unsigned pid; u64 stamp; unsigned share; } Share;
 typedef struct {
     char uuid[TEXT], name[TEXT], bus[TEXT];
     u64 total, used;
-    int has_memory, utils, mig;
+    int has_memory, utils, mig, compute_mode;
     long util[VALUES];
     int has[FIGURES], entries, curves, processes, shares;
     Entry entry[VALUES];
@@ -166,6 +167,8 @@ static int parse_line(char *line) {
     if (!strcmp(word, "name")) return snprintf(device->name, TEXT, "%s", rest) >= 0;
     if (!strcmp(word, "bus")) return snprintf(device->bus, TEXT, "%s", rest) >= 0;
     if (!strcmp(word, "mig")) return sscanf(rest, "%d", &device->mig) == 1;
+    if (!strcmp(word, "computemode"))
+        return sscanf(rest, "%d", &device->compute_mode) == 1;
     if (!strcmp(word, "memory")) {
         device->has_memory = 1;
         return sscanf(rest, "%llu %llu", &device->total, &device->used) == 2;
@@ -326,6 +329,31 @@ int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
     if (code || device->mig < 0) return code ? code : UNSUPPORTED;
     *current = *pending = (unsigned)device->mig;
     return OK;
+}
+
+int nvmlDeviceGetComputeMode(void *handle, unsigned *mode) {
+    Device *device;
+    int code = enter_device(handle, FIGURES, &device);
+    if (!code) *mode = (unsigned)device->compute_mode;
+    return code;
+}
+
+/* As on real cards: as many places as there can be slices, some of them empty. */
+int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count) {
+    Device *device;
+    int code = enter_device(handle, FIGURES, &device);
+    if (!code) *count = device->mig < 0 ? 0 : 7;
+    return code;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned wanted, void **slice) {
+    Device *device;
+    int code = enter_device(handle, FIGURES, &device);
+    if (code) return code;
+    int index = (int)(device - devices) + 1 + (int)wanted;
+    for (int i = (int)(device - devices) + 1; i <= index; i++)
+        if (i >= device_count || !is_slice(&devices[i])) return NOT_FOUND;
+    return *slice = to_handle(index), OK;
 }
 
 /* What a card may lack; older drivers lack the symbols too. */

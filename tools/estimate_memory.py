@@ -1,0 +1,10 @@
+"""``mmgpu estimate-memory`` from a checkout: ``tools/estimate_memory.py CONFIG``."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mmgpu_hooks.cli.main import main
+
+sys.exit(main(['estimate-memory', *sys.argv[1:]]))

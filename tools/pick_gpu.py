@@ -1,0 +1,10 @@
+"""``mmgpu pick-gpu`` from a checkout: ``python tools/pick_gpu.py -n 2 -- COMMAND``."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mmgpu_hooks.cli.main import main
+
+sys.exit(main(['pick-gpu', *sys.argv[1:]]))
