@@ -52,10 +52,12 @@ from mmgpu_hooks.records.summed import (
     RanksSummary,
     TransformSummary,
 )
+from mmgpu_hooks.records.trial import TRIAL_STATUSES, TrialResult, TrialSpec
 
 __all__ = [
     'SAVE_PHASES',
     'SCHEMA_VERSION',
+    'TRIAL_STATUSES',
     'CardImbalance',
     'CardWindow',
     'Change',
@@ -89,6 +91,8 @@ __all__ = [
     'SourceOffRecord',
     'TransformCost',
     'TransformSummary',
+    'TrialResult',
+    'TrialSpec',
     'UnknownRecord',
     'Verdict',
     'WorkersWindow',

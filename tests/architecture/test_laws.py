@@ -22,6 +22,7 @@ ALLOWED = {
     'libcst': ['configfile/'],
     'msgspec': ['evidence/row_decoder.py'],
     'psutil': [
+        'experiments/process_tree.py',
         'telemetry/host/cpu.py',
         'telemetry/host/limits.py',
         'telemetry/host/process_memory.py',

@@ -458,6 +458,26 @@ RECORD_FIELDS = {
         'saves',
         'error',
     ],
+    'TrialSpec': [
+        'config',
+        'folder',
+        'settings',
+        'iterations',
+        'seconds',
+        'seed',
+        'interval',
+        'saves',
+        'evidence',
+    ],
+    'TrialResult': [
+        'settings',
+        'status',
+        'folder',
+        'seconds',
+        'iterations',
+        'error',
+        'summary',
+    ],
 }
 
 

@@ -1,0 +1,104 @@
+"""A training and all its workers: ended or held together, none left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from typing import Any, Callable
+
+from mmgpu_hooks.telemetry.clock import monotonic_s
+
+_PR_SET_PDEATHSIG = 1
+_GONE_WITHIN_S = 5.0
+
+
+class ProcessTree:
+    """A process that leads a session of its own, with its descendants.
+
+    Args:
+        leader: Started with ``start_new_session=True``.
+    """
+
+    def __init__(self, leader: subprocess.Popen[Any]) -> None:
+        self._leader = leader
+
+    def hold(self) -> None:
+        """Stop every process of it in its tracks, until `resume`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run on from where it was held."""
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End all of it at once, and wait until it is gone; never raises for one gone.
+
+        Descendants that left the session are found as children of children.
+        """
+        import psutil
+
+        # held first, so that nobody starts another one meanwhile
+        self.hold()
+        found = self._members(psutil)
+        self._signal(signal.SIGKILL)
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self._leader.wait()
+        deadline_s = monotonic_s() + _GONE_WITHIN_S
+        while any(map(_is_alive, found)) and monotonic_s() < deadline_s:
+            time.sleep(0.01)
+
+    def _members(self, psutil: Any) -> list[Any]:
+        """The leader's descendants, and whoever of its group outlived it."""
+        pid, found = self._leader.pid, []
+        with contextlib.suppress(psutil.Error):
+            found = psutil.Process(pid).children(recursive=True)
+        known = {process.pid for process in found} | {pid}
+        for other in psutil.pids():
+            with contextlib.suppress(psutil.Error, OSError):
+                if other not in known and os.getpgid(other) == pid:
+                    found.append(psutil.Process(other))
+        return found
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._leader.pid, number)
+
+
+def _is_alive(process: Any) -> bool:
+    import psutil
+
+    try:
+        # a zombie is dead; in a container there may be nobody to collect it
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have this process and those it forks killed when their parent is.
+
+    A held worker would not notice the end of its training. Does nothing where the
+    kernel is not Linux.
+
+    Raises:
+        SystemExit: If the parent is gone already.
+    """
+    ask = _ask_for_death_signal()
+    if ask is not None:
+        ask()
+        os.register_at_fork(after_in_child=ask)
+    if os.getppid() != parent_pid:
+        raise SystemExit('the process that started this trial is gone')
+
+
+def _ask_for_death_signal() -> Callable[[], Any] | None:
+    prctl = getattr(ctypes.CDLL(None), 'prctl', None)
+    if prctl is None:
+        return None
+    return lambda: prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))

@@ -1,0 +1,197 @@
+"""Runs one short real training with settings of its own, and says what became of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any, Callable
+
+from mmgpu_hooks.evidence.reader import read_evidence
+from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
+from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.experiments.process_tree import ProcessTree
+from mmgpu_hooks.experiments.training import LOG_NAME
+from mmgpu_hooks.experiments.trial_channel import TrialReader
+from mmgpu_hooks.experiments.trial_failure import classify_exit
+from mmgpu_hooks.records import RunSummary, TrialResult, TrialSpec
+from mmgpu_hooks.telemetry.clock import monotonic_s
+
+_LOOK_PERIOD_S = 0.2
+_TAIL_BYTES = 4096
+DEFAULT_TIME_LIMIT_S = 600.0
+
+
+class RunningTrial:
+    """A trial in a process of its own; as a context manager it always ends with it.
+
+    Args:
+        spec: What to train.
+        block: Iterations after which it halts for a word; ``None`` lets it run.
+        environ: Environment variables to add.
+
+    Raises:
+        OSError: If its folder or its process cannot be made.
+    """
+
+    def __init__(
+        self,
+        spec: TrialSpec,
+        *,
+        block: int | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.spec = spec
+        folder = Path(spec.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._log_path = folder / LOG_NAME
+        self._begin_s = monotonic_s()
+        read_end, write_end = os.pipe()
+        self._reader = TrialReader(read_end)
+        body = {
+            'spec': asdict(spec),
+            'parent': os.getpid(),
+            'descriptor': write_end,
+            'block': block,
+        }
+        try:
+            with self._log_path.open('wb') as log:
+                self._process = _start(body, write_end, log, environ or {})
+        except BaseException:
+            self._reader.close()
+            raise
+        finally:
+            os.close(write_end)
+        self.tree = ProcessTree(self._process)
+
+    def __enter__(self) -> RunningTrial:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.tree.kill()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._reader.close()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since it was started."""
+        return monotonic_s() - self._begin_s
+
+    def send(self, iterations: int) -> None:
+        """Let a halted trial train so many more."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(b'%d\n' % iterations)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            # it is gone, which the next look at its events tells
+            return
+
+    def read_events(self) -> list[dict[str, Any]]:
+        """What it told since, after a short wait for something to tell.
+
+        A trial that is gone without a word tells ``over`` all the same.
+        """
+        # looked at first: what it told before its end is then in the pipe
+        code = self._process.poll()
+        events = self._reader.read_events(0 if code is not None else _LOOK_PERIOD_S)
+        if code is not None and not any(e['event'] == 'over' for e in events):
+            status, line = classify_exit(code, _read_tail(self._log_path))
+            events.append({'event': 'over', 'status': status, 'error': line})
+        return events
+
+
+def run_trial(
+    spec: TrialSpec,
+    *,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    on_progress: Callable[[int], None] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> TrialResult:
+    """Train once, in a process of its own, and leave none of it running.
+
+    Args:
+        spec: What to train, and until when.
+        time_limit_s: Seconds after which it is killed, its start included.
+        on_progress: Called with the iterations done, about twice a second.
+        environ: Environment variables to add.
+
+    Returns:
+        How it ended. Whatever goes wrong in the training is a result, no exception.
+
+    Raises:
+        OSError: If its folder or its process cannot be made.
+        KeyboardInterrupt: As pressed; the training is ended first.
+    """
+    status, error, iterations = 'timed_out', None, 0
+    with RunningTrial(spec, environ=environ) as trial:
+        while status == 'timed_out' and trial.elapsed_s < time_limit_s:
+            for event in trial.read_events():
+                iterations = event.get('iterations', iterations)
+                if event['event'] == 'over':
+                    status, error = event['status'], event['error']
+                elif on_progress is not None:
+                    on_progress(iterations)
+        seconds = trial.elapsed_s
+    if status == 'timed_out':
+        error = f'killed after {time_limit_s:g} s, {iterations} iterations done'
+    return TrialResult(
+        settings=dict(spec.settings),
+        status=status,
+        folder=spec.folder,
+        seconds=seconds,
+        iterations=iterations,
+        error=error,
+        summary=_read_summary(Path(spec.folder)) if spec.evidence else None,
+    )
+
+
+def _start(
+    body: Mapping[str, Any], write_end: int, log: IO[bytes], environ: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, '-m', 'mmgpu_hooks.experiments.trial_child']
+    return subprocess.Popen(
+        [*command, json.dumps(body)],
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=_environ(environ),
+        pass_fds=(write_end,),
+        # Ctrl-C is for us alone, and all of it can be ended by one id
+        start_new_session=True,
+    )
+
+
+def _environ(added: Mapping[str, str]) -> dict[str, str]:
+    # what was printed before a kill is in the log
+    ours = {'PYTHONPATH': _python_path(), 'PYTHONUNBUFFERED': '1'}
+    return {**os.environ, **ours, **added}
+
+
+def _python_path() -> str:
+    """A checkout that is not installed must be found by the trial too."""
+    root, given = Path(__file__).resolve().parents[2], os.environ.get('PYTHONPATH')
+    is_installed = root.name in ('site-packages', 'dist-packages')
+    # an installed one is found, and its folder would come before the standard library
+    parts = [given] if is_installed else [str(root), given]
+    return os.pathsep.join(part for part in parts if part)
+
+
+def _read_tail(log: Path) -> list[str]:
+    with log.open('rb') as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
+        return file.read().decode('utf-8', 'replace').splitlines()
+
+
+def _read_summary(folder: Path) -> RunSummary | None:
+    try:
+        files = read_run_folder(folder)
+        evidence = read_evidence(files.evidence) if files.evidence else None
+    except EvidenceError:
+        return None
+    return fold_run(evidence) if evidence is not None else None

@@ -1,0 +1,116 @@
+"""Real trials: MMEngine's Runner in processes of their own."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmgpu_hooks.experiments.trial import run_trial
+from mmgpu_hooks.records import TrialResult, TrialSpec
+from training.detection import environ, render_config
+from training.trial_toys import processes_of, write_config
+
+TOYS = 'training.trial_toys.'
+
+TRIALS: dict[str, dict[str, Any]] = {
+    'completed': {'num_workers': 2, 'item_s': 0.01, 'step_s': 0.002},
+    'hanging': {'dataset': TOYS + 'HangingDataset', 'num_workers': 2},
+    'greedy': {'dataset': TOYS + 'GreedyDataset', 'num_workers': 1},
+    'killed': {'dataset': TOYS + 'KilledDataset'},
+}
+SPECS: dict[str, dict[str, Any]] = {
+    'completed': {
+        'settings': {'train_dataloader.num_workers': 0, 'model.step_s': 0.01},
+        'iterations': 30,
+        'interval': 10,
+    },
+}
+
+
+def run_toy(folder: Path, name: str) -> TrialResult:
+    root = folder / name
+    root.mkdir()
+    spec = TrialSpec(
+        config=str(write_config(root, **TRIALS[name])),
+        folder=str(root / 'trial'),
+        **SPECS.get(name, {}),
+    )
+    return run_trial(
+        spec, time_limit_s=10 if name == 'hanging' else 100, environ=environ()
+    )
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp('trials')
+
+
+@pytest.fixture(scope='module')
+def results(folder: Path) -> dict[str, TrialResult]:
+    # the one that hangs waits beside the others
+    with ThreadPoolExecutor(2) as pool:
+        names = ['hanging', *(name for name in TRIALS if name != 'hanging')]
+        return dict(zip(names, pool.map(lambda name: run_toy(folder, name), names)))
+
+
+def test_a_trial_trains_with_its_own_settings(results):
+    result = results['completed']
+    assert (result.status, result.error, result.iterations) == ('completed', None, 30)
+    summary = result.summary
+    assert summary is not None
+    assert summary.iterations == 30
+    assert summary.steady_iterations == 20
+    # no workers: two images of 10 ms, then a step of 10 ms
+    assert summary.run.loader.num_workers == 0
+    assert summary.data_wait_s == pytest.approx(0.02, rel=0.5)
+    assert summary.step_s == pytest.approx(0.01, rel=0.8)
+    assert summary.run.config_path.endswith('toy.py')
+
+
+def test_a_trial_neither_validates_nor_saves_and_keeps_the_training_s_hooks(results):
+    folder = Path(results['completed'].folder)
+    assert results['completed'].summary.ledger_s['validation'] == 0
+    assert not list(folder.rglob('*.pth'))
+    assert not list(folder.rglob('events.out.*'))
+    assert 'EMAHook' in (folder / 'training.log').read_text()
+    assert 'CheckpointHook' not in (folder / 'training.log').read_text()
+
+
+def test_a_trial_that_hangs_in_its_workers_is_killed_with_them(results, folder):
+    result = results['hanging']
+    assert result.status == 'timed_out'
+    assert result.error == 'killed after 10 s, 0 iterations done'
+    assert processes_of(folder) == []
+
+
+def test_a_worker_without_memory_is_a_result(results):
+    result = results['greedy']
+    assert result.status == 'out_of_memory'
+    assert result.error == 'MemoryError: no room for an image'
+
+
+def test_a_trial_killed_from_outside_is_one_without_memory(results):
+    result = results['killed']
+    assert result.status == 'out_of_memory'
+    assert 'killed by SIGKILL' in result.error
+
+
+@pytest.mark.slow
+def test_mmdetection_is_tried_with_a_setting_of_its_own(images, tmp_path):
+    config = tmp_path / 'detector.py'
+    config.write_text(render_config(images, default_hooks='', epochs=50))
+    spec = TrialSpec(
+        config=str(config),
+        folder=str(tmp_path / 'trial'),
+        settings={'train_dataloader.num_workers': 2},
+        iterations=20,
+        interval=5,
+    )
+    result = run_trial(spec, environ=environ())
+    assert (result.status, result.error, result.iterations) == ('completed', None, 20)
+    assert result.summary.run.loader.num_workers == 2
+    assert result.summary.run.versions['mmdet']
+    assert processes_of(tmp_path) == []

@@ -1,0 +1,100 @@
+"""Configs of toy trainings for trials, and data sets that go wrong in them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+from torch import Tensor
+
+from training.toy import ToyDataset
+
+CONFIG = """\
+model = dict(type='training.toy.ToyModel', step_s={step_s})
+train_dataloader = dict(
+    batch_size=2, num_workers={num_workers}, persistent_workers={num_workers} > 0,
+    dataset=dict(type='{dataset}', length={length}, item_s={item_s}),
+    sampler=dict(type='DefaultSampler', shuffle=True),
+    collate_fn=dict(type='pseudo_collate'),
+)
+train_cfg = dict(by_epoch=True, max_epochs={epochs}, val_interval=1)
+val_cfg = dict()
+val_dataloader = dict(
+    batch_size=2, num_workers=0, dataset=dict(type='training.toy.ToyDataset', length=2),
+    sampler=dict(type='DefaultSampler', shuffle=False),
+)
+val_evaluator = dict(type='training.toy.ToyMetric', evaluation_s=600.)
+optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.01))
+default_hooks = dict(
+    checkpoint=dict(type='CheckpointHook', interval=1),
+    logger=dict(type='LoggerHook', interval=5),
+)
+custom_hooks = [dict(type='EMAHook')]
+visualizer = dict(
+    type='Visualizer',
+    vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')])
+"""
+"""Validation would take ten minutes, so a trial that validates is noticed."""
+
+
+def write_config(
+    folder: Path,
+    *,
+    dataset: str = 'training.toy.ToyDataset',
+    num_workers: int = 0,
+    item_s: float = 0.0,
+    step_s: float = 0.0,
+    length: int = 40,
+    epochs: int = 1000,
+    more: str = '',
+) -> Path:
+    """Write ``toy.py`` there."""
+    text = CONFIG.format(
+        dataset=dataset,
+        num_workers=num_workers,
+        item_s=item_s,
+        step_s=step_s,
+        length=length,
+        epochs=epochs,
+    )
+    path = folder / 'toy.py'
+    path.write_text(text + more)
+    return path
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Those that trials in this folder left running: they carry it in their words."""
+    found = []
+    for process in psutil.process_iter(['cmdline', 'status']):
+        words = ' '.join(process.info['cmdline'] or [])
+        is_dead = process.info['status'] == psutil.STATUS_ZOMBIE
+        if str(folder) in words and 'trial_child' in words and not is_dead:
+            found.append(process)
+    return found
+
+
+class HangingDataset(ToyDataset):
+    """Never comes back, and does not heed a polite word."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+        return super().__getitem__(index)
+
+
+class GreedyDataset(ToyDataset):
+    """Finds no memory for a sample."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        raise MemoryError('no room for an image')
+
+
+class KilledDataset(ToyDataset):
+    """Ends its process as the kernel does when memory runs out."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
