@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, Callable
@@ -27,7 +28,7 @@ DEFAULT_TIME_LIMIT_S = 600.0
 
 
 class RunningTrial:
-    """A trial in a process of its own; as a context manager it always ends with it.
+    """A trial in a process of its own, until it is closed.
 
     Args:
         spec: What to train.
@@ -68,10 +69,8 @@ class RunningTrial:
             os.close(write_end)
         self.tree = ProcessTree(self._process)
 
-    def __enter__(self) -> RunningTrial:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End it with all its workers, whatever it is at."""
         self.tree.kill()
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -129,7 +128,7 @@ def run_trial(
         KeyboardInterrupt: As pressed; the training is ended first.
     """
     status, error, iterations = 'timed_out', None, 0
-    with RunningTrial(spec, environ=environ) as trial:
+    with closing(RunningTrial(spec, environ=environ)) as trial:
         while status == 'timed_out' and trial.elapsed_s < time_limit_s:
             for event in trial.read_events():
                 iterations = event.get('iterations', iterations)

@@ -113,9 +113,15 @@ class BlockHook(Hook):
         self._left -= 1
         if self._left > 0:
             return
-        images = getattr(runner.train_dataloader.batch_sampler, 'batch_size', None)
         self._channel.send(
-            'block', seconds=self._seconds, starts=self._starts, batch_size=images
+            'block',
+            seconds=self._seconds,
+            starts=self._starts,
+            batch_size=getattr(
+                runner.train_dataloader.batch_sampler, 'batch_size', None
+            ),
+            # this hook is called before the loop counts the iteration
+            left=runner.max_iters - runner.iter - 1,
         )
         following = next(self._words, None)
         if following is None:

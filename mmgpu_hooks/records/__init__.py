@@ -4,6 +4,13 @@
 for several reasons, the record carries the reason beside it.
 """
 
+from mmgpu_hooks.records.compared import (
+    Estimate,
+    FigureComparison,
+    RunComparison,
+    SettingComparison,
+    Verification,
+)
 from mmgpu_hooks.records.device import (
     CardWindow,
     CudaMemoryWindow,
@@ -66,6 +73,8 @@ __all__ = [
     'Diagnosis',
     'DurationStats',
     'EndRecord',
+    'Estimate',
+    'FigureComparison',
     'Finding',
     'GpuDevice',
     'GpuWindow',
@@ -81,12 +90,14 @@ __all__ = [
     'RankRow',
     'RanksSummary',
     'Recommendation',
+    'RunComparison',
     'RunEvidence',
     'RunRecord',
     'RunSummary',
     'SaveAftermathRecord',
     'SavePhase',
     'SaveRecord',
+    'SettingComparison',
     'SlowSample',
     'SourceOffRecord',
     'TransformCost',
@@ -95,5 +106,6 @@ __all__ = [
     'TrialSpec',
     'UnknownRecord',
     'Verdict',
+    'Verification',
     'WorkersWindow',
 ]

@@ -144,6 +144,16 @@ def test_commands_and_flags():
             '-h',
             'config',
         ],
+        'verify': [
+            '--config',
+            '--format',
+            '--help',
+            '--max-minutes',
+            '--one-at-a-time',
+            '--work-dir',
+            '-h',
+            'runs',
+        ],
     }
 
 

@@ -1,0 +1,41 @@
+"""A bar for what takes minutes; silent where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Callable
+
+
+@contextmanager
+def show_progress() -> Iterator[Callable[[str, float], None]]:
+    """A bar on standard error, for as long as the context lives.
+
+    Yields:
+        What to call with words and the share that is done, 0 to 1.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    console = Console(stderr=True, highlight=False)
+    columns = (
+        SpinnerColumn(),
+        BarColumn(bar_width=24),
+        TextColumn('{task.description}'),
+        TimeElapsedColumn(),
+    )
+    is_quiet = not sys.stderr.isatty()
+    with Progress(
+        *columns, console=console, transient=True, disable=is_quiet
+    ) as progress:
+        task = progress.add_task('', total=1.0)
+        yield lambda words, share: progress.update(
+            task, description=words, completed=share
+        )

@@ -1,0 +1,117 @@
+"""``mmgpu verify`` for real: trainings in turns, and nothing left when it stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fakes.runs import make_evidence, make_run, render_evidence
+from mmgpu_hooks.cli.main import main
+from mmgpu_hooks.evidence.writer import EVIDENCE_NAME
+from mmgpu_hooks.records import LoaderSettings
+from training.detection import environ
+from training.trial_toys import processes_of, write_config
+
+
+def write_run(folder: Path, config: Path, **fields) -> Path:
+    """A run that was starved without workers."""
+    loader = LoaderSettings(0, False, None, False, 2, 20, 40, None)
+    run = make_run(config_path=str(config), loader=loader, work_dir=str(folder))
+    fields = {'data_wait_s': 0.04, 'step_s': 0.02, **fields}
+    folder.mkdir(exist_ok=True)
+    text = render_evidence(make_evidence(run=run, **fields))
+    (folder / EVIDENCE_NAME).write_text(text)
+    return folder
+
+
+def test_the_gain_is_measured_and_kept_beside_what_was_predicted(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv('PYTHONPATH', environ()['PYTHONPATH'])
+    monkeypatch.setenv('OMP_NUM_THREADS', '1')
+    config = write_config(tmp_path, item_s=0.01, step_s=0.01, length=320, epochs=1)
+    folder = write_run(tmp_path / 'run', config)
+    assert main(['verify', str(folder), '--format', 'json']) == 0
+    answer = json.loads(capsys.readouterr().out)
+    # two images of 10 ms before each step of 10 ms, or at once beside it
+    assert answer['before_s'] == pytest.approx(0.03, rel=0.3)
+    assert answer['gain']['low'] > 0.3
+    assert answer['pairs'] >= 4
+    assert answer['before']['train_dataloader.num_workers'] == 0
+    assert answer['after']['train_dataloader.num_workers'] > 0
+    assert answer['predicted_gain'] > 0.5
+    (line,) = (folder / 'calibration.jsonl').read_text().splitlines()
+    kept = json.loads(line)
+    assert kept['measured_gain'] == answer['gain']
+    assert kept['predicted_gain'] == answer['predicted_gain']
+    assert kept['after'] == answer['after']
+    assert kept['host']['logical_cpus'] == os.cpu_count()
+    assert kept['run_id'] == 'a1b2'
+    assert processes_of(tmp_path) == []
+
+
+def wait_for(what, seconds: float = 60.0):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = what()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError('it did not come')
+
+
+@pytest.mark.parametrize(
+    'number', [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
+def test_stopping_it_leaves_nothing_running(tmp_path, number):
+    config = write_config(tmp_path, item_s=0.01, step_s=0.01, num_workers=1)
+    verify = subprocess.Popen(
+        [sys.executable, '-m', 'mmgpu_hooks', 'verify', str(config), str(config)],
+        cwd=tmp_path,
+        env=environ(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        # one of them is held in its tracks, and its worker with it
+        held = wait_for(
+            lambda: [
+                process
+                for process in processes_of(tmp_path)
+                if process.info['status'] == psutil.STATUS_STOPPED
+            ]
+        )
+        assert held
+        verify.send_signal(number)
+        output = verify.communicate(timeout=20)[0]
+    finally:
+        verify.kill()
+    wait_for(lambda: not processes_of(tmp_path), 10.0)
+    if number == signal.SIGINT:
+        assert verify.returncode == 130
+        assert 'Traceback' not in output
+
+
+@pytest.mark.slow
+def test_a_setting_that_cannot_train_is_said_to(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv('PYTHONPATH', environ()['PYTHONPATH'])
+    good = write_config(tmp_path)
+    bad = tmp_path / 'bad.py'
+    bad.write_text(good.read_text() + "model['step_s'] = 'never'\n")
+    code = main(['verify', str(bad), str(good), '--work-dir', str(tmp_path)])
+    assert code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith('mmgpu verify: expected two settings that train, found that')
+    assert 'the first one does not (TypeError: ' in line
+    assert not (tmp_path / 'calibration.jsonl').exists()
+    assert processes_of(tmp_path) == []
