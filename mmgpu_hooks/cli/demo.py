@@ -16,7 +16,7 @@ from mmgpu_hooks.experiments.demo_dataset import DemoDatasetError, write_demo_da
 from mmgpu_hooks.experiments.demo_scene import DEMO_SPEC
 from mmgpu_hooks.experiments.training import TrainingError, run_training
 from mmgpu_hooks.records import RunSummary
-from mmgpu_hooks.report.comparison import images_per_second, render_comparison
+from mmgpu_hooks.report.demo_comparison import images_per_second, render_comparison
 from mmgpu_hooks.report.recommendation import Answer, render_text
 
 NAME = 'demo'

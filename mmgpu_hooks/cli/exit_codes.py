@@ -11,8 +11,14 @@ WOULD_CHANGE = 1
 NOT_FASTER = 1
 """``demo`` measured no gain."""
 
+REGRESSION = 1
+"""``compare`` found the second run slower than allowed."""
+
 BAD_INPUT = 2
 """Input that cannot be used; one sentence on standard error says why."""
+
+INCOMPARABLE = 3
+"""``compare`` was given runs whose speeds say nothing about each other."""
 
 INTERRUPTED = 130
 """Ctrl-C, as shells have it."""

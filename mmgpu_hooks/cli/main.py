@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from mmgpu_hooks.cli import (
+    compare,
     demo,
     disable,
     enable,
@@ -20,6 +21,17 @@ from mmgpu_hooks.cli import (
 )
 from mmgpu_hooks.version import __version__
 
+_COMMANDS = (
+    recommend,
+    verify,
+    compare,
+    set_values,
+    enable,
+    disable,
+    explain,
+    demo,
+)
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line; building it imports nothing heavy."""
@@ -29,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument('--version', action='version', version=__version__)
     commands = parser.add_subparsers(dest='command', metavar='COMMAND')
-    for module in (recommend, set_values, enable, disable, explain, demo, verify):
+    for module in _COMMANDS:
         sub = commands.add_parser(
             module.NAME,
             help=module.HELP,

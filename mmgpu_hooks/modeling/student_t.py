@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
-_STEPS, _CLOSE, _TINY = 200, 1e-12, 1e-300
+_HALVINGS, _TERMS, _CLOSE, _TINY = 60, 200, 1e-12, 1e-300
 
 
 @functools.lru_cache(maxsize=256)
@@ -28,7 +28,7 @@ def student_t(share: float, degrees: float) -> float:
     # the tail beyond t is the incomplete beta function of v / (v + t^2); in there the
     # quantile lies between two ends
     low, high = 0.0, 1.0
-    for _ in range(_STEPS):
+    for _ in range(_HALVINGS):
         middle = (low + high) / 2
         if _incomplete_beta(degrees / 2, 0.5, middle) < beyond:
             low = middle
@@ -58,7 +58,7 @@ def _fraction(a: float, b: float, x: float) -> float:
     """Its continued fraction, evaluated by Lentz's method."""
     c, d = 1.0, 1 / _not_zero(1 - (a + b) * x / (a + 1))
     value = d
-    for m in range(1, _STEPS):
+    for m in range(1, _TERMS):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         for term in (even, odd):

@@ -1,4 +1,4 @@
-"""Two runs of the same training, side by side."""
+"""The two runs of the demo, side by side."""
 
 from __future__ import annotations
 

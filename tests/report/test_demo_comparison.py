@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fakes.runs import make_evidence
 from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.report.comparison import render_comparison
+from mmgpu_hooks.report.demo_comparison import render_comparison
 
 
 def test_two_runs_are_compared_over_the_whole_training():

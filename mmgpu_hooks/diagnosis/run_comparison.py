@@ -1,0 +1,135 @@
+"""Sets two runs against each other: what changed, and how sure that is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from mmgpu_hooks.diagnosis.run_difference import find_obstacles, find_settings
+from mmgpu_hooks.evidence.ledger_parts import PARTS
+from mmgpu_hooks.evidence.summary import fold_run, steady_intervals
+from mmgpu_hooks.modeling.series import (
+    LEAST_VALUES,
+    SeriesMean,
+    fold_difference,
+    fold_mean,
+    fold_ratio,
+    fold_series,
+)
+from mmgpu_hooks.records import (
+    FigureComparison,
+    IntervalRecord,
+    RunComparison,
+    RunEvidence,
+)
+
+ITER, RATE = 'iter_s', 'images_per_s'
+FIGURES = (ITER, RATE, *(f'{part}_s' for part in PARTS))
+"""Names of the figures that are compared, in their order."""
+
+_NOTABLE_CORES = 0.5
+"""Cores used by others that make a run a different one."""
+
+
+def compare_runs(before: RunEvidence, after: RunEvidence) -> RunComparison:
+    """Compare one rank's evidence with that of another run.
+
+    The first interval of each is warm-up and left out. What an interval tells is
+    averaged over intervals; their spread, with what neighbours have in common, gives
+    the intervals of confidence. What differs from one start of the same training to
+    the next is not in them.
+
+    Args:
+        before: The run compared with.
+        after: The run that may be slower.
+
+    Returns:
+        All figures that can be had, with obstacles where speeds must not be compared.
+    """
+    means = [_fold_figures(evidence) for evidence in (before, after)]
+    obstacles = find_obstacles(before, after)
+    for name, evidence, mean in zip(('first', 'second'), (before, after), means):
+        if mean[ITER] is None:
+            obstacles.append(_too_short(name, evidence))
+    return RunComparison(
+        figures=tuple(
+            _compare_figure(name, means[0][name], means[1][name]) for name in FIGURES
+        ),
+        settings=find_settings(before, after),
+        obstacles=tuple(obstacles),
+        notes=tuple(_note(before, after)),
+    )
+
+
+def _fold_figures(evidence: RunEvidence) -> dict[str, SeriesMean | None]:
+    intervals = steady_intervals(evidence.intervals)
+    figures = [_read_figures(record) for record in intervals]
+    return {name: _fold_figure(name, figures) for name in FIGURES}
+
+
+def _fold_figure(
+    name: str, figures: Sequence[tuple[Mapping[str, float], int]]
+) -> SeriesMean | None:
+    known = [(row[name], weight) for row, weight in figures if name in row]
+    return fold_series([value for value, _ in known], [float(w) for _, w in known])
+
+
+def _read_figures(record: IntervalRecord) -> tuple[dict[str, float], int]:
+    """Means per iteration of one interval, and the iterations they are taken over."""
+    count = record.iterations
+    figures = {
+        f'{part}_s': seconds / count for part, seconds in record.ledger_s.items()
+    }
+    others = count - record.first_waits
+    if others > 0:
+        # as in RunSummary: the first wait of an epoch is no steady one
+        waits_s = max(record.data_wait.total_s - record.first_wait_s, 0.0)
+        rest_s = record.step.total_s + record.ledger_s.get('hooks', 0.0)
+        figures[ITER] = waits_s / others + rest_s / count
+    if record.images is not None and figures.get(ITER):
+        figures[RATE] = record.images / count / figures[ITER]
+    return figures, count
+
+
+def _compare_figure(
+    name: str, before: SeriesMean | None, after: SeriesMean | None
+) -> FigureComparison:
+    if before is None or after is None:
+        sides = [fold_mean(side) if side else None for side in (before, after)]
+        return FigureComparison(name, sides[0], sides[1], None, None)
+    return FigureComparison(
+        name=name,
+        before=fold_mean(before),
+        after=fold_mean(after),
+        difference=fold_difference(before, after),
+        ratio=fold_ratio(before, after),
+    )
+
+
+def _too_short(name: str, evidence: RunEvidence) -> str:
+    intervals = len(steady_intervals(evidence.intervals))
+    if intervals < LEAST_VALUES:
+        more = (LEAST_VALUES - intervals) * evidence.run.interval_iterations
+        found = f'{intervals} intervals after the warm-up, {LEAST_VALUES} needed'
+        longer = f' (about {more} iterations more)' if more else ''
+        return f'The {name} run is too short: {found}{longer}.'
+    return (
+        f'The {name} run is too short for how much it drifts: its {intervals} '
+        'intervals count for less than two independent ones.'
+    )
+
+
+def _note(before: RunEvidence, after: RunEvidence) -> Iterator[str]:
+    cores = [fold_run(evidence).external_cpu_cores for evidence in (before, after)]
+    known = [used for used in cores if used is not None]
+    if len(known) == 2 and abs(known[0] - known[1]) >= _NOTABLE_CORES:
+        yield (
+            f'Others used {known[0]:.1f} cores of the host during the first run and '
+            f'{known[1]:.1f} during the second: a part of the difference may be theirs.'
+        )
+    for name, evidence in (('first', before), ('second', after)):
+        if evidence.run.world_size > 1:
+            yield (
+                f'Of the {name} run, rank {evidence.run.rank} of '
+                f'{evidence.run.world_size} is compared.'
+            )
+        yield from evidence.notes

@@ -1,0 +1,53 @@
+"""Runs that are noisy in a known way, to be set against each other."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fakes.runs import make_evidence, make_interval, make_run, render_evidence
+from mmgpu_hooks.evidence.writer import EVIDENCE_NAME
+from mmgpu_hooks.records import RunEvidence
+
+
+def make_noisy_run(
+    seed: int,
+    *,
+    intervals: int = 40,
+    data_wait_s: float = 0.1,
+    step_s: float = 0.2,
+    noise: float = 0.03,
+    alike: float = 0.5,
+    **run: Any,
+) -> RunEvidence:
+    """A run whose waits and steps vary together, each interval like its neighbour.
+
+    Args:
+        seed: Of the noise.
+        intervals: Besides the first, which is ten times as slow.
+        data_wait_s: Mean per iteration.
+        step_s: Likewise.
+        noise: Standard deviation over the mean.
+        alike: Correlation of neighbours.
+        run: Fields of the run record.
+    """
+    lots = random.Random(seed)
+    state, records = lots.gauss(0, 1), []
+    for index in range(intervals + 1):
+        slow = 10.0 if index == 0 else math.exp(noise * state)
+        records.append(
+            make_interval(index, data_wait_s=slow * data_wait_s, step_s=slow * step_s)
+        )
+        state = alike * state + math.sqrt(1 - alike**2) * lots.gauss(0, 1)
+    evidence = make_evidence(run=make_run(**run))
+    return replace(evidence, intervals=tuple(records), end=None)
+
+
+def write_run(folder: Path, evidence: RunEvidence) -> Path:
+    """Leave it in a folder as the hook would."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / EVIDENCE_NAME).write_text(render_evidence(evidence))
+    return folder
