@@ -48,7 +48,8 @@ def compare_runs(before: RunEvidence, after: RunEvidence) -> RunComparison:
     means = [_fold_figures(evidence) for evidence in (before, after)]
     obstacles = find_obstacles(before, after)
     for name, evidence, mean in zip(('first', 'second'), (before, after), means):
-        if mean[ITER] is None:
+        iteration = mean[ITER]
+        if iteration is None or iteration.is_drift:
             obstacles.append(_too_short(name, evidence))
     return RunComparison(
         figures=tuple(

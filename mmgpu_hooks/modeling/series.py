@@ -30,9 +30,19 @@ class SeriesMean:
     value: float
     error: float
     """Standard error."""
-    degrees: float
-    """Degrees of freedom behind the error: independent values less one."""
+    independent: float
+    """As how many independent values the series counts."""
     count: int
+
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom behind the error."""
+        return max(self.independent, _LEAST_INDEPENDENT) - 1
+
+    @property
+    def is_drift(self) -> bool:
+        """Whether it counts for less than two values: its error is a guess."""
+        return self.independent < _LEAST_INDEPENDENT
 
 
 def fold_series(values: Sequence[float], weights: Sequence[float]) -> SeriesMean | None:
@@ -47,8 +57,7 @@ def fold_series(values: Sequence[float], weights: Sequence[float]) -> SeriesMean
         weights: What each is taken over, such as iterations.
 
     Returns:
-        ``None`` for a series too short, or one whose values are so alike to their
-        neighbours that it counts for less than two.
+        ``None`` for a series too short.
     """
     count, total = len(values), math.fsum(weights)
     if count < LEAST_VALUES or total <= 0:
@@ -58,15 +67,13 @@ def fold_series(values: Sequence[float], weights: Sequence[float]) -> SeriesMean
     square = math.fsum(w * a * a for a, w in zip(away, weights)) / total
     plain = math.fsum(a * a for a in away)
     if square <= 0:
-        return SeriesMean(mean, 0.0, count - 1.0, count)
+        return SeriesMean(mean, 0.0, float(count), count)
     neighbours = math.fsum(a * b for a, b in zip(away, away[1:]))
     alike = min(max((count * neighbours / plain + 1) / (count - 3), 0.0), _MOST_ALIKE)
     independent = count * (1 - alike) / (1 + alike)
-    if independent < _LEAST_INDEPENDENT:
-        return None
-    # of so many independent values, the spread around their own mean is too small
-    variance = square * independent / (independent - 1)
-    return SeriesMean(mean, math.sqrt(variance / independent), independent - 1, count)
+    # of so few independent values, the spread around their own mean is too small
+    error = math.sqrt(square / (max(independent, _LEAST_INDEPENDENT) - 1))
+    return SeriesMean(mean, error, independent, count)
 
 
 def fold_mean(series: SeriesMean) -> Estimate:
