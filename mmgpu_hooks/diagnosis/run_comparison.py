@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from mmgpu_hooks.diagnosis.run_difference import find_obstacles, find_settings
+from mmgpu_hooks.evidence.interval_log import table_of
+from mmgpu_hooks.evidence.interval_table import IntervalTable
 from mmgpu_hooks.evidence.ledger_parts import PARTS
 from mmgpu_hooks.evidence.summary import fold_run, steady_intervals
 from mmgpu_hooks.modeling.series import (
@@ -17,7 +19,6 @@ from mmgpu_hooks.modeling.series import (
 )
 from mmgpu_hooks.records import (
     FigureComparison,
-    IntervalRecord,
     RunComparison,
     RunEvidence,
 )
@@ -62,33 +63,61 @@ def compare_runs(before: RunEvidence, after: RunEvidence) -> RunComparison:
 
 
 def _fold_figures(evidence: RunEvidence) -> dict[str, SeriesMean | None]:
-    intervals = steady_intervals(evidence.intervals)
-    figures = [_read_figures(record) for record in intervals]
-    return {name: _fold_figure(name, figures) for name in FIGURES}
+    table = steady_intervals(table_of(evidence.intervals))
+    counts = [count or 0 for count in table.ints('iterations')]
+    folded: dict[str, SeriesMean | None] = {}
+    for name, values in _read_figures(table, counts).items():
+        known = [(v, float(w)) for v, w in zip(values, counts) if v is not None]
+        folded[name] = fold_series([v for v, _ in known], [w for _, w in known])
+    return folded
 
 
-def _fold_figure(
-    name: str, figures: Sequence[tuple[Mapping[str, float], int]]
-) -> SeriesMean | None:
-    known = [(row[name], weight) for row, weight in figures if name in row]
-    return fold_series([value for value, _ in known], [float(w) for _, w in known])
-
-
-def _read_figures(record: IntervalRecord) -> tuple[dict[str, float], int]:
-    """Means per iteration of one interval, and the iterations they are taken over."""
-    count = record.iterations
+def _read_figures(
+    table: IntervalTable, counts: Sequence[int]
+) -> dict[str, list[float | None]]:
+    """Means per iteration of each interval; ``None`` is unknown."""
+    iter_s = [
+        _steady_iter_s(*row)
+        for row in zip(
+            counts,
+            table.ints('first_waits'),
+            table.floats('first_wait_s'),
+            table.floats('data_wait', 'total_s'),
+            table.floats('step', 'total_s'),
+            table.floats('ledger_s', 'hooks'),
+        )
+    ]
+    images = [
+        _per(images, count) for images, count in zip(table.ints('images'), counts)
+    ]
     figures = {
-        f'{part}_s': seconds / count for part, seconds in record.ledger_s.items()
+        ITER: iter_s,
+        RATE: [_per(number, seconds) for number, seconds in zip(images, iter_s)],
     }
-    others = count - record.first_waits
-    if others > 0:
-        # as in RunSummary: the first wait of an epoch is no steady one
-        waits_s = max(record.data_wait.total_s - record.first_wait_s, 0.0)
-        rest_s = record.step.total_s + record.ledger_s.get('hooks', 0.0)
-        figures[ITER] = waits_s / others + rest_s / count
-    if record.images is not None and figures.get(ITER):
-        figures[RATE] = record.images / count / figures[ITER]
-    return figures, count
+    for part in PARTS:
+        column = table.floats('ledger_s', part)
+        figures[f'{part}_s'] = [_per(s, count) for s, count in zip(column, counts)]
+    return figures
+
+
+def _per(value: float | None, whole: float | None) -> float | None:
+    return value / whole if value is not None and whole else None
+
+
+def _steady_iter_s(
+    count: int,
+    first_waits: int | None,
+    first_wait_s: float | None,
+    waits_s: float | None,
+    step_s: float | None,
+    hooks_s: float | None,
+) -> float | None:
+    """As in RunSummary: the first wait of an epoch is no steady one."""
+    others = count - (first_waits or 0)
+    if others <= 0 or waits_s is None or step_s is None:
+        return None
+    calm_s = max(waits_s - (first_wait_s or 0.0), 0.0)
+    return calm_s / others + (step_s + (hooks_s or 0.0)) / count
 
 
 def _compare_figure(
@@ -107,7 +136,7 @@ def _compare_figure(
 
 
 def _too_short(name: str, evidence: RunEvidence) -> str:
-    intervals = len(steady_intervals(evidence.intervals))
+    intervals = len(steady_intervals(table_of(evidence.intervals)))
     if intervals < LEAST_VALUES:
         more = (LEAST_VALUES - intervals) * evidence.run.interval_iterations
         found = f'{intervals} intervals after the warm-up, {LEAST_VALUES} needed'

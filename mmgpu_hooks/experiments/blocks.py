@@ -62,6 +62,10 @@ class HeldTraining:
         """End it with all its workers."""
         self._trial.close()
 
+    def read_cpu_s(self) -> float | None:
+        """CPU seconds it used so far, its workers included."""
+        return self._trial.tree.read_cpu_s()
+
     def start(self, deadline_s: float) -> None:
         """Wait for the end of the first iteration.
 
@@ -120,6 +124,10 @@ class FreshTraining:
 
     def close(self) -> None:
         """Nothing runs between two blocks."""
+
+    def read_cpu_s(self) -> float | None:
+        """Unknown: what has ended took its account along."""
+        return None
 
     def start(self, deadline_s: float) -> None:
         """Nothing is started ahead."""

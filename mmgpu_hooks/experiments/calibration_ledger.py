@@ -59,6 +59,7 @@ def write_pair(
         'before_start_s': verification.before_start_s,
         'after_start_s': verification.after_start_s,
         'iterations': verification.iterations,
+        'external_cpu_cores': verification.external_cpu_cores,
         'host': asdict(read_host_limits(ranks_on_host=1)),
         'versions': dict(versions),
     }

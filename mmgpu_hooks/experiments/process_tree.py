@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import subprocess
@@ -33,6 +34,21 @@ class ProcessTree:
     def resume(self) -> None:
         """Let it run on from where it was held."""
         self._signal(signal.SIGCONT)
+
+    def read_cpu_s(self) -> float:
+        """CPU seconds used so far, by the leader, its descendants and those it had."""
+        import psutil
+
+        total_s = 0.0
+        with contextlib.suppress(psutil.Error):
+            leader = psutil.Process(self._leader.pid)
+            times = leader.cpu_times()
+            # what ended and was waited for is in the leader's own account
+            total_s += math.fsum(times[:4])
+            for process in leader.children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    total_s += math.fsum(process.cpu_times()[:2])
+        return total_s
 
     def kill(self) -> None:
         """End all of it at once, and wait until it is gone; never raises for one gone.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable
 
 from mmgpu_hooks.experiments.block_figures import (
@@ -22,6 +22,7 @@ from mmgpu_hooks.experiments.blocks import (
     FreshTraining,
     HeldTraining,
 )
+from mmgpu_hooks.experiments.strangers import StrangerMeter
 from mmgpu_hooks.modeling.paired import alternate, fold_gain
 from mmgpu_hooks.records import Estimate, TrialSpec, Verification
 from mmgpu_hooks.telemetry.clock import monotonic_s
@@ -153,8 +154,12 @@ class _Verifier:
         self, workers: tuple[int, int], warm_up: int, notes: tuple[str, ...]
     ) -> Verification:
         plan, ending = None, 'enough pairs were trained'
+        strangers = None
         try:
             plan = self._begin(workers, warm_up)
+            strangers = StrangerMeter(
+                [side.trainer.read_cpu_s for side in (self._before, self._after)]
+            )
             for turn, is_after in enumerate(alternate(_MOST_PAIRS)):
                 side = self._after if is_after else self._before
                 block = self._train(side, plan.iterations, self._words())
@@ -167,7 +172,8 @@ class _Verifier:
             ending = (
                 'the time budget is used up' if is_late else 'a training was at its end'
             )
-        return self._fold(plan, ending, notes)
+        cores = strangers.read_cores() if strangers else None
+        return replace(self._fold(plan, ending, notes), external_cpu_cores=cores)
 
     def _begin(self, workers: tuple[int, int], warm_up: int) -> BlockPlan:
         """Start, warm up, and see how long blocks may be."""

@@ -87,6 +87,8 @@ class Verification:
     """Of the whole verification."""
     ending: str = ''
     """Why it ended: a sentence."""
+    external_cpu_cores: Optional[float] = None
+    """Cores of the host that others used meanwhile; ``None`` is unknown."""
     predicted_gain: Optional[float] = None
     """What was predicted of the gain; ``None`` without a prediction."""
     notes: Tuple[str, ...] = ()

@@ -73,6 +73,9 @@ def render_verify_text(
             f'{format_seconds(verification.seconds)} in all; {verification.ending}.'
         ),
     ]
+    strangers = verification.external_cpu_cores
+    if strangers is not None:
+        parts.append(Text(f'Others used {strangers:.1f} cores of the host meanwhile.'))
     parts.append(Text(f'Kept in {answer.ledger}', no_wrap=True))
     if verification.notes:
         notes = [('-', Text(note)) for note in verification.notes]

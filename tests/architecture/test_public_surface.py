@@ -490,6 +490,7 @@ RECORD_FIELDS = {
         'iterations',
         'seconds',
         'ending',
+        'external_cpu_cores',
         'predicted_gain',
         'notes',
     ],

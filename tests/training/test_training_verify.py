@@ -55,6 +55,7 @@ def test_the_gain_is_measured_and_kept_beside_what_was_predicted(
     assert kept['after'] == answer['after']
     assert kept['host']['logical_cpus'] == os.cpu_count()
     assert kept['run_id'] == 'a1b2'
+    assert answer['external_cpu_cores'] >= 0
     assert processes_of(tmp_path) == []
 
 
