@@ -63,10 +63,10 @@ def test_a_trial_trains_with_its_own_settings(results):
     assert summary is not None
     assert summary.iterations == 30
     assert summary.steady_iterations == 20
-    # no workers: two images of 10 ms, then a step of 10 ms
+    # no workers: two images of 10 ms, then a step of 10 ms; never shorter
     assert summary.run.loader.num_workers == 0
-    assert summary.data_wait_s == pytest.approx(0.02, rel=0.5)
-    assert summary.step_s == pytest.approx(0.01, rel=0.8)
+    assert summary.data_wait_s >= 0.02
+    assert summary.step_s >= 0.01
     assert summary.run.config_path.endswith('toy.py')
 
 
