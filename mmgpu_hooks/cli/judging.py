@@ -1,0 +1,147 @@
+"""Judges the newest run of a folder: what ``recommend`` and ``report`` begin with."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
+from mmgpu_hooks.evidence.plain_reader import read_plain_run
+from mmgpu_hooks.evidence.ranks import fold_ranks, with_saves_of
+from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
+from mmgpu_hooks.evidence.run_folder import RunFiles, read_run_folder
+from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.recommendation.policy import recommend_settings
+from mmgpu_hooks.records import (
+    PlainRun,
+    RanksSummary,
+    Recommendation,
+    RunEvidence,
+    RunSummary,
+)
+from mmgpu_hooks.report.recommendation import Answer
+
+
+@dataclass(frozen=True)
+class JudgedRun:
+    """A run with what is said of it; it has evidence or a plain log, never both."""
+
+    answer: Answer
+    """Without a rewrite."""
+    evidence: RunEvidence | None = None
+    """Of the rank that was judged."""
+    plain: PlainRun | None = None
+    run_config: Path | None = None
+    """The config that the run was started with, there or not."""
+    config_copy: Path | None = None
+    """The flattened copy that MMEngine left."""
+
+
+def judge_run_folder(folder: Path) -> JudgedRun:
+    """Read, judge and recommend; writes nothing.
+
+    Args:
+        folder: What :func:`read_run_folder` takes.
+
+    Raises:
+        EvidenceError: If there is nothing that can be judged.
+    """
+    files = read_run_folder(folder)
+    if files.evidence is None:
+        return _judge_plain(files)
+    with _collector_paused():
+        evidence, summary, ranks = _read_ranks(files.evidence, files.other_ranks)
+    answer = Answer(
+        run_path=evidence.path,
+        diagnosis=diagnose_run(summary),
+        recommendation=recommend_settings(summary),
+        summary=summary,
+        ranks=ranks,
+        notes=(
+            *summary.notes,
+            *(ranks.notes if ranks else ()),
+            *_passed_over(files),
+            *_incomplete(evidence),
+        ),
+    )
+    path = evidence.run.config_path
+    return JudgedRun(
+        answer,
+        evidence=evidence,
+        run_config=Path(path) if path else None,
+        config_copy=files.config_copy,
+    )
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Without garbage collection, which takes long and finds nothing in records."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _read_ranks(
+    first: Path, others: tuple[Path, ...]
+) -> tuple[RunEvidence, RunSummary, RanksSummary | None]:
+    """The rank that the others wait for; without one, the rank that waits most."""
+    evidence = read_evidence(first)
+    found, notes = read_other_ranks(others)
+    ranks = fold_ranks(evidence, found, notes)
+    if ranks is None or not ranks.rows:
+        return evidence, fold_run(evidence), ranks
+    judged = ranks.slowest
+    why = 'holds the others up'
+    if judged is None:
+        judged = max(ranks.rows, key=lambda row: row.data_wait_s).rank
+        why = 'waits most for data'
+    worst = next(rank for rank in (evidence, *found) if rank.run.rank == judged)
+    note = f'Rank {judged} of {ranks.world_size} {why} and is judged.'
+    ranks = replace(ranks, notes=(*ranks.notes, note))
+    return worst, with_saves_of(fold_run(worst), fold_run(evidence)), ranks
+
+
+def _judge_plain(files: RunFiles) -> JudgedRun:
+    assert files.plain is not None
+    plain = read_plain_run(files.plain, files.config_copy)
+    notes = [
+        'This run has no evidence of GPUEfficiencyHook, only the log of MMEngine; add '
+        "default_hooks=dict(gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook'))"
+        ' to the config for a judgement with numbers behind it.'
+    ]
+    if files.older_evidence is not None:
+        notes.append(f'An older run has evidence: {files.older_evidence}')
+    answer = Answer(
+        run_path=str(files.plain),
+        diagnosis=diagnose_plain_run(plain),
+        recommendation=Recommendation(
+            reason="MMEngine's log tells neither live settings nor the host's limits."
+        ),
+        notes=(*plain.notes, *notes),
+    )
+    return JudgedRun(answer, plain=plain, config_copy=files.config_copy)
+
+
+def _passed_over(files: RunFiles) -> list[str]:
+    if not files.older_runs:
+        return []
+    return [f'The newest run was read; {files.older_runs} older one(s) were not.']
+
+
+def _incomplete(evidence: RunEvidence) -> list[str]:
+    notes = [
+        f'{off.source} was switched off after iteration {off.iteration}: {off.reason}'
+        for off in evidence.sources_off
+    ]
+    if evidence.end is None:
+        notes.append('The run has no end record: it is still training, or was killed.')
+    elif evidence.end.error is not None:
+        notes.append(f'Training ended with {evidence.end.error}.')
+    return notes
