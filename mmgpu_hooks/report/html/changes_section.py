@@ -1,0 +1,61 @@
+"""What to change, and what to run next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from mmgpu_hooks.records import Change
+from mmgpu_hooks.report.figures import format_seconds
+from mmgpu_hooks.report.html.panel import each_run, render_section, words
+from mmgpu_hooks.report.markup import Markup, join, tag
+from mmgpu_hooks.report.reported_run import ReportedRun
+
+
+def render_changes(runs: Sequence[ReportedRun]) -> Markup:
+    """Each recommended setting with its reason."""
+    return render_section('changes', 'What to change', each_run(runs, _of_run))
+
+
+def _of_run(run: ReportedRun) -> Markup:
+    recommendation = run.answer.recommendation
+    if not recommendation.changes:
+        reason = recommendation.reason or ''
+        return tag('p', tag('strong', 'Nothing to change. '), words(reason))
+    items = tag('ul', *(_change(c) for c in recommendation.changes), class_='changes')
+    return join(items, _next(run))
+
+
+def _change(change: Change) -> Markup:
+    reason = f'{change.reason[:1].upper()}{change.reason[1:]}.'
+    facts = [f'{change.confidence} confidence']
+    if change.predicted_iter_s is not None:
+        predicted = format_seconds(change.predicted_iter_s)
+        facts.append(f'{predicted} per iteration predicted with all changes')
+    facts += change.rules
+    return tag(
+        'li',
+        tag(
+            'p',
+            tag('code', change.key),
+            ' ',
+            tag('del', _value(change.old)),
+            ' → ',
+            tag('ins', _value(change.new)),
+            class_='setting',
+        ),
+        tag('p', words(reason)),
+        tag('p', words(' · '.join(facts)), class_='basis'),
+    )
+
+
+def _value(value: object) -> str:
+    return 'not set' if value is None else str(value)
+
+
+def _next(run: ReportedRun) -> Markup | None:
+    summary = run.answer.summary
+    if summary is None or summary.run.work_dir is None:
+        return None
+    command = f'mmgpu recommend {shlex.quote(summary.run.work_dir)}'
+    return tag('p', 'To write them into a config: ', tag('code', command))

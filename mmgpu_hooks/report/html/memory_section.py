@@ -1,0 +1,41 @@
+"""Memory by part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mmgpu_hooks.report.figures import format_bytes
+from mmgpu_hooks.report.gpu_text import describe_memory
+from mmgpu_hooks.report.html.panel import (
+    each_run,
+    render_chart,
+    render_empty,
+    render_section,
+    render_table,
+    words,
+)
+from mmgpu_hooks.report.markup import Markup, join, tag
+from mmgpu_hooks.report.pictures.memory_chart import chart_memory, split_memory
+from mmgpu_hooks.report.reported_run import ReportedRun
+
+
+def render_memory(runs: Sequence[ReportedRun]) -> Markup:
+    """Parameters to activations, and what the allocator went through."""
+    return render_section('memory', 'Memory', each_run(runs, _of_run))
+
+
+def _of_run(run: ReportedRun) -> Markup:
+    summary = run.answer.summary
+    if summary is None:
+        return render_empty(run.why_no_evidence)
+    said = (tag('p', words(line)) for line in describe_memory(summary).split('\n'))
+    rows = [
+        (
+            part.name,
+            format_bytes(part.size),
+            part.reason or ('peak - static' if part.name == 'activations' else 'exact'),
+        )
+        for part in split_memory(summary)
+    ]
+    table = render_table('Memory by part', ['part', 'size', 'how it is known'], rows)
+    return join(*said, render_chart(chart_memory(summary), table if rows else None))

@@ -1,0 +1,138 @@
+"""The whole page: one file, nothing beside it, no request to anywhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+
+from mmgpu_hooks.report.html.changes_section import render_changes
+from mmgpu_hooks.report.html.host_sections import render_host, render_ranks
+from mmgpu_hooks.report.html.judged_sections import (
+    render_findings,
+    render_notes,
+    render_settings,
+)
+from mmgpu_hooks.report.html.loader_sections import render_loader
+from mmgpu_hooks.report.html.memory_section import render_memory
+from mmgpu_hooks.report.html.payload import pack_timeline
+from mmgpu_hooks.report.html.saves_section import render_saves
+from mmgpu_hooks.report.html.time_sections import render_ledger, render_over_time
+from mmgpu_hooks.report.html.verdict_section import render_verdict
+from mmgpu_hooks.report.markup import Markup, join, script_json, tag
+from mmgpu_hooks.report.pictures.palette import css_variables
+from mmgpu_hooks.report.pictures.timeline import MOST_CELLS, fold_timeline
+from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.version import __version__
+
+SECTIONS = {
+    'verdict': 'Verdict',
+    'changes': 'What to change',
+    'time': 'Where the time went',
+    'over-time': 'Over time',
+    'loader': 'Inside the loader',
+    'memory': 'Memory',
+    'saves': 'Checkpoint saves',
+    'ranks': 'Ranks',
+    'host': 'The host',
+    'findings': 'Findings',
+    'settings': 'Settings',
+    'notes': 'Notes',
+}
+"""Of the page, in their order: ``id`` and how the list of sections calls it."""
+
+
+def render_page(runs: Sequence[ReportedRun]) -> str:
+    """The page of one run, or of several side by side.
+
+    Args:
+        runs: At least one; their labels differ.
+    """
+    most_cells = MOST_CELLS // len(runs)
+    timelines = [
+        fold_timeline(run.evidence, most_cells) if run.evidence else None
+        for run in runs
+    ]
+    data = [pack_timeline(timeline) if timeline else None for timeline in timelines]
+    names = ', '.join(run.label for run in runs)
+    sections = join(
+        render_verdict(runs),
+        render_changes(runs),
+        render_ledger(runs),
+        render_over_time(runs, timelines),
+        render_loader(runs),
+        render_memory(runs),
+        render_saves(runs),
+        render_ranks(runs),
+        render_host(runs),
+        render_findings(runs),
+        render_settings(runs),
+        render_notes(runs),
+    )
+    body = tag(
+        'body',
+        tag('a', 'Skip to the verdict', href='#main', class_='skip'),
+        tag('header', tag('p', tag('b', 'mmgpu'), ' report'), tag('p', names)),
+        _list_sections(),
+        tag('main', sections, id='main', tabindex='-1'),
+        tag('footer', tag('p', f'Written by mmgpu_hooks {__version__}.')),
+        tag('script', script_json(data), type='application/json', id='data'),
+        tag('script', _script()),
+    )
+    page = tag('html', _head(f'{names}: mmgpu report'), body, lang='en')
+    return f'<!DOCTYPE html>\n{page}\n'
+
+
+def _list_sections() -> Markup:
+    items = (
+        tag('li', tag('a', title, href=f'#{name}')) for name, title in SECTIONS.items()
+    )
+    return tag('nav', tag('ol', *items), aria_label='Sections')
+
+
+def _head(title: str) -> Markup:
+    style = _style()
+    # nothing may be fetched, and no script run but the one below
+    policy = (
+        "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
+        f'style-src {_digest(style)}; script-src {_digest(_script())}'
+    )
+    return tag(
+        'head',
+        tag('meta', charset='utf-8'),
+        tag('meta', http_equiv='Content-Security-Policy', content=policy),
+        tag('meta', name='viewport', content='width=device-width, initial-scale=1'),
+        tag('meta', name='color-scheme', content='light dark'),
+        tag('title', title),
+        # or a browser asks the host for one
+        tag('link', rel='icon', href='data:,'),
+        tag('style', style),
+    )
+
+
+def _digest(source: str) -> str:
+    """As a content security policy names an inline element."""
+    digest = hashlib.sha256(source.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+@cache
+def _style() -> Markup:
+    light, dark = css_variables(dark=False), css_variables(dark=True)
+    return Markup(
+        f':root{{{light}}}\n'
+        f'@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n'
+        f'{_read_own("page.css")}'
+    )
+
+
+@cache
+def _script() -> Markup:
+    return Markup(_read_own('page.js'))
+
+
+def _read_own(name: str) -> str:
+    """A part of the page that is kept in its own language."""
+    return files('mmgpu_hooks.report.html').joinpath(name).read_text(encoding='utf-8')

@@ -1,0 +1,1 @@
+"""Pictures of a run: geometry in plain Python, written as SVG or PNG."""
