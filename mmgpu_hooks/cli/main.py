@@ -15,6 +15,7 @@ from mmgpu_hooks.cli import (
     exit_codes,
     explain,
     recommend,
+    report,
     set_values,
 )
 from mmgpu_hooks.version import __version__
@@ -28,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument('--version', action='version', version=__version__)
     commands = parser.add_subparsers(dest='command', metavar='COMMAND')
-    for module in (recommend, set_values, enable, disable, explain, demo):
+    for module in (recommend, report, set_values, enable, disable, explain, demo):
         sub = commands.add_parser(
             module.NAME,
             help=module.HELP,

@@ -40,9 +40,9 @@ def write_config(
     real = path.resolve()
     backup = locate_backup(real, original.raw)
     fresh = not backup.exists()
-    _write_atomic(backup, original.raw, original.status)
+    write_atomic(backup, original.raw, original.status)
     try:
-        _write_atomic(real, content, original.status)
+        write_atomic(real, content, original.status)
     except BaseException:
         if fresh:
             backup.unlink()
@@ -56,22 +56,38 @@ def _write_beside(target: Path, original: SourceText, content: bytes) -> Path | 
     old = target.read_bytes() if target.exists() else content
     if old != content:
         backup = locate_backup(target, old)
-        _write_atomic(backup, old, target.stat())
-    _write_atomic(target, content, original.status)
+        write_atomic(backup, old, target.stat())
+    write_atomic(target, content, original.status)
     return backup
 
 
-def _write_atomic(path: Path, content: bytes, like: os.stat_result) -> None:
-    """Puts a whole file in place in one step, with the mode of another."""
+def write_atomic(
+    path: Path, content: bytes, like: os.stat_result | None = None
+) -> None:
+    """Puts a whole file in place in one step.
+
+    Args:
+        path: The file; its folder must be there.
+        content: All of it.
+        like: Of the file whose mode and group it takes. Defaults to what the process
+            gives a new file.
+
+    Raises:
+        OSError: If it cannot be written; then nothing has changed.
+    """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.stem}-')
     try:
         with os.fdopen(handle, 'wb') as stream:
             stream.write(content)
             stream.flush()
-            # Only root may keep a foreign owner; others own what they write.
-            with contextlib.suppress(PermissionError):
-                os.chown(name, like.st_uid, like.st_gid)
-            os.chmod(name, stat.S_IMODE(like.st_mode))
+            if like is None:
+                os.umask(umask := os.umask(0))
+                os.chmod(name, 0o666 & ~umask)
+            else:
+                # Only root may keep a foreign owner; others own what they write.
+                with contextlib.suppress(PermissionError):
+                    os.chown(name, like.st_uid, like.st_gid)
+                os.chmod(name, stat.S_IMODE(like.st_mode))
             os.fsync(stream.fileno())
         os.replace(name, path)
     except BaseException:

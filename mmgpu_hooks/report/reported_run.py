@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmgpu_hooks.records import PlainRun, RunEvidence
+from mmgpu_hooks.records import PlainRun, RunEvidence, SaveRecord
 from mmgpu_hooks.report.recommendation import Answer
 
 
@@ -18,6 +18,12 @@ class ReportedRun:
     evidence: RunEvidence | None = None
     """Of the rank that was judged."""
     plain: PlainRun | None = None
+
+    @property
+    def saves(self) -> tuple[SaveRecord, ...]:
+        """Each save taken apart, of the rank that makes them for all."""
+        summary = self.answer.summary
+        return summary.save_records if summary is not None else ()
 
     @property
     def why_no_evidence(self) -> str:

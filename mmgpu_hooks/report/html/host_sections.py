@@ -139,4 +139,4 @@ def _pressure(summary: RunSummary) -> Markup:
     files = host.open_files
     rows.append(('most open files', 'unknown' if files is None else str(files)))
     caption = f'What it went through, {format_seconds(host.seconds)} of steady training'
-    return render_table(caption, ['', 'share or size'], rows)
+    return render_table(caption, ['what', 'share or size'], rows)

@@ -74,7 +74,9 @@ def _run(run: ReportedRun) -> Markup:
         return render_empty(run.why_no_evidence)
     rows = list(_facts(summary.run))
     rows.append(('evidence', run.answer.run_path))
-    return render_table('As the loader and the runner had them', ['', 'value'], rows)
+    return render_table(
+        'As the loader and the runner had them', ['setting', 'value'], rows, texts=2
+    )
 
 
 def _facts(run: RunRecord) -> Iterator[tuple[str, str]]:

@@ -10,12 +10,12 @@ from mmgpu_hooks.report.html.panel import (
     each_run,
     render_chart,
     render_empty,
+    render_lines,
     render_section,
     render_table,
-    words,
 )
 from mmgpu_hooks.report.loader_text import describe_loader
-from mmgpu_hooks.report.markup import Markup, join, tag
+from mmgpu_hooks.report.markup import Markup, join
 from mmgpu_hooks.report.pictures.loader_charts import chart_slowest, chart_transforms
 from mmgpu_hooks.report.reported_run import ReportedRun
 
@@ -29,9 +29,8 @@ def _of_run(run: ReportedRun) -> Markup:
     summary = run.answer.summary
     if summary is None:
         return render_empty(run.why_no_evidence)
-    said = (tag('p', words(line)) for line in describe_loader(summary).split('\n'))
     return join(
-        *said,
+        render_lines(describe_loader(summary)),
         render_chart(chart_transforms(summary), _transform_table(summary)),
         render_chart(chart_slowest(summary), _sample_table(summary)),
     )

@@ -10,11 +10,11 @@ from mmgpu_hooks.report.html.panel import (
     each_run,
     render_chart,
     render_empty,
+    render_lines,
     render_section,
     render_table,
-    words,
 )
-from mmgpu_hooks.report.markup import Markup, join, tag
+from mmgpu_hooks.report.markup import Markup, join
 from mmgpu_hooks.report.pictures.memory_chart import chart_memory, split_memory
 from mmgpu_hooks.report.reported_run import ReportedRun
 
@@ -28,7 +28,6 @@ def _of_run(run: ReportedRun) -> Markup:
     summary = run.answer.summary
     if summary is None:
         return render_empty(run.why_no_evidence)
-    said = (tag('p', words(line)) for line in describe_memory(summary).split('\n'))
     rows = [
         (
             part.name,
@@ -38,4 +37,7 @@ def _of_run(run: ReportedRun) -> Markup:
         for part in split_memory(summary)
     ]
     table = render_table('Memory by part', ['part', 'size', 'how it is known'], rows)
-    return join(*said, render_chart(chart_memory(summary), table if rows else None))
+    return join(
+        render_lines(describe_memory(summary)),
+        render_chart(chart_memory(summary), table if rows else None),
+    )

@@ -75,11 +75,11 @@
       this.lasts = new Uint32Array(bytes(data.lasts));
       this.moments = data.moments;
       this.layouts = data.layouts;
-      this.tracks = data.tracks.map(({ title, unit, role, mean, low, high }) => {
+      this.tracks = data.tracks.map(({ title, unit, role, reach, mean, low, high }) => {
         const means = unpack(mean);
-        return { title, unit, role, mean: means, low: low ? unpack(low) : means, high: high ? unpack(high) : means };
+        return { title, unit, role, reach, mean: means, low: low ? unpack(low) : means, high: high ? unpack(high) : means };
       });
-      [this.low, this.high] = [this.starts[0], this.ends[this.ends.length - 1]];
+      [this.low, this.high] = [data.begin, this.ends[this.ends.length - 1]];
     }
 
     // First point that ends after a moment.
@@ -121,7 +121,7 @@
         const column = place(n);
         let next = n + 1;
         while (next <= last && place(next) === column) next += 1;
-        made.push({ begin: low + column * width, end: low + (column + 1) * width, ...this.merge(track, n, next) });
+        made.push({ begin: this.starts[n], end: this.ends[next - 1], ...this.merge(track, n, next) });
         n = next;
       }
       return made;
@@ -250,7 +250,8 @@
       const highs = columns.map((c) => c.high).filter((v) => !Number.isNaN(v)).sort((a, b) => a - b);
       const usual = highs[Math.floor(0.98 * (highs.length - 1))] || 0;
       const peak = highs[highs.length - 1] || 0;
-      const reach = peak > 4 * usual && usual > 0 ? 2 * usual : peak;
+      const own = peak > 4 * usual && usual > 0 ? 2 * usual : peak;
+      const reach = this.isWhole ? track.reach : own;
       const [factor, unit] = track.unit === '%' ? [1, '%'] : unitOf(reach);
       const ticks = track.unit === '%' ? [0, 50, 100] : roundTicks(reach * factor, 3);
       const limit = ticks[ticks.length - 1] / factor;

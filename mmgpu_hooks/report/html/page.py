@@ -22,10 +22,14 @@ from mmgpu_hooks.report.html.saves_section import render_saves
 from mmgpu_hooks.report.html.time_sections import render_ledger, render_over_time
 from mmgpu_hooks.report.html.verdict_section import render_verdict
 from mmgpu_hooks.report.markup import Markup, join, script_json, tag
+from mmgpu_hooks.report.pictures.envelope import find_reaches
 from mmgpu_hooks.report.pictures.palette import css_variables
-from mmgpu_hooks.report.pictures.timeline import MOST_CELLS, fold_timeline
+from mmgpu_hooks.report.pictures.timeline import Timeline
 from mmgpu_hooks.report.reported_run import ReportedRun
 from mmgpu_hooks.version import __version__
+
+GENERATOR = 'mmgpu_hooks'
+"""By which a page is known as one of ours."""
 
 SECTIONS = {
     'verdict': 'Verdict',
@@ -44,24 +48,34 @@ SECTIONS = {
 """Of the page, in their order: ``id`` and how the list of sections calls it."""
 
 
-def render_page(runs: Sequence[ReportedRun]) -> str:
+def is_page(beginning: bytes) -> bool:
+    """Whether a file that begins so is a page of ours.
+
+    Args:
+        beginning: Some kilobytes of it.
+    """
+    return f'name="generator" content="{GENERATOR} '.encode() in beginning
+
+
+def render_page(
+    runs: Sequence[ReportedRun], timelines: Sequence[Timeline | None]
+) -> str:
     """The page of one run, or of several side by side.
 
     Args:
         runs: At least one; their labels differ.
+        timelines: Of :func:`mmgpu_hooks.report.pictures.timeline.fold_timelines`.
     """
-    most_cells = MOST_CELLS // len(runs)
-    timelines = [
-        fold_timeline(run.evidence, most_cells) if run.evidence else None
-        for run in runs
+    reaches = find_reaches(timelines)
+    data = [
+        pack_timeline(timeline, reaches) if timeline else None for timeline in timelines
     ]
-    data = [pack_timeline(timeline) if timeline else None for timeline in timelines]
     names = ', '.join(run.label for run in runs)
     sections = join(
         render_verdict(runs),
         render_changes(runs),
         render_ledger(runs),
-        render_over_time(runs, timelines),
+        render_over_time(runs, timelines, reaches),
         render_loader(runs),
         render_memory(runs),
         render_saves(runs),
@@ -105,6 +119,7 @@ def _head(title: str) -> Markup:
         tag('meta', http_equiv='Content-Security-Policy', content=policy),
         tag('meta', name='viewport', content='width=device-width, initial-scale=1'),
         tag('meta', name='color-scheme', content='light dark'),
+        tag('meta', name='generator', content=f'{GENERATOR} {__version__}'),
         tag('title', title),
         # or a browser asks the host for one
         tag('link', rel='icon', href='data:,'),

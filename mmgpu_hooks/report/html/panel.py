@@ -36,6 +36,18 @@ def words(text: str) -> str:
     return bind_figures(text).replace('\ue000', _NO_BREAK)
 
 
+def render_lines(text: str) -> Markup:
+    """Each line a paragraph that begins and ends as a sentence does."""
+    sentences = []
+    for line in text.split('\n'):
+        # a setting is written as it is spelled
+        is_name = '=' in line.split(' ')[0] or '_' in line.split(' ')[0]
+        begin = line[:1] if is_name else line[:1].upper()
+        end = '' if line.endswith('.') else '.'
+        sentences.append(tag('p', words(f'{begin}{line[1:]}{end}')))
+    return join(*sentences)
+
+
 def render_chart(
     chart: Chart | NoChart, table: Markup | None = None, *, title: bool = True
 ) -> Markup:

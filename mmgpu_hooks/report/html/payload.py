@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -21,17 +22,20 @@ _MOMENTS = 3000.0
 """Of a kind; more than a screen has pixels to show even when zoomed in far."""
 
 
-def pack_timeline(timeline: Timeline) -> dict[str, Any]:
+def pack_timeline(timeline: Timeline, reaches: Mapping[str, float]) -> dict[str, Any]:
     """A timeline as JSON."""
     tracks = shown_tracks(timeline)
-    low, high = timeline.starts_s[0], timeline.ends_s[-1]
-    across = Scale(low, high, 0.0, _MOMENTS)
+    across = Scale(timeline.begin_s, timeline.end_s, 0.0, _MOMENTS)
     return {
+        'begin': timeline.begin_s,
         'starts': pack_floats(timeline.starts_s),
         'ends': pack_floats(timeline.ends_s),
         'iterations': pack_counts(timeline.iterations),
         'lasts': pack_counts(timeline.last_iterations),
-        'tracks': [_pack_track(track, timeline.merged > 1) for track in tracks],
+        'tracks': [
+            {**_pack_track(track, timeline.merged > 1), 'reach': reaches[track.title]}
+            for track in tracks
+        ],
         'moments': [
             {
                 'kind': kind,

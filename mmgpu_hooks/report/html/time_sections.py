@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mmgpu_hooks.evidence.ledger_parts import PARTS
 from mmgpu_hooks.records import RunSummary
@@ -72,7 +72,7 @@ def _ledger_table(summary: RunSummary) -> Markup:
             format_seconds(seconds / count if count else None),
         )
         for part in parts
-        if (seconds := summary.ledger_s.get(part)) is not None
+        if (seconds := summary.ledger_s.get(part, 0.0)) > 0 or part == 'other'
     ]
     mean_s = whole_s / count if count else None
     rows.append(('all', format_seconds(whole_s), '100 %', format_seconds(mean_s)))
@@ -92,7 +92,9 @@ def _hooks(summary: RunSummary) -> Markup:
 
 
 def render_over_time(
-    runs: Sequence[ReportedRun], timelines: Sequence[Timeline | None]
+    runs: Sequence[ReportedRun],
+    timelines: Sequence[Timeline | None],
+    reaches: Mapping[str, float],
 ) -> Markup:
     """The zoomable picture of each run."""
     by_label = {
@@ -107,13 +109,18 @@ def render_over_time(
         'over-time',
         'Over time',
         tag('ul', *marks, class_='signs', aria_label='Marks'),
-        each_run(runs, lambda run: _zoomable(run, *by_label[run.label])),
+        each_run(runs, lambda run: _zoomable(run, *by_label[run.label], reaches)),
     )
 
 
-def _zoomable(run: ReportedRun, number: int, timeline: Timeline | None) -> Markup:
+def _zoomable(
+    run: ReportedRun,
+    number: int,
+    timeline: Timeline | None,
+    reaches: Mapping[str, float],
+) -> Markup:
     reason = run.why_no_evidence if run.evidence is None else ''
-    chart = chart_timeline('timeline', timeline, reason)
+    chart = chart_timeline(timeline, reaches, reason)
     if isinstance(chart, NoChart) or timeline is None:
         return render_chart(chart, title=False)
     buttons = (

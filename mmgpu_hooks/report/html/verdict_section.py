@@ -22,17 +22,26 @@ def render_verdict(runs: Sequence[ReportedRun]) -> Markup:
     if len(runs) == 1:
         run = runs[0]
         body = join(
-            tag('h1', words(run.answer.diagnosis.verdict.sentence)),
+            _headline(run.answer.diagnosis.verdict.sentence),
             _basis(run),
             _key_figures(run),
         )
     else:
         body = join(
-            tag('h1', words(compare_runs(runs))),
+            _headline(compare_runs(runs)),
+            _differences(runs),
             each_run(runs, lambda run: join(_sentence(run), _basis(run))),
             _side_by_side(runs),
         )
     return tag('section', body, id='verdict', aria_label='Verdict')
+
+
+def _headline(sentence: str) -> Markup:
+    """The verdict's name stands out from what it rests on."""
+    name, colon, why = sentence.partition(': ')
+    if not colon:
+        return tag('h1', words(sentence))
+    return tag('h1', tag('strong', f'{name}:'), ' ', words(why))
 
 
 def compare_runs(runs: Sequence[ReportedRun]) -> str:
@@ -52,6 +61,22 @@ def compare_runs(runs: Sequence[ReportedRun]) -> str:
         f'“{fast}” trains {most / least:.2f} times as fast as “{slow}”: '
         f'{least:.1f} → {most:.1f} images/s over the whole training.'
     )
+
+
+def _differences(runs: Sequence[ReportedRun]) -> Markup | None:
+    """A caution where the runs did not train the same thing."""
+    told = [run.answer.summary.run for run in runs if run.answer.summary is not None]
+    compared: dict[str, list[object]] = {
+        'the length of the data set': [run.loader.dataset_length for run in told],
+        'the batch size': [run.loader.batch_size for run in told],
+        'the number of ranks': [run.world_size for run in told],
+        'the device': [run.gpu.name if run.gpu else run.device for run in told],
+        'the config': [run.config_path for run in told],
+    }
+    differing = [name for name, values in compared.items() if len(set(values)) > 1]
+    if not differing:
+        return None
+    return tag('p', f'They differ in {", ".join(differing)}.', class_='basis')
 
 
 def _sentence(run: ReportedRun) -> Markup:
@@ -143,7 +168,7 @@ def _side_by_side(runs: Sequence[ReportedRun]) -> Markup:
     rows = [(name, *values) for name, values in settings]
     rows += [(name, *(f.get(name, 'unknown') for f in by_run)) for name in names]
     labels = [run.label for run in runs]
-    return render_table('The runs side by side', ['', *labels], rows)
+    return render_table('The runs side by side', ['figure', *labels], rows)
 
 
 def _setting(run: ReportedRun, name: str) -> str:

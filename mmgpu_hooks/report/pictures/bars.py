@@ -15,7 +15,7 @@ from mmgpu_hooks.report.pictures.shapes import (
     text_width,
 )
 
-WIDTHS = {'wide': 920.0, 'medium': 640.0, 'narrow': 380.0}
+WIDTHS = {'wide': 920.0, 'medium': 560.0, 'narrow': 380.0}
 """Of a picture, in pixels; the page shows the one that fits."""
 
 _BAR = 22.0

@@ -11,6 +11,8 @@ _FAR = 4.0
 """A peak so many times the usual ones is cut, and marked, so that the rest shows."""
 _KEPT = 2.0
 _USUAL = 0.98
+_LOOKED_AT = 430
+"""Columns of the widest picture, about."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Column:
 
 
 def fold_columns(timeline: Timeline, track: Track, most: int) -> list[Column]:
-    """The cells of a track, or ``most`` columns of equal width where they are more.
+    """The cells of a track, or about ``most`` columns where they are more.
 
     A cell belongs to the column in which its middle lies. The mean of a column is
     weighted by iterations (by time for a share), its extremes are those of the cells.
@@ -33,19 +35,19 @@ def fold_columns(timeline: Timeline, track: Track, most: int) -> list[Column]:
             Column(begin, end, cell)
             for begin, end, cell in zip(timeline.starts_s, timeline.ends_s, track.cells)
         ]
-    low, high = timeline.starts_s[0], timeline.ends_s[-1]
-    width = (high - low) / most
+    low = timeline.begin_s
+    width = (timeline.end_s - low) / most
     held: list[list[int]] = [[] for _ in range(most)]
     for index, (begin, end) in enumerate(zip(timeline.starts_s, timeline.ends_s)):
         place = int(((begin + end) / 2 - low) / width) if width > 0 else 0
         held[min(max(place, 0), most - 1)].append(index)
     return [
         Column(
-            low + n * width,
-            low + (n + 1) * width,
+            timeline.starts_s[inside[0]],
+            timeline.ends_s[inside[-1]],
             merge_stretch(timeline, track, inside),
         )
-        for n, inside in enumerate(held)
+        for inside in held
         if inside
     ]
 
@@ -73,6 +75,18 @@ def find_top(columns: Sequence[Column]) -> float:
         return 0.0
     usual = highs[int(_USUAL * (len(highs) - 1))]
     return _KEPT * usual if highs[-1] > _FAR * usual > 0 else highs[-1]
+
+
+def find_reaches(timelines: Sequence[Timeline | None]) -> dict[str, float]:
+    """Up to where the axis of each track reaches, the same for runs side by side."""
+    reaches: dict[str, float] = {}
+    for timeline in timelines:
+        if timeline is None:
+            continue
+        for track in timeline.tracks:
+            top = find_top(fold_columns(timeline, track, _LOOKED_AT))
+            reaches[track.title] = max(top, reaches.get(track.title, 0.0))
+    return reaches
 
 
 def split_runs(columns: Sequence[Column]) -> Iterator[list[Column]]:

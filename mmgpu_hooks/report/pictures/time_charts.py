@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mmgpu_hooks.evidence.ledger_parts import PARTS
 from mmgpu_hooks.records import RunSummary
@@ -13,7 +13,8 @@ from mmgpu_hooks.report.pictures.shapes import Picture
 from mmgpu_hooks.report.pictures.timeline import Timeline
 from mmgpu_hooks.report.pictures.timeline_picture import draw_timeline, shown_tracks
 
-_HOOKS_SHOWN = 12
+_HOOKS_SHOWN = 6
+_SMALL_PCT = 0.005
 
 
 def chart_ledger(runs: Sequence[tuple[str, RunSummary]]) -> Chart | NoChart:
@@ -28,8 +29,7 @@ def chart_ledger(runs: Sequence[tuple[str, RunSummary]]) -> Chart | NoChart:
             Segment(
                 PART_NAMES[part],
                 seconds,
-                f'{format_seconds(seconds)}, '
-                f'{format_pct(100 * seconds / summary.duration_s)}',
+                f'{format_seconds(seconds)}{_share(seconds, summary.duration_s)}',
                 part,
             )
             for part in PARTS
@@ -70,20 +70,21 @@ def _bar(label: str, seconds: float, text: str) -> Bar:
 
 
 def _share(seconds: float, whole_s: float) -> str:
-    return f', {format_pct(100 * seconds / whole_s)}' if whole_s > 0 else ''
+    share = 100 * seconds / whole_s if whole_s > 0 else 0.0
+    return f', {format_pct(share)}' if share >= _SMALL_PCT else ''
 
 
 def chart_timeline(
-    name: str, timeline: Timeline | None, reason: str = ''
+    timeline: Timeline | None, reaches: Mapping[str, float], reason: str = ''
 ) -> Chart | NoChart:
     """A run over time.
 
     Args:
-        name: Of the chart; several runs have several.
         timeline: What is drawn.
+        reaches: Up to where the axis of each track goes.
         reason: Why there is none.
     """
-    title = 'Over time'
+    name, title = 'timeline', 'Over time'
     if timeline is None:
         return NoChart(name, title, reason or 'No interval was recorded.')
     tracks = shown_tracks(timeline)
@@ -92,7 +93,7 @@ def chart_timeline(
     description = describe_timeline(timeline)
 
     def draw(width: float) -> Picture:
-        return draw_timeline(timeline, name, title, description, width)
+        return draw_timeline(timeline, reaches, name, title, description, width)
 
     return Chart(name, title, description, draw)
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Callable, Optional
 
-from mmgpu_hooks.records import IntervalRecord, RunEvidence
+from mmgpu_hooks.records import IntervalRecord, RunEvidence, SaveRecord
 from mmgpu_hooks.report.figures import format_seconds
+from mmgpu_hooks.report.reported_run import ReportedRun
 
 Look = Callable[[IntervalRecord], tuple[Optional[float], float]]
 """A record's figure and the weight it has."""
@@ -64,12 +65,36 @@ class Timeline:
     moments: tuple[Moment, ...]
     merged: int = 1
     """Intervals in a cell, at most."""
+    begin_s: float = 0.0
+    """Where the axis begins: when training did."""
+
+    @property
+    def end_s(self) -> float:
+        """Where the axis ends."""
+        return self.ends_s[-1]
+
+
+def fold_timelines(runs: Sequence[ReportedRun]) -> list[Timeline | None]:
+    """Of each run; all together have at most :data:`MOST_CELLS` cells."""
+    most_cells = max(MOST_CELLS // max(len(runs), 1), 1)
+    return [
+        fold_timeline(run.evidence, run.saves, most_cells) if run.evidence else None
+        for run in runs
+    ]
 
 
 def fold_timeline(
-    evidence: RunEvidence, most_cells: int = MOST_CELLS
+    evidence: RunEvidence,
+    saves: Sequence[SaveRecord] = (),
+    most_cells: int = MOST_CELLS,
 ) -> Timeline | None:
-    """A run's intervals as cells; ``None`` when it has none."""
+    """A run's intervals as cells; ``None`` when it has none.
+
+    Args:
+        evidence: One rank's.
+        saves: Of the rank that makes them for all.
+        most_cells: Neighbouring intervals are merged until there are no more.
+    """
     intervals = evidence.intervals
     if not intervals:
         return None
@@ -88,7 +113,9 @@ def fold_timeline(
         iterations=tuple(sum(r.iterations for r in group) for group in groups),
         last_iterations=tuple(group[-1].iteration for group in groups),
         tracks=tracks,
-        moments=tuple(sorted(_moments(evidence), key=lambda moment: moment.at_s)),
+        moments=tuple(
+            sorted(_moments(evidence, saves), key=lambda moment: moment.at_s)
+        ),
         merged=merged,
     )
 
@@ -129,7 +156,7 @@ def merge_cells(cells: Sequence[Cell], weights: Sequence[float]) -> Cell | None:
     return Cell(min(max(mean, low), high), low, high)
 
 
-def _moments(evidence: RunEvidence) -> Iterator[Moment]:
+def _moments(evidence: RunEvidence, saves: Sequence[SaveRecord]) -> Iterator[Moment]:
     intervals = evidence.intervals
     yield from _epochs(intervals)
     for record in intervals:
@@ -137,16 +164,28 @@ def _moments(evidence: RunEvidence) -> Iterator[Moment]:
         if seconds > 0:
             words = f'validation, {format_seconds(seconds)}'
             yield Moment(record.elapsed_s, 'validation', words)
-        if record.saves and not evidence.save_records:
+        if record.saves and not saves:
             seconds = record.ledger_s.get('checkpoint_save', 0.0)
             words = f'{record.saves} save(s), {format_seconds(seconds)}'
             yield Moment(record.elapsed_s, 'save', words)
     lasts = [record.iteration for record in intervals]
-    for save in evidence.save_records:
+    if not saves:
+        yield from _last_saves(evidence)
+    for save in saves:
         # it fell into the interval that was recorded after it
         at = min(bisect.bisect_right(lasts, save.iteration), len(lasts) - 1)
         words = f'{save.name or "save"}, {format_seconds(save.wall_s)}'
         yield Moment(_moment_of(intervals[at], save.iteration), 'save', words)
+
+
+def _last_saves(evidence: RunEvidence) -> Iterator[Moment]:
+    """Those after the last interval, of which the end record alone tells."""
+    end, intervals = evidence.end, evidence.intervals
+    if end is None:
+        return
+    late = end.saves - sum(record.saves for record in intervals)
+    if late > 0:
+        yield Moment(intervals[-1].elapsed_s, 'save', f'{late} save(s) at the end')
 
 
 def _moment_of(record: IntervalRecord, iteration: int) -> float:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmgpu_hooks.report.pictures.envelope import (
     Column,
-    find_top,
     fold_columns,
     split_runs,
 )
@@ -83,12 +82,18 @@ def shown_tracks(timeline: Timeline) -> list[Track]:
 
 
 def draw_timeline(
-    timeline: Timeline, name: str, title: str, description: str, width: float
+    timeline: Timeline,
+    reaches: Mapping[str, float],
+    name: str,
+    title: str,
+    description: str,
+    width: float,
 ) -> Picture:
     """The whole run.
 
     Args:
         timeline: Of :func:`mmgpu_hooks.report.pictures.timeline.fold_timeline`.
+        reaches: Of :func:`mmgpu_hooks.report.pictures.envelope.find_reaches`.
         name: Of the picture.
         title: What it shows.
         description: What it says.
@@ -96,15 +101,14 @@ def draw_timeline(
     """
     tracks = shown_tracks(timeline)
     layout = lay_out(len(tracks), width)
-    low, high = timeline.starts_s[0], timeline.ends_s[-1]
-    across = Scale(low, high, layout.left, layout.right)
+    across = Scale(timeline.begin_s, timeline.end_s, layout.left, layout.right)
     moving: list[Shape] = [*_clock(across, layout), *_moments(timeline, across, layout)]
     fixed: list[Shape] = []
     most = int((layout.right - layout.left) / _PIXELS_A_COLUMN)
     for track, room in zip(tracks, layout.rooms):
         columns = fold_columns(timeline, track, most)
         fixed.append(_frame(layout, room))
-        moving += _track(track, columns, across, room, layout)
+        moving += _track(track, columns, reaches[track.title], across, room, layout)
     return Picture(
         name,
         title,
@@ -173,11 +177,11 @@ def thin_moments(
 def _track(
     track: Track,
     columns: Sequence[Column],
+    top: float,
     across: Scale,
     room: TrackRoom,
     layout: TimelineLayout,
 ) -> Iterator[Shape]:
-    top = find_top(columns)
     if track.unit == '%':
         factor, unit, ticks = 1.0, '%', [0.0, 50.0, 100.0]
     else:

@@ -1,0 +1,10 @@
+"""``mmgpu report`` from a checkout: ``python tools/report.py work_dirs/run1``."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mmgpu_hooks.cli.main import main
+
+sys.exit(main(['report', *sys.argv[1:]]))
