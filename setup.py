@@ -36,7 +36,10 @@ setup(
     license='Apache-2.0',
     keywords='mmengine mmdetection gpu utilization dataloader num_workers',
     packages=find_packages(include=['mmgpu_hooks', 'mmgpu_hooks.*']),
-    package_data={'mmgpu_hooks': ['py.typed']},
+    package_data={
+        'mmgpu_hooks': ['py.typed'],
+        'mmgpu_hooks.report.html': ['page.css', 'page.js'],
+    },
     python_requires='>=3.9',
     install_requires=[
         'nvidia-ml-py>=12.535',
@@ -45,6 +48,7 @@ setup(
         'msgspec>=0.18',
         'rich>=13',
     ],
+    extras_require={'plots': ['matplotlib>=3.5']},
     entry_points={'console_scripts': ['mmgpu = mmgpu_hooks.cli.main:main']},
     classifiers=[
         'Development Status :: 4 - Beta',

@@ -17,7 +17,7 @@ NAME = 'report'
 HELP = 'write one run or several as an HTML page'
 DESCRIPTION = """\
 Write one run, or several side by side, as one HTML file that opens offline:
-verdict, time ledger, the run over time, loader, memory, saves, ranks, host, findings."""
+verdict, time ledger, the run over time, loader, memory, saves, ranks and host."""
 EPILOG = """\
 exit codes: 0 written, 2 input or output that cannot be used (one sentence on standard
 error says why, and nothing is written)"""

@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from mmgpu_hooks.records import PlainRun, RunEvidence, SaveRecord
 from mmgpu_hooks.report.recommendation import Answer
+
+
+class PredictedSetting(Protocol):
+    """What a report shows of a prediction; the fields are those of the record."""
+
+    @property
+    def num_workers(self) -> int: ...
+    @property
+    def prefetch_factor(self) -> int | None: ...
+    @property
+    def iter_time_s(self) -> float: ...
+    @property
+    def iter_time_low_s(self) -> float: ...
+    @property
+    def iter_time_high_s(self) -> float: ...
+    @property
+    def images_per_s(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -18,6 +36,9 @@ class ReportedRun:
     evidence: RunEvidence | None = None
     """Of the rank that was judged."""
     plain: PlainRun | None = None
+    predictions: tuple[PredictedSetting, ...] = ()
+    """Of settings of the loader, the run's own among them."""
+    why_no_predictions: str = 'This version does not predict other settings of a run.'
 
     @property
     def saves(self) -> tuple[SaveRecord, ...]:

@@ -21,6 +21,7 @@ from mmgpu_hooks.report.html.payload import pack_timeline
 from mmgpu_hooks.report.html.saves_section import render_saves
 from mmgpu_hooks.report.html.time_sections import render_ledger, render_over_time
 from mmgpu_hooks.report.html.verdict_section import render_verdict
+from mmgpu_hooks.report.html.what_if_section import render_what_if
 from mmgpu_hooks.report.markup import Markup, join, script_json, tag
 from mmgpu_hooks.report.pictures.envelope import find_reaches
 from mmgpu_hooks.report.pictures.palette import css_variables
@@ -36,6 +37,7 @@ SECTIONS = {
     'changes': 'What to change',
     'time': 'Where the time went',
     'over-time': 'Over time',
+    'what-if': 'Other numbers of workers',
     'loader': 'Inside the loader',
     'memory': 'Memory',
     'saves': 'Checkpoint saves',
@@ -76,6 +78,7 @@ def render_page(
         render_changes(runs),
         render_ledger(runs),
         render_over_time(runs, timelines, reaches),
+        render_what_if(runs),
         render_loader(runs),
         render_memory(runs),
         render_saves(runs),

@@ -21,6 +21,7 @@ from mmgpu_hooks.report.pictures.time_charts import (
     chart_timeline,
 )
 from mmgpu_hooks.report.pictures.timeline import Timeline
+from mmgpu_hooks.report.pictures.what_if_chart import chart_what_if
 from mmgpu_hooks.report.reported_run import ReportedRun
 
 _AWKWARD = re.compile(r'[^A-Za-z0-9._]+')
@@ -43,7 +44,7 @@ def list_charts(
         prefix = ''
         if len(runs) > 1:
             prefix = f'{number}-{_AWKWARD.sub("-", run.label).strip("-.")}-'
-        charts = [chart_timeline(timeline, reaches)]
+        charts = [chart_timeline(timeline, reaches), chart_what_if(run)]
         if run.answer.summary is not None:
             charts += _of_summary(run.answer.summary)
             charts.append(chart_ranks(run.answer.ranks))

@@ -78,11 +78,11 @@ def draw_bars(
         base = top + _LINE - 4
         if is_narrow:
             room = width - text_width(bar.text) - 12
-            shapes.append(Label(0, base, shorten(bar.label, room)))
+            shapes += _label(bar.label, base, room)
             shapes.append(Label(width, base, bar.text, 'ink', 'end'))
             top += _LINE + 2
         else:
-            shapes.append(Label(0, base + 2, shorten(bar.label, left - 12)))
+            shapes += _label(bar.label, base + 2, left - 12)
             shapes.append(Label(width, base + 2, bar.text, 'ink', 'end'))
         whole = _sum(bar) if is_share else longest
         shapes += _draw_bar(bar, keys, Scale(0, whole or 1.0, left, right), top)
@@ -122,6 +122,12 @@ def _legend(keys: dict[str, tuple[int, str]], width: float) -> Iterator[Shape]:
         yield Box(x, base - _SWATCH + 1, _SWATCH, _SWATCH, role)
         yield Label(x + _SWATCH + 6, base, words, 'faint', size=_SMALL)
         x += needs
+
+
+def _label(words: str, base: float, room: float) -> Iterator[Shape]:
+    """A single bar needs none."""
+    if words:
+        yield Label(0, base, shorten(words, room))
 
 
 def _draw_bar(

@@ -16,10 +16,10 @@ COLORS: dict[str, tuple[str, str]] = {
     'data_wait': ('#c2410c', '#f08a4b'),
     'step': ('#2f6fb2', '#5b9bd8'),
     'hooks': ('#5b3f99', '#b69cf0'),
-    'checkpoint_save': ('#a8791a', '#d8ae4a'),
+    'checkpoint_save': ('#8f6410', '#d8ae4a'),
     'validation': ('#176a5e', '#54bfae'),
     'worker_startup': ('#8f2f63', '#e489b8'),
-    'other': ('#7b838c', '#8d96a0'),
+    'other': ('#69717b', '#8d96a0'),
     'gpu': ('#3c7d2b', '#86c775'),
 }
 """Each role's colour on a light and on a dark ground."""

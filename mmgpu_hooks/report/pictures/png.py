@@ -7,7 +7,7 @@ from typing import Any
 
 from mmgpu_hooks.report.pictures.palette import color
 from mmgpu_hooks.report.pictures.shapes import Area, Box, Label, Layer, Line, Picture
-from mmgpu_hooks.report.pictures.svg import mark_outline
+from mmgpu_hooks.report.pictures.svg import MARGIN, mark_outline
 
 _DPI = 192
 """Twice what a page has, so that print is sharp."""
@@ -33,10 +33,12 @@ def render_png(picture: Picture) -> bytes:
             f'expected matplotlib to draw PNG files, found none ({error}); '
             "run `pip install 'mmgpu_hooks[plots]'`, or take --format svg."
         ) from error
-    figure = Figure(figsize=(picture.width / 96, picture.height / 96), dpi=_DPI)
+    right, bottom = picture.width + MARGIN, picture.height + MARGIN
+    size = ((right + MARGIN) / 96, (bottom + MARGIN) / 96)
+    figure = Figure(figsize=size, dpi=_DPI)
     figure.patch.set_facecolor(color('paper'))
-    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, picture.width))
-    axes.set_ylim(picture.height, 0)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(-MARGIN, right))
+    axes.set_ylim(bottom, -MARGIN)
     axes.axis('off')
     for shape in picture.shapes:
         _draw(axes, shape)

@@ -20,12 +20,15 @@ from mmgpu_hooks.report.pictures.shapes import (
 )
 
 FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
+MARGIN = 16.0
+"""Paper around a picture that is a file of its own, in pixels."""
 _AREA_OPACITY = '0.25'
 
 
 def render_svg(picture: Picture) -> str:
     """A file of its own, on white, for papers and issues."""
-    ground = Box(0, 0, picture.width, picture.height, 'paper')
+    width, height = picture.width + 2 * MARGIN, picture.height + 2 * MARGIN
+    ground = Box(-MARGIN, -MARGIN, width, height, 'paper')
     body = _body((ground, *picture.shapes), in_page=False)
     return tag(
         'svg',
@@ -33,9 +36,9 @@ def render_svg(picture: Picture) -> str:
         tag('desc', picture.description),
         body,
         xmlns='http://www.w3.org/2000/svg',
-        width=_px(picture.width),
-        height=_px(picture.height),
-        viewBox=f'0 0 {_px(picture.width)} {_px(picture.height)}',
+        width=_px(width),
+        height=_px(height),
+        viewBox=f'{_px(-MARGIN)} {_px(-MARGIN)} {_px(width)} {_px(height)}',
         font_family=FONTS,
         font_size=_px(FONT_SIZE),
     )

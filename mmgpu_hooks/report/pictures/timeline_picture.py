@@ -30,7 +30,8 @@ from mmgpu_hooks.report.pictures.shapes import (
 )
 from mmgpu_hooks.report.pictures.timeline import Moment, Timeline, Track
 
-MARKS = {'save': 'triangle', 'validation': 'diamond', 'epoch': 'bar'}
+MARKS = {'epoch': 'bar', 'validation': 'diamond', 'save': 'triangle'}
+"""By kind of moment, in the order in which they are drawn."""
 MARK_ROLES = {'save': 'checkpoint_save', 'validation': 'validation', 'epoch': 'faint'}
 _SMALL = 12.0
 _LANE = 22.0

@@ -1,0 +1,111 @@
+"""Runs as a report has them, judged by the real rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fakes.runs import (
+    make_evidence,
+    make_host_window,
+    make_inside_workers,
+    make_model_bytes,
+    make_ranks,
+)
+from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
+from mmgpu_hooks.evidence.ranks import fold_ranks
+from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.recommendation.policy import recommend_settings
+from mmgpu_hooks.records import RunEvidence, SavePhase, SaveRecord
+from mmgpu_hooks.report.recommendation import Answer
+from mmgpu_hooks.report.reported_run import ReportedRun
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """One predicted setting."""
+
+    num_workers: int
+    iter_time_s: float
+    iter_time_low_s: float
+    iter_time_high_s: float
+    prefetch_factor: int | None = 2
+    images_per_s: float | None = 12.0
+
+
+def make_save(iteration: int = 30, **fields: object) -> SaveRecord:
+    """A save of 8 s: 2 on a core, 5 waiting for one, 1 blocked."""
+    save = SaveRecord(
+        iteration=iteration,
+        epoch=1,
+        wall_s=8.0,
+        occasion='epoch',
+        name=f'epoch_{iteration}.pth',
+        phases={
+            'copy': SavePhase(0.5),
+            'serialise': SavePhase(5.0),
+            'write': SavePhase(2.25),
+            'rest': SavePhase(0.25),
+        },
+        cpu_s=2.0,
+        run_delay_s=5.0,
+        blocked_s=1.0,
+        bytes=250 * 2**20,
+        workers=8,
+        workers_cpu_s=14.0,
+    )
+    return replace(save, **fields)
+
+
+def make_full_ranks(count: int = 2) -> list[RunEvidence]:
+    """Ranks with something for every panel of a page; the last one is slowest."""
+    waits = [0.1] * (count - 1) + [0.15]
+    ranks = make_ranks(
+        waits,
+        hooks_s=0.01,
+        by_hook={'EMAHook': 0.12, 'LoggerHook': 0.05},
+        workers=make_inside_workers(),
+        host=make_host_window(),
+    )
+    first = ranks[0]
+    lasts = [
+        replace(record, epoch=1 + n // 3) for n, record in enumerate(first.intervals)
+    ]
+    lasts[4] = replace(lasts[4], ledger_s={**lasts[4].ledger_s, 'validation': 3.0})
+    first = replace(
+        first,
+        intervals=tuple(lasts),
+        model=make_model_bytes(),
+        save_records=(make_save(), make_save(90, name=None, wall_s=9.0)),
+    )
+    return [first, *ranks[1:]]
+
+
+def make_reported(
+    evidence: RunEvidence | Sequence[RunEvidence] | None = None,
+    label: str = 'run1',
+    **fields: object,
+) -> ReportedRun:
+    """A run with its verdict; several ranks are joined and the first is judged."""
+    if evidence is None:
+        evidence = make_evidence()
+    ranks = [evidence] if isinstance(evidence, RunEvidence) else list(evidence)
+    summary = fold_run(ranks[0])
+    answer = Answer(
+        run_path=f'/runs/{label}/gpu_efficiency.jsonl',
+        diagnosis=diagnose_run(summary),
+        recommendation=recommend_settings(summary),
+        summary=summary,
+        ranks=fold_ranks(ranks[0], ranks[1:], []) if len(ranks) > 1 else None,
+        notes=('A note.',),
+    )
+    return replace(ReportedRun(label, answer, ranks[0]), **fields)
+
+
+def make_full_run(label: str = 'run1') -> ReportedRun:
+    """A run with something in every panel."""
+    predictions = tuple(
+        Predicted(workers, seconds, 0.9 * seconds, 1.2 * seconds)
+        for workers, seconds in ((0, 0.9), (1, 0.6), (2, 0.4), (4, 0.3), (8, 0.31))
+    )
+    return make_reported(make_full_ranks(), label, predictions=predictions)
