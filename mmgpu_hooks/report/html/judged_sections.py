@@ -47,7 +47,7 @@ def _finding(finding: Finding) -> Markup:
     explained = rule and tag(
         'details',
         tag('summary', f'What {finding.code} means'),
-        *(tag('p', part) for part in rule.explanation.split('\n\n')),
+        *(tag('p', *_literals(part)) for part in rule.explanation.split('\n\n')),
     )
     return tag(
         'li',
@@ -61,6 +61,12 @@ def _finding(finding: Finding) -> Markup:
         explained or None,
         class_=finding.severity if finding.severity in _SEVERITIES else None,
     )
+
+
+def _literals(text: str) -> Iterator[object]:
+    """Text with what stands between double backticks as code."""
+    for place, part in enumerate(text.split('``')):
+        yield tag('code', part) if place % 2 else part
 
 
 def render_settings(runs: Sequence[ReportedRun]) -> Markup:

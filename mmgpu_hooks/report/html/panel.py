@@ -107,7 +107,7 @@ def render_table(
         class_='scroll',
         # what scrolls must be reachable by keyboard
         tabindex='0',
-        role='region',
+        role='group',
         aria_label=caption,
     )
 

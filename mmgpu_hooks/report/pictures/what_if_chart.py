@@ -117,8 +117,8 @@ def _axis(
 def _measured(seconds: float, up: Scale, left: float, right: float) -> Iterator[Shape]:
     y = up(seconds)
     yield Line([[(left, y), (right, y)]], 'ink', 1.0, '5 4')
-    words = f'measured {format_seconds(seconds)}'
-    yield Label(right, y - 6, words, 'ink', 'end', size=_SMALL)
+    words = f'dashed: measured {format_seconds(seconds)}'
+    yield Label(right, _TOP - 14, words, 'faint', 'end', size=_SMALL)
 
 
 def _points(
