@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
-.PHONY: bench-recommend gpu-check
+.PHONY: bench-recommend bench-report gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -25,6 +25,7 @@ help:
 	@echo 'make bench-overhead  what the hook costs, beside other tools (6 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-recommend judge a run of 100,000 intervals (3 minutes)'
+	@echo 'make bench-report    a run of 100,000 intervals as a page (2 minutes)'
 	@echo 'make gpu-check       what only a CUDA machine can show (2 minutes)'
 	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...,'
 	@echo '         BENCH_FLAGS="--output FILE" writes the table of a benchmark'
@@ -52,6 +53,10 @@ bench-rewrite: setup
 
 bench-recommend: setup
 	$(BIN)/python -m benchmarks.recommend $(BENCH_FLAGS)
+
+# opens the page in Chromium, which it says when there is none
+bench-report: setup
+	$(BIN)/python -m benchmarks.report $(BENCH_FLAGS)
 
 # on the machine's own Python: .venv has torch for the CPU
 gpu-check:

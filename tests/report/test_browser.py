@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fakes.browser import open_browser
+from benchmarks.browser import open_browser
 from fakes.reported import make_full_run
 from mmgpu_hooks.report.html.page import render_page
 from mmgpu_hooks.report.pictures.timeline import fold_timelines

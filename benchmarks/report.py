@@ -1,0 +1,172 @@
+"""Is the report of a long run small, and open at once?
+
+A run of 100,000 intervals is made up: waits with a heavy tail, steps, utilisation that
+swings, an epoch every 1000 intervals with a validation and a save. ``mmgpu report``
+writes it, and Chromium opens it several times, each time without anything kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.browser import open_browser
+from benchmarks.harness import Benchmark, Figure
+from mmgpu_hooks.evidence.codec import render_line
+from mmgpu_hooks.records import (
+    DurationStats,
+    EndRecord,
+    GpuWindow,
+    IntervalRecord,
+    LoaderSettings,
+    RunRecord,
+    SaveRecord,
+)
+
+MOST_MB, MOST_OPEN_S, MOST_ZOOM_S = 6.0, 3.0, 0.2
+_ITERATIONS = 10
+_EPOCH = 1000
+"""Intervals of one."""
+_OPENED = 5
+
+
+def make_lines(intervals: int, seed: int = 1) -> Iterator[str]:
+    """The evidence of a made-up run, line by line."""
+    draw = random.Random(seed)
+    loader = LoaderSettings(8, True, 2, True, 4, _EPOCH * _ITERATIONS, 40_000, 'fork')
+    yield render_line(
+        RunRecord('a1', 1.7e9, loop='epoch', device='cuda', loader=loader)
+    )
+    elapsed_s, ledger = 0.0, dict.fromkeys(('data_wait', 'step'), 0.0)
+    for number in range(1, intervals + 1):
+        wait_s, step_s = draw.lognormvariate(-4, 1.2), draw.gauss(0.2, 0.01)
+        is_end = number % _EPOCH == 0
+        seconds = {
+            'data_wait': wait_s * _ITERATIONS,
+            'step': step_s * _ITERATIONS,
+            'checkpoint_save': 2.0 if is_end else 0.0,
+            'validation': 60.0 if is_end else 0.0,
+        }
+        elapsed_s += sum(seconds.values())
+        for part, more_s in seconds.items():
+            ledger[part] = ledger.get(part, 0.0) + more_s
+        if is_end:
+            name, save_s = f'epoch_{number // _EPOCH}.pth', seconds['checkpoint_save']
+            record = SaveRecord(
+                number * _ITERATIONS, number // _EPOCH, save_s, name=name
+            )
+            yield render_line(record)
+        yield render_line(
+            IntervalRecord(
+                iteration=number * _ITERATIONS,
+                epoch=1 + (number - 1) // _EPOCH,
+                iterations=_ITERATIONS,
+                elapsed_s=elapsed_s,
+                duration_s=sum(seconds.values()),
+                data_wait=_durations(wait_s),
+                step=_durations(step_s),
+                iter=_durations(wait_s + step_s),
+                ledger_s=seconds,
+                gpu=GpuWindow(samples=12, util_pct=draw.uniform(0, 100)),
+            )
+        )
+    yield render_line(
+        EndRecord('completed', intervals * _ITERATIONS, elapsed_s, ledger)
+    )
+
+
+def _durations(seconds: float) -> DurationStats:
+    whole_s = seconds * _ITERATIONS
+    return DurationStats(_ITERATIONS, whole_s, seconds, seconds, seconds, seconds)
+
+
+def write_report(evidence: Path, output: Path) -> float:
+    """Run the command; the seconds it took."""
+    command = [sys.executable, '-m', 'mmgpu_hooks', 'report', str(evidence)]
+    begin = time.perf_counter()
+    subprocess.run([*command, '-o', str(output)], check=True, capture_output=True)
+    return time.perf_counter() - begin
+
+
+def open_once(browser: Any, page: Path) -> tuple[float, float]:
+    """Seconds until all of a page is there and its script done, and until it is zoomed.
+
+    Both last until the browser has drawn a frame.
+    """
+    context = browser.new_context(viewport={'width': 1280, 'height': 900})
+    tab = context.new_page()
+    begin = time.perf_counter()
+    tab.goto(page.as_uri(), wait_until='load')
+    tab.evaluate(_NEXT_FRAME)
+    assert tab.locator('[data-plot][role=application]').count() == 1
+    opened_s = time.perf_counter() - begin
+    tab.locator('[data-plot]').scroll_into_view_if_needed()
+    zoomed_ms = tab.evaluate(
+        """async () => {
+            const button = (name) => document.querySelector(`[data-do=${name}]`);
+            button('in').click();
+            const begin = performance.now();
+            button('whole').click();
+            await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+            return performance.now() - begin;
+        }"""
+    )
+    context.close()
+    return opened_s, zoomed_ms / 1000
+
+
+_NEXT_FRAME = (
+    '() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))'
+)
+
+
+def open_often(page: Path) -> tuple[list[tuple[float, float]], str]:
+    """Seconds of each opening, or why there is none."""
+    with open_browser() as browser:
+        if isinstance(browser, str):
+            return [], browser
+        open_once(browser, page)  # the browser's own warm-up
+        return [open_once(browser, page) for _ in range(_OPENED)], ''
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make the run, write its report, open it, print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--intervals', type=int, default=100_000)
+    benchmark = Benchmark('report', __doc__ or '', argv, parser=parser)
+    with tempfile.TemporaryDirectory(prefix='mmgpu-bench-') as folder:
+        evidence, page = Path(folder, 'gpu_efficiency.jsonl'), Path(folder, 'r.html')
+        with evidence.open('w') as file:
+            file.writelines(make_lines(benchmark.options.intervals))
+        written_s = write_report(evidence, page)
+        size_mb = page.stat().st_size / 1e6
+        opened, why = open_often(page)
+    opened_s = statistics.median(one for one, _ in opened) if opened else None
+    zoomed_s = statistics.median(two for _, two in opened) if opened else None
+    note = why or f'median of {_OPENED}, largest {max(one for one, _ in opened):.2f} s'
+    for figure in (
+        Figure('intervals', benchmark.options.intervals),
+        Figure('mmgpu report', written_s, 's', note='reading the evidence included'),
+        Figure('size', size_mb, 'MB', f'< {MOST_MB:g}', size_mb < MOST_MB),
+        _limited('open', opened_s, MOST_OPEN_S, note),
+        _limited('draw the whole run anew', zoomed_s, MOST_ZOOM_S, why),
+    ):
+        benchmark.add(figure)
+    return benchmark.finish()
+
+
+def _limited(name: str, value: float | None, most: float, note: str) -> Figure:
+    is_met = value is not None and value < most
+    return Figure(name, value, 's', f'< {most:g}', is_met, note)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
