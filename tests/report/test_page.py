@@ -135,7 +135,7 @@ def test_every_panel_has_its_figures():
         'over-time': 'GPU utilisation',
         'what-if': '0.270 s to 0.360 s',
         'loader': 'LoadImageFromFile',
-        'memory': 'activations6.5 GiBpeak - static',
+        'memory': 'activationspeak - static6.5 GiB',
         'saves': 'waiting for a core',
         'ranks': 'slowest',
         'host': 'usable cores8',

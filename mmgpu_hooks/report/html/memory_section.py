@@ -31,12 +31,13 @@ def _of_run(run: ReportedRun) -> Markup:
     rows = [
         (
             part.name,
-            format_bytes(part.size),
             part.reason or ('peak - static' if part.name == 'activations' else 'exact'),
+            format_bytes(part.size),
         )
         for part in split_memory(summary)
     ]
-    table = render_table('Memory by part', ['part', 'size', 'how it is known'], rows)
+    head = ['part', 'how it is known', 'size']
+    table = render_table('Memory by part', head, rows, texts=2)
     return join(
         render_lines(describe_memory(summary)),
         render_chart(chart_memory(summary), table if rows else None),

@@ -129,10 +129,10 @@
   }
 
   class Plot {
-    constructor(root, data) {
+    constructor(root, run) {
       this.root = root;
-      this.run = new Run(data);
-      this.view = [this.run.low, this.run.high];
+      this.run = run;
+      this.view = [run.low, run.high];
       this.cursor = null;
       this.drag = null;
       this.fingers = new Map();
@@ -376,7 +376,7 @@
       this.fingers.set(event.pointerId, this.moment(event));
       const isTouch = event.pointerType === 'touch';
       this.drag = { moment: this.moment(event), isPan: isTouch || event.shiftKey };
-      if (!isTouch) root_capture(this.root, event);
+      if (!isTouch) this.root.setPointerCapture(event.pointerId);
       this.look(this.moment(event));
     }
 
@@ -415,11 +415,10 @@
     }
   }
 
-  const root_capture = (root, event) => root.setPointerCapture(event.pointerId);
-
   const data = JSON.parse(document.getElementById('data').textContent);
   for (const root of document.querySelectorAll('[data-plot]')) {
-    new Plot(root, data[root.dataset.plot]);
+    const run = new Run(data[root.dataset.plot]);
+    if (run.high > run.low) new Plot(root, run);
   }
 
   // Paper cannot open what is closed.
