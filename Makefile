@@ -64,6 +64,7 @@ gpu-check:
 
 clean:
 	rm -rf build dist *.egg-info data/demo work_dirs/demo configs/demo/*_recommended.py
+	rm -rf work_dirs/report_screenshots
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 

@@ -13,7 +13,9 @@ from mmgpu_hooks.records import SlowSample
 
 FIGURES = (
     'iteration',
+    'epoch',
     'iterations',
+    'elapsed_s',
     'duration_s',
     'data_wait.total_s',
     'data_wait.p95_s',

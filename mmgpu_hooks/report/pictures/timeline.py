@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Callable, Optional
 
-from mmgpu_hooks.records import IntervalRecord, RunEvidence, SaveRecord
-from mmgpu_hooks.report.figures import format_seconds
+from mmgpu_hooks.evidence.interval_log import table_of
+from mmgpu_hooks.records import RunEvidence, SaveRecord
+from mmgpu_hooks.report.pictures.moments import Moment, find_moments
 from mmgpu_hooks.report.reported_run import ReportedRun
-
-Look = Callable[[IntervalRecord], tuple[Optional[float], float]]
-"""A record's figure and the weight it has."""
 
 MOST_CELLS = 120_000
 """Cells a page holds at most, all runs together: neighbours are merged beyond."""
@@ -39,16 +35,6 @@ class Track:
     role: str
     cells: tuple[Cell | None, ...]
     """``None`` where it is unknown."""
-
-
-@dataclass(frozen=True)
-class Moment:
-    """Something that happened between iterations."""
-
-    at_s: float
-    kind: str
-    """``epoch``, ``save`` or ``validation``."""
-    words: str
 
 
 @dataclass(frozen=True)
@@ -95,51 +81,58 @@ def fold_timeline(
         saves: Of the rank that makes them for all.
         most_cells: Neighbouring intervals are merged until there are no more.
     """
-    intervals = evidence.intervals
-    if not intervals:
+    table = table_of(evidence.intervals)
+    count = len(table)
+    if not count:
         return None
-    merged = -(-len(intervals) // most_cells)
-    groups = [
-        intervals[first : first + merged] for first in range(0, len(intervals), merged)
-    ]
-    tracks = (
-        Track('Data wait', 's', 'data_wait', tuple(_cells(groups, _wait))),
-        Track('Step', 's', 'step', tuple(_cells(groups, _step))),
-        Track('GPU utilisation', '%', 'gpu', tuple(_cells(groups, _util))),
-    )
+    merged = -(-count // most_cells)
+    groups = [range(n, min(n + merged, count)) for n in range(0, count, merged)]
+    ends_s = table.floats('elapsed_s').filled()
+    durations_s = table.floats('duration_s').filled()
+    iterations = table.ints('iterations').filled()
+    lasts = table.ints('iteration').filled()
+    waits_s = _means(table.floats('data_wait', 'total_s'), iterations)
+    steps_s = _means(table.floats('step', 'total_s'), iterations)
+    utils_pct = list(table.floats('gpu', 'util_pct'))
+    moments = find_moments(evidence, table, saves)
     return Timeline(
-        starts_s=tuple(g[0].elapsed_s - g[0].duration_s for g in groups),
-        ends_s=tuple(group[-1].elapsed_s for group in groups),
-        iterations=tuple(sum(r.iterations for r in group) for group in groups),
-        last_iterations=tuple(group[-1].iteration for group in groups),
-        tracks=tracks,
-        moments=tuple(
-            sorted(_moments(evidence, saves), key=lambda moment: moment.at_s)
+        starts_s=tuple(ends_s[g[0]] - durations_s[g[0]] for g in groups),
+        ends_s=tuple(ends_s[group[-1]] for group in groups),
+        iterations=tuple(sum(iterations[n] for n in group) for group in groups),
+        last_iterations=tuple(lasts[group[-1]] for group in groups),
+        tracks=(
+            Track('Data wait', 's', 'data_wait', _cells(groups, waits_s, iterations)),
+            Track('Step', 's', 'step', _cells(groups, steps_s, iterations)),
+            Track(
+                'GPU utilisation', '%', 'gpu', _cells(groups, utils_pct, durations_s)
+            ),
         ),
+        moments=tuple(sorted(moments, key=lambda moment: moment.at_s)),
         merged=merged,
     )
 
 
-def _wait(record: IntervalRecord) -> tuple[float | None, float]:
-    return record.data_wait.mean_s, record.iterations
-
-
-def _step(record: IntervalRecord) -> tuple[float | None, float]:
-    return record.step.mean_s, record.iterations
-
-
-def _util(record: IntervalRecord) -> tuple[float | None, float]:
-    return record.gpu.util_pct if record.gpu else None, record.duration_s
+def _means(totals: Iterable[float | None], counts: Sequence[int]) -> list[float | None]:
+    return [
+        total / count if total is not None and count else None
+        for total, count in zip(totals, counts)
+    ]
 
 
 def _cells(
-    groups: Sequence[Sequence[IntervalRecord]],
-    look: Look,
-) -> Iterator[Cell | None]:
+    groups: Sequence[range],
+    values: Sequence[float | None],
+    weights: Sequence[float],
+) -> tuple[Cell | None, ...]:
+    """One cell a group of intervals."""
+    cells = [None if value is None else Cell(value, value, value) for value in values]
+    if all(len(group) == 1 for group in groups):
+        return tuple(cells)
+    merged = []
     for group in groups:
-        seen = [look(record) for record in group]
-        known = [(value, weight) for value, weight in seen if value is not None]
-        yield merge_cells([Cell(v, v, v) for v, _ in known], [w for _, w in known])
+        known = [(cell, weights[n]) for n in group if (cell := cells[n]) is not None]
+        merged.append(merge_cells([c for c, _ in known], [w for _, w in known]))
+    return tuple(merged)
 
 
 def merge_cells(cells: Sequence[Cell], weights: Sequence[float]) -> Cell | None:
@@ -154,49 +147,3 @@ def merge_cells(cells: Sequence[Cell], weights: Sequence[float]) -> Cell | None:
     )
     low, high = min(c.low for c in cells), max(c.high for c in cells)
     return Cell(min(max(mean, low), high), low, high)
-
-
-def _moments(evidence: RunEvidence, saves: Sequence[SaveRecord]) -> Iterator[Moment]:
-    intervals = evidence.intervals
-    yield from _epochs(intervals)
-    for record in intervals:
-        seconds = record.ledger_s.get('validation', 0.0)
-        if seconds > 0:
-            words = f'validation, {format_seconds(seconds)}'
-            yield Moment(record.elapsed_s, 'validation', words)
-        if record.saves and not saves:
-            seconds = record.ledger_s.get('checkpoint_save', 0.0)
-            words = f'{record.saves} save(s), {format_seconds(seconds)}'
-            yield Moment(record.elapsed_s, 'save', words)
-    lasts = [record.iteration for record in intervals]
-    if not saves:
-        yield from _last_saves(evidence)
-    for save in saves:
-        # it fell into the interval that was recorded after it
-        at = min(bisect.bisect_right(lasts, save.iteration), len(lasts) - 1)
-        words = f'{save.name or "save"}, {format_seconds(save.wall_s)}'
-        yield Moment(_moment_of(intervals[at], save.iteration), 'save', words)
-
-
-def _last_saves(evidence: RunEvidence) -> Iterator[Moment]:
-    """Those after the last interval, of which the end record alone tells."""
-    end, intervals = evidence.end, evidence.intervals
-    if end is None:
-        return
-    late = end.saves - sum(record.saves for record in intervals)
-    if late > 0:
-        yield Moment(intervals[-1].elapsed_s, 'save', f'{late} save(s) at the end')
-
-
-def _moment_of(record: IntervalRecord, iteration: int) -> float:
-    """About when an iteration of an interval was over."""
-    before = record.iteration - record.iterations
-    share = (iteration - before) / record.iterations if record.iterations else 1.0
-    begin = record.elapsed_s - record.duration_s
-    return begin + min(max(share, 0.0), 1.0) * record.duration_s
-
-
-def _epochs(intervals: Sequence[IntervalRecord]) -> Iterator[Moment]:
-    for before, after in zip(intervals, intervals[1:]):
-        if after.epoch > before.epoch:
-            yield Moment(before.elapsed_s, 'epoch', f'epoch {after.epoch}')

@@ -10,6 +10,7 @@ from mmgpu_hooks.report.pictures.envelope import (
     fold_columns,
     split_runs,
 )
+from mmgpu_hooks.report.pictures.moments import Moment
 from mmgpu_hooks.report.pictures.scales import (
     Scale,
     choose_unit,
@@ -28,7 +29,7 @@ from mmgpu_hooks.report.pictures.shapes import (
     Picture,
     Shape,
 )
-from mmgpu_hooks.report.pictures.timeline import Moment, Timeline, Track
+from mmgpu_hooks.report.pictures.timeline import Timeline, Track
 
 MARKS = {'epoch': 'bar', 'validation': 'diamond', 'save': 'triangle'}
 """By kind of moment, in the order in which they are drawn."""
