@@ -57,9 +57,9 @@ def make_save(iteration: int = 30, **fields: object) -> SaveRecord:
     return replace(save, **fields)
 
 
-def make_full_ranks(count: int = 2) -> list[RunEvidence]:
+def make_full_ranks(count: int = 2, wait_s: float = 0.1) -> list[RunEvidence]:
     """Ranks with something for every panel of a page; the last one is slowest."""
-    waits = [0.1] * (count - 1) + [0.15]
+    waits = [wait_s] * (count - 1) + [wait_s + 0.05]
     ranks = make_ranks(
         waits,
         hooks_s=0.01,
@@ -102,10 +102,10 @@ def make_reported(
     return replace(ReportedRun(label, answer, ranks[0]), **fields)
 
 
-def make_full_run(label: str = 'run1') -> ReportedRun:
+def make_full_run(label: str = 'run1', wait_s: float = 0.1) -> ReportedRun:
     """A run with something in every panel."""
     predictions = tuple(
         Predicted(workers, seconds, 0.9 * seconds, 1.2 * seconds)
         for workers, seconds in ((0, 0.9), (1, 0.6), (2, 0.4), (4, 0.3), (8, 0.31))
     )
-    return make_reported(make_full_ranks(), label, predictions=predictions)
+    return make_reported(make_full_ranks(wait_s=wait_s), label, predictions=predictions)

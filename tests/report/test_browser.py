@@ -34,7 +34,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp('report')
     for name, runs in (
         ('one', [make_full_run()]),
-        ('two', [make_full_run('first'), make_full_run('second')]),
+        ('two', [make_full_run('first'), make_full_run('second', 0.2)]),
     ):
         page = render_page(runs, fold_timelines(runs))
         (folder / f'{name}.html').write_text(page)
@@ -133,6 +133,32 @@ def test_it_is_zoomed_with_the_mouse(opened):
     assert page.locator('[data-layer=moving]:visible path').count() > 5
 
 
+def test_it_is_zoomed_with_the_wheel_while_ctrl_is_held(opened):
+    page = opened.page
+    plot = page.locator('[data-plot]').first
+    plot.scroll_into_view_if_needed()
+    box = plot.locator('svg:visible').bounding_box()
+    page.mouse.move(box['x'] + box['width'] / 2, box['y'] + box['height'] / 2)
+    page.keyboard.down('Control')
+    page.mouse.wheel(0, -200)
+    page.wait_for_function('document.querySelector("[data-plot]").dataset.view')
+    low, high = opened.view()
+    assert high - low == pytest.approx(24.8, rel=0.05)
+    page.keyboard.up('Control')
+
+
+def test_zoomed_in_the_axis_fits_what_is_shown(browser, report):
+    opened = Opened(browser, report.with_name('two.html'), viewport=DESKTOP)
+    page = opened.page
+    layer = page.locator('[data-layer=moving]:visible').first
+    # the other run waits for 200 ms
+    assert layer.get_by_text('200', exact=True).count() == 2
+    page.get_by_role('button', name='Zoom in').first.click()
+    assert layer.get_by_text('200', exact=True).count() == 1
+    assert layer.get_by_text('100', exact=True).count() >= 2
+    page.context.close()
+
+
 def test_it_is_zoomed_with_the_keyboard(opened):
     page = opened.page
     page.locator('[data-plot]').first.focus()
@@ -184,17 +210,21 @@ def test_it_is_zoomed_with_two_fingers(browser, report):
     page.context.close()
 
 
-def test_the_script_draws_what_python_drew(opened):
+@pytest.mark.parametrize('name', ['one', 'two'])
+def test_the_script_draws_what_python_drew(browser, report, name):
     """Zooming in and out again gives the picture that the page came with."""
+    path = report.with_name(f'{name}.html')
+    opened = Opened(browser, path, viewport=DESKTOP)
     layer = opened.page.locator('[data-layer=moving]:visible').first
     curves = 'path[stroke-width="1.6"]'
     drawn = layer.locator(curves).evaluate_all('all => all.map(one => one.outerHTML)')
-    opened.page.evaluate('dispatchEvent(new Event("resize"))')
     page = opened.page
     page.get_by_role('button', name='Zoom in').first.click()
     page.get_by_role('button', name='Whole run').first.click()
     again = layer.locator(curves).evaluate_all('all => all.map(one => one.outerHTML)')
+    assert len(drawn) == 3
     assert [points_of(one) for one in again] == [points_of(one) for one in drawn]
+    opened.page.context.close()
 
 
 def points_of(path: str) -> list[int]:

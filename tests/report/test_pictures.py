@@ -176,6 +176,18 @@ def test_fewer_columns_hide_no_peak_and_keep_the_mean(waits, most):
         assert cells[0].mean == pytest.approx(mean, rel=1e-6, abs=1e-9)
 
 
+def test_a_cell_is_in_the_column_of_its_middle():
+    timeline = timeline_of([0.1, 0.2, 0.3, 0.1, 0.2, 0.5])
+    columns = fold_columns(timeline, timeline.tracks[0], 3)
+    # of 52 s, their middles lie at 3, 10, 19, 27, 34 and 45 s
+    cells = [column.cell for column in columns]
+    assert [cell and (cell.low, cell.high) for cell in cells] == [
+        (0.1, 0.2),
+        (0.1, 0.3),
+        (0.5, 0.5),
+    ]
+
+
 def test_columns_leave_no_gap():
     timeline = timeline_of([0.1, 30.0, 0.1, 0.1, 0.2, 0.1])
     columns = fold_columns(timeline, timeline.tracks[0], 4)

@@ -33,7 +33,7 @@
     const raw = high / most;
     const magnitude = 10 ** Math.floor(Math.log10(raw));
     const step = [1, 2, 2.5, 5, 10].map((s) => s * magnitude).find((s) => s >= raw * (1 - 1e-9));
-    const count = Math.max(Math.ceil(high / step - 1e-9), 1);
+    const count = Math.min(Math.max(Math.ceil(high / step - 1e-9), 1), most);
     return Array.from({ length: count + 1 }, (_, n) => n * step);
   };
   const clockTicks = (low, high, most) => {

@@ -40,7 +40,7 @@ def round_ticks(high: float, most: int = 5) -> list[float]:
     raw = high / most
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(s * magnitude for s in _STEPS if s * magnitude >= raw * (1 - 1e-9))
-    count = max(math.ceil(high / step - 1e-9), 1)
+    count = min(max(math.ceil(high / step - 1e-9), 1), most)
     return [number * step for number in range(count + 1)]
 
 
