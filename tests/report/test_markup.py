@@ -4,7 +4,7 @@ import json
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmgpu_hooks.report.markup import Markup, join, script_json, tag, text
@@ -52,6 +52,7 @@ def shown(value: str) -> str:
     )
 
 
+@settings(deadline=None)
 @given(anything)
 def test_text_in_an_element_reads_as_itself(value):
     seen = Seen(tag('p', value))
@@ -59,6 +60,7 @@ def test_text_in_an_element_reads_as_itself(value):
     assert seen.words == shown(value)
 
 
+@settings(deadline=None)
 @given(anything)
 def test_text_in_an_attribute_stays_one_attribute(value):
     seen = Seen(tag('p', title=value))
@@ -66,6 +68,7 @@ def test_text_in_an_attribute_stays_one_attribute(value):
     assert seen.words == ''
 
 
+@settings(deadline=None)
 @given(anything)
 def test_json_in_a_script_reads_back_and_ends_nothing(value):
     written = script_json({'words': [value]})

@@ -5,7 +5,7 @@ import math
 from array import array
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmgpu_hooks.report.html.packed import pack_figures
@@ -20,6 +20,7 @@ def unpacked(packed: dict) -> list[float | None]:
     ]
 
 
+@settings(deadline=None)
 @given(st.lists(st.none() | st.just(0.0) | st.floats(1e-9, 1e6), max_size=50))
 def test_packed_figures_read_back_as_exactly_as_they_claim(values):
     packed = pack_figures(values)

@@ -258,10 +258,12 @@ def test_hostile_text_adds_no_element(text):
     assert len(page.scripts) == 2
 
 
+# a line break begins a paragraph, and ': ' ends the name of a verdict
+one_line = st.text(st.characters(exclude_characters='\n'), min_size=1, max_size=40)
+
+
 @settings(max_examples=12, deadline=None)
-@given(
-    st.text(st.characters(), min_size=1, max_size=40).filter(lambda t: ': ' not in t)
-)
+@given(one_line.filter(lambda text: ': ' not in text))
 def test_no_text_adds_an_element(text):
     page = Page(page_of(evil_run(text)))
     assert [name for name, _ in page.tags] == PLAIN_TAGS

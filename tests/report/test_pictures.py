@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.reported import make_full_run
@@ -52,6 +52,7 @@ def test_ticks_are_round_and_reach_the_highest(high, most, ticks):
     assert round_ticks(high, most) == pytest.approx(ticks)
 
 
+@settings(deadline=None)
 @given(st.floats(1e-9, 1e9), st.integers(1, 10))
 def test_ticks_are_few_and_cover_what_is_shown(high, most):
     ticks = round_ticks(high, most)
@@ -87,6 +88,7 @@ def test_an_axis_has_the_unit_that_fits():
     assert format_tick(0.30000000000000004) == '0.3'
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80), st.floats(20, 400))
 def test_a_shortened_label_fits(words, width):
     short = shorten(words, width)
@@ -127,6 +129,7 @@ def test_bars_of_shares_are_equally_long():
     assert long + part == pytest.approx(whole)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.floats(0, 1e6), min_size=1, max_size=6), max_size=6),
     st.sampled_from(sorted(WIDTHS.values())),
@@ -162,6 +165,7 @@ def timeline_of(waits: list[float]) -> Timeline:
     return made
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(1e-6, 100), min_size=1, max_size=300), st.integers(1, 60))
 def test_fewer_columns_hide_no_peak_and_keep_the_mean(waits, most):
     timeline = timeline_of(waits)

@@ -61,7 +61,7 @@ def marked_workers(run: ReportedRun) -> dict[int, str]:
     summary = run.answer.summary
     marked: dict[int, str] = {}
     if summary is not None and summary.run.loader.num_workers is not None:
-        marked[summary.run.loader.num_workers] = 'current'
+        marked[summary.run.loader.num_workers] = 'now'
     for change in run.answer.recommendation.changes:
         if change.key.endswith('.num_workers') and isinstance(change.new, int):
             marked[change.new] = 'recommended'
