@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,7 +101,10 @@ def train(
         if hook is None:
             return Trained(tape, None)
         (path,) = Path(folder).glob('*/vis_data/gpu_efficiency.jsonl')
-        return Trained(tape, read_evidence(path))
+        evidence = read_evidence(path)
+        # the file, from which records are read on demand, goes with the folder
+        held = replace(evidence, intervals=tuple(evidence.intervals))
+        return Trained(tape, held)
 
 
 def check_peaks() -> list[Row]:

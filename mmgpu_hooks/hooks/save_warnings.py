@@ -56,11 +56,11 @@ class SaveWarnings:
         judged = judge_save(save, self._earlier, aftermath, self._host, self._loader)
         if is_reference(save):
             self._earlier.append(save)
-        if not judged.is_slow:
+        # never a warning without proof: a slow save of no proven cause is a finding
+        if not judged.is_slow or judged.cause is None:
             return
-        cause = judged.cause or 'unknown'
-        self._slow[cause] += 1
-        if self._slow[cause] == 1:
+        self._slow[judged.cause] += 1
+        if self._slow[judged.cause] == 1:
             self._warn(f'GPUEfficiencyHook: {judged.sentence}')
 
     def finish(self) -> None:
