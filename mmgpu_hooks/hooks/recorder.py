@@ -107,9 +107,9 @@ class Recorder:
         )
         if record is not None:
             run('evidence', self._open_writer, record)
-        # the ledger's anchors go around it, so that it costs nobody else
-        self._saving.open(self._sources.loader, self._sources.host)
         self._anchors.install(runner)
+        # around the ledger's anchors: what it costs is no part of a save
+        self._saving.open(self._sources.loader, self._sources.host)
         end = self._iterations.book(self._pause, self._end_iteration)
         self._own.set(self._hook, 'after_train_iter', end)
         # opening all this was before training
@@ -254,9 +254,9 @@ class Recorder:
         Returns:
             The evidence file, for the summary; ``None`` when there is none.
         """
+        self._saving.leave()
         self._guard.clean_up('ledger', self._anchors.close)
         self._guard.clean_up('ledger', self._own.close)
-        self._saving.leave()
         # read once: what we ourselves do from here on is no part of training
         reading = self._iterations.read()
         self._guard.run('last interval', self._record_interval, None, reading)
