@@ -23,7 +23,7 @@ from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_fo
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.experiments.training import TrainingError, find_train_script
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.recommendation.save_cures import NICE_KEY, with_save_cures
+from mmgpu_hooks.recommendation.save_cures import with_keys_set, with_save_cures
 from mmgpu_hooks.records import RanksSummary, Recommendation, RunEvidence, RunSummary
 from mmgpu_hooks.report.recommendation import Answer, render_json, render_text
 
@@ -241,23 +241,12 @@ def _rewrite(
             reason = f'Nothing of it can be set in {config}.'
         already = replace(answer.recommendation, changes=(), reason=reason)
         return replace(answer, recommendation=already)
-    answer = replace(answer, recommendation=_place(answer.recommendation, outcome))
+    answer = replace(
+        answer, recommendation=with_keys_set(answer.recommendation, outcome.changes)
+    )
     if arguments.dry_run or arguments.check:
         return answer
     return _note_written(answer, outcome)
-
-
-def _place(recommendation: Recommendation, outcome: RewriteOutcome) -> Recommendation:
-    """The changes under the keys that were set; an argument of our hook may move."""
-    set_by_name = {key.rpartition('.')[2]: key for key in outcome.changes}
-    placed = []
-    for change in recommendation.changes:
-        key = change.key
-        if key == NICE_KEY:
-            key = set_by_name.get(key.rpartition('.')[2], '')
-        if key:
-            placed.append(replace(change, key=key))
-    return replace(recommendation, changes=tuple(placed))
 
 
 def _choose_config(

@@ -31,17 +31,21 @@ def explain_save(
     basis = f'median of {references} uncontended saves of this run like it'
     if not references:
         basis = 'its parts that did not wait'
-    if judged.cause == 'size':
+    if 'size' in judged.held_s:
         basis += ', less its histories'
     if not judged.is_slow:
         return f'{usual}; {_seconds(judged.uncontended_s)} uncontended ({basis}).'
     sentences = [
         f'{usual} and would have taken {_seconds(judged.uncontended_s)} ({basis}).'
     ]
+    named = _named(judged)
     shown = [
-        _HELD[cause](save, seconds, host, loader)
-        for cause, seconds in _named(judged).items()
+        _HELD[cause](save, seconds, host, loader) for cause, seconds in named.items()
     ]
+    rivals = [cause for cause in named if cause in _THE_OTHER]
+    if len(rivals) > 1:
+        at = list(named).index(rivals[1])
+        shown[at] = f'for {_seconds(named[rivals[1]])} {_THE_OTHER[rivals[1]]}'
     if judged.cause is None:
         why = doubt or 'no single cause holds enough of it'
         shown.append(f'what held it cannot be told: {why}')
@@ -203,6 +207,12 @@ _HELD = {
     'remote': _by_remote,
 }
 
+_THE_OTHER = {
+    'workers': 'loader workers had the cores',
+    'strangers': 'other programs had the cores',
+}
+"""Of a wait for a core that both are the reason of: the one with less of it."""
+
 _CURES = {
     'strangers': 'Other programs have the cores: run them elsewhere or at another '
     'time; no setting of the loader helps.',
@@ -226,10 +236,14 @@ def _cores(host: HostLimits) -> str:
 
 
 def _seconds(seconds: float | None) -> str:
-    return 'an unknown time' if seconds is None else f'{seconds:.2f} s'
+    if seconds is None:
+        return 'an unknown time'
+    return f'{seconds:.2f} s' if seconds >= 0.1 else f'{1000 * seconds:.0f} ms'
 
 
 def _bytes(size: int) -> str:
+    if size < 2**20:
+        return f'{size / 2**10:.0f} KiB'
     return f'{size / 2**20:.0f} MiB' if size < 2**30 else f'{size / 2**30:.1f} GiB'
 
 

@@ -55,7 +55,7 @@ GPU_UTIL_LOW_PCT = 70.0
 GPU_ZERO_NOTICE_PCT = 10.0
 """Share of time at 0 % that users see as swinging."""
 
-SLOW_SAVE_S = 0.25
+SLOW_SAVE_S = 0.2
 """Delay of one save by the CPU below which nobody notices; spikes of a virtual
 machine's scheduler and the 10 ms grain of CPU accounting are well below."""
 

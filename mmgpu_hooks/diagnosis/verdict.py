@@ -6,6 +6,7 @@ from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.save_delay import fold_delay
 from mmgpu_hooks.diagnosis.thresholds import (
     MIN_ITERATIONS,
+    SLOW_SAVE_RATIO,
     SURE_ITERATIONS,
     VERDICT_SHARE,
 )
@@ -133,9 +134,25 @@ def _save_cause(facts: Facts) -> str:
         if saves
     }
     if not delays:
-        return ''
+        return _small_delays(facts)
     cause = max(delays, key=lambda name: delays[name].gross_s)
     return f' {delays[cause].sentence(_HELD_BY[cause])}'
+
+
+def _small_delays(facts: Facts) -> str:
+    """What is proven of delays that make no single save slow, but add up."""
+    held_s = {
+        cause: sum(judged.held_s.get(cause, 0.0) for judged in facts.saves)
+        for cause in _HELD_BY
+    }
+    usual_s = sum(judged.uncontended_s or 0.0 for judged in facts.saves)
+    cause = max(held_s, key=lambda name: held_s[name])
+    if not facts.saves or held_s[cause] < SLOW_SAVE_RATIO * usual_s:
+        return ''
+    return (
+        f' {held_s[cause]:.1f} s of it {_HELD_BY[cause]} (gross), though no single '
+        'save was slow for it.'
+    )
 
 
 def _is_problem(finding: Finding | None) -> bool:

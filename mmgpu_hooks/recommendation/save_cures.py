@@ -6,6 +6,7 @@ Only polite workers are ever applied: they change nothing that is trained.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
@@ -63,6 +64,28 @@ def with_save_cures(
         reason=None if changes else recommendation.reason,
         save_cures=tuple(cure for cure in cures if cure is not None),
     )
+
+
+def with_keys_set(
+    recommendation: Recommendation, keys: Iterable[str]
+) -> Recommendation:
+    """Name the argument of our hook by the key under which it was set.
+
+    Args:
+        recommendation: Whose changes name it by :data:`NICE_KEY`.
+        keys: What the rewrite set, dotted.
+
+    Returns:
+        Without that change where it was not set.
+    """
+    argument = NICE_KEY.rpartition('.')[2]
+    found = next((key for key in keys if key.rpartition('.')[2] == argument), None)
+    placed = [
+        replace(change, key=found or '') if change.key == NICE_KEY else change
+        for change in recommendation.changes
+    ]
+    kept = tuple(change for change in placed if change.key)
+    return replace(recommendation, changes=kept)
 
 
 def _cure_by_politeness(facts: Facts) -> SaveCure | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mmgpu_hooks.diagnosis.facts import Facts
+from mmgpu_hooks.diagnosis.thresholds import SAVE_CURE_WORTH
 from mmgpu_hooks.modeling.loader_bound import predict_iter_s
 from mmgpu_hooks.modeling.save_cures import crowding, rescale_delay_s
 from mmgpu_hooks.recommendation.policy import MARGIN, SAME_SPEED
@@ -27,8 +28,9 @@ class SaveForecast:
 def forecast_saves(
     facts: Facts, workers: int | None, nice: int | None = None
 ) -> SaveForecast | None:
-    """Scale the wait for a core of each such save to another crowding.
+    """Scale the wait for a core of each save that workers delay to another crowding.
 
+    Delays that make no single save slow count too, as soon as they add up to something.
     Saves whose wait the model does not expect are left as they are.
 
     Args:
@@ -37,9 +39,9 @@ def forecast_saves(
         nice: Nice value of its workers. Default: as in the run.
 
     Returns:
-        ``None`` where no save is held up by workers, or the cores are unknown.
+        ``None`` where workers delay no save by enough, or the cores are unknown.
     """
-    held = facts.saves_held_by('workers')
+    held = _delayed(facts)
     run = facts.summary.run
     old = run.loader.num_workers
     if not held or not old or workers is None or run.host.usable_cores is None:
@@ -63,6 +65,17 @@ def forecast_saves(
         gross_s=gross_s,
         net_s=net_s if nets else None,
     )
+
+
+def _delayed(facts: Facts) -> list[tuple[SaveRecord, SaveJudgement]]:
+    delayed = [
+        (save, judged)
+        for save, judged in zip(facts.summary.save_records, facts.saves)
+        if judged.held_s.get('workers', 0.0) > 0.0
+    ]
+    seconds = sum(judged.held_s['workers'] for _, judged in delayed)
+    is_enough = facts.run_share(seconds) >= SAVE_CURE_WORTH
+    return delayed if is_enough or facts.saves_held_by('workers') else []
 
 
 def _less_s(

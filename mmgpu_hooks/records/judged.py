@@ -16,7 +16,7 @@ class SaveJudgement:
     """One checkpoint save against itself, had nothing held it."""
 
     is_slow: bool
-    """Delayed by more than anybody would leave alone; whatever held it."""
+    """Whether it was delayed by enough to matter, whatever held it."""
     cause: Optional[str]
     """Out of :data:`SAVE_CAUSES`, where one is proven; ``None`` of a save that is not
     slow, or whose cause cannot be told (then the sentence says why)."""

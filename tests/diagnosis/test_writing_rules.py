@@ -138,6 +138,21 @@ def test_a_run_bound_by_healthy_saves_accuses_nobody():
     )
 
 
+@pytest.mark.parametrize(('delay_s', 'named'), [(0.11, True), (0.09, False)])
+def test_small_delays_that_add_up_are_named_in_the_verdict(delay_s, named):
+    saves = [
+        make_contended(10 * i, cpu_s=0.2, run_delay_s=delay_s) for i in range(1, 31)
+    ]
+    diagnosis = diagnose(*saves)
+    assert finding(diagnosis, 'MG304') is None
+    assert diagnosis.verdict.name == 'save_bound'
+    expected = (
+        ' 3.3 s of it waiting for a core while loader workers had them (gross), though '
+        'no single save was slow for it.'
+    )
+    assert diagnosis.verdict.sentence.endswith(expected) is named
+
+
 def test_what_saving_costs_is_always_told():
     found = finding(diagnose(*make_calm(4)), 'MG310')
     assert (found.severity, found.detail) == (

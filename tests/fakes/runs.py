@@ -300,6 +300,8 @@ def render_evidence(evidence: RunEvidence) -> str:
         evidence.run,
         *([evidence.model] if evidence.model else []),
         *evidence.intervals,
+        *evidence.save_records,
+        *evidence.save_aftermaths,
         *([evidence.end] if evidence.end else []),
     ]
     return ''.join(render_line(record) for record in lines)

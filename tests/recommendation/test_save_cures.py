@@ -118,6 +118,15 @@ def test_the_gain_must_be_worth_a_change(saves):
     assert changes_of(fold(contended)) == ([POLITE] if saves == 4 else [])
 
 
+@pytest.mark.parametrize(('count', 'changes'), [(3, [POLITE]), (2, [])])
+def test_small_delays_count_when_they_add_up(count, changes):
+    # 0.15 s each, of which none is slow
+    saves = [make_contended(10 * i, run_delay_s=0.15) for i in range(1, count + 1)]
+    summary = fold(saves)
+    assert changes_of(summary) == changes
+    assert ('polite_workers' in cures_of(summary)) is bool(changes)
+
+
 def test_polite_workers_stay_polite():
     summary = fold(CONTENDED, worker_nice=10)
     assert changes_of(summary) == []
