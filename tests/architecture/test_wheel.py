@@ -45,7 +45,7 @@ def test_the_wheel_requires_no_training_framework(wheel: Path):
         for line in lines
         if line.startswith('Requires-Dist')
     }
-    assert required == {'nvidia-ml-py', 'psutil', 'libcst', 'rich'}
+    assert required == {'nvidia-ml-py', 'psutil', 'libcst', 'rich', 'msgspec'}
     assert 'Requires-Python: >=3.9' in lines
 
 
