@@ -26,6 +26,8 @@ custom_hooks = []
 model = dict(backbone=dict(init_cfg=None), bbox_head=dict(num_classes=2))
 train_dataloader = dict(
     batch_size=4, num_workers={num_workers}, persistent_workers=True,
+    # a pass over few images would end before the workers are busy
+    sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(
         data_root='{data_root}/', ann_file='annotations.json',
         data_prefix=dict(img='images/'),
