@@ -225,8 +225,7 @@ class Scenes:
                     f'in {len(walls)} saves',
                     '>= 1' if is_slow else '= 0',
                     bool(run.warnings) == is_slow,
-                    f'{_render(named)}; median save {statistics.median(walls):.2f} s. '
-                    + ' '.join(run.warnings[:1]),
+                    f'{_render(named)}; median save {statistics.median(walls):.2f} s',
                 )
             )
 
