@@ -19,6 +19,7 @@ from mmgpu_hooks.diagnosis.workload_costs import (
 )
 from mmgpu_hooks.diagnosis.workload_segment import cut_segment
 from mmgpu_hooks.modeling.calibration import calibrate
+from mmgpu_hooks.modeling.handover import estimate_handover
 from mmgpu_hooks.modeling.job import first_batch_s
 from mmgpu_hooks.records import (
     IntervalRecord,
@@ -33,10 +34,6 @@ LONGEST_S = 3600.0
 WORKER_START_S = 0.02
 """What a worker adds to the start of an epoch where it was not measured: a fork of a
 process that has PyTorch loaded, on an ordinary server."""
-
-HANDOVER_S = 0.0004
-"""What a batch costs a worker and the training process each to hand over, where it was
-not measured."""
 
 
 def fit_workload(
@@ -123,9 +120,13 @@ def _fold_workload(
             "The workers' time per batch was not measured inside them, and they were "
             'not always busy: it is only bounded.'
         )
-    fetch_s = HANDOVER_S
+    handover = estimate_handover(summary.batch_tensors, occupancy, cpu)
     if workers:
-        fetch_s = (summary.data_wait_cpu_share or 0.0) * (summary.data_wait_s or 0.0)
+        # it is in the CPU already; between two batches nobody measures
+        whole_s, cpu_s = occupancy.mean_s + handover.gap_s, cpu.mean_s
+    else:
+        whole_s = occupancy.mean_s + handover.whole_s
+        cpu_s = cpu.mean_s + handover.cpu_s
     return LoaderWorkload(
         num_workers=workers,
         prefetch_factor=loader.prefetch_factor or 2,
@@ -133,11 +134,14 @@ def _fold_workload(
         batch_size=loader.batch_size,
         iterations=summary.steady_iterations,
         iter_time=fold_iteration(summary, intervals),
-        occupancy=replace(occupancy, mean_s=max(occupancy.mean_s, cpu.mean_s)),
-        batch_cpu=cpu,
+        occupancy=replace(occupancy, mean_s=whole_s),
+        batch_cpu=replace(cpu, mean_s=min(cpu_s, whole_s)),
         step=step,
         step_cpu_s=step_cpu_s,
-        fetch_s=fetch_s,
+        fetch_s=handover.fetch_s,
+        fetch_busy_s=handover.fetch_busy_s,
+        handover_s=handover.whole_s,
+        handover_cpu_s=handover.cpu_s,
         usable_cores=usable,
         host_cores=_host_cores(summary, usable),
         spin_s=_spin_s(summary, step_cpu_s),

@@ -63,7 +63,7 @@ def fold_loading(
             return _absurd('time per batch', whole_s)
         std_s = std_s if std_s is not None and _is_sane(std_s) else 0.0
         error_s = std_s / math.sqrt(count) if count else whole_s
-        return Cost(max(whole_s - delay_s, 0.0), std_s, error_s, count), True
+        return Cost(whole_s, std_s, error_s, count), True
     busiest_s = workers * iter_s - delay_s
     cpu_s = summary.worker_cpu_s
     if cpu_s is None or not _is_sane(cpu_s) or not _is_sane(delay_s):

@@ -3,7 +3,8 @@
 A run on few cores measures its step and its batches longer than they are, because the
 workers, the step and strangers share the cores. A prediction simulates that sharing,
 so it must not be in the costs: they are set so that the simulated run, at its own
-setting, measures what the real one did.
+setting, measures what the real one did. The same goes for what fetching a ready batch
+takes, of which a run measures no more than what it adds to an iteration.
 """
 
 from __future__ import annotations
@@ -11,51 +12,90 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mmgpu_hooks.modeling.scene import make_loop, rate_of, step_threads
-from mmgpu_hooks.modeling.simulation import simulate_loop
+from mmgpu_hooks.modeling.simulation import Trace, simulate_loop
 from mmgpu_hooks.records import LoaderWorkload
 
-_ROUNDS, _DRAWS = 6, 256
+_ROUNDS, _DRAWS = 8, 512
+
+_FETCH_RANGE = 0.25, 4.0
+"""How far from the usual the fetching of a ready batch may be."""
 
 
 def calibrate(workload: LoaderWorkload, stranger_cores: float) -> LoaderWorkload:
     """The workload whose simulation measures what the run did.
 
     Args:
-        workload: With the step (and, without workers, the loading) as it was measured.
+        workload: With the costs as they were measured, and the usual fetching.
         stranger_cores: Cores that others used meanwhile.
     """
     workload = replace(workload, stranger_tasks=stranger_cores)
     if workload.num_workers == 0:
         return _calibrate_alone(workload)
-    measured_s = workload.step.mean_s
-    if not _is_crowded(workload):
-        return workload
+    measured = workload
+    fetching = 1.0
     for _ in range(_ROUNDS):
-        loop = make_loop(
-            workload, workload.num_workers, workload.prefetch_factor, _DRAWS
-        )
-        in_flight = workload.num_workers * workload.prefetch_factor
-        trace = simulate_loop(loop, _DRAWS, min(3 * in_flight, _DRAWS) + 16)
-        late_s = trace.step_s / _DRAWS - measured_s
-        step_s = max(workload.step.mean_s - late_s, _least_step_s(workload))
-        tasks = workload.stranger_tasks
-        used = trace.stranger_cpu_s / trace.seconds
-        if used > 0.0:
-            tasks = min(tasks * stranger_cores / used, workload.host_cores * 8)
+        trace = _simulate(workload)
+        fetching *= _fetch_correction(measured, workload, trace)
+        fetching = min(max(fetching, _FETCH_RANGE[0]), _FETCH_RANGE[1])
         workload = replace(
             workload,
-            step=replace(workload.step, mean_s=step_s),
-            stranger_tasks=tasks,
+            step=replace(
+                workload.step,
+                mean_s=max(
+                    workload.step.mean_s
+                    + measured.step.mean_s
+                    - trace.step_s / trace.iterations,
+                    _least_step_s(workload),
+                ),
+            ),
+            occupancy=replace(
+                workload.occupancy,
+                mean_s=max(
+                    workload.occupancy.mean_s
+                    + measured.occupancy.mean_s
+                    - trace.busy_s / trace.iterations,
+                    workload.batch_cpu.mean_s,
+                ),
+            ),
+            stranger_tasks=_correct_strangers(workload, stranger_cores, trace),
+            fetch_s=measured.fetch_s * fetching,
+            fetch_busy_s=measured.fetch_busy_s * fetching,
         )
     return workload
 
 
-def _is_crowded(workload: LoaderWorkload) -> bool:
-    wanted = workload.num_workers + step_threads(workload)
-    return (
-        wanted > workload.usable_cores
-        or wanted + workload.stranger_tasks > workload.host_cores
-    )
+def _simulate(workload: LoaderWorkload) -> Trace:
+    workers, prefetch = workload.num_workers, workload.prefetch_factor
+    loop = make_loop(workload, workers, prefetch, _DRAWS)
+    return simulate_loop(loop, _DRAWS, min(3 * workers * prefetch, _DRAWS) + 16)
+
+
+def _fetch_correction(
+    measured: LoaderWorkload, workload: LoaderWorkload, trace: Trace
+) -> float:
+    """By how much the fetching has to grow for the iteration to come out right.
+
+    A loop that waits for its workers anyway tells nothing of it.
+    """
+    fetch_s = trace.fetch_s / trace.iterations
+    iter_s = trace.seconds / trace.iterations
+    starved_s = trace.wait_s / trace.iterations
+    late_s = measured.iter_time.mean_s - iter_s
+    if fetch_s <= 0.0 or starved_s > 0.02 * iter_s:
+        return 1.0
+    step_late_s = measured.step.mean_s - trace.step_s / trace.iterations
+    return max(1.0 + (late_s - step_late_s) / fetch_s, 0.5)
+
+
+def _correct_strangers(
+    workload: LoaderWorkload, stranger_cores: float, trace: Trace
+) -> float:
+    """Tasks of strangers that come to use what they used."""
+    used = trace.stranger_cpu_s / trace.seconds
+    if used <= 0.0:
+        return stranger_cores
+    tasks = workload.stranger_tasks * stranger_cores / used
+    return min(tasks, 8 * workload.host_cores)
 
 
 def _least_step_s(workload: LoaderWorkload) -> float:

@@ -133,14 +133,13 @@ def bound_iter_s(workload: LoaderWorkload, num_workers: int) -> float:
     ``max(G + f, S / W, (P + m + f) / C, bytes / bandwidth)``; G + S without workers.
     """
     storage_s = workload.storage_floor_s or 0.0
-    loading_s = max(workload.occupancy.mean_s, workload.batch_cpu.mean_s)
     if num_workers == 0:
-        return max(workload.step.mean_s + loading_s, storage_s)
+        return max(workload.step.mean_s + local_loading_s(workload)[1], storage_s)
     compute_s = max(workload.step_cpu_s - workload.spin_s, 0.0)
     cpu_s = workload.batch_cpu.mean_s + compute_s + workload.fetch_s
     return max(
         workload.step.mean_s + workload.fetch_s,
-        loading_s / num_workers,
+        workload.occupancy.mean_s / num_workers,
         cpu_s / workload.usable_cores,
         storage_s,
     )
@@ -161,13 +160,18 @@ def _pace(
 
 def _pace_alone(workload: LoaderWorkload) -> _Pace:
     """Without workers nothing overlaps; only strangers take cores."""
-    cpu_s = workload.batch_cpu.mean_s
-    wait_s = cpu_s / rate_of(workload, 1)
-    wait_s += max(workload.occupancy.mean_s - cpu_s, 0.0)
+    cpu_s, loading_s = local_loading_s(workload)
+    wait_s = cpu_s / rate_of(workload, 1) + loading_s - cpu_s
     step_s = alone_step_s(workload)
     whole_s = wait_s + step_s
     used_s = cpu_s + workload.step_cpu_s
     return _Pace(whole_s, wait_s, 0.0, None, used_s / whole_s / workload.usable_cores)
+
+
+def local_loading_s(workload: LoaderWorkload) -> tuple[float, float]:
+    """CPU and whole of loading a batch in the loop, where nothing is handed over."""
+    cpu_s = max(workload.batch_cpu.mean_s - workload.handover_cpu_s, 0.0)
+    return cpu_s, max(workload.occupancy.mean_s - workload.handover_s, cpu_s)
 
 
 def alone_step_s(workload: LoaderWorkload) -> float:

@@ -49,6 +49,7 @@ def make_loop(
         batch_cpu_s=batch_cpu_s,
         batch_wait_s=batch_wait_s,
         fetch_s=workload.fetch_s,
+        fetch_busy_s=workload.fetch_busy_s,
         step_cpu_s=compute_s,
         step_threads=threads,
         step_spin_s=workload.spin_s,
@@ -98,7 +99,10 @@ def at_batch_size(
         step=_scaled(workload.step, slower),
         step_cpu_s=workload.step_cpu_s * slower,
         spin_s=workload.spin_s * slower,
+        handover_s=workload.handover_s * size,
+        handover_cpu_s=workload.handover_cpu_s * size,
         fetch_s=workload.fetch_s * size,
+        fetch_busy_s=workload.fetch_busy_s * size,
         storage_floor_s=(
             None
             if workload.storage_floor_s is None

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 
 _MAIN = -1
 # what the training process is in
-_STATES = 8
+_STATES = 9
 (
     _STARVING,
+    _ASKING,
     _FETCHING,
     _COMPUTING,
     _SPINNING,
@@ -45,6 +46,9 @@ class Loop:
     batch_wait_s: Sequence[float]
     """Of a worker for each batch, beside its CPU; as many as ``batch_cpu_s``."""
     fetch_s: float
+    """CPU of fetching a ready batch, of the loop and of the worker in turn."""
+    fetch_busy_s: float
+    """What it takes longer while the worker that made the batch is computing."""
     step_cpu_s: float
     """CPU of the step, spinning left out, over its threads."""
     step_threads: int
@@ -65,6 +69,8 @@ class Trace:
 
     ends_s: Sequence[float]
     """When each iteration ended, the first ones included."""
+    iterations: int
+    """That the sums are over."""
     seconds: float
     wait_s: float
     """The loop had no batch."""
@@ -98,9 +104,10 @@ def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
     spent = [late - early for late, early in zip(after.spent_s, before.spent_s)]
     return Trace(
         ends_s=simulation.ends_s,
+        iterations=whole - skip,
         seconds=after.now_s - before.now_s,
         wait_s=spent[_STARVING],
-        fetch_s=spent[_FETCHING],
+        fetch_s=spent[_ASKING] + spent[_FETCHING],
         step_s=spent[_COMPUTING] + spent[_SPINNING] + spent[_WAITING],
         pause_s=spent[_PAUSE_CPU] + spent[_PAUSE_WAIT],
         busy_s=after.busy_s - before.busy_s,
@@ -246,13 +253,17 @@ class _Simulation:
         self._state = _STARVING
         if self._iteration in self._made:
             self._made.discard(self._iteration)
-            self._state = _FETCHING
-            self._take_core(_MAIN, self._loop.fetch_s)
+            self._state = _ASKING
+            is_busy = self._on_core[self._iteration % self._loop.workers]
+            self._wait(_MAIN, self._loop.fetch_busy_s if is_busy else 0.0)
 
     def _continue_main(self) -> None:
         loop, state = self._loop, self._state
         factor = loop.step_factors[self._iteration % len(loop.step_factors)]
-        if state == _FETCHING:
+        if state == _ASKING:
+            self._state = _FETCHING
+            self._take_core(_MAIN, loop.fetch_s)
+        elif state == _FETCHING:
             self._change_wanting(-1)
             self._send()
             self._state = _COMPUTING

@@ -63,7 +63,7 @@ class LoaderWorkload:
     iter_time: Cost
     """As it was measured, with its waits."""
     occupancy: Cost
-    """S: a worker's time for one batch."""
+    """S: a worker's time from one batch to the next."""
     batch_cpu: Cost
     """P: the CPU part of it."""
     step: Cost
@@ -71,7 +71,10 @@ class LoaderWorkload:
     step_cpu_s: float
     """m: CPU of the training process per iteration, waits for data left out."""
     fetch_s: float
-    """f: what fetching a ready batch costs the training process, all of it CPU."""
+    """f: what fetching a ready batch takes, CPU of either side: for each tensor the
+    training process asks the worker that made it."""
+    fetch_busy_s: float
+    """What it takes longer when that worker is computing meanwhile."""
     usable_cores: float
     """C: cores that this rank may use."""
     host_cores: float
@@ -85,12 +88,17 @@ class LoaderWorkload:
     """Bytes of a batch over the bandwidth of the storage; ``None`` when unknown."""
     is_storage_bound: bool = False
     """Whether loading mostly waits while the host waits for storage."""
+    handover_s: float = 0.0
+    """Part of ``occupancy`` that handing a batch over takes: without workers there is
+    none."""
+    handover_cpu_s: float = 0.0
+    """Part of ``batch_cpu`` that handing a batch over takes."""
     worker_start_s: float = 0.0
     """What one worker adds to the start of an epoch."""
     step_line: Optional[BatchLine] = None
     """``None`` until several batch sizes were seen: none other is predicted then."""
     is_handover_known: bool = True
-    """Whether what workers add to the loading was measured (not without workers)."""
+    """Whether workers were measured that handed batches over."""
     is_occupancy_known: bool = True
     """Whether the occupancy was measured, and not just bounded."""
     notes: Tuple[str, ...] = ()
