@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.harness import BUSY_LIMIT_PCT
 from benchmarks.machine import StrangerLoad
 from benchmarks.predict_pipelines import SEEN, Pipeline, draw_unseen
 from benchmarks.predict_training import (
@@ -45,6 +46,9 @@ GRID = (
 
 SECONDS = 2.0
 
+ATTEMPTS = 3
+"""Trainings of one setting, until strangers keep out of one."""
+
 
 def measure_pipeline(
     pipeline: Pipeline, works: dict[str, Work], output: Path, seconds: float, seed: int
@@ -55,18 +59,22 @@ def measure_pipeline(
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as name, hogs(pipeline.hogs):
         for workers, prefetch in grid:
-            load = StrangerLoad()
             batches = count_batches(pipeline, workers, prefetch, seconds, cores)
-            iter_s, evidence = train_once(
-                Path(name), pipeline, workers, prefetch, works, batches
-            )
+            for _ in range(ATTEMPTS):
+                load = StrangerLoad()
+                iter_s, evidence = train_once(
+                    Path(name), pipeline, workers, prefetch, works, batches
+                )
+                strangers_pct = load.read_pct()
+                if strangers_pct <= BUSY_LIMIT_PCT:
+                    break
             line = {
                 'pipeline': dataclasses.asdict(pipeline),
                 'num_workers': workers,
                 'prefetch_factor': prefetch,
                 'iter_s': iter_s,
                 'batches': batches[1],
-                'strangers_pct': load.read_pct(),
+                'strangers_pct': strangers_pct,
                 'evidence': evidence.read_text().splitlines(),
             }
             with output.open('a') as file:

@@ -23,8 +23,8 @@ CPU_S, CPU_TENSOR_S = 0.0008, 0.00025
 FETCH_S, FETCH_TENSOR_S = 0.0003, 0.00025
 """Of fetching a ready batch, on both sides: per batch, and per tensor in it."""
 
-BUSY_S = 0.002
-"""What fetching takes longer while the worker computes."""
+BUSY_S = 0.003
+"""What fetching takes longer when no core is free: some turns of the scheduler."""
 
 USUAL_TENSORS = 4
 """In a batch of which the tensors were not counted."""

@@ -88,7 +88,7 @@ def predict_setting(
             'with several batch sizes are needed.'
         )
     pace = _pace(sized, num_workers, prefetch, _MANY_DRAWS)
-    error = _relative_error(sized, num_workers, prefetch)
+    error = _relative_error(sized, num_workers, prefetch, pace.cpu_share)
     low_s = pace.iter_s / (1.0 + _COVERAGE * error)
     high_s = pace.iter_s * (1.0 + _COVERAGE * error)
     return Prediction(
@@ -204,13 +204,16 @@ def _pace_fed(
     )
 
 
-def _relative_error(workload: LoaderWorkload, num_workers: int, prefetch: int) -> float:
+def _relative_error(
+    workload: LoaderWorkload, num_workers: int, prefetch: int, cpu_share: float
+) -> float:
     """Standard error of a prediction over itself.
 
     What each cost's own error does to it, and what the simulation does not know.
     """
+    own = _pace(workload, workload.num_workers, workload.prefetch_factor, _FEW_DRAWS)
+    squares = model_error(workload, num_workers, own.cpu_share, cpu_share) ** 2
     middle_s = _pace(workload, num_workers, prefetch, _FEW_DRAWS).iter_s
-    squares = model_error(workload, num_workers) ** 2
     for changed in perturb(workload):
         changed_s = _pace(changed, num_workers, prefetch, _FEW_DRAWS).iter_s
         squares += (changed_s / middle_s - 1.0) ** 2

@@ -9,6 +9,9 @@ from mmgpu_hooks.modeling.draws import draw_factors, draw_normals
 from mmgpu_hooks.modeling.simulation import Loop
 from mmgpu_hooks.records import Cost, LoaderWorkload
 
+WAKE_S = 0.0025
+"""A turn of Linux's scheduler, and a little: see `Loop.wake_s`."""
+
 _LOADING, _STEPS = 0, 1  # streams of random numbers
 
 
@@ -50,6 +53,7 @@ def make_loop(
         batch_wait_s=batch_wait_s,
         fetch_s=workload.fetch_s,
         fetch_busy_s=workload.fetch_busy_s,
+        wake_s=WAKE_S,
         step_cpu_s=compute_s,
         step_threads=threads,
         step_spin_s=workload.spin_s,

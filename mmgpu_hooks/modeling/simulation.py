@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 _MAIN = -1
+_QUEUING, _LOADING, _BLOCKED = range(3)  # what a worker is in
 # what the training process is in
 _STATES = 9
 (
@@ -48,12 +49,15 @@ class Loop:
     fetch_s: float
     """CPU of fetching a ready batch, of the loop and of the worker in turn."""
     fetch_busy_s: float
-    """What it takes longer while the worker that made the batch is computing."""
+    """What it takes longer when no core is free."""
     step_cpu_s: float
     """CPU of the step, spinning left out, over its threads."""
     step_threads: int
     step_spin_s: float
     step_wait_s: float
+    wake_s: float = 0.0
+    """How long a worker that gets a batch to make waits for a core when none is free:
+    it has to wait for a turn."""
     step_factors: Sequence[float] = (1.0,)
     start_s: float = 0.0
     """CPU of the training process to start one worker, before the first batch."""
@@ -134,7 +138,7 @@ class _Simulation:
         self._timed: list[tuple[float, int]] = []
         self._queues: list[deque[int]] = [deque() for _ in range(loop.workers)]
         self._making = [-1] * loop.workers
-        self._on_core = [False] * loop.workers
+        self._stage = [_QUEUING] * loop.workers
         self._made: set[int] = set()
         self._sent = 0
         self._busy = 0
@@ -223,16 +227,35 @@ class _Simulation:
             self._queues[worker].append(batch)
 
     def _begin_batch(self, worker: int, batch: int) -> None:
-        costs = self._loop.batch_cpu_s
         self._making[worker] = batch
         self._busy += 1
-        self._on_core[worker] = True
+        if self._loop.wake_s > 0.0 and self._is_crowded():
+            self._stage[worker] = _QUEUING
+            self._wait(worker, self._loop.wake_s)
+        else:
+            self._load(worker, batch)
+
+    def _load(self, worker: int, batch: int) -> None:
+        costs = self._loop.batch_cpu_s
+        self._stage[worker] = _LOADING
         self._take_core(worker, costs[batch % len(costs)])
 
+    def _is_crowded(self) -> bool:
+        """Whether a task that wakes up now finds every core taken."""
+        loop, wanting = self._loop, self._wanting
+        # half a task more or less is within what is known of strangers
+        return (
+            wanting > loop.cores - 0.5
+            or wanting + loop.stranger_tasks > loop.host_cores - 0.5
+        )
+
     def _continue_worker(self, worker: int) -> None:
-        batch = self._making[worker]
-        if self._on_core[worker]:
-            self._on_core[worker] = False
+        batch, stage = self._making[worker], self._stage[worker]
+        if stage == _QUEUING:
+            self._load(worker, batch)
+            return
+        if stage == _LOADING:
+            self._stage[worker] = _BLOCKED
             self._change_wanting(-1)
             waits = self._loop.batch_wait_s
             wait_s = waits[batch % len(waits)]
@@ -254,8 +277,7 @@ class _Simulation:
         if self._iteration in self._made:
             self._made.discard(self._iteration)
             self._state = _ASKING
-            is_busy = self._on_core[self._iteration % self._loop.workers]
-            self._wait(_MAIN, self._loop.fetch_busy_s if is_busy else 0.0)
+            self._wait(_MAIN, self._loop.fetch_busy_s if self._is_crowded() else 0.0)
 
     def _continue_main(self) -> None:
         loop, state = self._loop, self._state

@@ -17,20 +17,28 @@ ways are not simulated."""
 HANDOVER = 0.04
 """Added where the run had no workers and the predicted one has."""
 
-CROWDED = 0.04
-"""Added where more tasks want a core than there are."""
+CROWDED = 0.06
+"""Added where all cores are in use, in the run or in the prediction; less where fewer
+are: the real scheduler does not share cores equally."""
 
 
-def model_error(workload: LoaderWorkload, num_workers: int) -> float:
-    """Standard error, over the prediction, of what the simulation does not know."""
+def model_error(
+    workload: LoaderWorkload, num_workers: int, run_cpu_share: float, cpu_share: float
+) -> float:
+    """Standard error, over the prediction, of what the simulation does not know.
+
+    Args:
+        workload: What the run tells.
+        num_workers: Of the prediction.
+        run_cpu_share: Share of the cores that was in use at the run's own setting.
+        cpu_share: Share that is in use with the prediction's.
+    """
     squares = SAME**2
-    if num_workers != workload.num_workers:
-        squares += OTHER**2
     if num_workers and not workload.is_handover_known:
         squares += HANDOVER**2
-    if num_workers + 1 + workload.stranger_tasks > workload.usable_cores:
-        share = workload.batch_cpu.mean_s / max(workload.occupancy.mean_s, 1e-12)
-        squares += (CROWDED * min(share, 1.0)) ** 2
+    if num_workers != workload.num_workers:
+        squares += OTHER**2
+        squares += (CROWDED * min(max(run_cpu_share, cpu_share), 1.0) ** 2) ** 2
     return float(squares**0.5)
 
 

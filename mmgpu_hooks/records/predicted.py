@@ -74,7 +74,7 @@ class LoaderWorkload:
     """f: what fetching a ready batch takes, CPU of either side: for each tensor the
     training process asks the worker that made it."""
     fetch_busy_s: float
-    """What it takes longer when that worker is computing meanwhile."""
+    """What it takes longer when no core is free."""
     usable_cores: float
     """C: cores that this rank may use."""
     host_cores: float
