@@ -15,6 +15,7 @@ from mmgpu_hooks.diagnosis.workload_costs import (
     fold_batch_cpu,
     fold_iteration,
     fold_loading,
+    fold_run_delay,
     fold_step,
 )
 from mmgpu_hooks.diagnosis.workload_segment import cut_segment
@@ -60,7 +61,11 @@ def fit_workload(
     workload = _fold_workload(summary, intervals, notes)
     if isinstance(workload, NoPrediction):
         return workload
-    workload = calibrate(workload, summary.external_cpu_cores or 0.0)
+    workload = calibrate(
+        workload,
+        summary.external_cpu_cores or 0.0,
+        fold_run_delay(summary, intervals),
+    )
     return replace(workload, worker_start_s=_worker_start_s(summary, workload))
 
 

@@ -21,12 +21,23 @@ _FETCH_RANGE = 0.25, 4.0
 """How far from the usual the fetching of a ready batch may be."""
 
 
-def calibrate(workload: LoaderWorkload, stranger_cores: float) -> LoaderWorkload:
+_DELAY_SHARE = 0.5
+"""Part of a worker's waiting for cores that makes its loading longer; the rest is in
+between two batches, or would be there on free cores too."""
+
+_BUSY_FROM, _BUSY_ALL = 0.6, 0.9
+"""Share of the cores in use from which, and at which, that waiting is contention."""
+
+
+def calibrate(
+    workload: LoaderWorkload, stranger_cores: float, run_delay_s: float = 0.0
+) -> LoaderWorkload:
     """The workload whose simulation measures what the run did.
 
     Args:
         workload: With the costs as they were measured, and the usual fetching.
         stranger_cores: Cores that others used meanwhile.
+        run_delay_s: What a worker waited for a core, per batch.
     """
     workload = replace(workload, stranger_tasks=stranger_cores)
     if workload.num_workers == 0:
@@ -61,7 +72,32 @@ def calibrate(workload: LoaderWorkload, stranger_cores: float) -> LoaderWorkload
             fetch_s=measured.fetch_s * fetching,
             fetch_busy_s=measured.fetch_busy_s * fetching,
         )
-    return workload
+    if _is_starved(trace):
+        return workload
+    return _without_delay(measured, workload, run_delay_s)
+
+
+def _without_delay(
+    measured: LoaderWorkload, workload: LoaderWorkload, run_delay_s: float
+) -> LoaderWorkload:
+    """Loading without what the real scheduler added beyond the simulated one.
+
+    A loop that does not starve does not show how long loading takes, so that a wrong
+    figure would not show at the run's own setting.
+    """
+    cpu_s = workload.batch_cpu.mean_s + workload.step_cpu_s + workload.fetch_s
+    cores = min(
+        workload.usable_cores, workload.host_cores - workload.stranger_tasks / 2
+    )
+    used = cpu_s / (measured.iter_time.mean_s * max(cores, 0.5))
+    busy = min(max((used - _BUSY_FROM) / (_BUSY_ALL - _BUSY_FROM), 0.0), 1.0)
+    free_s = measured.occupancy.mean_s - busy * _DELAY_SHARE * run_delay_s
+    mean_s = max(min(workload.occupancy.mean_s, free_s), workload.batch_cpu.mean_s)
+    return replace(workload, occupancy=replace(workload.occupancy, mean_s=mean_s))
+
+
+def _is_starved(trace: Trace) -> bool:
+    return trace.wait_s > 0.02 * trace.seconds
 
 
 def _simulate(workload: LoaderWorkload) -> Trace:
@@ -79,9 +115,8 @@ def _fetch_correction(
     """
     fetch_s = trace.fetch_s / trace.iterations
     iter_s = trace.seconds / trace.iterations
-    starved_s = trace.wait_s / trace.iterations
     late_s = measured.iter_time.mean_s - iter_s
-    if fetch_s <= 0.0 or starved_s > 0.02 * iter_s:
+    if fetch_s <= 0.0 or _is_starved(trace):
         return 1.0
     step_late_s = measured.step.mean_s - trace.step_s / trace.iterations
     return max(1.0 + (late_s - step_late_s) / fetch_s, 0.5)
