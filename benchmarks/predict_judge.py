@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.harness import BUSY_LIMIT_PCT
 from benchmarks.predict_pipelines import Pipeline
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.workload import fit_workload
@@ -16,7 +18,7 @@ from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.modeling.loader_bound import predict_iter_s
 from mmgpu_hooks.modeling.prediction import predict_grid
-from mmgpu_hooks.records import IntervalRecord, LoaderWorkload, RunSummary
+from mmgpu_hooks.records import Cost, IntervalRecord, LoaderWorkload, RunSummary
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,20 @@ class Case:
         return self.low_s <= self.measured_s <= self.high_s
 
 
-def read_trials(path: Path) -> list[Trial]:
-    """Read what ``benchmarks.predict_measure`` wrote."""
-    trials = []
+def read_trials(path: Path) -> tuple[list[Trial], int]:
+    """Read what ``benchmarks.predict_measure`` wrote.
+
+    Returns:
+        The trainings, and how many are left out because strangers used the machine.
+    """
+    trials, busy = [], 0
     with tempfile.TemporaryDirectory() as folder:
         evidence_path = Path(folder) / 'gpu_efficiency.jsonl'
         for text in path.read_text().splitlines():
             line = json.loads(text)
+            if line['strangers_pct'] > BUSY_LIMIT_PCT:
+                busy += 1
+                continue
             evidence_path.write_text('\n'.join(line['evidence']) + '\n')
             evidence = read_evidence(evidence_path)
             trials.append(
@@ -87,7 +96,7 @@ def read_trials(path: Path) -> list[Trial]:
                     evidence.intervals,
                 )
             )
-    return trials
+    return trials, busy
 
 
 def judge_trials(trials: Sequence[Trial]) -> tuple[list[Case], list[str]]:
@@ -105,6 +114,8 @@ def judge_trials(trials: Sequence[Trial]) -> tuple[list[Case], list[str]]:
             model = fold_facts(run.summary).model
             predictions = predict_grid(workload, [other.setting for other in same])
             for other, prediction in zip(same, predictions):
+                if other is run:
+                    continue
                 cases.append(
                     Case(
                         pipeline=run.pipeline,
@@ -121,6 +132,32 @@ def judge_trials(trials: Sequence[Trial]) -> tuple[list[Case], list[str]]:
                     )
                 )
     return cases, refused
+
+
+def time_grid() -> float:
+    """Seconds that a grid of 40 settings takes, of a workload with queues."""
+    workload = LoaderWorkload(
+        num_workers=2,
+        prefetch_factor=2,
+        persistent_workers=True,
+        batch_size=4,
+        iterations=200,
+        iter_time=Cost(0.02),
+        occupancy=Cost(0.03, 0.03, 0.001, 200),
+        batch_cpu=Cost(0.02, 0.02, 0.001, 200),
+        step=Cost(0.015, 0.003, 0.001, 200),
+        step_cpu_s=0.01,
+        fetch_s=0.001,
+        fetch_busy_s=0.002,
+        usable_cores=8.0,
+        host_cores=8.0,
+        stranger_tasks=0.5,
+    )
+    factors = (1, 2, 4, 8)
+    settings = [(workers, factor) for workers in range(10) for factor in factors]
+    began = time.perf_counter()
+    predict_grid(workload, settings)
+    return time.perf_counter() - began
 
 
 def quantile(values: Iterable[float], share: float) -> float:

@@ -46,6 +46,8 @@ GRID = (
 
 SECONDS = 2.0
 
+PARTS = ('seen', 'unseen', 'mmdet')
+
 ATTEMPTS = 3
 """Trainings of one setting, until strangers keep out of one."""
 
@@ -87,17 +89,35 @@ def measure_pipeline(
             )
 
 
+def measure_all(output: Path, seconds: float) -> None:
+    """Measure every part of the benchmark; about 12 minutes."""
+    works = make_works()
+    for which in PARTS:
+        for pipeline in choose_pipelines(which):
+            measure_pipeline(pipeline, works, output, seconds, seed=5)
+
+
+def choose_pipelines(which: str) -> list[Pipeline]:
+    """The pipelines of a part of the benchmark."""
+    if which == 'mmdet':
+        # MMDetection takes seconds to import
+        from benchmarks.predict_mmdet import PIPELINES
+
+        return list(PIPELINES)
+    return list(SEEN) if which == 'seen' else draw_unseen()
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure the pipelines that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--pipelines', default=':', help='a slice, such as 0:3')
     parser.add_argument('--seconds', type=float, default=SECONDS)
-    parser.add_argument('--unseen', action='store_true', help='of the drawn ones')
+    parser.add_argument('--of', choices=PARTS, default='seen', help='which ones')
     options = parser.parse_args(argv)
     warnings.filterwarnings('ignore')
     first, _, last = options.pipelines.partition(':')
-    chosen = list(draw_unseen() if options.unseen else SEEN)
+    chosen = choose_pipelines(options.of)
     works = make_works()
     for pipeline in chosen[int(first or 0) : int(last or len(chosen))]:
         measure_pipeline(pipeline, works, options.output, options.seconds, seed=5)

@@ -38,6 +38,8 @@ class Pipeline:
     side: int = 64
     """Of the square images that are handed over."""
     is_unseen: bool = False
+    recipe: str | None = None
+    """Config of MMDetection whose pipeline loads instead."""
 
     @property
     def loading_s(self) -> float:

@@ -142,7 +142,7 @@ def train_once(
     # to the end workers keep making batches
     tail = workers * prefetch + 1
     length = (first + measured + tail) * pipeline.batch
-    dataset = PlantedImages(pipeline, works['burn'], length)
+    dataset = _make_dataset(folder, pipeline, works['burn'], length)
     model = StampedModel(pipeline, works[pipeline.step])
     loader: dict[str, Any] = {
         'batch_size': pipeline.batch,
@@ -183,6 +183,15 @@ def train_once(
     shutil.move(str(evidence), kept)
     shutil.rmtree(folder / name)
     return iter_s, kept
+
+
+def _make_dataset(folder: Path, pipeline: Pipeline, work: Work, length: int) -> Any:
+    if pipeline.recipe is None:
+        return PlantedImages(pipeline, work, length)
+    # MMDetection takes seconds to import
+    from benchmarks.predict_mmdet import RecipeImages
+
+    return RecipeImages(pipeline.recipe, folder / 'demo', length)
 
 
 def _hog() -> None:

@@ -15,7 +15,7 @@ from mmgpu_hooks.modeling.scene import make_loop, rate_of, step_threads
 from mmgpu_hooks.modeling.simulation import Trace, simulate_loop
 from mmgpu_hooks.records import LoaderWorkload
 
-_ROUNDS, _DRAWS = 8, 512
+_ROUNDS, _DRAWS = 12, 512
 
 _FETCH_RANGE = 0.25, 4.0
 """How far from the usual the fetching of a ready batch may be."""

@@ -49,10 +49,10 @@ def _find_cut(values: Sequence[float], least_change: float) -> int | None:
     before, after = statistics.median(early), statistics.median(late)
     if abs(after - before) <= least_change * max(abs(before), abs(after)):
         return None
-    scatter = max(_scatter(early, before), _scatter(late, after))
-    return best_cut if abs(after - before) > 4.0 * scatter else None
+    return best_cut if abs(after - before) > 4.0 * _scatter(values) else None
 
 
-def _scatter(values: Sequence[float], middle: float) -> float:
-    """Standard deviation, from the median of the distances: deaf to single values."""
-    return 1.4826 * statistics.median(abs(value - middle) for value in values)
+def _scatter(values: Sequence[float]) -> float:
+    """Standard deviation from value to value; changes of the level hardly raise it."""
+    steps = (abs(late - early) for early, late in zip(values, values[1:]))
+    return 1.4826 * statistics.median(steps) / math.sqrt(2.0)

@@ -287,10 +287,11 @@ class _Simulation:
             self._take_core(_MAIN, loop.fetch_s)
         elif state == _FETCHING:
             self._change_wanting(-1)
-            self._send()
             self._state = _COMPUTING
             threads = loop.step_threads
             self._take_core(_MAIN, factor * loop.step_cpu_s / threads, threads)
+            # the loop goes on, and has its core, while the worker wakes up
+            self._send()
         elif state == _COMPUTING:
             self._change_wanting(-loop.step_threads)
             self._state = _SPINNING
