@@ -22,6 +22,7 @@ from mmgpu_hooks.diagnosis.workload_segment import cut_segment
 from mmgpu_hooks.modeling.calibration import calibrate
 from mmgpu_hooks.modeling.handover import estimate_handover
 from mmgpu_hooks.modeling.job import first_batch_s
+from mmgpu_hooks.modeling.prediction import MOST_PREFETCH, MOST_WORKERS
 from mmgpu_hooks.records import (
     IntervalRecord,
     LoaderWorkload,
@@ -31,6 +32,9 @@ from mmgpu_hooks.records import (
 
 LONGEST_S = 3600.0
 """An iteration that takes longer is a slip of a hand or of a clock."""
+
+MOST_CORES = 65536
+"""Of one host; no more were built."""
 
 WORKER_START_S = 0.02
 """What a worker adds to the start of an epoch where it was not measured: a fork of a
@@ -63,7 +67,7 @@ def fit_workload(
         return workload
     workload = calibrate(
         workload,
-        summary.external_cpu_cores or 0.0,
+        _stranger_cores(summary, workload.host_cores),
         fold_run_delay(summary, intervals),
     )
     return replace(workload, worker_start_s=_worker_start_s(summary, workload))
@@ -71,15 +75,32 @@ def fit_workload(
 
 def _find_missing(summary: RunSummary) -> str | None:
     """What a workload cannot be made without; a sentence, or ``None``."""
-    if summary.run.loader.num_workers is None:
+    loader, host = summary.run.loader, summary.run.host
+    if loader.num_workers is None:
         return 'The live settings of the loader are unknown.'
+    prefetch = 1 if loader.prefetch_factor is None else loader.prefetch_factor
+    if not 0 <= loader.num_workers <= MOST_WORKERS or (
+        not 1 <= prefetch <= MOST_PREFETCH
+    ):
+        return (
+            f'The live settings of the loader are absurd: {loader.num_workers} '
+            f'workers, prefetch_factor {loader.prefetch_factor}; was the evidence '
+            'edited?'
+        )
     if summary.steady_iterations < MIN_ITERATIONS:
         return (
             f'Not enough evidence: {summary.steady_iterations} steady iterations, '
             f'{MIN_ITERATIONS} needed.'
         )
-    if summary.run.host.usable_cores is None:
+    if host.usable_cores is None:
         return 'The usable cores of this host are unknown.'
+    if not 0.0 < host.usable_cores <= MOST_CORES or (
+        not 0 <= (host.logical_cpus or 0) <= MOST_CORES
+    ):
+        return (
+            f'The usable cores of this host are absurd: {host.usable_cores:g} of '
+            f'{host.logical_cpus}; was the evidence edited?'
+        )
     needed = {
         'the wait for data': summary.data_wait_s,
         'the step': summary.step_s,
@@ -136,7 +157,7 @@ def _fold_workload(
         num_workers=workers,
         prefetch_factor=loader.prefetch_factor or 2,
         persistent_workers=bool(loader.persistent_workers),
-        batch_size=loader.batch_size,
+        batch_size=loader.batch_size if (loader.batch_size or 0) > 0 else None,
         iterations=summary.steady_iterations,
         iter_time=fold_iteration(summary, intervals),
         occupancy=replace(occupancy, mean_s=whole_s),
@@ -162,6 +183,14 @@ def _host_cores(summary: RunSummary, usable: float) -> float:
     host = summary.run.host
     logical = host.logical_cpus or usable
     return max(logical / max(host.ranks_on_host, 1), usable)
+
+
+def _stranger_cores(summary: RunSummary, host_cores: float) -> float:
+    """What others used; nothing where that is unknown or cannot be."""
+    used = summary.external_cpu_cores
+    if used is None or not 0.0 <= used <= host_cores:
+        return 0.0
+    return used
 
 
 def _spin_s(summary: RunSummary, step_cpu_s: float) -> float:

@@ -118,7 +118,7 @@ def _of_intervals(mean_s: float, count: int, stats: Sequence[DurationStats]) -> 
     """A mean whose spread and error the intervals tell, as far as there are some."""
     variation = _variation(stats) or 0.0
     error_s = variation * mean_s / math.sqrt(max(count, 1))
-    means = [one.mean_s for one in stats]
+    means = [one.mean_s for one in stats if _is_sane(one.mean_s)]
     if len(means) >= 3:
         # intervals that differ more than chance would have them drift
         error_s = max(error_s, statistics.stdev(means) / math.sqrt(len(means)))

@@ -55,7 +55,9 @@ def estimate_handover(
         occupancy: Of loading it.
         batch_cpu: The CPU of that.
     """
-    count = USUAL_TENSORS if tensors is None else min(max(tensors, 0), MOST_TENSORS)
+    count = USUAL_TENSORS
+    if tensors is not None and tensors >= 0:
+        count = min(tensors, MOST_TENSORS)
     cpu_s = CPU_S + CPU_TENSOR_S * count
     share = 0.0
     if occupancy.mean_s > 0.0:

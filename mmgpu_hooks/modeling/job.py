@@ -65,13 +65,22 @@ def predict_job(
     if num_workers == 0:
         save_s = save_net_s = plan.save_wait_s + plan.save_cpu_s / rate_of(sized, 1)
     else:
-        loop = make_loop(sized, num_workers, prefetch, _DRAWS)
+        count = min(plan.iterations, max(_FEWEST, 4 * num_workers * prefetch))
+        # as many different costs as batches: they come up to their mean
+        epoch = replace(
+            make_loop(sized, num_workers, prefetch, count),
+            batches=count,
+        )
         starts = 1 if persistent_workers else plan.epochs
-        cold = replace(loop, start_s=sized.worker_start_s)
-        starts_s = starts * _start_s(cold, plan.iterations, iter_s)
-        starts_s += (plan.epochs - starts) * _start_s(loop, plan.iterations, iter_s)
+        cold = replace(epoch, start_s=sized.worker_start_s)
+        starts_s = starts * (simulate_loop(cold, count).seconds - count * iter_s)
+        if plan.epochs > starts:
+            warm_s = simulate_loop(epoch, count).seconds - count * iter_s
+            starts_s += (plan.epochs - starts) * warm_s
         if plan.saves:
-            save_s, save_net_s = _save_s(loop, plan)
+            save_s, save_net_s = _save_s(
+                make_loop(sized, num_workers, prefetch, _DRAWS), plan
+            )
     saves_net_s = plan.saves * save_net_s
     job_s = iterations_s + starts_s + saves_net_s
     low_s = iterations_s * steady.iter_time_low_s / iter_s
@@ -86,14 +95,6 @@ def predict_job(
         saves_s=plan.saves * save_s,
         saves_net_s=saves_net_s,
     )
-
-
-def _start_s(loop: Loop, iterations: int, iter_s: float) -> float:
-    """What an epoch takes beyond its iterations at the steady pace."""
-    in_flight = loop.workers * loop.prefetch_factor
-    count = min(iterations, max(_FEWEST, 4 * in_flight))
-    epoch = replace(loop, batches=count)
-    return simulate_loop(epoch, count).seconds - count * iter_s
 
 
 def _save_s(loop: Loop, plan: JobPlan) -> tuple[float, float]:
@@ -113,7 +114,12 @@ def first_batch_s(workload: LoaderWorkload) -> float:
     Without the start of workers.
     """
     workers, prefetch = workload.num_workers, workload.prefetch_factor
-    loop = make_loop(workload, workers, prefetch, _FEWEST)
+    even = replace(
+        workload,
+        occupancy=replace(workload.occupancy, std_s=0.0),
+        batch_cpu=replace(workload.batch_cpu, std_s=0.0),
+    )
+    loop = make_loop(even, workers, prefetch, _FEWEST)
     steady = simulate_loop(loop, _FEWEST, 3 * workers * prefetch)
     usual_s = (steady.wait_s + steady.fetch_s) / _FEWEST
     first = simulate_loop(loop, 1)

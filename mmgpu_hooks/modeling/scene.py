@@ -12,6 +12,9 @@ from mmgpu_hooks.records import Cost, LoaderWorkload
 WAKE_S = 0.0025
 """A turn of Linux's scheduler, and a little: see `Loop.wake_s`."""
 
+_MOST_IN_FLIGHT = 2048
+"""Batches made ahead: with more, a loop never comes to feel it."""
+
 _LOADING, _STEPS = 0, 1  # streams of random numbers
 
 
@@ -45,7 +48,7 @@ def make_loop(
     left_s = workload.step.mean_s - compute_s / threads - workload.spin_s
     return Loop(
         workers=num_workers,
-        prefetch_factor=prefetch_factor,
+        prefetch_factor=min(prefetch_factor, max(_MOST_IN_FLIGHT // num_workers, 1)),
         cores=workload.usable_cores,
         host_cores=workload.host_cores,
         stranger_tasks=workload.stranger_tasks,

@@ -40,7 +40,7 @@ def _find_cut(values: Sequence[float], least_change: float) -> int | None:
     for cut in range(_LEAST, count - _LEAST + 1):
         left += values[cut - 1]
         before, after = left / cut, (total - left) / (count - cut)
-        gain = (after - before) ** 2 * cut * (count - cut) / count
+        gain = (after - before) * (after - before) * cut * (count - cut) / count
         if gain > best:
             best, best_cut = gain, cut
     if best_cut is None:
