@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,17 @@ from mmgpu_hooks.experiments.demo_dataset import DemoDataset, write_demo_dataset
 
 IMAGES, WIDTH, HEIGHT = 64, 800, 600
 
-RECIPES = {
-    'RetinaNet': 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py',
-    'YOLOX (Mosaic, MixUp)': 'mmdet::yolox/yolox_s_8xb8-300e_coco.py',
-    'Mask R-CNN LSJ': 'mmdet::common/lsj-100e_coco-instance.py',
-}
+_RETINANET = 'retinanet/retinanet_r50_fpn_1x_coco.py'
+_MASK_RCNN_LSJ = 'common/lsj-100e_coco-instance.py'
+_YOLOX = 'yolox/yolox_s_8xb8-300e_coco.py'
 
-PIPELINES = tuple(
-    Pipeline(name, cpu_ms, 0, 0.3, 2, step_ms, recipe=recipe)
-    # the milliseconds are guesses, for the length of a run only
-    for (name, recipe), cpu_ms, step_ms in zip(
-        RECIPES.items(), (25, 60, 40), (60, 60, 60)
-    )
+# the milliseconds of loading are guesses, for the length of a training only
+PIPELINES = (
+    Pipeline('RetinaNet', 45, 0, 0.3, 1, 60, recipe=_RETINANET),
+    Pipeline('Mask R-CNN, LSJ', 95, 0, 0.3, 1, 60, recipe=_MASK_RCNN_LSJ),
+    Pipeline('YOLOX, Mosaic and MixUp', 370, 0, 0.3, 1, 100, recipe=_YOLOX),
 )
+"""With a step that only sleeps."""
 
 
 class RecipeImages(Dataset[dict]):
@@ -44,7 +43,7 @@ class RecipeImages(Dataset[dict]):
         demo = write_demo_dataset(folder, images=IMAGES, width=WIDTH, height=HEIGHT)
         annotations = _add_masks(demo)
         import_modules_from_strings('mmdet.datasets')
-        config = Config.fromfile(_base_of(recipe))
+        config = Config.fromfile(_find_config(recipe))
         dataset = config.train_dataloader.dataset
         _point_to(dataset, demo.image_folder, annotations)
         dataset['_scope_'] = 'mmdet'
@@ -59,11 +58,10 @@ class RecipeImages(Dataset[dict]):
         return self._dataset[index % len(self._dataset)]
 
 
-def _base_of(recipe: str) -> str:
-    import mmdet
-
-    package = Path(mmdet.__file__).parent / '.mim' / 'configs'
-    return str(package / recipe.removeprefix('mmdet::'))
+def _find_config(recipe: str) -> str:
+    """The config file in MMDetection's own wheel."""
+    package = Path(import_module('mmdet').__file__ or '').parent
+    return str(package / '.mim' / 'configs' / recipe)
 
 
 def _add_masks(demo: DemoDataset) -> Path:

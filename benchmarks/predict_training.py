@@ -26,6 +26,7 @@ _CHUNK = b'\0' * 8192
 _HASHES = 8
 _MATRIX = 384
 _MOST_IMAGES = 8192
+_LEAST_ITERATIONS, _LEAST_OF_RECIPE = 48, 32
 
 
 def burn_once() -> None:
@@ -119,7 +120,10 @@ def count_batches(
 ) -> tuple[int, int]:
     """Batches to leave out and to measure; both whole blocks of images."""
     block = max(BLOCK // pipeline.batch, 1)
-    wanted = max(seconds / pipeline.guess_iter_s(workers, cores), 48)
+    least = _LEAST_ITERATIONS
+    if pipeline.recipe is not None:  # as slow as they are, and in no blocks
+        block, least = 1, _LEAST_OF_RECIPE
+    wanted = max(seconds / pipeline.guess_iter_s(workers, cores), least)
     measured = max(round(wanted / block), 1) * block
     first = -(-max(2 * workers * prefetch, 16) // block) * block
     return first, measured

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mmgpu_hooks.modeling.loop import Trace
 from mmgpu_hooks.modeling.scene import make_loop, rate_of, step_threads
-from mmgpu_hooks.modeling.simulation import Trace, simulate_loop
+from mmgpu_hooks.modeling.simulation import simulate_loop
 from mmgpu_hooks.records import LoaderWorkload
 
 _ROUNDS, _DRAWS = 12, 512

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from mmgpu_hooks.modeling.loop import Loop
 from mmgpu_hooks.modeling.prediction import check_setting, predict_setting
 from mmgpu_hooks.modeling.scene import at_batch_size, make_loop, rate_of
-from mmgpu_hooks.modeling.simulation import Loop, simulate_loop
+from mmgpu_hooks.modeling.simulation import simulate_loop
 from mmgpu_hooks.records import JobPlan, JobPrediction, LoaderWorkload, NoPrediction
 
 _START_ERROR = 0.3

@@ -16,7 +16,7 @@ LIMITS: dict[str, str] = {
     'workers': 'too few workers',
     'cores': 'the cores',
     'storage': 'the storage',
-    'head_of_line': 'late batches that hold up the ones behind them',
+    'head_of_line': 'late batches',
 }
 """What can keep an iteration from being faster, and how a sentence calls it."""
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from mmgpu_hooks.modeling.draws import draw_factors, draw_normals
-from mmgpu_hooks.modeling.simulation import Loop
+from mmgpu_hooks.modeling.loop import Loop
 from mmgpu_hooks.records import Cost, LoaderWorkload
 
 WAKE_S = 0.0025

@@ -66,6 +66,8 @@ def render_forecast(
         '',
         _table(workload, forecast.predictions),
     ]
+    if any(_is_own(workload, one) for one in forecast.predictions):
+        parts += ["* the run's own setting"]
     notes = (*workload.notes, *forecast.notes)
     if notes:
         rows = [('-', bind_units(note)) for note in notes]
@@ -127,13 +129,11 @@ def _table(
         'workers busy',
     ):
         table.add_column(title, justify='right', no_wrap=True)
-    table.add_column('limited by')
+    table.add_column('limited by', no_wrap=True)
     for one in predictions:
-        is_own = one.num_workers == workload.num_workers and (
-            one.prefetch_factor in (None, workload.prefetch_factor)
-        )
+        is_own = _is_own(workload, one)
         table.add_row(
-            f'{one.num_workers}',
+            f'{"* " if is_own else ""}{one.num_workers}',
             '-' if one.prefetch_factor is None else f'{one.prefetch_factor}',
             format_seconds(one.iter_time_s),
             f'{format_seconds(one.iter_time_low_s)} to '
@@ -143,6 +143,12 @@ def _table(
             '-'
             if one.worker_utilisation is None
             else format_pct(100 * one.worker_utilisation),
-            LIMITS[one.limit] + (' (the run)' if is_own else ''),
+            LIMITS[one.limit],
         )
     return table
+
+
+def _is_own(workload: LoaderWorkload, one: Prediction) -> bool:
+    return one.num_workers == workload.num_workers and (
+        one.prefetch_factor in (None, workload.prefetch_factor)
+    )

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmgpu_hooks.modeling.simulation import Loop, simulate_loop
+from mmgpu_hooks.modeling.loop import Loop
+from mmgpu_hooks.modeling.simulation import simulate_loop
 
 MANY = 1000.0
 
