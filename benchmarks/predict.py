@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.harness import Benchmark, Figure
+from benchmarks.machine import StrangerLoad
 from benchmarks.predict_judge import (
     Case,
     judge_trials,
@@ -42,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         '--seconds', type=float, default=SECONDS, help='of each training, about'
     )
-    benchmark = Benchmark('predict', __doc__ or '', argv, parser=parser)
+    load = _TrainingsLoad()
+    benchmark = Benchmark('predict', __doc__ or '', argv, parser=parser, load=load)
     warnings.filterwarnings('ignore')
     trials_path = benchmark.options.trials
     if trials_path is None:
@@ -51,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         trials_path.unlink(missing_ok=True)
         measure_all(trials_path, benchmark.options.seconds)
     trials, busy = read_trials(trials_path)
+    load.shares_pct = [trial.strangers_pct for trial in trials]
     cases, refused = judge_trials(trials)
     for sentence in refused:
         print(f'not predicted from: {sentence}', file=sys.stderr)
@@ -65,6 +68,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     benchmark.add(Figure('trainings not predicted from', len(refused)))
     return benchmark.finish()
+
+
+class _TrainingsLoad(StrangerLoad):
+    """What strangers used while the trainings ran that are judged, mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares_pct: list[float] = []
+
+    def read_pct(self) -> float:
+        return sum(self.shares_pct) / max(len(self.shares_pct), 1)
 
 
 def _judge_all(benchmark: Benchmark, cases: Sequence[Case]) -> None:

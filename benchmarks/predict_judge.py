@@ -32,6 +32,8 @@ class Trial:
     """By the model's own stamps."""
     summary: RunSummary
     intervals: tuple[IntervalRecord, ...]
+    strangers_pct: float
+    """Share of the machine that others used meanwhile."""
 
     @property
     def setting(self) -> tuple[int, int]:
@@ -94,6 +96,7 @@ def read_trials(path: Path) -> tuple[list[Trial], int]:
                     line['iter_s'],
                     fold_run(evidence),
                     evidence.intervals,
+                    line['strangers_pct'],
                 )
             )
     return trials, busy

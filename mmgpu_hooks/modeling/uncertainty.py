@@ -10,11 +10,11 @@ from mmgpu_hooks.records import LoaderWorkload
 SAME = 0.015
 """What a setting varies by from run to run on a quiet machine."""
 
-OTHER = 0.03
+OTHER = 0.035
 """Added for another number of workers: caches, memory bandwidth and the scheduler's
 ways are not simulated."""
 
-HANDOVER = 0.04
+HANDOVER = 0.06
 """Added where the run had no workers and the predicted one has."""
 
 CROWDED = 0.06
