@@ -59,6 +59,8 @@ def fit_workload(
     if segment is not None:
         summary, intervals, note = segment
         notes.append(note)
+    # a log decodes its records each time they are asked for
+    intervals = tuple(intervals)
     missing = _find_missing(summary)
     if missing is not None:
         return NoPrediction(missing)

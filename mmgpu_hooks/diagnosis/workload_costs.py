@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from mmgpu_hooks.evidence.weights import median
 from mmgpu_hooks.records import (
     Cost,
     DurationStats,
@@ -127,12 +126,14 @@ def _of_intervals(mean_s: float, count: int, stats: Sequence[DurationStats]) -> 
 
 def _variation(stats: Iterable[DurationStats]) -> float | None:
     """Standard deviation over mean, of a log-normal with the same percentiles."""
-    sigma = median(
+    sigmas = [
         math.log(one.p95_s / one.p50_s) / _Z95
         for one in stats
         if one.count >= 8 and 0.0 < one.p50_s <= one.p95_s < math.inf
-    )
-    return None if sigma is None else math.sqrt(math.expm1(min(sigma, 1.5) ** 2))
+    ]
+    if not sigmas:
+        return None
+    return math.sqrt(math.expm1(min(statistics.median(sigmas), 1.5) ** 2))
 
 
 def _is_sane(seconds: float) -> bool:

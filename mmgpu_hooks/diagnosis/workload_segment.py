@@ -12,10 +12,14 @@ from mmgpu_hooks.records import IntervalRecord, RunEvidence, RunSummary
 Segment = tuple[RunSummary, Sequence[IntervalRecord], str]
 
 
+NEWEST = 2000
+"""Intervals that are looked at: more would not make a prediction surer."""
+
+
 def cut_segment(
     summary: RunSummary, intervals: Sequence[IntervalRecord]
 ) -> Segment | None:
-    """The last long part of a run that changed midway.
+    """The last long part of a run that changed midway, or that is very long.
 
     Args:
         summary: Of the whole run.
@@ -25,26 +29,32 @@ def cut_segment(
         The part's own figures, its intervals and a sentence; ``None`` when nothing
         changed, or the part after the change is too short to tell anything.
     """
-    if len(intervals) < 2:
-        return None
-    cuts = [
-        cut
-        for cut in (_find_cut(intervals, 'occupancy'), _find_cut(intervals, 'step'))
-        if cut is not None
-    ]
-    for cut in sorted(cuts, reverse=True):
-        part = intervals[cut:]
+    newest = tuple(intervals[-NEWEST:])
+    found = (_find_cut(newest, 'occupancy'), _find_cut(newest, 'step'))
+    for cut in sorted({cut for cut in found if cut is not None}, reverse=True):
+        part = newest[cut:]
         # the first interval of a part counts as its warm-up
         if sum(record.iterations for record in part[1:]) >= MIN_ITERATIONS:
-            evidence = RunEvidence(
-                path='', run=summary.run, intervals=tuple(part), end=None
-            )
-            note = (
+            return _fold_part(
+                summary,
+                part,
                 'The pipeline or the step changed during the run: only what was '
-                f'measured from iteration {part[0].iteration} on is used.'
+                f'measured from iteration {part[0].iteration} on is used.',
             )
-            return fold_run(evidence), part, note
+    if len(newest) < len(intervals):
+        return _fold_part(
+            summary,
+            newest,
+            f'Only what was measured from iteration {newest[0].iteration} on is used.',
+        )
     return None
+
+
+def _fold_part(
+    summary: RunSummary, part: tuple[IntervalRecord, ...], note: str
+) -> Segment:
+    evidence = RunEvidence(path='', run=summary.run, intervals=part, end=None)
+    return fold_run(evidence), part, note
 
 
 def _find_cut(intervals: Sequence[IntervalRecord], what: str) -> int | None:

@@ -9,6 +9,7 @@ import pytest
 
 from fakes.runs import make_evidence, make_inside_workers, make_interval, make_run
 from mmgpu_hooks.diagnosis.workload import fit_workload
+from mmgpu_hooks.diagnosis.workload_segment import NEWEST
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.modeling import handover
 from mmgpu_hooks.modeling.prediction import predict_grid
@@ -209,19 +210,24 @@ EDITED_WORKERS = ['cpu_s', 'run_delay_s', 'occupancy_std_s', 'count', 'ready_zer
 EDITED_STATS = ['total_s', 'mean_s', 'p50_s', 'p95_s', 'count']
 
 
-@pytest.mark.parametrize('value', [-1, 1e300, NAN])
-def test_whatever_was_edited_no_exception_and_no_nonsense_comes_out(value):
+COUNTS = {'batch_tensors', 'images', 'count'}
+
+
+@pytest.mark.parametrize(('value', 'count'), [(-1.0, -1), (1e300, 10**15), (NAN, 0)])
+def test_whatever_was_edited_no_exception_and_no_nonsense_comes_out(value, count):
     whole = make_evidence(intervals=3, **STARVED)
     changed = []
     for name in EDITED:
-        changed.append({name: value})
+        changed.append({name: count if name in COUNTS else value})
     for name in EDITED_WORKERS:
-        changed.append({'workers': replace(STARVED['workers'], **{name: value})})
+        figure = {name: count if name in COUNTS else value}
+        changed.append({'workers': replace(STARVED['workers'], **figure)})
     for name in EDITED_STATS:
+        figure = {name: count if name in COUNTS else value}
         for of in ('step', 'data_wait', 'iter'):
-            stats = replace(getattr(whole.intervals[0], of), **{name: value})
+            stats = replace(getattr(whole.intervals[0], of), **figure)
             changed.append({of: stats})
-        stats = replace(STARVED['workers'].occupancy, **{name: value})
+        stats = replace(STARVED['workers'].occupancy, **figure)
         changed.append({'workers': replace(STARVED['workers'], occupancy=stats)})
     for fields in changed:
         intervals = tuple(replace(one, **fields) for one in whole.intervals)
@@ -231,3 +237,10 @@ def test_whatever_was_edited_no_exception_and_no_nonsense_comes_out(value):
         (one,) = predict_grid(found, [(4, 2)])
         assert 0.0 < one.iter_time_low_s <= one.iter_time_s < 1e4, fields
         assert one.iter_time_s <= one.iter_time_high_s < 1e5, fields
+
+
+def test_of_a_very_long_run_only_the_newest_intervals_are_used():
+    found = fitted(**STARVED, intervals=NEWEST + 5)
+    # the first of them counts as warm-up
+    assert found.iterations == 20 * (NEWEST - 1)
+    assert f'from iteration {20 * 6} on' in found.notes[0]
