@@ -13,6 +13,7 @@ from mmgpu_hooks.modeling.prediction import (
     predict_grid,
     predict_setting,
 )
+from mmgpu_hooks.modeling.scene import at_batch_size
 from mmgpu_hooks.records import BatchLine, Cost, LoaderWorkload, NoPrediction
 
 
@@ -130,6 +131,16 @@ def test_another_batch_size_needs_the_line_of_the_step():
     assert larger.batch_size == 8
     # 5 ms + 8 x 2.5 ms of step, 1 ms of fetching for four images
     assert larger.iter_time_s == pytest.approx(0.025 + 0.002, rel=0.02)
+
+
+def test_a_larger_batch_varies_less():
+    """The costs of its images even out: by the root of how many there are."""
+    line = BatchLine(constant_s=0.0, image_s=0.004)
+    workload = make_workload(occupancy=Cost(0.04, 0.02), step_line=line)
+    larger = at_batch_size(workload, 16)
+    assert larger is not None
+    assert larger.occupancy.mean_s == pytest.approx(0.16)
+    assert larger.occupancy.variation == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(

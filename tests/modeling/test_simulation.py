@@ -165,6 +165,8 @@ def test_an_epoch_ends_with_its_last_batch():
     # both make one batch, then one more, then one of them the fifth
     assert trace.iterations == 5
     assert trace.ends_s == pytest.approx([0.05, 0.06, 0.09, 0.10, 0.13])
+    # and nobody makes a sixth
+    assert trace.busy_s == pytest.approx(5 * 0.04)
 
 
 def test_workers_start_one_after_the_other_before_the_first_batch():
