@@ -95,7 +95,7 @@ def read_trials(path: Path) -> tuple[list[Trial], int]:
                     line['prefetch_factor'],
                     line['iter_s'],
                     fold_run(evidence),
-                    evidence.intervals,
+                    tuple(evidence.intervals),
                     line['strangers_pct'],
                 )
             )
