@@ -97,7 +97,7 @@ def _judge_all(benchmark: Benchmark, cases: Sequence[Case]) -> None:
         Figure(
             'a grid of 40 settings',
             seconds,
-            's',
+            's of CPU',
             f'< {GRID_LIMIT_S:g}',
             seconds < GRID_LIMIT_S,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -145,6 +146,8 @@ def bound_iter_s(workload: LoaderWorkload, num_workers: int) -> float:
     )
 
 
+# a grid asks for the run's own setting again and again
+@functools.lru_cache(maxsize=64)
 def _pace(
     workload: LoaderWorkload, num_workers: int, prefetch: int, draws: int
 ) -> _Pace:
