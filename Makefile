@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
-.PHONY: bench-memory bench-recommend bench-report bench-saves gpu-check
+.PHONY: bench-memory bench-predict bench-recommend bench-report bench-saves gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -24,6 +24,7 @@ help:
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
 	@echo 'make bench-memory    memory estimates of 12 models against real steps (10 minutes)'
 	@echo 'make bench-overhead  what the hook costs, beside other tools (6 minutes)'
+	@echo 'make bench-predict   planted pipelines against predictions (13 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-recommend judge a run of 100,000 intervals (3 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
@@ -52,6 +53,9 @@ bench-ledger: setup
 
 bench-memory: setup
 	$(BIN)/python -m benchmarks.memory $(BENCH_FLAGS)
+
+bench-predict: setup
+	$(BIN)/python -m benchmarks.predict $(BENCH_FLAGS)
 
 bench-rewrite: setup
 	$(BIN)/python -m benchmarks.rewrite $(BENCH_FLAGS)

@@ -17,6 +17,7 @@ from mmgpu_hooks.cli import (
     exit_codes,
     explain,
     pick_gpu,
+    predict,
     recommend,
     report,
     set_values,
@@ -26,6 +27,7 @@ from mmgpu_hooks.version import __version__
 
 _COMMANDS = (
     recommend,
+    predict,
     verify,
     compare,
     report,

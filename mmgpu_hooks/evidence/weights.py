@@ -56,7 +56,11 @@ def pooled_std(
     if total <= 0:
         return None
     mean = math.fsum([part * weight for part, _, weight in known]) / total
-    squares = [(std**2 + (part - mean) ** 2) * weight for part, std, weight in known]
+    # products: a power of an absurd figure raises
+    squares = [
+        (std * std + (part - mean) * (part - mean)) * weight
+        for part, std, weight in known
+    ]
     return math.sqrt(math.fsum(squares) / total)
 
 

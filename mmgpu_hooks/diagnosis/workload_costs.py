@@ -1,0 +1,146 @@
+"""Folds a run's figures into costs: a mean, a spread and how well it is known each."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+
+from mmgpu_hooks.records import (
+    Cost,
+    DurationStats,
+    IntervalRecord,
+    NoPrediction,
+    RunSummary,
+)
+
+_Z95 = 1.645
+"""The 95th percentile of a normal distribution, in standard deviations."""
+
+USUAL_VARIATION = 0.3
+"""Spread of the loading of a batch where it was not measured."""
+
+
+def fold_iteration(summary: RunSummary, intervals: Sequence[IntervalRecord]) -> Cost:
+    """A steady iteration."""
+    return _of_intervals(
+        summary.iter_s or 0.0,
+        summary.steady_iterations,
+        [record.iter for record in intervals[1:]],
+    )
+
+
+def fold_step(summary: RunSummary, intervals: Sequence[IntervalRecord]) -> Cost:
+    """The step with its hooks, as it was measured."""
+    return _of_intervals(
+        (summary.step_s or 0.0) + (summary.hooks_s or 0.0),
+        summary.steady_iterations,
+        [record.step for record in intervals[1:]],
+    )
+
+
+def fold_loading(
+    summary: RunSummary, intervals: Sequence[IntervalRecord]
+) -> tuple[Cost, bool] | NoPrediction:
+    """A batch's loading without waiting for cores, and whether that was measured."""
+    loader = summary.loader
+    whole_s = loader.occupancy_s if loader else None
+    std_s = loader.occupancy_std_s if loader else None
+    count = loader.batches if loader else 0
+    wait_s, iter_s = summary.data_wait_s or 0.0, summary.iter_s or 0.0
+    workers = summary.run.loader.num_workers or 0
+    if workers == 0:
+        waits = _of_intervals(
+            wait_s, summary.steady_iterations, [r.data_wait for r in intervals[1:]]
+        )
+        if std_s is not None and _is_sane(std_s):
+            return Cost(wait_s, std_s, waits.error_s, waits.count), True
+        return waits, True
+    delay_s = summary.worker_run_delay_s or 0.0
+    if whole_s is not None:
+        if not _is_sane(whole_s) or not _is_sane(delay_s):
+            return _absurd('time per batch', whole_s)
+        std_s = std_s if std_s is not None and _is_sane(std_s) else 0.0
+        error_s = std_s / math.sqrt(count) if count else whole_s
+        return Cost(whole_s, std_s, error_s, count), True
+    busiest_s = workers * iter_s - delay_s
+    cpu_s = summary.worker_cpu_s
+    if cpu_s is None or not _is_sane(cpu_s) or not _is_sane(delay_s):
+        return NoPrediction("The workers' time per batch is unknown.")
+    if wait_s >= 0.1 * iter_s:
+        # workers that cannot keep up are busy all the time
+        mean_s = max(busiest_s, cpu_s)
+        return Cost(mean_s, USUAL_VARIATION * mean_s, 0.1 * mean_s), True
+    low_s, high_s = cpu_s, max(busiest_s, cpu_s)
+    mean_s = (low_s + high_s) / 2
+    return Cost(mean_s, USUAL_VARIATION * mean_s, (high_s - low_s) / 4), False
+
+
+def fold_run_delay(summary: RunSummary, intervals: Sequence[IntervalRecord]) -> float:
+    """What a worker waits for a core, per batch, once the run is under way.
+
+    The start, when all workers make their first batches side by side, is left out if
+    the intervals allow it.
+    """
+    windows = [record.workers for record in intervals[1:] if record.workers]
+    made = sum(sum(window.worker_batches) for window in windows)
+    delay_s = math.fsum(window.run_delay_s for window in windows)
+    if made <= 0:
+        delay_s, made = summary.worker_run_delay_s or 0.0, 1
+    return delay_s / made if _is_sane(delay_s / made) else 0.0
+
+
+def fold_batch_cpu(
+    summary: RunSummary, intervals: Sequence[IntervalRecord], loading: Cost
+) -> Cost | NoPrediction:
+    """The CPU of a batch's loading."""
+    loader = summary.loader
+    if summary.run.loader.num_workers:
+        cpu_s = loader.batch_cpu_s if loader else None
+        if cpu_s is None:
+            cpu_s = summary.worker_cpu_s
+    else:
+        share = summary.data_wait_cpu_share
+        cpu_s = None if share is None else share * loading.mean_s
+    if cpu_s is None:
+        return NoPrediction('The CPU of loading a batch is unknown.')
+    if not _is_sane(cpu_s):
+        return _absurd('CPU per batch', cpu_s)
+    stats = [r.workers.batch_cpu for r in intervals if r.workers]
+    variation = _variation(one for one in stats if one is not None)
+    if variation is None:
+        variation = loading.variation
+    return Cost(cpu_s, variation * cpu_s, loading.relative_error * cpu_s, loading.count)
+
+
+def _of_intervals(mean_s: float, count: int, stats: Sequence[DurationStats]) -> Cost:
+    """A mean whose spread and error the intervals tell, as far as there are some."""
+    variation = _variation(stats) or 0.0
+    error_s = variation * mean_s / math.sqrt(max(count, 1))
+    means = [one.mean_s for one in stats if _is_sane(one.mean_s)]
+    if len(means) >= 3:
+        # intervals that differ more than chance would have them drift
+        error_s = max(error_s, statistics.stdev(means) / math.sqrt(len(means)))
+    return Cost(mean_s, variation * mean_s, error_s, count)
+
+
+def _variation(stats: Iterable[DurationStats]) -> float | None:
+    """Standard deviation over mean, of a log-normal with the same percentiles."""
+    sigmas = [
+        math.log(one.p95_s / one.p50_s) / _Z95
+        for one in stats
+        if one.count >= 8 and 0.0 < one.p50_s <= one.p95_s < math.inf
+    ]
+    if not sigmas:
+        return None
+    return math.sqrt(math.expm1(min(statistics.median(sigmas), 1.5) ** 2))
+
+
+def _is_sane(seconds: float) -> bool:
+    return 0.0 <= seconds <= 3600.0
+
+
+def _absurd(what: str, seconds: float) -> NoPrediction:
+    return NoPrediction(
+        f"The workers' {what} is absurd: {seconds:g} s; was the evidence edited?"
+    )

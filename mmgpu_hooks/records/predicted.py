@@ -1,0 +1,166 @@
+"""What a run tells about its loader, and what another setting would give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Tuple
+
+
+@dataclass(frozen=True)
+class NoPrediction:
+    """Why nothing is predicted."""
+
+    reason: str
+    """One sentence: what is missing or absurd, and what helps."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """How long something takes: a mean, how it varies, and how well it is known."""
+
+    mean_s: float
+    std_s: float = 0.0
+    """Spread from one occurrence to the next."""
+    error_s: float = 0.0
+    """Standard error of the mean."""
+    count: int = 0
+    """Occurrences it is taken over."""
+
+    @property
+    def variation(self) -> float:
+        """``std_s`` over ``mean_s``; 0 for what takes no time."""
+        return self.std_s / self.mean_s if self.mean_s > 0 else 0.0
+
+    @property
+    def relative_error(self) -> float:
+        """``error_s`` over ``mean_s``; 0 for what takes no time."""
+        return self.error_s / self.mean_s if self.mean_s > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class BatchLine:
+    """A step against its batch size: ``constant_s + image_s x batch_size``."""
+
+    constant_s: float
+    image_s: float
+
+
+@dataclass(frozen=True)
+class LoaderWorkload:
+    """What one run tells of its loader and its loop, each on a core of its own.
+
+    Seconds per iteration or batch. Waiting for a core is left out everywhere: a
+    prediction adds what its own setting causes.
+    """
+
+    num_workers: int
+    """Of the run it is taken from, as are the next three."""
+    prefetch_factor: int
+    persistent_workers: bool
+    batch_size: Optional[int]
+    iterations: int
+    """Iterations the figures are taken over."""
+    iter_time: Cost
+    """As it was measured, with its waits."""
+    occupancy: Cost
+    """S: a worker's time from one batch to the next."""
+    batch_cpu: Cost
+    """P: the CPU part of it."""
+    step: Cost
+    """G: the step and its hooks, once data is at hand."""
+    step_cpu_s: float
+    """m: CPU of the training process per iteration, waits for data left out."""
+    fetch_s: float
+    """f: what fetching a ready batch takes, CPU of either side: for each tensor the
+    training process asks the worker that made it."""
+    fetch_busy_s: float
+    """What it takes longer when no core is free."""
+    usable_cores: float
+    """C: cores that this rank may use."""
+    host_cores: float
+    """Logical CPUs of the host."""
+    stranger_tasks: float = 0.0
+    """Tasks of others that want a core at any time, mean."""
+    spin_s: float = 0.0
+    """Part of ``step_cpu_s`` spent spinning for the GPU: it takes a core from the
+    workers, but the step does not get longer when they take it back."""
+    storage_floor_s: Optional[float] = None
+    """Bytes of a batch over the bandwidth of the storage; ``None`` when unknown."""
+    is_storage_bound: bool = False
+    """Whether loading mostly waits while the host waits for storage."""
+    handover_s: float = 0.0
+    """Part of ``occupancy`` that handing a batch over takes: without workers there is
+    none."""
+    handover_cpu_s: float = 0.0
+    """Part of ``batch_cpu`` that handing a batch over takes."""
+    worker_start_s: float = 0.0
+    """What one worker adds to the start of an epoch."""
+    step_line: Optional[BatchLine] = None
+    """``None`` until several batch sizes were seen: none other is predicted then."""
+    is_handover_known: bool = True
+    """Whether workers were measured that handed batches over."""
+    is_occupancy_known: bool = True
+    """Whether the occupancy was measured, and not just bounded."""
+    notes: Tuple[str, ...] = ()
+    """Sentences about what was left out or assumed, for the user."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one setting of the loader would give on the same host."""
+
+    num_workers: int
+    prefetch_factor: Optional[int]
+    """``None`` without workers."""
+    batch_size: Optional[int]
+    iter_time_s: float
+    """A steady iteration, first waits of epochs left out."""
+    iter_time_low_s: float
+    """The truth is expected between low and high 9 times in 10."""
+    iter_time_high_s: float
+    data_wait_s: float
+    """Part of ``iter_time_s``."""
+    images_per_s: Optional[float]
+    """``None`` when the batch size is unknown."""
+    worker_utilisation: Optional[float]
+    """Share of the time that a worker is busy with a batch; ``None`` without any."""
+    limit: str
+    """What keeps it from being faster: a member of
+    :data:`mmgpu_hooks.modeling.prediction.LIMITS`."""
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """A training from first to last iteration."""
+
+    iterations: int
+    """Of one epoch."""
+    epochs: int = 1
+    saves: int = 0
+    """Checkpoint saves of the whole job."""
+    save_cpu_s: float = 0.0
+    """CPU of one save."""
+    save_wait_s: float = 0.0
+    """What one save waits for anything but a core."""
+
+
+@dataclass(frozen=True)
+class JobPrediction:
+    """What a whole job would take; seconds of the whole job."""
+
+    job_s: float
+    """Sum of the iterations, the epochs' starts and the saves' net cost; validation
+    is in none of them."""
+    job_low_s: float
+    """The truth is expected between low and high 9 times in 10."""
+    job_high_s: float
+    iterations_s: float
+    """All iterations at the steady pace."""
+    starts_s: float
+    """What the epochs' starts add: workers' start, first batches; below zero where
+    batches made at the start speed up a short epoch."""
+    saves_s: float
+    """How long the saves take, waiting for a core included."""
+    saves_net_s: float
+    """What the saves add to the job: workers go on meanwhile, and the batches they
+    make ahead win a part of ``saves_s`` back."""

@@ -1,0 +1,154 @@
+"""What other settings would give, as a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mmgpu_hooks.modeling.prediction import LIMITS
+from mmgpu_hooks.records import LoaderWorkload, Prediction
+from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
+from mmgpu_hooks.report.figures import format_pct, format_seconds
+
+JSON_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Everything ``mmgpu predict`` has to say."""
+
+    run_path: str
+    status: str
+    """Of the run, as in its summary."""
+    workload: LoaderWorkload | None
+    """``None`` when nothing can be predicted from the run."""
+    predictions: tuple[Prediction, ...] = ()
+    reason: str | None = None
+    """Why there is no prediction."""
+    notes: tuple[str, ...] = ()
+
+
+def render_forecast_json(forecast: Forecast) -> str:
+    """The answer as one JSON object; the field names are stable."""
+    workload = forecast.workload
+    body: dict[str, Any] = {
+        'version': JSON_VERSION,
+        'run': forecast.run_path,
+        'status': forecast.status,
+        'workload': asdict(workload) if workload else None,
+        'predictions': [asdict(one) for one in forecast.predictions],
+        'reason': forecast.reason,
+        'notes': list(forecast.notes),
+    }
+    return json.dumps(body, indent=2)
+
+
+def render_forecast(
+    forecast: Forecast, *, width: int = DEFAULT_WIDTH, color: bool = False
+) -> str:
+    """The answer for a terminal: what was measured, and one line per setting.
+
+    Args:
+        forecast: What to say; with predictions.
+        width: Columns to wrap at.
+        color: Whether the terminal shows colours.
+    """
+    workload = forecast.workload
+    assert workload is not None
+    parts: list[RenderableType] = [
+        _measured(forecast.run_path, workload),
+        '',
+        _table(workload, forecast.predictions),
+    ]
+    if any(_is_own(workload, one) for one in forecast.predictions):
+        parts += ["* the run's own setting"]
+    notes = (*workload.notes, *forecast.notes)
+    if notes:
+        rows = [('-', bind_units(note)) for note in notes]
+        parts += ['', Text('Notes', style='bold'), grid(rows, indent=2)]
+    return render(*parts, width=width, color=color)
+
+
+def _measured(run_path: str, workload: LoaderWorkload) -> RenderableType:
+    iteration, loading, step = workload.iter_time, workload.occupancy, workload.step
+    rows = [
+        ('evidence', run_path),
+        (
+            'measured',
+            f'{format_seconds(iteration.mean_s)} per iteration over '
+            f'{workload.iterations} iterations, with {_setting(workload)}',
+        ),
+        (
+            'loading',
+            f'{format_seconds(loading.mean_s)} for a batch in a worker, '
+            f'{format_seconds(workload.batch_cpu.mean_s)} of it CPU; spread '
+            f'{format_pct(100 * loading.variation)}',
+        ),
+        (
+            'step',
+            f'{format_seconds(step.mean_s)} with data at hand, and '
+            f'{format_seconds(workload.fetch_s)} to fetch it',
+        ),
+        ('cores', _cores(workload)),
+    ]
+    return grid([(label, bind_units(text)) for label, text in rows])
+
+
+def _setting(workload: LoaderWorkload) -> str:
+    if not workload.num_workers:
+        return 'no workers'
+    return (
+        f'{workload.num_workers} worker(s), prefetch_factor {workload.prefetch_factor}'
+    )
+
+
+def _cores(workload: LoaderWorkload) -> str:
+    text = f'{workload.usable_cores:g} usable'
+    if workload.stranger_tasks >= 0.05:
+        text += f', wanted by {workload.stranger_tasks:.1f} task(s) of others'
+    return text
+
+
+def _table(
+    workload: LoaderWorkload, predictions: Sequence[Prediction]
+) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style='bold')
+    for title in (
+        'workers',
+        'prefetch',
+        'iteration',
+        '9 in 10 within',
+        'data wait',
+        'images/s',
+        'workers busy',
+    ):
+        table.add_column(title, justify='right', no_wrap=True)
+    table.add_column('limited by', no_wrap=True)
+    for one in predictions:
+        is_own = _is_own(workload, one)
+        table.add_row(
+            f'{"* " if is_own else ""}{one.num_workers}',
+            '-' if one.prefetch_factor is None else f'{one.prefetch_factor}',
+            format_seconds(one.iter_time_s),
+            f'{format_seconds(one.iter_time_low_s)} to '
+            f'{format_seconds(one.iter_time_high_s)}',
+            format_seconds(one.data_wait_s),
+            'unknown' if one.images_per_s is None else f'{one.images_per_s:.1f}',
+            '-'
+            if one.worker_utilisation is None
+            else format_pct(100 * one.worker_utilisation),
+            LIMITS[one.limit],
+        )
+    return table
+
+
+def _is_own(workload: LoaderWorkload, one: Prediction) -> bool:
+    return one.num_workers == workload.num_workers and (
+        one.prefetch_factor in (None, workload.prefetch_factor)
+    )

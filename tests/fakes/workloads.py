@@ -1,0 +1,29 @@
+"""Workloads with every cost chosen by the test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mmgpu_hooks.records import Cost, LoaderWorkload
+
+
+def make_workload(**fields: Any) -> LoaderWorkload:
+    """40 ms of loading, half of it CPU, a 15 ms step that waits, eight free cores."""
+    workload = LoaderWorkload(
+        num_workers=2,
+        prefetch_factor=2,
+        persistent_workers=True,
+        batch_size=4,
+        iterations=100,
+        iter_time=Cost(0.02, 0.001, 0.0001, 100),
+        occupancy=Cost(0.04, 0.0, 0.0001, 100),
+        batch_cpu=Cost(0.02, 0.0, 0.0001, 100),
+        step=Cost(0.015, 0.0, 0.0001, 100),
+        step_cpu_s=0.001,
+        fetch_s=0.001,
+        fetch_busy_s=0.003,
+        usable_cores=8.0,
+        host_cores=8.0,
+    )
+    return replace(workload, **fields)
