@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mmgpu_hooks.cli import exit_codes
 from mmgpu_hooks.cli.judging import judge_run_folder
+from mmgpu_hooks.cli.what_if import predict_workers
 from mmgpu_hooks.evidence.run_folder import EvidenceError
 from mmgpu_hooks.report.figures import format_bytes
 from mmgpu_hooks.report.reported_run import ReportedRun, label_runs
@@ -92,7 +94,13 @@ def read_runs(folders: Sequence[Path]) -> list[ReportedRun]:
     runs = []
     for label, folder in zip(labels, folders):
         judged = judge_run_folder(folder)
-        runs.append(ReportedRun(label, judged.answer, judged.evidence, judged.plain))
+        run = ReportedRun(label, judged.answer, judged.evidence, judged.plain)
+        summary = judged.answer.summary
+        if judged.evidence is not None and summary is not None:
+            changes = judged.answer.recommendation.changes
+            found, why = predict_workers(summary, judged.evidence.intervals, changes)
+            run = replace(run, predictions=found, why_no_predictions=why)
+        runs.append(run)
     return runs
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import sys
 from pathlib import Path
@@ -158,12 +159,29 @@ def test_pictures_are_written_beside(tmp_path, capsys):
         f'{name}.svg'
         for name in (
             *('ledger', 'timeline', 'hooks', 'transforms', 'slowest-samples'),
-            'memory',
+            *('memory', 'what-if'),
         )
     }
     out = capsys.readouterr().out
-    assert '6 picture(s) written' in out
+    assert '7 picture(s) written' in out
     assert 'No picture ranks: The run has one rank' in out
+
+
+def test_other_numbers_of_workers_are_predicted(tmp_path):
+    folder = write_run(tmp_path / 'run', make_full_ranks(1)[0])
+    output = tmp_path / 'report.html'
+    assert main(['report', str(folder), '-o', str(output)]) == 0
+    what_if = output.read_text().split('id="what-if"')[1].split('</section>')[0]
+    rows = re.findall('<th scope="row">([^<]*)</th><td>([^<]*)</td>', what_if)
+    marked = {'2': 'now', '5': 'recommended'}
+    assert rows == [(workers, marked.get(workers, '')) for workers in '01234568']
+
+
+def test_a_run_that_tells_too_little_is_not_predicted(run_folder, tmp_path):
+    output = tmp_path / 'report.html'
+    assert main(['report', str(run_folder), '-o', str(output)]) == 0
+    what_if = output.read_text().split('id="what-if"')[1].split('</section>')[0]
+    assert 'Nothing to show.' in what_if
 
 
 def test_pictures_of_several_runs_have_names_of_their_own(run_folder, tmp_path):

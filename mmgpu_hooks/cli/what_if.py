@@ -1,0 +1,51 @@
+"""What other numbers of workers would give, for whoever shows a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mmgpu_hooks.diagnosis.workload import fit_workload
+from mmgpu_hooks.modeling.prediction import predict_grid
+from mmgpu_hooks.records import (
+    Change,
+    IntervalRecord,
+    NoPrediction,
+    Prediction,
+    RunSummary,
+)
+
+_USUAL = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_PREFETCH = 2
+"""PyTorch's own, where the run had no workers."""
+
+
+def predict_workers(
+    summary: RunSummary,
+    intervals: Sequence[IntervalRecord],
+    changes: Sequence[Change] = (),
+) -> tuple[tuple[Prediction, ...], str]:
+    """Predict the usual numbers of workers, the run's own and the recommended one.
+
+    Args:
+        summary: One rank's figures.
+        intervals: The intervals behind them.
+        changes: What is recommended.
+
+    Returns:
+        The predictions, up to what the host carries, and why there are none.
+    """
+    workload = fit_workload(summary, intervals)
+    if isinstance(workload, NoPrediction):
+        return (), workload.reason
+    carried = math.ceil(workload.usable_cores)
+    asked = {workers for workers in _USUAL if workers <= carried}
+    asked.add(workload.num_workers)
+    asked.update(
+        change.new
+        for change in changes
+        if change.key.endswith('.num_workers') and isinstance(change.new, int)
+    )
+    prefetch = summary.run.loader.prefetch_factor or _PREFETCH
+    grid = [(workers, prefetch) for workers in sorted(asked)]
+    return tuple(predict_grid(workload, grid)), ''
