@@ -19,6 +19,7 @@ from mmgpu_hooks.cli import (
     pick_gpu,
     recommend,
     report,
+    save_bench,
     set_values,
     verify,
 )
@@ -34,6 +35,7 @@ _COMMANDS = (
     disable,
     estimate_memory,
     pick_gpu,
+    save_bench,
     explain,
     demo,
 )
