@@ -104,7 +104,14 @@ def judge_save_bench(
         is_interrupted: Whether somebody stopped it.
     """
     ordered = sorted(measured, key=lambda item: _rank(item[0].setting))
-    reference = next((row for row, _ in ordered if len(row.saves) >= BENCH_SAVES), None)
+    reference = next(
+        (
+            row
+            for row, _ in ordered
+            if len(row.saves) >= BENCH_SAVES and row.setting.worker_nice is None
+        ),
+        None,
+    )
     rows = tuple(_compare(row, won, reference) for row, won in ordered)
     return SaveBench(
         rows=rows,

@@ -24,6 +24,16 @@ _STATUS_WORDS = {
     'out_of_memory': 'out of memory',
     'interrupted': 'was stopped',
 }
+_COLUMNS = (
+    'save\ns',
+    'on a\ncore, s',
+    'wants a\ncore, s',
+    'blocked\ns',
+    'workers\nbusy',
+    'data\nwait, s',
+    'gross\ns',
+    'net\ns',
+)
 _STRANGERS_CORES = 0.25
 """Cores that others used, from which it is worth a word."""
 
@@ -182,36 +192,28 @@ def _polite(bench: SaveBench) -> Iterator[str]:
 
 
 def _table(bench: SaveBench) -> Table:
-    has_nice = any(row.setting.worker_nice for row in bench.rows)
-    table = Table(box=None, pad_edge=False, header_style='bold')
-    names = ['workers', *(['nice'] if has_nice else [])]
-    names += ['save', 'on a\ncore', 'wants\na core', 'blocked', 'workers\nbusy']
-    names += ['data wait', 'longer\n(gross)', 'job lost\n(net)']
-    for name in names:
+    table = Table(box=None, pad_edge=False, header_style='bold', collapse_padding=True)
+    table.add_column('workers', vertical='bottom', no_wrap=True)
+    for name in _COLUMNS:
         table.add_column(name, justify='right', no_wrap=True, vertical='bottom')
     table.add_column('', vertical='bottom')
+    longest_s = max((row.save_s or 0.0 for row in bench.rows), default=0.0)
+    digits = 3 if longest_s < 1 else 2
+
+    def seconds(value: float | None) -> str:
+        # a zero has no sign
+        return '-' if value is None else f'{round(value, digits) + 0.0:.{digits}f}'
+
     for row in bench.rows:
-        nice = row.setting.worker_nice
+        workers, nice = row.setting.num_workers, row.setting.worker_nice
         table.add_row(
-            str(row.setting.num_workers),
-            *([str(nice or '-')] if has_nice else []),
-            _seconds(row.save_s),
-            _seconds(row.cpu_s),
-            _seconds(row.run_delay_s),
-            _seconds(row.blocked_s),
+            str(workers) if nice is None else f'{workers} nice {nice}',
+            *map(seconds, (row.save_s, row.cpu_s, row.run_delay_s, row.blocked_s)),
             '-' if row.workers_busy is None else f'{row.workers_busy:.1f}',
-            _seconds(row.data_wait_s),
-            _seconds(row.gross_s),
-            _seconds(row.net_s),
+            *map(seconds, (row.data_wait_s, row.gross_s, row.net_s)),
             Text(_verdict(row, bench), style='red' if row.is_harmful else ''),
         )
     return table
-
-
-def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return '-'
-    return f'{seconds:.1f} s' if abs(seconds) >= 10 else f'{seconds:.2f} s'
 
 
 def _verdict(row: SaveBenchRow, bench: SaveBench) -> str:
@@ -231,8 +233,9 @@ def _basis(bench: SaveBench) -> str:
     sizes = [row.bytes for row in bench.rows if row.bytes is not None]
     size = f' of {format_bytes(max(sizes))}' if sizes else ''
     return (
-        f'Medians of {count} saves{size}, the first of each training left out; data '
-        f'wait is per iteration. {len(bench.rows)} trainings in random order, '
+        f'Medians of {count} saves{size}, the first of each training left out. Gross '
+        'is how much longer than the reference, net what the job lost of that; data '
+        f'wait is per iteration. {len(bench.rows)} training(s) in random order, '
         f'{format_seconds(bench.seconds)} in all.'
     )
 
