@@ -20,6 +20,7 @@ from mmgpu_hooks.cli import (
     predict,
     recommend,
     report,
+    save_bench,
     set_values,
     verify,
 )
@@ -36,6 +37,7 @@ _COMMANDS = (
     disable,
     estimate_memory,
     pick_gpu,
+    save_bench,
     explain,
     demo,
 )

@@ -77,7 +77,7 @@ def judge_save(
         usual_s, references = min(by_others[0], save.wall_s), by_others[1]
     held = find_held(save, times, usual_s, host)
     gross_s = save.wall_s - held.uncontended_s
-    net_s = net_delay_s(gross_s, _won_back_s(aftermath, loader))
+    net_s = net_delay_s(gross_s, fold_won_back_s(aftermath, loader))
     cause, usual_s = _find_cause(held), held.uncontended_s
     is_odd = _counts(gross_s, usual_s, ODD_SAVE_S, ODD_SAVE_RATIO)
     judged = SaveJudgement(
@@ -132,6 +132,26 @@ def judge_saves(
     return tuple(judged)
 
 
+def fold_won_back_s(
+    aftermath: SaveAftermathRecord | None, loader: LoaderSettings
+) -> float | None:
+    """Waits for data that the job was spared after a save; ``None`` while unknown."""
+    if loader.num_workers == 0:
+        # the training process loads every batch itself: nobody works ahead
+        return 0.0
+    if aftermath is None:
+        return None
+    ahead = None
+    if loader.num_workers is not None and loader.prefetch_factor is not None:
+        ahead = loader.num_workers * loader.prefetch_factor
+    return won_back_s(
+        usual_wait_s=aftermath.usual_wait_s,
+        waits_s=aftermath.waits_s,
+        iterations=aftermath.iterations,
+        most_ahead=ahead,
+    )
+
+
 def _times(save: SaveRecord) -> SaveTimes | None:
     if save.cpu_s is None or save.run_delay_s is None:
         return None
@@ -176,25 +196,6 @@ def _find_cause(held: Held) -> str | None:
 
 def _counts(delay_s: float, usual_s: float, least_s: float, ratio: float) -> bool:
     return delay_s >= least_s and delay_s >= ratio * usual_s
-
-
-def _won_back_s(
-    aftermath: SaveAftermathRecord | None, loader: LoaderSettings
-) -> float | None:
-    if loader.num_workers == 0:
-        # the training process loads every batch itself: nobody works ahead
-        return 0.0
-    if aftermath is None:
-        return None
-    ahead = None
-    if loader.num_workers is not None and loader.prefetch_factor is not None:
-        ahead = loader.num_workers * loader.prefetch_factor
-    return won_back_s(
-        usual_wait_s=aftermath.usual_wait_s,
-        waits_s=aftermath.waits_s,
-        iterations=aftermath.iterations,
-        most_ahead=ahead,
-    )
 
 
 def _untold(save: SaveRecord, reason: str) -> SaveJudgement:

@@ -95,3 +95,10 @@ HUB_NOTICE_BYTES = 2**24
 
 OPTIMIZER_NOTICE = 0.25
 """Share of a checkpoint in the optimizer's state from which a save without is named."""
+
+BENCH_CHANCE = 0.05
+"""Chance below which longer saves are not noise: one experiment in twenty misleads."""
+
+BENCH_SAVES = 3
+"""Saves of a setting below which nothing is said of it: three beside three are the
+fewest whose ranks can be that unlikely."""

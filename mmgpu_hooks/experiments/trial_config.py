@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from mmgpu_hooks.configfile.consistency import complete_settings
@@ -19,6 +20,9 @@ _WITHOUT_VALIDATION = (
     'test_evaluator',
 )
 
+_CONTENT_OF_SAVES = ('save_optimizer', 'save_param_scheduler')
+"""Arguments of MMEngine's CheckpointHook that say what a checkpoint holds."""
+
 _DEFAULT_SEED = 0
 
 
@@ -27,7 +31,8 @@ def read_trial_config(spec: TrialSpec) -> Any:
 
     What trains stays: model, data, schedule and every hook that belongs to them. Out
     go validation, logging to anywhere but the trial's folder, resuming and, unless
-    asked for, saves.
+    asked for, saves. Saves at an interval of the trial's own go to its folder, with
+    what the config would put into them.
 
     Args:
         spec: Which config, and what to set in it.
@@ -83,13 +88,37 @@ def _set_hooks(config: Any, spec: TrialSpec) -> None:
         recorder.update(type=HOOK_TYPE, summary=False)
         if spec.interval is not None:
             recorder['interval'] = spec.interval
-        hooks[HOOK_KEY] = recorder
-    if not spec.saves:
+        hooks[HOOK_KEY] = {**recorder, **spec.hook}
+    if spec.save_interval is not None:
+        saver = _find_saver(hooks)
+        custom = [hook for hook in custom if not _saves(hook)]
+        hooks = {name: hook for name, hook in hooks.items() if not _saves(hook)}
+        hooks['checkpoint'] = _at_interval(saver, spec.save_interval)
+    elif not spec.saves:
         # MMEngine would put its own one in the place of one that is merely missing
         hooks['checkpoint'] = None
         custom = [hook for hook in custom if not _saves(hook)]
     config.default_hooks = hooks
     config.custom_hooks = custom
+
+
+def _find_saver(hooks: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config's own checkpoint hook; nothing where it has none."""
+    saver = hooks.get('checkpoint')
+    return saver if isinstance(saver, Mapping) else {}
+
+
+def _at_interval(saver: Mapping[str, Any], interval: int) -> dict[str, Any]:
+    """A checkpoint hook that writes what the config's own would, but on this host."""
+    content = {key: saver[key] for key in _CONTENT_OF_SAVES if key in saver}
+    return {
+        'type': 'CheckpointHook',
+        'by_epoch': False,
+        'interval': interval,
+        'max_keep_ckpts': 1,
+        'save_last': False,
+        **content,
+    }
 
 
 def _kind(hook: Any) -> Any:

@@ -4,6 +4,12 @@
 for several reasons, the record carries the reason beside it.
 """
 
+from mmgpu_hooks.records.benched import (
+    SaveBench,
+    SaveBenchRow,
+    SavePlan,
+    SaveSetting,
+)
 from mmgpu_hooks.records.compared import (
     Estimate,
     FigureComparison,
@@ -130,10 +136,14 @@ __all__ = [
     'RunRecord',
     'RunSummary',
     'SaveAftermathRecord',
+    'SaveBench',
+    'SaveBenchRow',
     'SaveCure',
     'SaveJudgement',
     'SavePhase',
+    'SavePlan',
     'SaveRecord',
+    'SaveSetting',
     'SettingComparison',
     'SlowSample',
     'SourceOffRecord',

@@ -38,8 +38,13 @@ class TrialSpec:
     """Iterations per evidence interval; ``None`` keeps that of the config's hook."""
     saves: bool = False
     """Whether the config's checkpoint hooks stay in."""
+    save_interval: Optional[int] = None
+    """Iterations from one save into the trial's folder to the next, in the place of the
+    config's checkpoint hooks; the newest is kept. ``None`` asks for none."""
     evidence: bool = True
     """Whether GPUEfficiencyHook records."""
+    hook: Mapping[str, Any] = field(default_factory=dict)
+    """Its arguments in this trial; the others stay as the config has them."""
 
 
 @dataclass(frozen=True)

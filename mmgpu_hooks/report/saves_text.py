@@ -15,7 +15,7 @@ from mmgpu_hooks.records import (
 )
 from mmgpu_hooks.report.figures import format_bytes, format_seconds
 
-_CAUSE_NAMES = {
+CAUSE_NAMES = {
     'workers': 'loader workers had the cores',
     'strangers': 'other programs had the cores',
     'storage': 'blocked in the write to storage',
@@ -99,7 +99,7 @@ def _slow(judged: Sequence[SaveJudgement]) -> Iterator[str]:
             partly = f' of {len(nets)}' if len(nets) < len(slow) else ''
             net = f'net{partly} {format_seconds(sum(nets))}'
         longer = f'{format_seconds(gross_s)} longer in all (gross)'
-        yield f'{len(slow)} slow, {_CAUSE_NAMES[cause]}: {longer}, {net}'
+        yield f'{len(slow)} slow, {CAUSE_NAMES[cause]}: {longer}, {net}'
 
 
 def _mean(values: Sequence[float]) -> float | None:

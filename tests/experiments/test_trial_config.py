@@ -30,6 +30,11 @@ CONFIG = """\
     load_from = 'weights.pth'
 """
 
+SAVER = (
+    "type='CheckpointHook', interval=1, save_optimizer=False, out_dir='s3://bucket', "
+    "backend_args=dict(backend='petrel'), save_best='auto'"
+)
+
 
 def read(tmp_path: Path, text: str = CONFIG, **fields):
     path = tmp_path / 'config.py'
@@ -100,3 +105,31 @@ def test_saves_and_the_hook_are_as_asked_for(tmp_path):
 def test_the_seed_is_the_config_s_own_unless_asked(tmp_path, line, asked, seed):
     config = read(tmp_path, textwrap.dedent(CONFIG) + line, seed=asked)
     assert config.randomness.seed == seed
+
+
+def test_saves_of_its_own_take_the_place_of_the_config_s(tmp_path):
+    text = CONFIG.replace("type='CheckpointHook', interval=1", SAVER)
+    config = read(tmp_path, text, save_interval=24)
+    assert config.default_hooks.checkpoint == {
+        'type': 'CheckpointHook',
+        'by_epoch': False,
+        'interval': 24,
+        'max_keep_ckpts': 1,
+        'save_last': False,
+        # what a checkpoint holds is as in the config; where it goes is not
+        'save_optimizer': False,
+    }
+    assert config.custom_hooks == [{'type': 'EMAHook'}]
+
+
+def test_a_config_without_a_checkpoint_hook_saves_when_asked_to(tmp_path):
+    config = read(tmp_path, 'train_cfg = dict(max_epochs=1)\n', save_interval=8)
+    assert config.default_hooks.checkpoint.interval == 8
+
+
+def test_arguments_of_our_hook_are_set_over_the_config_s(tmp_path):
+    text = CONFIG.replace('interval=7,', 'interval=7, worker_nice=10,')
+    hook = read(tmp_path, text, hook={'worker_nice': None}).default_hooks.gpu_efficiency
+    assert (hook.worker_nice, hook.interval, hook.gpu_sample_period_s) == (None, 7, 0.5)
+    hook = read(tmp_path, text).default_hooks.gpu_efficiency
+    assert hook.worker_nice == 10

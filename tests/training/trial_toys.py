@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from training.toy import ToyDataset
 
@@ -97,4 +98,14 @@ class KilledDataset(ToyDataset):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+class CrowdedDataset(ToyDataset):
+    """Finds no memory as soon as there are three workers."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        worker = get_worker_info()
+        if worker is not None and worker.num_workers == 3:
+            raise MemoryError('no room for an image')
         return super().__getitem__(index)

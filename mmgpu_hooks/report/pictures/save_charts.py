@@ -14,7 +14,7 @@ _PHASE_ROLES = {
     'write': 'data_wait',
     'rest': 'other',
 }
-_CAUSES = (
+CAUSES = (
     ('on a core', 'cpu_s', 'step'),
     ('waiting for a core', 'run_delay_s', 'data_wait'),
     ('blocked', 'blocked_s', 'checkpoint_save'),
@@ -60,7 +60,7 @@ def chart_save_causes(summary: RunSummary) -> Chart | NoChart:
             name_save(save),
             tuple(
                 _segment(words, getattr(save, field), role)
-                for words, field, role in _CAUSES
+                for words, field, role in CAUSES
             ),
             format_seconds(save.wall_s),
         )

@@ -1,0 +1,61 @@
+"""Experiments on saves as they would have been measured, every figure chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fakes.saves import make_save
+from mmgpu_hooks.diagnosis.save_experiment import Won, judge_save_bench
+from mmgpu_hooks.modeling.save_cost import median
+from mmgpu_hooks.records import SaveBench, SaveBenchRow, SaveSetting
+
+NOISE = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02)
+"""Six saves about their median."""
+
+
+def make_row(
+    workers: int,
+    save_s: float | None,
+    *,
+    nice: int | None = None,
+    noise: Sequence[float] = NOISE,
+    cause: str | None = None,
+    won_s: float | None = 0.0,
+    status: str = 'completed',
+    error: str | None = None,
+) -> tuple[SaveBenchRow, Won]:
+    """A row before it is set against others; without a save length it has no saves."""
+    walls = [] if save_s is None else [save_s * factor for factor in noise]
+    saves = tuple(
+        make_save(24 * number, cpu_s=0.4, run_delay_s=wall_s - 0.4)
+        for number, wall_s in enumerate(walls, start=2)
+    )
+    known = bool(saves)
+    row = SaveBenchRow(
+        SaveSetting(workers, nice),
+        status,
+        error,
+        interval=24,
+        iterations=24 * (len(saves) + 1) if known else 0,
+        seconds=30.0,
+        saves=saves,
+        save_s=median(walls) if known else None,
+        cpu_s=0.4 if known else None,
+        run_delay_s=median(walls) - 0.4 if known else None,
+        blocked_s=0.0 if known else None,
+        bytes=saves[0].bytes if known else None,
+        workers_busy=float(workers) if known else None,
+        strangers_cores=0.1 if known else None,
+        data_wait_s=0.05 if known else None,
+        iter_s=0.2 if known else None,
+        slow=len(saves) if cause else 0,
+        cause=cause,
+    )
+    return row, (won_s,) * len(saves)
+
+
+def make_bench(*rows: tuple[SaveBenchRow, Won], interrupted: bool = False) -> SaveBench:
+    """Those rows, judged."""
+    order = [row.setting for row, _ in rows]
+    order += [SaveSetting(64)] * interrupted
+    return judge_save_bench(rows, order=order, seconds=95.0, is_interrupted=interrupted)

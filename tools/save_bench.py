@@ -1,0 +1,10 @@
+"""``mmgpu save-bench`` from a checkout: ``python tools/save_bench.py CONFIG ...``."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mmgpu_hooks.cli.main import main
+
+sys.exit(main(['save-bench', *sys.argv[1:]]))
