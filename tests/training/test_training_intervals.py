@@ -116,8 +116,8 @@ def test_workers_hide_what_they_can(tmp_path: Path, loop: str) -> None:
         num_workers=2,
         log_interval=8,
     )
-    # a batch takes 40 ms to make, two workers make one each 20 and a step takes 80: long
-    # beside what a busy machine takes to wake a worker that is asked for its batch
+    # a batch takes 40 ms to make, two workers make one each 20 and a step takes 80:
+    # long beside what a busy machine takes to wake a worker that hands a batch over
     assert evidence.intervals[-1].data_wait.p50_s < 0.02
 
 

@@ -12,8 +12,10 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from benchmarks.planted import TAPE, WORKER_START_S, build_planted
+from mmgpu_hooks import GPUEfficiencyHook
+from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.records import RunEvidence
-from training.toy import build_runner, evidence_of
+from training.toy import build_runner, evidence_of, run_toy
 from training.toy import train as train_toy
 
 
@@ -177,3 +179,90 @@ def test_ranks_that_save_nothing_count_no_save(
     end = evidence_of(tmp_path, 'gpu_efficiency_rank1.jsonl').end
     assert end is not None
     assert end.saves == 0
+
+
+class Own(GPUEfficiencyHook):
+    """A user's, which does something of its own at the points that ours takes."""
+
+    def __init__(self) -> None:
+        super().__init__(interval=4)
+        self.calls: list[str] = []
+
+    def before_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None
+    ) -> None:
+        self.calls.append(f'before {batch_idx}')
+
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        super().after_train_iter(runner, batch_idx, data_batch, outputs)
+        self.calls.append(f'after {batch_idx}')
+
+
+def test_what_a_subclass_does_at_our_points_is_done(tmp_path: Path) -> None:
+    hook = Own()
+    runner = build_runner(tmp_path, iterations=24, num_workers=2, hook=None)
+    runner.register_hook(hook)
+    runner.train()
+    assert hook.calls == [
+        f'{when} {index}' for index in range(24) for when in ('before', 'after')
+    ]
+    assert 'after_train_iter' not in vars(hook)
+    assert [record.iterations for record in evidence_of(tmp_path).intervals] == [4] * 6
+
+
+@pytest.mark.parametrize('log_interval', [3, 10])
+def test_each_interval_has_looked_at_the_queue(
+    tmp_path: Path, log_interval: int
+) -> None:
+    evidence = run_toy(
+        tmp_path, iterations=40, num_workers=2, log_interval=log_interval
+    )
+    asks = [record.workers.asks for record in evidence.intervals if record.workers]
+    assert len(asks) == len(evidence.intervals) == -(-40 // log_interval)
+    assert min(asks) >= 1
+    later = evidence.intervals[2:]
+    # few of all: an ask is a look
+    assert sum(asks[2:]) < sum(record.iterations for record in later)
+
+
+def test_a_ledger_that_failed_keeps_no_stamps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tapes: list[list[Any]] = []
+    fold = TimeLedger._fold
+
+    def fail(ledger: TimeLedger) -> None:
+        if not tapes and len(ledger._laps) + len(ledger._tape) > 40:
+            tapes.append(ledger._tape)
+            raise ValueError('planted')
+        fold(ledger)
+
+    monkeypatch.setattr(TimeLedger, '_fold', fail)
+    runner = build_runner(tmp_path, iterations=80, custom_hooks=[Sleeper()])
+    lengths: list[int] = []
+    step = runner.model.train_step
+
+    def train_step(*args: Any, **kwargs: Any) -> Any:
+        if tapes:
+            lengths.append(len(tapes[0]))
+        return step(*args, **kwargs)
+
+    runner.model.train_step = train_step
+    runner.train()
+    assert len(lengths) > 30
+    assert lengths[2] == lengths[-1]
+    assert not any('after_train_iter' in vars(hook) for hook in runner.hooks)
+
+
+def test_workers_that_stay_tell_of_short_epochs(tmp_path: Path) -> None:
+    evidence = run_toy(
+        tmp_path,
+        iterations=5,
+        epochs=12,
+        num_workers=2,
+        persistent_workers=True,
+        log_interval=5,
+    )
+    assert [record.images for record in evidence.intervals] == [10] * 12
