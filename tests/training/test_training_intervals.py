@@ -291,3 +291,30 @@ def test_the_save_that_ends_a_training_is_counted(tmp_path: Path) -> None:
     assert evidence.end is not None
     assert evidence.end.ledger_s['checkpoint_save'] > 0
     assert fold_run(evidence).saves == 1
+
+
+@pytest.mark.parametrize('log_interval', [3, 10])
+def test_each_interval_has_looked_at_the_queue(
+    tmp_path: Path, log_interval: int
+) -> None:
+    evidence = run_toy(
+        tmp_path, iterations=40, num_workers=2, log_interval=log_interval
+    )
+    asks = [record.workers.asks for record in evidence.intervals if record.workers]
+    assert len(asks) == len(evidence.intervals) == -(-40 // log_interval)
+    # at the end of the last epoch nothing is asked for
+    assert min(asks[:-1]) >= 1
+    # few of all: an ask is a look
+    assert sum(asks[2:]) <= 0.8 * (40 - 2 * log_interval)
+
+
+def test_workers_that_stay_tell_of_short_epochs(tmp_path: Path) -> None:
+    evidence = run_toy(
+        tmp_path,
+        iterations=5,
+        epochs=12,
+        num_workers=2,
+        persistent_workers=True,
+        log_interval=5,
+    )
+    assert [record.images for record in evidence.intervals] == [10] * 12

@@ -15,7 +15,7 @@ from benchmarks.planted import TAPE, WORKER_START_S, build_planted
 from mmgpu_hooks import GPUEfficiencyHook
 from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.records import RunEvidence
-from training.toy import build_runner, evidence_of, run_toy
+from training.toy import build_runner, evidence_of
 from training.toy import train as train_toy
 
 
@@ -212,21 +212,6 @@ def test_what_a_subclass_does_at_our_points_is_done(tmp_path: Path) -> None:
     assert [record.iterations for record in evidence_of(tmp_path).intervals] == [4] * 6
 
 
-@pytest.mark.parametrize('log_interval', [3, 10])
-def test_each_interval_has_looked_at_the_queue(
-    tmp_path: Path, log_interval: int
-) -> None:
-    evidence = run_toy(
-        tmp_path, iterations=40, num_workers=2, log_interval=log_interval
-    )
-    asks = [record.workers.asks for record in evidence.intervals if record.workers]
-    assert len(asks) == len(evidence.intervals) == -(-40 // log_interval)
-    assert min(asks) >= 1
-    later = evidence.intervals[2:]
-    # few of all: an ask is a look
-    assert sum(asks[2:]) < sum(record.iterations for record in later)
-
-
 def test_a_ledger_that_failed_keeps_no_stamps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,15 +239,3 @@ def test_a_ledger_that_failed_keeps_no_stamps(
     assert len(lengths) > 30
     assert lengths[2] == lengths[-1]
     assert not any('after_train_iter' in vars(hook) for hook in runner.hooks)
-
-
-def test_workers_that_stay_tell_of_short_epochs(tmp_path: Path) -> None:
-    evidence = run_toy(
-        tmp_path,
-        iterations=5,
-        epochs=12,
-        num_workers=2,
-        persistent_workers=True,
-        log_interval=5,
-    )
-    assert [record.images for record in evidence.intervals] == [10] * 12
