@@ -43,6 +43,7 @@ KINDS: dict[str, type[Any]] = {
 _NAMES = {record: kind for kind, record in KINDS.items()}
 
 
+_ENCODE = json.JSONEncoder(separators=(',', ':'), ensure_ascii=True).encode
 _AS_IT_IS = frozenset({int, str, bool, type(None)})
 
 
@@ -53,7 +54,7 @@ def render_line(record: Line) -> str:
     and an infinite duration is as good as unknown.
     """
     body = {'kind': _NAMES[type(record)], **_plain(record)}
-    return json.dumps(body, separators=(',', ':'), ensure_ascii=True) + '\n'
+    return _ENCODE(body) + '\n'
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,9 @@
 All the time in hooks is known. Which hook took it is known where hooks are timed one
 by one: at the points that are seldom, in iterations that are looked at, and for the
 hooks that are timed in every iteration. The rest is split as it was in the iterations
-looked at, so that the shares never add up to more than there was.
+looked at, so that the shares never add up to more than there was. An iteration in
+which somebody took long is not like the others: what it took beyond the usual belongs
+to those who took long where it was looked at, or to nobody.
 """
 
 from __future__ import annotations
@@ -16,22 +18,29 @@ LONG_S = 1e-3
 """A call that takes longer stands for itself. Looked at one by one, hooks cost some
 10 us more, which is nothing beside it."""
 
+LONG_CALLS = 4
+"""More long calls than half as many short ones, after which most are taken to be."""
+
 _SEEN, _TIMED = 'seen ', 'timed '
-_TOO_LONG = 4.0
-"""Times what hooks usually take: more was no iteration like the others."""
+_MOST_LONG = 2 * LONG_CALLS
+"""So that a hook which has become fast again is soon known to be."""
 
 
-def labels_of(name: str, in_every_iteration: bool) -> dict[str, str]:
+def labels_of(
+    name: str, in_every_iteration: bool, method: str | None = None
+) -> dict[str, str]:
     """What to book the calls of one hook as, by what runs between the hooks.
 
     Args:
         name: Of the hook, or a part that its calls belong to.
         in_every_iteration: Whether it is timed in iterations too that are not looked
             at.
+        method: The name, a space and what tells this method from others of such
+            hooks; by default it is told from none.
     """
     if in_every_iteration:
         return dict.fromkeys(BETWEEN, name if name in PARTS else _TIMED + name)
-    return {LOOKED: _SEEN + name, EXACT: _TIMED + name}
+    return {LOOKED: _SEEN + (method or name), EXACT: _TIMED + name}
 
 
 class HookShares:
@@ -43,9 +52,15 @@ class HookShares:
         self.looks = 0
         """Iterations looked at; kept by whoever looks."""
         self.long: Counter[str] = Counter()
-        """Long calls by hook: whoever has some should be timed in every iteration."""
+        """By method, its long calls less two for each short one, 0 at least."""
         self.surprises = 0
         """Iterations not looked at in which somebody took long, nobody knows who."""
+        self.surprise_s = 0.0
+        """What the last of them took beyond the usual."""
+        self.longest_s: dict[str, float] = {}
+        """By method, its longest call that was long; whoever looks may clear it."""
+        self._long_s: dict[str, float] = defaultdict(float)
+        self._surprised_s = 0.0
         self._unsplit_s = 0.0
         self._between_s = 0.0
         self._seen_s: dict[str, float] = defaultdict(float)
@@ -61,41 +76,68 @@ class HookShares:
         """
         self.total_s += seconds
         if label == UNSPLIT:
-            if seconds > LONG_S and self._is_surprise(seconds):
-                self.surprises += 1
-            else:
-                self._unsplit_s += seconds
+            self._add_unsplit(seconds)
         elif label == LOOKED:
             self._between_s += seconds
         elif label.startswith(_TIMED):
             self._timed_s[label[len(_TIMED) :]] += seconds
         elif label.startswith(_SEEN):
-            name = label[len(_SEEN) :]
-            if seconds > LONG_S:
-                self.long[name] += 1
-                self._timed_s[name] += seconds
-            else:
-                self._seen_s[name] += seconds
+            self._add_seen(label[len(_SEEN) :], seconds)
 
-    def _is_surprise(self, seconds: float) -> bool:
-        usual_s = self._looked_s() / self.looks if self.looks else 0.0
-        return seconds > LONG_S + _TOO_LONG * usual_s
+    def _add_unsplit(self, seconds: float) -> None:
+        if seconds > LONG_S:
+            usual_s = self._looked_s() / self.looks if self.looks else 0.0
+            beyond_s = seconds - usual_s
+            if beyond_s > LONG_S:
+                self.surprises += 1
+                self._surprised_s += beyond_s
+                self.surprise_s = beyond_s
+                seconds = usual_s
+        self._unsplit_s += seconds
+
+    def _add_seen(self, method: str, seconds: float) -> None:
+        if seconds > LONG_S:
+            self.long[method] = min(self.long[method] + 1, _MOST_LONG)
+            self.longest_s[method] = max(self.longest_s.get(method, 0.0), seconds)
+            name = _hook_of(method)
+            self._long_s[name] += seconds
+            self._timed_s[name] += seconds
+        else:
+            if self.long[method]:
+                self.long[method] = max(self.long[method] - 2, 0)
+            self._seen_s[method] += seconds
 
     def _looked_s(self) -> float:
         return self._between_s + sum(self._seen_s.values())
 
-    def split(self) -> dict[str, float]:
-        """Seconds by hook; what passed between two hooks is in none of them."""
+    def follow(self, method: str) -> None:
+        """From here on a method is timed in every iteration, like those always were."""
+        self._lend()
+        self._timed_s[_hook_of(method)] += self._seen_s.pop(method, 0.0)
+
+    def _lend(self) -> None:
         looked_s = self._looked_s()
         if looked_s:
-            for name, seconds in self._seen_s.items():
-                self._lent_s[name] += self._unsplit_s * seconds / looked_s
+            for method, seconds in self._seen_s.items():
+                self._lent_s[_hook_of(method)] += self._unsplit_s * seconds / looked_s
+        long_s = sum(self._long_s.values())
+        for name, seconds in self._long_s.items():
+            self._lent_s[name] += self._surprised_s * seconds / long_s
         # what was split once stays so, whatever is seen later
-        self._unsplit_s = 0.0
-        names = {**self._timed_s, **self._seen_s}
-        return {
-            name: self._timed_s.get(name, 0.0)
-            + self._seen_s.get(name, 0.0)
-            + self._lent_s.get(name, 0.0)
-            for name in names
-        }
+        self._unsplit_s = self._surprised_s = 0.0
+        self._long_s.clear()
+
+    def split(self) -> dict[str, float]:
+        """Seconds by hook; what passed between two hooks is in none of them."""
+        self._lend()
+        by_hook = {**self._timed_s}
+        for method, seconds in self._seen_s.items():
+            name = _hook_of(method)
+            by_hook[name] = by_hook.get(name, 0.0) + seconds
+        for name, seconds in self._lent_s.items():
+            by_hook[name] = by_hook.get(name, 0.0) + seconds
+        return by_hook
+
+
+def _hook_of(method: str) -> str:
+    return method.partition(' ')[0]

@@ -97,7 +97,7 @@ class LoopAnchors:
 
     def stop(self) -> None:
         """Drive the ledger no more."""
-        self.looks.stop()
+        self.looks.close()
 
     def close(self) -> None:
         """Take every anchor away again; a second call does nothing."""

@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from mmengine.hooks import Hook, RuntimeInfoHook
 
-from mmgpu_hooks.evidence.hook_shares import labels_of
+from mmgpu_hooks.evidence.hook_shares import LONG_CALLS, labels_of
 from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.evidence.ledger_parts import (
     EXACT,
@@ -31,9 +31,11 @@ BEFORE, AFTER = 'before_train_iter', 'after_train_iter'
 FIRST_LOOKS = 8
 """Iterations at the begin that are all looked at."""
 _FEWEST_APART, _MOST_APART = 8, 16
-_MOST_SEARCHED, _MOST_SEARCHES = 10_000, 3
-_OFTEN = 3
-"""Long calls after which a hook is timed in every iteration, if most are."""
+_MOST_SEARCHED, _FREE_SEARCHES, _SEARCHED_SHARE = 2000, 3, 0.1
+"""A search's iterations; searches that there are in any case; of all iterations, the
+share that is searched beyond that: a busy machine lets any hook wait now and then."""
+_ALIKE = 0.5
+"""Of what surprised, the share that a call must take to be the reason."""
 
 _POINTS = {
     'before_train': '',
@@ -76,11 +78,11 @@ class CloseLooks:
         self._is_open = False
         self._surprises = 0
         self._is_searching = False
-        self._searches_left = _MOST_SEARCHES
+        self._searches = self._searched = 0
         self._always = InstancePatches()
         self._now = InstancePatches()
         self._watched: set[int] = set()
-        self._sampled: list[tuple[Any, str, dict[str, str]]] = []
+        self._sampled: list[tuple[Any, str, str]] = []
 
     def watch_step(
         self, source: str, begin: Callable[[], Any], end: Callable[[], Any]
@@ -121,7 +123,8 @@ class CloseLooks:
             # reading the losses waits for the GPU: that is the step's own time
             is_loss = name == AFTER and isinstance(hook, RuntimeInfoHook)
             if name in (BEFORE, AFTER) and not is_loss:
-                self._sampled.append((hook, name, labels_of(_name_of(hook), False)))
+                method = f'{_name_of(hook)} {len(self._watched)} {name}'
+                self._sampled.append((hook, name, method))
             else:
                 self._time_always(hook, name, 'step' if is_loss else _name_of(hook))
 
@@ -174,21 +177,32 @@ class CloseLooks:
 
     def _follow_long(self) -> None:
         """Time those always that take long, or did so where they were searched for."""
-        shares = self._ledger.shares
-        # on a busy machine any call may take long now and then
-        often = 1 if self._is_searching else max(_OFTEN, shares.looks / 2)
-        found = [one for one in self._sampled if shares.long[_name_of(one[0])] >= often]
+        found = [one for one in self._sampled if self._takes_long(one[2])]
         self._sampled = [one for one in self._sampled if one not in found]
-        for hook, name, _ in found:
+        for hook, name, method in found:
             self._now.close()
+            self._ledger.shares.follow(method)
             self._time_always(hook, name, _name_of(hook))
-        if found:
+        if found and self._is_searching:
             self._is_searching = False
+            self._left = min(self._left, 1)
+
+    def _takes_long(self, method: str) -> bool:
+        shares = self._ledger.shares
+        if shares.long[method] >= LONG_CALLS:
+            return True
+        # on a busy machine any call may take long now and then
+        enough_s = _ALIKE * shares.surprise_s
+        return self._is_searching and shares.longest_s.get(method, 0.0) > enough_s
 
     def _begin(self, between: str) -> None:
+        if not self._is_open:
+            return
         self._between, self._next = between, LOOKED
         self._guard.run('ledger by hook', self._time_hooks)
-        end = (('ledger', self._end_look), *self._ask)
+        # after an iteration that is special more batches are ready than usual
+        asks = () if between == EXACT else self._ask
+        end = (('ledger', self._end_look), *asks)
         self._set(
             Point('step', between, (), self._begin_step),
             Point('data_wait', between, self._end_step, end),
@@ -200,7 +214,8 @@ class CloseLooks:
 
     def _time_hooks(self) -> None:
         self._now.close()
-        for hook, name, labels in self._sampled:
+        for hook, name, method in self._sampled:
+            labels = labels_of(_name_of(hook), False, method)
             self._time(self._now, hook, name, labels)
 
     def _end_look(self) -> None:
@@ -238,29 +253,30 @@ class CloseLooks:
         Args:
             iterations: Done so far: what comes every so often is found in twice that.
         """
-        surprises = self._ledger.shares.surprises
-        if surprises > self._surprises:
-            self._surprises = surprises
-            if not self._searches_left:
-                return
-            # a busy machine lets any hook wait now and then: nobody will be found
-            self._searches_left -= 1
-            self._is_searching = True
-            self._ledger.shares.long.clear()
-            self.request(min(2 * iterations, _MOST_SEARCHED))
-        elif self._left > 1:
+        shares = self._ledger.shares
+        has_surprise = shares.surprises > self._surprises
+        self._surprises = shares.surprises
+        if self._is_searching:
             self._follow_long()
-            if not self._is_searching:
-                self._left = 1
+            if not self._left:
+                self._is_searching = False
+        elif has_surprise and self._may_search(iterations):
+            most = min(2 * iterations, _MOST_SEARCHED)
+            self._searches += 1
+            self._searched += most
+            self._is_searching = True
+            shares.longest_s.clear()
+            self.request(most)
 
-    def stop(self) -> None:
-        """Drive the ledger no more."""
-        self._is_open = False
-        self.points.clear()
+    def _may_search(self, iterations: int) -> bool:
+        is_free = self._searches < _FREE_SEARCHES
+        return is_free or self._searched < _SEARCHED_SHARE * iterations
 
     def close(self) -> None:
         """Leave every hook as it was; a second call does nothing."""
-        self.stop()
+        self._is_open = False
+        self.points.clear()
+        # what they would stamp from here on nobody takes off the tape
         self._now.close()
         self._always.close()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
+
+_OURS = ('mmengine', 'mmgpu_hooks')
+"""Packages whose methods of our hook's do nothing that must be kept."""
 
 _NOTHING = object()
 
@@ -32,3 +35,24 @@ class InstancePatches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+
+
+def followed_by_own(
+    hook: Any, name: str, ours: Callable[..., None]
+) -> Callable[..., None]:
+    """``ours``, and then what a user's subclass of our hook does at the same point.
+
+    Args:
+        hook: Our hook.
+        name: Of its method that ``ours`` is set in place of.
+        ours: Called with the same arguments.
+    """
+    theirs = getattr(hook, name)
+    if theirs.__module__.partition('.')[0] in _OURS:
+        return ours
+
+    def both(*args: Any, **kwargs: Any) -> None:
+        ours(*args, **kwargs)
+        theirs(*args, **kwargs)
+
+    return both

@@ -10,6 +10,9 @@ DEFAULT_INTERVAL = 10
 """LoggerHook's own default, for runs that have none."""
 
 
+MOST_ITERATIONS = 10_000
+"""An interval is cut here: each of its iterations is kept until it ends."""
+
 MOST_SKIPPED = 64
 """Iterations; what is kept of them until the next look stays small."""
 
@@ -59,8 +62,8 @@ class LogSchedule:
                 done == self._batches and (not logger.ignore_last or done <= interval)
             )
             if self._own_interval is None:
-                return is_logged, is_logged
-        return is_logged, iterations >= self.interval
+                return is_logged, is_logged or iterations >= MOST_ITERATIONS
+        return is_logged, iterations >= min(self.interval, MOST_ITERATIONS)
 
     def is_before_last(self, batch_idx: int) -> bool:
         """Whether the loader's next batch is, or may be, its last."""

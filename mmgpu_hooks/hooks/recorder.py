@@ -13,7 +13,7 @@ from mmgpu_hooks.evidence.ledger_parts import UNSPLIT, LedgerReading
 from mmgpu_hooks.evidence.writer import EvidenceWriter, evidence_name, unused_path
 from mmgpu_hooks.hooks.anchors import LoopAnchors
 from mmgpu_hooks.hooks.guard import Guard
-from mmgpu_hooks.hooks.instance_patches import InstancePatches
+from mmgpu_hooks.hooks.instance_patches import InstancePatches, followed_by_own
 from mmgpu_hooks.hooks.iterations import Iterations
 from mmgpu_hooks.hooks.log_schedule import MOST_SKIPPED, LogSchedule
 from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
@@ -81,8 +81,7 @@ class Recorder:
 
     def begin(self) -> None:
         """Open the sources, write the run record and set the anchors."""
-        runner = self._runner
-        run = self._guard.run
+        runner, hook, run = self._runner, self._hook, self._guard.run
         self._sources.open(
             runner,
             count_iterations=self._iterations.count,
@@ -91,7 +90,8 @@ class Recorder:
         )
         self._sources.watch(self._anchors)
         if self._sources.batches is not None:
-            run('batch contents', self._sources.batches.begin, self._begin_iteration)
+            look = followed_by_own(hook, 'before_train_iter', self._begin_iteration)
+            run('batch contents', self._sources.batches.begin, look)
         self._told = dict(self._sources.unknown)
         record = run(
             'run record',
@@ -111,7 +111,8 @@ class Recorder:
         # around the ledger's anchors: what it costs is no part of a save
         self._saving.open(self._sources.loader, self._sources.host)
         end = self._iterations.book(self._pause, self._end_iteration)
-        self._own.set(self._hook, 'after_train_iter', end)
+        end = followed_by_own(hook, 'after_train_iter', end)
+        self._own.set(hook, 'after_train_iter', end)
         # opening all this was before training
         self._iterations.begin()
 
@@ -152,15 +153,17 @@ class Recorder:
             self._sources.gpu.observe_memory()
         if is_end:
             self._unpublished = self._record_interval(batch, self._iterations.read())
-            guard.run('ledger', looks.search, self._iterations.done)
+        guard.run('ledger', looks.search, self._iterations.done)
         if is_logged:
             guard.run('scalars', self._publish)
         if schedule.is_before_line(batch_idx):
             # hooks that log or look work in that one only
             guard.run('ledger', looks.request, is_special=True)
-        # numbers begin anew where a loop says nothing of its epochs
-        if not self._pause[0] < batch_idx < self._look_at or (
-            schedule.is_before_last(batch_idx)
+        # once an interval at least; numbers begin anew where a loop tells no epochs
+        if (
+            is_end
+            or not self._pause[0] < batch_idx < self._look_at
+            or schedule.is_before_last(batch_idx)
         ):
             guard.run('ledger', looks.request)
             self._look_at = batch_idx + looks.draw_distance()

@@ -51,6 +51,13 @@ class Loop:
         self.looks.watch_hooks(self.hooks)
         self.looks.begin()
         self.during: Callable[[], object] = lambda: None
+        self.gap_s = 0.0
+
+    def look(self, done: int) -> None:
+        """What the recorder does every few iterations."""
+        self.ledger.drain_laps()
+        self.looks.search(done)
+        self.looks.request()
 
     def _ask(self) -> None:
         self.asked += 1
@@ -60,6 +67,7 @@ class Loop:
             if name == AFTER:
                 hook.after_train_iter(self)
         if name == AFTER:
+            self.clock.turn(self.gap_s)
             self.during()
 
     def train(self, iterations: int) -> None:
@@ -106,11 +114,24 @@ def test_a_request_made_inside_an_iteration_is_for_the_next():
 def test_a_request_in_an_iteration_that_is_looked_at_is_not_lost():
     loop = Loop(300 * US, 100 * US)
     loop.train(FIRST_LOOKS - 1)
-    loop.during = lambda: loop.looks.request(is_special=True)
+    loop.during = loop.looks.request
     loop.train(1)
     loop.during = lambda: None
     loop.train(5)
-    assert loop.asked == FIRST_LOOKS + 1
+    assert loop.asked == loop.ledger.shares.looks == FIRST_LOOKS + 1
+
+
+def test_of_a_special_iteration_the_hooks_are_timed_and_the_queue_is_left_alone():
+    loop = Loop(300 * US, 100 * US)
+    loop.train(FIRST_LOOKS)
+    loop.during = lambda: loop.looks.request(is_special=True)
+    loop.train(1)
+    loop.during = lambda: None
+    loop.hooks[0].seconds = 900 * US
+    before_s = loop.ledger.read().hooks_s['Slow']
+    loop.train(1)
+    assert loop.ledger.read().hooks_s['Slow'] == pytest.approx(before_s + 900 * US)
+    assert loop.asked == loop.ledger.shares.looks == FIRST_LOOKS
 
 
 def test_a_hook_that_takes_long_is_timed_in_every_iteration():
@@ -158,6 +179,73 @@ def test_a_hook_that_was_held_up_now_and_then_is_not_timed_always():
     loop.during = lambda: None
     loop.train(2)
     assert loop.timed() == [False, False]
+
+
+def run_in_steps(loop: Loop, iterations: int, sleeps: Callable[[int], bool]) -> float:
+    """Train with a hook that sleeps in some iterations; the recorder looks each 16.
+
+    Returns:
+        Seconds that it slept.
+    """
+    slept_s = 0.0
+    for index in range(iterations):
+        is_long = sleeps(index)
+        loop.hooks[1].seconds = 50 * MS if is_long else 100 * US
+        slept_s += 50 * MS if is_long else 0.0
+        if index % 16 == 15:
+            loop.during = lambda done=index + 1: loop.look(done)
+        loop.train(1)
+        loop.during = lambda: None
+        if index % 48 == 47:
+            loop.ledger.read()
+    return slept_s
+
+
+def test_a_hook_that_begins_to_take_long_late_is_split_out():
+    loop = Loop(100 * US, 100 * US)
+    slept_s = run_in_steps(loop, 1500, lambda index: index >= 1000)
+    hooks_s = loop.ledger.read().hooks_s
+    assert hooks_s['Other'] == pytest.approx(slept_s, rel=0.02)
+    assert hooks_s['Slow'] == pytest.approx(1500 * 100 * US, rel=0.02)
+    # and costs no look more
+    assert loop.ledger.shares.looks < 1500 / 8
+
+
+def test_a_hook_that_takes_long_every_so_often_is_split_out():
+    loop = Loop(100 * US, 100 * US)
+    slept_s = run_in_steps(loop, 5000, lambda index: index % 100 == 57)
+    hooks_s = loop.ledger.read().hooks_s
+    # the first time nobody knows who it was
+    assert hooks_s['Other'] - 0.5 == pytest.approx(slept_s, abs=2 * 50 * MS)
+    assert hooks_s['Slow'] == pytest.approx(5000 * 100 * US, rel=0.02)
+    assert loop.timed() == [False, True]
+
+
+def test_who_takes_long_late_is_found_on_a_machine_that_holds_hooks_up():
+    loop = Loop(100 * US, 100 * US)
+
+    def sleeps(index: int) -> bool:
+        # hiccups: now the one is held up for a while, now the other
+        loop.hooks[0].seconds = 6 * MS if index % 37 == 5 else 100 * US
+        return index >= 6000 and index % 50 == 21
+
+    slept_s = run_in_steps(loop, 20_000, sleeps)
+    hooks_s = loop.ledger.read().hooks_s
+    assert hooks_s['Other'] == pytest.approx(slept_s + 2.0, rel=0.1)
+
+
+def test_a_search_for_nobody_ends_and_searches_stay_rare():
+    loop = Loop(100 * US, 100 * US)
+
+    def surprise(index: int) -> bool:
+        if index % 16 == 0:
+            # not of any hook: a surprise whenever nobody looks
+            loop.gap_s = 0.0 if loop.timed()[0] else 20 * MS
+        return False
+
+    run_in_steps(loop, 20_000, surprise)
+    assert loop.timed() == [False, False] or loop.looks._left
+    assert loop.ledger.shares.looks < 0.35 * 20_000
 
 
 def test_closing_leaves_the_hooks_as_they_were():

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from mmengine.hooks import LoggerHook
 
-from mmgpu_hooks.hooks.log_schedule import LogSchedule
+from mmgpu_hooks.hooks.log_schedule import MOST_ITERATIONS, LogSchedule
 
 
 def schedule_of(
@@ -47,3 +47,12 @@ def test_an_epoch_of_unknown_length_may_end_any_time() -> None:
     schedule = schedule_of(None, 50, None, True)
     assert schedule.is_before_last(3)
     assert schedule.find_next(3, 4) == 4
+
+
+@pytest.mark.parametrize(('log_interval', 'own'), [(10**9, None), (50, 10**9)])
+def test_an_interval_that_would_never_end_is_cut(
+    log_interval: int, own: int | None
+) -> None:
+    schedule = schedule_of(10**9, log_interval, own, ignore_last=True)
+    assert not schedule.look(MOST_ITERATIONS - 2, MOST_ITERATIONS - 1)[1]
+    assert schedule.look(MOST_ITERATIONS - 1, MOST_ITERATIONS)[1]

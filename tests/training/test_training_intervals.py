@@ -110,14 +110,15 @@ def test_workers_hide_what_they_can(tmp_path: Path, loop: str) -> None:
     evidence = run_toy(
         tmp_path,
         loop=loop,
-        iterations=24,
-        item_s=0.005,
-        step_s=0.03,
+        iterations=16,
+        item_s=0.02,
+        step_s=0.08,
         num_workers=2,
         log_interval=8,
     )
-    # two workers make a batch each 5 ms, a step takes 30
-    assert evidence.intervals[-1].data_wait.p50_s < 0.005
+    # a batch takes 40 ms to make, two workers make one each 20 and a step takes 80:
+    # long beside what a busy machine takes to wake a worker that hands a batch over
+    assert evidence.intervals[-1].data_wait.p50_s < 0.02
 
 
 class SleepyModel(Hook):
@@ -290,3 +291,30 @@ def test_the_save_that_ends_a_training_is_counted(tmp_path: Path) -> None:
     assert evidence.end is not None
     assert evidence.end.ledger_s['checkpoint_save'] > 0
     assert fold_run(evidence).saves == 1
+
+
+@pytest.mark.parametrize('log_interval', [3, 10])
+def test_each_interval_has_looked_at_the_queue(
+    tmp_path: Path, log_interval: int
+) -> None:
+    evidence = run_toy(
+        tmp_path, iterations=40, num_workers=2, log_interval=log_interval
+    )
+    asks = [record.workers.asks for record in evidence.intervals if record.workers]
+    assert len(asks) == len(evidence.intervals) == -(-40 // log_interval)
+    # at the end of the last epoch nothing is asked for
+    assert min(asks[:-1]) >= 1
+    # few of all: an ask is a look
+    assert sum(asks[2:]) <= 0.8 * (40 - 2 * log_interval)
+
+
+def test_workers_that_stay_tell_of_short_epochs(tmp_path: Path) -> None:
+    evidence = run_toy(
+        tmp_path,
+        iterations=5,
+        epochs=12,
+        num_workers=2,
+        persistent_workers=True,
+        log_interval=5,
+    )
+    assert [record.images for record in evidence.intervals] == [10] * 12

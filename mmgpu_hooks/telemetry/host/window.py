@@ -30,6 +30,8 @@ _NO_PRESSURE = (
     'the kernel keeps no pressure figures (Linux 4.20 and later do, unless it was '
     'started with psi=0 or has it compiled out)'
 )
+_SELDOM_S = 1.0
+"""What is of the host's memory and files is looked at so often, at most."""
 _SWAPPED = 'swap_in_bytes, swap_out_bytes'
 _MEMORY = 'ram_available_bytes, swap_used_bytes'
 
@@ -37,10 +39,9 @@ _MEMORY = 'ram_available_bytes, swap_used_bytes'
 class HostWindowMeter:
     """Reads the host in windows that follow each other without a gap.
 
-    Files are opened once. A read costs 45 us in a tight loop on 2 CPUs, 190 us
-    between the steps of a real training there, with cold caches and beside other
-    busy processes; the kernel adds up pressure over the CPUs, so it is a little more
-    on larger hosts.
+    Files are opened once. The kernel adds up pressure over the CPUs, so a read costs
+    more on larger hosts. Windows shorter than a second are told the memory and the open
+    files as they were found last, and no swapping: the next look counts it all.
 
     It never raises: a figure whose file is missing, hidden, vanished or garbage is
     ``None`` from then on, with a reason in :attr:`unknown`. A counter that falls,
@@ -81,6 +82,8 @@ class HostWindowMeter:
         self._since_s = clock()
         self._waited_s = self._read_pressures()
         self._swapped = self._parse(_SWAPPED, parse_swapped_pages)
+        self._looked_s: float | None = None
+        self._gauges: dict[str, int | None] = {}
 
     def _open(self, figure: str, path: Path, hint: str = '') -> None:
         file = self._try(figure, lambda: KeptFile(path), hint)
@@ -115,21 +118,30 @@ class HostWindowMeter:
             kind: fold_pressure_pct(self._waited_s[kind], total_s, duration_s)
             for kind, total_s in waited_s.items()
         }
-        swapped_in, swapped_out = self._read_swapped()
         self._since_s, self._waited_s = now_s, waited_s
-        memory = self._parse(_MEMORY, parse_memory_bytes) or (None, None)
+        swapped: tuple[int | None, int | None] = (None, None)
+        if self._looked_s is None or now_s - self._looked_s >= _SELDOM_S:
+            self._looked_s = now_s
+            swapped = self._read_swapped()
+            self._gauges = self._read_gauges()
         return HostWindow(
             cpu_pressure_pct=pressure_pct.get('cpu'),
             io_pressure_pct=pressure_pct.get('io'),
             memory_pressure_pct=pressure_pct.get('memory'),
             throttled_s=self._try('throttled_s', self._throttling.read),
-            swap_in_bytes=swapped_in,
-            swap_out_bytes=swapped_out,
-            ram_available_bytes=memory[0],
-            swap_used_bytes=memory[1],
-            shm_free_bytes=self._try('shm_free_bytes', self._read_shm_free),
-            open_files=self._try('open_files', self._count_open_files),
+            swap_in_bytes=swapped[0],
+            swap_out_bytes=swapped[1],
+            **self._gauges,
         )
+
+    def _read_gauges(self) -> dict[str, int | None]:
+        memory = self._parse(_MEMORY, parse_memory_bytes) or (None, None)
+        return {
+            'ram_available_bytes': memory[0],
+            'swap_used_bytes': memory[1],
+            'shm_free_bytes': self._try('shm_free_bytes', self._read_shm_free),
+            'open_files': self._try('open_files', self._count_open_files),
+        }
 
     def _read_pressures(self) -> dict[str, float]:
         totals_s = {}

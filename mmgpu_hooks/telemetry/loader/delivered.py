@@ -30,6 +30,8 @@ class DeliveredBatches:
         self._iterator: Callable[[], Any] = lambda: None
         self._slots: Sequence[Slot] = ()
         self._taken = 0
+        self._epoch: Any = None
+        """What the iterator makes anew whenever its numbers begin anew."""
         self._found: list[Contents] = []
         self._is_lost = False
 
@@ -44,7 +46,7 @@ class DeliveredBatches:
         self.collect()
         self._slots = slots if hasattr(iterator, '_rcvd_idx') else ()
         self._iterator = weakref.ref(iterator) if self._slots else lambda: None
-        self._taken = 0
+        self._taken, self._epoch = 0, getattr(iterator, '_task_info', None)
 
     def collect(self, is_due: bool = True) -> None:
         """Look at the batches taken since the last call.
@@ -56,10 +58,11 @@ class DeliveredBatches:
         if iterator is None:
             return
         taken, before = iterator._rcvd_idx, self._taken
-        if taken < before:
+        epoch = getattr(iterator, '_task_info', None)
+        if epoch is not self._epoch or taken < before:
             # the workers live on and the numbers began anew; what was taken
             # before that was looked at when the last one was asked for
-            before = 0
+            self._epoch, self._taken, before = epoch, 0, 0
         if taken == before or not (is_due or taken - before >= _SELDOM):
             return
         self._taken = taken

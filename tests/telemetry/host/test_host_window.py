@@ -109,6 +109,28 @@ def test_windows_follow_each_other(host: Host):
     meter.close()
 
 
+def test_windows_under_a_second_are_told_what_was_found_last(host: Host):
+    meter = host.open()
+    host.clock.turn(10.0)
+    first = meter.read()
+    host.swap(8, 12)
+    host.memory('MemAvailable: 400 kB', 'SwapTotal: 300 kB', 'SwapFree: 300 kB')
+    host.clock.turn(0.5)
+    host.press('io', 1_250_000)
+    short = meter.read()
+    assert short.io_pressure_pct == 50.0
+    assert short.ram_available_bytes == first.ram_available_bytes
+    assert short.open_files == first.open_files is not None
+    assert (short.swap_in_bytes, short.swap_out_bytes) == (None, None)
+    host.clock.turn(0.5)
+    later = meter.read()
+    assert later.ram_available_bytes == 400 * KB
+    # what was swapped meanwhile is counted once
+    page = page_size_bytes()
+    assert (later.swap_in_bytes, later.swap_out_bytes) == (page, 3 * page)
+    meter.close()
+
+
 FILES = {
     'cpu_pressure_pct': 'proc/pressure/cpu',
     'io_pressure_pct': 'proc/pressure/io',

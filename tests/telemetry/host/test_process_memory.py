@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from mmgpu_hooks.telemetry.host.process_memory import read_process_rss_bytes
+from mmgpu_hooks.telemetry.host.system_memory import page_size_bytes
 
 psutil = pytest.importorskip('psutil')
 
@@ -18,17 +20,30 @@ def test_memory_that_is_touched_is_seen():
     del block
 
 
-def test_without_psutil_it_is_unknown(monkeypatch: pytest.MonkeyPatch):
+def test_the_kernel_counts_pages(tmp_path: Path):
+    (tmp_path / 'self').mkdir()
+    statm = tmp_path / 'self' / 'statm'
+    statm.write_text('278060 1500 10823 1029 0 160771 0\n')
+    assert read_process_rss_bytes(tmp_path) == 1500 * page_size_bytes()
+    told = psutil.Process().memory_info().rss
+    for damaged in ('', '278060', '278060 many'):
+        statm.write_text(damaged)
+        assert read_process_rss_bytes(tmp_path) == pytest.approx(told, rel=0.1)
+
+
+def test_without_proc_and_psutil_it_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setitem(sys.modules, 'psutil', None)
-    assert read_process_rss_bytes() is None
+    assert read_process_rss_bytes(tmp_path) is None
 
 
 @pytest.mark.parametrize('error', [psutil.AccessDenied(), OSError('hidden')])
 def test_what_the_platform_hides_is_unknown(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ):
     def refuse(self: object) -> None:
         raise error
 
     monkeypatch.setattr(psutil.Process, 'memory_info', refuse)
-    assert read_process_rss_bytes() is None
+    assert read_process_rss_bytes(tmp_path) is None

@@ -94,6 +94,17 @@ def test_numbers_begin_anew_in_the_next_epoch(delivered, slots, iterator):
     assert numbers(delivered) == [0, 1, 2, 3, 10, 11]
 
 
+def test_an_epoch_as_long_as_the_one_before_is_seen(delivered, slots, iterator):
+    for epoch in range(3):
+        iterator._task_info = {}
+        iterator._rcvd_idx = 0
+        for number in range(4):
+            make(slots[number % 2], number, held(10 * epoch + number))
+        iterator._rcvd_idx = 4
+        delivered.collect()  # at the last ask, and never before
+    assert numbers(delivered) == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
+
+
 def test_the_board_may_go_round(delivered, slots, iterator):
     for number in range(3 * board.RING):
         make(slots[0], number, held(number))
