@@ -194,3 +194,10 @@ def test_a_checkpoint_without_the_optimizer_is_said(optimizer_mib):
 def test_unknown_cores_predict_nothing():
     host = replace(HOST, usable_cores=None, logical_cpus=None)
     assert 'polite_workers' not in cures_of(fold(CONTENDED, host=host))
+
+
+def test_what_runs_on_other_cores_of_the_host_changes_no_forecast():
+    host = replace(HOST, logical_cpus=64)
+    saves = [replace(save, strangers_cpu_s=80.0) for save in CONTENDED]
+    cures = cures_of(fold(saves, host=host))
+    assert cures == cures_of(fold(CONTENDED))
