@@ -71,6 +71,25 @@ def find_held(
     return Held(base_s, contention_s, seconds, doubt)
 
 
+def strangers_here_s(save: SaveRecord, host: HostLimits) -> float | None:
+    """CPU of strangers on the usable cores for certain.
+
+    A container's two cores of 64 are not in the way of what runs on the others.
+
+    Returns:
+        ``None`` when it is unknown where they ran.
+    """
+    return certain_strangers_s(
+        save.strangers_cpu_s, save.wall_s, host.logical_cpus, _cores_of_all(host)
+    )
+
+
+def _cores_of_all(host: HostLimits) -> float | None:
+    if host.usable_cores is None:
+        return None
+    return host.usable_cores * max(host.ranks_on_host, 1)
+
+
 def _hub_s(save: SaveRecord, usual_s: float) -> float:
     """What the message hub's histories cost, where that is worth a word."""
     if not save.message_hub_bytes or not save.bytes:
@@ -86,14 +105,11 @@ def _share_cores(
     save: SaveRecord, times: SaveTimes, host: HostLimits
 ) -> dict[str, float] | str:
     """Seconds of the wait for a core by whose CPU it was, or why nobody can tell."""
-    ranks = max(host.ranks_on_host, 1)
-    cores = None if host.usable_cores is None else host.usable_cores * ranks
+    ranks, cores = max(host.ranks_on_host, 1), _cores_of_all(host)
     workers_cpu_s = save.workers_cpu_s
     if workers_cpu_s is None and save.workers == 0:
         workers_cpu_s = 0.0
-    strangers_cpu_s = certain_strangers_s(
-        save.strangers_cpu_s, save.wall_s, host.logical_cpus, cores
-    )
+    strangers_cpu_s = strangers_here_s(save, host)
     if workers_cpu_s is None and strangers_cpu_s is None:
         return 'nobody knows what the workers and others used of the CPU meanwhile'
     parts = split_run_delay(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmgpu_hooks.diagnosis.save_causes import strangers_here_s
 from mmgpu_hooks.diagnosis.thresholds import SLOW_SAVE_S
 from mmgpu_hooks.records import HostLimits, LoaderSettings, SaveJudgement, SaveRecord
 
@@ -90,8 +91,9 @@ def _by_workers(
         text += f', while the loader workers were busy on {_cores(host)}'
     if save.workers_cpu_s is not None:
         text += f' ({_seconds(save.workers_cpu_s)} of CPU'
-        if save.strangers_cpu_s is not None:
-            text += f', others {_seconds(save.strangers_cpu_s)}'
+        others_s = strangers_here_s(save, host)
+        if others_s is not None:
+            text += f', others {_seconds(others_s)}'
         text += ')'
     return text
 
@@ -104,7 +106,7 @@ def _by_strangers(
     save: SaveRecord, seconds: float, host: HostLimits, loader: LoaderSettings
 ) -> str:
     text = f'{_no_core(seconds)}, while other programs used '
-    text += f'{_seconds(save.strangers_cpu_s)} of CPU on {_cores(host)}'
+    text += f'{_seconds(strangers_here_s(save, host))} of CPU on {_cores(host)}'
     if save.workers_cpu_s is not None:
         text += f' (loader workers {_seconds(save.workers_cpu_s)})'
     return text

@@ -27,10 +27,14 @@ class AftermathFolder:
         horizon: Batches that can be made ahead: ``prefetch_factor`` times workers.
             With 0 there is no aftermath.
         start: Iterations done before the first wait.
+        round_of: Waits that a usual one must at least rest on. Workers that are short
+            of cores end their batches together, so one wait in as many as there are
+            workers holds all of it, and fewer waits may miss it.
     """
 
-    def __init__(self, horizon: int, start: int) -> None:
+    def __init__(self, horizon: int, start: int, round_of: int = 1) -> None:
         self._horizon = horizon
+        self._round_of = min(max(round_of, 1), _USUAL_WAITS)
         self._done = start
         self._usual: deque[float] = deque(maxlen=_USUAL_WAITS)
         self._saves: deque[int] = deque()
@@ -88,12 +92,13 @@ class AftermathFolder:
     def _close(self, known: list[SaveAftermathRecord]) -> None:
         if self._open is not None:
             usual = self._usual
+            is_usual_known = len(usual) >= self._round_of
             known.append(
                 SaveAftermathRecord(
                     iteration=self._open,
                     iterations=len(self._waits),
                     waits_s=sum(self._waits),
-                    usual_wait_s=sum(usual) / len(usual) if usual else None,
+                    usual_wait_s=sum(usual) / len(usual) if is_usual_known else None,
                 )
             )
         self._open, self._waits = None, []

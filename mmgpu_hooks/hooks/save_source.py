@@ -66,7 +66,7 @@ class SaveSource:
         loader = read_loader_settings(runner.train_dataloader)
         self._warnings = SaveWarnings(runner.logger.warning, host, loader)
         self._aftermaths = AftermathFolder(
-            _fold_horizon(loader), self._read_position()[0]
+            _fold_horizon(loader), self._read_position()[0], loader.num_workers or 1
         )
         self._watch = SaveWatch(
             runner, self._guard, probe, self._read_position, self._note

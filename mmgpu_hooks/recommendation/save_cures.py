@@ -128,9 +128,11 @@ def _cure_by_interval(facts: Facts) -> SaveCure | None:
     seconds = summary.ledger_s.get('checkpoint_save', 0.0)
     if summary.saves < 2 or facts.part_share('checkpoint_save') < SAVE_PROBLEM:
         return None
-    times = times_less_often(seconds, summary.duration_s, SAVE_PROBLEM)
+    longer = times_less_often(seconds, summary.duration_s, SAVE_PROBLEM)
+    # one is left: the last of a run is what it was for
+    times = min(longer, summary.saves)
     spared = summary.saves - summary.saves // times
-    if times < 2 or not spared:
+    if times < 2:
         return None
     each_s = seconds / summary.saves
     net_s = max(seconds - _won_back_s(facts), 0.0) / summary.saves

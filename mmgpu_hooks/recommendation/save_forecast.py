@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mmgpu_hooks.diagnosis.facts import Facts
+from mmgpu_hooks.diagnosis.save_causes import strangers_here_s
 from mmgpu_hooks.diagnosis.thresholds import SAVE_CURE_WORTH
 from mmgpu_hooks.modeling.loader_bound import predict_iter_s
 from mmgpu_hooks.modeling.save_cures import crowding, rescale_delay_s
@@ -93,7 +94,7 @@ def _less_s(
     # of the ranks on a host, one is counted, with its part of the cores
     strangers = 0.0
     if host.ranks_on_host <= 1:
-        strangers = (save.strangers_cpu_s or 0.0) / save.wall_s
+        strangers = (strangers_here_s(save, host) or 0.0) / save.wall_s
     delay_s = judged.held_s.get('workers', 0.0)
     then_s = rescale_delay_s(
         delay_s,

@@ -101,4 +101,5 @@ class SaveAftermathRecord:
     waits_s: float
     """Their waits for data."""
     usual_wait_s: Optional[float] = None
-    """Mean wait for data of the iterations before, outside such spans."""
+    """Mean wait for data of the iterations before, outside such spans; ``None`` when
+    those were fewer than the workers, whose batches come in bursts."""

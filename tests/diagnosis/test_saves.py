@@ -353,3 +353,13 @@ def test_each_save_of_an_iteration_has_its_own_aftermath():
     judged = judge_saves(saves, after[1:], HOST, LOADER)
     assert judged[0].net_delay_s is None
     assert judged[1].net_delay_s == pytest.approx(1.1)
+
+
+def test_what_ran_on_other_cores_of_the_host_is_not_said_to_have_run_here():
+    host = replace(HOST, logical_cpus=64)
+    save = make_contended(10, workers_cpu_s=0.0, strangers_cpu_s=62 * 2.0 + 3.5)
+    judged = judge(save, host=host)
+    assert judged.cause == 'strangers'
+    assert 'other programs used 3.50 s of CPU on 2 usable cores' in judged.sentence
+    save = make_contended(10, strangers_cpu_s=80.0)
+    assert '(3.60 s of CPU, others 0 ms)' in judge(save, host=host).sentence

@@ -104,3 +104,24 @@ def test_a_loader_without_workers_makes_nothing_ahead():
     folder = AftermathFolder(horizon=0, start=0)
     folder.add_save(1)
     assert folder.add_waits([1.0, 1.0, 1.0]) == []
+
+
+def test_waits_of_less_than_a_round_of_the_workers_are_no_usual_ones():
+    # 32 workers on two cores end a round together: one wait in 32 holds it all
+    folder = AftermathFolder(horizon=64, start=0, round_of=32)
+    known = []
+    for done in range(1, 101):
+        wait_s = 0.32 if done % 32 == 0 else 0.0
+        known += folder.add_waits([wait_s])
+        if done % 20 == 0:
+            folder.add_save(done)
+    assert [record.iteration for record in known] == [20, 40, 60]
+    assert {record.usual_wait_s for record in known} == {None}
+
+
+def test_waits_of_a_round_of_the_workers_are_usual_ones():
+    folder = AftermathFolder(horizon=2, start=0, round_of=2)
+    folder.add_waits([0.0, 0.5])
+    folder.add_save(2)
+    (record,) = folder.add_waits([0.0, 0.0])
+    assert record.usual_wait_s == 0.25

@@ -172,6 +172,14 @@ def test_a_longer_interval_is_said_and_never_applied():
     assert 'longer_interval' not in cures_of(fold(saves[:5]))
 
 
+def test_no_interval_is_so_long_that_nothing_is_saved():
+    saves = [make_save(10 * i, wall_s=50.0) for i in range(1, 5)]
+    cure = cures_of(fold(saves))['longer_interval']
+    assert cure.sentence.startswith(
+        'an interval of CheckpointHook 4 times as long: 3 of 4 saves less'
+    )
+
+
 @pytest.mark.parametrize('optimizer_mib', [100, 49])
 def test_a_checkpoint_without_the_optimizer_is_said(optimizer_mib):
     saves = make_calm(10, optimizer_bytes=optimizer_mib * MIB)
@@ -186,3 +194,10 @@ def test_a_checkpoint_without_the_optimizer_is_said(optimizer_mib):
 def test_unknown_cores_predict_nothing():
     host = replace(HOST, usable_cores=None, logical_cpus=None)
     assert 'polite_workers' not in cures_of(fold(CONTENDED, host=host))
+
+
+def test_what_runs_on_other_cores_of_the_host_changes_no_forecast():
+    host = replace(HOST, logical_cpus=64)
+    saves = [replace(save, strangers_cpu_s=80.0) for save in CONTENDED]
+    cures = cures_of(fold(saves, host=host))
+    assert cures == cures_of(fold(CONTENDED))
