@@ -86,6 +86,11 @@ def estimate_memory(request: EstimateRequest) -> MemoryEstimate:
         modules = fold_modules(saved)
     except CannotRunError as error:
         notes.append(f'Activations are unknown: {error}.')
+    if built.tries_cudnn_algorithms:
+        notes.append(
+            'The config sets cudnn_benchmark=True: cuDNN then takes workspaces of up '
+            'to gigabytes for the fastest algorithm; nothing is known of them here.'
+        )
     if size is None:
         notes.append(f'Totals are unknown: {source}; name one with --image-size.')
     batches = request.batch_sizes or (built.batch_size or 1,)

@@ -216,8 +216,9 @@ def own_models(monkeypatch) -> None:
 
     class Own(CudaOnly):
         def forward(self, inputs: Any, data_samples: Any = None, mode: str = '') -> Any:
-            # saves 10 numbers of 4 bytes for each image, and another 7 for the batch
-            rows = torch.ones(len(inputs), 10)
+            # saves 10 numbers of 4 bytes for each image, another 7 for the batch, and
+            # the layer's weights
+            rows = torch.ones(len(inputs), 10, requires_grad=True)
             fixed = torch.ones(7, requires_grad=True)
             return {'loss': self.layer(rows).sum() + (fixed * torch.ones(7)).sum()}
 
