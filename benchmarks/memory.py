@@ -15,10 +15,10 @@ V100s with the torch of the day: with cuDNN's workspaces.
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib.util
 import sys
 from collections.abc import Sequence
+from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.harness import Benchmark, Figure
@@ -32,7 +32,7 @@ from mmgpu_hooks.modeling.training_memory import predict_activations
 from mmgpu_hooks.records import MemoryEstimate
 
 TARGET_PCT = 10.0
-LARGER_BATCH = 4
+LARGER_BATCH = 3
 
 MODELS = {
     'retinanet': 'retinanet/retinanet_r50_fpn_1x_coco.py',
@@ -113,6 +113,22 @@ def fold_figures(
     return figures
 
 
+def measure_model(task: tuple[str, Path, bool]) -> list[Figure]:
+    """Estimate and judge one model; runs in a process of its own."""
+    name, config, with_cuda = task
+    print(f'{name} ...', file=sys.stderr, flush=True)
+    request = EstimateRequest(config, optimizers=('config', *OPTIMIZERS))
+    estimate = estimate_memory(request)
+    if estimate.fit is None:
+        target, note = f'within {TARGET_PCT:g}', '; '.join(estimate.notes)
+        return [Figure(f'{name}: activations off', None, '%', target, note=note)]
+    judged = judge_on_cpu(config, LARGER_BATCH, choose_judged_size(estimate))
+    figures = fold_figures(name, estimate, judged, read_published(config))
+    if with_cuda:
+        figures.append(judge_on_cuda(name, config, estimate, TARGET_PCT))
+    return figures
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Estimate and judge them all, and print the table."""
     parser = argparse.ArgumentParser()
@@ -126,25 +142,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print('memory: expected MMDetection to be installed, found none')
         return 2
     configs = Path(spec.origin).parent / '.mim' / 'configs'
-    for name in benchmark.options.models:
-        config = configs / MODELS[name]
-        print(f'{name} ...', file=sys.stderr, flush=True)
-        estimate = estimate_memory(
-            EstimateRequest(config, optimizers=('config', *OPTIMIZERS))
-        )
-        if estimate.fit is None:
-            benchmark.add(
-                Figure(f'{name}: activations off', None, '%', f'within {TARGET_PCT:g}')
-            )
-            continue
-        size = choose_judged_size(estimate)
-        judged = judge_on_cpu(config, LARGER_BATCH, size)
-        published = read_published(config)
-        for figure in fold_figures(name, estimate, judged, published):
-            benchmark.add(figure)
-        if benchmark.options.cuda:
-            benchmark.add(judge_on_cuda(name, config, estimate, TARGET_PCT))
-        gc.collect()
+    tasks = [
+        (name, configs / MODELS[name], benchmark.options.cuda)
+        for name in benchmark.options.models
+    ]
+    # a process each: gigabytes of one model must be gone before the next
+    with get_context('spawn').Pool(1, maxtasksperchild=1) as pool:
+        for figures in pool.imap(measure_model, tasks):
+            for figure in figures:
+                benchmark.add(figure)
     return benchmark.finish()
 
 

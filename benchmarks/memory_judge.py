@@ -89,7 +89,7 @@ def judge_on_cpu(config: Path, batch_size: int, size: tuple[int, int]) -> Judged
         batch = built.make_batches().make(batch_size, *size)
         data = model.data_preprocessor(batch, True)
         with saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss, _ = model.parse_losses(model(**data, mode='loss'))
+            loss = model.parse_losses(model(**data, mode='loss'))[0]
         own = {t.untyped_storage().data_ptr() for t in model.state_dict().values()}
         saved = {
             t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept
@@ -102,8 +102,7 @@ def judge_on_cpu(config: Path, batch_size: int, size: tuple[int, int]) -> Judged
             live.add(tensor)
         with live:
             data = model.data_preprocessor(batch, True)
-            loss, _ = model.parse_losses(model(**data, mode='loss'))
-            loss.backward()
+            model.parse_losses(model(**data, mode='loss'))[0].backward()
     state_bytes = {}
     for name, make in MAKERS.items():
         optimizer = make(model.parameters())

@@ -67,6 +67,11 @@ class ConfigModel:
         return sum(type_name(hook).endswith('EMAHook') for hook in hooks if hook)
 
     @property
+    def tries_cudnn_algorithms(self) -> bool:
+        """Whether cuDNN may choose the fastest algorithm, whatever memory it takes."""
+        return bool((self.config.get('env_cfg') or {}).get('cudnn_benchmark'))
+
+    @property
     def batch_size(self) -> int | None:
         """Images per batch and rank."""
         size = (self.config.get('train_dataloader') or {}).get('batch_size')

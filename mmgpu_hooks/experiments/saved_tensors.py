@@ -92,7 +92,7 @@ def _forward(model: Any, batch: Mapping[str, Any], mixed: bool) -> Iterator[Any]
         with torch.autocast('cpu', dtype=torch.bfloat16, enabled=mixed):
             data = model.data_preprocessor(dict(batch), True)
             losses = model(**data, mode='loss')
-        loss, _ = model.parse_losses(losses)
+        loss = model.parse_losses(losses)[0]  # the others would keep the graph, too
         del data, losses
         yield loss
 

@@ -88,14 +88,17 @@ def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
     """
     if len({(p.batch_size, p.height * p.width) for p in points}) < 2:
         raise ValueError('at least two different points are needed for a fit')
+    known = [point for point in points if point.saved_bytes]
+    if not known:
+        return ActivationFit(0.0, 0.0, 0.0, 0.0, 0.0, tuple(points))
     best: tuple[float, dict[str, float]] | None = None
     for terms in _laws(len({p.height * p.width for p in points})):
-        if len(terms) > len(points):
+        if len(terms) > len(known):
             continue
-        parts = _solve(terms, points)
+        parts = _solve(terms, known)
         if parts is None or any(part < 0 for part in parts.values()):
             continue
-        residual = max(abs(_evaluate(parts, p) / p.saved_bytes - 1) for p in points)
+        residual = max(abs(_evaluate(parts, p) / p.saved_bytes - 1) for p in known)
         if best is None or residual < best[0]:
             best = residual, parts
         if 100 * residual <= _GOOD_PCT:
@@ -157,11 +160,7 @@ def _solve(
     terms: Sequence[str], points: Sequence[ActivationPoint]
 ) -> dict[str, float] | None:
     """Weighted least squares by the normal equations; ``None`` when singular."""
-    rows = [
-        [_features(p)[term] / p.saved_bytes for term in terms]
-        for p in points
-        if p.saved_bytes
-    ]
+    rows = [[_features(p)[term] / p.saved_bytes for term in terms] for p in points]
     scale = [max(abs(row[i]) for row in rows) for i in range(len(terms))]
     rows = [[value / scale[i] for i, value in enumerate(row)] for row in rows]
     size = len(terms)

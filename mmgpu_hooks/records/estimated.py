@@ -106,7 +106,7 @@ class MemoryEstimate:
     fit: Optional[ActivationFit] = None
     """``None`` when the model could not be run; a note says why."""
     modules: Tuple[ModuleActivations, ...] = ()
-    """Largest first, at the largest point of the fit."""
+    """Largest first, of one image of the largest size that was run."""
     activation_bytes: Mapping[int, Optional[int]] = field(default_factory=dict)
     """By batch size."""
     measured: Optional[MeasuredMemory] = None

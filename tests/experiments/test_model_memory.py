@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mmgpu_hooks.configfile.loading import silence
-from mmgpu_hooks.experiments import config_model, cuda_operators, model_memory
+from mmgpu_hooks.experiments import config_model, cuda_operators, memory_probe
 from mmgpu_hooks.experiments.model_memory import EstimateRequest, estimate_memory
 from mmgpu_hooks.modeling.training_memory import predict_activations
 from mmgpu_hooks.records import MemoryEstimate
@@ -62,7 +62,7 @@ def rtmdet(folder: Path) -> MemoryEstimate:
 
 @pytest.fixture(scope='module')
 def retinanet(folder: Path) -> MemoryEstimate:
-    return estimate(folder / 'retinanet.py', image_size=(128, 256))
+    return estimate(folder / 'retinanet.py', image_size=(64, 128))
 
 
 def estimate(config: Path, **options: Any) -> MemoryEstimate:
@@ -156,12 +156,12 @@ def test_mixed_precision_keeps_less(folder, retinanet):
     assert retinanet.mixed_precision
     full = folder / 'full.py'
     full.write_text(RETINANET.replace('AmpOptimWrapper', 'OptimWrapper'))
-    without = estimate(full, image_size=(128, 256))
+    without = estimate(full, image_size=(64, 128))
     assert not without.mixed_precision
     share = retinanet.activation_bytes[4] / without.activation_bytes[4]
     assert 0.4 < share < 0.9
     mixed = estimate_memory(
-        EstimateRequest(full, (4,), image_size=(128, 256), mixed_precision=True)
+        EstimateRequest(full, (4,), image_size=(64, 128), mixed_precision=True)
     )
     assert mixed.activation_bytes[4] == retinanet.activation_bytes[4]
 
@@ -216,8 +216,9 @@ def own_models(monkeypatch) -> None:
 
     class Own(CudaOnly):
         def forward(self, inputs: Any, data_samples: Any = None, mode: str = '') -> Any:
-            # saves 10 numbers of 4 bytes for each image, and another 7 for the batch
-            rows = torch.ones(len(inputs), 10)
+            # saves 10 numbers of 4 bytes for each image, another 7 for the batch, and
+            # the layer's weights
+            rows = torch.ones(len(inputs), 10, requires_grad=True)
             fixed = torch.ones(7, requires_grad=True)
             return {'loss': self.layer(rows).sum() + (fixed * torch.ones(7)).sum()}
 
@@ -247,18 +248,18 @@ def test_storage_is_counted_once_and_parameters_never(folder):
     told = estimate_memory(EstimateRequest(folder / 'Own.py', (1, 3)))
     assert told.image_size == (64, 96)
     assert dict(told.activation_bytes) == {1: 40 + 28, 3: 120 + 28}
-    assert {m.name: m.saved_bytes for m in told.modules} == {'layer': 80, 'losses': 28}
+    assert {m.name: m.saved_bytes for m in told.modules} == {'layer': 40, 'losses': 28}
 
 
 def test_small_images_of_the_same_shape_are_run():
-    assert model_memory.choose_probe_sizes((1344, 800)) == [
+    assert memory_probe.choose_probe_sizes((1344, 800)) == [
         (384, 256),
         (640, 384),
         (896, 512),
     ]
-    assert model_memory.choose_probe_sizes((608, 608))[-1] == (608, 608)
-    assert model_memory.choose_probe_sizes((128, 128)) == [(128, 128)]
-    assert model_memory.choose_probe_sizes(None)[0] == (256, 256)
+    assert memory_probe.choose_probe_sizes((608, 608))[-1] == (608, 608)
+    assert memory_probe.choose_probe_sizes((128, 128)) == [(128, 128)]
+    assert memory_probe.choose_probe_sizes(None)[0] == (256, 256)
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,11 @@ def test_what_fits_no_law_says_so():
     assert fit_activations(points).residual_pct > 50
 
 
+def test_nothing_kept_does_not_grow():
+    fit = fit_activations([planted(batch, 64) for batch in (1, 2)])
+    assert predict_activations(fit, 32, 64 * 64) == 0
+
+
 def test_one_point_is_no_growth():
     with pytest.raises(ValueError, match='two different points'):
         fit_activations([planted(1, 256, pixel=9), planted(1, 256, pixel=9)])
