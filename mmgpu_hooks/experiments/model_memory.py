@@ -96,7 +96,7 @@ def estimate_memory(request: EstimateRequest) -> MemoryEstimate:
     batches = request.batch_sizes or (built.batch_size or 1,)
     return MemoryEstimate(
         model=type(built.model).__name__,
-        static=_count_static(built, gradients, request.optimizers, notes),
+        static=count_static(built, gradients, request.optimizers, notes),
         image_size=size,
         image_size_source=source,
         mixed_precision=mixed,
@@ -116,12 +116,20 @@ def predict_batches(
     return {b: predict_activations(fit, b, size[0] * size[1]) for b in batches}
 
 
-def _count_static(
+def count_static(
     built: ConfigModel,
     gradients: list[tuple[int, int]],
     optimizers: tuple[str, ...],
     notes: list[str],
 ) -> StaticBytes:
+    """Bytes of a model's training that do not grow with the batch.
+
+    Args:
+        built: The model.
+        gradients: Number and bytes of one number of each parameter with a gradient.
+        optimizers: Keys of :data:`OPTIMIZERS`, or ``config``.
+        notes: Gets a sentence for each optimizer whose state is not known.
+    """
     model, counter = built.model, TensorCounter()
     trainable = counter.add(p for p in model.parameters() if p.requires_grad)
     frozen = counter.add(model.parameters())
