@@ -110,7 +110,7 @@ def judge_saves(
     Args:
         saves: In order.
         aftermaths: In order; several saves of one iteration have one each, or the last
-            of them has.
+            of them has, which is that of all where it has no iterations.
         host: Limits of the host.
         loader: Live settings of the loader.
     """
@@ -125,6 +125,9 @@ def judge_saves(
     for save in saves:
         at_once[save.iteration] -= 1
         known, behind = after[save.iteration], at_once[save.iteration]
+        # what won nothing back did so for every save before it
+        if len(known) == 1 and not known[0].iterations:
+            behind = 0
         aftermath = known[-1 - behind] if behind < len(known) else None
         judged.append(judge_save(save, earlier, aftermath, host, loader))
         if is_reference(save):

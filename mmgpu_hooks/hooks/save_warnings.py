@@ -45,11 +45,15 @@ class SaveWarnings:
             self._judge(self._pending.popleft(), None)
 
     def add_aftermath(self, aftermath: SaveAftermathRecord) -> None:
-        """Take what followed a save; of several at one iteration, the last one."""
+        """Take what followed a save; of several at one iteration the last one, or
+        all where nothing was won back.
+        """
         while self._pending and self._pending[0].iteration <= aftermath.iteration:
             save = self._pending.popleft()
             is_last = not self._pending or self._pending[0].iteration > save.iteration
-            is_its = save.iteration == aftermath.iteration and is_last
+            # what won nothing back did so for every save before it
+            is_known = is_last or not aftermath.iterations
+            is_its = save.iteration == aftermath.iteration and is_known
             self._judge(save, aftermath if is_its else None)
 
     def _judge(self, save: SaveRecord, aftermath: SaveAftermathRecord | None) -> None:

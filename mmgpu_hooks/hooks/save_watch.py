@@ -129,6 +129,8 @@ class SaveWatch:
             }
             if seen.busy is None:
                 unknown['workers_busy'] = "the kernel hides the workers' schedstat"
+            if seen.cpu_s is None:
+                unknown['workers_cpu_s'] = 'a worker came or went, or hides it'
         ready_after = None if loader is None else loader.read_ready()
         around, why = self._surroundings.end(workers.get('workers_cpu_s'))
         path = target.path or progress.written_path

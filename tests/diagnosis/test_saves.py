@@ -363,3 +363,10 @@ def test_what_ran_on_other_cores_of_the_host_is_not_said_to_have_run_here():
     assert 'other programs used 3.50 s of CPU on 2 usable cores' in judged.sentence
     save = make_contended(10, strangers_cpu_s=80.0)
     assert '(3.60 s of CPU, others 0 ms)' in judge(save, host=host).sentence
+
+
+def test_where_nothing_was_won_back_the_net_of_all_saves_of_an_iteration_is_known():
+    saves = [make_contended(100), make_contended(100)]
+    after = [make_aftermath(100, iterations=0, waits_s=0.0)]
+    judged = judge_saves(saves, after, HOST, LOADER)
+    assert [entry.net_delay_s for entry in judged] == pytest.approx([1.6, 1.6])

@@ -108,3 +108,12 @@ def test_what_was_said_of_one_save_needs_no_count(judge: Judge):
     warnings.add_save(make_save(1, 'a', 'storage'))
     warnings.finish()
     assert said == ['GPUEfficiencyHook: of a']
+
+
+def test_an_aftermath_without_iterations_is_of_all_saves_before_it(judge: Judge):
+    warnings = SaveWarnings(lambda _: None, HostLimits(), WORKERS)
+    warnings.add_save(make_save(8, 'best'))
+    warnings.add_save(make_save(8, 'b'))
+    followed = SaveAftermathRecord(8, 0, 0.0, 0.25)
+    warnings.add_aftermath(followed)
+    assert [asked[:2] for asked in judge.asked] == [('best', followed), ('b', followed)]

@@ -47,7 +47,7 @@ def fold_workers_meanwhile(
     """
     both = [(before[pid], after[pid]) for pid in before if pid in after]
     busy_s = cpu_s = 0.0
-    is_busy_known = is_cpu_known = True
+    is_busy_known, is_cpu_known = True, before.keys() == after.keys()
     for begin, end in both:
         if begin.wanting_s is None or end.wanting_s is None:
             is_busy_known = False

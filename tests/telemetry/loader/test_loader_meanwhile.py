@@ -31,10 +31,10 @@ def test_a_wait_that_began_earlier_fills_the_time_and_no_more():
     assert fold_workers_meanwhile(before, after, 2.0).busy == 1.0
 
 
-def test_workers_that_restart_meanwhile_are_not_the_same():
+def test_cpu_of_workers_that_restart_meanwhile_is_unknown_and_no_strangers():
     before = {1: WorkerTimes(1.0, 1.0), 2: WorkerTimes(1.0, 1.0)}
     after = {2: WorkerTimes(2.0, 2.0), 3: WorkerTimes(9.0, 9.0)}
-    assert fold_workers_meanwhile(before, after, 2.0) == WorkersMeanwhile(1, 0.5, 1.0)
+    assert fold_workers_meanwhile(before, after, 2.0) == WorkersMeanwhile(1, 0.5, None)
 
 
 def test_no_workers_are_none_busy():
