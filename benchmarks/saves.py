@@ -4,9 +4,8 @@
 
 On MMEngine's own Runner, in a folder in memory, each cause holds at least ten saves:
 busy workers, strangers on the cores, a backend that writes elsewhere, storage that
-blocks, long histories in the message hub. Every one must be named, and none of 200
-healthy saves. Then the counterfactual against saves beside idle workers, polite
-workers, and a real MMDetection training.
+blocks, long histories in the message hub. Every one must be named, and no healthy save
+of 200. Then the counterfactual, polite workers, and a real MMDetection training.
 """
 
 from __future__ import annotations
