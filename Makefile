@@ -13,7 +13,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
-.PHONY: bench-memory bench-predict bench-recommend bench-report bench-saves gpu-check
+.PHONY: bench-memory bench-predict bench-recommend bench-regret bench-report bench-saves
+.PHONY: gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -25,6 +26,7 @@ help:
 	@echo 'make bench-memory    memory estimates of 12 models against real steps (10 minutes)'
 	@echo 'make bench-overhead  what the hook costs, beside other tools (6 minutes)'
 	@echo 'make bench-predict   planted pipelines against predictions (13 minutes)'
+	@echo 'make bench-regret    recommended settings against all others (15 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-recommend judge a run of 100,000 intervals (3 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
@@ -56,6 +58,9 @@ bench-memory: setup
 
 bench-predict: setup
 	$(BIN)/python -m benchmarks.predict $(BENCH_FLAGS)
+
+bench-regret: setup
+	$(BIN)/python -m benchmarks.regret $(BENCH_FLAGS)
 
 bench-rewrite: setup
 	$(BIN)/python -m benchmarks.rewrite $(BENCH_FLAGS)

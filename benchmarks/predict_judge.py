@@ -12,12 +12,10 @@ from pathlib import Path
 
 from benchmarks.harness import BUSY_LIMIT_PCT
 from benchmarks.predict_pipelines import Pipeline
-from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.workload import fit_workload
 from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.modeling.loader_bound import predict_iter_s
-from mmgpu_hooks.modeling.prediction import predict_grid
+from mmgpu_hooks.modeling.prediction import bound_iter_s, predict_grid
 from mmgpu_hooks.records import Cost, IntervalRecord, LoaderWorkload, RunSummary
 
 
@@ -114,7 +112,6 @@ def judge_trials(trials: Sequence[Trial]) -> tuple[list[Case], list[str]]:
             if not isinstance(workload, LoaderWorkload):
                 refused.append(f'{run.pipeline.name} {run.setting}: {workload.reason}')
                 continue
-            model = fold_facts(run.summary).model
             predictions = predict_grid(workload, [other.setting for other in same])
             for other, prediction in zip(same, predictions):
                 if other is run:
@@ -128,9 +125,7 @@ def judge_trials(trials: Sequence[Trial]) -> tuple[list[Case], list[str]]:
                         predicted_s=prediction.iter_time_s,
                         low_s=prediction.iter_time_low_s,
                         high_s=prediction.iter_time_high_s,
-                        bound_s=predict_iter_s(model, other.num_workers)
-                        if model
-                        else 0.0,
+                        bound_s=bound_iter_s(workload, other.num_workers),
                         limit=prediction.limit,
                     )
                 )

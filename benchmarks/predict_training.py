@@ -146,7 +146,7 @@ def train_once(
     # to the end workers keep making batches
     tail = workers * prefetch + 1
     length = (first + measured + tail) * pipeline.batch
-    dataset = _make_dataset(folder, pipeline, works['burn'], length)
+    dataset = make_dataset(folder, pipeline, works['burn'], length)
     model = StampedModel(pipeline, works[pipeline.step])
     loader: dict[str, Any] = {
         'batch_size': pipeline.batch,
@@ -189,7 +189,8 @@ def train_once(
     return iter_s, kept
 
 
-def _make_dataset(folder: Path, pipeline: Pipeline, work: Work, length: int) -> Any:
+def make_dataset(folder: Path, pipeline: Pipeline, work: Work, length: int) -> Any:
+    """The images of a pipeline, planted ones or those of a recipe."""
     if pipeline.recipe is None:
         return PlantedImages(pipeline, work, length)
     # MMDetection takes seconds to import

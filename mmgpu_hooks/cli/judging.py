@@ -57,8 +57,10 @@ def judge_run_folder(folder: Path) -> JudgedRun:
         evidence, summary, ranks = _read_ranks(files.evidence, files.other_ranks)
     answer = Answer(
         run_path=evidence.path,
-        diagnosis=diagnose_run(summary),
-        recommendation=with_save_cures(recommend_settings(summary), summary),
+        diagnosis=diagnose_run(summary, evidence.intervals),
+        recommendation=with_save_cures(
+            recommend_settings(summary, evidence.intervals), summary
+        ),
         summary=summary,
         ranks=ranks,
         notes=(

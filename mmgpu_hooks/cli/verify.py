@@ -22,7 +22,8 @@ from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_fo
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.experiments.calibration_ledger import write_pair
 from mmgpu_hooks.experiments.verification import VerificationError, run_verification
-from mmgpu_hooks.recommendation.policy import KEY, recommend_settings
+from mmgpu_hooks.recommendation.changes import KEY
+from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.recommendation.verifiable import fold_predicted_gain, fold_settings
 from mmgpu_hooks.records import RunRecord, TrialSpec
 from mmgpu_hooks.report.verification import (

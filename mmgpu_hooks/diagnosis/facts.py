@@ -1,7 +1,8 @@
-"""What the rules look at: one run's figures and the loader model made of them."""
+"""What the rules look at: one run's figures and the workload made of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmgpu_hooks.diagnosis.saves import judge_saves
@@ -10,8 +11,16 @@ from mmgpu_hooks.diagnosis.thresholds import (
     EXTERNAL_LOAD,
     MIN_ITERATIONS,
 )
-from mmgpu_hooks.modeling.loader_bound import LoaderModel, fit_loader
-from mmgpu_hooks.records import RunSummary, SaveJudgement, SaveRecord
+from mmgpu_hooks.diagnosis.workload import fit_workload
+from mmgpu_hooks.modeling.floors import cpu_floor_s, cpu_s, ready_s
+from mmgpu_hooks.records import (
+    IntervalRecord,
+    LoaderWorkload,
+    NoPrediction,
+    RunSummary,
+    SaveJudgement,
+    SaveRecord,
+)
 
 
 @dataclass(frozen=True)
@@ -19,8 +28,9 @@ class Facts:
     """Inputs of every rule."""
 
     summary: RunSummary
-    model: LoaderModel | None
-    """``None`` when the run is too short or its loader is unknown."""
+    workload: LoaderWorkload | None
+    """``None`` when the run does not tell it; ``untold`` says why."""
+    untold: str | None = None
     saves: tuple[SaveJudgement, ...] = ()
     """In the order of the summary's ``save_records``."""
 
@@ -73,31 +83,61 @@ class Facts:
         return self.wait_cause == 'starved'
 
     @property
+    def is_stalled(self) -> bool:
+        """Whether rare stalls are all that is known of the waits.
+
+        Where loading was measured inside the workers, the workload tells more.
+        """
+        loader = self.summary.loader
+        is_measured = loader is not None and loader.occupancy_s is not None
+        return self.wait_cause == 'stalls' and not is_measured
+
+    @property
+    def headspace_pct(self) -> float | None:
+        """At most this much faster, in per cent, if data cost no time at all.
+
+        Over the whole run, starts of the loader included.
+        """
+        ledger_s, whole_s = self.summary.ledger_s, self.summary.duration_s
+        waits_s = ledger_s.get('data_wait', 0.0) + ledger_s.get('worker_startup', 0.0)
+        if not self.is_enough or not 0.0 <= waits_s < whole_s:
+            return None
+        return 100.0 * waits_s / (whole_s - waits_s)
+
+    @property
     def blocked_share(self) -> float | None:
         """Share of loading one batch in which nothing ran: storage, locks."""
-        model = self.model
-        if model is None or model.occupancy_is_bound or model.worker_cpu_s is None:
+        workload = self.workload
+        if workload is None or not workload.is_occupancy_known:
             return None
-        if model.occupancy_s <= 0:
+        if workload.occupancy.mean_s <= 0:
             return None
-        return max(1.0 - model.worker_cpu_s / model.occupancy_s, 0.0)
+        return max(1.0 - workload.batch_cpu.mean_s / workload.occupancy.mean_s, 0.0)
+
+    @property
+    def confined_cpus(self) -> int | None:
+        """CPUs that the workers are confined to; ``None`` when they are not."""
+        loader, host = self.summary.loader, self.summary.run.host
+        confined = loader.affinity_cpus if loader else None
+        if confined is None or host.affinity_cpus is None:
+            return None
+        return confined if confined < host.affinity_cpus else None
+
+    @property
+    def cpu_floor_s(self) -> float | None:
+        """The CPU of an iteration over the cores that are free for it."""
+        return None if self.workload is None else cpu_floor_s(self.workload)
 
     @property
     def is_cpu_the_wall(self) -> bool:
         """Whether the CPU floor, not the step, limits even an ideal loader."""
-        model = self.model
-        if model is None or not self.summary.iter_s:
+        floor_s, workload = self.cpu_floor_s, self.workload
+        if floor_s is None or workload is None or not self.summary.iter_s:
             return False
-        if self.is_contradictory:
-            return False
-        return model.cpu_floor_s > max(model.ready_s, 0.9 * self.summary.iter_s)
-
-    @property
-    def is_contradictory(self) -> bool:
-        """Whether more CPU is said to be needed than the iterations had time for."""
-        if self.model is None or self.summary.iter_s is None:
-            return False
-        return self.model.cpu_floor_s > 1.15 * self.summary.iter_s
+        if not workload.num_workers:
+            # one process alone does not hold its own against strangers; more would
+            floor_s = cpu_s(workload) / workload.usable_cores
+        return floor_s > max(ready_s(workload), 0.9 * self.summary.iter_s)
 
     @property
     def is_busy_host(self) -> bool:
@@ -126,39 +166,20 @@ class Facts:
         return self.run_share(self.summary.ledger_s.get(part, 0.0))
 
 
-def fold_facts(summary: RunSummary) -> Facts:
-    """Make the rules' inputs out of one run's figures."""
-    loader = summary.run.loader
-    measured = Facts(summary, None)
-    model = None
-    if (
-        loader.num_workers is not None
-        and summary.data_wait_s is not None
-        and summary.step_s is not None
-        and summary.hooks_s is not None
-        and measured.is_enough
-    ):
-        model = fit_loader(
-            num_workers=loader.num_workers,
-            data_wait_s=summary.data_wait_s,
-            ready_s=summary.step_s + summary.hooks_s,
-            data_wait_cpu_share=summary.data_wait_cpu_share,
-            worker_cpu_s=summary.worker_cpu_s,
-            worker_run_delay_s=summary.worker_run_delay_s,
-            main_cpu_s=summary.main_cpu_s,
-            usable_cores=_free_cores(summary),
-            is_starved=measured.is_starved,
-        )
+def fold_facts(summary: RunSummary, intervals: Sequence[IntervalRecord] = ()) -> Facts:
+    """Make the rules' inputs out of one run's figures.
+
+    Args:
+        summary: One rank's figures.
+        intervals: Those behind them, if at hand: spreads are known better then.
+    """
     saves = judge_saves(
-        summary.save_records, summary.save_aftermaths, summary.run.host, loader
+        summary.save_records,
+        summary.save_aftermaths,
+        summary.run.host,
+        summary.run.loader,
     )
-    return Facts(summary, model, saves)
-
-
-def _free_cores(summary: RunSummary) -> float | None:
-    """Usable cores, less what others leave of the host; at least half a core."""
-    host = summary.run.host
-    if host.usable_cores is None or host.logical_cpus is None:
-        return host.usable_cores
-    left = host.logical_cpus - (summary.external_cpu_cores or 0.0)
-    return min(host.usable_cores, max(left, 0.5))
+    found = fit_workload(summary, intervals)
+    if isinstance(found, NoPrediction):
+        return Facts(summary, None, found.reason, saves)
+    return Facts(summary, found, None, saves)

@@ -11,6 +11,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     RUN_DELAY_PROBLEM,
     STARTUP_PROBLEM,
 )
+from mmgpu_hooks.modeling.floors import free_cores
 from mmgpu_hooks.records import Finding
 
 
@@ -46,20 +47,18 @@ def judge_cpu_wall(facts: Facts) -> Finding | None:
     time of a step. Cheaper transforms, smaller images on disk or more cores help;
     more workers do not, and they slow down everything else that needs a core.
     """
-    model = facts.model
-    if model is None or not facts.is_data_bound:
+    workload = facts.workload
+    if not facts.is_data_bound:
         return None
-    if model.worker_cpu_s is None or model.usable_cores is None:
-        return cannot_tell('CPU per batch or usable cores are unknown')
-    if facts.is_contradictory:
-        return cannot_tell('the CPU measured is more than the iterations had time for')
+    if workload is None:
+        return cannot_tell(facts.untold or 'the loading was not measured')
     if not facts.is_cpu_the_wall:
         return None
     return problem(
-        f'A batch costs {model.worker_cpu_s:.3f} s of CPU to load and '
-        f'{model.main_cpu_s or 0.0:.3f} s to train on, and {model.usable_cores:.1f} '
+        f'A batch costs {workload.batch_cpu.mean_s:.3f} s of CPU to load and '
+        f'{workload.step_cpu_s:.3f} s to train on, and {free_cores(workload):.1f} '
         f'cores are free for it: no setting is faster than '
-        f'{model.cpu_floor_s:.3f} s per iteration.',
+        f'{facts.cpu_floor_s:.3f} s per iteration.',
         facts.data_wait_share or 0.0,
     )
 
@@ -73,14 +72,14 @@ def judge_blocked_loading(facts: Facts) -> Finding | None:
     """
     if not facts.is_starved:
         return None
-    share, model = facts.blocked_share, facts.model
-    if share is None or model is None:
+    share, workload = facts.blocked_share, facts.workload
+    if share is None or workload is None:
         return cannot_tell('CPU of the loading was not measured')
     if share < BLOCKED_PROBLEM:
         return None
     return problem(
-        f'Of {model.occupancy_s:.3f} s to load a batch only '
-        f'{model.worker_cpu_s or 0.0:.3f} s is CPU; {100 * share:.0f} % is waiting '
+        f'Of {workload.occupancy.mean_s:.3f} s to load a batch only '
+        f'{workload.batch_cpu.mean_s:.3f} s is CPU; {100 * share:.0f} % is waiting '
         'for storage or locks.',
         facts.data_wait_share or 0.0,
     )

@@ -37,6 +37,15 @@ HOOKS_PROBLEM = 0.05
 RUN_DELAY_PROBLEM = 0.25
 """Waiting for a core over wanting one, of the loader's workers."""
 
+MAIN_DELAY_PROBLEM = 0.10
+"""Share of an iteration in which the training thread is ready and has no core."""
+
+THROTTLED_NOTICE_PCT = 5.0
+"""Share of the time a quota holds tasks back: a burst now and then is usual."""
+
+ORDER_PROBLEM = 0.25
+"""Share of the asks at which batches stand ready while the next one is late."""
+
 BLOCKED_PROBLEM = 0.50
 """Share of a worker's time per batch in which it neither ran nor wanted to."""
 
@@ -52,6 +61,9 @@ EXTERNAL_LOAD = 0.25
 
 WORTHWHILE_GAIN = 0.03
 """Predicted gain below which a setting is left alone: machines vary by as much."""
+
+BEYOND_GAIN = 0.10
+"""Predicted gain from which workers beyond the cores are worth a word."""
 
 GPU_UTIL_LOW_PCT = 70.0
 """SageMaker's debugger calls a GPU under 70 % under-used."""

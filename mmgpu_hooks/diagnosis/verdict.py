@@ -10,7 +10,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     SURE_ITERATIONS,
     VERDICT_SHARE,
 )
-from mmgpu_hooks.records import Finding, Verdict
+from mmgpu_hooks.records import Finding, RunSummary, Verdict
 
 VERDICTS: dict[str, str] = {
     'not_enough_evidence': 'Not enough evidence',
@@ -18,6 +18,10 @@ VERDICTS: dict[str, str] = {
     'data_bound_workers': 'Data-bound, too few workers',
     'data_bound_cpu': 'Data-bound, the CPU is the wall',
     'data_bound_storage': 'Data-bound, loading is blocked',
+    'data_bound_order': 'Data-bound, late batches hold up the ones behind them',
+    'affinity_collapsed': 'Data-bound, workers are confined to a few CPUs',
+    'quota_throttled': 'Held back by the CPU quota',
+    'cpu_oversubscribed': 'The training thread waits for a core',
     'startup_bound': 'Bound by starts of the loader',
     'validation_bound': 'Bound by validation',
     'save_bound': 'Bound by checkpoint saves',
@@ -37,7 +41,13 @@ _OF_PROBLEM = {
     'MG306': 'save_bound',
     'MG307': 'save_bound',
     'MG308': 'save_bound',
+    'MG110': 'cpu_oversubscribed',
+    'MG112': 'quota_throttled',
 }
+
+
+_CAUSES = ('MG102', 'MG103', 'MG109', 'MG111')
+"""They say why MG101 holds, so they never stand alone."""
 
 
 def diagnose_verdict(facts: Facts, findings: dict[str, Finding]) -> Verdict:
@@ -49,15 +59,11 @@ def diagnose_verdict(facts: Facts, findings: dict[str, Finding]) -> Verdict:
     """
     summary = facts.summary
     if not facts.is_enough:
-        more = MIN_ITERATIONS - summary.steady_iterations
-        if summary.steady_iterations == summary.iterations:
-            # the only interval becomes the warm-up once there is another
-            more += max(summary.run.interval_iterations, summary.iterations)
         return Verdict(
             'not_enough_evidence',
             f'{VERDICTS["not_enough_evidence"]}: steady iterations recorded '
             f'{summary.steady_iterations}, needed {MIN_ITERATIONS}; train at least '
-            f'{max(more, 1)} more.',
+            f'{count_missing(summary)} more.',
             'low',
         )
     confidence = judge_confidence(facts)
@@ -70,6 +76,7 @@ def diagnose_verdict(facts: Facts, findings: dict[str, Finding]) -> Verdict:
             f'({100 * share:.0f} % of an iteration is waiting), so the step sets the '
             'speed.',
             confidence,
+            facts.headspace_pct,
         )
     name = _OF_PROBLEM.get(worst.code) or _data_bound(facts, findings)
     why = worst.detail
@@ -77,7 +84,16 @@ def diagnose_verdict(facts: Facts, findings: dict[str, Finding]) -> Verdict:
         why = f'{why[:-1]}, {_cause(name, facts)}.'
     elif name == 'save_bound':
         why = f'{why}{_save_cause(facts)}'
-    return Verdict(name, f'{VERDICTS[name]}: {why}', confidence)
+    return Verdict(name, f'{VERDICTS[name]}: {why}', confidence, facts.headspace_pct)
+
+
+def count_missing(summary: RunSummary) -> int:
+    """How many more iterations a run needs before it is judged."""
+    more = MIN_ITERATIONS - summary.steady_iterations
+    if summary.steady_iterations == summary.iterations:
+        # the only interval becomes the warm-up once there is another
+        more += max(summary.run.interval_iterations, summary.iterations)
+    return max(more, 1)
 
 
 def judge_confidence(facts: Facts) -> str:
@@ -90,19 +106,21 @@ def judge_confidence(facts: Facts) -> str:
 
 def _largest_problem(findings: dict[str, Finding]) -> Finding | None:
     problems = [f for f in findings.values() if f.severity == 'problem']
-    # MG102 and MG103 say why MG101 holds, so they never stand alone
     causes = [
         finding
         for finding in problems
-        if finding.code not in ('MG102', 'MG103')
-        and (finding.share or 0.0) >= VERDICT_SHARE
+        if finding.code not in _CAUSES and (finding.share or 0.0) >= VERDICT_SHARE
     ]
     return max(causes, key=lambda f: f.share or 0.0, default=None)
 
 
 def _data_bound(facts: Facts, findings: dict[str, Finding]) -> str:
+    if _is_problem(findings.get('MG111')):
+        return 'affinity_collapsed'
     if _is_problem(findings.get('MG102')):
         return 'data_bound_cpu'
+    if _is_problem(findings.get('MG109')):
+        return 'data_bound_order'
     if not facts.is_starved:
         return 'data_bound'
     # without workers the loading blocks the loop, whatever it waits for
@@ -161,8 +179,13 @@ def _is_problem(finding: Finding | None) -> bool:
 
 def _cause(name: str, facts: Facts) -> str:
     workers = facts.summary.run.loader.num_workers
+    if name == 'affinity_collapsed':
+        confined = facts.confined_cpus or 0
+        return f'as the workers may run on {confined} CPU(s) only'
     if name == 'data_bound_cpu':
-        return 'and the usable cores cannot load faster'
+        return 'and the usable cores cannot load faster: more workers will not help'
+    if name == 'data_bound_order':
+        return 'while batches that are ready stand behind late ones'
     if facts.wait_cause == 'stalls':
         p95_s = facts.summary.data_wait_p95_s or 0.0
         return f'in rare stalls (the 95th percentile of the waits is {p95_s:.3f} s)'

@@ -34,6 +34,7 @@ FIGURES = (
     'saves',
     'process_rss_bytes',
     'process_cpu_s',
+    'process_run_delay_s',
     'system_cpu_pct',
     'largest_batch_pixels',
     'most_boxes',

@@ -83,6 +83,7 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
             else None
         ),
         main_cpu_s=cpu.main_s,
+        main_run_delay_s=cpu.main_delay_s,
         worker_cpu_s=cpu_s,
         worker_run_delay_s=run_delay_s,
         worker_count=workers,

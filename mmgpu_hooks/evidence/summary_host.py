@@ -24,6 +24,8 @@ class CpuFigures:
 
     main_s: float | None
     """Of the training process per iteration, its waits' part left out."""
+    main_delay_s: float | None
+    """Its main thread's wait for cores per iteration."""
     process_cores: float | None
     system_pct: float | None
 
@@ -39,11 +41,15 @@ def fold_cpu(steady: IntervalTable) -> CpuFigures:
     iterations = total(calm.ints('iterations'))
     durations_s = calm.floats('duration_s').filled()
     seconds = math.fsum(durations_s)
+    delay_s = sum_all(calm.floats('process_run_delay_s'))
     main_s = None
     if process_s is not None and wait_s is not None and iterations:
         main_s = max(process_s - wait_s, 0.0) / iterations
     return CpuFigures(
         main_s=main_s,
+        main_delay_s=delay_s / iterations
+        if delay_s is not None and iterations
+        else None,
         process_cores=process_s / seconds
         if process_s is not None and seconds
         else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mmgpu_hooks.modeling.loop import Loop
@@ -15,7 +16,7 @@ _START_ERROR = 0.3
 """Relative standard error of what the start of an epoch adds."""
 
 _COVERAGE = 1.9
-_FEWEST, _DRAWS = 64, 512
+_FEWEST, _DRAWS, _TURNS = 64, 512, 8
 
 
 def predict_job(
@@ -74,9 +75,9 @@ def predict_job(
         )
         starts = 1 if persistent_workers else plan.epochs
         cold = replace(epoch, start_s=sized.worker_start_s)
-        starts_s = starts * (simulate_loop(cold, count).seconds - count * iter_s)
+        starts_s = starts * (_epoch_s(cold, count) - count * iter_s)
         if plan.epochs > starts:
-            warm_s = simulate_loop(epoch, count).seconds - count * iter_s
+            warm_s = _epoch_s(epoch, count) - count * iter_s
             starts_s += (plan.epochs - starts) * warm_s
         if plan.saves:
             save_s, save_net_s = _save_s(
@@ -96,6 +97,24 @@ def predict_job(
         saves_s=plan.saves * save_s,
         saves_net_s=saves_net_s,
     )
+
+
+def _epoch_s(epoch: Loop, count: int) -> float:
+    """How long an epoch takes, whichever of the batches come first: their mean."""
+    whole_s = 0.0
+    for turn in range(_TURNS):
+        first = turn * count // _TURNS
+        turned = replace(
+            epoch,
+            batch_cpu_s=_turned(epoch.batch_cpu_s, first),
+            batch_wait_s=_turned(epoch.batch_wait_s, first),
+        )
+        whole_s += simulate_loop(turned, count).seconds
+    return whole_s / _TURNS
+
+
+def _turned(costs: Sequence[float], first: int) -> list[float]:
+    return [*costs[first:], *costs[:first]]
 
 
 def _save_s(loop: Loop, plan: JobPlan) -> tuple[float, float]:

@@ -146,8 +146,8 @@ def bound_iter_s(workload: LoaderWorkload, num_workers: int) -> float:
     )
 
 
-# a grid asks for the run's own setting again and again
-@functools.lru_cache(maxsize=64)
+# a grid asks for the same settings again and again
+@functools.lru_cache(maxsize=512)
 def _pace(
     workload: LoaderWorkload, num_workers: int, prefetch: int, draws: int
 ) -> _Pace:

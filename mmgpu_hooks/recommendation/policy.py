@@ -1,238 +1,268 @@
 """Decides the train loader's settings. Pure, so that every decision can be tested as
 a table and repeated from the recorded evidence alone, on any machine.
+
+The loader of validation is left alone: the evidence tells nothing of it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
 from mmgpu_hooks.diagnosis.thresholds import (
-    MIN_ITERATIONS,
+    BEYOND_GAIN,
+    BLOCKED_PROBLEM,
     RUN_DELAY_PROBLEM,
     STARTUP_MEASURABLE,
     WORTHWHILE_GAIN,
 )
-from mmgpu_hooks.diagnosis.verdict import judge_confidence
-from mmgpu_hooks.modeling.loader_bound import LoaderModel, predict_iter_s
-from mmgpu_hooks.recommendation.worker_cap import WorkerCap, cap_workers
-from mmgpu_hooks.records import Change, Recommendation, RunSummary
+from mmgpu_hooks.diagnosis.verdict import count_missing
+from mmgpu_hooks.recommendation.advice import advise
+from mmgpu_hooks.recommendation.changes import (
+    Decision,
+    pin_memory,
+    word_changes,
+    word_persistent,
+)
+from mmgpu_hooks.recommendation.choice import (
+    PREFETCHES,
+    SAME_SPEED,
+    Setting,
+    choose_prefetch,
+    choose_workers,
+    iter_s,
+    job_s,
+    most_gain,
+    predict_gain,
+)
+from mmgpu_hooks.recommendation.job_plan import count_starts, plan_job
+from mmgpu_hooks.recommendation.worker_cap import (
+    DEFAULT_PREFETCH,
+    WorkerCap,
+    cap_workers,
+)
+from mmgpu_hooks.records import (
+    Change,
+    IntervalRecord,
+    JobPlan,
+    LoaderWorkload,
+    Recommendation,
+    RunSummary,
+)
 
-KEY = 'train_dataloader.'
-
-SAME_SPEED = 0.02
-"""Settings this close to the best are equal, and the one with fewer workers wins."""
-
-SHARING_PAYS = 0.9
-"""Predicted iteration time, over the one with a core left to the training process,
-from which workers may share that core: the bound knows nothing of the switching."""
-
-MARGIN = 1.15
-"""Loading is planned this much slower than measured: batches vary, and a loader that
-just keeps up on average does not."""
+_AT_HAND = 'In steady iterations data is at hand when it is needed.'
 
 
-def recommend_settings(summary: RunSummary) -> Recommendation:
-    """Decide num_workers, persistent_workers, prefetch_factor and pin_memory.
+def recommend_settings(
+    summary: RunSummary, intervals: Sequence[IntervalRecord] = ()
+) -> Recommendation:
+    """Decide num_workers, prefetch_factor, persistent_workers and pin_memory.
+
+    Judged on the whole job: its iterations, the starts of its epochs and its saves.
 
     Args:
         summary: One rank's figures, with the live settings and the host's limits.
+        intervals: Those behind the figures, if they are at hand.
 
     Returns:
         The changes, or the reason why there is none.
     """
-    facts = fold_facts(summary)
-    model, old = facts.model, summary.run.loader.num_workers
-    if old is None:
-        return Recommendation(reason='The live settings of the loader are unknown.')
-    if model is None or not facts.is_enough:
-        return Recommendation(
-            reason=f'Not enough evidence: {summary.steady_iterations} steady '
-            f'iterations, {MIN_ITERATIONS} needed.'
-        )
-    cap = cap_workers(summary, model)
-    if cap is None:
-        return Recommendation(
-            reason='The usable cores of this host are unknown, so no number of workers '
-            'is known to be safe.'
-        )
-    workers = _recommend_workers(facts, model, cap)
-    chosen = workers.new if workers else old
-    changes: list[Change] = [workers] if workers else []
-    changes += _recommend_persistent(facts, chosen)
-    changes += _recommend_prefetch(facts, chosen)
-    changes += _recommend_pinning(summary, chosen)
+    facts = fold_facts(summary, intervals)
+    advice = advise(facts)
+    if facts.workload is None or facts.is_stalled:
+        changes, reason = _unpredicted(facts), _why_unpredicted(facts)
+    else:
+        chooser = _Chooser(facts, facts.workload)
+        decision = chooser.decide()
+        changes, reason = word_changes(decision), _why_nothing(decision)
+        advice = (*chooser.advise_beyond(decision.new), *advice)
     if changes:
-        return Recommendation(tuple(changes))
-    return Recommendation(reason=_why_nothing(facts, model, cap))
+        return Recommendation(tuple(changes), advice=advice)
+    return Recommendation(reason=reason, advice=advice)
 
 
-def _planned(model: LoaderModel, workers: int) -> float:
-    """Iteration time with the loading planned slower than it was measured."""
-    if workers == 0:
-        return predict_iter_s(model, 0)
-    return max(model.floor_s, MARGIN * model.occupancy_s / workers)
+def _unpredicted(facts: Facts) -> list[Change]:
+    """What a run tells of starts alone, when nothing can be predicted."""
+    loader = facts.summary.run.loader
+    if not facts.is_enough or not loader.num_workers:
+        return []
+    if loader.persistent_workers is not False or not _starts_cost(facts):
+        return []
+    return [word_persistent(facts), *pin_memory(facts.summary)]
 
 
-def _recommend_workers(
-    facts: Facts, model: LoaderModel, cap: WorkerCap
-) -> Change | None:
-    summary = facts.summary
-    old, now_s = summary.run.loader.num_workers or 0, summary.iter_s or 0.0
-    if facts.is_starved and not facts.is_contradictory and cap.workers > 0:
-        new = _choose_workers(model, cap)
-        after_s = predict_iter_s(model, new)
-        if new != old and after_s <= now_s * (1 - WORTHWHILE_GAIN):
-            return Change(
-                key=KEY + 'num_workers',
-                old=old,
-                new=new,
-                reason=f'an iteration now takes {now_s:.3f} s and the step needs '
-                f'{model.ready_s:.3f} s of it; with {new} worker(s) it is predicted to '
-                f'take {after_s:.3f} s or a little more (the host carries at most '
-                f'{cap.workers}: {cap.reason})',
-                confidence=judge_confidence(facts),
-                rules=('MG101',),
-                predicted_iter_s=after_s,
-            )
-    return _recommend_fewer(facts, model)
+def _why_unpredicted(facts: Facts) -> str:
+    if not facts.is_enough:
+        return f'{facts.untold} Train at least {count_missing(facts.summary)} more.'
+    if facts.is_stalled:
+        return 'The waits are not those of a loader that cannot keep up.'
+    if not facts.is_data_bound and facts.data_wait_share is not None:
+        return _AT_HAND
+    return facts.untold or ''
 
 
-def _choose_workers(model: LoaderModel, cap: WorkerCap) -> int:
-    """The fewest that keep up; into the training process's own core only if it pays."""
-    new = _fewest(model, cap.beside_training)
-    crowded = _fewest(model, cap.workers)
-    pays = predict_iter_s(model, crowded) <= SHARING_PAYS * predict_iter_s(model, new)
-    return crowded if pays else new
+def _starts_cost(facts: Facts) -> bool:
+    """Whether starting workers anew was measured to cost something."""
+    share = facts.run_share(facts.summary.startup_s)
+    return count_starts(facts.summary) >= 2 and share >= STARTUP_MEASURABLE
 
 
-def _fewest(model: LoaderModel, most: int) -> int:
-    candidates = range(1, most + 1)
-    enough_s = min(_planned(model, count) for count in candidates) * (1 + SAME_SPEED)
-    return next(count for count in candidates if _planned(model, count) <= enough_s)
+class _Chooser:
+    """Goes from the old setting to the new one, a step at a time.
 
-
-def _recommend_fewer(facts: Facts, model: LoaderModel) -> Change | None:
-    """Take away workers that only take turns on too few cores.
-
-    Only where that was measured (they waited for cores) and where their occupancy is
-    known: workers that wait for storage are right to outnumber the cores.
+    Args:
+        facts: The run.
+        workload: What it tells.
     """
-    summary = facts.summary
-    old, now_s = summary.run.loader.num_workers or 0, summary.iter_s or 0.0
-    cpu_s, delay_s = summary.worker_cpu_s, summary.worker_run_delay_s
-    cores = math.floor(summary.run.host.usable_cores or 0.0)
-    if old <= max(cores, 1) or model.occupancy_is_bound or not cpu_s or not delay_s:
-        return None
-    if delay_s / (cpu_s + delay_s) < RUN_DELAY_PROBLEM or facts.is_contradictory:
-        return None
-    as_fast_s = now_s * (1 + SAME_SPEED)
-    candidates = range(1, max(cores, 1) + 1)
-    new = next((c for c in candidates if predict_iter_s(model, c) <= as_fast_s), None)
-    if new is None:
-        return None
-    after_s = predict_iter_s(model, new)
-    return Change(
-        key=KEY + 'num_workers',
-        old=old,
-        new=new,
-        reason=f'{old} workers share {cores} usable cores and spent {delay_s:.3f} s '
-        f'per batch waiting for one, beside {cpu_s:.3f} s on it; {new} are predicted '
-        f'to be as fast ({after_s:.3f} s per iteration, now {now_s:.3f} s)',
-        confidence=judge_confidence(facts),
-        rules=('MG105', 'MG106'),
-        predicted_iter_s=after_s,
+
+    def __init__(self, facts: Facts, workload: LoaderWorkload) -> None:
+        self._facts, self._workload = facts, workload
+        self._summary = facts.summary
+        self._plan: JobPlan = plan_job(facts.summary)
+        self._old = _read_old(facts.summary)
+        self._prefetch = max(self._old.prefetch_factor, DEFAULT_PREFETCH)
+        self._cap: WorkerCap = cap_workers(facts.summary, self._prefetch)
+
+    def decide(self) -> Decision:
+        """The new setting, which is the old one where nothing is worth a change."""
+        new = self._choose_workers()
+        new = replace(new, persistent_workers=self._persist(new))
+        new = self._choose_prefetch(new)
+        return Decision(
+            facts=self._facts,
+            workload=self._workload,
+            cap=self._cap,
+            old=self._old,
+            new=new,
+            old_iter_s=iter_s(self._workload, self._old),
+            new_iter_s=iter_s(self._workload, new),
+            gain=predict_gain(self._workload, self._old, new, self._plan)
+            if new != self._old
+            else None,
+        )
+
+    def advise_beyond(self, new: Setting) -> list[str]:
+        """What workers beyond the cores would give, where loading mostly waits.
+
+        PyTorch warns of so many, so they are never set.
+        """
+        share = self._facts.blocked_share
+        if not self._facts.is_starved or share is None or share < BLOCKED_PROBLEM:
+            return []
+        if new.num_workers < self._cap.workers or self._cap.workers < self._cores:
+            return []
+        more = choose_workers(self._workload, new, self._plan, 4 * self._cores)
+        gain = predict_gain(self._workload, new, more, self._plan)
+        if more.num_workers <= self._cores or gain.share < BEYOND_GAIN:
+            return []
+        return [
+            f'Workers mostly wait, so more of them than the {self._cores} usable cores '
+            f'would pay: num_workers={more.num_workers} is predicted to save '
+            f'{100 * gain.share:.0f} % of the time ({100 * gain.low:.0f} to '
+            f'{100 * gain.high:.0f} %). PyTorch warns of so many, and they take memory '
+            'and get into the way of saves; faster storage is the better cure.'
+        ]
+
+    def _choose_workers(self) -> Setting:
+        old = self._old
+        if most_gain(self._workload, old, self._plan) < WORTHWHILE_GAIN:
+            crowded = old.num_workers > self._cores
+            if not crowded:
+                return old
+        # how many there are is judged as if they lived on
+        lasting = Setting(old.num_workers, self._prefetch, persistent_workers=True)
+        fewest = choose_workers(
+            self._workload, lasting, self._plan, self._cap.workers
+        ).num_workers
+        new = replace(
+            old,
+            num_workers=fewest,
+            persistent_workers=old.persistent_workers and fewest > 0,
+        )
+        judged = replace(new, persistent_workers=self._persist(new))
+        if not (self._is_worthwhile(old, judged) or self._is_crowd(new)):
+            return old
+        deeper = replace(new, prefetch_factor=self._prefetch)
+        return deeper if self._is_worthwhile(new, deeper) else new
+
+    @property
+    def _cores(self) -> int:
+        return max(math.floor(self._summary.run.host.usable_cores or 0.0), 1)
+
+    def _is_worthwhile(self, before: Setting, after: Setting) -> bool:
+        if before == after:
+            return False
+        gain = predict_gain(self._workload, before, after, self._plan)
+        return gain.share >= max(WORTHWHILE_GAIN, gain.noise)
+
+    def _is_crowd(self, new: Setting) -> bool:
+        """Whether the old workers only take turns on too few cores.
+
+        Only where that was measured: workers that wait for storage are right to
+        outnumber the cores.
+        """
+        cpu_s, delay_s = self._summary.worker_cpu_s, self._summary.worker_run_delay_s
+        old = self._old
+        if new.num_workers >= old.num_workers or old.num_workers <= self._cores:
+            return False
+        if not cpu_s or not delay_s or not self._workload.is_occupancy_known:
+            return False
+        if delay_s / (cpu_s + delay_s) < RUN_DELAY_PROBLEM:
+            return False
+        now_s = job_s(self._workload, old, self._plan)
+        return job_s(self._workload, new, self._plan) <= now_s * (1 + SAME_SPEED)
+
+    def _persist(self, new: Setting) -> bool:
+        """Whether workers should live through all epochs."""
+        loader = self._summary.run.loader
+        if new.num_workers == 0 or loader.persistent_workers is not False:
+            return new.persistent_workers
+        if new.num_workers > self._cap.workers:
+            return False
+        if not loader.num_workers:
+            return count_starts(self._summary) >= 2
+        return _starts_cost(self._facts)
+
+    def _choose_prefetch(self, new: Setting) -> Setting:
+        """More batches ahead, where they help by themselves."""
+        if new.num_workers == 0:
+            return new
+        if most_gain(self._workload, new, self._plan) < WORTHWHILE_GAIN:
+            return new
+        factors = [
+            factor
+            for factor in PREFETCHES
+            if factor > new.prefetch_factor
+            and cap_workers(self._summary, factor).workers >= new.num_workers
+        ]
+        if not factors:
+            return new
+        deeper = choose_prefetch(self._workload, new, self._plan, factors)
+        return deeper if self._is_worthwhile(new, deeper) else new
+
+
+def _read_old(summary: RunSummary) -> Setting:
+    loader = summary.run.loader
+    workers = loader.num_workers or 0
+    return Setting(
+        workers,
+        loader.prefetch_factor or DEFAULT_PREFETCH,
+        bool(loader.persistent_workers) and workers > 0,
     )
 
 
-def _recommend_persistent(facts: Facts, workers: int) -> list[Change]:
-    summary = facts.summary
-    starts = _loader_starts(summary)
-    if workers == 0 or summary.run.loader.persistent_workers is not False or starts < 2:
-        return []
-    if summary.run.loader.num_workers:
-        share = facts.run_share(summary.startup_s)
-        if share < STARTUP_MEASURABLE:
-            return []
-        reason = (
-            f'starting workers took {summary.startup_s:.1f} s in '
-            f'{summary.epoch_starts} epoch starts ({100 * share:.0f} % of the run)'
-        )
-    else:
-        reason = f'the new workers would otherwise be started {starts} times over'
-    return [
-        Change(
-            key=KEY + 'persistent_workers',
-            old=False,
-            new=True,
-            reason=reason,
-            confidence=judge_confidence(facts),
-            rules=('MG104',),
-        )
-    ]
-
-
-def _loader_starts(summary: RunSummary) -> int:
-    """How often the loader starts over, as far as known.
-
-    An iteration-based loop says nothing of its epochs (a sampler may have no end), so
-    only what was seen counts.
-    """
-    run = summary.run
-    if run.loop == 'epoch' and run.max_epochs:
-        return run.max_epochs
-    return summary.epoch_starts
-
-
-def _recommend_prefetch(facts: Facts, workers: int) -> list[Change]:
-    """Only the one value that is always wrong: no batch made ahead."""
-    if workers == 0 or facts.summary.run.loader.prefetch_factor != 1:
-        return []
-    if not facts.is_starved:
-        return []
-    return [
-        Change(
-            key=KEY + 'prefetch_factor',
-            old=1,
-            new=2,
-            reason='a worker that makes one batch ahead stands still while the loop '
-            'fetches it; two is the default of PyTorch',
-            confidence=judge_confidence(facts),
-            rules=('MG101',),
-        )
-    ]
-
-
-def _recommend_pinning(summary: RunSummary, workers: int) -> list[Change]:
-    """Pinned pages serve copies to a GPU; without one they only cost memory."""
-    loader = summary.run.loader
-    if summary.run.device != 'cuda' or workers == 0 or loader.pin_memory is not False:
-        return []
-    return [
-        Change(
-            key=KEY + 'pin_memory',
-            old=False,
-            new=True,
-            reason='batches are copied to a GPU, and copies from pinned memory are '
-            "faster; the gain is small, as MMEngine's data preprocessor waits for them",
-            confidence='low',
-        )
-    ]
-
-
-def _why_nothing(facts: Facts, model: LoaderModel, cap: WorkerCap) -> str:
+def _why_nothing(decision: Decision) -> str:
+    facts, cap = decision.facts, decision.cap
     if not facts.is_data_bound:
-        return 'In steady iterations data is at hand when it is needed.'
-    if facts.is_contradictory:
-        return 'The figures contradict each other: more CPU than there was time for.'
-    if not facts.is_starved:
-        return 'The waits are not those of a loader that cannot keep up.'
+        return _AT_HAND
     if cap.workers == 0:
         return f'The host carries no worker: {cap.reason}.'
     if facts.is_cpu_the_wall:
         return (
             f'The CPU is the wall: no number of workers is faster than '
-            f'{model.cpu_floor_s:.3f} s per iteration on this host.'
+            f'{facts.cpu_floor_s:.3f} s per iteration on this host.'
         )
     return (
         f'No other safe setting is predicted to be {100 * WORTHWHILE_GAIN:.0f} % '

@@ -16,7 +16,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     SAVE_PROBLEM,
 )
 from mmgpu_hooks.modeling.save_cures import times_less_often
-from mmgpu_hooks.recommendation.policy import KEY
+from mmgpu_hooks.recommendation.changes import KEY
 from mmgpu_hooks.recommendation.save_forecast import (
     SaveForecast,
     fewest_that_keep_up,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.save_causes import strangers_here_s
 from mmgpu_hooks.diagnosis.thresholds import SAVE_CURE_WORTH
-from mmgpu_hooks.modeling.loader_bound import predict_iter_s
+from mmgpu_hooks.modeling.prediction import predict_grid
 from mmgpu_hooks.modeling.save_cures import crowding, rescale_delay_s
-from mmgpu_hooks.recommendation.policy import MARGIN, SAME_SPEED
+from mmgpu_hooks.recommendation.choice import SAME_SPEED
 from mmgpu_hooks.records import HostLimits, SaveJudgement, SaveRecord
 
 
@@ -106,23 +106,16 @@ def _less_s(
 
 def fewest_that_keep_up(facts: Facts) -> int | None:
     """Fewer workers than now with which the iterations are as fast."""
-    summary, model = facts.summary, facts.model
-    old, now_s = summary.run.loader.num_workers or 0, summary.iter_s
-    if model is None or not now_s or facts.is_contradictory:
+    workload = facts.workload
+    if workload is None or not workload.is_occupancy_known:
         return None
-    occupancy_s = None if model.occupancy_is_bound else model.occupancy_s
-    inside_s = summary.loader.occupancy_s if summary.loader else None
-    if inside_s is not None:
-        # a wait for a core is none of a batch's own
-        own_s = inside_s - (summary.worker_run_delay_s or 0.0)
-        occupancy_s = max(own_s, summary.worker_cpu_s or 0.0)
-    if occupancy_s is None:
+    old, prefetch = workload.num_workers, workload.prefetch_factor
+    if old < 2:
         return None
-    planned = replace(model, occupancy_s=MARGIN * occupancy_s)
-    as_fast_s = now_s * (1 + SAME_SPEED)
-    return next(
-        (n for n in range(1, old) if predict_iter_s(planned, n) <= as_fast_s), None
-    )
+    settings = [(count, prefetch) for count in range(1, old + 1)]
+    *fewer, now = predict_grid(workload, settings)
+    as_fast_s = now.iter_time_s * (1 + SAME_SPEED)
+    return next((p.num_workers for p in fewer if p.iter_time_s <= as_fast_s), None)
 
 
 def render_gains(found: SaveForecast) -> str:

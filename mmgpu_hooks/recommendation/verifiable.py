@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from mmgpu_hooks.recommendation.policy import KEY
+from mmgpu_hooks.recommendation.changes import KEY
 from mmgpu_hooks.records import Recommendation, RunSummary
 
 _LIVE = ('num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory')

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mmgpu_hooks.modeling.loader_bound import LoaderModel
 from mmgpu_hooks.records import RunSummary
 
 DEFAULT_PREFETCH = 2
@@ -23,79 +22,74 @@ class WorkerCap:
     workers: int
     """Never more than these."""
     reason: str
-    beside_training: int
-    """Workers that find a core while the training process keeps its own: beyond them
-    it has to share, which must pay."""
 
 
-def cap_workers(summary: RunSummary, model: LoaderModel) -> WorkerCap | None:
+def cap_workers(
+    summary: RunSummary, prefetch_factor: int = DEFAULT_PREFETCH
+) -> WorkerCap:
     """The tightest of the host's limits.
 
+    The usable cores never exceed the CPUs that the process may run on, beyond which
+    PyTorch itself warns.
+
     Args:
-        summary: The run, with the host's limits as the hook recorded them.
-        model: CPU needs of the main process and the workers.
+        summary: The run, with the host's limits as the hook recorded them; its usable
+            cores must be known, as without them no number is known to be safe.
+        prefetch_factor: Batches in flight per worker.
 
     Returns:
-        Possibly no worker at all, when memory forbids it; ``None`` when the usable
-        cores are unknown, because then no number is known to be safe.
+        Possibly no worker at all, when memory forbids it.
     """
-    allowed, free = summary.run.host.usable_cores, model.usable_cores
-    if allowed is None or free is None:
-        return None
     limits = [
-        _by_cores(allowed, allowed - free),
+        _by_cores(summary),
         _by_memory(summary),
-        _by_shared_memory(summary),
-        _by_open_files(summary),
+        _by_shared_memory(summary, prefetch_factor),
+        _by_open_files(summary, prefetch_factor),
     ]
-    tightest = min((limit for limit in limits if limit), key=lambda limit: limit[0])
-    beside = min(_beside_training(free, model), tightest[0])
-    return WorkerCap(*tightest, beside_training=beside)
+    return WorkerCap(*min((one for one in limits if one), key=lambda one: one[0]))
 
 
 Limit = tuple[int, str]
 
 
-def _by_cores(allowed: float, crowd: float) -> Limit:
+def _by_cores(summary: RunSummary) -> Limit:
+    allowed = summary.run.host.usable_cores
+    assert allowed is not None  # the caller has seen to it
+    crowd = summary.external_cpu_cores or 0.0
     taken = f', {crowd:.1f} of them used by others' if crowd >= 0.05 else ''
     # one worker beside the training process is slower at worst, never unsafe
     return max(math.floor(allowed), 1), f'{allowed:g} usable cores{taken}'
-
-
-def _beside_training(free: float, model: LoaderModel) -> int:
-    """Cores left by the training process, shared by workers that block at times."""
-    main = 1.0
-    if model.main_cpu_s is not None and model.ready_s > 0:
-        main = min(model.main_cpu_s / model.ready_s, free)
-    busy = 1.0
-    if model.worker_cpu_s and model.occupancy_s > 0 and not model.occupancy_is_bound:
-        busy = min(model.worker_cpu_s / model.occupancy_s, 1.0)
-    # a quarter of a core is within what one run can measure
-    left = math.floor((max(free - main, 0.0) + 0.25) / max(busy, 0.05))
-    return max(left, 1)
 
 
 def _by_memory(summary: RunSummary) -> Limit | None:
     host = summary.run.host
     sizes = [host.ram_available_bytes, host.cgroup_memory_bytes]
     known = [size / host.ranks_on_host for size in sizes if size is not None]
-    each = summary.process_rss_bytes
+    each, how = _bytes_each(summary)
     if not known or not each:
         return None
-    # a forked worker starts as large as the training process, at worst
     return (
         int(SAFE_SHARE * min(known) / each),
         f'{min(known) / 2**30:.1f} GiB of memory for this rank, '
-        f'at most {each / 2**30:.1f} GiB each',
+        f'{how} {each / 2**30:.1f} GiB each',
     )
 
 
-def _by_shared_memory(summary: RunSummary) -> Limit | None:
+def _bytes_each(summary: RunSummary) -> tuple[float | None, str]:
+    """Memory of one worker: as measured, else what it is at worst."""
+    pss = summary.loader.pss_bytes if summary.loader else None
+    if pss and summary.worker_count:
+        return pss / summary.worker_count, 'measured'
+    # a forked worker starts as large as the training process, at worst
+    return summary.process_rss_bytes, 'at most'
+
+
+def _by_shared_memory(summary: RunSummary, prefetch_factor: int) -> Limit | None:
     free, batch = summary.run.host.shm_free_bytes, summary.batch_bytes
     if free is None or not batch:
         return None
     free_here = free / summary.run.host.ranks_on_host
-    ahead = _prefetch(summary) * batch
+    ahead = prefetch_factor * batch
     return (
         int(SAFE_SHARE * free_here / ahead),
         f'{free_here / 2**20:.0f} MiB of /dev/shm for this rank, '
@@ -103,17 +97,12 @@ def _by_shared_memory(summary: RunSummary) -> Limit | None:
     )
 
 
-def _by_open_files(summary: RunSummary) -> Limit | None:
+def _by_open_files(summary: RunSummary, prefetch_factor: int) -> Limit | None:
     files, tensors = summary.run.host.open_files_soft, summary.batch_tensors
     if files is None or not tensors:
         return None
-    ahead = _prefetch(summary) * tensors
+    ahead = prefetch_factor * tensors
     return (
         int(SAFE_SHARE * files / ahead),
         f'{files} open files, one per tensor in flight ({ahead} per worker)',
     )
-
-
-def _prefetch(summary: RunSummary) -> int:
-    # the policy raises a prefetch_factor of one
-    return max(summary.run.loader.prefetch_factor or 0, DEFAULT_PREFETCH)

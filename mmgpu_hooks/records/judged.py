@@ -57,6 +57,8 @@ class Verdict:
     sentence: str
     confidence: str
     """``high``, ``medium`` or ``low``."""
+    headspace_pct: Optional[float] = None
+    """At most this much faster if data cost no time; ``None`` when unknown."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,11 @@ class Change:
     rules: Tuple[str, ...] = ()
     predicted_iter_s: Optional[float] = None
     """Predicted iteration time with all changes made; ``None`` is no claim."""
+    predicted_gain_pct: Optional[float] = None
+    """What all changes together save of the whole job's time."""
+    predicted_gain_low_pct: Optional[float] = None
+    """The truth is expected between low and high 9 times in 10."""
+    predicted_gain_high_pct: Optional[float] = None
 
 
 @dataclass(frozen=True)
@@ -115,3 +122,5 @@ class Recommendation:
     """Why there is no change; ``None`` when there is one."""
     save_cures: Tuple[SaveCure, ...] = ()
     """What would make saves cost less; the changes hold those that are applied."""
+    advice: Tuple[str, ...] = ()
+    """Sentences about what else would help, with the evidence; never applied."""

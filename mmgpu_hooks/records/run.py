@@ -107,6 +107,8 @@ class IntervalRecord:
     """Resident memory of the training process."""
     process_cpu_s: Optional[float] = None
     """CPU of the training process, all threads, workers excluded."""
+    process_run_delay_s: Optional[float] = None
+    """Its main thread was ready to run and waited for a core."""
     system_cpu_pct: Optional[float] = None
     """Busy share of all logical CPUs of the host."""
     largest_batch_pixels: Optional[int] = None
@@ -217,6 +219,8 @@ class RunSummary:
     """CPU of the training thread inside its waits, over the waits."""
     main_cpu_s: Optional[float] = None
     """CPU of the training process per iteration, its waits' part left out."""
+    main_run_delay_s: Optional[float] = None
+    """What its main thread waited for a core, per iteration."""
     worker_cpu_s: Optional[float] = None
     """CPU of all workers per batch."""
     worker_run_delay_s: Optional[float] = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from mmgpu_hooks.records import (
     RanksSummary,
     Recommendation,
     RunSummary,
+    Verdict,
 )
 from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
 from mmgpu_hooks.report.description import describe_run
@@ -65,12 +67,14 @@ def render_json(answer: Answer) -> str:
             'name': verdict.name,
             'sentence': verdict.sentence,
             'confidence': verdict.confidence,
+            'headspace_pct': verdict.headspace_pct,
         },
         'findings': [_finding(finding) for finding in answer.diagnosis.findings],
         'changes': [_change(change) for change in answer.recommendation.changes],
         'no_change_reason': answer.recommendation.reason,
         'checkpoint_saves': _saves(answer),
         'save_cures': [asdict(cure) for cure in answer.recommendation.save_cures],
+        'advice': list(answer.recommendation.advice),
         'evidence': dict(answer.diagnosis.counts),
         'config': answer.config,
         'output': answer.output,
@@ -110,6 +114,9 @@ def _change(change: Change) -> dict[str, Any]:
         'confidence': change.confidence,
         'rules': list(change.rules),
         'predicted_iter_s': change.predicted_iter_s,
+        'predicted_gain_pct': change.predicted_gain_pct,
+        'predicted_gain_low_pct': change.predicted_gain_low_pct,
+        'predicted_gain_high_pct': change.predicted_gain_high_pct,
     }
 
 
@@ -126,6 +133,7 @@ def render_text(
     verdict = answer.diagnosis.verdict
     parts: list[RenderableType] = [
         Text(f'{verdict.sentence} ({verdict.confidence} confidence)', style='bold'),
+        *_headspace(verdict),
         '',
         _facts(answer),
     ]
@@ -137,10 +145,25 @@ def render_text(
         title = Text('What would make saves cost less', style='bold')
         parts += ['', title, grid(said, indent=2)]
     parts += ['', *_changes(answer)]
+    if answer.recommendation.advice:
+        said = [('-', bind_units(one)) for one in answer.recommendation.advice]
+        title = Text('Advice, nothing of which is applied', style='bold')
+        parts += ['', title, grid(said, indent=2)]
     if answer.notes:
         notes = [('-', Text(note)) for note in answer.notes]
         parts += ['', Text('Notes', style='bold'), grid(notes, indent=2)]
     return render(*parts, width=width, color=color)
+
+
+def _headspace(verdict: Verdict) -> list[RenderableType]:
+    if verdict.headspace_pct is None:
+        return []
+    return [
+        bind_units(
+            f'If data cost no time, training would be {verdict.headspace_pct:.1f} % '
+            'faster: no setting of the loader gives more.'
+        )
+    ]
 
 
 def _facts(answer: Answer) -> RenderableType:
@@ -179,6 +202,7 @@ def _changes(answer: Answer) -> list[RenderableType]:
             ),
             grid([(bind_units(_sentence(change.reason)),)], indent=6),
         ]
+    parts += _gain(changes)
     if answer.diff:
         parts += ['', *(_diff_line(line) for line in answer.diff.splitlines())]
     if answer.cfg_options is not None:
@@ -190,6 +214,21 @@ def _changes(answer: Answer) -> list[RenderableType]:
         if answer.train_command is not None:
             parts.append(_unwrapped(f'Train with it:  {answer.train_command}'))
     return parts
+
+
+def _gain(changes: Sequence[Change]) -> list[RenderableType]:
+    """What all changes together are predicted to give."""
+    for change in changes:
+        gain, low = change.predicted_gain_pct, change.predicted_gain_low_pct
+        high = change.predicted_gain_high_pct
+        if gain is not None and low is not None and high is not None:
+            return [
+                bind_units(
+                    f'  All changes together save {gain:.1f} % of the whole '
+                    f"training's time ({low:.1f} to {high:.1f} %, 9 times in 10)."
+                )
+            ]
+    return []
 
 
 def _sentence(reason: str) -> str:

@@ -55,7 +55,7 @@ def work_dir(tmp_path: Path, config: Path) -> Path:
         config_path=str(config),
         loader=LoaderSettings(0, False, None, False, 4, 100, 400, 'fork'),
     )
-    fields = {'data_wait_s': 0.2, 'data_wait_cpu_s': 4.0, 'process_cpu_s': 8.0}
+    fields = {'data_wait_s': 0.3, 'data_wait_cpu_s': 6.0, 'process_cpu_s': 10.0}
     folder = tmp_path / 'work_dirs' / 'mine'
     write_run(folder, render_evidence(make_evidence(run=run, **fields)))
     return folder
@@ -81,7 +81,7 @@ def test_the_config_is_rewritten_beside_the_original(work_dir, config, capsys):
     out = capsys.readouterr().out
     assert config.read_text() == CONFIG
     assert (config.parent / 'mine_recommended.py').read_text() == REWRITTEN
-    assert out.startswith('Data-bound, too few workers: 50 % of an iteration')
+    assert out.startswith('Data-bound, too few workers: 60 % of an iteration')
     assert '-    num_workers=0,  # debugging' in out
     assert '+    num_workers=2,  # debugging' in out
     assert 'Train with it:  python ' in out
@@ -165,7 +165,7 @@ def test_a_broken_file_of_another_rank_is_said_and_passed_over(work_dir, capsys)
     write_ranks(work_dir, ranks)
     path = next(work_dir.glob('*/vis_data/gpu_efficiency_rank2.jsonl'))
     path.write_text('garbage\n')
-    assert main(['recommend', str(work_dir), '--dry-run', '--format', 'json']) == 2
+    assert main(['recommend', str(work_dir), '--dry-run', '--format', 'json']) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer['ranks']['slowest'] == 0
     assert any(note.startswith('Left out: ') for note in answer['notes'])

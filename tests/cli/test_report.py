@@ -173,8 +173,8 @@ def test_other_numbers_of_workers_are_predicted(tmp_path):
     assert main(['report', str(folder), '-o', str(output)]) == 0
     what_if = output.read_text().split('id="what-if"')[1].split('</section>')[0]
     rows = re.findall('<th scope="row">([^<]*)</th><td>([^<]*)</td>', what_if)
-    marked = {'2': 'now', '5': 'recommended'}
-    assert rows == [(workers, marked.get(workers, '')) for workers in '01234568']
+    marked = {'2': 'now', '4': 'recommended'}
+    assert rows == [(workers, marked.get(workers, '')) for workers in '0123468']
 
 
 def test_a_run_that_tells_too_little_is_not_predicted(run_folder, tmp_path):

@@ -80,7 +80,7 @@ def test_the_cpu_is_the_wall_when_no_setting_could_be_faster():
     diagnosis = diagnose(run=run, workers=make_workers(0.39), process_cpu_s=4.0)
     assert severity(diagnosis, 'MG102') == 'problem'
     assert diagnosis.verdict.name == 'data_bound_cpu'
-    assert '0.295 s' in next(f.detail for f in diagnosis.findings if f.code == 'MG102')
+    assert '0.297 s' in next(f.detail for f in diagnosis.findings if f.code == 'MG102')
 
 
 def test_blocked_workers_are_storage():

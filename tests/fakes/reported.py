@@ -64,7 +64,7 @@ def make_full_ranks(count: int = 2, wait_s: float = 0.1) -> list[RunEvidence]:
         waits,
         hooks_s=0.01,
         by_hook={'EMAHook': 0.12, 'LoggerHook': 0.05},
-        workers=make_inside_workers(),
+        workers=make_inside_workers(0.62),
         host=make_host_window(),
     )
     first = ranks[0]

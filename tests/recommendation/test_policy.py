@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.runs import GIB, make_evidence, make_interval, make_run, make_workers
+from benchmarks.regret_nulls import draw_null
+from fakes.runs import (
+    GIB,
+    make_evidence,
+    make_inside_workers,
+    make_interval,
+    make_run,
+    make_workers,
+)
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.records import HostLimits, LoaderSettings, Recommendation
@@ -50,10 +58,10 @@ BUSY = {'process_cpu_s': 4.0}
 @pytest.mark.parametrize(
     ('wait_s', 'cores', 'workers'),
     [
-        (0.2, 8.0, 2),  # loading as long as the step: one cannot keep up for sure
+        (0.2, 8.0, 1),  # loading as long as the step, and always the same
         (0.1, 8.0, 1),
         (0.5, 8.0, 3),
-        (0.9, 16.0, 6),
+        (0.9, 16.0, 5),
         (0.2, 2.0, 1),  # a core is all that is left
         (5.0, 4.0, 4),  # into the core of the training process, since it pays
     ],
@@ -65,11 +73,15 @@ def test_workers_are_as_few_as_keep_up(wait_s, cores, workers):
     assert changed(found) == {'num_workers': workers, 'persistent_workers': True}
 
 
-def test_the_prediction_is_the_bound_of_the_new_setting():
+def test_the_prediction_is_the_step_and_the_fetching_of_ready_batches():
     found = recommend(
         loader(0, False), host(8.0), data_wait_s=0.1, data_wait_cpu_s=2.0, **BUSY
     )
-    assert found.changes[0].predicted_iter_s == pytest.approx(0.2)
+    first = found.changes[0]
+    assert first.predicted_iter_s == pytest.approx(0.2033, abs=1e-4)
+    # 0.1 of 0.3 s is saved, less the fetching
+    assert first.predicted_gain_pct == pytest.approx(32.0, abs=0.5)
+    assert first.predicted_gain_low_pct < 32.0 < first.predicted_gain_high_pct
     assert found.changes[0].confidence == 'high'
     assert found.changes[0].rules == ('MG101',)
 
@@ -86,7 +98,7 @@ def test_nothing_where_the_loader_keeps_up():
 
 
 def test_nothing_where_the_cpu_is_the_wall():
-    found = recommend(loader(1), host(2.0), workers=make_workers(0.39, count=1), **BUSY)
+    found = recommend(loader(2), host(2.0), workers=make_workers(0.39), **BUSY)
     assert found.changes == ()
     assert 'The CPU is the wall' in (found.reason or '')
 
@@ -97,7 +109,7 @@ def test_workers_beyond_the_cores_are_taken_away():
     found = recommend(loader(16), host(2.0), workers=crowd, process_cpu_s=4.2)
     assert changed(found) == {'num_workers': 2}
     assert found.changes[0].rules == ('MG105', 'MG106')
-    assert found.changes[0].predicted_iter_s == pytest.approx(0.295)
+    assert found.changes[0].predicted_iter_s == pytest.approx(0.295, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +135,15 @@ def test_blocked_workers_may_outnumber_free_cores_but_not_the_usable():
     assert changed(found)['num_workers'] == 4
 
 
+def test_workers_beyond_the_cores_are_advice_where_loading_waits():
+    waiting = {'data_wait_s': 4.0, 'data_wait_cpu_s': 0.8, **BUSY}
+    found = recommend(loader(0, False), host(4.0), **waiting)
+    assert changed(found)['num_workers'] == 4
+    assert 'num_workers=16 is predicted to save 7' in found.advice[0]
+    wide = recommend(loader(0, False), host(64.0), **waiting)
+    assert not any('PyTorch warns' in one for one in wide.advice)
+
+
 def test_nothing_where_the_cores_are_unknown():
     found = recommend(loader(0, False), HostLimits(), **BUSY)
     assert found.changes == ()
@@ -132,7 +153,9 @@ def test_nothing_where_the_cores_are_unknown():
 def test_nothing_from_short_evidence():
     found = recommend(loader(0, False), host(8.0), intervals=2, iterations=15)
     assert found.changes == ()
-    assert found.reason == 'Not enough evidence: 15 steady iterations, 20 needed.'
+    assert found.reason == (
+        'Not enough evidence: 15 steady iterations, 20 needed. Train at least 5 more.'
+    )
 
 
 def test_persistent_workers_where_start_up_was_measured():
@@ -165,15 +188,21 @@ def test_prefetching_one_batch_is_too_little_for_a_starved_loop():
 @pytest.mark.parametrize(
     ('device', 'pin', 'expected'),
     [
-        ('cuda', False, {'pin_memory': True}),
-        ('cuda', True, {}),
-        ('cpu', False, {}),
-        ('cpu', True, {}),
+        ('cuda', False, True),
+        ('cuda', True, None),
+        ('cpu', False, None),
+        ('cpu', True, None),
     ],
 )
-def test_memory_is_pinned_only_for_a_gpu(device, pin, expected):
-    found = recommend(loader(2, pin=pin), host(8.0), data_wait_s=0.001, device=device)
-    assert changed(found) == expected
+def test_memory_is_pinned_only_for_a_gpu_and_beside_other_changes(
+    device, pin, expected
+):
+    starved = {'workers': make_workers(0.6), **BUSY}
+    found = recommend(loader(2, pin=pin), host(16.0), device=device, **starved)
+    assert changed(found)['num_workers'] == 4
+    assert changed(found).get('pin_memory') is expected
+    quick = recommend(loader(2, pin=pin), host(8.0), data_wait_s=0.001, device=device)
+    assert quick.changes == ()
 
 
 def test_without_workers_nothing_that_needs_them_is_set():
@@ -227,3 +256,55 @@ def test_rare_stalls_are_no_reason_for_workers():
     found = recommend(loader(4), host(16.0), data_wait=waits, workers=make_workers(0.1))
     assert found.changes == ()
     assert 'not those of a loader that cannot keep up' in (found.reason or '')
+
+
+def test_workers_that_only_cost_starts_are_taken_out_with_their_settings():
+    # loading takes a millisecond of a step of 20; each epoch of 5 starts 2 workers
+    settings = LoaderSettings(2, True, 2, False, 4, 5, 20, 'fork')
+    inside = make_inside_workers(0.001, std_s=0.0)
+    fields = {'data_wait_s': 0.0005, 'step_s': 0.02, 'process_cpu_s': 0.4}
+    starts = {'first_waits': 4, 'first_wait_s': 4.0, 'workers': inside, **fields}
+    run = make_run(loader=settings, host=host(8.0), max_epochs=1)
+    found = recommend_settings(fold_run(make_evidence(run=run, **starts)))
+    assert changed(found) == {
+        'num_workers': 0,
+        'prefetch_factor': None,
+        'persistent_workers': False,
+    }
+
+
+def test_measured_memory_of_workers_goes_before_the_bound():
+    # half of 1.5 GiB is 3 workers as measured, and none as large as the process
+    tight = host(32.0, ram_available_bytes=3 * 2**29)
+    measured = make_inside_workers(0.6, pss_bytes=2 * 2**28)
+    found = recommend(loader(2), tight, workers=measured, **BUSY)
+    assert changed(found) == {'num_workers': 3}
+    assert 'measured 0.2 GiB each' in found.changes[0].reason
+    unknown = recommend(loader(2), tight, workers=make_inside_workers(0.6), **BUSY)
+    assert unknown.changes == ()
+
+
+SPREAD = {
+    'workers': make_inside_workers(0.25, std_s=0.5, asks=20, out_of_order=9),
+    'data_wait_s': 0.08,
+    'step_s': 0.2,
+    **BUSY,
+}
+"""Loading that varies by twice its mean."""
+
+
+def test_more_batches_ahead_where_they_carry_the_loop_over_late_ones():
+    found = recommend(loader(4), host(4.0), **SPREAD)
+    assert changed(found) == {'prefetch_factor': 4}
+
+
+def test_batches_ahead_never_exceed_shared_memory():
+    # half of 24 MiB is 4 x 2 batches of a MiB, and less than 4 x 4
+    tight = host(4.0, shm_free_bytes=24 * 2**20)
+    assert recommend(loader(4), tight, **SPREAD).changes == ()
+
+
+@pytest.mark.parametrize('seed', range(10))
+def test_nothing_is_changed_where_nothing_is_to_gain(seed):
+    evidence = draw_null(seed)
+    assert recommend_settings(fold_run(evidence), evidence.intervals).changes == ()

@@ -5,7 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.runs import add_to_end, make_evidence, make_inside_workers, make_run
+from fakes.runs import (
+    add_to_end,
+    make_evidence,
+    make_inside_workers,
+    make_run,
+    steady,
+)
 from fakes.saves import (
     HOST,
     LOADER,
@@ -31,9 +37,11 @@ CONTENDED = [make_contended(10 * i) for i in range(1, 5)]
 POLITE = ('default_hooks.gpu_efficiency.worker_nice', None, 10)
 
 
-def fold(saves: Sequence[SaveRecord], **run) -> RunSummary:
+def fold(saves: Sequence[SaveRecord], occupancy_s: float = 0.2, **run) -> RunSummary:
     """A run of 40 s and its saves, whose eight workers need one to keep up."""
-    inside = make_inside_workers(0.6, count=8)
+    inside = make_inside_workers(
+        occupancy_s, std_s=0.0, count=8, batch_cpu=steady(0.15, 20)
+    )
     run = {'host': HOST, 'loader': LOADER, **run}
     evidence = make_evidence(
         run=make_run(**run),
@@ -135,16 +143,15 @@ def test_polite_workers_stay_polite():
 
 def test_fewer_workers_are_the_fewest_that_keep_up():
     cure = cures_of(fold(CONTENDED))['fewer_workers']
-    # a batch takes 0.2 s of its own, 0.23 s planned; an iteration takes 0.25 s
+    # a batch takes 0.2 s, an iteration 0.25 s
     assert cure.sentence.startswith('num_workers=1, the fewest that are predicted')
     # two cores carry the thread and one worker
     assert cure.save_s == pytest.approx(0.4)
 
 
 def test_more_of_them_are_kept_where_loading_needs_them():
-    summary = fold(CONTENDED)
-    slow = replace(summary, worker_run_delay_s=0.0)
-    cure = cures_of(slow)['fewer_workers']
+    # a batch takes 0.6 s: three workers make one every 0.2 s
+    cure = cures_of(fold(CONTENDED, occupancy_s=0.6))['fewer_workers']
     assert cure.sentence.startswith('num_workers=3,')
     # of (1 + 8) / 2 - 1 = 3.5 times the CPU, (1 + 3) / 2 - 1 = 1 is left
     assert cure.save_s == pytest.approx(0.4 + 1.6 / 3.5)

@@ -6,7 +6,7 @@ import pytest
 
 from fakes.runs import make_evidence, make_run
 from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.recommendation.policy import KEY
+from mmgpu_hooks.recommendation.changes import KEY
 from mmgpu_hooks.recommendation.verifiable import fold_predicted_gain, fold_settings
 from mmgpu_hooks.records import Change, LoaderSettings, Recommendation, RunSummary
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, cast
 
 from mmgpu_hooks.telemetry.clock import Clock, process_cpu_s
+from mmgpu_hooks.telemetry.host.proc import OpenSchedStat
+from mmgpu_hooks.telemetry.source_error import SourceError
 
 _IDLE = ('idle', 'iowait')
 _COUNTED_TWICE = ('guest', 'guest_nice')
@@ -23,6 +25,8 @@ class CpuReading:
     """CPU seconds of this process, all threads, loader workers excluded."""
     system_cpu_pct: float | None
     """Busy share of all logical CPUs of the host, 0 to 100."""
+    process_run_delay_s: float | None = None
+    """The main thread was ready to run and waited for a core."""
 
 
 class CpuTimes(NamedTuple):
@@ -77,6 +81,15 @@ def read_system_cpu_times(proc: Path = Path('/proc')) -> Any:
         return psutil.cpu_times()
 
 
+def read_run_delay_s() -> float | None:
+    """Seconds that our main thread has waited for a core; ``None`` when untold."""
+    try:
+        times = OpenSchedStat(os.getpid(), most_files=0).read()
+    except SourceError:
+        return None
+    return None if times is None else times.main_run_delay_s
+
+
 class CpuMeter:
     """Reads CPU use in windows that follow each other without a gap.
 
@@ -87,26 +100,32 @@ class CpuMeter:
     Args:
         read_cpu_times: Returns a named tuple of seconds since boot, by kind.
         process_cpu: Clock of this process's CPU time.
+        run_delay: What the main thread has waited for a core, in seconds.
     """
 
     def __init__(
         self,
         read_cpu_times: Callable[[], Any] = read_system_cpu_times,
         process_cpu: Clock = process_cpu_s,
+        run_delay: Callable[[], float | None] = read_run_delay_s,
     ) -> None:
         self.unknown: dict[str, str] = {}
         """Why a figure is missing, by its name."""
         self._read_cpu_times = read_cpu_times
         self._process_cpu = process_cpu
+        self._run_delay = run_delay
         self._last_process_s = process_cpu()
+        self._last_delay_s = run_delay()
         self._last_times = self._times()
 
     def read(self) -> CpuReading:
         """Return what was used since the last read, or since construction."""
         process_s, times = self._process_cpu(), self._times()
+        before_s, self._last_delay_s = self._last_delay_s, self._run_delay()
         reading = CpuReading(
             process_s - self._last_process_s,
             fold_busy_pct(self._last_times, times),
+            _difference(before_s, self._last_delay_s),
         )
         self._last_process_s, self._last_times = process_s, times
         return reading
@@ -122,6 +141,12 @@ class CpuMeter:
             reason = f'the host does not tell its CPU times: {error}'
         self.unknown['system_cpu_pct'] = reason
         return {}
+
+
+def _difference(before_s: float | None, after_s: float | None) -> float | None:
+    if before_s is None or after_s is None:
+        return None
+    return max(after_s - before_s, 0.0)
 
 
 def fold_busy_pct(

@@ -29,9 +29,10 @@ class Times(NamedTuple):
 def test_windows_follow_each_other():
     times = iter([Times(10, idle=10), Times(13, idle=11), Times(13, idle=15)])
     process = iter([1.0, 3.5, 3.75])
-    meter = CpuMeter(lambda: next(times), lambda: next(process))
-    assert meter.read() == CpuReading(process_cpu_s=2.5, system_cpu_pct=75.0)
-    assert meter.read() == CpuReading(process_cpu_s=0.25, system_cpu_pct=0.0)
+    delay = iter([0.5, 2.0, None])
+    meter = CpuMeter(lambda: next(times), lambda: next(process), lambda: next(delay))
+    assert meter.read() == CpuReading(2.5, 75.0, process_run_delay_s=1.5)
+    assert meter.read() == CpuReading(0.25, 0.0, process_run_delay_s=None)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,11 @@ def test_without_proc_and_psutil_the_rest_goes_on_and_says_why(
 ):
     monkeypatch.setitem(sys.modules, 'psutil', None)
     process = iter([1.0, 1.5])
-    meter = CpuMeter(lambda: read_system_cpu_times(tmp_path), lambda: next(process))
+    meter = CpuMeter(
+        lambda: read_system_cpu_times(tmp_path),
+        lambda: next(process),
+        run_delay=lambda: None,
+    )
     assert meter.read() == CpuReading(process_cpu_s=0.5, system_cpu_pct=None)
     assert 'pip install psutil' in meter.unknown['system_cpu_pct']
 

@@ -1,0 +1,175 @@
+"""What settings lost of a job's time, and what worker processes they took."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmgpu_hooks.evidence.reader import read_evidence
+from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.recommendation.policy import recommend_settings
+from mmgpu_hooks.records import Recommendation
+
+Setting = tuple[int, bool]
+"""``num_workers`` and ``persistent_workers``."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of a whole job."""
+
+    job: str
+    repeat: int
+    setting: Setting
+    job_s: float
+    strangers_pct: float
+    workers_bytes: int
+    """Memory of all workers."""
+    recommendation: Recommendation
+    """Made of this training alone."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one way of choosing lost of one job."""
+
+    job: str
+    setting: Setting
+    lost: float
+    """Over the best of the whole grid."""
+    lost_within: float
+    """Over the best of those that PyTorch does not warn of."""
+    workers_bytes: int
+
+
+def read_trials(path: Path) -> list[Trial]:
+    """Read what ``benchmarks.regret_measure`` wrote."""
+    trials = []
+    with tempfile.TemporaryDirectory() as folder:
+        evidence_path = Path(folder) / 'gpu_efficiency.jsonl'
+        for text in path.read_text().splitlines():
+            line = json.loads(text)
+            evidence_path.write_text('\n'.join(line['evidence']) + '\n')
+            evidence = read_evidence(evidence_path)
+            summary = fold_run(evidence)
+            pss = summary.loader.pss_bytes if summary.loader else None
+            trials.append(
+                Trial(
+                    line['job'],
+                    line['repeat'],
+                    (line['num_workers'], line['persistent_workers']),
+                    line['job_s'],
+                    line['strangers_pct'],
+                    pss or 0,
+                    recommend_settings(summary, tuple(evidence.intervals)),
+                )
+            )
+    return trials
+
+
+def keep_whole(trials: Sequence[Trial]) -> list[Trial]:
+    """Repeats in which every setting of the job's grid was trained."""
+    groups: dict[tuple[str, int], list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault((trial.job, trial.repeat), []).append(trial)
+    most: dict[str, int] = {}
+    for (job, _), some in groups.items():
+        most[job] = max(most.get(job, 0), len(some))
+    return [
+        trial
+        for (job, _), some in groups.items()
+        if len(some) == most[job]
+        for trial in some
+    ]
+
+
+def judge_recommended(trials: Sequence[Trial], cores: int) -> list[Outcome]:
+    """What is recommended from each training at the default of 2 workers."""
+    outcomes = []
+    for same in _by_job(trials):
+        default = (2, _is_persistent(same))
+        chosen = [
+            _chosen(trial.recommendation, default, same)
+            for trial in same
+            if trial.setting == default
+        ]
+        outcomes += [_judge(same, setting, cores) for setting in chosen]
+    return outcomes
+
+
+def judge_rule(trials: Sequence[Trial], workers: int, cores: int) -> list[Outcome]:
+    """What the same number of workers loses everywhere."""
+    return [
+        _judge(same, (workers, _is_persistent(same)), cores)
+        for same in _by_job(trials)
+        if any(trial.setting[0] == workers for trial in same)
+    ]
+
+
+def _by_job(trials: Sequence[Trial]) -> list[list[Trial]]:
+    by_job: dict[str, list[Trial]] = {}
+    for trial in trials:
+        by_job.setdefault(trial.job, []).append(trial)
+    return list(by_job.values())
+
+
+def _is_persistent(same: Sequence[Trial]) -> bool:
+    """As the job is configured: a grid has both only where workers end."""
+    return all(trial.setting[1] for trial in same)
+
+
+def _chosen(
+    recommendation: Recommendation, default: Setting, same: Sequence[Trial]
+) -> Setting:
+    """The measured setting that comes nearest; prefetching is not in the grid."""
+    new = {change.key.split('.')[-1]: change.new for change in recommendation.changes}
+    workers = new.get('num_workers', default[0])
+    persistent = new.get('persistent_workers', default[1])
+    settings = {trial.setting for trial in same}
+    return min(
+        settings,
+        key=lambda one: (abs(one[0] - workers), one[1] != persistent, one[0]),
+    )
+
+
+def _judge(same: Sequence[Trial], setting: Setting, cores: int) -> Outcome:
+    within = [trial for trial in same if trial.setting[0] <= cores]
+    sizes = [trial.workers_bytes for trial in same if trial.setting == setting]
+    return Outcome(
+        same[0].job,
+        setting,
+        _lost(same, same, setting),
+        _lost(within, same, setting),
+        max(sizes),
+    )
+
+
+def _lost(rivals: Sequence[Trial], same: Sequence[Trial], setting: Setting) -> float:
+    """Beyond the best, which is chosen by other repeats than it is judged by.
+
+    Else noise alone would make one of many equal settings look best.
+    """
+    repeats = sorted({trial.repeat for trial in same})
+    losses = []
+    for repeat in repeats:
+        others = [one for one in repeats if one != repeat] or [repeat]
+        best = min(
+            {trial.setting for trial in rivals},
+            key=lambda one: _mean_s(rivals, one, others),
+        )
+        losses.append(
+            _mean_s(same, setting, [repeat]) / _mean_s(same, best, [repeat]) - 1.0
+        )
+    return statistics.mean(losses)
+
+
+def _mean_s(trials: Sequence[Trial], setting: Setting, repeats: Sequence[int]) -> float:
+    return statistics.mean(
+        trial.job_s
+        for trial in trials
+        if trial.setting == setting and trial.repeat in repeats
+    )

@@ -1,0 +1,178 @@
+"""Words what was decided: each change with its reason and what it gives. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from mmgpu_hooks.diagnosis.facts import Facts
+from mmgpu_hooks.diagnosis.verdict import judge_confidence
+from mmgpu_hooks.modeling.floors import ready_s
+from mmgpu_hooks.recommendation.choice import Gain, Setting, iter_s
+from mmgpu_hooks.recommendation.job_plan import count_starts
+from mmgpu_hooks.recommendation.worker_cap import WorkerCap
+from mmgpu_hooks.records import Change, LoaderWorkload, RunSummary
+
+KEY = 'train_dataloader.'
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The new setting, and what it was chosen by."""
+
+    facts: Facts
+    workload: LoaderWorkload
+    cap: WorkerCap
+    old: Setting
+    new: Setting
+    old_iter_s: float
+    """Predicted, as is the next."""
+    new_iter_s: float
+    gain: Gain | None
+    """``None`` when nothing changes."""
+
+    @property
+    def cores(self) -> int:
+        """Whole cores that this rank may use."""
+        return max(math.floor(self.facts.summary.run.host.usable_cores or 0.0), 1)
+
+
+def word_changes(decision: Decision) -> list[Change]:
+    """Every setting that changes, with the gain of all of them together."""
+    changes = [
+        *_workers(decision),
+        *_prefetch(decision),
+        *_persistent(decision),
+    ]
+    if changes and decision.new.num_workers:
+        changes += pin_memory(decision.facts.summary)
+    return changes
+
+
+def word_persistent(facts: Facts) -> Change:
+    """Workers that live on, for what their starts were measured to cost."""
+    summary = facts.summary
+    share = facts.run_share(summary.startup_s)
+    return Change(
+        key=f'{KEY}persistent_workers',
+        old=False,
+        new=True,
+        reason=f'starting workers took {summary.startup_s:.1f} s in '
+        f'{summary.epoch_starts} epoch starts ({100 * share:.0f} % of the run)',
+        confidence=judge_confidence(facts),
+        rules=('MG104',),
+    )
+
+
+def pin_memory(summary: RunSummary) -> list[Change]:
+    """Beside other changes only, as alone it gains nothing that could be measured.
+
+    Pinned pages serve copies to a GPU; without one they only cost memory.
+    """
+    loader = summary.run.loader
+    if summary.run.device != 'cuda' or loader.pin_memory is not False:
+        return []
+    return [
+        Change(
+            key=f'{KEY}pin_memory',
+            old=False,
+            new=True,
+            reason='batches are copied to a GPU, and copies from pinned memory are '
+            'faster; it matters with model.data_preprocessor.non_blocking=True, '
+            "without which MMEngine's data preprocessor waits for each copy",
+            confidence='low',
+        )
+    ]
+
+
+def _workers(decision: Decision) -> list[Change]:
+    summary, new = decision.facts.summary, decision.new.num_workers
+    old = decision.old.num_workers
+    if new == old:
+        return []
+    now_s, after_s = summary.iter_s or 0.0, decision.new_iter_s
+    if new > old or not summary.worker_run_delay_s or old <= decision.cores:
+        rules: tuple[str, ...] = ('MG101',)
+        reason = (
+            f'an iteration now takes {now_s:.3f} s and the step needs '
+            f'{ready_s(decision.workload):.3f} s of it; with {new} worker(s) it is '
+            f'predicted to take {after_s:.3f} s (the host carries at most '
+            f'{decision.cap.workers}: {decision.cap.reason})'
+        )
+    else:
+        rules = ('MG105', 'MG106')
+        reason = (
+            f'{old} workers share {decision.cores} usable cores and spent '
+            f'{summary.worker_run_delay_s:.3f} s per batch waiting for one, beside '
+            f'{summary.worker_cpu_s:.3f} s on it; {new} are predicted to be as fast '
+            f'or faster ({after_s:.3f} s per iteration, now {now_s:.3f} s)'
+        )
+    return [_change(decision, 'num_workers', old, new, reason, rules)]
+
+
+def _prefetch(decision: Decision) -> list[Change]:
+    old, new = decision.facts.summary.run.loader.prefetch_factor, decision.new
+    if new.num_workers == 0:
+        if not decision.old.num_workers or old is None:
+            return []
+        reason = 'there are no workers to make batches ahead'
+        return [_change(decision, 'prefetch_factor', old, None, reason, ())]
+    if new.prefetch_factor == decision.old.prefetch_factor:
+        return []
+    less = replace(new, prefetch_factor=decision.old.prefetch_factor)
+    reason = (
+        'batches vary, and more of them made ahead carry the loop over slow ones: '
+        f'{decision.new_iter_s:.3f} s per iteration are predicted, and '
+        f'{iter_s(decision.workload, less):.3f} s without'
+    )
+    return [
+        _change(
+            decision, 'prefetch_factor', old, new.prefetch_factor, reason, ('MG101',)
+        )
+    ]
+
+
+def _persistent(decision: Decision) -> list[Change]:
+    old, new = decision.old, decision.new
+    if old.persistent_workers == new.persistent_workers:
+        return []
+    if not new.persistent_workers:
+        reason = 'there are no workers to keep'
+        return [_change(decision, 'persistent_workers', True, False, reason, ())]
+    if old.num_workers:
+        reason = word_persistent(decision.facts).reason
+    else:
+        starts = count_starts(decision.facts.summary)
+        reason = f'the new workers would otherwise be started {starts} times over'
+    return [_change(decision, 'persistent_workers', False, True, reason, ('MG104',))]
+
+
+def _change(
+    decision: Decision,
+    name: str,
+    old: object,
+    new: object,
+    reason: str,
+    rules: tuple[str, ...],
+) -> Change:
+    gain = decision.gain
+    return Change(
+        key=KEY + name,
+        old=old,
+        new=new,
+        reason=reason,
+        confidence=_confidence(decision),
+        rules=rules,
+        predicted_iter_s=decision.new_iter_s,
+        predicted_gain_pct=100 * gain.share if gain else None,
+        predicted_gain_low_pct=100 * gain.low if gain else None,
+        predicted_gain_high_pct=100 * gain.high if gain else None,
+    )
+
+
+def _confidence(decision: Decision) -> str:
+    """Never high where the interval of the gain holds a loss."""
+    confidence = judge_confidence(decision.facts)
+    if confidence == 'high' and decision.gain and decision.gain.low < 0.0:
+        return 'medium'
+    return confidence

@@ -1,0 +1,168 @@
+"""Chooses the loader's setting for a whole job. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from mmgpu_hooks.modeling.floors import cpu_floor_s, ready_s
+from mmgpu_hooks.modeling.job import predict_job
+from mmgpu_hooks.modeling.prediction import predict_setting
+from mmgpu_hooks.modeling.uncertainty import model_error, perturb
+from mmgpu_hooks.records import (
+    JobPlan,
+    JobPrediction,
+    LoaderWorkload,
+    Prediction,
+)
+
+SAME_SPEED = 0.02
+"""Settings this close to the best are equal, and the one with fewer workers wins."""
+
+OWN_CORE_GAIN = 0.1
+"""What workers in the core of the training process must save."""
+
+EACH_UP_TO = 12
+"""Every number of workers up to here is tried; beyond, in steps of a quarter."""
+
+PREFETCHES = (2, 4, 8)
+
+_COVERAGE = 1.9
+"""Standard errors on either side that hold the truth 9 times in 10."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What of the loader is chosen together."""
+
+    num_workers: int
+    prefetch_factor: int
+    persistent_workers: bool
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a setting saves of a job, over what the job would take: 0.1 is a tenth."""
+
+    share: float
+    low: float
+    """The truth is expected between low and high 9 times in 10."""
+    high: float
+    noise: float = 0.0
+    """Standard error, as far as the evidence is short or scatters."""
+
+
+@functools.lru_cache(maxsize=512)
+def job_s(workload: LoaderWorkload, setting: Setting, plan: JobPlan) -> float:
+    """What the job would take with a setting, s."""
+    found = predict_job(
+        workload,
+        setting.num_workers,
+        setting.prefetch_factor,
+        plan,
+        persistent_workers=setting.persistent_workers,
+    )
+    assert isinstance(found, JobPrediction)  # the batch size is the run's own
+    return found.job_s
+
+
+@functools.lru_cache(maxsize=512)
+def iter_s(workload: LoaderWorkload, setting: Setting) -> float:
+    """What a steady iteration would take with a setting, s."""
+    found = predict_setting(workload, setting.num_workers, setting.prefetch_factor)
+    assert isinstance(found, Prediction)  # the batch size is the run's own
+    return found.iter_time_s
+
+
+def most_gain(workload: LoaderWorkload, old: Setting, plan: JobPlan) -> float:
+    """What data that costs nothing would save of the job: no setting saves more."""
+    ideal_s = plan.epochs * plan.iterations * ready_s(workload)
+    return max(1.0 - ideal_s / job_s(workload, old, plan), 0.0)
+
+
+def choose_workers(
+    workload: LoaderWorkload, old: Setting, plan: JobPlan, most: int
+) -> Setting:
+    """The fewest workers that are within 2 % of the fastest job.
+
+    The core of the training process is theirs only if that saves a tenth: sharing
+    one is what simulations know least about.
+
+    Args:
+        workload: What the run tells.
+        old: The run's own setting; what is not chosen here stays as it is.
+        plan: The job.
+        most: The host carries no more workers.
+    """
+    times = {
+        count: job_s(workload, replace(old, num_workers=count), plan)
+        for count in _counts(most)
+    }
+    if old.num_workers <= most:
+        times[old.num_workers] = job_s(workload, old, plan)
+    spared = {n: s for n, s in times.items() if n <= _spare_cores(workload)}
+    if min(spared.values()) <= min(times.values()) * (1 + OWN_CORE_GAIN):
+        times = spared
+    enough_s = min(times.values()) * (1 + SAME_SPEED)
+    fewest = min(count for count, seconds in times.items() if seconds <= enough_s)
+    return replace(old, num_workers=fewest)
+
+
+def _spare_cores(workload: LoaderWorkload) -> int:
+    """Cores that the training process leaves to workers; at least one."""
+    step_s = workload.step.mean_s
+    own = round(workload.step_cpu_s / step_s) if step_s > 0.0 else 0
+    return max(math.floor(workload.usable_cores) - own, 1)
+
+
+def choose_prefetch(
+    workload: LoaderWorkload, setting: Setting, plan: JobPlan, factors: Sequence[int]
+) -> Setting:
+    """The least prefetching that is within 2 % of the fastest.
+
+    Args:
+        workload: What the run tells.
+        setting: With the number of workers that was chosen.
+        plan: The job.
+        factors: What the host carries.
+    """
+    times = {
+        factor: job_s(workload, replace(setting, prefetch_factor=factor), plan)
+        for factor in {*factors, setting.prefetch_factor}
+    }
+    enough_s = min(times.values()) * (1 + SAME_SPEED)
+    least = min(factor for factor, seconds in times.items() if seconds <= enough_s)
+    return replace(setting, prefetch_factor=least)
+
+
+def predict_gain(
+    workload: LoaderWorkload, old: Setting, new: Setting, plan: JobPlan
+) -> Gain:
+    """What ``new`` saves of the job; both see the same errors of the costs."""
+
+    def share_of(one: LoaderWorkload) -> float:
+        return 1.0 - job_s(one, new, plan) / job_s(one, old, plan)
+
+    share = share_of(workload)
+    noise = math.hypot(*(share_of(one) - share for one in perturb(workload)))
+    used = [_cpu_share(workload, setting) for setting in (old, new)]
+    model = model_error(workload, new.num_workers, *used) * (1.0 - share)
+    reach = _COVERAGE * math.hypot(noise, model)
+    return Gain(share, share - reach, share + reach, noise)
+
+
+def _cpu_share(workload: LoaderWorkload, setting: Setting) -> float:
+    """Share of the free cores that an iteration uses."""
+    return min(cpu_floor_s(workload) / iter_s(workload, setting), 1.0)
+
+
+def _counts(most: int) -> Iterator[int]:
+    yield 0
+    count = 1
+    while count < most:
+        yield count
+        count += max(count // 4, 1) if count >= EACH_UP_TO else 1
+    if most > 0:
+        yield most

@@ -1,0 +1,58 @@
+"""What the whole job is that a setting is chosen for. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+import statistics
+
+from mmgpu_hooks.records import JobPlan, RunSummary, SaveRecord
+
+
+def plan_job(summary: RunSummary) -> JobPlan:
+    """The training as it was configured, not only what of it was recorded.
+
+    A loop that counts iterations says nothing of its epochs (a sampler may have no
+    end): it is one long epoch.
+    """
+    run = summary.run
+    iterations, epochs = max(summary.iterations, 1), 1
+    if run.loop == 'epoch' and run.loader.batches_per_epoch:
+        iterations = run.loader.batches_per_epoch
+        epochs = run.max_epochs or max(summary.epoch_starts, 1)
+    elif run.max_iters:
+        iterations = run.max_iters
+    saves = 0
+    if summary.iterations:
+        saves = round(summary.saves / summary.iterations * iterations * epochs)
+    cpu_s, wait_s = _save_costs(summary)
+    return JobPlan(iterations, epochs, saves, cpu_s, wait_s)
+
+
+def count_starts(summary: RunSummary) -> int:
+    """How often the loader starts over, as far as known.
+
+    A loop that counts iterations tells nothing of its epochs, so only what was seen
+    counts.
+    """
+    run = summary.run
+    if run.loop == 'epoch' and run.max_epochs:
+        return run.max_epochs
+    return summary.epoch_starts
+
+
+def _save_costs(summary: RunSummary) -> tuple[float, float]:
+    """CPU of one save, and what it waits for anything but a core."""
+    told = [save for save in summary.save_records if save.error is None]
+    known = [save for save in told if save.cpu_s is not None]
+    if known:
+        return (
+            statistics.median(save.cpu_s or 0.0 for save in known),
+            statistics.median(_blocked_s(save) for save in known),
+        )
+    if not summary.saves:
+        return 0.0, 0.0
+    # as if it never waited for a core: what workers do to it stays unknown
+    return 0.0, summary.ledger_s.get('checkpoint_save', 0.0) / summary.saves
+
+
+def _blocked_s(save: SaveRecord) -> float:
+    return save.blocked_s or 0.0
