@@ -159,11 +159,11 @@ def test_pictures_are_written_beside(tmp_path, capsys):
         f'{name}.svg'
         for name in (
             *('ledger', 'timeline', 'hooks', 'transforms', 'slowest-samples'),
-            *('memory', 'what-if'),
+            *('memory', 'what-if', 'saves-by-phase', 'saves-by-cause'),
         )
     }
     out = capsys.readouterr().out
-    assert '7 picture(s) written' in out
+    assert '9 picture(s) written' in out
     assert 'No picture ranks: The run has one rank' in out
 
 
