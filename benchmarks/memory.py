@@ -32,7 +32,7 @@ from mmgpu_hooks.modeling.training_memory import predict_activations
 from mmgpu_hooks.records import MemoryEstimate
 
 TARGET_PCT = 10.0
-LARGER_BATCH = 3
+LARGER_BATCH = 4
 
 MODELS = {
     'retinanet': 'retinanet/retinanet_r50_fpn_1x_coco.py',
