@@ -28,7 +28,8 @@ from mmgpu_hooks.records import (
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
 SETTLING = 8
-"""Iterations between saves in which the workers' queue is what it usually is."""
+"""Least iterations between saves in which the workers' queue is what it usually is; as
+many as there are workers where those are more, since their batches come in bursts."""
 
 _ROOM = 1.25
 """Room that is asked for, over the tensors of one checkpoint: names, histories and the
@@ -70,8 +71,8 @@ def plan_saves(
 
     What workers make ahead during a save lasts for ``prefetch_factor x num_workers``
     iterations. A save in that time would meet workers that rest, so the next one comes
-    :data:`SETTLING` iterations later; and after the last one as many are trained as
-    that takes, so that it is known what was won back.
+    a round of all workers later, :data:`SETTLING` iterations at least; and after the
+    last one as many are trained as that takes, so that it is known what was won back.
 
     Args:
         num_workers: Numbers of workers.
@@ -89,7 +90,7 @@ def plan_saves(
     plans = []
     for setting in (*plain, *polite):
         ahead = prefetch_factor * setting.num_workers
-        between = interval or ahead + SETTLING
+        between = interval or ahead + max(SETTLING, setting.num_workers)
         iterations = (saves + 1) * between + min(ahead, between - 1)
         plans.append(SavePlan(setting, saves, between, iterations))
     return tuple(plans)

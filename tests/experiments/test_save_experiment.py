@@ -23,6 +23,8 @@ def test_each_number_of_workers_is_planned_once_and_polite_only_with_workers():
         # 16 batches and 8 iterations from save to save, 16 iterations after the last
         (8, 2, None, (24, 184)),
         (8, 4, None, (40, 312)),
+        # 64 batches, and a round of 32 workers
+        (32, 2, None, (96, 736)),
         # as asked for; the next save would be due where the training ends
         (8, 2, 5, (5, 39)),
         (2, 2, 5, (5, 39)),
