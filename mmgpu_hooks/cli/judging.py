@@ -95,8 +95,8 @@ def _read_ranks(
     first: Path, others: tuple[Path, ...]
 ) -> tuple[RunEvidence, RunSummary, RanksSummary | None]:
     """The rank that the others wait for; without one, the rank that waits most."""
-    evidence = read_evidence(first, fork=True)
-    found, notes = read_other_ranks(others, fork=True)
+    evidence = read_evidence(first)
+    found, notes = read_other_ranks(others)
     ranks = fold_ranks(evidence, found, notes)
     if ranks is None or not ranks.rows:
         return evidence, fold_run(evidence), ranks

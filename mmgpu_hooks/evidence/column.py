@@ -110,15 +110,6 @@ class ColumnBuilder(Generic[_T]):
                 self._mark(b'\1' * len(part))
         self._values.extend(part)
 
-    def append(self, column: Column[_T], row: int) -> None:
-        """Add a whole column from a row on."""
-        self._pad(row)
-        if column.known is not None:
-            self._mark(column.known)
-        elif self._known is not None:
-            self._mark(b'\1' * len(column))
-        self._values.extend(column.filled())
-
     def build(self, length: int) -> Column[_T]:
         """The column of so many intervals; the builder has done its work."""
         self._pad(length)

@@ -29,11 +29,9 @@ def read_plain_run(path: Path, config_copy: Path | None) -> PlainRun:
     time_s: list[float] = []
     data_time_s: list[float] = []
     last = bad = 0
-    for _, offset, raw in read_lines(path):
-        if raw.isspace():
-            continue
+    for number, _, raw in read_lines(path):
         try:
-            line = json.loads(decode_text(raw, offset))
+            line = json.loads(decode_text(raw, number))
         except (ValueError, RecursionError):
             bad += 1
             continue

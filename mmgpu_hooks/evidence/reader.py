@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mmgpu_hooks.evidence.interval_log import IntervalLog
+from mmgpu_hooks.evidence.lines import decode_text, read_lines
+from mmgpu_hooks.evidence.parser import LineError, parse_line, parse_schema
+from mmgpu_hooks.evidence.row_decoder import decode_row
 from mmgpu_hooks.evidence.run_folder import EvidenceError
-from mmgpu_hooks.evidence.scan import scan_file
+from mmgpu_hooks.evidence.tabulation import TableBuilder
 from mmgpu_hooks.records import (
+    SCHEMA_VERSION,
     EndRecord,
+    IntervalRecord,
     ModelBytesRecord,
     RunEvidence,
     RunRecord,
@@ -23,17 +29,13 @@ from mmgpu_hooks.records import (
 _LEAST_BYTES = 2**16
 
 
-def read_evidence(
-    path: Path, newest_bytes: int | None = None, fork: bool = False
-) -> RunEvidence:
+def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
     """Read one rank's evidence file; some 0.02 ms per line on a 2-core VM.
 
     Args:
         path: A ``gpu_efficiency.jsonl``.
         newest_bytes: Read the first line and so much of the file's end, for whoever
             must not take long. Defaults to all of it.
-        fork: Read one half of a large file in a fork of this process, where there is a
-            second CPU. Not for a process that trains.
 
     Returns:
         The run with every interval that could be read. A torn last line (the run
@@ -45,18 +47,44 @@ def read_evidence(
     """
     run: RunRecord | None = None
     end: EndRecord | None = None
+    offsets = array('Q')
+    table = TableBuilder()
     sources_off: list[SourceOffRecord] = []
     saves: list[SaveRecord] = []
     aftermaths: list[SaveAftermathRecord] = []
     unknown: dict[str, str] = {}
+    bad: list[str] = []
+    torn = False
     model: ModelBytesRecord | None = None
     begins: list[int] = []
-    scan, table = scan_file(path, newest_bytes, fork)
-    bad = [f'line {number}: {error}' for number, error in scan.bad]
-    for number, record in scan.records:
+    for number, offset, line in read_lines(path, newest_bytes):
+        row = decode_row(line)
+        if row is not None:
+            offsets.append(offset)
+            table.add(row)
+            continue
+        text = decode_text(line, number)
+        schema = parse_schema(text) if '"schema"' in text else None
+        if schema is not None and schema > SCHEMA_VERSION:
+            raise EvidenceError(
+                f'{path}: expected evidence of schema {SCHEMA_VERSION} or older, '
+                f'found schema {schema}; install a newer mmgpu_hooks to read it.'
+            )
+        try:
+            record = parse_line(text)
+        except LineError as error:
+            if line.endswith(b'\n'):
+                bad.append(f'line {number}: {error}')
+            else:
+                torn = True
+            continue
         if isinstance(record, RunRecord):
             run = run or record
             begins.append(number)
+        elif isinstance(record, IntervalRecord):
+            # what the fast decoder does not take may yet be a good line
+            offsets.append(offset)
+            table.add(record)
         elif isinstance(record, SourceOffRecord):
             sources_off.append(record)
         elif isinstance(record, UnknownRecord):
@@ -84,18 +112,18 @@ def read_evidence(
     return RunEvidence(
         path=str(path),
         run=replace(run, unknown={**run.unknown, **unknown}),
-        intervals=IntervalLog(path, scan.offsets, table),
+        intervals=IntervalLog(path, offsets, table.build()),
         end=end,
         sources_off=tuple(sources_off),
         model=model,
         save_records=tuple(saves),
         save_aftermaths=tuple(aftermaths),
-        notes=tuple(_notes(path, bad, scan.torn)),
+        notes=tuple(_notes(path, bad, torn)),
     )
 
 
 def read_other_ranks(
-    paths: Sequence[Path], newest_bytes: int | None = None, fork: bool = False
+    paths: Sequence[Path], newest_bytes: int | None = None
 ) -> tuple[list[RunEvidence], list[str]]:
     """Read the evidence of other ranks; a bad file costs its rank and no more.
 
@@ -103,7 +131,6 @@ def read_other_ranks(
         paths: Their files.
         newest_bytes: As for `read_evidence`, for all of them together; some 64 KiB
             of each are read in any case.
-        fork: As for `read_evidence`.
 
     Returns:
         What could be read, and a sentence for each file that could not.
@@ -114,7 +141,7 @@ def read_other_ranks(
     ranks, notes = [], []
     for path in paths:
         try:
-            ranks.append(read_evidence(path, share, fork))
+            ranks.append(read_evidence(path, share))
         except EvidenceError as error:
             notes.append(f'Left out: {error}')
     return ranks, notes

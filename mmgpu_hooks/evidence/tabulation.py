@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from operator import attrgetter, itemgetter
 from types import SimpleNamespace
@@ -50,39 +50,10 @@ class TableBuilder:
         }
         return IntervalTable(columns, self._maps, self._rows, self._slowest.samples())
 
-    def pieces(self) -> Iterator[Any]:
-        """What was taken, for the `append` of another; the builder forgets it."""
-        self._take_waiting()
-        yield self._rows, self._maps, self._slowest.samples()
-        while self._columns:
-            path = next(iter(self._columns))
-            yield path, self._columns.pop(path).build(self._rows)
-
-    def append(self, pieces: Iterator[Any]) -> None:
-        """Take the intervals behind these, after which only `build` is left.
-
-        Args:
-            pieces: Of the builder that has them.
-        """
-        self._take_waiting()
-        rows, maps, slowest = next(pieces)
-        for path, column in pieces:
-            if path not in self._columns:
-                self._columns[path] = ColumnBuilder(column.kind)
-            self._columns[path].append(column, self._rows)
-        self._maps |= maps
-        self._slowest.add(slowest)
-        self._rows += rows
-
     def _take_waiting(self) -> None:
         if self._waiting:
             self._root.add(self._waiting, self._rows)
-            self._slowest.add(
-                sample
-                for record in self._waiting
-                if record.workers
-                for sample in record.workers.slowest
-            )
+            self._slowest.add(self._waiting)
             self._rows += len(self._waiting)
             self._waiting = []
 
@@ -216,14 +187,15 @@ class _Slowest:
         self._by_index: dict[int, Any] = {}
         self._floor_s = -1.0
 
-    def add(self, samples: Iterable[Any]) -> None:
+    def add(self, records: Iterable[Any]) -> None:
         best = self._by_index
-        for sample in samples:
-            if sample.seconds <= self._floor_s:
-                continue
-            known = best.get(sample.index)
-            if known is None or known.seconds < sample.seconds:
-                best[sample.index] = sample
+        for record in records:
+            for sample in record.workers.slowest if record.workers else ():
+                if sample.seconds <= self._floor_s:
+                    continue
+                known = best.get(sample.index)
+                if known is None or known.seconds < sample.seconds:
+                    best[sample.index] = sample
         ordered = self._ordered()
         for sample in ordered[_SLOWEST:]:
             del best[sample.index]
