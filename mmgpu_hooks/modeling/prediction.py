@@ -128,6 +128,11 @@ def check_setting(
     return prefetch
 
 
+def estimate_iter_s(workload: LoaderWorkload, num_workers: int, prefetch: int) -> float:
+    """``iter_time_s`` of :func:`predict_setting` without its interval, s."""
+    return _pace(workload, num_workers, prefetch, _MANY_DRAWS).iter_s
+
+
 def bound_iter_s(workload: LoaderWorkload, num_workers: int) -> float:
     """The closed bound: no loader with these costs is faster.
 

@@ -8,14 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mmgpu_hooks.modeling.floors import cpu_floor_s, ready_s
-from mmgpu_hooks.modeling.job import predict_job
-from mmgpu_hooks.modeling.prediction import predict_setting
+from mmgpu_hooks.modeling.job import estimate_job_s
+from mmgpu_hooks.modeling.prediction import (
+    MOST_WORKERS,
+    bound_iter_s,
+    estimate_iter_s,
+)
 from mmgpu_hooks.modeling.uncertainty import model_error, perturb
 from mmgpu_hooks.records import (
     JobPlan,
-    JobPrediction,
     LoaderWorkload,
-    Prediction,
 )
 
 SAME_SPEED = 0.02
@@ -57,23 +59,19 @@ class Gain:
 @functools.lru_cache(maxsize=512)
 def job_s(workload: LoaderWorkload, setting: Setting, plan: JobPlan) -> float:
     """What the job would take with a setting, s."""
-    found = predict_job(
+    return estimate_job_s(
         workload,
         setting.num_workers,
         setting.prefetch_factor,
         plan,
         persistent_workers=setting.persistent_workers,
     )
-    assert isinstance(found, JobPrediction)  # the batch size is the run's own
-    return found.job_s
 
 
 @functools.lru_cache(maxsize=512)
 def iter_s(workload: LoaderWorkload, setting: Setting) -> float:
     """What a steady iteration would take with a setting, s."""
-    found = predict_setting(workload, setting.num_workers, setting.prefetch_factor)
-    assert isinstance(found, Prediction)  # the batch size is the run's own
-    return found.iter_time_s
+    return estimate_iter_s(workload, setting.num_workers, setting.prefetch_factor)
 
 
 def most_gain(workload: LoaderWorkload, old: Setting, plan: JobPlan) -> float:
@@ -96,10 +94,13 @@ def choose_workers(
         plan: The job.
         most: The host carries no more workers.
     """
-    times = {
-        count: job_s(workload, replace(old, num_workers=count), plan)
-        for count in _counts(most)
-    }
+    times: dict[int, float] = {}
+    # what no number of workers is faster than, but for what is won at the starts
+    ideal_s = plan.epochs * plan.iterations * bound_iter_s(workload, MOST_WORKERS)
+    for count in _counts(most):
+        times[count] = job_s(workload, replace(old, num_workers=count), plan)
+        if times[count] <= ideal_s * (1 + SAME_SPEED / 4):
+            break
     if old.num_workers <= most:
         times[old.num_workers] = job_s(workload, old, plan)
     spared = {n: s for n, s in times.items() if n <= _spare_cores(workload)}
