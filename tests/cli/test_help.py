@@ -31,6 +31,7 @@ def test_help_imports_nothing_heavy():
     assert 'usage: mmgpu recommend' in done.stdout
 
 
+@pytest.mark.timing
 def test_help_answers_in_under_a_second():
     seconds = []
     for _ in range(3):

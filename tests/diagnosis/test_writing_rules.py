@@ -208,6 +208,7 @@ def test_saves_without_scheduler_statistics_are_said_to_be_unknown():
     assert 'cannot tell the rest: no schedstat.' in found.detail
 
 
+@pytest.mark.timing
 def test_thousands_of_saves_are_judged_at_once():
     summary = fold([make_contended(n) for n in range(1, 5001)])
     since = time.process_time()

@@ -1,0 +1,60 @@
+"""Tells whether the machine was calm enough for a test that measures times."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import re
+import statistics
+import textwrap
+import time
+
+from benchmarks.harness import BUSY_LIMIT_PCT
+from benchmarks.machine import StrangerLoad
+
+SLEEP_S = 0.03
+"""A step of the trainings in the tests."""
+
+MOST_COLD_S = 0.0015
+"""Of the work below: 0.2 ms at once, and about 0.7 ms after a sleep on a calm 2-core
+VM. One whose host takes its memory back, or whose cores others use, needs longer."""
+
+MOST_LATE_S = 0.001
+"""A sleep may last so much longer; 0.1 ms is usual."""
+
+
+def find_disturbance(load: StrangerLoad) -> str | None:
+    """Why times that were just measured say little; ``None`` on a calm machine.
+
+    Args:
+        load: Began to measure before the test did.
+    """
+    strangers_pct = load.read_pct()
+    if strangers_pct > BUSY_LIMIT_PCT:
+        return f'strangers used {strangers_pct:.0f} % of the machine'
+    late_s, cold_s = [], []
+    for _ in range(20):
+        began = time.perf_counter()
+        time.sleep(SLEEP_S)
+        woke = time.perf_counter()
+        _work()
+        late_s.append(woke - began - SLEEP_S)
+        cold_s.append(time.perf_counter() - woke)
+    late, cold = statistics.median(late_s), statistics.median(cold_s)
+    if late > MOST_LATE_S:
+        return f'a sleep lasts {1000 * late:.1f} ms too long'
+    if cold > MOST_COLD_S:
+        return f'what takes 0.2 ms at once takes {1000 * cold:.1f} ms after a sleep'
+    return None
+
+
+def _work() -> None:
+    """A little of many modules, as between two steps of a training."""
+    values = {'one': [1, 2, {'two': 3.5}], 'three': 'x' * 50}
+    json.loads(json.dumps(copy.deepcopy(values)))
+    re.sub('a+', 'b', 'caaandaab')
+    textwrap.fill('loader ' * 40, 40)
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument('--number', type=int)
+    parser.parse_args(['--number', '3'])
