@@ -21,7 +21,13 @@ def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leave ``slow`` tests out unless they are asked for with ``-m``."""
+    """Leave ``slow`` tests out unless they are asked for with ``-m``.
+
+    Real trainings and real loaders are measured: their tests are ``timing``.
+    """
+    for item in items:
+        if item.path.parent.name in ('training', 'loader'):
+            item.add_marker('timing')
     if config.option.markexpr:
         return
     slow = pytest.mark.skip(reason='slow: run it with -m slow')
@@ -43,8 +49,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     load = StrangerLoad()
     try:
         yield
-    except (AssertionError, subprocess.TimeoutExpired) as error:
+    except (AssertionError, subprocess.TimeoutExpired, pytest.fail.Exception) as error:
         why = find_disturbance(load)
         if why is None:
             raise
-        pytest.skip(f'too busy a machine to judge times: {why} ({error!s:.60})')
+        what = ' '.join(str(error).split())
+        pytest.skip(f'too busy a machine to judge times: {why} ({what:.60})')

@@ -13,8 +13,6 @@ from mmgpu_hooks.records import TrialResult, TrialSpec
 from training.detection import environ, render_config
 from training.trial_toys import processes_of, write_config
 
-pytestmark = pytest.mark.timing
-
 TOYS = 'training.trial_toys.'
 
 TRIALS: dict[str, dict[str, Any]] = {
