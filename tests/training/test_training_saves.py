@@ -63,7 +63,9 @@ def save_and_look(work_dir: Path, **arguments: Any) -> tuple[Any, list[SaveRecor
         assert save.wall_s - 1e-6 <= parts_s <= save.wall_s + 0.001
     assert evidence.end is not None
     booked_s = evidence.end.ledger_s['checkpoint_save']
-    assert sum(save.wall_s for save in saves) <= booked_s + 1e-6
+    # the watch goes around the ledger's anchors, and reads its clocks outside of them
+    spans_s = sum(save.wall_s for save in saves)
+    assert booked_s - 1e-6 <= spans_s <= booked_s + 0.01 * len(saves)
     assert evidence.end.saves == len(saves)
     return runner, saves
 
