@@ -5,21 +5,18 @@ from __future__ import annotations
 import hashlib
 import itertools
 import multiprocessing
-import shutil
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dataset import DefaultSampler, pseudo_collate
 from mmengine.model import BaseModel
-from mmengine.runner import Runner
 from torch import nn
 from torch.utils.data import Dataset
 
+from benchmarks.planted_job import build_runner, keep_evidence
 from benchmarks.predict_pipelines import BLOCK, Pipeline, draw_factors
 
 _CHUNK = b'\0' * 8192
@@ -148,45 +145,16 @@ def train_once(
     length = (first + measured + tail) * pipeline.batch
     dataset = make_dataset(folder, pipeline, works['burn'], length)
     model = StampedModel(pipeline, works[pipeline.step])
-    loader: dict[str, Any] = {
-        'batch_size': pipeline.batch,
-        'num_workers': workers,
-        'dataset': dataset,
-        'sampler': DefaultSampler(dataset, shuffle=False),
-        'collate_fn': pseudo_collate,
-    }
+    loader: dict[str, Any] = {'batch_size': pipeline.batch, 'num_workers': workers}
     if workers:
         loader['prefetch_factor'] = prefetch
-    name = f'predict_{uuid.uuid4().hex}'
-    runner: Any = Runner(
-        model=model,
-        work_dir=str(folder / name),
-        train_dataloader=torch.utils.data.DataLoader(**loader),
-        train_cfg={'by_epoch': True, 'max_epochs': 1},
-        optim_wrapper={'optimizer': {'type': 'SGD', 'lr': 0.01}},
-        default_hooks={
-            'logger': {'type': 'LoggerHook', 'interval': max(first, 10)},
-            'checkpoint': None,
-            'gpu_efficiency': {
-                'type': 'mmgpu_hooks.GPUEfficiencyHook',
-                'summary': False,
-            },
-        },
-        visualizer={
-            'type': 'Visualizer',
-            'vis_backends': [{'type': 'LocalVisBackend'}],
-        },
-        log_level='ERROR',
-        experiment_name=name,
+    runner = build_runner(
+        folder, model, dataset, loader, epochs=1, interval=max(first, 10)
     )
     runner.train()
     begins = model.begins
     iter_s = (begins[first + measured] - begins[first]) / measured
-    evidence = next((folder / name).glob('*/vis_data/gpu_efficiency.jsonl'))
-    kept = folder / f'{name}.jsonl'
-    shutil.move(str(evidence), kept)
-    shutil.rmtree(folder / name)
-    return iter_s, kept
+    return iter_s, keep_evidence(Path(runner.work_dir))
 
 
 def make_dataset(folder: Path, pipeline: Pipeline, work: Work, length: int) -> Any:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import gc
-import shutil
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dataset import DefaultSampler, pseudo_collate
 from mmengine.hooks import Hook
-from mmengine.runner import Runner
 
+from benchmarks.planted_job import build_runner, keep_evidence
 from benchmarks.predict_training import StampedModel, Work, make_dataset
 from benchmarks.regret_jobs import Job
 
@@ -62,13 +59,7 @@ def train_job(
     model = StampedModel(pipeline, works[pipeline.step])
     if job.save_mib:
         model.register_buffer('ballast', torch.zeros(job.save_mib * GRAIN))
-    loader: dict[str, Any] = {
-        'batch_size': pipeline.batch,
-        'num_workers': workers,
-        'dataset': dataset,
-        'sampler': DefaultSampler(dataset, shuffle=False),
-        'collate_fn': pseudo_collate,
-    }
+    loader: dict[str, Any] = {'batch_size': pipeline.batch, 'num_workers': workers}
     if workers:
         loader |= {'prefetch_factor': 2, 'persistent_workers': persistent}
         if job.worker_mib:
@@ -81,38 +72,22 @@ def train_job(
             'interval': iterations // job.saves_per_epoch,
             'max_keep_ckpts': 1,
         }
-    name = f'regret_{uuid.uuid4().hex}'
     span = _Span()
-    runner: Any = Runner(
-        model=model,
-        work_dir=str(folder / name),
-        train_dataloader=torch.utils.data.DataLoader(**loader),
-        train_cfg={'by_epoch': True, 'max_epochs': job.epochs},
-        optim_wrapper={'optimizer': {'type': 'SGD', 'lr': 0.01}},
+    runner = build_runner(
+        folder,
+        model,
+        dataset,
+        loader,
+        epochs=job.epochs,
+        interval=10,
+        checkpoint=checkpoint,
         custom_hooks=[span],
-        default_hooks={
-            'logger': {'type': 'LoggerHook', 'interval': 10},
-            'checkpoint': checkpoint,
-            'gpu_efficiency': {
-                'type': 'mmgpu_hooks.GPUEfficiencyHook',
-                'summary': False,
-            },
-        },
-        visualizer={
-            'type': 'Visualizer',
-            'vis_backends': [{'type': 'LocalVisBackend'}],
-        },
-        log_level='ERROR',
-        experiment_name=name,
     )
     runner.train()
-    del runner, loader
+    work_dir = Path(runner.work_dir)
+    del runner
     gc.collect()  # persistent workers end with their iterator, which is in a cycle
-    evidence = next((folder / name).glob('*/vis_data/gpu_efficiency.jsonl'))
-    kept = folder / f'{name}.jsonl'
-    shutil.move(str(evidence), kept)
-    shutil.rmtree(folder / name)
-    return span.seconds, kept
+    return span.seconds, keep_evidence(work_dir)
 
 
 class _Ballast:

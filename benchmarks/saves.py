@@ -26,21 +26,24 @@ import psutil
 import torch
 
 from benchmarks.harness import Benchmark, Figure
+from benchmarks.saves_judge import (
+    Judged,
+    judge_run,
+    list_parts,
+    name_cause,
+    render_causes,
+)
 from benchmarks.saves_mmdet import train_detector
 from benchmarks.saves_plant import Trained, hogs, train_planted
-from mmgpu_hooks.diagnosis.saves import judge_saves
-from mmgpu_hooks.records import RunEvidence, SaveJudgement, SaveRecord
 
 SAVES = 12
 """Of each planted cause."""
 HEALTHY = ((5.0, 0, 0.0), (50.0, 2, 0.001), (100.0, 1, 0.0), (200.0, 0, 0.002))
 """Megabytes, workers and CPU per item of healthy trainings, 50 saves each."""
-BUSY_WORKERS, BUSY_CPU_S, BUSY_INTERVAL = 8, 0.25, 12
+BUSY_WORKERS, BUSY_CPU_S, BUSY_INTERVAL = 16, 0.25, 12
 """Workers that never get ahead of the loop, so that they are busy in every save."""
 PUT_S = 1.0
 NICE = 10
-
-Judged = list[tuple[SaveRecord, SaveJudgement]]
 
 
 class Scenes:
@@ -75,9 +78,9 @@ class Scenes:
 
     def _plant(self, cause: str, trained: Trained) -> None:
         """One row of the confusion matrix."""
-        judged = _judge(trained.evidence)
+        judged = judge_run(trained.evidence)
         self._judged[cause] = judged
-        named = Counter(_name(judgement) for _, judgement in judged)
+        named = Counter(name_cause(judgement) for _, judgement in judged)
         self._add(
             Figure(
                 f'planted: {cause}',
@@ -85,7 +88,7 @@ class Scenes:
                 f'of {len(judged)} named {cause}',
                 f'= {len(judged)}',
                 named[cause] == len(judged) >= 10,
-                _render(named) + f'; {trained.warnings} warning(s) in the run',
+                render_causes(named) + f'; {trained.warnings} warning(s) in the run',
             )
         )
 
@@ -136,33 +139,39 @@ class Scenes:
 
     def healthy(self) -> None:
         named: Counter[str] = Counter()
-        warnings = saves = 0
+        warnings = saves = blamed = 0
         for megabytes, num_workers, cpu_s in HEALTHY:
             trained = self._train(
                 saves=50, megabytes=megabytes, num_workers=num_workers, cpu_s=cpu_s
             )
-            judged = _judge(trained.evidence)
+            judged = judge_run(trained.evidence)
             self._judged[f'healthy {megabytes:g} MB'] = judged
-            named.update(_name(judgement) for _, judgement in judged)
+            named.update(name_cause(judgement) for _, judgement in judged)
             warnings += trained.warnings
+            blamed += sum(one.cause is not None for _, one in judged)
             saves += len(judged)
         self._add(
             Figure(
                 'healthy saves that were warned of',
-                saves - named['healthy'] + warnings,
+                max(warnings, blamed),
                 f'of {saves}',
                 '= 0',
-                named['healthy'] == saves >= 200 and not warnings,
-                _render(named),
+                saves >= 200 and not warnings and not blamed,
+                render_causes(named),
             )
         )
 
     def counterfactual(self) -> None:
-        """The same saves beside workers that have nothing to do."""
+        """The same saves, as far apart, beside workers that have nothing to do."""
         busy = self._busy or self._train_busy()
-        idle = self._train(saves=SAVES, interval=2, num_workers=BUSY_WORKERS)
+        idle = self._train(
+            saves=SAVES,
+            interval=2,
+            num_workers=BUSY_WORKERS,
+            pause_s=busy.gap_s / 2,
+        )
         alone_s = statistics.median(s.wall_s for s in idle.evidence.save_records)
-        judged = _judge(busy.evidence)
+        judged = judge_run(busy.evidence)
         errors = [
             abs((judgement.uncontended_s or math.inf) / alone_s - 1)
             for _, judgement in judged
@@ -216,7 +225,7 @@ class Scenes:
         for num_workers, is_slow in ((16, True), (1, False)):
             run = train_detector(self._folder, num_workers)
             walls = [save.wall_s for save in run.evidence.save_records]
-            named = Counter(_name(one) for _, one in _judge(run.evidence))
+            named = Counter(name_cause(one) for _, one in judge_run(run.evidence))
             self._add(
                 Figure(
                     f'MMDetection, num_workers={num_workers}: warnings',
@@ -224,7 +233,7 @@ class Scenes:
                     f'in {len(walls)} saves',
                     '>= 1' if is_slow else '= 0',
                     bool(run.warnings) == is_slow,
-                    f'{_render(named)}; median save {statistics.median(walls):.2f} s',
+                    f'{render_causes(named)}; median save {statistics.median(walls):.2f} s',
                 )
             )
 
@@ -234,7 +243,9 @@ class Scenes:
         if not saves:
             return
         errors = [
-            abs(sum(_parts(save)) / save.wall_s - 1) if None not in _parts(save) else 1
+            abs(sum(list_parts(save)) / save.wall_s - 1)
+            if None not in list_parts(save)
+            else 1
             for save in saves
         ]
         error_pct = 100 * statistics.median(errors)
@@ -248,30 +259,6 @@ class Scenes:
                 f'median of {len(saves)} saves; {100 * max(errors):.2f} % at most',
             )
         )
-
-
-def _parts(save: SaveRecord) -> list[Any]:
-    return [save.cpu_s, save.run_delay_s, save.blocked_s]
-
-
-def _judge(evidence: RunEvidence) -> Judged:
-    judged = judge_saves(
-        evidence.save_records,
-        evidence.save_aftermaths,
-        evidence.run.host,
-        evidence.run.loader,
-    )
-    return list(zip(evidence.save_records, judged))
-
-
-def _name(judgement: SaveJudgement) -> str:
-    if not judgement.is_slow:
-        return 'healthy'
-    return judgement.cause or 'slow, no cause'
-
-
-def _render(named: Counter[str]) -> str:
-    return ', '.join(f'{count} {name}' for name, count in named.most_common())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

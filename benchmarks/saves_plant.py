@@ -106,6 +106,20 @@ class GrowHub(Hook):
             runner.message_hub._resumed_keys[f'train/history_{number}'] = True
 
 
+class Pause(Hook):
+    """Makes each iteration longer, in which nobody does anything.
+
+    Args:
+        seconds: By so much.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def after_train_iter(self, runner: Runner, **_: Any) -> None:
+        time.sleep(self.seconds)
+
+
 class LossTape(Hook):
     """Keeps each iteration's loss, bit by bit."""
 
@@ -131,6 +145,13 @@ class Trained:
     """Of slow saves, while it was on."""
     losses: list[str]
 
+    @property
+    def gap_s(self) -> float:
+        """Mean time from one save's end to the next one's begin."""
+        saves = self.evidence.save_records
+        saves_s = sum(save.wall_s for save in saves)
+        return (self.evidence.intervals[-1].elapsed_s - saves_s) / len(saves)
+
 
 def train_planted(
     folder: Path,
@@ -143,6 +164,7 @@ def train_planted(
     worker_nice: int | None = None,
     backend: dict[str, Any] | None = None,
     hub_megabytes: float = 0.0,
+    pause_s: float = 0.0,
 ) -> Trained:
     """Train for so many saves.
 
@@ -156,6 +178,7 @@ def train_planted(
         worker_nice: Argument of our hook.
         backend: ``backend_args`` of MMEngine's CheckpointHook.
         hub_megabytes: Histories in the message hub.
+        pause_s: In each iteration, so that saves are as far apart as in another run.
     """
     tape = LossTape()
     checkpoint: dict[str, Any] = {
@@ -191,7 +214,11 @@ def train_planted(
                 'summary': False,
             },
         },
-        custom_hooks=[tape, *[GrowHub(hub_megabytes)] * bool(hub_megabytes)],
+        custom_hooks=[
+            tape,
+            *[GrowHub(hub_megabytes)] * bool(hub_megabytes),
+            *[Pause(pause_s)] * bool(pause_s),
+        ],
         log_processor={'by_epoch': False},
         log_level='WARNING',
         randomness={'seed': 3},

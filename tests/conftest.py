@@ -21,13 +21,7 @@ def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leave ``slow`` tests out unless they are asked for with ``-m``.
-
-    Real trainings and real loaders are measured: their tests are ``timing``.
-    """
-    for item in items:
-        if item.path.parent.name in ('training', 'loader'):
-            item.add_marker('timing')
+    """Leave ``slow`` tests out unless they are asked for with ``-m``."""
     if config.option.markexpr:
         return
     slow = pytest.mark.skip(reason='slow: run it with -m slow')

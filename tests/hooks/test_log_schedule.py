@@ -14,7 +14,7 @@ def schedule_of(
     hooks = []
     if log_interval is not None:
         hooks = [LoggerHook(interval=log_interval, ignore_last=ignore_last)]
-    loader = iter(()) if batches is None else [None] * batches
+    loader = iter(()) if batches is None else range(batches)
     return LogSchedule(SimpleNamespace(hooks=hooks, train_dataloader=loader), own)
 
 

@@ -154,37 +154,56 @@ def recommend(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
-def test_a_training_killed_outright_leaves_evidence_for_the_tool(
-    images: Path, tmp_path: Path, number: signal.Signals
-) -> None:
+KILLED_BY = (signal.SIGKILL, signal.SIGTERM)
+
+
+@pytest.fixture(scope='module')
+def killed(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Folders of MMDetection trainings that were killed, side by side, by signal."""
     from mmgpu_hooks.experiments.training import find_train_script
 
-    config = tmp_path / 'config.py'
+    folders = {number: tmp_path_factory.mktemp(number.name) for number in KILLED_BY}
     hooks = "gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook', interval=2)"
-    config.write_text(render_config(images, default_hooks=hooks, epochs=1000))
-    work_dir = tmp_path / 'run'
-    words = [str(find_train_script()), str(config), '--work-dir', str(work_dir)]
-    with (tmp_path / 'log').open('w') as log:
-        training = subprocess.Popen(
-            [sys.executable, *words], stdout=log, stderr=log, env=environ()
-        )
+    started = {}
+    for number, folder in folders.items():
+        config = folder / 'config.py'
+        config.write_text(render_config(images, default_hooks=hooks, epochs=1000))
+        words = [str(find_train_script()), str(config), '--work-dir', str(folder)]
+        with (folder / 'log').open('w') as log:
+            started[number] = subprocess.Popen(
+                [sys.executable, *words], stdout=log, stderr=log, env=environ()
+            )
+    deadline = time.monotonic() + 120
     try:
-        deadline = time.monotonic() + 120
-        while not (found := list(work_dir.glob('*/vis_data/gpu_efficiency.jsonl'))) or (
-            found[0].read_text().count('"kind":"interval"') < 12
-        ):
-            assert training.poll() is None, (tmp_path / 'log').read_text()[-3000:]
-            assert time.monotonic() < deadline, (tmp_path / 'log').read_text()[-3000:]
-            time.sleep(0.05)
+        for number, training in started.items():
+            log_path = folders[number] / 'log'
+            while _count_intervals(folders[number]) < 12:
+                assert training.poll() is None, log_path.read_text()[-3000:]
+                assert time.monotonic() < deadline, log_path.read_text()[-3000:]
+                time.sleep(0.05)
     finally:
-        training.send_signal(number)
-        training.wait(20)
-    assert training.returncode == -number
-    evidence = evidence_of(work_dir)
+        for number, training in started.items():
+            training.send_signal(number)
+            training.wait(20)
+    assert [started[number].returncode for number in KILLED_BY] == [
+        -number for number in KILLED_BY
+    ]
+    return dict(folders)
+
+
+def _count_intervals(folder: Path) -> int:
+    found = list(folder.glob('*/vis_data/gpu_efficiency.jsonl'))
+    return found[0].read_text().count('"kind":"interval"') if found else 0
+
+
+@pytest.mark.parametrize('number', KILLED_BY)
+def test_a_training_killed_outright_leaves_evidence_for_the_tool(
+    killed: dict[int, Path], number: signal.Signals
+) -> None:
+    evidence = evidence_of(killed[number])
     assert evidence.end is None
     assert len(evidence.intervals) >= 12
-    done = recommend(work_dir, '--dry-run', '--format', 'json')
+    done = recommend(killed[number], '--dry-run', '--format', 'json')
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer['verdict']['name'] not in ('unknown', 'not_enough_evidence')

@@ -16,6 +16,8 @@ from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.records import RunEvidence
 from training.toy import HOOK, SleepyHook, build_runner, evidence_of, train
 
+pytestmark = pytest.mark.timing
+
 LOOPS = pytest.mark.parametrize('loop', ['epoch', 'iter'])
 
 

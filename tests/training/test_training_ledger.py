@@ -18,6 +18,8 @@ from mmgpu_hooks.records import RunEvidence
 from training.toy import build_runner, evidence_of
 from training.toy import train as train_toy
 
+pytestmark = pytest.mark.timing
+
 
 def train(work_dir: Path, **arguments: Any) -> tuple[Any, RunEvidence]:
     runner = build_planted(work_dir, iterations=12, save_interval=5, **arguments)

@@ -16,6 +16,8 @@ from mmgpu_hooks.cli.main import main
 from training.detection import environ
 from training.trial_toys import processes_of, write_config
 
+pytestmark = pytest.mark.timing
+
 TOYS = 'training.trial_toys.'
 
 

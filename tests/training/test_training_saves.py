@@ -38,6 +38,8 @@ from training.toy import (
     train,
 )
 
+pytestmark = pytest.mark.timing
+
 EVERY_4 = {'interval': 4, 'by_epoch': False}
 BY_EPOCH = {'interval': 1, 'by_epoch': True}
 MOMENTUM = {'optimizer': {'type': 'SGD', 'lr': 0.01, 'momentum': 0.9}}

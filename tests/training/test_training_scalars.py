@@ -26,8 +26,7 @@ from training.toy import build_runner, evidence_of, log_of, scalar_lines
 
 # the evidence rounds to 1e-9, TensorBoard to single precision: hence the tolerance
 
-# without a GPU, and with images that can be counted
-# there is no GPU here, and no save in these intervals
+# there is no GPU here; of a save, one case has an interval with one
 EXPECTED = [n for n in SCALARS if not n.startswith('gpu_') and n != 'save_s']
 
 
@@ -47,10 +46,12 @@ def test_scalars_json_has_each_interval_of_the_evidence(
     expected = published(detections.work_dir(case))
     assert [step for step, _ in expected] == [5, 10, 15, 20]
     assert [line['step'] for line in lines] == [5, 10, 15, 20]
-    for line, (_, scalars) in zip(lines, expected):
+    for line, (step, scalars) in zip(lines, expected):
         ours = {name: line[name] for name in SCALARS if name in line}
         assert ours == pytest.approx(scalars, rel=1e-6, abs=1e-9)
-        assert list(ours) == EXPECTED
+        # an epoch has ten iterations; the save that ends the second is in no interval
+        is_saved = case == DEFAULT_HOOKS and step == 15
+        assert list(ours) == EXPECTED + ['save_s'] * is_saved
 
 
 def test_the_terminal_line_shows_them(detections: Detections) -> None:

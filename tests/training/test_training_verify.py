@@ -20,6 +20,8 @@ from mmgpu_hooks.records import LoaderSettings
 from training.detection import environ
 from training.trial_toys import processes_of, write_config
 
+pytestmark = pytest.mark.timing
+
 
 def write_run(folder: Path, config: Path, **fields) -> Path:
     """A run that was starved without workers."""

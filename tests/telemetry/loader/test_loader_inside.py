@@ -13,6 +13,8 @@ from mmgpu_hooks.telemetry.loader.board import make_private_slot
 from mmgpu_hooks.telemetry.loader.fetch import FetchProbe
 from mmgpu_hooks.telemetry.loader.inside import InsideReader, InsideTally
 
+pytestmark = pytest.mark.timing
+
 CLOCK = HandClock()
 CPU = HandClock()
 

@@ -17,6 +17,8 @@ from fakes import loader_datasets as planted
 from fakes.loader_loop import open_loops
 from mmgpu_hooks.telemetry.source_error import SourceError
 
+pytestmark = pytest.mark.timing
+
 
 @pytest.fixture
 def loop() -> Iterator[Any]:

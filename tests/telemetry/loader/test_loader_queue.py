@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader
 from fakes.loader_datasets import Gated, Texts
 from mmgpu_hooks.telemetry.loader.queue import QueueWatch
 
+pytestmark = pytest.mark.timing
+
 
 def wait_for_ready(iterator, count: int) -> None:
     deadline = time.perf_counter() + 20

@@ -1,0 +1,39 @@
+"""What is said of each save of a run, as the benchmark counts it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from mmgpu_hooks.diagnosis.saves import judge_saves
+from mmgpu_hooks.records import RunEvidence, SaveJudgement, SaveRecord
+
+Judged = list[tuple[SaveRecord, SaveJudgement]]
+
+
+def judge_run(evidence: RunEvidence) -> Judged:
+    """Each save with its judgement, as the hook and ``recommend`` make it."""
+    judged = judge_saves(
+        evidence.save_records,
+        evidence.save_aftermaths,
+        evidence.run.host,
+        evidence.run.loader,
+    )
+    return list(zip(evidence.save_records, judged))
+
+
+def name_cause(judgement: SaveJudgement) -> str:
+    """The cause, or why there is none."""
+    if not judgement.is_slow:
+        return 'healthy'
+    return judgement.cause or 'slow, no cause'
+
+
+def render_causes(named: Counter[str]) -> str:
+    """How often each was named."""
+    return ', '.join(f'{count} {name}' for name, count in named.most_common())
+
+
+def list_parts(save: SaveRecord) -> list[Any]:
+    """Seconds that should add up to those of the save."""
+    return [save.cpu_s, save.run_delay_s, save.blocked_s]
