@@ -28,8 +28,8 @@ import torch
 from benchmarks.harness import Benchmark, Figure
 from benchmarks.saves_judge import (
     Judged,
+    closing_error,
     judge_run,
-    list_parts,
     name_cause,
     render_causes,
 )
@@ -233,7 +233,8 @@ class Scenes:
                     f'in {len(walls)} saves',
                     '>= 1' if is_slow else '= 0',
                     bool(run.warnings) == is_slow,
-                    f'{render_causes(named)}; median save {statistics.median(walls):.2f} s',
+                    render_causes(named)
+                    + f'; median save {statistics.median(walls):.2f} s',
                 )
             )
 
@@ -242,12 +243,7 @@ class Scenes:
         saves = [save for judged in self._judged.values() for save, _ in judged]
         if not saves:
             return
-        errors = [
-            abs(sum(list_parts(save)) / save.wall_s - 1)
-            if None not in list_parts(save)
-            else 1
-            for save in saves
-        ]
+        errors = [closing_error(save) for save in saves]
         error_pct = 100 * statistics.median(errors)
         self._add(
             Figure(

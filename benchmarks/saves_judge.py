@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from mmgpu_hooks.diagnosis.saves import judge_saves
 from mmgpu_hooks.records import RunEvidence, SaveJudgement, SaveRecord
@@ -34,6 +33,9 @@ def render_causes(named: Counter[str]) -> str:
     return ', '.join(f'{count} {name}' for name, count in named.most_common())
 
 
-def list_parts(save: SaveRecord) -> list[Any]:
-    """Seconds that should add up to those of the save."""
-    return [save.cpu_s, save.run_delay_s, save.blocked_s]
+def closing_error(save: SaveRecord) -> float:
+    """How far the parts of the saving thread are off the wall clock, a share."""
+    parts = (save.cpu_s, save.run_delay_s, save.blocked_s)
+    if None in parts:
+        return 1.0
+    return abs(sum(parts) / save.wall_s - 1)

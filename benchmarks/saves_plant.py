@@ -150,7 +150,8 @@ class Trained:
         """Mean time from one save's end to the next one's begin."""
         saves = self.evidence.save_records
         saves_s = sum(save.wall_s for save in saves)
-        return (self.evidence.intervals[-1].elapsed_s - saves_s) / len(saves)
+        assert self.evidence.end is not None
+        return ((self.evidence.end.duration_s or 0.0) - saves_s) / len(saves)
 
 
 def train_planted(

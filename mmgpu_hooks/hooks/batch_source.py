@@ -7,10 +7,15 @@ once some batches have shown that they see what the loop was given, they alone d
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any
 
-from mmgpu_hooks.hooks.instance_patches import InstancePatches
+from mmgpu_hooks.hooks.instance_patches import (
+    InstancePatches,
+    followed_by_own,
+    is_empty,
+)
 from mmgpu_hooks.telemetry.loader.batch_contents import (
     BatchWatch,
     Contents,
@@ -21,13 +26,19 @@ from mmgpu_hooks.telemetry.loader.delivered import DeliveredBatches
 _PROOF = 16
 """Batches that both must have seen alike."""
 
+_POINT = 'before_train_iter'
+
+_IGNORE = functools.partial(functools.partial, object)
+"""Takes any arguments and does nothing, in C: MMEngine's own empty method is two Python
+functions, each a microsecond and more between two steps."""
+
 
 class BatchSource:
     """Looks at batches where it must.
 
     Args:
-        hook: Whose ``before_train_iter`` is set while the batches are looked at here:
-            before a preprocessor takes them apart.
+        hook: Whose ``before_train_iter`` is set: batches are looked at here before a
+            preprocessor takes them apart.
         watch: Looks at a batch.
         delivered: Tells what the workers saw.
     """
@@ -39,6 +50,7 @@ class BatchSource:
         self._watch = watch
         self._delivered = delivered
         self._patches = InstancePatches()
+        self._is_empty = False
         self._seen: list[Contents] = []
         """Here, and not yet set beside what the workers saw."""
         self._held: list[Contents] = []
@@ -59,17 +71,25 @@ class BatchSource:
         Args:
             before_train_iter: Calls :meth:`look`.
         """
-        self._before_train_iter = before_train_iter
+        self._is_empty = is_empty(self._hook, _POINT)
+        self._before_train_iter = followed_by_own(self._hook, _POINT, before_train_iter)
         self._start()
 
     def _start(self) -> None:
         self._is_looking = True
-        self._patches.set(self._hook, 'before_train_iter', self._before_train_iter)
+        self._patches.close()
+        self._patches.set(self._hook, _POINT, self._before_train_iter)
 
     def close(self) -> None:
         """Look no more; a second call does nothing."""
         self._is_looking = False
         self._patches.close()
+
+    def _rest(self) -> None:
+        """The workers alone look, for now."""
+        self.close()
+        if self._is_empty:
+            self._patches.set(self._hook, _POINT, _IGNORE)
 
     def follow(self) -> None:
         """To be called every few iterations: the workers' memory is bounded."""
@@ -86,7 +106,7 @@ class BatchSource:
             return
         self._held += seen
         if told is not None and len(seen) >= _PROOF and Counter(told) == Counter(seen):
-            self.close()
+            self._rest()
 
     def drain(self, iterations: int) -> Contents:
         """All images since the last call, and the largest of the batches.

@@ -7,6 +7,9 @@ from typing import Any, Callable
 _OURS = ('mmengine', 'mmgpu_hooks')
 """Packages whose methods of our hook's do nothing that must be kept."""
 
+_CALLED = {'before_train_iter': '_before_iter', 'after_train_iter': '_after_iter'}
+"""What MMEngine's own methods call, for a hook that does the same at several points."""
+
 _NOTHING = object()
 
 
@@ -37,6 +40,12 @@ class InstancePatches:
                 setattr(owner, name, before)
 
 
+def is_empty(hook: Any, name: str) -> bool:
+    """Whether our hook's method is no user's, and so does nothing that must be kept."""
+    methods = [getattr(hook, one) for one in (name, _CALLED[name])]
+    return all(one.__module__.partition('.')[0] in _OURS for one in methods)
+
+
 def followed_by_own(
     hook: Any, name: str, ours: Callable[..., None]
 ) -> Callable[..., None]:
@@ -47,9 +56,9 @@ def followed_by_own(
         name: Of its method that ``ours`` is set in place of.
         ours: Called with the same arguments.
     """
-    theirs = getattr(hook, name)
-    if theirs.__module__.partition('.')[0] in _OURS:
+    if is_empty(hook, name):
         return ours
+    theirs = getattr(hook, name)
 
     def both(*args: Any, **kwargs: Any) -> None:
         ours(*args, **kwargs)

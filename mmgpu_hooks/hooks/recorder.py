@@ -90,8 +90,7 @@ class Recorder:
         )
         self._sources.watch(self._anchors)
         if self._sources.batches is not None:
-            look = followed_by_own(hook, 'before_train_iter', self._begin_iteration)
-            run('batch contents', self._sources.batches.begin, look)
+            run('batch contents', self._sources.batches.begin, self._begin_iteration)
         self._told = dict(self._sources.unknown)
         record = run(
             'run record',

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
+import sys
 from typing import Any
 
 import pytest
+from mmengine.hooks import Hook
 
 from mmgpu_hooks.hooks.batch_source import BatchSource
 from mmgpu_hooks.telemetry.loader.batch_contents import Contents
@@ -32,8 +33,8 @@ class Delivered:
 
 
 class Case:
-    def __init__(self, delivered: Delivered | None) -> None:
-        self.hook = SimpleNamespace()
+    def __init__(self, delivered: Delivered | None, hook: Any = None) -> None:
+        self.hook = hook or Hook()
         self.delivered = delivered
         watch: Any = Watch()
         workers: Any = delivered
@@ -42,7 +43,7 @@ class Case:
 
     @property
     def is_looking(self) -> bool:
-        return hasattr(self.hook, 'before_train_iter')
+        return self.hook.before_train_iter == self.source.look
 
     def train(self, batches: int, told: int | None) -> None:
         """Iterations, of which the workers tell some."""
@@ -99,4 +100,53 @@ def test_closing_leaves_the_hook_as_it_was():
     case = Case(None)
     case.source.close()
     case.source.close()
+    assert vars(case.hook) == {}
+    case = Case(Delivered())
+    case.train(16, told=16)
     assert not case.is_looking
+    case.source.close()
+    assert vars(case.hook) == {}
+
+
+class Users(Hook):
+    """A subclass that does something of its own at each iteration."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+
+class AtThePoint(Users):
+    def before_train_iter(self, *args: Any, **kwargs: Any) -> None:
+        self.seen += 1
+
+
+class AtEveryIteration(Users):
+    def _before_iter(self, *args: Any, **kwargs: Any) -> None:
+        self.seen += 1
+
+
+@pytest.mark.parametrize('kind', [AtThePoint, AtEveryIteration])
+def test_what_a_users_subclass_does_is_done_in_each_iteration(kind: type[Users]):
+    hook = kind()
+    delivered = Delivered()
+    source = BatchSource(hook, Watch(), delivered)
+    source.begin(lambda runner, batch_idx, data_batch: source.look(data_batch))
+    for index in range(20):
+        hook.before_train_iter(None, batch_idx=index, data_batch=BATCH)
+        # of those that nobody took yet
+        delivered.told = [BATCH] * (index + 1 if index < 16 else index - 15)
+        source.follow()
+    assert hook.seen == 20
+    assert source.drain(20)[0] == 40
+
+
+def test_at_rest_no_python_of_ours_runs():
+    case = Case(Delivered())
+    case.train(16, told=16)
+    frames = []
+    sys.setprofile(lambda frame, event, arg: frames.append((frame.f_code, event)))
+    try:
+        case.hook.before_train_iter(object(), batch_idx=3, data_batch=BATCH)
+    finally:
+        sys.setprofile(None)
+    assert [code for code, event in frames if event == 'call'] == []
