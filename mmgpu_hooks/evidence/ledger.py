@@ -10,10 +10,12 @@ sums would cost ten times what they cost later, all at once.
 
 from __future__ import annotations
 
+import math
 from typing import Callable
 
 from mmgpu_hooks.evidence.hook_shares import HookShares
 from mmgpu_hooks.evidence.ledger_parts import (
+    BETWEEN,
     EXACT,
     LOOKED,
     PARTS,
@@ -21,7 +23,7 @@ from mmgpu_hooks.evidence.ledger_parts import (
     Lap,
     LedgerReading,
 )
-from mmgpu_hooks.evidence.stamps import LAP, Stamps
+from mmgpu_hooks.evidence.stamps import Stamps
 from mmgpu_hooks.evidence.wait_cpu import WaitCpu
 
 
@@ -32,7 +34,7 @@ class TimeLedger(Stamps):
     top of ``hooks`` and :meth:`pop`-ped again, and only the innermost runs.
 
     The tape is bounded by whoever calls :meth:`read` or :meth:`drain_laps` often
-    enough; an iteration leaves some 7 stamps.
+    enough; an iteration leaves some 6 stamps.
 
     Args:
         clock: Monotonic seconds.
@@ -56,6 +58,7 @@ class TimeLedger(Stamps):
     def start(self) -> None:
         """Begin to count now; what passed since it was made is nobody's."""
         self._tape.clear()
+        self._lap_ends.clear()
         self._wall.update(dict.fromkeys(self._wall, 0.0))
         self.started = self._folded_until = self._clock()
 
@@ -113,7 +116,7 @@ class TimeLedger(Stamps):
         Returns:
             Whether it began; what calls hooks inside a part goes on being that part.
         """
-        if len(self._stack) > 1:
+        if self.is_nested:
             return False
         self.push(EXACT)
         return True
@@ -135,6 +138,8 @@ class TimeLedger(Stamps):
         """End everything that is nested; the plain loop goes on."""
         self._leave_part()
         del self._stack[1:]
+        if self._stack[0] in BETWEEN:
+            self._stack[0] = 'other'
 
     def drain_laps(self) -> list[Lap]:
         """Where the iterations ended that did so since the last call."""
@@ -144,25 +149,40 @@ class TimeLedger(Stamps):
 
     def _fold(self) -> None:
         """Sum up what is on the tape."""
-        wall, shares, since = self._wall, self.shares, self._folded_until
-        for stamp in self._tape:
-            if stamp is LAP:
-                outside_s = (
-                    wall['checkpoint_save']
-                    + wall['validation']
-                    + wall['worker_startup']
-                    + wall['other']
-                )
-                self._laps.append((wall['data_wait'], wall['step'], since - outside_s))
-                continue
-            part, now = stamp
-            if part in wall and part != UNSPLIT:
-                wall[part] += now - since
-            else:
-                shares.add(part, now - since)
-            since = now
+        ends = iter([*self._lap_ends, math.inf])
+        self._lap_ends.clear()
+        end = next(ends)
+        for part, now in self._tape:
+            while end <= now:
+                self._end_lap(part, end)
+                end = next(ends)
+            self._book(part, now)
         self._tape.clear()
-        self._folded_until = since
+        while end < math.inf:
+            # nothing else began since the last stamp
+            self._end_lap(self._stack[-1], end)
+            end = next(ends)
+
+    def _book(self, part: str, now: float) -> None:
+        """Add what passed since the last time to ``part``."""
+        seconds = now - self._folded_until
+        if part in self._wall and part != UNSPLIT:
+            self._wall[part] += seconds
+        else:
+            self.shares.add(part, seconds)
+        self._folded_until = now
+
+    def _end_lap(self, part: str, now: float) -> None:
+        """An iteration ended in the midst of ``part``."""
+        self._book(part, now)
+        wall = self._wall
+        outside_s = (
+            wall['checkpoint_save']
+            + wall['validation']
+            + wall['worker_startup']
+            + wall['other']
+        )
+        self._laps.append((wall['data_wait'], wall['step'], now - outside_s))
 
     def book_startup(self, seconds: float) -> None:
         """Move so much of what is booked as ``data_wait`` to ``worker_startup``."""

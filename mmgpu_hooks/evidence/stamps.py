@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from mmgpu_hooks.evidence.ledger_parts import Point
-
-LAP = ('', 0.0)
-"""On the tape, after the stamp at which an iteration ended."""
+from mmgpu_hooks.evidence.ledger_parts import BETWEEN, UNSPLIT, Point
 
 
 class Stamps:
@@ -29,6 +26,13 @@ class Stamps:
         """What is running, the innermost last."""
         self._tape: list[tuple[str, float]] = []
         """Which part ended, and when; in the order of time."""
+        self._lap_ends: list[float] = []
+        """When iterations ended, whichever part that was in."""
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the plain loop waits for something: hooks, a save, a validation."""
+        return len(self._stack) > 1 or self._stack[0] in BETWEEN
 
     def book_calls(
         self,
@@ -81,9 +85,6 @@ class Stamps:
     ) -> Callable[..., Any]:
         """``function``, which calls the hooks of a point, booked as ``hooks``.
 
-        For the points of every iteration: between two steps caches are cold, and each
-        Python function costs a microsecond and more. So this is one, long as it is.
-
         Args:
             function: Takes the name of a point first, as ``Runner.call_hook`` does.
             points: What is known of those points, by name.
@@ -96,7 +97,7 @@ class Stamps:
 
         def call_point(*args: Any, **kwargs: Any) -> Any:
             point = points.get(args[0] if args else kwargs.get('fn_name'))
-            if point is None or len(stack) > 1:
+            if point is None or self.is_nested:
                 return otherwise(*args, **kwargs)
             following, between, before, after = point
             try:
@@ -126,6 +127,51 @@ class Stamps:
 
         return call_point
 
+    def book_plain_points(
+        self,
+        function: Callable[..., Any],
+        plain: Mapping[str, tuple[str, str]],
+        otherwise: Callable[..., Any],
+        on_error: Callable[[str, Exception], None],
+    ) -> Callable[..., Any]:
+        """``function``, which calls the hooks of a point, booked as ``hooks``.
+
+        For the points of every iteration at which nothing else is to be done: a third
+        of what :meth:`book_points` costs there.
+
+        Args:
+            function: Takes the name of a point first, as ``Runner.call_hook`` does.
+            plain: Of those points, which part the loop is in when it calls them, and
+                which afterwards.
+            otherwise: Called instead at any other point, and in any other part.
+            on_error: Gets the source that failed and its error; it must see to it that
+                ``plain`` no longer holds what failed.
+        """
+        stack, note, clock, hooks = self._stack, self._tape.append, self._clock, UNSPLIT
+
+        # no name, call or container more than it takes, as each may be a cache miss
+        def call_point(fn_name: Any, *args: Any, **kwargs: Any) -> Any:
+            point = plain.get(fn_name)
+            if point is None or stack[-1] != point[0]:
+                return otherwise(fn_name, *args, **kwargs)
+            try:
+                note((point[0], clock()))
+                stack[0] = hooks
+            except Exception as error:  # noqa: BLE001  # training must not see it
+                on_error('ledger', error)
+                return function(fn_name, *args, **kwargs)
+            result = function(fn_name, *args, **kwargs)
+            try:
+                note((stack[-1], clock()))
+                stack[0] = point[1]
+                if len(stack) > 1:
+                    del stack[1:]
+            except Exception as error:  # noqa: BLE001
+                on_error('ledger', error)
+            return result
+
+        return call_point
+
     def book_laps(
         self,
         between: list[int],
@@ -141,14 +187,13 @@ class Stamps:
             is_due: Called with the iteration's number and batch at any other.
             on_error: Gets a failure of the ledger.
         """
-        stack, note, clock = self._stack, self._tape.append, self._clock
+        note, clock = self._lap_ends.append, self._clock
 
         def after_train_iter(
             runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
         ) -> None:
             try:
-                note((stack[-1], clock()))
-                note(LAP)
+                note(clock())
             except Exception as error:  # noqa: BLE001  # training must not see it
                 on_error(error)
             if not between[0] < batch_idx < between[1]:

@@ -67,11 +67,14 @@ class LoopAnchors:
         """Set the anchors on ``runner``."""
         self._open = True
         original = runner.call_hook
-        call_hook = self._ledger.book_points(
+        looked = self._ledger.book_points(
             original,
             self.looks.points,
             self._around_call_hook(original),
             self._note_failure,
+        )
+        call_hook = self._ledger.book_plain_points(
+            original, self.looks.plain, looked, self._note_failure
         )
         self._patches.set(runner, 'call_hook', call_hook)
         self._runner = runner

@@ -9,10 +9,9 @@ can beat with them.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any, Callable
 
-from mmengine.hooks import Hook, RuntimeInfoHook
+from mmengine.hooks import RuntimeInfoHook
 
 from mmgpu_hooks.evidence.hook_shares import LONG_CALLS, labels_of
 from mmgpu_hooks.evidence.ledger import TimeLedger
@@ -25,8 +24,12 @@ from mmgpu_hooks.evidence.ledger_parts import (
 )
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.instance_patches import InstancePatches
+from mmgpu_hooks.hooks.own_points import own_points
 
 BEFORE, AFTER = 'before_train_iter', 'after_train_iter'
+
+_DURING = {BEFORE: 'data_wait', AFTER: 'step'}
+"""Part that the plain loop is in when it calls a point."""
 
 FIRST_LOOKS = 8
 """Iterations at the begin that are all looked at."""
@@ -36,16 +39,6 @@ _MOST_SEARCHED, _FREE_SEARCHES, _SEARCHED_SHARE = 2000, 3, 0.1
 share that is searched beyond that: a busy machine lets any hook wait now and then."""
 _ALIKE = 0.5
 """Of what surprised, the share that a call must take to be the reason."""
-
-_POINTS = {
-    'before_train': '',
-    'before_train_epoch': '_before_epoch',
-    BEFORE: '_before_iter',
-    AFTER: '_after_iter',
-    'after_train_epoch': '_after_epoch',
-    'after_train': '',
-}
-"""Hook points of training, with the method of ``Hook`` that each calls."""
 
 
 class CloseLooks:
@@ -68,6 +61,8 @@ class CloseLooks:
         self._on_error = on_error
         self.points: dict[Any, Point] = {}
         """By name; the same object all along. Empty once it is closed."""
+        self.plain: dict[Any, tuple[str, str]] = {}
+        """Of those at which nothing is to be done, the parts before and after."""
         self._begin_step: Moments = ()
         self._end_step: Moments = ()
         self._ask: Moments = (('ledger', ledger.begin_wait),)
@@ -119,7 +114,7 @@ class CloseLooks:
                 self._guard.run('ledger by hook', self._watch_hook, hook)
 
     def _watch_hook(self, hook: Any) -> None:
-        for name in _own_points(hook):
+        for name in own_points(hook):
             # reading the losses waits for the GPU: that is the step's own time
             is_loss = name == AFTER and isinstance(hook, RuntimeInfoHook)
             if name in (BEFORE, AFTER) and not is_loss:
@@ -209,8 +204,14 @@ class CloseLooks:
         )
 
     def _set(self, before: Point, after: Point) -> None:
-        if self._is_open:
-            self.points.update({BEFORE: before, AFTER: after})
+        if not self._is_open:
+            return
+        for name, point in ((BEFORE, before), (AFTER, after)):
+            self.points[name] = point
+            if point == Point(point.following):
+                self.plain[name] = (_DURING[name], point.following)
+            else:
+                self.plain.pop(name, None)
 
     def _time_hooks(self) -> None:
         self._now.close()
@@ -276,6 +277,7 @@ class CloseLooks:
         """Leave every hook as it was; a second call does nothing."""
         self._is_open = False
         self.points.clear()
+        self.plain.clear()
         # what they would stamp from here on nobody takes off the tape
         self._now.close()
         self._always.close()
@@ -283,16 +285,3 @@ class CloseLooks:
 
 def _name_of(hook: Any) -> str:
     return type(hook).__name__
-
-
-def _own_points(hook: Any) -> Iterator[str]:
-    """Hook points of training at which this hook does something of its own."""
-    kind = type(hook)
-    for name, inner in _POINTS.items():
-        # a hook need not be a Hook; MMEngine calls what it has
-        if not hasattr(hook, name):
-            continue
-        is_own = getattr(kind, name, None) is not getattr(Hook, name)
-        calls_own = inner and getattr(kind, inner, None) is not getattr(Hook, inner)
-        if is_own or calls_own or name in vars(hook):
-            yield name

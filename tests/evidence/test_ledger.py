@@ -300,3 +300,98 @@ def test_what_starting_took_is_moved_out_of_the_waits(ledger, clock):
     clock.turn(5)
     ledger.book_startup(3)
     assert nonzero(ledger) == {'data_wait': 2, 'worker_startup': 3}
+
+
+PLAIN = {'after': ('step', 'data_wait'), 'before': ('data_wait', 'step')}
+
+
+def test_plain_points_book_what_closely_looked_at_ones_do(ledger, clock):
+    saved = ledger.book_calls(lambda: clock.turn(8), labels_of('A', True), failed)
+
+    def hooks(name: str, **rest: int) -> str:
+        clock.turn(4)
+        if name == 'after':
+            saved()
+            ledger.push('checkpoint_save')
+            clock.turn(16)
+            # somebody calls hooks in a hook
+            assert call('inner') == 'INNER'
+            ledger.pop('checkpoint_save')
+        return f'{name} {rest}'
+
+    call = ledger.book_plain_points(hooks, PLAIN, str.upper, failed)
+    go_on(ledger, 'data_wait')
+    clock.turn(1)
+    assert call('before', batch_idx=3) == "before {'batch_idx': 3}"
+    clock.turn(2)
+    assert call('after') == 'after {}'
+    clock.turn(32)
+    assert nonzero(ledger) == {
+        'data_wait': 33,
+        'hooks': 16,
+        'step': 2,
+        'checkpoint_save': 16,
+    }
+    assert ledger.read().hooks_s == {'A': 8}
+
+
+@pytest.mark.parametrize('part', ['other', 'step', 'worker_startup', 'hooks'])
+def test_a_point_in_another_part_is_no_plain_one(ledger, part):
+    go_on(ledger, part)
+    call = ledger.book_plain_points(failed, PLAIN, str.upper, failed)
+    assert call('before') == 'BEFORE'
+    assert ledger.current == part
+
+
+def test_hooks_that_raise_at_a_plain_point_leave_the_ledger_whole(ledger, clock):
+    def fail(name: str) -> None:
+        clock.turn(4)
+        raise KeyError('planted')
+
+    call = ledger.book_plain_points(fail, PLAIN, failed, failed)
+    go_on(ledger, 'step')
+    clock.turn(1)
+    with pytest.raises(KeyError, match='planted'):
+        call('after')
+    # a loop that swallows it goes on
+    assert ledger.is_nested
+    assert not ledger.begin_hooks()
+    ledger.unwind()
+    clock.turn(2)
+    assert ledger.begin_hooks()
+    ledger.end_hooks('step')
+    clock.turn(8)
+    assert nonzero(ledger) == {'step': 9, 'hooks': 4, 'other': 2}
+
+
+def test_a_plain_point_that_cannot_be_stamped_is_told_and_its_hooks_called():
+    broken: list[str] = []
+
+    def clock() -> float:
+        if broken:
+            raise OSError('no clock')
+        return 0.0
+
+    ledger = TimeLedger(clock, clock)
+    told: list[str] = []
+    call = ledger.book_plain_points(
+        str.upper, PLAIN, failed, lambda source, error: told.append(source)
+    )
+    go_on(ledger, 'data_wait')
+    broken.append('yes')
+    assert call('before') == 'BEFORE'
+    assert told == ['ledger']
+
+
+def test_an_iteration_may_end_after_the_last_stamp(ledger, clock):
+    lap = ledger.book_laps([-1, 9], failed, failed)
+    go_on(ledger, 'step')
+    clock.turn(2)
+    lap(None, batch_idx=0)
+    clock.turn(4)
+    assert ledger.drain_laps() == [(0, 2, 2 + ledger.started)]
+    clock.turn(8)
+    lap(None, batch_idx=1)
+    go_on(ledger, 'data_wait')
+    assert [step for _, step, _ in ledger.drain_laps()] == [14]
+    assert nonzero(ledger) == {'step': 14}

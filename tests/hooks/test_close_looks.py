@@ -45,8 +45,11 @@ class Loop:
         )
         self.asked = 0
         self.looks.watch_wait('queue', self._ask, lambda: None)
-        self.call = self.ledger.book_points(
+        looked = self.ledger.book_points(
             self._call_hook, self.looks.points, self._call_hook, print
+        )
+        self.call = self.ledger.book_plain_points(
+            self._call_hook, self.looks.plain, looked, print
         )
         self.looks.watch_hooks(self.hooks)
         self.looks.begin()
@@ -254,6 +257,6 @@ def test_closing_leaves_the_hooks_as_they_were():
     assert loop.timed() == [True, True]
     loop.looks.close()
     assert loop.timed() == [False, False]
-    assert loop.looks.points == {}
+    assert loop.looks.points == loop.looks.plain == {}
     loop.looks.request()
-    assert loop.looks.points == {}
+    assert loop.looks.points == loop.looks.plain == {}
