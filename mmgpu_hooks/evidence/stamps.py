@@ -56,10 +56,10 @@ class Stamps:
         # some are called for each hook in each iteration: all in one frame
         def booked(*args: Any, **kwargs: Any) -> Any:
             between = stack[-1]
-            if between not in labels:
+            label = labels.get(between)
+            if label is None:
                 return function(*args, **kwargs)
             try:
-                label = labels[between]
                 note((between, clock()))
                 stack[-1] = label
             except Exception as error:  # noqa: BLE001  # training must not see it

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, cast
 
 from mmgpu_hooks.telemetry.clock import Clock, process_cpu_s
+from mmgpu_hooks.telemetry.host.kept_file import read_begin
 from mmgpu_hooks.telemetry.host.proc import OpenSchedStat
 from mmgpu_hooks.telemetry.source_error import SourceError
 
@@ -73,8 +74,8 @@ def read_system_cpu_times(proc: Path = Path('/proc')) -> Any:
         proc: Root of the proc file system.
     """
     try:
-        with open(os.path.join(proc, 'stat'), 'rb', buffering=0) as file:
-            return parse_cpu_times(file.read(512), os.sysconf('SC_CLK_TCK'))
+        text = read_begin(os.path.join(proc, 'stat'), 512)
+        return parse_cpu_times(text, os.sysconf('SC_CLK_TCK'))
     except (OSError, ValueError, AttributeError):
         import psutil
 

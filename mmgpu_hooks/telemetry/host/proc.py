@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from mmgpu_hooks.telemetry.host.kept_file import read_begin
 from mmgpu_hooks.telemetry.source_error import SourceError
 
 _PROC = Path('/proc')
@@ -110,8 +111,9 @@ class OpenSchedStat:
             SourceError: If the kernel's text is not understood.
         """
         if not self._most_files:
-            text = _read_text(os.path.join(self._folder, 'schedstat'))
-            if text is None:
+            try:
+                text = read_begin(os.path.join(self._folder, 'schedstat'), 128)
+            except OSError:  # gone, or hidden
                 return None
             on_core_ns, waiting_ns = parse_schedstat(text)
             on_core_s, waiting_s = on_core_ns / 1e9, waiting_ns / 1e9

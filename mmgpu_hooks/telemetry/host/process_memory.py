@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from mmgpu_hooks.telemetry.host.kept_file import read_begin
 from mmgpu_hooks.telemetry.host.system_memory import page_size_bytes
 
 
@@ -20,8 +21,8 @@ def read_process_rss_bytes(proc: Path = Path('/proc')) -> int | None:
         The bytes, or ``None`` where neither tells.
     """
     try:
-        with open(os.path.join(proc, 'self', 'statm'), 'rb', buffering=0) as file:
-            return int(file.read(128).split()[1]) * page_size_bytes()
+        text = read_begin(os.path.join(proc, 'self', 'statm'), 128)
+        return int(text.split()[1]) * page_size_bytes()
     except (OSError, ValueError, IndexError):
         return _ask_psutil()
 
