@@ -31,11 +31,10 @@ from benchmarks.harness import (
 )
 from mmgpu_hooks.cli.trainable import lengthen, read_trainable_config
 from mmgpu_hooks.experiments.demo_dataset import write_demo_dataset
-from mmgpu_hooks.experiments.sweep import SweepJob, run_sweep
+from mmgpu_hooks.experiments.sweep import run_sweep
 from mmgpu_hooks.experiments.sweep_identity import read_identity
 from mmgpu_hooks.experiments.sweep_ledger import KeptTrials, open_ledger
-from mmgpu_hooks.experiments.sweep_plan import SweepGrid
-from mmgpu_hooks.experiments.sweep_trial import TrialLimits
+from mmgpu_hooks.experiments.sweep_plan import SweepGrid, SweepJob, TrialLimits
 from mmgpu_hooks.records import Sweep, SweepRow, SweepSetting
 from mmgpu_hooks.report.pictures.bars import WIDTHS
 from mmgpu_hooks.report.pictures.chart import Chart

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from mmgpu_hooks.cli import exit_codes
-from mmgpu_hooks.cli.number_types import seconds_above_0, whole_from
 from mmgpu_hooks.cli.progress import show_progress
+from mmgpu_hooks.cli.sweep_arguments import PLOTS_FOLDER, add_arguments
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.cli.trainable import (
     NotTrainableError,
@@ -19,10 +21,17 @@ from mmgpu_hooks.cli.trainable import (
     read_trainable_config,
 )
 from mmgpu_hooks.configfile.loading import FlatConfig
+from mmgpu_hooks.experiments.card_choice import CardRequest
+from mmgpu_hooks.experiments.card_lease import CardLeases, LeaseError
+from mmgpu_hooks.experiments.card_pick import (
+    NoDriverError,
+    describe_shortage,
+    pick_cards,
+)
 from mmgpu_hooks.experiments.checkpoint_size import estimate_checkpoint_bytes
 from mmgpu_hooks.experiments.config_model import ModelError
 from mmgpu_hooks.experiments.save_experiment import SaveExperimentError, check_room
-from mmgpu_hooks.experiments.sweep import SweepError, SweepJob, run_sweep
+from mmgpu_hooks.experiments.sweep import SweepError, run_sweep
 from mmgpu_hooks.experiments.sweep_identity import read_identity
 from mmgpu_hooks.experiments.sweep_ledger import (
     LEDGER_NAME,
@@ -31,12 +40,12 @@ from mmgpu_hooks.experiments.sweep_ledger import (
     open_ledger,
     parse_ledger,
 )
-from mmgpu_hooks.experiments.sweep_plan import SweepGrid
-from mmgpu_hooks.experiments.sweep_trial import TrialLimits
-from mmgpu_hooks.experiments.trial import DEFAULT_TIME_LIMIT_S
-from mmgpu_hooks.modeling.prediction import MOST_PREFETCH, MOST_WORKERS
+from mmgpu_hooks.experiments.sweep_plan import SweepGrid, SweepJob, TrialLimits
+from mmgpu_hooks.experiments.visible_cards import CardNameError
 from mmgpu_hooks.report.sweep_table import render_sweep_json
 from mmgpu_hooks.report.sweep_text import render_sweep, render_sweep_plan
+
+__all__ = ['DESCRIPTION', 'EPILOG', 'HELP', 'NAME', 'add_arguments', 'run']
 
 NAME = 'sweep'
 HELP = 'train a config with several settings and compare them'
@@ -49,9 +58,7 @@ exit codes: 0 measured, 2 input that cannot be used (one sentence on standard er
 says why), 130 Ctrl-C, after a table of what was measured: the same command goes on
 from there; nothing is left running"""
 
-USUAL_WORKERS = (0, 1, 2, 4, 8)
-DEFAULT_MEASURE_S = 60.0
-_FOLDER, _PLOTS = 'sweep', 'plots'
+_FOLDER = 'sweep'
 _ENDLESS = 10**6
 """Epochs or iterations that no trial comes to the end of."""
 
@@ -62,103 +69,15 @@ class _InputError(Exception):
 
 _REFUSALS = (
     _InputError,
+    CardNameError,
+    LeaseError,
     LedgerError,
     ModelError,
+    NoDriverError,
     NotTrainableError,
     SaveExperimentError,
     SweepError,
 )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
-    above_0 = whole_from(1)
-    parser.add_argument('config', type=Path, help='the config to train')
-    parser.add_argument(
-        '--num-workers',
-        type=whole_from(0, MOST_WORKERS),
-        nargs='+',
-        default=USUAL_WORKERS,
-        metavar='N',
-        help='numbers of loader workers (default: 0 1 2 4 8)',
-    )
-    parser.add_argument(
-        '--batch-size',
-        type=above_0,
-        nargs='+',
-        metavar='N',
-        help="images per batch (default: the config's own)",
-    )
-    parser.add_argument(
-        '--prefetch',
-        type=whole_from(1, MOST_PREFETCH),
-        nargs='+',
-        metavar='N',
-        help="batches in flight per worker (default: the config's own)",
-    )
-    parser.add_argument(
-        '--pin-memory',
-        action='store_true',
-        help='train each without and with pinned memory',
-    )
-    parser.add_argument(
-        '--amp', action='store_true', help='train each in full and in mixed precision'
-    )
-    parser.add_argument(
-        '--saves',
-        action='store_true',
-        help='write checkpoints meanwhile, and say what one takes',
-    )
-    parser.add_argument(
-        '--seconds',
-        type=seconds_above_0,
-        default=DEFAULT_MEASURE_S,
-        metavar='SECONDS',
-        help='to measure each for at most; it ends earlier when its interval of '
-        'confidence is within 3 %%; default: %(default)g',
-    )
-    parser.add_argument(
-        '--time-limit',
-        type=seconds_above_0,
-        default=DEFAULT_TIME_LIMIT_S,
-        metavar='SECONDS',
-        help='of each training, its start included; default: %(default)g',
-    )
-    parser.add_argument(
-        '--seed',
-        type=whole_from(0),
-        default=0,
-        metavar='N',
-        help='of the order (default: %(default)s)',
-    )
-    parser.add_argument(
-        '--work-dir',
-        type=Path,
-        metavar='DIR',
-        help="results go to DIR/sweep (default: the config's work_dir, or "
-        'work_dirs/CONFIG)',
-    )
-    parser.add_argument(
-        '--fresh', action='store_true', help='forget what was measured before'
-    )
-    parser.add_argument(
-        '--plots',
-        type=Path,
-        metavar='DIR',
-        help=f'where the pictures go (default: {_PLOTS} beside the results)',
-    )
-    parser.add_argument(
-        '--plot-format',
-        choices=('svg', 'png'),
-        default='svg',
-        help='of the pictures (default: %(default)s); png needs matplotlib',
-    )
-    parser.add_argument(
-        '--dry-run', action='store_true', help='say what would be trained, and end'
-    )
-    parser.add_argument(
-        '--format', choices=('text', 'json'), default='text', help='default: text'
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -213,7 +132,9 @@ def _read_job(arguments: argparse.Namespace) -> SweepJob:
         folder=work_dir.absolute() / _FOLDER,
         settings=grid.list_settings(),
         limits=TrialLimits(arguments.seconds, arguments.time_limit),
-        identity=read_identity(config, saves=arguments.saves),
+        identity=read_identity(
+            config, saves=arguments.saves, side_by_side=arguments.gpus
+        ),
         lengthened=lengthen(config, _ENDLESS),
         saves=arguments.saves,
         seed=arguments.seed,
@@ -245,6 +166,24 @@ def _print_plan(job: SweepJob, arguments: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
+@contextlib.contextmanager
+def _cards(count: int) -> Iterator[tuple[str, ...]]:
+    """So many cards for this sweep alone; none where one trial runs at a time."""
+    if count == 1:
+        yield ()
+        return
+    request = CardRequest(count)
+    leases = CardLeases()
+    pick = pick_cards(request, leases, os.environ)
+    try:
+        if not pick.picked:
+            raise _InputError(describe_shortage(pick, request).split('; --wait')[0])
+        yield tuple(str(card.uuid) for card in pick.picked)
+    finally:
+        pick.release()
+        leases.close()
+
+
 def _sweep(job: SweepJob, arguments: argparse.Namespace) -> int:
     # late, because no other command draws
     from mmgpu_hooks.cli.sweep_files import write_sweep_files
@@ -252,14 +191,14 @@ def _sweep(job: SweepJob, arguments: argparse.Namespace) -> int:
     config = str(arguments.config)
     if job.saves:
         check_room(job.folder, estimate_checkpoint_bytes(arguments.config))
-    plots = (arguments.plots or job.folder / _PLOTS).absolute()
+    plots = (arguments.plots or job.folder / PLOTS_FOLDER).absolute()
     plots.mkdir(parents=True, exist_ok=True)
     with open_ledger(job.folder) as ledger:
         if arguments.fresh:
             ledger.clear()
         kept = parse_ledger(ledger.read_lines(), job.identity, job.limits, job.settings)
-        with show_progress() as told:
-            sweep = run_sweep(job, ledger, kept, told)
+        with _cards(arguments.gpus) as cards, show_progress() as told:
+            sweep = run_sweep(replace(job, cards=cards), ledger, kept, told)
         notes = write_sweep_files(
             sweep, config, job.folder, plots, arguments.plot_format
         )

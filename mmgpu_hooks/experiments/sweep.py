@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import random
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Callable
 
 from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.run_folder import EvidenceError
 from mmgpu_hooks.experiments.sweep_ledger import KeptTrials, SweepLedger
-from mmgpu_hooks.experiments.sweep_plan import folder_name, make_spec, plan_pace
-from mmgpu_hooks.experiments.sweep_trial import (
-    TrialLimits,
-    find_evidence,
-    run_sweep_trial,
-)
+from mmgpu_hooks.experiments.sweep_plan import SweepJob, folder_name
+from mmgpu_hooks.experiments.sweep_progress import Progress, SweepProgress
+from mmgpu_hooks.experiments.sweep_trials import TRIALS_FOLDER, train_settings
 from mmgpu_hooks.recommendation.sweep_choice import choose_best
 from mmgpu_hooks.recommendation.sweep_rows import (
     choose_calibrations,
     fit_sweep_workload,
-    fold_sweep_row,
     predict_rows,
 )
 from mmgpu_hooks.records import (
-    Estimate,
     LoaderWorkload,
     NoPrediction,
     RunEvidence,
@@ -37,44 +29,21 @@ from mmgpu_hooks.records import (
 )
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
-TRIALS_FOLDER = 'trials'
 _ALIKE = 2
 """Trials that fail alike before any was measured: the others would fail alike too."""
-
-Progress = Callable[[str, float], None]
-"""Called with what goes on and the share of the trials that is done."""
 
 
 class SweepError(Exception):
     """The config cannot be swept; one sentence for the user."""
 
 
-@dataclass(frozen=True)
-class SweepJob:
-    """What is to be trained, and where."""
-
-    config: str
-    """Absolute."""
-    folder: Path
-    """Of the sweep; absolute."""
-    settings: Sequence[SweepSetting]
-    limits: TrialLimits
-    identity: Mapping[str, Any]
-    lengthened: dict[str, Any] = field(default_factory=dict)
-    """Settings that keep a short training from ending early."""
-    saves: bool = False
-    seed: int = 0
-    """Of the order."""
-
-
 def run_sweep(
     job: SweepJob, ledger: SweepLedger, kept: KeptTrials, on_progress: Progress
 ) -> Sweep:
-    """Train every setting that is not known yet, in random order, one at a time.
+    """Train every setting that is not known yet, in random order.
 
     A trial that crashes, hangs or runs out of memory is a row of the table. Ctrl-C
-    ends the trial that is on its way, and what was measured is judged. Nothing is left
-    running.
+    ends what is on its way, and what was measured is judged. Nothing is left running.
 
     Args:
         job: What to train.
@@ -83,7 +52,7 @@ def run_sweep(
         on_progress: Told what goes on.
 
     Raises:
-        SweepError: If the first trials fail alike, or no trial does anything but fail.
+        SweepError: If the first trials fail alike, or all of them fail.
         OSError: If a folder, a process or the ledger's line cannot be made.
     """
     begin_s = monotonic_s()
@@ -92,17 +61,15 @@ def run_sweep(
     # a drift of the machine must not look like the effect of a setting
     random.Random(job.seed).shuffle(order)
     is_interrupted = False
-    told = _Told(on_progress, len(job.settings), len(rows))
-    failures: list[str | None] = []
+    whole, at_once = len(job.settings), max(len(job.cards), 1)
+    told = SweepProgress(on_progress, whole, len(rows), at_once)
     try:
-        for setting in order:
-            row = _train(job, setting, told)
-            ledger.append(row, job.identity, job.limits)
-            rows[setting] = row
-            told.add(row.seconds)
-            if row.status == 'failed':
-                failures.append(row.error)
-            _refuse_failing(job, rows.values(), failures)
+        with contextlib.closing(train_settings(job, order, told)) as trials:
+            for row in trials:
+                ledger.append(row, job.identity, job.limits)
+                rows[row.setting] = row
+                told.add(row.seconds)
+                _refuse_failing(job, list(rows.values()))
     except KeyboardInterrupt:
         is_interrupted = True
     judged = _predict(job, [rows[one] for one in job.settings if one in rows])
@@ -117,96 +84,12 @@ def run_sweep(
     )
 
 
-class _Told:
-    """Passes on how far the sweep is, and how long it still takes.
-
-    Args:
-        on_progress: Whom to tell.
-        whole: Trials in all.
-        kept: Those that an earlier start had measured.
-    """
-
-    def __init__(self, on_progress: Progress, whole: int, kept: int) -> None:
-        self._on_progress = on_progress
-        self._whole, self._done = whole, kept
-        self._trained, self._seconds = 0, 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count a trial that is over."""
-        self._done += 1
-        self._trained += 1
-        self._seconds += seconds
-
-    @contextlib.contextmanager
-    def of(self, setting: SweepSetting) -> Iterator[Callable[[Estimate | None], None]]:
-        """What to call while a setting is being trained."""
-        begin_s = monotonic_s()
-
-        def tell(iter_s: Estimate | None) -> None:
-            words = f'{self._done + 1} of {self._whole}: {setting.name}'
-            if iter_s is not None:
-                pct = 100 * iter_s.half_width / iter_s.value
-                words += f', {iter_s.value:.3g} s +-{pct:.0f} %'
-            self._on_progress(
-                words + self._left(monotonic_s() - begin_s), self._done / self._whole
-            )
-
-        tell(None)
-        yield tell
-
-    def _left(self, passed_s: float) -> str:
-        """By what the trials took so far; unknown during the first."""
-        if not self._trained:
-            return ''
-        each_s = self._seconds / self._trained
-        left_s = (self._whole - self._done) * each_s - min(passed_s, each_s)
-        return f'; about {max(left_s / 60, 0.1):.1f} min left'
-
-
-def _train(job: SweepJob, setting: SweepSetting, told: _Told) -> SweepRow:
-    pace = plan_pace(setting)
-    folder = job.folder / TRIALS_FOLDER / folder_name(setting)
-    # an older trial's evidence must not be taken for this one's
-    shutil.rmtree(folder, ignore_errors=True)
-    spec = make_spec(
-        setting,
-        config=job.config,
-        folder=str(folder),
-        lengthened=job.lengthened,
-        saves=job.saves,
-    )
-    try:
-        with told.of(setting) as tell:
-            outcome = run_sweep_trial(spec, pace, job.limits, on_progress=tell)
-    finally:
-        # the next one needs the room
-        for checkpoint in folder.glob('*.pth'):
-            checkpoint.unlink(missing_ok=True)
-    path = outcome.evidence
-    row = SweepRow(
-        setting,
-        outcome.status,
-        error=outcome.error,
-        seconds=outcome.seconds,
-        is_settled=outcome.is_settled,
-        is_loss_finite=outcome.is_loss_finite,
-        memory_peak_bytes=outcome.peak_rss_bytes,
-        memory_source='process_rss' if outcome.peak_rss_bytes else None,
-        evidence=str(path.relative_to(job.folder)) if path is not None else None,
-        warm_up=pace.warm_up,
-    )
-    return fold_sweep_row(row, find_evidence(folder))
-
-
-def _refuse_failing(
-    job: SweepJob, rows: Sequence[SweepRow] | Any, failures: Sequence[str | None]
-) -> None:
+def _refuse_failing(job: SweepJob, rows: Sequence[SweepRow]) -> None:
     """It is the config that does not train, not one setting of it."""
-    rows = list(rows)
     if any(row.status != 'failed' for row in rows):
         return
-    alike = failures[-_ALIKE:]
-    is_alike = len(alike) == _ALIKE and len(set(alike)) == 1
+    errors = [row.error for row in rows]
+    is_alike = len(rows) >= _ALIKE and errors[-1] == errors[-_ALIKE]
     if is_alike or len(rows) == len(job.settings):
         row = rows[-1]
         raise SweepError(

@@ -40,6 +40,7 @@ def read_identity(
     config: FlatConfig,
     *,
     saves: bool,
+    side_by_side: int = 1,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
     """What two measurements must have in common to stand in one table.
@@ -47,6 +48,7 @@ def read_identity(
     Args:
         config: As loaded; comments and the spelling of it are no matter.
         saves: Whether checkpoints are written meanwhile.
+        side_by_side: Trials that run at a time.
         environ: The environment.
 
     Returns:
@@ -70,6 +72,7 @@ def read_identity(
             **{name: _read_version(name) for name in _PACKAGES},
         },
         'saves': saves,
+        'number of GPUs': side_by_side,
     }
 
 

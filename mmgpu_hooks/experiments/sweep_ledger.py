@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mmgpu_hooks.experiments.sweep_trial import TrialLimits
+from mmgpu_hooks.experiments.sweep_plan import TrialLimits
 from mmgpu_hooks.records import Estimate, SweepRow, SweepSetting
 
 LEDGER_NAME = 'trials.jsonl'

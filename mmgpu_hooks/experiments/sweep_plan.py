@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.experiments.block_figures import LEAST_WARM_UP
@@ -62,6 +63,37 @@ class SweepPace:
     def least_iterations(self) -> int:
         """As many as an interval of confidence needs, warm-up included."""
         return (self.warm_up + LEAST_VALUES) * self.interval
+
+
+@dataclass(frozen=True)
+class TrialLimits:
+    """When a trial ends that does not settle."""
+
+    measure_s: float
+    """Seconds of measuring, once there are intervals enough."""
+    whole_s: float
+    """Seconds of the whole trial, its start included; then it is killed."""
+
+
+@dataclass(frozen=True)
+class SweepJob:
+    """What is to be trained, and where."""
+
+    config: str
+    """Absolute."""
+    folder: Path
+    """Of the sweep; absolute."""
+    settings: Sequence[SweepSetting]
+    limits: TrialLimits
+    identity: Mapping[str, Any]
+    lengthened: dict[str, Any] = field(default_factory=dict)
+    """Settings that keep a short training from ending early."""
+    saves: bool = False
+    seed: int = 0
+    """Of the order."""
+    cards: Sequence[str] = ()
+    """UUIDs of GPUs that trials run on side by side; without any, one trial at a time
+    sees what this process sees."""
 
 
 def plan_pace(setting: SweepSetting) -> SweepPace:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable
 
 from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
-from mmgpu_hooks.experiments.sweep_plan import SweepPace
+from mmgpu_hooks.experiments.sweep_plan import SweepPace, TrialLimits
 from mmgpu_hooks.experiments.trial import RunningTrial
 from mmgpu_hooks.recommendation.sweep_rows import fold_iter, is_settled
 from mmgpu_hooks.records import Estimate, RunEvidence, TrialSpec
@@ -18,16 +19,6 @@ from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 
 _LOOK_S = 1.0
 """About so long trains a block, after which the evidence is read again."""
-
-
-@dataclass(frozen=True)
-class TrialLimits:
-    """When a trial ends that does not settle."""
-
-    measure_s: float
-    """Seconds of measuring, once there are intervals enough."""
-    whole_s: float
-    """Seconds of the whole trial, its start included; then it is killed."""
 
 
 @dataclass
@@ -96,6 +87,7 @@ def run_sweep_trial(
     limits: TrialLimits,
     *,
     on_progress: Callable[[Estimate | None], None] = lambda iter_s: None,
+    environ: Mapping[str, str] | None = None,
     clock: Clock = monotonic_s,
 ) -> SweepOutcome:
     """Train one setting, and leave none of it running.
@@ -108,6 +100,8 @@ def run_sweep_trial(
         pace: Of its intervals.
         limits: When it ends at the latest.
         on_progress: Told now and then what an iteration takes, as far as is known.
+            What it raises ends the training.
+        environ: Environment variables to add.
         clock: Monotonic.
 
     Returns:
@@ -119,7 +113,9 @@ def run_sweep_trial(
     """
     spec = replace(spec, iterations=None, seconds=None)
     warm_up = pace.warm_up * pace.interval
-    with contextlib.closing(RunningTrial(spec, block=warm_up)) as trial:
+    with contextlib.closing(
+        RunningTrial(spec, block=warm_up, environ=environ)
+    ) as trial:
         trial.send(pace.interval)
         measuring = _Measuring(trial, pace, limits, clock)
         outcome, is_over = measuring.outcome, False

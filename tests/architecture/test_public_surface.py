@@ -196,6 +196,7 @@ def test_commands_and_flags():
             '--dry-run',
             '--format',
             '--fresh',
+            '--gpus',
             '--help',
             '--num-workers',
             '--pin-memory',

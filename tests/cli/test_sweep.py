@@ -13,7 +13,7 @@ from mmgpu_hooks.cli.main import main
 from mmgpu_hooks.configfile.loading import read_config
 from mmgpu_hooks.experiments.sweep_identity import read_identity
 from mmgpu_hooks.experiments.sweep_ledger import LEDGER_NAME, open_ledger
-from mmgpu_hooks.experiments.sweep_trial import TrialLimits
+from mmgpu_hooks.experiments.sweep_plan import TrialLimits
 from training.trial_toys import write_config
 
 

@@ -15,7 +15,7 @@ from mmgpu_hooks.experiments.sweep_ledger import (
     parse_ledger,
     render_line,
 )
-from mmgpu_hooks.experiments.sweep_trial import TrialLimits
+from mmgpu_hooks.experiments.sweep_plan import TrialLimits
 
 IDENTITY = {'config': 'abc', 'host': {'name': 'one'}, 'saves': False}
 LIMITS = TrialLimits(60.0, 600.0)

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from fakes.nvml import FakeGpu
 from mmgpu_hooks.cli.main import main
+from mmgpu_hooks.experiments.card_lease import CardLeases
 from training.detection import environ, render_config
 from training.trial_toys import processes_of, write_config
 
@@ -117,6 +119,29 @@ def test_a_config_that_does_not_train_is_given_up_early(tmp_path, capsys, worker
     count = min(len(workers), 2)
     assert f'{count} of {count} trial(s) failed' in line
     assert len(list((tmp_path / 'w' / 'sweep' / 'trials').iterdir())) == count
+
+
+@pytest.mark.slow
+def test_trials_run_side_by_side_each_on_a_card_of_its_own(
+    tmp_path, capsys, fake_nvml, monkeypatch
+):
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+    monkeypatch.setenv('SEEN_CARDS', str(tmp_path / 'cards.txt'))
+    leases = (tmp_path / 'leases',)
+    monkeypatch.setattr(CardLeases.__init__, '__defaults__', leases)
+    fake_nvml.set(
+        FakeGpu(uuid='GPU-one', memory=(1000, 100), util=(0,)),
+        FakeGpu(uuid='GPU-two', memory=(1000, 100), util=(0,)),
+    )
+    config = write_config(tmp_path, dataset=TOYS + 'CardDataset', item_s=0.002)
+    sweep(config, '--num-workers', '0', '1', '2', '--gpus', '2')
+    rows = read_answer(capsys)['rows']
+    assert [row['status'] for row in rows] == ['completed'] * 3
+    seen = (tmp_path / 'cards.txt').read_text().split()
+    assert set(seen) == {'GPU-one', 'GPU-two'}
+
+    sweep(config, '--num-workers', '0', '--gpus', '3', code=2)
+    assert 'expected 3 free card(s), found 2 of 2' in capsys.readouterr().err
 
 
 @pytest.mark.slow
