@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 from mmgpu_hooks.evidence.reader import read_evidence
@@ -30,7 +31,7 @@ from mmgpu_hooks.records import (
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
 _ALIKE = 2
-"""Trials that fail alike before any was measured: the others would fail alike too."""
+"""Trials, the first ones, that fail alike: the others would fail alike too."""
 
 
 class SweepError(Exception):
@@ -57,9 +58,9 @@ def run_sweep(
     """
     begin_s = monotonic_s()
     rows = {row.setting: row for row in kept.rows}
-    order = [setting for setting in job.settings if setting not in rows]
-    # a drift of the machine must not look like the effect of a setting
-    random.Random(job.seed).shuffle(order)
+    order = order_settings(
+        [setting for setting in job.settings if setting not in rows], job.seed
+    )
     is_interrupted = False
     whole, at_once = len(job.settings), max(len(job.cards), 1)
     told = SweepProgress(on_progress, whole, len(rows), at_once)
@@ -84,12 +85,35 @@ def run_sweep(
     )
 
 
+def order_settings(settings: Sequence[SweepSetting], seed: int) -> list[SweepSetting]:
+    """A random order, whose first two have as little in common as any two can.
+
+    A drift of the machine must not look like the effect of a setting. And where both of
+    the first two fail, it is not for the batch size or the precision of one of them.
+
+    Args:
+        settings: To be trained.
+        seed: Of the order.
+    """
+    order = list(settings)
+    random.Random(seed).shuffle(order)
+    if order:
+        second = max(order, key=lambda one: _count_differences(order[0], one))
+        if second != order[0]:
+            order.remove(second)
+            order.insert(1, second)
+    return order
+
+
+def _count_differences(one: SweepSetting, other: SweepSetting) -> int:
+    return sum(mine != its for mine, its in zip(astuple(one), astuple(other)))
+
+
 def _refuse_failing(job: SweepJob, rows: Sequence[SweepRow]) -> None:
     """It is the config that does not train, not one setting of it."""
     if any(row.status != 'failed' for row in rows):
         return
-    errors = [row.error for row in rows]
-    is_alike = len(rows) >= _ALIKE and errors[-1] == errors[-_ALIKE]
+    is_alike = len(rows) == _ALIKE and len({row.error for row in rows}) == 1
     if is_alike or len(rows) == len(job.settings):
         row = rows[-1]
         raise SweepError(
