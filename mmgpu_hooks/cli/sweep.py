@@ -21,13 +21,6 @@ from mmgpu_hooks.cli.trainable import (
     read_trainable_config,
 )
 from mmgpu_hooks.configfile.loading import FlatConfig
-from mmgpu_hooks.experiments.card_choice import CardRequest
-from mmgpu_hooks.experiments.card_lease import CardLeases, LeaseError
-from mmgpu_hooks.experiments.card_pick import (
-    NoDriverError,
-    describe_shortage,
-    pick_cards,
-)
 from mmgpu_hooks.experiments.checkpoint_size import estimate_checkpoint_bytes
 from mmgpu_hooks.experiments.config_model import ModelError
 from mmgpu_hooks.experiments.save_experiment import SaveExperimentError, check_room
@@ -41,7 +34,6 @@ from mmgpu_hooks.experiments.sweep_ledger import (
     parse_ledger,
 )
 from mmgpu_hooks.experiments.sweep_plan import SweepGrid, SweepJob, TrialLimits
-from mmgpu_hooks.experiments.visible_cards import CardNameError
 from mmgpu_hooks.report.sweep_table import render_sweep_json
 from mmgpu_hooks.report.sweep_text import render_sweep, render_sweep_plan
 
@@ -69,11 +61,8 @@ class _InputError(Exception):
 
 _REFUSALS = (
     _InputError,
-    CardNameError,
-    LeaseError,
     LedgerError,
     ModelError,
-    NoDriverError,
     NotTrainableError,
     SaveExperimentError,
     SweepError,
@@ -172,12 +161,26 @@ def _cards(count: int) -> Iterator[tuple[str, ...]]:
     if count == 1:
         yield ()
         return
-    request = CardRequest(count)
+    # late: its locks are not for every platform that other commands run on
+    from mmgpu_hooks.experiments.card_choice import CardRequest
+    from mmgpu_hooks.experiments.card_lease import CardLeases, LeaseError
+    from mmgpu_hooks.experiments.card_pick import NoDriverError, pick_cards
+    from mmgpu_hooks.experiments.visible_cards import CardNameError
+
     leases = CardLeases()
-    pick = pick_cards(request, leases, os.environ)
+    try:
+        pick = pick_cards(CardRequest(count), leases, os.environ)
+    except (CardNameError, LeaseError, NoDriverError) as error:
+        raise _InputError(str(error)) from error
     try:
         if not pick.picked:
-            raise _InputError(describe_shortage(pick, request).split('; --wait')[0])
+            free = sum(
+                card.reason is None and not card.is_sliced for card in pick.cards
+            )
+            raise _InputError(
+                f'expected {count} free GPUs, found {free}; mmgpu pick-gpu says why '
+                'the others are not, and fewer can be asked for with --gpus.'
+            )
         yield tuple(str(card.uuid) for card in pick.picked)
     finally:
         pick.release()

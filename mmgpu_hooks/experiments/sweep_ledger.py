@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -80,6 +79,9 @@ def open_ledger(folder: Path) -> Iterator[SweepLedger]:
         LedgerError: If another sweep is at work in the folder.
         OSError: If it cannot be opened.
     """
+    # late: Windows has none, and other commands run there
+    import fcntl
+
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LEDGER_NAME
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC

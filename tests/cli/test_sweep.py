@@ -71,6 +71,12 @@ def test_another_sweep_in_the_same_folder(config, tmp_path, capsys):
     assert 'found that another one is at work in it' in line
 
 
+def test_several_gpus_without_a_driver(config, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'pynvml', None)
+    line = refusal(capsys, config, '--gpus', '2', '--work-dir', tmp_path / 'w')
+    assert 'need the package nvidia-ml-py' in line
+
+
 @pytest.mark.parametrize(
     ('option', 'value', 'words'),
     [
@@ -81,6 +87,7 @@ def test_another_sweep_in_the_same_folder(config, tmp_path, capsys):
         ('--prefetch', '0', 'expected a whole number, 1 to 1024, found 0'),
         ('--seconds', '0', 'expected seconds above 0, found 0'),
         ('--time-limit', 'nan', 'expected seconds above 0, found nan'),
+        ('--gpus', '0', 'expected a whole number, 1 or more, found 0'),
         ('--seed', '-1', 'expected a whole number, 0 or more, found -1'),
         ('--plot-format', 'pdf', 'invalid choice'),
     ],

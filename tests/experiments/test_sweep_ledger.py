@@ -126,11 +126,21 @@ def test_two_sweeps_do_not_share_a_folder(tmp_path: Path):
         assert ledger.read_lines() == []
 
 
+def make_function():
+    def collate(items):
+        return items
+
+    return collate
+
+
 def test_a_config_is_known_by_what_it_says():
     one = {('a',): 1, ('b', '0'): 'x', ('c',): print}
     assert digest_config(one) == digest_config(dict(reversed(one.items())))
     assert digest_config(one) != digest_config({**one, ('a',): 2})
-    # text of a value that differs from process to process
+    # the text of a function differs from process to process, its name does not
+    assert digest_config({('c',): make_function()}) == digest_config(
+        {('c',): make_function()}
+    )
     assert digest_config({('c',): print}) != digest_config({('c',): len})
 
 

@@ -102,6 +102,27 @@ def test_what_else_it_says(sweep: Sweep, words: str):
     assert words in ' '.join(render_sweep(sweep, width=200).split())
 
 
+@pytest.mark.parametrize(
+    ('one', 'words'),
+    [
+        (row(0), 'best'),
+        (row(0, is_loss_finite=False), 'loss not finite'),
+        (row(4), 'beyond the host'),
+        (row(0, status='timed_out', error='killed'), 'out of time'),
+        (row(0, None), 'failed'),
+        (row(0, None, status='interrupted'), 'was stopped'),
+        (row(0, None, status='completed', error=None), 'too short'),
+        (row(0, 0.6), ''),
+    ],
+)
+def test_each_line_ends_with_its_judgement(one, words):
+    others = [row(1, 0.5)] if words != 'best' else []
+    text = render_sweep(make_sweep(one, *others), width=140)
+    begin = f'      {one.setting.num_workers}  '
+    (line,) = [line for line in text.splitlines() if line.startswith(begin)]
+    assert line.endswith(words or '1.5')
+
+
 def test_only_columns_that_say_something_are_there():
     card = {'gpu_util_pct': 61.6, 'gpu_zero_pct': 24.0, 'gpu_swing_pct': 40.0}
     setting = {'amp': True, 'pin_memory': False, 'prefetch_factor': 4}

@@ -145,7 +145,10 @@ def test_trials_run_side_by_side_each_on_a_card_of_its_own(
     assert set(seen) == {'GPU-one', 'GPU-two'}
 
     sweep(config, '--num-workers', '0', '--gpus', '3', code=2)
-    assert 'expected 3 free card(s), found 2 of 2' in capsys.readouterr().err
+    assert (
+        'expected 3 free GPUs, found 2; mmgpu pick-gpu says why'
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.slow
