@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Callable
 
-from mmgpu_hooks.records import Estimate, SweepSetting
+from mmgpu_hooks.experiments.sweep_trial import SweepOutcome
+from mmgpu_hooks.records import SweepSetting
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
 Progress = Callable[[str, float], None]
@@ -38,12 +39,14 @@ class SweepProgress:
         self._seconds += seconds
 
     @contextlib.contextmanager
-    def of(self, setting: SweepSetting) -> Iterator[Callable[[Estimate | None], None]]:
+    def of(self, setting: SweepSetting) -> Iterator[Callable[[SweepOutcome], None]]:
         """What to call while a setting is being trained."""
         begin_s = monotonic_s()
 
-        def tell(iter_s: Estimate | None) -> None:
+        def tell(outcome: SweepOutcome) -> None:
+            iter_s, iterations = outcome.iter_s, outcome.iterations
             words = f'{self._done + 1} of {self._whole}: {setting.name}'
+            words += f', iteration {iterations}' if iterations else ', starting'
             if iter_s is not None:
                 pct = 100 * iter_s.half_width / iter_s.value
                 words += f', {iter_s.value:.3g} s +-{pct:.0f} %'
@@ -51,7 +54,7 @@ class SweepProgress:
                 words + self._left(monotonic_s() - begin_s), self._done / self._whole
             )
 
-        tell(None)
+        tell(SweepOutcome())
         yield tell
 
     def _left(self, passed_s: float) -> str:

@@ -28,6 +28,8 @@ class SweepOutcome:
     status: str = 'timed_out'
     error: str | None = None
     seconds: float = 0.0
+    iterations: int = 0
+    """Trained so far, warm-up included."""
     is_settled: bool = False
     is_loss_finite: bool | None = None
     peak_rss_bytes: int | None = None
@@ -55,6 +57,7 @@ class _Measuring:
         if event['event'] == 'over':
             outcome.status, outcome.error = event['status'], event['error']
             return True
+        outcome.iterations += len(event['seconds'])
         outcome.is_loss_finite = event['is_loss_finite']
         outcome.peak_rss_bytes = event['peak_rss_bytes'] or outcome.peak_rss_bytes
         if self.begin_s is None:
@@ -86,7 +89,7 @@ def run_sweep_trial(
     pace: SweepPace,
     limits: TrialLimits,
     *,
-    on_progress: Callable[[Estimate | None], None] = lambda iter_s: None,
+    on_progress: Callable[[SweepOutcome], None] = lambda outcome: None,
     environ: Mapping[str, str] | None = None,
     clock: Clock = monotonic_s,
 ) -> SweepOutcome:
@@ -99,8 +102,7 @@ def run_sweep_trial(
         spec: What to train; limits in it are not heeded.
         pace: Of its intervals.
         limits: When it ends at the latest.
-        on_progress: Told now and then what an iteration takes, as far as is known.
-            What it raises ends the training.
+        on_progress: Told now and then how far it is. What it raises ends the training.
         environ: Environment variables to add.
         clock: Monotonic.
 
@@ -122,7 +124,7 @@ def run_sweep_trial(
         while not is_over and trial.elapsed_s < limits.whole_s:
             for event in trial.read_events():
                 is_over = measuring.heed(event)
-            on_progress(outcome.iter_s)
+            on_progress(outcome)
         outcome.seconds = trial.elapsed_s
     if not is_over:
         outcome.error = f'killed after {limits.whole_s:g} s'

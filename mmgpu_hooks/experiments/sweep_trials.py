@@ -16,10 +16,14 @@ from mmgpu_hooks.experiments.sweep_plan import (
     plan_pace,
 )
 from mmgpu_hooks.experiments.sweep_progress import SweepProgress
-from mmgpu_hooks.experiments.sweep_trial import find_evidence, run_sweep_trial
+from mmgpu_hooks.experiments.sweep_trial import (
+    SweepOutcome,
+    find_evidence,
+    run_sweep_trial,
+)
 from mmgpu_hooks.experiments.visible_cards import VARIABLE
 from mmgpu_hooks.recommendation.sweep_rows import fold_sweep_row
-from mmgpu_hooks.records import Estimate, SweepRow, SweepSetting
+from mmgpu_hooks.records import SweepRow, SweepSetting
 
 TRIALS_FOLDER = 'trials'
 
@@ -68,10 +72,10 @@ def _train_on_cards(
         try:
             with told.of(setting) as tell:
 
-                def tell_unless_stopped(iter_s: Estimate | None) -> None:
+                def tell_unless_stopped(outcome: SweepOutcome) -> None:
                     if stop.is_set():
                         raise _StoppedError
-                    tell(iter_s)
+                    tell(outcome)
 
                 return _train(job, setting, {VARIABLE: card}, tell_unless_stopped)
         finally:
@@ -95,7 +99,7 @@ def _train(
     job: SweepJob,
     setting: SweepSetting,
     environ: Mapping[str, str],
-    tell: Callable[[Estimate | None], None],
+    tell: Callable[[SweepOutcome], None],
 ) -> SweepRow:
     pace = plan_pace(setting)
     folder = job.folder / TRIALS_FOLDER / folder_name(setting)

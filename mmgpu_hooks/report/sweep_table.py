@@ -13,11 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from mmgpu_hooks.recommendation.sweep_choice import exceeds_host
-from mmgpu_hooks.records import Prediction, Sweep, SweepRow, SweepSetting
+from mmgpu_hooks.records import Estimate, Prediction, Sweep, SweepRow, SweepSetting
 from mmgpu_hooks.report.figures import format_bytes, format_seconds
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""
+
+DRIFTS = '(drifts)'
+"""Half an interval that counts for hardly two independent values: anybody's guess."""
 
 STATUS_WORDS = {
     'failed': 'failed',
@@ -44,7 +47,7 @@ _COLUMNS = (
     _Column(
         'iteration', lambda row: _seconds(row.iter_s.value if row.iter_s else None)
     ),
-    _Column('+-', lambda row: _seconds(row.iter_s.half_width if row.iter_s else None)),
+    _Column('+-', lambda row: format_half_width(row.iter_s) if row.iter_s else None),
     _Column('predicted', lambda row: _predicted(row.predicted, row.is_calibration)),
     _Column('data\nwait', lambda row: _seconds(row.data_wait_s)),
     _Column('images\n/s', lambda row: _number(row.images_per_s)),
@@ -55,6 +58,11 @@ _COLUMNS = (
     _Column('CPU\ncores', lambda row: _number(row.cpu_cores)),
     _Column('save', lambda row: _seconds(row.save_s)),
 )
+
+
+def format_half_width(iter_s: Estimate) -> str:
+    """``10.0 ms``, or :data:`DRIFTS`."""
+    return format_seconds(iter_s.half_width) if iter_s.low > 0 else DRIFTS
 
 
 def tabulate_sweep(sweep: Sweep) -> Table:

@@ -13,7 +13,12 @@ from mmgpu_hooks.recommendation.sweep_rows import SETTLED
 from mmgpu_hooks.records import MEMORY_SOURCES, Sweep, SweepRow, SweepSetting
 from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
 from mmgpu_hooks.report.figures import format_pct, format_seconds
-from mmgpu_hooks.report.sweep_table import STATUS_WORDS, tabulate_sweep
+from mmgpu_hooks.report.sweep_table import (
+    DRIFTS,
+    STATUS_WORDS,
+    format_half_width,
+    tabulate_sweep,
+)
 
 _FEW_ROUNDS = 8
 """Rounds of all workers in an epoch, below which its first batches matter."""
@@ -128,9 +133,10 @@ def _sentences(sweep: Sweep) -> Iterator[str]:
 def _tell(row: SweepRow) -> str:
     assert row.iter_s is not None  # only measured ones are best
     speed = '' if row.images_per_s is None else f'{row.images_per_s:.1f} images/s, '
-    half = format_seconds(row.iter_s.half_width)
+    half = format_half_width(row.iter_s)
+    spread = f' {half}' if half == DRIFTS else f' +- {half}'
     return (
-        f'{row.setting.name}: {speed}{format_seconds(row.iter_s.value)} +- {half} per '
+        f'{row.setting.name}: {speed}{format_seconds(row.iter_s.value)}{spread} per '
         'iteration'
     )
 

@@ -10,7 +10,7 @@ import pytest
 
 from fakes.sweeps import make_prediction, make_sweep
 from fakes.sweeps import make_sweep_row as row
-from mmgpu_hooks.records import Sweep
+from mmgpu_hooks.records import Estimate, Sweep
 from mmgpu_hooks.report.pictures.bars import WIDTHS
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart
 from mmgpu_hooks.report.pictures.svg import render_svg
@@ -121,6 +121,14 @@ def test_each_line_ends_with_its_judgement(one, words):
     begin = f'      {one.setting.num_workers}  '
     (line,) = [line for line in text.splitlines() if line.startswith(begin)]
     assert line.endswith(words or '1.5')
+
+
+def test_an_iteration_that_drifts_has_no_width():
+    text = render_sweep(make_sweep(row(0, iter_s=None), row(2)), width=140)
+    assert 'drifts' not in text
+    drifting = replace(row(1), iter_s=Estimate(0.5, -0.1, 1.1, 6))
+    text = render_sweep(make_sweep(drifting), width=140)
+    assert text.count('0.500 s (drifts) ') == 2
 
 
 def test_only_columns_that_say_something_are_there():
