@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
 .PHONY: bench-memory bench-predict bench-recommend bench-regret bench-report bench-saves
-.PHONY: gpu-check
+.PHONY: bench-sweep gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -30,6 +30,7 @@ help:
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-recommend judge a run of 100,000 intervals (3 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
+	@echo 'make bench-sweep     the demo at 15 settings, predicted beside measured (18 minutes)'
 	@echo 'make bench-report    a run of 100,000 intervals as a page (2 minutes)'
 	@echo 'make gpu-check       what only a CUDA machine can show (2 minutes)'
 	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...,'
@@ -70,6 +71,9 @@ bench-recommend: setup
 
 bench-saves: setup
 	$(BIN)/python -m benchmarks.saves $(BENCH_FLAGS)
+
+bench-sweep: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sweep $(BENCH_FLAGS)
 
 # opens the page in Chromium, which it says when there is none
 bench-report: setup

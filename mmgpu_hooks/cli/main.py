@@ -22,6 +22,7 @@ from mmgpu_hooks.cli import (
     report,
     save_bench,
     set_values,
+    sweep,
     verify,
 )
 from mmgpu_hooks.version import __version__
@@ -38,6 +39,7 @@ _COMMANDS = (
     estimate_memory,
     pick_gpu,
     save_bench,
+    sweep,
     explain,
     demo,
 )

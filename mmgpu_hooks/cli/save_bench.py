@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import math
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from mmgpu_hooks.cli import exit_codes
+from mmgpu_hooks.cli.number_types import seconds_above_0, whole_from
 from mmgpu_hooks.cli.progress import show_progress
 from mmgpu_hooks.cli.terminal import terminal_layout
-from mmgpu_hooks.configfile.loading import FlatConfig, LoadError, read_config
+from mmgpu_hooks.cli.trainable import (
+    NotTrainableError,
+    lengthen,
+    read_trainable_config,
+)
 from mmgpu_hooks.diagnosis.thresholds import BENCH_SAVES
 from mmgpu_hooks.experiments.checkpoint_size import estimate_checkpoint_bytes
 from mmgpu_hooks.experiments.config_model import ModelError
@@ -55,7 +57,7 @@ class _InputError(Exception):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    whole, above_0 = _whole_from(0), _whole_from(1)
+    whole, above_0 = whole_from(0), whole_from(1)
     parser.add_argument('config', type=Path, help='the config to train')
     parser.add_argument(
         '--num-workers',
@@ -67,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--saves',
-        type=_whole_from(BENCH_SAVES),
+        type=whole_from(BENCH_SAVES),
         default=6,
         metavar='N',
         help='to measure of each; one more is made before; default: %(default)s',
@@ -80,13 +82,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--worker-nice',
-        type=_whole_from(1, 19),
+        type=whole_from(1, 19),
         metavar='NICE',
         help='train each with this nice value of the workers as well, such as 10',
     )
     parser.add_argument(
         '--time-limit',
-        type=_seconds,
+        type=seconds_above_0,
         default=DEFAULT_TIME_LIMIT_S,
         metavar='SECONDS',
         help='of each training, its start included; default: %(default)g',
@@ -115,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Plan, train, print."""
     try:
         return _run(arguments)
-    except (_InputError, ModelError, SaveExperimentError) as error:
+    except (_InputError, NotTrainableError, ModelError, SaveExperimentError) as error:
         print(f'mmgpu {NAME}: {error}', file=sys.stderr)
     except OSError as error:
         print(
@@ -127,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    config = _read_config(arguments.config)
+    config = read_trainable_config(arguments.config)
     work_dir = arguments.work_dir or Path(str(config.get(('work_dir',)) or 'work_dirs'))
     prefetch = config.get(('train_dataloader', 'prefetch_factor'))
     plans = plan_saves(
@@ -154,7 +156,7 @@ def _run(arguments: argparse.Namespace) -> int:
             config=os.path.abspath(arguments.config),
             folder=str(folder),
             plans=plans,
-            settings=_lengthen(config, max(plan.iterations for plan in plans)),
+            settings=lengthen(config, max(plan.iterations for plan in plans)),
             time_limit_s=arguments.time_limit,
         )
         bench = run_save_experiment(experiment, on_progress=told)
@@ -166,36 +168,6 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         _write_plot(bench, arguments.plot)
     return exit_codes.INTERRUPTED if bench.is_interrupted else exit_codes.OK
-
-
-def _read_config(path: Path) -> FlatConfig:
-    if not path.is_file():
-        raise _InputError(f'{path}: expected a config file, found nothing there.')
-    try:
-        config = read_config(path)
-    except LoadError as error:
-        raise _InputError(
-            f'{path}: expected a config that MMEngine loads, found {error}'
-        ) from error
-    missing = [
-        key for key in ('train_dataloader', 'train_cfg') if not config.get((key,))
-    ]
-    if missing:
-        raise _InputError(
-            f'{path}: expected a config that trains, found none of '
-            f'{" and ".join(missing)} in it; name the one that you train.'
-        )
-    return config
-
-
-def _lengthen(config: FlatConfig, iterations: int) -> dict[str, Any]:
-    """Settings with which a small data set does not end a training early."""
-    settings: dict[str, Any] = {}
-    for key in ('max_epochs', 'max_iters'):
-        now = config.get(('train_cfg', key))
-        if isinstance(now, int) and now < iterations:
-            settings[f'train_cfg.{key}'] = iterations
-    return settings
 
 
 def _refuse_untrained(bench: SaveBench, plans: tuple[SavePlan, ...]) -> None:
@@ -228,31 +200,6 @@ def _write_plot(bench: SaveBench, path: Path) -> None:
     content = render_png(picture) if is_png else render_svg(picture).encode()
     write_atomic(path.resolve(), content)
     print(f'Drawn in {path}', file=sys.stderr)
-
-
-def _whole_from(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A parser of whole numbers of a range."""
-    words = f'{least} or more' if most is None else f'{least} to {most}'
-
-    def parse(text: str) -> int:
-        number = int(text) if text.isdecimal() else -1
-        if number < least or (most is not None and number > most):
-            raise argparse.ArgumentTypeError(
-                f'expected a whole number, {words}, found {text}'
-            )
-        return number
-
-    return parse
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise argparse.ArgumentTypeError(f'expected seconds above 0, found {text}')
-    return seconds
 
 
 def _plot(text: str) -> Path:

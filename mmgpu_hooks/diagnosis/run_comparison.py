@@ -46,7 +46,10 @@ def compare_runs(before: RunEvidence, after: RunEvidence) -> RunComparison:
     Returns:
         All figures that can be had, with obstacles where speeds must not be compared.
     """
-    means = [_fold_figures(evidence) for evidence in (before, after)]
+    means = [
+        fold_figures(steady_intervals(table_of(evidence.intervals)))
+        for evidence in (before, after)
+    ]
     obstacles = find_obstacles(before, after)
     for name, evidence, mean in zip(('first', 'second'), (before, after), means):
         iteration = mean[ITER]
@@ -62,8 +65,15 @@ def compare_runs(before: RunEvidence, after: RunEvidence) -> RunComparison:
     )
 
 
-def _fold_figures(evidence: RunEvidence) -> dict[str, SeriesMean | None]:
-    table = steady_intervals(table_of(evidence.intervals))
+def fold_figures(table: IntervalTable) -> dict[str, SeriesMean | None]:
+    """The mean of each of :data:`FIGURES` over a run's intervals, with its error.
+
+    Args:
+        table: The intervals that count, warm-up left out.
+
+    Returns:
+        ``None`` for a figure that too few intervals tell.
+    """
     counts = [count or 0 for count in table.ints('iterations')]
     folded: dict[str, SeriesMean | None] = {}
     for name, values in _read_figures(table, counts).items():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, Callable
@@ -91,6 +91,12 @@ class RunningTrial:
             # it is gone, which the next look at its events tells
             return
 
+    def finish(self) -> None:
+        """Let it end by itself after the blocks that it was told of."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
     def read_events(self) -> list[dict[str, Any]]:
         """What it told since, after a short wait for something to tell.
 
@@ -128,7 +134,7 @@ def run_trial(
         KeyboardInterrupt: As pressed; the training is ended first.
     """
     status, error, iterations = 'timed_out', None, 0
-    with closing(RunningTrial(spec, environ=environ)) as trial:
+    with contextlib.closing(RunningTrial(spec, environ=environ)) as trial:
         while status == 'timed_out' and trial.elapsed_s < time_limit_s:
             for event in trial.read_events():
                 iterations = event.get('iterations', iterations)

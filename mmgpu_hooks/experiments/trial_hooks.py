@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ from mmengine.hooks import Hook
 
 from mmgpu_hooks.experiments.trial_channel import TrialChannel
 from mmgpu_hooks.telemetry.clock import monotonic_s
+from mmgpu_hooks.telemetry.host.process_memory import read_peak_rss_bytes
 
 _PROGRESS_PERIOD_S = 0.5
 
@@ -122,9 +124,20 @@ class BlockHook(Hook):
             ),
             # this hook is called before the loop counts the iteration
             left=runner.max_iters - runner.iter - 1,
+            is_loss_finite=_is_loss_finite(runner),
+            peak_rss_bytes=read_peak_rss_bytes(),
         )
         following = next(self._words, None)
         if following is None:
             raise TrialOver
         self._left, self._seconds, self._starts = following, [], []
         self._last_s = monotonic_s()
+
+
+def _is_loss_finite(runner: Any) -> bool | None:
+    """Whether every loss so far was a number; ``None`` where none is logged."""
+    history = runner.message_hub.log_scalars.get('train/loss')
+    if history is None:
+        return None
+    # MMEngine has read them for its log: no tensor is waited for
+    return all(map(math.isfinite, history.data[0]))

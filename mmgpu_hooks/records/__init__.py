@@ -86,9 +86,16 @@ from mmgpu_hooks.records.summed import (
     RanksSummary,
     TransformSummary,
 )
+from mmgpu_hooks.records.swept import (
+    MEMORY_SOURCES,
+    Sweep,
+    SweepRow,
+    SweepSetting,
+)
 from mmgpu_hooks.records.trial import TRIAL_STATUSES, TrialResult, TrialSpec
 
 __all__ = [
+    'MEMORY_SOURCES',
     'SAVE_CAUSES',
     'SAVE_PHASES',
     'SCHEMA_VERSION',
@@ -148,6 +155,9 @@ __all__ = [
     'SlowSample',
     'SourceOffRecord',
     'StaticBytes',
+    'Sweep',
+    'SweepRow',
+    'SweepSetting',
     'TransformCost',
     'TransformSummary',
     'TrialResult',

@@ -20,10 +20,12 @@ def pipe():
     reader.close()
 
 
-def make_runner(**loop):
+def make_runner(losses=(), **loop):
+    history = {'train/loss': SimpleNamespace(data=(losses, ()))} if losses else {}
     return SimpleNamespace(
         train_loop=SimpleNamespace(**loop),
         train_dataloader=SimpleNamespace(batch_sampler=SimpleNamespace(batch_size=4)),
+        message_hub=SimpleNamespace(log_scalars=history),
         max_iters=100,
         iter=0,
     )
@@ -68,6 +70,24 @@ def test_a_block_tells_its_iterations_and_waits_for_a_word(pipe):
     (second,) = reader.read_events(1)
     assert (len(second['seconds']), second['starts']) == (3, [])
     assert second['batch_size'] == 4
+
+
+@pytest.mark.parametrize(
+    ('losses', 'is_finite'),
+    [
+        ((0.5, 0.4), True),
+        ((0.5, float('nan'), 0.4), False),
+        ((0.5, float('inf')), False),
+        ((), None),
+    ],
+)
+def test_a_block_tells_whether_every_loss_was_a_number(pipe, losses, is_finite):
+    channel, reader = pipe
+    with pytest.raises(TrialOver):
+        train(BlockHook(channel, 1, iter([])), make_runner(losses), 1)
+    (block,) = reader.read_events(1)
+    assert block['is_loss_finite'] is is_finite
+    assert block['peak_rss_bytes'] > 50e6
 
 
 def test_a_loader_that_begins_again_is_a_start(pipe):

@@ -88,7 +88,7 @@ def _draw(
     ticks = round_ticks(highest * factor, 4)
     left, right = (52.0 if width > 500 else 40.0), width - 8
     up = Scale(0.0, ticks[-1] / factor, _BOTTOM, _TOP)
-    yield from _axis(ticks, factor, up, left, right)
+    yield from draw_axis(ticks, factor, up, left, right)
     title = f'Iteration, {unit}'
     yield Label(left, _TOP - 14, title, 'ink', size=_SMALL, bold=True)
     across = Scale(-0.5, len(points) - 0.5, left, right)
@@ -104,9 +104,18 @@ def _draw(
     yield Label(right, _BOTTOM + 54, words, 'faint', 'end', size=_SMALL)
 
 
-def _axis(
+def draw_axis(
     ticks: Sequence[float], factor: float, up: Scale, left: float, right: float
 ) -> Iterator[Shape]:
+    """Lines across at round figures.
+
+    Args:
+        ticks: The figures.
+        factor: How many of their unit one of the scale is.
+        up: The scale.
+        left: Where the lines begin, in pixels.
+        right: Where they end.
+    """
     for tick in ticks:
         y = up(tick / factor)
         yield Line([[(left, y), (right, y)]], 'rule' if tick else 'faint')

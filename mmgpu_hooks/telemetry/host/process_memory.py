@@ -27,6 +27,37 @@ def read_process_rss_bytes(proc: Path = Path('/proc')) -> int | None:
         return _ask_psutil()
 
 
+def read_peak_rss_bytes(proc: Path = Path('/proc')) -> int | None:
+    """Largest resident memory this process ever had, in bytes.
+
+    Out of ``/proc/self/status``: what ``getrusage`` tells is also that of the process
+    that started this one.
+
+    Args:
+        proc: Root of the proc file system.
+
+    Returns:
+        The bytes, or ``None`` where the platform does not tell.
+    """
+    try:
+        text = (proc / 'self' / 'status').read_text(errors='replace')
+    except OSError:
+        return None
+    return parse_peak_rss_bytes(text)
+
+
+def parse_peak_rss_bytes(text: str) -> int | None:
+    """Parse the peak out of ``/proc/<pid>/status``::
+
+    VmHWM:    812044 kB
+    """
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[0] == 'VmHWM:' and words[1].isdigit():
+            return int(words[1]) * 1024
+    return None
+
+
 def _ask_psutil() -> int | None:
     try:
         import psutil

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.telemetry.host.process_memory import read_process_rss_bytes
+from mmgpu_hooks.telemetry.host.process_memory import (
+    parse_peak_rss_bytes,
+    read_peak_rss_bytes,
+    read_process_rss_bytes,
+)
 from mmgpu_hooks.telemetry.host.system_memory import page_size_bytes
 
 psutil = pytest.importorskip('psutil')
@@ -47,3 +51,29 @@ def test_what_the_platform_hides_is_unknown(
 
     monkeypatch.setattr(psutil.Process, 'memory_info', refuse)
     assert read_process_rss_bytes(tmp_path) is None
+
+
+def test_the_peak_stays_when_memory_is_given_back():
+    block = bytearray(b'x') * (64 << 20)
+    high = read_process_rss_bytes()
+    del block
+    peak = read_peak_rss_bytes()
+    assert high is not None and peak is not None
+    assert peak >= high - (1 << 20)
+
+
+@pytest.mark.parametrize(
+    ('text', 'peak'),
+    [
+        ('VmPeak:\t 9 kB\nVmHWM:\t    1500 kB\nVmRSS:\t 7 kB\n', 1500 * 1024),
+        ('VmHWM:\t many kB\n', None),
+        ('VmHWM:\n', None),
+        ('', None),
+    ],
+)
+def test_the_peak_is_parsed(text, peak):
+    assert parse_peak_rss_bytes(text) == peak
+
+
+def test_a_platform_without_proc_tells_no_peak(tmp_path: Path):
+    assert read_peak_rss_bytes(tmp_path) is None

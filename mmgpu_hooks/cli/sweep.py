@@ -1,0 +1,214 @@
+"""``mmgpu sweep``: which setting is fastest here."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from mmgpu_hooks.cli import exit_codes
+from mmgpu_hooks.cli.progress import show_progress
+from mmgpu_hooks.cli.sweep_arguments import PLOTS_FOLDER, add_arguments
+from mmgpu_hooks.cli.terminal import terminal_layout
+from mmgpu_hooks.cli.trainable import (
+    NotTrainableError,
+    lengthen,
+    read_trainable_config,
+)
+from mmgpu_hooks.configfile.loading import FlatConfig
+from mmgpu_hooks.experiments.checkpoint_size import estimate_checkpoint_bytes
+from mmgpu_hooks.experiments.config_model import ModelError
+from mmgpu_hooks.experiments.save_experiment import SaveExperimentError, check_room
+from mmgpu_hooks.experiments.sweep import SweepError, run_sweep
+from mmgpu_hooks.experiments.sweep_identity import read_identity
+from mmgpu_hooks.experiments.sweep_ledger import (
+    LEDGER_NAME,
+    KeptTrials,
+    LedgerError,
+    open_ledger,
+    parse_ledger,
+)
+from mmgpu_hooks.experiments.sweep_plan import SweepGrid, SweepJob, TrialLimits
+from mmgpu_hooks.report.sweep_table import render_sweep_json
+from mmgpu_hooks.report.sweep_text import render_sweep, render_sweep_plan
+
+__all__ = ['DESCRIPTION', 'EPILOG', 'HELP', 'NAME', 'add_arguments', 'run']
+
+NAME = 'sweep'
+HELP = 'train a config with several settings and compare them'
+DESCRIPTION = """\
+Train a config for a short while with each combination of workers, batch sizes and
+prefetch factors, one after another in random order, and say what an iteration takes,
+what it waits for and what it needs, beside what the model of one run had predicted."""
+EPILOG = """\
+exit codes: 0 measured, 2 input that cannot be used (one sentence on standard error
+says why), 130 Ctrl-C, after a table of what was measured: the same command goes on
+from there; nothing is left running"""
+
+_FOLDER = 'sweep'
+_ENDLESS = 10**6
+"""Epochs or iterations that no trial comes to the end of."""
+
+
+class _InputError(Exception):
+    """What was given cannot be used; one sentence for the user."""
+
+
+_REFUSALS = (
+    _InputError,
+    LedgerError,
+    ModelError,
+    NotTrainableError,
+    SaveExperimentError,
+    SweepError,
+)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan, train, keep, print."""
+    try:
+        _refuse_ranks(os.environ)
+        job = _read_job(arguments)
+        if arguments.dry_run:
+            return _print_plan(job, arguments)
+        return _sweep(job, arguments)
+    except _REFUSALS as error:
+        print(f'mmgpu {NAME}: {error}', file=sys.stderr)
+    except OSError as error:
+        print(
+            f'mmgpu {NAME}: expected a folder to write to, found {error.strerror} '
+            f'({error.filename}); name another with --work-dir or --plots.',
+            file=sys.stderr,
+        )
+    return exit_codes.BAD_INPUT
+
+
+def _refuse_ranks(environ: Mapping[str, str]) -> None:
+    """A launcher would start a sweep for each rank."""
+    if 'TORCHELASTIC_RUN_ID' in environ or environ.get('WORLD_SIZE', '1') != '1':
+        raise _InputError(
+            'expected to be started once, found a launcher of several ranks (torchrun '
+            'or the like): distributed settings cannot be swept yet; start it without, '
+            'and it trains on one card.'
+        )
+
+
+def _read_job(arguments: argparse.Namespace) -> SweepJob:
+    is_png = arguments.plot_format == 'png'
+    if is_png and importlib.util.find_spec('matplotlib') is None:
+        raise _InputError(
+            'expected matplotlib to draw PNG files, found none; run `pip install '
+            "'mmgpu_hooks[plots]'`, or take --plot-format svg."
+        )
+    config = read_trainable_config(arguments.config)
+    grid = SweepGrid(
+        arguments.num_workers,
+        arguments.batch_size or (_own_batch_size(config),),
+        arguments.prefetch or (None,),
+        arguments.pin_memory,
+        arguments.amp,
+    )
+    work_dir = arguments.work_dir or Path(
+        str(config.get(('work_dir',)) or Path('work_dirs', arguments.config.stem))
+    )
+    return SweepJob(
+        config=os.path.abspath(arguments.config),
+        folder=work_dir.absolute() / _FOLDER,
+        settings=grid.list_settings(),
+        limits=TrialLimits(arguments.seconds, arguments.time_limit),
+        identity=read_identity(
+            config, saves=arguments.saves, side_by_side=arguments.gpus
+        ),
+        lengthened=lengthen(config, _ENDLESS),
+        saves=arguments.saves,
+        seed=arguments.seed,
+    )
+
+
+def _own_batch_size(config: FlatConfig) -> int | None:
+    own = config.get(('train_dataloader', 'batch_size'))
+    return own if isinstance(own, int) else None
+
+
+def _print_plan(job: SweepJob, arguments: argparse.Namespace) -> int:
+    path = job.folder / LEDGER_NAME
+    kept = KeptTrials()
+    if path.is_file() and not arguments.fresh:
+        lines = path.read_text(encoding='utf-8', errors='replace').splitlines()
+        kept = parse_ledger(lines, job.identity, job.limits, job.settings)
+    print(
+        render_sweep_plan(
+            job.settings,
+            kept.rows,
+            measure_s=job.limits.measure_s,
+            whole_s=job.limits.whole_s,
+            folder=str(job.folder),
+            notes=kept.notes,
+            **terminal_layout(sys.stdout),
+        )
+    )
+    return exit_codes.OK
+
+
+@contextlib.contextmanager
+def _cards(count: int) -> Iterator[tuple[str, ...]]:
+    """So many cards for this sweep alone; none where one trial runs at a time."""
+    if count == 1:
+        yield ()
+        return
+    # late: its locks are not for every platform that other commands run on
+    from mmgpu_hooks.experiments.card_choice import CardRequest
+    from mmgpu_hooks.experiments.card_lease import CardLeases, LeaseError
+    from mmgpu_hooks.experiments.card_pick import NoDriverError, pick_cards
+    from mmgpu_hooks.experiments.visible_cards import CardNameError
+
+    leases = CardLeases()
+    try:
+        pick = pick_cards(CardRequest(count), leases, os.environ)
+    except (CardNameError, LeaseError, NoDriverError) as error:
+        raise _InputError(str(error)) from error
+    try:
+        if not pick.picked:
+            free = sum(
+                card.reason is None and not card.is_sliced for card in pick.cards
+            )
+            raise _InputError(
+                f'expected {count} free GPUs, found {free}; mmgpu pick-gpu says why '
+                'the others are not, and fewer can be asked for with --gpus.'
+            )
+        yield tuple(str(card.uuid) for card in pick.picked)
+    finally:
+        pick.release()
+        leases.close()
+
+
+def _sweep(job: SweepJob, arguments: argparse.Namespace) -> int:
+    # late, because no other command draws
+    from mmgpu_hooks.cli.sweep_files import write_sweep_files
+
+    config = str(arguments.config)
+    if job.saves:
+        check_room(job.folder, estimate_checkpoint_bytes(arguments.config))
+    plots = (arguments.plots or job.folder / PLOTS_FOLDER).absolute()
+    plots.mkdir(parents=True, exist_ok=True)
+    with open_ledger(job.folder) as ledger:
+        if arguments.fresh:
+            ledger.clear()
+        kept = parse_ledger(ledger.read_lines(), job.identity, job.limits, job.settings)
+        with _cards(arguments.gpus) as cards, show_progress() as told:
+            sweep = run_sweep(replace(job, cards=cards), ledger, kept, told)
+        notes = write_sweep_files(
+            sweep, config, job.folder, plots, arguments.plot_format
+        )
+    if arguments.format == 'json':
+        print(render_sweep_json(sweep, config, str(job.folder)))
+    else:
+        print(render_sweep(sweep, **terminal_layout(sys.stdout)))
+    for note in notes:
+        print(note, file=sys.stderr)
+    return exit_codes.INTERRUPTED if sweep.is_interrupted else exit_codes.OK

@@ -1,0 +1,189 @@
+"""Keeps the trials of a sweep, one JSON line each, so that it can go on later."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mmgpu_hooks.experiments.sweep_plan import TrialLimits
+from mmgpu_hooks.records import Estimate, SweepRow, SweepSetting
+
+LEDGER_NAME = 'trials.jsonl'
+LEDGER_VERSION = 1
+"""Raised when a key of a line changes its meaning or goes away."""
+
+_RECOMPUTED = ('predicted', 'unpredicted', 'is_calibration', 'is_reused')
+
+
+class LedgerError(Exception):
+    """The ledger cannot be used; one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class KeptTrials:
+    """What an earlier start of a sweep left that still holds."""
+
+    rows: tuple[SweepRow, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was passed over, and why: sentences."""
+
+
+class SweepLedger:
+    """The open ledger of one folder.
+
+    Args:
+        descriptor: Of the open file, locked.
+        path: Of it.
+    """
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor = descriptor
+        self.path = path
+
+    def append(
+        self, row: SweepRow, identity: Mapping[str, Any], limits: TrialLimits
+    ) -> None:
+        """Add one trial, in one write.
+
+        Raises:
+            OSError: If it cannot be written whole; nothing of it is left then.
+        """
+        raw = (render_line(row, identity, limits) + '\n').encode()
+        end = os.lseek(self._descriptor, 0, os.SEEK_END)
+        # what a kill left of a line must not swallow this one
+        if end and os.pread(self._descriptor, 1, end - 1) != b'\n':
+            raw = b'\n' + raw
+        if os.write(self._descriptor, raw) < len(raw):
+            os.ftruncate(self._descriptor, end)
+            raise OSError(f'{self.path}: only a part of a line could be written')
+
+    def read_lines(self) -> list[str]:
+        """All lines that it has."""
+        return self.path.read_text(encoding='utf-8', errors='replace').splitlines()
+
+    def clear(self) -> None:
+        """Forget every trial."""
+        os.ftruncate(self._descriptor, 0)
+
+
+@contextlib.contextmanager
+def open_ledger(folder: Path) -> Iterator[SweepLedger]:
+    """Open the ledger of a folder for this process alone; the folder is made.
+
+    Raises:
+        LedgerError: If another sweep is at work in the folder.
+        OSError: If it cannot be opened.
+    """
+    # late: Windows has none, and other commands run there
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LEDGER_NAME
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise LedgerError(
+                f'expected {folder} for this sweep alone, found that another one is at '
+                'work in it; wait for it, or name another folder with --work-dir.'
+            ) from error
+        yield SweepLedger(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def render_line(row: SweepRow, identity: Mapping[str, Any], limits: TrialLimits) -> str:
+    """One trial as JSON; what is computed anew each time is left out."""
+    body = {k: v for k, v in asdict(row).items() if k not in _RECOMPUTED}
+    return json.dumps(
+        {
+            'version': LEDGER_VERSION,
+            'identity': identity,
+            'limits': asdict(limits),
+            'row': body,
+        }
+    )
+
+
+def parse_ledger(
+    lines: Iterable[str],
+    identity: Mapping[str, Any],
+    limits: TrialLimits,
+    settings: Iterable[SweepSetting],
+) -> KeptTrials:
+    """Which trials need not be trained again.
+
+    Those that were measured, or ran out of memory or time, under the same config, host
+    and environment, and were given as much time as now. A crash may have been mended
+    since, so it is tried again.
+
+    Args:
+        lines: Of the ledger.
+        identity: Of now.
+        limits: Of now.
+        settings: Those asked for.
+    """
+    asked, kept = set(settings), {}
+    torn, others = 0, 0
+    differing: dict[str, None] = {}
+    for line in filter(str.strip, lines):
+        try:
+            body = json.loads(line)
+            known_limits = TrialLimits(**body['limits'])
+            row = parse_row(body['row'])
+            known = dict(body['identity'])
+            is_version = body['version'] == LEDGER_VERSION
+        except (ValueError, KeyError, TypeError):
+            torn += 1
+            continue
+        if row.setting not in asked:
+            continue
+        unlike = [name for name in identity if known.get(name) != identity[name]]
+        if unlike or not is_version:
+            others += 1
+            differing.update(dict.fromkeys(unlike or ['version']))
+        elif _is_done(row, known_limits, limits):
+            kept[row.setting] = replace(row, is_reused=True)
+    notes = []
+    if others:
+        notes.append(
+            f'{others} earlier trial(s) are of another {" and ".join(differing)} and '
+            'were not reused.'
+        )
+    if torn:
+        notes.append(f'{torn} line(s) of {LEDGER_NAME} could not be read.')
+    return KeptTrials(tuple(kept.values()), tuple(notes))
+
+
+def parse_row(body: Mapping[str, Any]) -> SweepRow:
+    """A row out of its JSON.
+
+    Raises:
+        TypeError: If it is not one.
+        KeyError: Likewise.
+    """
+    iter_s = body['iter_s']
+    return SweepRow(
+        **{
+            **body,
+            'setting': SweepSetting(**body['setting']),
+            'iter_s': Estimate(**iter_s) if iter_s is not None else None,
+        }
+    )
+
+
+def _is_done(row: SweepRow, known: TrialLimits, asked: TrialLimits) -> bool:
+    if row.status == 'completed':
+        return row.is_measured and (
+            row.is_settled or known.measure_s >= asked.measure_s
+        )
+    if row.status == 'timed_out':
+        return known.whole_s >= asked.whole_s
+    return row.status == 'out_of_memory'

@@ -1,0 +1,74 @@
+"""Rows of a sweep with the figures that a test chooses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mmgpu_hooks.recommendation.sweep_choice import choose_best
+from mmgpu_hooks.records import Estimate, Prediction, Sweep, SweepRow, SweepSetting
+
+MIB = 2**20
+
+
+def make_prediction(workers: int, iter_s: float, wait_s: float = 0.1) -> Prediction:
+    """Ten per cent to either side."""
+    return Prediction(
+        num_workers=workers,
+        prefetch_factor=2 if workers else None,
+        batch_size=None,
+        iter_time_s=iter_s,
+        iter_time_low_s=0.9 * iter_s,
+        iter_time_high_s=1.1 * iter_s,
+        data_wait_s=wait_s,
+        images_per_s=None,
+        worker_utilisation=None,
+        limit='step',
+    )
+
+
+def make_sweep_row(
+    workers: int,
+    iter_s: float | None = 0.5,
+    *,
+    batch: int | None = 4,
+    predicted_s: float | None = None,
+    **fields: Any,
+) -> SweepRow:
+    """One measured trial; without ``iter_s`` one that failed.
+
+    Args:
+        workers: Of its setting.
+        iter_s: Known to 2 %.
+        batch: Of its setting.
+        predicted_s: What was predicted of it.
+        **fields: Of the row; ``setting`` takes fields of the setting.
+    """
+    setting = replace(SweepSetting(workers, batch), **fields.pop('setting', {}))
+    if iter_s is None:
+        body: dict[str, Any] = {'status': 'failed', 'error': 'ValueError: no'}
+    else:
+        body = {
+            'status': 'completed',
+            'seconds': 40.0,
+            'iterations': 60,
+            'iter_s': Estimate(iter_s, 0.98 * iter_s, 1.02 * iter_s, 6),
+            'is_settled': True,
+            'data_wait_s': 0.2 * iter_s,
+            'images_per_s': (batch or 1) / iter_s,
+            'memory_peak_bytes': 800 * MIB,
+            'memory_source': 'process_rss',
+            'cpu_cores': 1.5,
+            'is_loss_finite': True,
+            'most_workers': 2,
+            'most_workers_reason': '2 usable cores',
+        }
+    if predicted_s is not None:
+        body['predicted'] = make_prediction(workers, predicted_s)
+    return SweepRow(setting, **{**body, **fields})
+
+
+def make_sweep(*rows: SweepRow, **fields: Any) -> Sweep:
+    """Those rows, judged."""
+    sweep = Sweep(rows, asked=len(rows), best=choose_best(rows), seconds=95.0)
+    return replace(sweep, **fields)

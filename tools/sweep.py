@@ -1,0 +1,10 @@
+"""``mmgpu sweep`` from a checkout: ``python tools/sweep.py CONFIG``."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mmgpu_hooks.cli.main import main
+
+sys.exit(main(['sweep', *sys.argv[1:]]))
