@@ -4,6 +4,13 @@
 for several reasons, the record carries the reason beside it.
 """
 
+from mmgpu_hooks.records.batching import (
+    MemoryFit,
+    MemoryPoint,
+    MemoryRuleRow,
+    PeakPrediction,
+    SpeedPoint,
+)
 from mmgpu_hooks.records.benched import (
     SaveBench,
     SaveBenchRow,
@@ -123,9 +130,13 @@ __all__ = [
     'LoaderWorkload',
     'MeasuredMemory',
     'MemoryEstimate',
+    'MemoryFit',
+    'MemoryPoint',
+    'MemoryRuleRow',
     'ModelBytesRecord',
     'ModuleActivations',
     'NoPrediction',
+    'PeakPrediction',
     'PlainRun',
     'Prediction',
     'RankRow',
@@ -147,6 +158,7 @@ __all__ = [
     'SettingComparison',
     'SlowSample',
     'SourceOffRecord',
+    'SpeedPoint',
     'StaticBytes',
     'TransformCost',
     'TransformSummary',

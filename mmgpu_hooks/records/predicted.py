@@ -43,6 +43,8 @@ class BatchLine:
 
     constant_s: float
     image_s: float
+    image_error_s: float = 0.0
+    """Standard error of ``image_s``."""
 
 
 @dataclass(frozen=True)
