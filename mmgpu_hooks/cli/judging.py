@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
 from mmgpu_hooks.evidence.plain_reader import read_plain_run
 from mmgpu_hooks.evidence.ranks import fold_ranks, with_saves_of
@@ -34,6 +35,8 @@ class JudgedRun:
     """Without a rewrite."""
     evidence: RunEvidence | None = None
     """Of the rank that was judged."""
+    facts: Facts | None = None
+    """Of the same."""
     plain: PlainRun | None = None
     run_config: Path | None = None
     """The config that the run was started with, there or not."""
@@ -55,12 +58,11 @@ def judge_run_folder(folder: Path) -> JudgedRun:
         return _judge_plain(files)
     with _collector_paused():
         evidence, summary, ranks = _read_ranks(files.evidence, files.other_ranks)
+    facts = fold_facts(summary, evidence.intervals)
     answer = Answer(
         run_path=evidence.path,
-        diagnosis=diagnose_run(summary, evidence.intervals),
-        recommendation=with_save_cures(
-            recommend_settings(summary, evidence.intervals), summary
-        ),
+        diagnosis=diagnose_run(facts),
+        recommendation=with_save_cures(recommend_settings(facts), facts),
         summary=summary,
         ranks=ranks,
         notes=(
@@ -74,6 +76,7 @@ def judge_run_folder(folder: Path) -> JudgedRun:
     return JudgedRun(
         answer,
         evidence=evidence,
+        facts=facts,
         run_config=Path(path) if path else None,
         config_copy=files.config_copy,
     )

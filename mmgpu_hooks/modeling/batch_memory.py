@@ -123,7 +123,15 @@ def predict_peak(
 
 def find_largest_batch(fit: MemoryFit, room_bytes: float) -> int:
     """The largest batch size that fits even if the peak is at its upper end; or 0."""
-    return _count_while(lambda b: predict_peak(fit, b).high_bytes <= room_bytes)
+
+    def is_fitting(batch_size: int) -> bool:
+        return predict_peak(fit, batch_size).high_bytes <= room_bytes
+
+    # the interval is narrowest where peaks were measured: from there on it only grows
+    measured = max(point.batch_size for point in fit.points)
+    if is_fitting(measured):
+        return _count_while(is_fitting, measured)
+    return next((b for b in range(measured - 1, 0, -1) if is_fitting(b)), 0)
 
 
 def find_oom_batch(fit: MemoryFit, room_bytes: float) -> int | None:
@@ -234,9 +242,9 @@ def _why_flat(points: Sequence[MemoryPoint]) -> str:
     )
 
 
-def _count_while(is_fitting: Callable[[int], bool]) -> int:
-    """The largest batch size up to which all fit; memory never falls with it."""
-    low, high = 0, MOST_BATCH
+def _count_while(is_fitting: Callable[[int], bool], least: int = 0) -> int:
+    """The largest batch size up to which all fit, from one on that does."""
+    low, high = least, MOST_BATCH
     while low < high:
         middle = (low + high + 1) // 2
         if is_fitting(middle):

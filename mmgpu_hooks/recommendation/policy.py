@@ -7,10 +7,9 @@ The loader of validation is left alone: the evidence tells nothing of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
-from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
+from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import (
     BEYOND_GAIN,
     BLOCKED_PROBLEM,
@@ -45,7 +44,6 @@ from mmgpu_hooks.recommendation.worker_cap import (
 )
 from mmgpu_hooks.records import (
     Change,
-    IntervalRecord,
     JobPlan,
     LoaderWorkload,
     Recommendation,
@@ -55,21 +53,17 @@ from mmgpu_hooks.records import (
 _AT_HAND = 'In steady iterations data is at hand when it is needed.'
 
 
-def recommend_settings(
-    summary: RunSummary, intervals: Sequence[IntervalRecord] = ()
-) -> Recommendation:
+def recommend_settings(facts: Facts) -> Recommendation:
     """Decide num_workers, prefetch_factor, persistent_workers and pin_memory.
 
     Judged on the whole job: its iterations, the starts of its epochs and its saves.
 
     Args:
-        summary: One rank's figures, with the live settings and the host's limits.
-        intervals: Those behind the figures, if they are at hand.
+        facts: One rank's, with the live settings and the host's limits.
 
     Returns:
         The changes, or the reason why there is none.
     """
-    facts = fold_facts(summary, intervals)
     advice = advise(facts)
     if facts.workload is None or facts.is_stalled:
         changes, reason = _unpredicted(facts), _why_unpredicted(facts)

@@ -60,6 +60,7 @@ from mmgpu_hooks.records.measured import (
 from mmgpu_hooks.records.predicted import (
     BatchLine,
     Cost,
+    FittedRun,
     JobPlan,
     JobPrediction,
     LoaderWorkload,
@@ -116,6 +117,7 @@ __all__ = [
     'Estimate',
     'FigureComparison',
     'Finding',
+    'FittedRun',
     'GpuDevice',
     'GpuWindow',
     'HookCost',

@@ -124,3 +124,6 @@ class Recommendation:
     """What would make saves cost less; the changes hold those that are applied."""
     advice: Tuple[str, ...] = ()
     """Sentences about what else would help, with the evidence; never applied."""
+    batch_size: Tuple[str, ...] = ()
+    """What was decided of the batch size, and what that means for the learning rate:
+    sentences. Empty unless a change of it was allowed."""

@@ -180,7 +180,10 @@ def test_a_true_line_is_found_and_larger_batches_take_more(fixed, each, batches,
         return
     assert fit.growth_bytes == pytest.approx(each, rel=1e-6)
     assert fit.fixed_bytes == pytest.approx(fixed, abs=1e-6 * each + 1e-6 * fixed)
-    seen = [predict_peak(fit, batch) for batch in range(1, 80)]
+    seen = [predict_peak(fit, batch) for batch in range(1, 81)]
     for one, more in zip(seen, seen[1:]):
-        assert one.low_bytes <= one.peak_bytes <= one.high_bytes <= more.high_bytes
+        assert one.low_bytes <= one.peak_bytes <= one.high_bytes
+        assert one.peak_bytes <= more.peak_bytes
+    fits = [batch for batch in range(1, 80) if seen[batch - 1].high_bytes <= room]
+    assert min(find_largest_batch(fit, room), 79) == max(fits, default=0)
     assert find_largest_batch(fit, room) < (find_oom_batch(fit, room) or MOST_BATCH)
