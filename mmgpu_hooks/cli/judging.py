@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mmgpu_hooks.cli.pooling import pool_read_runs, read_each
 from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
+from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
 from mmgpu_hooks.evidence.plain_reader import read_plain_run
 from mmgpu_hooks.evidence.ranks import fold_ranks, with_saves_of
 from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
@@ -44,6 +46,17 @@ class JudgedRun:
     """The flattened copy that MMEngine left."""
 
 
+@dataclass(frozen=True)
+class ReadRun:
+    """One run, read and folded."""
+
+    files: RunFiles
+    run: PooledRun
+    """The rank that is judged."""
+    ranks: RanksSummary | None = None
+    """``None`` when it has one."""
+
+
 def judge_run_folder(folder: Path) -> JudgedRun:
     """Read, judge and recommend; writes nothing.
 
@@ -53,24 +66,52 @@ def judge_run_folder(folder: Path) -> JudgedRun:
     Raises:
         EvidenceError: If there is nothing that can be judged.
     """
-    files = read_run_folder(folder)
-    if files.evidence is None:
-        return _judge_plain(files)
-    with _collector_paused():
-        evidence, summary, ranks = _read_ranks(files.evidence, files.other_ranks)
-    facts = fold_facts(summary, evidence.intervals)
+    return judge_run_folders([folder])
+
+
+def judge_run_folders(
+    folders: Sequence[Path], *, allow_batch_size: bool = False, load: bool = True
+) -> JudgedRun:
+    """Judge the newest run, and recommend by all that belong together.
+
+    Args:
+        folders: What :func:`read_run_folder` takes, each.
+        allow_batch_size: Whether another batch size may be recommended.
+        load: Whether the configs of several runs may be loaded, to compare them.
+
+    Raises:
+        EvidenceError: If there is nothing that can be judged.
+    """
+    left_out: list[str] = []
+    if len(folders) == 1:
+        files = read_run_folder(folders[0])
+        if files.evidence is None:
+            return _judge_plain(files)
+        newest = _read(files)
+        pool = pool_runs([newest.run])
+    else:
+        runs, left_out = read_each(folders, _read)
+        newest, pool = pool_read_runs(runs, load=load)
+    evidence, facts = newest.run.evidence, newest.run.facts
+    together = replace(facts, workload=pool.workload)
+    recommendation = recommend_settings(
+        together, pool.memory if allow_batch_size else None
+    )
     answer = Answer(
         run_path=evidence.path,
         diagnosis=diagnose_run(facts),
-        recommendation=with_save_cures(recommend_settings(facts), facts),
-        summary=summary,
-        ranks=ranks,
+        recommendation=with_save_cures(recommendation, facts),
+        summary=facts.summary,
+        ranks=newest.ranks,
         notes=(
-            *summary.notes,
-            *(ranks.notes if ranks else ()),
-            *_passed_over(files),
+            *facts.summary.notes,
+            *(newest.ranks.notes if newest.ranks else ()),
+            *_passed_over(newest.files),
             *_incomplete(evidence),
+            *left_out,
+            *pool.notes,
         ),
+        fitted=pool.fitted if len(folders) > 1 else (),
     )
     path = evidence.run.config_path
     return JudgedRun(
@@ -78,8 +119,16 @@ def judge_run_folder(folder: Path) -> JudgedRun:
         evidence=evidence,
         facts=facts,
         run_config=Path(path) if path else None,
-        config_copy=files.config_copy,
+        config_copy=newest.files.config_copy,
     )
+
+
+def _read(files: RunFiles) -> ReadRun:
+    assert files.evidence is not None
+    with _collector_paused():
+        evidence, summary, ranks = _read_ranks(files.evidence, files.other_ranks)
+    facts = fold_facts(summary, evidence.intervals)
+    return ReadRun(files, PooledRun(evidence, facts), ranks)
 
 
 @contextlib.contextmanager

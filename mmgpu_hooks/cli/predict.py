@@ -128,7 +128,8 @@ def predict_run(arguments: argparse.Namespace) -> Forecast:
     Raises:
         EvidenceError: If there is nothing that can be read.
     """
-    folders, notes = arguments.run_folders, []
+    folders: Sequence[Path] = arguments.run_folders
+    notes: list[str] = []
     if len(folders) == 1:
         read = _read(_find_evidence(folders[0]))
         pool = pool_runs([read.run])

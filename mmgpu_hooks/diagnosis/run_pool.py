@@ -69,8 +69,8 @@ def pool_runs(
     ordered = _order(runs, notes)
     newest = next((run for run in ordered if run.facts.workload), ordered[0])
     if newest.facts.workload is None:
-        why = newest.facts.untold or 'The run tells too little.'
-        return RunPool(newest, None, NoPrediction(why), notes=tuple(notes))
+        untold = newest.facts.untold or 'The run tells too little.'
+        return RunPool(newest, None, NoPrediction(untold), notes=tuple(notes))
     belonging = [newest]
     for run in ordered:
         if run is newest:

@@ -94,9 +94,8 @@ def render_forecast(
         whose = 'a setting that was measured' if forecast.fitted else OWN
         parts += [f'* {whose}']
     if forecast.memory is not None:
-        rows = describe_memory(forecast.memory)
-        said = [(label, bind_units(text)) for label, text in rows]
-        parts += ['', grid(said), '', tabulate_rules(forecast.memory.rules)]
+        told = [(n, bind_units(text)) for n, text in describe_memory(forecast.memory)]
+        parts += ['', grid(told), '', tabulate_rules(forecast.memory.rules)]
     notes = (*workload.notes, *forecast.notes)
     if notes:
         rows = [('-', bind_units(note)) for note in notes]
