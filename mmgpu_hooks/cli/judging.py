@@ -17,6 +17,7 @@ from mmgpu_hooks.evidence.ranks import fold_ranks, with_saves_of
 from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.evidence.run_folder import RunFiles, read_run_folder
 from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.evidence.summary_memory import fold_peak
 from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.recommendation.save_cures import with_save_cures
 from mmgpu_hooks.records import (
@@ -126,9 +127,11 @@ def judge_run_folders(
 def _read(files: RunFiles) -> ReadRun:
     assert files.evidence is not None
     with _collector_paused():
-        evidence, summary, ranks = _read_ranks(files.evidence, files.other_ranks)
+        summary, ranks, read = _read_ranks(files.evidence, files.other_ranks)
+    evidence, *others = read
     facts = fold_facts(summary, evidence.intervals)
-    return ReadRun(files, PooledRun(evidence, facts), ranks)
+    peaks = [peak for peak in map(fold_peak, others) if peak is not None]
+    return ReadRun(files, PooledRun(evidence, facts, tuple(peaks)), ranks)
 
 
 @contextlib.contextmanager
@@ -145,22 +148,27 @@ def _collector_paused() -> Iterator[None]:
 
 def _read_ranks(
     first: Path, others: tuple[Path, ...]
-) -> tuple[RunEvidence, RunSummary, RanksSummary | None]:
-    """The rank that the others wait for; without one, the rank that waits most."""
+) -> tuple[RunSummary, RanksSummary | None, list[RunEvidence]]:
+    """The figures of the rank that is judged, and the evidence of all, that one first.
+
+    It is the rank that the others wait for; without one, the rank that waits most.
+    """
     evidence = read_evidence(first)
     found, notes = read_other_ranks(others)
     ranks = fold_ranks(evidence, found, notes)
     if ranks is None or not ranks.rows:
-        return evidence, fold_run(evidence), ranks
+        return fold_run(evidence), ranks, [evidence]
     judged = ranks.slowest
     why = 'holds the others up'
     if judged is None:
         judged = max(ranks.rows, key=lambda row: row.data_wait_s).rank
         why = 'waits most for data'
-    worst = next(rank for rank in (evidence, *found) if rank.run.rank == judged)
+    joined = {row.rank for row in ranks.rows}
+    same = [rank for rank in (evidence, *found) if rank.run.rank in joined]
+    same.sort(key=lambda rank: rank.run.rank != judged)
     note = f'Rank {judged} of {ranks.world_size} {why} and is judged.'
     ranks = replace(ranks, notes=(*ranks.notes, note))
-    return worst, with_saves_of(fold_run(worst), fold_run(evidence)), ranks
+    return with_saves_of(fold_run(same[0]), fold_run(evidence)), ranks, same
 
 
 def _judge_plain(files: RunFiles) -> JudgedRun:

@@ -10,8 +10,15 @@ from mmgpu_hooks.configfile.loading import (
     KeyPath,
     read_config,
 )
+from mmgpu_hooks.configfile.request import HOOK_TYPE
 
-_TRAINED = ('model', 'optim_wrapper', 'train_dataloader', 'env_cfg', 'custom_hooks')
+_TRAINED = (
+    ('model',),
+    ('optim_wrapper',),
+    ('train_dataloader',),
+    ('env_cfg',),
+    ('custom_hooks',),
+)
 """What an iteration costs depends on these; the rest says how long and whereto."""
 
 _OF_LOADER = (
@@ -20,9 +27,12 @@ _OF_LOADER = (
     'prefetch_factor',
     'persistent_workers',
     'pin_memory',
+    'num_batch_per_epoch',
 )
 
 _ABSENT = object()
+
+_HOOK_NAME = HOOK_TYPE.rpartition('.')[2]
 
 
 def read_workload_drift(config: Path, other: Path) -> str | None:
@@ -47,18 +57,25 @@ def read_workload_drift(config: Path, other: Path) -> str | None:
 
 def parse_workload_drift(config: FlatConfig, other: FlatConfig) -> list[str]:
     """Lists the values that make it another training, ``old -> new``."""
+    # our own hook is measuring, not training
+    ours = {
+        path[:2]
+        for one in (config, other)
+        for path, value in one.items()
+        if path[:1] == ('custom_hooks',) and str(value).endswith(_HOOK_NAME)
+    }
     odd = []
     for path in sorted({*config, *other}):
         old, new = config.get(path, _ABSENT), other.get(path, _ABSENT)
-        if old != new and _is_trained(path):
+        if old != new and _is_trained(path) and path[:2] not in ours:
             odd.append(f'{".".join(path)} {_text(old)} -> {_text(new)}')
     return odd
 
 
 def _is_trained(path: KeyPath) -> bool:
-    if path[0] not in _TRAINED or path[-1] == 'lr':
+    if path[:1] not in _TRAINED or path[-1] == 'lr':
         return False
-    return not (path[0] == 'train_dataloader' and path[1:2] and path[1] in _OF_LOADER)
+    return path[:1] != ('train_dataloader',) or path[-1] not in _OF_LOADER
 
 
 def _text(value: object) -> str:

@@ -89,7 +89,6 @@ def _read_conditions(evidence: RunEvidence) -> dict[str, Any]:
     return {
         'number of usable cores': host.usable_cores,
         'number of ranks on the host': host.ranks_on_host,
-        'memory of the host': host.ram_total_bytes,
         'memory of the GPU': run.gpu.memory_total_bytes if run.gpu else None,
         'optimizer wrapper': run.optim_wrapper,
         'number of steps whose gradients are added up': run.accumulative_counts,

@@ -37,6 +37,9 @@ class PooledRun:
 
     evidence: RunEvidence
     facts: Facts
+    rank_peaks: tuple[tuple[int, int | None], ...] = ()
+    """Of the run's other ranks, peak of the CUDA allocator and padded pixels of the
+    largest batch: any rank can run out of memory."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ def _fit(
 
 
 def _memory_points(runs: Sequence[PooledRun]) -> list[MemoryPoint] | NoPrediction:
-    points = []
+    points: list[MemoryPoint] = []
     for run in runs:
         summary = run.facts.summary
         batch, peak = summary.run.loader.batch_size, summary.gpu_mem_peak_bytes
@@ -177,15 +180,19 @@ def _memory_points(runs: Sequence[PooledRun]) -> list[MemoryPoint] | NoPredictio
             )
         )
         is_counted = bool(parts) and None not in parts
-        points.append(
+        points += [
             MemoryPoint(
                 batch_size=batch,
-                peak_bytes=peak,
-                pixels=summary.largest_batch_pixels,
+                peak_bytes=rank_peak,
+                pixels=pixels,
                 static_bytes=sum(part or 0 for part in parts) if is_counted else None,
                 gradient_bytes=(counted.gradient_bytes or 0) if counted else 0,
             )
-        )
+            for rank_peak, pixels in (
+                (peak, summary.largest_batch_pixels),
+                *run.rank_peaks,
+            )
+        ]
     if points:
         return points
     why = 'its peak was not recorded'

@@ -17,11 +17,12 @@ from mmgpu_hooks.modeling.batch_speed import KNEE_SHARE, find_knee
 from mmgpu_hooks.modeling.scene import at_batch_size
 from mmgpu_hooks.modeling.uncertainty import model_error, perturb
 from mmgpu_hooks.recommendation.changes import KEY, Decision, word_changes
-from mmgpu_hooks.recommendation.choice import Gain, job_s
+from mmgpu_hooks.recommendation.choice import Gain, Setting, job_s
 from mmgpu_hooks.recommendation.chooser import Chooser
 from mmgpu_hooks.recommendation.job_plan import plan_job
 from mmgpu_hooks.records import (
     Change,
+    JobPlan,
     LoaderWorkload,
     MemoryFit,
     NoPrediction,
@@ -73,8 +74,9 @@ def choose_batch_size(
         return BatchChoice(_word_stay(old, rates, limit))
     new = decisions[best]
     further = _predict_gain(decision, new, is_old_setting=False)
-    if further.share < max(WORTHWHILE_GAIN, further.noise):
-        return BatchChoice(_word_stay(old, rates, limit))
+    # another recipe has to be worth it for sure
+    if further.share < WORTHWHILE_GAIN or further.low <= 0.0:
+        return BatchChoice(_word_unsure(old, best, further))
     return BatchChoice(
         _word_go(fit, old, best, rates, limit), _word_all(decision, new, fit)
     )
@@ -150,7 +152,7 @@ def _resize(summary: RunSummary, ratio: float) -> RunSummary:
 
 
 def _predict_gain(old: Decision, new: Decision, *, is_old_setting: bool) -> Gain:
-    """What the new batch size saves of the job, over the old one.
+    """What the new batch size saves of the job, over the old one, image for image.
 
     Args:
         old: With the run's batch size.
@@ -161,10 +163,15 @@ def _predict_gain(old: Decision, new: Decision, *, is_old_setting: bool) -> Gain
     before = old.old if is_old_setting else old.new
     plans = plan_job(old.facts.summary), plan_job(new.facts.summary)
 
+    def image_s(one: LoaderWorkload, setting: Setting, plan: JobPlan) -> float:
+        # whole batches: an epoch of the new size may see a few images more
+        images = plan.epochs * plan.iterations * (one.batch_size or 1)
+        return job_s(one, setting, plan) / images
+
     def share_of(one: LoaderWorkload) -> float:
         sized = at_batch_size(one, new.batch_size)
         assert sized is not None  # its line is that of the decision's workload
-        return 1.0 - job_s(sized, new.new, plans[1]) / job_s(one, before, plans[0])
+        return 1.0 - image_s(sized, new.new, plans[1]) / image_s(one, before, plans[0])
 
     share = share_of(old.workload)
     noises = [share_of(one) - share for one in perturb(old.workload)]
@@ -232,6 +239,15 @@ def _word_go(
             f'than {100 * KNEE_SHARE:.0f} % faster.'
         )
     return text
+
+
+def _word_unsure(old: int, best: int, gain: Gain) -> str:
+    return (
+        f'The batch size stays at {old}: {best} is predicted to save '
+        f"{100 * gain.share:.1f} % of the training's time ({100 * gain.low:.1f} to "
+        f'{100 * gain.high:.1f} %), which is too little, or too unsure, for another '
+        'recipe.'
+    )
 
 
 def _word_stay(old: int, rates: dict[int, float], limit: str) -> str:

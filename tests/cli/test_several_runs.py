@@ -162,7 +162,7 @@ def test_absurd_figures_change_nothing(tmp_path, config, capsys):
     folders = []
     for size in (2, 4):
         evidence = make_pooled(size, day=30 - size, run={'config_path': str(config)})
-        absurd = replace(evidence.intervals[3], gpu_mem_peak_bytes=2**62)
+        absurd = replace(evidence.intervals[3], gpu_mem_peak_bytes=2**52)
         records = (*evidence.intervals[:3], absurd, *evidence.intervals[4:])
         edited = replace(evidence, intervals=records)
         folders.append(str(write_pooled(tmp_path / f'odd{size}', edited)))

@@ -19,6 +19,7 @@ train_dataloader = dict(
     dataset=dict(pipeline=[dict(type='Load'), dict(type='Resize', scale=(8, 8))]),
 )
 train_cfg = dict(max_epochs=12)
+custom_hooks = [dict(type='EMAHook'), dict(type='GPUEfficiencyHook', interval=10)]
 auto_scale_lr = dict(base_batch_size=16, enable=False)
 work_dir = 'a'
 """
@@ -46,6 +47,7 @@ def test_how_it_is_loaded_for_how_long_and_at_what_rate_makes_no_other_workload(
         ('persistent_workers=True', 'persistent_workers=False, prefetch_factor=None'),
         ('lr=0.02', 'lr=0.04'),
         ('max_epochs=12', 'max_epochs=1'),
+        ('interval=10', 'interval=20'),
         ("work_dir = 'a'", "work_dir = 'b'"),
     )
     assert changed is None
@@ -57,6 +59,7 @@ def test_how_it_is_loaded_for_how_long_and_at_what_rate_makes_no_other_workload(
         (('depth=18', 'depth=50'), 'model.backbone.depth 18 -> 50'),
         (('scale=(8, 8)', 'scale=(8, 16)'), 'pipeline.1.scale.1 8 -> 16'),
         (("type='SGD'", "type='AdamW'"), "optimizer.type 'SGD' -> 'AdamW'"),
+        (("dict(type='EMAHook')", 'dict()'), "hooks.0.type 'EMAHook' -> absent"),
         (("type='A', ", ''), "model.type 'A' -> absent"),
         ((", dict(type='Resize', scale=(8, 8))", ''), 'pipeline a list -> a list and'),
     ],

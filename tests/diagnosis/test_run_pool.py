@@ -135,3 +135,18 @@ def test_memory_that_falls_with_the_batch_size_is_no_fit():
     found = pool(make_pooled(4, day=22), odd)
     assert isinstance(found.memory, NoPrediction)
     assert 'Memory does not grow with the batch size' in found.memory.reason
+
+
+def test_every_rank_tells_of_memory():
+    small, large = make_pooled(2, day=22), make_pooled(4, day=20)
+    ranks = ((FIXED + 5 * EACH, 5 * PIXELS), (FIXED + 3 * EACH, None))
+    runs = [read(small), replace(read(large), rank_peaks=ranks)]
+    fit = pool_runs(runs).memory
+    assert isinstance(fit, MemoryFit)
+    assert len(fit.points) == 4
+    # one rank tells no pixels: growth is per image then
+    assert fit.image_pixels is None
+    assert [row.peak_bytes for row in pool_runs(runs).memory_rules] == [
+        FIXED + 2 * EACH,
+        FIXED + 5 * EACH,
+    ]

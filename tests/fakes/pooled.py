@@ -71,10 +71,11 @@ def make_pooled(
     workers = make_inside_workers(
         loading_s * batch_size, std_s=0.0001, count=num_workers
     )
+    step_s = constant_s + image_s * batch_size
     defaults = {
         'data_wait_s': 0.001,
-        'step_s': constant_s + image_s * batch_size,
-        'process_cpu_s': 0.6,
+        'step_s': step_s,
+        'process_cpu_s': 20 * 0.3 * step_s,
         'images': 20 * batch_size,
         'batch_bytes': batch_size * 2**20,
         'workers': workers if num_workers else None,
