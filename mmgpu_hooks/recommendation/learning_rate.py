@@ -41,12 +41,6 @@ def word_learning_rate(
             f'linear scaling rule the rate goes{lr or " along"} ({new / old:g} times), '
             'and a longer warm-up may be needed.'
         ]
-        if rate.base_batch_size and rate.lr is not None:
-            auto = rate.lr * then / rate.base_batch_size
-            said.append(
-                'auto_scale_lr is off; enabled, with its base_batch_size='
-                f'{rate.base_batch_size}, it would train with {auto:g}.'
-            )
     if is_iter_based:
         said.append(
             'The training is counted in iterations: with as many of them it sees '

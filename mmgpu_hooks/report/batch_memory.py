@@ -39,10 +39,10 @@ def describe_memory(report: MemoryReport) -> list[tuple[str, str]]:
     where = ''
     if fit.image_pixels is not None:
         where = f' of {format_count(round(fit.image_pixels))} padded pixels'
-    parts = f'{format_bytes(round(fit.fixed_bytes))} and '
-    if fit.static_bytes is not None and fit.workspace_bytes is not None:
-        parts += f'(model and optimizer {format_bytes(fit.static_bytes)}) '
-    parts += f'{format_bytes(round(fit.image_bytes))} per image{where}'
+    parts = f'{format_bytes(round(fit.fixed_bytes))} with any batch'
+    if fit.static_bytes is not None:
+        parts += f' (model and optimizer take {format_bytes(fit.static_bytes)})'
+    parts += f' and {format_bytes(round(fit.image_bytes))} per image{where}'
     rows = [('memory', f'{parts}, fitted to {len(fit.points)} peaks')]
     for batch in report.batch_sizes:
         seen = predict_peak(fit, batch)

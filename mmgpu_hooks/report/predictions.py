@@ -174,7 +174,7 @@ def _table(
         '9 in 10 within',
         'data wait',
         'images/s',
-        'workers busy',
+        'busy' if has_batches else 'workers busy',
     ):
         table.add_column(title, justify='right', no_wrap=True)
     table.add_column('limited by', no_wrap=True)

@@ -150,9 +150,11 @@ def test_the_learning_rate_follows_by_itself_where_it_is_scaled():
 
 def test_otherwise_the_scaled_rate_is_advice():
     rate = LearningRate(lr=0.02, base_batch_size=16)
-    first, second = word_learning_rate(rate, 2, 8, 1, is_iter_based=False)
-    assert 'linear scaling rule the rate goes from 0.02 to 0.08 (4 times)' in first
-    assert second.endswith('base_batch_size=16, it would train with 0.01.')
+    (said,) = word_learning_rate(rate, 2, 8, 1, is_iter_based=False)
+    assert said.startswith(
+        'The learning rate is not changed. The batch goes from 2 to 8'
+    )
+    assert 'linear scaling rule the rate goes from 0.02 to 0.08 (4 times)' in said
     unread, length = word_learning_rate(None, 2, 8, 1, is_iter_based=True)
     assert 'the rate goes along (4 times)' in unread
     assert 'divide max_iters and the milestones by that' in length
