@@ -111,30 +111,31 @@ def _find_limits(
 
 def _list_sizes(fit: MemoryFit, old: int, most: int) -> list[int]:
     """Larger batch sizes that are worth a look: usual ones and measured ones."""
-    sizes = {*_USUAL, *(point.batch_size for point in fit.points)}
-    return sorted(size for size in sizes if old < size <= most)
+    usual = {*_USUAL, *(point.batch_size for point in fit.points)}
+    sizes = sorted(size for size in usual if old < size <= most)
+    return sizes or ([most] if most > old else [])
 
 
 def _decide(facts: Facts, workload: LoaderWorkload, batch_size: int) -> Decision:
     """The best setting of the loader with another batch size."""
     sized = at_batch_size(workload, batch_size)
     assert sized is not None  # its step against batch size is known
-    summary = _resize(facts.summary, batch_size / (workload.batch_size or batch_size))
+    summary = _resize(facts.summary, workload.batch_size or batch_size, batch_size)
     resized = replace(facts, summary=summary, workload=sized)
     return replace(Chooser(resized, sized).decide(), batch_size=batch_size)
 
 
-def _resize(summary: RunSummary, ratio: float) -> RunSummary:
+def _resize(summary: RunSummary, old: int, new: int) -> RunSummary:
     """The figures that the limits and the plan of the job are taken from.
 
     As many images are trained on as before.
     """
 
     def less(count: int | None) -> int | None:
-        return None if count is None else max(math.ceil(count / ratio), 1)
+        return None if count is None else max(-(-count * old // new), 1)
 
     def more(size: int | None) -> int | None:
-        return None if size is None else math.ceil(size * ratio)
+        return None if size is None else -(-size * new // old)
 
     run = summary.run
     loader = replace(

@@ -158,3 +158,12 @@ def test_otherwise_the_scaled_rate_is_advice():
     unread, length = word_learning_rate(None, 2, 8, 1, is_iter_based=True)
     assert 'the rate goes along (4 times)' in unread
     assert 'divide max_iters and the milestones by that' in length
+
+
+def test_where_no_usual_size_fits_the_largest_that_does_is_looked_at():
+    # 25 GiB with 12; 16 would take 33 of the 31.5 that are safe
+    runs = [
+        make_pooled(size, day=size, run=card(36), constant_s=1.0) for size in (4, 12)
+    ]
+    found = recommend(*runs)
+    assert 12 < changed(found)['batch_size'] < 16
