@@ -32,6 +32,8 @@ class Trial:
     """Memory of all workers."""
     recommendation: Recommendation
     """Made of this training alone."""
+    beyond_cores: Recommendation
+    """The same, where workers that wait may outnumber the cores."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def read_trials(path: Path) -> list[Trial]:
             evidence_path.write_text('\n'.join(line['evidence']) + '\n')
             evidence = read_evidence(evidence_path)
             summary = fold_run(evidence)
+            facts = fold_facts(summary, evidence.intervals)
             pss = summary.loader.pss_bytes if summary.loader else None
             trials.append(
                 Trial(
@@ -66,7 +69,8 @@ def read_trials(path: Path) -> list[Trial]:
                     line['job_s'],
                     line['strangers_pct'],
                     pss or 0,
-                    recommend_settings(fold_facts(summary, evidence.intervals)),
+                    recommend_settings(facts),
+                    recommend_settings(facts, beyond_cores=True),
                 )
             )
     return trials
@@ -88,13 +92,19 @@ def keep_whole(trials: Sequence[Trial]) -> list[Trial]:
     ]
 
 
-def judge_recommended(trials: Sequence[Trial], cores: int) -> list[Outcome]:
+def judge_recommended(
+    trials: Sequence[Trial], cores: int, *, beyond_cores: bool = False
+) -> list[Outcome]:
     """What is recommended from each training at the default of 2 workers."""
     outcomes = []
     for same in _by_job(trials):
         default = (2, _is_persistent(same))
         chosen = [
-            _chosen(trial.recommendation, default, same)
+            _chosen(
+                trial.beyond_cores if beyond_cores else trial.recommendation,
+                default,
+                same,
+            )
             for trial in same
             if trial.setting == default
         ]
