@@ -17,17 +17,19 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Callable
 
 from benchmarks.harness import Benchmark, Figure
 from benchmarks.machine import StrangerLoad
+from benchmarks.overhead_figures import quantile
 from benchmarks.regret_judge import (
     Outcome,
     judge_recommended,
     judge_rule,
     keep_whole,
+    list_errors,
     read_trials,
 )
 from benchmarks.regret_measure import list_jobs, measure_all
@@ -70,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _compare_rules(benchmark, f'up to {cores} workers', recommended, few)
     _compare_rules(benchmark, '--beyond-cores', beyond, rules)
     _show_rules(benchmark, rules, cores)
-    _show_jobs(benchmark, recommended, beyond)
+    errors = list_errors(trials)
+    _show_jobs(benchmark, recommended, beyond, errors)
     _judge_nulls(benchmark, benchmark.options.nulls)
     return benchmark.finish()
 
@@ -187,8 +190,23 @@ def _describe(outcomes: Sequence[Outcome]) -> str:
 
 
 def _show_jobs(
-    benchmark: Benchmark, recommended: list[Outcome], beyond: list[Outcome]
+    benchmark: Benchmark,
+    recommended: list[Outcome],
+    beyond: list[Outcome],
+    errors: Mapping[str, list[tuple[int, float]]],
 ) -> None:
+    """What was chosen for each job, what it lost, and how well it was predicted."""
+    everything = [abs(off) for some in errors.values() for _, off in some]
+    if everything:
+        benchmark.add(
+            Figure(
+                'whole job predicted from 2 workers: error, median',
+                100 * statistics.median(everything),
+                '%',
+                note=f'{len(everything)} predictions, 90th percentile '
+                f'{100 * quantile(everything, 0.9):.1f} %',
+            )
+        )
     for job in dict.fromkeys(one.job for one in recommended):
         some = [one for one in recommended if one.job == job]
         more = [one for one in beyond if one.job == job]
@@ -198,9 +216,18 @@ def _show_jobs(
                 statistics.mean(map(_lost_within, some)),
                 '%',
                 note=f'workers: {_workers(some)}; --beyond-cores {_workers(more)}: '
-                f'{_mean_pct(more):.1f} % over the best of all',
+                f'{_mean_pct(more):.1f} % over the best of all; predicted from 2: '
+                + _word_errors(errors.get(job, [])),
             )
         )
+
+
+def _word_errors(errors: list[tuple[int, float]]) -> str:
+    means = {
+        workers: statistics.mean(off for to, off in errors if to == workers)
+        for workers in sorted({to for to, _ in errors})
+    }
+    return ', '.join(f'{n} workers {100 * off:+.0f} %' for n, off in means.items())
 
 
 def _workers(outcomes: Sequence[Outcome]) -> str:
