@@ -17,6 +17,8 @@ from mmengine.runner import BaseLoop, Runner
 from mmengine.structures import BaseDataElement, InstanceData
 from torch import Tensor, nn
 
+from benchmarks.planted_job import end_workers
+
 INTERVAL = 50
 """Iterations per line of LoggerHook, as in MMDetection."""
 
@@ -241,7 +243,4 @@ def train(runner: Runner) -> None:
     try:
         runner.train()
     finally:
-        iterator = getattr(runner.train_loop.dataloader, '_iterator', None)
-        if iterator is not None:
-            iterator._shutdown_workers()
-            runner.train_loop.dataloader._iterator = None
+        end_workers(runner)

@@ -68,6 +68,18 @@ def build_runner(
     )
 
 
+def end_workers(runner: Any) -> None:
+    """End persistent workers, which else live on until the run is collected.
+
+    That would be in a cycle, with their queues closed before they are told, and take
+    5 s for each.
+    """
+    iterator = getattr(runner.train_loop.dataloader, '_iterator', None)
+    if iterator is not None:
+        iterator._shutdown_workers()
+        runner.train_loop.dataloader._iterator = None
+
+
 def keep_evidence(work_dir: Path) -> Path:
     """Put the run's evidence beside its folder, which is removed."""
     evidence = next(work_dir.glob('*/vis_data/gpu_efficiency.jsonl'))

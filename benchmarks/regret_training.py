@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from mmengine.hooks import Hook
 
-from benchmarks.planted_job import build_runner, keep_evidence
+from benchmarks.planted_job import build_runner, end_workers, keep_evidence
 from benchmarks.predict_training import StampedModel, Work, make_dataset
 from benchmarks.regret_jobs import Job
 
@@ -84,10 +83,8 @@ def train_job(
         custom_hooks=[span],
     )
     runner.train()
-    work_dir = Path(runner.work_dir)
-    del runner
-    gc.collect()  # persistent workers end with their iterator, which is in a cycle
-    return span.seconds, keep_evidence(work_dir)
+    end_workers(runner)
+    return span.seconds, keep_evidence(Path(runner.work_dir))
 
 
 class _Ballast:
