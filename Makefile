@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
 .PHONY: bench-memory bench-predict bench-recommend bench-regret bench-report bench-saves
-.PHONY: bench-sweep gpu-check
+.PHONY: bench-batch-size bench-sweep gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -26,6 +26,7 @@ help:
 	@echo 'make bench-memory    memory estimates of 12 models against real steps (10 minutes)'
 	@echo 'make bench-overhead  what the hook costs, beside other tools (6 minutes)'
 	@echo 'make bench-predict   planted pipelines against predictions (13 minutes)'
+	@echo 'make bench-batch-size  other batch sizes, predicted from two (3 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (15 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-recommend judge a run of 100,000 intervals (3 minutes)'
@@ -59,6 +60,9 @@ bench-memory: setup
 
 bench-predict: setup
 	$(BIN)/python -m benchmarks.predict $(BENCH_FLAGS)
+
+bench-batch-size: setup
+	$(BIN)/python -m benchmarks.batch_size $(BENCH_FLAGS)
 
 bench-regret: setup
 	$(BIN)/python -m benchmarks.regret $(BENCH_FLAGS)

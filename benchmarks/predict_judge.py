@@ -15,7 +15,8 @@ from benchmarks.predict_pipelines import Pipeline
 from mmgpu_hooks.diagnosis.workload import fit_workload
 from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.modeling.prediction import bound_iter_s, predict_grid
+from mmgpu_hooks.modeling.pace import bound_iter_s
+from mmgpu_hooks.modeling.prediction import predict_grid
 from mmgpu_hooks.records import Cost, IntervalRecord, LoaderWorkload, RunSummary
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.recommendation.policy import recommend_settings
@@ -65,7 +66,7 @@ def read_trials(path: Path) -> list[Trial]:
                     line['job_s'],
                     line['strangers_pct'],
                     pss or 0,
-                    recommend_settings(summary, tuple(evidence.intervals)),
+                    recommend_settings(fold_facts(summary, evidence.intervals)),
                 )
             )
     return trials

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mmgpu_hooks.cli.pooling import pool_read_runs, read_each
+from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
+from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
 from mmgpu_hooks.evidence.plain_reader import read_plain_run
 from mmgpu_hooks.evidence.ranks import fold_ranks, with_saves_of
 from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.evidence.run_folder import RunFiles, read_run_folder
 from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.evidence.summary_memory import fold_peak
 from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.recommendation.save_cures import with_save_cures
 from mmgpu_hooks.records import (
@@ -34,11 +38,24 @@ class JudgedRun:
     """Without a rewrite."""
     evidence: RunEvidence | None = None
     """Of the rank that was judged."""
+    facts: Facts | None = None
+    """Of the same."""
     plain: PlainRun | None = None
     run_config: Path | None = None
     """The config that the run was started with, there or not."""
     config_copy: Path | None = None
     """The flattened copy that MMEngine left."""
+
+
+@dataclass(frozen=True)
+class ReadRun:
+    """One run, read and folded."""
+
+    files: RunFiles
+    run: PooledRun
+    """The rank that is judged."""
+    ranks: RanksSummary | None = None
+    """``None`` when it has one."""
 
 
 def judge_run_folder(folder: Path) -> JudgedRun:
@@ -50,33 +67,71 @@ def judge_run_folder(folder: Path) -> JudgedRun:
     Raises:
         EvidenceError: If there is nothing that can be judged.
     """
-    files = read_run_folder(folder)
-    if files.evidence is None:
-        return _judge_plain(files)
-    with _collector_paused():
-        evidence, summary, ranks = _read_ranks(files.evidence, files.other_ranks)
+    return judge_run_folders([folder])
+
+
+def judge_run_folders(
+    folders: Sequence[Path], *, allow_batch_size: bool = False, load: bool = True
+) -> JudgedRun:
+    """Judge the newest run, and recommend by all that belong together.
+
+    Args:
+        folders: What :func:`read_run_folder` takes, each.
+        allow_batch_size: Whether another batch size may be recommended.
+        load: Whether the configs of several runs may be loaded, to compare them.
+
+    Raises:
+        EvidenceError: If there is nothing that can be judged.
+    """
+    left_out: list[str] = []
+    if len(folders) == 1:
+        files = read_run_folder(folders[0])
+        if files.evidence is None:
+            return _judge_plain(files)
+        newest = _read(files)
+        pool = pool_runs([newest.run])
+    else:
+        runs, left_out = read_each(folders, _read)
+        newest, pool = pool_read_runs(runs, load=load)
+    evidence, facts = newest.run.evidence, newest.run.facts
+    together = replace(facts, workload=pool.workload)
+    recommendation = recommend_settings(
+        together, pool.memory if allow_batch_size else None
+    )
     answer = Answer(
         run_path=evidence.path,
-        diagnosis=diagnose_run(summary, evidence.intervals),
-        recommendation=with_save_cures(
-            recommend_settings(summary, evidence.intervals), summary
-        ),
-        summary=summary,
-        ranks=ranks,
+        diagnosis=diagnose_run(facts),
+        recommendation=with_save_cures(recommendation, facts),
+        summary=facts.summary,
+        ranks=newest.ranks,
         notes=(
-            *summary.notes,
-            *(ranks.notes if ranks else ()),
-            *_passed_over(files),
+            *facts.summary.notes,
+            *(newest.ranks.notes if newest.ranks else ()),
+            *_passed_over(newest.files),
             *_incomplete(evidence),
+            *left_out,
+            *pool.notes,
         ),
+        fitted=pool.fitted if len(folders) > 1 else (),
     )
     path = evidence.run.config_path
     return JudgedRun(
         answer,
         evidence=evidence,
+        facts=facts,
         run_config=Path(path) if path else None,
-        config_copy=files.config_copy,
+        config_copy=newest.files.config_copy,
     )
+
+
+def _read(files: RunFiles) -> ReadRun:
+    assert files.evidence is not None
+    with _collector_paused():
+        summary, ranks, read = _read_ranks(files.evidence, files.other_ranks)
+    evidence, *others = read
+    facts = fold_facts(summary, evidence.intervals)
+    peaks = [peak for peak in map(fold_peak, others) if peak is not None]
+    return ReadRun(files, PooledRun(evidence, facts, tuple(peaks)), ranks)
 
 
 @contextlib.contextmanager
@@ -93,22 +148,27 @@ def _collector_paused() -> Iterator[None]:
 
 def _read_ranks(
     first: Path, others: tuple[Path, ...]
-) -> tuple[RunEvidence, RunSummary, RanksSummary | None]:
-    """The rank that the others wait for; without one, the rank that waits most."""
+) -> tuple[RunSummary, RanksSummary | None, list[RunEvidence]]:
+    """The figures of the rank that is judged, and the evidence of all, that one first.
+
+    It is the rank that the others wait for; without one, the rank that waits most.
+    """
     evidence = read_evidence(first)
     found, notes = read_other_ranks(others)
     ranks = fold_ranks(evidence, found, notes)
     if ranks is None or not ranks.rows:
-        return evidence, fold_run(evidence), ranks
+        return fold_run(evidence), ranks, [evidence]
     judged = ranks.slowest
     why = 'holds the others up'
     if judged is None:
         judged = max(ranks.rows, key=lambda row: row.data_wait_s).rank
         why = 'waits most for data'
-    worst = next(rank for rank in (evidence, *found) if rank.run.rank == judged)
+    joined = {row.rank for row in ranks.rows}
+    same = [rank for rank in (evidence, *found) if rank.run.rank in joined]
+    same.sort(key=lambda rank: rank.run.rank != judged)
     note = f'Rank {judged} of {ranks.world_size} {why} and is judged.'
     ranks = replace(ranks, notes=(*ranks.notes, note))
-    return worst, with_saves_of(fold_run(worst), fold_run(evidence)), ranks
+    return with_saves_of(fold_run(same[0]), fold_run(evidence)), ranks, same
 
 
 def _judge_plain(files: RunFiles) -> JudgedRun:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mmgpu_hooks.cli import exit_codes
+from mmgpu_hooks.cli.pooling import pool_read_runs, read_each
 from mmgpu_hooks.cli.terminal import terminal_layout
-from mmgpu_hooks.diagnosis.workload import fit_workload
+from mmgpu_hooks.diagnosis.card_room import fold_card_room
+from mmgpu_hooks.diagnosis.facts import fold_facts
+from mmgpu_hooks.diagnosis.run_pool import PooledRun, RunPool, pool_runs
 from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
+from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.modeling.batch_memory import MOST_BATCH
 from mmgpu_hooks.modeling.prediction import (
     MOST_PREFETCH,
     MOST_WORKERS,
     predict_setting,
 )
 from mmgpu_hooks.records import LoaderWorkload, NoPrediction, Prediction
+from mmgpu_hooks.report.batch_memory import MemoryReport
 from mmgpu_hooks.report.predictions import (
     Forecast,
     render_forecast,
@@ -41,7 +47,12 @@ USUAL_PREFETCH = (2,)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument(
-        'run_folder', type=Path, help='work_dir of a training; its newest run is read'
+        'run_folders',
+        type=Path,
+        nargs='+',
+        metavar='run_folder',
+        help='work_dir of a training, its newest run is read; several runs of the same '
+        'config are fitted together',
     )
     parser.add_argument(
         '--num-workers',
@@ -58,6 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=USUAL_PREFETCH,
         metavar='N',
         help='batches in flight per worker to predict (default: 2)',
+    )
+    parser.add_argument(
+        '--batch-size',
+        type=_whole(1, MOST_BATCH),
+        nargs='+',
+        metavar='N',
+        help="images per batch to predict (default: the run's); another one needs runs "
+        'with several',
     )
     parser.add_argument(
         '--format', choices=('text', 'json'), default='text', help='default: text'
@@ -97,55 +116,120 @@ def run(arguments: argparse.Namespace) -> int:
     return exit_codes.OK if forecast.reason is None else exit_codes.BAD_INPUT
 
 
+@dataclass(frozen=True)
+class _ReadRun:
+    files: RunFiles
+    run: PooledRun
+
+
 def predict_run(arguments: argparse.Namespace) -> Forecast:
     """Read and predict, without a word.
 
     Raises:
         EvidenceError: If there is nothing that can be read.
     """
-    files = read_run_folder(arguments.run_folder)
+    folders: Sequence[Path] = arguments.run_folders
+    notes: list[str] = []
+    if len(folders) == 1:
+        read = _read(_find_evidence(folders[0]))
+        pool = pool_runs([read.run])
+    else:
+        runs, notes = read_each(folders, _read)
+        read, pool = pool_read_runs(runs)
+    evidence = read.run.evidence
+    forecast = Forecast(
+        run_path=evidence.path,
+        status=read.run.facts.summary.status,
+        workload=pool.workload,
+        notes=(*evidence.notes, *_passed_over(read), *notes, *pool.notes),
+        fitted=pool.fitted if len(folders) > 1 else (),
+    )
+    if pool.workload is None:
+        return replace(forecast, reason=read.run.facts.untold)
+    return _predict(forecast, pool.workload, pool, arguments)
+
+
+def _find_evidence(folder: Path) -> RunFiles:
+    files = read_run_folder(folder)
     if files.evidence is None:
         raise EvidenceError(
             f'{files.plain}: expected evidence of GPUEfficiencyHook, found only the '
             'log of MMEngine, which does not tell what loading costs; train with the '
             'hook in the config.'
         )
+    return files
+
+
+def _read(files: RunFiles) -> _ReadRun:
+    assert files.evidence is not None
     evidence = read_evidence(files.evidence)
-    summary = fold_run(evidence)
-    workload = fit_workload(summary, evidence.intervals)
-    notes = list(evidence.notes)
-    if files.other_ranks:
-        notes.append(f'Rank {evidence.run.rank} was read; the other ranks were not.')
-    if files.older_runs:
-        notes.append(
-            f'The newest run was read; {files.older_runs} older one(s) were not.'
-        )
-    if isinstance(workload, NoPrediction):
-        return Forecast(
-            run_path=evidence.path,
-            status=summary.status,
-            workload=None,
-            reason=workload.reason,
-            notes=tuple(notes),
-        )
-    return Forecast(
-        run_path=evidence.path,
-        status=summary.status,
-        workload=workload,
-        predictions=tuple(_predict(workload, arguments)),
-        notes=tuple(notes),
-    )
+    facts = fold_facts(fold_run(evidence), evidence.intervals)
+    return _ReadRun(files, PooledRun(evidence, facts))
+
+
+def _passed_over(read: _ReadRun) -> Iterator[str]:
+    if read.files.other_ranks:
+        rank = read.run.evidence.run.rank
+        yield f'Rank {rank} was read; the other ranks were not.'
+    if read.files.older_runs:
+        older = read.files.older_runs
+        yield f'The newest run was read; {older} older one(s) were not.'
 
 
 def _predict(
-    workload: LoaderWorkload, arguments: argparse.Namespace
-) -> Iterator[Prediction]:
+    forecast: Forecast,
+    workload: LoaderWorkload,
+    pool: RunPool,
+    arguments: argparse.Namespace,
+) -> Forecast:
+    """What is predicted, and why some of what was asked for is not."""
+    asked = list(dict.fromkeys(arguments.batch_size or [workload.batch_size]))
+    found = [
+        predict_setting(workload, workers, prefetch, batch_size=batch)
+        for batch in asked
+        for workers, prefetch in _list_settings(arguments)
+    ]
+    predictions = tuple(one for one in found if isinstance(one, Prediction))
+    reasons = dict.fromkeys(o.reason for o in found if isinstance(o, NoPrediction))
+    if not predictions:
+        return replace(forecast, workload=None, reason=next(iter(reasons)))
+    return replace(
+        forecast,
+        predictions=predictions,
+        notes=(*forecast.notes, *reasons, *_warn_of_batches(asked, pool)),
+        memory=_report_memory(pool, arguments.batch_size),
+    )
+
+
+def _list_settings(arguments: argparse.Namespace) -> Iterator[tuple[int, int]]:
     for workers in dict.fromkeys(arguments.num_workers):
         # without workers nothing is prefetched
         factors = (
             arguments.prefetch_factor if workers else arguments.prefetch_factor[:1]
         )
         for prefetch in dict.fromkeys(factors):
-            found = predict_setting(workload, workers, prefetch)
-            assert isinstance(found, Prediction)  # the batch size is the run's
-            yield found
+            yield workers, prefetch
+
+
+def _warn_of_batches(asked: Sequence[int | None], pool: RunPool) -> Iterator[str]:
+    measured = {run.batch_size for run in pool.fitted if run.batch_size}
+    far = [size for size in asked if size and measured and size > 2 * max(measured)]
+    if far:
+        yield (
+            f'A batch size of {min(far)} is more than twice the largest that was '
+            f'measured ({max(measured)}): the step against batch size may bend there.'
+        )
+    if len(measured) > 1 and isinstance(pool.memory, NoPrediction):
+        yield pool.memory.reason
+
+
+def _report_memory(pool: RunPool, asked: Sequence[int] | None) -> MemoryReport | None:
+    fit = pool.memory
+    if isinstance(fit, NoPrediction):
+        return None
+    return MemoryReport(
+        fit=fit,
+        rules=pool.memory_rules,
+        batch_sizes=tuple(dict.fromkeys(asked or ())),
+        card=fold_card_room(pool.newest.facts.summary),
+    )

@@ -11,11 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from mmgpu_hooks.cli import exit_codes, rewriting
-from mmgpu_hooks.cli.judging import judge_run_folder
+from mmgpu_hooks.cli.judging import JudgedRun, judge_run_folders
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.configfile.outcome import RewriteOutcome
 from mmgpu_hooks.evidence.run_folder import EvidenceError
 from mmgpu_hooks.experiments.training import TrainingError, find_train_script
+from mmgpu_hooks.recommendation.batch_size import BATCH_KEY
+from mmgpu_hooks.recommendation.learning_rate import word_learning_rate
 from mmgpu_hooks.recommendation.save_cures import with_keys_set
 from mmgpu_hooks.report.recommendation import Answer, render_json, render_text
 
@@ -32,7 +34,18 @@ exit codes: 0 done or nothing to change, 1 --check and something would change,
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument(
-        'run_folder', type=Path, help='work_dir of a training; its newest run is read'
+        'run_folders',
+        type=Path,
+        nargs='+',
+        metavar='run_folder',
+        help='work_dir of a training, its newest run is read; several runs of the same '
+        'config are fitted together, and the newest is judged',
+    )
+    parser.add_argument(
+        '--allow-batch-size',
+        action='store_true',
+        help='another batch size may be recommended, where runs with several batch '
+        'sizes tell its memory and its speed',
     )
     parser.add_argument(
         '--config', type=Path, help='config to rewrite (default: the one the run used)'
@@ -84,27 +97,28 @@ def recommend_run(arguments: argparse.Namespace) -> Answer:
     Raises:
         EvidenceError: If there is nothing that can be judged.
     """
-    judged = judge_run_folder(arguments.run_folder)
+    judged = judge_run_folders(
+        arguments.run_folders,
+        allow_batch_size=arguments.allow_batch_size,
+        load=not arguments.no_load,
+    )
     if not judged.answer.recommendation.changes:
         return judged.answer
-    return _rewrite(judged.answer, arguments, judged.run_config, judged.config_copy)
+    return _rewrite(judged, arguments)
 
 
-def _rewrite(
-    answer: Answer,
-    arguments: argparse.Namespace,
-    run_config: Path | None,
-    copy: Path | None,
-) -> Answer:
+def _rewrite(judged: JudgedRun, arguments: argparse.Namespace) -> Answer:
     """Rewrite the config, or say in the answer why it was refused."""
     # late, because LibCST takes longer to import than everything else here
     from mmgpu_hooks.configfile.drift import read_drift
     from mmgpu_hooks.configfile.outcome import Options
     from mmgpu_hooks.configfile.rewrite import rewrite_recommended
 
-    config, note = _choose_config(arguments.config, run_config, copy)
+    answer, copy = judged.answer, judged.config_copy
+    config, note = _choose_config(arguments.config, judged.run_config, copy)
     if config is None:
         return replace(answer, error=note)
+    answer = _with_learning_rate(answer, None if arguments.no_load else config)
     drift = None
     # before the rewrite, which may edit this very file
     if config != copy and copy is not None and not arguments.no_load:
@@ -144,6 +158,34 @@ def _rewrite(
     if arguments.dry_run or arguments.check:
         return answer
     return _note_written(answer, outcome)
+
+
+def _with_learning_rate(answer: Answer, config: Path | None) -> Answer:
+    """What a new batch size means for the learning rate, before the config is edited.
+
+    Args:
+        answer: Whose changes may hold one.
+        config: To load; ``None`` when it must not be.
+    """
+    change = next(
+        (c for c in answer.recommendation.changes if c.key == BATCH_KEY), None
+    )
+    if change is None or answer.summary is None:
+        return answer
+    from mmgpu_hooks.configfile.learning_rate import read_learning_rate
+
+    run = answer.summary.run
+    said = word_learning_rate(
+        read_learning_rate(config) if config is not None else None,
+        change.old,
+        change.new,
+        run.world_size,
+        is_iter_based=run.loop == 'iter',
+    )
+    together = (*answer.recommendation.batch_size, *said)
+    return replace(
+        answer, recommendation=replace(answer.recommendation, batch_size=together)
+    )
 
 
 def _choose_config(

@@ -95,10 +95,9 @@ def read_runs(folders: Sequence[Path]) -> list[ReportedRun]:
     for label, folder in zip(labels, folders):
         judged = judge_run_folder(folder)
         run = ReportedRun(label, judged.answer, judged.evidence, judged.plain)
-        summary = judged.answer.summary
-        if judged.evidence is not None and summary is not None:
+        if judged.facts is not None:
             changes = judged.answer.recommendation.changes
-            found, why = predict_workers(summary, judged.evidence.intervals, changes)
+            found, why = predict_workers(judged.facts, changes)
             run = replace(run, predictions=found, why_no_predictions=why)
         runs.append(run)
     return runs

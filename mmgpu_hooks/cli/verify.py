@@ -17,6 +17,7 @@ from mmgpu_hooks.cli import exit_codes
 from mmgpu_hooks.cli.progress import show_progress
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.configfile.loading import LoadError, read_config
+from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.evidence.summary import fold_run
@@ -151,7 +152,7 @@ def _read_run(path: Path, arguments: argparse.Namespace) -> _Job:
         )
     evidence = read_evidence(files.evidence)
     summary = fold_run(evidence)
-    recommendation = recommend_settings(summary)
+    recommendation = recommend_settings(fold_facts(summary, evidence.intervals))
     settings = fold_settings(summary, recommendation)
     if settings is None:
         reason = recommendation.reason or 'No change of the train loader.'

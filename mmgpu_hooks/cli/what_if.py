@@ -5,15 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mmgpu_hooks.diagnosis.workload import fit_workload
+from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.modeling.prediction import predict_grid
-from mmgpu_hooks.records import (
-    Change,
-    IntervalRecord,
-    NoPrediction,
-    Prediction,
-    RunSummary,
-)
+from mmgpu_hooks.records import Change, Prediction
 
 _USUAL = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _PREFETCH = 2
@@ -21,23 +15,20 @@ _PREFETCH = 2
 
 
 def predict_workers(
-    summary: RunSummary,
-    intervals: Sequence[IntervalRecord],
-    changes: Sequence[Change] = (),
+    facts: Facts, changes: Sequence[Change] = ()
 ) -> tuple[tuple[Prediction, ...], str]:
     """Predict the usual numbers of workers, the run's own and the recommended one.
 
     Args:
-        summary: One rank's figures.
-        intervals: The intervals behind them.
+        facts: One rank's.
         changes: What is recommended.
 
     Returns:
         The predictions, up to what the host carries, and why there are none.
     """
-    workload = fit_workload(summary, intervals)
-    if isinstance(workload, NoPrediction):
-        return (), workload.reason
+    workload = facts.workload
+    if workload is None:
+        return (), facts.untold or ''
     carried = math.ceil(workload.usable_cores)
     asked = {workers for workers in _USUAL if workers <= carried}
     asked.add(workload.num_workers)
@@ -46,6 +37,6 @@ def predict_workers(
         for change in changes
         if change.key.endswith('.num_workers') and isinstance(change.new, int)
     )
-    prefetch = summary.run.loader.prefetch_factor or _PREFETCH
+    prefetch = facts.summary.run.loader.prefetch_factor or _PREFETCH
     grid = [(workers, prefetch) for workers in sorted(asked)]
     return tuple(predict_grid(workload, grid)), ''

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mmgpu_hooks.diagnosis import (  # noqa: F401  # they register the rules
     loading_rules,
     scheduling_rules,
     training_rules,
     writing_rules,
 )
-from mmgpu_hooks.diagnosis.facts import fold_facts
+from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.rule import RULES, apply_rule
 from mmgpu_hooks.diagnosis.thresholds import DATA_WAIT_PROBLEM
 from mmgpu_hooks.diagnosis.verdict import VERDICTS, diagnose_verdict
 from mmgpu_hooks.records import (
     Diagnosis,
-    IntervalRecord,
     PlainRun,
-    RunSummary,
     Verdict,
 )
 
 _ORDER = {'problem': 0, 'notice': 1, 'ok': 2, 'unknown': 3}
 
 
-def diagnose_run(
-    summary: RunSummary, intervals: Sequence[IntervalRecord] = ()
-) -> Diagnosis:
+def diagnose_run(facts: Facts) -> Diagnosis:
     """Judge one run.
 
     Args:
-        summary: One rank's figures.
-        intervals: Those behind them, if they are at hand.
+        facts: One rank's.
 
     Returns:
         The verdict and the findings, worst first; no changes yet.
     """
-    facts = fold_facts(summary, intervals)
+    summary = facts.summary
     judged = (apply_rule(entry, facts) for entry in RULES.values())
     findings = {finding.code: finding for finding in judged if finding is not None}
     return Diagnosis(

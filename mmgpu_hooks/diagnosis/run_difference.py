@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -36,27 +36,67 @@ def find_obstacles(before: RunEvidence, after: RunEvidence) -> list[str]:
 
     What is unknown of either is no obstacle.
     """
-    pairs: list[tuple[str, Any, Any]] = [
-        ('batch size', before.run.loader.batch_size, after.run.loader.batch_size),
-        ('number of ranks', before.run.world_size, after.run.world_size),
-        ('device', before.run.device, after.run.device),
-        ('GPU', _gpu_name(before.run), _gpu_name(after.run)),
-        (
-            'number of CPUs of the host',
-            before.run.host.logical_cpus,
-            after.run.host.logical_cpus,
-        ),
-        (
-            'number of parameters of the model',
-            before.model.parameters if before.model else None,
-            after.model.parameters if after.model else None,
-        ),
+    sides = [
+        {'batch size': evidence.run.loader.batch_size, **_read_nature(evidence)}
+        for evidence in (before, after)
     ]
     return [
         f'The {what} is not the same: {old} in the first run, {new} in the second.'
-        for what, old, new in pairs
-        if old is not None and new is not None and old != new
+        for what, old, new in _find_unequal(*sides)
     ]
+
+
+def find_unlike(run: RunEvidence, other: RunEvidence) -> str | None:
+    """Why two runs do not train the same on the same host: a clause, or ``None``.
+
+    They may differ in the settings of the train loader, batch size included. What is
+    unknown of either is no difference.
+    """
+    sides = [
+        {**_read_nature(evidence), **_read_conditions(evidence)}
+        for evidence in (run, other)
+    ]
+    for what, here, there in _find_unequal(*sides):
+        return f'the {what} is {there} there, and {here} in {run.path}'
+    return None
+
+
+def _find_unequal(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    for what, value in old.items():
+        if value is not None and new[what] is not None and value != new[what]:
+            yield what, value, new[what]
+
+
+def _read_nature(evidence: RunEvidence) -> dict[str, Any]:
+    """What makes a training another one, by how a sentence calls it."""
+    run = evidence.run
+    return {
+        'number of ranks': run.world_size,
+        'device': run.device,
+        'GPU': _gpu_name(run),
+        'number of CPUs of the host': run.host.logical_cpus,
+        'number of parameters of the model': (
+            evidence.model.parameters if evidence.model else None
+        ),
+    }
+
+
+def _read_conditions(evidence: RunEvidence) -> dict[str, Any]:
+    """What else costs depend on, by how a sentence calls it."""
+    run, host = evidence.run, evidence.run.host
+    return {
+        'number of usable cores': host.usable_cores,
+        'number of ranks on the host': host.ranks_on_host,
+        'memory of the GPU': run.gpu.memory_total_bytes if run.gpu else None,
+        'optimizer wrapper': run.optim_wrapper,
+        'number of steps whose gradients are added up': run.accumulative_counts,
+        'number of images in the data set': run.loader.dataset_length,
+        'start method of the workers': run.loader.start_method,
+        'nice value of the workers': run.worker_nice or 0,
+        'version of torch': run.versions.get('torch'),
+    }
 
 
 def find_settings(

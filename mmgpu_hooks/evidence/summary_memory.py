@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from mmgpu_hooks.evidence.interval_log import table_of
 from mmgpu_hooks.evidence.interval_table import IntervalTable
 from mmgpu_hooks.evidence.weights import max_known, sum_known
-from mmgpu_hooks.records import CudaMemorySummary
+from mmgpu_hooks.records import CudaMemorySummary, RunEvidence
 
 _BLOCKS = 8
 _LEAST_CREEP_BYTES = 2**20
@@ -28,6 +29,15 @@ def fold_cuda_memory(table: IntervalTable) -> CudaMemorySummary | None:
         inactive_bytes=max_known(windows.ints('cuda_memory', 'inactive_bytes')),
         creep_bytes_per_1000=fold_creep(list(zip(iterations, allocated))),
     )
+
+
+def fold_peak(evidence: RunEvidence) -> tuple[int, int | None] | None:
+    """Peak of the allocator and padded pixels of the largest batch, over a run."""
+    table = table_of(evidence.intervals)
+    peak = max_known(table.ints('gpu_mem_peak_bytes'))
+    if peak is None:
+        return None
+    return peak, max_known(table.ints('largest_batch_pixels'))
 
 
 def fold_creep(points: Sequence[tuple[int, int]]) -> float | None:

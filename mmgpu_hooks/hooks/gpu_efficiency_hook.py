@@ -11,6 +11,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
+from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.evidence.ranks import find_slowest, fold_ranks, with_saves_of
 from mmgpu_hooks.evidence.reader import (
@@ -231,9 +232,8 @@ class GPUEfficiencyHook(Hook):
         judged = folded
         if slowest is not None:
             judged = with_saves_of(fold_run(slowest), folded)
-        self._logger.info(
-            render_training_summary(folded, diagnose_run(judged), compared)
-        )
+        diagnosis = diagnose_run(fold_facts(judged))
+        self._logger.info(render_training_summary(folded, diagnosis, compared))
 
 
 def _compare_ranks(

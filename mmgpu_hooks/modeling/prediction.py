@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from mmgpu_hooks.modeling.scene import at_batch_size, make_loop, rate_of, step_threads
-from mmgpu_hooks.modeling.simulation import simulate_loop
-from mmgpu_hooks.modeling.uncertainty import model_error, perturb
+from mmgpu_hooks.modeling.mixture import (
+    FEW_DRAWS,
+    best_informed,
+    predict_model_error,
+    predict_pace,
+)
+from mmgpu_hooks.modeling.pace import Pace, pace_of
+from mmgpu_hooks.modeling.scene import at_batch_size
+from mmgpu_hooks.modeling.uncertainty import perturb
 from mmgpu_hooks.records import LoaderWorkload, NoPrediction, Prediction
 
 LIMITS: dict[str, str] = {
@@ -26,20 +31,8 @@ MOST_WORKERS, MOST_PREFETCH = 512, 1024
 
 _COVERAGE = 1.9
 """Standard errors on either side: 9 in 10 and a little more, as tails are heavy."""
-_FEW_DRAWS, _MANY_DRAWS = 256, 1024
+_MANY_DRAWS = 1024
 _NEAR = 0.03
-
-
-@dataclass(frozen=True)
-class _Pace:
-    """A steady iteration."""
-
-    iter_s: float
-    wait_s: float
-    fetch_s: float
-    utilisation: float | None
-    cpu_share: float
-    """Of the cores, in use by anybody."""
 
 
 def predict_grid(
@@ -88,7 +81,7 @@ def predict_setting(
             f'What a step takes with a batch size of {batch_size} is unknown: runs '
             'with several batch sizes are needed.'
         )
-    pace = _pace(sized, num_workers, prefetch, _MANY_DRAWS)
+    pace = predict_pace(sized, num_workers, prefetch, _MANY_DRAWS)
     error = _relative_error(sized, num_workers, prefetch, pace.cpu_share)
     low_s = pace.iter_s / (1.0 + _COVERAGE * error)
     high_s = pace.iter_s * (1.0 + _COVERAGE * error)
@@ -102,7 +95,11 @@ def predict_setting(
         data_wait_s=pace.wait_s + pace.fetch_s,
         images_per_s=sized.batch_size / pace.iter_s if sized.batch_size else None,
         worker_utilisation=pace.utilisation,
-        limit=_name_limit(sized, num_workers, prefetch, pace),
+        limit=_name_limit(
+            *best_informed(sized, num_workers, prefetch, _MANY_DRAWS),
+            num_workers,
+            prefetch,
+        ),
     )
 
 
@@ -130,86 +127,7 @@ def check_setting(
 
 def estimate_iter_s(workload: LoaderWorkload, num_workers: int, prefetch: int) -> float:
     """``iter_time_s`` of :func:`predict_setting` without its interval, s."""
-    return _pace(workload, num_workers, prefetch, _MANY_DRAWS).iter_s
-
-
-def bound_iter_s(workload: LoaderWorkload, num_workers: int) -> float:
-    """The closed bound: no loader with these costs is faster.
-
-    ``max(G + f, S / W, (P + m + f) / C, bytes / bandwidth)``; G + S without workers.
-    """
-    storage_s = workload.storage_floor_s or 0.0
-    if num_workers == 0:
-        return max(workload.step.mean_s + local_loading_s(workload)[1], storage_s)
-    compute_s = max(workload.step_cpu_s - workload.spin_s, 0.0)
-    cpu_s = workload.batch_cpu.mean_s + compute_s + workload.fetch_s
-    return max(
-        workload.step.mean_s + workload.fetch_s,
-        workload.occupancy.mean_s / num_workers,
-        cpu_s / workload.usable_cores,
-        storage_s,
-    )
-
-
-# a grid asks for the same settings again and again
-@functools.lru_cache(maxsize=512)
-def _pace(
-    workload: LoaderWorkload, num_workers: int, prefetch: int, draws: int
-) -> _Pace:
-    if num_workers == 0:
-        pace = _pace_alone(workload)
-    else:
-        pace = _pace_fed(workload, num_workers, prefetch, draws)
-    late_s = bound_iter_s(workload, num_workers) - pace.iter_s
-    if late_s <= 0.0:
-        return pace
-    return replace(pace, iter_s=pace.iter_s + late_s, wait_s=pace.wait_s + late_s)
-
-
-def _pace_alone(workload: LoaderWorkload) -> _Pace:
-    """Without workers nothing overlaps; only strangers take cores."""
-    cpu_s, loading_s = local_loading_s(workload)
-    wait_s = cpu_s / rate_of(workload, 1) + loading_s - cpu_s
-    step_s = alone_step_s(workload)
-    whole_s = wait_s + step_s
-    used_s = cpu_s + workload.step_cpu_s
-    return _Pace(whole_s, wait_s, 0.0, None, used_s / whole_s / workload.usable_cores)
-
-
-def local_loading_s(workload: LoaderWorkload) -> tuple[float, float]:
-    """CPU and whole of loading a batch in the loop, where nothing is handed over."""
-    cpu_s = max(workload.batch_cpu.mean_s - workload.handover_cpu_s, 0.0)
-    return cpu_s, max(workload.occupancy.mean_s - workload.handover_s, cpu_s)
-
-
-def alone_step_s(workload: LoaderWorkload) -> float:
-    """The step when no worker runs beside it."""
-    threads = step_threads(workload)
-    compute_s = max(workload.step_cpu_s - workload.spin_s, 0.0) / threads
-    return workload.step.mean_s + compute_s * (1 / rate_of(workload, threads) - 1.0)
-
-
-def _pace_fed(
-    workload: LoaderWorkload, num_workers: int, prefetch: int, draws: int
-) -> _Pace:
-    loop = make_loop(workload, num_workers, prefetch, draws)
-    # the first batches are made side by side, which a steady loop's are not
-    skip = min(3 * num_workers * prefetch, draws) + 16
-    trace = simulate_loop(loop, draws, skip)
-    ours_s = draws * (
-        workload.batch_cpu.mean_s + workload.step_cpu_s + workload.fetch_s
-    )
-    shares = [
-        ours_s / (trace.seconds * workload.usable_cores),
-        (ours_s + trace.stranger_cpu_s) / (trace.seconds * workload.host_cores),
-    ]
-    return _Pace(
-        iter_s=trace.seconds / draws,
-        wait_s=trace.wait_s / draws,
-        fetch_s=trace.fetch_s / draws,
-        utilisation=min(trace.busy_s / (trace.seconds * num_workers), 1.0),
-        cpu_share=max(shares),
-    )
+    return predict_pace(workload, num_workers, prefetch, _MANY_DRAWS).iter_s
 
 
 def _relative_error(
@@ -219,17 +137,16 @@ def _relative_error(
 
     What each cost's own error does to it, and what the simulation does not know.
     """
-    own = _pace(workload, workload.num_workers, workload.prefetch_factor, _FEW_DRAWS)
-    squares = model_error(workload, num_workers, own.cpu_share, cpu_share) ** 2
-    middle_s = _pace(workload, num_workers, prefetch, _FEW_DRAWS).iter_s
+    squares = predict_model_error(workload, num_workers, prefetch, cpu_share) ** 2
+    middle_s = predict_pace(workload, num_workers, prefetch, FEW_DRAWS).iter_s
     for changed in perturb(workload):
-        changed_s = _pace(changed, num_workers, prefetch, _FEW_DRAWS).iter_s
+        changed_s = predict_pace(changed, num_workers, prefetch, FEW_DRAWS).iter_s
         squares += (changed_s / middle_s - 1.0) ** 2
     return math.sqrt(squares)
 
 
 def _name_limit(
-    workload: LoaderWorkload, num_workers: int, prefetch: int, pace: _Pace
+    workload: LoaderWorkload, pace: Pace, num_workers: int, prefetch: int
 ) -> str:
     iter_s = pace.iter_s
     storage_s = workload.storage_floor_s or 0.0
@@ -271,7 +188,7 @@ def _name_limit(
         ),
     }
     paces = {
-        name: _pace(one, num_workers, prefetch, _FEW_DRAWS).iter_s
+        name: pace_of(one, num_workers, prefetch, FEW_DRAWS).iter_s
         for name, one in relaxed.items()
     }
     return min(paces, key=lambda name: paces[name])

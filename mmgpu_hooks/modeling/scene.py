@@ -90,6 +90,7 @@ def at_batch_size(
     old, line = workload.batch_size, workload.step_line
     if batch_size is None or batch_size == old:
         return workload
+    others = (at_batch_size(other, batch_size) for other in workload.others)
     if not old or line is None:
         return None
     size = batch_size / old
@@ -98,12 +99,17 @@ def at_batch_size(
     if old_s <= 0.0 or new_s <= 0.0:
         return None
     slower = new_s / old_s
+    measured = workload.measured_batch_size or old
+    step = _scaled(workload.step, slower)
+    slip_s = abs(batch_size - old) * line.image_error_s
     return replace(
         workload,
         batch_size=batch_size,
+        measured_batch_size=None if batch_size == measured else measured,
+        others=tuple(other for other in others if other is not None),
         occupancy=_of_images(workload.occupancy, size),
         batch_cpu=_of_images(workload.batch_cpu, size),
-        step=_scaled(workload.step, slower),
+        step=replace(step, error_s=math.hypot(step.error_s, slip_s)),
         step_cpu_s=workload.step_cpu_s * slower,
         spin_s=workload.spin_s * slower,
         handover_s=workload.handover_s * size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -21,6 +22,10 @@ CROWDED = 0.06
 """Added where all cores are in use, in the run or in the prediction; less where fewer
 are: the real scheduler does not share cores equally."""
 
+RESIZED = 0.03
+"""Added for each doubling or halving of the batch size: loading is taken to grow with
+the images, and the step along its line."""
+
 
 def model_error(
     workload: LoaderWorkload, num_workers: int, run_cpu_share: float, cpu_share: float
@@ -39,11 +44,23 @@ def model_error(
     if num_workers != workload.num_workers:
         squares += OTHER**2
         squares += (CROWDED * min(max(run_cpu_share, cpu_share), 1.0) ** 2) ** 2
+    if workload.measured_batch_size and workload.batch_size:
+        doublings = math.log2(workload.batch_size / workload.measured_batch_size)
+        squares += (RESIZED * doublings) ** 2
     return float(squares**0.5)
 
 
 def perturb(workload: LoaderWorkload) -> Iterator[LoaderWorkload]:
-    """The workload with one cost at a time a standard error larger."""
+    """The workload with one cost of one run at a time a standard error larger."""
+    yield from _perturb_own(workload)
+    for index, other in enumerate(workload.others):
+        for changed in _perturb_own(other):
+            others = list(workload.others)
+            others[index] = changed
+            yield replace(workload, others=tuple(others))
+
+
+def _perturb_own(workload: LoaderWorkload) -> Iterator[LoaderWorkload]:
     loading, cpu, step = workload.occupancy, workload.batch_cpu, workload.step
     # CPU is a part of the loading: they grow together
     more = loading.relative_error

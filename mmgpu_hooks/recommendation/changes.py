@@ -30,6 +30,8 @@ class Decision:
     new_iter_s: float
     gain: Gain | None
     """``None`` when nothing changes."""
+    batch_size: int | None = None
+    """The new one that all of it is about; ``None`` keeps the run's."""
 
     @property
     def cores(self) -> int:
@@ -90,11 +92,11 @@ def _workers(decision: Decision) -> list[Change]:
     old = decision.old.num_workers
     if new == old:
         return []
-    now_s, after_s = summary.iter_s or 0.0, decision.new_iter_s
+    now, after_s = _word_now(decision), decision.new_iter_s
     if new > old or not summary.worker_run_delay_s or old <= decision.cores:
         rules: tuple[str, ...] = ('MG101',)
         reason = (
-            f'an iteration now takes {now_s:.3f} s and the step needs '
+            f'an iteration {now} and the step needs '
             f'{ready_s(decision.workload):.3f} s of it; with {new} worker(s) it is '
             f'predicted to take {after_s:.3f} s (the host carries at most '
             f'{decision.cap.workers}: {decision.cap.reason})'
@@ -105,9 +107,19 @@ def _workers(decision: Decision) -> list[Change]:
             f'{old} workers share {decision.cores} usable cores and spent '
             f'{summary.worker_run_delay_s:.3f} s per batch waiting for one, beside '
             f'{summary.worker_cpu_s:.3f} s on it; {new} are predicted to be as fast '
-            f'or faster ({after_s:.3f} s per iteration, now {now_s:.3f} s)'
+            f'or faster ({after_s:.3f} s per iteration, which {now})'
         )
     return [_change(decision, 'num_workers', old, new, reason, rules)]
+
+
+def _word_now(decision: Decision) -> str:
+    """What an iteration takes with the old setting: measured, or predicted."""
+    if decision.batch_size is not None:
+        return (
+            f'with batch_size={decision.batch_size} would take '
+            f'{decision.old_iter_s:.3f} s'
+        )
+    return f'now takes {decision.facts.summary.iter_s or 0.0:.3f} s'
 
 
 def _prefetch(decision: Decision) -> list[Change]:

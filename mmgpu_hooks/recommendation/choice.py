@@ -9,11 +9,8 @@ from dataclasses import dataclass, replace
 
 from mmgpu_hooks.modeling.floors import cpu_floor_s, ready_s
 from mmgpu_hooks.modeling.job import estimate_job_s
-from mmgpu_hooks.modeling.prediction import (
-    MOST_WORKERS,
-    bound_iter_s,
-    estimate_iter_s,
-)
+from mmgpu_hooks.modeling.pace import bound_iter_s
+from mmgpu_hooks.modeling.prediction import MOST_WORKERS, estimate_iter_s
 from mmgpu_hooks.modeling.uncertainty import model_error, perturb
 from mmgpu_hooks.records import (
     JobPlan,
@@ -149,7 +146,10 @@ def predict_gain(
     share = share_of(workload)
     noise = math.hypot(*(share_of(one) - share for one in perturb(workload)))
     used = [_cpu_share(workload, setting) for setting in (old, new)]
-    model = model_error(workload, new.num_workers, *used) * (1.0 - share)
+    # of runs fitted together, the one that knows the new setting best
+    model = (1.0 - share) * min(
+        model_error(one, new.num_workers, *used) for one in (workload, *workload.others)
+    )
     reach = _COVERAGE * math.hypot(noise, model)
     return Gain(share, share - reach, share + reach, noise)
 

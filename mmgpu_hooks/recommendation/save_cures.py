@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
+from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import (
     OPTIMIZER_NOTICE,
     SAVE_CURE_WORTH,
@@ -23,7 +23,7 @@ from mmgpu_hooks.recommendation.save_forecast import (
     forecast_saves,
     render_gains,
 )
-from mmgpu_hooks.records import Change, Recommendation, RunSummary, SaveCure
+from mmgpu_hooks.records import Change, Recommendation, SaveCure
 
 NICE_KEY = 'default_hooks.gpu_efficiency.worker_nice'
 """Where the hook usually is; whoever rewrites looks where it really is."""
@@ -32,21 +32,18 @@ POLITE = 10
 """Nice value of polite workers: a tenth of the weight, and not starved by anybody."""
 
 
-def with_save_cures(
-    recommendation: Recommendation, summary: RunSummary
-) -> Recommendation:
+def with_save_cures(recommendation: Recommendation, facts: Facts) -> Recommendation:
     """Add the cures for slow or expensive saves to what is recommended anyway.
 
     Args:
         recommendation: Settings of the loader.
-        summary: The run it was made of.
+        facts: The run it was made of.
 
     Returns:
         With ``save_cures``, and with polite workers among the changes where the job
         gains enough by them.
     """
-    facts = fold_facts(summary)
-    old = summary.run.loader.num_workers
+    old = facts.summary.run.loader.num_workers
     new = next(
         (c.new for c in recommendation.changes if c.key == f'{KEY}num_workers'), old
     )

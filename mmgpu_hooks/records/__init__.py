@@ -4,6 +4,13 @@
 for several reasons, the record carries the reason beside it.
 """
 
+from mmgpu_hooks.records.batching import (
+    MemoryFit,
+    MemoryPoint,
+    MemoryRuleRow,
+    PeakPrediction,
+    SpeedPoint,
+)
 from mmgpu_hooks.records.benched import (
     SaveBench,
     SaveBenchRow,
@@ -38,6 +45,7 @@ from mmgpu_hooks.records.judged import (
     Change,
     Diagnosis,
     Finding,
+    LearningRate,
     Recommendation,
     SaveCure,
     SaveJudgement,
@@ -53,6 +61,7 @@ from mmgpu_hooks.records.measured import (
 from mmgpu_hooks.records.predicted import (
     BatchLine,
     Cost,
+    FittedRun,
     JobPlan,
     JobPrediction,
     LoaderWorkload,
@@ -116,6 +125,7 @@ __all__ = [
     'Estimate',
     'FigureComparison',
     'Finding',
+    'FittedRun',
     'GpuDevice',
     'GpuWindow',
     'HookCost',
@@ -125,14 +135,19 @@ __all__ = [
     'IntervalRecord',
     'JobPlan',
     'JobPrediction',
+    'LearningRate',
     'LoaderSettings',
     'LoaderSummary',
     'LoaderWorkload',
     'MeasuredMemory',
     'MemoryEstimate',
+    'MemoryFit',
+    'MemoryPoint',
+    'MemoryRuleRow',
     'ModelBytesRecord',
     'ModuleActivations',
     'NoPrediction',
+    'PeakPrediction',
     'PlainRun',
     'Prediction',
     'RankRow',
@@ -154,6 +169,7 @@ __all__ = [
     'SettingComparison',
     'SlowSample',
     'SourceOffRecord',
+    'SpeedPoint',
     'StaticBytes',
     'Sweep',
     'SweepRow',

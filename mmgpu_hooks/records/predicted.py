@@ -43,6 +43,8 @@ class BatchLine:
 
     constant_s: float
     image_s: float
+    image_error_s: float = 0.0
+    """Standard error of ``image_s``."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,32 @@ class LoaderWorkload:
     """What one worker adds to the start of an epoch."""
     step_line: Optional[BatchLine] = None
     """``None`` until several batch sizes were seen: none other is predicted then."""
+    measured_batch_size: Optional[int] = None
+    """The run's, where the figures were scaled to another ``batch_size``."""
+    others: Tuple[LoaderWorkload, ...] = ()
+    """Further runs of the same workload that are fitted together with this one, scaled
+    to its batch size; they have none themselves."""
     is_handover_known: bool = True
     """Whether workers were measured that handed batches over."""
     is_occupancy_known: bool = True
     """Whether the occupancy was measured, and not just bounded."""
     notes: Tuple[str, ...] = ()
     """Sentences about what was left out or assumed, for the user."""
+
+
+@dataclass(frozen=True)
+class FittedRun:
+    """One of several runs that were fitted together."""
+
+    path: str
+    num_workers: int
+    prefetch_factor: Optional[int]
+    batch_size: Optional[int]
+    iterations: int
+    """Iterations the figures are taken over."""
+    iter_time_s: float
+    gpu_mem_peak_bytes: Optional[int]
+    """``None`` when unknown, as on the CPU."""
 
 
 @dataclass(frozen=True)

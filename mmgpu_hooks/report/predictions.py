@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Optional
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from mmgpu_hooks.modeling.prediction import LIMITS
-from mmgpu_hooks.records import LoaderWorkload, Prediction
+from mmgpu_hooks.records import FittedRun, LoaderWorkload, Prediction
+from mmgpu_hooks.report.batch_memory import (
+    MemoryReport,
+    describe_memory,
+    render_memory_json,
+    tabulate_rules,
+)
 from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
 from mmgpu_hooks.report.figures import format_pct, format_seconds
+from mmgpu_hooks.report.fitted_runs import describe_fitted
 
 JSON_VERSION = 1
+OWN = "the run's own setting"
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,10 @@ class Forecast:
     reason: str | None = None
     """Why there is no prediction."""
     notes: tuple[str, ...] = ()
+    fitted: tuple[FittedRun, ...] = ()
+    """The runs that were fitted together; empty when one was asked for."""
+    memory: MemoryReport | None = None
+    """``None`` where several batch sizes of a card were not measured."""
 
 
 def render_forecast_json(forecast: Forecast) -> str:
@@ -41,12 +53,23 @@ def render_forecast_json(forecast: Forecast) -> str:
         'version': JSON_VERSION,
         'run': forecast.run_path,
         'status': forecast.status,
-        'workload': asdict(workload) if workload else None,
+        'workload': _render_workload(workload) if workload else None,
         'predictions': [asdict(one) for one in forecast.predictions],
         'reason': forecast.reason,
         'notes': list(forecast.notes),
     }
+    if forecast.fitted:
+        body['fitted_runs'] = [asdict(one) for one in forecast.fitted]
+        memory = forecast.memory
+        body['memory'] = render_memory_json(memory) if memory else None
     return json.dumps(body, indent=2)
+
+
+def _render_workload(workload: LoaderWorkload) -> dict[str, Any]:
+    """Of the newest run alone; the others are in ``fitted_runs``."""
+    alone = asdict(replace(workload, others=()))
+    del alone['others'], alone['measured_batch_size']
+    return alone
 
 
 def render_forecast(
@@ -61,13 +84,18 @@ def render_forecast(
     """
     workload = forecast.workload
     assert workload is not None
+    measured = _list_measured(workload, forecast.fitted)
     parts: list[RenderableType] = [
-        _measured(forecast.run_path, workload),
+        _measured(forecast, workload),
         '',
-        _table(workload, forecast.predictions),
+        _table(forecast.predictions, measured),
     ]
-    if any(_is_own(workload, one) for one in forecast.predictions):
-        parts += ["* the run's own setting"]
+    if any(_setting_of(one) in measured for one in forecast.predictions):
+        whose = 'a setting that was measured' if forecast.fitted else OWN
+        parts += [f'* {whose}']
+    if forecast.memory is not None:
+        told = [(n, bind_units(text)) for n, text in describe_memory(forecast.memory)]
+        parts += ['', grid(told), '', tabulate_rules(forecast.memory.rules)]
     notes = (*workload.notes, *forecast.notes)
     if notes:
         rows = [('-', bind_units(note)) for note in notes]
@@ -75,10 +103,11 @@ def render_forecast(
     return render(*parts, width=width, color=color)
 
 
-def _measured(run_path: str, workload: LoaderWorkload) -> RenderableType:
+def _measured(forecast: Forecast, workload: LoaderWorkload) -> RenderableType:
     iteration, loading, step = workload.iter_time, workload.occupancy, workload.step
     rows = [
-        ('evidence', run_path),
+        ('evidence', forecast.run_path),
+        *describe_fitted(forecast.fitted),
         (
             'measured',
             f'{format_seconds(iteration.mean_s)} per iteration over '
@@ -115,25 +144,45 @@ def _cores(workload: LoaderWorkload) -> str:
     return text
 
 
+_Setting = tuple[int, Optional[int], Optional[int]]
+
+
+def _list_measured(
+    workload: LoaderWorkload, fitted: Sequence[FittedRun]
+) -> set[_Setting]:
+    """Settings that are no prediction."""
+    prefetch = workload.prefetch_factor if workload.num_workers else None
+    own = (workload.num_workers, prefetch, workload.batch_size)
+    others = ((run.num_workers, run.prefetch_factor, run.batch_size) for run in fitted)
+    return {own, *others}
+
+
+def _setting_of(one: Prediction) -> _Setting:
+    return one.num_workers, one.prefetch_factor, one.batch_size
+
+
 def _table(
-    workload: LoaderWorkload, predictions: Sequence[Prediction]
+    predictions: Sequence[Prediction], measured: set[_Setting]
 ) -> RenderableType:
+    has_batches = len({one.batch_size for one in predictions}) > 1
     table = Table(box=None, padding=(0, 2, 0, 0), header_style='bold')
     for title in (
+        *(('batch',) if has_batches else ()),
         'workers',
         'prefetch',
         'iteration',
         '9 in 10 within',
         'data wait',
         'images/s',
-        'workers busy',
+        'busy' if has_batches else 'workers busy',
     ):
         table.add_column(title, justify='right', no_wrap=True)
     table.add_column('limited by', no_wrap=True)
     for one in predictions:
-        is_own = _is_own(workload, one)
+        mark = '* ' if _setting_of(one) in measured else ''
         table.add_row(
-            f'{"* " if is_own else ""}{one.num_workers}',
+            *((f'{one.batch_size}',) if has_batches else ()),
+            f'{mark}{one.num_workers}',
             '-' if one.prefetch_factor is None else f'{one.prefetch_factor}',
             format_seconds(one.iter_time_s),
             f'{format_seconds(one.iter_time_low_s)} to '
@@ -146,9 +195,3 @@ def _table(
             LIMITS[one.limit],
         )
     return table
-
-
-def _is_own(workload: LoaderWorkload, one: Prediction) -> bool:
-    return one.num_workers == workload.num_workers and (
-        one.prefetch_factor in (None, workload.prefetch_factor)
-    )

@@ -14,6 +14,7 @@ from mmgpu_hooks.records import (
     Change,
     Diagnosis,
     Finding,
+    FittedRun,
     RanksSummary,
     Recommendation,
     RunSummary,
@@ -21,6 +22,7 @@ from mmgpu_hooks.records import (
 )
 from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
 from mmgpu_hooks.report.description import describe_run
+from mmgpu_hooks.report.fitted_runs import describe_fitted
 from mmgpu_hooks.report.saves_text import list_saves
 
 JSON_VERSION = 1
@@ -54,6 +56,8 @@ class Answer:
     error: str | None = None
     """Why the rewrite was refused."""
     notes: tuple[str, ...] = field(default=())
+    fitted: tuple[FittedRun, ...] = ()
+    """The runs that were fitted together; empty when one was asked for."""
 
 
 def render_json(answer: Answer) -> str:
@@ -86,6 +90,11 @@ def render_json(answer: Answer) -> str:
         'error': answer.error,
         'notes': list(answer.notes),
     }
+    # of what was asked for only
+    if answer.fitted:
+        body['fitted_runs'] = [asdict(run) for run in answer.fitted]
+    if answer.recommendation.batch_size:
+        body['batch_size'] = list(answer.recommendation.batch_size)
     return json.dumps(body, indent=2)
 
 
@@ -145,6 +154,9 @@ def render_text(
         title = Text('What would make saves cost less', style='bold')
         parts += ['', title, grid(said, indent=2)]
     parts += ['', *_changes(answer)]
+    if answer.recommendation.batch_size:
+        said = [('-', bind_units(one)) for one in answer.recommendation.batch_size]
+        parts += ['', Text('Batch size', style='bold'), grid(said, indent=2)]
     if answer.recommendation.advice:
         said = [('-', bind_units(one)) for one in answer.recommendation.advice]
         title = Text('Advice, nothing of which is applied', style='bold')
@@ -168,6 +180,7 @@ def _headspace(verdict: Verdict) -> list[RenderableType]:
 
 def _facts(answer: Answer) -> RenderableType:
     rows: list[tuple[str, str]] = [('evidence', answer.run_path)]
+    rows += describe_fitted(answer.fitted)
     if answer.summary is not None:
         rows += describe_run(answer.summary, answer.ranks, saves=answer.diagnosis.saves)
     return grid([(label, bind_units(text)) for label, text in rows])

@@ -119,6 +119,7 @@ def test_commands_and_flags():
     }
     assert flags == {
         'recommend': [
+            '--allow-batch-size',
             '--check',
             '--config',
             '--dry-run',
@@ -130,7 +131,7 @@ def test_commands_and_flags():
             '--output',
             '--overlay',
             '-h',
-            'run_folder',
+            'run_folders',
         ],
         'report': [
             '--format',
@@ -142,12 +143,13 @@ def test_commands_and_flags():
             'run_folders',
         ],
         'predict': [
+            '--batch-size',
             '--format',
             '--help',
             '--num-workers',
             '--prefetch-factor',
             '-h',
-            'run_folder',
+            'run_folders',
         ],
         'set': sorted([*REWRITING, '--in-place', '--unset', 'settings']),
         'enable': REWRITING,

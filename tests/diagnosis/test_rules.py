@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fakes.runs import make_evidence, make_interval, make_run, make_workers
+from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.rule import RULES
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
 from mmgpu_hooks.diagnosis.verdict import VERDICTS
@@ -29,7 +30,7 @@ STARTS = {
 
 
 def diagnose(run=None, **fields) -> Diagnosis:
-    return diagnose_run(fold_run(make_evidence(run=run, **fields)))
+    return diagnose_run(fold_facts(fold_run(make_evidence(run=run, **fields))))
 
 
 def with_parts(**seconds: float) -> Diagnosis:
@@ -39,7 +40,7 @@ def with_parts(**seconds: float) -> Diagnosis:
     ledger = {**evidence.end.ledger_s, **seconds}
     total = sum(ledger.values())
     end = replace(evidence.end, ledger_s=ledger, duration_s=total, saves=4)
-    return diagnose_run(fold_run(replace(evidence, end=end)))
+    return diagnose_run(fold_facts(fold_run(replace(evidence, end=end))))
 
 
 def severity(diagnosis: Diagnosis, code: str) -> str | None:

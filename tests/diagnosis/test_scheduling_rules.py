@@ -11,6 +11,7 @@ from fakes.runs import (
     make_run,
     make_workers,
 )
+from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.records import Diagnosis, LoaderSettings, RunRecord
@@ -20,7 +21,8 @@ MAIN = {'process_cpu_s': 4.0}
 
 
 def diagnose(run: RunRecord | None = None, **fields) -> Diagnosis:
-    return diagnose_run(fold_run(make_evidence(run=run, **{**MAIN, **fields})))
+    summary = fold_run(make_evidence(run=run, **{**MAIN, **fields}))
+    return diagnose_run(fold_facts(summary))
 
 
 def finding(diagnosis: Diagnosis, code: str):

@@ -17,6 +17,7 @@ from fakes.saves import (
     make_save,
     walls_of,
 )
+from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.evidence.ranks import with_saves_of
 from mmgpu_hooks.evidence.summary import fold_run
@@ -40,7 +41,7 @@ def fold(saves: Sequence[SaveRecord], **fields) -> RunSummary:
 
 
 def diagnose(*saves: SaveRecord, **fields) -> Diagnosis:
-    return diagnose_run(fold(saves, **fields))
+    return diagnose_run(fold_facts(fold(saves, **fields)))
 
 
 def finding(diagnosis: Diagnosis, code: str) -> Finding | None:
@@ -100,7 +101,7 @@ def test_a_delay_that_was_won_back_is_no_problem():
         replace(after, usual_wait_s=0.1, waits_s=0.0)
         for after in summary.save_aftermaths
     )
-    diagnosis = diagnose_run(replace(summary, save_aftermaths=back))
+    diagnosis = diagnose_run(fold_facts(replace(summary, save_aftermaths=back)))
     found = finding(diagnosis, 'MG304')
     assert (found.severity, found.share) == ('notice', 0.0)
     assert '8 of 8 saves took 12.8 s longer' in found.detail
@@ -110,11 +111,13 @@ def test_a_delay_that_was_won_back_is_no_problem():
 def test_a_net_delay_that_is_unknown_is_not_counted():
     summary = replace(fold([make_contended(10), make_contended(20)]))
     one = summary.save_aftermaths[:1]
-    found = finding(diagnose_run(replace(summary, save_aftermaths=one)), 'MG304')
+    part = replace(summary, save_aftermaths=one)
+    found = finding(diagnose_run(fold_facts(part)), 'MG304')
     assert 'the job lost 1.6 s (net, of the 1 whose iterations after it are' in (
         found.detail
     )
-    found = finding(diagnose_run(replace(summary, save_aftermaths=())), 'MG304')
+    part = replace(summary, save_aftermaths=())
+    found = finding(diagnose_run(fold_facts(part)), 'MG304')
     assert (found.severity, found.share) == ('notice', None)
     assert 'what the job lost (net) is not known' in found.detail
 
@@ -176,7 +179,7 @@ def test_ranks_that_wait_are_counted():
 def test_a_judged_rank_without_saves_has_those_of_the_first():
     first = fold([make_contended(10 * i) for i in range(1, 4)], world_size=2)
     judged = fold([], world_size=2, rank=1)
-    diagnosis = diagnose_run(with_saves_of(judged, first))
+    diagnosis = diagnose_run(fold_facts(with_saves_of(judged, first)))
     assert [entry.cause for entry in diagnosis.saves] == ['workers'] * 3
 
 
@@ -212,5 +215,5 @@ def test_saves_without_scheduler_statistics_are_said_to_be_unknown():
 def test_thousands_of_saves_are_judged_at_once():
     summary = fold([make_contended(n) for n in range(1, 5001)])
     since = time.process_time()
-    diagnose_run(summary)
+    diagnose_run(fold_facts(summary))
     assert time.process_time() - since < 1.5

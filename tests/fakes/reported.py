@@ -12,6 +12,7 @@ from fakes.runs import (
     make_model_bytes,
     make_ranks,
 )
+from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.evidence.ranks import fold_ranks
 from mmgpu_hooks.evidence.summary import fold_run
@@ -106,8 +107,8 @@ def make_reported(
     summary = fold_run(ranks[0])
     answer = Answer(
         run_path=f'/runs/{label}/gpu_efficiency.jsonl',
-        diagnosis=diagnose_run(summary),
-        recommendation=recommend_settings(summary),
+        diagnosis=diagnose_run(fold_facts(summary)),
+        recommendation=recommend_settings(fold_facts(summary)),
         summary=summary,
         ranks=fold_ranks(ranks[0], ranks[1:], []) if len(ranks) > 1 else None,
         notes=('A note.',),

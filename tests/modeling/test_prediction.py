@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.workloads import make_workload
+from mmgpu_hooks.modeling.pace import bound_iter_s
 from mmgpu_hooks.modeling.prediction import (
     LIMITS,
-    bound_iter_s,
     predict_grid,
     predict_setting,
 )

@@ -22,6 +22,7 @@ from fakes.saves import (
     make_save,
     walls_of,
 )
+from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.recommendation.save_cures import with_save_cures
 from mmgpu_hooks.records import (
@@ -57,18 +58,18 @@ def fold(saves: Sequence[SaveRecord], occupancy_s: float = 0.2, **run) -> RunSum
 
 
 def cures_of(summary: RunSummary, settings=NOTHING) -> dict[str, SaveCure]:
-    found = with_save_cures(settings, summary)
+    found = with_save_cures(settings, fold_facts(summary))
     return {cure.name: cure for cure in found.save_cures}
 
 
 def changes_of(summary: RunSummary, settings=NOTHING) -> list[tuple]:
-    found = with_save_cures(settings, summary)
+    found = with_save_cures(settings, fold_facts(summary))
     return [(change.key, change.old, change.new) for change in found.changes]
 
 
 def test_polite_workers_are_recommended_where_the_job_gains_by_them():
     summary = fold(CONTENDED)
-    found = with_save_cures(NOTHING, summary)
+    found = with_save_cures(NOTHING, fold_facts(summary))
     assert changes_of(summary) == [POLITE]
     assert found.reason is None
     assert found.changes[0].rules == ('MG304',)
@@ -91,7 +92,7 @@ def test_a_delay_that_is_won_back_changes_nothing_but_is_said():
     )
     summary = replace(summary, save_aftermaths=back)
     assert changes_of(summary) == []
-    assert with_save_cures(NOTHING, summary).reason == NOTHING.reason
+    assert with_save_cures(NOTHING, fold_facts(summary)).reason == NOTHING.reason
     cure = cures_of(summary)['polite_workers']
     assert (cure.run_gross_s, cure.run_net_s) == (pytest.approx(6.4), 0.0)
 

@@ -8,6 +8,7 @@ import pytest
 
 from fakes.runs import make_evidence
 from fakes.saves import make_aftermath, make_calm, make_contended, make_save
+from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.recommendation.save_cures import with_save_cures
@@ -42,13 +43,13 @@ def fold(*saves):
 
 def describe(*saves) -> list[str]:
     summary = fold(*saves)
-    return describe_saves(summary, diagnose_run(summary).saves).splitlines()
+    return describe_saves(summary, diagnose_run(fold_facts(summary)).saves).splitlines()
 
 
 def answer(*saves) -> Answer:
     summary = fold(*saves)
-    found = with_save_cures(Recommendation(reason='Nothing.'), summary)
-    return Answer('run.jsonl', diagnose_run(summary), found, summary)
+    found = with_save_cures(Recommendation(reason='Nothing.'), fold_facts(summary))
+    return Answer('run.jsonl', diagnose_run(fold_facts(summary)), found, summary)
 
 
 HOG = {'workers': 0, 'workers_cpu_s': 0.0, 'strangers_cpu_s': 8.0}
@@ -80,7 +81,7 @@ def test_a_net_delay_that_is_partly_known_is_said_to_be():
     for known, expected in ((1, 'net of 1 1.300 s'), (0, 'net unknown')):
         after = tuple(make_aftermath(20) for _ in range(known))
         partly = replace(summary, save_aftermaths=after)
-        text = describe_saves(partly, diagnose_run(partly).saves)
+        text = describe_saves(partly, diagnose_run(fold_facts(partly)).saves)
         assert text.endswith(expected)
 
 
@@ -96,16 +97,17 @@ def test_saves_that_tell_little_are_described_all_the_same():
 
 def test_the_summary_of_a_training_has_a_row_for_its_saves():
     summary = fold(*make_calm(3))
-    text = render_training_summary(summary, diagnose_run(summary))
+    text = render_training_summary(summary, diagnose_run(fold_facts(summary)))
     assert '  saves      3 save(s) of up to 200 MiB took 0.400 s (median)' in text
     empty = fold()
-    assert '  saves   ' not in render_training_summary(empty, diagnose_run(empty))
+    text = render_training_summary(empty, diagnose_run(fold_facts(empty)))
+    assert '  saves   ' not in text
 
 
 @pytest.mark.parametrize('count', [1, 5000])
 def test_it_stays_short_and_cheap(count):
     summary = fold(*(make_contended(n) for n in range(count)))
-    judged = diagnose_run(summary).saves
+    judged = diagnose_run(fold_facts(summary)).saves
     since = time.process_time()
     lines = describe_saves(summary, judged).splitlines()
     assert time.process_time() - since < 0.2

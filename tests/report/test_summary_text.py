@@ -19,6 +19,7 @@ from fakes.runs import (
     make_run,
     make_workers,
 )
+from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.evidence.ranks import find_slowest, fold_ranks
 from mmgpu_hooks.evidence.summary import fold_run
@@ -39,7 +40,7 @@ FULL_RUN = Path(__file__).with_name('full_run.txt')
 def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
     ranks = fold_ranks(evidence, others)
     slowest = find_slowest(ranks, [evidence, *others])
-    judged = diagnose_run(fold_run(slowest or evidence))
+    judged = diagnose_run(fold_facts(fold_run(slowest or evidence)))
     return render_training_summary(fold_run(evidence), judged, ranks)
 
 
@@ -99,7 +100,7 @@ def test_it_fits_into_a_log(ranks: int):
 def test_it_is_rendered_at_once():
     evidence = full_run()
     summary = fold_run(evidence)
-    diagnosis = diagnose_run(summary)
+    diagnosis = diagnose_run(fold_facts(summary))
     since = time.process_time()
     for _ in range(10):
         render_training_summary(summary, diagnosis)

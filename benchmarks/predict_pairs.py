@@ -1,0 +1,72 @@
+"""Predicts every setting from two trainings together, and from each of them alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.predict_judge import Case, Trial
+from mmgpu_hooks.diagnosis.workload import fit_workload
+from mmgpu_hooks.modeling.pace import bound_iter_s
+from mmgpu_hooks.modeling.prediction import predict_grid
+from mmgpu_hooks.records import LoaderWorkload
+
+
+@dataclass(frozen=True)
+class PairCases:
+    """The same predictions, made in two ways."""
+
+    together: tuple[Case, ...]
+    """From two trainings."""
+    alone: tuple[Case, ...]
+    """From each of the two: twice as many."""
+
+
+def judge_pairs(trials: Sequence[Trial], seed: int = 1) -> PairCases:
+    """Pair each training of a pipeline with one other, and predict the rest.
+
+    Args:
+        trials: All trainings.
+        seed: Of who is paired with whom.
+    """
+    by_pipeline: dict[str, list[tuple[Trial, LoaderWorkload]]] = {}
+    for trial in trials:
+        workload = fit_workload(trial.summary, trial.intervals)
+        if isinstance(workload, LoaderWorkload):
+            told = by_pipeline.setdefault(trial.pipeline.name, [])
+            told.append((trial, workload))
+    draw = random.Random(seed)
+    together: list[Case] = []
+    alone: list[Case] = []
+    for same in by_pipeline.values():
+        draw.shuffle(same)
+        if len(same) < 3:
+            continue
+        for first, second in zip(same, [*same[1:], same[0]]):
+            others = [trial for trial, _ in same if trial not in (first[0], second[0])]
+            pooled = replace(first[1], others=(second[1],))
+            together += _predict(first[0], pooled, others)
+            alone += _predict(*first, others)
+            alone += _predict(*second, others)
+    return PairCases(tuple(together), tuple(alone))
+
+
+def _predict(
+    run: Trial, workload: LoaderWorkload, others: Sequence[Trial]
+) -> list[Case]:
+    predictions = predict_grid(workload, [other.setting for other in others])
+    return [
+        Case(
+            pipeline=run.pipeline,
+            run=run.setting,
+            setting=other.setting,
+            measured_s=other.iter_s,
+            predicted_s=one.iter_time_s,
+            low_s=one.iter_time_low_s,
+            high_s=one.iter_time_high_s,
+            bound_s=bound_iter_s(workload, other.num_workers),
+            limit=one.limit,
+        )
+        for other, one in zip(others, predictions)
+    ]

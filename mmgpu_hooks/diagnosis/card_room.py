@@ -1,0 +1,47 @@
+"""How much of the card's memory is there for tensors of the training. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mmgpu_hooks.records import RunSummary
+
+SAFE_SHARE = 0.9
+"""Part of the room that is ever planned for: the rest goes to fragments of the
+allocator and to batches with more boxes than any that was seen."""
+
+CONTEXT_BYTES = 600 * 2**20
+"""A CUDA context at most, where it was not measured what is held beside tensors."""
+
+
+@dataclass(frozen=True)
+class CardRoom:
+    """Of the card that a run trained on."""
+
+    total_bytes: int
+    beside_bytes: int
+    """Held by the context and by other processes."""
+
+    @property
+    def room_bytes(self) -> int:
+        """Beyond it a training runs out of memory."""
+        return max(self.total_bytes - self.beside_bytes, 0)
+
+    @property
+    def safe_bytes(self) -> int:
+        """Beyond it nothing is recommended."""
+        return int(SAFE_SHARE * self.room_bytes)
+
+
+def fold_card_room(summary: RunSummary) -> CardRoom | None:
+    """The room that a run's card has; ``None`` when its size is unknown."""
+    gpu = summary.run.gpu
+    total = gpu.memory_total_bytes if gpu else None
+    if not total or total <= 0:
+        return None
+    used = summary.gpu.mem_used_bytes if summary.gpu else None
+    reserved = summary.gpu_mem_reserved_bytes
+    beside = CONTEXT_BYTES
+    if used is not None and reserved is not None and 0 <= used - reserved <= total:
+        beside = used - reserved
+    return CardRoom(total, beside)

@@ -1,0 +1,98 @@
+"""Runs of one training with several settings, as the hook would have recorded them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fakes.runs import (
+    GIB,
+    make_evidence,
+    make_gpu_fields,
+    make_gpu_run,
+    make_inside_workers,
+    make_model_bytes,
+    make_run,
+    render_evidence,
+)
+from mmgpu_hooks.records import LoaderSettings, RunEvidence, RunRecord
+
+PIXELS = 800 * 1344
+FIXED, EACH = 1 * GIB, 2 * GIB
+"""Memory of the planted training: of any batch, and of each image."""
+
+
+def make_pooled(
+    batch_size: int = 4,
+    num_workers: int = 4,
+    *,
+    day: int = 20,
+    device: str = 'cuda',
+    image_s: float = 0.01,
+    constant_s: float = 0.06,
+    loading_s: float = 0.02,
+    run: dict[str, Any] | None = None,
+    **fields: Any,
+) -> RunEvidence:
+    """A run that waits for nothing: its step is a line over the batch size.
+
+    Args:
+        batch_size: Images per batch.
+        num_workers: Of the train loader.
+        day: It started on; a later one is newer.
+        device: ``cuda`` or ``cpu``.
+        image_s: What the step takes per image.
+        constant_s: And besides.
+        loading_s: What an image takes to load.
+        run: Fields of the run's record.
+        **fields: Of the intervals.
+    """
+    loader = LoaderSettings(
+        num_workers, True, 2, False, batch_size, 400 // batch_size, 400, 'fork'
+    )
+    make = make_gpu_run if device == 'cuda' else make_run
+    record: RunRecord = make(
+        run_id=f'{day}-{batch_size}-{num_workers}',
+        started_unix_s=1.7e9 + 86400.0 * day,
+        loader=loader,
+    )
+    record = replace(record, **(run or {}))
+    gpu: dict[str, Any] = {}
+    if device == 'cuda':
+        gpu = {
+            **make_gpu_fields(),
+            'gpu_mem_peak_bytes': FIXED + EACH * batch_size,
+            'gpu_mem_reserved_bytes': FIXED + EACH * batch_size + GIB,
+            'largest_batch_pixels': batch_size * PIXELS,
+        }
+        used = gpu['gpu_mem_reserved_bytes'] + GIB
+        gpu['gpu'] = replace(gpu['gpu'], mem_used_bytes=used)
+    workers = make_inside_workers(
+        loading_s * batch_size, std_s=0.0001, count=num_workers
+    )
+    step_s = constant_s + image_s * batch_size
+    defaults = {
+        'data_wait_s': 0.001,
+        'step_s': step_s,
+        'process_cpu_s': 20 * 0.3 * step_s,
+        'images': 20 * batch_size,
+        'batch_bytes': batch_size * 2**20,
+        'workers': workers if num_workers else None,
+    }
+    evidence = make_evidence(run=record, **{**defaults, **gpu, **fields})
+    return replace(
+        evidence,
+        path=f'/runs/{record.run_id}.jsonl',
+        model=make_model_bytes() if device == 'cuda' else None,
+    )
+
+
+def write_pooled(folder: Path, evidence: RunEvidence, config: str = '') -> Path:
+    """The work_dir of such a run, with MMEngine's copy of its config."""
+    path = folder / '20261120_101500' / 'vis_data' / 'gpu_efficiency.jsonl'
+    path.parent.mkdir(parents=True)
+    path.write_text(render_evidence(evidence))
+    if config:
+        path.with_name('config.py').write_text(config)
+    return folder
