@@ -13,6 +13,7 @@ from mmgpu_hooks.recommendation.sweep_rows import SETTLED
 from mmgpu_hooks.records import MEMORY_SOURCES, Sweep, SweepRow, SweepSetting
 from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
 from mmgpu_hooks.report.figures import format_pct, format_seconds
+from mmgpu_hooks.report.sweep_batches import list_batch_sections
 from mmgpu_hooks.report.sweep_table import (
     DRIFTS,
     STATUS_WORDS,
@@ -42,6 +43,7 @@ def render_sweep(
     parts += [bind_units(sentence) for sentence in more]
     if sweep.rows:
         parts += ['', tabulate_sweep(sweep), '', bind_units(_basis(sweep))]
+        parts += list_batch_sections(sweep.rows)
     notes = [('-', bind_units(note)) for note in _notes(sweep)]
     if notes:
         parts += ['', Text('Notes', style='bold'), grid(notes, indent=2)]

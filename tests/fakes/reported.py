@@ -64,6 +64,12 @@ def make_slow_save() -> SaveRecord:
         90,
         name=None,
         wall_s=16.0,
+        phases={
+            'copy': SavePhase(0.5),
+            'serialise': SavePhase(13.0),
+            'write': SavePhase(2.25),
+            'rest': SavePhase(0.25),
+        },
         run_delay_s=13.0,
         workers_busy=8.0,
         workers_cpu_s=120.0,
