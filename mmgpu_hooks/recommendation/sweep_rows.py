@@ -75,7 +75,7 @@ def fold_sweep_row(row: SweepRow, evidence: RunEvidence | None) -> SweepRow:
         iterations=summary.steady_iterations,
         iter_s=fold_iter(evidence, row.warm_up),
         data_wait_s=summary.data_wait_s,
-        images_per_s=summary.images_per_s,
+        images_per_s=_of_all_ranks(summary),
         memory_peak_bytes=peak,
         memory_source=source,
         static_bytes=static,
@@ -193,6 +193,12 @@ def _distance(setting: SweepSetting) -> tuple[int, int, int]:
 def _without_warm_up(evidence: RunEvidence, warm_up: int) -> RunEvidence:
     """With one interval of it left, which folding a run leaves out itself."""
     return replace(evidence, intervals=evidence.intervals[max(warm_up - 1, 0) :])
+
+
+def _of_all_ranks(summary: RunSummary) -> float | None:
+    """Images per second: every rank has batches of the same size."""
+    speed = summary.images_per_s
+    return None if speed is None else speed * summary.run.world_size
 
 
 def _fold_memory(row: SweepRow, summary: RunSummary) -> tuple[int | None, str | None]:

@@ -140,4 +140,7 @@ class Sweep:
     seconds: float = 0.0
     """Of this start of the sweep."""
     is_interrupted: bool = False
+    ranks: int = 1
+    """Processes that train together in each trial; figures are those of rank 0, images
+    per second those of all."""
     notes: Tuple[str, ...] = ()

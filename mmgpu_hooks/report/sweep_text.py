@@ -152,6 +152,11 @@ def _basis(sweep: Sweep) -> str:
     )
     if reused:
         text += f'; {reused} of them by an earlier start'
+    if sweep.ranks > 1:
+        text += (
+            f'; {sweep.ranks} ranks trained together: figures are those of rank 0, '
+            'images/s those of all'
+        )
     return f'{text}. +- is the interval of the mean at 95 %.{_accuracy(sweep)}'
 
 

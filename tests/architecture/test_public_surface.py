@@ -603,6 +603,7 @@ RECORD_FIELDS = {
         'save_interval',
         'evidence',
         'hook',
+        'ranks',
     ],
     'SaveSetting': ['num_workers', 'worker_nice'],
     'SavePlan': ['setting', 'saves', 'interval', 'iterations'],
@@ -689,6 +690,7 @@ RECORD_FIELDS = {
         'seed',
         'seconds',
         'is_interrupted',
+        'ranks',
         'notes',
     ],
     'TrialResult': [
