@@ -134,17 +134,16 @@ def _ratios(row: PrecisionRow) -> str:
 
 
 def _render(group: BatchSizes) -> dict[str, Any]:
-    memory = group.memory
-    is_fitted = isinstance(memory, MemoryFit)
+    memory, reason = None, None
+    if isinstance(group.memory, NoPrediction):
+        reason = group.memory.reason
+    else:
+        memory = render_memory_json(report_memory(group, group.memory))
     return {
         'amp': group.amp,
         'memory_source': group.source,
-        'memory': (
-            render_memory_json(report_memory(group, memory))
-            if isinstance(memory, MemoryFit)
-            else None
-        ),
-        'memory_reason': None if is_fitted else memory.reason,
+        'memory': memory,
+        'memory_reason': reason,
         'out_of_memory': list(group.without_room),
         'images_per_s': [
             {'batch_size': batch, 'images_per_s': speed}
