@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+from mmgpu_hooks.experiments.process_group import join_without_cuda
 from mmgpu_hooks.experiments.process_tree import die_with_parent
 from mmgpu_hooks.experiments.trial_channel import TrialChannel
 from mmgpu_hooks.experiments.trial_config import read_trial_config
@@ -62,29 +63,12 @@ def _train(spec: TrialSpec, hook: Any) -> None:
         layout.FormatCode = lambda text, **_: (text, True)
     config = read_trial_config(spec)
     if spec.ranks > 1:
-        _join_without_cuda(config)
+        join_without_cuda(config)
     runner: Any = (
         RUNNERS.build(config) if 'runner_type' in config else Runner.from_cfg(config)
     )
     runner.register_hook(hook)
     runner.train()
-
-
-def _join_without_cuda(config: Any) -> None:
-    """MMEngine starts ranks on CUDA cards alone: elsewhere they are joined before."""
-    import torch
-
-    if torch.cuda.is_available():
-        return
-    torch.distributed.init_process_group('gloo')
-    if config.get('model_wrapper_cfg') is None:
-        # as MMEngine would, but for the card
-        config.model_wrapper_cfg = {
-            'type': 'MMDistributedDataParallel',
-            'device_ids': None,
-            'broadcast_buffers': False,
-            'find_unused_parameters': config.get('find_unused_parameters', False),
-        }
 
 
 def _read_words() -> Iterator[int]:
