@@ -149,7 +149,8 @@ def _compare(
 ) -> Figure:
     ratio = compare_means(block_medians(first, block), block_medians(last, block))
     note = f'95 % CI {ratio.low:.3f} to {ratio.high:.3f}'
-    is_wide = ratio.is_wide(_NOISE)
+    # a wide interval tells nothing, unless all of it is below the limit
+    is_wide = ratio.is_wide(_NOISE) and ratio.high > GROWN_RATIO
     if is_wide:
         note += '; the machine is too noisy to tell'
     has_grown = ratio.value > GROWN_RATIO and ratio.low > 1.0

@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from mmgpu_hooks.diagnosis.facts import fold_facts
+from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
 from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.recommendation import choice
+from mmgpu_hooks.recommendation.choice import job_s
+from mmgpu_hooks.recommendation.job_plan import plan_job
 from mmgpu_hooks.recommendation.policy import recommend_settings
+from mmgpu_hooks.recommendation.worker_cap import DEFAULT_PREFETCH
 from mmgpu_hooks.records import Recommendation
+
+DEFAULT = 2
+"""Workers; MMDetection's own."""
+WORKERS = (0, 1, 2, 4, 8)
 
 Setting = tuple[int, bool]
 """``num_workers`` and ``persistent_workers``."""
@@ -32,6 +40,11 @@ class Trial:
     """Memory of all workers."""
     recommendation: Recommendation
     """Made of this training alone."""
+    beyond_cores: Recommendation
+    """The same, where workers that wait may outnumber the cores."""
+    predicted_s: Mapping[Setting, float] = field(default_factory=dict)
+    """What the job was predicted to take with each setting, from this training alone;
+    of those with the default number of workers."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +70,7 @@ def read_trials(path: Path) -> list[Trial]:
             evidence_path.write_text('\n'.join(line['evidence']) + '\n')
             evidence = read_evidence(evidence_path)
             summary = fold_run(evidence)
+            facts = fold_facts(summary, evidence.intervals)
             pss = summary.loader.pss_bytes if summary.loader else None
             trials.append(
                 Trial(
@@ -66,10 +80,42 @@ def read_trials(path: Path) -> list[Trial]:
                     line['job_s'],
                     line['strangers_pct'],
                     pss or 0,
-                    recommend_settings(fold_facts(summary, evidence.intervals)),
+                    recommend_settings(facts),
+                    recommend_settings(facts, beyond_cores=True),
+                    _predict(facts) if line['num_workers'] == DEFAULT else {},
                 )
             )
     return trials
+
+
+def _predict(facts: Facts) -> dict[Setting, float]:
+    workload, plan = facts.workload, plan_job(facts.summary)
+    if workload is None:
+        return {}
+    return {
+        (workers, lasting): job_s(
+            workload, choice.Setting(workers, DEFAULT_PREFETCH, lasting), plan
+        )
+        for workers in WORKERS
+        for lasting in ((True, False) if workers else (True,))
+    }
+
+
+def list_errors(trials: Sequence[Trial]) -> dict[str, list[tuple[int, float]]]:
+    """By job: to how many workers, and how far the predicted job is off, a share."""
+    errors: dict[str, list[tuple[int, float]]] = {}
+    for same in _by_job(trials):
+        lasting = _is_persistent(same)
+        for one in same:
+            for other in same:
+                workers, persistent = other.setting
+                is_it = workers == DEFAULT or (persistent != lasting and workers)
+                predicted_s = one.predicted_s.get((workers, persistent or not workers))
+                if is_it or predicted_s is None or other.repeat != one.repeat:
+                    continue
+                off = predicted_s / other.job_s - 1.0
+                errors.setdefault(one.job, []).append((workers, off))
+    return errors
 
 
 def keep_whole(trials: Sequence[Trial]) -> list[Trial]:
@@ -88,13 +134,19 @@ def keep_whole(trials: Sequence[Trial]) -> list[Trial]:
     ]
 
 
-def judge_recommended(trials: Sequence[Trial], cores: int) -> list[Outcome]:
+def judge_recommended(
+    trials: Sequence[Trial], cores: int, *, beyond_cores: bool = False
+) -> list[Outcome]:
     """What is recommended from each training at the default of 2 workers."""
     outcomes = []
     for same in _by_job(trials):
-        default = (2, _is_persistent(same))
+        default = (DEFAULT, _is_persistent(same))
         chosen = [
-            _chosen(trial.recommendation, default, same)
+            _chosen(
+                trial.beyond_cores if beyond_cores else trial.recommendation,
+                default,
+                same,
+            )
             for trial in same
             if trial.setting == default
         ]

@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.harness import Benchmark, write_atomically
+from benchmarks.machine import StrangerLoad
 from benchmarks.sweep_judge import fold_figures, render_trials
 from mmgpu_hooks.cli.exit_codes import INTERRUPTED
 from mmgpu_hooks.cli.trainable import lengthen, read_trainable_config
@@ -66,6 +67,22 @@ train_dataloader = dict(
             filter_cfg=dict(filter_empty_gt=True, min_size=32),
             pipeline={{{{_base_.train_dataloader.dataset.pipeline}}}})))
 """
+
+
+class _TrialsLoad(StrangerLoad):
+    """What strangers used while the trials were measured, mean.
+
+    Seen from here, workers that end after their trial would be strangers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: Sequence[SweepRow] = ()
+
+    def read_pct(self) -> float:
+        cores = [one.external_cpu_cores for one in self.rows]
+        known = [one for one in cores if one is not None]
+        return 100 * statistics.fmean(known) / self._cpus if known else 100.0
 
 
 def run_table(
@@ -130,7 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         '--only', nargs='+', metavar='WORKERS-BATCH', help='trials such as 2-1'
     )
     parser.add_argument('--data', type=Path, default=DATA, help="of the demo's images")
-    benchmark = Benchmark('sweep', __doc__ or '', argv, parser=parser)
+    load = _TrialsLoad()
+    benchmark = Benchmark('sweep', __doc__ or '', argv, parser=parser, load=load)
     options = benchmark.options
     os.environ.setdefault('OMP_NUM_THREADS', '1')
     settings = (ON_CUDA if torch.cuda.is_available() else ON_CPU).list_settings()
@@ -143,6 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sweep, others_s = run_table(settings, options.seconds, Path(folder), data)
     if sweep.is_interrupted:
         return INTERRUPTED
+    load.rows = sweep.rows
     for figure in fold_figures(sweep, others_s):
         benchmark.add(figure)
     table = render_trials(sweep.rows)

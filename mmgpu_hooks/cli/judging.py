@@ -71,13 +71,18 @@ def judge_run_folder(folder: Path) -> JudgedRun:
 
 
 def judge_run_folders(
-    folders: Sequence[Path], *, allow_batch_size: bool = False, load: bool = True
+    folders: Sequence[Path],
+    *,
+    allow_batch_size: bool = False,
+    beyond_cores: bool = False,
+    load: bool = True,
 ) -> JudgedRun:
     """Judge the newest run, and recommend by all that belong together.
 
     Args:
         folders: What :func:`read_run_folder` takes, each.
         allow_batch_size: Whether another batch size may be recommended.
+        beyond_cores: Whether workers that mostly wait may outnumber the usable cores.
         load: Whether the configs of several runs may be loaded, to compare them.
 
     Raises:
@@ -96,7 +101,9 @@ def judge_run_folders(
     evidence, facts = newest.run.evidence, newest.run.facts
     together = replace(facts, workload=pool.workload)
     recommendation = recommend_settings(
-        together, pool.memory if allow_batch_size else None
+        together,
+        pool.memory if allow_batch_size else None,
+        beyond_cores=beyond_cores,
     )
     answer = Answer(
         run_path=evidence.path,

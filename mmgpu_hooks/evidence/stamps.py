@@ -12,6 +12,9 @@ from typing import Any, Callable
 
 from mmgpu_hooks.evidence.ledger_parts import BETWEEN, UNSPLIT, Point
 
+_NO_POINT = ('', '')
+"""The parts before and after a point that is not plain: none."""
+
 
 class Stamps:
     """A tape of stamps, and what wraps a run's functions to leave some.
@@ -137,7 +140,8 @@ class Stamps:
         """``function``, which calls the hooks of a point, booked as ``hooks``.
 
         For the points of every iteration at which nothing else is to be done: a third
-        of what :meth:`book_points` costs there.
+        of what :meth:`book_points` costs there. What a hook leaves nested, it leaves
+        to :meth:`book_points` to end.
 
         Args:
             function: Takes the name of a point first, as ``Runner.call_hook`` does.
@@ -149,23 +153,25 @@ class Stamps:
         """
         stack, note, clock, hooks = self._stack, self._tape.append, self._clock, UNSPLIT
 
-        # no name, call or container more than it takes, as each may be a cache miss
-        def call_point(fn_name: Any, *args: Any, **kwargs: Any) -> Any:
-            point = plain.get(fn_name)
-            if point is None or stack[-1] != point[0]:
-                return otherwise(fn_name, *args, **kwargs)
+        # each name, call and container more may be a cache miss; an index from the end
+        # is slower than one from the front
+        def call_point(fn_name: Any, **kwargs: Any) -> Any:
+            try:
+                point = plain[fn_name]
+            except KeyError:
+                point = _NO_POINT
+            if stack[0] != point[0]:
+                return otherwise(fn_name, **kwargs)
             try:
                 note((point[0], clock()))
                 stack[0] = hooks
             except Exception as error:  # noqa: BLE001  # training must not see it
                 on_error('ledger', error)
-                return function(fn_name, *args, **kwargs)
-            result = function(fn_name, *args, **kwargs)
+                return function(fn_name, **kwargs)
+            result = function(fn_name, **kwargs)
             try:
-                note((stack[-1], clock()))
+                note((hooks, clock()))
                 stack[0] = point[1]
-                if len(stack) > 1:
-                    del stack[1:]
             except Exception as error:  # noqa: BLE001
                 on_error('ledger', error)
             return result

@@ -1,4 +1,4 @@
-"""Iterations that are looked at closely, one of twelve, and the others at little cost.
+"""Iterations that are looked at closely, one of 24, and the others at little cost.
 
 Between two steps caches are cold, and each Python function entered costs a microsecond
 and more. So hooks are timed one by one, the loader's queue is looked at and the CPU
@@ -33,7 +33,7 @@ _DURING = {BEFORE: 'data_wait', AFTER: 'step'}
 
 FIRST_LOOKS = 8
 """Iterations at the begin that are all looked at."""
-_FEWEST_APART, _MOST_APART = 8, 16
+_FEWEST_APART, _MOST_APART = 16, 32
 _MOST_SEARCHED, _FREE_SEARCHES, _SEARCHED_SHARE = 2000, 3, 0.1
 """A search's iterations; searches that there are in any case; of all iterations, the
 share that is searched beyond that: a busy machine lets any hook wait now and then."""

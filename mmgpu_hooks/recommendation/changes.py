@@ -101,6 +101,8 @@ def _workers(decision: Decision) -> list[Change]:
             f'predicted to take {after_s:.3f} s (the host carries at most '
             f'{decision.cap.workers}: {decision.cap.reason})'
         )
+        if new > decision.cores:
+            reason += '; PyTorch will warn of so many, which is as it should be here'
     else:
         rules = ('MG105', 'MG106')
         reason = (

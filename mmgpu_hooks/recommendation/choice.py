@@ -78,7 +78,11 @@ def most_gain(workload: LoaderWorkload, old: Setting, plan: JobPlan) -> float:
 
 
 def choose_workers(
-    workload: LoaderWorkload, old: Setting, plan: JobPlan, most: int
+    workload: LoaderWorkload,
+    old: Setting,
+    plan: JobPlan,
+    most: int,
+    per_core: float = 1.0,
 ) -> Setting:
     """The fewest workers that are within 2 % of the fastest job.
 
@@ -90,6 +94,7 @@ def choose_workers(
         old: The run's own setting; what is not chosen here stays as it is.
         plan: The job.
         most: The host carries no more workers.
+        per_core: Workers that share a core without missing it.
     """
     times: dict[int, float] = {}
     # what no number of workers is faster than, but for what is won at the starts
@@ -100,7 +105,8 @@ def choose_workers(
             break
     if old.num_workers <= most:
         times[old.num_workers] = job_s(workload, old, plan)
-    spared = {n: s for n, s in times.items() if n <= _spare_cores(workload)}
+    spare = _spare_cores(workload) * per_core
+    spared = {n: s for n, s in times.items() if n <= spare}
     if min(spared.values()) <= min(times.values()) * (1 + OWN_CORE_GAIN):
         times = spared
     enough_s = min(times.values()) * (1 + SAME_SPEED)

@@ -30,6 +30,7 @@ from mmgpu_hooks.recommendation.worker_cap import (
     DEFAULT_PREFETCH,
     WorkerCap,
     cap_workers,
+    workers_per_core,
 )
 from mmgpu_hooks.records import JobPlan, LoaderWorkload, RunSummary
 
@@ -40,15 +41,24 @@ class Chooser:
     Args:
         facts: The run.
         workload: What it tells.
+        beyond_cores: Whether workers that mostly wait may outnumber the usable cores.
     """
 
-    def __init__(self, facts: Facts, workload: LoaderWorkload) -> None:
+    def __init__(
+        self, facts: Facts, workload: LoaderWorkload, beyond_cores: bool = False
+    ) -> None:
         self._facts, self._workload = facts, workload
         self._summary = facts.summary
         self._plan: JobPlan = plan_job(facts.summary)
         self._old = read_setting(facts.summary)
         self._prefetch = max(self._old.prefetch_factor, DEFAULT_PREFETCH)
-        self._cap: WorkerCap = cap_workers(facts.summary, self._prefetch)
+        share = facts.blocked_share or 0.0
+        self._waiting = share if share >= BLOCKED_PROBLEM else 0.0
+        self._allowed = self._waiting if beyond_cores else 0.0
+        self._cap = self._cap_workers(self._prefetch)
+
+    def _cap_workers(self, prefetch_factor: int) -> WorkerCap:
+        return cap_workers(self._summary, prefetch_factor, waiting=self._allowed)
 
     def decide(self) -> Decision:
         """The new setting, which is the old one where nothing is worth a change."""
@@ -71,14 +81,15 @@ class Chooser:
     def advise_beyond(self, new: Setting) -> list[str]:
         """What workers beyond the cores would give, where loading mostly waits.
 
-        PyTorch warns of so many, so they are never set.
+        PyTorch warns of so many, so they are set only where that was asked for.
         """
-        share = self._facts.blocked_share
-        if not self._facts.is_starved or share is None or share < BLOCKED_PROBLEM:
+        if not self._facts.is_starved or not self._waiting or self._allowed:
             return []
         if new.num_workers < self._cap.workers or self._cap.workers < self._cores:
             return []
-        more = choose_workers(self._workload, new, self._plan, 4 * self._cores)
+        cap = cap_workers(self._summary, self._prefetch, waiting=self._waiting)
+        per_core = workers_per_core(self._waiting)
+        more = choose_workers(self._workload, new, self._plan, cap.workers, per_core)
         gain = predict_gain(self._workload, new, more, self._plan)
         if more.num_workers <= self._cores or gain.share < BEYOND_GAIN:
             return []
@@ -87,7 +98,8 @@ class Chooser:
             f'would pay: num_workers={more.num_workers} is predicted to save '
             f'{100 * gain.share:.0f} % of the time ({100 * gain.low:.0f} to '
             f'{100 * gain.high:.0f} %). PyTorch warns of so many, and they take memory '
-            'and get into the way of saves; faster storage is the better cure.'
+            'and get into the way of saves; faster storage is the better cure. '
+            '--beyond-cores sets it.'
         ]
 
     def _choose_workers(self) -> Setting:
@@ -99,7 +111,11 @@ class Chooser:
         # how many there are is judged as if they lived on
         lasting = Setting(old.num_workers, self._prefetch, persistent_workers=True)
         fewest = choose_workers(
-            self._workload, lasting, self._plan, self._cap.workers
+            self._workload,
+            lasting,
+            self._plan,
+            self._cap.workers,
+            workers_per_core(self._allowed),
         ).num_workers
         new = replace(
             old,
@@ -160,7 +176,7 @@ class Chooser:
             factor
             for factor in PREFETCHES
             if factor > new.prefetch_factor
-            and cap_workers(self._summary, factor).workers >= new.num_workers
+            and self._cap_workers(factor).workers >= new.num_workers
         ]
         if not factors:
             return new

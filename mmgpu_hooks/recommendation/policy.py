@@ -24,7 +24,10 @@ _AT_HAND = 'In steady iterations data is at hand when it is needed.'
 
 
 def recommend_settings(
-    facts: Facts, memory: MemoryFit | NoPrediction | None = None
+    facts: Facts,
+    memory: MemoryFit | NoPrediction | None = None,
+    *,
+    beyond_cores: bool = False,
 ) -> Recommendation:
     """Decide num_workers, prefetch_factor, persistent_workers and pin_memory.
 
@@ -34,6 +37,8 @@ def recommend_settings(
         facts: One rank's, with the live settings and the host's limits.
         memory: Of the card against the batch size, or why that is not known; given,
             another batch size may be recommended too.
+        beyond_cores: Whether workers may outnumber the usable cores, where they were
+            measured to wait for at least half of their time. PyTorch warns of it.
 
     Returns:
         The changes, or the reason why there is none.
@@ -45,7 +50,7 @@ def recommend_settings(
         if memory is not None:
             said = (f'The batch size stays as it is. {reason}',)
     else:
-        chooser = Chooser(facts, facts.workload)
+        chooser = Chooser(facts, facts.workload, beyond_cores)
         decision = chooser.decide()
         changes, reason = word_changes(decision), _why_nothing(decision)
         advice = (*chooser.advise_beyond(decision.new), *advice)

@@ -14,6 +14,10 @@ SAFE_SHARE = 0.5
 """Share of a host's memory, shared memory or file limit that workers may take: the
 rest is left to batches of unusual size, the page cache and other programs."""
 
+MOST_PER_CORE = 4
+"""Workers on a core that they hardly need: storage has its limits too, and each takes
+memory and gets into the way of saves."""
+
 
 @dataclass(frozen=True)
 class WorkerCap:
@@ -25,7 +29,10 @@ class WorkerCap:
 
 
 def cap_workers(
-    summary: RunSummary, prefetch_factor: int = DEFAULT_PREFETCH
+    summary: RunSummary,
+    prefetch_factor: int = DEFAULT_PREFETCH,
+    *,
+    waiting: float = 0.0,
 ) -> WorkerCap:
     """The tightest of the host's limits.
 
@@ -36,12 +43,15 @@ def cap_workers(
         summary: The run, with the host's limits as the hook recorded them; its usable
             cores must be known, as without them no number is known to be safe.
         prefetch_factor: Batches in flight per worker.
+        waiting: Share of loading a batch in which a worker needs no core, where
+            workers may outnumber the cores for it: so many that those which need one
+            at a time are no more than there are.
 
     Returns:
         Possibly no worker at all, when memory forbids it.
     """
     limits = [
-        _by_cores(summary),
+        _by_cores(summary, waiting),
         _by_memory(summary),
         _by_shared_memory(summary, prefetch_factor),
         _by_open_files(summary, prefetch_factor),
@@ -49,16 +59,28 @@ def cap_workers(
     return WorkerCap(*min((one for one in limits if one), key=lambda one: one[0]))
 
 
+def workers_per_core(waiting: float) -> float:
+    """Workers that share a core without missing it.
+
+    Args:
+        waiting: Share of loading a batch in which a worker needs none.
+    """
+    return min(1 / max(1 - waiting, 1 / MOST_PER_CORE), MOST_PER_CORE)
+
+
 Limit = tuple[int, str]
 
 
-def _by_cores(summary: RunSummary) -> Limit:
+def _by_cores(summary: RunSummary, waiting: float) -> Limit:
     allowed = summary.run.host.usable_cores
     assert allowed is not None  # the caller has seen to it
     crowd = summary.external_cpu_cores or 0.0
     taken = f', {crowd:.1f} of them used by others' if crowd >= 0.05 else ''
+    if waiting > 0.0:
+        taken += f', which a worker needs {100 * (1 - waiting):.0f} % of its time'
     # one worker beside the training process is slower at worst, never unsafe
-    return max(math.floor(allowed), 1), f'{allowed:g} usable cores{taken}'
+    carried = max(math.floor(workers_per_core(waiting) * allowed), 1)
+    return carried, f'{allowed:g} usable cores{taken}'
 
 
 def _by_memory(summary: RunSummary) -> Limit | None:

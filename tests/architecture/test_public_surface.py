@@ -120,6 +120,7 @@ def test_commands_and_flags():
     assert flags == {
         'recommend': [
             '--allow-batch-size',
+            '--beyond-cores',
             '--check',
             '--config',
             '--dry-run',

@@ -11,16 +11,20 @@ from benchmarks.regret_judge import (
 from mmgpu_hooks.records import Change, Recommendation
 
 WORKERS = Recommendation((Change('train_dataloader.num_workers', 2, 1, '', 'high'),))
+MANY = Recommendation((Change('train_dataloader.num_workers', 2, 8, '', 'high'),))
 NOTHING = Recommendation(reason='enough')
 
 
-def trial(repeat: int, workers: int, job_s: float, found=NOTHING) -> Trial:
-    return Trial('job', repeat, (workers, True), job_s, 0.0, workers * 2**20, found)
+def trial(
+    repeat: int, workers: int, job_s: float, found=NOTHING, beyond=NOTHING
+) -> Trial:
+    setting, size = (workers, True), workers * 2**20
+    return Trial('job', repeat, setting, job_s, 0.0, size, found, beyond)
 
 
 TRIALS = [
     trial(0, 1, 10.0),
-    trial(0, 2, 12.0, WORKERS),
+    trial(0, 2, 12.0, WORKERS, MANY),
     trial(0, 8, 9.0),
     trial(1, 1, 10.0),
     trial(1, 2, 12.0),
@@ -34,6 +38,11 @@ def test_the_best_is_chosen_by_the_other_repeat():
     assert first.setting == (1, True)
     assert first.lost == pytest.approx(((10 / 10 - 1) + (10 / 11 - 1)) / 2)
     assert second.setting == (2, True)
+
+
+def test_beyond_the_cores_another_setting_may_be_recommended():
+    first, second = judge_recommended(TRIALS, cores=2, beyond_cores=True)
+    assert (first.setting, second.setting) == ((8, True), (2, True))
 
 
 def test_within_the_cores_other_settings_are_no_rivals():

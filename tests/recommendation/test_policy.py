@@ -36,13 +36,15 @@ def host(cores: float, **fields) -> HostLimits:
 
 
 def recommend(settings: LoaderSettings, limits: HostLimits, **fields) -> Recommendation:
+    beyond_cores = fields.pop('beyond_cores', False)
     run = make_run(
         loader=settings,
         host=limits,
         device=fields.pop('device', 'cpu'),
         max_epochs=fields.pop('max_epochs', 12),
     )
-    return recommend_settings(fold_facts(fold_run(make_evidence(run=run, **fields))))
+    facts = fold_facts(fold_run(make_evidence(run=run, **fields)))
+    return recommend_settings(facts, beyond_cores=beyond_cores)
 
 
 def changed(recommendation: Recommendation) -> dict[str, object]:
@@ -143,6 +145,42 @@ def test_workers_beyond_the_cores_are_advice_where_loading_waits():
     assert 'num_workers=16 is predicted to save 7' in found.advice[0]
     wide = recommend(loader(0, False), host(64.0), **waiting)
     assert not any('PyTorch warns' in one for one in wide.advice)
+
+
+def test_workers_beyond_the_cores_are_set_where_that_is_asked_for():
+    waiting = {'data_wait_s': 4.0, 'data_wait_cpu_s': 0.8, **BUSY}
+    found = recommend(loader(0, False), host(4.0), beyond_cores=True, **waiting)
+    assert changed(found)['num_workers'] == 16
+    reason = found.changes[0].reason
+    assert 'at most 16: 4 usable cores, which a worker needs 20 % of its time' in reason
+    assert 'PyTorch will warn of so many' in reason
+    assert not any('--beyond-cores' in one for one in found.advice)
+    # half of them in need of a core at a time: twice as many as there are cores
+    half = {**waiting, 'data_wait_cpu_s': 2.0}
+    found = recommend(loader(0, False), host(4.0), beyond_cores=True, **half)
+    assert changed(found)['num_workers'] == 8
+
+
+def test_workers_that_load_never_outnumber_the_cores():
+    busy = {'data_wait_s': 4.0, 'data_wait_cpu_s': 2.4, **BUSY}
+    usual = recommend(loader(0, False), host(4.0), **busy)
+    asked = recommend(loader(0, False), host(4.0), beyond_cores=True, **busy)
+    assert asked == usual
+    assert changed(asked)['num_workers'] <= 4
+
+
+def test_memory_bounds_workers_that_wait():
+    limits = host(4.0, ram_available_bytes=12 * GIB)
+    waiting = {'data_wait_s': 4.0, 'data_wait_cpu_s': 0.8, **BUSY}
+    found = recommend(loader(0, False), limits, beyond_cores=True, **waiting)
+    assert changed(found)['num_workers'] == 6
+    assert 'memory' in found.changes[0].reason
+    (advice,) = [
+        one
+        for one in recommend(loader(0, False), limits, **waiting).advice
+        if '--beyond-cores' in one
+    ]
+    assert 'num_workers=6 is predicted' in advice
 
 
 def test_nothing_where_the_cores_are_unknown():
