@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 
 from mmgpu_hooks.cli import (
     compare,
@@ -66,6 +69,19 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@contextlib.contextmanager
+def _terminated_as_by_ctrl_c() -> Iterator[None]:
+    """A plain ``kill`` ends trainings and removes temporary folders as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
@@ -88,7 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # a config's comments may hold what the terminal cannot show
         sys.stdout.reconfigure(errors='backslashreplace')
     try:
-        code: int = arguments.run(arguments)
+        with _terminated_as_by_ctrl_c():
+            code: int = arguments.run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED

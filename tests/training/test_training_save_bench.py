@@ -88,7 +88,8 @@ def test_a_config_that_does_not_train_is_said_to(tmp_path, capsys, surroundings)
 
 
 @pytest.mark.slow
-def test_ctrl_c_prints_what_there_is_and_leaves_nothing(tmp_path):
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_prints_what_there_is_and_leaves_nothing(tmp_path, number):
     config = write_config(tmp_path, item_s=0.2, length=400)
     words = [str(config), '--num-workers', '0', '1', '--work-dir', str(tmp_path)]
     bench = subprocess.Popen(
@@ -104,7 +105,7 @@ def test_ctrl_c_prints_what_there_is_and_leaves_nothing(tmp_path):
         while not list(tmp_path.rglob('iter_8.pth')) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert processes_of(tmp_path)
-        bench.send_signal(signal.SIGINT)
+        bench.send_signal(number)
         output = bench.communicate(timeout=20)[0]
     finally:
         bench.kill()

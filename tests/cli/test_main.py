@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+from mmgpu_hooks.cli import explain
+from mmgpu_hooks.cli.main import main
+
+
+def test_a_plain_kill_ends_a_command_as_ctrl_c_does(monkeypatch):
+    cleaned: list[str] = []
+
+    def run(arguments) -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        finally:
+            cleaned.append('up')
+        return 0
+
+    monkeypatch.setattr(explain, 'run', run)
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(['explain']) == 130
+    assert cleaned == ['up']
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_command_runs_in_any_thread(capsys):
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(main(['explain', 'MG101'])))
+    thread.start()
+    thread.join()
+    assert codes == [0]
+    assert 'MG101' in capsys.readouterr().out
