@@ -1,6 +1,6 @@
 """How exact are the estimates of training memory, for models of MMDetection?
 
-    python -m benchmarks.memory [--models retinanet detr ...] [--cuda]
+    python -m benchmarks.memory [--models retinanet detr ...] [--cuda] [--resume]
 
 Static bytes are held against torch's own optimizers after a real step, activations
 against a count of saved tensors at a batch and an image size that no estimate was
@@ -10,6 +10,9 @@ held against the allocator's peak of real training steps.
 
 Beside them, for information, are the peaks that MMDetection published, measured on
 V100s with the torch of the day: with cuDNN's workspaces.
+
+With ``--resume``, a model that this very code has measured before is not run again:
+several calls, of some models each, make one table.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pathlib import Path
 
 from benchmarks.harness import Benchmark, Figure
 from benchmarks.memory_judge import Judged, judge_on_cpu, judge_on_cuda, read_published
+from benchmarks.memory_kept import keep_figures, read_kept
 from mmgpu_hooks.experiments.model_memory import (
     OPTIMIZERS,
     EstimateRequest,
@@ -126,6 +130,7 @@ def measure_model(task: tuple[str, Path, bool]) -> list[Figure]:
     figures = fold_figures(name, estimate, judged, read_published(config))
     if with_cuda:
         figures.append(judge_on_cuda(name, config, estimate, TARGET_PCT))
+    keep_figures(name, with_cuda, figures)
     return figures
 
 
@@ -136,19 +141,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         '--cuda', action='store_true', help='judge totals by real steps on the GPU'
     )
+    parser.add_argument(
+        '--resume', action='store_true', help='run no model that was measured before'
+    )
     benchmark = Benchmark('memory', __doc__ or '', argv, parser=parser, is_timed=False)
     spec = importlib.util.find_spec('mmdet')
     if spec is None or spec.origin is None:
         print('memory: expected MMDetection to be installed, found none')
         return 2
     configs = Path(spec.origin).parent / '.mim' / 'configs'
-    tasks = [
-        (name, configs / MODELS[name], benchmark.options.cuda)
-        for name in benchmark.options.models
-    ]
+    options = benchmark.options
     # a process each: gigabytes of one model must be gone before the next
     with get_context('spawn').Pool(1, maxtasksperchild=1) as pool:
-        for figures in pool.imap(measure_model, tasks):
+        for name in options.models:
+            figures = read_kept(name, options.cuda) if options.resume else None
+            if figures is None:
+                task = name, configs / MODELS[name], options.cuda
+                figures = pool.apply(measure_model, (task,))
             for figure in figures:
                 benchmark.add(figure)
     return benchmark.finish()

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from benchmarks.harness import Figure, render_table, render_value
+from mmgpu_hooks.recommendation.sweep_batches import fold_batch_sizes
 from mmgpu_hooks.records import Sweep, SweepRow
 
 MEDIAN_TARGET_PCT, COVERED_TARGET_PCT = 5.0, 90.0
@@ -66,6 +67,7 @@ def fold_figures(sweep: Sweep, others_s: list[float | None]) -> Iterator[Figure]
         value = 1000 * statistics.median(waits)
         yield Figure('data wait, predicted: error, median', value, 'ms', note=note)
     yield from _judge_best(sweep)
+    yield from _show_memory(sweep.rows)
 
 
 def _judge_timer(rows: Sequence[SweepRow], others_s: Sequence[float | None]) -> Figure:
@@ -111,6 +113,19 @@ def _judge_best(sweep: Sweep) -> Iterator[Figure]:
         )
         name = f'batch {batch}: lost by the setting predicted fastest'
         yield Figure(name, lost, '%', note=note)
+
+
+def _show_memory(rows: Sequence[SweepRow]) -> Iterator[Figure]:
+    """The worst errors of the fit and of the proportional rule, of unseen peaks."""
+    for group in fold_batch_sizes(rows):
+        for name, errors in (
+            ('fit of the others', [row.fit_error_pct for row in group.rules]),
+            ('in proportion', [row.proportional_error_pct for row in group.rules]),
+        ):
+            known = [abs(error) for error in errors if error is not None]
+            if known:
+                note = f'{len(known)} batch sizes, {group.source}'
+                yield Figure(f'peak memory, {name}: worst', max(known), '%', note=note)
 
 
 HEADER = (

@@ -72,8 +72,11 @@ _REFUSALS = (
 def run(arguments: argparse.Namespace) -> int:
     """Plan, train, keep, print."""
     try:
-        _refuse_ranks(os.environ)
-        job = _read_job(arguments)
+        ranks = _count_ranks(os.environ)
+        if ranks > 1 and os.environ.get('RANK') != '0':
+            # rank 0 starts the ranks of every trial
+            return exit_codes.OK
+        job = _read_job(arguments, ranks)
         if arguments.dry_run:
             return _print_plan(job, arguments)
         return _sweep(job, arguments)
@@ -88,17 +91,31 @@ def run(arguments: argparse.Namespace) -> int:
     return exit_codes.BAD_INPUT
 
 
-def _refuse_ranks(environ: Mapping[str, str]) -> None:
-    """A launcher would start a sweep for each rank."""
-    if 'TORCHELASTIC_RUN_ID' in environ or environ.get('WORLD_SIZE', '1') != '1':
+def _count_ranks(environ: Mapping[str, str]) -> int:
+    """How many processes torchrun has started of us; 1 without it."""
+    ranks = environ.get('WORLD_SIZE', '1')
+    if ranks == '1':
+        return 1
+    if 'TORCHELASTIC_RUN_ID' not in environ:
         raise _InputError(
-            'expected to be started once, found a launcher of several ranks (torchrun '
-            'or the like): distributed settings cannot be swept yet; start it without, '
-            'and it trains on one card.'
+            f'expected torchrun to start several ranks, found another launcher '
+            f'(WORLD_SIZE={ranks}); start it with torchrun, or once and without.'
         )
+    if environ.get('LOCAL_WORLD_SIZE') != ranks:
+        raise _InputError(
+            f'expected all ranks on one host, found '
+            f'{environ.get("LOCAL_WORLD_SIZE")} of {ranks} here; settings are swept on '
+            'one host, with --nnodes 1.'
+        )
+    return int(ranks)
 
 
-def _read_job(arguments: argparse.Namespace) -> SweepJob:
+def _read_job(arguments: argparse.Namespace, ranks: int) -> SweepJob:
+    if ranks > 1 and arguments.gpus > 1:
+        raise _InputError(
+            f'expected --gpus or a launcher of ranks, found both: under torchrun '
+            f'each trial trains on {ranks} cards, one trial at a time.'
+        )
     is_png = arguments.plot_format == 'png'
     if is_png and importlib.util.find_spec('matplotlib') is None:
         raise _InputError(
@@ -122,11 +139,12 @@ def _read_job(arguments: argparse.Namespace) -> SweepJob:
         settings=grid.list_settings(),
         limits=TrialLimits(arguments.seconds, arguments.time_limit),
         identity=read_identity(
-            config, saves=arguments.saves, side_by_side=arguments.gpus
+            config, saves=arguments.saves, side_by_side=arguments.gpus, ranks=ranks
         ),
         lengthened=lengthen(config, _ENDLESS),
         saves=arguments.saves,
         seed=arguments.seed,
+        ranks=ranks,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.run_difference import find_unlike
+from mmgpu_hooks.diagnosis.static_memory import fold_static_bytes
 from mmgpu_hooks.modeling.batch_memory import compare_rules, fit_batch_memory
 from mmgpu_hooks.modeling.batch_speed import fit_step_line
 from mmgpu_hooks.modeling.scene import at_batch_size
@@ -167,26 +168,14 @@ def _memory_points(runs: Sequence[PooledRun]) -> list[MemoryPoint] | NoPredictio
         batch, peak = summary.run.loader.batch_size, summary.gpu_mem_peak_bytes
         if peak is None or batch is None:
             continue
-        counted = summary.model
-        parts = (
-            ()
-            if counted is None
-            else (
-                counted.parameter_bytes,
-                counted.gradient_bytes,
-                counted.optimizer_state_bytes,
-                counted.buffer_bytes,
-                counted.ema_bytes,
-            )
-        )
-        is_counted = bool(parts) and None not in parts
+        static, gradients = fold_static_bytes(summary)
         points += [
             MemoryPoint(
                 batch_size=batch,
                 peak_bytes=rank_peak,
                 pixels=pixels,
-                static_bytes=sum(part or 0 for part in parts) if is_counted else None,
-                gradient_bytes=(counted.gradient_bytes or 0) if counted else 0,
+                static_bytes=static,
+                gradient_bytes=gradients,
             )
             for rank_peak, pixels in (
                 (peak, summary.largest_batch_pixels),

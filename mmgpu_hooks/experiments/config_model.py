@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.configfile.loading import silence
+from mmgpu_hooks.experiments.late_training import late_in_training
 from mmgpu_hooks.experiments.padded_size import type_name
 from mmgpu_hooks.experiments.synthetic_batch import SyntheticBatches
 
@@ -30,8 +31,10 @@ class ConfigModel:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Let the model's own code find what it registered, and keep it quiet."""
-        with silence(), _scope(self.config):
+        """Let the model's own code find what it registered, and what a training tells
+        it, and keep it quiet.
+        """
+        with silence(), _scope(self.config), late_in_training(self.config):
             yield
 
     def make_batches(self) -> SyntheticBatches:

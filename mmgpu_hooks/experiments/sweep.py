@@ -81,6 +81,7 @@ def run_sweep(
         seed=job.seed,
         seconds=monotonic_s() - begin_s,
         is_interrupted=is_interrupted,
+        ranks=job.ranks,
         notes=kept.notes,
     )
 

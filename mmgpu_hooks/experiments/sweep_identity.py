@@ -41,6 +41,7 @@ def read_identity(
     *,
     saves: bool,
     side_by_side: int = 1,
+    ranks: int = 1,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
     """What two measurements must have in common to stand in one table.
@@ -49,6 +50,7 @@ def read_identity(
         config: As loaded; comments and the spelling of it are no matter.
         saves: Whether checkpoints are written meanwhile.
         side_by_side: Trials that run at a time.
+        ranks: Processes that train together in each.
         environ: The environment.
 
     Returns:
@@ -73,6 +75,7 @@ def read_identity(
         },
         'saves': saves,
         'number of GPUs': side_by_side,
+        'number of ranks': ranks,
     }
 
 

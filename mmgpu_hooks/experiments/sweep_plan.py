@@ -91,6 +91,8 @@ class SweepJob:
     saves: bool = False
     seed: int = 0
     """Of the order."""
+    ranks: int = 1
+    """Processes that train together in each trial, a card each."""
     cards: Sequence[str] = ()
     """UUIDs of GPUs that trials run on side by side; without any, one trial at a time
     sees what this process sees."""
@@ -114,6 +116,7 @@ def make_spec(
     folder: str,
     lengthened: dict[str, Any],
     saves: bool,
+    ranks: int = 1,
 ) -> TrialSpec:
     """The trial of a setting.
 
@@ -125,6 +128,7 @@ def make_spec(
         folder: Of this trial alone.
         lengthened: Settings that keep a short training from ending early.
         saves: Whether checkpoints are written.
+        ranks: Processes that train together.
     """
     pace = plan_pace(setting)
     settings = {**lengthened, f'{KEY}num_workers': setting.num_workers}
@@ -144,6 +148,7 @@ def make_spec(
         settings=settings,
         interval=pace.interval,
         save_interval=_SAVE_EVERY * pace.interval if saves else None,
+        ranks=ranks,
     )
 
 

@@ -111,6 +111,7 @@ def _train(
         folder=str(folder),
         lengthened=job.lengthened,
         saves=job.saves,
+        ranks=job.ranks,
     )
     try:
         outcome = run_sweep_trial(

@@ -18,12 +18,11 @@ from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.experiments.process_tree import ProcessTree
 from mmgpu_hooks.experiments.training import LOG_NAME
 from mmgpu_hooks.experiments.trial_channel import TrialReader
-from mmgpu_hooks.experiments.trial_failure import classify_exit
+from mmgpu_hooks.experiments.trial_events import read_events
 from mmgpu_hooks.records import RunSummary, TrialResult, TrialSpec
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
 _LOOK_PERIOD_S = 0.2
-_TAIL_BYTES = 4096
 DEFAULT_TIME_LIMIT_S = 600.0
 
 
@@ -102,13 +101,7 @@ class RunningTrial:
 
         A trial that is gone without a word tells ``over`` all the same.
         """
-        # looked at first: what it told before its end is then in the pipe
-        code = self._process.poll()
-        events = self._reader.read_events(0 if code is not None else _LOOK_PERIOD_S)
-        if code is not None and not any(e['event'] == 'over' for e in events):
-            status, line = classify_exit(code, _read_tail(self._log_path))
-            events.append({'event': 'over', 'status': status, 'error': line})
-        return events
+        return read_events(self._process, self._reader, self._log_path, _LOOK_PERIOD_S)
 
 
 def run_trial(
@@ -159,7 +152,8 @@ def run_trial(
 def _start(
     body: Mapping[str, Any], write_end: int, log: IO[bytes], environ: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, '-m', 'mmgpu_hooks.experiments.trial_child']
+    module = 'trial_ranks' if body['spec']['ranks'] > 1 else 'trial_child'
+    command = [sys.executable, '-m', f'mmgpu_hooks.experiments.{module}']
     return subprocess.Popen(
         [*command, json.dumps(body)],
         stdin=subprocess.PIPE,
@@ -185,12 +179,6 @@ def _python_path() -> str:
     # an installed one is found, and its folder would come before the standard library
     parts = [given] if is_installed else [str(root), given]
     return os.pathsep.join(part for part in parts if part)
-
-
-def _read_tail(log: Path) -> list[str]:
-    with log.open('rb') as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
-        return file.read().decode('utf-8', 'replace').splitlines()
 
 
 def _read_summary(folder: Path) -> RunSummary | None:

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+from mmgpu_hooks.experiments.process_group import join_without_cuda
 from mmgpu_hooks.experiments.process_tree import die_with_parent
 from mmgpu_hooks.experiments.trial_channel import TrialChannel
 from mmgpu_hooks.experiments.trial_config import read_trial_config
@@ -61,6 +62,8 @@ def _train(spec: TrialSpec, hook: Any) -> None:
     if hasattr(layout, 'FormatCode'):
         layout.FormatCode = lambda text, **_: (text, True)
     config = read_trial_config(spec)
+    if spec.ranks > 1:
+        join_without_cuda(config)
     runner: Any = (
         RUNNERS.build(config) if 'runner_type' in config else Runner.from_cfg(config)
     )

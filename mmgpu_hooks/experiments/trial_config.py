@@ -49,7 +49,7 @@ def read_trial_config(spec: TrialSpec) -> Any:
     config = Config.fromfile(spec.config)
     _set(config, spec)
     config.work_dir = spec.folder
-    config.launcher = 'none'
+    config.launcher = 'pytorch' if spec.ranks > 1 else 'none'
     config.resume = False
     for key in _WITHOUT_VALIDATION:
         config[key] = None

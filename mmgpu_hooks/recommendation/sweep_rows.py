@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.run_comparison import ITER, fold_figures
+from mmgpu_hooks.diagnosis.static_memory import fold_static_bytes
 from mmgpu_hooks.diagnosis.workload import fit_workload
 from mmgpu_hooks.evidence.interval_log import table_of
 from mmgpu_hooks.evidence.summary import fold_run
@@ -66,14 +68,20 @@ def fold_sweep_row(row: SweepRow, evidence: RunEvidence | None) -> SweepRow:
     # the first finds every cache cold
     saves = saves[1:] or saves
     peak, source = _fold_memory(row, summary)
+    static, gradients = fold_static_bytes(summary)
+    card = fold_card_room(summary)
     row = replace(
         row,
         iterations=summary.steady_iterations,
         iter_s=fold_iter(evidence, row.warm_up),
         data_wait_s=summary.data_wait_s,
-        images_per_s=summary.images_per_s,
+        images_per_s=_of_all_ranks(summary),
         memory_peak_bytes=peak,
         memory_source=source,
+        static_bytes=static,
+        gradient_bytes=None if static is None else gradients,
+        card_bytes=card.total_bytes if card else None,
+        card_beside_bytes=card.beside_bytes if card else None,
         largest_batch_pixels=summary.largest_batch_pixels,
         batches_per_epoch=summary.run.loader.batches_per_epoch,
         cpu_cores=_fold_cores(summary),
@@ -185,6 +193,12 @@ def _distance(setting: SweepSetting) -> tuple[int, int, int]:
 def _without_warm_up(evidence: RunEvidence, warm_up: int) -> RunEvidence:
     """With one interval of it left, which folding a run leaves out itself."""
     return replace(evidence, intervals=evidence.intervals[max(warm_up - 1, 0) :])
+
+
+def _of_all_ranks(summary: RunSummary) -> float | None:
+    """Images per second: every rank has batches of the same size."""
+    speed = summary.images_per_s
+    return None if speed is None else speed * summary.run.world_size
 
 
 def _fold_memory(row: SweepRow, summary: RunSummary) -> tuple[int | None, str | None]:

@@ -74,6 +74,15 @@ class SweepRow:
     memory_peak_bytes: Optional[int] = None
     memory_source: Optional[str] = None
     """What the peak is of: one of :data:`MEMORY_SOURCES`."""
+    static_bytes: Optional[int] = None
+    """Parameters, gradients, optimizer state, buffers and averaged copies, as they were
+    counted after the first step; ``None`` when they were not."""
+    gradient_bytes: Optional[int] = None
+    """Part of ``static_bytes``."""
+    card_bytes: Optional[int] = None
+    """Memory of the card; ``None`` without one, or when it is unknown."""
+    card_beside_bytes: Optional[int] = None
+    """Of it, held by the CUDA context and by other processes."""
     largest_batch_pixels: Optional[int] = None
     """Images x padded height x padded width of the largest batch."""
     batches_per_epoch: Optional[int] = None
@@ -131,4 +140,7 @@ class Sweep:
     seconds: float = 0.0
     """Of this start of the sweep."""
     is_interrupted: bool = False
+    ranks: int = 1
+    """Processes that train together in each trial; figures are those of rank 0, images
+    per second those of all."""
     notes: Tuple[str, ...] = ()

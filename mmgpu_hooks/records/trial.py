@@ -45,6 +45,8 @@ class TrialSpec:
     """Whether GPUEfficiencyHook records."""
     hook: Mapping[str, Any] = field(default_factory=dict)
     """Its arguments in this trial; the others stay as the config has them."""
+    ranks: int = 1
+    """Processes on this host that train together, a card each."""
 
 
 @dataclass(frozen=True)

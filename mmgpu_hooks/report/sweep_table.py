@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Callable
+from typing import Any, Callable
 
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +15,7 @@ from rich.text import Text
 from mmgpu_hooks.recommendation.sweep_choice import exceeds_host
 from mmgpu_hooks.records import Estimate, Prediction, Sweep, SweepRow, SweepSetting
 from mmgpu_hooks.report.figures import format_bytes, format_seconds
+from mmgpu_hooks.report.sweep_batches import render_batches_json
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""
@@ -98,8 +99,13 @@ def render_sweep_json(sweep: Sweep, config: str, folder: str) -> str:
         }
         for row in sweep.rows
     ]
-    body = {'version': JSON_VERSION, 'config': config, 'folder': folder}
-    return json.dumps({**body, **asdict(sweep), 'rows': rows}, indent=2)
+    body: dict[str, Any] = {
+        'version': JSON_VERSION,
+        'config': config,
+        'folder': folder,
+    }
+    body = {**body, **asdict(sweep), 'rows': rows, **render_batches_json(sweep.rows)}
+    return json.dumps(body, indent=2)
 
 
 def render_sweep_csv(rows: Sequence[SweepRow]) -> str:

@@ -13,6 +13,7 @@ from mmgpu_hooks.recommendation.sweep_rows import SETTLED
 from mmgpu_hooks.records import MEMORY_SOURCES, Sweep, SweepRow, SweepSetting
 from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
 from mmgpu_hooks.report.figures import format_pct, format_seconds
+from mmgpu_hooks.report.sweep_batches import list_batch_sections
 from mmgpu_hooks.report.sweep_table import (
     DRIFTS,
     STATUS_WORDS,
@@ -42,6 +43,7 @@ def render_sweep(
     parts += [bind_units(sentence) for sentence in more]
     if sweep.rows:
         parts += ['', tabulate_sweep(sweep), '', bind_units(_basis(sweep))]
+        parts += list_batch_sections(sweep.rows)
     notes = [('-', bind_units(note)) for note in _notes(sweep)]
     if notes:
         parts += ['', Text('Notes', style='bold'), grid(notes, indent=2)]
@@ -150,6 +152,11 @@ def _basis(sweep: Sweep) -> str:
     )
     if reused:
         text += f'; {reused} of them by an earlier start'
+    if sweep.ranks > 1:
+        text += (
+            f'; {sweep.ranks} ranks trained together: figures are those of rank 0, '
+            'images/s those of all'
+        )
     return f'{text}. +- is the interval of the mean at 95 %.{_accuracy(sweep)}'
 
 

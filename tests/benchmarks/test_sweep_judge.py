@@ -5,6 +5,7 @@ import pytest
 from benchmarks.sweep_judge import fold_figures, render_trials
 from fakes.sweeps import make_sweep
 from fakes.sweeps import make_sweep_row as row
+from fakes.swept_batches import make_trial
 
 SWEPT = make_sweep(
     row(0, 0.8, predicted_s=0.84),
@@ -52,6 +53,16 @@ def test_a_sweep_without_predictions_misses_and_does_not_fail():
     figures = figures_of(make_sweep(row(0)), [0.5])
     error = figures['iteration, predicted from one run: error, median']
     assert (error.value, error.verdict) == (None, 'missed')
+
+
+def test_unseen_peaks_show_what_the_proportional_rule_is_off():
+    figures = figures_of(make_sweep(*map(make_trial, (1, 3, 8))), [0.5] * 3)
+    fit = figures['peak memory, fit of the others: worst']
+    assert fit.value == pytest.approx(0, abs=1e-6)
+    rule = figures['peak memory, in proportion: worst']
+    # 8 times the 3.5 GiB of one image, of 17.5 GiB
+    assert rule.value == pytest.approx(60)
+    assert (rule.note, rule.verdict) == ('2 batch sizes, cuda_allocator', '')
 
 
 def test_every_trial_is_a_line():

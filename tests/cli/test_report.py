@@ -160,10 +160,11 @@ def test_pictures_are_written_beside(tmp_path, capsys):
         for name in (
             *('ledger', 'timeline', 'hooks', 'transforms', 'slowest-samples'),
             *('memory', 'what-if', 'saves-by-phase', 'saves-by-cause'),
+            'slow-saves-by-cause',
         )
     }
     out = capsys.readouterr().out
-    assert '9 picture(s) written' in out
+    assert '10 picture(s) written' in out
     assert 'No picture ranks: The run has one rank' in out
 
 

@@ -43,13 +43,35 @@ def test_a_config_that_only_has_a_model(tmp_path, capsys):
     assert 'found none of train_dataloader and train_cfg in it' in line
 
 
+TORCHRUN = {'TORCHELASTIC_RUN_ID': 'none', 'WORLD_SIZE': '2', 'LOCAL_WORLD_SIZE': '2'}
+
+
 @pytest.mark.parametrize(
-    'variables', [{'TORCHELASTIC_RUN_ID': 'none'}, {'WORLD_SIZE': '2'}]
+    ('variables', 'words', 'reason'),
+    [
+        ({'WORLD_SIZE': '2'}, [], 'found another launcher (WORLD_SIZE=2)'),
+        ({**TORCHRUN, 'WORLD_SIZE': '4'}, [], 'found 2 of 4 here'),
+        (
+            {**TORCHRUN, 'RANK': '0'},
+            ['--gpus', '2'],
+            'expected --gpus or a launcher of ranks, found both',
+        ),
+    ],
+    ids=['no torchrun', 'several hosts', 'gpus'],
 )
-def test_a_launcher_of_ranks_is_refused(variables, config, capsys, monkeypatch):
+def test_launchers_that_cannot_be_used(
+    variables, words, reason, config, capsys, monkeypatch
+):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert 'distributed settings cannot be swept yet' in refusal(capsys, config)
+    assert reason in refusal(capsys, config, *words)
+
+
+def test_under_torchrun_rank_0_alone_speaks(config, capsys, monkeypatch):
+    for name, value in {**TORCHRUN, 'RANK': '1'}.items():
+        monkeypatch.setenv(name, value)
+    assert main(['sweep', str(config)]) == 0
+    assert capsys.readouterr() == ('', '')
 
 
 def test_a_work_dir_that_is_a_file(config, tmp_path, capsys):

@@ -58,6 +58,25 @@ def make_save(iteration: int = 30, **fields: object) -> SaveRecord:
     return replace(save, **fields)
 
 
+def make_slow_save() -> SaveRecord:
+    """A save that workers held up: 13 s of 16 it waited for a core."""
+    return make_save(
+        90,
+        name=None,
+        wall_s=16.0,
+        phases={
+            'copy': SavePhase(0.5),
+            'serialise': SavePhase(13.0),
+            'write': SavePhase(2.25),
+            'rest': SavePhase(0.25),
+        },
+        run_delay_s=13.0,
+        workers_busy=8.0,
+        workers_cpu_s=120.0,
+        strangers_cpu_s=0.0,
+    )
+
+
 def make_full_ranks(count: int = 2, wait_s: float = 0.1) -> list[RunEvidence]:
     """Ranks with something for every panel of a page; the last one is slowest."""
     waits = [wait_s] * (count - 1) + [wait_s + 0.05]
@@ -77,7 +96,7 @@ def make_full_ranks(count: int = 2, wait_s: float = 0.1) -> list[RunEvidence]:
         first,
         intervals=tuple(lasts),
         model=make_model_bytes(),
-        save_records=(make_save(), make_save(90, name=None, wall_s=9.0)),
+        save_records=(make_save(), make_slow_save()),
     )
     return [first, *ranks[1:]]
 

@@ -20,6 +20,7 @@ from mmgpu_hooks.records import (
     Finding,
     PlainRun,
     Recommendation,
+    SaveJudgement,
     SlowSample,
     TransformSummary,
     Verdict,
@@ -97,6 +98,7 @@ def test_the_structure_of_a_page():
         'Memory',
         'Memory by part',
         'Checkpoint saves',
+        'Slow saves by cause',
         'Saves by phase',
         'Saves by what they waited for',
         'Ranks',
@@ -240,7 +242,11 @@ def evil_run(text: str) -> ReportedRun:
     answer = replace(
         run.answer,
         run_path=text,
-        diagnosis=Diagnosis(Verdict('data_bound', text, text), (finding,)),
+        diagnosis=Diagnosis(
+            Verdict('data_bound', text, text),
+            (finding,),
+            saves=(SaveJudgement(True, 'workers', 1.0, 7.0, 7.0, text),),
+        ),
         recommendation=Recommendation((change,)),
         summary=summary,
         notes=(text,),

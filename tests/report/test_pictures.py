@@ -233,7 +233,7 @@ def test_what_happened_is_marked_once():
     kinds = [moment.kind for moment in timeline.moments]
     assert sorted(kinds) == ['epoch', 'epoch', 'save', 'save', 'validation']
     saves = [m for m in timeline.moments if m.kind == 'save']
-    assert [m.words for m in saves] == ['epoch_30.pth, 8.000 s', 'save, 9.000 s']
+    assert [m.words for m in saves] == ['epoch_30.pth, 8.000 s', 'save, 16.0 s']
     assert saves[0].at_s < saves[1].at_s
 
 

@@ -189,6 +189,7 @@ def test_every_picture_is_drawn_in_every_width():
         'sweep-iteration',
         'sweep-speed',
         'sweep-memory',
+        'sweep-batch-size',
         'sweep-gpu',
     ]
     for chart in charts:

@@ -86,6 +86,15 @@ class HangingDataset(ToyDataset):
         return super().__getitem__(index)
 
 
+class Rank1Dataset(ToyDataset):
+    """Finds no memory on rank 1."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        if os.environ['RANK'] == '1':
+            raise MemoryError('no room on rank 1')
+        return super().__getitem__(index)
+
+
 class GreedyDataset(ToyDataset):
     """Finds no memory for a sample."""
 

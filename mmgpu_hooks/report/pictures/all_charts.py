@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.records import RunSummary, SaveJudgement
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart
 from mmgpu_hooks.report.pictures.envelope import find_reaches
 from mmgpu_hooks.report.pictures.loader_charts import chart_slowest, chart_transforms
@@ -15,6 +15,7 @@ from mmgpu_hooks.report.pictures.save_charts import (
     chart_save_causes,
     chart_save_phases,
 )
+from mmgpu_hooks.report.pictures.slow_saves_chart import chart_slow_saves
 from mmgpu_hooks.report.pictures.time_charts import (
     chart_hooks,
     chart_ledger,
@@ -46,18 +47,21 @@ def list_charts(
             prefix = f'{number}-{_AWKWARD.sub("-", run.label).strip("-.")}-'
         charts = [chart_timeline(timeline, reaches), chart_what_if(run)]
         if run.answer.summary is not None:
-            charts += _of_summary(run.answer.summary)
+            charts += _of_summary(run.answer.summary, run.answer.diagnosis.saves)
             charts.append(chart_ranks(run.answer.ranks))
         for chart in charts:
             yield f'{prefix}{chart.name}', chart
 
 
-def _of_summary(summary: RunSummary) -> list[Chart | NoChart]:
+def _of_summary(
+    summary: RunSummary, saves: Sequence[SaveJudgement]
+) -> list[Chart | NoChart]:
     return [
         chart_hooks(summary),
         chart_transforms(summary),
         chart_slowest(summary),
         chart_memory(summary),
+        chart_slow_saves(summary, saves),
         chart_save_phases(summary),
         chart_save_causes(summary),
     ]

@@ -26,7 +26,7 @@ def chart_save_phases(summary: RunSummary) -> Chart | NoChart:
     name, title = 'saves-by-phase', 'Saves by phase'
     saves = [save for save in longest_saves(summary) if save.phases]
     if not saves:
-        return NoChart(name, title, _why(summary))
+        return NoChart(name, title, why_no_saves(summary))
     bars = [
         Bar(
             name_save(save),
@@ -54,7 +54,7 @@ def chart_save_causes(summary: RunSummary) -> Chart | NoChart:
         saves = summary.save_records
         reasons = [why for save in saves for why in save.unknown.values()]
         why = f'{reasons[0]}.' if reasons else 'The scheduler did not tell.'
-        return NoChart(name, title, why if saves else _why(summary))
+        return NoChart(name, title, why if saves else why_no_saves(summary))
     bars = [
         Bar(
             name_save(save),
@@ -93,7 +93,8 @@ def _describe(bars: list[Bar], summary: RunSummary) -> str:
     return f'{len(bars)} of {len(summary.save_records)} save(s): {said}.'
 
 
-def _why(summary: RunSummary) -> str:
+def why_no_saves(summary: RunSummary) -> str:
+    """Why there is no save to show, of a run without records of them."""
     if not summary.saves:
         return 'No checkpoint was saved.'
     seconds = format_seconds(summary.ledger_s.get('checkpoint_save'))

@@ -8,6 +8,7 @@ from typing import Callable
 from mmgpu_hooks.records import MEMORY_SOURCES, Sweep, SweepRow
 from mmgpu_hooks.report.figures import format_bytes, format_pct, format_seconds
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
+from mmgpu_hooks.report.pictures.batch_chart import chart_batch_sizes
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
 from mmgpu_hooks.report.pictures.sweep_curves import chart_sweep_curves
 
@@ -26,6 +27,7 @@ def list_sweep_charts(sweep: Sweep) -> Iterator[Chart | NoChart]:
         'No trial tells its images per second.',
     )
     yield _chart_memory(rows)
+    yield chart_batch_sizes(rows)
     yield _chart_figure(
         rows,
         'sweep-gpu',
