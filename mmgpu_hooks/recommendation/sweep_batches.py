@@ -107,6 +107,8 @@ def _fold(amp: bool | None, rows: Sequence[SweepRow]) -> BatchSizes:
     # peaks of a card and of the RAM are no one line
     source = CARD_MEMORY if CARD_MEMORY in sources else next(iter(sources), None)
     told = [row for row in told if row.memory_source == source]
+    if source != CARD_MEMORY:
+        told = _without_loading(told)
     points = [_point(row) for row in told]
     speeds = _fastest(rows)
     return BatchSizes(
@@ -124,6 +126,16 @@ def _fold(amp: bool | None, rows: Sequence[SweepRow]) -> BatchSizes:
         images_per_s=speeds,
         knee=find_knee(speeds) if len(speeds) > 1 else None,
     )
+
+
+def _without_loading(rows: list[SweepRow]) -> list[SweepRow]:
+    """Trials whose images are loaded by workers, where they tell enough.
+
+    Without workers the training process itself holds images as large as their files.
+    """
+    beside = [row for row in rows if row.setting.num_workers]
+    sizes = {row.setting.batch_size for row in beside}
+    return beside if sizes == {row.setting.batch_size for row in rows} else rows
 
 
 def _point(row: SweepRow) -> MemoryPoint:

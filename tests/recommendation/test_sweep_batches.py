@@ -91,6 +91,23 @@ def test_memory_of_the_process_is_of_no_card():
     assert fit_of(group).fixed_bytes == pytest.approx(STATIC + WORKSPACE, rel=1e-6)
 
 
+def test_what_a_process_holds_that_loads_by_itself_is_no_activation():
+    resident = {'memory_source': 'process_rss', 'card_bytes': None}
+    alone = [
+        make_trial(batch, workers=0, **{**resident, 'memory_peak_bytes': 90 * GIB})
+        for batch in (1, 4, 8)
+    ]
+    beside = [make_trial(batch, **resident) for batch in (1, 4, 8)]
+    group = fold_one(*alone, *beside)
+    assert fit_of(group).fixed_bytes == pytest.approx(STATIC + WORKSPACE, rel=1e-6)
+    # where only they tell of a batch size, they count
+    group = fold_one(*alone, *beside[:2])
+    assert [row.peak_bytes for row in group.rules] == [90 * GIB] * 3
+    # a card holds no images that wait
+    card = make_trial(4, workers=0, memory_peak_bytes=16 * GIB)
+    assert fold_one(make_trial(1), make_trial(4), card).rules[1].peak_bytes == 16 * GIB
+
+
 def test_peaks_of_a_card_and_of_a_process_are_not_one_line():
     rows = [make_trial(batch) for batch in (1, 2)]
     other = make_trial(4, memory_source='process_rss', memory_peak_bytes=GIB)

@@ -178,6 +178,18 @@ def test_the_measured_lie_on_the_fit():
         assert heights[round(mark.x, 3)] == pytest.approx(mark.y, abs=0.01)
 
 
+def test_the_proportional_line_ends_where_its_panel_does():
+    chart = chart_batch_sizes([make_trial(batch) for batch in (1, 3, 16)])
+    assert isinstance(chart, Chart)
+    shapes = chart.draw(920).shapes
+    lines = [s for s in shapes if isinstance(s, Line)]
+    legend, rule = (s.points[0] for s in lines if s.dash)
+    panel = [s.points[0] for s in lines if s.role == 'rule' and not s.dash]
+    # 56 GiB at a batch of 16 are beyond the 40 GiB that are shown
+    assert rule[1][1] == pytest.approx(min(y for points in panel for _, y in points))
+    assert legend[0][0] < rule[1][0] < max(s.x for s in shapes if isinstance(s, Mark))
+
+
 def test_it_is_among_the_pictures_of_a_sweep():
     names = [chart.name for chart in list_sweep_charts(make_sweep(*PLANTED))]
     assert 'sweep-batch-size' in names

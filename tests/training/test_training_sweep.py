@@ -234,3 +234,6 @@ def test_mmdetection_is_swept(images, tmp_path, capsys):
     for row in body['rows']:
         assert row['largest_batch_pixels'] == row['setting']['batch_size'] * 64 * 64
     assert len(body['best']) == 2
+    (group,) = body['batch_sizes']
+    assert (group['memory_source'], group['out_of_memory']) == ('process_rss', [])
+    assert [one['batch_size'] for one in group['images_per_s']] == [1, 2]
