@@ -21,7 +21,7 @@ from mmgpu_hooks.records import Recommendation
 
 DEFAULT = 2
 """Workers; MMDetection's own."""
-WORKERS = (0, 1, 2, 4, 8)
+WORKERS = (0, 1, 2, 3, 4, 8)
 
 Setting = tuple[int, bool]
 """``num_workers`` and ``persistent_workers``."""
