@@ -51,7 +51,7 @@ def parse_line(text: str) -> Line | None:
         return None
     if kind == 'run' and not isinstance(body.get('schema'), int):
         raise LineError('a run record without a "schema" number')
-    built = typing.cast(Line, _build(record, body))
+    built = typing.cast(Line, build_record(record, body))
     if isinstance(built, EndRecord) and built.status not in STATUSES:
         raise LineError(f'"status": expected one of {STATUSES}, found {built.status!r}')
     return built
@@ -72,7 +72,16 @@ def parse_schema(text: str) -> int | None:
 Decode = Callable[[Any], Any]
 
 
-def _build(record: Any, body: Mapping[str, Any]) -> Any:
+def build_record(record: Any, body: Mapping[str, Any]) -> Any:
+    """A record of its decoded JSON object; fields that it does not have are ignored.
+
+    Args:
+        record: The dataclass.
+        body: Its fields; no number of them is negative.
+
+    Raises:
+        LineError: If a field is missing or has a value that no measurement gives.
+    """
     values = {}
     for name, decode in _decoders(record):
         if name in body:
@@ -105,7 +114,7 @@ def _decoder(hint: Any) -> Decode:
     if typing.get_origin(hint) is tuple:
         return functools.partial(_decode_list, _decoder(arguments[0]))
     if dataclasses.is_dataclass(hint):
-        return functools.partial(_decode_object, functools.partial(_build, hint))
+        return functools.partial(_decode_object, functools.partial(build_record, hint))
     return functools.partial(_decode_object, _map_decoder(_decoder(arguments[1])))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,8 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mmgpu_hooks.evidence.parser import LARGEST, LineError, build_record
 from mmgpu_hooks.experiments.sweep_plan import TrialLimits
-from mmgpu_hooks.records import Estimate, SweepRow, SweepSetting
+from mmgpu_hooks.records import TRIAL_STATUSES, Estimate, SweepRow, SweepSetting
 
 LEDGER_NAME = 'trials.jsonl'
 LEDGER_VERSION = 1
@@ -60,7 +62,8 @@ class SweepLedger:
             raw = b'\n' + raw
         if os.write(self._descriptor, raw) < len(raw):
             os.ftruncate(self._descriptor, end)
-            raise OSError(f'{self.path}: only a part of a line could be written')
+            words = 'room for only a part of a line'
+            raise OSError(errno.ENOSPC, words, str(self.path))
 
     def read_lines(self) -> list[str]:
         """All lines that it has."""
@@ -136,11 +139,11 @@ def parse_ledger(
     for line in filter(str.strip, lines):
         try:
             body = json.loads(line)
-            known_limits = TrialLimits(**body['limits'])
+            known_limits = build_record(TrialLimits, body['limits'])
             row = parse_row(body['row'])
             known = dict(body['identity'])
             is_version = body['version'] == LEDGER_VERSION
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             torn += 1
             continue
         if row.setting not in asked:
@@ -162,21 +165,32 @@ def parse_ledger(
     return KeptTrials(tuple(kept.values()), tuple(notes))
 
 
-def parse_row(body: Mapping[str, Any]) -> SweepRow:
+def parse_row(body: Any) -> SweepRow:
     """A row out of its JSON.
 
     Raises:
-        TypeError: If it is not one.
+        ValueError: If it is none that a trial gives.
         KeyError: Likewise.
+        TypeError: Likewise.
     """
-    iter_s = body['iter_s']
-    return SweepRow(
-        **{
-            **body,
-            'setting': SweepSetting(**body['setting']),
-            'iter_s': Estimate(**iter_s) if iter_s is not None else None,
-        }
-    )
+    if not isinstance(body, dict) or body.get('status') not in TRIAL_STATUSES:
+        raise LineError(f'expected a trial, found {body!r:.40}')
+    known = {k: v for k, v in body.items() if k not in (*_RECOMPUTED, 'iter_s')}
+    row: SweepRow = build_record(SweepRow, known)
+    return replace(row, iter_s=_parse_estimate(body.get('iter_s')))
+
+
+def _parse_estimate(body: Any) -> Estimate | None:
+    if body is None:
+        return None
+    # the one figure of a row that may be below 0
+    low = body['low']
+    known: Estimate = build_record(Estimate, {**body, 'low': 0.0})
+    if type(low) not in (float, int):
+        raise LineError(f'expected a number, found {low!r:.40}')
+    if not known.value > 0 or not -LARGEST <= low <= known.value <= known.high:
+        raise LineError(f'expected an interval, found {body!r:.80}')
+    return replace(known, low=float(low))
 
 
 def _is_done(row: SweepRow, known: TrialLimits, asked: TrialLimits) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from mmgpu_hooks.experiments.sweep_ledger import (
     render_line,
 )
 from mmgpu_hooks.experiments.sweep_plan import TrialLimits
+from mmgpu_hooks.records import Estimate
 
 IDENTITY = {'config': 'abc', 'host': {'name': 'one'}, 'saves': False}
 LIMITS = TrialLimits(60.0, 600.0)
@@ -99,6 +101,57 @@ def test_a_torn_line_is_passed_over_and_counted(line):
     found = parse(line, '', render_line(MEASURED, IDENTITY, LIMITS))
     assert len(found.rows) == 1
     assert found.notes == (f'1 line(s) of {LEDGER_NAME} could not be read.',)
+
+
+@pytest.mark.parametrize(
+    ('path', 'value'),
+    [
+        ('row', [1]),
+        ('row.setting.num_workers', [1]),
+        ('row.setting.num_workers', True),
+        ('row.status', 'bogus'),
+        ('row.seconds', 'x'),
+        ('row.images_per_s', -1.0),
+        ('row.iter_s', 0.5),
+        ('row.iter_s.value', 'x'),
+        ('row.iter_s.value', -5),
+        ('row.iter_s.low', 0.6),
+        ('row.iter_s.low', None),
+        ('row.iter_s.low', -(10**400)),
+        ('row.iter_s.high', float('inf')),
+        ('limits.measure_s', 'x'),
+        ('identity', 5),
+    ],
+)
+def test_a_line_with_values_that_no_trial_gives_is_passed_over_too(path, value):
+    body = json.loads(render_line(MEASURED, IDENTITY, LIMITS))
+    *parents, last = path.split('.')
+    holder = body
+    for parent in parents:
+        holder = holder[parent]
+    holder[last] = value
+    found = parse(json.dumps(body))
+    assert found.rows == ()
+    assert found.notes == (f'1 line(s) of {LEDGER_NAME} could not be read.',)
+
+
+def test_a_drift_comes_back_with_its_interval_below_zero():
+    drifting = replace(MEASURED, iter_s=Estimate(0.5, -0.1, 1.1, 6))
+    (found,) = parse(render_line(drifting, IDENTITY, LIMITS)).rows
+    assert found.iter_s == drifting.iter_s
+
+
+def test_a_line_without_room_is_taken_back_and_says_why(tmp_path, monkeypatch):
+    write = os.write
+    with open_ledger(tmp_path) as ledger:
+        ledger.append(MEASURED, IDENTITY, LIMITS)
+        before = ledger.read_lines()
+        monkeypatch.setattr(os, 'write', lambda to, raw: write(to, raw[:9]))
+        with pytest.raises(OSError, match='room for only a part of a line') as caught:
+            ledger.append(MEASURED, IDENTITY, LIMITS)
+        assert ledger.read_lines() == before
+    assert caught.value.strerror == 'room for only a part of a line'
+    assert caught.value.filename == str(tmp_path / LEDGER_NAME)
 
 
 def test_a_line_after_a_torn_one_stands_on_its_own(tmp_path: Path):
