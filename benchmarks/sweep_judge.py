@@ -99,7 +99,7 @@ def _judge_best(sweep: Sweep) -> Iterator[Figure]:
         rows = [
             row
             for row in sweep.rows
-            if row.setting.batch_size == batch and row.predicted and row.iter_s
+            if row.setting.batch_size == batch and row.predicted and row.is_measured
         ]
         if len(rows) < 2:
             continue

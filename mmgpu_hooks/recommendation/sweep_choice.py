@@ -32,8 +32,10 @@ def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
 
 
 def is_eligible(row: SweepRow) -> bool:
-    """Whether a trial may be recommended at all."""
-    if not row.is_measured or row.is_loss_finite is False:
+    """Whether a trial may be recommended at all: it came to its end, and trains."""
+    if row.status != 'completed' or not row.is_measured:
+        return False
+    if row.is_loss_finite is False:
         return False
     return not exceeds_host(row)
 

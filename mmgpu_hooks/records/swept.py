@@ -113,13 +113,15 @@ class SweepRow:
 
     @property
     def is_measured(self) -> bool:
-        """Whether it can be compared."""
-        return self.iter_s is not None
+        """Whether it can be compared; what a trial did before it failed cannot be."""
+        return self.iter_s is not None and self.status in ('completed', 'timed_out')
 
     @property
     def prediction_error(self) -> Optional[float]:
         """Predicted over measured iteration less one; ``None`` without either."""
-        if self.predicted is None or self.iter_s is None or self.is_calibration:
+        if self.predicted is None or self.iter_s is None:
+            return None
+        if self.is_calibration or not self.is_measured:
             return None
         return self.predicted.iter_time_s / self.iter_s.value - 1
 

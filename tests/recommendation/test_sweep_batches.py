@@ -73,9 +73,12 @@ def test_a_batch_size_that_ran_out_of_memory_is_named_and_not_fitted():
         *(make_trial(batch) for batch in (1, 3)),
         make_full(16, memory_peak_bytes=23 * GIB, memory_source='cuda_allocator'),
         make_full(3, workers=8),
+        # its first batches were small enough
+        make_trial(12, status='out_of_memory', memory_peak_bytes=23 * GIB),
     )
-    assert group.without_room == (16,)
+    assert group.without_room == (12, 16)
     assert [row.batch_size for row in group.rules] == [1, 3]
+    assert list(group.images_per_s) == [1, 3]
     assert fit_of(group).image_bytes == pytest.approx(EACH, rel=1e-6)
 
 

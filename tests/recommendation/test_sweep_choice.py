@@ -19,8 +19,10 @@ from mmgpu_hooks.records import SweepSetting
         ([row(1, 0.6), row(2, 0.5, is_loss_finite=False)], 1),
         # a loss that nobody logs is not held against it
         ([row(1, 0.6), row(2, 0.5, is_loss_finite=None)], 2),
-        # out of time, and measured before that
-        ([row(1, 0.6), row(2, 0.5, status='timed_out', error='killed')], 2),
+        # measured before it ended, and fast until then
+        ([row(1, 0.6), row(2, 0.5, status='timed_out', error='killed')], 1),
+        ([row(1, 0.6), row(2, 0.5, status='out_of_memory', error='no room')], 1),
+        ([row(1, 0.6), row(2, 0.5, status='failed', error='boom')], 1),
         ([row(0, 0.8), row(1, None)], 0),
         # images are unknown: iterations are compared
         ([row(0, 0.8, images_per_s=None), row(1, 0.5, images_per_s=None)], 1),
