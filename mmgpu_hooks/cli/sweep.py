@@ -33,7 +33,12 @@ from mmgpu_hooks.experiments.sweep_ledger import (
     open_ledger,
     parse_ledger,
 )
-from mmgpu_hooks.experiments.sweep_plan import SweepGrid, SweepJob, TrialLimits
+from mmgpu_hooks.experiments.sweep_plan import (
+    SweepGrid,
+    SweepJob,
+    TrialLimits,
+    plan_pace,
+)
 from mmgpu_hooks.report.sweep_table import render_sweep_json
 from mmgpu_hooks.report.sweep_text import render_sweep, render_sweep_plan
 
@@ -84,8 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f'mmgpu {NAME}: {error}', file=sys.stderr)
     except OSError as error:
         print(
-            f'mmgpu {NAME}: expected a folder to write to, found {error.strerror} '
-            f'({error.filename}); name another with --work-dir or --plots.',
+            f'mmgpu {NAME}: expected a folder to write to, found '
+            f'{error.strerror or error} ({error.filename or "no file"}); name another '
+            'with --work-dir or --plots.',
             file=sys.stderr,
         )
     return exit_codes.BAD_INPUT
@@ -163,6 +169,8 @@ def _print_plan(job: SweepJob, arguments: argparse.Namespace) -> int:
         render_sweep_plan(
             job.settings,
             kept.rows,
+            least={one: plan_pace(one).least_iterations for one in job.settings},
+            side_by_side=arguments.gpus,
             measure_s=job.limits.measure_s,
             whole_s=job.limits.whole_s,
             folder=str(job.folder),
@@ -205,6 +213,21 @@ def _cards(count: int) -> Iterator[tuple[str, ...]]:
         leases.close()
 
 
+@contextlib.contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """Make a folder; when it comes to nothing, it goes with the parents it needed."""
+    made = [one for one in (path, *path.parents) if not one.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for one in made:
+            # what has come into it stays
+            with contextlib.suppress(OSError):
+                one.rmdir()
+        raise
+
+
 def _sweep(job: SweepJob, arguments: argparse.Namespace) -> int:
     # late, because no other command draws
     from mmgpu_hooks.cli.sweep_files import write_sweep_files
@@ -213,12 +236,16 @@ def _sweep(job: SweepJob, arguments: argparse.Namespace) -> int:
     if job.saves:
         check_room(job.folder, estimate_checkpoint_bytes(arguments.config))
     plots = (arguments.plots or job.folder / PLOTS_FOLDER).absolute()
-    plots.mkdir(parents=True, exist_ok=True)
-    with open_ledger(job.folder) as ledger:
+    with (
+        _cards(arguments.gpus) as cards,
+        _folder(plots),
+        open_ledger(job.folder) as ledger,
+    ):
+        # nothing is forgotten for a sweep that is refused
         if arguments.fresh:
             ledger.clear()
         kept = parse_ledger(ledger.read_lines(), job.identity, job.limits, job.settings)
-        with _cards(arguments.gpus) as cards, show_progress() as told:
+        with show_progress() as told:
             sweep = run_sweep(replace(job, cards=cards), ledger, kept, told)
         notes = write_sweep_files(
             sweep, config, job.folder, plots, arguments.plot_format

@@ -8,6 +8,7 @@ from pathlib import Path
 from mmgpu_hooks.cli.number_types import seconds_above_0, whole_from
 from mmgpu_hooks.experiments.trial import DEFAULT_TIME_LIMIT_S
 from mmgpu_hooks.modeling.prediction import MOST_PREFETCH, MOST_WORKERS
+from mmgpu_hooks.recommendation.sweep_rows import LEAST_INTERVALS
 
 USUAL_WORKERS = (0, 1, 2, 4, 8)
 DEFAULT_MEASURE_S = 60.0
@@ -66,8 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds_above_0,
         default=DEFAULT_MEASURE_S,
         metavar='SECONDS',
-        help='to measure each for at most; it ends earlier when its interval of '
-        'confidence is within 3 %%; default: %(default)g',
+        help='to measure each for, after its warm-up; then it ends, once it has '
+        f'{LEAST_INTERVALS} intervals of iterations (--dry-run says how many that '
+        'takes); it ends earlier when its interval of confidence is within 3 %%; '
+        'default: %(default)g',
     )
     parser.add_argument(
         '--time-limit',

@@ -65,11 +65,14 @@ def compare_runs(before: RunEvidence, after: RunEvidence) -> RunComparison:
     )
 
 
-def fold_figures(table: IntervalTable) -> dict[str, SeriesMean | None]:
+def fold_figures(
+    table: IntervalTable, least: int = LEAST_VALUES
+) -> dict[str, SeriesMean | None]:
     """The mean of each of :data:`FIGURES` over a run's intervals, with its error.
 
     Args:
         table: The intervals that count, warm-up left out.
+        least: Intervals that are enough.
 
     Returns:
         ``None`` for a figure that too few intervals tell.
@@ -78,7 +81,7 @@ def fold_figures(table: IntervalTable) -> dict[str, SeriesMean | None]:
     folded: dict[str, SeriesMean | None] = {}
     for name, values in _read_figures(table, counts).items():
         known = [(v, float(w)) for v, w in zip(values, counts) if v is not None]
-        folded[name] = fold_series([v for v, _ in known], [w for _, w in known])
+        folded[name] = fold_series([v for v, _ in known], [w for _, w in known], least)
     return folded
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.experiments.block_figures import LEAST_WARM_UP
-from mmgpu_hooks.modeling.series import LEAST_VALUES
 from mmgpu_hooks.recommendation.changes import KEY
+from mmgpu_hooks.recommendation.sweep_rows import LEAST_INTERVALS
 from mmgpu_hooks.recommendation.worker_cap import DEFAULT_PREFETCH
 from mmgpu_hooks.records import SweepSetting, TrialSpec
 
@@ -19,6 +19,8 @@ _SAVE_EVERY = 2
 """Intervals from one save to the next."""
 
 _AMP, _FULL = 'AmpOptimWrapper', 'OptimWrapper'
+_OF_AMP = ('loss_scale', 'dtype', 'use_fsdp')
+"""Arguments of MMEngine's AmpOptimWrapper that its OptimWrapper refuses."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,9 @@ class SweepPace:
 
     @property
     def least_iterations(self) -> int:
-        """As many as an interval of confidence needs, warm-up included."""
-        return (self.warm_up + LEAST_VALUES) * self.interval
+        """As many as it trains however long they take, warm-up included."""
+        # the one that is on its way when the others are judged
+        return (self.warm_up + LEAST_INTERVALS + 1) * self.interval
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class TrialLimits:
     """When a trial ends that does not settle."""
 
     measure_s: float
-    """Seconds of measuring, once there are intervals enough."""
+    """Seconds of measuring, once there are ``LEAST_INTERVALS``."""
     whole_s: float
     """Seconds of the whole trial, its start included; then it is killed."""
 
@@ -142,6 +145,8 @@ def make_spec(
     settings |= {key: value for key, value in named.items() if value is not None}
     if setting.amp is not None:
         settings['optim_wrapper.type'] = _AMP if setting.amp else _FULL
+    if setting.amp is False:
+        settings |= {f'optim_wrapper.{key}': None for key in _OF_AMP}
     return TrialSpec(
         config=config,
         folder=folder,

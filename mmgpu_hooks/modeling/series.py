@@ -45,22 +45,26 @@ class SeriesMean:
         return self.independent < _LEAST_INDEPENDENT
 
 
-def fold_series(values: Sequence[float], weights: Sequence[float]) -> SeriesMean | None:
+def fold_series(
+    values: Sequence[float], weights: Sequence[float], least: int = LEAST_VALUES
+) -> SeriesMean | None:
     """The mean of a series, with an error that knows of its autocorrelation.
 
     The series is taken for an autoregressive one of first order: of ``n`` values,
     ``n (1 - r) / (1 + r)`` count as independent. Its coefficient ``r`` is estimated
-    too low from short series, which is corrected to first order (Kendall 1954).
+    too low from short series, which is corrected to first order (Kendall 1954). Of
+    fewer than :data:`LEAST_VALUES` it cannot be: they count as two.
 
     Args:
         values: In their order.
         weights: What each is taken over, such as iterations.
+        least: Values that are enough, from 2 on.
 
     Returns:
         ``None`` for a series too short.
     """
     count, total = len(values), math.fsum(weights)
-    if count < LEAST_VALUES or total <= 0:
+    if count < least or total <= 0:
         return None
     mean = math.fsum(v * w for v, w in zip(values, weights)) / total
     away = [value - mean for value in values]
@@ -68,9 +72,12 @@ def fold_series(values: Sequence[float], weights: Sequence[float]) -> SeriesMean
     plain = math.fsum(a * a for a in away)
     if square <= 0:
         return SeriesMean(mean, 0.0, float(count), count)
-    neighbours = math.fsum(a * b for a, b in zip(away, away[1:]))
-    alike = min(max((count * neighbours / plain + 1) / (count - 3), 0.0), _MOST_ALIKE)
-    independent = count * (1 - alike) / (1 + alike)
+    independent = _LEAST_INDEPENDENT
+    if count >= LEAST_VALUES:
+        neighbours = math.fsum(a * b for a, b in zip(away, away[1:]))
+        alike = (count * neighbours / plain + 1) / (count - 3)
+        alike = min(max(alike, 0.0), _MOST_ALIKE)
+        independent = count * (1 - alike) / (1 + alike)
     # of so few independent values, the spread around their own mean is too small
     error = math.sqrt(square / (max(independent, _LEAST_INDEPENDENT) - 1))
     return SeriesMean(mean, error, independent, count)

@@ -14,7 +14,7 @@ from mmgpu_hooks.evidence.interval_log import table_of
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.modeling.prediction import predict_setting
 from mmgpu_hooks.modeling.save_cost import median
-from mmgpu_hooks.modeling.series import fold_mean
+from mmgpu_hooks.modeling.series import LEAST_VALUES, fold_mean
 from mmgpu_hooks.recommendation.worker_cap import DEFAULT_PREFETCH, cap_workers
 from mmgpu_hooks.records import (
     Estimate,
@@ -35,6 +35,10 @@ SETTLED = 0.03
 """The iteration time is known well enough when its interval is +- so much of it."""
 
 
+LEAST_INTERVALS = 3
+"""Of a trial whose time is up; its interval of confidence is then a wide one."""
+
+
 def fold_iter(evidence: RunEvidence | None, warm_up: int) -> Estimate | None:
     """A steady iteration with its interval; ``None`` while intervals are too few.
 
@@ -44,13 +48,16 @@ def fold_iter(evidence: RunEvidence | None, warm_up: int) -> Estimate | None:
     """
     if evidence is None:
         return None
-    series = fold_figures(table_of(evidence.intervals).after(warm_up))[ITER]
+    table = table_of(evidence.intervals).after(warm_up)
+    series = fold_figures(table, LEAST_INTERVALS)[ITER]
     return fold_mean(series) if series is not None else None
 
 
 def is_settled(iter_s: Estimate | None) -> bool:
     """Whether more iterations would tell nothing that matters."""
-    return iter_s is not None and iter_s.half_width <= SETTLED * iter_s.value
+    if iter_s is None or iter_s.count < LEAST_VALUES:
+        return False
+    return iter_s.half_width <= SETTLED * iter_s.value
 
 
 def fold_sweep_row(row: SweepRow, evidence: RunEvidence | None) -> SweepRow:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -54,6 +55,8 @@ def render_sweep_plan(
     settings: Sequence[SweepSetting],
     kept: Sequence[SweepRow],
     *,
+    least: Mapping[SweepSetting, int],
+    side_by_side: int = 1,
     measure_s: float,
     whole_s: float,
     folder: str,
@@ -66,6 +69,8 @@ def render_sweep_plan(
     Args:
         settings: All that are asked for.
         kept: Those that are measured already.
+        least: Iterations that each trains however long they take.
+        side_by_side: Trials at a time.
         measure_s: Seconds of measuring, per trial.
         whole_s: Seconds of a whole trial, at most.
         folder: Of the sweep.
@@ -79,31 +84,44 @@ def render_sweep_plan(
         for setting in settings
     ]
     left = [setting for setting in settings if setting not in done]
+    turns = math.ceil(len(left) / side_by_side)
+    pace = 'one at a time' if side_by_side == 1 else f'{side_by_side} at a time'
     known = [row.seconds for row in kept]
     like = ''
     if known and left:
         each_s = statistics.fmean(known)
         like = (
             f' Like those that are measured, {format_seconds(each_s)} each, they would '
-            f'take about {format_seconds(each_s * len(left))}.'
+            f'take about {format_seconds(each_s * turns)}.'
         )
     return render(
-        f'Would train {len(left)} of {len(settings)} setting(s), one at a time, in '
-        'random order:',
+        f'Would train {len(left)} of {len(settings)} setting(s), {pace}, in random '
+        'order:',
         '',
         grid(rows, indent=2),
         '',
         bind_units(
             f'Each is measured for {format_seconds(measure_s)} at most, after its '
             'start and a warm-up, and less when its interval settles: about '
-            f'{format_seconds(len(left) * measure_s)} and {len(left)} start(s), and '
-            f'never more than {format_seconds(len(left) * whole_s)} (--time-limit '
-            f'times {len(left)}).{like} Results would go to {folder}. Nothing was '
-            'trained.'
+            f'{format_seconds(turns * measure_s)} and {turns} start(s). '
+            f'{_tell_least([least[one] for one in left])}It is never more than '
+            f'{format_seconds(turns * whole_s)} (--time-limit times {turns}).{like} '
+            f'Results would go to {folder}. Nothing was trained.'
         ),
         *(bind_units(note) for note in notes),
         width=width,
         color=color,
+    )
+
+
+def _tell_least(iterations: Sequence[int]) -> str:
+    """What no limit of measuring makes shorter."""
+    if not iterations:
+        return ''
+    low, high = min(iterations), max(iterations)
+    span = f'{low}' if low == high else f'{low} (few workers) to {high} (many)'
+    return (
+        f'Where iterations are slow it is longer: each trains at least {span} of them. '
     )
 
 

@@ -88,15 +88,32 @@ def test_png_without_matplotlib(config, capsys, monkeypatch):
 
 
 def test_another_sweep_in_the_same_folder(config, tmp_path, capsys):
-    with open_ledger(tmp_path / 'w' / 'sweep'):
-        line = refusal(capsys, config, '--work-dir', tmp_path / 'w')
+    with open_ledger(tmp_path / 'w' / 'sweep') as ledger:
+        ledger.append(make_sweep_row(2), {}, TrialLimits(60.0, 600.0))
+        line = refusal(capsys, config, '--work-dir', tmp_path / 'w', '--fresh')
+        assert len(ledger.read_lines()) == 1
     assert 'found that another one is at work in it' in line
+    assert [path.name for path in (tmp_path / 'w' / 'sweep').iterdir()] == [LEDGER_NAME]
 
 
 def test_several_gpus_without_a_driver(config, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, 'pynvml', None)
-    line = refusal(capsys, config, '--gpus', '2', '--work-dir', tmp_path / 'w')
-    assert 'need the package nvidia-ml-py' in line
+    words = [config, '--gpus', '2', '--fresh', '--work-dir', tmp_path / 'w']
+    assert 'need the package nvidia-ml-py' in refusal(capsys, *words)
+    assert not (tmp_path / 'w').exists()
+    with open_ledger(tmp_path / 'w' / 'sweep') as ledger:
+        ledger.append(make_sweep_row(2), {}, TrialLimits(60.0, 600.0))
+        before = ledger.read_lines()
+    refusal(capsys, *words)
+    with open_ledger(tmp_path / 'w' / 'sweep') as ledger:
+        assert ledger.read_lines() == before
+
+
+def test_pictures_that_cannot_be_kept_leave_no_folder(config, tmp_path, capsys):
+    (tmp_path / 'taken').write_text('')
+    words = ['--work-dir', tmp_path / 'w', '--plots', tmp_path / 'taken']
+    assert 'found File exists' in refusal(capsys, config, *words)
+    assert not (tmp_path / 'w').exists()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +147,8 @@ def test_a_dry_run_trains_nothing_and_leaves_nothing(config, tmp_path, capsys):
     out = ' '.join(capsys.readouterr().out.split())
     assert 'Would train 2 of 2 setting(s)' in out
     assert '0 workers, batch 4 to be trained 2 workers, batch 4 to be trained' in out
-    assert 'about 120.0 s and 2 start(s), and never more than 240.0 s' in out
+    assert 'about 120.0 s and 2 start(s). Where iterations are slow' in out
+    assert 'each trains at least 50 of them. It is never more than 240.0 s' in out
     assert f'Results would go to {tmp_path / "w" / "sweep"}' in out
     assert sorted(tmp_path.rglob('*')) == before
 

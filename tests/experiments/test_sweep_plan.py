@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mmgpu_hooks.experiments.sweep_plan import (
@@ -8,6 +10,7 @@ from mmgpu_hooks.experiments.sweep_plan import (
     make_spec,
     plan_pace,
 )
+from mmgpu_hooks.experiments.trial_config import read_trial_config
 from mmgpu_hooks.records import SweepSetting
 
 
@@ -49,7 +52,8 @@ def test_pinned_memory_and_mixed_precision_are_tried_beside_their_absence():
 def test_an_interval_is_a_round_and_the_queue_is_warm_up(workers, prefetch, pace):
     found = plan_pace(SweepSetting(workers, prefetch_factor=prefetch))
     assert (found.interval, found.warm_up) == pace
-    assert found.least_iterations == (pace[1] + 6) * pace[0]
+    # three to judge by, and one that is on its way meanwhile
+    assert found.least_iterations == (pace[1] + 4) * pace[0]
 
 
 def spec_of(setting: SweepSetting, *, saves: bool = False):
@@ -89,3 +93,35 @@ def test_full_precision_beside_mixed_is_set_too():
     settings = spec_of(SweepSetting(0, amp=False, pin_memory=False)).settings
     assert settings['optim_wrapper.type'] == 'OptimWrapper'
     assert settings['train_dataloader.pin_memory'] is False
+
+
+MIXED = """
+train_dataloader = dict(batch_size=4, num_workers=2)
+optim_wrapper = dict(
+    type='AmpOptimWrapper', loss_scale='dynamic', dtype='float16', use_fsdp=False,
+    accumulative_counts=2, optimizer=dict(type='SGD', lr=0.02))
+"""
+
+
+@pytest.mark.parametrize(
+    ('amp', 'kept'),
+    [
+        (False, {'type': 'OptimWrapper'}),
+        (
+            True,
+            {
+                'type': 'AmpOptimWrapper',
+                'loss_scale': 'dynamic',
+                'dtype': 'float16',
+                'use_fsdp': False,
+            },
+        ),
+    ],
+)
+def test_a_config_in_mixed_precision_trains_in_full_precision_too(tmp_path, amp, kept):
+    path = tmp_path / 'mixed.py'
+    path.write_text(MIXED)
+    spec = replace(spec_of(SweepSetting(2, amp=amp)), config=str(path))
+    always = {'accumulative_counts': 2, 'optimizer': {'type': 'SGD', 'lr': 0.02}}
+    found = read_trial_config(spec).optim_wrapper.to_dict()
+    assert found == {**kept, **always}

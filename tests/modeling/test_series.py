@@ -43,6 +43,14 @@ def test_too_few_values_tell_nothing():
     assert fold_series([1.0, 2.0, 1.0, 2.0, 1.0], [1.0] * 5) is None
 
 
+def test_where_fewer_are_enough_they_count_as_two():
+    mean = fold_series([1.0, 2.0, 3.0], [1.0] * 3, least=3)
+    assert (mean.value, mean.independent, mean.count) == (2.0, 2.0, 3)
+    assert mean.error == pytest.approx((2 / 3) ** 0.5)
+    assert not mean.is_drift
+    assert fold_series([1.0, 2.0], [1.0] * 2, least=3) is None
+
+
 def test_a_drift_counts_for_less_than_two_values():
     mean = fold_series([float(value) for value in range(12)], [1.0] * 12)
     assert mean.is_drift

@@ -15,9 +15,12 @@ from fakes.runs import (
 )
 from fakes.sweeps import make_sweep_row as row
 from mmgpu_hooks.recommendation.sweep_rows import (
+    SETTLED,
     choose_calibrations,
     fit_sweep_workload,
+    fold_iter,
     fold_sweep_row,
+    is_settled,
     predict_rows,
 )
 from mmgpu_hooks.records import (
@@ -85,8 +88,24 @@ def test_without_figures_the_row_stays_as_it_is(evidence):
 
 
 def test_too_few_intervals_give_figures_and_no_interval():
-    found = fold_sweep_row(ENDED, make_evidence(5, **STEADY))
-    assert (found.iter_s, found.iterations) == (None, 60)
+    found = fold_sweep_row(ENDED, make_evidence(4, **STEADY))
+    assert (found.iter_s, found.iterations) == (None, 40)
+
+
+def test_few_intervals_give_a_wide_one_that_is_never_settled():
+    steps = (0.1, 0.1, 0.1, 0.1002, 0.1004)
+    evidence = make_trial(5)
+    intervals = [
+        make_interval(n, **{**STEADY, 'step_s': step}) for n, step in enumerate(steps)
+    ]
+    iter_s = fold_iter(replace(evidence, intervals=tuple(intervals)), 2)
+    assert (iter_s.value, iter_s.count) == (pytest.approx(0.2002), 3)
+    # 12.7 is Student's t of one degree of freedom
+    error_s = 0.0002 * (2 / 3) ** 0.5
+    assert iter_s.half_width == pytest.approx(12.706 * error_s, rel=1e-3)
+    assert iter_s.half_width < SETTLED * iter_s.value
+    assert not is_settled(iter_s)
+    assert is_settled(replace(iter_s, count=6))
 
 
 def test_a_host_without_known_cores_has_no_known_limit():
@@ -125,6 +144,14 @@ def test_each_batch_size_and_precision_has_a_run_of_its_own():
         SweepSetting(2, 8): SweepSetting(2, 8),
         SweepSetting(0, 4, amp=True): SweepSetting(0, 4, amp=True),
     }
+
+
+@pytest.mark.parametrize('status', ['out_of_memory', 'failed', 'interrupted'])
+def test_what_failed_after_some_intervals_is_never_predicted_from(status):
+    rows = [row(1), row(2, status=status, error='boom', predicted_s=0.4)]
+    assert set(choose_calibrations(rows).values()) == {SweepSetting(1, 4)}
+    assert choose_calibrations(rows[1:]) == {}
+    assert rows[1].prediction_error is None
 
 
 def test_the_usual_prefetch_is_predicted_from():

@@ -164,17 +164,42 @@ def test_csv_has_a_line_a_trial_and_nothing_for_what_is_unknown():
     assert list(csv.DictReader(io.StringIO(render_sweep_csv([])))) == []
 
 
+def render_plan(settings, *kept, side_by_side: int = 1) -> str:
+    least = {one: 50 + 10 * one.num_workers for one in settings}
+    return render_sweep_plan(
+        settings,
+        kept,
+        least=least,
+        side_by_side=side_by_side,
+        measure_s=60,
+        whole_s=600,
+        folder='/runs/a',
+        width=200,
+    )
+
+
+def test_trials_side_by_side_are_planned_in_turns():
+    text = render_plan([row(n).setting for n in (0, 1, 2)], side_by_side=2)
+    words = ' '.join(text.split())
+    assert words.startswith('Would train 3 of 3 setting(s), 2 at a time, in random')
+    assert 'about 120.0 s and 2 start(s). ' in words
+    assert 'never more than 20.0 min (--time-limit times 2).' in words
+
+
 def test_the_plan_says_what_would_be_trained_and_for_how_long():
     kept = row(2)
     settings = [row(n).setting for n in (0, 2, 4)]
-    text = render_sweep_plan(
-        settings, [kept], measure_s=60, whole_s=600, folder='/runs/a', width=200
-    )
+    text = render_plan(settings, kept)
     words = ' '.join(text.split())
     assert words.startswith('Would train 2 of 3 setting(s), one at a time')
     assert '2 workers, batch 4 measured already' in words
     assert '4 workers, batch 4 to be trained' in words
-    assert 'about 120.0 s and 2 start(s), and never more than 20.0 min' in words
+    assert 'about 120.0 s and 2 start(s). Where iterations are slow it is' in words
+    assert (
+        'each trains at least 50 (few workers) to 90 (many) of them. It is never'
+        in words
+    )
+    assert 'never more than 20.0 min (--time-limit times 2).' in words
     assert 'Like those that are measured, 40.0 s each, they would take about' in words
     assert 'Results would go to /runs/a. Nothing was trained.' in words
 
