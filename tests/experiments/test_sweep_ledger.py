@@ -113,6 +113,7 @@ def test_a_torn_line_is_passed_over_and_counted(line):
         ('row.seconds', 'x'),
         ('row.images_per_s', -1.0),
         ('row.iter_s', 0.5),
+        ('row.iter_s', {'value': 0, 'low': 0, 'high': 0, 'count': 6}),
         ('row.iter_s.value', 'x'),
         ('row.iter_s.value', -5),
         ('row.iter_s.low', 0.6),

@@ -48,6 +48,7 @@ def test_where_fewer_are_enough_they_count_as_two():
     assert (mean.value, mean.independent, mean.count) == (2.0, 2.0, 3)
     assert mean.error == pytest.approx((2 / 3) ** 0.5)
     assert not mean.is_drift
+    assert fold_series([1.0, 2.0, 1.0, 2.0, 1.0], [1.0] * 5, least=3).independent == 2
     assert fold_series([1.0, 2.0], [1.0] * 2, least=3) is None
 
 
