@@ -101,7 +101,7 @@ def render_sweep_plan(
         grid(rows, indent=2),
         '',
         bind_units(
-            f'Each is measured for {format_seconds(measure_s)} at most, after its '
+            f'Each is measured for {format_seconds(measure_s)}, after its '
             'start and a warm-up, and less when its interval settles: about '
             f'{format_seconds(turns * measure_s)} and {turns} start(s). '
             f'{_tell_least([least[one] for one in left])}It is never more than '
