@@ -70,7 +70,7 @@ def test_without_mmengine_configs_are_not_compared(tmp_path, capsys, monkeypatch
 
 def test_a_batch_size_that_was_measured_is_never_refused(tmp_path, capsys):
     # its step is shorter than with half the images: no line
-    runs = write_pair(tmp_path, step_s=0.02)
+    runs = write_pair(tmp_path, step_s=0.02, process_cpu_s=0.1)
     answer = ask(capsys, 'predict', *runs, '--batch-size', '4', '--num-workers', '4')
     [found] = answer['predictions']
     assert found['batch_size'] == 4
@@ -93,7 +93,8 @@ def test_why_a_batch_size_is_unknown_names_the_run_that_was_left_out(tmp_path, c
 
 def test_batch_sizes_that_were_asked_for_are_shown(tmp_path, capsys):
     runs = write_pair(tmp_path)
-    for asked, has_column in ((['--batch-size', '8'], True), ([], False)):
+    asking = (['--batch-size', '2'], True), (['--batch-size', '8'], True), ([], False)
+    for asked, has_column in asking:
         assert main(['predict', *runs, *asked]) == 0
         out = ' '.join(capsys.readouterr().out.split())
         assert ('batch workers prefetch iteration' in out) is has_column
