@@ -12,7 +12,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     MIN_ITERATIONS,
 )
 from mmgpu_hooks.diagnosis.workload import fit_workload
-from mmgpu_hooks.modeling.floors import cpu_floor_s, cpu_s, ready_s
+from mmgpu_hooks.modeling.floors import cpu_s, free_cores, ready_s
 from mmgpu_hooks.records import (
     IntervalRecord,
     LoaderWorkload,
@@ -125,8 +125,25 @@ class Facts:
 
     @property
     def cpu_floor_s(self) -> float | None:
-        """The CPU of an iteration over the cores that are free for it."""
-        return None if self.workload is None else cpu_floor_s(self.workload)
+        """The CPU of an iteration over the cores that are free for it.
+
+        Never more than the run itself took.
+        """
+        if self.workload is None:
+            return None
+        floor_s = cpu_s(self.workload) / self.free_cores
+        return min(floor_s, self.summary.iter_s or floor_s)
+
+    @property
+    def free_cores(self) -> float:
+        """Usable cores, less those that strangers were seen to hold on to."""
+        assert self.workload is not None
+        free = free_cores(self.workload)
+        taken_s = cpu_s(self.workload) / free
+        if self.summary.iter_s and taken_s > self.summary.iter_s:
+            # the run was faster than that: what strangers want can be won from them
+            return self.workload.usable_cores
+        return free
 
     @property
     def is_cpu_the_wall(self) -> bool:

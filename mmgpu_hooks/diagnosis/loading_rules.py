@@ -11,7 +11,6 @@ from mmgpu_hooks.diagnosis.thresholds import (
     RUN_DELAY_PROBLEM,
     STARTUP_PROBLEM,
 )
-from mmgpu_hooks.modeling.floors import free_cores
 from mmgpu_hooks.records import Finding
 
 
@@ -56,7 +55,7 @@ def judge_cpu_wall(facts: Facts) -> Finding | None:
         return None
     return problem(
         f'A batch costs {workload.batch_cpu.mean_s:.3f} s of CPU to load and '
-        f'{workload.step_cpu_s:.3f} s to train on, and {free_cores(workload):.1f} '
+        f'{workload.step_cpu_s:.3f} s to train on, and {facts.free_cores:.1f} '
         f'cores are free for it: no setting is faster than '
         f'{facts.cpu_floor_s:.3f} s per iteration.',
         facts.data_wait_share or 0.0,

@@ -86,7 +86,7 @@ def _by_cores(summary: RunSummary, waiting: float) -> Limit:
 def _by_memory(summary: RunSummary) -> Limit | None:
     host = summary.run.host
     sizes = [host.ram_available_bytes, host.cgroup_memory_bytes]
-    known = [size / host.ranks_on_host for size in sizes if size is not None]
+    known = [size / _ranks(summary) for size in sizes if size is not None]
     each, how = _bytes_each(summary)
     if not known or not each:
         return None
@@ -95,6 +95,11 @@ def _by_memory(summary: RunSummary) -> Limit | None:
         f'{min(known) / 2**30:.1f} GiB of memory for this rank, '
         f'{how} {each / 2**30:.1f} GiB each',
     )
+
+
+def _ranks(summary: RunSummary) -> int:
+    # an edited file may say anything
+    return max(summary.run.host.ranks_on_host, 1)
 
 
 def _bytes_each(summary: RunSummary) -> tuple[float | None, str]:
@@ -110,7 +115,7 @@ def _by_shared_memory(summary: RunSummary, prefetch_factor: int) -> Limit | None
     free, batch = summary.run.host.shm_free_bytes, summary.batch_bytes
     if free is None or not batch:
         return None
-    free_here = free / summary.run.host.ranks_on_host
+    free_here = free / _ranks(summary)
     ahead = prefetch_factor * batch
     return (
         int(SAFE_SHARE * free_here / ahead),

@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.runs import make_evidence, make_interval, make_run, make_workers
+from fakes.runs import (
+    add_to_end,
+    make_evidence,
+    make_interval,
+    make_run,
+    make_workers,
+)
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.rule import RULES
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
@@ -82,6 +88,41 @@ def test_the_cpu_is_the_wall_when_no_setting_could_be_faster():
     assert severity(diagnosis, 'MG102') == 'problem'
     assert diagnosis.verdict.name == 'data_bound_cpu'
     assert '0.297 s' in next(f.detail for f in diagnosis.findings if f.code == 'MG102')
+
+
+def test_cores_that_strangers_want_are_no_wall_where_the_run_was_faster():
+    # 1.2 s of CPU on 4 cores; strangers seem to want three and a half of them
+    host = HostLimits(usable_cores=4.0, logical_cpus=4, ram_available_bytes=2**35)
+    evidence = make_evidence(
+        run=make_run(host=host),
+        workers=make_workers(0.39),
+        process_cpu_s=4.0,
+        system_cpu_pct=100.0,
+    )
+    facts = fold_facts(fold_run(evidence))
+    assert facts.workload is not None
+    crowded = replace(facts, workload=replace(facts.workload, stranger_tasks=3.5))
+    assert not crowded.is_cpu_the_wall
+    assert crowded.cpu_floor_s <= crowded.summary.iter_s
+    assert severity(diagnose_run(crowded), 'MG102') is None
+
+
+def test_the_floor_is_never_above_what_the_run_took():
+    facts = fold_facts(
+        fold_run(make_evidence(workers=make_workers(0.39), process_cpu_s=4.0))
+    )
+    assert facts.workload is not None
+    narrow = replace(facts, workload=replace(facts.workload, usable_cores=0.5))
+    assert narrow.cpu_floor_s == facts.summary.iter_s
+
+
+def test_a_run_that_mostly_validates_may_be_starved_in_its_iterations():
+    evidence = make_evidence(12, data_wait_s=0.03, step_s=0.17)
+    validated_s = 0.9 * sum(evidence.end.ledger_s.values())
+    evidence = add_to_end(evidence, validation=validated_s)
+    verdict = diagnose_run(fold_facts(fold_run(evidence))).verdict
+    assert verdict.name.startswith('data_bound')
+    assert '15 % of an iteration' in verdict.sentence
 
 
 def test_blocked_workers_are_storage():

@@ -265,6 +265,12 @@ def test_workers_are_not_taken_away_where_the_rest_would_be_slower():
     assert predicted <= 1.02
 
 
+def test_a_host_without_ranks_is_one_with_one():
+    limits = host(8.0, ram_available_bytes=64 * GIB, ranks_on_host=0)
+    found = recommend(loader(0, False), limits, data_wait_s=3.0, **BUSY)
+    assert changed(found)['num_workers'] > 0
+
+
 def test_limits_of_the_host_are_shared_by_its_ranks():
     limits = host(32.0, ram_available_bytes=32 * GIB, ranks_on_host=8)
     loading = {'data_wait_s': 3.0, 'data_wait_cpu_s': 1.0}
