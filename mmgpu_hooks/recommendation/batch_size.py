@@ -81,7 +81,7 @@ def choose_batch_size(
     new = decisions[best]
     further = _predict_gain(decision, new, is_old_setting=False)
     # another recipe has to be worth it for sure
-    if further.share < WORTHWHILE_GAIN or further.low <= 0.0:
+    if further.backed < WORTHWHILE_GAIN or further.low <= 0.0:
         return BatchChoice(_word_unsure(old, best, further))
     return BatchChoice(
         _word_go(fit, old, best, rates, limit), _word_all(decision, new, fit)

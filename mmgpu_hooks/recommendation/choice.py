@@ -53,13 +53,13 @@ class Gain:
     noise: float = 0.0
     """Standard error, as far as the evidence is short or scatters."""
     disputed: float = 0.0
-    """By how much no run, by itself, says it is so: several runs that disagree would
-    make a gain out of what else changed between them."""
+    """The part that no run sees by itself: runs that disagree make it out of what else
+    changed between them."""
 
     @property
-    def is_backed(self) -> bool:
-        """Whether it stands out of the noise, and of what the runs dispute."""
-        return self.share >= max(self.noise, _COVERAGE * self.disputed)
+    def backed(self) -> float:
+        """The part that a single run sees too."""
+        return self.share - self.disputed
 
 
 @functools.lru_cache(maxsize=512)
@@ -185,7 +185,7 @@ def find_disputed(share: float, alone: Sequence[float]) -> float:
         share: Of all runs together.
         alone: Of each by itself.
     """
-    return max(min(alone) - share, share - max(alone), 0.0)
+    return max(share - max(alone), 0.0)
 
 
 def _cpu_share(workload: LoaderWorkload, setting: Setting) -> float:

@@ -138,7 +138,7 @@ class Chooser:
         if before == after:
             return False
         gain = predict_gain(self._workload, before, after, self._plan)
-        return gain.share >= WORTHWHILE_GAIN and gain.is_backed
+        return gain.backed >= max(WORTHWHILE_GAIN, gain.noise)
 
     def _is_crowd(self, new: Setting) -> bool:
         """Whether the old workers only take turns on too few cores.
