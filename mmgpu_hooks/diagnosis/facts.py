@@ -136,13 +136,14 @@ class Facts:
 
     @property
     def free_cores(self) -> float:
-        """Usable cores, less those that strangers were seen to hold on to."""
-        assert self.workload is not None
-        free = free_cores(self.workload)
-        taken_s = cpu_s(self.workload) / free
-        if self.summary.iter_s and taken_s > self.summary.iter_s:
-            # the run was faster than that: what strangers want can be won from them
-            return self.workload.usable_cores
+        """Usable cores, less those that strangers want, or had at least."""
+        workload, summary = self.workload, self.summary
+        assert workload is not None
+        free = free_cores(workload)
+        if summary.iter_s and cpu_s(workload) / free > summary.iter_s:
+            # the run was faster than that: it had what they did not use
+            left = workload.host_cores - (summary.external_cpu_cores or 0.0)
+            return min(workload.usable_cores, max(left, free))
         return free
 
     @property

@@ -91,17 +91,17 @@ def test_the_cpu_is_the_wall_when_no_setting_could_be_faster():
 
 
 def test_cores_that_strangers_want_are_no_wall_where_the_run_was_faster():
-    # 1.2 s of CPU on 4 cores; strangers seem to want three and a half of them
+    # strangers use half a core and seem to want three and a half
     host = HostLimits(usable_cores=4.0, logical_cpus=4, ram_available_bytes=2**35)
     evidence = make_evidence(
         run=make_run(host=host),
         workers=make_workers(0.39),
         process_cpu_s=4.0,
-        system_cpu_pct=100.0,
     )
-    facts = fold_facts(fold_run(evidence))
+    facts = fold_facts(replace(fold_run(evidence), external_cpu_cores=0.5))
     assert facts.workload is not None
     crowded = replace(facts, workload=replace(facts.workload, stranger_tasks=3.5))
+    assert crowded.free_cores == 3.5
     assert not crowded.is_cpu_the_wall
     assert crowded.cpu_floor_s <= crowded.summary.iter_s
     assert severity(diagnose_run(crowded), 'MG102') is None

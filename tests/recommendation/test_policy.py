@@ -148,21 +148,21 @@ def test_workers_beyond_the_cores_are_advice_where_loading_waits():
 
 
 def test_workers_beyond_the_cores_are_set_where_that_is_asked_for():
-    waiting = {'data_wait_s': 4.0, 'data_wait_cpu_s': 0.8, **BUSY}
+    waiting = {'data_wait_s': 4.0, 'data_wait_cpu_s': 16.0, **BUSY}
     found = recommend(loader(0, False), host(4.0), beyond_cores=True, **waiting)
     assert changed(found)['num_workers'] == 16
     reason = found.changes[0].reason
     assert 'at most 16: 4 usable cores, which a worker needs 20 % of its time' in reason
     assert 'PyTorch will warn of so many' in reason
     assert not any('--beyond-cores' in one for one in found.advice)
-    # half of them in need of a core at a time: twice as many as there are cores
-    half = {**waiting, 'data_wait_cpu_s': 2.0}
+    # each in need of a core for half of the time: twice as many as there are cores
+    half = {**waiting, 'data_wait_cpu_s': 39.0}
     found = recommend(loader(0, False), host(4.0), beyond_cores=True, **half)
     assert changed(found)['num_workers'] == 8
 
 
 def test_workers_that_load_never_outnumber_the_cores():
-    busy = {'data_wait_s': 4.0, 'data_wait_cpu_s': 2.4, **BUSY}
+    busy = {'data_wait_s': 4.0, 'data_wait_cpu_s': 48.0, **BUSY}
     usual = recommend(loader(0, False), host(4.0), **busy)
     asked = recommend(loader(0, False), host(4.0), beyond_cores=True, **busy)
     assert asked == usual
