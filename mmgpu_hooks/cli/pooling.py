@@ -69,26 +69,44 @@ def pool_read_runs(runs: Sequence[Run], *, load: bool = True) -> tuple[Run, RunP
     by_path = {run.run.evidence.path: run for run in runs}
     pooled = [run.run for run in runs]
     newest = by_path[find_newest(pooled).evidence.path]
-    differences = _compare_configs(newest, runs) if load else {}
-    return newest, pool_runs(pooled, differences)
+    if load:
+        differences, uncompared = _compare_configs(newest, runs)
+    else:
+        differences, uncompared = {}, dict.fromkeys(by_path, 'no config was loaded')
+    return newest, pool_runs(pooled, differences, uncompared)
 
 
-def _compare_configs(newest: Run, runs: Sequence[Run]) -> dict[str, str]:
-    """What of each run's config is another one, by path of its evidence."""
+def _compare_configs(
+    newest: Run, runs: Sequence[Run]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """What of each run's config is another one, and why others are not known.
+
+    Both by path of its evidence, as clauses.
+    """
     # late: MMEngine takes long to import, and one run has nothing to compare with
-    from mmgpu_hooks.configfile.loading import LoadError
+    from mmgpu_hooks.configfile.loading import LoadError, NoMMEngineError
     from mmgpu_hooks.configfile.workload_drift import read_workload_drift
 
-    found = {}
+    found: dict[str, str] = {}
+    unknown: dict[str, str] = {}
     for run in runs:
-        copies = newest.files.config_copy, run.files.config_copy
-        if run is newest or copies[0] is None or copies[1] is None:
+        if run is newest:
+            continue
+        path = run.run.evidence.path
+        mine, other = newest.files.config_copy, run.files.config_copy
+        if mine is None or other is None:
+            bare = newest.run.evidence.path if mine is None else path
+            unknown[path] = f"MMEngine's copy of the config is not beside {bare}"
             continue
         try:
-            why = read_workload_drift(copies[0], copies[1])
-        except LoadError:
+            why = read_workload_drift(mine, other)
+        except NoMMEngineError as error:
+            unknown[path] = f'MMEngine cannot be imported: {error}'
+            continue
+        except LoadError as error:
             # what the evidence tells of the runs is compared anyway
+            unknown[path] = f'one of them does not load: {error}'
             continue
         if why is not None:
-            found[run.run.evidence.path] = why
-    return found
+            found[path] = why
+    return found, unknown

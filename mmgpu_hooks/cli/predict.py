@@ -14,9 +14,11 @@ from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, RunPool, pool_runs
-from mmgpu_hooks.evidence.reader import read_evidence
+from mmgpu_hooks.evidence.ranks import fold_ranks
+from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.evidence.summary_memory import fold_peak
 from mmgpu_hooks.modeling.batch_memory import MOST_BATCH
 from mmgpu_hooks.modeling.prediction import (
     MOST_PREFETCH,
@@ -79,6 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'with several',
     )
     parser.add_argument(
+        '--no-load',
+        action='store_true',
+        help='do not load the configs of several runs to compare them (loading '
+        'executes them)',
+    )
+    parser.add_argument(
         '--format', choices=('text', 'json'), default='text', help='default: text'
     )
 
@@ -134,8 +142,8 @@ def predict_run(arguments: argparse.Namespace) -> Forecast:
         read = _read(_find_evidence(folders[0]))
         pool = pool_runs([read.run])
     else:
-        runs, notes = read_each(folders, _read)
-        read, pool = pool_read_runs(runs)
+        runs, notes = read_each(folders, _read_ranks)
+        read, pool = pool_read_runs(runs, load=not arguments.no_load)
     evidence = read.run.evidence
     forecast = Forecast(
         run_path=evidence.path,
@@ -146,7 +154,7 @@ def predict_run(arguments: argparse.Namespace) -> Forecast:
     )
     if pool.workload is None:
         return replace(forecast, reason=read.run.facts.untold)
-    return _predict(forecast, pool.workload, pool, arguments)
+    return _predict(forecast, pool.workload, pool, notes, arguments)
 
 
 def _find_evidence(folder: Path) -> RunFiles:
@@ -167,10 +175,22 @@ def _read(files: RunFiles) -> _ReadRun:
     return _ReadRun(files, PooledRun(evidence, facts))
 
 
+def _read_ranks(files: RunFiles) -> _ReadRun:
+    """With the peaks of all ranks: any of them can run out of memory."""
+    read = _read(files)
+    others, _ = read_other_ranks(files.other_ranks)
+    ranks = fold_ranks(read.run.evidence, others)
+    joined = {row.rank for row in ranks.rows} if ranks is not None else set()
+    peaks = (fold_peak(one) for one in others if one.run.rank in joined)
+    found = tuple(peak for peak in peaks if peak is not None)
+    return replace(read, run=replace(read.run, rank_peaks=found))
+
+
 def _passed_over(read: _ReadRun) -> Iterator[str]:
     if read.files.other_ranks:
         rank = read.run.evidence.run.rank
-        yield f'Rank {rank} was read; the other ranks were not.'
+        but = ', but for their peaks of memory' if read.run.rank_peaks else ''
+        yield f'Rank {rank} was read; the other ranks were not{but}.'
     if read.files.older_runs:
         older = read.files.older_runs
         yield f'The newest run was read; {older} older one(s) were not.'
@@ -180,23 +200,39 @@ def _predict(
     forecast: Forecast,
     workload: LoaderWorkload,
     pool: RunPool,
+    left_out: Sequence[str],
     arguments: argparse.Namespace,
 ) -> Forecast:
     """What is predicted, and why some of what was asked for is not."""
     asked = list(dict.fromkeys(arguments.batch_size or [workload.batch_size]))
+    # a batch size that one run had and no line joins is known by that run alone
+    apart = {one.batch_size: one for one in reversed(pool.apart)}
     found = [
-        predict_setting(workload, workers, prefetch, batch_size=batch)
+        predict_setting(apart.get(batch, workload), workers, prefetch, batch_size=batch)
         for batch in asked
         for workers, prefetch in _list_settings(arguments)
     ]
     predictions = tuple(one for one in found if isinstance(one, Prediction))
     reasons = dict.fromkeys(o.reason for o in found if isinstance(o, NoPrediction))
     if not predictions:
-        return replace(forecast, workload=None, reason=next(iter(reasons)))
+        said = [next(iter(reasons))]
+        if len(arguments.run_folders) > 1:
+            said += [*left_out, *pool.notes]
+        return replace(forecast, workload=None, reason=' '.join(said))
     return replace(
         forecast,
         predictions=predictions,
-        notes=(*forecast.notes, *reasons, *_warn_of_batches(asked, pool)),
+        is_batch_asked=arguments.batch_size is not None,
+        notes=(
+            *forecast.notes,
+            *reasons,
+            *(
+                f'A batch size of {n} is told by its own run alone.'
+                for n in asked
+                if n in apart
+            ),
+            *_warn_of_batches(asked, pool),
+        ),
         memory=_report_memory(pool, arguments.batch_size),
     )
 

@@ -141,6 +141,7 @@ def _rewrite(judged: JudgedRun, arguments: argparse.Namespace) -> Answer:
             overlay=arguments.overlay,
             edit_base=arguments.edit_base,
             load=not arguments.no_load,
+            is_rate_told=True,
         ),
     )
     drift = drift if outcome.proven else None

@@ -173,11 +173,23 @@ def find_hooks(config: FlatConfig) -> list[tuple[str, ...]]:
     ]
 
 
-def render_notes(config: FlatConfig, changes: Mapping[str, Setting]) -> list[str]:
-    """Says what the reader of a change should know about the rest of the config."""
+def render_notes(
+    config: FlatConfig,
+    changes: Mapping[str, Setting],
+    *,
+    is_rate_told: bool = False,
+) -> list[str]:
+    """Says what the reader of a change should know about the rest of the config.
+
+    Args:
+        config: Loaded, before the change.
+        changes: By dotted key.
+        is_rate_told: Whether the learning rate is spoken of elsewhere.
+    """
     notes = []
     if 'train_dataloader.batch_size' in changes:
-        notes.append(_learning_rate(config, changes))
+        if not is_rate_told:
+            notes.append(_learning_rate(config, changes))
         for key in ('sampler', 'batch_sampler'):
             size = config.get(('train_dataloader', key, 'batch_size'))
             if size is not None:

@@ -69,6 +69,8 @@ class Options:
     edit_base: bool = False
     load: bool = True
     suffix: str = SUFFIX
+    is_rate_told: bool = False
+    """Whether the caller says what a new batch size means for the learning rate."""
 
 
 @dataclass(frozen=True)

@@ -242,7 +242,9 @@ def _prove(job: Job, choose: _Choose, options: Options) -> bool:
         return prove_static(job, settings)
     changed = prove_loaded(job, before, settings)
     if changed:
-        job.notes += render_notes(before, job.changes)
+        job.notes += render_notes(
+            before, job.changes, is_rate_told=options.is_rate_told
+        )
     return changed
 
 

@@ -6,6 +6,7 @@ and the memory grow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,13 @@ from mmgpu_hooks.records import (
     RunEvidence,
     SpeedPoint,
 )
+
+_CONTRADICTION = 0.15
+"""Share by which an iteration of one setting is never slower from run to run, unless
+something else changed too."""
+
+_BEYOND_NOISE = 3.0
+"""Standard errors that means of the same thing are not apart by."""
 
 _UNKNOWN_MEMORY = (
     'The memory of the card is unknown ({why}): what a training process takes of the '
@@ -55,12 +63,17 @@ class RunPool:
     fitted: tuple[FittedRun, ...] = ()
     """The newest first."""
     memory_rules: tuple[MemoryRuleRow, ...] = ()
+    apart: tuple[LoaderWorkload, ...] = ()
+    """Of runs with other batch sizes that no line joins with the newest: each tells
+    of its own batch size."""
     notes: tuple[str, ...] = ()
     """Which runs were left out, and why."""
 
 
 def pool_runs(
-    runs: Sequence[PooledRun], differences: Mapping[str, str] | None = None
+    runs: Sequence[PooledRun],
+    differences: Mapping[str, str] | None = None,
+    uncompared: Mapping[str, str] | None = None,
 ) -> RunPool:
     """Fit those runs together that train what the newest trains, on the same host.
 
@@ -68,6 +81,7 @@ def pool_runs(
         runs: At least one.
         differences: By path of the evidence, what of a run's config is not the same as
             in that of the newest, as a clause.
+        uncompared: Likewise, why a run's config could not be compared.
     """
     notes: list[str] = []
     ordered = _order(runs, notes)
@@ -79,19 +93,29 @@ def pool_runs(
     for run in ordered:
         if run is newest:
             continue
+        path = run.evidence.path
         why = _why_left_out(newest, run, differences or {})
-        if why is None:
-            belonging.append(run)
-        else:
-            notes.append(f'{run.evidence.path} is left out: {why}.')
+        why = why or _find_contradiction(belonging, run)
+        if why is not None:
+            # a question is a whole sentence already
+            end = '' if why.endswith('?') else '.'
+            notes.append(f'{path} is left out: {why}{end}')
+            continue
+        belonging.append(run)
+        if uncompared and path in uncompared:
+            notes.append(
+                f'The configs of {newest.evidence.path} and {path} were not compared '
+                f'({uncompared[path]}); they are taken for the same training.'
+            )
     points = _memory_points(belonging)
-    fitted, workload = _fit(belonging, notes)
+    fitted, workload, apart = _fit(belonging, notes)
     return RunPool(
         newest=newest,
         workload=workload,
         fitted=tuple(_describe(run) for run in fitted),
         memory=points if isinstance(points, NoPrediction) else fit_batch_memory(points),
         memory_rules=() if isinstance(points, NoPrediction) else compare_rules(points),
+        apart=apart,
         notes=tuple(notes),
     )
 
@@ -126,13 +150,45 @@ def _why_left_out(
         return unlike
     if run.facts.workload is None:
         return (run.facts.untold or 'it tells too little').rstrip('.')
+    if run.facts.workload.batch_size is None:
+        return 'its batch size is unknown'
+    assert newest.facts.workload is not None  # it tells enough
+    if newest.facts.workload.batch_size is None:
+        return f'the batch size of {newest.evidence.path} is unknown'
     return None
+
+
+def _find_contradiction(newer: Sequence[PooledRun], run: PooledRun) -> str | None:
+    """Why two runs with the same settings cannot both be right: a clause."""
+    told = run.facts.workload
+    for other in newer:
+        known = other.facts.workload
+        if told is None or known is None or _setting_of(told) != _setting_of(known):
+            continue
+        here, there = known.iter_time, told.iter_time
+        apart_s = abs(here.mean_s - there.mean_s)
+        noise_s = _BEYOND_NOISE * math.hypot(here.error_s, there.error_s)
+        least_s = min(here.mean_s, there.mean_s)
+        if apart_s > max(_CONTRADICTION * least_s, noise_s):
+            return (
+                f'it took {there.mean_s:.3f} s per iteration with the settings that '
+                f'took {here.mean_s:.3f} s in {other.evidence.path}, which is newer, '
+                'so something else changed'
+            )
+    return None
+
+
+def _setting_of(workload: LoaderWorkload) -> tuple[int, int, int | None]:
+    """What of the loader an iteration's time depends on."""
+    workers = workload.num_workers
+    prefetch = workload.prefetch_factor if workers else 0
+    return workers, prefetch, workload.batch_size
 
 
 def _fit(
     runs: Sequence[PooledRun], notes: list[str]
-) -> tuple[list[PooledRun], LoaderWorkload]:
-    """The runs whose times go together, and the newest's workload with the others."""
+) -> tuple[list[PooledRun], LoaderWorkload, tuple[LoaderWorkload, ...]]:
+    """The runs whose times go together, the newest's workload with them, the rest."""
     told = [(run, run.facts.workload) for run in runs if run.facts.workload]
     newest = told[0][1]
     sizes = {workload.batch_size for _, workload in told}
@@ -158,7 +214,13 @@ def _fit(
     ]
     kept = [(run, one) for run, one in scaled if one is not None]
     others = tuple(one for _, one in kept[1:])
-    return [run for run, _ in kept], replace(newest, step_line=line, others=others)
+    apart = [
+        one
+        for _, one in told
+        if line is None and one.batch_size not in (newest.batch_size, None)
+    ]
+    together = replace(newest, step_line=line, others=others)
+    return [run for run, _ in kept], together, tuple(apart)
 
 
 def _memory_points(runs: Sequence[PooledRun]) -> list[MemoryPoint] | NoPrediction:

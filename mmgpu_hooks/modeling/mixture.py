@@ -2,7 +2,8 @@
 
 Each run predicts by its own costs, and those that know a setting best count most: the
 run that had it, or that had workers at all. So a setting that was trained is predicted
-as it was, and costs measured under another load do not blur it.
+as it was, and costs measured under another load do not blur it. The newest run alone
+speaks of its own setting: that is what training takes now.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def predict_pace(
     workload: LoaderWorkload, num_workers: int, prefetch: int, draws: int
 ) -> Pace:
     """A steady iteration by all runs that are fitted together."""
-    if not workload.others:
-        return pace_of(workload, num_workers, prefetch, draws)
+    if not workload.others or _is_own(workload, num_workers, prefetch):
+        return pace_of(replace(workload, others=()), num_workers, prefetch, draws)
     voices = _listen(workload, num_workers, prefetch, draws)
     busy = [voice.pace.utilisation for voice in voices]
     return Pace(
@@ -67,18 +68,39 @@ def predict_model_error(
         return _own_error(workload, num_workers, cpu_share)
     voices = _listen(workload, num_workers, prefetch, FEW_DRAWS)
     shared = math.fsum(voice.weight * voice.error for voice in voices)
-    middle_s = math.fsum(voice.weight * voice.pace.iter_s for voice in voices)
-    spread = math.fsum(v.weight * (v.pace.iter_s / middle_s - 1.0) ** 2 for v in voices)
-    return max(shared, math.sqrt(spread))
+    return max(shared, predict_spread(workload, num_workers, prefetch))
+
+
+def predict_spread(workload: LoaderWorkload, num_workers: int, prefetch: int) -> float:
+    """Standard deviation of what the runs say of a setting, over the pace; 0 of one."""
+    if not workload.others:
+        return 0.0
+    middle_s = predict_pace(workload, num_workers, prefetch, FEW_DRAWS).iter_s
+    squares = math.fsum(
+        voice.weight * (voice.pace.iter_s / middle_s - 1.0) ** 2
+        for voice in _listen(workload, num_workers, prefetch, FEW_DRAWS)
+    )
+    return math.sqrt(squares)
 
 
 def best_informed(
     workload: LoaderWorkload, num_workers: int, prefetch: int, draws: int
 ) -> tuple[LoaderWorkload, Pace]:
     """The run that knows a setting best, by itself, and its word."""
+    if _is_own(workload, num_workers, prefetch):
+        own = replace(workload, others=())
+        return own, pace_of(own, num_workers, prefetch, draws)
     voices = _listen(workload, num_workers, prefetch, draws)
     best = max(voices, key=lambda voice: voice.weight)
     return best.workload, best.pace
+
+
+def _is_own(workload: LoaderWorkload, num_workers: int, prefetch: int) -> bool:
+    """Whether it is the setting that the newest run was trained with."""
+    if workload.measured_batch_size is not None:
+        return False
+    same = not num_workers or prefetch == workload.prefetch_factor
+    return same and num_workers == workload.num_workers
 
 
 @functools.lru_cache(maxsize=512)

@@ -79,7 +79,7 @@ def predict_setting(
     if sized is None:
         return NoPrediction(
             f'What a step takes with a batch size of {batch_size} is unknown: runs '
-            'with several batch sizes are needed.'
+            'with several batch sizes that go together are needed.'
         )
     pace = predict_pace(sized, num_workers, prefetch, _MANY_DRAWS)
     error = _relative_error(sized, num_workers, prefetch, pace.cpu_share)

@@ -17,7 +17,13 @@ from mmgpu_hooks.modeling.batch_speed import KNEE_SHARE, find_knee
 from mmgpu_hooks.modeling.scene import at_batch_size
 from mmgpu_hooks.modeling.uncertainty import model_error, perturb
 from mmgpu_hooks.recommendation.changes import KEY, Decision, word_changes
-from mmgpu_hooks.recommendation.choice import Gain, Setting, job_s
+from mmgpu_hooks.recommendation.choice import (
+    Gain,
+    Setting,
+    find_disputed,
+    job_s,
+    split_runs,
+)
 from mmgpu_hooks.recommendation.chooser import Chooser
 from mmgpu_hooks.recommendation.job_plan import plan_job
 from mmgpu_hooks.records import (
@@ -66,7 +72,7 @@ def choose_batch_size(
     fit, most, limit = limits
     decisions = {old: decision}
     decisions.update(
-        (size, _decide(facts, workload, size)) for size in _list_sizes(fit, old, most)
+        (size, _decide(decision, size)) for size in _list_sizes(fit, old, most)
     )
     rates = {size: size / one.new_iter_s for size, one in decisions.items()}
     best = find_knee(rates) or old
@@ -75,7 +81,7 @@ def choose_batch_size(
     new = decisions[best]
     further = _predict_gain(decision, new, is_old_setting=False)
     # another recipe has to be worth it for sure
-    if further.share < WORTHWHILE_GAIN or further.low <= 0.0:
+    if further.backed < WORTHWHILE_GAIN or further.low <= 0.0:
         return BatchChoice(_word_unsure(old, best, further))
     return BatchChoice(
         _word_go(fit, old, best, rates, limit), _word_all(decision, new, fit)
@@ -116,13 +122,15 @@ def _list_sizes(fit: MemoryFit, old: int, most: int) -> list[int]:
     return sizes or ([most] if most > old else [])
 
 
-def _decide(facts: Facts, workload: LoaderWorkload, batch_size: int) -> Decision:
+def _decide(decision: Decision, batch_size: int) -> Decision:
     """The best setting of the loader with another batch size."""
+    facts, workload = decision.facts, decision.workload
     sized = at_batch_size(workload, batch_size)
     assert sized is not None  # its step against batch size is known
     summary = _resize(facts.summary, workload.batch_size or batch_size, batch_size)
     resized = replace(facts, summary=summary, workload=sized)
-    return replace(Chooser(resized, sized).decide(), batch_size=batch_size)
+    chooser = Chooser(resized, sized, decision.beyond_cores)
+    return replace(chooser.decide(), batch_size=batch_size)
 
 
 def _resize(summary: RunSummary, old: int, new: int) -> RunSummary:
@@ -187,8 +195,10 @@ def _predict_gain(old: Decision, new: Decision, *, is_old_setting: bool) -> Gain
         model_error(one, new.new.num_workers, 1.0, 1.0)
         for one in (sized, *sized.others)
     )
-    reach = _COVERAGE * math.hypot(noise, model)
-    return Gain(share, share - reach, share + reach, noise)
+    alone = [share_of(one) for one in split_runs(old.workload)]
+    disputed = find_disputed(share, alone)
+    reach = _COVERAGE * math.hypot(noise, model, disputed)
+    return Gain(share, share - reach, share + reach, noise, disputed)
 
 
 def _word_all(old: Decision, new: Decision, fit: MemoryFit) -> tuple[Change, ...]:

@@ -32,6 +32,8 @@ class Decision:
     """``None`` when nothing changes."""
     batch_size: int | None = None
     """The new one that all of it is about; ``None`` keeps the run's."""
+    beyond_cores: bool = False
+    """Whether workers that mostly wait were allowed to outnumber the usable cores."""
 
     @property
     def cores(self) -> int:

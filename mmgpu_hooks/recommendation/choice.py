@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from mmgpu_hooks.modeling.floors import cpu_floor_s, ready_s
 from mmgpu_hooks.modeling.job import estimate_job_s
+from mmgpu_hooks.modeling.mixture import predict_spread
 from mmgpu_hooks.modeling.pace import bound_iter_s
 from mmgpu_hooks.modeling.prediction import MOST_WORKERS, estimate_iter_s
 from mmgpu_hooks.modeling.uncertainty import model_error, perturb
@@ -51,6 +52,14 @@ class Gain:
     high: float
     noise: float = 0.0
     """Standard error, as far as the evidence is short or scatters."""
+    disputed: float = 0.0
+    """The part that no run sees by itself: runs that disagree make it out of what else
+    changed between them."""
+
+    @property
+    def backed(self) -> float:
+        """The part that a single run sees too."""
+        return self.share - self.disputed
 
 
 @functools.lru_cache(maxsize=512)
@@ -153,11 +162,30 @@ def predict_gain(
     noise = math.hypot(*(share_of(one) - share for one in perturb(workload)))
     used = [_cpu_share(workload, setting) for setting in (old, new)]
     # of runs fitted together, the one that knows the new setting best
-    model = (1.0 - share) * min(
+    error = min(
         model_error(one, new.num_workers, *used) for one in (workload, *workload.others)
     )
-    reach = _COVERAGE * math.hypot(noise, model)
-    return Gain(share, share - reach, share + reach, noise)
+    spread = predict_spread(workload, new.num_workers, new.prefetch_factor)
+    model = (1.0 - share) * max(error, spread)
+    disputed = find_disputed(share, [share_of(one) for one in split_runs(workload)])
+    reach = _COVERAGE * math.hypot(noise, model, disputed)
+    return Gain(share, share - reach, share + reach, noise, disputed)
+
+
+def split_runs(workload: LoaderWorkload) -> Iterator[LoaderWorkload]:
+    """Each of the runs that are fitted together by itself."""
+    yield replace(workload, others=())
+    yield from workload.others
+
+
+def find_disputed(share: float, alone: Sequence[float]) -> float:
+    """How far a gain is beyond all that single runs say of it.
+
+    Args:
+        share: Of all runs together.
+        alone: Of each by itself.
+    """
+    return max(share - max(alone), 0.0)
 
 
 def _cpu_share(workload: LoaderWorkload, setting: Setting) -> float:

@@ -54,6 +54,7 @@ class Chooser:
         self._prefetch = max(self._old.prefetch_factor, DEFAULT_PREFETCH)
         share = facts.blocked_share or 0.0
         self._waiting = share if share >= BLOCKED_PROBLEM else 0.0
+        self._beyond_cores = beyond_cores
         self._allowed = self._waiting if beyond_cores else 0.0
         self._cap = self._cap_workers(self._prefetch)
 
@@ -76,6 +77,7 @@ class Chooser:
             gain=predict_gain(self._workload, self._old, new, self._plan)
             if new != self._old
             else None,
+            beyond_cores=self._beyond_cores,
         )
 
     def advise_beyond(self, new: Setting) -> list[str]:
@@ -136,7 +138,7 @@ class Chooser:
         if before == after:
             return False
         gain = predict_gain(self._workload, before, after, self._plan)
-        return gain.share >= max(WORTHWHILE_GAIN, gain.noise)
+        return gain.backed >= max(WORTHWHILE_GAIN, gain.noise)
 
     def _is_crowd(self, new: Setting) -> bool:
         """Whether the old workers only take turns on too few cores.

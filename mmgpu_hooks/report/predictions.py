@@ -42,6 +42,8 @@ class Forecast:
     notes: tuple[str, ...] = ()
     fitted: tuple[FittedRun, ...] = ()
     """The runs that were fitted together; empty when one was asked for."""
+    is_batch_asked: bool = False
+    """Whether batch sizes were asked for by number."""
     memory: MemoryReport | None = None
     """``None`` where several batch sizes of a card were not measured."""
 
@@ -88,7 +90,13 @@ def render_forecast(
     parts: list[RenderableType] = [
         _measured(forecast, workload),
         '',
-        _table(forecast.predictions, measured),
+        _table(
+            forecast.predictions,
+            measured,
+            has_batches=forecast.is_batch_asked
+            or {one.batch_size for one in forecast.predictions}
+            != {workload.batch_size},
+        ),
     ]
     if any(_setting_of(one) in measured for one in forecast.predictions):
         whose = 'a setting that was measured' if forecast.fitted else OWN
@@ -162,9 +170,8 @@ def _setting_of(one: Prediction) -> _Setting:
 
 
 def _table(
-    predictions: Sequence[Prediction], measured: set[_Setting]
+    predictions: Sequence[Prediction], measured: set[_Setting], *, has_batches: bool
 ) -> RenderableType:
-    has_batches = len({one.batch_size for one in predictions}) > 1
     table = Table(box=None, padding=(0, 2, 0, 0), header_style='bold')
     for title in (
         *(('batch',) if has_batches else ()),

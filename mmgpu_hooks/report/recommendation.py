@@ -18,7 +18,6 @@ from mmgpu_hooks.records import (
     RanksSummary,
     Recommendation,
     RunSummary,
-    Verdict,
 )
 from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
 from mmgpu_hooks.report.description import describe_run
@@ -142,7 +141,7 @@ def render_text(
     verdict = answer.diagnosis.verdict
     parts: list[RenderableType] = [
         Text(f'{verdict.sentence} ({verdict.confidence} confidence)', style='bold'),
-        *_headspace(verdict),
+        *_headspace(answer),
         '',
         _facts(answer),
     ]
@@ -167,13 +166,16 @@ def render_text(
     return render(*parts, width=width, color=color)
 
 
-def _headspace(verdict: Verdict) -> list[RenderableType]:
+def _headspace(answer: Answer) -> list[RenderableType]:
+    verdict = answer.diagnosis.verdict
     if verdict.headspace_pct is None:
         return []
+    # another batch size makes the step itself faster
+    but = ' but the batch size' if answer.recommendation.batch_size else ''
     return [
         bind_units(
             f'If data cost no time, training would be {verdict.headspace_pct:.1f} % '
-            'faster: no setting of the loader gives more.'
+            f'faster: no setting of the loader{but} gives more.'
         )
     ]
 

@@ -147,6 +147,7 @@ def test_commands_and_flags():
             '--batch-size',
             '--format',
             '--help',
+            '--no-load',
             '--num-workers',
             '--prefetch-factor',
             '-h',

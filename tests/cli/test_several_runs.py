@@ -75,7 +75,10 @@ def test_what_was_fitted_is_shown(runs, capsys):
 
 def test_one_run_predicts_no_other_batch_size(runs, capsys):
     assert main(['predict', runs[0], '--batch-size', '8']) == 2
-    assert 'runs with several batch sizes are needed' in capsys.readouterr().err
+    assert (
+        'runs with several batch sizes that go together are needed'
+        in capsys.readouterr().err
+    )
     answer = ask(capsys, 'predict', runs[0], '--batch-size', '2', '8')
     assert {one['batch_size'] for one in answer['predictions']} == {2}
     assert 'fitted_runs' not in answer

@@ -90,6 +90,7 @@ def test_a_run_that_does_not_belong_is_left_out_with_the_reason(other, why):
     assert len(found.notes) == 1
     assert found.notes[0].startswith(f'{stranger.path} is left out: ')
     assert why in found.notes[0]
+    assert not found.notes[0].endswith('?.')
     assert found.workload == read(newest).facts.workload
 
 
@@ -102,6 +103,50 @@ def test_another_model_or_config_is_left_out():
     found = pool(newest, other, **{other.path: clause})
     assert found.notes == (f'{other.path} is left out: {clause}.',)
     assert len(found.fitted) == 1
+
+
+def test_of_runs_with_the_same_settings_that_contradict_the_older_is_left_out():
+    newest = make_pooled(4, 2, day=22)
+    older = make_pooled(4, 2, day=20, constant_s=0.26)
+    found = pool(older, newest)
+    assert found.notes == (
+        f'{older.path} is left out: it took 0.301 s per iteration with the settings '
+        f'that took 0.101 s in {newest.path}, which is newer, so something else '
+        'changed.',
+    )
+    assert found.workload == read(newest).facts.workload
+    # one that is a tenth slower, or had other settings, is not
+    assert pool(newest, make_pooled(4, 2, constant_s=0.07)).notes == ()
+    assert pool(newest, make_pooled(4, 1, constant_s=0.26)).notes == ()
+
+
+def test_a_run_whose_batch_size_is_unknown_is_left_out():
+    known, other = make_pooled(4, day=22), make_pooled(2)
+    unknown = replace(
+        other,
+        run=replace(other.run, loader=replace(other.run.loader, batch_size=None)),
+    )
+    found = pool(known, unknown)
+    assert found.notes == (f'{other.path} is left out: its batch size is unknown.',)
+    newest = replace(unknown, run=replace(unknown.run, started_unix_s=2e9))
+    found = pool(known, newest)
+    why = f'the batch size of {other.path} is unknown'
+    assert found.notes == (f'{known.path} is left out: {why}.',)
+
+
+def test_configs_that_were_not_compared_are_named():
+    newest, other = make_pooled(4, 4, day=22), make_pooled(4, 2)
+    short = make_pooled(4, 1, intervals=1, iterations=5)
+    runs = [read(run) for run in (newest, other, short)]
+    why = dict.fromkeys((newest.path, other.path, short.path), 'no copy')
+    notes = pool_runs(runs, uncompared=why).notes
+    assert notes[0] == (
+        f'The configs of {newest.path} and {other.path} were not compared (no copy); '
+        'they are taken for the same training.'
+    )
+    # what is left out is not taken for anything
+    assert len(notes) == 2
+    assert notes[1].startswith(f'{short.path} is left out')
 
 
 def test_the_same_run_twice_counts_once():
@@ -126,6 +171,7 @@ def test_a_step_that_falls_with_the_batch_size_is_no_line():
     found = pool(make_pooled(4, day=22), odd)
     assert found.workload is not None
     assert (found.workload.step_line, found.workload.others) == (None, ())
+    assert [one.batch_size for one in found.apart] == [8]
     assert 'The step does not grow with the batch size' in found.notes[0]
     assert 'Only runs with a batch size of 4 are fitted together.' in found.notes[0]
 

@@ -37,6 +37,14 @@ def test_a_setting_that_was_trained_is_predicted_as_it_was():
     assert apart[0] <= between_s <= apart[1]
 
 
+def test_the_newest_run_alone_speaks_of_its_own_setting():
+    newest = make_workload(step=Cost(0.06, 0.0, 0.0001, 100))
+    older = make_workload(step=Cost(0.065, 0.0, 0.0001, 100))
+    together = replace(newest, others=(older,))
+    assert predict(together, 2).iter_time_s == predict(newest, 2).iter_time_s
+    assert predict(together, 3).iter_time_s > predict(newest, 3).iter_time_s
+
+
 def test_a_second_number_of_workers_makes_it_surer():
     few, many = make_workload(num_workers=1), make_workload(num_workers=4)
     alone, together = predict(few, 4), predict(replace(few, others=(many,)), 4)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fakes.pooled import EACH, FIXED, make_pooled
-from fakes.runs import GIB
+from fakes.runs import GIB, make_inside_workers, steady
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
@@ -13,13 +15,13 @@ from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.records import LearningRate, Recommendation, RunEvidence
 
 
-def recommend(*runs: RunEvidence) -> Recommendation:
+def recommend(*runs: RunEvidence, beyond_cores: bool = False) -> Recommendation:
     """The newest first."""
     read = [PooledRun(e, fold_facts(fold_run(e), e.intervals)) for e in runs]
     pool = pool_runs(read)
     facts = pool.newest.facts
     together = type(facts)(facts.summary, pool.workload, facts.untold, facts.saves)
-    return recommend_settings(together, pool.memory)
+    return recommend_settings(together, pool.memory, beyond_cores=beyond_cores)
 
 
 def changed(found: Recommendation) -> dict[str, object]:
@@ -108,6 +110,28 @@ def test_what_loads_too_slowly_gets_its_workers_with_the_larger_batch():
     assert changed(found)['num_workers'] > 1
     workers = next(c for c in found.changes if c.key.endswith('num_workers'))
     assert 'with batch_size=8 would take' in workers.reason
+
+
+def test_workers_beyond_the_cores_are_allowed_with_the_larger_batch_too():
+    host = replace(make_pooled().run.host, usable_cores=2.0)
+    runs = []
+    for size in (2, 4):
+        batch_s = 0.1 * size
+        workers = make_inside_workers(
+            batch_s,
+            std_s=0.0001,
+            count=2,
+            cpu_s=20 * 0.1 * batch_s,
+            blocked_s=20 * 0.9 * batch_s,
+            batch_cpu=steady(0.1 * batch_s, 20),
+        )
+        runs.append(
+            make_pooled(size, 2, day=30 - size, run={'host': host}, workers=workers)
+        )
+    found = recommend(*runs, beyond_cores=True)
+    assert changed(found)['batch_size'] == 8
+    assert changed(found)['num_workers'] > 2
+    assert changed(recommend(*runs)).get('num_workers', 2) <= 2
 
 
 @pytest.mark.parametrize(
