@@ -102,7 +102,9 @@ def state_bytes(optimizer: Any) -> int:
     )
 
 
-@pytest.mark.parametrize('name', ['rtmdet', 'retinanet'])
+@pytest.mark.parametrize(
+    'name', [pytest.param('rtmdet', marks=pytest.mark.slow), 'retinanet']
+)
 def test_static_bytes_are_those_of_a_real_step(folder, request, name):
     told = request.getfixturevalue(name).static
     with loss_of(folder / f'{name}.py', 2, 128, 128) as (model, loss, _):
