@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.harness import BUSY_LIMIT_PCT, Benchmark, Figure
-from benchmarks.machine import StrangerLoad
+from benchmarks.machine import StrangerLoad, TrainingsLoad
 from benchmarks.predict_judge import median, quantile
 from benchmarks.predict_pipelines import Pipeline
 from benchmarks.predict_training import Work, count_batches, make_works, train_once
@@ -151,22 +151,11 @@ def judge(trials: Sequence[Trial]) -> Iterator[Outcome]:
                 )
 
 
-class _TrainingsLoad(StrangerLoad):
-    """What strangers used while the trainings ran, mean."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shares_pct: list[float] = []
-
-    def read_pct(self) -> float:
-        return sum(self.shares_pct) / max(len(self.shares_pct), 1)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and judge."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--seconds', type=float, default=2.0, help='of each training')
-    load = _TrainingsLoad()
+    load = TrainingsLoad()
     bench = Benchmark('batch_size', __doc__ or '', argv, parser=parser, load=load)
     warnings.filterwarnings('ignore')
     works = make_works()

@@ -124,3 +124,16 @@ class StrangerLoad:
             return 0.0
         share = (busy_s - own_s) / (seconds * self._cpus)
         return 100.0 * min(max(share, 0.0), 1.0)
+
+
+class TrainingsLoad(StrangerLoad):
+    """What strangers used while the trainings ran that are judged, mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares_pct: list[float] = []
+        """Of each training; whoever judges them fills it."""
+
+    def read_pct(self) -> float:
+        """Mean share of the machine that strangers used, 0 to 100."""
+        return sum(self.shares_pct) / max(len(self.shares_pct), 1)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.harness import Benchmark, Figure
-from benchmarks.machine import StrangerLoad
+from benchmarks.machine import TrainingsLoad
 from benchmarks.predict_judge import (
     Case,
     judge_trials,
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         '--seconds', type=float, default=SECONDS, help='of each training, about'
     )
-    load = _TrainingsLoad()
+    load = TrainingsLoad()
     benchmark = Benchmark('predict', __doc__ or '', argv, parser=parser, load=load)
     warnings.filterwarnings('ignore')
     trials_path = benchmark.options.trials
@@ -70,17 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     benchmark.add(Figure('trainings not predicted from', len(refused)))
     return benchmark.finish()
-
-
-class _TrainingsLoad(StrangerLoad):
-    """What strangers used while the trainings ran that are judged, mean."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shares_pct: list[float] = []
-
-    def read_pct(self) -> float:
-        return sum(self.shares_pct) / max(len(self.shares_pct), 1)
 
 
 def _judge_all(benchmark: Benchmark, cases: Sequence[Case]) -> None:

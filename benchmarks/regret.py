@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Callable
 
 from benchmarks.harness import Benchmark, Figure
-from benchmarks.machine import StrangerLoad
+from benchmarks.machine import TrainingsLoad
 from benchmarks.overhead_figures import quantile
 from benchmarks.regret_judge import (
     Outcome,
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         '--nulls', type=int, default=1000, help='runs with nothing to gain'
     )
-    load = _TrainingsLoad()
+    load = TrainingsLoad()
     benchmark = Benchmark('regret', __doc__ or '', argv, parser=parser, load=load)
     path = benchmark.options.trials
     if path is None:
@@ -76,17 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     _show_jobs(benchmark, recommended, beyond, errors)
     _judge_nulls(benchmark, benchmark.options.nulls)
     return benchmark.finish()
-
-
-class _TrainingsLoad(StrangerLoad):
-    """What strangers used while the trainings ran that are judged, mean."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shares_pct: list[float] = []
-
-    def read_pct(self) -> float:
-        return sum(self.shares_pct) / max(len(self.shares_pct), 1)
 
 
 def _lost(outcome: Outcome) -> float:

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.harness import Benchmark, write_atomically
-from benchmarks.machine import StrangerLoad
+from benchmarks.machine import TrainingsLoad
 from benchmarks.sweep_judge import fold_figures, render_trials
 from mmgpu_hooks.cli.exit_codes import INTERRUPTED
 from mmgpu_hooks.cli.trainable import lengthen, read_trainable_config
@@ -69,20 +69,14 @@ train_dataloader = dict(
 """
 
 
-class _TrialsLoad(StrangerLoad):
-    """What strangers used while the trials were measured, mean.
+def list_strangers_pct(sweep: Sweep) -> list[float]:
+    """What strangers used of the machine during each trial, as the trial saw it.
 
     Seen from here, workers that end after their trial would be strangers.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: Sequence[SweepRow] = ()
-
-    def read_pct(self) -> float:
-        cores = [one.external_cpu_cores for one in self.rows]
-        known = [one for one in cores if one is not None]
-        return 100 * statistics.fmean(known) / self._cpus if known else 100.0
+    cores = [row.external_cpu_cores for row in sweep.rows]
+    cpus = os.cpu_count() or 1
+    return [100 * one / cpus for one in cores if one is not None]
 
 
 def run_table(
@@ -147,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         '--only', nargs='+', metavar='WORKERS-BATCH', help='trials such as 2-1'
     )
     parser.add_argument('--data', type=Path, default=DATA, help="of the demo's images")
-    load = _TrialsLoad()
+    load = TrainingsLoad()
     benchmark = Benchmark('sweep', __doc__ or '', argv, parser=parser, load=load)
     options = benchmark.options
     os.environ.setdefault('OMP_NUM_THREADS', '1')
@@ -161,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sweep, others_s = run_table(settings, options.seconds, Path(folder), data)
     if sweep.is_interrupted:
         return INTERRUPTED
-    load.rows = sweep.rows
+    load.shares_pct = list_strangers_pct(sweep) or [100.0]
     for figure in fold_figures(sweep, others_s):
         benchmark.add(figure)
     table = render_trials(sweep.rows)
