@@ -27,7 +27,7 @@ help:
 	@echo 'make bench-overhead  what the hook costs, beside other tools (6 minutes)'
 	@echo 'make bench-predict   planted pipelines against predictions (13 minutes)'
 	@echo 'make bench-batch-size  other batch sizes, predicted from two (3 minutes)'
-	@echo 'make bench-regret    recommended settings against all others (15 minutes)'
+	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-recommend judge a run of 100,000 intervals (3 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'

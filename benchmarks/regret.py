@@ -32,7 +32,7 @@ from benchmarks.regret_judge import (
     list_errors,
     read_trials,
 )
-from benchmarks.regret_measure import list_jobs, measure_all
+from benchmarks.regret_measure import REPEATS, list_jobs, measure_all
 from benchmarks.regret_nulls import draw_null
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.evidence.summary import fold_run
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = TRIALS
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        measure_all(path, list_jobs(), repeats=(0, 1))
+        measure_all(path, list_jobs(), repeats=REPEATS)
     trials = keep_whole(read_trials(path))
     load.shares_pct = [trial.strangers_pct for trial in trials]
     cores = len(os.sched_getaffinity(0))

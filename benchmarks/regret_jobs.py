@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.predict_pipelines import Pipeline
 
-UNSEEN_SEED, UNSEEN_COUNT = 60_611, 4
+UNSEEN_SEED, UNSEEN_COUNT = 70_913, 5
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[Job]
             spread=rng.uniform(0, 1),
             batch=batch,
             step_ms=math.exp(rng.uniform(math.log(8), math.log(40))),
-            step=rng.choice(['sleep', 'burn']),
+            step=rng.choice(['sleep', 'burn', 'threads']),
             side=rng.choice([32, 64, 128]),
             is_unseen=True,
         )

@@ -71,6 +71,7 @@ def fit_workload(
         workload,
         _stranger_cores(summary, workload.host_cores),
         fold_run_delay(summary, intervals),
+        summary.main_run_delay_s or 0.0,
     )
     return replace(workload, worker_start_s=_worker_start_s(summary, workload))
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mmgpu_hooks.modeling.loop import Trace
-from mmgpu_hooks.modeling.scene import make_loop, rate_of, step_threads
+from mmgpu_hooks.modeling.scene import make_loop, rate_of, step_rate_of, step_threads
 from mmgpu_hooks.modeling.simulation import simulate_loop
+from mmgpu_hooks.modeling.team import fit_power, quieten_team
 from mmgpu_hooks.records import LoaderWorkload
 
 _ROUNDS, _DRAWS = 12, 512
@@ -31,7 +32,10 @@ _BUSY_FROM, _BUSY_ALL = 0.6, 0.9
 
 
 def calibrate(
-    workload: LoaderWorkload, stranger_cores: float, run_delay_s: float = 0.0
+    workload: LoaderWorkload,
+    stranger_cores: float,
+    run_delay_s: float = 0.0,
+    main_delay_s: float = 0.0,
 ) -> LoaderWorkload:
     """The workload whose simulation measures what the run did.
 
@@ -39,26 +43,33 @@ def calibrate(
         workload: With the costs as they were measured, and the usual fetching.
         stranger_cores: Cores that others used meanwhile.
         run_delay_s: What a worker waited for a core, per batch.
+        main_delay_s: What the main thread waited for one, per iteration.
     """
-    workload = replace(workload, stranger_tasks=stranger_cores)
+    measured = replace(workload, stranger_tasks=stranger_cores)
+    workload = quieten_team(measured, main_delay_s)
     if workload.num_workers == 0:
         return _calibrate_alone(workload)
-    measured = workload
     fetching = 1.0
     for _ in range(_ROUNDS):
         trace = _simulate(workload)
         fetching *= _fetch_correction(measured, workload, trace)
         fetching = min(max(fetching, _FETCH_RANGE[0]), _FETCH_RANGE[1])
+        step_late_s = measured.step.mean_s - trace.step_s / trace.iterations
+        power = fit_power(
+            workload.step_power,
+            measured.step.mean_s - workload.step.mean_s,
+            step_late_s,
+        )
+        is_fitted = power != workload.step_power
+        if is_fitted:
+            step_late_s = 0.0
         workload = replace(
             workload,
+            step_power=power,
+            is_step_power_known=is_fitted or workload.is_step_power_known,
             step=replace(
                 workload.step,
-                mean_s=max(
-                    workload.step.mean_s
-                    + measured.step.mean_s
-                    - trace.step_s / trace.iterations,
-                    _least_step_s(workload),
-                ),
+                mean_s=max(workload.step.mean_s + step_late_s, _least_step_s(workload)),
             ),
             occupancy=replace(
                 workload.occupancy,
@@ -141,7 +152,7 @@ def _least_step_s(workload: LoaderWorkload) -> float:
 def _calibrate_alone(workload: LoaderWorkload) -> LoaderWorkload:
     threads = step_threads(workload)
     compute_s = max(workload.step_cpu_s - workload.spin_s, 0.0) / threads
-    step_s = workload.step.mean_s - compute_s * (1 / rate_of(workload, threads) - 1.0)
+    step_s = workload.step.mean_s - compute_s * (1 / step_rate_of(workload) - 1.0)
     step_s = max(step_s, _least_step_s(workload))
     cpu_s = workload.batch_cpu.mean_s
     loading_s = workload.occupancy.mean_s - cpu_s * (1 / rate_of(workload, 1) - 1.0)

@@ -34,6 +34,8 @@ class Loop:
     """How long a worker that gets a batch to make waits for a core when none is free:
     it has to wait for a turn."""
     step_factors: Sequence[float] = (1.0,)
+    step_power: float = 1.0
+    """See `LoaderWorkload.step_power`."""
     start_s: float = 0.0
     """CPU of the training process to start one worker, before the first batch."""
     batches: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from mmgpu_hooks.modeling.scene import make_loop, rate_of, step_threads
+from mmgpu_hooks.modeling.scene import make_loop, rate_of, step_rate_of, step_threads
 from mmgpu_hooks.modeling.simulation import simulate_loop
 from mmgpu_hooks.records import LoaderWorkload
 
@@ -76,7 +76,7 @@ def alone_step_s(workload: LoaderWorkload) -> float:
     """The step when no worker runs beside it."""
     threads = step_threads(workload)
     compute_s = max(workload.step_cpu_s - workload.spin_s, 0.0) / threads
-    return workload.step.mean_s + compute_s * (1 / rate_of(workload, threads) - 1.0)
+    return workload.step.mean_s + compute_s * (1 / step_rate_of(workload) - 1.0)
 
 
 def _pace_fed(

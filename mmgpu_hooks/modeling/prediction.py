@@ -139,7 +139,7 @@ def _relative_error(
     """
     squares = predict_model_error(workload, num_workers, prefetch, cpu_share) ** 2
     middle_s = predict_pace(workload, num_workers, prefetch, FEW_DRAWS).iter_s
-    for changed in perturb(workload):
+    for changed in perturb(workload, alone=num_workers == 0):
         changed_s = predict_pace(changed, num_workers, prefetch, FEW_DRAWS).iter_s
         squares += (changed_s / middle_s - 1.0) ** 2
     return math.sqrt(squares)

@@ -61,6 +61,7 @@ def make_loop(
         step_threads=threads,
         step_spin_s=workload.spin_s,
         step_wait_s=max(left_s, 0.0),
+        step_power=step_power(workload),
         step_factors=draw_factors(draw_normals(draws, _STEPS), workload.step.variation),
     )
 
@@ -69,8 +70,20 @@ def step_threads(workload: LoaderWorkload) -> int:
     """How many threads the step must have to use its CPU in its time."""
     if workload.step.mean_s <= 0.0:
         return 1
-    # a twentieth of a core is within what is measured
-    return max(math.ceil(workload.step_cpu_s / workload.step.mean_s - 0.05), 1)
+    # a twentieth of a core is within what is measured; threads that spin on for a while
+    # after the step would else pass for more
+    threads = math.ceil(workload.step_cpu_s / workload.step.mean_s - 0.05)
+    return max(min(threads, math.ceil(workload.usable_cores)), 1)
+
+
+def step_power(workload: LoaderWorkload) -> float:
+    """`LoaderWorkload.step_power`, of which one thread alone knows nothing."""
+    return workload.step_power if step_threads(workload) > 1 else 1.0
+
+
+def step_rate_of(workload: LoaderWorkload) -> float:
+    """How fast the step goes on beside the strangers, over how fast it could."""
+    return float(rate_of(workload, step_threads(workload)) ** step_power(workload))
 
 
 def rate_of(workload: LoaderWorkload, tasks: int) -> float:

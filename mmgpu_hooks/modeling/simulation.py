@@ -4,7 +4,8 @@ Batch i is made by worker ``i mod W``; each worker has ``prefetch_factor`` batch
 make, and the next is given out when the loop has taken one. Batches are handed over in
 order, so a late one holds up those behind it. All tasks that want a core (workers, the
 threads of the step, strangers) share the cores equally, none having more than one:
-processor sharing, followed on a clock that runs at the speed of one task.
+processor sharing, followed on a clock that runs at the speed of one task. A step on
+several threads whose threads wait for each other loses more than each of them.
 """
 
 from __future__ import annotations
@@ -139,9 +140,24 @@ class _Simulation:
         self._stranger_cpu_s += self._loop.stranger_tasks * rate * seconds
         return task
 
-    def _take_core(self, task: int, seconds: float, threads: int = 1) -> None:
-        self._change_wanting(threads)
+    def _take_core(self, task: int, seconds: float) -> None:
+        self._change_wanting(1)
         heapq.heappush(self._running, (self._served_s + seconds, task))
+
+    def _take_team(self, seconds: float) -> None:
+        """Threads that wait for each other go on more slowly than each would."""
+        self._change_wanting(self._loop.step_threads)
+        stretched_s = seconds * self._rate ** (1.0 - self._loop.step_power)
+        heapq.heappush(self._running, (self._served_s + stretched_s, _MAIN))
+
+    def _stretch_team(self, change: float) -> None:
+        """Keep what is left of the step true when cores get more or less crowded."""
+        running, served_s = self._running, self._served_s
+        for index, (end_s, task) in enumerate(running):
+            if task == _MAIN:
+                stretch = change ** (1.0 - self._loop.step_power)
+                running[index] = (served_s + (end_s - served_s) * stretch, task)
+                heapq.heapify(running)
 
     def _change_wanting(self, tasks: int) -> None:
         loop = self._loop
@@ -151,7 +167,10 @@ class _Simulation:
             rate = loop.cores / wanting
         if wanting + loop.stranger_tasks > loop.host_cores:
             rate = min(rate, loop.host_cores / (wanting + loop.stranger_tasks))
-        self._rate = rate
+        if rate != self._rate:
+            if self._state == _COMPUTING and loop.step_power != 1.0:
+                self._stretch_team(rate / self._rate)
+            self._rate = rate
 
     def _wait(self, task: int, seconds: float) -> None:
         heapq.heappush(self._timed, (self._now_s + seconds, task))
@@ -235,8 +254,7 @@ class _Simulation:
         elif state == _FETCHING:
             self._change_wanting(-1)
             self._state = _COMPUTING
-            threads = loop.step_threads
-            self._take_core(_MAIN, factor * loop.step_cpu_s / threads, threads)
+            self._take_team(factor * loop.step_cpu_s / loop.step_threads)
             # the loop goes on, and has its core, while the worker wakes up
             self._send()
         elif state == _COMPUTING:

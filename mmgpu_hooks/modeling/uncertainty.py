@@ -27,6 +27,13 @@ RESIZED = 0.03
 the images, and the step along its line."""
 
 
+HANDED = 0.5
+"""Of what handing a batch over is taken to cost, which no run measures."""
+
+POWER = 0.5
+"""Of what is beyond 1 of a `LoaderWorkload.step_power` that is not known."""
+
+
 def model_error(
     workload: LoaderWorkload, num_workers: int, run_cpu_share: float, cpu_share: float
 ) -> float:
@@ -50,17 +57,23 @@ def model_error(
     return float(squares**0.5)
 
 
-def perturb(workload: LoaderWorkload) -> Iterator[LoaderWorkload]:
-    """The workload with one cost of one run at a time a standard error larger."""
-    yield from _perturb_own(workload)
+def perturb(workload: LoaderWorkload, *, alone: bool) -> Iterator[LoaderWorkload]:
+    """The workload with one cost of one run at a time a standard error off.
+
+    Args:
+        workload: What the runs tell.
+        alone: Whether a prediction without workers is meant: only that depends on
+            what handing batches over takes.
+    """
+    yield from _perturb_own(workload, alone)
     for index, other in enumerate(workload.others):
-        for changed in _perturb_own(other):
+        for changed in _perturb_own(other, alone):
             others = list(workload.others)
             others[index] = changed
             yield replace(workload, others=tuple(others))
 
 
-def _perturb_own(workload: LoaderWorkload) -> Iterator[LoaderWorkload]:
+def _perturb_own(workload: LoaderWorkload, alone: bool) -> Iterator[LoaderWorkload]:
     loading, cpu, step = workload.occupancy, workload.batch_cpu, workload.step
     # CPU is a part of the loading: they grow together
     more = loading.relative_error
@@ -74,6 +87,17 @@ def _perturb_own(workload: LoaderWorkload) -> Iterator[LoaderWorkload]:
         step=replace(step, mean_s=step.mean_s + step.error_s),
         step_cpu_s=workload.step_cpu_s * (1.0 + step.relative_error),
     )
+    if alone and workload.num_workers and workload.handover_s > 0.0:
+        # it cannot be more than all that a worker does for a batch
+        yield replace(
+            workload,
+            handover_s=HANDED * min(workload.handover_s, loading.mean_s),
+            handover_cpu_s=HANDED * min(workload.handover_cpu_s, cpu.mean_s),
+        )
+    if not workload.is_step_power_known:
+        yield replace(
+            workload, step_power=1.0 + POWER * max(workload.step_power - 1.0, 0.0)
+        )
     # a spread is known to 1 in the root of twice the count
     if loading.count:
         wider = 1.0 + min((2.0 * loading.count) ** -0.5 + 0.1, 1.0)

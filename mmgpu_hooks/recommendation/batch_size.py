@@ -183,7 +183,9 @@ def _predict_gain(old: Decision, new: Decision, *, is_old_setting: bool) -> Gain
         return 1.0 - image_s(sized, new.new, plans[1]) / image_s(one, before, plans[0])
 
     share = share_of(old.workload)
-    noises = [share_of(one) - share for one in perturb(old.workload)]
+    is_alone = 0 in (before.num_workers, new.new.num_workers)
+    changed = perturb(old.workload, alone=is_alone)
+    noises = [share_of(one) - share for one in changed]
     sized = new.workload
     if old.workload.step_line is not None and sized.batch_size:
         slip_s = old.workload.step_line.image_error_s * abs(

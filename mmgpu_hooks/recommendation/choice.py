@@ -81,9 +81,14 @@ def iter_s(workload: LoaderWorkload, setting: Setting) -> float:
 
 
 def most_gain(workload: LoaderWorkload, old: Setting, plan: JobPlan) -> float:
-    """What data that costs nothing would save of the job: no setting saves more."""
+    """What any setting could save of the job, at most.
+
+    With workers, what data that costs nothing would save. Without, nothing is fetched
+    and nobody has to be started, which can be less.
+    """
     ideal_s = plan.epochs * plan.iterations * ready_s(workload)
-    return max(1.0 - ideal_s / job_s(workload, old, plan), 0.0)
+    alone_s = job_s(workload, replace(old, num_workers=0), plan)
+    return max(1.0 - min(ideal_s, alone_s) / job_s(workload, old, plan), 0.0)
 
 
 def choose_workers(
@@ -159,7 +164,9 @@ def predict_gain(
         return 1.0 - job_s(one, new, plan) / job_s(one, old, plan)
 
     share = share_of(workload)
-    noise = math.hypot(*(share_of(one) - share for one in perturb(workload)))
+    is_alone = 0 in (old.num_workers, new.num_workers)
+    changed = perturb(workload, alone=is_alone)
+    noise = math.hypot(*(share_of(one) - share for one in changed))
     used = [_cpu_share(workload, setting) for setting in (old, new)]
     # of runs fitted together, the one that knows the new setting best
     error = min(

@@ -86,6 +86,10 @@ class LoaderWorkload:
     spin_s: float = 0.0
     """Part of ``step_cpu_s`` spent spinning for the GPU: it takes a core from the
     workers, but the step does not get longer when they take it back."""
+    step_power: float = 1.0
+    """How a step on several threads suffers when cores are crowded: when each thread
+    gets a share r of a core, the step goes on at r to this power. 1 where the threads
+    do not wait for each other, more where they do."""
     storage_floor_s: Optional[float] = None
     """Bytes of a batch over the bandwidth of the storage; ``None`` when unknown."""
     is_storage_bound: bool = False
@@ -108,6 +112,8 @@ class LoaderWorkload:
     """Whether workers were measured that handed batches over."""
     is_occupancy_known: bool = True
     """Whether the occupancy was measured, and not just bounded."""
+    is_step_power_known: bool = True
+    """Whether workers were seen to delay the step, where it has several threads."""
     notes: Tuple[str, ...] = ()
     """Sentences about what was left out or assumed, for the user."""
 

@@ -1,0 +1,161 @@
+"""A step on several threads, by hand and against the simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fakes.workloads import make_workload
+from mmgpu_hooks.modeling.calibration import calibrate
+from mmgpu_hooks.modeling.prediction import predict_setting
+from mmgpu_hooks.modeling.scene import make_loop
+from mmgpu_hooks.modeling.simulation import simulate_loop
+from mmgpu_hooks.modeling.team import USUAL_POWER, fit_power, quieten_team
+from mmgpu_hooks.records import Cost, LoaderWorkload
+
+DRAWS = 512
+
+
+def make_team(**fields) -> LoaderWorkload:
+    """Two threads on two cores, 20 ms of step and 15 ms of loading."""
+    usual = {
+        'num_workers': 2,
+        'usable_cores': 2.0,
+        'host_cores': 2.0,
+        'step': Cost(0.02),
+        'step_cpu_s': 0.04,
+        'step_power': 3.0,
+        'occupancy': Cost(0.015),
+        'batch_cpu': Cost(0.015),
+        'fetch_s': 0.0,
+        'fetch_busy_s': 0.0,
+    }
+    return make_workload(**{**usual, **fields})
+
+
+def simulate(workload: LoaderWorkload):
+    workers, prefetch = workload.num_workers, workload.prefetch_factor
+    return simulate_loop(make_loop(workload, workers, prefetch, DRAWS), DRAWS, 64)
+
+
+def measure(truth: LoaderWorkload) -> tuple[LoaderWorkload, float]:
+    """The workload as its run would tell it, and its main thread's delay."""
+    trace = simulate(truth)
+    step_s = trace.step_s / DRAWS
+    measured = replace(
+        truth,
+        iter_time=Cost(trace.seconds / DRAWS),
+        occupancy=Cost(trace.busy_s / DRAWS),
+        step=Cost(step_s),
+        # while one thread waits, the other spins
+        step_cpu_s=truth.step_cpu_s + 0.5 * (step_s - truth.step.mean_s),
+        step_power=1.0,
+    )
+    return measured, (step_s - truth.step.mean_s) / 2
+
+
+@pytest.mark.parametrize('power', [1.0, 2.7])
+def test_a_worker_beside_the_whole_step_slows_it_by_the_power(power):
+    # loading takes longer than the step, so that there is always one being made
+    loop = make_loop(
+        make_team(
+            num_workers=1, occupancy=Cost(0.9), batch_cpu=Cost(0.9), step_power=power
+        ),
+        1,
+        2,
+        8,
+    )
+    trace = simulate_loop(replace(loop, wake_s=0.0), 8, 8)
+    assert trace.step_s / 8 == pytest.approx(0.02 / (2 / 3) ** power)
+
+
+def test_a_worker_beside_a_part_of_the_step_slows_that_part():
+    trace = simulate(make_team(num_workers=1, step_power=2.0))
+    # 15 ms of loading take 22.5 ms, in which 4/9 of it are done of the step: 10 ms
+    assert trace.step_s / DRAWS == pytest.approx(0.0225 + 0.01, rel=0.12)
+    assert trace.wait_s == pytest.approx(0.0, abs=1e-6)
+
+
+def test_delays_of_threads_add_up_in_the_step():
+    measured = make_team(
+        step=Cost(0.036, 0.009), step_cpu_s=0.057, step_power=1.0, iter_time=Cost(0.04)
+    )
+    found = quieten_team(measured, 0.008)
+    assert found.step.mean_s == pytest.approx(0.02)
+    assert found.step.variation == pytest.approx(0.25)
+    assert found.step.error_s == pytest.approx(0.0016)
+    assert found.step_cpu_s == pytest.approx(0.04)
+    assert found.step_power == USUAL_POWER
+    assert not found.is_step_power_known
+
+
+def test_delays_at_the_same_time_count_once():
+    measured = make_team(
+        num_workers=4,
+        usable_cores=4.0,
+        host_cores=4.0,
+        step=Cost(0.03),
+        step_cpu_s=0.12,
+        occupancy=Cost(0.06),
+        iter_time=Cost(0.03),
+    )
+    # two workers make batches at any time: two of the four threads wait together
+    assert quieten_team(measured, 0.004).step.mean_s == pytest.approx(0.022)
+
+
+def test_no_more_is_taken_out_than_can_be():
+    found = quieten_team(make_team(iter_time=Cost(0.02)), 5.0)
+    assert found.step.mean_s == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize('fields', [{'step_cpu_s': 0.02}, {'spin_s': 0.01}])
+def test_a_step_on_one_thread_or_on_a_gpu_is_left_alone(fields):
+    workload = make_team(step_power=1.0, **fields)
+    assert quieten_team(workload, 0.008) == workload
+
+
+def test_without_workers_nothing_is_taken_out_but_what_spins_outside_the_step():
+    found = quieten_team(make_team(num_workers=0, step_cpu_s=0.044), 0.003)
+    assert found.step.mean_s == 0.02
+    assert found.step_cpu_s == 0.04
+
+
+@pytest.mark.parametrize('truth', [make_team(), make_team(num_workers=4)])
+def test_the_step_and_its_power_come_back(truth):
+    measured, delay_s = measure(truth)
+    assert measured.step.mean_s > 1.5 * truth.step.mean_s
+    found = calibrate(measured, 0.0, main_delay_s=delay_s)
+    assert found.step.mean_s == pytest.approx(truth.step.mean_s, rel=0.02)
+    assert found.step_cpu_s == pytest.approx(truth.step_cpu_s, rel=0.02)
+    assert found.step_power == pytest.approx(truth.step_power, rel=0.05)
+    assert found.is_step_power_known
+    own = predict_setting(found, truth.num_workers, 2)
+    assert own.iter_time_s == pytest.approx(measured.iter_time.mean_s, rel=0.01)
+    # on two cores that the step fills, workers only come between
+    alone = predict_setting(found, 0, 2)
+    assert alone.iter_time_s == pytest.approx(0.035, rel=0.02)
+
+
+def test_the_power_stays_where_nothing_tells_it():
+    assert fit_power(2.7, 0.0, 0.0) == 2.7
+    assert fit_power(1.0, 0.01, 0.005) == 1.0
+
+
+def test_the_power_grows_until_enough_is_lost():
+    assert fit_power(2.0, 0.016, 0.012) == pytest.approx(4.0)
+    assert fit_power(2.0, 0.016, -0.048) == pytest.approx(1.0)
+    assert fit_power(7.0, 0.016, 0.012) == 8.0
+
+
+def test_a_power_that_is_not_known_widens_what_it_matters_for():
+    known = make_team()
+    guessed = replace(known, is_step_power_known=False)
+    for workers, is_wider in ((0, False), (4, True)):
+        widths = [
+            (one.iter_time_high_s - one.iter_time_low_s) / one.iter_time_s
+            for one in (
+                predict_setting(workload, workers, 2) for workload in (known, guessed)
+            )
+        ]
+        assert (widths[1] > 1.05 * widths[0]) == is_wider
