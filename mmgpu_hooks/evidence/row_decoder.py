@@ -23,7 +23,7 @@ def decode_row(line: bytes) -> Any | None:
     Returns:
         ``None`` for every other line, good or bad.
     """
-    return _row_decoder()(line)
+    return row_decoder()(line)
 
 
 def decode_interval(line: bytes) -> IntervalRecord | None:
@@ -49,7 +49,8 @@ def _refuse(value: Any) -> tuple[Any, ...]:
 
 
 @functools.cache
-def _row_decoder() -> Callable[[bytes], Any]:
+def row_decoder() -> Callable[[bytes], Any]:
+    """What `decode_row` does, for whoever has many lines."""
     return _decoder(lambda: _row_of(IntervalRecord, ('kind', Literal['interval'])))
 
 

@@ -13,7 +13,7 @@ from itertools import chain, zip_longest
 from operator import attrgetter
 from typing import Any, Protocol, Union
 
-from mmgpu_hooks.evidence.column import ColumnBuilder
+from mmgpu_hooks.evidence.column import Column, ColumnBuilder
 from mmgpu_hooks.evidence.interval_table import FIGURES, IntervalTable, Path
 from mmgpu_hooks.evidence.row_decoder import row_unpacker
 from mmgpu_hooks.records import IntervalRecord, SlowSample
@@ -44,6 +44,28 @@ class TableBuilder:
         if len(self._waiting) == _CHUNK:
             self._take_waiting()
 
+    def join(
+        self,
+        columns: Iterable[tuple[Path, Column[Any]]],
+        maps: Iterable[Path],
+        length: int,
+        slowest: Sequence[SlowSample],
+    ) -> None:
+        """Take another table, whose intervals follow on those taken so far.
+
+        Args:
+            columns: Its columns by their paths.
+            maps: Paths of its mappings and lists.
+            length: Its intervals.
+            slowest: Its slowest samples.
+        """
+        self._take_waiting()
+        for path, column in columns:
+            self._column(path, column.kind).join(column, self._rows)
+        self._maps.update(maps)
+        self._slowest.add([slowest], self._rows)
+        self._rows += length
+
     def build(self) -> IntervalTable:
         """The table of what was taken."""
         self._take_waiting()
@@ -67,23 +89,26 @@ class TableBuilder:
             return self._node(arguments[0], wanted, path)
         if dataclasses.is_dataclass(hint):
             hints = typing.get_type_hints(hint)
-            self._columns[path] = presence = ColumnBuilder(bool)
             return _Group(
                 hint,
-                presence,
+                self._column(path, bool),
                 {
                     name: self._node(hints[name], below, (*path, name))
                     for name, below in (wanted or {each: {} for each in hints}).items()
                 },
             )
         if not arguments:
-            self._columns[path] = column = ColumnBuilder(hint)
-            return column
+            return self._column(path, hint)
         self._maps.add(path)
         kind = _List if typing.get_origin(hint) is tuple else _Map
         return kind(
             lambda name: self._node(arguments[kind.item], wanted, (*path, name))
         )
+
+    def _column(self, path: Path, kind: type[Any]) -> ColumnBuilder[Any]:
+        if path not in self._columns:
+            self._columns[path] = ColumnBuilder(kind)
+        return self._columns[path]
 
 
 def tabulate(intervals: Iterable[Any]) -> IntervalTable:
@@ -114,7 +139,7 @@ class _Group:
 
     def __init__(
         self,
-        record: type[Any],
+        record: Any,
         presence: ColumnBuilder[bool],
         nodes: Mapping[str, _Node],
     ) -> None:
@@ -127,9 +152,9 @@ class _Group:
         self._blank = (None,) * len(names)
 
     def add(self, values: Sequence[Any], row: int) -> None:
+        there: list[bool | None] = [True] * len(values)
         try:
             fields = list(map(self._unpack_row, values))
-            there = [True] * len(values)
         except TypeError:
             there = [None if value is None else True for value in values]
             if not any(there):
