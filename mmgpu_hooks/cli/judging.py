@@ -12,6 +12,7 @@ from mmgpu_hooks.cli.pooling import pool_read_runs, read_each
 from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
+from mmgpu_hooks.evidence.forked_reading import count_processes
 from mmgpu_hooks.evidence.plain_reader import read_plain_run
 from mmgpu_hooks.evidence.ranks import fold_ranks, with_saves_of
 from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
@@ -160,8 +161,9 @@ def _read_ranks(
 
     It is the rank that the others wait for; without one, the rank that waits most.
     """
-    evidence = read_evidence(first)
-    found, notes = read_other_ranks(others)
+    processes = count_processes()
+    evidence = read_evidence(first, processes=processes)
+    found, notes = read_other_ranks(others, processes=processes)
     ranks = fold_ranks(evidence, found, notes)
     if ranks is None or not ranks.rows:
         return fold_run(evidence), ranks, [evidence]

@@ -14,6 +14,7 @@ from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, RunPool, pool_runs
+from mmgpu_hooks.evidence.forked_reading import count_processes
 from mmgpu_hooks.evidence.ranks import fold_ranks
 from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
@@ -170,7 +171,7 @@ def _find_evidence(folder: Path) -> RunFiles:
 
 def _read(files: RunFiles) -> _ReadRun:
     assert files.evidence is not None
-    evidence = read_evidence(files.evidence)
+    evidence = read_evidence(files.evidence, processes=count_processes())
     facts = fold_facts(fold_run(evidence), evidence.intervals)
     return _ReadRun(files, PooledRun(evidence, facts))
 
@@ -178,7 +179,7 @@ def _read(files: RunFiles) -> _ReadRun:
 def _read_ranks(files: RunFiles) -> _ReadRun:
     """With the peaks of all ranks: any of them can run out of memory."""
     read = _read(files)
-    others, _ = read_other_ranks(files.other_ranks)
+    others, _ = read_other_ranks(files.other_ranks, processes=count_processes())
     ranks = fold_ranks(read.run.evidence, others)
     joined = {row.rank for row in ranks.rows} if ranks is not None else set()
     peaks = (fold_peak(one) for one in others if one.run.rank in joined)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
@@ -101,14 +102,20 @@ class ColumnBuilder(Generic[_T]):
         """Add values from a row on; those of rows passed over are unknown."""
         self._pad(row)
         try:
-            part = self._pack(values)
-        except TypeError:
-            part = self._pack([self._kind() if v is None else v for v in values])
+            self._extend(values)
+        except (TypeError, struct.error):
             self._mark([v is not None for v in values])
+            self._extend([self._kind() if v is None else v for v in values])
         else:
             if self._known is not None:
-                self._mark(b'\1' * len(part))
-        self._values.extend(part)
+                self._known.extend(b'\1' * len(values))
+
+    def join(self, column: Column[_T], row: int) -> None:
+        """Add a whole column from a row on."""
+        self._pad(row)
+        if column.known is not None or self._known is not None:
+            self._mark(column.known or b'\1' * len(column))
+        self._values.extend(column.filled())
 
     def build(self, length: int) -> Column[_T]:
         """The column of so many intervals; the builder has done its work."""
@@ -126,13 +133,16 @@ class ColumnBuilder(Generic[_T]):
             self._known = bytearray(b'\1') * len(self._values)
         self._known.extend(known)
 
-    def _pack(self, values: Sequence[Any]) -> Any:
+    def _extend(self, values: Sequence[Any]) -> None:
         if self._kind is not str:
-            return array(_CODES[self._kind], values)
+            # three times as fast as giving them to the array
+            form = f'{len(values)}{_CODES[self._kind]}'
+            self._values.frombytes(struct.pack(form, *values))
+            return
         if None in values:
             raise TypeError
         # a run has few different words: keep each once
-        return [self._words.setdefault(word, word) for word in values]
+        self._values.extend([self._words.setdefault(word, word) for word in values])
 
 
 def find_spans(mask: Iterable[Any]) -> list[Span]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import IO
 
 from mmgpu_hooks.evidence.run_folder import EvidenceError
 
+_BUFFER_BYTES = 2**18
 
-def read_lines(
-    path: Path, newest_bytes: int | None = None
-) -> Iterator[tuple[int, int, bytes]]:
-    """Number, offset and bytes of each line that is not blank.
+Line = tuple[int, int, bytes]
+"""Its number from 1 on, its offset and all its bytes."""
+
+
+def read_lines(path: Path, newest_bytes: int | None = None) -> Iterator[Line]:
+    """Each line of a file, blank ones too.
 
     Args:
         path: The file.
@@ -23,12 +27,61 @@ def read_lines(
     Raises:
         EvidenceError: If it cannot be read.
     """
+    with _open_file(path) as file:
+        number = 0
+        if newest_bytes is not None:
+            first = file.readline()
+            if first:
+                number = 1
+                yield number, 0, first
+            begin = os.fstat(file.fileno()).st_size - newest_bytes
+            _go_to_line(file, max(begin, file.tell()))
+        yield from _each_line(file, number)
+
+
+def read_stretch(path: Path, begin: int, end: int | None) -> Iterator[Line]:
+    """The lines that begin in a stretch of a file, counted from there on.
+
+    Args:
+        path: The file.
+        begin: Offset of a line.
+        end: Of another one; ``None`` for the end of the file.
+
+    Raises:
+        EvidenceError: If it cannot be read.
+    """
+    with _open_file(path) as file:
+        file.seek(begin)
+        for line in _each_line(file, 0):
+            if end is not None and line[1] >= end:
+                break
+            yield line
+
+
+def read_borders(path: Path, parts: int) -> list[int]:
+    """Offsets of the lines at which a file is cut into parts of like size.
+
+    Args:
+        path: The file.
+        parts: At most so many; fewer if lines are long.
+
+    Raises:
+        EvidenceError: If it cannot be read.
+    """
+    with _open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        borders = {0}
+        for part in range(1, parts):
+            _go_to_line(file, size * part // parts)
+            borders.add(file.tell())
+    return sorted(border for border in borders if border < size)
+
+
+@contextlib.contextmanager
+def _open_file(path: Path) -> Iterator[IO[bytes]]:
     try:
-        with path.open('rb') as file:
-            numbered = enumerate(_each_line(file, newest_bytes), start=1)
-            for number, (offset, line) in numbered:
-                if not line.isspace():
-                    yield number, offset, line
+        with path.open('rb', _BUFFER_BYTES) as file:
+            yield file
     except OSError as error:
         raise EvidenceError(
             f'{path}: expected a readable evidence file, found {error.strerror}; '
@@ -36,30 +89,27 @@ def read_lines(
         ) from error
 
 
-def _each_line(
-    file: IO[bytes], newest_bytes: int | None
-) -> Iterator[tuple[int, bytes]]:
-    """All lines, or the first and those that lie whole in the newest bytes."""
-    offset = 0
-    if newest_bytes is not None:
-        first = file.readline()
-        if first:
-            yield offset, first
-        begin = os.fstat(file.fileno()).st_size - newest_bytes
-        if begin > file.tell():
-            file.seek(begin - 1)
-            file.readline()  # what is left of the line before
-        offset = file.tell()
+def _each_line(file: IO[bytes], number: int) -> Iterator[Line]:
+    """All lines from where the file stands; ``number`` were before them."""
+    offset = file.tell()
     for line in file:
-        yield offset, line
+        number += 1
+        yield number, offset, line
         offset += len(line)
 
 
-def decode_text(line: bytes, number: int) -> str:
+def _go_to_line(file: IO[bytes], offset: int) -> None:
+    """To the first line that begins at an offset or after it."""
+    if offset > 0:
+        file.seek(offset - 1)
+        file.readline()  # what is left of the line before
+
+
+def decode_text(line: bytes, offset: int) -> str:
     """The text of a line; what is none in it is replaced.
 
     Args:
         line: As `read_lines` gives it.
-        number: The first may begin with a byte order mark.
+        offset: The file may begin with a byte order mark.
     """
-    return line.decode('utf-8-sig' if number == 1 else 'utf-8', 'replace')
+    return line.decode('utf-8' if offset else 'utf-8-sig', 'replace')

@@ -29,9 +29,11 @@ def read_plain_run(path: Path, config_copy: Path | None) -> PlainRun:
     time_s: list[float] = []
     data_time_s: list[float] = []
     last = bad = 0
-    for number, _, raw in read_lines(path):
+    for _, offset, raw in read_lines(path):
+        if raw.isspace():
+            continue
         try:
-            line = json.loads(decode_text(raw, number))
+            line = json.loads(decode_text(raw, offset))
         except (ValueError, RecursionError):
             bad += 1
             continue

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mmgpu_hooks.evidence.findings import Findings, Gathering
+from mmgpu_hooks.evidence.forked_reading import read_in_processes
 from mmgpu_hooks.evidence.interval_log import IntervalLog
-from mmgpu_hooks.evidence.lines import decode_text, read_lines
-from mmgpu_hooks.evidence.parser import LineError, parse_line, parse_schema
-from mmgpu_hooks.evidence.row_decoder import decode_row
+from mmgpu_hooks.evidence.interval_table import IntervalTable
+from mmgpu_hooks.evidence.lines import read_lines
 from mmgpu_hooks.evidence.run_folder import EvidenceError
-from mmgpu_hooks.evidence.tabulation import TableBuilder
 from mmgpu_hooks.records import (
-    SCHEMA_VERSION,
     EndRecord,
-    IntervalRecord,
     ModelBytesRecord,
     RunEvidence,
     RunRecord,
@@ -29,13 +26,17 @@ from mmgpu_hooks.records import (
 _LEAST_BYTES = 2**16
 
 
-def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
+def read_evidence(
+    path: Path, newest_bytes: int | None = None, processes: int = 1
+) -> RunEvidence:
     """Read one rank's evidence file; some 0.02 ms per line on a 2-core VM.
 
     Args:
         path: A ``gpu_efficiency.jsonl``.
         newest_bytes: Read the first line and so much of the file's end, for whoever
             must not take long. Defaults to all of it.
+        processes: Processes that may share the reading of all of a long file. More
+            than one only where nothing is trained: they are forked.
 
     Returns:
         The run with every interval that could be read. A torn last line (the run
@@ -45,46 +46,30 @@ def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
         EvidenceError: If there is no run record, the file holds more than one
             run, or it was written in a newer schema.
     """
+    gathering = None
+    if processes > 1 and newest_bytes is None:
+        gathering = read_in_processes(path, processes)
+    if gathering is None:
+        gathering = Gathering(path)
+        gathering.take_all(read_lines(path, newest_bytes))
+    table = gathering.table.build()
+    return _make_evidence(path, gathering.found, table)
+
+
+def _make_evidence(path: Path, found: Findings, table: IntervalTable) -> RunEvidence:
+    """The evidence of one run, if it is that."""
     run: RunRecord | None = None
     end: EndRecord | None = None
-    offsets = array('Q')
-    table = TableBuilder()
+    model: ModelBytesRecord | None = None
     sources_off: list[SourceOffRecord] = []
     saves: list[SaveRecord] = []
     aftermaths: list[SaveAftermathRecord] = []
     unknown: dict[str, str] = {}
-    bad: list[str] = []
-    torn = False
-    model: ModelBytesRecord | None = None
     begins: list[int] = []
-    for number, offset, line in read_lines(path, newest_bytes):
-        row = decode_row(line)
-        if row is not None:
-            offsets.append(offset)
-            table.add(row)
-            continue
-        text = decode_text(line, number)
-        schema = parse_schema(text) if '"schema"' in text else None
-        if schema is not None and schema > SCHEMA_VERSION:
-            raise EvidenceError(
-                f'{path}: expected evidence of schema {SCHEMA_VERSION} or older, '
-                f'found schema {schema}; install a newer mmgpu_hooks to read it.'
-            )
-        try:
-            record = parse_line(text)
-        except LineError as error:
-            if line.endswith(b'\n'):
-                bad.append(f'line {number}: {error}')
-            else:
-                torn = True
-            continue
+    for number, record in found.records:
         if isinstance(record, RunRecord):
             run = run or record
             begins.append(number)
-        elif isinstance(record, IntervalRecord):
-            # what the fast decoder does not take may yet be a good line
-            offsets.append(offset)
-            table.add(record)
         elif isinstance(record, SourceOffRecord):
             sources_off.append(record)
         elif isinstance(record, UnknownRecord):
@@ -98,9 +83,9 @@ def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
         elif isinstance(record, SaveAftermathRecord):
             aftermaths.append(record)
     if run is None:
-        found = f'{len(bad)} unreadable lines' if bad else 'none'
+        seen = f'{len(found.bad)} unreadable lines' if found.bad else 'none'
         raise EvidenceError(
-            f'{path}: expected a run record of GPUEfficiencyHook, found {found}; '
+            f'{path}: expected a run record of GPUEfficiencyHook, found {seen}; '
             'the file is damaged or not ours, so train again with the hook.'
         )
     if len(begins) > 1:
@@ -112,18 +97,18 @@ def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
     return RunEvidence(
         path=str(path),
         run=replace(run, unknown={**run.unknown, **unknown}),
-        intervals=IntervalLog(path, offsets, table.build()),
+        intervals=IntervalLog(path, found.offsets, table),
         end=end,
         sources_off=tuple(sources_off),
         model=model,
         save_records=tuple(saves),
         save_aftermaths=tuple(aftermaths),
-        notes=tuple(_notes(path, bad, torn)),
+        notes=tuple(_notes(path, found)),
     )
 
 
 def read_other_ranks(
-    paths: Sequence[Path], newest_bytes: int | None = None
+    paths: Sequence[Path], newest_bytes: int | None = None, processes: int = 1
 ) -> tuple[list[RunEvidence], list[str]]:
     """Read the evidence of other ranks; a bad file costs its rank and no more.
 
@@ -131,6 +116,7 @@ def read_other_ranks(
         paths: Their files.
         newest_bytes: As for `read_evidence`, for all of them together; some 64 KiB
             of each are read in any case.
+        processes: As for `read_evidence`.
 
     Returns:
         What could be read, and a sentence for each file that could not.
@@ -141,7 +127,7 @@ def read_other_ranks(
     ranks, notes = [], []
     for path in paths:
         try:
-            ranks.append(read_evidence(path, share))
+            ranks.append(read_evidence(path, share, processes))
         except EvidenceError as error:
             notes.append(f'Left out: {error}')
     return ranks, notes
@@ -159,16 +145,17 @@ def reread_in_full(evidence: RunEvidence) -> RunEvidence:
     return read_evidence(Path(evidence.path))
 
 
-def _notes(path: Path, bad: list[str], torn: bool) -> list[str]:
+def _notes(path: Path, found: Findings) -> list[str]:
     notes = []
-    if torn:
+    if found.is_torn:
         notes.append(
             f'{path.name}: 1 torn last line skipped (the run was killed while it '
             'was written); everything before it is used.'
         )
-    if bad:
+    if found.bad:
+        number, why = found.bad[0]
         notes.append(
-            f'{path.name}: {len(bad)} unreadable line(s) skipped, first {bad[0]}; '
-            'the rest is used.'
+            f'{path.name}: {len(found.bad)} unreadable line(s) skipped, first line '
+            f'{number}: {why}; the rest is used.'
         )
     return notes

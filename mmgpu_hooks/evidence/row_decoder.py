@@ -23,7 +23,7 @@ def decode_row(line: bytes) -> Any | None:
     Returns:
         ``None`` for every other line, good or bad.
     """
-    return _row_decoder()(line)
+    return row_decoder()(line)
 
 
 def decode_interval(line: bytes) -> IntervalRecord | None:
@@ -32,9 +32,26 @@ def decode_interval(line: bytes) -> IntervalRecord | None:
     return record
 
 
+def row_unpacker() -> Callable[[Any], tuple[Any, ...]]:
+    """What gives the fields of a row, or of a record in it, in their order.
+
+    It raises ``TypeError`` for everything else.
+    """
+    try:
+        from msgspec.structs import astuple
+    except ImportError:
+        return _refuse
+    return astuple
+
+
+def _refuse(value: Any) -> tuple[Any, ...]:
+    raise TypeError(f'expected a row, found {value!r:.40}')
+
+
 @functools.cache
-def _row_decoder() -> Callable[[bytes], Any]:
-    return _decoder(lambda: _row_of(IntervalRecord, kind=Literal['interval']))
+def row_decoder() -> Callable[[bytes], Any]:
+    """What `decode_row` does, for whoever has many lines."""
+    return _decoder(lambda: _row_of(IntervalRecord, ('kind', Literal['interval'])))
 
 
 @functools.cache
@@ -59,12 +76,17 @@ def _decoder(make_kind: Callable[[], Any]) -> Callable[[bytes], Any]:
     return decode_or_none
 
 
-def _row_of(record: Any, **more: Any) -> Any:
-    """A struct with the fields of a record, each with the range it may have."""
+def _row_of(record: Any, *more: tuple[str, Any]) -> Any:
+    """A struct with the fields of a record, each with the range it may have.
+
+    Args:
+        record: The class.
+        *more: Names and types of fields to put behind them.
+    """
     import msgspec
 
     hints = typing.get_type_hints(record)
-    fields: list[Any] = list(more.items())
+    fields: list[Any] = []
     for field in dataclasses.fields(record):
         checked = _checked(hints[field.name])
         if field.default is not dataclasses.MISSING:
@@ -75,7 +97,7 @@ def _row_of(record: Any, **more: Any) -> Any:
         else:
             fields.append((field.name, checked))
     # rows live for a moment, and none refers to itself
-    return msgspec.defstruct(record.__name__, fields, gc=False)
+    return msgspec.defstruct(record.__name__, [*fields, *more], kw_only=True, gc=False)
 
 
 def _checked(hint: Any) -> Any:

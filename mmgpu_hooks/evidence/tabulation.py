@@ -1,7 +1,7 @@
 """Turns records into columns, a few hundred at a time.
 
-Attributes are read and lines turned into columns by functions written in C (attrgetter,
-itemgetter, zip, array): a run has tens of millions of figures.
+Fields are read and lines turned into columns by functions written in C (astuple,
+zip, struct): a run has tens of millions of figures.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import dataclasses
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
-from operator import attrgetter, itemgetter
-from types import SimpleNamespace
+from operator import attrgetter
 from typing import Any, Protocol, Union
 
-from mmgpu_hooks.evidence.column import ColumnBuilder
+from mmgpu_hooks.evidence.column import Column, ColumnBuilder
 from mmgpu_hooks.evidence.interval_table import FIGURES, IntervalTable, Path
+from mmgpu_hooks.evidence.row_decoder import row_unpacker
 from mmgpu_hooks.records import IntervalRecord, SlowSample
 
 _CHUNK = 256
 _SLOWEST = 5
+_SLOWEST_PATH = 'workers', 'slowest'
 
 
 class TableBuilder:
@@ -31,8 +32,9 @@ class TableBuilder:
     def __init__(self) -> None:
         self._columns: dict[Path, ColumnBuilder[Any]] = {}
         self._maps: set[Path] = set()
-        self._root = self._node(IntervalRecord, _tree(FIGURES), ())
         self._slowest = _Slowest()
+        wanted = _tree((*FIGURES, '.'.join(_SLOWEST_PATH)))
+        self._root = self._node(IntervalRecord, wanted, ())
         self._waiting: list[Any] = []
         self._rows = 0
 
@@ -41,6 +43,28 @@ class TableBuilder:
         self._waiting.append(record)
         if len(self._waiting) == _CHUNK:
             self._take_waiting()
+
+    def join(
+        self,
+        columns: Iterable[tuple[Path, Column[Any]]],
+        maps: Iterable[Path],
+        length: int,
+        slowest: Sequence[SlowSample],
+    ) -> None:
+        """Take another table, whose intervals follow on those taken so far.
+
+        Args:
+            columns: Its columns by their paths.
+            maps: Paths of its mappings and lists.
+            length: Its intervals.
+            slowest: Its slowest samples.
+        """
+        self._take_waiting()
+        for path, column in columns:
+            self._column(path, column.kind).join(column, self._rows)
+        self._maps.update(maps)
+        self._slowest.add([slowest], self._rows)
+        self._rows += length
 
     def build(self) -> IntervalTable:
         """The table of what was taken."""
@@ -53,33 +77,38 @@ class TableBuilder:
     def _take_waiting(self) -> None:
         if self._waiting:
             self._root.add(self._waiting, self._rows)
-            self._slowest.add(self._waiting)
             self._rows += len(self._waiting)
             self._waiting = []
 
     def _node(self, hint: Any, wanted: Mapping[str, Any], path: Path) -> _Node:
         """What takes the values of a field; without ``wanted``, all that is in it."""
         arguments = typing.get_args(hint)
+        if path == _SLOWEST_PATH:
+            return self._slowest
         if typing.get_origin(hint) is Union:
             return self._node(arguments[0], wanted, path)
         if dataclasses.is_dataclass(hint):
             hints = typing.get_type_hints(hint)
-            self._columns[path] = presence = ColumnBuilder(bool)
             return _Group(
-                presence,
+                hint,
+                self._column(path, bool),
                 {
                     name: self._node(hints[name], below, (*path, name))
                     for name, below in (wanted or {each: {} for each in hints}).items()
                 },
             )
         if not arguments:
-            self._columns[path] = column = ColumnBuilder(hint)
-            return column
+            return self._column(path, hint)
         self._maps.add(path)
         kind = _List if typing.get_origin(hint) is tuple else _Map
         return kind(
             lambda name: self._node(arguments[kind.item], wanted, (*path, name))
         )
+
+    def _column(self, path: Path, kind: type[Any]) -> ColumnBuilder[Any]:
+        if path not in self._columns:
+            self._columns[path] = ColumnBuilder(kind)
+        return self._columns[path]
 
 
 def tabulate(intervals: Iterable[Any]) -> IntervalTable:
@@ -109,27 +138,33 @@ class _Group:
     """Records of one class, and whether there is one."""
 
     def __init__(
-        self, presence: ColumnBuilder[bool], nodes: Mapping[str, _Node]
+        self,
+        record: Any,
+        presence: ColumnBuilder[bool],
+        nodes: Mapping[str, _Node],
     ) -> None:
         self._presence = presence
-        self._nodes = tuple(nodes.values())
-        self._get = attrgetter(*nodes)
-        self._blank = SimpleNamespace(**dict.fromkeys(nodes))
+        names = [field.name for field in dataclasses.fields(record)]
+        self._nodes = [(names.index(name), node) for name, node in nodes.items()]
+        # no record has one field only, of which a getter would give no tuple
+        self._get = attrgetter(*names)
+        self._unpack_row = row_unpacker()
+        self._blank = (None,) * len(names)
 
     def add(self, values: Sequence[Any], row: int) -> None:
+        there: list[bool | None] = [True] * len(values)
         try:
-            fields = list(map(self._get, values))
-        except AttributeError:
+            fields = list(map(self._unpack_row, values))
+        except TypeError:
             there = [None if value is None else True for value in values]
             if not any(there):
                 return
-            blank = self._blank
-            fields = [self._get(blank if v is None else v) for v in values]
-        else:
-            there = [True] * len(values)
+            blank, get = self._blank, self._get
+            fields = [blank if value is None else get(value) for value in values]
         self._presence.add(there, row)
-        for node, column in zip(self._nodes, _turn(fields, len(self._nodes))):
-            node.add(column, row)
+        columns = list(zip(*fields))
+        for place, node in self._nodes:
+            node.add(columns[place], row)
 
 
 class _Map:
@@ -142,21 +177,20 @@ class _Map:
         self._nodes: dict[Any, _Node] = {}
 
     def add(self, values: Sequence[Any], row: int) -> None:
-        for name, column in self._usual(values) or self._any(values):
+        for name, column in self._alike(values) or self._any(values):
             if name not in self._nodes:
                 self._nodes[name] = self._make(name)
             self._nodes[name].add(column, row)
 
-    def _usual(self, values: Sequence[Any]) -> Iterable[tuple[Any, Sequence[Any]]]:
+    def _alike(self, values: Sequence[Any]) -> Iterable[tuple[Any, Sequence[Any]]]:
         """Keys and columns if all have the keys of the first; else nothing."""
         try:
-            names = tuple(values[0])
-            if not names or max(map(len, values)) > len(names):
-                return ()
-            items = list(map(itemgetter(*names), values))
-        except (KeyError, TypeError):
+            names, *others = map(tuple, values)
+        except TypeError:
             return ()
-        return zip(names, _turn(items, len(names)))
+        if others.count(names) < len(others):
+            return ()
+        return zip(names, zip(*(value.values() for value in values)))
 
     def _any(self, values: Sequence[Any]) -> Iterable[tuple[Any, Sequence[Any]]]:
         there = [value or {} for value in values]
@@ -187,15 +221,14 @@ class _Slowest:
         self._by_index: dict[int, Any] = {}
         self._floor_s = -1.0
 
-    def add(self, records: Iterable[Any]) -> None:
+    def add(self, values: Sequence[Any], row: int) -> None:
         best = self._by_index
-        for record in records:
-            for sample in record.workers.slowest if record.workers else ():
-                if sample.seconds <= self._floor_s:
-                    continue
-                known = best.get(sample.index)
-                if known is None or known.seconds < sample.seconds:
-                    best[sample.index] = sample
+        for sample in chain.from_iterable(filter(None, values)):
+            if sample.seconds <= self._floor_s:
+                continue
+            known = best.get(sample.index)
+            if known is None or known.seconds < sample.seconds:
+                best[sample.index] = sample
         ordered = self._ordered()
         for sample in ordered[_SLOWEST:]:
             del best[sample.index]
@@ -210,8 +243,3 @@ class _Slowest:
             SlowSample(sample.seconds, sample.index, sample.image)
             for sample in self._ordered()
         )
-
-
-def _turn(lines: Sequence[Any], count: int) -> Iterable[Sequence[Any]]:
-    """Lines of ``count`` values as columns; a getter of one gives no tuples."""
-    return [lines] if count == 1 else zip(*lines)

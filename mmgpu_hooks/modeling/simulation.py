@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mmgpu_hooks.modeling.free_cores import follow_batches, has_free_cores
 from mmgpu_hooks.modeling.loop import Loop, Trace
 
 _MAIN = -1
@@ -42,6 +43,8 @@ def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
         iterations: Iterations to take sums over; an epoch may end before.
         skip: Iterations to leave out of the sums first.
     """
+    if has_free_cores(loop):
+        return follow_batches(loop, iterations, skip)
     simulation = _Simulation(loop)
     simulation.start()
     before = _Sums()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import random
@@ -12,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.long_run import make_intervals, make_run, write_run
+from benchmarks.long_run import make_intervals, write_run
+from fakes.holey_runs import write_holey
 from mmgpu_hooks.evidence.codec import render_line
 from mmgpu_hooks.evidence.parser import LineError, parse_line
 from mmgpu_hooks.evidence.reader import read_evidence
@@ -34,32 +34,6 @@ for path in sys.argv[1:]:
 assert 'torch' not in sys.modules
 print(peaks[1] - peaks[0])
 """
-
-
-def with_holes(dice: random.Random, record: Any) -> Any:
-    """The record as another machine would have left it, without some of its figures."""
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(record):
-        value = getattr(record, field.name)
-        if field.default is None and dice.random() < 0.2:
-            changes[field.name] = None
-        elif isinstance(value, dict) and dice.random() < 0.2:
-            changes[field.name] = dict(
-                dice.sample(sorted(value.items()), len(value) // 2)
-            )
-        elif isinstance(value, tuple) and dice.random() < 0.2:
-            changes[field.name] = ()
-        elif dataclasses.is_dataclass(value):
-            changes[field.name] = with_holes(dice, value)
-    return dataclasses.replace(record, **changes)
-
-
-def write_holey(path: Path, seed: int, count: int) -> list[str]:
-    dice = random.Random(seed)
-    records = [with_holes(dice, record) for record in make_intervals(dice, count)]
-    lines = [render_line(record) for record in (make_run(path), *records)]
-    path.write_text(''.join(lines))
-    return lines
 
 
 @pytest.mark.parametrize('seed', range(5))

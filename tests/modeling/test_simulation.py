@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmgpu_hooks.modeling.loop import Loop
+from mmgpu_hooks.modeling import simulation
+from mmgpu_hooks.modeling.free_cores import has_free_cores
+from mmgpu_hooks.modeling.loop import Loop, Trace
 from mmgpu_hooks.modeling.simulation import simulate_loop
 
 MANY = 1000.0
@@ -32,6 +34,13 @@ def make_loop(**fields) -> Loop:
         step_wait_s=0.0,
     )
     return replace(loop, **fields)
+
+
+def follow_events(loop: Loop, iterations: int, skip: int = 0) -> Trace:
+    """The simulation without the short cut of free cores."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation, 'has_free_cores', lambda loop: False)
+        return simulate_loop(loop, iterations, skip)
 
 
 def pace(loop: Loop, iterations: int = 64) -> float:
@@ -154,9 +163,57 @@ def test_uneven_costs_follow_the_recurrence(waits, steps, workers, prefetch, fet
         step_wait_s=1.0,
         step_factors=steps,
     )
-    trace = simulate_loop(loop, 40)
     expected = recur(waits, steps, workers, prefetch, fetch_s, 40)
-    assert trace.ends_s == pytest.approx(expected)
+    assert simulate_loop(loop, 40).ends_s == pytest.approx(expected)
+    assert follow_events(loop, 40).ends_s == pytest.approx(expected)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0.0, 0.1), st.floats(0.0, 0.1)), min_size=1, max_size=20
+    ),
+    st.lists(st.floats(0.2, 3.0), min_size=1, max_size=20),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 0.02]),
+    st.sampled_from([None, 5, 13, 30]),
+    st.dictionaries(
+        st.integers(1, 45), st.tuples(st.floats(0.0, 0.1), st.floats(0.0, 0.1))
+    ),
+    st.sampled_from([(40, 0), (12, 4), (1, 1)]),
+)
+def test_on_free_cores_the_short_cut_gives_what_the_events_give(
+    costs, steps, workers, prefetch, threads, start_s, batches, pauses, asked
+):
+    loop = make_loop(
+        workers=workers,
+        prefetch_factor=prefetch,
+        # exactly a core for each task
+        cores=float(workers + threads),
+        host_cores=workers + threads + 0.5,
+        stranger_tasks=0.5,
+        batch_cpu_s=[cpu for cpu, _ in costs],
+        batch_wait_s=[wait for _, wait in costs],
+        fetch_s=0.003,
+        fetch_busy_s=0.05,
+        wake_s=0.05,
+        step_cpu_s=0.01 * threads,
+        step_threads=threads,
+        step_spin_s=0.005,
+        step_wait_s=0.02,
+        step_factors=steps,
+        start_s=start_s,
+        batches=batches,
+        pauses=pauses,
+    )
+    assert has_free_cores(loop)
+    assert not has_free_cores(replace(loop, cores=loop.cores - 0.1))
+    assert not has_free_cores(replace(loop, stranger_tasks=0.6))
+    short, events = simulate_loop(loop, *asked), follow_events(loop, *asked)
+    for name, value in vars(events).items():
+        assert getattr(short, name) == pytest.approx(value, rel=1e-9, abs=1e-9), name
 
 
 def test_an_epoch_ends_with_its_last_batch():
