@@ -46,7 +46,7 @@ _NAMES = {record: kind for kind, record in KINDS.items()}
 _NOT_FINITE = re.compile(r'[:,\[]-?(?:nan|inf)[,}\]]')
 
 _MOST_SHAPES = 256
-_FORMATS = {float: '%.9f', int: '%d', type(None): 'null%.0s'}
+_FORMATS: dict[Any, str] = {float: '%.9f', int: '%d', type(None): 'null%.0s'}
 """Of what needs no further look; nanoseconds are enough of a second."""
 
 _Shape = tuple[Any, ...]
@@ -108,13 +108,15 @@ def _render(value: Any) -> str:
     if kind is list or kind is tuple:
         return '[' + ','.join([_render(item) for item in value]) + ']'
     if kind in _FORMATS:
-        return _FORMATS[kind] % value
+        text: str = _FORMATS[kind] % value
+        return text
     if dataclasses.is_dataclass(kind):
         return _render_object(vars(value))
     if isinstance(value, Mapping):
         return _render_object(dict(value))
     # subclasses: NumPy's floats, named tuples
-    for plain in (float, int, str, tuple, list):
+    plains: tuple[Any, ...] = (float, int, str, tuple, list)
+    for plain in plains:
         if isinstance(value, plain):
             return _render(plain(value))
     raise TypeError(f'a record holds a {kind.__name__}, which JSON does not know')

@@ -66,13 +66,9 @@ class EvidenceWriter:
                 raise OSError(f'{self.path}: only a part of a record was written')
         except OSError:
             if written:
-                self._cut_off(written)
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
             raise
-
-    def _cut_off(self, size: int) -> None:
-        """Take the last bytes off again."""
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._fd, os.fstat(self._fd).st_size - size)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
