@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
+import re
 from collections.abc import Mapping
+from json.encoder import encode_basestring_ascii as _quote
 from typing import Any, Union
 
 from mmgpu_hooks.records import (
@@ -42,9 +43,17 @@ KINDS: dict[str, type[Any]] = {
 }
 _NAMES = {record: kind for kind, record in KINDS.items()}
 
+_NOT_FINITE = re.compile(r'[:,\[]-?(?:nan|inf)[,}\]]')
 
-_ENCODE = json.JSONEncoder(separators=(',', ':'), ensure_ascii=True).encode
-_AS_IT_IS = frozenset({int, str, bool, type(None)})
+_MOST_SHAPES = 256
+_FORMATS: dict[Any, str] = {float: '%.9f', int: '%d', type(None): 'null%.0s'}
+"""Of what needs no further look; nanoseconds are enough of a second."""
+
+_Shape = tuple[Any, ...]
+"""Names of an object's fields, and then the types of their values."""
+_shapes: dict[_Shape, tuple[str, tuple[int, ...]]] = {}
+"""Text of an object with a place for each value, and which values are rendered first:
+most records are like the one before, and this happens while training waits."""
 
 
 def render_line(record: Line) -> str:
@@ -53,35 +62,74 @@ def render_line(record: Line) -> str:
     Figures that are not finite are written as ``null``: JSON knows no infinity,
     and an infinite duration is as good as unknown.
     """
-    body = {'kind': _NAMES[type(record)], **_plain(record)}
-    return _ENCODE(body) + '\n'
+    body = {'kind': _NAMES[type(record)], **vars(record)}
+    text = _render_object(body)
+    # most lines hold neither, and a search for the text alone is fast
+    if ('nan' in text or 'inf' in text) and _NOT_FINITE.search(text):
+        text = _render_object(_without_infinity(body))
+    return text + '\n'
 
 
-def _plain(value: Any) -> Any:
-    """What JSON knows, in one walk: this happens while training waits."""
+def _render_object(items: dict[str, Any]) -> str:
+    values: Any = items.values()
+    shape = (*items, *map(type, values))
+    known = _shapes.get(shape)
+    if known is None:
+        known = _note_shape(shape, len(items))
+    text, rendered = known
+    if rendered:
+        values = list(values)
+        for index in rendered:
+            values[index] = _render(values[index])
+    return text % tuple(values)
+
+
+def _note_shape(shape: _Shape, count: int) -> tuple[str, tuple[int, ...]]:
+    if len(_shapes) >= _MOST_SHAPES:
+        _shapes.clear()
+    names, kinds = shape[:count], shape[count:]
+    fields = [
+        _quote(name).replace('%', '%%') + ':' + _FORMATS.get(kind, '%s')
+        for name, kind in zip(names, kinds)
+    ]
+    rendered = tuple(i for i, kind in enumerate(kinds) if kind not in _FORMATS)
+    _shapes[shape] = known = '{' + ','.join(fields) + '}', rendered
+    return known
+
+
+def _render(value: Any) -> str:
     kind: Any = type(value)
-    if kind is float:
-        return round(value, 9) if math.isfinite(value) else None
-    if kind in _AS_IT_IS:
-        return value
     if kind is dict:
-        return _plain_items(value)
+        return _render_object(value)
+    if kind is str:
+        return _quote(value)
+    if kind is bool:
+        return 'true' if value else 'false'
+    if kind is list or kind is tuple:
+        return '[' + ','.join([_render(item) for item in value]) + ']'
+    if kind in _FORMATS:
+        text: str = _FORMATS[kind] % value
+        return text
     if dataclasses.is_dataclass(kind):
-        return _plain_items(vars(value))
+        return _render_object(vars(value))
     if isinstance(value, Mapping):
-        return _plain_items(dict(value))
+        return _render_object(dict(value))
+    # subclasses: NumPy's floats, named tuples
+    plains: tuple[Any, ...] = (float, int, str, tuple, list)
+    for plain in plains:
+        if isinstance(value, plain):
+            return _render(plain(value))
+    raise TypeError(f'a record holds a {kind.__name__}, which JSON does not know')
+
+
+def _without_infinity(value: Any) -> Any:
+    """The same, in dictionaries and lists, with ``None`` for what is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if dataclasses.is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return {name: _without_infinity(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_without_infinity(item) for item in value]
     return value
-
-
-def _plain_items(items: dict[str, Any]) -> dict[str, Any]:
-    plain = {}
-    # most are one of these: a call for each would take as long as all the rest
-    for name, item in items.items():
-        kind = type(item)
-        if kind is float and math.isfinite(item):
-            plain[name] = round(item, 9)
-        else:
-            plain[name] = item if kind in _AS_IT_IS else _plain(item)
-    return plain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import sub
 
 from mmgpu_hooks.evidence.ledger_parts import Lap, LedgerReading
 from mmgpu_hooks.records import DurationStats, IntervalRecord
@@ -115,8 +116,12 @@ class IntervalFolder:
 
     def fold_waits(self) -> list[float]:
         """The wait for data of each iteration since the last :meth:`fold`, seconds."""
-        ends = [self._lap[0], *(lap[0] for lap in self._laps)]
-        return [end - begin for begin, end in zip(ends, ends[1:])]
+        return self._fold_laps(0)
+
+    def _fold_laps(self, index: int) -> list[float]:
+        """What each iteration since the last :meth:`fold` took of a lap's figure."""
+        ends = [lap[index] for lap in (self._lap, *self._laps)]
+        return list(map(sub, ends[1:], ends))
 
     def fold(
         self, now: LedgerReading, *, iteration: int, epoch: int, elapsed_s: float
@@ -137,15 +142,13 @@ class IntervalFolder:
             return None
         waits = self.fold_waits()
         firsts = self._fold_firsts(waits)
-        ends = [self._lap, *self._laps]
-        steps = [end[1] - begin[1] for begin, end in zip(ends, ends[1:])]
-        whole = [end[2] - begin[2] for begin, end in zip(ends, ends[1:])]
         before = self._start
         parts = {part: now.wall_s[part] - before.wall_s[part] for part in now.wall_s}
+        hooks_before_s = before.hooks_s
         by_hook = {
-            name: seconds - before.hooks_s.get(name, 0.0)
+            name: seconds - hooks_before_s.get(name, 0.0)
             for name, seconds in now.hooks_s.items()
-            if seconds > before.hooks_s.get(name, 0.0)
+            if seconds > hooks_before_s.get(name, 0.0)
         }
         record = IntervalRecord(
             iteration=iteration,
@@ -154,8 +157,8 @@ class IntervalFolder:
             elapsed_s=elapsed_s,
             duration_s=math.fsum(parts.values()),
             data_wait=fold_durations(waits),
-            step=fold_durations(steps),
-            iter=fold_durations(whole),
+            step=fold_durations(self._fold_laps(1)),
+            iter=fold_durations(self._fold_laps(2)),
             ledger_s=parts,
             hooks_s=by_hook,
             data_wait_cpu_s=now.data_wait_cpu_s - before.data_wait_cpu_s,

@@ -143,7 +143,8 @@ class TimeLedger(Stamps):
 
     def drain_laps(self) -> list[Lap]:
         """Where the iterations ended that did so since the last call."""
-        self._fold()
+        if self._lap_ends:
+            self._fold()
         laps, self._laps = self._laps, []
         return laps
 

@@ -57,16 +57,17 @@ class EvidenceWriter:
         if self._fd is None:
             raise OSError(f'{self.path} is already closed')
         data = render_line(record).encode('ascii')
-        end = os.fstat(self._fd).st_size
+        written = 0
         try:
             written = os.write(self._fd, data)
             if written < len(data):
-                os.write(self._fd, data[written:])
-            if os.fstat(self._fd).st_size < end + len(data):
+                written += os.write(self._fd, data[written:])
+            if written < len(data):
                 raise OSError(f'{self.path}: only a part of a record was written')
         except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, end)
+            if written:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
             raise
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from mmgpu_hooks.telemetry.loader.batch_contents import (
     Contents,
     fold_contents,
 )
-from mmgpu_hooks.telemetry.loader.delivered import DeliveredBatches
+from mmgpu_hooks.telemetry.loader.delivered import DeliveredBatches, Held
 
 _PROOF = 16
 """Batches that both must have seen alike."""
@@ -53,7 +53,7 @@ class BatchSource:
         self._is_empty = False
         self._seen: list[Contents] = []
         """Here, and not yet set beside what the workers saw."""
-        self._held: list[Contents] = []
+        self._held: list[Held] = []
         self._is_looking = False
 
     @property

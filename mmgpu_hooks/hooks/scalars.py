@@ -26,6 +26,9 @@ SCALARS: dict[str, str] = {
 """Every scalar we publish. No name holds ``time``, ``loss`` or ``grad_norm`` and none
 ends in ``lr``: MMEngine would average or reformat those."""
 
+_KEYS = {name: f'train/{name}' for name in SCALARS}
+"""Under which MMEngine's hub holds them."""
+
 _MIB = 2.0**20
 
 
@@ -66,17 +69,30 @@ class ScalarBoard:
 
     def __init__(self, message_hub: Any) -> None:
         self._hub = message_hub
+        self._buffers: dict[str, Any] = {}
+        """MMEngine's own, as it once made them: to have it do so again takes as long
+        as all the rest."""
 
     def clear(self) -> None:
         """Take our scalars out of the hub."""
-        for name in SCALARS:
-            self._hub.log_scalars.pop(f'train/{name}', None)
+        scalars = self._hub.log_scalars
+        for key in _KEYS.values():
+            scalars.pop(key, None)
 
     def publish(self, record: IntervalRecord) -> None:
         """Show one interval's figures on LoggerHook's next line."""
         self.clear()
-        names = getattr(self._hub, '_resumed_keys', {})
+        scalars, buffers = self._hub.log_scalars, self._buffers
         for name, value in fold_scalars(record).items():
-            self._hub.update_scalar(f'train/{name}', value, resumed=False)
-            # MMEngine saves the names of what is not resumable, and warns of each later
-            names.pop(f'train/{name}', None)
+            key = _KEYS[name]
+            if key not in buffers:
+                buffers[key] = self._make_buffer(key, value)
+            scalars[key] = buffer = buffers[key]
+            buffer.data[0].fill(value)
+
+    def _make_buffer(self, key: str, value: float) -> Any:
+        # of a whole number MMEngine would make an array of whole numbers
+        self._hub.update_scalar(key, float(value), resumed=False)
+        # MMEngine saves the names of what is not resumable, and warns of each later
+        getattr(self._hub, '_resumed_keys', {}).pop(key, None)
+        return self._hub.log_scalars[key]

@@ -16,7 +16,7 @@ from mmgpu_hooks.records import HostLimits, IntervalRecord, ModelBytesRecord
 from mmgpu_hooks.telemetry.cuda.model_bytes import ModelBytesWatch
 from mmgpu_hooks.telemetry.host.cpu import CpuMeter
 from mmgpu_hooks.telemetry.host.limits import read_host_limits
-from mmgpu_hooks.telemetry.host.process_memory import read_process_rss_bytes
+from mmgpu_hooks.telemetry.host.own_files import OwnFiles
 from mmgpu_hooks.telemetry.host.window import HostWindowMeter
 from mmgpu_hooks.telemetry.loader.batch_contents import BatchWatch, count_tensors
 from mmgpu_hooks.telemetry.loader.niceness import write_nice
@@ -47,6 +47,7 @@ class Sources:
         self.host = HostLimits()
         self.device = 'cpu'
         self.gpu = GpuSource(guard, gpu_sample_period_s)
+        self._own: OwnFiles | None = None
         self._cpu: CpuMeter | None = None
         self._host: HostWindowMeter | None = None
         self._loader: LoaderProbe | None = None
@@ -101,7 +102,7 @@ class Sources:
 
         self._runner = runner
         self.host = run('host limits', _read_host, runner) or self.host
-        self._cpu = run('CPU', CpuMeter)
+        self._cpu = run('CPU', self._open_cpu)
         self._host = run('host', HostWindowMeter)
         self.device = run('device', _device_type, runner) or 'cpu'
         first = run('GPU', is_first_on_host, runner.rank, os.environ)
@@ -125,6 +126,10 @@ class Sources:
             BatchWatch(divisor),
             self._loader.delivered if self._loader is not None else None,
         )
+
+    def _open_cpu(self) -> CpuMeter:
+        self._own = own = OwnFiles()
+        return CpuMeter(own.read_cpu_times, run_delay=own.read_run_delay_s)
 
     def _follow_running(self) -> None:
         # iteration-based loops start their workers before any hook is called
@@ -190,9 +195,10 @@ class Sources:
         self._memory_thread.start()
 
     def _read_cpu(self) -> dict[str, Any]:
-        if self._cpu is None:
+        if self._cpu is None or self._own is None:
             return {}
-        return {**vars(self._cpu.read()), 'process_rss_bytes': read_process_rss_bytes()}
+        figures = vars(self._cpu.read())
+        return {**figures, 'process_rss_bytes': self._own.read_rss_bytes()}
 
     def _read_host_window(self) -> dict[str, Any]:
         return {} if self._host is None else {'host': self._host.read()}
@@ -239,6 +245,7 @@ class Sources:
             ('batch contents', self.batches),
             ('loader workers', self._loader),
             ('host', self._host),
+            ('CPU', self._own),
             ('model bytes', self._model),
         ):
             if opened is not None:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import pytest
 
 from fakes.runs import make_interval, make_run, make_workers
+from mmgpu_hooks.evidence import codec
 from mmgpu_hooks.evidence.codec import render_line
 from mmgpu_hooks.evidence.parser import LineError, parse_line
 from mmgpu_hooks.records import (
@@ -52,9 +54,57 @@ def test_a_record_comes_back_as_it_was(record):
     assert parse_line(line) == record
 
 
-def test_what_is_not_finite_is_written_as_unknown():
-    line = render_line(make_interval(system_cpu_pct=float('nan')))
+@pytest.mark.parametrize('figure', [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_written_as_unknown(figure: float):
+    line = render_line(
+        make_interval(by_hook={'EMAHook': figure}, system_cpu_pct=figure)
+    )
     assert json.loads(line)['system_cpu_pct'] is None
+    assert json.loads(line)['hooks_s'] == {'EMAHook': None}
+    workers = dataclasses.replace(make_workers(0.3), worker_cpu_s=(0.5, figure))
+    line = render_line(make_interval(workers=workers))
+    assert json.loads(line)['workers']['worker_cpu_s'] == [0.5, None]
+
+
+def test_names_are_kept_whatever_is_in_them():
+    names = ['50 %s', '"quoted"', 'a:nan,b', ':inf}', 'é\n', '%']
+    hooks_s = {name: 0.25 + place for place, name in enumerate(names)}
+    slowest = (SlowSample(0.5, 1, 'x:nan,y %d'),)
+    workers = dataclasses.replace(make_workers(0.3), slowest=slowest)
+    record = make_interval(by_hook=hooks_s, workers=workers, system_cpu_pct=12.5)
+    assert parse_line(render_line(record)) == record
+    unknown = dataclasses.replace(record, system_cpu_pct=math.inf)
+    kept = dataclasses.replace(record, system_cpu_pct=None)
+    assert parse_line(render_line(unknown)) == kept
+
+
+def test_figures_are_kept_to_the_nanosecond():
+    line = render_line(make_interval(system_cpu_pct=1 / 3, elapsed_s=86400.123456789))
+    assert json.loads(line)['system_cpu_pct'] == 0.333333333
+    assert json.loads(line)['elapsed_s'] == 86400.123456789
+
+
+def test_each_kind_of_value_in_one_place_is_rendered_as_what_it_is():
+    for pct in (None, 2, 2.5, None):
+        line = render_line(make_interval(system_cpu_pct=pct))
+        assert json.loads(line)['system_cpu_pct'] == pct
+    for fresh in (True, False):
+        workers = dataclasses.replace(make_workers(0.3), fresh=fresh)
+        line = render_line(make_interval(workers=workers))
+        assert json.loads(line)['workers']['fresh'] is fresh
+
+
+def test_runs_with_ever_new_names_keep_no_more_than_some_shapes():
+    for number in range(300):
+        hooks_s = {f'Hook{number}': 0.5}
+        line = render_line(make_interval(by_hook=hooks_s))
+        assert json.loads(line)['hooks_s'] == hooks_s
+    assert len(codec._shapes) <= 256
+
+
+def test_what_json_does_not_know_is_refused():
+    with pytest.raises(TypeError, match='a record holds a object'):
+        render_line(make_interval(by_hook={'EMAHook': object()}))
 
 
 def edited(record: object, **fields: object) -> str:
@@ -106,7 +156,7 @@ def test_a_line_that_is_no_record_is_refused_with_the_reason(line, reason):
 
 def test_infinity_in_a_file_is_refused():
     line = render_line(make_interval()).replace(
-        '"duration_s":6.0', '"duration_s":1e999'
+        '"duration_s":6.000000000', '"duration_s":1e999'
     )
     assert '1e999' in line
     with pytest.raises(LineError, match='finite'):

@@ -60,7 +60,7 @@ def parse_cpu_times(text: bytes, ticks_per_s: float) -> CpuTimes:
     name, *ticks = text.partition(b'\n')[0].split()
     if name != b'cpu' or len(ticks) < len(CpuTimes._fields):
         raise ValueError(f'expected "cpu <ten figures>" in stat, found {text[:80]!r}')
-    seconds = (int(one) / ticks_per_s for one in ticks[: len(CpuTimes._fields)])
+    seconds = [int(one) / ticks_per_s for one in ticks[: len(CpuTimes._fields)]]
     return CpuTimes(*seconds)
 
 
@@ -82,10 +82,14 @@ def read_system_cpu_times(proc: Path = Path('/proc')) -> Any:
         return psutil.cpu_times()
 
 
-def read_run_delay_s() -> float | None:
-    """Seconds that our main thread has waited for a core; ``None`` when untold."""
+def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
+    """Seconds that our main thread has waited for a core; ``None`` when untold.
+
+    Args:
+        proc: Root of the proc file system.
+    """
     try:
-        times = OpenSchedStat(os.getpid(), most_files=0).read()
+        times = OpenSchedStat(os.getpid(), proc, most_files=0).read()
     except SourceError:
         return None
     return None if times is None else times.main_run_delay_s
@@ -125,29 +129,46 @@ class CpuMeter:
         before_s, self._last_delay_s = self._last_delay_s, self._run_delay()
         reading = CpuReading(
             process_s - self._last_process_s,
-            fold_busy_pct(self._last_times, times),
+            _fold_pct(self._last_times, times),
             _difference(before_s, self._last_delay_s),
         )
         self._last_process_s, self._last_times = process_s, times
         return reading
 
-    def _times(self) -> Mapping[str, float]:
+    def _times(self) -> Any:
         if self.unknown:
-            return {}
+            return None
         try:
-            return cast(Mapping[str, float], self._read_cpu_times()._asdict())
+            return self._read_cpu_times()
         except ImportError:
             reason = 'psutil is not installed: pip install psutil'
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             reason = f'the host does not tell its CPU times: {error}'
         self.unknown['system_cpu_pct'] = reason
-        return {}
+        return None
 
 
 def _difference(before_s: float | None, after_s: float | None) -> float | None:
     if before_s is None or after_s is None:
         return None
     return max(after_s - before_s, 0.0)
+
+
+def _fold_pct(before: Any, after: Any) -> float | None:
+    """As :func:`fold_busy_pct`, of what was read; without dictionaries if it can."""
+    if before is None or after is None:
+        return None
+    if not type(before) is type(after) is CpuTimes:
+        return fold_busy_pct(_by_kind(before), _by_kind(after))
+    spent = [now - then if now > then else 0.0 for now, then in zip(after, before)]
+    user, nice, system, idle, iowait, irq, softirq, steal, _, _ = spent
+    busy = user + nice + system + irq + softirq + steal
+    total = busy + idle + iowait
+    return 100.0 * busy / total if total > 0.0 else None
+
+
+def _by_kind(times: Any) -> Mapping[str, float]:
+    return cast(Mapping[str, float], times._asdict())
 
 
 def fold_busy_pct(

@@ -58,6 +58,14 @@ class KeptFile:
             text += chunk
         return text
 
+    def read_begin(self, most_bytes: int) -> bytes:
+        """Read its first bytes.
+
+        Raises:
+            OSError: If it vanished, or if it has been closed.
+        """
+        return os.pread(self._descriptor, most_bytes, 0)
+
     def close(self) -> None:
         """Close it; a second call does nothing."""
         descriptor, self._descriptor = self._descriptor, -1

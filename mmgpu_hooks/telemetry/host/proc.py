@@ -118,19 +118,21 @@ class OpenSchedStat:
             on_core_ns, waiting_ns = parse_schedstat(text)
             on_core_s, waiting_s = on_core_ns / 1e9, waiting_ns / 1e9
             return TaskTimes(on_core_s, waiting_s, on_core_s, waiting_s)
-        for thread, descriptor in list(self._open.items()):
+        last_ns, ended = self._last_ns, []
+        for thread, descriptor in self._open.items():
             try:
-                line = os.pread(descriptor, 128, 0)
-                self._last_ns[thread] = parse_schedstat(line)
+                last_ns[thread] = parse_schedstat(os.pread(descriptor, 128, 0))
             except OSError:  # ESRCH: what it had counted stays in the sum
-                os.close(self._open.pop(thread))
+                ended.append(thread)
+        for thread in ended:
+            os.close(self._open.pop(thread))
         if self._main not in self._open:
             return None
         cpu_ns = run_delay_ns = 0
-        for on_core_ns, waiting_ns in self._last_ns.values():
+        for on_core_ns, waiting_ns in last_ns.values():
             cpu_ns += on_core_ns
             run_delay_ns += waiting_ns
-        main_cpu_ns, main_run_delay_ns = self._last_ns[self._main]
+        main_cpu_ns, main_run_delay_ns = last_ns[self._main]
         return TaskTimes(
             main_cpu_ns / 1e9, main_run_delay_ns / 1e9, cpu_ns / 1e9, run_delay_ns / 1e9
         )

@@ -25,7 +25,7 @@ from mmgpu_hooks.telemetry.host.throttling import ThrottleMeter
 
 _T = TypeVar('_T')
 
-_PRESSURES = ('cpu', 'io', 'memory')
+_PRESSURES = {f'{kind}_pressure_pct': kind for kind in ('cpu', 'io', 'memory')}
 _NO_PRESSURE = (
     'the kernel keeps no pressure figures (Linux 4.20 and later do, unless it was '
     'started with psi=0 or has it compiled out)'
@@ -68,9 +68,8 @@ class HostWindowMeter:
         self._shm = shm
         self._clock = clock
         self._files: dict[str, KeptFile] = {}
-        for kind in _PRESSURES:
-            path = proc / 'pressure' / kind
-            self._open(f'{kind}_pressure_pct', path, _NO_PRESSURE)
+        for figure, kind in _PRESSURES.items():
+            self._open(figure, proc / 'pressure' / kind, _NO_PRESSURE)
         self._open(_SWAPPED, proc / 'vmstat')
         self._open(_MEMORY, proc / 'meminfo')
         self._throttling = ThrottleMeter(proc, sys)
@@ -108,15 +107,23 @@ class HostWindowMeter:
     def _parse(
         self, figure: str, parse: Callable[[bytes], _T], hint: str = ''
     ) -> _T | None:
-        return self._try(figure, lambda: parse(self._files[figure].read()), hint)
+        file = self._files.get(figure)
+        if file is None:  # given up
+            return None
+        try:
+            return parse(file.read())
+        except (OSError, ValueError) as error:
+            self._give_up(figure, f'{hint or "the host does not tell"}: {error}')
+            return None
 
     def read(self) -> HostWindow:
         """Return what happened since the last read, or since construction."""
         now_s, waited_s = self._clock(), self._read_pressures()
         duration_s = now_s - self._since_s
-        pressure_pct = {
-            kind: fold_pressure_pct(self._waited_s[kind], total_s, duration_s)
-            for kind, total_s in waited_s.items()
+        before_s = self._waited_s
+        pressures = {
+            figure: fold_pressure_pct(before_s[figure], total_s, duration_s)
+            for figure, total_s in waited_s.items()
         }
         self._since_s, self._waited_s = now_s, waited_s
         swapped: tuple[int | None, int | None] = (None, None)
@@ -125,12 +132,10 @@ class HostWindowMeter:
             swapped = self._read_swapped()
             self._gauges = self._read_gauges()
         return HostWindow(
-            cpu_pressure_pct=pressure_pct.get('cpu'),
-            io_pressure_pct=pressure_pct.get('io'),
-            memory_pressure_pct=pressure_pct.get('memory'),
             throttled_s=self._try('throttled_s', self._throttling.read),
             swap_in_bytes=swapped[0],
             swap_out_bytes=swapped[1],
+            **pressures,
             **self._gauges,
         )
 
@@ -145,11 +150,10 @@ class HostWindowMeter:
 
     def _read_pressures(self) -> dict[str, float]:
         totals_s = {}
-        for kind in _PRESSURES:
-            figure = f'{kind}_pressure_pct'
+        for figure in _PRESSURES:
             total_s = self._parse(figure, parse_pressure, _NO_PRESSURE)
             if total_s is not None:
-                totals_s[kind] = total_s
+                totals_s[figure] = total_s
         return totals_s
 
     def _read_swapped(self) -> tuple[int | None, int | None]:

@@ -30,14 +30,25 @@ class Contents(NamedTuple):
     """Annotated."""
 
 
-def fold_contents(batches: Sequence[Contents]) -> Contents:
-    """All images of some batches, and the largest of the batches."""
-    images = [one.images for one in batches if one.images is not None]
+def fold_contents(
+    batches: Sequence[tuple[float | None, float | None, float | None]],
+) -> Contents:
+    """All images of some batches, and the largest of the batches.
+
+    Args:
+        batches: Images, pixels and boxes of each.
+    """
+    if not batches:
+        return Contents()
+    images, pixels, boxes = zip(*batches)
     return Contents(
-        sum(images) if images and len(images) == len(batches) else None,
-        max((one.pixels for one in batches if one.pixels is not None), default=None),
-        max((one.boxes for one in batches if one.boxes is not None), default=None),
+        None if None in images else int(sum(images)), _most(pixels), _most(boxes)
     )
+
+
+def _most(figures: Sequence[float | None]) -> int | None:
+    known = [figure for figure in figures if figure is not None]
+    return int(max(known)) if known else None
 
 
 class BatchWatch:

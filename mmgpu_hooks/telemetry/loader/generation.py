@@ -27,6 +27,8 @@ class OutsideTally:
     def drain(self) -> ProcessFigures:
         """Sums since the last call; the most workers that there were at a time."""
         parts, self._parts = self._parts, []
+        if len(parts) == 1:
+            return parts[0]
         blocked = [one.blocked_s for one in parts if one.blocked_s is not None]
         affinities = [one.affinity_cpus for one in parts if one.affinity_cpus]
         return ProcessFigures(

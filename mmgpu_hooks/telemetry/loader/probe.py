@@ -133,7 +133,7 @@ class LoaderProbe:
             )
         if not self._is_watching:
             self._is_watching = True
-            self._begin_window()
+            self._begin_window(self._clock(), self._count_iterations())
         self._was_fresh = self._is_fresh
         # what is running made its batches ahead before we came
         self._is_fresh = self._is_fresh or not is_running
@@ -143,9 +143,8 @@ class LoaderProbe:
         if self._queue.unsupported is not None:
             self.unsupported['queue depth'] = self._queue.unsupported
 
-    def _begin_window(self) -> None:
-        self._since_s = self._clock()
-        self._since_iteration = self._count_iterations()
+    def _begin_window(self, now_s: float, iteration: int) -> None:
+        self._since_s, self._since_iteration = now_s, iteration
         self._is_fresh = self._was_fresh = False
 
     def _take_processes(self) -> None:
@@ -236,10 +235,11 @@ class LoaderProbe:
         outside, inside = self._outside.drain(), self._inside.drain()
         asks, ready_mean, ready_zero_pct, out_of_order = self._queue.drain()
         pss_bytes, self._pss_bytes = self._pss_bytes, None
+        now_s, iteration = self._clock(), self._count_iterations()
         window = WorkersWindow(
             count=outside.count,
-            window_s=self._clock() - self._since_s,
-            iterations=self._count_iterations() - self._since_iteration,
+            window_s=now_s - self._since_s,
+            iterations=iteration - self._since_iteration,
             cpu_s=outside.cpu_s,
             run_delay_s=outside.run_delay_s,
             fresh=self._is_fresh,
@@ -254,7 +254,7 @@ class LoaderProbe:
             pss_bytes=pss_bytes,
             **({} if inside is None else vars(inside)),
         )
-        self._begin_window()
+        self._begin_window(now_s, iteration)
         return window if outside.count or inside is not None else None
 
     @property

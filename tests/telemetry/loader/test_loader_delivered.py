@@ -46,7 +46,7 @@ def delivered(slots: list[Slot], iterator: Iterator) -> DeliveredBatches:
 
 def numbers(batches: DeliveredBatches) -> list[int | None] | None:
     found = batches.drain()
-    return None if found is None else sorted(one.boxes or 0 for one in found)
+    return None if found is None else sorted(boxes or 0 for _, _, boxes in found)
 
 
 def test_only_what_the_loop_took_is_told_and_once(delivered, slots, iterator):
@@ -68,7 +68,7 @@ def test_workers_may_take_any_batch_and_any_figure_may_be_unknown(
     make(slots[1], 0, Contents(None, None, 0))
     make(slots[1], 1, held(1))
     iterator._rcvd_idx = 2
-    assert sorted(delivered.drain(), key=lambda one: one.boxes) == [
+    assert sorted(delivered.drain(), key=lambda one: one[2]) == [
         Contents(None, None, 0),
         held(1),
     ]
@@ -103,6 +103,43 @@ def test_an_epoch_as_long_as_the_one_before_is_seen(delivered, slots, iterator):
         iterator._rcvd_idx = 4
         delivered.collect()  # at the last ask, and never before
     assert numbers(delivered) == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
+
+
+def test_batches_that_the_last_epoch_left_are_none_of_the_next(
+    delivered, slots, iterator
+):
+    for number in range(6):
+        make(slots[number % 2], number, held(number))
+    iterator._rcvd_idx = 2
+    assert numbers(delivered) == [0, 1]
+    # the loop broke off: four were made and never taken
+    iterator._task_info = {}
+    for number in range(6):
+        make(slots[number % 2], number, held(10 + number))
+    iterator._rcvd_idx = 5
+    assert numbers(delivered) == [10, 11, 12, 13, 14]
+    iterator._rcvd_idx = 6
+    assert numbers(delivered) == [15]
+
+
+def test_a_look_reads_what_is_new_alone(delivered, slots, iterator, monkeypatch):
+    read = []
+    original = Slot.read_figures
+    monkeypatch.setattr(
+        Slot,
+        'read_figures',
+        lambda slot, start, end: read.append(end - start) or original(slot, start, end),
+    )
+    for number in range(board.RING + 10):
+        make(slots[0], number, held(number))
+        iterator._rcvd_idx = number + 1
+        if number % 50 == 49:
+            assert len(delivered.drain()) == 50
+    assert read == [50 * board.DELIVERY] * 5
+    read.clear()
+    assert numbers(delivered) == list(range(250, board.RING + 10))
+    # over the end of the ring
+    assert read == [6 * board.DELIVERY, 10 * board.DELIVERY]
 
 
 def test_the_board_may_go_round(delivered, slots, iterator):
