@@ -26,10 +26,8 @@ from benchmarks.overhead_loop import (
     BareLoop,
     NoWork,
     build,
-    stamp_steps,
-    train,
 )
-from benchmarks.overhead_turns import Turns, run_in_turns
+from benchmarks.overhead_turns import train_side_by_side
 from mmgpu_hooks.hooks.scalars import SCALARS
 from mmgpu_hooks.telemetry.host.process_memory import read_process_rss_bytes
 
@@ -72,57 +70,38 @@ class Growth:
 class _Watched:
     """One of the loops; what is seen of it takes no more memory while it runs."""
 
-    def __init__(self, name: str, hook: Hook, iterations: int, turns: Turns) -> None:
-        self._name, self._hook, self._turns = name, hook, turns
-        self._iterations = iterations
-        self._done = 0
+    def __init__(self, folder: Path, hook: Hook, iterations: int) -> None:
+        cfg = {'type': BareLoop, 'iterations': iterations}
+        self.runner = build(folder, NoWork(), 8, [hook], train_cfg=cfg)
+        for name in _MMENGINE:
+            bounded = HistoryBuffer(max_length=1000)
+            self.runner.message_hub.log_scalars[f'train/{name}'] = bounded
+        self._account = CostAccount(self.runner, hook)
         self._spent_s = array('d', bytes(8 * (iterations + 1)))
-        self._account: CostAccount | None = None
-        self._hub: Any = None
-        self.rss_bytes: list[int] = []
-        self.hub_values: list[int] = []
+        self._done = 0
 
-    def train(self) -> None:
-        """Train until the turns are over."""
-        # at the begin of one more step the last turn is over
-        cfg = {'type': BareLoop, 'iterations': self._iterations + 1}
-        with tempfile.TemporaryDirectory() as folder:
-            runner = build(Path(folder), NoWork(), 8, [self._hook], train_cfg=cfg)
-            self._account = CostAccount(runner, self._hook)
-            self._hub = runner.message_hub
-            for name in _MMENGINE:
-                bounded = HistoryBuffer(max_length=1000)
-                self._hub.log_scalars[f'train/{name}'] = bounded
-            stamp_steps(runner.model, self._begin_step)
-            train(runner)
+    def take_interval(self) -> None:
+        """Train one."""
+        loop, account, spent_s = self.runner.train_loop, self._account, self._spent_s
+        if not self._done:
+            account.begin_step()
+        for _ in range(INTERVAL):
+            loop.take()
+            self._done += 1
+            spent_s[self._done] = sum(account.borders.read_s())
 
     def costs_s(self) -> list[float]:
         """Of each iteration."""
         return [b - a for a, b in zip(self._spent_s, self._spent_s[1:])]
 
-    def _begin_step(self) -> None:
-        assert self._account is not None
-        self._account.begin_step()
-        # the account's own list would grow
-        self._account.rows.clear()
-        self._spent_s[self._done] = sum(self._account.borders.read_s())
-        done = self._done
-        if done and done % (self._iterations // 10) == 0:
-            self._look()
-        self._done += 1
-        if done and done % INTERVAL == 0:
-            self._turns.pass_on()
-            self._turns.wait(self._name)
-
-    def _look(self) -> None:
-        gc.collect()
-        self.rss_bytes.append(read_process_rss_bytes() or 0)
+    def read_most_values(self) -> int:
+        """Most values that a scalar of ours keeps in the message hub."""
         kept = [
             len(history.data[0])
-            for name, history in self._hub.log_scalars.items()
+            for name, history in self.runner.message_hub.log_scalars.items()
             if name.removeprefix('train/') in SCALARS
         ]
-        self.hub_values.append(max(kept, default=0))
+        return max(kept, default=0)
 
 
 def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
@@ -133,19 +112,27 @@ def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
     go, so this comes first.
 
     Args:
-        iterations: Of each loop.
+        iterations: Of each loop, a multiple of ten intervals.
         hook: To watch.
         seed: Of the lots that say who begins.
     """
-    lots, names = random.Random(seed), ('watched', 'reference')
-    rounds = iterations // INTERVAL
-    order = [name for _ in range(rounds) for name in lots.sample(names, 2)]
-    turns = Turns(order)
-    watched, reference = (
-        _Watched(name, of, iterations, turns)
-        for name, of in zip(names, (hook, ReferenceHook()))
-    )
-    run_in_turns(turns, {'watched': watched.train, 'reference': reference.train})
-    return Growth(
-        watched.costs_s(), reference.costs_s(), watched.rss_bytes, watched.hub_values
-    )
+    lots = random.Random(seed)
+    rss_bytes: list[int] = []
+    hub_values: list[int] = []
+    with tempfile.TemporaryDirectory() as folder:
+        watched, reference = (
+            _Watched(Path(folder) / name, of, iterations)
+            for name, of in (('watched', hook), ('reference', ReferenceHook()))
+        )
+
+        def drive() -> None:
+            for done in range(INTERVAL, iterations + 1, INTERVAL):
+                for loop in lots.sample((watched, reference), 2):
+                    loop.take_interval()
+                if done % (iterations // 10) == 0:
+                    gc.collect()
+                    rss_bytes.append(read_process_rss_bytes() or 0)
+                    hub_values.append(watched.read_most_values())
+
+        train_side_by_side([watched.runner, reference.runner], drive)
+    return Growth(watched.costs_s(), reference.costs_s(), rss_bytes, hub_values)

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,8 @@ from benchmarks.overhead_loop import (
     FixedWork,
     build,
     find_products,
-    stamp_steps,
-    train,
 )
-from benchmarks.overhead_turns import Turns, run_in_turns
+from benchmarks.overhead_turns import SteppedLoop, train_side_by_side
 from mmgpu_hooks import GPUEfficiencyHook
 
 MARGIN_PCT = 0.5
@@ -88,35 +85,24 @@ class _TimedWork(FixedWork):
 
 
 class _Arm:
-    """One training, which stops at the begin of a step while others have their turn."""
+    """One training."""
 
-    def __init__(self, name: str, turns: Turns, model: _TimedWork, hooks: Hooks):
-        self._name, self._turns, self._model, self._hooks = name, turns, model, hooks
-        self._begin_s: float | None = None
-        self._taken: list[Iteration] = []
-        self.turns_taken: list[list[Iteration]] = []
-        """Of each turn, the iterations; the first turn is for warming up."""
+    def __init__(
+        self, folder: Path, iterations: int, products: int, hooks: Hooks
+    ) -> None:
+        self._model = _TimedWork(products)
+        cfg = {'type': SteppedLoop, 'max_epochs': 1}
+        self.runner = build(folder, self._model, iterations, hooks(), train_cfg=cfg)
 
-    def train(self, iterations: int) -> None:
-        """Train so long, or until the turns are over."""
-        with tempfile.TemporaryDirectory() as folder:
-            runner = build(Path(folder), self._model, iterations, self._hooks())
-            stamp_steps(runner.model, self._begin_step)
-            train(runner)
-
-    def _begin_step(self) -> None:
-        now_s = time.perf_counter()
-        if self._begin_s is not None:
-            work_s = self._model.work_s
-            self._taken.append(Iteration(work_s, now_s - self._begin_s - work_s))
-        self._begin_s = now_s
-        if len(self._taken) < (WARM + KEPT if self.turns_taken else FIRST_TURN):
-            return
-        self.turns_taken.append(self._taken[WARM:])
-        self._taken = []
-        self._turns.pass_on()
-        self._turns.wait(self._name)
-        self._begin_s = time.perf_counter()
+    def take_turn(self, iterations: int) -> list[Iteration]:
+        """Train so many iterations; those that warm the caches up are left out."""
+        take, model, taken = self.runner.train_loop.take, self._model, []
+        for _ in range(iterations):
+            begin_s = time.perf_counter()
+            take()
+            whole_s = time.perf_counter() - begin_s
+            taken.append(Iteration(model.work_s, whole_s - model.work_s))
+        return taken[WARM:]
 
 
 def train_pairs(
@@ -127,7 +113,7 @@ def train_pairs(
     Args:
         rounds: In each, every arm has two turns, in an order drawn by lot and then in
             the opposite one. The control takes part in every second one.
-        arms: Their hooks, built in the arm's own thread, anew in each part.
+        arms: Their hooks, built anew in each part.
         parts: How often all is begun anew.
         seed: Of the lots.
     """
@@ -151,20 +137,25 @@ def train_pairs(
 def _train_part(
     orders: Sequence[Sequence[str]], arms: Mapping[str, Hooks], products: int
 ) -> list[Round]:
-    turns = Turns([*arms, *(name for order in orders for name in order)])
-    taking = {
-        name: _Arm(name, turns, _TimedWork(products), hooks)
-        for name, hooks in arms.items()
-    }
-    iterations = FIRST_TURN + (2 * len(orders) + 1) * (WARM + KEPT)
-    run_in_turns(
-        turns, {name: partial(arm.train, iterations) for name, arm in taking.items()}
-    )
-    taken = {name: iter(arm.turns_taken[1:]) for name, arm in taking.items()}
-    return [
-        {name: next(taken[name]) + next(taken[name]) for name in set(order)}
-        for order in orders
-    ]
+    rounds: list[Round] = []
+    iterations = FIRST_TURN + 2 * len(orders) * (WARM + KEPT)
+    with tempfile.TemporaryDirectory() as folder:
+        trained = {
+            name: _Arm(Path(folder) / name, iterations, products, hooks)
+            for name, hooks in arms.items()
+        }
+
+        def drive() -> None:
+            for arm in trained.values():
+                arm.take_turn(FIRST_TURN)
+            for order in orders:
+                taken: dict[str, list[Iteration]] = {name: [] for name in order}
+                for name in order:
+                    taken[name] += trained[name].take_turn(WARM + KEPT)
+                rounds.append(taken)
+
+        train_side_by_side([arm.runner for arm in trained.values()], drive)
+    return rounds
 
 
 def judge_pairs(paired: Paired) -> list[Figure]:

@@ -1,88 +1,53 @@
-"""Trainings that live side by side in one process and take turns.
+"""Trainings that live side by side in one thread and take turns.
 
-A machine's speed drifts by more than a hook costs, within a second. What is compared
-must have been measured within less. So each training has a thread of its own, of which
-only one runs at a time, and they hand over to each other every few iterations.
+A machine's speed drifts by more than a hook costs, within a second: what is compared
+must have been measured within less. And it must have been measured in one thread: of
+two equal trainings in threads of their own, one was faster by 1 % for a minute, because
+the kernel had given it the better core.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Mapping
-from typing import Callable
+from collections.abc import Sequence
+from typing import Any, Callable
+
+from mmengine.registry import LOOPS
+from mmengine.runner import EpochBasedTrainLoop, Runner
+
+from benchmarks.overhead_loop import train
 
 
-class OverError(Exception):
-    """Ends a training when all turns are taken."""
+@LOOPS.register_module()
+class SteppedLoop(EpochBasedTrainLoop):
+    """MMEngine's loop, of one epoch, whose iterations somebody else asks for."""
+
+    on_begun: Callable[[], None]
+    """Called when it has begun; the epoch ends when it returns."""
+
+    def run_epoch(self) -> None:
+        self.runner.call_hook('before_train_epoch')
+        self.runner.model.train()
+        self._batches: Any = enumerate(self.dataloader)
+        self.on_begun()
+        self.runner.call_hook('after_train_epoch')
+        self._epoch += 1
+
+    def take(self) -> None:
+        """Train one iteration, with the loading of its batch."""
+        index, batch = next(self._batches)
+        self.run_iter(index, batch)
 
 
-class Turns:
-    """Lets one of several threads run at a time.
-
-    Args:
-        order: Whose turn it is, one turn after the other.
-    """
-
-    def __init__(self, order: Iterable[str]) -> None:
-        names = list(order)
-        self._order = iter(names)
-        self._may_run = {name: threading.Semaphore(0) for name in names}
-        self._is_over = False
-
-    def wait(self, name: str) -> None:
-        """Wait for one's turn.
-
-        Raises:
-            OverError: If there is none any more.
-        """
-        self._may_run[name].acquire()
-        if self._is_over:
-            raise OverError
-
-    def pass_on(self) -> None:
-        """Give the next one its turn, or end them all."""
-        following = next(self._order, None)
-        if following is None:
-            self.stop()
-        else:
-            self._may_run[following].release()
-
-    def stop(self) -> None:
-        """End them all: who waits, and who will."""
-        self._is_over = True
-        for semaphore in self._may_run.values():
-            semaphore.release()
-
-
-def run_in_turns(turns: Turns, trainings: Mapping[str, Callable[[], None]]) -> None:
-    """Run each training in a thread until the turns are over.
+def train_side_by_side(runners: Sequence[Runner], drive: Callable[[], None]) -> None:
+    """Train all at once: one begins within the other, and the last one drives.
 
     Args:
-        turns: Taken by the trainings: at the end of its turn one calls
-            :meth:`Turns.pass_on` and :meth:`Turns.wait`.
-        trainings: By the names in the order of the turns. One that returns or fails
-            ends them all.
-
-    Raises:
-        BaseException: What one of them raised.
+        runners: With loops that have ``on_begun`` and ``take``.
+        drive: Asks the loops for iterations; when it returns, all trainings end.
     """
-    errors: list[BaseException] = []
-
-    def run(name: str, training: Callable[[], None]) -> None:
-        try:
-            turns.wait(name)
-            training()
-        except OverError:
-            return
-        except BaseException as error:  # noqa: BLE001  # raised by who waits for all
-            errors.append(error)
-        turns.stop()
-
-    threads = [threading.Thread(target=run, args=item) for item in trainings.items()]
-    for thread in threads:
-        thread.start()
-    turns.pass_on()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    if not runners:
+        drive()
+        return
+    first, *others = runners
+    first.train_loop.on_begun = lambda: train_side_by_side(others, drive)
+    train(first)

@@ -1,42 +1,43 @@
 from __future__ import annotations
 
-import threading
+from pathlib import Path
+from typing import Any
 
-import pytest
+from mmengine.hooks import Hook
 
-from benchmarks.overhead_turns import Turns, run_in_turns
-
-
-@pytest.mark.parametrize('order', ['abba', 'aab', 'bbbbaaab'])
-def test_turns_are_taken_in_order(order: str):
-    turns, taken = Turns(order), []
-
-    def training(name: str) -> None:
-        while True:
-            taken.append(name)
-            turns.pass_on()
-            turns.wait(name)
-
-    run_in_turns(turns, {n: lambda n=n: training(n) for n in 'ab'})
-    assert ''.join(taken) == order
+from benchmarks.overhead_loop import BareLoop, NoWork, build
+from benchmarks.overhead_turns import SteppedLoop, train_side_by_side
 
 
-def test_one_that_fails_ends_the_others_and_is_told():
-    turns, before = Turns('abab'), threading.active_count()
+class Diary(Hook):
+    """Notes what its training does in a diary that all share."""
 
-    def fail() -> None:
-        raise ValueError('no data')
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self._name, self._notes = name, notes
 
-    def go_on() -> None:
-        turns.pass_on()
-        turns.wait('a')
+    def before_train(self, runner: Any) -> None:
+        self._notes.append(f'{self._name} begins')
 
-    with pytest.raises(ValueError, match='no data'):
-        run_in_turns(turns, {'a': go_on, 'b': fail})
-    assert threading.active_count() == before
+    def after_train_iter(self, runner: Any, batch_idx: int, **rest: Any) -> None:
+        self._notes.append(f'{self._name}{batch_idx}')
+
+    def after_train(self, runner: Any) -> None:
+        self._notes.append(f'{self._name} ends')
 
 
-def test_one_that_returns_early_ends_the_others():
-    turns, taken = Turns('abab'), []
-    run_in_turns(turns, {n: lambda n=n: taken.append(n) for n in 'ab'})
-    assert taken == ['a']
+def test_each_trains_when_it_is_asked_to_and_all_end(tmp_path: Path):
+    notes: list[str] = []
+    stepped = {'type': SteppedLoop, 'max_epochs': 1}
+    bare = {'type': BareLoop, 'iterations': 8}
+    a, b = (
+        build(tmp_path / name, NoWork(), 8, [Diary(name, notes)], train_cfg=cfg)
+        for name, cfg in (('a', stepped), ('b', bare))
+    )
+
+    def drive() -> None:
+        for runner in (a, b, b, a):
+            runner.train_loop.take()
+
+    train_side_by_side([a, b], drive)
+    begun, ended = ['a begins', 'b begins'], ['b ends', 'a ends']
+    assert notes == [*begun, 'a0', 'b0', 'b1', 'a1', *ended]
