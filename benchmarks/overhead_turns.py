@@ -1,14 +1,16 @@
 """Trainings that live side by side in one thread and take turns.
 
 A machine's speed drifts by more than a hook costs, within a second: what is compared
-must have been measured within less. And it must have been measured in one thread: of
-two equal trainings in threads of their own, one was faster by 1 % for a minute, because
-the kernel had given it the better core.
+must have been measured within less. And on the same core: of two equal trainings in
+threads of their own, one was faster by 1 % for a minute, because the kernel had given
+it the better place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Callable
 
 from mmengine.registry import LOOPS
@@ -45,9 +47,33 @@ def train_side_by_side(runners: Sequence[Runner], drive: Callable[[], None]) -> 
         runners: With loops that have ``on_begun`` and ``take``.
         drive: Asks the loops for iterations; when it returns, all trainings end.
     """
-    if not runners:
-        drive()
-        return
-    first, *others = runners
-    first.train_loop.on_begun = lambda: train_side_by_side(others, drive)
-    train(first)
+
+    def begin(index: int) -> None:
+        if index == len(runners):
+            with _keep_cores_apart(runners):
+                drive()
+            return
+        runners[index].train_loop.on_begun = lambda: begin(index + 1)
+        train(runners[index])
+
+    begin(0)
+
+
+@contextmanager
+def _keep_cores_apart(runners: Sequence[Runner]) -> Iterator[None]:
+    """Give this thread one core, and the workers of all trainings the others.
+
+    Else a training is slower for a minute when its workers happen to sit on this core.
+    Threads that a hook starts later share the one: none of their work is hidden.
+    """
+    cores = os.sched_getaffinity(0)
+    own = {min(cores)}
+    for runner in runners:
+        iterator = runner.train_loop.dataloader._iterator
+        for worker in iterator._workers:
+            os.sched_setaffinity(worker.pid, cores - own or own)
+    os.sched_setaffinity(0, own)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import math
 import subprocess
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import overhead_peers
 from benchmarks.harness import Figure
@@ -110,6 +112,16 @@ def test_equivalence(
     )
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As in the benchmark: what a matrix product takes is one core's."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures('one_thread')
 def test_real_pairs_take_equal_turns():
     paired = train_pairs(2, parts=1)
     assert [sorted(r) for r in paired.rounds] == [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ class Diary(Hook):
 
 def test_each_trains_when_it_is_asked_to_and_all_end(tmp_path: Path):
     notes: list[str] = []
+    cores: dict[str, set[int]] = {}
+    before = os.sched_getaffinity(0)
     stepped = {'type': SteppedLoop, 'max_epochs': 1}
     bare = {'type': BareLoop, 'iterations': 8}
     a, b = (
@@ -37,7 +40,14 @@ def test_each_trains_when_it_is_asked_to_and_all_end(tmp_path: Path):
     def drive() -> None:
         for runner in (a, b, b, a):
             runner.train_loop.take()
+        cores['this thread'] = os.sched_getaffinity(0)
+        for worker in a.train_loop.dataloader._iterator._workers:
+            cores['workers'] = os.sched_getaffinity(worker.pid)
 
     train_side_by_side([a, b], drive)
     begun, ended = ['a begins', 'b begins'], ['b ends', 'a ends']
     assert notes == [*begun, 'a0', 'b0', 'b1', 'a1', *ended]
+    assert len(cores['this thread']) == 1
+    if len(before) > 1:
+        assert cores['workers'] == before - cores['this thread']
+    assert os.sched_getaffinity(0) == before
