@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Callable
 
 from mmengine.registry import LOOPS
@@ -71,9 +72,17 @@ def _keep_cores_apart(runners: Sequence[Runner]) -> Iterator[None]:
     for runner in runners:
         iterator = runner.train_loop.dataloader._iterator
         for worker in iterator._workers:
-            os.sched_setaffinity(worker.pid, cores - own or own)
+            _set_cores(worker.pid, cores - own or own)
     os.sched_setaffinity(0, own)
     try:
         yield
     finally:
         os.sched_setaffinity(0, cores)
+
+
+def _set_cores(pid: int, cores: set[int]) -> None:
+    # first the main thread, from which threads that start meanwhile take theirs
+    os.sched_setaffinity(pid, cores)
+    for task in Path(f'/proc/{pid}/task').iterdir():
+        with suppress(ProcessLookupError):  # it has just ended
+            os.sched_setaffinity(int(task.name), cores)
