@@ -38,13 +38,13 @@ def test_what_is_found_is_held_against_what_was_planted(
 ):
     found = rounds(spread_ms, twin=found_ms[0], iteration=found_ms[1])
     planted_s = {'twin': 0.0, 'iteration': 0.00025}
-    figures = judge_planted(Paired(found, 0.0), planted_s)
+    figures = judge_planted(Paired(found, 0.0, {}), planted_s)
     assert [figure.verdict for figure in figures] == verdicts
     assert figures[1].value == pytest.approx(100 * found_ms[1] / 25)
 
 
 def test_a_cost_within_the_margin_is_only_to_be_found():
-    figures = judge_planted(Paired(rounds(interval=0.1), 0.0), {'interval': 0.0001})
+    figures = judge_planted(Paired(rounds(interval=0.1), 0.0, {}), {'interval': 0.0001})
     assert figures[0].verdict == 'met'
     assert figures[0].target.startswith('0.40 +- ')
     assert 'beyond' not in figures[0].target
@@ -52,7 +52,7 @@ def test_a_cost_within_the_margin_is_only_to_be_found():
 
 @pytest.mark.parametrize(('threads', 'verdict'), [(1.0, 'met'), (0.5, 'missed')])
 def test_the_cpu_of_a_thread_must_be_seen(threads: float, verdict: str):
-    assert judge_thread(Paired(rounds(thread=0.0), threads)).verdict == verdict
+    assert judge_thread(Paired(rounds(thread=0.0), threads, {})).verdict == verdict
 
 
 def test_what_is_burnt_is_counted():

@@ -99,14 +99,17 @@ def rounds(percent: float, spread_percent: float) -> list[Round]:
 def test_equivalence(
     percent: float, spread_percent: float, verdict: str, is_noisy: bool
 ):
-    paired = Paired(rounds(percent, spread_percent), threads=0.05)
-    hook, rest, work, threads, plain, sham = judge_pairs(paired)
+    paired = Paired(
+        rounds(percent, spread_percent), 0.05, {'none': 0.002, 'ours': 0.0021}
+    )
+    hook, rest, work, threads, plain, workers, sham = judge_pairs(paired)
     assert hook.verdict == verdict
     assert hook.value == pytest.approx(percent + 0.05)
     assert ('too noisy to tell' in hook.note) is is_noisy
     assert '16 rounds of iterations of 25.0 ms' in hook.note
     # shown, not judged
-    assert {f.verdict for f in (rest, work, threads, plain, sham)} == {''}
+    assert workers.value == pytest.approx(100)
+    assert {f.verdict for f in (workers, rest, work, threads, plain, sham)} == {''}
     assert [f.value for f in (rest, work, threads, plain, sham)] == pytest.approx(
         [percent, 0.0, 0.05, percent, 0.0]
     )
@@ -132,6 +135,7 @@ def test_real_pairs_take_equal_turns():
         assert len(iterations) == 2 * KEPT
         assert all(i.work_s > 0.001 and i.rest_s > 0.0 for i in iterations)
     assert paired.threads >= 0.0
+    assert all(0.0 < paired.workers_s[arm] < 0.1 for arm in ('none', 'sham', 'ours'))
 
 
 def test_ends_of_intervals_are_kept_as_often_as_others():
