@@ -25,7 +25,7 @@ help:
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
 	@echo 'make bench-memory    memory estimates of 12 models against real steps (10 minutes)'
 	@echo 'make bench-overhead  what the hook costs, beside other tools (11 minutes)'
-	@echo 'make bench-overhead-check  would it find a cost: planted ones (12 minutes)'
+	@echo 'make bench-overhead-check  would it find a cost: planted ones (10 minutes)'
 	@echo 'make bench-predict   planted pipelines against predictions (13 minutes)'
 	@echo 'make bench-batch-size  other batch sizes, predicted from two (3 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (15 minutes)'
