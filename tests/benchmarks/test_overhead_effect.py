@@ -141,6 +141,13 @@ def test_what_is_beyond_counts_no_more_than_the_bound():
     assert 0.0 < far < 0.05
 
 
+def test_the_fewer_are_within_the_bound_the_less_certain_it_is():
+    # a median deviation of 0.5 is one of 0.741 in a normal; three in five are within
+    parts = robust_parts([-1.0, -0.5, 0.0, 0.5, 1.0], clip=1.0)
+    expected = [-0.741 / 0.6, -0.5 / 0.6, 0.0, 0.5 / 0.6, 0.741 / 0.6]
+    assert parts == pytest.approx(expected, abs=0.001)
+
+
 def test_a_shift_moves_the_estimate_by_itself():
     lots = random.Random(1)
     values = [noise(lots) for _ in range(500)]
