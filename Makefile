@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
 .PHONY: bench-memory bench-predict bench-recommend bench-regret bench-report bench-saves
-.PHONY: bench-batch-size bench-sweep gpu-check
+.PHONY: bench-batch-size bench-sweep bench-overhead-check gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -24,7 +24,8 @@ help:
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
 	@echo 'make bench-memory    memory estimates of 12 models against real steps (10 minutes)'
-	@echo 'make bench-overhead  what the hook costs, beside other tools (6 minutes)'
+	@echo 'make bench-overhead  what the hook costs, beside other tools (11 minutes)'
+	@echo 'make bench-overhead-check  would it find a cost: planted ones (10 minutes)'
 	@echo 'make bench-predict   planted pipelines against predictions (13 minutes)'
 	@echo 'make bench-batch-size  other batch sizes, predicted from two (3 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
@@ -51,6 +52,9 @@ lint: setup
 
 bench-overhead: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.overhead $(BENCH_FLAGS)
+
+bench-overhead-check: setup
+	$(BIN)/python -m benchmarks.overhead_check $(BENCH_FLAGS)
 
 bench-ledger: setup
 	$(BIN)/python -m benchmarks.ledger $(BENCH_FLAGS)

@@ -7,13 +7,12 @@ every function it wraps; its threads; what grows over 100,000 iterations; traini
 it against training without, in pairs and with a hook that only wraps as control; and
 two other tools in the same loop. Figures per iteration are net of what the borders
 cost, which the same account of an empty hook tells in turns with ours; the raw figure
-is beside each. About 5 minutes on 2 cores; --quick measures the first part only.
+is beside each. About 10 minutes on 2 cores; --quick measures the first part only.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import warnings
 from collections.abc import Sequence
@@ -30,13 +29,14 @@ from benchmarks.overhead_cost import (
     judge_tight,
     measure_threads,
 )
-from benchmarks.overhead_growth import judge_growth, run_bare_loop
+from benchmarks.overhead_growth import judge_growth
+from benchmarks.overhead_growth_loop import run_bare_loop
 from benchmarks.overhead_pairs import judge_pairs, train_pairs
 from benchmarks.overhead_peers import measure_peers
 from mmgpu_hooks import GPUEfficiencyHook
 
 ROUNDS, SHAM_ROUNDS, QUICK_ROUNDS = 3, 1, 2
-PAIRS = 80
+PAIRS = 800
 THREAD_ITERATIONS = 1600
 GROWTH_ITERATIONS, TIGHT_ITERATIONS = 100_000, 3000
 
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     grown = None
     if not is_quick:
         _say(f'growth over {GROWTH_ITERATIONS:,} iterations')
-        grown = run_bare_loop(GROWTH_ITERATIONS)
+        grown = run_bare_loop(GROWTH_ITERATIONS, GPUEfficiencyHook(summary=False))
     _say('cost of the training thread')
     tight = account_bare(EmptyHook(), TIGHT_ITERATIONS)
     ours = account_bare(GPUEfficiencyHook(summary=False), TIGHT_ITERATIONS)
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if grown is not None:
         _say('threads')
         figures += judge_threads(measure_threads(THREAD_ITERATIONS))
-        figures += judge_growth(grown, statistics.median(tight.ordinary))
+        figures += judge_growth(grown)
         _say('with the hook against without')
         figures += judge_pairs(train_pairs(PAIRS))
         _say('other tools in the same loop')

@@ -53,36 +53,15 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A geometric mean of ratios, with its confidence interval."""
+    """A ratio of means with its confidence interval."""
 
     value: float
     low: float
     high: float
 
-    def is_within(self, margin: float) -> bool:
-        """Whether the whole interval is within ``1 +- margin``."""
-        return 1 - margin <= self.low and self.high <= 1 + margin
-
     def is_wide(self, margin: float) -> bool:
         """Whether even an interval around 1 would not be within ``1 +- margin``."""
         return math.sqrt(self.high / self.low) > 1 + margin
-
-
-def fold_ratios(ratios: Sequence[float], confidence: float = 0.9) -> Ratio:
-    """Geometric mean of paired ratios and its two-sided confidence interval.
-
-    An equivalence test at 5 % by two one-sided tests is the same as asking whether
-    the interval at 90 % is within the margin (Schuirmann 1987).
-
-    Args:
-        ratios: One per round, at least 2.
-        confidence: Of the interval.
-    """
-    logs = [math.log(ratio) for ratio in ratios]
-    mean = statistics.fmean(logs)
-    half = student_t((1 + confidence) / 2, len(logs) - 1) * statistics.stdev(logs)
-    half /= math.sqrt(len(logs))
-    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
 def compare_means(
@@ -91,7 +70,7 @@ def compare_means(
     """Mean of ``after`` over that of ``before``, unpaired, with its interval.
 
     Args:
-        before: Independent means, such as of blocks of iterations.
+        before: Independent observations, such as of intervals.
         after: Others.
         confidence: Of the interval.
     """
@@ -115,9 +94,3 @@ def student_t(share: float, degrees: int) -> float:
         + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
     )
-
-
-def block_medians(values: Sequence[float], size: int) -> list[float]:
-    """Medians of neighbours, ``size`` at a time; an incomplete rest is left out."""
-    starts = range(0, len(values) - size + 1, size)
-    return [statistics.median(values[start : start + size]) for start in starts]

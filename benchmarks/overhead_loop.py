@@ -156,8 +156,11 @@ class BareLoop(BaseLoop):
     """Trains on one and the same batch; the loader's workers live, and make no other.
 
     Args:
-        iterations: Of the one epoch.
+        iterations: Of the one epoch, unless somebody else asks for them.
     """
+
+    on_begun: Callable[[], None] | None = None
+    """Called when it has begun, in place of its own iterations."""
 
     def __init__(self, runner: Any, dataloader: Any, iterations: int) -> None:
         super().__init__(runner, dataloader)
@@ -170,17 +173,25 @@ class BareLoop(BaseLoop):
         runner = self.runner
         runner.call_hook('before_train')
         runner.call_hook('before_train_epoch')
-        batch = next(iter(self.dataloader))
-        for index in range(self.max_iters):
-            runner.call_hook('before_train_iter', batch_idx=index, data_batch=batch)
-            outputs = runner.model.train_step(batch, optim_wrapper=runner.optim_wrapper)
-            runner.call_hook(
-                'after_train_iter', batch_idx=index, data_batch=batch, outputs=outputs
-            )
-            self.iter = self._iter = index + 1
+        self._batch = next(iter(self.dataloader))
+        if self.on_begun is None:
+            for _ in range(self.max_iters):
+                self.take()
+        else:
+            self.on_begun()
         runner.call_hook('after_train_epoch')
         runner.call_hook('after_train')
         return runner.model
+
+    def take(self) -> None:
+        """Train one iteration."""
+        runner, batch, index = self.runner, self._batch, self.iter
+        runner.call_hook('before_train_iter', batch_idx=index, data_batch=batch)
+        outputs = runner.model.train_step(batch, optim_wrapper=runner.optim_wrapper)
+        runner.call_hook(
+            'after_train_iter', batch_idx=index, data_batch=batch, outputs=outputs
+        )
+        self.iter = self._iter = index + 1
 
 
 def build(

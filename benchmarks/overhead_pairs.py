@@ -1,195 +1,221 @@
 """Part four: a paired, randomised comparison with training without the hook.
 
-A machine's speed drifts by more than the hook costs, within seconds. So the trainings
-that are compared live side by side in one process, each in a thread of its own of which
-only one runs at a time, and hand over to each other every few iterations.
+The trainings take turns of a few iterations (:mod:`benchmarks.overhead_turns`), in an
+order drawn by lot, so that what is compared was measured within a quarter of a second.
+How the hook's effect is told from noise, :mod:`benchmarks.overhead_effect` says.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 import random
 import statistics
 import tempfile
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accounting import ShamHook
+from mmengine.hooks import Hook
+
+from benchmarks.accounting import ShamHook, ThreadCosts
 from benchmarks.harness import Figure
-from benchmarks.overhead_figures import fold_ratios
+from benchmarks.overhead_effect import (
+    Comparison,
+    Effect,
+    Iteration,
+    Round,
+    compare_arms,
+)
 from benchmarks.overhead_loop import (
     INTERVAL,
     FixedWork,
     build,
     find_products,
-    stamp_steps,
-    train,
 )
+from benchmarks.overhead_turns import SteppedLoop, train_side_by_side
 from mmgpu_hooks import GPUEfficiencyHook
+from mmgpu_hooks.telemetry.host.proc import read_process_cpu_s
 
-MARGIN = 0.005
-STEP_S, BLOCK = 0.02, 10
-"""Iterations of a turn, after one that warms the caches up again."""
-WARM_UP = INTERVAL + 2
+MARGIN_PCT = 0.5
+STEP_S = 0.02
+WARM, KEPT = 1, 2
+"""Iterations of a turn: first those that warm the caches up again.
+
+Their sum has no factor in common with :data:`INTERVAL`, so that the iterations that end
+an interval are kept as often as the others.
+"""
+FIRST_TURN = INTERVAL + 2
 """The first turn is longer: what is done once is done in it."""
+PARTS = 4
+"""Where memory happens to lie makes one of two equal trainings the faster for good."""
+_CONTROLLED = 2
+"""The control takes part in every second round: it is shown, not judged."""
 
-ARMS = ('none', 'sham', 'ours')
+Hooks = Callable[[], Sequence[Hook]]
+
+ARMS: dict[str, Hooks] = {
+    'none': lambda: [],
+    'sham': lambda: [ShamHook()],
+    'ours': lambda: [GPUEfficiencyHook(summary=False)],
+}
 
 
 @dataclass(frozen=True)
-class Iteration:
-    """What an iteration took in the turns of one round, in seconds."""
+class Paired:
+    """What the trainings took."""
 
-    mean_s: float
-    median_s: float
+    rounds: Sequence[Round]
+    threads: float
+    """CPU that threads of our own used meanwhile, in percent of a core.
 
-
-class _OverError(Exception):
-    """Ends the trainings when all turns are taken."""
-
-
-class _Turns:
-    """Lets one of several threads run at a time.
-
-    Args:
-        order: Whose turn it is, one turn after the other.
+    They work by the clock: those of a training that is seldom its turn work no less.
     """
+    workers_s: Mapping[str, float]
+    """By arm, CPU of the loader's workers per iteration."""
 
-    def __init__(self, order: Iterator[str]) -> None:
-        self._order = order
-        self._may_run = {arm: threading.Semaphore(0) for arm in ARMS}
-        self._is_over = False
 
-    def begin(self) -> None:
-        """Give the first one its turn."""
-        self._may_run[next(self._order)].release()
+class _TimedWork(FixedWork):
+    """A step that tells what its work took."""
 
-    def wait(self, arm: str) -> None:
-        """Wait for one's turn.
+    work_s = 0.0
 
-        Raises:
-            _OverError: If there is none any more.
-        """
-        self._may_run[arm].acquire()
-        if self._is_over:
-            raise _OverError
-
-    def end(self) -> None:
-        """Give the next one its turn, or end them all."""
-        following = next(self._order, None)
-        self._is_over = following is None
-        for arm in ARMS if following is None else (following,):
-            self._may_run[arm].release()
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        outputs = super().forward(*args, **kwargs)
+        self.work_s = time.perf_counter() - begin
+        return outputs
 
 
 class _Arm:
-    """One training, which stops at the begin of a step while others have their turn."""
+    """One training."""
 
-    def __init__(self, arm: str, turns: _Turns, iterations: int, products: int) -> None:
-        self._arm, self._turns = arm, turns
-        self._iterations, self._products = iterations, products
-        self._stamps: list[float] = []
-        self.blocks_s: list[list[float]] = []
-        """Of each turn, what its iterations took; the first is for warming up."""
-        self.error: BaseException | None = None
+    def __init__(
+        self, folder: Path, iterations: int, products: int, hooks: Hooks
+    ) -> None:
+        self._model = _TimedWork(products)
+        cfg = {'type': SteppedLoop, 'max_epochs': 1}
+        self.runner = build(folder, self._model, iterations, hooks(), train_cfg=cfg)
 
-    def run(self) -> None:
-        """Train until the turns are over."""
-        hooks: list[Any] = {
-            'none': [],
-            'sham': [ShamHook()],
-            'ours': [GPUEfficiencyHook(summary=False)],
-        }[self._arm]
-        try:
-            self._turns.wait(self._arm)
-            with tempfile.TemporaryDirectory() as folder:
-                model = FixedWork(self._products)
-                runner = build(Path(folder), model, self._iterations, hooks)
-                stamp_steps(runner.model, self._begin_step)
-                train(runner)
-        except _OverError:
-            return
-        except BaseException as error:  # noqa: BLE001  # told by the thread that waits
-            self.error = error
-        self._turns.end()
+    def take_turn(self, iterations: int) -> list[Iteration]:
+        """Train so many iterations; those that warm the caches up are left out."""
+        take, model, taken = self.runner.train_loop.take, self._model, []
+        for _ in range(iterations):
+            begin_s = time.perf_counter()
+            take()
+            whole_s = time.perf_counter() - begin_s
+            taken.append(Iteration(model.work_s, whole_s - model.work_s))
+        return taken[WARM:]
 
-    def _begin_step(self) -> None:
-        stamps = self._stamps
-        stamps.append(time.perf_counter())
-        turn = BLOCK + 1 if self.blocks_s else WARM_UP
-        if len(stamps) <= turn:
-            return
-        steady = stamps[1:]
-        self.blocks_s.append([b - a for a, b in zip(steady, steady[1:])])
-        self._turns.end()
-        self._turns.wait(self._arm)
-        stamps[:] = [time.perf_counter()]
+    def read_workers_s(self) -> float:
+        """CPU of the loader's workers so far."""
+        iterator = self.runner.train_loop.dataloader._iterator
+        return sum(read_process_cpu_s(one.pid) or 0.0 for one in iterator._workers)
 
 
-def train_pairs(rounds: int, seed: int = 0) -> dict[str, list[Iteration]]:
+def train_pairs(
+    rounds: int, arms: Mapping[str, Hooks] = ARMS, parts: int = PARTS, seed: int = 0
+) -> Paired:
     """Train without the hook, with the sham hook and with ours.
 
     Args:
         rounds: In each, every arm has two turns, in an order drawn by lot and then in
-            the opposite one.
+            the opposite one. The control takes part in every second one.
+        arms: Their hooks, by name, in each part called anew.
+        parts: How often all is begun anew.
         seed: Of the lots.
-
-    Returns:
-        By arm, one of each round.
     """
     lots, products = random.Random(seed), find_products(STEP_S)
-    orders = [lots.sample(ARMS, len(ARMS)) for _ in range(rounds)]
-    mirrored = [arm for order in orders for arm in (*order, *reversed(order))]
-    turns = _Turns(itertools.chain(ARMS, mirrored))
-    iterations = WARM_UP + (2 * rounds + 1) * (BLOCK + 1)
-    arms = {arm: _Arm(arm, turns, iterations, products) for arm in ARMS}
-    threads = [threading.Thread(target=arm.run) for arm in arms.values()]
-    for thread in threads:
-        thread.start()
-    turns.begin()
-    for thread in threads:
-        thread.join()
-    trained: dict[str, list[Iteration]] = defaultdict(list)
-    for name, arm in arms.items():
-        if arm.error is not None:
-            raise arm.error
-        blocks_s = arm.blocks_s[1:]
-        for first, second in zip(blocks_s[::2], blocks_s[1::2]):
-            both = [*first, *second]
-            trained[name].append(
-                Iteration(statistics.fmean(both), statistics.median(both))
-            )
-    return trained
+    orders = []
+    for index in range(rounds):
+        names = [n for n in arms if n != 'sham' or index % _CONTROLLED == 0]
+        order = lots.sample(names, len(names))
+        orders.append([*order, *reversed(order)])
+    trained: list[Round] = []
+    workers_s: dict[str, list[float]] = defaultdict(list)
+    threads = ThreadCosts(['mmgpu'])
+    begin_s = time.perf_counter()
+    with threads.watch():
+        size = math.ceil(rounds / parts)
+        for begin in range(0, rounds, size):
+            # who began first has the older memory, and the older workers
+            names = lots.sample(tuple(arms), len(arms))
+            hooks = {name: arms[name] for name in names}
+            part = _train_part(orders[begin : begin + size], hooks, products)
+            trained += part[0]
+            for name, seconds in part[1].items():
+                workers_s[name].append(seconds)
+        share = sum(threads.read_s().values()) / (time.perf_counter() - begin_s)
+    means_s = {name: statistics.fmean(workers_s[name]) for name in workers_s}
+    return Paired(trained, 100 * share, means_s)
 
 
-def judge_pairs(trained: Mapping[str, Sequence[Iteration]]) -> list[Figure]:
+def _train_part(
+    orders: Sequence[Sequence[str]], arms: Mapping[str, Hooks], products: int
+) -> tuple[list[Round], dict[str, float]]:
+    rounds: list[Round] = []
+    workers_s: dict[str, float] = {}
+    iterations = FIRST_TURN + 2 * len(orders) * (WARM + KEPT)
+    with tempfile.TemporaryDirectory() as folder:
+        trained = {
+            name: _Arm(Path(folder) / name, iterations, products, hooks)
+            for name, hooks in arms.items()
+        }
+
+        def drive() -> None:
+            for arm in trained.values():
+                arm.take_turn(FIRST_TURN)
+            before_s = {name: arm.read_workers_s() for name, arm in trained.items()}
+            for order in orders:
+                taken: dict[str, list[Iteration]] = {name: [] for name in order}
+                for name in order:
+                    taken[name] += trained[name].take_turn(WARM + KEPT)
+                rounds.append(taken)
+            for name, arm in trained.items():
+                turns = sum(order.count(name) for order in orders)
+                spent_s = arm.read_workers_s() - before_s[name]
+                workers_s[name] = spent_s / (turns * (WARM + KEPT))
+
+        train_side_by_side([arm.runner for arm in trained.values()], drive)
+    return rounds, workers_s
+
+
+def judge_pairs(paired: Paired) -> list[Figure]:
     """Equivalence to training without, of the hook and of the control."""
-    pairs = list(zip(trained['ours'], trained['sham'], trained['none']))
-    step_ms = 1e3 * statistics.median(none.mean_s for _, _, none in pairs)
-    means = [ours.mean_s / none.mean_s for ours, _, none in pairs]
-    controls = [sham.mean_s / none.mean_s for _, sham, none in pairs]
-    medians = [ours.median_s / none.median_s for ours, _, none in pairs]
-    rounds = f'{len(pairs)} rounds of iterations of {step_ms:.1f} ms'
+    ours = compare_arms(paired.rounds, 'ours', 'none', paired.threads)
+    sham = compare_arms(paired.rounds, 'sham', 'none')
+    words = f'{ours.rounds} rounds of iterations of {1e3 * ours.iteration_s:.1f} ms'
     return [
-        _judge('iteration with the hook over without', means, rounds, True),
-        _judge('iteration with the sham hook over without', controls, 'the control'),
-        _judge('median iteration with the hook over without', medians, 'less noisy'),
+        _show('iteration with the hook over without', ours.total, words, True),
+        *_show_parts(ours),
+        Figure(
+            "loader's workers, more CPU per iteration",
+            1e6 * (paired.workers_s['ours'] - paired.workers_s['none']),
+            'us',
+            note='beside the training, on other cores; '
+            f'{1e6 * paired.workers_s["none"]:.0f} without',
+        ),
+        _show('iteration with the sham hook over without', sham.total, 'the control'),
     ]
 
 
-def _judge(
-    name: str, ratios: Sequence[float], words: str, has_target: bool = False
-) -> Figure:
-    ratio = fold_ratios(ratios)
-    low, high = (100 * (bound - 1) for bound in (ratio.low, ratio.high))
-    note = f'90 % CI {low:+.2f} to {high:+.2f}; {words}'
-    if ratio.is_wide(MARGIN):
+def _show_parts(ours: Comparison) -> list[Figure]:
+    parts = [
+        _show('- in hooks, loading and framework', ours.rest, 'plain mean'),
+        _show("- in the step's own work", ours.work, 'robust mean'),
+        Figure('- in threads of its own', ours.threads, '%', note='in full'),
+    ]
+    words = 'no part of the above: nothing is robust in it'
+    return [*parts, _show('plain mean of whole iterations', ours.plain, words)]
+
+
+def _show(name: str, effect: Effect, words: str, has_target: bool = False) -> Figure:
+    note = f'90 % CI {effect.low:+.2f} to {effect.high:+.2f}; {words}'
+    is_wide = effect.half_width > MARGIN_PCT
+    if is_wide:
         note += '; the machine is too noisy to tell'
-    target = f'90 % CI within +-{100 * MARGIN:g}' if has_target else ''
-    is_met = ratio.is_within(MARGIN) if has_target else None
-    return Figure(name, 100 * (ratio.value - 1), '%', target, is_met, note)
+    target = f'90 % CI within +-{MARGIN_PCT:g}' if has_target else ''
+    is_met = effect.is_within(MARGIN_PCT) if has_target else None
+    return Figure(name, effect.value, '%', target, is_met, note)

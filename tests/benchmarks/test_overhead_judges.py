@@ -1,18 +1,22 @@
 from __future__ import annotations
 
+import math
 import subprocess
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import overhead_peers
 from benchmarks.harness import Figure
 from benchmarks.overhead_cost import Cost, ThreadShare, judge_cost, judge_threads
+from benchmarks.overhead_effect import Iteration, Round
 from benchmarks.overhead_figures import Spent
-from benchmarks.overhead_growth import Growth, judge_growth, run_bare_loop
-from benchmarks.overhead_pairs import Iteration, judge_pairs
+from benchmarks.overhead_loop import INTERVAL
+from benchmarks.overhead_pairs import KEPT, WARM, Paired, judge_pairs, train_pairs
 from mmgpu_hooks.telemetry.gpu.sampler import THREAD_NAME
 
 US, MS = 1e-6, 1e-3
@@ -71,76 +75,23 @@ def test_without_a_gpu_it_is_said_that_nothing_was_sampled():
     assert figure.note == 'in 30 s; threads: none; no GPU: nothing sampled'
 
 
-BORDER_S = 5 * US
+def rounds(percent: float, spread_percent: float) -> list[Round]:
+    def arm(percent: float) -> list[Iteration]:
+        return [Iteration(0.02, 0.005 + 0.025 * percent / 100)] * 2
 
-
-def growth(
-    last_us: float = 25.0,
-    spread_us: float = 0.1,
-    rss_mib: float = 0.1,
-    kept: tuple[int, ...] = (1, 1),
-) -> Growth:
-    def tenth(level_us: float) -> list[float]:
-        # what an interval's end costs grows no more than the rest
-        costs_us = [level_us + spread_us * (i // 500 % 2) for i in range(10_000)]
-        ends = (1000.0 if (i + 1) % 50 == 0 else 0.0 for i in range(10_000))
-        return [(cost + end) * US for cost, end in zip(costs_us, ends)]
-
-    # of 100,000 iterations, the first lays the borders
-    costs_s = [*tenth(25.0)[1:], *tenth(25.0) * 8, *tenth(last_us)]
-    return Growth(costs_s, [2**28, 2**28 + int(rss_mib * 2**20)], list(kept))
-
-
-def test_what_does_not_grow():
-    figures = judge_growth(growth(), BORDER_S)
-    assert [figure.verdict for figure in figures] == ['met'] * 4
-    assert figures[0].value == pytest.approx(1.0, abs=0.001)
-    assert '100,000 iterations' in figures[2].note
-
-
-@pytest.mark.parametrize(
-    ('grown', 'missed'),
-    [
-        (growth(last_us=27.0), 'growth per iteration, last tenth over first'),
-        (growth(rss_mib=1.1), 'growth of the process, last nine tenths'),
-        (growth(kept=(1, 2)), 'values kept in the message hub, per scalar'),
-        (growth(kept=(2, 2)), 'values kept in the message hub, per scalar'),
-    ],
-)
-def test_what_grows(grown: Growth, missed: str):
-    figures = judge_growth(grown, BORDER_S)
-    assert [f.name for f in figures if f.verdict == 'missed'] == [missed]
-
-
-def test_the_borders_do_not_dilute_growth():
-    (iteration, *_) = judge_growth(growth(last_us=27.0), BORDER_S)
-    assert iteration.value == pytest.approx(22 / 20, rel=0.01)
-
-
-def test_noise_proves_no_absence_of_growth():
-    (iteration, *_) = judge_growth(growth(spread_us=50.0), BORDER_S)
-    assert iteration.verdict == 'missed'
-    assert iteration.note.endswith('the machine is too noisy to tell')
-
-
-def test_a_real_loop_keeps_one_value_per_scalar():
-    found = run_bare_loop(300)
-    assert len(found.costs_s) == 299
-    assert len(found.rss_bytes) == 10
-    assert min(found.rss_bytes) > 0
-    assert found.hub_values == [1] * 10
-
-
-def rounds(percent: float, spread_percent: float) -> list[Iteration]:
-    factors = [1 + (percent + spread_percent * sign) / 100 for sign in [1, -1] * 8]
-    return [Iteration(0.02 * factor, 0.019) for factor in factors]
+    shifts = [percent + spread_percent * sign for sign in [1, -1] * 8]
+    return [
+        # the control takes part in every second round
+        {'none': arm(0), 'ours': arm(shift), **({} if index % 2 else {'sham': arm(0)})}
+        for index, shift in enumerate(shifts)
+    ]
 
 
 @pytest.mark.parametrize(
     ('percent', 'spread_percent', 'verdict', 'is_noisy'),
     [
         (0.1, 0.5, 'met', False),
-        (0.45, 0.5, 'missed', False),
+        (0.35, 0.5, 'missed', False),
         (-2.0, 0.5, 'missed', False),
         (0.0, 2.0, 'missed', True),
     ],
@@ -148,19 +99,47 @@ def rounds(percent: float, spread_percent: float) -> list[Iteration]:
 def test_equivalence(
     percent: float, spread_percent: float, verdict: str, is_noisy: bool
 ):
-    arms = {
-        'none': [Iteration(0.02, 0.019)] * 16,
-        'sham': rounds(0.0, 0.1),
-        'ours': rounds(percent, spread_percent),
-    }
-    hook, sham, median = judge_pairs(arms)
+    paired = Paired(
+        rounds(percent, spread_percent), 0.05, {'none': 0.002, 'ours': 0.0021}
+    )
+    hook, rest, work, threads, plain, workers, sham = judge_pairs(paired)
     assert hook.verdict == verdict
-    assert hook.value == pytest.approx(percent, abs=0.03)
+    assert hook.value == pytest.approx(percent + 0.05)
     assert ('too noisy to tell' in hook.note) is is_noisy
-    assert '16 rounds of iterations of 20.0 ms' in hook.note
+    assert '16 rounds of iterations of 25.0 ms' in hook.note
     # shown, not judged
-    assert (sham.verdict, median.verdict) == ('', '')
-    assert median.value == 0.0
+    assert workers.value == pytest.approx(100)
+    assert {f.verdict for f in (workers, rest, work, threads, plain, sham)} == {''}
+    assert [f.value for f in (rest, work, threads, plain, sham)] == pytest.approx(
+        [percent, 0.0, 0.05, percent, 0.0]
+    )
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As in the benchmark: what a matrix product takes is one core's."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures('one_thread')
+def test_real_pairs_take_equal_turns():
+    paired = train_pairs(2, parts=1)
+    assert [sorted(r) for r in paired.rounds] == [
+        ['none', 'ours', 'sham'],
+        ['none', 'ours'],
+    ]
+    for iterations in (its for r in paired.rounds for its in r.values()):
+        assert len(iterations) == 2 * KEPT
+        assert all(i.work_s > 0.001 and i.rest_s > 0.0 for i in iterations)
+    assert paired.threads >= 0.0
+    assert all(0.0 < paired.workers_s[arm] < 0.1 for arm in ('none', 'sham', 'ours'))
+
+
+def test_ends_of_intervals_are_kept_as_often_as_others():
+    assert math.gcd(WARM + KEPT, INTERVAL) == 1
 
 
 FOUND = {

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.overhead_check import judge_planted_growth
+from benchmarks.overhead_growth import judge_growth
+from benchmarks.overhead_growth_loop import Growth, run_bare_loop
+from mmgpu_hooks import GPUEfficiencyHook
+
+US = 1e-6
+INTERVALS = 2000
+
+
+def growth(
+    last_us: float = 25.0,
+    end_us: float = 1000.0,
+    spread: float = 0.01,
+    slower: float = 1.0,
+    rss_mib: float = 0.1,
+    kept: tuple[int, ...] = (1, 1),
+) -> Growth:
+    """Of 100,000 iterations.
+
+    Args:
+        last_us: What an iteration of the last tenth costs, with 5 us of borders.
+        end_us: What an interval's end costs then beyond an iteration; 1000 before.
+        spread: Steps between the five levels of noise.
+        slower: Than the rest of the loop the machine is in the last tenth.
+        rss_mib: What the process grew by.
+        kept: Values in the message hub.
+    """
+    costs_s, reference_s = [], []
+    for interval in range(INTERVALS):
+        is_last = interval >= 0.9 * INTERVALS
+        speed = (slower if is_last else 1.0) * US
+        noise = 1 + spread * (interval % 5 - 2)
+        ours = (last_us if is_last else 25.0) * noise
+        end = (end_us if is_last else 1000.0) * noise
+        if interval == 0:
+            end *= 5  # what is done once
+        costs_s += [ours * speed] * 49 + [(ours + end) * speed]
+        reference_s += [5 * speed] * 49 + [(5 + 800) * speed]
+    return Growth(
+        costs_s, reference_s, [2**28, 2**28 + int(rss_mib * 2**20)], list(kept)
+    )
+
+
+def test_what_does_not_grow():
+    figures = judge_growth(growth())
+    assert [figure.verdict for figure in figures] == ['met'] * 4
+    assert [f.value for f in figures[:2]] == pytest.approx([1.0, 1.0], abs=0.001)
+    assert '100,000 iterations' in figures[2].note
+
+
+def test_a_slower_machine_is_no_growth():
+    figures = judge_growth(growth(slower=1.5))
+    assert [figure.verdict for figure in figures] == ['met'] * 4
+    assert [f.value for f in figures[:2]] == pytest.approx([1.0, 1.0], abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ('grown', 'missed'),
+    [
+        (growth(last_us=27.0), 'growth per iteration, last tenth over first'),
+        (growth(end_us=1100.0), 'growth per interval, last tenth over first'),
+        (growth(rss_mib=1.1), 'growth of the process, last nine tenths'),
+        (growth(kept=(1, 2)), 'values kept in the message hub, per scalar'),
+        (growth(kept=(2, 2)), 'values kept in the message hub, per scalar'),
+    ],
+)
+def test_what_grows(grown: Growth, missed: str):
+    figures = judge_growth(grown)
+    assert [f.name for f in figures if f.verdict == 'missed'] == [missed]
+
+
+def test_the_borders_do_not_dilute_growth():
+    (iteration, *_) = judge_growth(growth(last_us=27.0, slower=1.2))
+    assert iteration.value == pytest.approx(22 / 20, rel=0.01)
+
+
+def test_noise_proves_no_absence_of_growth():
+    (iteration, *_) = judge_growth(growth(spread=0.4))
+    assert iteration.verdict == 'missed'
+    assert iteration.note.endswith('the machine is too noisy to tell')
+
+
+def test_the_check_asks_for_the_verdict_of_what_was_planted():
+    nothing, planted = judge_growth(growth())[:2], judge_growth(growth(27.0, 1100.0))
+    assert {f.verdict for f in judge_planted_growth(nothing, False)} == {'met'}
+    assert {f.verdict for f in judge_planted_growth(nothing, True)} == {'missed'}
+    assert {f.verdict for f in judge_planted_growth(planted[:2], True)} == {'met'}
+    noisy = judge_growth(growth(spread=0.4))[:1]
+    assert {f.verdict for f in judge_planted_growth(noisy, True)} == {'missed'}
+
+
+def test_real_loops_take_turns_and_keep_one_value_per_scalar():
+    found = run_bare_loop(500, GPUEfficiencyHook(summary=False))
+    assert len(found.costs_s) == len(found.reference_s) == 500
+    assert len(found.rss_bytes) == 10
+    assert min(found.rss_bytes) > 0
+    assert found.hub_values == [1] * 10
+    # the reference works at the ends of the intervals, and only there
+    largest = sorted(range(500), key=lambda i: found.reference_s[i])[-10:]
+    assert sorted(largest) == list(range(49, 500, 50))
