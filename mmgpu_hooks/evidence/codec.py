@@ -17,6 +17,7 @@ from mmgpu_hooks.records import (
     SaveRecord,
     SourceOffRecord,
     UnknownRecord,
+    ValidationRecord,
 )
 
 Line = Union[
@@ -25,6 +26,7 @@ Line = Union[
     ModelBytesRecord,
     SaveRecord,
     SaveAftermathRecord,
+    ValidationRecord,
     UnknownRecord,
     SourceOffRecord,
     EndRecord,
@@ -36,6 +38,7 @@ KINDS: dict[str, type[Any]] = {
     'model_bytes': ModelBytesRecord,
     'save': SaveRecord,
     'save_aftermath': SaveAftermathRecord,
+    'validation': ValidationRecord,
     'unknown': UnknownRecord,
     'source_off': SourceOffRecord,
     'end': EndRecord,

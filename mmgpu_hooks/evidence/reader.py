@@ -24,6 +24,7 @@ from mmgpu_hooks.records import (
     SaveRecord,
     SourceOffRecord,
     UnknownRecord,
+    ValidationRecord,
 )
 
 _LEAST_BYTES = 2**16
@@ -52,6 +53,7 @@ def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
     sources_off: list[SourceOffRecord] = []
     saves: list[SaveRecord] = []
     aftermaths: list[SaveAftermathRecord] = []
+    validations: list[ValidationRecord] = []
     unknown: dict[str, str] = {}
     bad: list[str] = []
     torn = False
@@ -97,6 +99,8 @@ def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
             saves.append(record)
         elif isinstance(record, SaveAftermathRecord):
             aftermaths.append(record)
+        elif isinstance(record, ValidationRecord):
+            validations.append(record)
     if run is None:
         found = f'{len(bad)} unreadable lines' if bad else 'none'
         raise EvidenceError(
@@ -118,6 +122,7 @@ def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
         model=model,
         save_records=tuple(saves),
         save_aftermaths=tuple(aftermaths),
+        validations=tuple(validations),
         notes=tuple(_notes(path, bad, torn)),
     )
 

@@ -177,7 +177,7 @@ def _change(
         old=old,
         new=new,
         reason=reason,
-        confidence=_confidence(decision),
+        confidence=judge_change(decision),
         rules=rules,
         predicted_iter_s=decision.new_iter_s,
         predicted_gain_pct=100 * gain.share if gain else None,
@@ -186,8 +186,8 @@ def _change(
     )
 
 
-def _confidence(decision: Decision) -> str:
-    """Never high where the interval of the gain holds a loss."""
+def judge_change(decision: Decision) -> str:
+    """How sure a change is: never high where the interval of the gain holds a loss."""
     confidence = judge_confidence(decision.facts)
     if confidence == 'high' and decision.gain and decision.gain.low < 0.0:
         return 'medium'

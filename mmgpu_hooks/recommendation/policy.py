@@ -1,7 +1,5 @@
-"""Decides the train loader's settings. Pure, so that every decision can be tested as
-a table and repeated from the recorded evidence alone, on any machine.
-
-The loader of validation is left alone: the evidence tells nothing of it.
+"""Decides the loaders' settings. Pure, so that every decision can be tested as a table
+and repeated from the recorded evidence alone, on any machine.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from mmgpu_hooks.recommendation.changes import (
     word_persistent,
 )
 from mmgpu_hooks.recommendation.chooser import Chooser, starts_cost
+from mmgpu_hooks.recommendation.validation_loader import advise_validation
 from mmgpu_hooks.records import Change, MemoryFit, NoPrediction, Recommendation
 
 _AT_HAND = 'In steady iterations data is at hand when it is needed.'
@@ -31,7 +30,8 @@ def recommend_settings(
 ) -> Recommendation:
     """Decide num_workers, prefetch_factor, persistent_workers and pin_memory.
 
-    Judged on the whole job: its iterations, the starts of its epochs and its saves.
+    The train loader is judged on the whole job: its iterations, the starts of its
+    epochs and its saves; validation's on what its own loops showed.
 
     Args:
         facts: One rank's, with the live settings and the host's limits.
@@ -57,11 +57,14 @@ def recommend_settings(
         if memory is not None:
             choice = choose_batch_size(decision, memory)
             said, changes = (choice.sentence,), list(choice.changes) or changes
+    validation = advise_validation(facts.summary, beyond_cores=beyond_cores)
+    together = (*changes, *validation.changes)
     return Recommendation(
-        changes=tuple(changes),
-        reason=None if changes else reason,
+        changes=together,
+        reason=None if together else reason,
         advice=advice,
         batch_size=said,
+        validation=validation.outlook,
     )
 
 

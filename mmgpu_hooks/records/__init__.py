@@ -49,6 +49,7 @@ from mmgpu_hooks.records.judged import (
     Recommendation,
     SaveCure,
     SaveJudgement,
+    ValidationOutlook,
     Verdict,
 )
 from mmgpu_hooks.records.loading import SlowSample, TransformCost, WorkersWindow
@@ -102,6 +103,7 @@ from mmgpu_hooks.records.swept import (
     SweepSetting,
 )
 from mmgpu_hooks.records.trial import TRIAL_STATUSES, TrialResult, TrialSpec
+from mmgpu_hooks.records.validating import ValidationRecord
 
 __all__ = [
     'MEMORY_SOURCES',
@@ -179,6 +181,8 @@ __all__ = [
     'TrialResult',
     'TrialSpec',
     'UnknownRecord',
+    'ValidationOutlook',
+    'ValidationRecord',
     'Verdict',
     'Verification',
     'WorkersWindow',
