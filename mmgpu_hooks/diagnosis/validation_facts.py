@@ -14,7 +14,6 @@ from dataclasses import replace
 from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.records import (
-    HostLimits,
     IntervalRecord,
     RunEvidence,
     RunSummary,
@@ -48,7 +47,6 @@ def fold_validation_facts(summary: RunSummary) -> Facts | None:
         interval_iterations=alike[-1].iterations,
         # what of its CPU spins for a GPU is not known here: none is the careful guess
         device='cpu',
-        host=_left_by_training(summary, alike),
     )
     intervals = [
         interval
@@ -69,31 +67,6 @@ def count_validations(summary: RunSummary) -> int:
     if not whole or not summary.iterations:
         return max(seen, 1)
     return max(round(seen * whole / summary.iterations), seen, 1)
-
-
-def _left_by_training(
-    summary: RunSummary, validations: Sequence[ValidationRecord]
-) -> HostLimits:
-    """The host's limits, less what workers of training hold that live meanwhile."""
-    host, loader = summary.run.host, summary.loader
-    workers = max((one.train_workers or 0 for one in validations), default=0)
-    if not workers:
-        return host
-    held = loader.pss_bytes if loader and loader.pss_bytes else 0
-    ahead = workers * (summary.run.loader.prefetch_factor or 1)
-    return replace(
-        host,
-        ram_available_bytes=_less(host.ram_available_bytes, held),
-        cgroup_memory_bytes=_less(host.cgroup_memory_bytes, held),
-        shm_free_bytes=_less(host.shm_free_bytes, ahead * (summary.batch_bytes or 0)),
-        open_files_soft=_less(
-            host.open_files_soft, ahead * (summary.batch_tensors or 0)
-        ),
-    )
-
-
-def _less(limit: int | None, taken: int) -> int | None:
-    return None if limit is None else max(limit - taken, 0)
 
 
 def _stranger_cores(validations: Sequence[ValidationRecord]) -> float | None:

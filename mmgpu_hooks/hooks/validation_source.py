@@ -1,7 +1,8 @@
 """Measures each validation: its waits, its steps, its own loader.
 
 Nothing is touched until the first validation begins, and a training without one pays
-nothing. An iteration of validation costs 8 us more than without.
+nothing. An iteration of validation takes 5 us longer, and 16 us beside two workers that
+are busy; a whole one 2 ms, measured on a 2-core VM.
 """
 
 from __future__ import annotations

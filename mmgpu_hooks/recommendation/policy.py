@@ -15,6 +15,7 @@ from mmgpu_hooks.recommendation.changes import (
     word_changes,
     word_persistent,
 )
+from mmgpu_hooks.recommendation.choice import Setting
 from mmgpu_hooks.recommendation.chooser import Chooser, starts_cost
 from mmgpu_hooks.recommendation.validation_loader import advise_validation
 from mmgpu_hooks.records import Change, MemoryFit, NoPrediction, Recommendation
@@ -44,6 +45,7 @@ def recommend_settings(
         The changes, or the reason why there is none.
     """
     advice = advise(facts)
+    train: Setting | None = None
     said: tuple[str, ...] = ()
     if facts.workload is None or facts.is_stalled:
         changes, reason = _unpredicted(facts), _why_unpredicted(facts)
@@ -53,11 +55,12 @@ def recommend_settings(
         chooser = Chooser(facts, facts.workload, beyond_cores)
         decision = chooser.decide()
         changes, reason = word_changes(decision), _why_nothing(decision)
+        train = decision.new
         advice = (*chooser.advise_beyond(decision.new), *advice)
         if memory is not None:
             choice = choose_batch_size(decision, memory)
             said, changes = (choice.sentence,), list(choice.changes) or changes
-    validation = advise_validation(facts.summary, beyond_cores=beyond_cores)
+    validation = advise_validation(facts.summary, train, beyond_cores=beyond_cores)
     together = (*changes, *validation.changes)
     return Recommendation(
         changes=together,

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import MIN_ITERATIONS, VALIDATION_WORTH
 from mmgpu_hooks.diagnosis.validation_facts import fold_validation_facts
 from mmgpu_hooks.diagnosis.verdict import count_missing
 from mmgpu_hooks.recommendation.changes import Decision, judge_change
-from mmgpu_hooks.recommendation.chooser import Chooser
+from mmgpu_hooks.recommendation.choice import Setting
+from mmgpu_hooks.recommendation.chooser import Chooser, read_setting
+from mmgpu_hooks.recommendation.worker_cap import bytes_each
 from mmgpu_hooks.records import Change, RunSummary, ValidationOutlook
 
 VALIDATION_KEY = 'val_dataloader.'
@@ -33,7 +35,7 @@ class ValidationAdvice:
 
 
 def advise_validation(
-    summary: RunSummary, *, beyond_cores: bool = False
+    summary: RunSummary, train: Setting | None = None, *, beyond_cores: bool = False
 ) -> ValidationAdvice:
     """Decide ``num_workers``, ``persistent_workers`` and prefetching of validation.
 
@@ -42,11 +44,13 @@ def advise_validation(
 
     Args:
         summary: One rank's, with its validations.
+        train: The setting that the train loader will have; by default it keeps its
+            own.
         beyond_cores: Whether workers that mostly wait may outnumber the usable cores.
     """
     if not summary.validations:
         return ValidationAdvice()
-    facts = fold_validation_facts(summary)
+    facts = fold_validation_facts(_leave_to_training(summary, train))
     if facts is None:
         return _stay(summary, 'their loop does not show its iterations.')
     if facts.workload is None or facts.is_stalled or not facts.is_enough:
@@ -82,6 +86,34 @@ def advise_validation(
         run_gain_pct=100 * run_share,
     )
     return ValidationAdvice(_word_changes(decision), outlook)
+
+
+def _leave_to_training(summary: RunSummary, train: Setting | None) -> RunSummary:
+    """The summary, its host without what workers of training hold meanwhile."""
+    train = train or read_setting(summary)
+    alive = max((one.train_workers or 0 for one in summary.validations), default=0)
+    if train.persistent_workers or summary.run.loop == 'iter':
+        alive = max(alive, train.num_workers)
+    host = summary.run.host
+    # memory and /dev/shm are those of all ranks on the host
+    ranks = max(host.ranks_on_host, 1)
+    held = ranks * round(alive * (bytes_each(summary)[0] or 0.0))
+    ahead = alive * train.prefetch_factor
+    in_flight = ranks * ahead * (summary.batch_bytes or 0)
+    left = replace(
+        host,
+        ram_available_bytes=_less(host.ram_available_bytes, held),
+        cgroup_memory_bytes=_less(host.cgroup_memory_bytes, held),
+        shm_free_bytes=_less(host.shm_free_bytes, in_flight),
+        open_files_soft=_less(
+            host.open_files_soft, ahead * (summary.batch_tensors or 0)
+        ),
+    )
+    return replace(summary, run=replace(summary.run, host=left))
+
+
+def _less(limit: int | None, taken: int) -> int | None:
+    return None if limit is None else max(limit - taken, 0)
 
 
 def _stay(

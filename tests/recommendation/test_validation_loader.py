@@ -13,7 +13,7 @@ from mmgpu_hooks.recommendation.validation_loader import (
     ValidationAdvice,
     advise_validation,
 )
-from mmgpu_hooks.records import ValidationOutlook, ValidationRecord
+from mmgpu_hooks.records import LoaderSettings, ValidationOutlook, ValidationRecord
 
 
 def advise(*validations: ValidationRecord, **fields: Any) -> ValidationAdvice:
@@ -143,14 +143,35 @@ def test_workers_of_training_that_stay_alive_leave_less_memory():
         make_validation(number, train_workers=4, train_workers_cpu_s=1.914)
         for number in range(2)
     ]
-    host = replace(make_run().host, ram_available_bytes=20 * GIB)
-    # a worker is as large as the training process, 1 GiB: half of what is left
+    host = replace(make_run().host, ram_available_bytes=36 * GIB)
+    # a worker is as large as the training process, 4 GiB: half of what 4 leave of 36
     fields = {'process_rss_bytes': 4 * GIB, 'run': make_run(host=host)}
     advice = advise(*alive, **fields)
     assert changed(advice) == {'val_dataloader.num_workers': 2}
     assert outlook_of(advice).sentence.endswith(
         'Meanwhile 4 worker(s) of train_dataloader stayed alive and used 0.10 cores.'
     )
+
+
+def test_workers_that_training_will_have_leave_less_memory_too():
+    # training waits as long as it computes, without workers
+    none = LoaderSettings(0, False, None, False, 4, 100, 400, 'fork')
+    host = replace(make_run().host, ram_available_bytes=4 * GIB)
+    summary = summarise(
+        make_validation(),
+        make_validation(1),
+        run=make_run(loader=none, host=host),
+        data_wait_s=0.3,
+        data_wait_cpu_s=6.0,
+        process_cpu_s=10.0,
+    )
+    found = recommend_settings(fold_facts(summary))
+    new = {change.key: change.new for change in found.changes}
+    # each takes 1 GiB at most: half of 4, and half of the 2 that are left
+    assert new['train_dataloader.num_workers'] == 2
+    assert new['train_dataloader.persistent_workers'] is True
+    assert 'val_dataloader.num_workers' not in new
+    assert advise_validation(summary).changes[0].new == 2
 
 
 def test_a_busy_host_leaves_little_confidence():

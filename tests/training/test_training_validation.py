@@ -23,6 +23,7 @@ from training.toy import (
     evidence_of,
     log_of,
     losses_of,
+    open_files,
     train,
 )
 
@@ -41,6 +42,7 @@ def validate(
     **arguments: Any,
 ) -> Any:
     """Train, with validations that have a loader of their own; the runner."""
+    files = open_files()
     arguments = {'iterations': 4, 'epochs': 2, **arguments}
     runner = build_runner(
         work_dir,
@@ -62,6 +64,9 @@ def validate(
     finally:
         if persistent and loader._iterator is not None:
             loader._iterator._shutdown_workers()
+    # what a loader has open is its own affair
+    left = open_files() - files
+    assert not [name for name in left if name.startswith('/proc')]
     assert 'run_iter' not in vars(runner.val_loop)
     assert '_get_iterator' not in vars(loader)
     assert loader.worker_init_fn is None or 'mmgpu' not in repr(loader.worker_init_fn)
