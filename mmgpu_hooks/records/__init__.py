@@ -62,6 +62,7 @@ from mmgpu_hooks.records.measured import (
 from mmgpu_hooks.records.predicted import (
     BatchLine,
     Cost,
+    Disputes,
     FittedRun,
     JobPlan,
     JobPrediction,
@@ -122,6 +123,7 @@ __all__ = [
     'CudaMemorySummary',
     'CudaMemoryWindow',
     'Diagnosis',
+    'Disputes',
     'DurationStats',
     'EndRecord',
     'Estimate',

@@ -512,6 +512,7 @@ RECORD_FIELDS = {
         'cuda_memory',
         'wall_unix_s',
     ],
+    'Disputes': ['contradiction', 'has_other_limits'],
     'SavePhase': [
         'wall_s',
         'cpu_s',
