@@ -100,7 +100,7 @@ def judge_run_folders(
         runs, left_out = read_each(folders, _read)
         newest, pool = pool_read_runs(runs, load=load)
     evidence, facts = newest.run.evidence, newest.run.facts
-    together = replace(facts, workload=pool.workload)
+    together = replace(facts, workload=pool.workload, disputes=pool.disputes)
     recommendation = recommend_settings(
         together,
         pool.memory if allow_batch_size else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mmgpu_hooks.diagnosis.saves import judge_saves
 from mmgpu_hooks.diagnosis.thresholds import (
@@ -14,6 +14,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
 from mmgpu_hooks.diagnosis.workload import fit_workload
 from mmgpu_hooks.modeling.floors import cpu_s, free_cores, ready_s
 from mmgpu_hooks.records import (
+    Disputes,
     IntervalRecord,
     LoaderWorkload,
     NoPrediction,
@@ -33,6 +34,8 @@ class Facts:
     untold: str | None = None
     saves: tuple[SaveJudgement, ...] = ()
     """In the order of the summary's ``save_records``."""
+    disputes: Disputes = field(default_factory=Disputes)
+    """With other runs that were given together with this one."""
 
     @property
     def is_enough(self) -> bool:

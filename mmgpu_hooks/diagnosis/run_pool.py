@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mmgpu_hooks.diagnosis.facts import Facts
-from mmgpu_hooks.diagnosis.run_difference import find_unlike
+from mmgpu_hooks.diagnosis.run_difference import differ_in_limits, find_unlike
 from mmgpu_hooks.diagnosis.static_memory import fold_static_bytes
 from mmgpu_hooks.modeling.batch_memory import compare_rules, fit_batch_memory
 from mmgpu_hooks.modeling.batch_speed import fit_step_line
 from mmgpu_hooks.modeling.scene import at_batch_size
 from mmgpu_hooks.records import (
+    Disputes,
     FittedRun,
     LoaderWorkload,
     MemoryFit,
@@ -68,6 +69,8 @@ class RunPool:
     of its own batch size."""
     notes: tuple[str, ...] = ()
     """Which runs were left out, and why."""
+    disputes: Disputes = field(default_factory=Disputes)
+    """What they do not agree on."""
 
 
 def pool_runs(
@@ -90,12 +93,16 @@ def pool_runs(
         untold = newest.facts.untold or 'The run tells too little.'
         return RunPool(newest, None, NoPrediction(untold), notes=tuple(notes))
     belonging = [newest]
+    contradiction, has_other_limits = 0.0, False
     for run in ordered:
         if run is newest:
             continue
         path = run.evidence.path
+        has_other_limits |= differ_in_limits(newest.evidence, run.evidence)
         why = _why_left_out(newest, run, differences or {})
-        why = why or _find_contradiction(belonging, run)
+        if why is None:
+            why, share = _find_contradiction(belonging, run)
+            contradiction = max(contradiction, share)
         if why is not None:
             # a question is a whole sentence already
             end = '' if why.endswith('?') else '.'
@@ -117,6 +124,7 @@ def pool_runs(
         memory_rules=() if isinstance(points, NoPrediction) else compare_rules(points),
         apart=apart,
         notes=tuple(notes),
+        disputes=Disputes(contradiction, has_other_limits),
     )
 
 
@@ -158,8 +166,13 @@ def _why_left_out(
     return None
 
 
-def _find_contradiction(newer: Sequence[PooledRun], run: PooledRun) -> str | None:
-    """Why two runs with the same settings cannot both be right: a clause."""
+def _find_contradiction(
+    newer: Sequence[PooledRun], run: PooledRun
+) -> tuple[str | None, float]:
+    """Why two runs with the same settings cannot both be right, and how far apart.
+
+    A clause, and a share of an iteration; ``None`` and 0 where they can.
+    """
     told = run.facts.workload
     for other in newer:
         known = other.facts.workload
@@ -174,8 +187,8 @@ def _find_contradiction(newer: Sequence[PooledRun], run: PooledRun) -> str | Non
                 f'it took {there.mean_s:.3f} s per iteration with the settings that '
                 f'took {here.mean_s:.3f} s in {other.evidence.path}, which is newer, '
                 'so something else changed'
-            )
-    return None
+            ), apart_s / least_s if least_s > 0.0 else 1.0
+    return None, 0.0
 
 
 def _setting_of(workload: LoaderWorkload) -> tuple[int, int, int | None]:

@@ -31,6 +31,10 @@ VALIDATION_NOTICE = 0.20
 VALIDATION_PROBLEM = 0.50
 """Share of the run from which validation, and not training, is what the run does."""
 
+VALIDATION_WORTH = 0.005
+"""Share of the run from which another setting of validation's loader is worth a line
+in a config: a quarter of an hour of two days."""
+
 HOOKS_PROBLEM = 0.05
 """Share of the run in hooks, which usually take well under 1 %."""
 

@@ -78,7 +78,8 @@ def judge_saves(facts: Facts) -> Finding | None:
 def judge_validation(facts: Facts) -> Finding | None:
     """Training stands still during validation and its metrics.
 
-    ``val_interval`` sets how often it runs; its loader has settings of its own.
+    ``val_interval`` sets how often it runs. Its loader has settings of its own, which
+    ``mmgpu recommend`` chooses by what validations showed.
     """
     share = facts.part_share('validation')
     if share < VALIDATION_NOTICE:

@@ -100,11 +100,14 @@ def count_missing(summary: RunSummary) -> int:
 
 
 def judge_confidence(facts: Facts) -> str:
-    """``high``, ``medium`` or ``low``: how many iterations, on how quiet a host."""
+    """``high``, ``medium`` or ``low``: how many iterations, on how quiet a host.
+
+    Never high where runs given together dispute it.
+    """
     if facts.is_busy_host:
         return 'low'
     sure = facts.summary.steady_iterations >= SURE_ITERATIONS
-    return 'high' if sure else 'medium'
+    return 'high' if sure and not facts.disputes else 'medium'
 
 
 def _largest_problem(findings: dict[str, Finding]) -> Finding | None:

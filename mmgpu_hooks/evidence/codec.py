@@ -18,6 +18,7 @@ from mmgpu_hooks.records import (
     SaveRecord,
     SourceOffRecord,
     UnknownRecord,
+    ValidationRecord,
 )
 
 Line = Union[
@@ -26,6 +27,7 @@ Line = Union[
     ModelBytesRecord,
     SaveRecord,
     SaveAftermathRecord,
+    ValidationRecord,
     UnknownRecord,
     SourceOffRecord,
     EndRecord,
@@ -37,6 +39,7 @@ KINDS: dict[str, type[Any]] = {
     'model_bytes': ModelBytesRecord,
     'save': SaveRecord,
     'save_aftermath': SaveAftermathRecord,
+    'validation': ValidationRecord,
     'unknown': UnknownRecord,
     'source_off': SourceOffRecord,
     'end': EndRecord,

@@ -43,6 +43,10 @@ def labels_of(
     return {LOOKED: _SEEN + (method or name), EXACT: _TIMED + name}
 
 
+OWN_LABEL = labels_of('GPUEfficiencyHook', True)[UNSPLIT]
+"""What our own hook takes is booked as this."""
+
+
 class HookShares:
     """Adds up the seconds that hooks took."""
 

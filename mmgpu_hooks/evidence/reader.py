@@ -21,6 +21,7 @@ from mmgpu_hooks.records import (
     SaveRecord,
     SourceOffRecord,
     UnknownRecord,
+    ValidationRecord,
 )
 
 _LEAST_BYTES = 2**16
@@ -64,6 +65,7 @@ def _make_evidence(path: Path, found: Findings, table: IntervalTable) -> RunEvid
     sources_off: list[SourceOffRecord] = []
     saves: list[SaveRecord] = []
     aftermaths: list[SaveAftermathRecord] = []
+    validations: list[ValidationRecord] = []
     unknown: dict[str, str] = {}
     begins: list[int] = []
     for number, record in found.records:
@@ -82,6 +84,8 @@ def _make_evidence(path: Path, found: Findings, table: IntervalTable) -> RunEvid
             saves.append(record)
         elif isinstance(record, SaveAftermathRecord):
             aftermaths.append(record)
+        elif isinstance(record, ValidationRecord):
+            validations.append(record)
     if run is None:
         seen = f'{len(found.bad)} unreadable lines' if found.bad else 'none'
         raise EvidenceError(
@@ -103,6 +107,7 @@ def _make_evidence(path: Path, found: Findings, table: IntervalTable) -> RunEvid
         model=model,
         save_records=tuple(saves),
         save_aftermaths=tuple(aftermaths),
+        validations=tuple(validations),
         notes=tuple(_notes(path, found)),
     )
 

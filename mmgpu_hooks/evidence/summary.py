@@ -112,6 +112,7 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
         most_boxes=max_known(table.ints('most_boxes')),
         save_records=evidence.save_records,
         save_aftermaths=evidence.save_aftermaths,
+        validations=evidence.validations,
     )
 
 

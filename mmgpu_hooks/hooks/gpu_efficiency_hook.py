@@ -197,13 +197,16 @@ class GPUEfficiencyHook(Hook):
         """While it records, the recorder's own function is in this one's place."""
 
     def before_val(self, runner: Any) -> None:
-        # a logged validation resets the allocator's peak, and has one of its own
         if self._recorder is not None:
-            self._guard.run('GPU memory', self._recorder.begin_validation)
+            self._recorder.validation.begin()
+
+    def before_val_epoch(self, runner: Any) -> None:
+        if self._recorder is not None:
+            self._recorder.validation.ask_first()
 
     def after_val(self, runner: Any) -> None:
         if self._recorder is not None:
-            self._guard.run('GPU memory', self._recorder.end_validation)
+            self._recorder.validation.end()
 
     def _finish(self, error: BaseException | None) -> None:
         status = 'completed'

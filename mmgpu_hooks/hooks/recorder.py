@@ -7,9 +7,9 @@ from typing import Any
 
 from mmengine.runner import Runner
 
-from mmgpu_hooks.evidence.hook_shares import labels_of
+from mmgpu_hooks.evidence.hook_shares import OWN_LABEL
 from mmgpu_hooks.evidence.ledger import TimeLedger
-from mmgpu_hooks.evidence.ledger_parts import UNSPLIT, LedgerReading
+from mmgpu_hooks.evidence.ledger_parts import LedgerReading
 from mmgpu_hooks.evidence.writer import EvidenceWriter, evidence_name, unused_path
 from mmgpu_hooks.hooks.anchors import LoopAnchors
 from mmgpu_hooks.hooks.guard import Guard
@@ -21,6 +21,7 @@ from mmgpu_hooks.hooks.save_source import SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.hooks.train_loop import is_replaying, loading_cpu_clock
+from mmgpu_hooks.hooks.validation_source import ValidationSource
 from mmgpu_hooks.records import (
     EndRecord,
     IntervalRecord,
@@ -29,8 +30,6 @@ from mmgpu_hooks.records import (
     UnknownRecord,
 )
 from mmgpu_hooks.telemetry.clock import monotonic_s, wall_unix_s
-
-_OWN_LABEL = labels_of('GPUEfficiencyHook', True)[UNSPLIT]
 
 
 class Recorder:
@@ -57,7 +56,9 @@ class Recorder:
         self._guard = guard
         self._schedule = LogSchedule(runner, interval)
         self._board = ScalarBoard(runner.message_hub)
-        self._ledger = TimeLedger(monotonic_s, loading_cpu_clock(runner))
+        self._ledger = TimeLedger(
+            monotonic_s, loading_cpu_clock(runner.train_dataloader)
+        )
         self._iterations = Iterations(runner, self._ledger, guard)
         self._anchors = LoopAnchors(
             self._ledger,
@@ -78,6 +79,16 @@ class Recorder:
         self._saves = 0
         self._writer: EvidenceWriter | None = None
         self._saving = SaveSource(runner, guard, self._read_position, self._write)
+        self.validation = ValidationSource(
+            runner,
+            guard,
+            self._ledger,
+            sources,
+            read_position=self._read_position,
+            write=self._write,
+            on_begin=self._saving.add_cut,
+        )
+        """What is known of validations."""
 
     def begin(self) -> None:
         """Open the sources, write the run record and set the anchors."""
@@ -135,9 +146,9 @@ class Recorder:
             self._guard.run('ledger', self._ledger.drain_laps)
             self._pause[:] = batch_idx, batch_idx + MOST_SKIPPED
             return
-        self._guard.run('ledger', self._ledger.push, _OWN_LABEL)
+        self._guard.run('ledger', self._ledger.push, OWN_LABEL)
         self._guard.run('interval', self._do_what_is_due, batch_idx, batch)
-        self._guard.run('ledger', self._ledger.pop, _OWN_LABEL)
+        self._guard.run('ledger', self._ledger.pop, OWN_LABEL)
 
     def _do_what_is_due(self, batch_idx: int, batch: Any) -> None:
         """At the end of an interval, record and publish it."""
@@ -171,15 +182,6 @@ class Recorder:
         following = schedule.find_next(batch_idx, self._iterations.in_interval)
         self._pause[0] = batch_idx
         self._pause[1] = batch_idx + 1 if is_logged else min(following, self._look_at)
-
-    def begin_validation(self) -> None:
-        """From here on the allocator's peak is validation's."""
-        self._sources.gpu.begin_validation()
-        self._saving.add_cut()
-
-    def end_validation(self) -> None:
-        """From here on it is training's again."""
-        self._sources.gpu.end_validation()
 
     def _begin_creation(self) -> None:
         self._iterations.note_first()
@@ -257,6 +259,7 @@ class Recorder:
             The evidence file, for the summary; ``None`` when there is none.
         """
         self._saving.leave()
+        self._guard.clean_up('validation', self.validation.close)
         self._guard.clean_up('ledger', self._anchors.close)
         self._guard.clean_up('ledger', self._own.close)
         # read once: what we ourselves do from here on is no part of training

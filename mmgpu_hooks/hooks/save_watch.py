@@ -102,7 +102,7 @@ class SaveWatch:
         iteration, epoch = self._read_position()
         loader = self._loader
         ready = None if loader is None else loader.read_ready()
-        marked = _mark_workers(loader)
+        marked = mark_workers(loader)
         self._surroundings.begin()
         progress = SaveProgress(self._clock, self._surroundings)
         stamps = SaveStamps(
@@ -117,7 +117,7 @@ class SaveWatch:
         total = progress.total
         unknown: dict[str, str] = {}
         workers: dict[str, Any] = {}
-        after = _mark_workers(loader)
+        after = mark_workers(loader)
         if one.workers is None or after is None:
             unknown['workers'] = 'the loader is not watched'
         else:
@@ -185,7 +185,8 @@ class _Save(NamedTuple):
     workers: WorkersMark | None
 
 
-def _mark_workers(loader: LoaderProbe | None) -> WorkersMark | None:
+def mark_workers(loader: LoaderProbe | None) -> WorkersMark | None:
+    """Where the workers of a loader stand; ``None`` when nobody watches it."""
     if loader is None:
         return None
     processes = loader.processes

@@ -9,10 +9,10 @@ from mmengine.runner import IterBasedTrainLoop
 from mmgpu_hooks.telemetry.clock import Clock, process_cpu_s, thread_cpu_s
 
 
-def loading_cpu_clock(runner: Any) -> Clock:
-    """CPU seconds of whoever loads inside the waits."""
+def loading_cpu_clock(loader: Any) -> Clock:
+    """CPU seconds of whoever loads inside the waits for a loader."""
     # without workers the loading has threads of its own (OpenCV, torch)
-    loads_itself = getattr(runner.train_dataloader, 'num_workers', None) == 0
+    loads_itself = getattr(loader, 'num_workers', None) == 0
     return process_cpu_s if loads_itself else thread_cpu_s
 
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import WORTHWHILE_GAIN
-from mmgpu_hooks.diagnosis.verdict import judge_confidence
 from mmgpu_hooks.modeling.batch_memory import find_largest_batch, predict_peak
 from mmgpu_hooks.modeling.batch_speed import KNEE_SHARE, find_knee
 from mmgpu_hooks.modeling.scene import at_batch_size
 from mmgpu_hooks.modeling.uncertainty import model_error, perturb
-from mmgpu_hooks.recommendation.changes import KEY, Decision, word_changes
+from mmgpu_hooks.recommendation.changes import KEY, Decision, judge_gain, word_changes
 from mmgpu_hooks.recommendation.choice import (
     Gain,
     Setting,
@@ -208,7 +207,7 @@ def _word_all(old: Decision, new: Decision, fit: MemoryFit) -> tuple[Change, ...
     gain = _predict_gain(old, new, is_old_setting=True)
     size, before = new.batch_size, old.workload.batch_size
     assert size is not None and before is not None
-    confidence = judge_confidence(old.facts)
+    confidence = judge_gain(old.facts, gain)
     if confidence == 'high' and size not in {p.batch_size for p in fit.points}:
         confidence = 'medium'
     change = Change(

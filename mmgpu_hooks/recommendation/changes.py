@@ -15,6 +15,9 @@ from mmgpu_hooks.records import Change, LoaderWorkload, RunSummary
 
 KEY = 'train_dataloader.'
 
+_DISPUTED = 0.1
+"""Share of a gain that runs may dispute while it is sure."""
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -177,7 +180,7 @@ def _change(
         old=old,
         new=new,
         reason=reason,
-        confidence=_confidence(decision),
+        confidence=judge_change(decision),
         rules=rules,
         predicted_iter_s=decision.new_iter_s,
         predicted_gain_pct=100 * gain.share if gain else None,
@@ -186,9 +189,25 @@ def _change(
     )
 
 
-def _confidence(decision: Decision) -> str:
-    """Never high where the interval of the gain holds a loss."""
-    confidence = judge_confidence(decision.facts)
-    if confidence == 'high' and decision.gain and decision.gain.low < 0.0:
-        return 'medium'
-    return confidence
+def judge_change(decision: Decision) -> str:
+    """How sure a change is, in a word."""
+    facts, gain = decision.facts, decision.gain
+    return judge_confidence(facts) if gain is None else judge_gain(facts, gain)
+
+
+def judge_gain(facts: Facts, gain: Gain) -> str:
+    """How sure a gain is, in a word.
+
+    Never high where its interval holds a loss, or where runs that were given together
+    dispute more than a tenth of it; low where they dispute all of it.
+
+    Args:
+        facts: The run, with what other runs dispute.
+        gain: Predicted of it.
+    """
+    confidence = judge_confidence(facts)
+    disputed = max(gain.disputed, facts.disputes.contradiction)
+    if 0.0 < gain.share <= disputed:
+        return 'low'
+    is_doubtful = gain.low < 0.0 or disputed > _DISPUTED * max(gain.share, 0.0)
+    return 'medium' if confidence == 'high' and is_doubtful else confidence

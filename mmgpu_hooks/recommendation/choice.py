@@ -61,6 +61,10 @@ class Gain:
         """The part that a single run sees too."""
         return self.share - self.disputed
 
+    def is_backed(self, worthwhile: float) -> bool:
+        """Whether the evidence bears out a gain of ``worthwhile``, scatter or not."""
+        return self.backed >= max(worthwhile, self.noise)
+
 
 @functools.lru_cache(maxsize=512)
 def job_s(workload: LoaderWorkload, setting: Setting, plan: JobPlan) -> float:

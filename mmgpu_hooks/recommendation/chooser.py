@@ -93,7 +93,7 @@ class Chooser:
         per_core = workers_per_core(self._waiting)
         more = choose_workers(self._workload, new, self._plan, cap.workers, per_core)
         gain = predict_gain(self._workload, new, more, self._plan)
-        if more.num_workers <= self._cores or gain.share < BEYOND_GAIN:
+        if more.num_workers <= self._cores or not gain.is_backed(BEYOND_GAIN):
             return []
         return [
             f'Workers mostly wait, so more of them than the {self._cores} usable cores '
@@ -138,7 +138,7 @@ class Chooser:
         if before == after:
             return False
         gain = predict_gain(self._workload, before, after, self._plan)
-        return gain.backed >= max(WORTHWHILE_GAIN, gain.noise)
+        return gain.is_backed(WORTHWHILE_GAIN)
 
     def _is_crowd(self, new: Setting) -> bool:
         """Whether the old workers only take turns on too few cores.

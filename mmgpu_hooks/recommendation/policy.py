@@ -1,7 +1,5 @@
-"""Decides the train loader's settings. Pure, so that every decision can be tested as
-a table and repeated from the recorded evidence alone, on any machine.
-
-The loader of validation is left alone: the evidence tells nothing of it.
+"""Decides the loaders' settings. Pure, so that every decision can be tested as a table
+and repeated from the recorded evidence alone, on any machine.
 """
 
 from __future__ import annotations
@@ -17,7 +15,9 @@ from mmgpu_hooks.recommendation.changes import (
     word_changes,
     word_persistent,
 )
+from mmgpu_hooks.recommendation.choice import Setting
 from mmgpu_hooks.recommendation.chooser import Chooser, starts_cost
+from mmgpu_hooks.recommendation.validation_loader import advise_validation
 from mmgpu_hooks.records import Change, MemoryFit, NoPrediction, Recommendation
 
 _AT_HAND = 'In steady iterations data is at hand when it is needed.'
@@ -31,7 +31,8 @@ def recommend_settings(
 ) -> Recommendation:
     """Decide num_workers, prefetch_factor, persistent_workers and pin_memory.
 
-    Judged on the whole job: its iterations, the starts of its epochs and its saves.
+    The train loader is judged on the whole job: its iterations, the starts of its
+    epochs and its saves; validation's on what its own loops showed.
 
     Args:
         facts: One rank's, with the live settings and the host's limits.
@@ -44,6 +45,7 @@ def recommend_settings(
         The changes, or the reason why there is none.
     """
     advice = advise(facts)
+    train: Setting | None = None
     said: tuple[str, ...] = ()
     if facts.workload is None or facts.is_stalled:
         changes, reason = _unpredicted(facts), _why_unpredicted(facts)
@@ -53,15 +55,19 @@ def recommend_settings(
         chooser = Chooser(facts, facts.workload, beyond_cores)
         decision = chooser.decide()
         changes, reason = word_changes(decision), _why_nothing(decision)
+        train = decision.new
         advice = (*chooser.advise_beyond(decision.new), *advice)
         if memory is not None:
             choice = choose_batch_size(decision, memory)
             said, changes = (choice.sentence,), list(choice.changes) or changes
+    validation = advise_validation(facts.summary, train, beyond_cores=beyond_cores)
+    together = (*changes, *validation.changes)
     return Recommendation(
-        changes=tuple(changes),
-        reason=None if changes else reason,
+        changes=together,
+        reason=None if together else reason,
         advice=advice,
         batch_size=said,
+        validation=validation.outlook,
     )
 
 

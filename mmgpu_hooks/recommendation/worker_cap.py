@@ -87,7 +87,7 @@ def _by_memory(summary: RunSummary) -> Limit | None:
     host = summary.run.host
     sizes = [host.ram_available_bytes, host.cgroup_memory_bytes]
     known = [size / _ranks(summary) for size in sizes if size is not None]
-    each, how = _bytes_each(summary)
+    each, how = bytes_each(summary)
     if not known or not each:
         return None
     return (
@@ -102,8 +102,8 @@ def _ranks(summary: RunSummary) -> int:
     return max(summary.run.host.ranks_on_host, 1)
 
 
-def _bytes_each(summary: RunSummary) -> tuple[float | None, str]:
-    """Memory of one worker: as measured, else what it is at worst."""
+def bytes_each(summary: RunSummary) -> tuple[float | None, str]:
+    """Memory of one worker: as measured, else what it is at worst; and which."""
     pss = summary.loader.pss_bytes if summary.loader else None
     if pss and summary.worker_count:
         return pss / summary.worker_count, 'measured'

@@ -49,6 +49,7 @@ from mmgpu_hooks.records.judged import (
     Recommendation,
     SaveCure,
     SaveJudgement,
+    ValidationOutlook,
     Verdict,
 )
 from mmgpu_hooks.records.loading import SlowSample, TransformCost, WorkersWindow
@@ -61,6 +62,7 @@ from mmgpu_hooks.records.measured import (
 from mmgpu_hooks.records.predicted import (
     BatchLine,
     Cost,
+    Disputes,
     FittedRun,
     JobPlan,
     JobPrediction,
@@ -102,6 +104,7 @@ from mmgpu_hooks.records.swept import (
     SweepSetting,
 )
 from mmgpu_hooks.records.trial import TRIAL_STATUSES, TrialResult, TrialSpec
+from mmgpu_hooks.records.validating import ValidationRecord
 
 __all__ = [
     'MEMORY_SOURCES',
@@ -120,6 +123,7 @@ __all__ = [
     'CudaMemorySummary',
     'CudaMemoryWindow',
     'Diagnosis',
+    'Disputes',
     'DurationStats',
     'EndRecord',
     'Estimate',
@@ -179,6 +183,8 @@ __all__ = [
     'TrialResult',
     'TrialSpec',
     'UnknownRecord',
+    'ValidationOutlook',
+    'ValidationRecord',
     'Verdict',
     'Verification',
     'WorkersWindow',

@@ -114,6 +114,26 @@ class Diagnosis:
 
 
 @dataclass(frozen=True)
+class ValidationOutlook:
+    """What a run's validations tell of their own loader."""
+
+    sentence: str
+    """How long they take, and what is changed or why nothing is."""
+    validations: int
+    """Recorded."""
+    loop_s: Optional[float] = None
+    """Mean seconds of a validation in its loop, metrics left out; ``None`` when its
+    iterations were not seen."""
+    gain_s: Optional[float] = None
+    """Predicted saving of each validation; ``None`` where nothing is changed."""
+    gain_low_s: Optional[float] = None
+    """The truth is expected between low and high 9 times in 10."""
+    gain_high_s: Optional[float] = None
+    run_gain_pct: Optional[float] = None
+    """The same over all validations, as a share of the run."""
+
+
+@dataclass(frozen=True)
 class LearningRate:
     """How a config's learning rate follows the batch size; ``None`` is not in it."""
 
@@ -138,3 +158,5 @@ class Recommendation:
     batch_size: Tuple[str, ...] = ()
     """What was decided of the batch size, and what that means for the learning rate:
     sentences. Empty unless a change of it was allowed."""
+    validation: Optional[ValidationOutlook] = None
+    """What is known of validation's loader; ``None`` for a run without validations."""

@@ -119,6 +119,21 @@ class LoaderWorkload:
 
 
 @dataclass(frozen=True)
+class Disputes:
+    """What runs that were given together do not agree on."""
+
+    contradiction: float = 0.0
+    """Share by which an iteration took longer in one of two runs with the same
+    setting, of which the older was left out; the most of all, and 0 of none."""
+    has_other_limits: bool = False
+    """Whether the host of one allowed something else: what is advised is safe on the
+    judged run's."""
+
+    def __bool__(self) -> bool:
+        return self.contradiction > 0.0 or self.has_other_limits
+
+
+@dataclass(frozen=True)
 class FittedRun:
     """One of several runs that were fitted together."""
 

@@ -27,6 +27,7 @@ from mmgpu_hooks.records.summed import (
     HostSummary,
     LoaderSummary,
 )
+from mmgpu_hooks.records.validating import ValidationRecord
 
 SCHEMA_VERSION = 1
 """Version of the evidence file; a reader refuses only newer ones."""
@@ -182,6 +183,7 @@ class RunEvidence:
     model: Optional[ModelBytesRecord] = None
     save_records: Tuple[SaveRecord, ...] = ()
     save_aftermaths: Tuple[SaveAftermathRecord, ...] = ()
+    validations: Tuple[ValidationRecord, ...] = ()
     notes: Tuple[str, ...] = ()
     """Sentences about what was odd in the file, for the user."""
 
@@ -261,6 +263,7 @@ class RunSummary:
     save_records: Tuple[SaveRecord, ...] = ()
     """Each save taken apart; empty in older evidence."""
     save_aftermaths: Tuple[SaveAftermathRecord, ...] = ()
+    validations: Tuple[ValidationRecord, ...] = ()
 
 
 @dataclass(frozen=True)

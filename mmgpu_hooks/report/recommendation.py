@@ -89,11 +89,13 @@ def render_json(answer: Answer) -> str:
         'error': answer.error,
         'notes': list(answer.notes),
     }
-    # of what was asked for only
+    # of what was asked for only, and of what there was
     if answer.fitted:
         body['fitted_runs'] = [asdict(run) for run in answer.fitted]
     if answer.recommendation.batch_size:
         body['batch_size'] = list(answer.recommendation.batch_size)
+    if answer.recommendation.validation is not None:
+        body['validation'] = asdict(answer.recommendation.validation)
     return json.dumps(body, indent=2)
 
 
@@ -156,6 +158,10 @@ def render_text(
     if answer.recommendation.batch_size:
         said = [('-', bind_units(one)) for one in answer.recommendation.batch_size]
         parts += ['', Text('Batch size', style='bold'), grid(said, indent=2)]
+    if answer.recommendation.validation is not None:
+        sentence = bind_units(answer.recommendation.validation.sentence)
+        title = Text("Validation's loader", style='bold')
+        parts += ['', title, grid([(sentence,)], indent=2)]
     if answer.recommendation.advice:
         said = [('-', bind_units(one)) for one in answer.recommendation.advice]
         title = Text('Advice, nothing of which is applied', style='bold')

@@ -60,6 +60,7 @@ def test_every_verdict_is_documented():
         'ModelBytesRecord',
         'SaveRecord',
         'SaveAftermathRecord',
+        'ValidationRecord',
         'EndRecord',
     ],
 )

@@ -9,7 +9,7 @@ from fakes.runs import GIB, make_run
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, RunPool, pool_runs
 from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import MemoryFit, NoPrediction, RunEvidence
+from mmgpu_hooks.records import Disputes, MemoryFit, NoPrediction, RunEvidence
 
 
 def read(evidence: RunEvidence) -> PooledRun:
@@ -115,9 +115,14 @@ def test_of_runs_with_the_same_settings_that_contradict_the_older_is_left_out():
         'changed.',
     )
     assert found.workload == read(newest).facts.workload
+    # of 101 ms, 200 more
+    assert found.disputes.contradiction == pytest.approx(200 / 101, rel=1e-3)
+    assert not found.disputes.has_other_limits
     # one that is a tenth slower, or had other settings, is not
     assert pool(newest, make_pooled(4, 2, constant_s=0.07)).notes == ()
-    assert pool(newest, make_pooled(4, 1, constant_s=0.26)).notes == ()
+    other = pool(newest, make_pooled(4, 1, constant_s=0.26))
+    assert other.notes == ()
+    assert not other.disputes
 
 
 def test_a_run_whose_batch_size_is_unknown_is_left_out():
@@ -196,3 +201,14 @@ def test_every_rank_tells_of_memory():
         FIXED + 2 * EACH,
         FIXED + 5 * EACH,
     ]
+
+
+@pytest.mark.parametrize('limit', ['usable_cores', 'cgroup_memory_bytes'])
+def test_runs_on_hosts_with_other_limits_are_in_dispute(limit):
+    older = make_pooled(4, 2, run={'host': replace(HOST, **{limit: 2})})
+    newest = make_pooled(4, 4, day=22, run={'host': replace(HOST, **{limit: 4})})
+    assert pool(newest, older).disputes == Disputes(has_other_limits=True)
+    # what is free at the moment is not the host's nature
+    busy = make_pooled(4, 2, run={'host': replace(HOST, ram_available_bytes=GIB)})
+    usual = make_pooled(4, 4, day=22, run={'host': HOST})
+    assert not pool(usual, busy).disputes

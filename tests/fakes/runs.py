@@ -302,6 +302,7 @@ def render_evidence(evidence: RunEvidence) -> str:
         *evidence.intervals,
         *evidence.save_records,
         *evidence.save_aftermaths,
+        *evidence.validations,
         *([evidence.end] if evidence.end else []),
     ]
     return ''.join(render_line(record) for record in lines)

@@ -5,10 +5,13 @@ from dataclasses import replace
 import pytest
 
 from fakes.pooled import make_pooled
+from fakes.runs import make_evidence, make_run
 from fakes.workloads import make_workload
 from mmgpu_hooks.diagnosis.facts import fold_facts
+from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.recommendation import chooser
+from mmgpu_hooks.recommendation.changes import judge_gain
 from mmgpu_hooks.recommendation.choice import (
     Gain,
     Setting,
@@ -16,7 +19,7 @@ from mmgpu_hooks.recommendation.choice import (
     predict_gain,
 )
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.records import Cost, JobPlan, LoaderWorkload
+from mmgpu_hooks.records import Cost, Disputes, JobPlan, LoaderSettings, LoaderWorkload
 
 
 def gain_of(newest: LoaderWorkload, older: LoaderWorkload) -> Gain:
@@ -63,3 +66,71 @@ def test_what_is_disputed_is_beyond_what_any_run_says():
     assert find_disputed(0.5, [0.1, 0.4]) == pytest.approx(0.1)
     assert find_disputed(0.0, [0.1, 0.4]) == 0.0
     assert find_disputed(0.2, [0.2]) == 0.0
+
+
+SURE = Gain(0.3, 0.2, 0.4)
+
+
+@pytest.mark.parametrize(
+    ('gain', 'disputes', 'word'),
+    [
+        (SURE, Disputes(), 'high'),
+        (replace(SURE, disputed=0.02), Disputes(), 'high'),
+        # more than a tenth of it is what no run sees by itself
+        (replace(SURE, disputed=0.04), Disputes(), 'medium'),
+        (replace(SURE, disputed=0.3), Disputes(), 'low'),
+        (replace(SURE, low=-0.01), Disputes(), 'medium'),
+        (SURE, Disputes(has_other_limits=True), 'medium'),
+        (SURE, Disputes(contradiction=0.16), 'medium'),
+        # the same setting differed by more than what the new one would give
+        (SURE, Disputes(contradiction=0.5), 'low'),
+        # a gain of nothing, made for other reasons
+        (Gain(0.0, -0.02, 0.02), Disputes(), 'medium'),
+    ],
+)
+def test_how_sure_a_gain_is_heeds_disputes(gain, disputes, word):
+    run = make_pooled(4, 2)
+    facts = replace(fold_facts(fold_run(run), run.intervals), disputes=disputes)
+    assert judge_gain(facts, gain) == word
+
+
+@pytest.mark.parametrize(
+    ('constant_s', 'word'), [(0.06, 'high'), (0.16, 'medium'), (0.5, 'low')]
+)
+def test_a_change_is_not_sure_where_runs_contradict_each_other(constant_s, word):
+    fields = {'loading_s': 0.1, 'data_wait_s': 0.3}
+    newest = make_pooled(4, 1, day=22, **fields)
+    older = make_pooled(4, 1, day=20, constant_s=constant_s, **fields)
+    runs = [
+        PooledRun(one, fold_facts(fold_run(one), one.intervals))
+        for one in (newest, older)
+    ]
+    pool = pool_runs(runs)
+    together = replace(runs[0].facts, workload=pool.workload, disputes=pool.disputes)
+    changes = recommend_settings(together).changes
+    assert {change.confidence for change in changes if change.rules} == {word}
+
+
+def test_advice_beyond_the_cores_rests_on_what_is_backed(monkeypatch):
+    def advise(**fields: float) -> list[str]:
+        gain = Gain(0.5, 0.3, 0.7, **fields)
+        monkeypatch.setattr(chooser, 'predict_gain', lambda *_: gain)
+        return chooser.Chooser(facts, facts.workload).advise_beyond(
+            Setting(4, 2, persistent_workers=True)
+        )
+
+    run = make_evidence(
+        run=make_run(
+            loader=LoaderSettings(0, False, None, False, 4, 100, 400, 'fork'),
+            host=replace(make_run().host, usable_cores=4.0),
+        ),
+        data_wait_s=4.0,
+        data_wait_cpu_s=0.8,
+        process_cpu_s=4.8,
+    )
+    facts = fold_facts(fold_run(run))
+    assert facts.workload is not None
+    assert 'save 50 % of the time' in advise()[0]
+    assert advise(disputed=0.39) != []
+    assert advise(disputed=0.41) == []
+    assert advise(noise=0.51) == []

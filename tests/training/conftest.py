@@ -74,6 +74,33 @@ _TAILS = {
     ),
     DOTTED: "custom_hooks = [dict(type='mmgpu_hooks.GPUEfficiencyHook')]",
 }
+# of another loader than training's, and the test's by reference, as most configs
+_VALIDATION = """
+train_cfg = dict(max_epochs=2, val_interval=1, dynamic_intervals=None)
+val_cfg, test_cfg = dict(type='ValLoop'), dict(type='TestLoop')
+val_dataloader = dict(
+    batch_size=1, num_workers=1, persistent_workers=True, drop_last=False,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(
+        type='CocoDataset', test_mode=True,
+        data_root='{images}/', ann_file='annotations.json',
+        data_prefix=dict(img='images/'),
+        metainfo=dict(classes=('rectangle', 'ellipse')),
+        pipeline=[
+            dict(type='LoadImageFromFile'),
+            dict(type='Resize', scale=(64, 64), keep_ratio=True),
+            dict(type='Pad', size=(64, 64), pad_val=dict(img=(114, 114, 114))),
+            dict(type='LoadAnnotations', with_bbox=True),
+            dict(type='PackDetInputs'),
+        ],
+    ),
+)
+test_dataloader = val_dataloader
+val_evaluator = dict(
+    type='CocoMetric', metric='bbox', ann_file='{images}/annotations.json')
+test_evaluator = val_evaluator
+"""
+
 _OURS = "gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook'), "
 _OPTION = 'default_hooks.gpu_efficiency.type=mmgpu_hooks.GPUEfficiencyHook'
 
@@ -92,13 +119,16 @@ def detections(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Detect
             hooks = f'tape={tape}, checkpoint=dict(interval={interval}), '
             if is_ours and case == DEFAULT_HOOKS:
                 hooks += _OURS
+            tail = _TAILS.get(case, '') if is_ours else ''
+            if case == DEFAULT_HOOKS:
+                tail += _VALIDATION.format(images=images)
             text = render_config(
                 images,
                 default_hooks=hooks,
                 num_workers=workers,
                 epochs=2,
                 iterations=ITERATIONS if loop == 'iter' else None,
-                tail=_TAILS.get(case, '') if is_ours else '',
+                tail=tail,
             )
             config = folder / f'{name}_config.py'
             config.write_text(text)

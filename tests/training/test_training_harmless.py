@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import multiprocessing
-import os
 import re
 import subprocess
 import sys
@@ -29,20 +28,10 @@ from training.toy import (
     find_evidence,
     log_of,
     losses_of,
+    open_files,
     scalar_lines,
     train,
 )
-
-
-def open_files() -> set[str]:
-    targets = set()
-    for name in os.listdir('/proc/self/fd'):
-        try:
-            targets.add(os.readlink(f'/proc/self/fd/{name}'))
-        except FileNotFoundError:  # the listing's own
-            continue
-    # MMEngine's log handler keeps its file open for ever
-    return {target for target in targets if not target.endswith('.log')}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Sequence
@@ -273,3 +274,15 @@ def scalar_lines(work_dir: Path) -> list[dict[str, Any]]:
     """The lines of the run's ``scalars.json``."""
     (path,) = work_dir.glob('*/vis_data/scalars.json')
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def open_files() -> set[str]:
+    """What the descriptors of this process lead to, MMEngine's logs left out."""
+    targets = set()
+    for name in os.listdir('/proc/self/fd'):
+        try:
+            targets.add(os.readlink(f'/proc/self/fd/{name}'))
+        except FileNotFoundError:  # the listing's own
+            continue
+    # MMEngine's log handler keeps its file open for ever
+    return {target for target in targets if not target.endswith('.log')}

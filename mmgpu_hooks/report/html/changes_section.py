@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from mmgpu_hooks.records import Change
+from mmgpu_hooks.records import Change, Recommendation
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.html.panel import each_run, render_section, words
 from mmgpu_hooks.report.markup import Markup, join, tag
@@ -21,9 +21,17 @@ def _of_run(run: ReportedRun) -> Markup:
     recommendation = run.answer.recommendation
     if not recommendation.changes:
         reason = recommendation.reason or ''
-        return tag('p', tag('strong', 'Nothing to change. '), words(reason))
+        nothing = tag('p', tag('strong', 'Nothing to change. '), words(reason))
+        return join(nothing, _validation(recommendation))
     items = tag('ul', *(_change(c) for c in recommendation.changes), class_='changes')
-    return join(items, _next(run))
+    return join(items, _validation(recommendation), _next(run))
+
+
+def _validation(recommendation: Recommendation) -> Markup | None:
+    told = recommendation.validation
+    if told is None:
+        return None
+    return tag('p', tag('strong', "Validation's loader. "), words(told.sentence))
 
 
 def _change(change: Change) -> Markup:

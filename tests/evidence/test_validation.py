@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from fakes.clock import HandClock
+from mmgpu_hooks.evidence.validation import ValidationFolder
+from mmgpu_hooks.records import DurationStats
+
+
+class Watched:
+    """A validation whose every second and every second of CPU are planted."""
+
+    def __init__(self) -> None:
+        self.clock, self.loading, self.process = (HandClock() for _ in range(3))
+        self.folder = ValidationFolder(self.clock, self.loading, self.process)
+
+    def wait(self, seconds: float, cpu_s: float) -> None:
+        self.clock.turn(seconds)
+        self.loading.turn(cpu_s)
+        self.process.turn(cpu_s)
+
+    def go_through(self, waits: list[float], step_s: float = 0.5) -> None:
+        for number, wait_s in enumerate(waits):
+            self.wait(wait_s, 0.25)
+            self.folder.get(number == 0)
+            # what we look at ourselves is in no part
+            self.clock.turn(64.0)
+            self.folder.begin_step()
+            self.clock.turn(step_s)
+            self.process.turn(0.125)
+            self.folder.end_step()
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def test_waits_and_steps_are_told_apart(watched: Watched) -> None:
+    watched.clock.turn(8.0)
+    watched.folder.ask_first()
+    watched.go_through([4.0, 1.0, 2.0])
+    figures = watched.folder.fold()
+    assert figures['iterations'] == 3
+    assert figures['data_wait'] == DurationStats(3, 7.0, 7 / 3, 2.0, 3.8, 4.0)
+    assert figures['step'] == DurationStats(3, 1.5, 0.5, 0.5, 0.5, 0.5)
+    assert figures['iter'].total_s == 8.5
+    assert figures['first_waits'] == 1
+    assert figures['first_wait_s'] == 4.0
+    # of the first wait the CPU is in neither
+    assert figures['data_wait_cpu_s'] == 0.5
+    assert figures['process_cpu_s'] == 3 * 0.125 + 2 * 0.25
+    # 8 s before, 7 s of waits, 1.5 s of steps and three looks
+    assert watched.folder.wall_s == 8.0 + 8.5 + 3 * 64.0
+
+
+def test_without_a_word_the_first_wait_began_with_the_validation(
+    watched: Watched,
+) -> None:
+    watched.clock.turn(8.0)
+    watched.go_through([4.0])
+    assert watched.folder.fold()['first_wait_s'] == 12.0
+
+
+def test_each_pass_has_a_first_wait(watched: Watched) -> None:
+    watched.go_through([4.0, 1.0])
+    # the metrics of the first pass
+    watched.clock.turn(32.0)
+    watched.folder.ask_first()
+    watched.go_through([2.0, 1.0])
+    figures = watched.folder.fold()
+    assert figures['iterations'] == 4
+    assert (figures['first_waits'], figures['first_wait_s']) == (2, 6.0)
+    assert figures['data_wait'].total_s == 8.0
+
+
+def test_the_first_batch_of_a_pass_whose_beginning_is_unknown_is_left_out(
+    watched: Watched,
+) -> None:
+    watched.go_through([4.0, 1.0])
+    watched.clock.turn(32.0)
+    watched.go_through([2.0, 1.0])
+    figures = watched.folder.fold()
+    assert figures['iterations'] == 3
+    assert (figures['first_waits'], figures['first_wait_s']) == (1, 4.0)
+    assert figures['data_wait'].total_s == 6.0
+    assert figures['process_cpu_s'] == 3 * 0.125 + 2 * 0.25
+
+
+def test_a_loop_without_iterations_tells_nothing(watched: Watched) -> None:
+    assert watched.folder.fold() == {}

@@ -1,0 +1,89 @@
+"""Validations as the hook would have recorded them, with every figure chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fakes.runs import add_to_end, make_evidence, make_inside_workers, steady
+from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.records import (
+    DurationStats,
+    LoaderSettings,
+    RunSummary,
+    ValidationRecord,
+)
+
+METRICS_S = 3.0
+
+
+def make_validation(
+    number: int = 0,
+    *,
+    iterations: int = 200,
+    occupancy_s: float = 0.08,
+    step_s: float = 0.02,
+    workers: int = 1,
+    persistent: bool = True,
+    first_wait_s: float = 0.2,
+    **fields: Any,
+) -> ValidationRecord:
+    """A validation that takes whatever its workers or its step take.
+
+    Of loading, nine tenths are CPU; the metrics take 3 s.
+
+    Args:
+        number: Validations before it.
+        workers: Of its loader; 0 loads in the loop.
+        fields: Of the record.
+    """
+    made_s = occupancy_s / max(workers, 1)
+    wait_s = max(made_s - step_s, 0.0) if workers else occupancy_s
+    cpu_s = 0.001 if workers else 0.9 * occupancy_s
+    rest_s = wait_s * (iterations - 1)
+    waits = DurationStats(
+        iterations, rest_s + first_wait_s, rest_s / iterations, wait_s, wait_s, wait_s
+    )
+    window = make_inside_workers(
+        occupancy_s, std_s=0.002, count=max(workers, 1), iterations=iterations
+    )
+    return replace(
+        ValidationRecord(
+            iteration=100 * (number + 1),
+            epoch=number + 1,
+            wall_s=rest_s + first_wait_s + step_s * iterations + METRICS_S,
+            iterations=iterations,
+            data_wait=waits,
+            step=steady(step_s, iterations),
+            iter=steady(wait_s + step_s, iterations),
+            first_waits=1,
+            first_wait_s=first_wait_s,
+            data_wait_cpu_s=cpu_s * (iterations - 1),
+            process_cpu_s=(cpu_s + 0.5 * step_s) * iterations,
+            batch_bytes=2**20,
+            batch_tensors=2,
+            loader=LoaderSettings(
+                num_workers=workers,
+                persistent_workers=persistent and workers > 0,
+                prefetch_factor=2 if workers else None,
+                pin_memory=False,
+                batch_size=1,
+                batches_per_epoch=iterations,
+                dataset_length=iterations,
+                start_method='fork',
+            ),
+            workers=window if workers else None,
+            train_workers=0,
+            train_workers_cpu_s=0.0,
+            strangers_cpu_s=0.0,
+        ),
+        **fields,
+    )
+
+
+def summarise(*validations: ValidationRecord, **fields: Any) -> RunSummary:
+    """A run that validated so; ``fields`` as for ``make_evidence``."""
+    evidence = make_evidence(**fields)
+    wall_s = sum(one.wall_s for one in validations)
+    evidence = add_to_end(evidence, validation=wall_s)
+    return fold_run(replace(evidence, validations=validations))

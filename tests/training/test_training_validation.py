@@ -1,0 +1,275 @@
+"""Validations of real trainings: what is recorded of them, and what it is good for."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mmengine.runner import ValLoop
+
+from mmgpu_hooks.cli.main import main
+from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.recommendation.validation_loader import advise_validation
+from mmgpu_hooks.records import RunEvidence
+from training.conftest import DEFAULT_HOOKS, ITERATIONS, PLAIN, Detections
+from training.toy import (
+    LossTape,
+    ToyDataset,
+    ToyMetric,
+    build_runner,
+    evidence_of,
+    log_of,
+    losses_of,
+    open_files,
+    train,
+)
+
+BATCHES = 24
+
+
+def validate(
+    work_dir: Path,
+    num_workers: int,
+    *,
+    persistent: bool = False,
+    batches: int = BATCHES,
+    item_s: float = 0.0,
+    metric: dict[str, Any] | None = None,
+    cfg: dict[str, Any] | None = None,
+    **arguments: Any,
+) -> Any:
+    """Train, with validations that have a loader of their own; the runner."""
+    files = open_files()
+    arguments = {'iterations': 4, 'epochs': 2, **arguments}
+    runner = build_runner(
+        work_dir,
+        custom_hooks=[LossTape()],
+        val_dataloader={
+            'dataset': ToyDataset(batches, item_s),
+            'sampler': {'type': 'DefaultSampler', 'shuffle': False},
+            'batch_size': 1,
+            'num_workers': num_workers,
+            'persistent_workers': persistent,
+        },
+        val_cfg=cfg or {},
+        val_evaluator=metric or {'type': ToyMetric},
+        **arguments,
+    )
+    loader = runner.val_dataloader
+    try:
+        train(runner)
+    finally:
+        if persistent and loader._iterator is not None:
+            loader._iterator._shutdown_workers()
+    # what a loader has open is its own affair
+    left = open_files() - files
+    assert not [name for name in left if name.startswith('/proc')]
+    assert 'run_iter' not in vars(runner.val_loop)
+    assert '_get_iterator' not in vars(loader)
+    assert loader.worker_init_fn is None or 'mmgpu' not in repr(loader.worker_init_fn)
+    return runner
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize('loop', ['epoch', 'iter'])
+@pytest.mark.parametrize(
+    ('num_workers', 'persistent'), [(0, False), (2, False), (2, True)]
+)
+def test_each_validation_is_one_record(
+    tmp_path: Path, loop: str, num_workers: int, persistent: bool
+) -> None:
+    limits: dict[str, Any] = (
+        {'iterations': 8, 'val_interval': 4} if loop == 'iter' else {}
+    )
+    validate(
+        tmp_path,
+        num_workers,
+        persistent=persistent,
+        item_s=0.01,
+        metric={'type': ToyMetric, 'evaluation_s': 0.2},
+        loop=loop,
+        **limits,
+    )
+    evidence = evidence_of(tmp_path)
+    assert [one.iteration for one in evidence.validations] == [4, 8]
+    assert evidence.end is not None
+    walls_s = sum(one.wall_s for one in evidence.validations)
+    assert walls_s == pytest.approx(evidence.end.ledger_s['validation'], abs=0.02)
+    for one in evidence.validations:
+        assert one.unknown == {}
+        assert one.loader.num_workers == num_workers
+        assert one.loader.batch_size == 1
+        assert (one.iterations, one.first_waits) == (BATCHES, 1)
+        assert one.data_wait is not None and one.step is not None
+        assert one.data_wait.count == one.step.count == BATCHES
+        # 3 x 8 x 8 numbers and a target, 4 bytes each
+        assert (one.batch_tensors, one.batch_bytes) == (2, 772)
+        assert one.workers is not None and one.workers.occupancy is not None
+        assert one.workers.source == 'inside'
+        assert one.workers.iterations == BATCHES
+        assert sum(one.workers.worker_batches) == BATCHES
+        assert one.workers.count == num_workers
+        assert one.workers.occupancy.p50_s == pytest.approx(0.0105, abs=0.0015)
+        # the metric is in no iteration
+        assert one.wall_s > 0.2 + one.data_wait.total_s + one.step.total_s
+        assert one.train_workers == 0
+
+
+def test_workers_of_training_that_live_on_are_counted(tmp_path: Path) -> None:
+    runner = build_runner(
+        tmp_path, epochs=2, num_workers=1, persistent_workers=True, evaluation_s=0.0
+    )
+    train(runner)
+    (one, _) = evidence_of(tmp_path).validations
+    assert one.train_workers == 1
+    assert one.train_workers_cpu_s is not None and one.train_workers_cpu_s < 0.1
+
+
+class TwicePassing(ValLoop):
+    """As in semi-supervised detection, where teacher and student are validated."""
+
+    def run(self) -> Any:
+        self.runner.call_hook('before_val')
+        self.runner.call_hook('before_val_epoch')
+        self.runner.model.eval()
+        for _ in range(2):
+            for index, batch in enumerate(self.dataloader):
+                self.run_iter(index, batch)
+            metrics = self.evaluator.evaluate(len(self.dataloader.dataset))
+        self.runner.call_hook('after_val_epoch', metrics=metrics)
+        self.runner.call_hook('after_val')
+
+
+class Foreign(ValLoop):
+    """Has iterations of another kind."""
+
+    def run(self) -> Any:
+        self.runner.call_hook('before_val')
+        for batch in self.dataloader:
+            self.runner.model.val_step(batch)
+        self.runner.call_hook('after_val')
+
+
+@pytest.mark.parametrize('num_workers', [0, 1])
+def test_a_loop_that_goes_through_its_loader_twice(
+    tmp_path: Path, num_workers: int
+) -> None:
+    validate(tmp_path, num_workers, cfg={'type': TwicePassing})
+    for one in evidence_of(tmp_path).validations:
+        assert (one.iterations, one.first_waits) == (2 * BATCHES, 2)
+
+
+def test_a_loop_that_never_calls_its_iterations_is_said_to(tmp_path: Path) -> None:
+    validate(tmp_path, 0, cfg={'type': Foreign})
+    for one in evidence_of(tmp_path).validations:
+        assert (one.iterations, one.data_wait) == (0, None)
+        assert one.unknown == {'iterations': 'the loop never called its run_iter'}
+        assert one.wall_s > 0.0
+
+
+@pytest.mark.parametrize(
+    ('target', 'recorded'),
+    [
+        ('hooks.validation_source.LoaderProbe', 0),
+        ('hooks.validation_source.Surroundings', 0),
+        ('hooks.validation_source.count_tensors', 0),
+        ('evidence.validation.ValidationFolder.ask_first', 0),
+        ('evidence.validation.ValidationFolder.get', 0),
+        ('evidence.validation.ValidationFolder.end_step', 0),
+        ('evidence.validation.ValidationFolder.fold', 0),
+        ('hooks.validation_source.read_loader_settings', 0),
+    ],
+)
+def test_training_and_validation_never_notice_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, recorded: int
+) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise RuntimeError('planted')
+
+    plain = validate(tmp_path / 'plain', 1, hook=None)
+    module, name = target.rsplit('.', 1)
+    try:
+        holder: Any = importlib.import_module(f'mmgpu_hooks.{module}')
+    except ModuleNotFoundError:
+        parent, class_name = module.rsplit('.', 1)
+        holder = getattr(importlib.import_module(f'mmgpu_hooks.{parent}'), class_name)
+    monkeypatch.setattr(holder, name, failing)
+    runner = validate(tmp_path / 'ours', 1)
+    assert losses_of(runner) == losses_of(plain)
+    assert (
+        log_of(runner).count(
+            'validation is switched off for this run (RuntimeError: planted)'
+        )
+        == 1
+    )
+    evidence = evidence_of(tmp_path / 'ours')
+    assert len(evidence.validations) == recorded
+    assert [off.source for off in evidence.sources_off] == ['validation']
+    assert evidence.end is not None and evidence.end.status == 'completed'
+
+
+class FailsAt(ToyMetric):
+    """Raises in the midst of a validation."""
+
+    def process(self, data_batch: Any, data_samples: Any) -> None:
+        super().process(data_batch, data_samples)
+        if len(self.results) == 3:
+            raise ValueError('of the user')
+
+
+def test_an_error_of_the_users_passes_through(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match='of the user'):
+        validate(tmp_path, 1, metric={'type': FailsAt})
+    evidence = evidence_of(tmp_path)
+    assert evidence.validations == ()
+    assert evidence.end is not None and evidence.end.status == 'failed'
+
+
+@pytest.mark.timing
+def test_what_is_predicted_is_what_more_workers_give(tmp_path: Path) -> None:
+    def loop_s(evidence: RunEvidence) -> float:
+        told = advise_validation(fold_run(evidence)).outlook
+        assert told is not None and told.loop_s is not None
+        return told.loop_s
+
+    slow = {'item_s': 0.02, 'batches': 40, 'persistent': True}
+    validate(tmp_path / 'one', 1, **slow)
+    one = evidence_of(tmp_path / 'one')
+    advice = advise_validation(fold_run(one))
+    assert [c.key for c in advice.changes] == ['val_dataloader.num_workers']
+    workers = advice.changes[0].new
+    validate(tmp_path / 'more', workers, **slow)
+    more_s = loop_s(evidence_of(tmp_path / 'more'))
+    assert advice.outlook is not None and advice.outlook.gain_s is not None
+    assert loop_s(one) - advice.outlook.gain_s == pytest.approx(more_s, rel=0.25)
+
+
+def test_a_detector_is_validated_as_it_is_without_us(detections: Detections) -> None:
+    scores = [
+        re.findall(r'bbox_mAP[_a-z0-9]*: [-.0-9]+', detections.log(name))
+        for name in (DEFAULT_HOOKS, f'{PLAIN}_{DEFAULT_HOOKS}')
+    ]
+    assert scores[0] and scores[0] == scores[1]
+    evidence = evidence_of(detections.work_dir(DEFAULT_HOOKS))
+    assert [one.iteration for one in evidence.validations] == [10, 20]
+    for one in evidence.validations:
+        assert one.iterations == ITERATIONS
+        assert (one.loader.num_workers, one.loader.persistent_workers) == (1, True)
+        # those of training live on
+        assert one.train_workers == 2
+    # a worker times every so many of its batches, the first among them
+    workers = evidence.validations[0].workers
+    assert workers is not None and 'LoadImageFromFile' in workers.transforms
+
+
+def test_a_detectors_validation_is_spoken_of(
+    detections: Detections, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = detections.work_dir(DEFAULT_HOOKS)
+    assert main(['recommend', str(folder), '--dry-run']) == 0
+    printed = ' '.join(capsys.readouterr().out.split())
+    assert "Validation's loader 2 validation(s) took" in printed
+    assert 'Meanwhile 2 worker(s) of train_dataloader stayed alive' in printed
