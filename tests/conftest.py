@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Generator
 
@@ -9,6 +10,10 @@ import pytest
 
 from benchmarks.machine import StrangerLoad
 from fakes.calm import find_disturbance
+
+# threads that wait for each other on few cores would be most of a toy's step; before
+# anything imports torch, and for what the tests start too
+os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 
 @pytest.fixture(autouse=True)

@@ -54,7 +54,9 @@ def fold_validation_facts(summary: RunSummary) -> Facts | None:
         if (interval := _as_interval(one, number, summary)) is not None
     ]
     folded = fold_run(RunEvidence(path='', run=run, intervals=intervals))
-    folded = replace(folded, external_cpu_cores=_stranger_cores(alike))
+    # the other ranks' part cannot be told from a stranger's
+    if run.host.ranks_on_host == 1:
+        folded = replace(folded, external_cpu_cores=_stranger_cores(alike))
     return fold_facts(folded, intervals)
 
 

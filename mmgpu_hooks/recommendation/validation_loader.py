@@ -187,6 +187,11 @@ def _word_training(summary: RunSummary) -> str:
     )
 
 
+def _iter_s(decision: Decision) -> float:
+    """A steady iteration as it was measured."""
+    return decision.facts.summary.iter_s or decision.old_iter_s
+
+
 def _word_changes(decision: Decision) -> tuple[Change, ...]:
     old, new = decision.old, decision.new
     found: list[tuple[str, object, object, str, tuple[str, ...]]] = []
@@ -196,7 +201,7 @@ def _word_changes(decision: Decision) -> tuple[Change, ...]:
                 'num_workers',
                 old.num_workers,
                 new.num_workers,
-                f'an iteration of validation takes {decision.old_iter_s:.3f} s, and '
+                f'an iteration of validation takes {_iter_s(decision):.3f} s, and '
                 f'{decision.new_iter_s:.3f} s are predicted with {new.num_workers} '
                 f'worker(s) (the host carries at most {decision.cap.workers}: '
                 f'{decision.cap.reason})',

@@ -180,6 +180,13 @@ def test_a_busy_host_leaves_little_confidence():
     assert {change.confidence for change in advice.changes} == {'low'}
 
 
+def test_other_ranks_are_no_strangers():
+    host = replace(make_run().host, ranks_on_host=2)
+    busy = [make_validation(number, strangers_cpu_s=4 * 19.14) for number in range(2)]
+    advice = advise(*busy, run=make_run(host=host, world_size=2))
+    assert {change.confidence for change in advice.changes} == {'high'}
+
+
 @pytest.mark.parametrize('value', [0.0, 1e-300, 1e300])
 @pytest.mark.parametrize('name', ['occupancy_s', 'step_s', 'first_wait_s'])
 def test_absurd_figures_change_nothing_and_raise_nothing(name, value):

@@ -7,21 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
 from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
 from mmgpu_hooks.experiments.demo_dataset import write_demo_dataset
 from training.detection import render_config, train_forked
 
-__all__ = ['detections', 'fake_nvml', 'fake_nvml_library', 'images', 'one_thread']
+__all__ = ['detections', 'fake_nvml', 'fake_nvml_library', 'images']
 
-ITERATIONS = 20
-
-
-@pytest.fixture(autouse=True, scope='session')
-def one_thread() -> None:
-    """Threads that wait for each other on few cores would be most of a toy's step."""
-    torch.set_num_threads(1)
+ITERATIONS = 12
+LOGGED = [3, 6, 9, 12]
+"""Iterations at which something is logged; an epoch has 6."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class Detections:
 
 @pytest.fixture(scope='session')
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twenty small JPEG files with COCO annotations."""
+    """Twelve small JPEG files with COCO annotations."""
     root = tmp_path_factory.mktemp('images')
     write_demo_dataset(root, images=ITERATIONS, width=128, height=96)
     return root
@@ -126,6 +121,7 @@ def detections(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Detect
                 images,
                 default_hooks=hooks,
                 num_workers=workers,
+                log_interval=LOGGED[0],
                 epochs=2,
                 iterations=ITERATIONS if loop == 'iter' else None,
                 tail=tail,

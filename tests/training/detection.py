@@ -121,20 +121,34 @@ def train_forked(trainings: dict[str, list[str]], folder: Path) -> None:
     Raises:
         AssertionError: If one fails; its log is in the message.
     """
-    from mmgpu_hooks.experiments.training import find_train_script
-
-    script = str(find_train_script())
-    command = [sys.executable, '-m', 'training.detection', script, str(folder)]
-    for name, arguments in trainings.items():
-        command += ['--run', name, *arguments]
     done = subprocess.run(
-        command, cwd=folder, env=environ(), capture_output=True, text=True, timeout=200
+        command_of(trainings, folder),
+        cwd=folder,
+        env=environ(),
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     logs = '\n'.join(
         f'== {name}\n{(folder / f"{name}.log").read_text()[-3000:]}'
         for name in done.stdout.split()
     )
     assert done.returncode == 0, done.stderr + logs
+
+
+def command_of(trainings: dict[str, list[str]], folder: Path) -> list[str]:
+    """What :func:`train_forked` runs, which prints the names of those that failed.
+
+    While a training runs its process id is in ``<folder>/<name>.pid``, and then its
+    exit code in ``<folder>/<name>.exit``.
+    """
+    from mmgpu_hooks.experiments.training import find_train_script
+
+    script = str(find_train_script())
+    command = [sys.executable, '-m', 'training.detection', script, str(folder)]
+    for name, arguments in trainings.items():
+        command += ['--run', name, *arguments]
+    return command
 
 
 def main(arguments: list[str]) -> int:
@@ -156,9 +170,13 @@ def main(arguments: list[str]) -> int:
     while trainings or running:
         while trainings and len(running) < 2:
             name, *words = trainings.pop(0)
-            running[_fork([script, *words], folder / f'{name}.log')] = name
+            pid = _fork([script, *words], folder / f'{name}.log')
+            (folder / f'{name}.pid').write_text(str(pid))
+            running[pid] = name
         pid, status = os.wait()
         name = running.pop(pid)
+        code = os.waitstatus_to_exitcode(status)
+        (folder / f'{name}.exit').write_text(str(code))
         if status != 0:
             failed.append(name)
     print('\n'.join(failed))

@@ -1,4 +1,4 @@
-"""A data-parallel training for ``torchrun``; the process group is there before."""
+"""Data-parallel trainings for ``torchrun``; the process group is there before."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ DATA_PARALLEL = 'MMDistributedDataParallel'
 COLLECTIVES = ('all_reduce', 'all_gather', 'all_gather_object', 'broadcast', 'barrier')
 
 
-def main(work_dir: Path, hook: str) -> None:
+def main(folder: Path) -> None:
+    """Train without the hook and with it, in folders of these names."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group('gloo')
-    rank = torch.distributed.get_rank()
-    calls = []
+    calls: list[str] = []
     for name in COLLECTIVES:
         original = getattr(torch.distributed, name)
 
@@ -27,6 +27,15 @@ def main(work_dir: Path, hook: str) -> None:
             return _original(*args, **kwargs)
 
         setattr(torch.distributed, name, counted)
+    for hook in ('without', 'with'):
+        train(folder / hook, hook, calls)
+    torch.distributed.destroy_process_group()
+
+
+def train(work_dir: Path, hook: str, calls: list[str]) -> None:
+    """Train once; losses and collectives are left in the folder."""
+    rank = torch.distributed.get_rank()
+    work_dir.mkdir(exist_ok=True)
     runner = build_runner(
         work_dir,
         length=48,
@@ -42,8 +51,7 @@ def main(work_dir: Path, hook: str) -> None:
     del calls[:]
     runner.train()
     (work_dir / f'collectives_{rank}.txt').write_text(' '.join(calls))
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == '__main__':
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

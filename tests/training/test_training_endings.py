@@ -18,7 +18,7 @@ from mmengine.runner import Runner
 
 from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.run_folder import read_run_folder
-from training.detection import environ, render_config
+from training.detection import command_of, environ, render_config
 from training.toy import (
     HOOK,
     LossTape,
@@ -160,35 +160,35 @@ KILLED_BY = (signal.SIGKILL, signal.SIGTERM)
 @pytest.fixture(scope='module')
 def killed(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """Folders of MMDetection trainings that were killed, side by side, by signal."""
-    from mmgpu_hooks.experiments.training import find_train_script
-
-    folders = {number: tmp_path_factory.mktemp(number.name) for number in KILLED_BY}
+    folder = tmp_path_factory.mktemp('killed')
+    folders = {number: folder / number.name for number in KILLED_BY}
     hooks = "gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook', interval=2)"
-    started = {}
-    for number, folder in folders.items():
-        config = folder / 'config.py'
-        config.write_text(render_config(images, default_hooks=hooks, epochs=1000))
-        words = [str(find_train_script()), str(config), '--work-dir', str(folder)]
-        with (folder / 'log').open('w') as log:
-            started[number] = subprocess.Popen(
-                [sys.executable, *words], stdout=log, stderr=log, env=environ()
-            )
+    config = folder / 'config.py'
+    config.write_text(render_config(images, default_hooks=hooks, epochs=1000))
+    trainings = {
+        number.name: [str(config), '--work-dir', str(work_dir)]
+        for number, work_dir in folders.items()
+    }
     deadline = time.monotonic() + 120
-    try:
-        for number, training in started.items():
-            log_path = folders[number] / 'log'
-            while _count_intervals(folders[number]) < 12:
-                assert training.poll() is None, log_path.read_text()[-3000:]
-                assert time.monotonic() < deadline, log_path.read_text()[-3000:]
-                time.sleep(0.05)
-    finally:
-        for number, training in started.items():
-            training.send_signal(number)
-            training.wait(20)
-    assert [started[number].returncode for number in KILLED_BY] == [
-        -number for number in KILLED_BY
-    ]
-    return dict(folders)
+    with subprocess.Popen(
+        command_of(trainings, folder), cwd=folder, env=environ()
+    ) as process:
+        try:
+            for number, work_dir in folders.items():
+                log = folder / f'{number.name}.log'
+                while _count_intervals(work_dir) < 12:
+                    assert process.poll() is None, log.read_text()[-3000:]
+                    assert time.monotonic() < deadline, log.read_text()[-3000:]
+                    time.sleep(0.05)
+        finally:
+            for number in KILLED_BY:
+                pid = folder / f'{number.name}.pid'
+                if pid.exists() and process.poll() is None:
+                    os.kill(int(pid.read_text()), number)
+            process.wait(20)
+    codes = [(folder / f'{number.name}.exit').read_text() for number in KILLED_BY]
+    assert codes == ['-9', '-15']
+    return folders
 
 
 def _count_intervals(folder: Path) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import multiprocessing
-import re
-import subprocess
-import sys
+import resource
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ import pytest
 from mmengine.runner import Runner
 
 from mmgpu_hooks.evidence.parser import parse_line
+from mmgpu_hooks.evidence.writer import EvidenceWriter
 from mmgpu_hooks.records import RunEvidence
-from training.detection import environ
 from training.toy import (
     HOOK,
     LossTape,
@@ -260,57 +259,37 @@ def test_two_of_ours_are_one_run_and_one_sentence(
     assert find_evidence(tmp_path).read_text().count('"kind":"run"') == 1
 
 
-FULL_DISK = """
-import resource, signal, sys
-from pathlib import Path
-from training.toy import LossTape, build_runner, losses_of
+def fill_disk(monkeypatch: pytest.MonkeyPatch, room_bytes: int) -> None:
+    """Let no evidence grow beyond this: writing more fails as on a full disk."""
+    # Python ignores the signal that comes with it
+    assert signal.getsignal(signal.SIGXFSZ) is signal.SIG_IGN
+    write = EvidenceWriter.write
 
-work_dir = Path(sys.argv[1])
-runner = build_runner(work_dir, iterations=60, log_interval=1,
-                      custom_hooks=[LossTape()])
-if sys.argv[2] == 'full':
-    # no file may grow beyond this: writing more fails as on a full disk
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    from mmgpu_hooks.evidence import writer
-    write = writer.EvidenceWriter.write
-    def write_limited(self, record):
+    def write_limited(self: EvidenceWriter, record: Any) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, hard))
         try:
             write(self, record)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    writer.EvidenceWriter.write = write_limited
-runner.train()
-print('LOSSES', *losses_of(runner))
-"""
 
-
-def train_on_disks(folder: Path) -> dict[str, str]:
-    """Train twice side by side, on a full disk and with room; what they printed."""
-    started = {
-        disk: subprocess.Popen(
-            [sys.executable, '-c', FULL_DISK, str(folder / disk), disk],
-            env=environ(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for disk in ('full', 'room')
-    }
-    printed = {disk: run.communicate(timeout=100)[0] for disk, run in started.items()}
-    for disk, run in started.items():
-        assert run.returncode == 0, printed[disk][-3000:]
-    return printed
+    monkeypatch.setattr(EvidenceWriter, 'write', write_limited)
 
 
 def test_a_disk_that_fills_up_ends_the_evidence_on_a_whole_line(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full, room = train_on_disks(tmp_path).values()
-    losses = re.findall('LOSSES .*', full)
-    assert len(losses) == 1
-    assert losses == re.findall('LOSSES .*', room)
+    losses, logs = {}, {}
+    for disk in ('room', 'full'):
+        if disk == 'full':
+            fill_disk(monkeypatch, 12_000)
+        runner = build_runner(
+            tmp_path / disk, iterations=60, log_interval=1, custom_hooks=[LossTape()]
+        )
+        train(runner)
+        losses[disk], logs[disk] = losses_of(runner), log_of(runner)
+    assert losses['full'] == losses['room']
+    full = logs['full']
     assert full.count('evidence is switched off for this run (OSError: ') == 1
     assert 'GPUEfficiencyHook summary' in full
     text = find_evidence(tmp_path / 'full').read_text()

@@ -39,7 +39,7 @@ def run_toy(folder: Path, name: str) -> TrialResult:
         **SPECS.get(name, {}),
     )
     return run_trial(
-        spec, time_limit_s=10 if name == 'hanging' else 100, environ=environ()
+        spec, time_limit_s=7 if name == 'hanging' else 100, environ=environ()
     )
 
 
@@ -82,7 +82,7 @@ def test_a_trial_neither_validates_nor_saves_and_keeps_the_training_s_hooks(resu
 def test_a_trial_that_hangs_in_its_workers_is_killed_with_them(results, folder):
     result = results['hanging']
     assert result.status == 'timed_out'
-    assert result.error == 'killed after 10 s, 0 iterations done'
+    assert result.error == 'killed after 7 s, 0 iterations done'
     assert processes_of(folder) == []
 
 
