@@ -131,6 +131,35 @@ def test_windows_under_a_second_are_told_what_was_found_last(host: Host):
     meter.close()
 
 
+def test_a_host_without_swap_space_swaps_nothing_and_is_not_asked(host: Host):
+    page = page_size_bytes()
+    host.memory('MemAvailable: 500 kB', 'SwapTotal: 0 kB', 'SwapFree: 0 kB')
+    meter = host.open()
+    vmstat = host.proc / 'vmstat'
+
+    def read() -> tuple[int | None, int | None]:
+        host.clock.turn(1.0)
+        window = meter.read()
+        return window.swap_in_bytes, window.swap_out_bytes
+
+    assert read() == (0, 0)
+    text = vmstat.read_text()
+    vmstat.write_text('garbage')
+    assert read() == (0, 0)
+    # swap space is added, and used
+    vmstat.write_text(text)
+    host.memory('MemAvailable: 500 kB', 'SwapTotal: 300 kB', 'SwapFree: 100 kB')
+    host.swap(8, 12)
+    assert read() == (page, 3 * page)
+    # and taken away again, for which all of it is read back
+    host.memory('MemAvailable: 500 kB', 'SwapTotal: 0 kB', 'SwapFree: 0 kB')
+    host.swap(10, 12)
+    assert read() == (2 * page, 0)
+    assert read() == (0, 0)
+    assert meter.unknown == {}
+    meter.close()
+
+
 FILES = {
     'cpu_pressure_pct': 'proc/pressure/cpu',
     'io_pressure_pct': 'proc/pressure/io',
@@ -259,7 +288,7 @@ def test_a_file_longer_than_one_read_is_read_to_its_end(tmp_path: Path):
 
 def test_fields_are_found_at_the_start_of_lines_only():
     text = b'SwapTotal:  8 kB\nxSwapFree: 1 kB\nSwapFree:\t2 kB\n'
-    assert parse_memory_bytes(text + b'MemAvailable: 4 kB') == (4 * KB, 6 * KB)
+    assert parse_memory_bytes(text + b'MemAvailable: 4 kB') == (4 * KB, 6 * KB, 8 * KB)
     assert parse_swapped_pages(b'pswpin 12\npswpout 345') == (12, 345)
     with pytest.raises(ValueError, match="no line 'MemAvailable'"):
         parse_memory_bytes(text)
