@@ -143,7 +143,7 @@ class TimeLedger(Stamps):
 
     def drain_laps(self) -> list[Lap]:
         """Where the iterations ended that did so since the last call."""
-        if self._lap_ends:
+        if self._lap_ends or self._tape:
             self._fold()
         laps, self._laps = self._laps, []
         return laps
