@@ -1,13 +1,14 @@
-"""Folds the iterations of one interval into one record."""
+"""Folds the iterations of one interval into the fields of its record."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from operator import sub
+from typing import Any
 
 from mmgpu_hooks.evidence.ledger_parts import Lap, LedgerReading
-from mmgpu_hooks.records import DurationStats, IntervalRecord
+from mmgpu_hooks.records import DurationStats
 
 
 def fold_durations(seconds: Sequence[float]) -> DurationStats:
@@ -99,6 +100,11 @@ class IntervalFolder:
         that of the last interval that had some. Before there was any, all of a first
         wait is the workers' start, and without workers it is a wait like any other.
         """
+        if not self._firsts:
+            if self._laps:
+                waited_s = self._laps[-1][0] - self._lap[0]
+                self._normal_wait_s = max(waited_s, 0.0) / len(self._laps)
+            return 0.0
         waits = self.fold_waits()
         firsts = self._fold_firsts(waits)
         others = len(waits) - len(firsts)
@@ -125,8 +131,8 @@ class IntervalFolder:
 
     def fold(
         self, now: LedgerReading, *, iteration: int, epoch: int, elapsed_s: float
-    ) -> IntervalRecord | None:
-        """Make one record of the iterations so far and begin the next interval.
+    ) -> dict[str, Any] | None:
+        """Fold the iterations so far and begin the next interval.
 
         Args:
             now: The ledger's totals when the last of them ended.
@@ -135,8 +141,8 @@ class IntervalFolder:
             elapsed_s: Seconds since training began.
 
         Returns:
-            The record without the figures of other sources, or ``None`` when no
-            iteration was counted.
+            The fields of an :class:`IntervalRecord` that the ledger tells, or ``None``
+            when no iteration was counted.
         """
         if not self._laps:
             return None
@@ -150,7 +156,7 @@ class IntervalFolder:
             for name, seconds in now.hooks_s.items()
             if seconds > hooks_before_s.get(name, 0.0)
         }
-        record = IntervalRecord(
+        fields = dict(
             iteration=iteration,
             epoch=epoch,
             iterations=len(self._laps),
@@ -168,4 +174,4 @@ class IntervalFolder:
         )
         self._start, self._lap = now, self._laps[-1]
         self._reset()
-        return record
+        return fields

@@ -143,7 +143,7 @@ class TimeLedger(Stamps):
 
     def drain_laps(self) -> list[Lap]:
         """Where the iterations ended that did so since the last call."""
-        if self._lap_ends:
+        if self._lap_ends or self._tape:
             self._fold()
         laps, self._laps = self._laps, []
         return laps
@@ -153,11 +153,18 @@ class TimeLedger(Stamps):
         ends = iter([*self._lap_ends, math.inf])
         self._lap_ends.clear()
         end = next(ends)
+        wall, add = self._wall, self.shares.add
+        until = self._folded_until
         for part, now in self._tape:
             while end <= now:
                 self._end_lap(part, end)
-                end = next(ends)
-            self._book(part, now)
+                until, end = end, next(ends)
+            # as _book does, without a call for each
+            if part in wall and part != UNSPLIT:
+                wall[part] += now - until
+            else:
+                add(part, now - until)
+            self._folded_until = until = now
         self._tape.clear()
         while end < math.inf:
             # nothing else began since the last stamp

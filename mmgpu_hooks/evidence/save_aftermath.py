@@ -67,6 +67,11 @@ class AftermathFolder:
             What is known by now.
         """
         known: list[SaveAftermathRecord] = []
+        if not (self._saves or self._cuts or firsts) and self._open is None:
+            # what most intervals are: no save was near
+            self._done += len(waits)
+            self._usual.extend(waits)
+            return known
         for position, wait_s in enumerate(waits):
             self._begin_and_end(known, position in firsts)
             self._done += 1

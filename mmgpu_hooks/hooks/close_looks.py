@@ -76,6 +76,8 @@ class CloseLooks:
         self._searches = self._searched = 0
         self._always = InstancePatches()
         self._now = InstancePatches()
+        self._is_timing = False
+        """Whether all of those that are sampled are timed now."""
         self._watched: set[int] = set()
         self._sampled: list[tuple[Any, str, str]] = []
 
@@ -120,6 +122,7 @@ class CloseLooks:
             if name in (BEFORE, AFTER) and not is_loss:
                 method = f'{_name_of(hook)} {len(self._watched)} {name}'
                 self._sampled.append((hook, name, method))
+                self._is_timing = False
             else:
                 self._time_always(hook, name, 'step' if is_loss else _name_of(hook))
 
@@ -172,10 +175,12 @@ class CloseLooks:
 
     def _follow_long(self) -> None:
         """Time those always that take long, or did so where they were searched for."""
+        if not self._is_searching and not self._ledger.shares.long:
+            return
         found = [one for one in self._sampled if self._takes_long(one[2])]
         self._sampled = [one for one in self._sampled if one not in found]
         for hook, name, method in found:
-            self._now.close()
+            self._time_none()
             self._ledger.shares.follow(method)
             self._time_always(hook, name, _name_of(hook))
         if found and self._is_searching:
@@ -213,11 +218,18 @@ class CloseLooks:
             else:
                 self.plain.pop(name, None)
 
-    def _time_hooks(self) -> None:
+    def _time_none(self) -> None:
+        self._is_timing = False
         self._now.close()
+
+    def _time_hooks(self) -> None:
+        if self._is_timing:
+            return
+        self._time_none()
         for hook, name, method in self._sampled:
             labels = labels_of(_name_of(hook), False, method)
             self._time(self._now, hook, name, labels)
+        self._is_timing = True
 
     def _end_look(self) -> None:
         """An iteration that was looked at is over, but for its wait."""
@@ -227,7 +239,7 @@ class CloseLooks:
             self._follow_long()
             self._begin(self._next)
         else:
-            self._now.close()
+            self._time_none()
             self._rest()
         self._expect()
 
@@ -279,7 +291,7 @@ class CloseLooks:
         self.points.clear()
         self.plain.clear()
         # what they would stamp from here on nobody takes off the tape
-        self._now.close()
+        self._time_none()
         self._always.close()
 
 

@@ -9,7 +9,6 @@ from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.evidence.ledger_parts import LedgerReading
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.train_loop import endless_iterator
-from mmgpu_hooks.records import IntervalRecord
 
 
 class Iterations:
@@ -120,8 +119,8 @@ class Iterations:
         self._ledger.book_startup(self._folder.fold_startup())
         return self._ledger.read()
 
-    def fold(self, reading: LedgerReading) -> IntervalRecord | None:
-        """One record of those since the last; ``None`` when there were none."""
+    def fold(self, reading: LedgerReading) -> dict[str, Any] | None:
+        """Fields of a record of those since the last; ``None`` when there were none."""
         return self._folder.fold(
             reading,
             iteration=self.number,

@@ -171,8 +171,8 @@ class Recorder:
             guard.run('ledger', looks.request, is_special=True)
         # once an interval at least; numbers begin anew where a loop tells no epochs
         if (
-            is_end
-            or not self._pause[0] < batch_idx < self._look_at
+            not self._pause[0] < batch_idx < self._look_at
+            or (is_end and self._look_at > batch_idx + schedule.interval - 2)
             or schedule.is_before_last(batch_idx)
         ):
             guard.run('ledger', looks.request)

@@ -81,10 +81,13 @@ class ScalarBoard:
 
     def publish(self, record: IntervalRecord) -> None:
         """Show one interval's figures on LoggerHook's next line."""
-        self.clear()
         scalars, buffers = self._hub.log_scalars, self._buffers
-        for name, value in fold_scalars(record).items():
-            key = _KEYS[name]
+        values = fold_scalars(record)
+        for name, key in _KEYS.items():
+            scalars.pop(key, None)
+            value = values.get(name)
+            if value is None:
+                continue
             if key not in buffers:
                 buffers[key] = self._make_buffer(key, value)
             scalars[key] = buffer = buffers[key]

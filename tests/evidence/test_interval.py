@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from mmgpu_hooks.evidence.interval import IntervalFolder, fold_durations
 from mmgpu_hooks.evidence.ledger_parts import PARTS, LedgerReading
+from mmgpu_hooks.records import IntervalRecord
 
 
 def reading(
@@ -34,6 +37,12 @@ def folder_of(start: LedgerReading, has_workers: bool = True) -> IntervalFolder:
     return IntervalFolder(start, (0.0, 0.0, 0.0), has_workers)
 
 
+def fold(folder: IntervalFolder, now: LedgerReading, **where: Any) -> IntervalRecord:
+    fields = folder.fold(now, **where)
+    assert fields is not None
+    return IntervalRecord(**fields)
+
+
 def add(folder: IntervalFolder, waits: str) -> None:
     """Iterations of nothing but a wait each; a star marks the first of an epoch."""
     for wait in waits.split():
@@ -60,8 +69,7 @@ def test_a_record_is_what_the_ledger_counted_since_the_last():
         other=1.0,
         validation=9.0,
     )
-    record = folder.fold(now, iteration=12, epoch=3, elapsed_s=17.25)
-    assert record is not None
+    record = fold(folder, now, iteration=12, epoch=3, elapsed_s=17.25)
     assert (record.data_wait.total_s, record.data_wait.max_s) == (1.5, 1.0)
     assert (record.step.total_s, record.step.max_s) == (5.0, 3.0)
     assert record.iter.total_s == 7.25  # validation is no part of an iteration
@@ -80,8 +88,7 @@ def test_intervals_do_not_overlap():
     folder.fold(reading(0, {'A': 1.0}, step=1.0), iteration=1, epoch=1, elapsed_s=1.0)
     folder.add_laps([(0.0, 3.0, 3.0)])
     now = reading(0, {'A': 1.5, 'B': 2.0}, step=3.0)
-    record = folder.fold(now, iteration=2, epoch=1, elapsed_s=3.0)
-    assert record is not None
+    record = fold(folder, now, iteration=2, epoch=1, elapsed_s=3.0)
     assert (record.step.total_s, record.duration_s) == (2.0, 2.0)
     assert (record.first_waits, record.saves) == (0, 0)
     assert record.hooks_s == {'A': 0.5, 'B': 2.0}
@@ -107,6 +114,15 @@ def test_starting_is_what_first_waits_took_beyond_a_normal_one():
     assert folder.fold_startup() == 4
 
 
+def test_a_normal_wait_is_that_of_the_last_interval_with_one():
+    folder = folder_of(reading())
+    add(folder, '1 0.5 0')
+    assert folder.fold_startup() == 0
+    folder.fold(reading(), iteration=3, epoch=1, elapsed_s=1.5)
+    add(folder, '4.5*')
+    assert folder.fold_startup() == 4
+
+
 def test_an_interval_without_iterations_is_no_record():
     folder = folder_of(reading())
     assert folder.fold(reading(), iteration=0, epoch=1, elapsed_s=0.0) is None
@@ -117,6 +133,5 @@ def test_an_epoch_that_ended_before_its_first_iteration_has_no_first_wait():
     add(folder, '2* 1')
     folder.note_first()
     assert folder.fold_startup() == 1
-    record = folder.fold(reading(), iteration=2, epoch=2, elapsed_s=3.0)
-    assert record is not None
+    record = fold(folder, reading(), iteration=2, epoch=2, elapsed_s=3.0)
     assert (record.first_waits, record.first_wait_s) == (1, 2.0)

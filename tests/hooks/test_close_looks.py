@@ -100,6 +100,21 @@ def test_the_first_iterations_are_looked_at_and_then_none():
     assert loop.failures == []
 
 
+def test_hooks_stay_timed_from_one_look_to_the_next():
+    loop = Loop(300 * US, 100 * US)
+    loop.train(1)
+    first = [vars(hook)['after_train_iter'] for hook in loop.hooks]
+    loop.train(2)
+    assert [vars(hook)['after_train_iter'] for hook in loop.hooks] == first
+    # one that joins is timed from the next look on
+    loop.hooks.append(Other(loop.clock, 200 * US))
+    loop.looks.watch_hooks(loop.hooks)
+    loop.train(1)
+    assert loop.timed() == [True, True, True]
+    loop.train(FIRST_LOOKS - 4)
+    assert loop.timed() == [False, False, False]
+
+
 def test_a_request_made_inside_an_iteration_is_for_the_next():
     loop = Loop(300 * US, 100 * US)
     loop.train(FIRST_LOOKS)

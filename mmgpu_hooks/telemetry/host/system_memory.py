@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 
-def parse_memory_bytes(text: bytes) -> tuple[int, int]:
-    """Parse available RAM and used swap space out of ``/proc/meminfo``.
+def parse_memory_bytes(text: bytes) -> tuple[int, int, int]:
+    """Parse available RAM, used and all swap space out of ``/proc/meminfo``.
 
     Available is what new work can take without swapping, not free memory::
 
@@ -20,8 +20,9 @@ def parse_memory_bytes(text: bytes) -> tuple[int, int]:
     Raises:
         ValueError: If a figure is missing (Linux before 3.14) or no number.
     """
-    swap_used = _field(text, b'SwapTotal:') - _field(text, b'SwapFree:')
-    return _field(text, b'MemAvailable:') * 1024, swap_used * 1024
+    available, swap = _field(text, b'MemAvailable:'), _field(text, b'SwapTotal:')
+    swap_used = swap - _field(text, b'SwapFree:')
+    return available * 1024, swap_used * 1024, swap * 1024
 
 
 def parse_swapped_pages(text: bytes) -> tuple[int, int]:

@@ -34,11 +34,11 @@ def parse_throttled_s(text: bytes, version: int) -> float | None:
         ValueError: If the field is no number.
     """
     name, per_s = _FIELDS[version]
-    for line in text.splitlines():
-        field, _, value = line.partition(b' ')
-        if field == name:
-            return int(value) / per_s
-    return None
+    # with the line's own begin, for which a first line needs one too
+    start = (b'\n' + text).find(b'\n' + name + b' ')
+    if start < 0:
+        return None
+    return int(text[start + len(name) :].partition(b'\n')[0]) / per_s
 
 
 class ThrottleMeter:

@@ -30,8 +30,9 @@ _NO_PRESSURE = (
     'the kernel keeps no pressure figures (Linux 4.20 and later do, unless it was '
     'started with psi=0 or has it compiled out)'
 )
-_SELDOM_S = 1.0
-"""What is of the host's memory and files is looked at so often, at most."""
+_SELDOM_S = 5.0
+"""The host's memory and files are looked at so often, at most: they change slowly, and
+between two steps a look costs 50 us."""
 _SWAPPED = 'swap_in_bytes, swap_out_bytes'
 _MEMORY = 'ram_available_bytes, swap_used_bytes'
 
@@ -40,8 +41,9 @@ class HostWindowMeter:
     """Reads the host in windows that follow each other without a gap.
 
     Files are opened once. The kernel adds up pressure over the CPUs, so a read costs
-    more on larger hosts. Windows shorter than a second are told the memory and the open
-    files as they were found last, and no swapping: the next look counts it all.
+    more on larger hosts. Windows shorter than five seconds are told the memory and the
+    open files as they were found last, and no swapping: the next look counts it all. A
+    host without swap space, now and at the look before, has swapped nothing.
 
     It never raises: a figure whose file is missing, hidden, vanished or garbage is
     ``None`` from then on, with a reason in :attr:`unknown`. A counter that falls,
@@ -81,6 +83,8 @@ class HostWindowMeter:
         self._since_s = clock()
         self._waited_s = self._read_pressures()
         self._swapped = self._parse(_SWAPPED, parse_swapped_pages)
+        self._swap_bytes: int | None = None
+        """All swap space of the host, at the last look."""
         self._looked_s: float | None = None
         self._gauges: dict[str, int | None] = {}
 
@@ -129,8 +133,11 @@ class HostWindowMeter:
         swapped: tuple[int | None, int | None] = (None, None)
         if self._looked_s is None or now_s - self._looked_s >= _SELDOM_S:
             self._looked_s = now_s
-            swapped = self._read_swapped()
-            self._gauges = self._read_gauges()
+            had_swap, self._gauges = self._swap_bytes != 0, self._read_gauges()
+            swapped = 0, 0
+            # all of vmstat takes as long as three other files
+            if had_swap or self._swap_bytes != 0 or _SWAPPED in self.unknown:
+                swapped = self._read_swapped()
         return HostWindow(
             throttled_s=self._try('throttled_s', self._throttling.read),
             swap_in_bytes=swapped[0],
@@ -140,7 +147,8 @@ class HostWindowMeter:
         )
 
     def _read_gauges(self) -> dict[str, int | None]:
-        memory = self._parse(_MEMORY, parse_memory_bytes) or (None, None)
+        memory = self._parse(_MEMORY, parse_memory_bytes) or (None, None, None)
+        self._swap_bytes = memory[2]
         return {
             'ram_available_bytes': memory[0],
             'swap_used_bytes': memory[1],

@@ -227,11 +227,11 @@ def count_tensors(batch: Any) -> tuple[int, int]:
             continue
         if isinstance(part, (list, tuple)):
             left.extend(part)
-        elif isinstance(part, (dict, Mapping)):
-            left.extend(part.values())
         elif hasattr(kind, 'nelement') and hasattr(kind, 'element_size'):
             tensors += 1
             size += part.nelement() * part.element_size()
+        elif isinstance(part, (dict, Mapping)):
+            left.extend(part.values())
         elif hasattr(kind, 'all_items'):
             # asked itself, it would take four times as long
             left.extend(vars(part).values())

@@ -248,5 +248,5 @@ class InsideReader:
 
     def off_reasons(self) -> list[str]:
         """Why workers measure no longer, each reason once."""
-        reasons = (reader.off_reason for reader in self._readers)
-        return sorted({reason for reason in reasons if reason is not None})
+        reasons = {reader.off_reason for reader in self._readers} - {None}
+        return sorted(reason for reason in reasons if reason) if reasons else []

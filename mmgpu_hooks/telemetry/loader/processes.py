@@ -165,7 +165,8 @@ class WorkerProcesses:
         """Look at all workers the first time, then at a few in turn."""
         workers = self._workers
         is_first = self._reads == 1
-        for _ in range(len(workers) if is_first else _MOST_AFFINITY_READS):
+        few = min(len(workers), _MOST_AFFINITY_READS)
+        for _ in range(len(workers) if is_first else few):
             self._turn = (self._turn + 1) % len(workers)
             worker = workers[self._turn]
             cpus = None if worker.times is None else read_affinity(worker.pid)
@@ -181,9 +182,10 @@ class WorkerProcesses:
         if self._reads == 1 or now_s - self._relisted_s >= _RELIST_PERIOD_S:
             self._relisted_s = now_s
             self._unlisted = list(self._workers)
-        for worker in self._unlisted[:_MOST_RELISTS]:
-            worker.stat.relist()
-        del self._unlisted[:_MOST_RELISTS]
+        if self._unlisted:
+            for worker in self._unlisted[:_MOST_RELISTS]:
+                worker.stat.relist()
+            del self._unlisted[:_MOST_RELISTS]
 
     def read_pss_bytes(self) -> int | None:
         """Memory of all workers; about 1 ms for each of 16 at most.

@@ -99,8 +99,8 @@ def test_windows_follow_each_other(host: Host):
     )
     assert free is not None and free > 0
     assert meter.unknown == {}
-    host.clock.turn(4.0)
-    host.press('memory', 3_000_000)
+    host.clock.turn(5.0)
+    host.press('memory', 3_500_000)
     host.memory('MemAvailable: 400 kB', 'SwapTotal: 300 kB', 'SwapFree: 300 kB')
     second = meter.read()
     assert (second.cpu_pressure_pct, second.memory_pressure_pct) == (0.0, 50.0)
@@ -109,7 +109,7 @@ def test_windows_follow_each_other(host: Host):
     meter.close()
 
 
-def test_windows_under_a_second_are_told_what_was_found_last(host: Host):
+def test_windows_under_five_seconds_are_told_what_was_found_last(host: Host):
     meter = host.open()
     host.clock.turn(10.0)
     first = meter.read()
@@ -122,12 +122,41 @@ def test_windows_under_a_second_are_told_what_was_found_last(host: Host):
     assert short.ram_available_bytes == first.ram_available_bytes
     assert short.open_files == first.open_files is not None
     assert (short.swap_in_bytes, short.swap_out_bytes) == (None, None)
-    host.clock.turn(0.5)
+    host.clock.turn(4.5)
     later = meter.read()
     assert later.ram_available_bytes == 400 * KB
     # what was swapped meanwhile is counted once
     page = page_size_bytes()
     assert (later.swap_in_bytes, later.swap_out_bytes) == (page, 3 * page)
+    meter.close()
+
+
+def test_a_host_without_swap_space_swaps_nothing_and_is_not_asked(host: Host):
+    page = page_size_bytes()
+    host.memory('MemAvailable: 500 kB', 'SwapTotal: 0 kB', 'SwapFree: 0 kB')
+    meter = host.open()
+    vmstat = host.proc / 'vmstat'
+
+    def read() -> tuple[int | None, int | None]:
+        host.clock.turn(5.0)
+        window = meter.read()
+        return window.swap_in_bytes, window.swap_out_bytes
+
+    assert read() == (0, 0)
+    text = vmstat.read_text()
+    vmstat.write_text('garbage')
+    assert read() == (0, 0)
+    # swap space is added, and used
+    vmstat.write_text(text)
+    host.memory('MemAvailable: 500 kB', 'SwapTotal: 300 kB', 'SwapFree: 100 kB')
+    host.swap(8, 12)
+    assert read() == (page, 3 * page)
+    # and taken away again, for which all of it is read back
+    host.memory('MemAvailable: 500 kB', 'SwapTotal: 0 kB', 'SwapFree: 0 kB')
+    host.swap(10, 12)
+    assert read() == (2 * page, 0)
+    assert read() == (0, 0)
+    assert meter.unknown == {}
     meter.close()
 
 
@@ -212,8 +241,8 @@ def test_counters_that_fall_are_unknown_for_one_window(host: Host):
     assert (window.swap_in_bytes, window.swap_out_bytes) == (None, None)
     assert window.throttled_s is None
     assert meter.unknown == {}
-    host.press('cpu', 500_000)
-    host.clock.turn(1.0)
+    host.press('cpu', 2_500_000)
+    host.clock.turn(5.0)
     window = meter.read()
     assert (window.cpu_pressure_pct, window.swap_in_bytes) == (50.0, 0)
     assert window.throttled_s == 0.0
@@ -259,7 +288,7 @@ def test_a_file_longer_than_one_read_is_read_to_its_end(tmp_path: Path):
 
 def test_fields_are_found_at_the_start_of_lines_only():
     text = b'SwapTotal:  8 kB\nxSwapFree: 1 kB\nSwapFree:\t2 kB\n'
-    assert parse_memory_bytes(text + b'MemAvailable: 4 kB') == (4 * KB, 6 * KB)
+    assert parse_memory_bytes(text + b'MemAvailable: 4 kB') == (4 * KB, 6 * KB, 8 * KB)
     assert parse_swapped_pages(b'pswpin 12\npswpout 345') == (12, 345)
     with pytest.raises(ValueError, match="no line 'MemAvailable'"):
         parse_memory_bytes(text)
