@@ -23,9 +23,10 @@ _FETCH_RANGE = 0.25, 4.0
 """How far from the usual the fetching of a ready batch may be."""
 
 
-_DELAY_SHARE = 0.5
+_DELAY_SHARE, _ALL_DELAY = 0.5, 0.9
 """Part of a worker's waiting for cores that makes its loading longer; the rest is in
-between two batches, or would be there on free cores too."""
+between two batches, or would be there on free cores too. Workers that cannot keep up
+have always the next batch to make, and wait while they make one."""
 
 _BUSY_FROM, _BUSY_ALL = 0.6, 0.9
 """Share of the cores in use from which, and at which, that waiting is contention."""
@@ -84,18 +85,18 @@ def calibrate(
             fetch_s=measured.fetch_s * fetching,
             fetch_busy_s=measured.fetch_busy_s * fetching,
         )
-    if _is_starved(trace):
-        return workload
-    return _without_delay(measured, workload, run_delay_s)
+    share = _ALL_DELAY if _is_starved(trace) else _DELAY_SHARE
+    return _without_delay(measured, workload, share * run_delay_s)
 
 
 def _without_delay(
-    measured: LoaderWorkload, workload: LoaderWorkload, run_delay_s: float
+    measured: LoaderWorkload, workload: LoaderWorkload, delay_s: float
 ) -> LoaderWorkload:
     """Loading without what the real scheduler added beyond the simulated one.
 
-    A loop that does not starve does not show how long loading takes, so that a wrong
-    figure would not show at the run's own setting.
+    A loop that does not starve does not show how long loading takes, nor does one in
+    which workers take up all cores, so that a wrong figure would not show at the run's
+    own setting.
     """
     cpu_s = workload.batch_cpu.mean_s + workload.step_cpu_s + workload.fetch_s
     cores = min(
@@ -103,7 +104,7 @@ def _without_delay(
     )
     used = cpu_s / (measured.iter_time.mean_s * max(cores, 0.5))
     busy = min(max((used - _BUSY_FROM) / (_BUSY_ALL - _BUSY_FROM), 0.0), 1.0)
-    free_s = measured.occupancy.mean_s - busy * _DELAY_SHARE * run_delay_s
+    free_s = measured.occupancy.mean_s - busy * delay_s
     mean_s = max(min(workload.occupancy.mean_s, free_s), workload.batch_cpu.mean_s)
     return replace(workload, occupancy=replace(workload.occupancy, mean_s=mean_s))
 

@@ -70,9 +70,9 @@ def step_threads(workload: LoaderWorkload) -> int:
     """How many threads the step must have to use its CPU in its time."""
     if workload.step.mean_s <= 0.0:
         return 1
-    # a twentieth of a core is within what is measured; threads that spin on for a while
-    # after the step would else pass for more
-    threads = math.ceil(workload.step_cpu_s / workload.step.mean_s - 0.05)
+    # a tenth of a core was seen to be within what is measured; threads that spin on for
+    # a while after the step would else pass for more
+    threads = math.ceil(workload.step_cpu_s / workload.step.mean_s - 0.2)
     return max(min(threads, math.ceil(workload.usable_cores)), 1)
 
 

@@ -38,7 +38,8 @@ def quieten_team(workload: LoaderWorkload, main_delay_s: float) -> LoaderWorkloa
     """
     threads, step, workers = step_threads(workload), workload.step, workload.num_workers
     if threads < 2 or workload.spin_s > 0.0:
-        return workload
+        most_cpu_s = threads * max(step.mean_s, workload.spin_s)
+        return replace(workload, step_cpu_s=min(workload.step_cpu_s, most_cpu_s))
     delay_s = main_delay_s if workers else 0.0
     active = workload.occupancy.mean_s / workload.iter_time.mean_s if workers else 0.0
     excess = max(threads + min(active, workers) - workload.usable_cores, 1.0)

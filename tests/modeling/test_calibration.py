@@ -97,3 +97,21 @@ def test_waiting_for_cores_is_taken_out_only_where_cores_were_scarce():
     found = calibrate(free, 0.0, run_delay_s=0.01)
     assert found.occupancy.mean_s == pytest.approx(0.04)
     assert calibrate(crowded, 0.0, run_delay_s=0.04).occupancy.mean_s < 0.046
+
+
+def test_what_workers_that_fill_all_cores_waited_is_no_part_of_their_loading():
+    truth = make_workload(
+        **CROWDED,
+        num_workers=8,
+        occupancy=Cost(0.04),
+        batch_cpu=Cost(0.04),
+        step=Cost(0.01),
+        iter_time=Cost(0.026),
+    )
+    measured, strangers = measure(truth)
+    # the simulation is as slow with loading that waits: cores are what is short
+    slower = replace(measured, occupancy=Cost(1.02 * measured.occupancy.mean_s))
+    delay_s = slower.occupancy.mean_s - 0.04
+    found = calibrate(slower, strangers, run_delay_s=delay_s)
+    assert found.occupancy.mean_s == pytest.approx(0.04 + 0.1 * delay_s)
+    assert calibrate(slower, strangers).occupancy.mean_s > 0.08

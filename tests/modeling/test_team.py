@@ -137,6 +137,13 @@ def test_the_step_and_its_power_come_back(truth):
     assert alone.iter_time_s == pytest.approx(0.035, rel=0.02)
 
 
+def test_a_tenth_of_a_core_more_is_not_another_thread():
+    found = calibrate(make_team(num_workers=0, step_cpu_s=0.0222), 0.0)
+    assert found.step_cpu_s == 0.02
+    # one thread leaves the other core to a worker
+    assert predict_setting(found, 1, 2).iter_time_s == pytest.approx(0.02, rel=0.02)
+
+
 def test_the_power_stays_where_nothing_tells_it():
     assert fit_power(2.7, 0.0, 0.0) == 2.7
     assert fit_power(1.0, 0.01, 0.005) == 1.0
