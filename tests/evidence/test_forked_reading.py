@@ -112,10 +112,22 @@ def test_a_process_that_dies_is_done_without(path: Path, started, monkeypatch):
             self._pipe.send(message)
 
     monkeypatch.setattr(
-        forked_reading, '_send_stretch', lambda pipe, *rest: send(Torn(pipe), *rest)
+        forked_reading,
+        '_send_stretch',
+        lambda reader, pipe, *rest: send(reader, Torn(pipe), *rest),
     )
     assert read_evidence(path, processes=2) == read_evidence(path)
     assert len(started) == 1
+
+
+def test_without_its_parent_a_process_ends(path: Path, started):
+    write_everything(path)
+    with forked_reading._forked(path, 0, None) as pipe:
+        pipe.close()
+        # as when the parent is killed: nobody takes what it sends
+        (process,) = started
+        process.join(30)
+        assert process.exitcode == 0
 
 
 def test_other_ranks_are_shared_too(path: Path, started):
