@@ -39,7 +39,8 @@ def weighted_mean(column: Column[Any], weights: Iterable[float]) -> float | None
     total = sum(known)
     if total <= 0:
         return None
-    return sum(map(mul, column.known_values(), known)) / total
+    weighted: float = sum(map(mul, column.known_values(), known))
+    return weighted / total
 
 
 def pooled_std(
