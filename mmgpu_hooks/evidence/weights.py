@@ -36,11 +36,11 @@ def weighted_mean(column: Column[Any], weights: Iterable[float]) -> float | None
         weights: One for each interval.
     """
     known = list(column.of_known(weights))
-    total = sum(known)
-    if total <= 0:
+    whole: float = sum(known)
+    if whole <= 0:
         return None
     weighted: float = sum(map(mul, column.known_values(), known))
-    return weighted / total
+    return weighted / whole
 
 
 def pooled_std(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import threading
 from pathlib import Path
@@ -52,6 +53,10 @@ def write_everything(path: Path) -> None:
     lines = write_holey(path, 3, COUNT)
     lines[3] = lines[3].replace('"iteration":150', '"iteration":-150')
     lines[140] = 'garbage\n'
+    # names that one stretch alone has
+    for number, name in ((10, 'EarlyHook'), (270, 'LateHook')):
+        body = json.loads(lines[number])
+        lines[number] = json.dumps({**body, 'hooks_s': {name: 0.5}}) + '\n'
     # what the fast decoder leaves to the parser
     lines[200] = lines[200].replace('"iteration":', '"iteration":null,"iteration":')
     lines[290] = lines[290].replace('"iteration":', '"iteration":null,"iteration":')
@@ -71,6 +76,7 @@ def test_together_they_find_what_one_finds(path: Path, started, processes: int):
     assert len(together.notes) == 2
     assert [off.iteration for off in together.sources_off] == [14000]
     assert columns_of(together) == columns_of(alone)
+    assert {'EarlyHook', 'LateHook'} <= fold_run(together).hooks.keys()
     assert fold_run(together) == fold_run(alone)
 
 
