@@ -4,61 +4,52 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from mmgpu_hooks.cli import (
-    compare,
-    demo,
-    disable,
-    enable,
-    estimate_memory,
-    exit_codes,
-    explain,
-    pick_gpu,
-    predict,
-    recommend,
-    report,
-    save_bench,
-    set_values,
-    sweep,
-    verify,
-)
+from mmgpu_hooks.cli import exit_codes
 from mmgpu_hooks.version import __version__
 
-_COMMANDS = (
-    recommend,
-    predict,
-    verify,
-    compare,
-    report,
-    set_values,
-    enable,
-    disable,
-    estimate_memory,
-    pick_gpu,
-    save_bench,
-    sweep,
-    explain,
-    demo,
-)
+_COMMANDS = {
+    'recommend': 'recommend',
+    'predict': 'predict',
+    'verify': 'verify',
+    'compare': 'compare',
+    'report': 'report',
+    'set': 'set_values',
+    'enable': 'enable',
+    'disable': 'disable',
+    'estimate-memory': 'estimate_memory',
+    'pick-gpu': 'pick_gpu',
+    'save-bench': 'save_bench',
+    'sweep': 'sweep',
+    'explain': 'explain',
+    'demo': 'demo',
+}
+"""The module of each, by its ``NAME``."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line; building it imports nothing heavy."""
+def build_parser(names: Iterable[str] = _COMMANDS) -> argparse.ArgumentParser:
+    """The command line; building it imports nothing heavy.
+
+    Args:
+        names: Commands that it knows. Defaults to all.
+    """
     parser = argparse.ArgumentParser(
         prog='mmgpu',
         description='Where the time of an MMDetection training goes, and what to do.',
     )
     parser.add_argument('--version', action='version', version=__version__)
     commands = parser.add_subparsers(dest='command', metavar='COMMAND')
-    for module in _COMMANDS:
+    for name in names:
+        module = importlib.import_module(f'mmgpu_hooks.cli.{_COMMANDS[name]}')
         sub = commands.add_parser(
-            module.NAME,
+            name,
             help=module.HELP,
             description=module.DESCRIPTION,
             epilog=module.EPILOG,
@@ -91,9 +82,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, see :mod:`mmgpu_hooks.cli.exit_codes`.
     """
-    parser = build_parser()
-    arguments, left = parser.parse_known_args(argv)
-    if arguments.command == set_values.NAME:
+    words = sys.argv[1:] if argv is None else argv
+    # to import all commands takes longer than many of them do
+    is_named = bool(words) and words[0] in _COMMANDS
+    parser = build_parser(words[:1] if is_named else _COMMANDS)
+    arguments, left = parser.parse_known_args(words)
+    if arguments.command == 'set':
+        from mmgpu_hooks.cli import set_values
+
         left = set_values.take_settings(arguments, left)
     if left:
         parser.error(f'unrecognized arguments: {" ".join(left)}')

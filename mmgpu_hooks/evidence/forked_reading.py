@@ -74,6 +74,8 @@ class _Pipe(Protocol):
 
     def recv(self) -> Any: ...
 
+    def close(self) -> None: ...
+
 
 @contextlib.contextmanager
 def _forked(path: Path, begin: int, end: int | None) -> Iterator[_Pipe]:
@@ -82,23 +84,24 @@ def _forked(path: Path, begin: int, end: int | None) -> Iterator[_Pipe]:
 
     context = multiprocessing.get_context('fork')
     mine, its = context.Pipe(duplex=False)
-    process = context.Process(
-        target=_send_stretch, args=(its, path, begin, end), daemon=True
-    )
-    with warnings.catch_warnings():
-        # the other threads are those of a library that the child does not call
-        warnings.simplefilter('ignore', DeprecationWarning)
-        process.start()
-    its.close()
-    try:
-        yield mine
-    finally:
-        mine.close()
-        process.kill()
-        process.join()
+    process = context.Process(target=_send_stretch, args=(mine, its, path, begin, end))
+    with mine:
+        with its, warnings.catch_warnings():
+            # the other threads are those of a library that the child does not call
+            warnings.simplefilter('ignore', DeprecationWarning)
+            process.start()
+        try:
+            yield mine
+        finally:
+            process.kill()
+            process.join()
 
 
-def _send_stretch(pipe: _Pipe, path: Path, begin: int, end: int | None) -> None:
+def _send_stretch(
+    reader: _Pipe, pipe: _Pipe, path: Path, begin: int, end: int | None
+) -> None:
+    # a child with the other end too would wait for itself if its parent were killed
+    reader.close()
     # Ctrl-C is for the process that prints
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         gathering = Gathering(path)

@@ -85,6 +85,8 @@ def plain_training(table: IntervalTable) -> IntervalTable:
 
 def _sampled_s(told: Column[float], durations_s: Sequence[float]) -> Sequence[float]:
     """What utilisation stands for; older evidence says the interval at most."""
+    if told.known is None:
+        return told.filled()
     return [s if told_s is None else told_s for told_s, s in zip(told, durations_s)]
 
 

@@ -29,7 +29,9 @@ def draw_normals(count: int, stream: int) -> tuple[float, ...]:
     return tuple(values)
 
 
-def draw_factors(normals: tuple[float, ...], variation: float) -> list[float]:
+# settings are compared under the same costs
+@functools.lru_cache(maxsize=32)
+def draw_factors(normals: tuple[float, ...], variation: float) -> tuple[float, ...]:
     """Log-normal factors of mean 1, such as the costs of images relative to their mean.
 
     Args:
@@ -37,8 +39,8 @@ def draw_factors(normals: tuple[float, ...], variation: float) -> list[float]:
         variation: Standard deviation over mean.
     """
     if variation <= 0.0:
-        return [1.0] * len(normals)
+        return (1.0,) * len(normals)
     sigma = math.sqrt(math.log1p(variation * variation))
     factors = [math.exp(sigma * z) for z in normals]
     mean = math.fsum(factors) / len(factors)
-    return [factor / mean for factor in factors]
+    return tuple(factor / mean for factor in factors)

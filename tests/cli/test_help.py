@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import time
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.cli.main import main
+from mmgpu_hooks.cli import main as main_module
+from mmgpu_hooks.cli.main import build_parser, main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,6 +31,30 @@ def test_help_imports_nothing_heavy():
     )
     assert done.stderr == ''
     assert 'usage: mmgpu recommend' in done.stdout
+
+
+def test_a_command_imports_no_other():
+    code = (
+        'import sys\n'
+        'from mmgpu_hooks.cli.main import main\n'
+        "main(['explain', 'MG101'])\n"
+        "commands = [name for name in sys.modules if '.cli.' in name]\n"
+        "names = {name.rpartition('.')[2] for name in commands}\n"
+        "assert 'explain' in names\n"
+        "assert not names & {'recommend', 'predict', 'sweep', 'demo', 'compare'}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT
+    )
+    assert (done.returncode, done.stderr) == (0, '')
+
+
+def test_every_command_is_listed_under_its_name():
+    told = build_parser().format_help()
+    for name, module in main_module._COMMANDS.items():
+        found = importlib.import_module(f'mmgpu_hooks.cli.{module}')
+        assert name == found.NAME
+        assert found.HELP in ' '.join(told.split())
 
 
 @pytest.mark.timing

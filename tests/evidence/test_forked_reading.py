@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import threading
 from pathlib import Path
@@ -52,6 +53,10 @@ def write_everything(path: Path) -> None:
     lines = write_holey(path, 3, COUNT)
     lines[3] = lines[3].replace('"iteration":150', '"iteration":-150')
     lines[140] = 'garbage\n'
+    # names that one stretch alone has
+    for number, name in ((10, 'EarlyHook'), (270, 'LateHook')):
+        body = json.loads(lines[number])
+        lines[number] = json.dumps({**body, 'hooks_s': {name: 0.5}}) + '\n'
     # what the fast decoder leaves to the parser
     lines[200] = lines[200].replace('"iteration":', '"iteration":null,"iteration":')
     lines[290] = lines[290].replace('"iteration":', '"iteration":null,"iteration":')
@@ -71,6 +76,7 @@ def test_together_they_find_what_one_finds(path: Path, started, processes: int):
     assert len(together.notes) == 2
     assert [off.iteration for off in together.sources_off] == [14000]
     assert columns_of(together) == columns_of(alone)
+    assert {'EarlyHook', 'LateHook'} <= fold_run(together).hooks.keys()
     assert fold_run(together) == fold_run(alone)
 
 
@@ -112,10 +118,22 @@ def test_a_process_that_dies_is_done_without(path: Path, started, monkeypatch):
             self._pipe.send(message)
 
     monkeypatch.setattr(
-        forked_reading, '_send_stretch', lambda pipe, *rest: send(Torn(pipe), *rest)
+        forked_reading,
+        '_send_stretch',
+        lambda reader, pipe, *rest: send(reader, Torn(pipe), *rest),
     )
     assert read_evidence(path, processes=2) == read_evidence(path)
     assert len(started) == 1
+
+
+def test_without_its_parent_a_process_ends(path: Path, started):
+    write_everything(path)
+    with forked_reading._forked(path, 0, None) as pipe:
+        pipe.close()
+        # as when the parent is killed: nobody takes what it sends
+        (process,) = started
+        process.join(30)
+        assert process.exitcode == 0
 
 
 def test_other_ranks_are_shared_too(path: Path, started):
