@@ -139,10 +139,12 @@ class HostWindowMeter:
             if had_swap or self._swap_bytes != 0 or _SWAPPED in self.unknown:
                 swapped = self._read_swapped()
         return HostWindow(
+            cpu_pressure_pct=pressures.get('cpu_pressure_pct'),
+            io_pressure_pct=pressures.get('io_pressure_pct'),
+            memory_pressure_pct=pressures.get('memory_pressure_pct'),
             throttled_s=self._try('throttled_s', self._throttling.read),
             swap_in_bytes=swapped[0],
             swap_out_bytes=swapped[1],
-            **pressures,
             **self._gauges,
         )
 
