@@ -113,5 +113,5 @@ def test_what_workers_that_fill_all_cores_waited_is_no_part_of_their_loading():
     slower = replace(measured, occupancy=Cost(1.1 * measured.occupancy.mean_s))
     delay_s = slower.occupancy.mean_s - 0.04
     found = calibrate(slower, strangers, run_delay_s=delay_s)
-    assert 0.04 <= found.occupancy.mean_s < 0.06
-    assert calibrate(slower, strangers).occupancy.mean_s > 0.08
+    untold = calibrate(slower, strangers)
+    assert 0.04 <= found.occupancy.mean_s < 0.9 * untold.occupancy.mean_s
