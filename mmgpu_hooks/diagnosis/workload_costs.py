@@ -76,7 +76,9 @@ def fold_loading(
     return Cost(mean_s, USUAL_VARIATION * mean_s, (high_s - low_s) / 4), False
 
 
-def fold_run_delay(summary: RunSummary, intervals: Sequence[IntervalRecord]) -> float:
+def fold_run_delay(
+    summary: RunSummary, intervals: Sequence[IntervalRecord]
+) -> float | None:
     """What a worker waits for a core, per batch, once the run is under way.
 
     The start, when all workers make their first batches side by side, is left out if
@@ -86,8 +88,10 @@ def fold_run_delay(summary: RunSummary, intervals: Sequence[IntervalRecord]) -> 
     made = sum(sum(window.worker_batches) for window in windows)
     delay_s = math.fsum(window.run_delay_s for window in windows)
     if made <= 0:
-        delay_s, made = summary.worker_run_delay_s or 0.0, 1
-    return delay_s / made if _is_sane(delay_s / made) else 0.0
+        if summary.worker_run_delay_s is None:
+            return None
+        delay_s, made = summary.worker_run_delay_s, 1
+    return delay_s / made if _is_sane(delay_s / made) else None
 
 
 def fold_batch_cpu(

@@ -35,7 +35,7 @@ _BUSY_FROM, _BUSY_ALL = 0.6, 0.9
 def calibrate(
     workload: LoaderWorkload,
     stranger_cores: float,
-    run_delay_s: float = 0.0,
+    run_delay_s: float | None = None,
     main_delay_s: float = 0.0,
 ) -> LoaderWorkload:
     """The workload whose simulation measures what the run did.
@@ -43,13 +43,17 @@ def calibrate(
     Args:
         workload: With the costs as they were measured, and the usual fetching.
         stranger_cores: Cores that others used meanwhile.
-        run_delay_s: What a worker waited for a core, per batch.
+        run_delay_s: What a worker waited for a core, per batch; no more is taken out
+            of its loading. ``None`` when unknown.
         main_delay_s: What the main thread waited for one, per iteration.
     """
     measured = replace(workload, stranger_tasks=stranger_cores)
     workload = quieten_team(measured, main_delay_s)
     if workload.num_workers == 0:
         return _calibrate_alone(workload)
+    least_loading_s = measured.batch_cpu.mean_s
+    if run_delay_s is not None:
+        least_loading_s = max(measured.occupancy.mean_s - run_delay_s, least_loading_s)
     fetching = 1.0
     for _ in range(_ROUNDS):
         trace = _simulate(workload)
@@ -78,7 +82,7 @@ def calibrate(
                     workload.occupancy.mean_s
                     + measured.occupancy.mean_s
                     - trace.busy_s / trace.iterations,
-                    workload.batch_cpu.mean_s,
+                    least_loading_s,
                 ),
             ),
             stranger_tasks=_correct_strangers(workload, stranger_cores, trace),
@@ -86,7 +90,7 @@ def calibrate(
             fetch_busy_s=measured.fetch_busy_s * fetching,
         )
     share = _ALL_DELAY if _is_starved(trace) else _DELAY_SHARE
-    return _without_delay(measured, workload, share * run_delay_s)
+    return _without_delay(measured, workload, share * (run_delay_s or 0.0))
 
 
 def _without_delay(

@@ -117,7 +117,7 @@ class Chooser:
             lasting,
             self._plan,
             self._cap.workers,
-            workers_per_core(self._allowed),
+            workers_per_core(self._waiting),
         ).num_workers
         new = replace(
             old,
