@@ -104,18 +104,11 @@ class Facts:
         """
         ledger_s, whole_s = self.summary.ledger_s, self.summary.duration_s
         waits_s = ledger_s.get('data_wait', 0.0) + ledger_s.get('worker_startup', 0.0)
-        waits_s += self.summary.steady_iterations * self.held_up_s
+        if self.workload is not None:
+            waits_s += self.workload.iterations * self.workload.held_up_s
         if not self.is_enough or not 0.0 <= waits_s < whole_s:
             return None
         return 100.0 * waits_s / (whole_s - waits_s)
-
-    @property
-    def held_up_s(self) -> float:
-        """What an iteration's step takes longer than on cores of its own."""
-        if self.workload is None:
-            return 0.0
-        took_s = (self.summary.step_s or 0.0) + (self.summary.hooks_s or 0.0)
-        return max(took_s - self.workload.step.mean_s, 0.0)
 
     @property
     def blocked_share(self) -> float | None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mmgpu_hooks.modeling.loop import Trace
+from mmgpu_hooks.modeling.pace import alone_step_s
 from mmgpu_hooks.modeling.scene import make_loop, rate_of, step_rate_of, step_threads
 from mmgpu_hooks.modeling.simulation import simulate_loop
-from mmgpu_hooks.modeling.team import fit_power, quieten_team
+from mmgpu_hooks.modeling.team import bound_team_cpu, fit_power, quieten_team
 from mmgpu_hooks.records import LoaderWorkload
 
 _ROUNDS, _DRAWS = 12, 512
@@ -49,6 +50,7 @@ def calibrate(
     """
     measured = replace(workload, stranger_tasks=stranger_cores)
     workload = quieten_team(measured, main_delay_s)
+    workload = replace(workload, step_cpu_s=bound_team_cpu(workload, measured))
     if workload.num_workers == 0:
         return _calibrate_alone(workload)
     least_loading_s = measured.batch_cpu.mean_s
@@ -59,23 +61,9 @@ def calibrate(
         trace = _simulate(workload)
         fetching *= _fetch_correction(measured, workload, trace)
         fetching = min(max(fetching, _FETCH_RANGE[0]), _FETCH_RANGE[1])
-        step_late_s = measured.step.mean_s - trace.step_s / trace.iterations
-        power = fit_power(
-            workload.step_power,
-            measured.step.mean_s - workload.step.mean_s,
-            step_late_s,
-        )
-        is_fitted = power != workload.step_power
-        if is_fitted:
-            step_late_s = 0.0
+        workload = _correct_step(measured, workload, trace.step_s / trace.iterations)
         workload = replace(
             workload,
-            step_power=power,
-            is_step_power_known=is_fitted or workload.is_step_power_known,
-            step=replace(
-                workload.step,
-                mean_s=max(workload.step.mean_s + step_late_s, _least_step_s(workload)),
-            ),
             occupancy=replace(
                 workload.occupancy,
                 mean_s=max(
@@ -89,8 +77,23 @@ def calibrate(
             fetch_s=measured.fetch_s * fetching,
             fetch_busy_s=measured.fetch_busy_s * fetching,
         )
+    held_up_s = max(measured.step.mean_s - alone_step_s(workload), 0.0)
+    workload = replace(workload, held_up_s=held_up_s)
     share = _ALL_DELAY if _is_starved(trace) else _DELAY_SHARE
     return _without_delay(measured, workload, share * (run_delay_s or 0.0))
+
+
+def _correct_step(
+    measured: LoaderWorkload, workload: LoaderWorkload, simulated_s: float
+) -> LoaderWorkload:
+    """The step, or how it suffers, set so that it comes out as it was measured."""
+    fitted = fit_power(workload, measured.step.mean_s, simulated_s)
+    if fitted.step_power != workload.step_power:
+        return fitted
+    step_s = workload.step.mean_s + measured.step.mean_s - simulated_s
+    step_s = max(step_s, _least_step_s(workload))
+    workload = replace(workload, step=replace(workload.step, mean_s=step_s))
+    return replace(workload, step_cpu_s=bound_team_cpu(workload, measured))
 
 
 def _without_delay(

@@ -70,15 +70,22 @@ def step_threads(workload: LoaderWorkload) -> int:
     """How many threads the step must have to use its CPU in its time."""
     if workload.step.mean_s <= 0.0:
         return 1
-    # a tenth of a core was seen to be within what is measured; threads that spin on for
-    # a while after the step would else pass for more
+    # a tenth of a core was seen to be within what is measured, and twice that may be;
+    # threads that spin on for a while after the step would else pass for more
     threads = math.ceil(workload.step_cpu_s / workload.step.mean_s - 0.2)
     return max(min(threads, math.ceil(workload.usable_cores)), 1)
 
 
 def step_power(workload: LoaderWorkload) -> float:
-    """`LoaderWorkload.step_power`, of which one thread alone knows nothing."""
-    return workload.step_power if step_threads(workload) > 1 else 1.0
+    """`LoaderWorkload.step_power`, for the part of the step that has many threads.
+
+    One thread alone knows nothing of it, and a second that has little to do little.
+    """
+    threads = step_threads(workload)
+    if threads < 2:
+        return 1.0
+    beside = workload.step_cpu_s / workload.step.mean_s - 1.0
+    return 1.0 + (workload.step_power - 1.0) * min(beside / (threads - 1), 1.0)
 
 
 def step_rate_of(workload: LoaderWorkload) -> float:

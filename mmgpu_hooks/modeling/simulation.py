@@ -161,6 +161,7 @@ class _Simulation:
                 stretch = change ** (1.0 - self._loop.step_power)
                 running[index] = (served_s + (end_s - served_s) * stretch, task)
                 heapq.heapify(running)
+                break
 
     def _change_wanting(self, tasks: int) -> None:
         loop = self._loop

@@ -18,7 +18,9 @@ USUAL_POWER = 2.7
 with one worker, each of the three having two thirds of a core, were together on theirs
 a third of the time (three tasks on two cores: one of three ways)."""
 
-_POWERS = 1.0, 8.0
+_POWERS = 1.0, 4.0
+_SEEN_FROM = 0.02
+"""Share of the step that workers must cost in the simulation for a power to be told."""
 _LEAST_SHARE = 0.25
 """Of a step that was measured, however much its threads were delayed."""
 _DELAY_ERROR = 0.1
@@ -38,8 +40,7 @@ def quieten_team(workload: LoaderWorkload, main_delay_s: float) -> LoaderWorkloa
     """
     threads, step, workers = step_threads(workload), workload.step, workload.num_workers
     if threads < 2 or workload.spin_s > 0.0:
-        most_cpu_s = threads * max(step.mean_s, workload.spin_s)
-        return replace(workload, step_cpu_s=min(workload.step_cpu_s, most_cpu_s))
+        return workload
     delay_s = main_delay_s if workers else 0.0
     active = workload.occupancy.mean_s / workload.iter_time.mean_s if workers else 0.0
     excess = max(threads + min(active, workers) - workload.usable_cores, 1.0)
@@ -54,25 +55,38 @@ def quieten_team(workload: LoaderWorkload, main_delay_s: float) -> LoaderWorkloa
             std_s=step.std_s * step_s / step.mean_s,
             error_s=error_s,
         ),
-        # what they spun is not work
-        step_cpu_s=min(workload.step_cpu_s, threads * step_s),
         step_power=USUAL_POWER,
         is_step_power_known=False,
     )
 
 
-def fit_power(power: float, lost_s: float, late_s: float) -> float:
-    """A power with which the simulated step comes nearer to the measured one.
+def fit_power(
+    workload: LoaderWorkload, measured_s: float, simulated_s: float
+) -> LoaderWorkload:
+    """Give it a power with which the simulated step comes nearer to the measured one.
 
     Args:
-        power: `LoaderWorkload.step_power` of the simulation.
-        lost_s: What the measured step lost to delays.
-        late_s: What the simulated step lost less than that.
+        workload: That was simulated.
+        measured_s: The step as it was measured.
+        simulated_s: The step of the simulation, what it waited for cores included.
 
     Returns:
-        The same if none is nearer, or there is nothing to go by.
+        With the same power if none is nearer, or if the simulated cores are not
+        crowded: what was measured tells nothing of it then.
     """
-    if power <= 1.0 or lost_s <= 0.0:
-        return power
-    change = math.sqrt(lost_s / max(lost_s - late_s, _LEAST_SHARE * lost_s))
-    return min(max(power * change, _POWERS[0]), _POWERS[1])
+    alone_s, power = workload.step.mean_s, workload.step_power
+    lost_s, simulated_lost_s = measured_s - alone_s, simulated_s - alone_s
+    if power <= 1.0 or lost_s <= 0.0 or simulated_lost_s < _SEEN_FROM * measured_s:
+        return workload
+    least, most = _POWERS
+    power = min(max(power * math.sqrt(lost_s / simulated_lost_s), least), most)
+    return replace(workload, step_power=power, is_step_power_known=least < power < most)
+
+
+def bound_team_cpu(workload: LoaderWorkload, measured: LoaderWorkload) -> float:
+    """CPU of the step: what threads spun while they waited for others is not work."""
+    threads = step_threads(measured)
+    if measured.spin_s > 0.0:
+        return measured.step_cpu_s
+    step_s = workload.step.mean_s if threads > 1 else measured.step.mean_s
+    return min(measured.step_cpu_s, threads * step_s)

@@ -112,6 +112,8 @@ class LoaderWorkload:
     """Whether workers were measured that handed batches over."""
     is_occupancy_known: bool = True
     """Whether the occupancy was measured, and not just bounded."""
+    held_up_s: float = 0.0
+    """What workers made the measured step longer by taking cores from it."""
     is_step_power_known: bool = True
     """Whether workers were seen to delay the step, where it has several threads."""
     notes: Tuple[str, ...] = ()

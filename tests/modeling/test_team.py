@@ -9,9 +9,14 @@ import pytest
 from fakes.workloads import make_workload
 from mmgpu_hooks.modeling.calibration import calibrate
 from mmgpu_hooks.modeling.prediction import predict_setting
-from mmgpu_hooks.modeling.scene import make_loop
-from mmgpu_hooks.modeling.simulation import simulate_loop
-from mmgpu_hooks.modeling.team import USUAL_POWER, fit_power, quieten_team
+from mmgpu_hooks.modeling.scene import make_loop, step_power
+from mmgpu_hooks.modeling.simulation import _Simulation, simulate_loop
+from mmgpu_hooks.modeling.team import (
+    USUAL_POWER,
+    bound_team_cpu,
+    fit_power,
+    quieten_team,
+)
 from mmgpu_hooks.records import Cost, LoaderWorkload
 
 DRAWS = 512
@@ -85,7 +90,7 @@ def test_delays_of_threads_add_up_in_the_step():
     assert found.step.mean_s == pytest.approx(0.02)
     assert found.step.variation == pytest.approx(0.25)
     assert found.step.error_s == pytest.approx(0.0016)
-    assert found.step_cpu_s == pytest.approx(0.04)
+    assert bound_team_cpu(found, measured) == pytest.approx(0.04)
     assert found.step_power == USUAL_POWER
     assert not found.is_step_power_known
 
@@ -116,9 +121,10 @@ def test_a_step_on_one_thread_or_on_a_gpu_is_left_alone(fields):
 
 
 def test_without_workers_nothing_is_taken_out_but_what_spins_outside_the_step():
-    found = quieten_team(make_team(num_workers=0, step_cpu_s=0.044), 0.003)
+    measured = make_team(num_workers=0, step_cpu_s=0.044)
+    found = quieten_team(measured, 0.003)
     assert found.step.mean_s == 0.02
-    assert found.step_cpu_s == 0.04
+    assert bound_team_cpu(found, measured) == 0.04
 
 
 @pytest.mark.parametrize('truth', [make_team(), make_team(num_workers=4)])
@@ -144,15 +150,68 @@ def test_a_tenth_of_a_core_more_is_not_another_thread():
     assert predict_setting(found, 1, 2).iter_time_s == pytest.approx(0.02, rel=0.02)
 
 
-def test_the_power_stays_where_nothing_tells_it():
-    assert fit_power(2.7, 0.0, 0.0) == 2.7
-    assert fit_power(1.0, 0.01, 0.005) == 1.0
+@pytest.mark.parametrize(
+    ('power', 'measured_s', 'simulated_s'),
+    [(2.7, 0.02, 0.02), (1.0, 0.03, 0.025), (2.7, 0.03, 0.0205)],
+)
+def test_the_power_stays_where_nothing_tells_it(power, measured_s, simulated_s):
+    workload = make_team(step_power=power, is_step_power_known=False)
+    assert fit_power(workload, measured_s, simulated_s) == workload
 
 
-def test_the_power_grows_until_enough_is_lost():
-    assert fit_power(2.0, 0.016, 0.012) == pytest.approx(4.0)
-    assert fit_power(2.0, 0.016, -0.048) == pytest.approx(1.0)
-    assert fit_power(7.0, 0.016, 0.012) == 8.0
+@pytest.mark.parametrize(
+    ('simulated_s', 'power', 'is_known'),
+    [(0.028, 2 * 2**0.5, True), (0.084, 1.0, False), (0.022, 4.0, False)],
+)
+def test_the_power_grows_until_enough_is_lost(simulated_s, power, is_known):
+    workload = make_team(step_power=2.0, is_step_power_known=False)
+    found = fit_power(workload, 0.036, simulated_s)
+    assert found.step_power == pytest.approx(power)
+    assert found.is_step_power_known == is_known
+
+
+@pytest.mark.parametrize('delay_s', [0.0, 0.0005, 0.01, 0.02, 0.04])
+@pytest.mark.parametrize('cores', [4.0, 8.0])
+def test_delays_on_free_cores_tell_nothing_of_the_power(delay_s, cores):
+    measured = make_team(
+        step=Cost(0.05),
+        step_cpu_s=0.1,
+        step_power=1.0,
+        usable_cores=cores,
+        host_cores=cores,
+        occupancy=Cost(0.03),
+        batch_cpu=Cost(0.03),
+        iter_time=Cost(0.05),
+    )
+    found = calibrate(measured, 0.0, main_delay_s=delay_s)
+    assert found.step.mean_s == pytest.approx(0.05, rel=0.01)
+    assert found.step_cpu_s == pytest.approx(0.1, rel=0.01)
+    assert not found.is_step_power_known
+    own = predict_setting(found, 2, 2)
+    assert own.iter_time_s == pytest.approx(0.05, rel=0.02)
+
+
+def test_a_second_thread_with_little_to_do_suffers_little():
+    thin = make_team(step_cpu_s=0.025, step_power=2.6)
+    assert step_power(thin) == pytest.approx(1.0 + 1.6 * 0.25)
+    assert step_power(make_team(step_power=2.6)) == 2.6
+
+
+def test_many_workers_beside_a_team():
+    team = make_team(occupancy=Cost(0.6), batch_cpu=Cost(0.6), step_power=2.0)
+    loop = replace(make_loop(team, 8, 2, 64), wake_s=0.0, cores=4.0, host_cores=4.0)
+    # eight that always load, and two of the step: each has four tenths of a core
+    trace = simulate_loop(loop, 64, 64)
+    assert trace.step_s / 64 == pytest.approx(0.02 / 0.4**2)
+
+
+def test_what_is_left_of_a_step_is_stretched_once():
+    running = _Simulation(make_loop(make_team(), 8, 2, 8))
+    running._running = [(1.0, -1), (1.1, 0), (1.2, 1), (1.3, 2), (1.4, 3)]
+    running._stretch_team(0.5)
+    # to the power of 1 - 3; all that is left is 1 s
+    assert (4.0, -1) in running._running
+    assert sorted(running._running)[:4] == [(1.1, 0), (1.2, 1), (1.3, 2), (1.4, 3)]
 
 
 def test_a_power_that_is_not_known_widens_what_it_matters_for():
