@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring_ascii as _quote
-from typing import Any, Union
+from typing import Any, Callable, Union
 
 from mmgpu_hooks.records import (
     EndRecord,
@@ -53,10 +53,12 @@ _FORMATS: dict[Any, str] = {float: '%.9f', int: '%d', type(None): 'null%.0s'}
 """Of what needs no further look; nanoseconds are enough of a second."""
 
 _Shape = tuple[Any, ...]
-"""Names of an object's fields, and then the types of their values."""
-_shapes: dict[_Shape, tuple[str, tuple[int, ...]]] = {}
-"""Text of an object with a place for each value, and which values are rendered first:
-most records are like the one before, and this happens while training waits."""
+"""What tells an object's fields: of a dictionary their names, else its class; and then
+the types of their values."""
+_Renderer = Callable[[Any], str]
+_shapes: dict[_Shape, tuple[str, tuple[tuple[int, _Renderer], ...]]] = {}
+"""Text of an object with a place for each value, and which values are rendered first,
+by what: most records are like the one before, and this happens while training waits."""
 
 
 def render_line(record: Line) -> str:
@@ -65,56 +67,73 @@ def render_line(record: Line) -> str:
     Figures that are not finite are written as ``null``: JSON knows no infinity,
     and an infinite duration is as good as unknown.
     """
-    body = {'kind': _NAMES[type(record)], **vars(record)}
-    text = _render_object(body)
+    kind = _NAMES[type(record)]
+    text = _render_fields(record)
     # most lines hold neither, and a search for the text alone is fast
     if ('nan' in text or 'inf' in text) and _NOT_FINITE.search(text):
-        text = _render_object(_without_infinity(body))
-    return text + '\n'
+        text = _render_object(_without_infinity(record))
+    return f'{{"kind":"{kind}",{text[1:]}\n'
 
 
 def _render_object(items: dict[str, Any]) -> str:
-    values: Any = items.values()
-    shape = (*items, *map(type, values))
+    values = items.values()
+    return _fill((*items, *map(type, values)), items, values)
+
+
+def _render_fields(value: Any) -> str:
+    """An instance of a dataclass."""
+    items = vars(value)
+    values = items.values()
+    return _fill((type(value), *map(type, values)), items, values)
+
+
+def _fill(shape: _Shape, names: Iterable[str], values: Iterable[Any]) -> str:
     known = _shapes.get(shape)
     if known is None:
-        known = _note_shape(shape, len(items))
+        known = _note_shape(shape, list(names))
     text, rendered = known
     if rendered:
         values = list(values)
-        for index in rendered:
-            values[index] = _render(values[index])
+        for index, render in rendered:
+            values[index] = render(values[index])
     return text % tuple(values)
 
 
-def _note_shape(shape: _Shape, count: int) -> tuple[str, tuple[int, ...]]:
+def _note_shape(
+    shape: _Shape, names: list[str]
+) -> tuple[str, tuple[tuple[int, _Renderer], ...]]:
     if len(_shapes) >= _MOST_SHAPES:
         _shapes.clear()
-    names, kinds = shape[:count], shape[count:]
+    kinds = shape[len(shape) - len(names) :]
     fields = [
         _quote(name).replace('%', '%%') + ':' + _FORMATS.get(kind, '%s')
         for name, kind in zip(names, kinds)
     ]
-    rendered = tuple(i for i, kind in enumerate(kinds) if kind not in _FORMATS)
+    rendered = tuple(
+        (index, _renderer_of(kind))
+        for index, kind in enumerate(kinds)
+        if kind not in _FORMATS
+    )
     _shapes[shape] = known = '{' + ','.join(fields) + '}', rendered
     return known
 
 
+def _renderer_of(kind: Any) -> _Renderer:
+    found = _RENDERERS.get(kind)
+    if found is None:
+        found = _render_fields if dataclasses.is_dataclass(kind) else _render_other
+    return found
+
+
 def _render(value: Any) -> str:
-    kind: Any = type(value)
-    if kind is dict:
-        return _render_object(value)
-    if kind is str:
-        return _quote(value)
-    if kind is bool:
-        return 'true' if value else 'false'
-    if kind is list or kind is tuple:
-        return '[' + ','.join([_render(item) for item in value]) + ']'
-    if kind in _FORMATS:
-        text: str = _FORMATS[kind] % value
-        return text
-    if dataclasses.is_dataclass(kind):
-        return _render_object(vars(value))
+    return _renderer_of(type(value))(value)
+
+
+def _render_items(value: Sequence[Any]) -> str:
+    return '[' + ','.join([_render(item) for item in value]) + ']'
+
+
+def _render_other(value: Any) -> str:
     if isinstance(value, Mapping):
         return _render_object(dict(value))
     # subclasses: NumPy's floats, named tuples
@@ -122,7 +141,19 @@ def _render(value: Any) -> str:
     for plain in plains:
         if isinstance(value, plain):
             return _render(plain(value))
-    raise TypeError(f'a record holds a {kind.__name__}, which JSON does not know')
+    kind = type(value).__name__
+    raise TypeError(f'a record holds a {kind}, which JSON does not know')
+
+
+_RENDERERS: dict[Any, _Renderer] = {
+    **{kind: text.__mod__ for kind, text in _FORMATS.items()},
+    bool: {True: 'true', False: 'false'}.__getitem__,
+    str: _quote,
+    dict: _render_object,
+    list: _render_items,
+    tuple: _render_items,
+}
+"""Of values of just these types."""
 
 
 def _without_infinity(value: Any) -> Any:

@@ -122,8 +122,10 @@ class HookShares:
     def _lend(self) -> None:
         looked_s = self._looked_s()
         if looked_s:
+            lent_s, unsplit_s = self._lent_s, self._unsplit_s
             for method, seconds in self._seen_s.items():
-                self._lent_s[_hook_of(method)] += self._unsplit_s * seconds / looked_s
+                # as _hook_of does, without a call for each
+                lent_s[method.partition(' ')[0]] += unsplit_s * seconds / looked_s
         long_s = sum(self._long_s.values())
         for name, seconds in self._long_s.items():
             self._lent_s[name] += self._surprised_s * seconds / long_s
@@ -136,7 +138,7 @@ class HookShares:
         self._lend()
         by_hook = {**self._timed_s}
         for method, seconds in self._seen_s.items():
-            name = _hook_of(method)
+            name = method.partition(' ')[0]
             by_hook[name] = by_hook.get(name, 0.0) + seconds
         for name, seconds in self._lent_s.items():
             by_hook[name] = by_hook.get(name, 0.0) + seconds

@@ -40,9 +40,11 @@ def fold_durations(seconds: Sequence[float]) -> DurationStats:
 
 def _percentile(ordered: Sequence[float], q: float) -> float:
     position = q * (len(ordered) - 1)
-    low = math.floor(position)
-    high = math.ceil(position)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+    low = int(position)
+    between = position - low
+    if not between:
+        return ordered[low]
+    return ordered[low] + (ordered[low + 1] - ordered[low]) * between
 
 
 class IntervalFolder:
@@ -66,6 +68,8 @@ class IntervalFolder:
 
     def _reset(self) -> None:
         self._laps: list[Lap] = []
+        self._taken_s: list[list[float]] = []
+        """What each of them took of the figures of a lap, once that was asked."""
         self._firsts: list[int] = []
         self._saves = 0
 
@@ -81,7 +85,9 @@ class IntervalFolder:
 
     def add_laps(self, laps: Sequence[Lap]) -> None:
         """Count iterations, as the ledger gives them."""
-        self._laps += laps
+        if laps:
+            self._laps += laps
+            self._taken_s = []
 
     def note_first(self) -> None:
         """The wait of the next iteration to be added begins an epoch."""
@@ -122,12 +128,14 @@ class IntervalFolder:
 
     def fold_waits(self) -> list[float]:
         """The wait for data of each iteration since the last :meth:`fold`, seconds."""
-        return self._fold_laps(0)
+        return self._fold_laps()[0]
 
-    def _fold_laps(self, index: int) -> list[float]:
-        """What each iteration since the last :meth:`fold` took of a lap's figure."""
-        ends = [lap[index] for lap in (self._lap, *self._laps)]
-        return list(map(sub, ends[1:], ends))
+    def _fold_laps(self) -> list[list[float]]:
+        """What each iteration since the last :meth:`fold` took of a lap's figures."""
+        if not self._taken_s:
+            columns = zip(self._lap, *self._laps)
+            self._taken_s = [list(map(sub, ends[1:], ends)) for ends in columns]
+        return self._taken_s
 
     def fold(
         self, now: LedgerReading, *, iteration: int, epoch: int, elapsed_s: float
@@ -146,15 +154,15 @@ class IntervalFolder:
         """
         if not self._laps:
             return None
-        waits = self.fold_waits()
+        waits, steps, iters = self._fold_laps()
         firsts = self._fold_firsts(waits)
         before = self._start
         parts = {part: now.wall_s[part] - before.wall_s[part] for part in now.wall_s}
         hooks_before_s = before.hooks_s
         by_hook = {
-            name: seconds - hooks_before_s.get(name, 0.0)
+            name: spent_s
             for name, seconds in now.hooks_s.items()
-            if seconds > hooks_before_s.get(name, 0.0)
+            if (spent_s := seconds - hooks_before_s.get(name, 0.0)) > 0.0
         }
         fields = dict(
             iteration=iteration,
@@ -163,8 +171,8 @@ class IntervalFolder:
             elapsed_s=elapsed_s,
             duration_s=math.fsum(parts.values()),
             data_wait=fold_durations(waits),
-            step=fold_durations(self._fold_laps(1)),
-            iter=fold_durations(self._fold_laps(2)),
+            step=fold_durations(steps),
+            iter=fold_durations(iters),
             ledger_s=parts,
             hooks_s=by_hook,
             data_wait_cpu_s=now.data_wait_cpu_s - before.data_wait_cpu_s,

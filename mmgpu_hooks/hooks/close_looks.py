@@ -15,13 +15,7 @@ from mmengine.hooks import RuntimeInfoHook
 
 from mmgpu_hooks.evidence.hook_shares import LONG_CALLS, labels_of
 from mmgpu_hooks.evidence.ledger import TimeLedger
-from mmgpu_hooks.evidence.ledger_parts import (
-    EXACT,
-    LOOKED,
-    UNSPLIT,
-    Moments,
-    Point,
-)
+from mmgpu_hooks.evidence.ledger_parts import EXACT, LOOKED, UNSPLIT, Moments, Point
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.instance_patches import InstancePatches
 from mmgpu_hooks.hooks.own_points import own_points
@@ -235,13 +229,16 @@ class CloseLooks:
         """An iteration that was looked at is over, but for its wait."""
         self._ledger.end_look()
         self._left -= 1
+        is_special = self._between == EXACT
         if self._left > 0:
             self._follow_long()
             self._begin(self._next)
         else:
             self._time_none()
             self._rest()
-        self._expect()
+        # after a special one nobody asked
+        if not is_special:
+            self._expect()
 
     def _expect(self) -> None:
         """The wait that begins is looked at."""

@@ -39,13 +39,14 @@ class GpuSource:
     @property
     def unknown(self) -> dict[str, str]:
         """Why a figure is missing, by source; what a card does not offer, too."""
-        offered = {} if self._gpu is None else self._gpu.reasons()
-        cards = {} if self._cards is None else self._cards.reasons()
-        return {
-            **self._absent,
-            **{f'GPU {figure}': reason for figure, reason in offered.items()},
-            **{f'card {name}': reason for name, reason in cards.items()},
-        }
+        found = dict(self._absent)
+        if self._gpu is not None:
+            for figure, reason in self._gpu.reasons().items():
+                found[f'GPU {figure}'] = reason
+        if self._cards is not None:
+            for name, reason in self._cards.reasons().items():
+                found[f'card {name}'] = reason
+        return found
 
     def open(self, device: str, is_first_on_host: bool) -> None:
         """Open what there is.
@@ -119,19 +120,20 @@ class GpuSource:
         """Fields of an ``IntervalRecord``, since the last call."""
         run = self._guard.run
         figures: dict[str, Any] = {}
-        figures.update(run('GPU', self._read_driver) or {})
-        figures.update(run('cards', self._read_cards) or {})
-        figures.update(run('GPU idle', self._read_idle) or {})
-        figures.update(run('GPU memory', self._read_memory) or {})
+        if self._sampler is not None:
+            figures.update(run('GPU', self._read_driver, self._sampler) or {})
+            figures.update(run('cards', self._read_cards) or {})
+        if self.events is not None:
+            figures.update(run('GPU idle', self._read_idle, self.events) or {})
+        if self._memory is not None:
+            figures.update(run('GPU memory', self._read_memory, self._memory) or {})
         return figures
 
-    def _read_driver(self) -> dict[str, Any]:
-        if self._sampler is None:
-            return {}
-        window = self._sampler.drain()
-        if self._sampler.failure is not None:
-            failure, self._sampler = self._sampler.failure, None
-            raise SourceError(failure)
+    def _read_driver(self, sampler: GpuSampler) -> dict[str, Any]:
+        window = sampler.drain()
+        if sampler.failure is not None:
+            self._sampler = None
+            raise SourceError(sampler.failure)
         if self._gpu is not None:
             for figure, reason in self._gpu.unsupported.items():
                 self._guard.switch_off(f'GPU {figure}', SourceError(reason))
@@ -145,21 +147,17 @@ class GpuSource:
             raise SourceError(self._sampler.cards_failure)
         return {'cards': self._sampler.drain_cards()}
 
-    def _read_idle(self) -> dict[str, Any]:
-        if self.events is None:
-            return {}
-        idle_pct, iterations = self.events.drain()
+    def _read_idle(self, events: CudaEvents) -> dict[str, Any]:
+        idle_pct, iterations = events.drain()
         return {'gpu_idle_pct': idle_pct, 'gpu_idle_iterations': iterations}
 
-    def _read_memory(self) -> dict[str, Any]:
-        if self._memory is None:
-            return {}
-        self._memory.observe()
-        peak, reserved = self._memory.drain()
+    def _read_memory(self, memory: CudaMemory) -> dict[str, Any]:
+        memory.observe()
+        peak, reserved = memory.drain()
         return {
             'gpu_mem_peak_bytes': peak,
             'gpu_mem_reserved_bytes': reserved,
-            'cuda_memory': self._memory.drain_window(),
+            'cuda_memory': memory.drain_window(),
         }
 
     def close(self) -> None:

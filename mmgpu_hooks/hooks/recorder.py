@@ -177,7 +177,7 @@ class Recorder:
         ):
             guard.run('ledger', looks.request)
             self._look_at = batch_idx + looks.draw_distance()
-        if self._sources.batches is not None:
+        if self._sources.batches is not None and not is_end:
             guard.run('batch contents', self._sources.batches.follow)
         following = schedule.find_next(batch_idx, self._iterations.in_interval)
         self._pause[0] = batch_idx

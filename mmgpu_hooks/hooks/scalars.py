@@ -64,7 +64,7 @@ class ScalarBoard:
 
     A key left in the hub is printed again on every later line, and a history that
     grows is copied at each update and saved into each checkpoint. So ours are taken
-    out before new ones go in, and none is resumable.
+    out or written over, and none is resumable.
     """
 
     def __init__(self, message_hub: Any) -> None:
@@ -84,16 +84,19 @@ class ScalarBoard:
         scalars, buffers = self._hub.log_scalars, self._buffers
         values = fold_scalars(record)
         for name, key in _KEYS.items():
-            scalars.pop(key, None)
             value = values.get(name)
             if value is None:
+                scalars.pop(key, None)
                 continue
-            if key not in buffers:
-                buffers[key] = self._make_buffer(key, value)
-            scalars[key] = buffer = buffers[key]
+            buffer = buffers.get(key)
+            if buffer is None:
+                buffers[key] = buffer = self._make_buffer(key, value)
+            if scalars.get(key) is not buffer:
+                scalars[key] = buffer
             buffer.data[0].fill(value)
 
     def _make_buffer(self, key: str, value: float) -> Any:
+        self._hub.log_scalars.pop(key, None)
         # of a whole number MMEngine would make an array of whole numbers
         self._hub.update_scalar(key, float(value), resumed=False)
         # MMEngine saves the names of what is not resumable, and warns of each later

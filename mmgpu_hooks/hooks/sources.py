@@ -66,18 +66,17 @@ class Sources:
     @property
     def unknown(self) -> dict[str, str]:
         """Why a figure is missing, by source."""
+        found = self.gpu.unknown
         parts: list[tuple[str, Mapping[str, str]]] = [
-            ('', self.gpu.unknown),
             ('CPU ', self._cpu.unknown if self._cpu is not None else {}),
             ('host ', self._host.unknown if self._host is not None else {}),
             ('', self._loader.unsupported if self._loader is not None else {}),
             ('batch ', self.batches.unknown if self.batches is not None else {}),
         ]
-        return {
-            prefix + name: reason
-            for prefix, reasons in parts
-            for name, reason in reasons.items()
-        }
+        for prefix, reasons in parts:
+            for name, reason in reasons.items():
+                found[prefix + name] = reason
+        return found
 
     def open(
         self,
@@ -181,9 +180,10 @@ class Sources:
         return {'workers': window}
 
     def _look_at_memory(self, loader: LoaderProbe) -> None:
+        if not loader.is_memory_due:
+            return
         # a few milliseconds of the kernel's: not in the loop
-        busy = self._memory_thread is not None and self._memory_thread.is_alive()
-        if busy or not loader.is_memory_due:
+        if self._memory_thread is not None and self._memory_thread.is_alive():
             return
         self._memory_thread = threading.Thread(
             target=self._guard.run,

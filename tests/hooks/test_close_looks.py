@@ -44,7 +44,8 @@ class Loop:
             self.ledger, guard, lambda source, error: self.failures.append(source)
         )
         self.asked = 0
-        self.looks.watch_wait('queue', self._ask, lambda: None)
+        self.got = 0
+        self.looks.watch_wait('queue', self._ask, self._get)
         looked = self.ledger.book_points(
             self._call_hook, self.looks.points, self._call_hook, print
         )
@@ -64,6 +65,9 @@ class Loop:
 
     def _ask(self) -> None:
         self.asked += 1
+
+    def _get(self) -> None:
+        self.got += 1
 
     def _call_hook(self, name: str) -> None:
         for hook in self.hooks:
@@ -150,6 +154,10 @@ def test_of_a_special_iteration_the_hooks_are_timed_and_the_queue_is_left_alone(
     loop.train(1)
     assert loop.ledger.read().hooks_s['Slow'] == pytest.approx(before_s + 900 * US)
     assert loop.asked == loop.ledger.shares.looks == FIRST_LOOKS
+    # nor is anything to be done after the wait that follows it
+    assert (BEFORE in loop.looks.plain, loop.got) == (True, FIRST_LOOKS)
+    loop.train(2)
+    assert (loop.asked, loop.got) == (FIRST_LOOKS, FIRST_LOOKS)
 
 
 def test_a_hook_that_takes_long_is_timed_in_every_iteration():

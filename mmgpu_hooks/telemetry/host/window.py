@@ -30,9 +30,8 @@ _NO_PRESSURE = (
     'the kernel keeps no pressure figures (Linux 4.20 and later do, unless it was '
     'started with psi=0 or has it compiled out)'
 )
-_SELDOM_S = 5.0
-"""The host's memory and files are looked at so often, at most: they change slowly, and
-between two steps a look costs 50 us."""
+_SELDOM_S = 1.0
+"""What is of the host's memory and files is looked at so often, at most."""
 _SWAPPED = 'swap_in_bytes, swap_out_bytes'
 _MEMORY = 'ram_available_bytes, swap_used_bytes'
 
@@ -41,9 +40,9 @@ class HostWindowMeter:
     """Reads the host in windows that follow each other without a gap.
 
     Files are opened once. The kernel adds up pressure over the CPUs, so a read costs
-    more on larger hosts. Windows shorter than five seconds are told the memory and the
-    open files as they were found last, and no swapping: the next look counts it all. A
-    host without swap space, now and at the look before, has swapped nothing.
+    more on larger hosts. Windows shorter than a second are told the memory and the open
+    files as they were found last, and no swapping: the next look counts it all. A host
+    without swap space, now and at the look before, has swapped nothing.
 
     It never raises: a figure whose file is missing, hidden, vanished or garbage is
     ``None`` from then on, with a reason in :attr:`unknown`. A counter that falls,

@@ -41,14 +41,23 @@ def fold_contents(
     if not batches:
         return Contents()
     images, pixels, boxes = zip(*batches)
-    return Contents(
-        None if None in images else int(sum(images)), _most(pixels), _most(boxes)
-    )
+    return Contents(_sum_up(images), _most(pixels), _most(boxes))
 
 
-def _most(figures: Sequence[float | None]) -> int | None:
-    known = [figure for figure in figures if figure is not None]
-    return int(max(known)) if known else None
+def _sum_up(figures: Sequence[Any]) -> int | None:
+    try:
+        return int(sum(figures))
+    except TypeError:  # None is no number
+        return None
+
+
+def _most(figures: Sequence[Any]) -> int | None:
+    try:
+        # to look for what is unknown takes longer than all the rest
+        return int(max(figures))
+    except TypeError:
+        known = [figure for figure in figures if figure is not None]
+        return int(max(known)) if known else None
 
 
 class BatchWatch:
@@ -216,25 +225,27 @@ def count_tensors(batch: Any) -> tuple[int, int]:
             itself.
     """
     tensors = size = looked_at = 0
-    left = [batch]
+    plain, left = _PLAIN, [batch]
     while left:
         looked_at += 1
         if looked_at > _MOST_PARTS:
             raise SourceError(f'a batch has more than {_MOST_PARTS} parts')
         part = left.pop()
         kind = type(part)
-        if kind in _PLAIN:
+        if kind in plain:
             continue
-        if isinstance(part, (list, tuple)):
-            left.extend(part)
+        if kind is dict:
+            left += part.values()
+        elif isinstance(part, (list, tuple)):
+            left += part
         elif hasattr(kind, 'nelement') and hasattr(kind, 'element_size'):
             tensors += 1
             size += part.nelement() * part.element_size()
-        elif isinstance(part, (dict, Mapping)):
-            left.extend(part.values())
         elif hasattr(kind, 'all_items'):
             # asked itself, it would take four times as long
-            left.extend(vars(part).values())
+            left += vars(part).values()
+        elif isinstance(part, (dict, Mapping)):
+            left += part.values()
         elif hasattr(type(getattr(part, 'tensor', None)), 'nelement'):
             left.append(part.tensor)
     return tensors, size

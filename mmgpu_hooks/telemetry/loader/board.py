@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
-from typing import Any, cast
+from typing import Any
 
 RING = 256
 """Last batches whose exact figures are kept."""
@@ -71,8 +71,10 @@ class Slot:
 
     def read_figures(self, start: int, end: int) -> list[float]:
         """Several figures at once, by position."""
-        # typeshed takes every memoryview for one of bytes
-        return cast('list[float]', self.figures[start:end].tolist())
+        # typeshed takes every memoryview for one of bytes; a cast would be a call more
+        untyped: Any = self.figures[start:end].tolist()
+        figures: list[float] = untyped
+        return figures
 
     def write_row_name(self, row: int, name: str) -> None:
         """Name a row of transforms."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_left
 from collections.abc import Sequence
+from operator import lt
 from typing import Any, Callable, Optional
 
 from mmgpu_hooks.telemetry.loader import board
@@ -84,7 +85,7 @@ class DeliveredBatches:
         figures = _read(slot, first, batches)
         numbers = figures[:: board.DELIVERY]
         begin = 0
-        if sorted(set(numbers)) != numbers:
+        if not all(map(lt, numbers, numbers[1:])):
             # a number that is no higher than the one before is of a later epoch
             pairs = zip(numbers, numbers[1:])
             begin = max(at for at, (a, b) in enumerate(pairs, 1) if b <= a)

@@ -6,6 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter, mul
+from typing import Optional
 
 from mmgpu_hooks.records import DurationStats, SlowSample, TransformCost
 from mmgpu_hooks.telemetry.loader import board
@@ -16,6 +18,12 @@ _MOST_VALUES = 1024
 _MOST_ROWS_READ = 32
 """Workers whose transforms are read in one interval; the others' turn comes."""
 
+_Slow = tuple[float, int, Optional[str]]
+"""A slow sample: the fields of a :class:`SlowSample`."""
+_Found = tuple[float, int, int, 'SlotReader']
+"""Seconds and index of a sample that may be one, its place and who found it."""
+_SECONDS = itemgetter(0)
+
 
 @dataclass
 class _Durations:
@@ -24,10 +32,14 @@ class _Durations:
     max_s: float = 0.0
     values: list[float] = field(default_factory=list)
 
-    def add(self, count: int, total_s: float, max_s: float) -> None:
+    def add(
+        self, count: int, total_s: float, max_s: float, values: list[float]
+    ) -> None:
         self.count += count
         self.total_s += total_s
-        self.max_s = max(self.max_s, max_s)
+        if max_s > self.max_s:
+            self.max_s = max_s
+        self.values += values
 
     def stats(self) -> DurationStats | None:
         if not self.count or not self.values:
@@ -55,7 +67,8 @@ def _spread(values: Sequence[float]) -> float | None:
     if count < 2:
         return None
     mean = math.fsum(values) / count
-    return math.sqrt(math.fsum([(value - mean) ** 2 for value in values]) / count)
+    gaps = [value - mean for value in values]
+    return math.sqrt(math.fsum(map(mul, gaps, gaps)) / count)
 
 
 @dataclass(frozen=True)
@@ -84,23 +97,25 @@ class InsideTally:
         # calls and seconds by name
         self.transforms: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.timed_samples = 0
-        self.slowest: list[SlowSample] = []
+        self.slowest: list[_Slow] = []
         self.bar_s = 0.0
         """What a sample must take to be among them: its name costs most of a read."""
 
     def add_batches(self, worker_id: int, count: int) -> None:
         """Count batches that a worker made."""
         batches = self.worker_batches
-        batches.extend([0] * (worker_id + 1 - len(batches)))
+        if worker_id >= len(batches):
+            batches.extend([0] * (worker_id + 1 - len(batches)))
         batches[worker_id] += count
 
-    def add_slow(self, sample: SlowSample) -> None:
-        """Keep one of the slowest samples, as long as it is one."""
-        self.slowest.append(sample)
-        if len(self.slowest) >= board.TOP:
-            self.slowest.sort(key=lambda one: one.seconds, reverse=True)
-            del self.slowest[board.TOP :]
-            self.bar_s = self.slowest[-1].seconds
+    def add_slow(self, samples: list[_Slow]) -> None:
+        """Keep the slowest of these and of those before."""
+        slowest = self.slowest
+        slowest += samples
+        slowest.sort(key=_SECONDS, reverse=True)
+        del slowest[board.TOP :]
+        if len(slowest) == board.TOP:
+            self.bar_s = slowest[-1][0]
 
     def drain(self) -> InsideFigures | None:
         """Figures since the last call; ``None`` when no batch was made."""
@@ -116,7 +131,7 @@ class InsideTally:
                 for name, (calls, seconds) in self.transforms.items()
             },
             timed_samples=self.timed_samples,
-            slowest=tuple(sorted(self.slowest, key=lambda one: -one.seconds)),
+            slowest=tuple([SlowSample(*slow) for slow in self.slowest]),
         )
         self._reset()
         return figures
@@ -143,63 +158,83 @@ class SlotReader:
         self.off_reason: str | None = None
         """Why the worker measures no longer."""
 
-    def collect(self, tally: InsideTally, most_values: int, *, with_rows: bool) -> None:
+    def collect(
+        self, tally: InsideTally, most_values: int, *, with_rows: bool
+    ) -> list[_Found]:
         """Add what is new to a tally; 4 us, 7 us with new transforms.
 
         Args:
             tally: What to add to.
             most_values: Durations to take at most.
             with_rows: Read the transforms too.
+
+        Returns:
+            Samples that may be among the slowest, for :meth:`read_slow`.
         """
         figures = self._figures
         if figures[board.STATE] == board.OFF and self.off_reason is None:
             self.off_reason = self._slot.read_reason() or 'it failed'
         head = self._slot.read_figures(0, board.WALL_RING)
-        self._collect_batches(tally, head, most_values)
-        if head[board.GENERATION] == self._generation:
-            self._collect_slowest(tally, head)
-        self._generation += 1.0
-        figures[board.ASKED_GENERATION] = self._generation
+        is_current = head[board.GENERATION] == self._generation
+        self._collect_batches(tally, head, most_values, is_current)
         if with_rows and head[board.TIMED_SAMPLES] != self._timed:
             self._collect_rows(tally, head)
+        found: list[_Found] = []
+        for place in range(board.TOP) if is_current else ():
+            seconds = head[board.TOP_SECONDS + place]
+            if seconds > tally.bar_s:
+                index = int(head[board.TOP_INDEX + place])
+                found.append((seconds, index, place, self))
+        return found
+
+    def read_slow(self, seconds: float, index: int, place: int) -> _Slow:
+        """One of the samples that :meth:`collect` told of, with its name."""
+        image = self._slot.read_sample_name(place) or None
+        # else a slower one came to its place meanwhile, and the name is that one's
+        is_same = self._figures[board.TOP_SECONDS + place] == seconds
+        return seconds, index, image if is_same else None
+
+    def begin_anew(self) -> None:
+        """Have the worker keep maxima and slowest samples from here on."""
+        self._generation += 1.0
+        self._figures[board.ASKED_GENERATION] = self._generation
 
     def _collect_batches(
-        self, tally: InsideTally, head: list[float], most_values: int
+        self,
+        tally: InsideTally,
+        head: list[float],
+        most_values: int,
+        is_current: bool,
     ) -> None:
         batches = int(head[board.BATCHES])
         new = batches - self._batches
         tally.add_batches(self._worker_id, new)
         if new <= 0:
             return
-        is_current = head[board.GENERATION] == self._generation
         wall_s, cpu_s = head[board.WALL_SUM], head[board.CPU_SUM]
+        end = (batches - 1) % board.RING + 1
+        begin = end - min(new, most_values, board.RING)
         tally.wall.add(
-            new, wall_s - self._wall_s, head[board.WALL_MAX] if is_current else 0.0
+            new,
+            wall_s - self._wall_s,
+            head[board.WALL_MAX] if is_current else 0.0,
+            self._read_ring(board.WALL_RING, begin, end),
         )
         tally.cpu.add(
-            new, cpu_s - self._cpu_s, head[board.CPU_MAX] if is_current else 0.0
+            new,
+            cpu_s - self._cpu_s,
+            head[board.CPU_MAX] if is_current else 0.0,
+            self._read_ring(board.CPU_RING, begin, end),
         )
         self._batches, self._wall_s, self._cpu_s = batches, wall_s, cpu_s
-        taken = min(new, most_values, board.RING)
-        tally.wall.values += self._newest(board.WALL_RING, batches, taken)
-        tally.cpu.values += self._newest(board.CPU_RING, batches, taken)
 
-    def _newest(self, ring: int, batches: int, taken: int) -> list[float]:
-        end = (batches - 1) % board.RING + 1
-        begin = end - taken
-        values = self._slot.read_figures(ring + max(begin, 0), ring + end)
-        if begin < 0:
-            top = ring + board.RING
-            values += self._slot.read_figures(top + begin, top)
-        return values
-
-    def _collect_slowest(self, tally: InsideTally, head: list[float]) -> None:
-        slowest = head[board.TOP_SECONDS : board.TOP_SECONDS + board.TOP]
-        for place, seconds in enumerate(slowest):
-            if seconds > tally.bar_s:
-                index = int(head[board.TOP_INDEX + place])
-                image = self._slot.read_sample_name(place) or None
-                tally.add_slow(SlowSample(seconds, index, image))
+    def _read_ring(self, ring: int, begin: int, end: int) -> list[float]:
+        """From ``begin``, which is below 0 if it lies before the ring's end."""
+        read = self._slot.read_figures
+        if begin >= 0:
+            return read(ring + begin, ring + end)
+        top = ring + board.RING
+        return read(ring, ring + end) + read(top + begin, top)
 
     def _collect_rows(self, tally: InsideTally, head: list[float]) -> None:
         tally.timed_samples += int(head[board.TIMED_SAMPLES]) - self._timed
@@ -241,12 +276,24 @@ class InsideReader:
         readers = self._readers
         most_values = max(_MOST_VALUES // len(readers), 1)
         turns = -(-len(readers) // _MOST_ROWS_READ)
+        found: list[_Found] = []
         for number, reader in enumerate(readers):
             with_rows = is_last or number % turns == self._turn
-            reader.collect(tally, most_values, with_rows=with_rows)
+            found += reader.collect(tally, most_values, with_rows=with_rows)
         self._turn = (self._turn + 1) % turns
+        if found:
+            # a name costs as much as a worker's figures: of the slowest of all alone
+            found.sort(key=_SECONDS, reverse=True)
+            del found[board.TOP :]
+            tally.add_slow(
+                [
+                    reader.read_slow(seconds, index, place)
+                    for seconds, index, place, reader in found
+                ]
+            )
+        for reader in readers:
+            reader.begin_anew()
 
     def off_reasons(self) -> list[str]:
         """Why workers measure no longer, each reason once."""
-        reasons = {reader.off_reason for reader in self._readers} - {None}
-        return sorted(reason for reason in reasons if reason) if reasons else []
+        return sorted({one.off_reason for one in self._readers if one.off_reason})

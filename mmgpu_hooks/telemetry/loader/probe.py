@@ -265,10 +265,10 @@ class LoaderProbe:
     @property
     def is_memory_due(self) -> bool:
         """Whether :meth:`read_memory` would look: once per iterator and 30 seconds."""
-        workers = self.processes
-        if workers is None or workers is not self._memory_of:
-            return workers is not None
-        return self._clock() - self._memory_s >= _MEMORY_PERIOD_S
+        is_seen = self._current and self._current.processes is self._memory_of
+        if is_seen and self._clock() - self._memory_s < _MEMORY_PERIOD_S:
+            return False
+        return self.processes is not None
 
     def read_memory(self) -> None:
         """Look at the workers' memory; the next :meth:`read` tells of it.
