@@ -102,8 +102,9 @@ def _send_stretch(
 ) -> None:
     # a child with the other end too would wait for itself if its parent were killed
     reader.close()
-    # Ctrl-C is for the process that prints
-    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+    # Ctrl-C is for the process that prints; whatever else happens here (memory that runs
+    # out), the pipe is closed and the parent reads alone
+    with contextlib.suppress(KeyboardInterrupt, Exception):
         gathering = Gathering(path)
         try:
             gathering.take_all(read_stretch(path, begin, end))

@@ -126,6 +126,27 @@ def test_a_process_that_dies_is_done_without(path: Path, started, monkeypatch):
     assert len(started) == 1
 
 
+def test_a_process_that_fails_says_nothing(path: Path, started, monkeypatch, capfd):
+    write_everything(path)
+    alone = read_evidence(path)
+
+    def fail(*_: object) -> None:
+        if multiprocessing.parent_process() is not None:
+            raise MemoryError
+        raise AssertionError('a stretch beyond the first is for a child')
+
+    read = forked_reading.read_stretch
+    monkeypatch.setattr(
+        forked_reading,
+        'read_stretch',
+        lambda path, begin, end: fail() if begin else read(path, begin, end),
+    )
+    found = read_evidence(path, processes=2)
+    assert len(started) == 1
+    assert columns_of(found) == columns_of(alone)
+    assert capfd.readouterr().err == ''
+
+
 def test_without_its_parent_a_process_ends(path: Path, started):
     write_everything(path)
     with forked_reading._forked(path, 0, None) as pipe:

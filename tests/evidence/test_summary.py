@@ -109,6 +109,15 @@ def test_cpu_of_validation_and_saves_is_not_charged_to_the_step():
         assert summary.external_cpu_cores == 0.0
 
 
+def test_cpu_of_starting_workers_is_not_charged_to_the_step():
+    # 2 s of starting, of which 1.3 s are CPU; the first wait is 0.5 s beyond a usual one
+    firsts = {'first_waits': 1, 'first_wait_s': 0.6}
+    one = make_interval(1, process_cpu_s=5.3, **firsts)
+    one = replace(one, ledger_s={**one.ledger_s, 'worker_startup': 2.5})
+    summary = fold_run(evidence_of(make_interval(0), one))
+    assert summary.main_cpu_s == pytest.approx(0.2)
+
+
 def test_external_load_is_unknown_when_the_workers_are():
     summary = fold_run(make_evidence(3, process_cpu_s=4.0, system_cpu_pct=90.0))
     assert summary.external_cpu_cores is None

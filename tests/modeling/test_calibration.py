@@ -115,3 +115,16 @@ def test_what_workers_that_fill_all_cores_waited_is_no_part_of_their_loading():
     found = calibrate(slower, strangers, run_delay_s=delay_s)
     untold = calibrate(slower, strangers)
     assert 0.04 <= found.occupancy.mean_s < 0.9 * untold.occupancy.mean_s
+
+
+def test_no_more_waiting_is_taken_out_of_loading_than_was_measured():
+    # both cores are taken by the step, so that the simulation has workers wait
+    measured = make_workload(
+        **{**CROWDED, 'step_cpu_s': 0.03},
+        num_workers=2,
+        occupancy=Cost(0.0075),
+        batch_cpu=Cost(0.002),
+    )
+    found = calibrate(measured, 0.0, run_delay_s=0.001)
+    assert found.occupancy.mean_s >= 0.0065
+    assert calibrate(measured, 0.0).occupancy.mean_s < 0.006
