@@ -83,6 +83,9 @@ def _is_possible(one: ValidationRecord) -> bool:
         return False
     assert one.data_wait is not None and one.step is not None
     loop_s = one.data_wait.total_s + one.step.total_s
+    # the two were added up in another order
+    if one.first_wait_s > one.data_wait.total_s * (1.0 + 1e-9):
+        return False
     return 0.0 < loop_s <= one.wall_s and one.first_waits <= one.iterations
 
 

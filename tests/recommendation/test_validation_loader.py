@@ -218,6 +218,11 @@ def test_validations_that_cannot_have_been_are_not_judged_by(edited):
     assert changed(some) == {'val_dataloader.num_workers': 4}
 
 
+def test_first_waits_are_no_longer_than_all_waits():
+    edited = [replace(make_validation(number), first_wait_s=13.0) for number in (0, 1)]
+    assert outlook_of(advise(*edited)).loop_s is None
+
+
 def test_a_duration_that_no_run_has_is_not_spoken_of():
     told = outlook_of(advise(make_validation(), make_validation(1, wall_s=1e14)))
     assert told.sentence.startswith('1 validation(s) took 19.1 s: 16.1 s in the loop')
