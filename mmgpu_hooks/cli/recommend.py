@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mmgpu_hooks.cli import exit_codes, rewriting
 from mmgpu_hooks.cli.judging import JudgedRun, judge_run_folders
@@ -19,6 +22,7 @@ from mmgpu_hooks.experiments.training import TrainingError, find_train_script
 from mmgpu_hooks.recommendation.batch_size import BATCH_KEY
 from mmgpu_hooks.recommendation.learning_rate import word_learning_rate
 from mmgpu_hooks.recommendation.save_cures import with_keys_set
+from mmgpu_hooks.recommendation.validation_loader import leave_validation
 from mmgpu_hooks.report.recommendation import Answer, render_json, render_text
 
 NAME = 'recommend'
@@ -131,10 +135,10 @@ def _rewrite(judged: JudgedRun, arguments: argparse.Namespace) -> Answer:
     # before the rewrite, which may edit this very file
     if config != copy and copy is not None and not arguments.no_load:
         drift = read_drift(config, copy)
-    outcome = rewrite_recommended(
+    rewrite = functools.partial(
+        rewrite_recommended,
         config,
-        {change.key: change.new for change in answer.recommendation.changes},
-        Options(
+        options=Options(
             output=arguments.output,
             in_place=arguments.in_place,
             dry_run=arguments.dry_run or arguments.check,
@@ -144,8 +148,9 @@ def _rewrite(judged: JudgedRun, arguments: argparse.Namespace) -> Answer:
             is_rate_told=True,
         ),
     )
+    answer, outcome, left_out = _rewrite_what_can_be(answer, rewrite)
     drift = drift if outcome.proven else None
-    notes = [*answer.notes, note, drift, *outcome.notes]
+    notes = [*answer.notes, note, left_out, drift, *outcome.notes]
     answer = replace(
         answer,
         config=str(config),
@@ -157,6 +162,7 @@ def _rewrite(judged: JudgedRun, arguments: argparse.Namespace) -> Answer:
         return replace(answer, error=outcome.reason)
     if outcome.status == 'unchanged':
         reason = f'{config} has the recommended settings already.'
+        answer = _without_validation(answer, reason)
         if outcome.notes:
             reason = f'Nothing of it can be set in {config}.'
         already = replace(answer.recommendation, changes=(), reason=reason)
@@ -167,6 +173,37 @@ def _rewrite(judged: JudgedRun, arguments: argparse.Namespace) -> Answer:
     if arguments.dry_run or arguments.check:
         return answer
     return _note_written(answer, outcome)
+
+
+def _rewrite_what_can_be(
+    answer: Answer, rewrite: Callable[[dict[str, Any]], RewriteOutcome]
+) -> tuple[Answer, RewriteOutcome, str | None]:
+    """Rewrite without validation's loader where the config cannot take its changes.
+
+    Returns:
+        The answer with what was set, the outcome and, when something was left out, why.
+    """
+    outcome = rewrite(_settings(answer))
+    rest = _without_validation(answer, 'this config cannot take its changes.')
+    if outcome.status != 'refused' or rest is answer or not _settings(rest):
+        return answer, outcome, None
+    retried = rewrite(_settings(rest))
+    if retried.status == 'refused':
+        return answer, outcome, None
+    return rest, retried, f'val_dataloader was left out. {outcome.reason}.'
+
+
+def _settings(answer: Answer) -> dict[str, Any]:
+    return {change.key: change.new for change in answer.recommendation.changes}
+
+
+def _without_validation(answer: Answer, why: str) -> Answer:
+    """The answer without changes of validation's loader; itself where it has none."""
+    if answer.summary is None:
+        return answer
+    found = answer.recommendation
+    kept = leave_validation(found, answer.summary, why)
+    return answer if kept == found else replace(answer, recommendation=kept)
 
 
 def _with_learning_rate(answer: Answer, config: Path | None) -> Answer:

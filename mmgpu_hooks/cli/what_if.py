@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.modeling.prediction import predict_grid
+from mmgpu_hooks.recommendation.changes import WORKERS_KEY
 from mmgpu_hooks.records import Change, Prediction
 
 _USUAL = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -35,7 +36,7 @@ def predict_workers(
     asked.update(
         change.new
         for change in changes
-        if change.key.endswith('.num_workers') and isinstance(change.new, int)
+        if change.key == WORKERS_KEY and isinstance(change.new, int)
     )
     prefetch = facts.summary.run.loader.prefetch_factor or _PREFETCH
     grid = [(workers, prefetch) for workers in sorted(asked)]

@@ -98,7 +98,6 @@ def pool_runs(
         if run is newest:
             continue
         path = run.evidence.path
-        has_other_limits |= differ_in_limits(newest.evidence, run.evidence)
         why = _why_left_out(newest, run, differences or {})
         if why is None:
             why, share = _find_contradiction(belonging, run)
@@ -109,6 +108,7 @@ def pool_runs(
             notes.append(f'{path} is left out: {why}{end}')
             continue
         belonging.append(run)
+        has_other_limits |= differ_in_limits(newest.evidence, run.evidence)
         if uncompared and path in uncompared:
             notes.append(
                 f'The configs of {newest.evidence.path} and {path} were not compared '

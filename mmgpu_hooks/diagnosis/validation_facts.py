@@ -20,6 +20,9 @@ from mmgpu_hooks.records import (
     ValidationRecord,
 )
 
+_MOST_S = 366 * 86400.0
+"""Of one validation: a longer one was never measured."""
+
 
 def fold_validation_facts(summary: RunSummary) -> Facts | None:
     """Facts of the loader of validation, all of them measured while it was used.
@@ -32,11 +35,10 @@ def fold_validation_facts(summary: RunSummary) -> Facts | None:
     Returns:
         ``None`` when no validation was recorded whose iterations were seen.
     """
-    seen = [one for one in summary.validations if one.iterations]
-    if not seen:
+    alike = find_alike(summary)
+    if not alike:
         return None
-    newest = seen[-1].loader
-    alike = [one for one in seen if one.loader == newest]
+    newest = alike[-1].loader
     run = replace(
         summary.run,
         loader=newest,
@@ -58,6 +60,33 @@ def fold_validation_facts(summary: RunSummary) -> Facts | None:
     if run.host.ranks_on_host == 1:
         folded = replace(folded, external_cpu_cores=_stranger_cores(alike))
     return fold_facts(folded, intervals)
+
+
+def find_alike(summary: RunSummary) -> list[ValidationRecord]:
+    """Validations that can be judged by: as the newest of them, and possible at all."""
+    seen = [one for one in summary.validations if _is_possible(one)]
+    return [one for one in seen if one.loader == seen[-1].loader]
+
+
+def is_timed(one: ValidationRecord) -> bool:
+    """Whether its seconds can be: evidence is a text file, and may have been edited."""
+    return 0.0 < one.wall_s < _MOST_S
+
+
+def _is_possible(one: ValidationRecord) -> bool:
+    """Whether a record has all of its iterations, and time for them."""
+    if (
+        not is_timed(one)
+        or not one.iterations
+        or None in (one.data_wait, one.step, one.iter)
+    ):
+        return False
+    assert one.data_wait is not None and one.step is not None
+    loop_s = one.data_wait.total_s + one.step.total_s
+    # the two were added up in another order
+    if one.first_wait_s > one.data_wait.total_s * (1.0 + 1e-9):
+        return False
+    return 0.0 < loop_s <= one.wall_s and one.first_waits <= one.iterations
 
 
 def count_validations(summary: RunSummary) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from typing import Any, Callable
 
@@ -31,7 +32,8 @@ class ValidationFolder:
         self._process_cpu = process_cpu
         self._began_s = clock()
         self._first_asked_s: float | None = self._began_s
-        self._asked_s = self._asked_cpu_s = self._booked_cpu_s = 0.0
+        self._asked_s: float | None = None
+        self._asked_cpu_s = self._booked_cpu_s = 0.0
         self._wait_s: float | None = None
         self._step_began_s = 0.0
         self._waits = array('d')
@@ -54,17 +56,22 @@ class ValidationFolder:
         self._first_asked_s = self._clock()
 
     def get(self, is_first: bool) -> None:
-        """The loop has a batch in hand; ``is_first`` of a pass."""
+        """The loop has a batch in hand; ``is_first`` of a pass by its number."""
         now_s = self._clock()
+        asked_s, self._asked_s = self._asked_s, None
+        # numbers need not begin at 0, nor anew with each pass
+        is_first = is_first or self._first_asked_s is not None
         if is_first:
             asked_s, self._first_asked_s = self._first_asked_s, None
-            self._wait_s = None if asked_s is None else now_s - asked_s
-            if self._wait_s is not None:
-                self._first_waits += 1
-                self._first_wait_s += self._wait_s
+        self._wait_s = None if asked_s is None else now_s - asked_s
+        if is_first or self._wait_s is None:
             self._booked_cpu_s = self._process_cpu()
+        if self._wait_s is None:
+            return
+        if is_first:
+            self._first_waits += 1
+            self._first_wait_s += self._wait_s
         else:
-            self._wait_s = now_s - self._asked_s
             self._wait_cpu_s += self._loading_cpu() - self._asked_cpu_s
 
     def begin_step(self) -> None:
@@ -82,9 +89,18 @@ class ValidationFolder:
             self._cpu_s += cpu_s - self._booked_cpu_s
         self._booked_cpu_s = cpu_s
 
-    def fold(self) -> dict[str, Any]:
-        """Fields of a :class:`~mmgpu_hooks.records.ValidationRecord`."""
+    @property
+    def untold(self) -> str | None:
+        """Why nothing can be told of the iterations, if so."""
         if not self._steps:
+            return 'the loop never called its run_iter'
+        if math.fsum((*self._waits, *self._steps)) > self.wall_s:
+            return 'waits and steps took longer than the whole validation'
+        return None
+
+    def fold(self) -> dict[str, Any]:
+        """Fields of a :class:`~mmgpu_hooks.records.ValidationRecord`, if any."""
+        if self.untold is not None:
             return {}
         return {
             'iterations': len(self._steps),

@@ -222,17 +222,19 @@ class Recorder:
                 self._write(UnknownRecord(source, reason, iteration))
 
     def _publish(self) -> None:
-        if self._unpublished is None:
+        record, self._unpublished = self._unpublished, None
+        if record is None:
             self._board.clear()
         else:
-            self._board.publish(self._unpublished)
-            self._unpublished = None
+            self._board.publish(record)
 
     def note_source_off(self, source: str, reason: str) -> None:
         """Leave in the evidence why a figure is missing from here on."""
         if source == 'ledger':
             self._anchors.stop()
             self._own.close()
+        if source == 'validation':
+            self._guard.clean_up(source, self.validation.close)
         batches = self._sources.batches
         # nobody would take what they see
         if source in ('batch contents', 'ledger', 'interval') and batches is not None:
@@ -240,9 +242,7 @@ class Recorder:
         if source in ('ledger', 'interval', 'scalars'):
             # nobody else takes the last values off LoggerHook's lines
             self._board.clear()
-        if source != 'evidence':
-            iteration = self._iterations.number
-            self._write(SourceOffRecord(source, reason, iteration))
+        self._write(SourceOffRecord(source, reason, self._iterations.number))
 
     def _write(self, record: Any) -> None:
         if self._writer is not None:

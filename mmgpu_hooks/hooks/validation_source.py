@@ -7,6 +7,7 @@ are busy; a whole one 2 ms, measured on a 2-core VM.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Callable
 
 from mmengine.runner import BaseLoop
@@ -20,7 +21,7 @@ from mmgpu_hooks.hooks.instance_patches import InstancePatches
 from mmgpu_hooks.hooks.save_watch import mark_workers
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.hooks.train_loop import loading_cpu_clock
-from mmgpu_hooks.records import ValidationRecord, WorkersWindow
+from mmgpu_hooks.records import LoaderSettings, ValidationRecord, WorkersWindow
 from mmgpu_hooks.telemetry.clock import monotonic_s, process_cpu_s
 from mmgpu_hooks.telemetry.loader.batch_contents import count_tensors
 from mmgpu_hooks.telemetry.loader.meanwhile import fold_workers_meanwhile
@@ -68,6 +69,9 @@ class ValidationSource:
         self._write = write
         self._patches = InstancePatches()
         self._loop: Any = None
+        self._loader: Any = None
+        self._untold: str | None = None
+        """Why the loop's iterations cannot be followed."""
         self._probe: LoaderProbe | None = None
         self._surroundings: Surroundings | None = None
         self._folder: ValidationFolder | None = None
@@ -116,13 +120,17 @@ class ValidationSource:
         self._workers_before = mark_workers(self._sources.loader)
         self._surroundings.begin()
         self._folder = ValidationFolder(
-            monotonic_s, loading_cpu_clock(loop.dataloader), process_cpu_s
+            monotonic_s, loading_cpu_clock(self._loader), process_cpu_s
         )
 
     def _watch(self, loop: Any) -> None:
         """Follow a loop that was not seen before."""
         self.close()
-        self._loop, loader = loop, loop.dataloader
+        self._loop, self._untold = loop, None
+        self._loader = loader = getattr(loop, 'dataloader', None)
+        if not hasattr(loader, '_get_iterator'):
+            self._untold = 'the loop has no DataLoader of PyTorch as its dataloader'
+            return
         self._probe = probe = LoaderProbe(
             loader, lambda: self._iterations, on_create_begin=self.ask_first
         )
@@ -130,10 +138,17 @@ class ValidationSource:
         if running is not None:
             probe.watch_running(running)
         # not every loop has iterations of this name
-        if hasattr(loop, 'run_iter'):
-            self._patches.set(loop, 'run_iter', self._around(loop.run_iter))
+        if not hasattr(loop, 'run_iter'):
+            return
+        names = _find_arguments(loop.run_iter)
+        if names is None:
+            self._untold = "the loop's run_iter takes no index and batch"
+        else:
+            self._patches.set(loop, 'run_iter', self._around(loop.run_iter, *names))
 
-    def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _around(
+        self, original: Callable[..., Any], index_name: str, batch_name: str
+    ) -> Callable[..., Any]:
         off = self._guard.off
         begin = self._guard.wrap(SOURCE, self._begin_iteration)
         end = self._guard.wrap(SOURCE, self._end_iteration)
@@ -141,20 +156,24 @@ class ValidationSource:
         def run_iter(*args: Any, **kwargs: Any) -> Any:
             if self._folder is None or SOURCE in off:
                 return original(*args, **kwargs)
-            begin(*args, *kwargs.values())
+            begin(
+                args[0] if args else kwargs.get(index_name),
+                args[1] if len(args) > 1 else kwargs.get(batch_name),
+            )
             result = original(*args, **kwargs)
             end()
             return result
 
         return run_iter
 
-    def _begin_iteration(self, index: Any, batch: Any, *_: Any) -> None:
+    def _begin_iteration(self, index: Any, batch: Any) -> None:
         folder, probe = self._folder, self._probe
         assert folder is not None  # whoever calls has looked
-        folder.get(index == 0)
+        number = index if isinstance(index, int) else None
+        folder.get(number == 0)
         if probe is not None:
             probe.got()
-            if index == _MEMORY_AT:
+            if number == _MEMORY_AT:
                 probe.read_memory()
         if not self._batch:
             tensors, size = count_tensors(batch)
@@ -174,10 +193,13 @@ class ValidationSource:
             return
         wall_s, figures = folder.wall_s, folder.fold()
         unknown: dict[str, str] = {}
-        if not figures:
-            unknown['iterations'] = 'the loop never called its run_iter'
+        untold = self._untold or folder.untold
+        if untold is not None:
+            unknown['iterations'] = untold
         window = None if self._probe is None else self._probe.read()
-        settings = read_loader_settings(self._loop.dataloader)
+        settings = LoaderSettings()
+        if self._loader is not None:
+            settings = read_loader_settings(self._loader)
         before, after = self._workers_before, mark_workers(self._sources.loader)
         train: dict[str, Any] = {}
         if before is None or after is None:
@@ -208,13 +230,29 @@ class ValidationSource:
     def close(self) -> None:
         """Leave the loop and its loader as they were; a second call does nothing."""
         self._patches.close()
-        self._loop = self._folder = None
+        self._loop = self._loader = self._folder = None
         probe, self._probe = self._probe, None
         if probe is not None:
             probe.close()
         surroundings, self._surroundings = self._surroundings, None
         if surroundings is not None:
             surroundings.close()
+
+
+def _find_arguments(run_iter: Callable[..., Any]) -> tuple[str, str] | None:
+    """Names of the first two arguments, a batch's number and the batch.
+
+    ``None`` where it takes others, or does not tell.
+    """
+    try:
+        found = list(inspect.signature(run_iter).parameters.values())[:2]
+    except (TypeError, ValueError):
+        return None
+    if len(found) < 2 or any(
+        one.kind is not one.POSITIONAL_OR_KEYWORD for one in found
+    ):
+        return None
+    return found[0].name, found[1].name
 
 
 def _add_cpu(

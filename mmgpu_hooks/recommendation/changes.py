@@ -14,6 +14,7 @@ from mmgpu_hooks.recommendation.worker_cap import WorkerCap
 from mmgpu_hooks.records import Change, LoaderWorkload, RunSummary
 
 KEY = 'train_dataloader.'
+WORKERS_KEY = f'{KEY}num_workers'
 
 _DISPUTED = 0.1
 """Share of a gain that runs may dispute while it is sure."""

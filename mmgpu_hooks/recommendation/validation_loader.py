@@ -12,13 +12,17 @@ from dataclasses import dataclass, replace
 
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import MIN_ITERATIONS, VALIDATION_WORTH
-from mmgpu_hooks.diagnosis.validation_facts import fold_validation_facts
+from mmgpu_hooks.diagnosis.validation_facts import (
+    find_alike,
+    fold_validation_facts,
+    is_timed,
+)
 from mmgpu_hooks.diagnosis.verdict import count_missing
 from mmgpu_hooks.recommendation.changes import Decision, judge_change
 from mmgpu_hooks.recommendation.choice import Setting
 from mmgpu_hooks.recommendation.chooser import Chooser, read_setting
 from mmgpu_hooks.recommendation.worker_cap import bytes_each
-from mmgpu_hooks.records import Change, RunSummary, ValidationOutlook
+from mmgpu_hooks.records import Change, Recommendation, RunSummary, ValidationOutlook
 
 VALIDATION_KEY = 'val_dataloader.'
 
@@ -57,7 +61,7 @@ def advise_validation(
         return _stay(summary, _why_unpredicted(facts), facts)
     decision = Chooser(facts, facts.workload, beyond_cores).decide()
     gain = decision.gain
-    loop_s = _loop_s(facts)
+    loop_s = _loop_s(summary, facts)
     if gain is None:
         return _stay(summary, _why_nothing(decision), facts)
     saved_s, low_s, high_s = (
@@ -86,6 +90,25 @@ def advise_validation(
         run_gain_pct=100 * run_share,
     )
     return ValidationAdvice(_word_changes(decision), outlook)
+
+
+def leave_validation(
+    recommendation: Recommendation, summary: RunSummary, why: str
+) -> Recommendation:
+    """The recommendation without changes of validation's loader.
+
+    Args:
+        recommendation: With or without such changes.
+        summary: The run it is for.
+        why: Nothing of them is needed or can be set, as a sentence.
+    """
+    kept = tuple(
+        one for one in recommendation.changes if not one.key.startswith(VALIDATION_KEY)
+    )
+    outlook = recommendation.validation
+    if len(kept) < len(recommendation.changes):
+        outlook = _stay(summary, why, fold_validation_facts(summary)).outlook
+    return replace(recommendation, changes=kept, validation=outlook)
 
 
 def _leave_to_training(summary: RunSummary, train: Setting | None) -> RunSummary:
@@ -123,29 +146,32 @@ def _stay(
     outlook = ValidationOutlook(
         sentence=f'{now} {_STAYS}{why}{_word_training(summary)}',
         validations=len(summary.validations),
-        loop_s=None if facts is None else _loop_s(facts),
+        loop_s=None if facts is None else _loop_s(summary, facts),
     )
     return ValidationAdvice(outlook=outlook)
 
 
 def _word_now(summary: RunSummary, facts: Facts | None) -> str:
     """How long validations took, and what of it was their loader's."""
-    walls_s = [one.wall_s for one in summary.validations]
+    walls_s = [one.wall_s for one in summary.validations if is_timed(one)]
+    if not walls_s:
+        return f'How long {len(summary.validations)} validation(s) took is unknown.'
     now = f'{len(walls_s)} validation(s) took {math.fsum(walls_s) / len(walls_s):.1f} s'
     each = ' each' if len(walls_s) > 1 else ''
     if facts is None:
         return f'{now}{each}.'
-    ledger_s, passes = facts.summary.ledger_s, max(facts.summary.epoch_starts, 1)
+    ledger_s = facts.summary.ledger_s
     waits_s = ledger_s['data_wait'] + ledger_s['worker_startup']
+    waits_s /= len(find_alike(summary))
     return (
-        f'{now}{each}: {_loop_s(facts):.1f} s in the loop, {waits_s / passes:.1f} s of '
+        f'{now}{each}: {_loop_s(summary, facts):.1f} s in the loop, {waits_s:.1f} s of '
         'them waiting for data and for workers to start.'
     )
 
 
-def _loop_s(facts: Facts) -> float:
-    """Mean seconds of one validation's loop."""
-    return facts.summary.duration_s / max(facts.summary.epoch_starts, 1)
+def _loop_s(summary: RunSummary, facts: Facts) -> float:
+    """Mean seconds of one validation's loop, however often it goes through its data."""
+    return facts.summary.duration_s / len(find_alike(summary))
 
 
 def _why_unpredicted(facts: Facts) -> str:
@@ -176,7 +202,7 @@ def _word_training(summary: RunSummary) -> str:
     told: Sequence[tuple[int, float, float]] = [
         (one.train_workers, one.train_workers_cpu_s, one.wall_s)
         for one in summary.validations
-        if one.train_workers and one.train_workers_cpu_s is not None
+        if one.train_workers and one.train_workers_cpu_s is not None and is_timed(one)
     ]
     if not told:
         return ''

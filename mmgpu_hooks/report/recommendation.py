@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from mmgpu_hooks.recommendation.validation_loader import VALIDATION_KEY
 from mmgpu_hooks.records import (
     Change,
     Diagnosis,
@@ -238,14 +239,18 @@ def _changes(answer: Answer) -> list[RenderableType]:
 
 
 def _gain(changes: Sequence[Change]) -> list[RenderableType]:
-    """What all changes together are predicted to give."""
+    """What all changes together are predicted to give, validation's left out."""
+    whose = 'All changes'
+    if any(change.key.startswith(VALIDATION_KEY) for change in changes):
+        # of validation's loader its own section tells
+        whose = "The train loader's changes"
     for change in changes:
         gain, low = change.predicted_gain_pct, change.predicted_gain_low_pct
         high = change.predicted_gain_high_pct
         if gain is not None and low is not None and high is not None:
             return [
                 bind_units(
-                    f'  All changes together save {gain:.1f} % of the whole '
+                    f'  {whose} together save {gain:.1f} % of the whole '
                     f"training's time ({low:.1f} to {high:.1f} %, 9 times in 10)."
                 )
             ]

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from fakes.runs import (
     make_workers,
     render_evidence,
 )
-from fakes.validations import make_validation
 from mmgpu_hooks.cli.main import main
 from mmgpu_hooks.records import LoaderSettings, RunEvidence
 
@@ -357,39 +355,3 @@ def test_a_reader_that_stops_early_is_no_error(work_dir):
     command = f'{sys.executable} tools/recommend.py {work_dir} --dry-run | head -1'
     done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=ROOT)
     assert done.stderr == ''
-
-
-def test_the_loader_of_validation_is_rewritten_by_its_own_evidence(
-    tmp_path, config, capsys
-):
-    config.write_text(
-        CONFIG
-        + 'val_dataloader = dict(num_workers=1, persistent_workers=True)\n'
-        + 'test_dataloader = val_dataloader\n'
-    )
-    run = make_run(config_path=str(config))
-    evidence = make_evidence(run=run, data_wait_s=0.001, step_s=0.299)
-    evidence = replace(evidence, validations=(make_validation(0), make_validation(1)))
-    folder = tmp_path / 'work_dirs' / 'mine'
-    write_run(folder, render_evidence(evidence))
-    assert main(['recommend', str(folder), '--format', 'json']) == 0
-    answer = json.loads(capsys.readouterr().out)
-    (change,) = answer['changes']
-    assert (change['key'], change['old'], change['new']) == (
-        'val_dataloader.num_workers',
-        1,
-        4,
-    )
-    assert answer['validation']['validations'] == 2
-    assert answer['validation']['gain_s'] > 0.0
-    written = (config.parent / 'mine_recommended.py').read_text()
-    # training and testing keep theirs
-    assert 'num_workers=0,  # debugging' in written
-    assert written.endswith(
-        'test_dataloader = val_dataloader\n\n'
-        'val_dataloader = dict(val_dataloader, num_workers=4)\n'
-    )
-    assert any('test_dataloader was the same' in note for note in answer['notes'])
-    main(['recommend', str(folder), '--dry-run'])
-    printed = unwrapped(capsys)
-    assert "Validation's loader 2 validation(s) took 19.1 s each" in printed

@@ -203,11 +203,15 @@ def test_every_rank_tells_of_memory():
     ]
 
 
-@pytest.mark.parametrize('limit', ['usable_cores', 'cgroup_memory_bytes'])
-def test_runs_on_hosts_with_other_limits_are_in_dispute(limit):
+def test_runs_on_hosts_with_other_limits_are_in_dispute():
+    limit = 'cgroup_memory_bytes'
     older = make_pooled(4, 2, run={'host': replace(HOST, **{limit: 2})})
     newest = make_pooled(4, 4, day=22, run={'host': replace(HOST, **{limit: 4})})
     assert pool(newest, older).disputes == Disputes(has_other_limits=True)
+    # of what is left out nothing is taken that could be disputed
+    found = pool(newest, older, **{older.path: 'it trains something else'})
+    assert [run.num_workers for run in found.fitted] == [4]
+    assert not found.disputes
     # what is free at the moment is not the host's nature
     busy = make_pooled(4, 2, run={'host': replace(HOST, ram_available_bytes=GIB)})
     usual = make_pooled(4, 4, day=22, run={'host': HOST})

@@ -89,3 +89,43 @@ def test_the_first_batch_of_a_pass_whose_beginning_is_unknown_is_left_out(
 
 def test_a_loop_without_iterations_tells_nothing(watched: Watched) -> None:
     assert watched.folder.fold() == {}
+    assert watched.folder.untold == 'the loop never called its run_iter'
+
+
+def test_numbers_of_batches_need_not_begin_at_0(watched: Watched) -> None:
+    # monotonic clocks count from the boot of the host
+    watched.clock.turn(1e6)
+    watched.folder.ask_first()
+    for wait_s in (4.0, 1.0):
+        watched.wait(wait_s, 0.25)
+        watched.folder.get(False)
+        watched.folder.begin_step()
+        watched.clock.turn(0.5)
+        watched.folder.end_step()
+    figures = watched.folder.fold()
+    assert (figures['first_waits'], figures['first_wait_s']) == (1, 4.0)
+    assert figures['data_wait'].total_s == 5.0
+    assert figures['data_wait_cpu_s'] == 0.25
+
+
+def test_the_wait_after_a_step_that_never_ended_is_left_out(watched: Watched) -> None:
+    watched.go_through([4.0])
+    # an error in the step, which the loop passes over
+    watched.wait(1.0, 0.25)
+    watched.folder.get(False)
+    watched.folder.begin_step()
+    watched.wait(2.0, 0.25)
+    watched.folder.get(False)
+    watched.folder.begin_step()
+    watched.folder.end_step()
+    assert watched.folder.fold()['data_wait'].total_s == 4.0
+
+
+def test_iterations_longer_than_their_validation_are_refused(watched: Watched) -> None:
+    watched.go_through([4.0, 1.0])
+    assert watched.folder.untold is None
+    watched.clock.turn(-130.0)
+    assert watched.folder.fold() == {}
+    assert watched.folder.untold == (
+        'waits and steps took longer than the whole validation'
+    )

@@ -193,3 +193,49 @@ def test_absurd_figures_change_nothing_and_raise_nothing(name, value):
     edited = [make_validation(number, **{name: value}) for number in range(2)]
     advice = advise(*edited)
     assert outlook_of(advice).sentence
+
+
+@pytest.mark.parametrize(
+    'edited',
+    [
+        {'data_wait': None},
+        {'step': None},
+        {'iter': None},
+        {'wall_s': 0.0},
+        {'wall_s': 1.0},
+        {'wall_s': -1.0},
+        {'wall_s': 0.0, 'train_workers': 2, 'train_workers_cpu_s': 1.0},
+        {'first_waits': 10**9},
+    ],
+)
+def test_validations_that_cannot_have_been_are_not_judged_by(edited):
+    none = advise(*(make_validation(number, **edited) for number in range(2)))
+    assert none.changes == ()
+    assert outlook_of(none).loop_s is None
+    # and take nothing from the others
+    some = advise(make_validation(), make_validation(1, **edited), make_validation(2))
+    assert outlook_of(some).loop_s == pytest.approx(16.14)
+    assert changed(some) == {'val_dataloader.num_workers': 4}
+
+
+def test_first_waits_are_no_longer_than_all_waits():
+    edited = [replace(make_validation(number), first_wait_s=13.0) for number in (0, 1)]
+    assert outlook_of(advise(*edited)).loop_s is None
+
+
+def test_a_duration_that_no_run_has_is_not_spoken_of():
+    told = outlook_of(advise(make_validation(), make_validation(1, wall_s=1e14)))
+    assert told.sentence.startswith('1 validation(s) took 19.1 s: 16.1 s in the loop')
+    assert told.loop_s == pytest.approx(16.14)
+    none = outlook_of(advise(make_validation(wall_s=0.0)))
+    assert none.sentence == (
+        'How long 1 validation(s) took is unknown. val_dataloader stays as it is: '
+        'their loop does not show its iterations.'
+    )
+
+
+def test_a_loop_of_several_passes_is_one_validation():
+    twice = [make_validation(n, persistent=False, first_waits=2) for n in range(3)]
+    told = outlook_of(advise(*twice))
+    assert told.loop_s == pytest.approx(16.14)
+    assert ': 16.1 s in the loop, 12.1 s of them waiting' in told.sentence

@@ -5,72 +5,26 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from mmengine.runner import ValLoop
 
 from mmgpu_hooks.cli.main import main
 from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.evidence.validation import ValidationFolder
 from mmgpu_hooks.recommendation.validation_loader import advise_validation
 from mmgpu_hooks.records import RunEvidence
 from training.conftest import DEFAULT_HOOKS, ITERATIONS, LOGGED, PLAIN, Detections
 from training.toy import (
-    LossTape,
-    ToyDataset,
     ToyMetric,
     build_runner,
     evidence_of,
     log_of,
     losses_of,
-    open_files,
     train,
 )
-
-BATCHES = 24
-
-
-def validate(
-    work_dir: Path,
-    num_workers: int,
-    *,
-    persistent: bool = False,
-    batches: int = BATCHES,
-    item_s: float = 0.0,
-    metric: dict[str, Any] | None = None,
-    cfg: dict[str, Any] | None = None,
-    **arguments: Any,
-) -> Any:
-    """Train, with validations that have a loader of their own; the runner."""
-    files = open_files()
-    arguments = {'iterations': 4, 'epochs': 2, **arguments}
-    runner = build_runner(
-        work_dir,
-        custom_hooks=[LossTape()],
-        val_dataloader={
-            'dataset': ToyDataset(batches, item_s),
-            'sampler': {'type': 'DefaultSampler', 'shuffle': False},
-            'batch_size': 1,
-            'num_workers': num_workers,
-            'persistent_workers': persistent,
-        },
-        val_cfg=cfg or {},
-        val_evaluator=metric or {'type': ToyMetric},
-        **arguments,
-    )
-    loader = runner.val_dataloader
-    try:
-        train(runner)
-    finally:
-        if persistent and loader._iterator is not None:
-            loader._iterator._shutdown_workers()
-    # what a loader has open is its own affair
-    left = open_files() - files
-    assert not [name for name in left if name.startswith('/proc')]
-    assert 'run_iter' not in vars(runner.val_loop)
-    assert '_get_iterator' not in vars(loader)
-    assert loader.worker_init_fn is None or 'mmgpu' not in repr(loader.worker_init_fn)
-    return runner
+from training.validate import BATCHES, validate
 
 
 @pytest.mark.timing
@@ -128,46 +82,29 @@ def test_workers_of_training_that_live_on_are_counted(tmp_path: Path) -> None:
     assert one.train_workers_cpu_s is not None and one.train_workers_cpu_s < 0.1
 
 
-class TwicePassing(ValLoop):
-    """As in semi-supervised detection, where teacher and student are validated."""
+class Inspected(ValLoop):
+    """Looks at itself after each validation."""
+
+    is_patched: ClassVar[list[bool]] = []
 
     def run(self) -> Any:
-        self.runner.call_hook('before_val')
-        self.runner.call_hook('before_val_epoch')
-        self.runner.model.eval()
-        for _ in range(2):
-            for index, batch in enumerate(self.dataloader):
-                self.run_iter(index, batch)
-            metrics = self.evaluator.evaluate(len(self.dataloader.dataset))
-        self.runner.call_hook('after_val_epoch', metrics=metrics)
-        self.runner.call_hook('after_val')
+        metrics = super().run()
+        self.is_patched.append('run_iter' in vars(self))
+        return metrics
 
 
-class Foreign(ValLoop):
-    """Has iterations of another kind."""
-
-    def run(self) -> Any:
-        self.runner.call_hook('before_val')
-        for batch in self.dataloader:
-            self.runner.model.val_step(batch)
-        self.runner.call_hook('after_val')
-
-
-@pytest.mark.parametrize('num_workers', [0, 1])
-def test_a_loop_that_goes_through_its_loader_twice(
-    tmp_path: Path, num_workers: int
+def test_what_is_switched_off_leaves_the_loop_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    validate(tmp_path, num_workers, cfg={'type': TwicePassing})
-    for one in evidence_of(tmp_path).validations:
-        assert (one.iterations, one.first_waits) == (2 * BATCHES, 2)
+    def failing(*_: Any) -> Any:
+        raise RuntimeError('planted')
 
-
-def test_a_loop_that_never_calls_its_iterations_is_said_to(tmp_path: Path) -> None:
-    validate(tmp_path, 0, cfg={'type': Foreign})
-    for one in evidence_of(tmp_path).validations:
-        assert (one.iterations, one.data_wait) == (0, None)
-        assert one.unknown == {'iterations': 'the loop never called its run_iter'}
-        assert one.wall_s > 0.0
+    monkeypatch.setattr(Inspected, 'is_patched', [])
+    validate(tmp_path / 'whole', 0, cfg={'type': Inspected})
+    assert Inspected.is_patched == [True, True]
+    monkeypatch.setattr(ValidationFolder, 'get', failing)
+    validate(tmp_path / 'off', 0, cfg={'type': Inspected})
+    assert Inspected.is_patched == [True, True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from mmgpu_hooks.recommendation.changes import WORKERS_KEY
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart
 from mmgpu_hooks.report.pictures.scales import (
@@ -63,7 +64,7 @@ def marked_workers(run: ReportedRun) -> dict[int, str]:
     if summary is not None and summary.run.loader.num_workers is not None:
         marked[summary.run.loader.num_workers] = 'now'
     for change in run.answer.recommendation.changes:
-        if change.key.endswith('.num_workers') and isinstance(change.new, int):
+        if change.key == WORKERS_KEY and isinstance(change.new, int):
             marked[change.new] = 'recommended'
     return marked
 
