@@ -102,8 +102,8 @@ def _send_stretch(
 ) -> None:
     # a child with the other end too would wait for itself if its parent were killed
     reader.close()
-    # Ctrl-C is for the process that prints; whatever else happens here (memory that runs
-    # out), the pipe is closed and the parent reads alone
+    # Ctrl-C is for the process that prints; whatever else happens here (memory that
+    # runs out), the pipe is closed and the parent reads alone
     with contextlib.suppress(KeyboardInterrupt, Exception):
         gathering = Gathering(path)
         try:

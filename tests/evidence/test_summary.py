@@ -110,7 +110,7 @@ def test_cpu_of_validation_and_saves_is_not_charged_to_the_step():
 
 
 def test_cpu_of_starting_workers_is_not_charged_to_the_step():
-    # 2 s of starting, of which 1.3 s are CPU; the first wait is 0.5 s beyond a usual one
+    # 2 s of starting, of which 1.3 s are CPU; the first wait is 0.5 s beyond a usual
     firsts = {'first_waits': 1, 'first_wait_s': 0.6}
     one = make_interval(1, process_cpu_s=5.3, **firsts)
     one = replace(one, ledger_s={**one.ledger_s, 'worker_startup': 2.5})
