@@ -101,6 +101,7 @@ def test_stopping_it_leaves_nothing_running(tmp_path, number):
         output = verify.communicate(timeout=20)[0]
     finally:
         verify.kill()
+        verify.communicate()
     wait_for(lambda: not processes_of(tmp_path), 10.0)
     if number == signal.SIGINT:
         assert verify.returncode == 130
