@@ -50,11 +50,7 @@ def fold_validation_facts(summary: RunSummary) -> Facts | None:
         # what of its CPU spins for a GPU is not known here: none is the careful guess
         device='cpu',
     )
-    intervals = [
-        interval
-        for number, one in enumerate(alike)
-        if (interval := _as_interval(one, number, summary)) is not None
-    ]
+    intervals = [_as_interval(one, n, summary) for n, one in enumerate(alike)]
     folded = fold_run(RunEvidence(path='', run=run, intervals=intervals))
     # the other ranks' part cannot be told from a stranger's
     if run.host.ranks_on_host == 1:
@@ -110,11 +106,10 @@ def _stranger_cores(validations: Sequence[ValidationRecord]) -> float | None:
 
 def _as_interval(
     one: ValidationRecord, number: int, summary: RunSummary
-) -> IntervalRecord | None:
-    """A validation as an interval of the run that its loader has."""
+) -> IntervalRecord:
+    """A possible validation as an interval of the run that its loader has."""
     wait, step, iteration = one.data_wait, one.step, one.iter
-    if wait is None or step is None or iteration is None:
-        return None
+    assert wait is not None and step is not None and iteration is not None
     others = one.iterations - one.first_waits
     rest_s = max(wait.total_s - one.first_wait_s, 0.0)
     usual_s = rest_s / others if others > 0 else 0.0

@@ -220,7 +220,7 @@ def _iter_s(decision: Decision) -> float:
 
 def _word_changes(decision: Decision) -> tuple[Change, ...]:
     old, new = decision.old, decision.new
-    found: list[tuple[str, object, object, str, tuple[str, ...]]] = []
+    found: list[tuple[str, object, object, str]] = []
     if new.num_workers != old.num_workers:
         found.append(
             (
@@ -231,7 +231,6 @@ def _word_changes(decision: Decision) -> tuple[Change, ...]:
                 f'{decision.new_iter_s:.3f} s are predicted with {new.num_workers} '
                 f'worker(s) (the host carries at most {decision.cap.workers}: '
                 f'{decision.cap.reason})',
-                ('MG302',),
             )
         )
     kept = decision.facts.summary.run.loader.prefetch_factor
@@ -240,7 +239,7 @@ def _word_changes(decision: Decision) -> tuple[Change, ...]:
         why = 'late batches of validation hold up the ones behind them'
         if not ahead:
             why = 'there are no workers to make batches ahead'
-        found.append(('prefetch_factor', kept, ahead, why, ('MG302',)))
+        found.append(('prefetch_factor', kept, ahead, why))
     if new.persistent_workers != old.persistent_workers:
         why = (
             'the workers are started anew for each of '
@@ -248,15 +247,8 @@ def _word_changes(decision: Decision) -> tuple[Change, ...]:
         )
         if not new.persistent_workers:
             why = 'there are no workers to keep'
-        found.append(
-            (
-                'persistent_workers',
-                old.persistent_workers,
-                new.persistent_workers,
-                why,
-                ('MG302',),
-            )
-        )
+        workers = old.persistent_workers, new.persistent_workers
+        found.append(('persistent_workers', *workers, why))
     return tuple(
         Change(
             key=VALIDATION_KEY + name,
@@ -264,7 +256,7 @@ def _word_changes(decision: Decision) -> tuple[Change, ...]:
             new=after,
             reason=why,
             confidence=judge_change(decision),
-            rules=rules,
+            rules=('MG302',),
         )
-        for name, before, after, why, rules in found
+        for name, before, after, why in found
     )
