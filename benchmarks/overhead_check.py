@@ -3,8 +3,9 @@
     python -m benchmarks.overhead_check [--rounds N] [--output]
 
 Hooks of known cost in the place of ours, by the same code: nothing at all, some of
-every iteration, as much of the last iteration of each interval, some of a core in a
-thread. And in the long loop, a hook whose cost grows. About 10 minutes on 2 cores.
+every iteration, as much of the last iteration of each interval, as much within each
+step, some of a core in a thread. And in the long loop, a hook whose cost grows. About
+10 minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -55,6 +56,24 @@ class BurningHook(EmptyHook):
         """Burn."""
         is_end = (batch_idx + 1) % INTERVAL == 0
         self.burnt_s += burn(self._end_s if is_end else self._seconds)
+        self.iterations += 1
+
+
+class SlowingHook(BurningHook):
+    """Burns within the step, where no hook runs: what colder caches would do."""
+
+    def before_train(self, runner: Any) -> None:
+        """Slow the step."""
+        forward = runner.model.forward
+
+        def slowed(*args: Any, **kwargs: Any) -> Any:
+            self.burnt_s += burn(self._seconds)
+            return forward(*args, **kwargs)
+
+        runner.model.forward = slowed
+
+    def after_train_iter(self, runner: Any, batch_idx: int, **rest: Any) -> None:
+        """Count."""
         self.iterations += 1
 
 
@@ -121,6 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     burning = {
         'iteration': BurningHook(BURNT_S, BURNT_S),
         'interval': BurningHook(0.0, END_BURNT_S),
+        'step': SlowingHook(BURNT_S, BURNT_S),
     }
     arms = {
         'none': lambda: [],
@@ -174,6 +194,7 @@ _LABELS = {
     'twin': 'no hook over no hook',
     'iteration': 'a hook that burns in each iteration',
     'interval': 'a hook that burns at ends of intervals only',
+    'step': 'a hook that slows each step',
 }
 
 

@@ -4,10 +4,12 @@ Noise of a machine has a heavy tail: one iteration in a hundred takes half as lo
 again. A robust mean would cut that off, and with it what the hook itself does now and
 then. So the iteration is parted by where the hook's code can run:
 
-- Outside the step's own work it runs on this very thread. There the mean is the plain
-  one: nothing that the hook does is cut off, however rare.
-- While the step works, none of it runs on this thread. What reaches it (colder caches,
-  a busier machine) shifts all iterations alike, and Huber's estimate finds a shift.
+- At the hook points it runs on this very thread. There the mean is the plain one:
+  nothing that the hook does is cut off, however rare.
+- While the loop waits for its batch and while the step works, none of it runs on this
+  thread. What reaches them (colder caches, workers that are slower, a busier machine)
+  shifts all iterations alike, and Huber's estimate finds a shift. Here is nearly all of
+  the noise: a batch comes through the kernel tensor by tensor.
 - What threads of the hook's own burn could delay a few iterations by much, which a
   robust mean would not see: so their CPU time is added in full, as if none of it ran
   beside the training.
@@ -33,10 +35,10 @@ CLIP, _STEPS = 1.5, 50
 class Iteration:
     """Where the seconds of one iteration went."""
 
-    work_s: float
-    """In the step's own work, where no hook has a part."""
+    hooks_s: float
+    """At the hook points, with what hooks wrap them in."""
     rest_s: float
-    """In all the rest: hooks, loading, the framework."""
+    """In the wait for the batch and in the step, where no hook has a part."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,8 @@ class Comparison:
     """One arm against another; all in percent of an iteration of the other."""
 
     total: Effect
+    hooks: Effect
     rest: Effect
-    work: Effect
     threads: float
     plain: Effect
     """Of whole iterations, the mean of all without threads: what noise leaves of it."""
@@ -87,18 +89,18 @@ def compare_arms(
         threads: CPU that threads of the arm's own use, in percent of a core.
     """
     pairs = [(r[arm], r[base]) for r in rounds if arm in r]
-    base_s = statistics.fmean(i.work_s + i.rest_s for _, other in pairs for i in other)
-    work_s = [[a.work_s - b.work_s for a, b in zip(*pair)] for pair in pairs]
+    base_s = statistics.fmean(i.hooks_s + i.rest_s for _, other in pairs for i in other)
+    hooks_s = [[a.hooks_s - b.hooks_s for a, b in zip(*pair)] for pair in pairs]
     rest_s = [[a.rest_s - b.rest_s for a, b in zip(*pair)] for pair in pairs]
-    steady = iter(robust_parts([s for seconds in work_s for s in seconds]))
-    work = [statistics.fmean(next(steady) for _ in seconds) for seconds in work_s]
-    rest = [statistics.fmean(seconds) for seconds in rest_s]
-    plain = [a + statistics.fmean(b) for a, b in zip(rest, work_s)]
+    hooks = [statistics.fmean(seconds) for seconds in hooks_s]
+    steady = iter(robust_parts([s for seconds in rest_s for s in seconds]))
+    rest = [statistics.fmean(next(steady) for _ in seconds) for seconds in rest_s]
+    plain = [a + statistics.fmean(b) for a, b in zip(hooks, rest_s)]
     percent = 100 / base_s
     return Comparison(
-        fold_effect([percent * (a + b) + threads for a, b in zip(rest, work)]),
+        fold_effect([percent * (a + b) + threads for a, b in zip(hooks, rest)]),
+        fold_effect([percent * seconds for seconds in hooks]),
         fold_effect([percent * seconds for seconds in rest]),
-        fold_effect([percent * seconds for seconds in work]),
         threads,
         fold_effect([percent * seconds for seconds in plain]),
         len(pairs),

@@ -9,6 +9,7 @@ it the better place.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,10 +36,16 @@ class SteppedLoop(EpochBasedTrainLoop):
         self.runner.call_hook('after_train_epoch')
         self._epoch += 1
 
-    def take(self) -> None:
-        """Train one iteration, with the loading of its batch."""
+    def take(self) -> float:
+        """Train one iteration, with the loading of its batch.
+
+        Returns:
+            Seconds that it took once it had the batch.
+        """
         index, batch = next(self._batches)
+        begin_s = time.perf_counter()
         self.run_iter(index, batch)
+        return time.perf_counter() - begin_s
 
 
 def train_side_by_side(runners: Sequence[Runner], drive: Callable[[], None]) -> None:

@@ -1,8 +1,16 @@
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import pytest
 
-from benchmarks.overhead_check import BurningHook, judge_planted, judge_thread
+from benchmarks.overhead_check import (
+    BurningHook,
+    SlowingHook,
+    judge_planted,
+    judge_thread,
+)
 from benchmarks.overhead_effect import Iteration, Round
 from benchmarks.overhead_pairs import Paired
 
@@ -11,7 +19,7 @@ def rounds(spread_ms: float = 0.1, **added_ms: float) -> list[Round]:
     """Twenty rounds in which arms take so much longer than ``none``."""
 
     def arm(milliseconds: float) -> list[Iteration]:
-        return [Iteration(0.02, 0.005 + milliseconds / 1000)] * 4
+        return [Iteration(0.005 + milliseconds / 1000, 0.02)] * 4
 
     return [
         {
@@ -61,3 +69,14 @@ def test_what_is_burnt_is_counted():
         hook.after_train_iter(None, index)
     assert hook.iterations == 3
     assert hook.burnt_s >= 0.005
+
+
+def test_a_step_that_is_slowed_does_its_work_all_the_same():
+    hook, model = SlowingHook(0.002, 0.002), SimpleNamespace(forward=lambda x: x + 1)
+    hook.before_train(SimpleNamespace(model=model))
+    begin = time.perf_counter()
+    assert model.forward(3) == 4
+    assert time.perf_counter() - begin >= 0.002
+    hook.after_train_iter(None, 0)
+    assert hook.iterations == 1
+    assert hook.burnt_s >= 0.002

@@ -77,7 +77,7 @@ def test_without_a_gpu_it_is_said_that_nothing_was_sampled():
 
 def rounds(percent: float, spread_percent: float) -> list[Round]:
     def arm(percent: float) -> list[Iteration]:
-        return [Iteration(0.02, 0.005 + 0.025 * percent / 100)] * 2
+        return [Iteration(0.005 + 0.025 * percent / 100, 0.02)] * 2
 
     shifts = [percent + spread_percent * sign for sign in [1, -1] * 8]
     return [
@@ -102,15 +102,15 @@ def test_equivalence(
     paired = Paired(
         rounds(percent, spread_percent), 0.05, {'none': 0.002, 'ours': 0.0021}
     )
-    hook, rest, work, threads, plain, workers, sham = judge_pairs(paired)
+    hook, hooks, rest, threads, plain, workers, sham = judge_pairs(paired)
     assert hook.verdict == verdict
     assert hook.value == pytest.approx(percent + 0.05)
     assert ('too noisy to tell' in hook.note) is is_noisy
     assert '16 rounds of iterations of 25.0 ms' in hook.note
     # shown, not judged
     assert workers.value == pytest.approx(100)
-    assert {f.verdict for f in (workers, rest, work, threads, plain, sham)} == {''}
-    assert [f.value for f in (rest, work, threads, plain, sham)] == pytest.approx(
+    assert {f.verdict for f in (workers, hooks, rest, threads, plain, sham)} == {''}
+    assert [f.value for f in (hooks, rest, threads, plain, sham)] == pytest.approx(
         [percent, 0.0, 0.05, percent, 0.0]
     )
 
@@ -133,7 +133,7 @@ def test_real_pairs_take_equal_turns():
     ]
     for iterations in (its for r in paired.rounds for its in r.values()):
         assert len(iterations) == 2 * KEPT
-        assert all(i.work_s > 0.001 and i.rest_s > 0.0 for i in iterations)
+        assert all(i.rest_s > 0.001 and i.hooks_s > 0.0 for i in iterations)
     assert paired.threads >= 0.0
     assert all(0.0 < paired.workers_s[arm] < 0.1 for arm in ('none', 'sham', 'ours'))
 
