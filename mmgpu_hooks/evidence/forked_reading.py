@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from mmgpu_hooks.evidence.findings import Gathering
 from mmgpu_hooks.evidence.lines import read_borders, read_stretch
 from mmgpu_hooks.evidence.run_folder import EvidenceError
+from mmgpu_hooks.telemetry.host.limits import read_host_limits
 
 LEAST_BYTES = 2**24
 """Of a stretch: less is read in the time that it takes to share it."""
@@ -27,11 +28,10 @@ MOST_PROCESSES = 4
 
 def count_processes() -> int:
     """How many may share the reading: the cores that this process may use."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on Linux
+    if not hasattr(os, 'sched_getaffinity'):  # not on Linux
         return 1
-    return min(cores, MOST_PROCESSES)
+    cores = read_host_limits(ranks_on_host=1).usable_cores or 1
+    return max(1, min(int(cores), MOST_PROCESSES))
 
 
 def read_in_processes(path: Path, processes: int) -> Gathering | None:

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.evidence.run_folder import EvidenceError
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.records import RunEvidence, SourceOffRecord, UnknownRecord
+from mmgpu_hooks.telemetry.host.limits import fold_usable_cores
 
 COUNT = 300
 
@@ -195,7 +197,23 @@ def test_a_file_that_is_missing_is_named(path: Path):
         read_evidence(path, processes=2)
 
 
-def test_as_many_processes_as_cores_that_may_be_used(monkeypatch):
-    for cores, expected in ((1, 1), (3, 3), (64, 4)):
-        monkeypatch.setattr('os.sched_getaffinity', lambda _, n=cores: set(range(n)))
-        assert forked_reading.count_processes() == expected
+@pytest.mark.parametrize(
+    ('affinity', 'quota', 'expected'),
+    [(1, None, 1), (3, None, 3), (64, None, 4), (64, 2.5, 2), (64, 0.5, 1)],
+)
+def test_as_many_processes_as_cores_that_may_be_used(
+    monkeypatch: pytest.MonkeyPatch,
+    affinity: int,
+    quota: float | None,
+    expected: int,
+):
+    cores = fold_usable_cores(
+        logical_cpus=64,
+        affinity_cpus=affinity,
+        cgroup_cpu_cores=quota,
+        slurm_cpus=None,
+        ranks_on_host=1,
+    )
+    limits = SimpleNamespace(usable_cores=cores)
+    monkeypatch.setattr(forked_reading, 'read_host_limits', lambda **_: limits)
+    assert forked_reading.count_processes() == expected
