@@ -13,7 +13,7 @@ import random
 import tempfile
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,10 @@ class ReferenceHook(EmptyHook):
         """Work at the end of an interval."""
         if (batch_idx + 1) % INTERVAL == 0:
             for _ in range(_READS):
-                Path('/proc/thread-self/schedstat').read_text().split()
+                # no Path: it interns its parts, and the table of interned strings,
+                # full at some moment, doubles by megabytes that are none of ours
+                with open('/proc/thread-self/schedstat') as file:
+                    file.read().split()
             json.loads(json.dumps(self._record))
 
 
@@ -61,10 +64,12 @@ class Growth:
     """Of each iteration, by the borders; the borders' own part is in it."""
     reference_s: Sequence[float]
     """The same of the reference: borders, and its fixed work at ends of intervals."""
-    rss_bytes: list[int] = field(default_factory=list)
+    rss_bytes: Sequence[int]
     """After each tenth of the loop."""
-    hub_values: list[int] = field(default_factory=list)
+    hub_values: Sequence[int]
     """Most values that a scalar of ours kept in the message hub, likewise."""
+    looks: Sequence[int]
+    """By interval, how many iterations the watched hook looked at closely."""
 
 
 class _Watched:
@@ -78,6 +83,8 @@ class _Watched:
             self.runner.message_hub.log_scalars[f'train/{name}'] = bounded
         self._account = CostAccount(self.runner, hook)
         self._spent_s = array('d', bytes(8 * (iterations + 1)))
+        self._looks = array('q', bytes(8 * (iterations // INTERVAL + 1)))
+        self._hook = hook
         self._done = 0
 
     def take_interval(self) -> None:
@@ -89,10 +96,15 @@ class _Watched:
             loop.take()
             self._done += 1
             spent_s[self._done] = sum(account.borders.read_s())
+        self._looks[self._done // INTERVAL] = count_looks(self._hook)
 
     def costs_s(self) -> list[float]:
         """Of each iteration."""
         return [b - a for a, b in zip(self._spent_s, self._spent_s[1:])]
+
+    def looks(self) -> list[int]:
+        """Of each interval."""
+        return [b - a for a, b in zip(self._looks, self._looks[1:])]
 
     def read_most_values(self) -> int:
         """Most values that a scalar of ours keeps in the message hub."""
@@ -102,6 +114,13 @@ class _Watched:
             if name.removeprefix('train/') in SCALARS
         ]
         return max(kept, default=0)
+
+
+def count_looks(hook: Hook) -> int:
+    """Iterations that our hook has looked at closely; 0 of any other hook."""
+    # a loop that loads nothing leaves nothing of this in the evidence
+    recorder = getattr(hook, '_recorder', None)
+    return 0 if recorder is None else int(recorder._ledger.shares.looks)
 
 
 def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
@@ -135,4 +154,5 @@ def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
                     hub_values.append(watched.read_most_values())
 
         train_side_by_side([watched.runner, reference.runner], drive)
-    return Growth(watched.costs_s(), reference.costs_s(), rss_bytes, hub_values)
+    costs_s, looks = watched.costs_s(), watched.looks()
+    return Growth(costs_s, reference.costs_s(), rss_bytes, hub_values, looks)

@@ -39,7 +39,8 @@ def labels_of(
             hooks; by default it is told from none.
     """
     if in_every_iteration:
-        return dict.fromkeys(BETWEEN, name if name in PARTS else _TIMED + name)
+        label = name if name in PARTS else _TIMED + (method or name)
+        return dict.fromkeys(BETWEEN, label)
     return {LOOKED: _SEEN + (method or name), EXACT: _TIMED + name}
 
 
@@ -70,6 +71,9 @@ class HookShares:
         self._seen_s: dict[str, float] = defaultdict(float)
         self._timed_s: dict[str, float] = defaultdict(float)
         self._lent_s: dict[str, float] = defaultdict(float)
+        self._long_timed: set[str] = set()
+        self._usual_s: dict[str, float] = {}
+        """By method that is followed, what it took of a look when none was long."""
 
     def add(self, label: str, seconds: float) -> None:
         """Add what ended.
@@ -84,7 +88,10 @@ class HookShares:
         elif label == LOOKED:
             self._between_s += seconds
         elif label.startswith(_TIMED):
-            self._timed_s[label[len(_TIMED) :]] += seconds
+            method = label[len(_TIMED) :]
+            self._timed_s[method] += seconds
+            if seconds > LONG_S:
+                self._long_timed.add(method)
         elif label.startswith(_SEEN):
             self._add_seen(label[len(_SEEN) :], seconds)
 
@@ -117,7 +124,23 @@ class HookShares:
     def follow(self, method: str) -> None:
         """From here on a method is timed in every iteration, like those always were."""
         self._lend()
-        self._timed_s[_hook_of(method)] += self._seen_s.pop(method, 0.0)
+        seen_s = self._seen_s.pop(method, 0.0)
+        self._timed_s[method] += seen_s
+        self._usual_s[method] = seen_s / self.looks if self.looks else 0.0
+
+    def release(self, method: str) -> None:
+        """From here on a method that was followed is timed in looks only again."""
+        self._lend()
+        # as if it had been so all along, or its share of the rest would be too small
+        seen_s = self._usual_s.pop(method, 0.0) * self.looks
+        self._seen_s[method] += seen_s
+        self._timed_s[method] -= seen_s
+        self.long.pop(method, None)
+
+    def take_long_timed(self) -> set[str]:
+        """Those timed in every iteration that took long since the last call."""
+        taken, self._long_timed = self._long_timed, set()
+        return taken
 
     def _lend(self) -> None:
         looked_s = self._looked_s()
@@ -136,12 +159,11 @@ class HookShares:
     def split(self) -> dict[str, float]:
         """Seconds by hook; what passed between two hooks is in none of them."""
         self._lend()
-        by_hook = {**self._timed_s}
-        for method, seconds in self._seen_s.items():
-            name = method.partition(' ')[0]
-            by_hook[name] = by_hook.get(name, 0.0) + seconds
-        for name, seconds in self._lent_s.items():
-            by_hook[name] = by_hook.get(name, 0.0) + seconds
+        by_hook = {**self._lent_s}
+        for spent_s in (self._timed_s, self._seen_s):
+            for method, seconds in spent_s.items():
+                name = method.partition(' ')[0]
+                by_hook[name] = by_hook.get(name, 0.0) + seconds
         return by_hook
 
 

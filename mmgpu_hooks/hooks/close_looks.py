@@ -16,6 +16,7 @@ from mmengine.hooks import RuntimeInfoHook
 from mmgpu_hooks.evidence.hook_shares import LONG_CALLS, labels_of
 from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.evidence.ledger_parts import EXACT, LOOKED, UNSPLIT, Moments, Point
+from mmgpu_hooks.hooks.followed_hooks import FollowedHooks, HookMethod
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.instance_patches import InstancePatches
 from mmgpu_hooks.hooks.own_points import own_points
@@ -69,11 +70,12 @@ class CloseLooks:
         self._is_searching = False
         self._searches = self._searched = 0
         self._always = InstancePatches()
+        self._followed = FollowedHooks(ledger, self._note_error)
         self._now = InstancePatches()
         self._is_timing = False
         """Whether all of those that are sampled are timed now."""
         self._watched: set[int] = set()
-        self._sampled: list[tuple[Any, str, str]] = []
+        self._sampled: list[HookMethod] = []
 
     def watch_step(
         self, source: str, begin: Callable[[], Any], end: Callable[[], Any]
@@ -110,18 +112,20 @@ class CloseLooks:
                 self._guard.run('ledger by hook', self._watch_hook, hook)
 
     def _watch_hook(self, hook: Any) -> None:
+        hook_name = type(hook).__name__
         for name in own_points(hook):
             # reading the losses waits for the GPU: that is the step's own time
             is_loss = name == AFTER and isinstance(hook, RuntimeInfoHook)
             if name in (BEFORE, AFTER) and not is_loss:
-                method = f'{_name_of(hook)} {len(self._watched)} {name}'
-                self._sampled.append((hook, name, method))
-                self._is_timing = False
+                label = f'{hook_name} {len(self._watched)} {name}'
+                self._sample([HookMethod(hook, name, label)])
             else:
-                self._time_always(hook, name, 'step' if is_loss else _name_of(hook))
+                labels = labels_of('step' if is_loss else hook_name, True)
+                self._time(self._always, hook, name, labels)
 
-    def _time_always(self, hook: Any, name: str, label: str) -> None:
-        self._time(self._always, hook, name, labels_of(label, True))
+    def _sample(self, methods: list[HookMethod]) -> None:
+        self._sampled += methods
+        self._is_timing &= not methods
 
     def _note_error(self, error: Exception) -> None:
         self._on_error('ledger', error)
@@ -168,15 +172,14 @@ class CloseLooks:
         self._expect()
 
     def _follow_long(self) -> None:
-        """Time those always that take long, or did so where they were searched for."""
+        """Follow those that take long, or did so where they were searched for."""
         if not self._is_searching and not self._ledger.shares.long:
             return
-        found = [one for one in self._sampled if self._takes_long(one[2])]
+        found = [one for one in self._sampled if self._takes_long(one.label)]
         self._sampled = [one for one in self._sampled if one not in found]
-        for hook, name, method in found:
+        for one in found:
             self._time_none()
-            self._ledger.shares.follow(method)
-            self._time_always(hook, name, _name_of(hook))
+            self._followed.add(one)
         if found and self._is_searching:
             self._is_searching = False
             self._left = min(self._left, 1)
@@ -220,9 +223,9 @@ class CloseLooks:
         if self._is_timing:
             return
         self._time_none()
-        for hook, name, method in self._sampled:
-            labels = labels_of(_name_of(hook), False, method)
-            self._time(self._now, hook, name, labels)
+        for one in self._sampled:
+            labels = labels_of(one.hook_name, False, one.label)
+            self._time(self._now, one.hook, one.point, labels)
         self._is_timing = True
 
     def _end_look(self) -> None:
@@ -260,9 +263,12 @@ class CloseLooks:
     def search(self, iterations: int) -> None:
         """Look for whoever took long in an iteration that was not looked at.
 
+        Whoever was found before and takes long no more is given up.
+
         Args:
             iterations: Done so far: what comes every so often is found in twice that.
         """
+        self._sample(self._followed.release(iterations))
         shares = self._ledger.shares
         has_surprise = shares.surprises > self._surprises
         self._surprises = shares.surprises
@@ -289,8 +295,5 @@ class CloseLooks:
         self.plain.clear()
         # what they would stamp from here on nobody takes off the tape
         self._time_none()
+        self._followed.close()
         self._always.close()
-
-
-def _name_of(hook: Any) -> str:
-    return type(hook).__name__

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from benchmarks.overhead_check import judge_planted_growth
@@ -18,6 +20,7 @@ def growth(
     slower: float = 1.0,
     rss_mib: float = 0.1,
     kept: tuple[int, ...] = (1, 1),
+    searched: Sequence[int] = (),
 ) -> Growth:
     """Of 100,000 iterations.
 
@@ -28,33 +31,36 @@ def growth(
         slower: Than the rest of the loop the machine is in the last tenth.
         rss_mib: What the process grew by.
         kept: Values in the message hub.
+        searched: Intervals in which each iteration is looked at, at twice the cost.
     """
     costs_s, reference_s = [], []
     for interval in range(INTERVALS):
         is_last = interval >= 0.9 * INTERVALS
         speed = (slower if is_last else 1.0) * US
         noise = 1 + spread * (interval % 5 - 2)
+        noise *= 2 if interval in searched else 1
         ours = (last_us if is_last else 25.0) * noise
         end = (end_us if is_last else 1000.0) * noise
         if interval == 0:
             end *= 5  # what is done once
         costs_s += [ours * speed] * 49 + [(ours + end) * speed]
         reference_s += [5 * speed] * 49 + [(5 + 800) * speed]
-    return Growth(
-        costs_s, reference_s, [2**28, 2**28 + int(rss_mib * 2**20)], list(kept)
-    )
+    looks = [50 if interval in searched else 6 for interval in range(INTERVALS)]
+    rss_bytes = [2**28, 2**28 + int(rss_mib * 2**20)]
+    return Growth(costs_s, reference_s, rss_bytes, list(kept), looks)
 
 
 def test_what_does_not_grow():
     figures = judge_growth(growth())
-    assert [figure.verdict for figure in figures] == ['met'] * 4
+    assert [figure.verdict for figure in figures] == ['met'] * 4 + ['']
     assert [f.value for f in figures[:2]] == pytest.approx([1.0, 1.0], abs=0.001)
     assert '100,000 iterations' in figures[2].note
+    assert figures[4].value == 0.0
 
 
 def test_a_slower_machine_is_no_growth():
     figures = judge_growth(growth(slower=1.5))
-    assert [figure.verdict for figure in figures] == ['met'] * 4
+    assert [figure.verdict for figure in figures] == ['met'] * 4 + ['']
     assert [f.value for f in figures[:2]] == pytest.approx([1.0, 1.0], abs=0.001)
 
 
@@ -73,6 +79,26 @@ def test_what_grows(grown: Growth, missed: str):
     assert [f.name for f in figures if f.verdict == 'missed'] == [missed]
 
 
+@pytest.mark.parametrize('searched', [range(160, 200), range(1900, 1940)])
+def test_a_search_is_no_growth_and_hides_none(searched: range):
+    iteration, interval, *_, searches = judge_growth(growth(searched=searched))
+    assert (iteration.value, interval.value) == pytest.approx((1, 1), abs=0.001)
+    assert searches.value == pytest.approx(2.0)
+    counts = (40, 0) if searched[0] < 200 else (0, 40)
+    expected = 'left out above: {} of the first tenth, {} of the last'
+    assert searches.note == expected.format(*counts)
+    iteration, *_ = judge_growth(growth(last_us=27.0, searched=searched))
+    assert iteration.value == pytest.approx(22 / 20, rel=0.01)
+    assert iteration.verdict == 'missed'
+
+
+def test_nothing_is_judged_of_what_was_searched_all_along():
+    iteration, interval, *_ = judge_growth(growth(searched=range(1810, 2000)))
+    assert (iteration.verdict, interval.verdict) == ('missed', 'missed')
+    expected = 'only 199 and 10 intervals are left without searches'
+    assert iteration.note == interval.note == expected
+
+
 def test_the_borders_do_not_dilute_growth():
     (iteration, *_) = judge_growth(growth(last_us=27.0, slower=1.2))
     assert iteration.value == pytest.approx(22 / 20, rel=0.01)
@@ -85,10 +111,11 @@ def test_noise_proves_no_absence_of_growth():
 
 
 def test_the_check_asks_for_the_verdict_of_what_was_planted():
-    nothing, planted = judge_growth(growth())[:2], judge_growth(growth(27.0, 1100.0))
+    nothing = judge_growth(growth())[:3]
+    planted = judge_growth(growth(27.0, 1100.0, rss_mib=1.8))[:3]
     assert {f.verdict for f in judge_planted_growth(nothing, False)} == {'met'}
     assert {f.verdict for f in judge_planted_growth(nothing, True)} == {'missed'}
-    assert {f.verdict for f in judge_planted_growth(planted[:2], True)} == {'met'}
+    assert {f.verdict for f in judge_planted_growth(planted, True)} == {'met'}
     noisy = judge_growth(growth(spread=0.4))[:1]
     assert {f.verdict for f in judge_planted_growth(noisy, True)} == {'missed'}
 
@@ -99,6 +126,10 @@ def test_real_loops_take_turns_and_keep_one_value_per_scalar():
     assert len(found.rss_bytes) == 10
     assert min(found.rss_bytes) > 0
     assert found.hub_values == [1] * 10
+    assert len(found.looks) == 10
+    # the first iterations are all looked at
+    assert 8 <= found.looks[0] <= 50
+    assert min(found.looks) >= 1
     # the reference works at the ends of the intervals, and only there
     largest = sorted(range(500), key=lambda i: found.reference_s[i])[-10:]
     assert sorted(largest) == list(range(49, 500, 50))

@@ -2,94 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from mmengine.hooks import Hook
 
-from fakes.clock import HandClock
-from mmgpu_hooks.evidence.ledger import TimeLedger
-from mmgpu_hooks.hooks.close_looks import AFTER, BEFORE, FIRST_LOOKS, CloseLooks
-from mmgpu_hooks.hooks.guard import Guard
-
-US, MS = 1e-6, 1e-3
-
-
-class Slow(Hook):
-    """Takes planted seconds after each iteration."""
-
-    def __init__(self, clock: HandClock, seconds: float) -> None:
-        self._clock = clock
-        self.seconds = seconds
-
-    def after_train_iter(self, *args: Any, **kwargs: Any) -> None:
-        self._clock.turn(self.seconds)
-
-
-class Other(Slow):
-    """Another one."""
-
-
-class Loop:
-    """Drives two hooks as a train loop does."""
-
-    def __init__(self, a_s: float, b_s: float) -> None:
-        self.clock = HandClock()
-        self.hooks = [Slow(self.clock, a_s), Other(self.clock, b_s)]
-        self.ledger = TimeLedger(self.clock, HandClock(0.0))
-        self.failures: list[str] = []
-        guard = Guard(lambda source, reason: self.failures.append(source))
-        self.looks = CloseLooks(
-            self.ledger, guard, lambda source, error: self.failures.append(source)
-        )
-        self.asked = 0
-        self.got = 0
-        self.looks.watch_wait('queue', self._ask, self._get)
-        looked = self.ledger.book_points(
-            self._call_hook, self.looks.points, self._call_hook, print
-        )
-        self.call = self.ledger.book_plain_points(
-            self._call_hook, self.looks.plain, looked, print
-        )
-        self.looks.watch_hooks(self.hooks)
-        self.looks.begin()
-        self.during: Callable[[], object] = lambda: None
-        self.gap_s = 0.0
-
-    def look(self, done: int) -> None:
-        """What the recorder does every few iterations."""
-        self.ledger.drain_laps()
-        self.looks.search(done)
-        self.looks.request()
-
-    def _ask(self) -> None:
-        self.asked += 1
-
-    def _get(self) -> None:
-        self.got += 1
-
-    def _call_hook(self, name: str) -> None:
-        for hook in self.hooks:
-            if name == AFTER:
-                hook.after_train_iter(self)
-        if name == AFTER:
-            self.clock.turn(self.gap_s)
-            self.during()
-
-    def train(self, iterations: int) -> None:
-        for _ in range(iterations):
-            self.call(BEFORE)
-            self.clock.turn(0.01)
-            self.call(AFTER)
-            self.clock.turn(0.001)
-
-    def timed(self) -> list[bool]:
-        return ['after_train_iter' in vars(hook) for hook in self.hooks]
+from fakes.looked_loop import MS, US, LookedLoop, Other, run_in_steps
+from mmgpu_hooks.hooks.close_looks import BEFORE, FIRST_LOOKS
 
 
 def test_the_first_iterations_are_looked_at_and_then_none():
-    loop = Loop(300 * US, 100 * US)
+    loop = LookedLoop(300 * US, 100 * US)
     loop.train(FIRST_LOOKS)
     assert loop.asked == loop.ledger.shares.looks == FIRST_LOOKS
     assert loop.timed() == [False, False]
@@ -105,7 +25,7 @@ def test_the_first_iterations_are_looked_at_and_then_none():
 
 
 def test_hooks_stay_timed_from_one_look_to_the_next():
-    loop = Loop(300 * US, 100 * US)
+    loop = LookedLoop(300 * US, 100 * US)
     loop.train(1)
     first = [vars(hook)['after_train_iter'] for hook in loop.hooks]
     loop.train(2)
@@ -120,7 +40,7 @@ def test_hooks_stay_timed_from_one_look_to_the_next():
 
 
 def test_a_request_made_inside_an_iteration_is_for_the_next():
-    loop = Loop(300 * US, 100 * US)
+    loop = LookedLoop(300 * US, 100 * US)
     loop.train(FIRST_LOOKS)
     for _ in range(2):
         loop.during = loop.looks.request
@@ -134,7 +54,7 @@ def test_a_request_made_inside_an_iteration_is_for_the_next():
 
 
 def test_a_request_in_an_iteration_that_is_looked_at_is_not_lost():
-    loop = Loop(300 * US, 100 * US)
+    loop = LookedLoop(300 * US, 100 * US)
     loop.train(FIRST_LOOKS - 1)
     loop.during = loop.looks.request
     loop.train(1)
@@ -144,7 +64,7 @@ def test_a_request_in_an_iteration_that_is_looked_at_is_not_lost():
 
 
 def test_of_a_special_iteration_the_hooks_are_timed_and_the_queue_is_left_alone():
-    loop = Loop(300 * US, 100 * US)
+    loop = LookedLoop(300 * US, 100 * US)
     loop.train(FIRST_LOOKS)
     loop.during = lambda: loop.looks.request(is_special=True)
     loop.train(1)
@@ -161,7 +81,7 @@ def test_of_a_special_iteration_the_hooks_are_timed_and_the_queue_is_left_alone(
 
 
 def test_a_hook_that_takes_long_is_timed_in_every_iteration():
-    loop = Loop(5 * MS, 100 * US)
+    loop = LookedLoop(5 * MS, 100 * US)
     loop.train(FIRST_LOOKS)
     loop.ledger.read()
     loop.looks.request()
@@ -175,7 +95,7 @@ def test_a_hook_that_takes_long_is_timed_in_every_iteration():
 
 
 def test_a_hook_that_takes_long_now_and_then_is_found_the_second_time():
-    loop = Loop(100 * US, 100 * US)
+    loop = LookedLoop(100 * US, 100 * US)
     loop.train(40)
     loop.hooks[1].seconds = 50 * MS
     loop.train(1)
@@ -197,7 +117,7 @@ def test_a_hook_that_takes_long_now_and_then_is_found_the_second_time():
 
 
 def test_a_hook_that_was_held_up_now_and_then_is_not_timed_always():
-    loop = Loop(100 * US, 100 * US)
+    loop = LookedLoop(100 * US, 100 * US)
     for index in range(200):
         loop.hooks[0].seconds = 5 * MS if index % 10 == 0 else 100 * US
         loop.during = loop.looks.request
@@ -207,28 +127,8 @@ def test_a_hook_that_was_held_up_now_and_then_is_not_timed_always():
     assert loop.timed() == [False, False]
 
 
-def run_in_steps(loop: Loop, iterations: int, sleeps: Callable[[int], bool]) -> float:
-    """Train with a hook that sleeps in some iterations; the recorder looks each 16.
-
-    Returns:
-        Seconds that it slept.
-    """
-    slept_s = 0.0
-    for index in range(iterations):
-        is_long = sleeps(index)
-        loop.hooks[1].seconds = 50 * MS if is_long else 100 * US
-        slept_s += 50 * MS if is_long else 0.0
-        if index % 16 == 15:
-            loop.during = lambda done=index + 1: loop.look(done)
-        loop.train(1)
-        loop.during = lambda: None
-        if index % 48 == 47:
-            loop.ledger.read()
-    return slept_s
-
-
 def test_a_hook_that_begins_to_take_long_late_is_split_out():
-    loop = Loop(100 * US, 100 * US)
+    loop = LookedLoop(100 * US, 100 * US)
     slept_s = run_in_steps(loop, 1500, lambda index: index >= 1000)
     hooks_s = loop.ledger.read().hooks_s
     assert hooks_s['Other'] == pytest.approx(slept_s, rel=0.02)
@@ -238,7 +138,7 @@ def test_a_hook_that_begins_to_take_long_late_is_split_out():
 
 
 def test_a_hook_that_takes_long_every_so_often_is_split_out():
-    loop = Loop(100 * US, 100 * US)
+    loop = LookedLoop(100 * US, 100 * US)
     slept_s = run_in_steps(loop, 5000, lambda index: index % 100 == 57)
     hooks_s = loop.ledger.read().hooks_s
     # the first time nobody knows who it was
@@ -248,7 +148,7 @@ def test_a_hook_that_takes_long_every_so_often_is_split_out():
 
 
 def test_who_takes_long_late_is_found_on_a_machine_that_holds_hooks_up():
-    loop = Loop(100 * US, 100 * US)
+    loop = LookedLoop(100 * US, 100 * US)
 
     def sleeps(index: int) -> bool:
         # hiccups: now the one is held up for a while, now the other
@@ -261,7 +161,7 @@ def test_who_takes_long_late_is_found_on_a_machine_that_holds_hooks_up():
 
 
 def test_a_search_for_nobody_ends_and_searches_stay_rare():
-    loop = Loop(100 * US, 100 * US)
+    loop = LookedLoop(100 * US, 100 * US)
 
     def surprise(index: int) -> bool:
         if index % 16 == 0:
@@ -275,7 +175,7 @@ def test_a_search_for_nobody_ends_and_searches_stay_rare():
 
 
 def test_closing_leaves_the_hooks_as_they_were():
-    loop = Loop(5 * MS, 100 * US)
+    loop = LookedLoop(5 * MS, 100 * US)
     loop.train(3)
     assert loop.timed() == [True, True]
     loop.looks.close()
