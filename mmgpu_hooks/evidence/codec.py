@@ -54,7 +54,8 @@ _FORMATS: dict[Any, str] = {float: '%.9f', int: '%d', type(None): 'null%.0s'}
 
 _Shape = tuple[Any, ...]
 """What tells an object's fields: of a dictionary their names, else its class; and then
-the types of their values."""
+the types of their values. Of a list the latter after :data:`_ITEMS`."""
+_ITEMS = object()
 _Renderer = Callable[[Any], str]
 _shapes: dict[_Shape, tuple[str, tuple[tuple[int, _Renderer], ...]]] = {}
 """Text of an object with a place for each value, and which values are rendered first,
@@ -87,10 +88,14 @@ def _render_fields(value: Any) -> str:
     return _fill((type(value), *map(type, values)), items, values)
 
 
-def _fill(shape: _Shape, names: Iterable[str], values: Iterable[Any]) -> str:
+def _render_items(values: Sequence[Any]) -> str:
+    return _fill((_ITEMS, *map(type, values)), None, values)
+
+
+def _fill(shape: _Shape, names: Iterable[str] | None, values: Iterable[Any]) -> str:
     known = _shapes.get(shape)
     if known is None:
-        known = _note_shape(shape, list(names))
+        known = _note_shape(shape, names)
     text, rendered = known
     if rendered:
         values = list(values)
@@ -100,21 +105,26 @@ def _fill(shape: _Shape, names: Iterable[str], values: Iterable[Any]) -> str:
 
 
 def _note_shape(
-    shape: _Shape, names: list[str]
+    shape: _Shape, names: Iterable[str] | None
 ) -> tuple[str, tuple[tuple[int, _Renderer], ...]]:
     if len(_shapes) >= _MOST_SHAPES:
         _shapes.clear()
-    kinds = shape[len(shape) - len(names) :]
-    fields = [
-        _quote(name).replace('%', '%%') + ':' + _FORMATS.get(kind, '%s')
-        for name, kind in zip(names, kinds)
-    ]
+    if names is None:
+        kinds = shape[1:]
+        text = '[' + ','.join([_FORMATS.get(kind, '%s') for kind in kinds]) + ']'
+    else:
+        quoted = [_quote(name).replace('%', '%%') for name in names]
+        kinds = shape[len(shape) - len(quoted) :]
+        fields = [
+            name + ':' + _FORMATS.get(kind, '%s') for name, kind in zip(quoted, kinds)
+        ]
+        text = '{' + ','.join(fields) + '}'
     rendered = tuple(
         (index, _renderer_of(kind))
         for index, kind in enumerate(kinds)
         if kind not in _FORMATS
     )
-    _shapes[shape] = known = '{' + ','.join(fields) + '}', rendered
+    _shapes[shape] = known = text, rendered
     return known
 
 
@@ -125,14 +135,6 @@ def _renderer_of(kind: Any) -> _Renderer:
     return found
 
 
-def _render(value: Any) -> str:
-    return _renderer_of(type(value))(value)
-
-
-def _render_items(value: Sequence[Any]) -> str:
-    return '[' + ','.join([_render(item) for item in value]) + ']'
-
-
 def _render_other(value: Any) -> str:
     if isinstance(value, Mapping):
         return _render_object(dict(value))
@@ -140,7 +142,7 @@ def _render_other(value: Any) -> str:
     plains: tuple[Any, ...] = (float, int, str, tuple, list)
     for plain in plains:
         if isinstance(value, plain):
-            return _render(plain(value))
+            return _renderer_of(plain)(plain(value))
     kind = type(value).__name__
     raise TypeError(f'a record holds a {kind}, which JSON does not know')
 

@@ -8,43 +8,7 @@ from operator import sub
 from typing import Any
 
 from mmgpu_hooks.evidence.ledger_parts import Lap, LedgerReading
-from mmgpu_hooks.records import DurationStats
-
-
-def fold_durations(seconds: Sequence[float]) -> DurationStats:
-    """Summarise durations.
-
-    Args:
-        seconds: At least one duration, in any order.
-
-    Returns:
-        Count, sum, mean, median, 95th percentile and maximum. Percentiles are
-        linearly interpolated between order statistics (the default of NumPy).
-
-    Raises:
-        ValueError: If ``seconds`` is empty.
-    """
-    if not seconds:
-        raise ValueError('fold_durations expected at least one duration, found none')
-    ordered = sorted(seconds)
-    total = math.fsum(ordered)
-    return DurationStats(
-        count=len(ordered),
-        total_s=total,
-        mean_s=total / len(ordered),
-        p50_s=_percentile(ordered, 0.5),
-        p95_s=_percentile(ordered, 0.95),
-        max_s=ordered[-1],
-    )
-
-
-def _percentile(ordered: Sequence[float], q: float) -> float:
-    position = q * (len(ordered) - 1)
-    low = int(position)
-    between = position - low
-    if not between:
-        return ordered[low]
-    return ordered[low] + (ordered[low + 1] - ordered[low]) * between
+from mmgpu_hooks.telemetry.durations import fold_durations
 
 
 class IntervalFolder:

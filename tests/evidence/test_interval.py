@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmgpu_hooks.evidence.interval import IntervalFolder, fold_durations
+from mmgpu_hooks.evidence.interval import IntervalFolder
 from mmgpu_hooks.evidence.ledger_parts import PARTS, LedgerReading
 from mmgpu_hooks.records import IntervalRecord
+from mmgpu_hooks.telemetry.durations import fold_durations
 
 
 def reading(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, cast
 
@@ -18,8 +17,7 @@ _COUNTED_TWICE = ('guest', 'guest_nice')
 """Linux has guest time inside ``user`` and ``nice`` already."""
 
 
-@dataclass(frozen=True)
-class CpuReading:
+class CpuReading(NamedTuple):
     """What was used since the read before."""
 
     process_cpu_s: float

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
+from mmgpu_hooks.records.filled import fill_record
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 from mmgpu_hooks.telemetry.host.proc import (
     OpenSchedStat,
@@ -20,7 +21,6 @@ from mmgpu_hooks.telemetry.loader.meanwhile import WorkersMark, WorkerTimes
 _RELIST_PERIOD_S = 30.0
 _MOST_RELISTS = 4
 """Workers whose threads are listed at one read; up to 100 us each."""
-_MOST_AFFINITY_READS = 4
 _THREADS_PER_WORKER = 4
 _MOST_PSS_READS = 16
 _FILES_SHARE = 16
@@ -132,15 +132,16 @@ class WorkerProcesses:
             busy_s = after.main_cpu_s - before.main_cpu_s
             busy_s += after.main_run_delay_s - before.main_run_delay_s
             blocked_s += max(window_s - busy_s, 0.0)
-        return ProcessFigures(
-            count=len(cpu),
-            window_s=window_s,
-            cpu_s=sum(cpu),
-            run_delay_s=run_delay_s,
-            blocked_s=blocked_s if cpu else None,
-            worker_cpu_s=tuple(cpu) if len(cpu) == len(self._workers) else (),
-            affinity_cpus=self._read_affinity(),
-        )
+        fields = {
+            'count': len(cpu),
+            'window_s': window_s,
+            'cpu_s': sum(cpu),
+            'run_delay_s': run_delay_s,
+            'blocked_s': blocked_s if cpu else None,
+            'worker_cpu_s': tuple(cpu) if len(cpu) == len(self._workers) else (),
+            'affinity_cpus': self._read_affinity(),
+        }
+        return fill_record(ProcessFigures, fields)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -162,11 +163,9 @@ class WorkerProcesses:
         return mark
 
     def _read_affinity(self) -> int | None:
-        """Look at all workers the first time, then at a few in turn."""
+        """Look at all workers the first time, then at one in turn."""
         workers = self._workers
-        is_first = self._reads == 1
-        few = min(len(workers), _MOST_AFFINITY_READS)
-        for _ in range(len(workers) if is_first else few):
+        for _ in workers if self._reads == 1 else (None,):
             self._turn = (self._turn + 1) % len(workers)
             worker = workers[self._turn]
             cpus = None if worker.times is None else read_affinity(worker.pid)
