@@ -58,7 +58,7 @@ class TimeLedger(Stamps):
     def start(self) -> None:
         """Begin to count now; what passed since it was made is nobody's."""
         self._tape.clear()
-        self._lap_ends.clear()
+        del self._times[:], self._lap_ends[:]
         self._wall.update(dict.fromkeys(self._wall, 0.0))
         self.started = self._folded_until = self._clock()
 
@@ -68,9 +68,14 @@ class TimeLedger(Stamps):
         part = self._stack[-1]
         return part if part in self._wall else 'hooks'
 
+    def _stamp(self, part: str) -> None:
+        """``part`` ends now."""
+        self._times.append(self._clock())
+        self._tape.append(part)
+
     def _leave_part(self) -> None:
         """Stamp, and look no more at the wait, if that is what runs."""
-        self._tape.append((self._stack[-1], self._clock()))
+        self._stamp(self._stack[-1])
         self._wait_cpu.drop()
 
     def begin_wait(self) -> None:
@@ -84,7 +89,7 @@ class TimeLedger(Stamps):
     def end_look(self) -> None:
         """Hooks that were looked at one by one have run; what follows is our own."""
         between = self._stack[-1]
-        self._tape.append((between, self._clock()))
+        self._stamp(between)
         self._stack[-1] = EXACT
         self.shares.looks += between == LOOKED
 
@@ -127,7 +132,7 @@ class TimeLedger(Stamps):
         Args:
             part: What the loop does from now on; ``None`` is what it did before.
         """
-        self._tape.append((self._stack[-1], self._clock()))
+        self._stamp(self._stack[-1])
         del self._stack[1:]
         if part is not None:
             self._stack[0] = part
@@ -151,11 +156,11 @@ class TimeLedger(Stamps):
     def _fold(self) -> None:
         """Sum up what is on the tape."""
         ends = iter([*self._lap_ends, math.inf])
-        self._lap_ends.clear()
+        del self._lap_ends[:]
         end = next(ends)
         wall, add = self._wall, self.shares.add
         until = self._folded_until
-        for part, now in self._tape:
+        for part, now in zip(self._tape, self._times):
             while end <= now:
                 self._end_lap(part, end)
                 until, end = end, next(ends)
@@ -166,6 +171,7 @@ class TimeLedger(Stamps):
                 add(part, now - until)
             self._folded_until = until = now
         self._tape.clear()
+        del self._times[:]
         while end < math.inf:
             # nothing else began since the last stamp
             self._end_lap(self._stack[-1], end)
@@ -198,7 +204,7 @@ class TimeLedger(Stamps):
 
     def read(self) -> LedgerReading:
         """The totals up to now."""
-        self._tape.append((self._stack[-1], self._clock()))
+        self._stamp(self._stack[-1])
         self._fold()
         wall = self._wall
         waits_s = wall['data_wait']

@@ -47,8 +47,9 @@ def fold(folder: IntervalFolder, now: LedgerReading, **where: Any) -> IntervalRe
 def add(folder: IntervalFolder, waits: str) -> None:
     """Iterations of nothing but a wait each; a star marks the first of an epoch."""
     for wait in waits.split():
-        end = folder._laps[-1] if folder._laps else folder._lap
-        total = end[0] + float(wait.strip('*'))
+        waited = folder._ends[0]
+        before = waited[-1] if waited else folder._lap[0]
+        total = before + float(wait.strip('*'))
         if wait.endswith('*'):
             folder.note_first()
         folder.add_laps([(total, 0.0, total)])

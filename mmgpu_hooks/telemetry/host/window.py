@@ -7,6 +7,7 @@ left aside, because what a neighbour takes shows only in the host's.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Callable, TypeVar
 
@@ -69,14 +70,14 @@ class HostWindowMeter:
     ) -> None:
         self.unknown: dict[str, str] = {}
         """Why a figure is missing, by its name; by both, of two out of one file."""
-        self._shm = shm
+        self._shm = os.fspath(shm)
         self._clock = clock
         self._files: dict[str, KeptFile] = {}
         for figure, kind in _PRESSURES.items():
             self._open(figure, proc / 'pressure' / kind, _NO_PRESSURE)
         self._open(_SWAPPED, proc / 'vmstat')
         self._open(_MEMORY, proc / 'meminfo')
-        self._throttling = ThrottleMeter(proc, sys)
+        self._throttling = ThrottleMeter(proc, sys, clock)
         if self._throttling.is_empty:
             self.unknown['throttled_s'] = 'no control group in sight counts throttling'
         files = self._try('open_files', lambda: OpenFiles(proc, clock))
