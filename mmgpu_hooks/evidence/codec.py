@@ -54,8 +54,9 @@ _FORMATS: dict[Any, str] = {float: '%.9f', int: '%d', type(None): 'null%.0s'}
 
 _Shape = tuple[Any, ...]
 """What tells an object's fields: of a dictionary their names, else its class; and then
-the types of their values. Of a list the latter after :data:`_ITEMS`."""
-_ITEMS = object()
+the types of their values. Of a list the latter after :data:`_ITEMS`; before all that
+of a whole line :data:`_LINE`."""
+_ITEMS, _LINE = object(), object()
 _Renderer = Callable[[Any], str]
 _shapes: dict[_Shape, tuple[str, tuple[tuple[int, _Renderer], ...]]] = {}
 """Text of an object with a place for each value, and which values are rendered first,
@@ -68,12 +69,15 @@ def render_line(record: Line) -> str:
     Figures that are not finite are written as ``null``: JSON knows no infinity,
     and an infinite duration is as good as unknown.
     """
-    kind = _NAMES[type(record)]
-    text = _render_fields(record)
+    items = vars(record)
+    values = items.values()
+    # copies of so long a text take as long as many of its figures
+    text = _fill((_LINE, type(record), *map(type, values)), items, values)
     # most lines hold neither, and a search for the text alone is fast
     if ('nan' in text or 'inf' in text) and _NOT_FINITE.search(text):
-        text = _render_object(_without_infinity(record))
-    return f'{{"kind":"{kind}",{text[1:]}\n'
+        named = {'kind': _NAMES[type(record)], **_without_infinity(record)}
+        text = _render_object(named) + '\n'
+    return text
 
 
 def _render_object(items: dict[str, Any]) -> str:
@@ -119,6 +123,8 @@ def _note_shape(
             name + ':' + _FORMATS.get(kind, '%s') for name, kind in zip(quoted, kinds)
         ]
         text = '{' + ','.join(fields) + '}'
+        if shape[:1] == (_LINE,):
+            text = f'{{"kind":"{_NAMES[shape[1]]}",{text[1:]}\n'
     rendered = tuple(
         (index, _renderer_of(kind))
         for index, kind in enumerate(kinds)

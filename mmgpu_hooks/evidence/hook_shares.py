@@ -88,6 +88,12 @@ class HookShares:
         elif label.startswith(_SEEN):
             self._add_seen(label[len(_SEEN) :], seconds)
 
+    def add_brief(self, seconds: float) -> None:
+        """Add stretches between hooks of which none was long, of iterations not
+        looked at, all together."""
+        self.total_s += seconds
+        self._unsplit_s += seconds
+
     def _add_unsplit(self, seconds: float) -> None:
         if seconds > LONG_S:
             usual_s = self._looked_s() / self.looks if self.looks else 0.0

@@ -45,16 +45,19 @@ class Contents(NamedTuple):
 
 
 def fold_contents(
-    batches: Sequence[tuple[float | None, float | None, float | None]],
+    images: Sequence[float | None],
+    pixels: Sequence[float | None],
+    boxes: Sequence[float | None],
 ) -> Contents:
     """All images of some batches, and the largest of the batches.
 
     Args:
-        batches: Images, pixels and boxes of each.
+        images: Of each batch.
+        pixels: Padded, of each batch.
+        boxes: Annotated, of each batch.
     """
-    if not batches:
+    if not images:
         return Contents()
-    images, pixels, boxes = zip(*batches)
     return Contents(_sum_up(images), _most(pixels), _most(boxes))
 
 
