@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 
-from mmgpu_hooks.evidence.interval import fold_durations
 from mmgpu_hooks.modeling.prediction import predict_setting
 from mmgpu_hooks.modeling.scene import make_loop
 from mmgpu_hooks.modeling.simulation import simulate_loop
@@ -20,6 +19,7 @@ from mmgpu_hooks.records import (
     RunRecord,
     WorkersWindow,
 )
+from mmgpu_hooks.telemetry.durations import fold_durations
 
 INTERVAL = 10
 NOTHING = 0.015

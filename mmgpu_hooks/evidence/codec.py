@@ -54,7 +54,9 @@ _FORMATS: dict[Any, str] = {float: '%.9f', int: '%d', type(None): 'null%.0s'}
 
 _Shape = tuple[Any, ...]
 """What tells an object's fields: of a dictionary their names, else its class; and then
-the types of their values."""
+the types of their values. Of a list the latter after :data:`_ITEMS`; before all that
+of a whole line :data:`_LINE`."""
+_ITEMS, _LINE = object(), object()
 _Renderer = Callable[[Any], str]
 _shapes: dict[_Shape, tuple[str, tuple[tuple[int, _Renderer], ...]]] = {}
 """Text of an object with a place for each value, and which values are rendered first,
@@ -67,12 +69,15 @@ def render_line(record: Line) -> str:
     Figures that are not finite are written as ``null``: JSON knows no infinity,
     and an infinite duration is as good as unknown.
     """
-    kind = _NAMES[type(record)]
-    text = _render_fields(record)
+    items = vars(record)
+    values = items.values()
+    # copies of so long a text take as long as many of its figures
+    text = _fill((_LINE, type(record), *map(type, values)), items, values)
     # most lines hold neither, and a search for the text alone is fast
     if ('nan' in text or 'inf' in text) and _NOT_FINITE.search(text):
-        text = _render_object(_without_infinity(record))
-    return f'{{"kind":"{kind}",{text[1:]}\n'
+        named = {'kind': _NAMES[type(record)], **_without_infinity(record)}
+        text = _render_object(named) + '\n'
+    return text
 
 
 def _render_object(items: dict[str, Any]) -> str:
@@ -87,10 +92,14 @@ def _render_fields(value: Any) -> str:
     return _fill((type(value), *map(type, values)), items, values)
 
 
-def _fill(shape: _Shape, names: Iterable[str], values: Iterable[Any]) -> str:
+def _render_items(values: Sequence[Any]) -> str:
+    return _fill((_ITEMS, *map(type, values)), None, values)
+
+
+def _fill(shape: _Shape, names: Iterable[str] | None, values: Iterable[Any]) -> str:
     known = _shapes.get(shape)
     if known is None:
-        known = _note_shape(shape, list(names))
+        known = _note_shape(shape, names)
     text, rendered = known
     if rendered:
         values = list(values)
@@ -100,21 +109,28 @@ def _fill(shape: _Shape, names: Iterable[str], values: Iterable[Any]) -> str:
 
 
 def _note_shape(
-    shape: _Shape, names: list[str]
+    shape: _Shape, names: Iterable[str] | None
 ) -> tuple[str, tuple[tuple[int, _Renderer], ...]]:
     if len(_shapes) >= _MOST_SHAPES:
         _shapes.clear()
-    kinds = shape[len(shape) - len(names) :]
-    fields = [
-        _quote(name).replace('%', '%%') + ':' + _FORMATS.get(kind, '%s')
-        for name, kind in zip(names, kinds)
-    ]
+    if names is None:
+        kinds = shape[1:]
+        text = '[' + ','.join([_FORMATS.get(kind, '%s') for kind in kinds]) + ']'
+    else:
+        quoted = [_quote(name).replace('%', '%%') for name in names]
+        kinds = shape[len(shape) - len(quoted) :]
+        fields = [
+            name + ':' + _FORMATS.get(kind, '%s') for name, kind in zip(quoted, kinds)
+        ]
+        text = '{' + ','.join(fields) + '}'
+        if shape[:1] == (_LINE,):
+            text = f'{{"kind":"{_NAMES[shape[1]]}",{text[1:]}\n'
     rendered = tuple(
         (index, _renderer_of(kind))
         for index, kind in enumerate(kinds)
         if kind not in _FORMATS
     )
-    _shapes[shape] = known = '{' + ','.join(fields) + '}', rendered
+    _shapes[shape] = known = text, rendered
     return known
 
 
@@ -125,14 +141,6 @@ def _renderer_of(kind: Any) -> _Renderer:
     return found
 
 
-def _render(value: Any) -> str:
-    return _renderer_of(type(value))(value)
-
-
-def _render_items(value: Sequence[Any]) -> str:
-    return '[' + ','.join([_render(item) for item in value]) + ']'
-
-
 def _render_other(value: Any) -> str:
     if isinstance(value, Mapping):
         return _render_object(dict(value))
@@ -140,7 +148,7 @@ def _render_other(value: Any) -> str:
     plains: tuple[Any, ...] = (float, int, str, tuple, list)
     for plain in plains:
         if isinstance(value, plain):
-            return _render(plain(value))
+            return _renderer_of(plain)(plain(value))
     kind = type(value).__name__
     raise TypeError(f'a record holds a {kind}, which JSON does not know')
 

@@ -10,6 +10,7 @@ to those who took long where it was looked at, or to nobody.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 
 from mmgpu_hooks.evidence.ledger_parts import BETWEEN, EXACT, LOOKED, PARTS, UNSPLIT
@@ -95,6 +96,12 @@ class HookShares:
         elif label.startswith(_SEEN):
             self._add_seen(label[len(_SEEN) :], seconds)
 
+    def add_brief(self, seconds: float) -> None:
+        """Add stretches between hooks of which none was long, of iterations not
+        looked at, all together."""
+        self.total_s += seconds
+        self._unsplit_s += seconds
+
     def _add_unsplit(self, seconds: float) -> None:
         if seconds > LONG_S:
             usual_s = self._looked_s() / self.looks if self.looks else 0.0
@@ -147,8 +154,7 @@ class HookShares:
         if looked_s:
             lent_s, unsplit_s = self._lent_s, self._unsplit_s
             for method, seconds in self._seen_s.items():
-                # as _hook_of does, without a call for each
-                lent_s[method.partition(' ')[0]] += unsplit_s * seconds / looked_s
+                lent_s[_hook_of(method)] += unsplit_s * seconds / looked_s
         long_s = sum(self._long_s.values())
         for name, seconds in self._long_s.items():
             self._lent_s[name] += self._surprised_s * seconds / long_s
@@ -162,10 +168,11 @@ class HookShares:
         by_hook = {**self._lent_s}
         for spent_s in (self._timed_s, self._seen_s):
             for method, seconds in spent_s.items():
-                name = method.partition(' ')[0]
+                name = _hook_of(method)
                 by_hook[name] = by_hook.get(name, 0.0) + seconds
         return by_hook
 
 
+@functools.lru_cache(maxsize=1024)
 def _hook_of(method: str) -> str:
     return method.partition(' ')[0]

@@ -3,48 +3,14 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
+from itertools import chain
 from operator import sub
 from typing import Any
 
 from mmgpu_hooks.evidence.ledger_parts import Lap, LedgerReading
-from mmgpu_hooks.records import DurationStats
-
-
-def fold_durations(seconds: Sequence[float]) -> DurationStats:
-    """Summarise durations.
-
-    Args:
-        seconds: At least one duration, in any order.
-
-    Returns:
-        Count, sum, mean, median, 95th percentile and maximum. Percentiles are
-        linearly interpolated between order statistics (the default of NumPy).
-
-    Raises:
-        ValueError: If ``seconds`` is empty.
-    """
-    if not seconds:
-        raise ValueError('fold_durations expected at least one duration, found none')
-    ordered = sorted(seconds)
-    total = math.fsum(ordered)
-    return DurationStats(
-        count=len(ordered),
-        total_s=total,
-        mean_s=total / len(ordered),
-        p50_s=_percentile(ordered, 0.5),
-        p95_s=_percentile(ordered, 0.95),
-        max_s=ordered[-1],
-    )
-
-
-def _percentile(ordered: Sequence[float], q: float) -> float:
-    position = q * (len(ordered) - 1)
-    low = int(position)
-    between = position - low
-    if not between:
-        return ordered[low]
-    return ordered[low] + (ordered[low + 1] - ordered[low]) * between
+from mmgpu_hooks.telemetry.durations import fold_durations
 
 
 class IntervalFolder:
@@ -67,7 +33,8 @@ class IntervalFolder:
         self._reset()
 
     def _reset(self) -> None:
-        self._laps: list[Lap] = []
+        self._ends = (array('d'), array('d'), array('d'))
+        """By figure of a lap, where each of them ended."""
         self._taken_s: list[list[float]] = []
         """What each of them took of the figures of a lap, once that was asked."""
         self._firsts: list[int] = []
@@ -81,17 +48,18 @@ class IntervalFolder:
     @property
     def iterations(self) -> int:
         """Iterations since the last :meth:`fold`."""
-        return len(self._laps)
+        return len(self._ends[0])
 
     def add_laps(self, laps: Sequence[Lap]) -> None:
         """Count iterations, as the ledger gives them."""
         if laps:
-            self._laps += laps
+            for ends, figures in zip(self._ends, zip(*laps)):
+                ends.extend(figures)
             self._taken_s = []
 
     def note_first(self) -> None:
         """The wait of the next iteration to be added begins an epoch."""
-        index = len(self._laps)
+        index = self.iterations
         if index not in self._firsts:
             self._firsts.append(index)
 
@@ -107,9 +75,9 @@ class IntervalFolder:
         wait is the workers' start, and without workers it is a wait like any other.
         """
         if not self._firsts:
-            if self._laps:
-                waited_s = self._laps[-1][0] - self._lap[0]
-                self._normal_wait_s = max(waited_s, 0.0) / len(self._laps)
+            if self.iterations:
+                waited_s = self._ends[0][-1] - self._lap[0]
+                self._normal_wait_s = max(waited_s, 0.0) / self.iterations
             return 0.0
         waits = self.fold_waits()
         firsts = self._fold_firsts(waits)
@@ -133,8 +101,10 @@ class IntervalFolder:
     def _fold_laps(self) -> list[list[float]]:
         """What each iteration since the last :meth:`fold` took of a lap's figures."""
         if not self._taken_s:
-            columns = zip(self._lap, *self._laps)
-            self._taken_s = [list(map(sub, ends[1:], ends)) for ends in columns]
+            self._taken_s = [
+                list(map(sub, ends, chain((begin,), ends)))
+                for begin, ends in zip(self._lap, self._ends)
+            ]
         return self._taken_s
 
     def fold(
@@ -152,7 +122,7 @@ class IntervalFolder:
             The fields of an :class:`IntervalRecord` that the ledger tells, or ``None``
             when no iteration was counted.
         """
-        if not self._laps:
+        if not self.iterations:
             return None
         waits, steps, iters = self._fold_laps()
         firsts = self._fold_firsts(waits)
@@ -167,7 +137,7 @@ class IntervalFolder:
         fields = dict(
             iteration=iteration,
             epoch=epoch,
-            iterations=len(self._laps),
+            iterations=self.iterations,
             elapsed_s=elapsed_s,
             duration_s=math.fsum(parts.values()),
             data_wait=fold_durations(waits),
@@ -180,6 +150,7 @@ class IntervalFolder:
             first_wait_s=math.fsum(firsts),
             saves=self._saves,
         )
-        self._start, self._lap = now, self._laps[-1]
+        waited, stepped, ended = self._ends
+        self._start, self._lap = now, (waited[-1], stepped[-1], ended[-1])
         self._reset()
         return fields

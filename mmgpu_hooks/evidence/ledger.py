@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Callable
 
-from mmgpu_hooks.evidence.hook_shares import HookShares
+from mmgpu_hooks.evidence.hook_shares import LONG_S, HookShares
 from mmgpu_hooks.evidence.ledger_parts import (
     BETWEEN,
     EXACT,
@@ -58,7 +58,7 @@ class TimeLedger(Stamps):
     def start(self) -> None:
         """Begin to count now; what passed since it was made is nobody's."""
         self._tape.clear()
-        self._lap_ends.clear()
+        del self._times[:], self._lap_ends[:]
         self._wall.update(dict.fromkeys(self._wall, 0.0))
         self.started = self._folded_until = self._clock()
 
@@ -68,9 +68,14 @@ class TimeLedger(Stamps):
         part = self._stack[-1]
         return part if part in self._wall else 'hooks'
 
+    def _stamp(self, part: str) -> None:
+        """``part`` ends now."""
+        self._times.append(self._clock())
+        self._tape.append(part)
+
     def _leave_part(self) -> None:
         """Stamp, and look no more at the wait, if that is what runs."""
-        self._tape.append((self._stack[-1], self._clock()))
+        self._stamp(self._stack[-1])
         self._wait_cpu.drop()
 
     def begin_wait(self) -> None:
@@ -84,7 +89,7 @@ class TimeLedger(Stamps):
     def end_look(self) -> None:
         """Hooks that were looked at one by one have run; what follows is our own."""
         between = self._stack[-1]
-        self._tape.append((between, self._clock()))
+        self._stamp(between)
         self._stack[-1] = EXACT
         self.shares.looks += between == LOOKED
 
@@ -127,7 +132,7 @@ class TimeLedger(Stamps):
         Args:
             part: What the loop does from now on; ``None`` is what it did before.
         """
-        self._tape.append((self._stack[-1], self._clock()))
+        self._stamp(self._stack[-1])
         del self._stack[1:]
         if part is not None:
             self._stack[0] = part
@@ -151,38 +156,45 @@ class TimeLedger(Stamps):
     def _fold(self) -> None:
         """Sum up what is on the tape."""
         ends = iter([*self._lap_ends, math.inf])
-        self._lap_ends.clear()
+        del self._lap_ends[:]
         end = next(ends)
-        wall, add = self._wall, self.shares.add
-        until = self._folded_until
-        for part, now in self._tape:
+        wall, book = self._wall, self._book
+        until, brief_s = self._folded_until, 0.0
+        for part, now in zip(self._tape, self._times):
             while end <= now:
-                self._end_lap(part, end)
+                # an iteration ended in the midst of it
+                book(part, end - until)
+                self._end_lap(end)
                 until, end = end, next(ends)
-            # as _book does, without a call for each
-            if part in wall and part != UNSPLIT:
-                wall[part] += now - until
+            seconds = now - until
+            until = now
+            # half of all stamps, and as _book does without two calls for each
+            if part == UNSPLIT and seconds <= LONG_S:
+                brief_s += seconds
+            elif part in wall and part != UNSPLIT:
+                wall[part] += seconds
             else:
-                add(part, now - until)
-            self._folded_until = until = now
+                book(part, seconds)
         self._tape.clear()
+        del self._times[:]
+        if brief_s:
+            self.shares.add_brief(brief_s)
         while end < math.inf:
             # nothing else began since the last stamp
-            self._end_lap(self._stack[-1], end)
-            end = next(ends)
+            book(self._stack[-1], end - until)
+            self._end_lap(end)
+            until, end = end, next(ends)
+        self._folded_until = until
 
-    def _book(self, part: str, now: float) -> None:
-        """Add what passed since the last time to ``part``."""
-        seconds = now - self._folded_until
+    def _book(self, part: str, seconds: float) -> None:
+        """Add what passed to ``part``."""
         if part in self._wall and part != UNSPLIT:
             self._wall[part] += seconds
         else:
             self.shares.add(part, seconds)
-        self._folded_until = now
 
-    def _end_lap(self, part: str, now: float) -> None:
-        """An iteration ended in the midst of ``part``."""
-        self._book(part, now)
+    def _end_lap(self, now: float) -> None:
+        """All until ``now`` is booked, and an iteration ended."""
         wall = self._wall
         outside_s = (
             wall['checkpoint_save']
@@ -198,7 +210,7 @@ class TimeLedger(Stamps):
 
     def read(self) -> LedgerReading:
         """The totals up to now."""
-        self._tape.append((self._stack[-1], self._clock()))
+        self._stamp(self._stack[-1])
         self._fold()
         wall = self._wall
         waits_s = wall['data_wait']

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple
 
 PARTS: tuple[str, ...] = (
@@ -28,8 +27,7 @@ BETWEEN = frozenset({UNSPLIT, LOOKED, EXACT})
 """What runs at a hook point while no hook does that is timed."""
 
 
-@dataclass(frozen=True)
-class LedgerReading:
+class LedgerReading(NamedTuple):
     """The ledger's totals at one moment."""
 
     wall_s: Mapping[str, float]

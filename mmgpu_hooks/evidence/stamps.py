@@ -7,6 +7,7 @@ and does nothing but to note the time.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from typing import Any, Callable
 
@@ -27,9 +28,11 @@ class Stamps:
         self._clock = clock
         self._stack: list[str] = ['other']
         """What is running, the innermost last."""
-        self._tape: list[tuple[str, float]] = []
-        """Which part ended, and when; in the order of time."""
-        self._lap_ends: list[float] = []
+        self._tape: list[str] = []
+        """Which part ended; in the order of time."""
+        self._times = array('d')
+        """When each of them did. Objects kept one by one would be a cache miss each."""
+        self._lap_ends = array('d')
         """When iterations ended, whichever part that was in."""
 
     @property
@@ -54,7 +57,8 @@ class Stamps:
                 :class:`HookShares`. Where it names nothing, a call is only passed on.
             on_error: Gets a failure of the ledger, after which it stands still.
         """
-        stack, note, clock = self._stack, self._tape.append, self._clock
+        stack, clock = self._stack, self._clock
+        note, note_time = self._tape.append, self._times.append
 
         # some are called for each hook in each iteration: all in one frame
         def booked(*args: Any, **kwargs: Any) -> Any:
@@ -63,7 +67,8 @@ class Stamps:
             if label is None:
                 return function(*args, **kwargs)
             try:
-                note((between, clock()))
+                note_time(clock())
+                note(between)
                 stack[-1] = label
             except Exception as error:  # noqa: BLE001  # training must not see it
                 on_error(error)
@@ -71,7 +76,8 @@ class Stamps:
             result = function(*args, **kwargs)
             if stack[-1] is label:
                 try:
-                    note((label, clock()))
+                    note_time(clock())
+                    note(label)
                     stack[-1] = between
                 except Exception as error:  # noqa: BLE001  # training must not see it
                     on_error(error)
@@ -96,7 +102,8 @@ class Stamps:
             on_error: Gets the source that failed and its error; it must see to it that
                 ``points`` no longer holds what failed.
         """
-        stack, note, clock = self._stack, self._tape.append, self._clock
+        stack, clock = self._stack, self._clock
+        note, note_time = self._tape.append, self._times.append
 
         def call_point(*args: Any, **kwargs: Any) -> Any:
             point = points.get(args[0] if args else kwargs.get('fn_name'))
@@ -104,7 +111,8 @@ class Stamps:
                 return otherwise(*args, **kwargs)
             following, between, before, after = point
             try:
-                note((stack[0], clock()))
+                note_time(clock())
+                note(stack[0])
                 stack.append(between)
             except Exception as error:  # noqa: BLE001  # training must not see it
                 on_error('ledger', error)
@@ -121,7 +129,8 @@ class Stamps:
                 except Exception as error:  # noqa: BLE001
                     on_error(source, error)
             try:
-                note((stack[-1], clock()))
+                note_time(clock())
+                note(stack[-1])
                 del stack[1:]
                 stack[0] = following
             except Exception as error:  # noqa: BLE001
@@ -151,7 +160,8 @@ class Stamps:
             on_error: Gets the source that failed and its error; it must see to it that
                 ``plain`` no longer holds what failed.
         """
-        stack, note, clock, hooks = self._stack, self._tape.append, self._clock, UNSPLIT
+        stack, clock, hooks = self._stack, self._clock, UNSPLIT
+        note, note_time = self._tape.append, self._times.append
 
         # each name, call and container more may be a cache miss; an index from the end
         # is slower than one from the front
@@ -163,14 +173,16 @@ class Stamps:
             if stack[0] != point[0]:
                 return otherwise(fn_name, **kwargs)
             try:
-                note((point[0], clock()))
+                note_time(clock())
+                note(point[0])
                 stack[0] = hooks
             except Exception as error:  # noqa: BLE001  # training must not see it
                 on_error('ledger', error)
                 return function(fn_name, **kwargs)
             result = function(fn_name, **kwargs)
             try:
-                note((hooks, clock()))
+                note_time(clock())
+                note(hooks)
                 stack[0] = point[1]
             except Exception as error:  # noqa: BLE001
                 on_error('ledger', error)

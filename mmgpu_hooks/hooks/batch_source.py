@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from mmgpu_hooks.hooks.instance_patches import (
@@ -53,7 +54,7 @@ class BatchSource:
         self._is_empty = False
         self._seen: list[Contents] = []
         """Here, and not yet set beside what the workers saw."""
-        self._held: list[Held] = []
+        self._held: Held = ([], [], [])
         self._is_looking = False
 
     @property
@@ -102,11 +103,17 @@ class BatchSource:
         told = None if self._delivered is None else self._delivered.drain()
         seen, self._seen = self._seen, []
         if not self._is_looking:
-            self._held += told or []
+            self._hold(told)
             return
-        self._held += seen
-        if told is not None and len(seen) >= _PROOF and Counter(told) == Counter(seen):
+        self._hold(zip(*seen))
+        if told is None or len(seen) < _PROOF:
+            return
+        if Counter(zip(*told)) == Counter(seen):
             self._rest()
+
+    def _hold(self, columns: Iterable[Iterable[float | None]] | None) -> None:
+        for held, figures in zip(self._held, columns or ()):
+            held.extend(figures)
 
     def drain(self, iterations: int) -> Contents:
         """All images since the last call, and the largest of the batches.
@@ -115,10 +122,10 @@ class BatchSource:
             iterations: Since the last call; each took a batch.
         """
         self._settle()
-        batches, self._held = self._held, []
-        if len(batches) != iterations:
-            # one was lost: from the next interval on it is known again
-            batches = []
-            if not self._is_looking:
-                self._start()
-        return fold_contents(batches)
+        held, self._held = self._held, ([], [], [])
+        if len(held[0]) == iterations:
+            return fold_contents(*held)
+        # one was lost: from the next interval on it is known again
+        if not self._is_looking:
+            self._start()
+        return Contents()

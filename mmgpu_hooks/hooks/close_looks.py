@@ -210,7 +210,7 @@ class CloseLooks:
             return
         for name, point in ((BEFORE, before), (AFTER, after)):
             self.points[name] = point
-            if point == Point(point.following):
+            if not (point.before or point.after) and point.between is UNSPLIT:
                 self.plain[name] = (_DURING[name], point.following)
             else:
                 self.plain.pop(name, None)

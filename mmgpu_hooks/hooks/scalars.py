@@ -69,9 +69,9 @@ class ScalarBoard:
 
     def __init__(self, message_hub: Any) -> None:
         self._hub = message_hub
-        self._buffers: dict[str, Any] = {}
-        """MMEngine's own, as it once made them: to have it do so again takes as long
-        as all the rest."""
+        self._buffers: dict[str, tuple[Any, Any]] = {}
+        """MMEngine's own, as it once made them, and what holds their one value: to have
+        it do so again takes as long as all the rest."""
 
     def clear(self) -> None:
         """Take our scalars out of the hub."""
@@ -88,12 +88,13 @@ class ScalarBoard:
             if value is None:
                 scalars.pop(key, None)
                 continue
-            buffer = buffers.get(key)
-            if buffer is None:
-                buffers[key] = buffer = self._make_buffer(key, value)
+            if key not in buffers:
+                buffer = self._make_buffer(key, value)
+                buffers[key] = buffer, buffer.data[0]
+            buffer, array = buffers[key]
             if scalars.get(key) is not buffer:
                 scalars[key] = buffer
-            buffer.data[0].fill(value)
+            array[0] = value
 
     def _make_buffer(self, key: str, value: float) -> Any:
         self._hub.log_scalars.pop(key, None)

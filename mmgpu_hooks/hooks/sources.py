@@ -13,6 +13,7 @@ from mmgpu_hooks.hooks.gpu_source import GpuSource
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.ranks_on_host import count_ranks_on_host, is_first_on_host
 from mmgpu_hooks.records import HostLimits, IntervalRecord, ModelBytesRecord
+from mmgpu_hooks.records.filled import fill_record
 from mmgpu_hooks.telemetry.cuda.model_bytes import ModelBytesWatch
 from mmgpu_hooks.telemetry.host.cpu import CpuMeter
 from mmgpu_hooks.telemetry.host.limits import read_host_limits
@@ -170,7 +171,7 @@ class Sources:
         iterations = fields['iterations']
         contents = run('batch contents', self._read_batches, iterations, batch)
         figures.update(contents or {})
-        return IntervalRecord(**figures)
+        return fill_record(IntervalRecord, figures)
 
     def _read_loader(self) -> dict[str, Any]:
         if self._loader is None:
@@ -196,8 +197,9 @@ class Sources:
     def _read_cpu(self) -> dict[str, Any]:
         if self._cpu is None or self._own is None:
             return {}
-        figures = vars(self._cpu.read())
-        return {**figures, 'process_rss_bytes': self._own.read_rss_bytes()}
+        figures = self._cpu.read()._asdict()
+        figures['process_rss_bytes'] = self._own.read_rss_bytes()
+        return figures
 
     def _read_host_window(self) -> dict[str, Any]:
         return {} if self._host is None else {'host': self._host.read()}

@@ -94,6 +94,15 @@ def test_each_kind_of_value_in_one_place_is_rendered_as_what_it_is():
         assert json.loads(line)['workers']['fresh'] is fresh
 
 
+def test_lists_of_any_length_and_kind_are_rendered_as_what_they_are():
+    for cpu_s in ((), (0.5,), (0.5, 2), (2, 0.5), (None, True, 'a %s'), ((0.25,), ())):
+        workers = dataclasses.replace(make_workers(0.3), worker_cpu_s=cpu_s)
+        line = render_line(make_interval(workers=workers))
+        assert json.loads(line)['workers']['worker_cpu_s'] == json.loads(
+            json.dumps(cpu_s)
+        )
+
+
 def test_runs_with_ever_new_names_keep_no_more_than_some_shapes():
     for number in range(300):
         hooks_s = {f'Hook{number}': 0.5}

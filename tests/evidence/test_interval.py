@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from mmgpu_hooks.evidence.interval import IntervalFolder, fold_durations
+from mmgpu_hooks.evidence.interval import IntervalFolder
 from mmgpu_hooks.evidence.ledger_parts import PARTS, LedgerReading
 from mmgpu_hooks.records import IntervalRecord
 
@@ -14,23 +13,6 @@ def reading(
     cpu: float = 0.0, by_hook: dict[str, float] | None = None, **parts: float
 ) -> LedgerReading:
     return LedgerReading({**dict.fromkeys(PARTS, 0.0), **parts}, cpu, by_hook or {})
-
-
-@pytest.mark.parametrize('count', [1, 2, 3, 10, 101])
-def test_durations_are_summarised_as_numpy_does(count):
-    seconds = np.random.default_rng(count).exponential(size=count).tolist()
-    stats = fold_durations(seconds)
-    assert stats.count == count
-    assert stats.total_s == pytest.approx(sum(seconds))
-    assert stats.mean_s == pytest.approx(np.mean(seconds))
-    assert stats.p50_s == pytest.approx(np.percentile(seconds, 50))
-    assert stats.p95_s == pytest.approx(np.percentile(seconds, 95))
-    assert stats.max_s == max(seconds)
-
-
-def test_no_duration_is_an_error():
-    with pytest.raises(ValueError, match='found none'):
-        fold_durations([])
 
 
 def folder_of(start: LedgerReading, has_workers: bool = True) -> IntervalFolder:
@@ -46,8 +28,9 @@ def fold(folder: IntervalFolder, now: LedgerReading, **where: Any) -> IntervalRe
 def add(folder: IntervalFolder, waits: str) -> None:
     """Iterations of nothing but a wait each; a star marks the first of an epoch."""
     for wait in waits.split():
-        end = folder._laps[-1] if folder._laps else folder._lap
-        total = end[0] + float(wait.strip('*'))
+        waited = folder._ends[0]
+        before = waited[-1] if waited else folder._lap[0]
+        total = before + float(wait.strip('*'))
         if wait.endswith('*'):
             folder.note_first()
         folder.add_laps([(total, 0.0, total)])

@@ -8,6 +8,7 @@ from mmengine.hooks import Hook
 
 from mmgpu_hooks.hooks.batch_source import BatchSource
 from mmgpu_hooks.telemetry.loader.batch_contents import Contents
+from mmgpu_hooks.telemetry.loader.delivered import Held
 
 BATCH = Contents(2, 100, 3)
 
@@ -27,9 +28,13 @@ class Delivered:
 
     def collect(self, is_due: bool = True) -> None: ...
 
-    def drain(self) -> list[Contents] | None:
+    def drain(self) -> Held | None:
         told, self.told = self.told, []
-        return told
+        if told is None:
+            return None
+        columns: Any = map(list, zip(*told)) if told else ([], [], [])
+        images, pixels, boxes = columns
+        return images, pixels, boxes
 
 
 class Case:

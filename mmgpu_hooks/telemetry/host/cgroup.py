@@ -146,6 +146,17 @@ def _own_folder(top: Path, root: str, path: str) -> Path:
     return folder if folder.is_dir() else top
 
 
+def states_no_quota(folder: Path, version: int) -> bool:
+    """Whether a group itself says that its tasks are never held back.
+
+    Args:
+        folder: Of the group.
+        version: Of the hierarchy, 1 or 2.
+    """
+    name = 'cpu.max' if version == 2 else 'cpu.cfs_quota_us'
+    return (_read(folder / name) or '').split()[:1] in (['max'], ['-1'])
+
+
 def _cpu_cores(folder: Path, version: int) -> float | None:
     """Quota of one group in cores; the root group has none."""
     if version == 2:

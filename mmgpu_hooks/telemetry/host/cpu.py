@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, cast
 
@@ -18,8 +17,7 @@ _COUNTED_TWICE = ('guest', 'guest_nice')
 """Linux has guest time inside ``user`` and ``nice`` already."""
 
 
-@dataclass(frozen=True)
-class CpuReading:
+class CpuReading(NamedTuple):
     """What was used since the read before."""
 
     process_cpu_s: float
@@ -45,6 +43,9 @@ class CpuTimes(NamedTuple):
     guest_nice: float
 
 
+_KINDS = len(CpuTimes._fields)
+
+
 def parse_cpu_times(text: bytes, ticks_per_s: float) -> CpuTimes:
     """Parse the first line of ``/proc/stat`` (Linux 2.6.33 and later), of all CPUs::
 
@@ -57,11 +58,15 @@ def parse_cpu_times(text: bytes, ticks_per_s: float) -> CpuTimes:
     Raises:
         ValueError: If the line is not of this form.
     """
-    name, *ticks = text.partition(b'\n')[0].split()
-    if name != b'cpu' or len(ticks) < len(CpuTimes._fields):
-        raise ValueError(f'expected "cpu <ten figures>" in stat, found {text[:80]!r}')
-    seconds = [int(one) / ticks_per_s for one in ticks[: len(CpuTimes._fields)]]
-    return CpuTimes(*seconds)
+    # the next line begins with a word: a short one ends in no number
+    words = text.split(None, _KINDS + 1)
+    try:
+        if words[0] == b'cpu':
+            ticks = map(int, words[1 : _KINDS + 1])
+            return CpuTimes(*[one / ticks_per_s for one in ticks])
+    except (ValueError, TypeError, IndexError):
+        pass
+    raise ValueError(f'expected "cpu <ten figures>" in stat, found {text[:80]!r}')
 
 
 def read_system_cpu_times(proc: Path = Path('/proc')) -> Any:

@@ -169,7 +169,7 @@ def _read_memory_psutil() -> Memory:
     return int(memory.total), int(memory.available)
 
 
-def read_file_system(folder: Path) -> Memory:
+def read_file_system(folder: str | Path) -> Memory:
     """Total and free bytes of a file system, for 1 us; Windows has no ``statvfs``."""
     statvfs = getattr(os, 'statvfs', None)
     if statvfs is None:

@@ -7,9 +7,11 @@ left aside, because what a neighbour takes shows only in the host's.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Callable, TypeVar
+from typing import Any, Callable, TypeVar
 
+from mmgpu_hooks.records.filled import fill_record
 from mmgpu_hooks.records.measured import HostWindow
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 from mmgpu_hooks.telemetry.host.kept_file import KeptFile
@@ -30,6 +32,8 @@ _NO_PRESSURE = (
     'the kernel keeps no pressure figures (Linux 4.20 and later do, unless it was '
     'started with psi=0 or has it compiled out)'
 )
+_PRESSURE_BYTES = 256
+"""More than the first line, which is all that is parsed."""
 _SELDOM_S = 1.0
 """What is of the host's memory and files is looked at so often, at most."""
 _SWAPPED = 'swap_in_bytes, swap_out_bytes'
@@ -66,14 +70,14 @@ class HostWindowMeter:
     ) -> None:
         self.unknown: dict[str, str] = {}
         """Why a figure is missing, by its name; by both, of two out of one file."""
-        self._shm = shm
+        self._shm = os.fspath(shm)
         self._clock = clock
         self._files: dict[str, KeptFile] = {}
         for figure, kind in _PRESSURES.items():
             self._open(figure, proc / 'pressure' / kind, _NO_PRESSURE)
         self._open(_SWAPPED, proc / 'vmstat')
         self._open(_MEMORY, proc / 'meminfo')
-        self._throttling = ThrottleMeter(proc, sys)
+        self._throttling = ThrottleMeter(proc, sys, clock)
         if self._throttling.is_empty:
             self.unknown['throttled_s'] = 'no control group in sight counts throttling'
         files = self._try('open_files', lambda: OpenFiles(proc, clock))
@@ -107,28 +111,25 @@ class HostWindowMeter:
         if file is not None:
             file.close()
 
-    def _parse(
-        self, figure: str, parse: Callable[[bytes], _T], hint: str = ''
-    ) -> _T | None:
+    def _parse(self, figure: str, parse: Callable[[bytes], _T]) -> _T | None:
         file = self._files.get(figure)
         if file is None:  # given up
             return None
         try:
             return parse(file.read())
         except (OSError, ValueError) as error:
-            self._give_up(figure, f'{hint or "the host does not tell"}: {error}')
+            self._give_up(figure, f'the host does not tell: {error}')
             return None
 
     def read(self) -> HostWindow:
         """Return what happened since the last read, or since construction."""
-        now_s, waited_s = self._clock(), self._read_pressures()
-        duration_s = now_s - self._since_s
-        before_s = self._waited_s
-        pressures = {
+        now_s, before_s = self._clock(), self._waited_s
+        duration_s, self._since_s = now_s - self._since_s, now_s
+        self._waited_s = waited_s = self._read_pressures()
+        fields: dict[str, Any] = {
             figure: fold_pressure_pct(before_s[figure], total_s, duration_s)
             for figure, total_s in waited_s.items()
         }
-        self._since_s, self._waited_s = now_s, waited_s
         swapped: tuple[int | None, int | None] = (None, None)
         if self._looked_s is None or now_s - self._looked_s >= _SELDOM_S:
             self._looked_s = now_s
@@ -137,15 +138,10 @@ class HostWindowMeter:
             # all of vmstat takes as long as three other files
             if had_swap or self._swap_bytes != 0 or _SWAPPED in self.unknown:
                 swapped = self._read_swapped()
-        return HostWindow(
-            cpu_pressure_pct=pressures.get('cpu_pressure_pct'),
-            io_pressure_pct=pressures.get('io_pressure_pct'),
-            memory_pressure_pct=pressures.get('memory_pressure_pct'),
-            throttled_s=self._try('throttled_s', self._throttling.read),
-            swap_in_bytes=swapped[0],
-            swap_out_bytes=swapped[1],
-            **self._gauges,
-        )
+        fields['throttled_s'] = self._try('throttled_s', self._throttling.read)
+        fields['swap_in_bytes'], fields['swap_out_bytes'] = swapped
+        fields.update(self._gauges)
+        return fill_record(HostWindow, fields)
 
     def _read_gauges(self) -> dict[str, int | None]:
         memory = self._parse(_MEMORY, parse_memory_bytes) or (None, None, None)
@@ -158,11 +154,15 @@ class HostWindowMeter:
         }
 
     def _read_pressures(self) -> dict[str, float]:
-        totals_s = {}
+        totals_s, files = {}, self._files
         for figure in _PRESSURES:
-            total_s = self._parse(figure, parse_pressure, _NO_PRESSURE)
-            if total_s is not None:
-                totals_s[figure] = total_s
+            if figure in files:
+                try:
+                    # as _parse does, without two calls for each
+                    text = files[figure].read_begin(_PRESSURE_BYTES)
+                    totals_s[figure] = parse_pressure(text)
+                except (OSError, ValueError) as error:
+                    self._give_up(figure, f'{_NO_PRESSURE}: {error}')
         return totals_s
 
     def _read_swapped(self) -> tuple[int | None, int | None]:

@@ -16,8 +16,9 @@ from typing import Any, Callable, Optional
 from mmgpu_hooks.telemetry.loader import board
 from mmgpu_hooks.telemetry.loader.board import Slot
 
-Held = tuple[Optional[float], Optional[float], Optional[float]]
-"""Images, pixels and boxes of a batch, as in :class:`Contents`."""
+Figures = list[Optional[float]]
+Held = tuple[Figures, Figures, Figures]
+"""Images, pixels and boxes of some batches, as in :class:`Contents`."""
 
 _SELDOM = 64
 """Batches between two looks at the board, which keeps some more of each worker."""
@@ -38,7 +39,7 @@ class DeliveredBatches:
         self._taken = 0
         self._epoch: Any = None
         """What the iterator makes anew whenever its numbers begin anew."""
-        self._found: list[Held] = []
+        self._found: Held = ([], [], [])
         self._is_lost = False
 
     def follow(self, iterator: Any, slots: Sequence[Slot]) -> None:
@@ -73,10 +74,10 @@ class DeliveredBatches:
         if taken == before or not (is_due or taken - before >= _SELDOM):
             return
         self._taken = taken
-        known = len(self._found)
+        known = len(self._found[0])
         for index, slot in enumerate(self._slots):
             self._take(index, slot, before, taken)
-        self._is_lost |= len(self._found) - known < taken - before
+        self._is_lost |= len(self._found[0]) - known < taken - before
 
     def _take(self, index: int, slot: Slot, before: int, taken: int) -> None:
         """Take what a worker left of the batches ``before`` to ``taken``."""
@@ -92,15 +93,14 @@ class DeliveredBatches:
         begin = bisect_left(numbers, before, begin)
         end = bisect_left(numbers, taken, begin)
         self._places[index] = first + end
-        held = figures[board.DELIVERY * begin : board.DELIVERY * end]
         # column by column: batch by batch would take five times as long
-        columns = [held[1 + one :: board.DELIVERY] for one in range(3)]
-        if board.UNKNOWN in held:
-            self._found += zip(*(map(_known, column) for column in columns))
-        else:
-            self._found += zip(*columns)
+        for place, column in enumerate(self._found, 1):
+            held = figures[
+                board.DELIVERY * begin + place : board.DELIVERY * end : board.DELIVERY
+            ]
+            column.extend(map(_known, held) if board.UNKNOWN in held else held)
 
-    def drain(self) -> list[Held] | None:
+    def drain(self) -> Held | None:
         """The batches taken since the last call.
 
         Returns:
@@ -108,7 +108,7 @@ class DeliveredBatches:
         """
         self.collect()
         found, is_lost = self._found, self._is_lost or not self._slots
-        self._found, self._is_lost = [], False
+        self._found, self._is_lost = ([], [], []), False
         return None if is_lost else found
 
 

@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter, mul
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from mmgpu_hooks.records import DurationStats, SlowSample, TransformCost
+from mmgpu_hooks.telemetry.durations import fold_some_durations
 from mmgpu_hooks.telemetry.loader import board
 from mmgpu_hooks.telemetry.loader.board import Slot
 
@@ -44,21 +45,7 @@ class _Durations:
     def stats(self) -> DurationStats | None:
         if not self.count or not self.values:
             return None
-        ordered = sorted(self.values)
-        return DurationStats(
-            count=self.count,
-            total_s=self.total_s,
-            mean_s=self.total_s / self.count,
-            p50_s=_percentile(ordered, 0.5),
-            p95_s=_percentile(ordered, 0.95),
-            max_s=max(self.max_s, ordered[-1]),
-        )
-
-
-def _percentile(ordered: Sequence[float], q: float) -> float:
-    position = q * (len(ordered) - 1)
-    low, high = math.floor(position), math.ceil(position)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+        return fold_some_durations(self.values, self.count, self.total_s, self.max_s)
 
 
 def _spread(values: Sequence[float]) -> float | None:
@@ -71,8 +58,7 @@ def _spread(values: Sequence[float]) -> float | None:
     return math.sqrt(math.fsum(map(mul, gaps, gaps)) / count)
 
 
-@dataclass(frozen=True)
-class InsideFigures:
+class InsideFigures(NamedTuple):
     """What one interval's batches cost, as the workers saw it."""
 
     occupancy: DurationStats | None

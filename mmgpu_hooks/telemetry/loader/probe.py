@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from mmgpu_hooks.records import WorkersWindow
+from mmgpu_hooks.records.filled import fill_record
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 from mmgpu_hooks.telemetry.loader.board import Board
@@ -236,26 +237,30 @@ class LoaderProbe:
         asks, ready_mean, ready_zero_pct, out_of_order = self._queue.drain()
         pss_bytes, self._pss_bytes = self._pss_bytes, None
         now_s, iteration = self._clock(), self._count_iterations()
-        window = WorkersWindow(
-            count=outside.count,
-            window_s=now_s - self._since_s,
-            iterations=iteration - self._since_iteration,
-            cpu_s=outside.cpu_s,
-            run_delay_s=outside.run_delay_s,
-            fresh=self._is_fresh,
-            source='inside' if current is not None and current.is_inside else 'outside',
-            blocked_s=outside.blocked_s,
-            worker_cpu_s=outside.worker_cpu_s,
-            asks=asks,
-            ready_mean=ready_mean,
-            ready_zero_pct=ready_zero_pct,
-            out_of_order=out_of_order,
-            affinity_cpus=outside.affinity_cpus,
-            pss_bytes=pss_bytes,
-            **({} if inside is None else vars(inside)),
-        )
+        is_inside = current is not None and current.is_inside
+        fields = {
+            'count': outside.count,
+            'window_s': now_s - self._since_s,
+            'iterations': iteration - self._since_iteration,
+            'cpu_s': outside.cpu_s,
+            'run_delay_s': outside.run_delay_s,
+            'fresh': self._is_fresh,
+            'source': 'inside' if is_inside else 'outside',
+            'blocked_s': outside.blocked_s,
+            'worker_cpu_s': outside.worker_cpu_s,
+            'asks': asks,
+            'ready_mean': ready_mean,
+            'ready_zero_pct': ready_zero_pct,
+            'out_of_order': out_of_order,
+            'affinity_cpus': outside.affinity_cpus,
+            'pss_bytes': pss_bytes,
+        }
         self._begin_window(now_s, iteration)
-        return window if outside.count or inside is not None else None
+        if inside is not None:
+            fields.update(inside._asdict())
+        elif not outside.count:
+            return None
+        return fill_record(WorkersWindow, fields)
 
     @property
     def processes(self) -> WorkerProcesses | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
+from mmgpu_hooks.records.filled import fill_record
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 from mmgpu_hooks.telemetry.host.proc import (
     OpenSchedStat,
@@ -19,8 +20,8 @@ from mmgpu_hooks.telemetry.loader.meanwhile import WorkersMark, WorkerTimes
 
 _RELIST_PERIOD_S = 30.0
 _MOST_RELISTS = 4
-"""Workers whose threads are listed at one read; up to 100 us each."""
-_MOST_AFFINITY_READS = 4
+"""Workers whose threads are listed at one read, and their CPUs asked; up to 100 us
+each. The first read asks the CPUs of all."""
 _THREADS_PER_WORKER = 4
 _MOST_PSS_READS = 16
 _FILES_SHARE = 16
@@ -51,6 +52,11 @@ class _Worker:
     times: TaskTimes | None = None
     """When it was last read; ``None`` when it could not be."""
     affinity: int | None = None
+    """CPUs it may run on; ``None`` when that could not be read."""
+
+    def read_affinity(self) -> None:
+        cpus = None if self.times is None else read_affinity(self.pid)
+        self.affinity = None if cpus is None else len(cpus)
 
 
 class WorkerProcesses:
@@ -92,7 +98,7 @@ class WorkerProcesses:
             if is_running:
                 stat.relist()
             self._workers.append(_Worker(pid, stat))
-        self._reads = self._turn = 0
+        self._is_first = True
         self._relisted_s = clock()
         self._unlisted: list[_Worker] = []
         self._since_s = clock()
@@ -132,15 +138,16 @@ class WorkerProcesses:
             busy_s = after.main_cpu_s - before.main_cpu_s
             busy_s += after.main_run_delay_s - before.main_run_delay_s
             blocked_s += max(window_s - busy_s, 0.0)
-        return ProcessFigures(
-            count=len(cpu),
-            window_s=window_s,
-            cpu_s=sum(cpu),
-            run_delay_s=run_delay_s,
-            blocked_s=blocked_s if cpu else None,
-            worker_cpu_s=tuple(cpu) if len(cpu) == len(self._workers) else (),
-            affinity_cpus=self._read_affinity(),
-        )
+        fields = {
+            'count': len(cpu),
+            'window_s': window_s,
+            'cpu_s': sum(cpu),
+            'run_delay_s': run_delay_s,
+            'blocked_s': blocked_s if cpu else None,
+            'worker_cpu_s': tuple(cpu) if len(cpu) == len(self._workers) else (),
+            'affinity_cpus': self._find_affinity(),
+        }
+        return fill_record(ProcessFigures, fields)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -161,31 +168,32 @@ class WorkerProcesses:
             mark[worker.pid] = WorkerTimes(self._read_cpu_s(worker.pid), wanting_s)
         return mark
 
-    def _read_affinity(self) -> int | None:
-        """Look at all workers the first time, then at a few in turn."""
-        workers = self._workers
-        is_first = self._reads == 1
-        few = min(len(workers), _MOST_AFFINITY_READS)
-        for _ in range(len(workers) if is_first else few):
-            self._turn = (self._turn + 1) % len(workers)
-            worker = workers[self._turn]
-            cpus = None if worker.times is None else read_affinity(worker.pid)
-            worker.affinity = None if cpus is None else len(cpus)
-        known = [one.affinity for one in workers if one.affinity is not None]
+    def _find_affinity(self) -> int | None:
+        """CPUs that the most confined worker may run on, as it was last looked at."""
+        known = [
+            worker.affinity
+            for worker in self._workers
+            if worker.times is not None and worker.affinity is not None
+        ]
         return min(known, default=None)
 
     def _relist(self) -> None:
-        """Find threads that came later, such as the one that hands batches over."""
+        """Look at what seldom changes: a worker's CPUs, and threads that came later.
+
+        With the first read the one that hands batches over is there.
+        """
         now_s = self._clock()
-        self._reads += 1
-        # with the first read the thread that feeds the queue is there
-        if self._reads == 1 or now_s - self._relisted_s >= _RELIST_PERIOD_S:
+        is_first, self._is_first = self._is_first, False
+        if is_first or now_s - self._relisted_s >= _RELIST_PERIOD_S:
             self._relisted_s = now_s
             self._unlisted = list(self._workers)
         if self._unlisted:
-            for worker in self._unlisted[:_MOST_RELISTS]:
-                worker.stat.relist()
+            few = self._unlisted[:_MOST_RELISTS]
             del self._unlisted[:_MOST_RELISTS]
+            for worker in few:
+                worker.stat.relist()
+            for worker in self._workers if is_first else few:
+                worker.read_affinity()
 
     def read_pss_bytes(self) -> int | None:
         """Memory of all workers; about 1 ms for each of 16 at most.

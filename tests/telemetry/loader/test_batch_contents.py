@@ -53,14 +53,15 @@ class Watched:
 
     def drain(self) -> tuple[int | None, int | None]:
         seen, self._seen = self._seen, []
-        return fold_contents(seen)[1:]
+        columns: Any = zip(*seen) if seen else ([], [], [])
+        return fold_contents(*columns)[1:]
 
 
 def test_images_are_unknown_when_those_of_one_batch_are():
     known, unknown = Contents(4, 100, 3), Contents(None, 50, 7)
-    assert fold_contents([known, known]) == (8, 100, 3)
-    assert fold_contents([known, unknown]) == (None, 100, 7)
-    assert fold_contents([]) == (None, None, None)
+    assert fold_contents(*zip(known, known)) == (8, 100, 3)
+    assert fold_contents(*zip(known, unknown)) == (None, 100, 7)
+    assert fold_contents([], [], []) == (None, None, None)
 
 
 def test_images_are_padded_to_the_largest_of_their_batch():

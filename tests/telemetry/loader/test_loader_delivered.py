@@ -46,14 +46,14 @@ def delivered(slots: list[Slot], iterator: Iterator) -> DeliveredBatches:
 
 def numbers(batches: DeliveredBatches) -> list[int | None] | None:
     found = batches.drain()
-    return None if found is None else sorted(boxes or 0 for _, _, boxes in found)
+    return None if found is None else sorted(boxes or 0 for boxes in found[2])
 
 
 def test_only_what_the_loop_took_is_told_and_once(delivered, slots, iterator):
     for number in range(6):
         make(slots[number % 2], number, held(number))
     iterator._rcvd_idx = 3
-    assert delivered.drain() in (
+    assert list(zip(*delivered.drain())) in (
         [held(0), held(2), held(1)],
         [held(2), held(0), held(1)],
     )
@@ -68,7 +68,7 @@ def test_workers_may_take_any_batch_and_any_figure_may_be_unknown(
     make(slots[1], 0, Contents(None, None, 0))
     make(slots[1], 1, held(1))
     iterator._rcvd_idx = 2
-    assert sorted(delivered.drain(), key=lambda one: one[2]) == [
+    assert sorted(zip(*delivered.drain()), key=lambda one: one[2]) == [
         Contents(None, None, 0),
         held(1),
     ]
@@ -134,7 +134,7 @@ def test_a_look_reads_what_is_new_alone(delivered, slots, iterator, monkeypatch)
         make(slots[0], number, held(number))
         iterator._rcvd_idx = number + 1
         if number % 50 == 49:
-            assert len(delivered.drain()) == 50
+            assert len(delivered.drain()[0]) == 50
     assert read == [50 * board.DELIVERY] * 5
     read.clear()
     assert numbers(delivered) == list(range(250, board.RING + 10))
@@ -147,7 +147,7 @@ def test_the_board_may_go_round(delivered, slots, iterator):
         make(slots[0], number, held(number))
         iterator._rcvd_idx = number
         delivered.collect(is_due=False)
-    assert len(delivered.drain()) == 3 * board.RING - 1
+    assert len(delivered.drain()[0]) == 3 * board.RING - 1
 
 
 def test_more_batches_than_the_board_holds_are_unknown(delivered, slots, iterator):

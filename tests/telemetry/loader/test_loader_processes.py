@@ -183,3 +183,31 @@ def test_affinity_is_that_of_the_most_confined_worker():
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, 'sched_setaffinity'), reason='platform tells none')
+def test_affinity_is_asked_again_now_and_then_and_told_in_between():
+    own, clock = os.sched_getaffinity(0), HandClock()
+    if len(own) < 2:
+        pytest.skip('one CPU cannot be confined')
+    children = [fork_sleeper() for _ in range(6)]
+    try:
+        workers = WorkerProcesses(children, clock=clock)
+        for _ in range(2):  # the second lists the threads of the last two
+            assert workers.read().affinity_cpus == len(own)
+        for child in children[4:]:
+            os.sched_setaffinity(child, {min(own)})
+        clock.turn(20.0)
+        assert workers.read().affinity_cpus == len(own)
+        clock.turn(10.0)
+        # four are asked at a time
+        assert workers.read().affinity_cpus == len(own)
+        assert workers.read().affinity_cpus == 1
+        for child in children[4:]:
+            end(child)
+        # nobody can be more confined than those that are left
+        assert workers.read().affinity_cpus == len(own)
+        workers.close()
+    finally:
+        for child in children[:4]:
+            end(child)

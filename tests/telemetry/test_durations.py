@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mmgpu_hooks.records import DurationStats
+from mmgpu_hooks.telemetry.durations import fold_durations, fold_some_durations
+
+
+@pytest.mark.parametrize('count', [1, 2, 3, 10, 101])
+def test_durations_are_summarised_as_numpy_does(count: int):
+    seconds = np.random.default_rng(count).exponential(size=count).tolist()
+    stats = fold_durations(seconds)
+    assert stats.count == count
+    assert stats.total_s == pytest.approx(sum(seconds))
+    assert stats.mean_s == pytest.approx(np.mean(seconds))
+    assert stats.p50_s == pytest.approx(np.percentile(seconds, 50))
+    assert stats.p95_s == pytest.approx(np.percentile(seconds, 95))
+    assert stats.max_s == max(seconds)
+
+
+@pytest.mark.parametrize(('max_s', 'largest_s'), [(8.0, 8.0), (2.0, 3.0), (0.0, 3.0)])
+def test_of_some_that_are_known_sum_and_largest_are_of_all(max_s, largest_s):
+    stats = fold_some_durations([3.0, 1.0], count=10, total_s=25.0, max_s=max_s)
+    assert stats == DurationStats(
+        10, 25.0, 2.5, p50_s=2.0, p95_s=pytest.approx(2.9), max_s=largest_s
+    )
+
+
+def test_no_duration_is_an_error():
+    with pytest.raises(ValueError, match='found none'):
+        fold_durations([])
