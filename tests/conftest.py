@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 from collections.abc import Generator
@@ -33,6 +34,15 @@ def pytest_collection_modifyitems(
     for item in items:
         if 'slow' in item.keywords:
             item.add_marker(slow)
+
+
+def pytest_collection_finish() -> None:
+    """Have the collector pass by what lives to the end: modules and test items.
+
+    There are 400,000 such objects, and each worker that a test forks would copy their
+    pages to count them.
+    """
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
