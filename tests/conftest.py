@@ -17,6 +17,11 @@ from fakes.calm import find_disturbance
 # anything imports torch, and for what the tests start too
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 
+# a shell that starts us in the background has Ctrl-C ignored, here and in what the
+# tests start to send it to
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(autouse=True)
 def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +34,7 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Leave ``slow`` tests out unless they are asked for with ``-m``."""
-    if config.option.markexpr:
+    if 'slow' in config.option.markexpr:
         return
     slow = pytest.mark.skip(reason='slow: run it with -m slow')
     for item in items:

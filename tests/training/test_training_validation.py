@@ -43,7 +43,7 @@ def test_each_validation_is_one_record(
         num_workers,
         persistent=persistent,
         item_s=0.01,
-        metric={'type': ToyMetric, 'evaluation_s': 0.2},
+        metric={'type': ToyMetric, 'evaluation_s': 0.1},
         loop=loop,
         **limits,
     )
@@ -68,7 +68,7 @@ def test_each_validation_is_one_record(
         assert one.workers.count == num_workers
         assert one.workers.occupancy.p50_s == pytest.approx(0.0105, abs=0.0015)
         # the metric is in no iteration
-        assert one.wall_s > 0.2 + one.data_wait.total_s + one.step.total_s
+        assert one.wall_s > 0.1 + one.data_wait.total_s + one.step.total_s
         assert one.train_workers == 0
 
 
