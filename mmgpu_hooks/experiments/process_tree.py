@@ -20,6 +20,27 @@ _GONE_WITHIN_S = 5.0
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
+@contextlib.contextmanager
+def stops_put_off() -> Iterator[None]:
+    """Ctrl-C and a plain ``kill`` come at the end of the block, and not within it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in _STOPS}
+    # one that is ignored stays so, and one that is not Python's could not come back
+    before = {n: h for n, h in before.items() if h not in (signal.SIG_IGN, None)}
+    try:
+        for number in before:
+            signal.signal(number, lambda number, frame: came.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
 class ProcessTree:
     """A process that leads a session of its own, with its descendants.
 
@@ -59,7 +80,7 @@ class ProcessTree:
         Descendants that left the session are found as children of children. What the
         kernel cannot end within seconds is left to it.
         """
-        with _stops_put_off():
+        with stops_put_off():
             import psutil
 
             # held first, so that nobody starts another one meanwhile
@@ -91,27 +112,6 @@ class ProcessTree:
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._leader.pid, number)
-
-
-@contextlib.contextmanager
-def _stops_put_off() -> Iterator[None]:
-    """Ctrl-C pressed again, or a ``kill``, waits until nothing is left running."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    before = {number: signal.getsignal(number) for number in _STOPS}
-    # one that is ignored stays so, and one that is not Python's could not come back
-    before = {n: h for n, h in before.items() if h not in (signal.SIG_IGN, None)}
-    try:
-        for number in before:
-            signal.signal(number, lambda number, frame: came.append(number))
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
 
 
 def _is_alive(process: Any) -> bool:

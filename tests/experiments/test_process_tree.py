@@ -9,13 +9,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from mmgpu_hooks.experiments import process_tree
+from mmgpu_hooks.experiments import process_tree, trial
 from mmgpu_hooks.experiments.process_tree import ProcessTree
+from mmgpu_hooks.records import TrialSpec
 
 # a worker, and one more in a session of its own; none of them heeds a polite word
 FAMILY = """
@@ -120,6 +122,25 @@ def test_it_ends_where_ctrl_c_came_within_poll(
     assert time.monotonic() - began_s < 5
     assert is_gone(leader.pid)
     leader._waitpid_lock.release()
+
+
+def test_a_trial_that_has_just_been_started_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*_: Any) -> Any:
+        command = [sys.executable, '-S', '-c', FAMILY]
+        started.append(
+            subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        )
+        signal.raise_signal(signal.SIGINT)
+        return started[0]
+
+    monkeypatch.setattr(trial, '_start', start)
+    with pytest.raises(KeyboardInterrupt):
+        trial.RunningTrial(TrialSpec('config.py', str(tmp_path / 'trial')))
+    assert started[0].returncode == -signal.SIGKILL
 
 
 def test_a_thread_of_its_own_ends_it_too(leader: Any) -> None:
