@@ -41,8 +41,9 @@ help:
 demo: setup
 	$(BIN)/python tools/demo.py $(DEMO_CONFIG) --work-dir work_dirs/demo
 
+# `.venv/bin/python -m pytest` runs the same tests in one process
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python tests/side_by_side.py
 
 lint: setup
 	$(BIN)/ruff check .

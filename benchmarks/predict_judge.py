@@ -103,7 +103,8 @@ def read_trials(path: Path) -> tuple[list[Trial], int]:
 
 def judge_trials(trials: Sequence[Trial]) -> tuple[list[Case], list[str]]:
     """All cases, and a sentence for each training that nothing was predicted from."""
-    cases, refused = [], []
+    cases: list[Case] = []
+    refused = []
     by_pipeline: dict[str, list[Trial]] = {}
     for trial in trials:
         by_pipeline.setdefault(trial.pipeline.name, []).append(trial)
@@ -113,24 +114,35 @@ def judge_trials(trials: Sequence[Trial]) -> tuple[list[Case], list[str]]:
             if not isinstance(workload, LoaderWorkload):
                 refused.append(f'{run.pipeline.name} {run.setting}: {workload.reason}')
                 continue
-            predictions = predict_grid(workload, [other.setting for other in same])
-            for other, prediction in zip(same, predictions):
-                if other is run:
-                    continue
-                cases.append(
-                    Case(
-                        pipeline=run.pipeline,
-                        run=run.setting,
-                        setting=other.setting,
-                        measured_s=other.iter_s,
-                        predicted_s=prediction.iter_time_s,
-                        low_s=prediction.iter_time_low_s,
-                        high_s=prediction.iter_time_high_s,
-                        bound_s=bound_iter_s(workload, other.num_workers),
-                        limit=prediction.limit,
-                    )
-                )
+            cases += predict_cases(run, workload, [o for o in same if o is not run])
     return cases, refused
+
+
+def predict_cases(
+    run: Trial, workload: LoaderWorkload, others: Sequence[Trial]
+) -> list[Case]:
+    """Predict each of the others.
+
+    Args:
+        run: What is predicted from.
+        workload: Of it; others may have had a say in it.
+        others: Of the same pipeline.
+    """
+    predictions = predict_grid(workload, [other.setting for other in others])
+    return [
+        Case(
+            pipeline=run.pipeline,
+            run=run.setting,
+            setting=other.setting,
+            measured_s=other.iter_s,
+            predicted_s=one.iter_time_s,
+            low_s=one.iter_time_low_s,
+            high_s=one.iter_time_high_s,
+            bound_s=bound_iter_s(workload, other.num_workers),
+            limit=one.limit,
+        )
+        for other, one in zip(others, predictions)
+    ]
 
 
 def time_grid() -> float:

@@ -6,10 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.predict_judge import Case, Trial
+from benchmarks.predict_judge import Case, Trial, predict_cases
 from mmgpu_hooks.diagnosis.workload import fit_workload
-from mmgpu_hooks.modeling.pace import bound_iter_s
-from mmgpu_hooks.modeling.prediction import predict_grid
 from mmgpu_hooks.records import LoaderWorkload
 
 
@@ -46,27 +44,7 @@ def judge_pairs(trials: Sequence[Trial], seed: int = 1) -> PairCases:
         for first, second in zip(same, [*same[1:], same[0]]):
             others = [trial for trial, _ in same if trial not in (first[0], second[0])]
             pooled = replace(first[1], others=(second[1],))
-            together += _predict(first[0], pooled, others)
-            alone += _predict(*first, others)
-            alone += _predict(*second, others)
+            together += predict_cases(first[0], pooled, others)
+            alone += predict_cases(*first, others)
+            alone += predict_cases(*second, others)
     return PairCases(tuple(together), tuple(alone))
-
-
-def _predict(
-    run: Trial, workload: LoaderWorkload, others: Sequence[Trial]
-) -> list[Case]:
-    predictions = predict_grid(workload, [other.setting for other in others])
-    return [
-        Case(
-            pipeline=run.pipeline,
-            run=run.setting,
-            setting=other.setting,
-            measured_s=other.iter_s,
-            predicted_s=one.iter_time_s,
-            low_s=one.iter_time_low_s,
-            high_s=one.iter_time_high_s,
-            bound_s=bound_iter_s(workload, other.num_workers),
-            limit=one.limit,
-        )
-        for other, one in zip(others, predictions)
-    ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import subprocess
 from collections.abc import Generator
 
@@ -14,6 +16,11 @@ from fakes.calm import find_disturbance
 # threads that wait for each other on few cores would be most of a toy's step; before
 # anything imports torch, and for what the tests start too
 os.environ.setdefault('OMP_NUM_THREADS', '1')
+
+# a shell that starts us in the background has Ctrl-C ignored, here and in what the
+# tests start to send it to
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +34,21 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Leave ``slow`` tests out unless they are asked for with ``-m``."""
-    if config.option.markexpr:
+    if 'slow' in config.option.markexpr:
         return
     slow = pytest.mark.skip(reason='slow: run it with -m slow')
     for item in items:
         if 'slow' in item.keywords:
             item.add_marker(slow)
+
+
+def pytest_collection_finish() -> None:
+    """Have the collector pass by what lives to the end: modules and test items.
+
+    There are 400,000 such objects, and each worker that a test forks would copy their
+    pages to count them.
+    """
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

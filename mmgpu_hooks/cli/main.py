@@ -33,6 +33,9 @@ _COMMANDS = {
 }
 """The module of each, by its ``NAME``."""
 
+_AGAIN_S = 0.05
+"""After which Ctrl-C is sent again where it was lost."""
+
 
 def build_parser(names: Iterable[str] = _COMMANDS) -> argparse.ArgumentParser:
     """The command line; building it imports nothing heavy.
@@ -61,15 +64,28 @@ def build_parser(names: Iterable[str] = _COMMANDS) -> argparse.ArgumentParser:
 
 
 @contextlib.contextmanager
-def _terminated_as_by_ctrl_c() -> Iterator[None]:
-    """A plain ``kill`` ends trainings and removes temporary folders as Ctrl-C does."""
+def _stopped_by_signals() -> Iterator[None]:
+    """Ctrl-C ends trainings and removes temporary folders, and so does ``kill``."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    complain = sys.unraisablehook
+
+    def look(unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            complain(unraisable)
+            return
+        # it came while Python tidied up, where nothing can be raised: once more, then
+        again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGTERM))
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = look
     try:
         yield
     finally:
+        sys.unraisablehook = complain
         signal.signal(signal.SIGTERM, before)
 
 
@@ -100,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # a config's comments may hold what the terminal cannot show
         sys.stdout.reconfigure(errors='backslashreplace')
     try:
-        with _terminated_as_by_ctrl_c():
+        with _stopped_by_signals():
             code: int = arguments.run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:

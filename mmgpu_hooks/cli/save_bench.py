@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 from mmgpu_hooks.cli import exit_codes
-from mmgpu_hooks.cli.number_types import seconds_above_0, whole_from
+from mmgpu_hooks.cli.number_types import whole_from
 from mmgpu_hooks.cli.progress import show_progress
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.cli.trainable import (
     NotTrainableError,
+    add_time_limit,
     lengthen,
     read_trainable_config,
 )
@@ -28,7 +29,6 @@ from mmgpu_hooks.experiments.save_experiment import (
     run_save_experiment,
     temporary_folder,
 )
-from mmgpu_hooks.experiments.trial import DEFAULT_TIME_LIMIT_S
 from mmgpu_hooks.records import SaveBench, SavePlan
 from mmgpu_hooks.report.save_bench_text import (
     render_save_bench,
@@ -86,13 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='NICE',
         help='train each with this nice value of the workers as well, such as 10',
     )
-    parser.add_argument(
-        '--time-limit',
-        type=seconds_above_0,
-        default=DEFAULT_TIME_LIMIT_S,
-        metavar='SECONDS',
-        help='of each training, its start included; default: %(default)g',
-    )
+    add_time_limit(parser)
     parser.add_argument(
         '--work-dir',
         type=Path,

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from mmgpu_hooks.cli.number_types import seconds_above_0, whole_from
-from mmgpu_hooks.experiments.trial import DEFAULT_TIME_LIMIT_S
+from mmgpu_hooks.cli.trainable import add_time_limit
 from mmgpu_hooks.modeling.prediction import MOST_PREFETCH, MOST_WORKERS
 from mmgpu_hooks.recommendation.sweep_rows import LEAST_INTERVALS
 
@@ -72,13 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'takes); it ends earlier when its interval of confidence is within 3 %%; '
         'default: %(default)g',
     )
-    parser.add_argument(
-        '--time-limit',
-        type=seconds_above_0,
-        default=DEFAULT_TIME_LIMIT_S,
-        metavar='SECONDS',
-        help='of each training, its start included; default: %(default)g',
-    )
+    add_time_limit(parser)
     parser.add_argument(
         '--seed',
         type=whole_from(0),

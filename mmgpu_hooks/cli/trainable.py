@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
+from mmgpu_hooks.cli.number_types import seconds_above_0
 from mmgpu_hooks.configfile.loading import FlatConfig, LoadError, read_config
+from mmgpu_hooks.experiments.trial import DEFAULT_TIME_LIMIT_S
 
 
 class NotTrainableError(Exception):
     """The config cannot be trained; one sentence for the user."""
+
+
+def add_time_limit(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that says how long each training may take."""
+    parser.add_argument(
+        '--time-limit',
+        type=seconds_above_0,
+        default=DEFAULT_TIME_LIMIT_S,
+        metavar='SECONDS',
+        help='of each training, its start included; default: %(default)g',
+    )
 
 
 def read_trainable_config(path: Path) -> FlatConfig:

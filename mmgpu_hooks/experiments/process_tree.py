@@ -8,13 +8,37 @@ import math
 import os
 import signal
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any, Callable
 
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
 _PR_SET_PDEATHSIG = 1
 _GONE_WITHIN_S = 5.0
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def stops_put_off() -> Iterator[None]:
+    """Ctrl-C and a plain ``kill`` come at the end of the block, and not within it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in _STOPS}
+    # one that is ignored stays so, and one that is not Python's could not come back
+    before = {n: h for n, h in before.items() if h not in (signal.SIG_IGN, None)}
+    try:
+        for number in before:
+            signal.signal(number, lambda number, frame: came.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 class ProcessTree:
@@ -53,21 +77,25 @@ class ProcessTree:
     def kill(self) -> None:
         """End all of it at once, and wait until it is gone; never raises for one gone.
 
-        Descendants that left the session are found as children of children.
+        Descendants that left the session are found as children of children. What the
+        kernel cannot end within seconds is left to it.
         """
-        import psutil
+        with stops_put_off():
+            import psutil
 
-        # held first, so that nobody starts another one meanwhile
-        self.hold()
-        found = self._members(psutil)
-        self._signal(signal.SIGKILL)
-        for process in found:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        self._leader.wait()
-        deadline_s = monotonic_s() + _GONE_WITHIN_S
-        while any(map(_is_alive, found)) and monotonic_s() < deadline_s:
-            time.sleep(0.01)
+            # held first, so that nobody starts another one meanwhile
+            self.hold()
+            found = self._members(psutil)
+            self._signal(signal.SIGKILL)
+            for process in found:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            # without a limit it would wait for ever where Ctrl-C came within `poll`
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._leader.wait(_GONE_WITHIN_S)
+            deadline_s = monotonic_s() + _GONE_WITHIN_S
+            while any(map(_is_alive, found)) and monotonic_s() < deadline_s:
+                time.sleep(0.01)
 
     def _members(self, psutil: Any) -> list[Any]:
         """The leader's descendants, and whoever of its group outlived it."""

@@ -15,7 +15,7 @@ from typing import IO, Any, Callable
 from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
 from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.experiments.process_tree import ProcessTree
+from mmgpu_hooks.experiments.process_tree import ProcessTree, stops_put_off
 from mmgpu_hooks.experiments.training import LOG_NAME
 from mmgpu_hooks.experiments.trial_channel import TrialReader
 from mmgpu_hooks.experiments.trial_events import read_events
@@ -58,15 +58,18 @@ class RunningTrial:
             'descriptor': write_end,
             'block': block,
         }
+        undo: Callable[[], None] = self._reader.close
         try:
-            with self._log_path.open('wb') as log:
+            # what was started must be known to whoever is to end it
+            with stops_put_off(), self._log_path.open('wb') as log:
                 self._process = _start(body, write_end, log, environ or {})
+                self.tree = ProcessTree(self._process)
+                undo = self.close
         except BaseException:
-            self._reader.close()
+            undo()
             raise
         finally:
             os.close(write_end)
-        self.tree = ProcessTree(self._process)
 
     def close(self) -> None:
         """End it with all its workers, whatever it is at."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -45,6 +45,19 @@ def render(
 def bind_units(text: str) -> Text:
     """Text in which no line is broken between a figure and its unit."""
     return Text(bind_figures(text))
+
+
+def list_answer(sentences: Iterable[str]) -> list[RenderableType]:
+    """The answer in bold, then what belongs to it."""
+    headline, *more = map(bind_units, sentences)
+    headline.stylize('bold')
+    return [headline, *more]
+
+
+def list_section(title: str, sentences: Iterable[str]) -> list[RenderableType]:
+    """An empty line, the title and a list; nothing where nothing is said."""
+    rows = [('-', bind_units(sentence)) for sentence in sentences]
+    return ['', Text(title, style='bold'), grid(rows, indent=2)] if rows else []
 
 
 def grid(rows: Sequence[tuple[RenderableType, ...]], indent: int = 0) -> Table:

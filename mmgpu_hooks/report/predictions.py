@@ -9,7 +9,6 @@ from typing import Any, Optional
 
 from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from mmgpu_hooks.modeling.prediction import LIMITS
 from mmgpu_hooks.records import FittedRun, LoaderWorkload, Prediction
@@ -19,7 +18,13 @@ from mmgpu_hooks.report.batch_memory import (
     render_memory_json,
     tabulate_rules,
 )
-from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
+from mmgpu_hooks.report.console import (
+    DEFAULT_WIDTH,
+    bind_units,
+    grid,
+    list_section,
+    render,
+)
 from mmgpu_hooks.report.figures import format_pct, format_seconds
 from mmgpu_hooks.report.fitted_runs import describe_fitted
 
@@ -105,9 +110,7 @@ def render_forecast(
         told = [(n, bind_units(text)) for n, text in describe_memory(forecast.memory)]
         parts += ['', grid(told), '', tabulate_rules(forecast.memory.rules)]
     notes = (*workload.notes, *forecast.notes)
-    if notes:
-        rows = [('-', bind_units(note)) for note in notes]
-        parts += ['', Text('Notes', style='bold'), grid(rows, indent=2)]
+    parts += list_section('Notes', notes)
     return render(*parts, width=width, color=color)
 
 

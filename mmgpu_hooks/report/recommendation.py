@@ -20,7 +20,13 @@ from mmgpu_hooks.records import (
     Recommendation,
     RunSummary,
 )
-from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
+from mmgpu_hooks.report.console import (
+    DEFAULT_WIDTH,
+    bind_units,
+    grid,
+    list_section,
+    render,
+)
 from mmgpu_hooks.report.description import describe_run
 from mmgpu_hooks.report.fitted_runs import describe_fitted
 from mmgpu_hooks.report.saves_text import list_saves
@@ -150,26 +156,17 @@ def render_text(
     ]
     if answer.diagnosis.findings:
         parts += ['', Text('Findings', style='bold'), _findings(answer)]
-    cures = answer.recommendation.save_cures
-    if cures:
-        said = [('-', bind_units(_sentence(cure.sentence))) for cure in cures]
-        title = Text('What would make saves cost less', style='bold')
-        parts += ['', title, grid(said, indent=2)]
+    cures = [_sentence(cure.sentence) for cure in answer.recommendation.save_cures]
+    parts += list_section('What would make saves cost less', cures)
     parts += ['', *_changes(answer)]
-    if answer.recommendation.batch_size:
-        said = [('-', bind_units(one)) for one in answer.recommendation.batch_size]
-        parts += ['', Text('Batch size', style='bold'), grid(said, indent=2)]
+    parts += list_section('Batch size', answer.recommendation.batch_size)
     if answer.recommendation.validation is not None:
         sentence = bind_units(answer.recommendation.validation.sentence)
         title = Text("Validation's loader", style='bold')
         parts += ['', title, grid([(sentence,)], indent=2)]
-    if answer.recommendation.advice:
-        said = [('-', bind_units(one)) for one in answer.recommendation.advice]
-        title = Text('Advice, nothing of which is applied', style='bold')
-        parts += ['', title, grid(said, indent=2)]
-    if answer.notes:
-        notes = [('-', Text(note)) for note in answer.notes]
-        parts += ['', Text('Notes', style='bold'), grid(notes, indent=2)]
+    advice = answer.recommendation.advice
+    parts += list_section('Advice, nothing of which is applied', advice)
+    parts += list_section('Notes', answer.notes)
     return render(*parts, width=width, color=color)
 
 

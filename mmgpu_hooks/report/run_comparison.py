@@ -10,7 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from mmgpu_hooks.records import Estimate, FigureComparison, RunComparison
-from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
+from mmgpu_hooks.report.console import (
+    DEFAULT_WIDTH,
+    bind_units,
+    grid,
+    list_section,
+    render,
+)
 from mmgpu_hooks.report.figures import PART_NAMES, format_seconds
 
 JSON_VERSION = 1
@@ -73,9 +79,7 @@ def render_compare_text(
     parts += ['', _figures(comparison)]
     if comparison.settings:
         parts += ['', Text('Not the same', style='bold'), _settings(comparison)]
-    if comparison.notes:
-        notes = [('-', Text(note)) for note in comparison.notes]
-        parts += ['', Text('Notes', style='bold'), grid(notes, indent=2)]
+    parts += list_section('Notes', comparison.notes)
     return render(*parts, width=width, color=color)
 
 

@@ -6,12 +6,17 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from mmgpu_hooks.records import SaveBench, SaveBenchRow, SavePlan
-from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
+from mmgpu_hooks.report.console import (
+    DEFAULT_WIDTH,
+    bind_units,
+    list_answer,
+    list_section,
+    render,
+)
 from mmgpu_hooks.report.figures import format_bytes, format_seconds
 from mmgpu_hooks.report.saves_text import CAUSE_NAMES
 
@@ -54,14 +59,10 @@ def render_save_bench(
         width: Columns to wrap at.
         color: Whether the terminal shows colours.
     """
-    headline, *more = _sentences(bench)
-    parts: list[RenderableType] = [Text(bind_units(headline).plain, style='bold')]
-    parts += [bind_units(sentence) for sentence in more]
+    parts = list_answer(_sentences(bench))
     if bench.rows:
         parts += ['', _table(bench), '', bind_units(_basis(bench))]
-    notes = [('-', bind_units(note)) for note in _notes(bench)]
-    if notes:
-        parts += ['', Text('Notes', style='bold'), grid(notes, indent=2)]
+    parts += list_section('Notes', _notes(bench))
     return render(*parts, width=width, color=color)
 
 

@@ -6,13 +6,17 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from mmgpu_hooks.recommendation.sweep_choice import exceeds_host
 from mmgpu_hooks.recommendation.sweep_rows import SETTLED
 from mmgpu_hooks.records import MEMORY_SOURCES, Sweep, SweepRow, SweepSetting
-from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
+from mmgpu_hooks.report.console import (
+    DEFAULT_WIDTH,
+    bind_units,
+    grid,
+    list_answer,
+    list_section,
+    render,
+)
 from mmgpu_hooks.report.figures import format_pct, format_seconds
 from mmgpu_hooks.report.sweep_batches import list_batch_sections
 from mmgpu_hooks.report.sweep_table import (
@@ -39,15 +43,11 @@ def render_sweep(
         width: Columns to wrap at.
         color: Whether the terminal shows colours.
     """
-    headline, *more = _sentences(sweep)
-    parts: list[RenderableType] = [Text(bind_units(headline).plain, style='bold')]
-    parts += [bind_units(sentence) for sentence in more]
+    parts = list_answer(_sentences(sweep))
     if sweep.rows:
         parts += ['', tabulate_sweep(sweep), '', bind_units(_basis(sweep))]
         parts += list_batch_sections(sweep.rows)
-    notes = [('-', bind_units(note)) for note in _notes(sweep)]
-    if notes:
-        parts += ['', Text('Notes', style='bold'), grid(notes, indent=2)]
+    parts += list_section('Notes', _notes(sweep))
     return render(*parts, width=width, color=color)
 
 

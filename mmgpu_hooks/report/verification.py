@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mmgpu_hooks.records import Estimate, Verification
-from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
+from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, list_section, render
 from mmgpu_hooks.report.figures import format_seconds
 
 JSON_VERSION = 1
@@ -77,9 +77,7 @@ def render_verify_text(
     if strangers is not None:
         parts.append(Text(f'Others used {strangers:.1f} cores of the host meanwhile.'))
     parts.append(Text(f'Kept in {answer.ledger}', no_wrap=True))
-    if verification.notes:
-        notes = [('-', Text(note)) for note in verification.notes]
-        parts += ['', Text('Notes', style='bold'), grid(notes, indent=2)]
+    parts += list_section('Notes', verification.notes)
     return render(*parts, width=width, color=color)
 
 

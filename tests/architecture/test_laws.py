@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,9 +47,29 @@ ALLOWED = {
 LATE = ('pynvml', 'psutil', 'msgspec', 'torch', 'cv2', 'numpy', 'matplotlib')
 
 
-def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
+@functools.cache
+def parse(path: Path) -> ast.Module:
+    """Each file once, whatever is looked for in it."""
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def attributes_of(path: Path) -> frozenset[tuple[str, str]]:
+    """The last name of every attribute, and the whole expression."""
+    return frozenset(
+        (node.attr, ast.unparse(node))
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Attribute)
+    )
+
+
+@functools.cache
+def imports_of(path: Path) -> tuple[tuple[str, bool], ...]:
     """Top-level names of every import, and whether it runs when the file does."""
-    tree = ast.parse(path.read_text())
+    return tuple(_find_imports(parse(path)))
+
+
+def _find_imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
     eager = set(ast.walk(tree))
     for node in ast.walk(tree):
         is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
@@ -89,7 +110,7 @@ def test_libraries_that_may_be_missing_are_imported_late():
 def test_only_the_commands_print_or_exit():
     speakers = set()
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parse(path)):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 if called in ('print', 'sys.exit', 'exit', 'quit', 'os._exit'):
@@ -102,8 +123,8 @@ def test_durations_never_come_from_the_wall_clock(name):
     users = {
         str(path.relative_to(PACKAGE))
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and ast.unparse(node) == name
+        for _, expression in attributes_of(path)
+        if expression == name
     }
     assert users <= {'telemetry/clock.py'}
 
@@ -130,8 +151,8 @@ def test_the_hook_neither_synchronises_nor_gathers(call):
     users = [
         path.name
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and call in node.attr
+        for attribute, _ in attributes_of(path)
+        if call in attribute
     ]
     assert users == []
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 import pytest
@@ -131,5 +132,8 @@ def test_real_loops_take_turns_and_keep_one_value_per_scalar():
     assert 8 <= found.looks[0] <= 50
     assert min(found.looks) >= 1
     # the reference works at the ends of the intervals, and only there
-    largest = sorted(range(500), key=lambda i: found.reference_s[i])[-10:]
-    assert sorted(largest) == list(range(49, 500, 50))
+    ends_s = found.reference_s[49::50]
+    rest_s = [s for i, s in enumerate(found.reference_s) if (i + 1) % 50]
+    # but for the few that somebody else's work fell into
+    assert min(ends_s) > statistics.quantiles(rest_s, n=20)[-1]
+    assert min(ends_s) > 3 * statistics.median(rest_s)

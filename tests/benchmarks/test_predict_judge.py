@@ -2,11 +2,16 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.predict_judge import Case, quantile
+from benchmarks import predict_judge, predict_pairs
+from benchmarks.predict_judge import Case, Trial, judge_trials, quantile
+from benchmarks.predict_pairs import judge_pairs
 from benchmarks.predict_pipelines import BLOCK, SEEN, draw_factors, draw_unseen
+from fakes.workloads import make_workload
+from mmgpu_hooks.records import LoaderWorkload
 
 
 def test_planted_costs_come_up_to_their_mean_in_every_block():
@@ -47,6 +52,42 @@ def test_a_case_is_judged_against_what_was_measured(predicted_s, error, is_cover
     assert case.error == pytest.approx(error)
     assert case.bound_error == pytest.approx(-0.2)
     assert case.is_covered is is_covered
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[Trial]:
+    """Three trainings of a pipeline and one of another, of other workers each."""
+
+    def fit(workers: int, _: object) -> LoaderWorkload:
+        return make_workload(num_workers=workers)
+
+    for module in (predict_judge, predict_pairs):
+        monkeypatch.setattr(module, 'fit_workload', fit)
+    drawn = [(SEEN[0], 1), (SEEN[0], 2), (SEEN[0], 4), (SEEN[1], 2)]
+    # in place of the summary, what is fitted from it
+    return [Trial(pipeline, n, 2, 0.1 * n, n, (), 0.0) for pipeline, n in drawn]
+
+
+def settings_of(cases: Sequence[Case]) -> list[tuple[int, int]]:
+    """Workers of the training that was predicted from, and of the one predicted."""
+    return sorted((case.run[0], case.setting[0]) for case in cases)
+
+
+def test_each_training_predicts_all_others_of_its_pipeline(trials):
+    cases, refused = judge_trials(trials)
+    assert refused == []
+    assert settings_of(cases) == [(1, 2), (1, 4), (2, 1), (2, 4), (4, 1), (4, 2)]
+    assert {case.pipeline for case in cases} == {SEEN[0]}
+    assert all(case.measured_s == 0.1 * case.setting[0] for case in cases)
+
+
+def test_a_pair_predicts_what_neither_of_it_was(trials):
+    pairs = judge_pairs(trials)
+    # each is paired with the next one of three, which leaves one
+    assert [setting for _, setting in settings_of(pairs.alone)].count(1) == 2
+    assert len(pairs.together) == 3
+    assert all(case.run != case.setting for case in pairs.together)
+    assert sorted(case.setting[0] for case in pairs.together) == [1, 2, 4]
 
 
 def test_quantiles_are_interpolated():

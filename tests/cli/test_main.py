@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
+import weakref
+
+import pytest
 
 from mmgpu_hooks.cli import explain
 from mmgpu_hooks.cli.main import main
@@ -25,6 +29,28 @@ def test_a_plain_kill_ends_a_command_as_ctrl_c_does(monkeypatch):
     assert main(['explain']) == 130
     assert cleaned == ['up']
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_that_came_where_nothing_can_be_raised_comes_again(
+    monkeypatch, capsys, number
+):
+    class Tidied:
+        pass
+
+    def run(arguments) -> int:
+        tidied = Tidied()
+        # Python ignores what is raised in here, as in its own ends of imports
+        ended = weakref.ref(tidied, lambda _: os.kill(os.getpid(), number))
+        del tidied
+        time.sleep(5)
+        return 0 if ended() is None else 1
+
+    monkeypatch.setattr(explain, 'run', run)
+    before = sys.unraisablehook
+    assert main(['explain']) == 130
+    assert sys.unraisablehook is before
+    assert capsys.readouterr().err == ''
 
 
 def test_a_command_runs_in_any_thread(capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
 from mmgpu_hooks.experiments.demo_dataset import write_demo_dataset
-from training.detection import render_config, train_forked
+from training.detection import TrainServer, render_config
 
 __all__ = ['detections', 'fake_nvml', 'fake_nvml_library', 'images']
 
@@ -37,6 +38,14 @@ class Detections:
     def log(self, name: str) -> str:
         """What it printed."""
         return (self.folder / f'{name}.log').read_text()
+
+
+@pytest.fixture(scope='session')
+def train_server() -> Iterator[TrainServer]:
+    """Runs trainings of MMDetection."""
+    server = TrainServer()
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope='session')
@@ -101,7 +110,9 @@ _OPTION = 'default_hooks.gpu_efficiency.type=mmgpu_hooks.GPUEfficiencyHook'
 
 
 @pytest.fixture(scope='session')
-def detections(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Detections:
+def detections(
+    images: Path, train_server: TrainServer, tmp_path_factory: pytest.TempPathFactory
+) -> Detections:
     """Each case with the hook (by its name) and without (``plain_`` before it)."""
     folder = tmp_path_factory.mktemp('detections')
     trainings = {}
@@ -120,6 +131,8 @@ def detections(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Detect
             text = render_config(
                 images,
                 default_hooks=hooks,
+                # it would sleep two seconds where it begins its images anew
+                batch_size=1 if loop == 'iter' else 2,
                 num_workers=workers,
                 log_interval=LOGGED[0],
                 epochs=2,
@@ -132,5 +145,5 @@ def detections(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Detect
             if is_ours and case == CFG_OPTIONS:
                 words += ['--cfg-options', _OPTION]
             trainings[name] = words
-    train_forked(trainings, folder)
+    train_server.train(trainings, folder)
     return Detections(folder)

@@ -1,20 +1,24 @@
 """Trains MMDetection with its own ``tools/train.py``, several configs in one go.
 
-Importing MMDetection takes longer than a training of these: ``train_forked`` imports
-it once and forks for each training. Nothing of ours is imported before the fork, so
-how a config makes the hook known is tested for real.
+Importing MMDetection takes longer than a training of these: a :class:`TrainServer`
+imports it once and forks for each training. Nothing of ours is imported before the
+fork, so how a config makes the hook known is tested for real.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import multiprocessing
 import os
 import runpy
+import select
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).parents[1]
 
@@ -46,7 +50,8 @@ train_pipeline = [
     dict(type='PackDetInputs'),
 ]
 train_dataloader = dict(
-    batch_size=2, num_workers={num_workers}, persistent_workers={persistent_workers},
+    batch_size={batch_size}, num_workers={num_workers},
+    persistent_workers={persistent_workers},
     dataset=dict(
         data_root='{data_root}/', ann_file='annotations.json',
         data_prefix=dict(img='images/'),
@@ -77,6 +82,7 @@ def render_config(
     *,
     head: str = BASE,
     default_hooks: str = '',
+    batch_size: int = 2,
     num_workers: int = 0,
     log_interval: int = 5,
     epochs: int = 1,
@@ -91,6 +97,7 @@ def render_config(
     return CONFIG.format(
         head=head,
         default_hooks=default_hooks,
+        batch_size=batch_size,
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
         log_interval=log_interval,
@@ -111,76 +118,95 @@ def environ() -> dict[str, str]:
     }
 
 
-def train_forked(trainings: dict[str, list[str]], folder: Path) -> None:
-    """Run ``train.py`` with each list of arguments; two at a time.
-
-    Args:
-        trainings: Arguments by name; the log is left in ``<folder>/<name>.log``.
-        folder: Where the logs go, and the current folder of the trainings.
-
-    Raises:
-        AssertionError: If one fails; its log is in the message.
-    """
-    done = subprocess.run(
-        command_of(trainings, folder),
-        cwd=folder,
-        env=environ(),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    logs = '\n'.join(
-        f'== {name}\n{(folder / f"{name}.log").read_text()[-3000:]}'
-        for name in done.stdout.split()
-    )
-    assert done.returncode == 0, done.stderr + logs
-
-
-def command_of(trainings: dict[str, list[str]], folder: Path) -> list[str]:
-    """What :func:`train_forked` runs, which prints the names of those that failed.
+class TrainServer:
+    """A process that has imported MMDetection, and forks for each training.
 
     While a training runs its process id is in ``<folder>/<name>.pid``, and then its
-    exit code in ``<folder>/<name>.exit``.
+    exit code in ``<folder>/<name>.exit``; what it prints is in ``<folder>/<name>.log``.
     """
-    from mmgpu_hooks.experiments.training import find_train_script
 
-    script = str(find_train_script())
-    command = [sys.executable, '-m', 'training.detection', script, str(folder)]
-    for name, arguments in trainings.items():
-        command += ['--run', name, *arguments]
-    return command
+    def __init__(self) -> None:
+        from mmgpu_hooks.experiments.training import find_train_script
+
+        script = str(find_train_script())
+        command = [sys.executable, '-m', 'training.detection', script]
+        self._process = subprocess.Popen(
+            command, env=environ(), stdin=subprocess.PIPE, text=True
+        )
+
+    def start(self, name: str, words: list[str], folder: Path) -> None:
+        """Have ``train.py`` run with these arguments in the folder; two at a time."""
+        assert self._process.stdin is not None
+        task = {'name': name, 'words': words, 'folder': str(folder)}
+        self._process.stdin.write(json.dumps(task) + '\n')
+        self._process.stdin.flush()
+
+    def wait(self, name: str, folder: Path, seconds: float = 200.0) -> int:
+        """Exit code of that training; negative for a signal."""
+        exit_code, deadline_s = folder / f'{name}.exit', time.monotonic() + seconds
+        while not exit_code.exists():
+            assert self._process.poll() is None, 'the server of trainings is gone'
+            assert time.monotonic() < deadline_s, (folder / f'{name}.log').read_text()
+            time.sleep(0.02)
+        return int(exit_code.read_text())
+
+    def train(self, trainings: dict[str, list[str]], folder: Path) -> None:
+        """Run ``train.py`` with each list of arguments.
+
+        Args:
+            trainings: Arguments by name.
+            folder: Where the logs go, and the current folder of the trainings.
+
+        Raises:
+            AssertionError: If one fails; its log is in the message.
+        """
+        for name, words in trainings.items():
+            self.start(name, words, folder)
+        failed = [name for name in trainings if self.wait(name, folder)]
+        logs = [(folder / f'{name}.log').read_text()[-3000:] for name in failed]
+        assert not failed, '\n'.join(map('== {}\n{}'.format, failed, logs))
+
+    def close(self) -> None:
+        """End it; it waits for its trainings."""
+        self._process.communicate(timeout=30)
 
 
-def main(arguments: list[str]) -> int:
-    """Import, fork and wait; prints the names of the trainings that failed."""
+def main(script: str) -> None:
+    """Import, then fork for each line of standard input, until it ends."""
     for name in IMPORTED_ONCE:
         importlib.import_module(name)
     # MMEngine lays out the whole config seven times per training, 0.6 s each
     layout = importlib.import_module('mmengine.config.config')
     layout.FormatCode = lambda text, **_: (text, True)  # type: ignore[attr-defined]
     assert not [name for name in sys.modules if name.startswith('mmgpu_hooks')]
-    script, folder = arguments[0], Path(arguments[1])
-    starts = [i for i, word in enumerate(arguments) if word == '--run']
-    trainings = [
-        arguments[start + 1 : end]
-        for start, end in zip(starts, [*starts[1:], len(arguments)])
-    ]
-    running: dict[int, str] = {}
-    failed = []
-    while trainings or running:
-        while trainings and len(running) < 2:
-            name, *words = trainings.pop(0)
-            pid = _fork([script, *words], folder / f'{name}.log')
-            (folder / f'{name}.pid').write_text(str(pid))
-            running[pid] = name
-        pid, status = os.wait()
-        name = running.pop(pid)
-        code = os.waitstatus_to_exitcode(status)
-        (folder / f'{name}.exit').write_text(str(code))
-        if status != 0:
-            failed.append(name)
-    print('\n'.join(failed))
-    return 1 if failed else 0
+    running: dict[int, Path] = {}
+    tasks: list[dict[str, Any]] = []
+    text, is_open = b'', True
+    while is_open or tasks or running:
+        pause_s = 0.02 if running else None
+        if select.select([0] if is_open else [], [], [], pause_s)[0]:
+            told = os.read(0, 2**16)
+            is_open = bool(told)
+            *lines, text = (text + told).split(b'\n')
+            tasks += map(json.loads, lines)
+        while tasks and len(running) < 2:
+            task = tasks.pop(0)
+            path = Path(task['folder']) / task['name']
+            pid = _fork([script, *task['words']], path.with_suffix('.log'))
+            path.with_suffix('.pid').write_text(str(pid))
+            running[pid] = path
+        _note_ends(running)
+
+
+def _note_ends(running: dict[int, Path]) -> None:
+    """Leave the exit codes of those that have ended."""
+    for pid in list(running):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            path = running.pop(pid).with_suffix('.exit')
+            # whole at once: somebody waits for it
+            path.with_suffix('.part').write_text(str(os.waitstatus_to_exitcode(status)))
+            path.with_suffix('.part').replace(path)
 
 
 def _fork(words: list[str], log: Path) -> int:
@@ -191,6 +217,7 @@ def _fork(words: list[str], log: Path) -> int:
     try:
         for descriptor in (1, 2):
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+        os.chdir(log.parent)
         sys.argv = words
         runpy.run_path(words[0], run_name='__main__')
         code = 0
@@ -204,4 +231,4 @@ def _fork(words: list[str], log: Path) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1])

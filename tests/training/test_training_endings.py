@@ -18,7 +18,7 @@ from mmengine.runner import Runner
 
 from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.run_folder import read_run_folder
-from training.detection import command_of, environ, render_config
+from training.detection import TrainServer, environ, render_config
 from training.toy import (
     HOOK,
     LossTape,
@@ -158,36 +158,34 @@ KILLED_BY = (signal.SIGKILL, signal.SIGTERM)
 
 
 @pytest.fixture(scope='module')
-def killed(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+def killed(
+    images: Path, train_server: TrainServer, tmp_path_factory: pytest.TempPathFactory
+) -> dict[int, Path]:
     """Folders of MMDetection trainings that were killed, side by side, by signal."""
     folder = tmp_path_factory.mktemp('killed')
     folders = {number: folder / number.name for number in KILLED_BY}
     hooks = "gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook', interval=2)"
     config = folder / 'config.py'
     config.write_text(render_config(images, default_hooks=hooks, epochs=1000))
-    trainings = {
-        number.name: [str(config), '--work-dir', str(work_dir)]
-        for number, work_dir in folders.items()
-    }
+    for number, work_dir in folders.items():
+        words = [str(config), '--work-dir', str(work_dir)]
+        train_server.start(number.name, words, folder)
     deadline = time.monotonic() + 120
-    with subprocess.Popen(
-        command_of(trainings, folder), cwd=folder, env=environ()
-    ) as process:
-        try:
-            for number, work_dir in folders.items():
-                log = folder / f'{number.name}.log'
-                while _count_intervals(work_dir) < 12:
-                    assert process.poll() is None, log.read_text()[-3000:]
-                    assert time.monotonic() < deadline, log.read_text()[-3000:]
-                    time.sleep(0.05)
-        finally:
-            for number in KILLED_BY:
-                pid = folder / f'{number.name}.pid'
-                if pid.exists() and process.poll() is None:
-                    os.kill(int(pid.read_text()), number)
-            process.wait(20)
-    codes = [(folder / f'{number.name}.exit').read_text() for number in KILLED_BY]
-    assert codes == ['-9', '-15']
+    try:
+        for number, work_dir in folders.items():
+            log = folder / f'{number.name}.log'
+            while _count_intervals(work_dir) < 12:
+                is_over = (folder / f'{number.name}.exit').exists()
+                assert not is_over, log.read_text()[-3000:]
+                assert time.monotonic() < deadline, log.read_text()[-3000:]
+                time.sleep(0.05)
+    finally:
+        for number in KILLED_BY:
+            pid = folder / f'{number.name}.pid'
+            if pid.exists() and not pid.with_suffix('.exit').exists():
+                os.kill(int(pid.read_text()), number)
+    codes = [train_server.wait(number.name, folder, 20) for number in KILLED_BY]
+    assert codes == [-9, -15]
     return folders
 
 
@@ -228,11 +226,15 @@ def test_a_resumed_run_counts_on_where_it_left(
     # torch >= 2.6 refuses MMEngine's checkpoints otherwise
     monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
     build_resumable(tmp_path / 'first', loop).train()
-    more = {'epochs': 2} if loop == 'epoch' else {'iterations': 16}
+    # of an iteration-based run one epoch: it would sleep two seconds between two
+    more = (
+        {'epochs': 2, 'length': 16}
+        if loop == 'epoch'
+        else {'iterations': 16, 'length': 32}
+    )
     runner = build_resumable(
         tmp_path / 'second',
         loop,
-        length=16,
         resume=True,
         load_from=str(tmp_path / 'first' / f'{loop}_{1 if loop == "epoch" else 8}.pth'),
         **more,

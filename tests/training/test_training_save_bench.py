@@ -16,8 +16,6 @@ from mmgpu_hooks.cli.main import main
 from training.detection import environ
 from training.trial_toys import processes_of, write_config
 
-pytestmark = pytest.mark.timing
-
 TOYS = 'training.trial_toys.'
 
 
@@ -37,6 +35,7 @@ def run_bench(folder: Path, capsys: Any, *words: str, **toy: Any) -> dict[str, A
     return body
 
 
+@pytest.mark.timing
 def test_saves_are_measured_beside_each_number_of_workers(
     tmp_path, capsys, surroundings
 ):

@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope='module')
 def results(folder: Path) -> dict[str, TrialResult]:
     # the one that hangs waits beside the others
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(3) as pool:
         names = ['hanging', *(name for name in TRIALS if name != 'hanging')]
         return dict(zip(names, pool.map(lambda name: run_toy(folder, name), names)))
 

@@ -13,7 +13,10 @@ from mmgpu_hooks.telemetry.host.cpu import (
 )
 from mmgpu_hooks.telemetry.host.kept_file import KeptFile
 from mmgpu_hooks.telemetry.host.proc import parse_schedstat
-from mmgpu_hooks.telemetry.host.process_memory import read_process_rss_bytes
+from mmgpu_hooks.telemetry.host.process_memory import (
+    parse_resident_pages,
+    read_process_rss_bytes,
+)
 from mmgpu_hooks.telemetry.host.system_memory import page_size_bytes
 from mmgpu_hooks.telemetry.source_error import SourceError
 
@@ -60,7 +63,7 @@ class OwnFiles:
         if self._statm is not None:
             try:
                 text = self._statm.read_begin(128)
-                return int(text.split(None, 2)[1]) * self._page_bytes
+                return parse_resident_pages(text) * self._page_bytes
             except (OSError, ValueError, IndexError):
                 pass
         return read_process_rss_bytes(self._proc)

@@ -22,9 +22,21 @@ def read_process_rss_bytes(proc: Path = Path('/proc')) -> int | None:
     """
     try:
         text = read_begin(os.path.join(proc, 'self', 'statm'), 128)
-        return int(text.split()[1]) * page_size_bytes()
+        return parse_resident_pages(text) * page_size_bytes()
     except (OSError, ValueError, IndexError):
         return _ask_psutil()
+
+
+def parse_resident_pages(text: bytes) -> int:
+    """Parse the resident pages out of ``/proc/<pid>/statm``::
+
+        278060 1500 10823 1029 0 160771 0
+
+    Raises:
+        ValueError: If it is not understood.
+        IndexError: If it is cut short.
+    """
+    return int(text.split(None, 2)[1])
 
 
 def read_peak_rss_bytes(proc: Path = Path('/proc')) -> int | None:
