@@ -99,6 +99,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code, see :mod:`mmgpu_hooks.cli.exit_codes`.
     """
     words = sys.argv[1:] if argv is None else argv
+    try:
+        with _stopped_by_signals():
+            return _run(words)
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
+
+
+def _run(words: Sequence[str]) -> int:
     # to import all commands takes longer than many of them do
     is_named = bool(words) and words[0] in _COMMANDS
     parser = build_parser(words[:1] if is_named else _COMMANDS)
@@ -116,11 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # a config's comments may hold what the terminal cannot show
         sys.stdout.reconfigure(errors='backslashreplace')
     try:
-        with _stopped_by_signals():
-            code: int = arguments.run(arguments)
+        code: int = arguments.run(arguments)
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        return exit_codes.INTERRUPTED
     except BrokenPipeError:
         # the reader (head, less) has seen enough; keep the interpreter from flushing
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

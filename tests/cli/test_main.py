@@ -10,6 +10,7 @@ import weakref
 import pytest
 
 from mmgpu_hooks.cli import explain
+from mmgpu_hooks.cli import main as main_module
 from mmgpu_hooks.cli.main import main
 
 
@@ -29,6 +30,15 @@ def test_a_plain_kill_ends_a_command_as_ctrl_c_does(monkeypatch):
     assert main(['explain']) == 130
     assert cleaned == ['up']
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_word(monkeypatch, capsys):
+    def build_parser(names):
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(main_module, 'build_parser', build_parser)
+    assert main(['explain']) == 130
+    assert capsys.readouterr() == ('', '')
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])

@@ -130,7 +130,7 @@ def test_a_trial_that_has_just_been_started_is_ended(
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*_: Any) -> Any:
-        command = [sys.executable, '-S', '-c', FAMILY]
+        command = [sys.executable, '-S', '-c', 'import time; time.sleep(600)']
         started.append(
             subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         )
@@ -138,9 +138,13 @@ def test_a_trial_that_has_just_been_started_is_ended(
         return started[0]
 
     monkeypatch.setattr(trial, '_start', start)
-    with pytest.raises(KeyboardInterrupt):
-        trial.RunningTrial(TrialSpec('config.py', str(tmp_path / 'trial')))
-    assert started[0].returncode == -signal.SIGKILL
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trial.RunningTrial(TrialSpec('config.py', str(tmp_path / 'trial')))
+        assert started[0].returncode == -signal.SIGKILL
+    finally:
+        started[0].kill()
+        started[0].communicate()
 
 
 def test_a_thread_of_its_own_ends_it_too(leader: Any) -> None:
