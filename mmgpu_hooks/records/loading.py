@@ -68,7 +68,8 @@ class WorkersWindow:
     """Batches that came before their turn, in the waits looked at, and had to wait for
     an earlier one."""
     affinity_cpus: Optional[int] = None
-    """CPUs that the most confined worker may run on."""
+    """CPUs that the most confined worker may run on; asked when workers start and
+    every 30 seconds."""
     pss_bytes: Optional[int] = None
     """Memory of all workers, shared pages counted in part; looked at once per start
     of workers and every 30 seconds."""

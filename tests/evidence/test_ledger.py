@@ -5,7 +5,7 @@ import pytest
 from fakes.clock import HandClock
 from mmgpu_hooks.evidence.hook_shares import labels_of
 from mmgpu_hooks.evidence.ledger import TimeLedger
-from mmgpu_hooks.evidence.ledger_parts import LOOKED, PARTS, Point
+from mmgpu_hooks.evidence.ledger_parts import LOOKED, PARTS, UNSPLIT, Point
 
 
 @pytest.fixture
@@ -40,6 +40,18 @@ def test_each_second_belongs_to_the_part_that_ran(ledger, clock):
     go_on(ledger, 'data_wait')
     clock.turn(1)
     assert nonzero(ledger) == {'data_wait': 4, 'step': 2}
+
+
+def test_brief_stretches_belong_to_the_hooks_that_were_looked_at(ledger, clock):
+    seen, brief_s = labels_of('A', False)[LOOKED], 2.0**-11
+    for part in (seen, *[UNSPLIT] * 8):
+        ledger.push(part)
+        clock.turn(brief_s)
+        ledger.pop(part)
+    ledger.shares.looks = 1
+    reading = ledger.read()
+    assert reading.wall_s['hooks'] == 9 * brief_s
+    assert reading.hooks_s == {'A': 9 * brief_s}
 
 
 def test_a_nested_part_takes_its_time_from_the_one_around_it(ledger, clock):

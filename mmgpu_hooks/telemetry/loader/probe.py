@@ -239,20 +239,15 @@ class LoaderProbe:
         now_s, iteration = self._clock(), self._count_iterations()
         is_inside = current is not None and current.is_inside
         fields = {
-            'count': outside.count,
+            **vars(outside),
             'window_s': now_s - self._since_s,
             'iterations': iteration - self._since_iteration,
-            'cpu_s': outside.cpu_s,
-            'run_delay_s': outside.run_delay_s,
             'fresh': self._is_fresh,
             'source': 'inside' if is_inside else 'outside',
-            'blocked_s': outside.blocked_s,
-            'worker_cpu_s': outside.worker_cpu_s,
             'asks': asks,
             'ready_mean': ready_mean,
             'ready_zero_pct': ready_zero_pct,
             'out_of_order': out_of_order,
-            'affinity_cpus': outside.affinity_cpus,
             'pss_bytes': pss_bytes,
         }
         self._begin_window(now_s, iteration)

@@ -193,8 +193,11 @@ def test_affinity_is_asked_again_now_and_then_and_told_in_between():
     children = [fork_sleeper() for _ in range(6)]
     try:
         workers = WorkerProcesses(children, clock=clock)
-        for _ in range(2):  # the second lists the threads of the last two
-            assert workers.read().affinity_cpus == len(own)
+        os.sched_setaffinity(children[5], {min(own)})
+        # the first read asks all, the second the two whose threads are listed last
+        assert workers.read().affinity_cpus == 1
+        os.sched_setaffinity(children[5], own)
+        assert workers.read().affinity_cpus == len(own)
         for child in children[4:]:
             os.sched_setaffinity(child, {min(own)})
         clock.turn(20.0)
@@ -203,11 +206,11 @@ def test_affinity_is_asked_again_now_and_then_and_told_in_between():
         # four are asked at a time
         assert workers.read().affinity_cpus == len(own)
         assert workers.read().affinity_cpus == 1
-        for child in children[4:]:
-            end(child)
+        while len(children) > 4:
+            end(children.pop())
         # nobody can be more confined than those that are left
         assert workers.read().affinity_cpus == len(own)
         workers.close()
     finally:
-        for child in children[:4]:
+        for child in children:
             end(child)
