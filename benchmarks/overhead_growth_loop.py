@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import random
+import sys
 import tempfile
 from array import array
 from collections.abc import Sequence
@@ -66,6 +67,8 @@ class Growth:
     """The same of the reference: borders, and its fixed work at ends of intervals."""
     rss_bytes: Sequence[int]
     """After each tenth of the loop."""
+    blocks: Sequence[int]
+    """Of memory that Python's objects have, likewise."""
     hub_values: Sequence[int]
     """Most values that a scalar of ours kept in the message hub, likewise."""
     looks: Sequence[int]
@@ -136,7 +139,7 @@ def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
         seed: Of the lots that say who begins.
     """
     lots = random.Random(seed)
-    rss_bytes: list[int] = []
+    rss_bytes, blocks = array('q'), array('q')
     hub_values: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
         watched, reference = (
@@ -151,8 +154,10 @@ def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
                 if done % (iterations // 10) == 0:
                     gc.collect()
                     rss_bytes.append(read_process_rss_bytes() or 0)
+                    blocks.append(sys.getallocatedblocks())
                     hub_values.append(watched.read_most_values())
 
         train_side_by_side([watched.runner, reference.runner], drive)
     costs_s, looks = watched.costs_s(), watched.looks()
-    return Growth(costs_s, reference.costs_s(), rss_bytes, hub_values, looks)
+    reference_s = reference.costs_s()
+    return Growth(costs_s, reference_s, rss_bytes, blocks, hub_values, looks)

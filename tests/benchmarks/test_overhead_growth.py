@@ -21,6 +21,7 @@ def growth(
     slower: float = 1.0,
     rss_mib: float = 0.1,
     kept: tuple[int, ...] = (1, 1),
+    blocks: int = 100,
     searched: Sequence[int] = (),
 ) -> Growth:
     """Of 100,000 iterations.
@@ -32,6 +33,7 @@ def growth(
         slower: Than the rest of the loop the machine is in the last tenth.
         rss_mib: What the process grew by.
         kept: Values in the message hub.
+        blocks: Of Python's memory, kept in the last nine tenths.
         searched: Intervals in which each iteration is looked at, at twice the cost.
     """
     costs_s, reference_s = [], []
@@ -48,20 +50,21 @@ def growth(
         reference_s += [5 * speed] * 49 + [(5 + 800) * speed]
     looks = [50 if interval in searched else 6 for interval in range(INTERVALS)]
     rss_bytes = [2**28, 2**28 + int(rss_mib * 2**20)]
-    return Growth(costs_s, reference_s, rss_bytes, list(kept), looks)
+    held = [10**6, 10**6 + blocks]
+    return Growth(costs_s, reference_s, rss_bytes, held, list(kept), looks)
 
 
 def test_what_does_not_grow():
     figures = judge_growth(growth())
-    assert [figure.verdict for figure in figures] == ['met'] * 4 + ['']
+    assert [figure.verdict for figure in figures] == ['met'] * 5 + ['']
     assert [f.value for f in figures[:2]] == pytest.approx([1.0, 1.0], abs=0.001)
     assert '100,000 iterations' in figures[2].note
-    assert figures[4].value == 0.0
+    assert figures[5].value == 0.0
 
 
 def test_a_slower_machine_is_no_growth():
     figures = judge_growth(growth(slower=1.5))
-    assert [figure.verdict for figure in figures] == ['met'] * 4 + ['']
+    assert [figure.verdict for figure in figures] == ['met'] * 5 + ['']
     assert [f.value for f in figures[:2]] == pytest.approx([1.0, 1.0], abs=0.001)
 
 
@@ -71,6 +74,7 @@ def test_a_slower_machine_is_no_growth():
         (growth(last_us=27.0), 'growth per iteration, last tenth over first'),
         (growth(end_us=1100.0), 'growth per interval, last tenth over first'),
         (growth(rss_mib=1.1), 'growth of the process, last nine tenths'),
+        (growth(blocks=1000), "blocks of Python's memory kept, per interval"),
         (growth(kept=(1, 2)), 'values kept in the message hub, per scalar'),
         (growth(kept=(2, 2)), 'values kept in the message hub, per scalar'),
     ],
@@ -112,8 +116,8 @@ def test_noise_proves_no_absence_of_growth():
 
 
 def test_the_check_asks_for_the_verdict_of_what_was_planted():
-    nothing = judge_growth(growth())[:3]
-    planted = judge_growth(growth(27.0, 1100.0, rss_mib=1.8))[:3]
+    nothing = judge_growth(growth())[:4]
+    planted = judge_growth(growth(27.0, 1100.0, rss_mib=1.8, blocks=1800))[:4]
     assert {f.verdict for f in judge_planted_growth(nothing, False)} == {'met'}
     assert {f.verdict for f in judge_planted_growth(nothing, True)} == {'missed'}
     assert {f.verdict for f in judge_planted_growth(planted, True)} == {'met'}
@@ -126,6 +130,7 @@ def test_real_loops_take_turns_and_keep_one_value_per_scalar():
     assert len(found.costs_s) == len(found.reference_s) == 500
     assert len(found.rss_bytes) == 10
     assert min(found.rss_bytes) > 0
+    assert len(found.blocks) == 10
     assert found.hub_values == [1] * 10
     assert len(found.looks) == 10
     # the first iterations are all looked at
