@@ -11,7 +11,7 @@ sums would cost ten times what they cost later, all at once.
 from __future__ import annotations
 
 import math
-from typing import Callable
+from typing import Any, Callable
 
 from mmgpu_hooks.evidence.hook_shares import LONG_S, HookShares
 from mmgpu_hooks.evidence.ledger_parts import (
@@ -58,7 +58,7 @@ class TimeLedger(Stamps):
     def start(self) -> None:
         """Begin to count now; what passed since it was made is nobody's."""
         self._tape.clear()
-        del self._times[:], self._lap_ends[:]
+        self._lap_ends.clear()
         self._wall.update(dict.fromkeys(self._wall, 0.0))
         self.started = self._folded_until = self._clock()
 
@@ -70,8 +70,7 @@ class TimeLedger(Stamps):
 
     def _stamp(self, part: str) -> None:
         """``part`` ends now."""
-        self._times.append(self._clock())
-        self._tape.append(part)
+        self._tape += (self._clock(), part)
 
     def _leave_part(self) -> None:
         """Stamp, and look no more at the wait, if that is what runs."""
@@ -156,11 +155,12 @@ class TimeLedger(Stamps):
     def _fold(self) -> None:
         """Sum up what is on the tape."""
         ends = iter([*self._lap_ends, math.inf])
-        del self._lap_ends[:]
+        self._lap_ends.clear()
         end = next(ends)
         wall, book = self._wall, self._book
         until, brief_s = self._folded_until, 0.0
-        for part, now in zip(self._tape, self._times):
+        stamps: Any = iter(self._tape)
+        for now, part in zip(stamps, stamps):
             while end <= now:
                 # an iteration ended in the midst of it
                 book(part, end - until)
@@ -176,7 +176,6 @@ class TimeLedger(Stamps):
             else:
                 book(part, seconds)
         self._tape.clear()
-        del self._times[:]
         if brief_s:
             self.shares.add_brief(brief_s)
         while end < math.inf:

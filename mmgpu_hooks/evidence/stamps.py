@@ -7,7 +7,6 @@ and does nothing but to note the time.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping
 from typing import Any, Callable
 
@@ -28,11 +27,13 @@ class Stamps:
         self._clock = clock
         self._stack: list[str] = ['other']
         """What is running, the innermost last."""
-        self._tape: list[str] = []
-        """Which part ended; in the order of time."""
-        self._times = array('d')
-        """When each of them did. Objects kept one by one would be a cache miss each."""
-        self._lap_ends = array('d')
+        self._tape: list[float | str] = []
+        """When a part ended and which, one after the other, in the order of time.
+
+        A tuple for each, or two lists, would be more cache misses; so is an
+        ``array``, which grows more often.
+        """
+        self._lap_ends: list[float] = []
         """When iterations ended, whichever part that was in."""
 
     @property
@@ -58,7 +59,7 @@ class Stamps:
             on_error: Gets a failure of the ledger, after which it stands still.
         """
         stack, clock = self._stack, self._clock
-        note, note_time = self._tape.append, self._times.append
+        note = self._tape.append
 
         # some are called for each hook in each iteration: all in one frame
         def booked(*args: Any, **kwargs: Any) -> Any:
@@ -67,7 +68,7 @@ class Stamps:
             if label is None:
                 return function(*args, **kwargs)
             try:
-                note_time(clock())
+                note(clock())
                 note(between)
                 stack[-1] = label
             except Exception as error:  # noqa: BLE001  # training must not see it
@@ -76,7 +77,7 @@ class Stamps:
             result = function(*args, **kwargs)
             if stack[-1] is label:
                 try:
-                    note_time(clock())
+                    note(clock())
                     note(label)
                     stack[-1] = between
                 except Exception as error:  # noqa: BLE001  # training must not see it
@@ -103,7 +104,7 @@ class Stamps:
                 ``points`` no longer holds what failed.
         """
         stack, clock = self._stack, self._clock
-        note, note_time = self._tape.append, self._times.append
+        note = self._tape.append
 
         def call_point(*args: Any, **kwargs: Any) -> Any:
             point = points.get(args[0] if args else kwargs.get('fn_name'))
@@ -111,7 +112,7 @@ class Stamps:
                 return otherwise(*args, **kwargs)
             following, between, before, after = point
             try:
-                note_time(clock())
+                note(clock())
                 note(stack[0])
                 stack.append(between)
             except Exception as error:  # noqa: BLE001  # training must not see it
@@ -129,7 +130,7 @@ class Stamps:
                 except Exception as error:  # noqa: BLE001
                     on_error(source, error)
             try:
-                note_time(clock())
+                note(clock())
                 note(stack[-1])
                 del stack[1:]
                 stack[0] = following
@@ -161,7 +162,7 @@ class Stamps:
                 ``plain`` no longer holds what failed.
         """
         stack, clock, hooks = self._stack, self._clock, UNSPLIT
-        note, note_time = self._tape.append, self._times.append
+        note = self._tape.append
 
         # each name, call and container more may be a cache miss; an index from the end
         # is slower than one from the front
@@ -173,7 +174,7 @@ class Stamps:
             if stack[0] != point[0]:
                 return otherwise(fn_name, **kwargs)
             try:
-                note_time(clock())
+                note(clock())
                 note(point[0])
                 stack[0] = hooks
             except Exception as error:  # noqa: BLE001  # training must not see it
@@ -181,7 +182,7 @@ class Stamps:
                 return function(fn_name, **kwargs)
             result = function(fn_name, **kwargs)
             try:
-                note_time(clock())
+                note(clock())
                 note(hooks)
                 stack[0] = point[1]
             except Exception as error:  # noqa: BLE001
