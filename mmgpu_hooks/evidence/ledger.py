@@ -15,9 +15,9 @@ from typing import Any, Callable
 
 from mmgpu_hooks.evidence.hook_shares import LONG_S, HookShares
 from mmgpu_hooks.evidence.ledger_parts import (
-    BETWEEN,
     EXACT,
     LOOKED,
+    OF_LOOP,
     PARTS,
     UNSPLIT,
     Lap,
@@ -142,7 +142,7 @@ class TimeLedger(Stamps):
         """End everything that is nested; the plain loop goes on."""
         self._leave_part()
         del self._stack[1:]
-        if self._stack[0] in BETWEEN:
+        if self._stack[0] not in OF_LOOP:
             self._stack[0] = 'other'
 
     def drain_laps(self) -> list[Lap]:
@@ -161,7 +161,13 @@ class TimeLedger(Stamps):
         until, brief_s = self._folded_until, 0.0
         stamps: Any = iter(self._tape)
         for now, part in zip(stamps, stamps):
-            while end <= now:
+            if now < until:
+                while until <= end < math.inf:
+                    book(part, end - until)
+                    self._end_lap(end)
+                    until, end = end, next(ends)
+                until = self._set_back(until, min(now, end))
+            while end <= now and end >= until:
                 # an iteration ended in the midst of it
                 book(part, end - until)
                 self._end_lap(end)
@@ -180,10 +186,20 @@ class TimeLedger(Stamps):
             self.shares.add_brief(brief_s)
         while end < math.inf:
             # nothing else began since the last stamp
+            if end < until:
+                until = self._set_back(until, end)
             book(self._stack[-1], end - until)
             self._end_lap(end)
             until, end = end, next(ends)
         self._folded_until = until
+
+    def _set_back(self, until: float, now: float) -> float:
+        """The clock was set back, as no such clock should be: time goes on from there.
+
+        What passed meanwhile nobody knows, and no part has less than nothing of it.
+        """
+        self.started -= until - now
+        return now
 
     def _book(self, part: str, seconds: float) -> None:
         """Add what passed to ``part``."""
@@ -201,7 +217,8 @@ class TimeLedger(Stamps):
             + wall['worker_startup']
             + wall['other']
         )
-        self._laps.append((wall['data_wait'], wall['step'], now - outside_s))
+        inside_s = now - self.started - outside_s
+        self._laps.append((wall['data_wait'], wall['step'], inside_s))
 
     def book_startup(self, seconds: float) -> None:
         """Move so much of what is booked as ``data_wait`` to ``worker_startup``."""

@@ -26,6 +26,9 @@ EXACT = 'hooks/exact'
 BETWEEN = frozenset({UNSPLIT, LOOKED, EXACT})
 """What runs at a hook point while no hook does that is timed."""
 
+OF_LOOP = frozenset(PARTS) - BETWEEN
+"""What the plain loop is in between two hook points."""
+
 
 class LedgerReading(NamedTuple):
     """The ledger's totals at one moment."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from mmgpu_hooks.evidence.ledger_parts import BETWEEN, UNSPLIT, Point
+from mmgpu_hooks.evidence.ledger_parts import OF_LOOP, UNSPLIT, Point
 
 _NO_POINT = ('', '')
 """The parts before and after a point that is not plain: none."""
@@ -39,7 +39,8 @@ class Stamps:
     @property
     def is_nested(self) -> bool:
         """Whether the plain loop waits for something: hooks, a save, a validation."""
-        return len(self._stack) > 1 or self._stack[0] in BETWEEN
+        # a hook that is timed always takes the plain loop's place while it runs
+        return len(self._stack) > 1 or self._stack[0] not in OF_LOOP
 
     def book_calls(
         self,

@@ -36,8 +36,9 @@ class Iterations:
     def _fold_from_here(self) -> None:
         workers = getattr(self._runner.train_dataloader, 'num_workers', 0)
         reading = self._ledger.read()
-        lap = (0.0, 0.0, self._ledger.started)
-        self._folder = IntervalFolder(reading, lap, has_workers=bool(workers))
+        self._folder = IntervalFolder(
+            reading, (0.0, 0.0, 0.0), has_workers=bool(workers)
+        )
         self._folder.note_first()
 
     def begin(self) -> None:
