@@ -53,6 +53,8 @@ class TimeLedger(Stamps):
         self._wait_cpu = WaitCpu(cpu_clock)
         self._wait_cpu_s = self._folded_waits_s = 0.0
         self._startup_in_waits_s = 0.0
+        self._last = 'other'
+        """What was last booked on the tape that no hook is."""
         self.start()
 
     def start(self) -> None:
@@ -158,18 +160,18 @@ class TimeLedger(Stamps):
         self._lap_ends.clear()
         end = next(ends)
         wall, book = self._wall, self._book
-        until, brief_s = self._folded_until, 0.0
+        until, brief_s, last = self._folded_until, 0.0, self._last
         stamps: Any = iter(self._tape)
         for now, part in zip(stamps, stamps):
             if now < until:
                 while until <= end < math.inf:
-                    book(part, end - until)
+                    book(part, end - until, last)
                     self._end_lap(end)
                     until, end = end, next(ends)
                 until = self._set_back(until, min(now, end))
             while end <= now and end >= until:
                 # an iteration ended in the midst of it
-                book(part, end - until)
+                book(part, end - until, last)
                 self._end_lap(end)
                 until, end = end, next(ends)
             seconds = now - until
@@ -179,8 +181,9 @@ class TimeLedger(Stamps):
                 brief_s += seconds
             elif part in wall and part != UNSPLIT:
                 wall[part] += seconds
+                last = part
             else:
-                book(part, seconds)
+                book(part, seconds, last)
         self._tape.clear()
         if brief_s:
             self.shares.add_brief(brief_s)
@@ -188,10 +191,10 @@ class TimeLedger(Stamps):
             # nothing else began since the last stamp
             if end < until:
                 until = self._set_back(until, end)
-            book(self._stack[-1], end - until)
+            book(self._stack[-1], end - until, last)
             self._end_lap(end)
             until, end = end, next(ends)
-        self._folded_until = until
+        self._folded_until, self._last = until, last
 
     def _set_back(self, until: float, now: float) -> float:
         """The clock was set back, as no such clock should be: time goes on from there.
@@ -201,12 +204,12 @@ class TimeLedger(Stamps):
         self.started -= until - now
         return now
 
-    def _book(self, part: str, seconds: float) -> None:
-        """Add what passed to ``part``."""
+    def _book(self, part: str, seconds: float, last: str) -> None:
+        """Add what passed to ``part``, which followed ``last``."""
         if part in self._wall and part != UNSPLIT:
             self._wall[part] += seconds
         else:
-            self.shares.add(part, seconds)
+            self.shares.add(part, seconds, last)
 
     def _end_lap(self, now: float) -> None:
         """All until ``now`` is booked, and an iteration ended."""

@@ -117,7 +117,7 @@ class CloseLooks:
             # reading the losses waits for the GPU: that is the step's own time
             is_loss = name == AFTER and isinstance(hook, RuntimeInfoHook)
             if name in (BEFORE, AFTER) and not is_loss:
-                label = f'{hook_name} {len(self._watched)} {name}'
+                label = f'{hook_name} {len(self._watched)} {_DURING[name]}'
                 self._sample([HookMethod(hook, name, label)])
             else:
                 labels = labels_of('step' if is_loss else hook_name, True)
@@ -189,7 +189,7 @@ class CloseLooks:
         if shares.long[method] >= LONG_CALLS:
             return True
         # on a busy machine any call may take long now and then
-        enough_s = _ALIKE * shares.surprise_s
+        enough_s = _ALIKE * shares.surprises.last_s
         return self._is_searching and shares.longest_s.get(method, 0.0) > enough_s
 
     def _begin(self, between: str) -> None:
@@ -268,10 +268,11 @@ class CloseLooks:
         Args:
             iterations: Done so far: what comes every so often is found in twice that.
         """
-        self._sample(self._followed.release(iterations))
         shares = self._ledger.shares
-        has_surprise = shares.surprises > self._surprises
-        self._surprises = shares.surprises
+        shares.iterations = iterations
+        self._sample(self._followed.release(iterations))
+        has_surprise = shares.surprises.count > self._surprises
+        self._surprises = shares.surprises.count
         if self._is_searching:
             self._follow_long()
             if not self._left:

@@ -27,7 +27,8 @@ class HookMethod:
     point: str
     """Its name."""
     label: str
-    """The name of the hook's class, a space and what tells it from all others."""
+    """The name of the hook's class, a space and what tells it from all others; the last
+    word is the part that the loop is in when it calls the method."""
 
     @property
     def hook_name(self) -> str:

@@ -285,7 +285,7 @@ class Recorder:
             status=status,
             iterations=self._iterations.done,
             ledger_s=reading.wall_s if reading else {},
-            hooks_s=reading.hooks_s if reading else {},
+            hooks_s=self._ledger.shares.settle(reading.hooks_s) if reading else {},
             duration_s=self._ledger.elapsed_s() if reading else None,
             saves=self._saves,
             error=error,

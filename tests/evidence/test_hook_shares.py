@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from mmgpu_hooks.evidence.hook_shares import LONG_CALLS, HookShares, labels_of
+from mmgpu_hooks.evidence.hook_shares import (
+    LONG_CALLS,
+    UNTOLD,
+    HookShares,
+    labels_of,
+)
 from mmgpu_hooks.evidence.ledger_parts import EXACT, LOOKED, UNSPLIT
 
 US, MS = 1e-6, 1e-3
@@ -11,7 +16,7 @@ US, MS = 1e-6, 1e-3
 def look(shares: HookShares, **hooks_s: float) -> None:
     """An iteration that is looked at, with 100 us of MMEngine's own calling."""
     for name, seconds in hooks_s.items():
-        shares.add(labels_of(name, False)[LOOKED], seconds)
+        shares.add(labels_of(name.partition(' ')[0], False, name)[LOOKED], seconds)
     shares.add(LOOKED, 100 * US)
     shares.looks += 1
 
@@ -68,37 +73,59 @@ def test_a_long_call_stands_for_itself_and_is_told():
     assert shares.split() == {'A': 20 * MS, 'B': pytest.approx(200 * US)}
 
 
-def test_a_long_iteration_that_nobody_looked_at_is_split_among_nobody():
+def test_a_long_iteration_that_nobody_looked_at_is_told_to_be_nobodys():
     shares = HookShares()
     look(shares, A=400 * US)
     shares.add(UNSPLIT, 50 * MS)
-    assert shares.surprises == 1
-    assert shares.surprise_s == pytest.approx(49.5 * MS)
+    assert shares.surprises.count == 1
+    assert shares.surprises.last_s == pytest.approx(49.5 * MS)
     # but for what is usual
-    assert shares.split() == {'A': pytest.approx(800 * US)}
+    split = {'A': pytest.approx(800 * US), UNTOLD: pytest.approx(49.5 * MS)}
+    assert shares.split() == split
+    assert shares.settle(shares.split()) == split
     assert shares.total_s == pytest.approx(50.5 * MS)
 
 
-def test_long_iterations_are_of_those_who_took_long_where_it_was_looked_at():
+def test_long_iterations_are_of_those_who_took_as_long_where_it_was_looked_at():
     shares = HookShares()
-    look(shares, A=400 * US, B=500 * US)
-    look(shares, A=400 * US, B=3 * MS)
-    look(shares, A=2 * MS, B=3 * MS)
-    shares.add(UNSPLIT, 10 * MS)
-    usual_s = 1.6 * MS / 3  # of A, of B and of the calling, where they were not long
-    surprise_s = 10 * MS - usual_s
+    shares.iterations = 12
+    look(shares, **{'A 1 step': 2 * MS, 'B 2 step': 30 * MS, 'C 3 step': 400 * US})
+    look(shares, **{'A 1 step': 2 * MS, 'B 2 step': 33 * MS, 'C 3 step': 400 * US})
+    usual_s = 0.5 * MS
+    shares.add(UNSPLIT, 28 * MS, 'step')
     split = shares.split()
-    assert split['A'] == pytest.approx(
-        2.8 * MS + usual_s * 0.8 / 1.6 + surprise_s * 2 / 8
-    )
-    assert split['B'] == pytest.approx(
-        6.5 * MS + usual_s * 0.5 / 1.6 + surprise_s * 6 / 8
-    )
+    assert split['A'] == pytest.approx(4 * MS)
+    assert split['B'] == pytest.approx(63 * MS + 28 * MS - usual_s)
+    assert UNTOLD not in split
+    # not what is like nobody's, nor what is at the other point of an iteration
+    shares.add(UNSPLIT, 10 * MS, 'step')
+    shares.add(UNSPLIT, 30 * MS, 'data_wait')
+    split = shares.split()
+    assert split['B'] == pytest.approx(63 * MS + 28 * MS - usual_s)
+    assert split[UNTOLD] == pytest.approx(40 * MS - 2 * usual_s)
     assert sum(split.values()) <= shares.total_s
-    # what is long later is for those who are long then
-    shares.add(UNSPLIT, 10 * MS)
-    later = shares.split()
-    assert later['B'] - split['B'] < usual_s
+
+
+def test_at_the_end_what_was_nobodys_is_of_who_is_known_to_take_so_long():
+    shares = HookShares()
+    look(shares, **{'A 1 step': 400 * US, 'B 2 step': 400 * US})
+    for iteration, seconds in ((100, 50 * MS), (150, 6 * MS)):
+        shares.iterations = iteration
+        shares.add(UNSPLIT, seconds, 'step')
+        shares.split()
+    shares.follow('B 2 step')
+    for iteration in (200, 300):
+        shares.iterations = iteration
+        shares.add(labels_of('B', True, 'B 2 step')[UNSPLIT], 50 * MS)
+        by_interval = shares.split()
+    settled = shares.settle(by_interval)
+    usual_s = 0.9 * MS
+    # what an interval's record says stays so
+    assert by_interval[UNTOLD] == pytest.approx(56 * MS - 2 * usual_s)
+    assert settled[UNTOLD] == pytest.approx(6 * MS - usual_s)
+    assert settled['B'] == pytest.approx(by_interval['B'] + 50 * MS - usual_s)
+    assert settled['A'] == by_interval['A']
+    assert sum(settled.values()) == pytest.approx(sum(by_interval.values()))
 
 
 @pytest.mark.parametrize(
@@ -124,4 +151,4 @@ def test_many_hooks_of_a_usual_length_are_no_surprise():
     shares = HookShares()
     look(shares, **dict.fromkeys('ABCDE', 900 * US))
     shares.add(UNSPLIT, 5 * MS)
-    assert shares.surprises == 0
+    assert shares.surprises.count == 0

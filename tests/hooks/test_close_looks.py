@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fakes.looked_loop import MS, US, LookedLoop, Other, run_in_steps
+from mmgpu_hooks.evidence.hook_shares import UNTOLD
 from mmgpu_hooks.hooks.close_looks import BEFORE, FIRST_LOOKS
 
 
@@ -142,7 +143,12 @@ def test_a_hook_that_takes_long_every_so_often_is_split_out():
     slept_s = run_in_steps(loop, 5000, lambda index: index % 100 == 57)
     hooks_s = loop.ledger.read().hooks_s
     # the first time nobody knows who it was
-    assert hooks_s['Other'] - 0.5 == pytest.approx(slept_s, abs=2 * 50 * MS)
+    assert hooks_s['Other'] - 0.495 == pytest.approx(slept_s - 50 * MS, abs=1 * MS)
+    assert hooks_s[UNTOLD] == pytest.approx(50 * MS, rel=0.01)
+    # but at the end it is known
+    settled = loop.ledger.shares.settle(hooks_s)
+    assert settled['Other'] - 0.495 == pytest.approx(slept_s, abs=1 * MS)
+    assert UNTOLD not in settled
     assert hooks_s['Slow'] == pytest.approx(5000 * 100 * US, rel=0.02)
     assert loop.timed() == [False, True]
 

@@ -1,0 +1,141 @@
+"""Whose the long moments were in which nobody looked.
+
+A hook that takes long in an iteration in which hooks are not timed one by one makes a
+surprise: it is known how long that was and at which point of the iteration, and not who
+it was. Once a hook is timed that takes about as long, at that point and about as often,
+it was that one. What a busy machine held up is like nobody's calls and stays nobody's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import Callable, NamedTuple
+
+LIKE = 0.25
+"""Two are alike that differ by no more than this share of the longer one."""
+
+FEWEST_ALIKE = 2
+"""Timed calls of a hook that must be like a surprise: one may have been held up."""
+
+_AS_OFTEN = 2.0
+"""How much more often than where it was timed a hook may have taken long elsewhere."""
+
+_MOST_KEPT, _MOST_CALLS = 128, 16
+"""The newest ones, which bound memory and what is done with them."""
+
+_LOOP = frozenset({'data_wait', 'step'})
+"""What the loop is in when it calls the hooks of an iteration."""
+
+
+class _Surprise(NamedTuple):
+    seconds: float
+    beyond_s: float
+    """The same without what is usual."""
+    during: str
+    """What was booked before it."""
+
+
+class Surprises:
+    """Keeps them until it is known whose they were.
+
+    Args:
+        find_timed: Gets a method; in how many iterations it has been timed.
+    """
+
+    def __init__(self, find_timed: Callable[[str], int]) -> None:
+        self._find_timed = find_timed
+        self.count = 0
+        """How many there were."""
+        self.last_s = 0.0
+        """What the last of them took beyond the usual."""
+        self.untold_s = 0.0
+        """Of all of them, what :meth:`share` gave to nobody."""
+        self._new: list[_Surprise] = []
+        self._kept: deque[_Surprise] = deque(maxlen=_MOST_KEPT)
+        self._calls: dict[str, deque[float]] = {}
+        """By method the newest of its long calls that were timed, seconds."""
+        self._long: defaultdict[str, int] = defaultdict(int)
+        """By method, how many those were in all."""
+        self._given: defaultdict[str, int] = defaultdict(int)
+        """By method, surprises that were its."""
+
+    def add(self, seconds: float, beyond_s: float, during: str) -> None:
+        """Add one.
+
+        Args:
+            seconds: How long the hooks took.
+            beyond_s: The same without what they usually take.
+            during: What the loop was in before.
+        """
+        self.count += 1
+        self.last_s = beyond_s
+        self._new.append(_Surprise(seconds, beyond_s, during))
+
+    def note_long(self, method: str, seconds: float) -> None:
+        """A method took long where it was timed; its last word is what the loop is in
+        when it calls it."""
+        calls = self._calls.get(method)
+        if calls is None:
+            calls = self._calls[method] = deque(maxlen=_MOST_CALLS)
+        calls.append(seconds)
+        self._long[method] += 1
+
+    def share(self, iterations: int) -> dict[str, float]:
+        """Seconds by method of those since the last call; the others are kept.
+
+        Args:
+            iterations: Done so far.
+        """
+        if not self._new:
+            return {}
+        given, left = self._give(self._new[-_MOST_KEPT:], iterations, 0)
+        self.untold_s += sum(one.beyond_s for one in self._new) - sum(given.values())
+        self._new.clear()
+        self._kept.extend(left)
+        return given
+
+    def settle(self, iterations: int) -> dict[str, float]:
+        """Seconds by method of those that were kept, by what is known at the end."""
+        # the first one of all is before anything could be known
+        return self._give(self._kept, iterations, 1)[0]
+
+    def _give(
+        self, surprises: deque[_Surprise] | list[_Surprise], iterations: int, more: int
+    ) -> tuple[dict[str, float], list[_Surprise]]:
+        """What they are of whom, and those that are nobody's."""
+        weights: list[dict[str, float]] = [{} for _ in surprises]
+        for method in self._calls:
+            alike = [self._count_alike(method, one) for one in surprises]
+            count = sum(map(bool, alike))
+            if count and self._is_as_often(method, count, max(alike), iterations, more):
+                self._given[method] += 0 if more else count
+                for weight, number in zip(weights, alike):
+                    if number:
+                        weight[method] = number
+        given: defaultdict[str, float] = defaultdict(float)
+        left = []
+        for one, weight in zip(surprises, weights):
+            for method, number in weight.items():
+                given[method] += one.beyond_s * number / sum(weight.values())
+            if not weight:
+                left.append(one)
+        return dict(given), left
+
+    def _count_alike(self, method: str, one: _Surprise) -> float:
+        """How many of a method's long calls are like one; 0 when they are too few."""
+        during = method.rpartition(' ')[2]
+        if one.during in _LOOP and one.during != during:
+            return 0.0
+        calls = self._calls[method]
+        least_s, most_s = one.beyond_s * (1 - LIKE), one.seconds / (1 - LIKE)
+        alike = sum(least_s <= call_s <= most_s for call_s in calls)
+        if alike < FEWEST_ALIKE:
+            return 0.0
+        return self._long[method] * alike / len(calls)
+
+    def _is_as_often(
+        self, method: str, count: int, alike: float, iterations: int, more: int
+    ) -> bool:
+        timed = max(self._find_timed(method), 1)
+        expected = alike / timed * max(iterations - timed, 0)
+        return self._given[method] + count <= more + _AS_OFTEN * expected
