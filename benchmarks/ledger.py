@@ -24,7 +24,8 @@ from typing import Any
 import torch
 
 from benchmarks.harness import Benchmark, Figure
-from benchmarks.planted import TAPE, StampedLoader, build_planted
+from benchmarks.planted import HOOK_S, TAPE, StampedLoader, build_planted
+from benchmarks.planted_rare import RARE_HOOKS, plant_rare
 from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.records import RunEvidence
 
@@ -45,6 +46,12 @@ SCENES: dict[str, dict[str, Any]] = {
     'FlexibleRunner': {'loop': 'epoch', 'flexible': True},
     'epoch, resumed': {'loop': 'epoch', 'epochs': 4, 'resume': 2},
     'iter, resumed': {'loop': 'iter', 'iterations': 60, 'epochs': 3, 'resume': 20},
+    'epoch, hooks that take long now and then': {
+        'loop': 'epoch',
+        'iterations': 320,
+        'save_interval': 160,
+        'is_rare': True,
+    },
 }
 
 
@@ -79,7 +86,7 @@ class Scene:
 def run_scene(arguments: dict[str, Any]) -> Scene:
     """Train once and compare."""
     arguments = dict(arguments)
-    resume = arguments.pop('resume', None)
+    resume, is_rare = arguments.pop('resume', None), arguments.pop('is_rare', False)
     with tempfile.TemporaryDirectory() as folder:
         work_dir = Path(folder)
         if resume is not None:
@@ -87,6 +94,8 @@ def run_scene(arguments: dict[str, Any]) -> Scene:
                 work_dir / 'first', resume, **arguments
             )
         runner = build_planted(work_dir / 'run', **arguments)
+        if is_rare:
+            plant_rare(runner)
         train_loop = runner.build_train_loop
         begin = time.perf_counter()
         walls: list[float] = []
@@ -162,7 +171,8 @@ def _compare(runner: Any, evidence: RunEvidence, wall_s: float) -> Scene:
         ),
         *(
             _part(f'hooks: {name}', stamps[name], end.hooks_s[name])
-            for name in ('PlantedBefore', 'PlantedAfter')
+            for name in (*HOOK_S, *(hook.__name__ for hook in RARE_HOOKS))
+            if name in stamps
         ),
     ]
     history = runner.message_hub.get_scalar('train/data_time').data[0]

@@ -112,13 +112,15 @@ class StampedLoader(DataLoader[Any]):
 class PlantedModel(BaseModel):
     """A step that sleeps."""
 
+    step_s = STEP_S
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
 
     def forward(self, inputs: Any, data_samples: Any = None, mode: str = '') -> Any:
         if mode == 'loss':
-            time.sleep(STEP_S)
+            time.sleep(self.step_s)
             return {'loss': self.weight.sum()}
         return [0.0]
 

@@ -14,7 +14,14 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from mmgpu_hooks.evidence.ledger_parts import BETWEEN, EXACT, LOOKED, PARTS, UNSPLIT
+from mmgpu_hooks.evidence.ledger_parts import (
+    BETWEEN,
+    EXACT,
+    LOOKED,
+    PARTS,
+    UNSPLIT,
+    UNTOLD,
+)
 from mmgpu_hooks.evidence.surprises import Surprises
 
 LONG_S = 1e-3
@@ -23,9 +30,6 @@ LONG_S = 1e-3
 
 LONG_CALLS = 4
 """More long calls than half as many short ones, after which most are taken to be."""
-
-UNTOLD = '(not told apart)'
-"""Stands for a hook's name where hooks took long and nobody knows which of them."""
 
 _SEEN, _TIMED = 'seen ', 'timed '
 _MOST_LONG = 2 * LONG_CALLS
@@ -80,7 +84,7 @@ class HookShares:
         self._usual_s: dict[str, float] = {}
         """By method that is followed, what it took of a look when none was long."""
         self._followed_for: Counter[str] = Counter()
-        """By method, iterations; less those before it, while it is followed."""
+        """By method, iterations not looked at; less those before, while followed."""
 
     def add(self, label: str, seconds: float, during: str = '') -> None:
         """Add what ended.
@@ -140,7 +144,7 @@ class HookShares:
         seen_s = self._seen_s.pop(method, 0.0)
         self._timed_s[method] += seen_s
         self._usual_s[method] = seen_s / self.looks if self.looks else 0.0
-        self._followed_for[method] -= self.iterations
+        self._followed_for[method] -= self.iterations - self.looks
 
     def release(self, method: str) -> None:
         """From here on a method that was followed is timed in looks only again."""
@@ -149,13 +153,14 @@ class HookShares:
         seen_s = self._usual_s.pop(method, 0.0) * self.looks
         self._seen_s[method] += seen_s
         self._timed_s[method] -= seen_s
-        self._followed_for[method] += self.iterations
+        self._followed_for[method] += self.iterations - self.looks
         self.long.pop(method, None)
 
     def _count_timed(self, method: str) -> int:
         """In how many iterations a method was timed, about."""
-        is_on = method in self._usual_s
-        followed_for = self._followed_for[method] + (self.iterations if is_on else 0)
+        followed_for = self._followed_for[method]
+        if method in self._usual_s:
+            followed_for += self.iterations - self.looks
         return self.looks + followed_for
 
     def take_long_timed(self) -> set[str]:

@@ -164,6 +164,7 @@ class TimeLedger(Stamps):
         stamps: Any = iter(self._tape)
         for now, part in zip(stamps, stamps):
             if now < until:
+                # the iterations that ended before the clock was set back
                 while until <= end < math.inf:
                     book(part, end - until, last)
                     self._end_lap(end)

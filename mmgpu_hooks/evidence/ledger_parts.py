@@ -29,6 +29,9 @@ BETWEEN = frozenset({UNSPLIT, LOOKED, EXACT})
 OF_LOOP = frozenset(PARTS) - BETWEEN
 """What the plain loop is in between two hook points."""
 
+UNTOLD = '(not told apart)'
+"""Stands for a hook's name where hooks took long and nobody knows which of them."""
+
 
 class LedgerReading(NamedTuple):
     """The ledger's totals at one moment."""

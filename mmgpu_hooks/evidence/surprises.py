@@ -8,17 +8,20 @@ it was that one. What a busy machine held up is like nobody's calls and stays no
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from typing import Callable, NamedTuple
 
-LIKE = 0.25
+LIKE = 0.15
 """Two are alike that differ by no more than this share of the longer one."""
 
 FEWEST_ALIKE = 2
 """Timed calls of a hook that must be like a surprise: one may have been held up."""
 
-_AS_OFTEN = 2.0
-"""How much more often than where it was timed a hook may have taken long elsewhere."""
+_SPREADS = 2.0
+"""By how many standard deviations of a Poisson process a hook may have taken long more
+often than where it was timed."""
 
 _MOST_KEPT, _MOST_CALLS = 128, 16
 """The newest ones, which bound memory and what is done with them."""
@@ -91,24 +94,26 @@ class Surprises:
         given, left = self._give(self._new[-_MOST_KEPT:], iterations, 0)
         self.untold_s += sum(one.beyond_s for one in self._new) - sum(given.values())
         self._new.clear()
-        self._kept.extend(left)
+        self._kept += left
         return given
 
     def settle(self, iterations: int) -> dict[str, float]:
-        """Seconds by method of those that were kept, by what is known at the end."""
-        # the first one of all is before anything could be known
+        """Seconds by method of those that were kept; to be asked once, at the end."""
+        # one is where it was not timed by no chance: it made us look for it
         return self._give(self._kept, iterations, 1)[0]
 
     def _give(
-        self, surprises: deque[_Surprise] | list[_Surprise], iterations: int, more: int
+        self, surprises: Sequence[_Surprise], iterations: int, free: int
     ) -> tuple[dict[str, float], list[_Surprise]]:
         """What they are of whom, and those that are nobody's."""
         weights: list[dict[str, float]] = [{} for _ in surprises]
         for method in self._calls:
             alike = [self._count_alike(method, one) for one in surprises]
             count = sum(map(bool, alike))
-            if count and self._is_as_often(method, count, max(alike), iterations, more):
-                self._given[method] += 0 if more else count
+            if not count:
+                continue
+            if count <= free + self._expect(method, max(alike), iterations):
+                self._given[method] += count
                 for weight, number in zip(weights, alike):
                     if number:
                         weight[method] = number
@@ -133,9 +138,8 @@ class Surprises:
             return 0.0
         return self._long[method] * alike / len(calls)
 
-    def _is_as_often(
-        self, method: str, count: int, alike: float, iterations: int, more: int
-    ) -> bool:
+    def _expect(self, method: str, alike: float, iterations: int) -> float:
+        """How many more a method may have had where it was not timed."""
         timed = max(self._find_timed(method), 1)
         expected = alike / timed * max(iterations - timed, 0)
-        return self._given[method] + count <= more + _AS_OFTEN * expected
+        return expected + _SPREADS * math.sqrt(expected) - self._given[method]

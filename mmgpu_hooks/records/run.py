@@ -90,7 +90,9 @@ class IntervalRecord:
     ledger_s: Mapping[str, float]
     """Seconds by part of the time ledger."""
     hooks_s: Mapping[str, float] = field(default_factory=dict)
-    """Seconds in ``hooks`` by class of hook; the rest is MMEngine's own calling."""
+    """Seconds in ``hooks`` by class of hook; the rest is MMEngine's own calling.
+
+    ``(not told apart)`` is what hooks took of which nobody knows which one did."""
     data_wait_cpu_s: Optional[float] = None
     """CPU of the training thread inside ``data_wait``."""
     first_waits: int = 0

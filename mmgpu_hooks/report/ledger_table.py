@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from mmgpu_hooks.evidence.ledger_parts import PARTS
+from mmgpu_hooks.evidence.ledger_parts import PARTS, UNTOLD
 from mmgpu_hooks.records import RunSummary
 from mmgpu_hooks.report.figures import (
     PART_NAMES,
@@ -96,12 +96,14 @@ def _tell_starts(summary: RunSummary) -> str:
 
 def _name_hooks(summary: RunSummary) -> str:
     """The most expensive hooks, and what the others and the calling took."""
-    costs = [(name, cost.seconds) for name, cost in summary.hooks.items()]
-    if not costs:
-        return ''
+    seconds = {name: cost.seconds for name, cost in summary.hooks.items()}
+    untold_s = seconds.pop(UNTOLD, 0.0)
     least_s = _NAMED_SHARE * summary.duration_s
-    named = [cost for cost in costs[:_HOOKS_NAMED] if cost[1] >= least_s]
-    rest_s = summary.ledger_s.get('hooks', 0.0) - sum(seconds for _, seconds in named)
+    costs = list(seconds.items())[:_HOOKS_NAMED]
+    named = [cost for cost in costs if cost[1] >= least_s]
+    if untold_s >= least_s:
+        named.append((UNTOLD, untold_s))
+    rest_s = summary.ledger_s.get('hooks', 0.0) - sum(cost[1] for cost in named)
     if named and rest_s >= least_s:
         named.append(('rest', rest_s))
-    return ', '.join(f'{name} {format_seconds(seconds)}' for name, seconds in named)
+    return ', '.join(f'{name} {format_seconds(cost_s)}' for name, cost_s in named)

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from fakes.clock import HandClock
-from mmgpu_hooks.evidence.hook_shares import UNTOLD, labels_of
+from mmgpu_hooks.evidence.hook_shares import labels_of
 from mmgpu_hooks.evidence.ledger import TimeLedger
-from mmgpu_hooks.evidence.ledger_parts import LOOKED, PARTS, UNSPLIT, Point
+from mmgpu_hooks.evidence.ledger_parts import LOOKED, PARTS, UNSPLIT, UNTOLD, Point
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ def test_a_hook_that_was_held_up_twice_does_not_get_all_that_is_held_up():
     # timed in half of the iterations it took so long twice
     assert told([6] * 5, {A: [6, 6]}) == {A: 30}
     assert told([6] * 6, {A: [6, 6]}) == {}
+    assert told([6] * 15, {A: [6] * 8}) == {}
     # and where it was timed nearly always, but for the very first one, nothing is
     assert told([6] * 2, {A: [6, 6]}, timed=990) == {}
     assert told([6], {A: [6, 6]}, timed=990) == {A: 6}
@@ -67,6 +68,7 @@ def test_within_an_interval_as_many_are_given_as_are_to_be_expected():
     surprises = Surprises(lambda method: 500)
     for _ in range(4):
         surprises.note_long(A, 50 * MS)
+    # 4 and 2 standard deviations of that
     for _ in range(8):
         surprises.add(50 * MS, 50 * MS, 'step')
     assert surprises.share(1000) == {A: pytest.approx(400 * MS)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fakes.looked_loop import MS, US, LookedLoop, Other, run_in_steps
-from mmgpu_hooks.evidence.hook_shares import UNTOLD
+from mmgpu_hooks.evidence.ledger_parts import UNTOLD
 from mmgpu_hooks.hooks.close_looks import BEFORE, FIRST_LOOKS
 
 

@@ -134,6 +134,9 @@ def test_hooks_are_named_when_they_take_their_share():
     evidence = make_evidence(hooks_s=0.02, by_hook={'A': 0.2, 'B': 0.1, 'C': 0.05})
     text = unwrapped(render_of(evidence))
     assert 'A 1.600 s, B 0.800 s, C 0.400 s, rest 0.400 s' in text
+    untold = {'A': 0.2, '(not told apart)': 0.05, 'B': 0.1, 'C': 0.04}
+    text = unwrapped(render(hooks_s=0.02, by_hook=untold))
+    assert 'C 0.320 s, (not told apart) 0.400 s' in text
     cheap = unwrapped(render(hooks_s=0.02, by_hook={'A': 0.399, 'B': 0.0001}))
     assert 'A 3.192 s other' in cheap
 

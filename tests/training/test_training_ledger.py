@@ -117,31 +117,6 @@ def test_a_hook_that_joins_in_mid_run_has_its_share(tmp_path: Path) -> None:
     assert end.ledger_s['step'] < slept_s
 
 
-class Nesting(Hook):
-    """Calls a hook point of its own, at which it takes most of its time."""
-
-    def __init__(self) -> None:
-        self.taken_s: list[float] = []
-
-    def after_train_iter(self, runner: Runner, batch_idx: int, **rest: Any) -> None:
-        begin = time.perf_counter()
-        runner.call_hook('at_my_own_point')
-        time.sleep(0.001)
-        self.taken_s.append(time.perf_counter() - begin)
-
-    def at_my_own_point(self, runner: Runner) -> None:
-        time.sleep(0.004)
-
-
-def test_what_a_hook_calls_at_a_point_of_its_own_is_its_own(tmp_path: Path) -> None:
-    hook = Nesting()
-    build_runner(tmp_path, iterations=60, custom_hooks=[hook]).train()
-    end = evidence_of(tmp_path).end
-    assert end is not None
-    taken_s = math.fsum(hook.taken_s)
-    assert end.hooks_s['Nesting'] == pytest.approx(taken_s, rel=0.02)
-
-
 class Slotted:
     """Is called as a hook, and has no room for anybody's attributes."""
 
