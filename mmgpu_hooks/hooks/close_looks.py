@@ -67,9 +67,8 @@ class CloseLooks:
         self._left = 0
         self._between = self._next = LOOKED
         self._is_open = False
-        self._surprises = 0
         self._is_searching = False
-        self._searches = self._searched = 0
+        self._searches = self._searched = self._surprises = 0
         self._always = InstancePatches()
         self._followed = FollowedHooks(ledger, self._note_error)
         self._now = InstancePatches()
@@ -178,8 +177,8 @@ class CloseLooks:
         if not self._is_searching and not self._ledger.shares.long:
             return
         found = [one for one in self._sampled if self._takes_long(one.label)]
-        self._sampled = [one for one in self._sampled if one not in found]
         for one in found:
+            self._sampled.remove(one)
             self._time_none()
             self._followed.add(one)
         if found and self._is_searching:
@@ -273,13 +272,12 @@ class CloseLooks:
         shares = self._ledger.shares
         shares.iterations = iterations
         self._sample(self._followed.release(iterations))
-        has_surprise = shares.surprises.count > self._surprises
-        self._surprises = shares.surprises.count
+        had, self._surprises = self._surprises, shares.surprises.count
         if self._is_searching:
             self._follow_long()
             if not self._left:
                 self._is_searching = False
-        elif has_surprise and self._may_search(iterations):
+        elif self._surprises > had and self._may_search(iterations):
             most = min(2 * iterations, _MOST_SEARCHED)
             self._searches += 1
             self._searched += most
