@@ -157,7 +157,7 @@ FAILURES = [
     ('batch contents', 'hooks.sources.count_tensors', 1, ALL - CONTENTS),
     ('model bytes', 'hooks.sources.ModelBytesWatch', 0, ALL),
     ('model bytes', 'telemetry.cuda.model_bytes.ModelBytesWatch.read', 0, ALL),
-    ('scalars', 'hooks.scalars.fold_scalars', 1, ALL),
+    ('scalars', 'hooks.line_figures.fold_scalars', 1, ALL),
     ('checkpoint saves', 'hooks.save_source.SaveWatch', 0, ALL),
     ('checkpoint saves', 'hooks.save_watch.SaveProgress', 0, ALL),
     ('checkpoint saves', 'hooks.save_watch.SaveStamps', 0, ALL),
@@ -216,7 +216,7 @@ def test_a_source_that_fails_is_switched_off_alone(
         ('ledger by hook', 'evidence.ledger.TimeLedger.book_calls', 4),
         ('ledger', 'evidence.ledger.TimeLedger.read', 4),
         ('run record', 'hooks.recorder.read_run_record', 0),
-        ('evidence', 'hooks.recorder.EvidenceWriter', 0),
+        ('evidence', 'hooks.recorder.open_evidence', 0),
         ('evidence', 'evidence.writer.EvidenceWriter.write', 2),
         ('last interval', 'hooks.recorder.Recorder._record_interval', 6),
     ],
@@ -306,6 +306,19 @@ def test_a_disk_that_fills_up_ends_the_evidence_on_a_whole_line(
     # everything else goes on
     assert len(scalar_lines(tmp_path / 'full')) == 60
     assert 'data_wait_s' in scalar_lines(tmp_path / 'full')[-1]
+
+
+def test_a_disk_that_is_full_from_the_start_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
+) -> None:
+    fill_disk(monkeypatch, 0)
+    trained = train_and_look(tmp_path)
+    assert losses_of(trained.runner) == plain_losses
+    (warning,) = trained.warnings
+    assert warning.startswith('evidence is switched off for this run (OSError: ')
+    # an empty one would be told to be damaged by whoever reads it
+    assert list(tmp_path.glob('*/vis_data/gpu_efficiency*')) == []
+    assert 'data_wait_s' in scalar_lines(tmp_path)[-1]
 
 
 def test_a_folder_that_cannot_be_written_costs_the_evidence_only(
