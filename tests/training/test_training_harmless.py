@@ -197,6 +197,29 @@ def test_a_source_that_fails_is_switched_off_alone(
         assert 'GPUEfficiencyHook summary' in log_of(trained.runner)
 
 
+def test_a_failure_inside_a_worker_is_said_once_and_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
+) -> None:
+    # the workers inherit it
+    patch(monkeypatch, 'telemetry.loader.fetch.FetchProbe._note_batch', 5)
+    trained = train_and_look(tmp_path)
+    assert losses_of(trained.runner) == plain_losses
+    assert trained.warnings == [
+        'loader inside is switched off for this run (measuring in a worker ended: '
+        'RuntimeError: planted); training goes on.'
+    ]
+    evidence = evidence_of(tmp_path)
+    assert [off.source for off in evidence.sources_off] == ['loader inside']
+    seen = [
+        (record.epoch, record.workers.source, record.workers.worker_batches != ())
+        for record in evidence.intervals
+        if record.workers is not None
+    ]
+    # 12 batches of each epoch; of the first, five were measured before
+    assert seen[0] == (1, 'inside', True)
+    assert seen[3:] == [(2, 'outside', False)] * 3
+
+
 @pytest.mark.parametrize(
     ('source', 'target', 'good_calls'),
     [
