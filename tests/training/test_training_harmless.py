@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import multiprocessing
 import resource
 import signal
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mmengine.runner import Runner
 
 from mmgpu_hooks.evidence.parser import parse_line
 from mmgpu_hooks.evidence.writer import EvidenceWriter
 from mmgpu_hooks.records import RunEvidence
+from training.faults import patch, train_and_look
 from training.toy import (
     HOOK,
     LossTape,
@@ -27,43 +24,9 @@ from training.toy import (
     find_evidence,
     log_of,
     losses_of,
-    open_files,
     scalar_lines,
     train,
 )
-
-
-@dataclass(frozen=True)
-class Trained:
-    runner: Runner
-    warnings: list[str]
-
-
-def train_and_look(work_dir: Path, **arguments: Any) -> Trained:
-    """Train, and prove that nothing of ours is left behind."""
-    files = open_files()
-    arguments = {'custom_hooks': [LossTape()], 'num_workers': 1, **arguments}
-    runner = build_runner(work_dir, epochs=2, **arguments)
-    train(runner)
-    assert open_files() <= files
-    assert not [t for t in threading.enumerate() if t.name.startswith('mmgpu')]
-    assert not {'call_hook', 'save_checkpoint'} & set(vars(runner))
-    for hook in runner.hooks:
-        assert not {'before_train_iter', 'after_train_iter'} & set(vars(hook))
-    assert 'run' not in vars(runner.train_loop)
-    assert '_get_iterator' not in vars(runner.train_dataloader)
-    lines = [
-        line
-        for line in log_of(runner).splitlines()
-        if 'WARNING' in line and 'GPUEfficiencyHook' in line
-    ]
-    return Trained(runner, [line.split('GPUEfficiencyHook: ')[1] for line in lines])
-
-
-@pytest.fixture(scope='module')
-def plain_losses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder = tmp_path_factory.mktemp('plain')
-    return losses_of(train_and_look(folder, hook=None).runner)
 
 
 def test_a_healthy_training_says_nothing_and_changes_nothing(
@@ -73,33 +36,6 @@ def test_a_healthy_training_says_nothing_and_changes_nothing(
     assert trained.warnings == []
     assert losses_of(trained.runner) == plain_losses
     assert evidence_of(tmp_path).sources_off == ()
-
-
-def failing(*_: Any, **__: Any) -> Any:
-    raise RuntimeError('planted')
-
-
-def after(good_calls: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, which fails after so many good calls."""
-    calls = iter(range(good_calls))
-
-    def sometimes(*args: Any, **kwargs: Any) -> Any:
-        if next(calls, None) is None:
-            raise RuntimeError('planted')
-        return function(*args, **kwargs)
-
-    return sometimes
-
-
-def patch(monkeypatch: pytest.MonkeyPatch, target: str, good_calls: int) -> None:
-    module, name = target.rsplit('.', 1)
-    try:
-        holder: Any = importlib.import_module(f'mmgpu_hooks.{module}')
-    except ModuleNotFoundError:
-        parent, class_name = module.rsplit('.', 1)
-        holder = getattr(importlib.import_module(f'mmgpu_hooks.{parent}'), class_name)
-    replacement = after(good_calls, getattr(holder, name)) if good_calls else failing
-    monkeypatch.setattr(holder, name, replacement)
 
 
 def figures(evidence: RunEvidence) -> set[str]:
@@ -122,6 +58,7 @@ CONTENTS = {'images', 'batch_bytes', 'largest_batch_pixels'}
 
 FAILURES = [
     ('host limits', 'hooks.sources.read_host_limits', 0, ALL),
+    ('device', 'hooks.sources._device_type', 0, ALL),
     ('CPU', 'hooks.sources.CpuMeter', 0, ALL - {'process_cpu_s'}),
     ('CPU', 'telemetry.host.cpu.CpuMeter.read', 2, ALL - {'process_cpu_s'}),
     ('host', 'hooks.sources.HostWindowMeter', 0, ALL - {'host'}),
