@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmgpu_hooks.telemetry.absent import Absent
+from mmgpu_hooks.telemetry.source_error import SourceError
 
 _RESIZER, _PAD = 'BatchSyncRandomResize', 'BatchFixedSizePad'
 
@@ -22,12 +23,11 @@ class StepSizes:
         least: Height and width that every batch is padded to, at least.
     """
 
-    def __init__(
-        self, resizer: Any | None, least: tuple[int, int] | None = None
-    ) -> None:
+    def __init__(self, resizer: Any, least: tuple[int, int] | None = None) -> None:
         self._resizer = resizer
         self._least = least
         self._sizes: set[Any] = set()
+        self._failure: Exception | None = None
 
     @property
     def is_changing(self) -> bool:
@@ -35,8 +35,11 @@ class StepSizes:
         return self._resizer is not None
 
     def note(self, *_: Any, **__: Any) -> None:
-        """An iteration begins; 0.3 us."""
-        self._sizes.add(getattr(self._resizer, '_input_size', None))
+        """An iteration begins; 0.3 us. A failure is the next :meth:`drain`'s."""
+        try:
+            self._sizes.add(self._resizer._input_size)
+        except Exception as error:  # noqa: BLE001, it stands between two steps
+            self._failure = error
 
     def drain(self, images: Sequence[float | None], pixels: int | None) -> int | None:
         """Pixels of the largest batch since the last call, as the model was given it.
@@ -47,7 +50,12 @@ class StepSizes:
 
         Returns:
             ``None`` where one of the two is unknown.
+
+        Raises:
+            SourceError: If the sizes could not be noted.
         """
+        if self._failure is not None:
+            raise SourceError(f'the size of batches in the step: {self._failure}')
         sizes, self._sizes = self._sizes - {None}, set()
         if self._least is not None:
             sizes = {self._least}

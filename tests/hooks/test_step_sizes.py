@@ -16,6 +16,7 @@ from mmgpu_hooks.hooks.batch_source import BatchSource
 from mmgpu_hooks.hooks.step_sizes import StepSizes, find_step_sizes
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.loader.batch_contents import BatchWatch
+from mmgpu_hooks.telemetry.source_error import SourceError
 
 with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # of imports that are not ours
@@ -157,3 +158,10 @@ def test_without_the_images_of_each_batch_the_pixels_are_unknown() -> None:
     assert sizes.drain([2, None], 100) is None
     assert sizes.drain([2, 3], None) is None
     assert sizes.drain([2, 3], 100) == 3 * 64 * 64
+
+
+def test_a_size_that_cannot_be_noted_fails_later() -> None:
+    sizes = StepSizes(SimpleNamespace(_input_size=[64, 64]))
+    sizes.note(None, batch_idx=0)
+    with pytest.raises(SourceError, match='unhashable'):
+        sizes.drain([2], 100)
