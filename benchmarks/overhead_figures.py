@@ -53,7 +53,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of means with its confidence interval."""
+    """A ratio with its confidence interval."""
 
     value: float
     low: float
@@ -64,24 +64,35 @@ class Ratio:
         return math.sqrt(self.high / self.low) > 1 + margin
 
 
-def compare_means(
-    before: Sequence[float], after: Sequence[float], confidence: float = 0.95
-) -> Ratio:
-    """Mean of ``after`` over that of ``before``, unpaired, with its interval.
+def fit_growth(values: Sequence[float | None], confidence: float = 0.95) -> Ratio:
+    """The last tenth of a run over the first one, by the line through all of it.
+
+    What a machine does for seconds moves a tenth by more than is looked for. So the
+    error is that of the parts around the line, and not of what is within a part.
 
     Args:
-        before: Independent observations, such as of intervals.
-        after: Others.
+        values: Means of equal parts of the run, in order and of equal weight; ``None``
+            where a part tells nothing. At least 3 must tell something.
         confidence: Of the interval.
     """
-    means = statistics.fmean(before), statistics.fmean(after)
-    errors = [
-        statistics.stdev(values) / math.sqrt(len(values)) / mean
-        for values, mean in zip((before, after), means)
+    told = [
+        ((index + 0.5) / len(values), value)
+        for index, value in enumerate(values)
+        if value is not None
     ]
-    degrees = min(len(before), len(after)) - 1
-    half = student_t((1 + confidence) / 2, degrees) * math.hypot(*errors)
-    ratio = means[1] / means[0]
+    middle = statistics.fmean(x for x, _ in told)
+    mean = statistics.fmean(y for _, y in told)
+    spread = math.fsum((x - middle) ** 2 for x, _ in told)
+    slope = math.fsum((x - middle) * (y - mean) for x, y in told) / spread
+    residuals = [y - mean - slope * (x - middle) for x, y in told]
+    degrees = len(told) - 2
+    scatter = math.sqrt(math.fsum(r**2 for r in residuals) / degrees)
+    first = mean + slope * (0.05 - middle)
+    ratio = (mean + slope * (0.95 - middle)) / first
+    # by the derivatives of the ratio in slope and mean, which are independent
+    errors = mean / math.sqrt(spread), slope / math.sqrt(len(told))
+    error = 0.9 * scatter * math.hypot(*errors) / first**2
+    half = student_t((1 + confidence) / 2, degrees) * error / ratio
     return Ratio(ratio, ratio * math.exp(-half), ratio * math.exp(half))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.harness import Figure
 from benchmarks.overhead_effect import robust_parts
-from benchmarks.overhead_figures import compare_means
+from benchmarks.overhead_figures import fit_growth
 from benchmarks.overhead_growth_loop import Growth
 from benchmarks.overhead_loop import INTERVAL
 
@@ -17,14 +17,16 @@ GROWN_RATIO, GROWN_MIB, KEPT_BLOCKS = 1.05, 1.0, 0.5
 for a moment makes some tens of blocks more or less, of any loop."""
 _NOISE = 0.1
 _TARGET = f'<= {GROWN_RATIO:g}, or 1 within its CI'
-_SEARCHED, _FEWEST = INTERVAL // 4, 20
-"""Looks of an interval that is part of a search, where others have some 6; intervals
-of a tenth without which nothing is judged."""
+_SEARCHED = INTERVAL // 4
+"""Looks of an interval that is part of a search, where others have some 6."""
+_PARTS, _FEWEST_PARTS, _FEWEST = 20, 12, 8
+"""Of the run, on a line; so many of them, with so many intervals each, must be left
+without searches."""
 
 
 @dataclass(frozen=True)
 class _Relative:
-    """What intervals cost, each in units of what the reference cost beside it."""
+    """What the intervals of a part cost, in units of what the reference cost beside."""
 
     iteration: list[float]
     """A mean ordinary iteration without the borders; the unit is what those cost."""
@@ -33,25 +35,26 @@ class _Relative:
 
 
 def judge_growth(growth: Growth) -> list[Figure]:
-    """First tenth against last tenth, and what was kept in memory.
+    """Whether cost rises from first to last, and what was kept in memory.
 
     When the machine holds a hook up, ours may look at up to 2,000 iterations in a row
     to find out which hook it was. That is rare and stays about a tenth of a run, but
-    one such search is a fifth of a tenth, and which tenth has it is chance. So its
-    intervals are not compared, and how many there were is a figure of its own.
+    where it falls is chance. So its intervals are left out, and how many there were is
+    a figure of its own.
     """
     tenth = len(growth.costs_s) // 10
+    borders = [len(growth.costs_s) * part // _PARTS for part in range(_PARTS + 1)]
     # in the first interval is what is done once
-    first = _relate(growth, INTERVAL, tenth)
-    last = _relate(growth, len(growth.costs_s) - tenth, len(growth.costs_s))
+    borders[0] = INTERVAL
+    parts = [_relate(growth, *part) for part in zip(borders, borders[1:])]
     warm, end = growth.rss_bytes[0], growth.rss_bytes[-1]
     grown_mib = (end - warm) / 2**20
     # small leaks hide in memory that the process has had and let go, blocks do not
     blocks = (growth.blocks[-1] - growth.blocks[0]) * INTERVAL / (9 * tenth)
     most = max(growth.hub_values)
     return [
-        _compare('iteration', first.iteration, last.iteration),
-        _compare('interval', first.end, last.end),
+        _judge_line('iteration', [part.iteration for part in parts]),
+        _judge_line('interval', [part.end for part in parts]),
         Figure(
             'growth of the process, last nine tenths',
             grown_mib,
@@ -97,42 +100,29 @@ def _relate(growth: Growth, begin: int, end: int) -> _Relative:
 
 def _judge_searches(looks: Sequence[int]) -> Figure:
     """What was left out of the comparison."""
-    searched = [some > _SEARCHED for some in looks]
-    tenth = len(searched) // 10
-    return Figure(
-        'intervals in a search for a slow hook',
-        100 * statistics.fmean(searched),
-        '%',
-        note=f'left out above: {sum(searched[:tenth])} of the first tenth, '
-        f'{sum(searched[-tenth:])} of the last',
-    )
+    searched = statistics.fmean(some > _SEARCHED for some in looks)
+    name = 'intervals in a search for a slow hook'
+    return Figure(name, 100 * searched, '%', note='left out of growth')
 
 
-def _compare(name: str, first: Sequence[float], last: Sequence[float]) -> Figure:
-    if min(len(first), len(last)) < _FEWEST:
-        return Figure(
-            f'growth per {name}, last tenth over first',
-            None,
-            '',
-            _TARGET,
-            False,
-            f'only {len(first)} and {len(last)} intervals are left without searches',
-        )
-    ratio = compare_means(robust_parts(first), robust_parts(last))
+def _judge_line(name: str, parts: Sequence[Sequence[float]]) -> Figure:
+    name = f'growth per {name}, last tenth over first'
+    means = [
+        statistics.fmean(robust_parts(part)) if len(part) >= _FEWEST else None
+        for part in parts
+    ]
+    told = sum(mean is not None for mean in means)
+    if told < _FEWEST_PARTS:
+        note = f'only {told} of {len(parts)} parts are left without searches'
+        return Figure(name, None, '', _TARGET, False, note)
+    ratio = fit_growth(means)
     note = (
-        f'95 % CI {ratio.low:.3f} to {ratio.high:.3f}; '
-        f'in {len(first)} and {len(last)} intervals, over a fixed work beside each'
+        f'95 % CI {ratio.low:.3f} to {ratio.high:.3f}; by a line through {told} parts, '
+        'over a fixed work beside each'
     )
     # a wide interval tells nothing, unless all of it is below the limit
     is_wide = ratio.is_wide(_NOISE) and ratio.high > GROWN_RATIO
     if is_wide:
         note += '; the machine is too noisy to tell'
     has_grown = ratio.value > GROWN_RATIO and ratio.low > 1.0
-    return Figure(
-        f'growth per {name}, last tenth over first',
-        ratio.value,
-        '',
-        _TARGET,
-        not has_grown and not is_wide,
-        note,
-    )
+    return Figure(name, ratio.value, '', _TARGET, not has_grown and not is_wide, note)

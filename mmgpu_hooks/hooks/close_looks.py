@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from typing import Any, Callable
 
+from mmengine.device import get_device
 from mmengine.hooks import RuntimeInfoHook
 
 from mmgpu_hooks.evidence.hook_shares import LONG_CALLS, labels_of
@@ -114,8 +115,9 @@ class CloseLooks:
     def _watch_hook(self, hook: Any) -> None:
         hook_name = type(hook).__name__
         for name in own_points(hook):
-            # reading the losses waits for the GPU: that is the step's own time
+            # reading the losses waits for the device: that is the step's own time
             is_loss = name == AFTER and isinstance(hook, RuntimeInfoHook)
+            is_loss &= get_device() != 'cpu'
             if name in (BEFORE, AFTER) and not is_loss:
                 label = f'{hook_name} {len(self._watched)} {name}'
                 self._sample([HookMethod(hook, name, label)])

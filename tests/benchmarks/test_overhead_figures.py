@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import random
+import statistics
+
 import pytest
 
 from benchmarks.overhead_figures import (
     Ratio,
-    compare_means,
+    fit_growth,
     join,
     quantile,
     split_ends,
@@ -50,11 +53,38 @@ def test_an_interval_too_wide_to_tell_anything():
     assert not Ratio(1.05, 1.047, 1.053).is_wide(0.005)
 
 
-def test_equal_means_and_grown_ones():
-    before = [10.0, 10.2, 9.8, 10.1, 9.9] * 4
-    same = compare_means(before, before)
-    assert same.value == 1.0
-    assert same.low < 1.0 < same.high
-    grown = compare_means(before, [2 * value for value in before])
-    assert grown.value == pytest.approx(2.0)
-    assert 1.9 < grown.low < 2.0 < grown.high < 2.1
+def test_growth_is_that_of_the_line_from_tenth_to_tenth():
+    # 10 at 0.05 of the run, 12 at 0.95
+    exact = [10.0 + 2.0 * ((part + 0.5) / 20 - 0.05) / 0.9 for part in range(20)]
+    found = fit_growth(exact)
+    assert (found.value, found.low, found.high) == pytest.approx((1.2, 1.2, 1.2))
+    holes = [None if part % 3 == 1 else value for part, value in enumerate(exact)]
+    assert fit_growth(holes).value == pytest.approx(1.2)
+
+
+def test_growth_is_as_certain_as_the_parts_are_near_the_line():
+    # by the formula: t(0.975, 18) = 2.101 times the error of the slope over 0.9
+    noisy = [1.0 + 0.03 * (-1) ** part for part in range(20)]
+    found = fit_growth(noisy)
+    residual = (20 * 0.03**2 / 18) ** 0.5
+    half = 2.101 * 0.9 * residual / (665 / 400) ** 0.5
+    assert found.value == pytest.approx(1.0, abs=0.01)
+    assert found.high / found.value - 1 == pytest.approx(half, rel=0.05)
+    assert found.low < 1.0 < found.high
+
+
+def test_the_interval_of_growth_holds_the_truth_as_often_as_it_says():
+    lots = random.Random(3)
+    held = [
+        found.low <= 1.2 <= found.high
+        for _ in range(400)
+        for found in [
+            fit_growth(
+                [
+                    1.0 + 0.2 * ((part + 0.5) / 20 - 0.05) / 0.9 + lots.gauss(0, 0.03)
+                    for part in range(20)
+                ]
+            )
+        ]
+    ]
+    assert 0.92 <= statistics.fmean(held) <= 0.98

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mmengine.hooks import Hook
+from mmengine.hooks import Hook, RuntimeInfoHook
 from mmengine.runner import Runner
 
 from benchmarks.planted import TAPE, WORKER_START_S, build_planted
@@ -115,6 +115,28 @@ def test_a_hook_that_joins_in_mid_run_has_its_share(tmp_path: Path) -> None:
     assert end.hooks_s['Sleeper'] == pytest.approx(slept_s, rel=0.1)
     assert math.fsum(end.hooks_s.values()) <= end.ledger_s['hooks']
     assert end.ledger_s['step'] < slept_s
+
+
+class SlowLosses(RuntimeInfoHook):
+    """Reads losses that take a while to come."""
+
+    def after_train_iter(self, runner: Runner, *args: Any, **rest: Any) -> None:
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(('device', 'part'), [('cuda', 'step'), ('cpu', 'hooks')])
+def test_losses_are_waited_for_where_a_device_works_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, part: str
+) -> None:
+    monkeypatch.setattr('mmgpu_hooks.hooks.close_looks.get_device', lambda: device)
+    runner = build_runner(tmp_path, iterations=20, custom_hooks=[SlowLosses()])
+    runner.train()
+    end = evidence_of(tmp_path).end
+    assert end is not None
+    assert end.ledger_s[part] > 20 * 0.005
+    other = {'step': 'hooks', 'hooks': 'step'}[part]
+    assert end.ledger_s[other] < 20 * 0.005
+    assert (end.hooks_s['SlowLosses'] > 0.09) == (part == 'hooks')
 
 
 class Slotted:
