@@ -30,6 +30,8 @@ class IntervalFolder:
         self._lap = lap
         self._has_workers = has_workers
         self._normal_wait_s: float | None = None
+        self.folded_s: tuple[Sequence[float], Sequence[float]] = ((), ())
+        """The wait of each iteration in the last :meth:`fold`, and what each took."""
         self._reset()
 
     def _reset(self) -> None:
@@ -150,6 +152,7 @@ class IntervalFolder:
             first_wait_s=math.fsum(firsts),
             saves=self._saves,
         )
+        self.folded_s = waits, iters
         waited, stepped, ended = self._ends
         self._start, self._lap = now, (waited[-1], stepped[-1], ended[-1])
         self._reset()

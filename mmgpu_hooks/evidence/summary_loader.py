@@ -9,6 +9,7 @@ from itertools import compress
 from operator import mul
 
 from mmgpu_hooks.evidence.interval_table import IntervalTable
+from mmgpu_hooks.evidence.summary_workers import fold_odd_worker
 from mmgpu_hooks.evidence.weights import (
     max_known,
     median,
@@ -97,6 +98,7 @@ def fold_loader(table: IntervalTable, steady: IntervalTable) -> LoaderSummary | 
         share_min_pct=min(shares, default=None),
         share_max_pct=max(shares, default=None),
         affinity_cpus=min_known(every.ints('workers', 'affinity_cpus')),
+        odd_worker=fold_odd_worker(calm),
         blocked_pct=_blocked_pct(calm),
         pss_bytes=max_known(every.ints('workers', 'pss_bytes')),
         timed_samples=samples,

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from mmgpu_hooks.evidence.codec import Line, render_line
+from mmgpu_hooks.records import RunRecord
 
 EVIDENCE_NAME = 'gpu_efficiency.jsonl'
 OTHER_RANKS = 'gpu_efficiency_rank*.jsonl'
@@ -75,3 +76,26 @@ class EvidenceWriter:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def open_evidence(path: Path, run: RunRecord) -> EvidenceWriter:
+    """Begin an evidence file with its run record, or leave none behind.
+
+    A file without that record is none that anybody could read.
+
+    Args:
+        path: File to make; its folder is made too.
+        run: First record of it.
+
+    Raises:
+        OSError: If the file cannot be made or the record not be written.
+    """
+    writer = EvidenceWriter(path)
+    try:
+        writer.write(run)
+    except BaseException:
+        writer.close()
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+    return writer

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mmgpu_hooks.hooks.instance_patches import (
@@ -17,6 +17,8 @@ from mmgpu_hooks.hooks.instance_patches import (
     followed_by_own,
     is_empty,
 )
+from mmgpu_hooks.hooks.step_sizes import StepSizes
+from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.loader.batch_contents import (
     BatchWatch,
     Contents,
@@ -42,14 +44,21 @@ class BatchSource:
             preprocessor takes them apart.
         watch: Looks at a batch.
         delivered: Tells what the workers saw.
+        step_sizes: What the step does to the size of batches; a reason where that is
+            not known, and ``None`` where it does nothing.
     """
 
     def __init__(
-        self, hook: Any, watch: BatchWatch, delivered: DeliveredBatches | None
+        self,
+        hook: Any,
+        watch: BatchWatch,
+        delivered: DeliveredBatches | None,
+        step_sizes: StepSizes | Absent | None = None,
     ) -> None:
         self._hook = hook
         self._watch = watch
         self._delivered = delivered
+        self._step_sizes = step_sizes
         self._patches = InstancePatches()
         self._is_empty = False
         self._seen: list[Contents] = []
@@ -60,10 +69,17 @@ class BatchSource:
     @property
     def unknown(self) -> dict[str, str]:
         """Why a figure is missing, by its name."""
+        if isinstance(self._step_sizes, Absent):
+            return {
+                **self._watch.unknown,
+                'largest_batch_pixels': self._step_sizes.reason,
+            }
         return self._watch.unknown
 
     def look(self, batch: Any) -> None:
         """Look at the batch of an iteration that begins."""
+        if isinstance(self._step_sizes, StepSizes):
+            self._step_sizes.note()
         self._seen.append(self._watch.look(batch))
 
     def begin(self, before_train_iter: Any) -> None:
@@ -89,7 +105,11 @@ class BatchSource:
     def _rest(self) -> None:
         """The workers alone look, for now."""
         self.close()
-        if self._is_empty:
+        sizes = self._step_sizes
+        if isinstance(sizes, StepSizes) and sizes.is_changing:
+            note = followed_by_own(self._hook, _POINT, sizes.note)
+            self._patches.set(self._hook, _POINT, note)
+        elif self._is_empty:
             self._patches.set(self._hook, _POINT, _IGNORE)
 
     def follow(self) -> None:
@@ -124,8 +144,18 @@ class BatchSource:
         self._settle()
         held, self._held = self._held, ([], [], [])
         if len(held[0]) == iterations:
-            return fold_contents(*held)
+            return self._as_given(held[0], fold_contents(*held))
         # one was lost: from the next interval on it is known again
         if not self._is_looking:
             self._start()
         return Contents()
+
+    def _as_given(self, images: Sequence[float | None], loaded: Contents) -> Contents:
+        """With the pixels that the model was given, not those that were loaded."""
+        sizes = self._step_sizes
+        if sizes is None:
+            return loaded
+        pixels = None
+        if isinstance(sizes, StepSizes):
+            pixels = sizes.drain(images, loaded.pixels)
+        return loaded._replace(pixels=pixels)

@@ -37,6 +37,11 @@ class LogSchedule:
         else:
             self.interval = self._logger.interval if self._logger else DEFAULT_INTERVAL
 
+    @property
+    def has_lines(self) -> bool:
+        """Whether LoggerHook prints any."""
+        return self._logger is not None
+
     def begin_epoch(self) -> None:
         """Look at the length of the epoch; asking for it each time costs more."""
         try:

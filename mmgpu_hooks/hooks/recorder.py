@@ -10,7 +10,12 @@ from mmengine.runner import Runner
 from mmgpu_hooks.evidence.hook_shares import OWN_LABEL
 from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.evidence.ledger_parts import LedgerReading
-from mmgpu_hooks.evidence.writer import EvidenceWriter, evidence_name, unused_path
+from mmgpu_hooks.evidence.writer import (
+    EvidenceWriter,
+    evidence_name,
+    open_evidence,
+    unused_path,
+)
 from mmgpu_hooks.hooks.anchors import LoopAnchors
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.instance_patches import InstancePatches, followed_by_own
@@ -18,7 +23,7 @@ from mmgpu_hooks.hooks.iterations import Iterations
 from mmgpu_hooks.hooks.log_schedule import MOST_SKIPPED, LogSchedule
 from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
 from mmgpu_hooks.hooks.save_source import SaveSource
-from mmgpu_hooks.hooks.scalars import ScalarBoard
+from mmgpu_hooks.hooks.scalar_board import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.hooks.train_loop import is_replaying, loading_cpu_clock
 from mmgpu_hooks.hooks.validation_source import ValidationSource
@@ -75,7 +80,6 @@ class Recorder:
         self._look_at = 0
         self._was_logged = False
         self._told: dict[str, str] = {}
-        self._unpublished: IntervalRecord | None = None
         self._saves = 0
         self._writer: EvidenceWriter | None = None
         self._saving = SaveSource(runner, guard, self._read_position, self._write)
@@ -128,8 +132,7 @@ class Recorder:
 
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
-        self._writer = EvidenceWriter(unused_path(path))
-        self._writer.write(run)
+        self._writer = open_evidence(unused_path(path), run)
 
     def _begin_iteration(
         self, runner: Any, batch_idx: int, data_batch: Any = None
@@ -162,10 +165,13 @@ class Recorder:
             # before LoggerHook resets the allocator's peak
             self._sources.gpu.observe_memory()
         if is_end:
-            self._unpublished = self._record_interval(batch, self._iterations.read())
+            record = self._record_interval(batch, self._iterations.read())
+            if record is not None and schedule.has_lines:
+                folded_s = self._iterations.folder.folded_s
+                guard.run('scalars', self._board.add, record, *folded_s)
         guard.run('ledger', looks.search, self._iterations.done)
         if is_logged:
-            guard.run('scalars', self._publish)
+            guard.run('scalars', self._board.publish)
         if schedule.is_before_line(batch_idx):
             # hooks that log or look work in that one only
             guard.run('ledger', looks.request, is_special=True)
@@ -220,13 +226,6 @@ class Recorder:
             if source not in self._told:
                 self._told[source] = reason
                 self._write(UnknownRecord(source, reason, iteration))
-
-    def _publish(self) -> None:
-        record, self._unpublished = self._unpublished, None
-        if record is None:
-            self._board.clear()
-        else:
-            self._board.publish(record)
 
     def note_source_off(self, source: str, reason: str) -> None:
         """Leave in the evidence why a figure is missing from here on."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mmgpu_hooks.records import IntervalRecord
 
 SCALARS: dict[str, str] = {
@@ -26,80 +24,66 @@ SCALARS: dict[str, str] = {
 """Every scalar we publish. No name holds ``time``, ``loss`` or ``grad_norm`` and none
 ends in ``lr``: MMEngine would average or reformat those."""
 
-_KEYS = {name: f'train/{name}' for name in SCALARS}
-"""Under which MMEngine's hub holds them."""
-
 _MIB = 2.0**20
 
 
 def fold_scalars(record: IntervalRecord) -> dict[str, float]:
     """The scalars of one interval; a figure that is unknown is left out."""
-    gpu = record.gpu
-    values: dict[str, float | None] = {
-        'data_wait_s': record.data_wait.mean_s,
-        'data_wait_p95_s': record.data_wait.p95_s,
-        'step_s': record.step.mean_s,
-        'iter_s': record.iter.mean_s,
-        'iter_p95_s': record.iter.p95_s,
-        'data_wait_pct': _ratio(100 * record.data_wait.total_s, record.iter.total_s),
-        'images_per_s': _ratio(record.images, record.iter.total_s),
-        'gpu_util_pct': gpu.util_pct if gpu else None,
-        'gpu_zero_pct': gpu.zero_pct if gpu else None,
-        'gpu_idle_pct': record.gpu_idle_pct,
-        'gpu_mem_peak_mib': _ratio(record.gpu_mem_peak_bytes, _MIB),
-        'gpu_mem_reserved_mib': _ratio(record.gpu_mem_reserved_bytes, _MIB),
-        'process_cpu_cores': _ratio(record.process_cpu_s, record.duration_s),
-        'system_cpu_pct': record.system_cpu_pct,
-        'save_s': _ratio(record.ledger_s.get('checkpoint_save'), record.saves),
-    }
-    return {name: value for name, value in values.items() if value is not None}
+    values = fold_shares(fold_parts(record))
+    values.update(fold_peaks(record))
+    values['data_wait_p95_s'] = record.data_wait.p95_s
+    values['iter_p95_s'] = record.iter.p95_s
+    return values
 
 
-def _ratio(part: float | None, whole: float) -> float | None:
-    return None if part is None or whole <= 0 else part / whole
+Parts = dict[str, tuple[float, float]]
+"""By scalar, what it is the share of and of what: these add up over intervals."""
 
 
-class ScalarBoard:
-    """Keeps our scalars in MMEngine's message hub, at most one value each.
+def fold_parts(record: IntervalRecord) -> Parts:
+    """What an interval adds to each scalar that is a mean or a share.
 
-    A key left in the hub is printed again on every later line, and a history that
-    grows is copied at each update and saved into each checkpoint. So ours are taken
-    out or written over, and none is resumable.
+    What is unknown is left out, so that a figure is of the intervals that know it.
     """
+    wait, iteration, gpu = record.data_wait, record.iter, record.gpu
+    duration_s, util_pct, zero_pct, sampled_s = record.duration_s, None, None, 0.0
+    if gpu is not None:
+        util_pct, zero_pct = gpu.util_pct, gpu.zero_pct
+        sampled_s = gpu.sampled_s or duration_s
+    timed_s = (record.gpu_idle_iterations or iteration.count) * iteration.mean_s
+    parts: dict[str, tuple[float | None, float]] = {
+        'data_wait_s': (wait.total_s, wait.count),
+        'step_s': (record.step.total_s, record.step.count),
+        'iter_s': (iteration.total_s, iteration.count),
+        'data_wait_pct': (100 * wait.total_s, iteration.total_s),
+        'images_per_s': (record.images, iteration.total_s),
+        'gpu_util_pct': (_times(util_pct, sampled_s), sampled_s),
+        'gpu_zero_pct': (_times(zero_pct, sampled_s), sampled_s),
+        'gpu_idle_pct': (_times(record.gpu_idle_pct, timed_s), timed_s),
+        'process_cpu_cores': (record.process_cpu_s, duration_s),
+        'system_cpu_pct': (_times(record.system_cpu_pct, duration_s), duration_s),
+        'save_s': (record.ledger_s.get('checkpoint_save'), record.saves),
+    }
+    return {
+        name: (part, whole) for name, (part, whole) in parts.items() if part is not None
+    }
 
-    def __init__(self, message_hub: Any) -> None:
-        self._hub = message_hub
-        self._buffers: dict[str, tuple[Any, Any]] = {}
-        """MMEngine's own, as it once made them, and what holds their one value: to have
-        it do so again takes as long as all the rest."""
 
-    def clear(self) -> None:
-        """Take our scalars out of the hub."""
-        scalars = self._hub.log_scalars
-        for key in _KEYS.values():
-            scalars.pop(key, None)
+def fold_shares(parts: Parts) -> dict[str, float]:
+    """The scalars that are means or shares."""
+    return {name: part / whole for name, (part, whole) in parts.items() if whole > 0}
 
-    def publish(self, record: IntervalRecord) -> None:
-        """Show one interval's figures on LoggerHook's next line."""
-        scalars, buffers = self._hub.log_scalars, self._buffers
-        values = fold_scalars(record)
-        for name, key in _KEYS.items():
-            value = values.get(name)
-            if value is None:
-                scalars.pop(key, None)
-                continue
-            if key not in buffers:
-                buffer = self._make_buffer(key, value)
-                buffers[key] = buffer, buffer.data[0]
-            buffer, array = buffers[key]
-            if scalars.get(key) is not buffer:
-                scalars[key] = buffer
-            array[0] = value
 
-    def _make_buffer(self, key: str, value: float) -> Any:
-        self._hub.log_scalars.pop(key, None)
-        # of a whole number MMEngine would make an array of whole numbers
-        self._hub.update_scalar(key, float(value), resumed=False)
-        # MMEngine saves the names of what is not resumable, and warns of each later
-        getattr(self._hub, '_resumed_keys', {}).pop(key, None)
-        return self._hub.log_scalars[key]
+def fold_peaks(record: IntervalRecord) -> dict[str, float]:
+    """The scalars of which the largest counts."""
+    peak, reserved = record.gpu_mem_peak_bytes, record.gpu_mem_reserved_bytes
+    values = {}
+    if peak is not None:
+        values['gpu_mem_peak_mib'] = peak / _MIB
+    if reserved is not None:
+        values['gpu_mem_reserved_mib'] = reserved / _MIB
+    return values
+
+
+def _times(figure: float | None, weight: float) -> float | None:
+    return None if figure is None else figure * weight

@@ -12,6 +12,7 @@ from mmgpu_hooks.hooks.batch_source import BatchSource
 from mmgpu_hooks.hooks.gpu_source import GpuSource
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.ranks_on_host import count_ranks_on_host, is_first_on_host
+from mmgpu_hooks.hooks.step_sizes import find_step_sizes
 from mmgpu_hooks.records import HostLimits, IntervalRecord, ModelBytesRecord
 from mmgpu_hooks.records.filled import fill_record
 from mmgpu_hooks.telemetry.cuda.model_bytes import ModelBytesWatch
@@ -22,6 +23,7 @@ from mmgpu_hooks.telemetry.host.window import HostWindowMeter
 from mmgpu_hooks.telemetry.loader.batch_contents import BatchWatch, count_tensors
 from mmgpu_hooks.telemetry.loader.niceness import write_nice
 from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
+from mmgpu_hooks.telemetry.source_error import SourceError
 
 MEMORY_THREAD_NAME = 'mmgpu-worker-memory'
 
@@ -125,6 +127,7 @@ class Sources:
             self._hook,
             BatchWatch(divisor),
             self._loader.delivered if self._loader is not None else None,
+            run('batch contents', find_step_sizes, _bare(runner.model)),
         )
 
     def _open_cpu(self) -> CpuMeter:
@@ -177,6 +180,9 @@ class Sources:
         if self._loader is None:
             return {}
         window = self._loader.read()
+        if self._loader.inside_failure is not None:
+            failure = SourceError(self._loader.inside_failure)
+            self._guard.switch_off('loader inside', failure)
         self._look_at_memory(self._loader)
         return {'workers': window}
 
@@ -263,7 +269,11 @@ def _device_type(runner: Any) -> str:
     return 'cpu' if parameter is None else str(parameter.device.type)
 
 
+def _bare(model: Any) -> Any:
+    return getattr(model, 'module', model)
+
+
 def _pad_size_divisor(runner: Any) -> int:
-    model = getattr(runner.model, 'module', runner.model)
-    divisor = getattr(getattr(model, 'data_preprocessor', None), 'pad_size_divisor', 1)
+    preprocessor = getattr(_bare(runner.model), 'data_preprocessor', None)
+    divisor = getattr(preprocessor, 'pad_size_divisor', 1)
     return divisor if isinstance(divisor, int) else 1

@@ -58,6 +58,12 @@ class WorkersWindow:
     """Batches each worker made, by worker id; empty from outside."""
     worker_cpu_s: Tuple[float, ...] = ()
     """CPU of each worker, by worker id."""
+    worker_run_delay_s: Tuple[float, ...] = ()
+    """What of ``run_delay_s`` each waited, by worker id. Empty, as the two below, where
+    one could not be read, of more than 64 workers and in older evidence."""
+    worker_blocked_s: Tuple[float, ...] = ()
+    worker_affinity_cpus: Tuple[int, ...] = ()
+    """CPUs that each may run on, by worker id."""
     ready_mean: Optional[float] = None
     """Batches that stood ready when the loop asked, mean."""
     ready_zero_pct: Optional[float] = None
@@ -73,6 +79,8 @@ class WorkersWindow:
     pss_bytes: Optional[int] = None
     """Memory of all workers, shared pages counted in part; looked at once per start
     of workers and every 30 seconds."""
+    worker_pss_bytes: Tuple[int, ...] = ()
+    """Of each, by worker id; of more than 16 workers, of which some are read, empty."""
     transforms: Mapping[str, TransformCost] = field(default_factory=dict)
     """By class name, over the batches that were timed."""
     timed_samples: int = 0

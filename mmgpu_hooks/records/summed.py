@@ -29,6 +29,20 @@ class TransformSummary:
 
 
 @dataclass(frozen=True)
+class OddWorker:
+    """One worker of the loader that stands out of the others."""
+
+    worker: int
+    """Its id, from 0."""
+    figure: str
+    """``affinity_cpus``: CPUs it may run on; ``run_delay_pct``: share of its time that
+    it waited for a core; ``batch_cpu_s``: its CPU for a batch."""
+    own: float
+    others: float
+    """Median of the others."""
+
+
+@dataclass(frozen=True)
 class LoaderSummary:
     """The loader's workers over the steady intervals of a run.
 
@@ -61,6 +75,8 @@ class LoaderSummary:
     """Share of the batches made by the worker that made most."""
     affinity_cpus: Optional[int] = None
     """CPUs that the most confined worker may run on, smallest of the run."""
+    odd_worker: Optional[OddWorker] = None
+    """One that is confined or starved far more than the others."""
     blocked_pct: Optional[float] = None
     """Share of the workers' time neither on a core nor waiting for one."""
     pss_bytes: Optional[int] = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmgpu_hooks.records import LoaderSettings, LoaderSummary, RunSummary
+from mmgpu_hooks.records import LoaderSettings, LoaderSummary, OddWorker, RunSummary
 from mmgpu_hooks.report.figures import format_bytes, format_pct, format_seconds
 
 _TRANSFORMS_NAMED = 3
@@ -97,8 +97,25 @@ def _readiness(loader: LoaderSummary) -> Iterator[str]:
     least, most = loader.share_min_pct, loader.share_max_pct
     if least is not None and most is not None and most > _UNEVEN * least:
         yield f'a worker made {least:.0f} to {most:.0f} % of the batches'
+    if loader.odd_worker is not None:
+        yield _odd_worker(loader.odd_worker)
     if loader.pss_bytes is not None:
         yield f'workers hold {format_bytes(loader.pss_bytes)}'
+
+
+def _odd_worker(odd: OddWorker) -> str:
+    own, others = odd.own, odd.others
+    if odd.figure == 'affinity_cpus':
+        return f'worker {odd.worker} may run on {own:g} CPU(s), others on {others:g}'
+    if odd.figure == 'run_delay_pct':
+        return (
+            f'worker {odd.worker} waits for a core {format_pct(own)} of the time, '
+            f'others {format_pct(others)}'
+        )
+    return (
+        f'worker {odd.worker} takes {format_seconds(own)} of CPU for a batch, '
+        f'others {format_seconds(others)}'
+    )
 
 
 def _slow_parts(loader: LoaderSummary) -> Iterator[str]:

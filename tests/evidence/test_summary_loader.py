@@ -16,6 +16,7 @@ from fakes.runs import (
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.records import (
     LoaderSummary,
+    OddWorker,
     RunEvidence,
     SlowSample,
     TransformCost,
@@ -115,6 +116,37 @@ def test_blocked_time_is_a_share_of_the_time_of_all_workers():
         replace(make_inside_workers(window_s=10.0), count=0, blocked_s=0.0),
     )
     assert loader.blocked_pct == pytest.approx(12.5)
+
+
+def test_a_confined_worker_goes_before_a_starved_one():
+    window = make_inside_workers(
+        window_s=10.0, worker_affinity_cpus=(8, 1), worker_run_delay_s=(9.0, 0.0)
+    )
+    assert known(window).odd_worker == OddWorker(1, 'affinity_cpus', 1.0, 8.0)
+    free = replace(window, worker_affinity_cpus=(8, 8))
+    assert known(free).odd_worker == OddWorker(0, 'run_delay_pct', 90.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    'windows',
+    [
+        # too little to say, not far enough, or nobody knows whose it is
+        ({'worker_run_delay_s': (0.9, 0.0), 'window_s': 1.0},),
+        ({'worker_run_delay_s': (9.0, 4.0), 'window_s': 10.0},),
+        ({'worker_run_delay_s': (1.5, 0.1), 'window_s': 30.0},),
+        ({'worker_run_delay_s': (9.0,), 'window_s': 10.0},),
+        (
+            {'worker_run_delay_s': (9.0, 0.0), 'window_s': 10.0},
+            {'worker_run_delay_s': (0.0, 9.0, 0.0), 'window_s': 10.0},
+        ),
+        ({'worker_cpu_s': (9.0, 0.0), 'worker_batches': (20, 0)},),
+        ({'worker_cpu_s': (9.0, 0.1), 'worker_batches': ()},),
+        ({'worker_cpu_s': (9.0, 3.1)},),
+        ({'worker_affinity_cpus': (1,)},),
+    ],
+)
+def test_of_no_worker_more_is_said_than_is_known(windows):
+    assert known(*[make_inside_workers(**one) for one in windows]).odd_worker is None
 
 
 def test_extremes_are_of_the_whole_run():

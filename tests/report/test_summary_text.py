@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -183,6 +184,39 @@ def test_uneven_workers_are_remarked_on():
         render(workers=uneven)
     )
     assert 'of the batches' not in render(workers=make_inside_workers())
+
+
+@pytest.mark.parametrize(
+    ('fields', 'clause'),
+    [
+        (
+            {'worker_affinity_cpus': (4, 1, 4)},
+            'worker 1 may run on 1 CPU(s), others on 4',
+        ),
+        (
+            {'worker_run_delay_s': (0.1, 0.1, 3.0), 'window_s': 10.0},
+            'worker 2 waits for a core 30 % of the time, others 1.0 %',
+        ),
+        (
+            {'worker_cpu_s': (60.0, 3.0, 3.0), 'worker_batches': (10, 10, 10)},
+            'worker 0 takes 6.000 s of CPU for a batch, others 0.300 s',
+        ),
+    ],
+)
+def test_a_worker_that_stands_out_is_named(fields: dict[str, Any], clause: str):
+    text = unwrapped(render(workers=make_inside_workers(count=3, **fields)))
+    assert clause in text
+
+
+def test_workers_that_are_alike_are_not_named():
+    alike = make_inside_workers(
+        window_s=10.0,
+        worker_affinity_cpus=(2, 2),
+        worker_run_delay_s=(1.0, 1.9),
+        worker_cpu_s=(5.0, 9.0),
+    )
+    text = unwrapped(render(workers=alike))
+    assert re.search(r'worker \d (may|waits|takes)', text) is None
 
 
 def test_a_path_that_no_ascii_terminal_takes_does_no_harm():

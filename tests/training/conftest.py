@@ -12,6 +12,8 @@ import pytest
 from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
 from mmgpu_hooks.experiments.demo_dataset import write_demo_dataset
 from training.detection import TrainServer, render_config
+from training.faults import train_and_look
+from training.toy import losses_of
 
 __all__ = ['detections', 'fake_nvml', 'fake_nvml_library', 'images']
 
@@ -147,3 +149,9 @@ def detections(
             trainings[name] = words
     train_server.train(trainings, folder)
     return Detections(folder)
+
+
+@pytest.fixture(scope='module')
+def plain_losses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp('plain')
+    return losses_of(train_and_look(folder, hook=None).runner)

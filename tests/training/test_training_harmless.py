@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import multiprocessing
 import resource
 import signal
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mmengine.runner import Runner
 
 from mmgpu_hooks.evidence.parser import parse_line
 from mmgpu_hooks.evidence.writer import EvidenceWriter
 from mmgpu_hooks.records import RunEvidence
+from training.faults import patch, train_and_look
 from training.toy import (
     HOOK,
     LossTape,
@@ -27,43 +24,9 @@ from training.toy import (
     find_evidence,
     log_of,
     losses_of,
-    open_files,
     scalar_lines,
     train,
 )
-
-
-@dataclass(frozen=True)
-class Trained:
-    runner: Runner
-    warnings: list[str]
-
-
-def train_and_look(work_dir: Path, **arguments: Any) -> Trained:
-    """Train, and prove that nothing of ours is left behind."""
-    files = open_files()
-    arguments = {'custom_hooks': [LossTape()], 'num_workers': 1, **arguments}
-    runner = build_runner(work_dir, epochs=2, **arguments)
-    train(runner)
-    assert open_files() <= files
-    assert not [t for t in threading.enumerate() if t.name.startswith('mmgpu')]
-    assert not {'call_hook', 'save_checkpoint'} & set(vars(runner))
-    for hook in runner.hooks:
-        assert not {'before_train_iter', 'after_train_iter'} & set(vars(hook))
-    assert 'run' not in vars(runner.train_loop)
-    assert '_get_iterator' not in vars(runner.train_dataloader)
-    lines = [
-        line
-        for line in log_of(runner).splitlines()
-        if 'WARNING' in line and 'GPUEfficiencyHook' in line
-    ]
-    return Trained(runner, [line.split('GPUEfficiencyHook: ')[1] for line in lines])
-
-
-@pytest.fixture(scope='module')
-def plain_losses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder = tmp_path_factory.mktemp('plain')
-    return losses_of(train_and_look(folder, hook=None).runner)
 
 
 def test_a_healthy_training_says_nothing_and_changes_nothing(
@@ -73,33 +36,6 @@ def test_a_healthy_training_says_nothing_and_changes_nothing(
     assert trained.warnings == []
     assert losses_of(trained.runner) == plain_losses
     assert evidence_of(tmp_path).sources_off == ()
-
-
-def failing(*_: Any, **__: Any) -> Any:
-    raise RuntimeError('planted')
-
-
-def after(good_calls: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, which fails after so many good calls."""
-    calls = iter(range(good_calls))
-
-    def sometimes(*args: Any, **kwargs: Any) -> Any:
-        if next(calls, None) is None:
-            raise RuntimeError('planted')
-        return function(*args, **kwargs)
-
-    return sometimes
-
-
-def patch(monkeypatch: pytest.MonkeyPatch, target: str, good_calls: int) -> None:
-    module, name = target.rsplit('.', 1)
-    try:
-        holder: Any = importlib.import_module(f'mmgpu_hooks.{module}')
-    except ModuleNotFoundError:
-        parent, class_name = module.rsplit('.', 1)
-        holder = getattr(importlib.import_module(f'mmgpu_hooks.{parent}'), class_name)
-    replacement = after(good_calls, getattr(holder, name)) if good_calls else failing
-    monkeypatch.setattr(holder, name, replacement)
 
 
 def figures(evidence: RunEvidence) -> set[str]:
@@ -122,6 +58,7 @@ CONTENTS = {'images', 'batch_bytes', 'largest_batch_pixels'}
 
 FAILURES = [
     ('host limits', 'hooks.sources.read_host_limits', 0, ALL),
+    ('device', 'hooks.sources._device_type', 0, ALL),
     ('CPU', 'hooks.sources.CpuMeter', 0, ALL - {'process_cpu_s'}),
     ('CPU', 'telemetry.host.cpu.CpuMeter.read', 2, ALL - {'process_cpu_s'}),
     ('host', 'hooks.sources.HostWindowMeter', 0, ALL - {'host'}),
@@ -157,7 +94,7 @@ FAILURES = [
     ('batch contents', 'hooks.sources.count_tensors', 1, ALL - CONTENTS),
     ('model bytes', 'hooks.sources.ModelBytesWatch', 0, ALL),
     ('model bytes', 'telemetry.cuda.model_bytes.ModelBytesWatch.read', 0, ALL),
-    ('scalars', 'hooks.scalars.fold_scalars', 1, ALL),
+    ('scalars', 'hooks.line_figures.fold_scalars', 1, ALL),
     ('checkpoint saves', 'hooks.save_source.SaveWatch', 0, ALL),
     ('checkpoint saves', 'hooks.save_watch.SaveProgress', 0, ALL),
     ('checkpoint saves', 'hooks.save_watch.SaveStamps', 0, ALL),
@@ -197,6 +134,29 @@ def test_a_source_that_fails_is_switched_off_alone(
         assert 'GPUEfficiencyHook summary' in log_of(trained.runner)
 
 
+def test_a_failure_inside_a_worker_is_said_once_and_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
+) -> None:
+    # the workers inherit it
+    patch(monkeypatch, 'telemetry.loader.fetch.FetchProbe._note_batch', 5)
+    trained = train_and_look(tmp_path)
+    assert losses_of(trained.runner) == plain_losses
+    assert trained.warnings == [
+        'loader inside is switched off for this run (measuring in a worker ended: '
+        'RuntimeError: planted); training goes on.'
+    ]
+    evidence = evidence_of(tmp_path)
+    assert [off.source for off in evidence.sources_off] == ['loader inside']
+    seen = [
+        (record.epoch, record.workers.source, record.workers.worker_batches != ())
+        for record in evidence.intervals
+        if record.workers is not None
+    ]
+    # 12 batches of each epoch; of the first, five were measured before
+    assert seen[0] == (1, 'inside', True)
+    assert seen[3:] == [(2, 'outside', False)] * 3
+
+
 @pytest.mark.parametrize(
     ('source', 'target', 'good_calls'),
     [
@@ -216,7 +176,7 @@ def test_a_source_that_fails_is_switched_off_alone(
         ('ledger by hook', 'evidence.ledger.TimeLedger.book_calls', 4),
         ('ledger', 'evidence.ledger.TimeLedger.read', 4),
         ('run record', 'hooks.recorder.read_run_record', 0),
-        ('evidence', 'hooks.recorder.EvidenceWriter', 0),
+        ('evidence', 'hooks.recorder.open_evidence', 0),
         ('evidence', 'evidence.writer.EvidenceWriter.write', 2),
         ('last interval', 'hooks.recorder.Recorder._record_interval', 6),
     ],
@@ -306,6 +266,19 @@ def test_a_disk_that_fills_up_ends_the_evidence_on_a_whole_line(
     # everything else goes on
     assert len(scalar_lines(tmp_path / 'full')) == 60
     assert 'data_wait_s' in scalar_lines(tmp_path / 'full')[-1]
+
+
+def test_a_disk_that_is_full_from_the_start_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
+) -> None:
+    fill_disk(monkeypatch, 0)
+    trained = train_and_look(tmp_path)
+    assert losses_of(trained.runner) == plain_losses
+    (warning,) = trained.warnings
+    assert warning.startswith('evidence is switched off for this run (OSError: ')
+    # an empty one would be told to be damaged by whoever reads it
+    assert list(tmp_path.glob('*/vis_data/gpu_efficiency*')) == []
+    assert 'data_wait_s' in scalar_lines(tmp_path)[-1]
 
 
 def test_a_folder_that_cannot_be_written_costs_the_evidence_only(

@@ -20,6 +20,7 @@ import torch
 
 from mmgpu_hooks.experiments.training import find_train_script
 from mmgpu_hooks.hooks.scalars import SCALARS, fold_scalars
+from mmgpu_hooks.telemetry.durations import fold_durations
 from training.conftest import CASES, DEFAULT_HOOKS, LOGGED, Detections
 from training.detection import environ
 from training.toy import build_runner, evidence_of, log_of, scalar_lines
@@ -188,6 +189,35 @@ def test_a_line_without_a_new_interval_repeats_no_value(
     assert {step for step, value in shown.items() if value is not None} == {9, 15, 21}
     for step, record in zip((9, 15, 21), intervals):
         assert shown[step] == pytest.approx(record.data_wait.mean_s, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize('interval', [1, 3])
+def test_a_line_covers_all_records_since_the_last(
+    tmp_path: Path, interval: int
+) -> None:
+    hook = {'type': 'mmgpu_hooks.GPUEfficiencyHook', 'interval': interval}
+    saving = {'interval': 2, 'by_epoch': False}
+    runner = build_runner(
+        tmp_path, iterations=24, log_interval=12, hook=hook, checkpoint=saving
+    )
+    runner.train()
+    records = evidence_of(tmp_path).intervals
+    lines = scalar_lines(tmp_path)
+    assert [line['step'] for line in lines] == [12, 24]
+    for line in lines:
+        since = [r for r in records if line['step'] - 12 < r.iteration <= line['step']]
+        assert sum(record.iterations for record in since) == 12
+        steps_s = sum(record.step.total_s for record in since)
+        assert line['step_s'] == pytest.approx(steps_s / 12, rel=1e-6, abs=1e-8)
+        saves = sum(record.saves for record in since)
+        # the last of them comes after the line's own iteration
+        assert saves == (5 if line['step'] == 12 else 6)
+        saves_s = sum(record.ledger_s['checkpoint_save'] for record in since)
+        assert line['save_s'] == pytest.approx(saves_s / saves, rel=1e-6, abs=1e-8)
+        if interval == 1:
+            waits_s = [record.data_wait.total_s for record in since]
+            p95_s = fold_durations(waits_s).p95_s
+            assert line['data_wait_p95_s'] == pytest.approx(p95_s, rel=1e-6, abs=1e-8)
 
 
 def test_values_are_in_the_message_hub_with_one_entry_each(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ class BatchWatch:
 
     Pixels are those the model is given: the images of a batch are padded to the
     largest height and width among them, and those up to a multiple of the data
-    preprocessor's ``pad_size_divisor``. What a preprocessor does beyond that
-    (``batch_augments`` such as ``BatchSyncRandomResize``) is not seen. The branches
+    preprocessor's ``pad_size_divisor``. What a preprocessor does beyond that (its
+    ``batch_augments``) is not seen here. The branches
     of a semi-supervised batch are padded each on its own and added up, since one
     step goes through all of them.
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 from mmgpu_hooks.telemetry.clock import Clock
 from mmgpu_hooks.telemetry.loader.board import Board, Slot
 from mmgpu_hooks.telemetry.loader.inside import InsideReader, InsideTally
 from mmgpu_hooks.telemetry.loader.processes import ProcessFigures, WorkerProcesses
 from mmgpu_hooks.telemetry.loader.worker import LocalProbe
+
+_T = TypeVar('_T')
 
 
 class OutsideTally:
@@ -39,14 +41,25 @@ class OutsideTally:
             blocked_s=sum(blocked) if blocked else None,
             worker_cpu_s=_add_by_worker([one.worker_cpu_s for one in parts]),
             affinity_cpus=min(affinities, default=None),
+            worker_run_delay_s=_add_by_worker([p.worker_run_delay_s for p in parts]),
+            worker_blocked_s=_add_by_worker([p.worker_blocked_s for p in parts]),
+            worker_affinity_cpus=_fold_by_worker(
+                min, [p.worker_affinity_cpus for p in parts]
+            ),
         )
 
 
 def _add_by_worker(parts: list[tuple[float, ...]]) -> tuple[float, ...]:
+    return _fold_by_worker(sum, parts)
+
+
+def _fold_by_worker(
+    fold: Callable[[tuple[_T, ...]], _T], parts: list[tuple[_T, ...]]
+) -> tuple[_T, ...]:
     # of a part that lacks a worker nobody knows whose the others are
     if len({len(part) for part in parts}) != 1:
         return ()
-    return tuple(sum(by_worker) for by_worker in zip(*parts))
+    return tuple(fold(by_worker) for by_worker in zip(*parts))
 
 
 class Generation:
@@ -56,11 +69,18 @@ class Generation:
         iterator: The iterator; it is not kept alive.
         board: What its workers write to, if they do.
         is_running: They were there before we came.
+        may_probe: Whether an iterator without workers may be measured from inside.
         clock: Monotonic seconds.
     """
 
     def __init__(
-        self, iterator: Any, board: Board | None, *, is_running: bool, clock: Clock
+        self,
+        iterator: Any,
+        board: Board | None,
+        *,
+        is_running: bool,
+        may_probe: bool,
+        clock: Clock,
     ) -> None:
         self._iterator: Callable[[], Any] = lambda: None
         with contextlib.suppress(TypeError):  # an iterator of another kind
@@ -78,7 +98,7 @@ class Generation:
             if board is not None:
                 self.slots = [board.slot(number) for number in range(len(workers))]
                 self._reader = InsideReader(self.slots)
-        elif hasattr(iterator, '_dataset_fetcher'):
+        elif may_probe and hasattr(iterator, '_dataset_fetcher'):
             self._local = LocalProbe(iterator)
             self._reader = InsideReader([self._local.slot])
 
@@ -95,10 +115,6 @@ class Generation:
     def is_inside(self) -> bool:
         """Whether figures are taken where the batches are made."""
         return self._reader is not None
-
-    def off_reasons(self) -> list[str]:
-        """Why workers measure no longer, each reason once."""
-        return [] if self._reader is None else self._reader.off_reasons()
 
     def collect(self, inside: InsideTally) -> None:
         """Add what was written inside since the last call."""

@@ -74,6 +74,8 @@ class InsideTally:
     """Collects from slots until :meth:`drain`; iterators may change meanwhile."""
 
     def __init__(self) -> None:
+        self.off_reason: str | None = None
+        """Why nothing more should be measured inside; it outlasts :meth:`drain`."""
         self._reset()
 
     def _reset(self) -> None:
@@ -141,8 +143,6 @@ class SlotReader:
         self._rows: list[float] = []
         self._names: list[str] = []
         self._generation = 0.0
-        self.off_reason: str | None = None
-        """Why the worker measures no longer."""
 
     def collect(
         self, tally: InsideTally, most_values: int, *, with_rows: bool
@@ -158,8 +158,9 @@ class SlotReader:
             Samples that may be among the slowest, for :meth:`read_slow`.
         """
         figures = self._figures
-        if figures[board.STATE] == board.OFF and self.off_reason is None:
-            self.off_reason = self._slot.read_reason() or 'it failed'
+        if figures[board.STATE] == board.OFF and tally.off_reason is None:
+            reason = self._slot.read_reason() or 'it failed'
+            tally.off_reason = f'measuring in a worker ended: {reason}'
         head = self._slot.read_figures(0, board.WALL_RING)
         is_current = head[board.GENERATION] == self._generation
         self._collect_batches(tally, head, most_values, is_current)
@@ -279,7 +280,3 @@ class InsideReader:
             )
         for reader in readers:
             reader.begin_anew()
-
-    def off_reasons(self) -> list[str]:
-        """Why workers measure no longer, each reason once."""
-        return sorted({one.off_reason for one in self._readers if one.off_reason})

@@ -13,12 +13,11 @@ from mmgpu_hooks.telemetry.loader.creation import CreationWatch
 from mmgpu_hooks.telemetry.loader.delivered import DeliveredBatches
 from mmgpu_hooks.telemetry.loader.generation import Generation, OutsideTally
 from mmgpu_hooks.telemetry.loader.inside import InsideTally
+from mmgpu_hooks.telemetry.loader.memory import MemoryLook
 from mmgpu_hooks.telemetry.loader.processes import WorkerProcesses
 from mmgpu_hooks.telemetry.loader.queue import QueueWatch
 from mmgpu_hooks.telemetry.loader.worker import WorkerInit, enter_workers
 from mmgpu_hooks.telemetry.source_error import SourceError
-
-_MEMORY_PERIOD_S = 30.0
 
 
 class LoaderProbe:
@@ -61,9 +60,7 @@ class LoaderProbe:
         self._was_fresh = False
         self._init: WorkerInit | None = None
         self._failure: str | None = None
-        self._pss_bytes: int | None = None
-        self._memory_of: WorkerProcesses | None = None
-        self._memory_s = 0.0
+        self._memory = MemoryLook(clock)
         self._since_s = clock()
         self._since_iteration = 0
         self._is_watching = self._is_fresh = False
@@ -87,6 +84,8 @@ class LoaderProbe:
             self._step_back()
         except Exception as error:  # noqa: BLE001, never harm training
             self._fail(error)
+        if self.inside_failure is not None:
+            return
         try:
             init = enter_workers(self._loader, self._pad_size_divisor)
             if isinstance(init, Absent):
@@ -94,7 +93,7 @@ class LoaderProbe:
             else:
                 self._init = init
         except Exception as error:  # noqa: BLE001, never harm training
-            self.unsupported['loader inside'] = f'no way into the workers: {error}'
+            self._inside.off_reason = f'no way into the workers: {error}'
 
     def _after_creation(self, iterator: Any) -> None:
         init, self._init = self._init, None
@@ -124,7 +123,11 @@ class LoaderProbe:
     ) -> None:
         self._watch_queue(iterator)
         self._current = current = Generation(
-            iterator, board, is_running=is_running, clock=self._clock
+            iterator,
+            board,
+            is_running=is_running,
+            may_probe=self.inside_failure is None,
+            clock=self._clock,
         )
         self.delivered.follow(iterator, current.slots)
         if current.processes is not None and current.processes.is_hidden:
@@ -229,13 +232,9 @@ class LoaderProbe:
         if current is not None:
             current.read_processes(self._outside)
             current.collect(self._inside)
-            for reason in current.off_reasons():
-                self.unsupported['loader inside'] = (
-                    f'measuring in a worker ended: {reason}'
-                )
         outside, inside = self._outside.drain(), self._inside.drain()
         asks, ready_mean, ready_zero_pct, out_of_order = self._queue.drain()
-        pss_bytes, self._pss_bytes = self._pss_bytes, None
+        pss_bytes, worker_pss_bytes = self._memory.drain()
         now_s, iteration = self._clock(), self._count_iterations()
         is_inside = current is not None and current.is_inside
         fields = {
@@ -249,6 +248,7 @@ class LoaderProbe:
             'ready_zero_pct': ready_zero_pct,
             'out_of_order': out_of_order,
             'pss_bytes': pss_bytes,
+            'worker_pss_bytes': worker_pss_bytes,
         }
         self._begin_window(now_s, iteration)
         if inside is not None:
@@ -258,6 +258,11 @@ class LoaderProbe:
         return fill_record(WorkersWindow, fields)
 
     @property
+    def inside_failure(self) -> str | None:
+        """Why nothing is measured inside from the next iterator on, if we failed."""
+        return self._inside.off_reason
+
+    @property
     def processes(self) -> WorkerProcesses | None:
         """The workers of the newest iterator, seen from outside."""
         return self._current.living_processes() if self._current else None
@@ -265,23 +270,17 @@ class LoaderProbe:
     @property
     def is_memory_due(self) -> bool:
         """Whether :meth:`read_memory` would look: once per iterator and 30 seconds."""
-        is_seen = self._current and self._current.processes is self._memory_of
-        if is_seen and self._clock() - self._memory_s < _MEMORY_PERIOD_S:
-            return False
-        return self.processes is not None
+        return self._memory.is_due(self.processes)
 
     def read_memory(self) -> None:
-        """Look at the workers' memory; the next :meth:`read` tells of it.
+        """Look at it, on any thread, if it is due; the next :meth:`read` tells of it.
 
-        20 ms at most, on any thread; nothing between two dues. A failure is the next
-        :meth:`read`'s.
+        A failure is the next :meth:`read`'s too.
         """
         try:
             workers = self.processes
-            if workers is None or not self.is_memory_due:
-                return
-            self._memory_of, self._memory_s = workers, self._clock()
-            self._pss_bytes = workers.read_pss_bytes()
+            if workers is not None and self._memory.is_due(workers):
+                self._memory.look(workers)
         except Exception as error:  # noqa: BLE001, nobody listens in a thread
             self._fail(error)
 
@@ -291,7 +290,8 @@ class LoaderProbe:
             self._watch.close()
         finally:
             generations = (self._current, self._former)
-            self._current = self._former = self._memory_of = None
+            self._current = self._former = None
+            self._memory.close()
             self._is_watching = False
             self._queue.watch(None)
             self.delivered.follow(None, ())

@@ -23,6 +23,9 @@ _MOST_RELISTS = 4
 """Workers whose threads are listed at one read, and their CPUs asked; up to 100 us
 each. The first read asks the CPUs of all."""
 _THREADS_PER_WORKER = 4
+MOST_TOLD = 64
+"""Workers of which run delay, blocked time and CPUs are told one by one: each line of
+the evidence holds them."""
 _MOST_PSS_READS = 16
 _FILES_SHARE = 16
 """A loader needs the descriptors itself: we keep one sixteenth of them at most."""
@@ -42,6 +45,10 @@ class ProcessFigures:
     worker_cpu_s: tuple[float, ...]
     """By worker id; empty when one could not be read."""
     affinity_cpus: int | None
+    worker_run_delay_s: tuple[float, ...] = ()
+    """Likewise, as are the two below; empty of more than `MOST_TOLD` workers too."""
+    worker_blocked_s: tuple[float, ...] = ()
+    worker_affinity_cpus: tuple[int, ...] = ()
 
 
 @dataclass
@@ -126,7 +133,8 @@ class WorkerProcesses:
         now_s = self._clock()
         window_s, self._since_s = now_s - self._since_s, now_s
         cpu: list[float] = []
-        run_delay_s = blocked_s = 0.0
+        delays: list[float] = []
+        blocked: list[float] = []
         for worker in self._workers:
             before, before_cpu_s = worker.times, worker.cpu_s
             self._sample(worker)
@@ -134,18 +142,25 @@ class WorkerProcesses:
             if before is None or after is None:
                 continue
             cpu.append(max(worker.cpu_s - before_cpu_s, 0.0))
-            run_delay_s += max(after.run_delay_s - before.run_delay_s, 0.0)
+            delays.append(max(after.run_delay_s - before.run_delay_s, 0.0))
             busy_s = after.main_cpu_s - before.main_cpu_s
             busy_s += after.main_run_delay_s - before.main_run_delay_s
-            blocked_s += max(window_s - busy_s, 0.0)
+            blocked.append(max(window_s - busy_s, 0.0))
+        is_whole = len(cpu) == len(self._workers)
+        is_told = is_whole and len(cpu) <= MOST_TOLD
+        affinities = self._known_affinities()
+        is_confinement_told = is_told and len(affinities) == len(cpu)
         fields = {
             'count': len(cpu),
             'window_s': window_s,
             'cpu_s': sum(cpu),
-            'run_delay_s': run_delay_s,
-            'blocked_s': blocked_s if cpu else None,
-            'worker_cpu_s': tuple(cpu) if len(cpu) == len(self._workers) else (),
-            'affinity_cpus': self._find_affinity(),
+            'run_delay_s': sum(delays),
+            'blocked_s': sum(blocked) if cpu else None,
+            'worker_cpu_s': tuple(cpu) if is_whole else (),
+            'affinity_cpus': min(affinities, default=None),
+            'worker_run_delay_s': tuple(delays) if is_told else (),
+            'worker_blocked_s': tuple(blocked) if is_told else (),
+            'worker_affinity_cpus': tuple(affinities) if is_confinement_told else (),
         }
         return fill_record(ProcessFigures, fields)
 
@@ -168,14 +183,13 @@ class WorkerProcesses:
             mark[worker.pid] = WorkerTimes(self._read_cpu_s(worker.pid), wanting_s)
         return mark
 
-    def _find_affinity(self) -> int | None:
-        """CPUs that the most confined worker may run on, as it was last looked at."""
-        known = [
+    def _known_affinities(self) -> list[int]:
+        """CPUs that workers may run on, as they were last looked at."""
+        return [
             worker.affinity
             for worker in self._workers
             if worker.times is not None and worker.affinity is not None
         ]
-        return min(known, default=None)
 
     def _relist(self) -> None:
         """Look at what seldom changes: a worker's CPUs, and threads that came later.
@@ -195,20 +209,21 @@ class WorkerProcesses:
             for worker in self._workers if is_first else few:
                 worker.read_affinity()
 
-    def read_pss_bytes(self) -> int | None:
-        """Memory of all workers; about 1 ms for each of 16 at most.
+    def read_pss_bytes(self) -> tuple[int | None, ...]:
+        """Memory of each worker, by worker id; about 1 ms for each of 16 at most.
 
-        Of more workers 16 are looked at and the others taken to be like them. It may
-        be called from another thread than :meth:`read`.
+        Of more workers 16 are looked at. It may be called from another thread than
+        :meth:`read`.
 
         Returns:
-            Bytes, shared pages counted in part; ``None`` when none shows them.
+            Bytes, shared pages counted in part; ``None`` for a worker that was not
+            looked at or does not show them.
         """
-        pids = [worker.pid for worker in self._workers]
-        step = max(-(-len(pids) // _MOST_PSS_READS), 1)
-        reads = [read_pss_bytes(pid, self._proc) for pid in pids[::step]]
-        known = [size for size in reads if size is not None]
-        return sum(known) * len(pids) // len(known) if known else None
+        step = max(-(-len(self._workers) // _MOST_PSS_READS), 1)
+        return tuple(
+            read_pss_bytes(worker.pid, self._proc) if number % step == 0 else None
+            for number, worker in enumerate(self._workers)
+        )
 
     def close(self) -> None:
         """Close all files; a second call does nothing."""

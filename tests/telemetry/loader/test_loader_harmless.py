@@ -132,7 +132,25 @@ def test_a_failure_of_ours_in_a_worker_is_told_and_training_goes_on(
     one = loop(planted.Costly(8), batch_size=2, num_workers=workers)
     assert len(one.run_epoch()) == 4
     one.probe.read()
-    assert 'a bug of ours' in one.probe.unsupported['loader inside']
+    assert 'a bug of ours' in (one.probe.inside_failure or '')
+    assert one.probe.unsupported == {}
+
+
+def test_after_a_failure_inside_the_next_workers_are_seen_from_outside(
+    loop, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: Any) -> None:
+        raise ValueError('a bug of ours')
+
+    one = loop(planted.Costly(8), batch_size=2, num_workers=1)
+    with monkeypatch.context() as failing:
+        failing.setattr(FetchProbe, '_note_batch', fail)
+        one.run_epoch()
+    # not read: an epoch shorter than an interval may fail as well
+    one.run_epoch()
+    assert 'a bug of ours' in (one.probe.inside_failure or '')
+    window = one.read()
+    assert (window.source, window.worker_batches) == ('outside', ())
 
 
 def test_workers_that_cannot_be_reached_are_seen_from_outside(
@@ -146,7 +164,7 @@ def test_workers_that_cannot_be_reached_are_seen_from_outside(
     one.run_epoch()
     window = one.read()
     assert (window.source, window.count, window.occupancy) == ('outside', 1, None)
-    assert 'no memory' in one.probe.unsupported['loader inside']
+    assert 'no memory' in (one.probe.inside_failure or '')
 
 
 @pytest.mark.parametrize('workers', [0, 1])

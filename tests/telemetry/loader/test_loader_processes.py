@@ -8,7 +8,8 @@ import pytest
 
 from fakes.clock import HandClock
 from fakes.open_files import kept_files
-from mmgpu_hooks.telemetry.loader.processes import WorkerProcesses
+from mmgpu_hooks.telemetry.loader.memory import MemoryLook
+from mmgpu_hooks.telemetry.loader.processes import MOST_TOLD, WorkerProcesses
 from mmgpu_hooks.telemetry.source_error import SourceError
 
 
@@ -53,6 +54,8 @@ def test_cpu_run_delay_and_blocked_time_of_all_workers(proc: FakeProc, most_file
     figures = workers.read()
     assert (figures.count, figures.window_s) == (2, 10.0)
     assert figures.worker_cpu_s == (3.0, 0.5)
+    assert figures.worker_run_delay_s == (1.0, 0.25)
+    assert figures.worker_blocked_s == (6.0, 9.25)
     assert figures.cpu_s == 3.5
     assert figures.run_delay_s == 1.25
     assert figures.blocked_s == (10.0 - 3.0 - 1.0) + (10.0 - 0.5 - 0.25)
@@ -102,7 +105,9 @@ def test_a_hidden_proc_is_no_worker_and_no_error(tmp_path: Path):
     figures = workers.read()
     assert (figures.count, figures.worker_cpu_s, figures.blocked_s) == (0, (), None)
     assert figures.affinity_cpus is None
-    assert workers.read_pss_bytes() is None
+    assert figures.worker_run_delay_s == figures.worker_blocked_s == ()
+    assert figures.worker_affinity_cpus == ()
+    assert workers.read_pss_bytes() == (None, None)
     workers.close()
 
 
@@ -126,7 +131,8 @@ def test_a_worker_that_ended_is_left_out_and_its_files_are_closed():
         end(ended)
         figures = workers.read()
         assert figures.count == 1
-        assert figures.worker_cpu_s == ()
+        assert figures.worker_cpu_s == figures.worker_run_delay_s == ()
+        assert figures.worker_blocked_s == figures.worker_affinity_cpus == ()
         assert not workers.is_hidden
         assert kept_files() == 1
         workers.close()
@@ -162,12 +168,48 @@ def test_memory_of_many_workers_is_that_of_some_of_them(proc: FakeProc):
         proc.write(pid, pid, 1.0, 0.0)
         rollup = proc.root / str(pid) / 'smaps_rollup'
         rollup.write_text('aa-bb ---p [rollup]\nRss: 99 kB\nPss:       10 kB\n')
-    one = watch(proc, [1], HandClock())
-    assert one.read_pss_bytes() == 10 * 1024
+    few = watch(proc, [1, 2], HandClock())
     many = watch(proc, list(range(1, 65)), HandClock())
-    assert many.read_pss_bytes() == 640 * 1024
-    one.close()
+    memory = MemoryLook(HandClock())
+    memory.look(few)
+    assert memory.drain() == (20 * 1024, (10 * 1024, 10 * 1024))
+    memory.look(many)
+    assert sum(size is not None for size in many.read_pss_bytes()) == 16
+    assert memory.drain() == (640 * 1024, ())
+    assert memory.drain() == (None, ())
+    few.close()
     many.close()
+
+
+def test_of_very_many_workers_the_sums_are_told(proc: FakeProc):
+    pids = list(range(1, MOST_TOLD + 2))
+    for pid in pids:
+        proc.write(pid, pid, 1.0, 0.0)
+    clock = HandClock()
+    for number in (MOST_TOLD, MOST_TOLD + 1):
+        workers = watch(proc, pids[:number], clock, most_files=0)
+        clock.turn(1.0)
+        figures = workers.read()
+        is_told = number <= MOST_TOLD
+        assert figures.blocked_s == number * 1.0
+        assert figures.worker_blocked_s == (1.0,) * number * is_told
+        assert figures.worker_run_delay_s == (0.0,) * number * is_told
+        workers.close()
+
+
+def test_each_worker_has_its_own_affinity():
+    free, confined = fork_sleeper(), fork_sleeper()
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(confined, {min(cpus)})
+    workers = WorkerProcesses([free, confined])
+    try:
+        figures = workers.read()
+        assert figures.worker_affinity_cpus == (len(cpus), 1)
+        assert figures.affinity_cpus == 1
+    finally:
+        workers.close()
+        end(free)
+        end(confined)
 
 
 @pytest.mark.skipif(not hasattr(os, 'sched_setaffinity'), reason='platform tells none')

@@ -1,0 +1,142 @@
+"""What a line says of the records since the one before it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fakes.runs import make_interval
+from mmgpu_hooks.hooks.line_figures import MOST_KEPT, LineFigures
+from mmgpu_hooks.hooks.scalars import SCALARS, fold_scalars
+from mmgpu_hooks.records import GpuWindow, IntervalRecord
+from mmgpu_hooks.telemetry.durations import fold_durations
+
+MIB = 2**20
+
+
+def record_of(
+    waits_s: Sequence[float], iters_s: Sequence[float], **fields: Any
+) -> IntervalRecord:
+    """An interval with these iterations; other figures are unknown unless given."""
+    plain: dict[str, Any] = {
+        'duration_s': sum(iters_s),
+        'images': None,
+        'process_cpu_s': None,
+        'system_cpu_pct': None,
+        'gpu': None,
+        'gpu_idle_pct': None,
+        'gpu_mem_peak_bytes': None,
+        'gpu_mem_reserved_bytes': None,
+        'saves': 0,
+        'ledger_s': {'checkpoint_save': 0.0},
+    }
+    return replace(
+        make_interval(iterations=len(waits_s)),
+        data_wait=fold_durations(waits_s),
+        step=fold_durations([i - w for w, i in zip(waits_s, iters_s)]),
+        iter=fold_durations(iters_s),
+        **{**plain, **fields},
+    )
+
+
+def test_one_record_is_shown_as_it_is() -> None:
+    waits_s, iters_s = [0.1, 0.3], [1.0, 2.0]
+    record = record_of(waits_s, iters_s, images=6)
+    line = LineFigures()
+    line.add(record, waits_s, iters_s)
+    assert line.take() == fold_scalars(record)
+    assert line.take() == {}
+
+
+def test_several_records_are_shown_as_one() -> None:
+    first = ([0.1, 0.3, 0.2], [1.0, 2.0, 1.0])
+    second = ([1.0], [4.0])
+    line = LineFigures()
+    line.add(
+        record_of(
+            *first,
+            images=6,
+            process_cpu_s=2.0,
+            system_cpu_pct=10.0,
+            gpu=GpuWindow(util_pct=50.0, zero_pct=20.0, sampled_s=3.0),
+            gpu_idle_pct=40.0,
+            gpu_idle_iterations=3,
+            gpu_mem_peak_bytes=300 * MIB,
+            gpu_mem_reserved_bytes=400 * MIB,
+            saves=2,
+            ledger_s={'checkpoint_save': 3.0},
+        ),
+        *first,
+    )
+    line.add(
+        record_of(
+            *second,
+            images=2,
+            process_cpu_s=6.0,
+            system_cpu_pct=30.0,
+            gpu=GpuWindow(util_pct=90.0, zero_pct=0.0, sampled_s=1.0),
+            gpu_idle_pct=80.0,
+            gpu_idle_iterations=1,
+            gpu_mem_peak_bytes=100 * MIB,
+            gpu_mem_reserved_bytes=500 * MIB,
+            saves=1,
+            ledger_s={'checkpoint_save': 6.0},
+        ),
+        *second,
+    )
+    shown = line.take()
+    assert shown == pytest.approx(
+        {
+            'data_wait_s': 0.4,
+            # position 2.85 of 0.1 0.2 0.3 1.0
+            'data_wait_p95_s': 0.3 + 0.85 * 0.7,
+            'step_s': 1.6,
+            'iter_s': 2.0,
+            'iter_p95_s': 2.0 + 0.85 * 2.0,
+            'data_wait_pct': 20.0,
+            'images_per_s': 1.0,
+            'gpu_util_pct': 60.0,
+            'gpu_zero_pct': 15.0,
+            'gpu_idle_pct': 60.0,
+            'gpu_mem_peak_mib': 300.0,
+            'gpu_mem_reserved_mib': 500.0,
+            'process_cpu_cores': 1.0,
+            'system_cpu_pct': 20.0,
+            'save_s': 3.0,
+        }
+    )
+    assert set(shown) == set(SCALARS)
+    assert line.take() == {}
+
+
+def test_what_a_record_does_not_know_is_told_by_the_others() -> None:
+    waits_s, iters_s = [0.0, 0.0], [1.0, 1.0]
+    line = LineFigures()
+    for fields in ({'images': None}, {'images': 8}, {'system_cpu_pct': 7.0}):
+        line.add(record_of(waits_s, iters_s, **fields), waits_s, iters_s)
+    shown = line.take()
+    assert shown['images_per_s'] == 4.0
+    assert shown['system_cpu_pct'] == 7.0
+    assert 'save_s' not in shown
+    assert 'gpu_util_pct' not in shown
+
+
+def test_memory_is_bounded_and_the_percentile_stays_true() -> None:
+    # every second wait is long: thinned by twos, one kind alone would be left
+    draws = random.Random(1)
+    line = LineFigures()
+    state = random.getstate()
+    for _ in range(400):
+        waits_s = [index % 2 + draws.random() for index in range(100)]
+        line.add(record_of(waits_s, waits_s), waits_s, waits_s)
+    assert line._joined is not None
+    assert MOST_KEPT / 3 < len(line._joined._waits.kept) <= MOST_KEPT
+    shown = line.take()
+    assert shown['data_wait_s'] == pytest.approx(1.0, abs=0.01)
+    # nine tenths of the upper half
+    assert shown['data_wait_p95_s'] == pytest.approx(1.9, abs=0.02)
+    assert random.getstate() == state
