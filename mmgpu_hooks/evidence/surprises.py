@@ -26,6 +26,12 @@ often than where it was timed."""
 _MOST_KEPT, _MOST_CALLS = 128, 16
 """The newest ones, which bound memory and what is done with them."""
 
+HICCUP_S = 0.01
+"""A machine holds a thread up for as long now and then: some turns of its scheduler."""
+
+_SEVERAL = 3
+"""So many of them are no hiccups any more."""
+
 _LOOP = frozenset({'data_wait', 'step'})
 """What the loop is in when it calls the hooks of an iteration."""
 
@@ -55,6 +61,7 @@ class Surprises:
         """Of all of them, what :meth:`share` gave to nobody."""
         self._new: list[_Surprise] = []
         self._kept: deque[_Surprise] = deque(maxlen=_MOST_KEPT)
+        self._unsearched: list[_Surprise] = []
         self._calls: dict[str, deque[float]] = {}
         """By method the newest of its long calls that were timed, seconds."""
         self._long: defaultdict[str, int] = defaultdict(int)
@@ -72,7 +79,26 @@ class Surprises:
         """
         self.count += 1
         self.last_s = beyond_s
-        self._new.append(_Surprise(seconds, beyond_s, during))
+        one = _Surprise(seconds, beyond_s, during)
+        self._new.append(one)
+        if len(self._unsearched) < _SEVERAL:
+            self._unsearched.append(one)
+
+    def take_search(self) -> bool:
+        """Whether those since it last said so call for a search for whose they are.
+
+        One that is short may be a hiccup of the machine, and all iterations of a search
+        are looked at: so it takes a long one, two alike, or several.
+        """
+        found = self._unsearched
+        is_called_for = (
+            len(found) >= _SEVERAL
+            or any(one.beyond_s > HICCUP_S for one in found)
+            or any(_are_alike(a, b) for a, b in zip(found, found[1:]))
+        )
+        if is_called_for:
+            found.clear()
+        return is_called_for
 
     def note_long(self, method: str, seconds: float) -> None:
         """A method took long where it was timed; its last word is what the loop is in
@@ -143,3 +169,9 @@ class Surprises:
         timed = max(self._find_timed(method), 1)
         expected = alike / timed * max(iterations - timed, 0)
         return expected + _SPREADS * math.sqrt(expected) - self._given[method]
+
+
+def _are_alike(one: _Surprise, other: _Surprise) -> bool:
+    longer_s = max(one.beyond_s, other.beyond_s)
+    is_alike = abs(one.beyond_s - other.beyond_s) <= LIKE * longer_s
+    return is_alike and one.during == other.during

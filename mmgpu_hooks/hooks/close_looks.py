@@ -68,7 +68,7 @@ class CloseLooks:
         self._between = self._next = LOOKED
         self._is_open = False
         self._is_searching = False
-        self._searches = self._searched = self._surprises = 0
+        self._searches = self._searched = 0
         self._always = InstancePatches()
         self._followed = FollowedHooks(ledger, self._note_error)
         self._now = InstancePatches()
@@ -272,12 +272,12 @@ class CloseLooks:
         shares = self._ledger.shares
         shares.iterations = iterations
         self._sample(self._followed.release(iterations))
-        had, self._surprises = self._surprises, shares.surprises.count
+        is_called_for = shares.surprises.take_search()
         if self._is_searching:
             self._follow_long()
             if not self._left:
                 self._is_searching = False
-        elif self._surprises > had and self._may_search(iterations):
+        elif is_called_for and self._may_search(iterations):
             most = min(2 * iterations, _MOST_SEARCHED)
             self._searches += 1
             self._searched += most

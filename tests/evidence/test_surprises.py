@@ -90,3 +90,26 @@ def test_of_very_many_the_newest_are_kept():
     (given_s,) = surprises.settle(10_000).values()
     assert given_s == pytest.approx(128 * 50 * MS)
     assert surprises.untold_s == pytest.approx(50)
+
+
+@pytest.mark.parametrize(
+    ('surprises', 'is_called_for'),
+    [
+        pytest.param([], False, id='none'),
+        pytest.param([(5, 'step')], False, id='a hiccup'),
+        pytest.param([(11, 'step')], True, id='too long for one'),
+        pytest.param([(5, 'step'), (5.5, 'step')], True, id='two alike'),
+        pytest.param([(5, 'step'), (5, 'data_wait')], False, id='at two points'),
+        pytest.param([(5, 'step'), (7, 'step')], False, id='two hiccups'),
+        pytest.param([(5, 'step'), (7, 'step'), (3, 'data_wait')], True, id='several'),
+    ],
+)
+def test_a_search_is_not_called_for_by_a_hiccup(
+    surprises: list[tuple[float, str]], is_called_for: bool
+):
+    kept = Surprises(lambda method: 1)
+    for seconds_ms, during in surprises:
+        kept.add(seconds_ms * MS, seconds_ms * MS, during)
+    assert kept.take_search() is is_called_for
+    # those that called for one do not call for another
+    assert kept.take_search() is False
