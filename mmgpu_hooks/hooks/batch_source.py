@@ -59,6 +59,9 @@ class BatchSource:
         self._watch = watch
         self._delivered = delivered
         self._step_sizes = step_sizes
+        self._changing: StepSizes | None = None
+        if isinstance(step_sizes, StepSizes) and step_sizes.is_changing:
+            self._changing = step_sizes
         self._patches = InstancePatches()
         self._is_empty = False
         self._seen: list[Contents] = []
@@ -78,8 +81,8 @@ class BatchSource:
 
     def look(self, batch: Any) -> None:
         """Look at the batch of an iteration that begins."""
-        if isinstance(self._step_sizes, StepSizes):
-            self._step_sizes.note()
+        if self._changing is not None:
+            self._changing.note()
         self._seen.append(self._watch.look(batch))
 
     def begin(self, before_train_iter: Any) -> None:
@@ -105,9 +108,8 @@ class BatchSource:
     def _rest(self) -> None:
         """The workers alone look, for now."""
         self.close()
-        sizes = self._step_sizes
-        if isinstance(sizes, StepSizes) and sizes.is_changing:
-            note = followed_by_own(self._hook, _POINT, sizes.note)
+        if self._changing is not None:
+            note = followed_by_own(self._hook, _POINT, self._changing.note)
             self._patches.set(self._hook, _POINT, note)
         elif self._is_empty:
             self._patches.set(self._hook, _POINT, _IGNORE)
@@ -148,7 +150,7 @@ class BatchSource:
         # one was lost: from the next interval on it is known again
         if not self._is_looking:
             self._start()
-        return Contents()
+        return self._as_given([], Contents())
 
     def _as_given(self, images: Sequence[float | None], loaded: Contents) -> Contents:
         """With the pixels that the model was given, not those that were loaded."""
