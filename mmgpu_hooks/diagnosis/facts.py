@@ -63,16 +63,16 @@ class Facts:
         """Why the loop of a data-bound run waits; ``None`` when it is none.
 
         ``starved``: the loader cannot keep up. ``stalls``: starving workers make the
-        loop wait at least once in W iterations, so a mean above the 95th percentile is
-        made of rare stalls. ``fetching``: the wait is the training thread's own CPU. No
-        setting of the loader cures the last two.
+        loop wait at least once in W iterations, so a mean above the 95th percentile of
+        a usual interval is made of rare stalls. ``fetching``: the wait is the training
+        thread's own CPU. No setting of the loader cures the last two.
         """
         summary, wait_s = self.summary, self.summary.data_wait_s
         if not self.is_data_bound or wait_s is None or not summary.iter_s:
             return None
         if not summary.run.loader.num_workers:
             return 'starved'
-        p95_s = summary.data_wait_p95_s
+        p95_s = summary.data_wait_usual_p95_s
         if p95_s is not None and p95_s < wait_s:
             return 'stalls'
         share = summary.data_wait_cpu_share or 0.0

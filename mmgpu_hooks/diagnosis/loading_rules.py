@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmgpu_hooks.diagnosis.duration_text import format_seconds, format_sum
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.diagnosis.thresholds import (
@@ -27,7 +28,8 @@ def judge_data_wait(facts: Facts) -> Finding | None:
         return cannot_tell('no iteration was measured')
     detail = (
         f'{100 * share:.0f} % of an iteration is spent waiting for data '
-        f'({summary.data_wait_s:.3f} s of {summary.iter_s:.3f} s, mean of '
+        f'({format_seconds(summary.data_wait_s)} of '
+        f'{format_seconds(summary.iter_s)}, mean of '
         f'{summary.steady_iterations} iterations).'
     )
     if share >= DATA_WAIT_PROBLEM:
@@ -54,10 +56,10 @@ def judge_cpu_wall(facts: Facts) -> Finding | None:
     if not facts.is_cpu_the_wall:
         return None
     return problem(
-        f'A batch costs {workload.batch_cpu.mean_s:.3f} s of CPU to load and '
-        f'{workload.step_cpu_s:.3f} s to train on, and {facts.free_cores:.1f} '
-        f'cores are free for it: no setting is faster than '
-        f'{facts.cpu_floor_s:.3f} s per iteration.',
+        f'A batch costs {format_seconds(workload.batch_cpu.mean_s)} of CPU to load and '
+        f'{format_seconds(workload.step_cpu_s)} to train on, and '
+        f'{facts.free_cores:.1f} cores are free for it: no setting is faster than '
+        f'{format_seconds(facts.cpu_floor_s)} per iteration.',
         facts.data_wait_share or 0.0,
     )
 
@@ -72,14 +74,16 @@ def judge_blocked_loading(facts: Facts) -> Finding | None:
     if not facts.is_starved:
         return None
     share, workload = facts.blocked_share, facts.workload
-    if share is None or workload is None:
-        return cannot_tell('CPU of the loading was not measured')
+    if workload is None:
+        return cannot_tell(facts.untold or 'the loading was not measured')
+    if share is None:
+        return cannot_tell('the time to load a batch was only bounded, not measured')
     if share < BLOCKED_PROBLEM:
         return None
     return problem(
-        f'Of {workload.occupancy.mean_s:.3f} s to load a batch only '
-        f'{workload.batch_cpu.mean_s:.3f} s is CPU; {100 * share:.0f} % is waiting '
-        'for storage or locks.',
+        f'Of {format_seconds(workload.occupancy.mean_s)} to load a batch only '
+        f'{format_seconds(workload.batch_cpu.mean_s)} is CPU; {100 * share:.0f} % is '
+        'waiting for storage or locks.',
         facts.data_wait_share or 0.0,
     )
 
@@ -99,8 +103,9 @@ def judge_startup(facts: Facts) -> Finding | None:
     if summary.run.loop == 'iter' or share < STARTUP_PROBLEM:
         return None
     return problem(
-        f'{summary.startup_s:.1f} s ({100 * share:.0f} % of the run) went into first '
-        f'batches of {summary.epoch_starts} epoch starts, beyond a normal wait.',
+        f'{format_sum(summary.startup_s)} ({100 * share:.0f} % of the run) went '
+        'into first '
+        f'batches of {summary.epoch_starts} epoch start(s), beyond a normal wait.',
         share,
     )
 
@@ -115,7 +120,8 @@ def judge_too_many_workers(facts: Facts) -> Finding | None:
     workers = facts.summary.run.loader.num_workers
     cores = facts.summary.run.host.usable_cores
     if workers is None or cores is None:
-        return cannot_tell('the number of workers or of usable cores is unknown')
+        missing = 'number of workers' if workers is None else 'number of usable cores'
+        return cannot_tell(f'the {missing} is unknown')
     if workers <= max(cores, 1):
         return None
     return notice(f'num_workers={workers} on {cores:g} usable cores of this rank.')
@@ -137,8 +143,8 @@ def judge_run_delay(facts: Facts) -> Finding | None:
     if wanted_s <= 0 or delay_s / wanted_s < RUN_DELAY_PROBLEM:
         return None
     return notice(
-        f'Workers spent {delay_s:.3f} s per batch waiting for a core, beside '
-        f'{cpu_s:.3f} s on one.'
+        f'Workers spent {format_seconds(delay_s)} per batch waiting for a core, beside '
+        f'{format_seconds(cpu_s)} on one.'
     )
 
 
@@ -170,7 +176,7 @@ def judge_restarts(facts: Facts) -> Finding | None:
     if share < STARTUP_PROBLEM:
         return None
     return problem(
-        f'{summary.startup_s:.1f} s ({100 * share:.0f} % of the run) went into '
-        f'{summary.epoch_starts} starts of the loader, beyond a normal wait.',
+        f'{format_sum(summary.startup_s)} ({100 * share:.0f} % of the run) went '
+        f'into {summary.epoch_starts} starts of the loader, beyond a normal wait.',
         share,
     )

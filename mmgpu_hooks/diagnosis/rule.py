@@ -55,7 +55,7 @@ def fine(detail: str) -> Finding:
 
 def cannot_tell(missing: str) -> Finding:
     """The rule lacks an input; unknown is neither good nor bad."""
-    return Finding('', '', 'unknown', f'Cannot tell: {missing}.')
+    return Finding('', '', 'unknown', f'Cannot tell: {missing.rstrip(".")}.')
 
 
 def apply_rule(entry: Rule, facts: Facts) -> Finding | None:

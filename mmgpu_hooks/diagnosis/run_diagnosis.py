@@ -8,6 +8,7 @@ from mmgpu_hooks.diagnosis import (  # noqa: F401  # they register the rules
     training_rules,
     writing_rules,
 )
+from mmgpu_hooks.diagnosis.duration_text import format_seconds
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.rule import RULES, apply_rule
 from mmgpu_hooks.diagnosis.thresholds import DATA_WAIT_PROBLEM
@@ -63,8 +64,8 @@ def diagnose_plain_run(run: PlainRun) -> Diagnosis:
         verdict=Verdict(
             name,
             f"{called}: MMEngine's data_time is {100 * share:.0f} % of time "
-            f'({run.data_time_s:.3f} s of {run.time_s:.3f} s, median of {run.lines} '
-            f'log lines){doubt}.',
+            f'({format_seconds(run.data_time_s)} of {format_seconds(run.time_s)}, '
+            f'median of {run.lines} log lines){doubt}.',
             'low',
         ),
         counts={'iterations': run.iterations, 'log_lines': run.lines},

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from mmgpu_hooks.diagnosis.duration_text import format_seconds
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.run_difference import differ_in_limits, find_unlike
 from mmgpu_hooks.diagnosis.static_memory import fold_static_bytes
@@ -184,9 +185,10 @@ def _find_contradiction(
         least_s = min(here.mean_s, there.mean_s)
         if apart_s > max(_CONTRADICTION * least_s, noise_s):
             return (
-                f'it took {there.mean_s:.3f} s per iteration with the settings that '
-                f'took {here.mean_s:.3f} s in {other.evidence.path}, which is newer, '
-                'so something else changed'
+                f'it took {format_seconds(there.mean_s)} per iteration with the '
+                'settings that '
+                f'took {format_seconds(here.mean_s)} in {other.evidence.path}, which '
+                'is newer, so something else changed'
             ), apart_s / least_s if least_s > 0.0 else 1.0
     return None, 0.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmgpu_hooks.diagnosis.duration_text import format_seconds, format_sum
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.rule import cannot_tell, notice, problem, rule
 from mmgpu_hooks.diagnosis.thresholds import (
@@ -24,8 +25,10 @@ def judge_order(facts: Facts) -> Finding | None:
     loader, workload = facts.summary.loader, facts.workload
     if not facts.is_data_bound or not facts.summary.run.loader.num_workers:
         return None
-    if workload is None or loader is None or loader.out_of_order is None:
+    if loader is None or loader.out_of_order is None:
         return cannot_tell('the order in which batches came was not measured')
+    if workload is None:
+        return cannot_tell(facts.untold or 'the loading was not measured')
     early = loader.out_of_order / max(loader.asks, 1)
     simulated = predict_setting(
         workload, workload.num_workers, workload.prefetch_factor
@@ -37,8 +40,8 @@ def judge_order(facts: Facts) -> Finding | None:
     return problem(
         f'{loader.out_of_order} batches in {loader.asks} iterations came before their '
         f'turn and waited for a late one; loading one takes '
-        f'{workload.occupancy.mean_s:.3f} s, give or take '
-        f'{workload.occupancy.std_s:.3f} s.',
+        f'{format_seconds(workload.occupancy.mean_s)}, give or take '
+        f'{format_seconds(workload.occupancy.std_s)}.',
         facts.data_wait_share or 0.0,
     )
 
@@ -54,13 +57,17 @@ def judge_main_delay(facts: Facts) -> Finding | None:
     if not facts.is_enough:
         return None
     if summary.main_run_delay_s is None:
-        return cannot_tell("the training thread's wait for cores was not recorded")
+        return cannot_tell(
+            "the training thread's wait for cores, apart from that in saves and "
+            'validations, was not recorded'
+        )
     share = summary.main_run_delay_s / (summary.iter_s or 1.0)
     if share < MAIN_DELAY_PROBLEM:
         return None
     return problem(
-        f'The training thread waited {summary.main_run_delay_s:.3f} s per iteration '
-        f'for a core ({100 * share:.0f} % of {summary.iter_s:.3f} s).',
+        f'The training thread waited {format_seconds(summary.main_run_delay_s)} per '
+        'iteration '
+        f'for a core ({100 * share:.0f} % of {format_seconds(summary.iter_s)}).',
         share,
     )
 
@@ -103,7 +110,7 @@ def judge_quota(facts: Facts) -> Finding | None:
     of_quota = f' of {quota:g} CPUs' if quota is not None else ''
     share = min(host.throttled_pct / 100.0, 1.0)
     return problem(
-        f'The quota{of_quota} held tasks back for {host.throttled_s:.1f} s '
+        f'The quota{of_quota} held tasks back for {format_sum(host.throttled_s)} '
         f'({host.throttled_pct:.0f} % of the time, summed over CPUs).',
         share,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmgpu_hooks.diagnosis.duration_text import format_seconds, format_sum
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.diagnosis.thresholds import (
@@ -29,7 +30,7 @@ def judge_compute(facts: Facts) -> Finding | None:
     step_share = (summary.step_s or 0.0) / (summary.iter_s or 1.0)
     return fine(
         f'The step takes {100 * step_share:.0f} % of an iteration '
-        f'({summary.step_s:.3f} s of {summary.iter_s:.3f} s).'
+        f'({format_seconds(summary.step_s)} of {format_seconds(summary.iter_s)}).'
     )
 
 
@@ -68,8 +69,8 @@ def judge_saves(facts: Facts) -> Finding | None:
         return None
     seconds = facts.summary.ledger_s['checkpoint_save']
     return problem(
-        f'{saves} saves took {seconds:.1f} s ({100 * share:.0f} % of the run, '
-        f'{seconds / saves:.2f} s each).',
+        f'{saves} saves took {format_sum(seconds)} ({100 * share:.0f} % of the '
+        f'run, {format_seconds(seconds / saves)} each).',
         share,
     )
 
@@ -85,7 +86,7 @@ def judge_validation(facts: Facts) -> Finding | None:
     if share < VALIDATION_NOTICE:
         return None
     seconds = facts.summary.ledger_s['validation']
-    detail = f'Validation took {seconds:.1f} s ({100 * share:.0f} % of the run).'
+    detail = f'Validation took {format_sum(seconds)} ({100 * share:.0f} % of the run).'
     if share >= VALIDATION_PROBLEM:
         return problem(detail, share)
     return notice(detail, share)
@@ -103,5 +104,5 @@ def judge_hooks(facts: Facts) -> Finding | None:
         return None
     seconds = facts.summary.ledger_s['hooks']
     return problem(
-        f'Hooks took {seconds:.1f} s ({100 * share:.0f} % of the run).', share
+        f'Hooks took {format_sum(seconds)} ({100 * share:.0f} % of the run).', share
     )

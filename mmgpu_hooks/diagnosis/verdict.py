@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmgpu_hooks.diagnosis.duration_text import format_seconds, format_sum
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.save_delay import fold_delay
 from mmgpu_hooks.diagnosis.thresholds import (
@@ -102,11 +103,13 @@ def count_missing(summary: RunSummary) -> int:
 def judge_confidence(facts: Facts) -> str:
     """``high``, ``medium`` or ``low``: how many iterations, on how quiet a host.
 
-    Never high where runs given together dispute it.
+    Never high where runs given together dispute it, or saves and validations are in
+    the figures of CPU.
     """
     if facts.is_busy_host:
         return 'low'
-    sure = facts.summary.steady_iterations >= SURE_ITERATIONS
+    summary = facts.summary
+    sure = summary.steady_iterations >= SURE_ITERATIONS and not summary.cpu_aside_pct
     return 'high' if sure and not facts.disputes else 'medium'
 
 
@@ -127,7 +130,8 @@ def _data_bound(facts: Facts, findings: dict[str, Finding]) -> str:
         return 'data_bound_cpu'
     if _is_problem(findings.get('MG109')):
         return 'data_bound_order'
-    if not facts.is_starved:
+    # of a loader that cannot be seen, nobody knows what would help
+    if not facts.is_starved or facts.summary.run.loader.num_workers is None:
         return 'data_bound'
     # without workers the loading blocks the loop, whatever it waits for
     if facts.summary.run.loader.num_workers and _is_problem(findings.get('MG103')):
@@ -174,8 +178,8 @@ def _small_delays(facts: Facts) -> str:
     if not facts.saves or held_s[cause] < SLOW_SAVE_RATIO * usual_s:
         return ''
     return (
-        f' {held_s[cause]:.1f} s of it {_HELD_BY[cause]} (gross), though no single '
-        'save was slow for it.'
+        f' {format_sum(held_s[cause])} of it {_HELD_BY[cause]} (gross), though '
+        'no single save was slow for it.'
     )
 
 
@@ -193,10 +197,15 @@ def _cause(name: str, facts: Facts) -> str:
     if name == 'data_bound_order':
         return 'while batches that are ready stand behind late ones'
     if facts.wait_cause == 'stalls':
-        p95_s = facts.summary.data_wait_p95_s or 0.0
-        return f'in rare stalls (the 95th percentile of the waits is {p95_s:.3f} s)'
+        p95_s = facts.summary.data_wait_usual_p95_s
+        return (
+            'in rare stalls (in the median interval, 95 % of the waits are below '
+            f'{format_seconds(p95_s)})'
+        )
     if facts.wait_cause == 'fetching':
         return 'most of it in the training thread itself, fetching ready batches'
+    if workers is None:
+        return 'by a loader whose settings are unknown'
     if name == 'data_bound':
         cores = facts.summary.run.host.usable_cores
         return f'with num_workers={workers} on {cores:g} usable cores'

@@ -80,7 +80,8 @@ def _find_missing(summary: RunSummary) -> str | None:
     """What a workload cannot be made without; a sentence, or ``None``."""
     loader, host = summary.run.loader, summary.run.host
     if loader.num_workers is None:
-        return 'The live settings of the loader are unknown.'
+        because = _why(summary, 'loader workers')
+        return f'The live settings of the loader are unknown{because}.'
     prefetch = 1 if loader.prefetch_factor is None else loader.prefetch_factor
     if not 0 <= loader.num_workers <= MOST_WORKERS or (
         not 1 <= prefetch <= MOST_PREFETCH
@@ -112,7 +113,8 @@ def _find_missing(summary: RunSummary) -> str | None:
     }
     for name, value in needed.items():
         if value is None:
-            return f'What {name} took per iteration is unknown.'
+            because = _why(summary, 'CPU') if name.startswith('the CPU') else ''
+            return f'What {name} took per iteration is unknown{because}.'
         if not 0.0 <= value <= LONGEST_S:
             return (
                 f'What {name} took per iteration is absurd: {value:g} s; was the '
@@ -121,6 +123,12 @@ def _find_missing(summary: RunSummary) -> str | None:
     if not summary.iter_s or summary.iter_s <= 0.0:
         return 'The iterations took no time at all; was the evidence edited?'
     return None
+
+
+def _why(summary: RunSummary, source: str) -> str:
+    """The reason of what is unknown, to end a sentence with; nothing without one."""
+    reason = summary.unknown.get(source)
+    return f': {reason.rstrip(".")}' if reason else ''
 
 
 def _fold_workload(

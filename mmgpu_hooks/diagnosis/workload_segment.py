@@ -54,7 +54,13 @@ def cut_segment(
 def _fold_part(
     summary: RunSummary, part: tuple[IntervalRecord, ...], note: str
 ) -> Segment:
-    evidence = RunEvidence(path='', run=summary.run, intervals=part, end=None)
+    evidence = RunEvidence(
+        path='',
+        run=summary.run,
+        intervals=part,
+        save_records=summary.save_records,
+        validations=summary.validations,
+    )
     return fold_run(evidence), part, note
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmgpu_hooks.diagnosis.duration_text import format_seconds, format_sum
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.diagnosis.save_delay import SaveDelay, fold_delay
@@ -109,14 +110,14 @@ def judge_saving(facts: Facts) -> Finding | None:
         return None
     share, ranks = facts.part_share('checkpoint_save'), summary.run.world_size
     detail = (
-        f'{summary.saves} save(s) took {seconds / summary.saves:.2f} s each, '
-        f'{seconds:.1f} s in all ({100 * share:.1f} % of the run)'
+        f'{summary.saves} save(s) took {format_seconds(seconds / summary.saves)} each, '
+        f'{format_sum(seconds)} in all ({100 * share:.1f} % of the run)'
     )
     if ranks > 1:
         detail += (
             f'; all {ranks} ranks stood still meanwhile, '
-            f'{ranks * seconds / summary.saves:.1f} s of their time per save and '
-            f'{ranks * seconds:.1f} s in all'
+            f'{format_sum(ranks * seconds / summary.saves)} of their time per '
+            f'save and {format_sum(ranks * seconds)} in all'
         )
     slow = [
         (save, judged)

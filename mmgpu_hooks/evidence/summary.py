@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from mmgpu_hooks.evidence.interval_log import table_of
 from mmgpu_hooks.evidence.interval_table import IntervalTable
 from mmgpu_hooks.evidence.ledger_parts import PARTS
+from mmgpu_hooks.evidence.pooled_percentile import pool_p95
+from mmgpu_hooks.evidence.summary_cpu import fold_cpu, fold_external_cores
 from mmgpu_hooks.evidence.summary_gpu import (
     fold_cards,
     fold_gpu,
@@ -15,7 +17,7 @@ from mmgpu_hooks.evidence.summary_gpu import (
     fold_imbalance,
     uuids_of_run,
 )
-from mmgpu_hooks.evidence.summary_host import fold_cpu, fold_external_cores, fold_host
+from mmgpu_hooks.evidence.summary_host import fold_host
 from mmgpu_hooks.evidence.summary_loader import fold_loader, fold_worker_cpu
 from mmgpu_hooks.evidence.summary_memory import fold_cuda_memory
 from mmgpu_hooks.evidence.weights import max_known, mean, median, sum_all, total
@@ -55,7 +57,9 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
     images = sum_all(steady.ints('images'))
     waits_s = total(steady.floats('data_wait', 'total_s'))
     wait_cpu_s = sum_all(steady.floats('data_wait_cpu_s'))
-    cpu = fold_cpu(steady)
+    cpu = fold_cpu(evidence.run, steady, evidence.save_records, evidence.validations)
+    if cpu.untold is not None:
+        unknown.setdefault('CPU', cpu.untold)
     cpu_s, run_delay_s, workers = fold_worker_cpu(table, evidence.run.loader)
     idle_pct, idle_iterations = fold_gpu_idle(steady)
     cards = fold_cards(steady)
@@ -68,12 +72,13 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
         status=end.status if end else 'killed',
         steady_iterations=iterations,
         data_wait_s=wait_s,
-        data_wait_p95_s=median(steady.floats('data_wait', 'p95_s')),
+        data_wait_p95_s=pool_p95(steady, 'data_wait', count='iterations'),
+        data_wait_usual_p95_s=median(steady.floats('data_wait', 'p95_s')),
         step_s=step_s,
         hooks_s=hooks_s,
         iter_s=iter_s,
         iter_p50_s=median(steady.floats('iter', 'p50_s')),
-        iter_p95_s=median(steady.floats('iter', 'p95_s')),
+        iter_p95_s=pool_p95(steady, 'iter', count='iterations'),
         images_per_s=images / (iter_s * iterations) if images and iter_s else None,
         epoch_starts=total(table.ints('first_waits')),
         startup_s=_startup(evidence.run, ledger_s, table, wait_s),
@@ -89,6 +94,7 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
         worker_count=workers,
         process_cpu_cores=cpu.process_cores,
         system_cpu_pct=cpu.system_pct,
+        cpu_aside_pct=cpu.aside_pct,
         external_cpu_cores=fold_external_cores(evidence.run, cpu, cpu_s, iter_s),
         process_rss_bytes=max_known(table.ints('process_rss_bytes')),
         batch_bytes=max_known(table.ints('batch_bytes')),

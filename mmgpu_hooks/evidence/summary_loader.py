@@ -9,10 +9,10 @@ from itertools import compress
 from operator import mul
 
 from mmgpu_hooks.evidence.interval_table import IntervalTable
+from mmgpu_hooks.evidence.pooled_percentile import pool_p95
 from mmgpu_hooks.evidence.summary_workers import fold_odd_worker
 from mmgpu_hooks.evidence.weights import (
     max_known,
-    median,
     min_known,
     pooled_std,
     same_or_mixed,
@@ -86,7 +86,7 @@ def fold_loader(table: IntervalTable, steady: IntervalTable) -> LoaderSummary | 
         occupancy_std_s=pooled_std(
             occupancy_s, busy.floats('workers', 'occupancy_std_s'), batches.filled()
         ),
-        occupancy_p95_s=median(busy.floats('workers', 'occupancy', 'p95_s')),
+        occupancy_p95_s=pool_p95(busy, 'workers', 'occupancy'),
         batch_cpu_s=weighted_mean(
             cpu.floats('workers', 'batch_cpu', 'mean_s'),
             cpu.ints('workers', 'batch_cpu', 'count').filled(),

@@ -19,6 +19,8 @@ class ValidationFolder:
         clock: Monotonic seconds.
         loading_cpu: CPU seconds of whoever loads inside a wait.
         process_cpu: CPU seconds of the whole process.
+        run_delay: What the thread that trains has waited for a core, in seconds;
+            ``None`` where that is not known.
     """
 
     def __init__(
@@ -26,10 +28,14 @@ class ValidationFolder:
         clock: Callable[[], float],
         loading_cpu: Callable[[], float],
         process_cpu: Callable[[], float],
+        run_delay: Callable[[], float | None],
     ) -> None:
         self._clock = clock
         self._loading_cpu = loading_cpu
         self._process_cpu = process_cpu
+        self._run_delay = run_delay
+        self._began_delay_s = run_delay()
+        self._began_cpu_s = process_cpu()
         self._began_s = clock()
         self._first_asked_s: float | None = self._began_s
         self._asked_s: float | None = None
@@ -50,6 +56,15 @@ class ValidationFolder:
     def wall_s(self) -> float:
         """Seconds since it was made."""
         return self._clock() - self._began_s
+
+    def fold_whole(self) -> dict[str, Any]:
+        """Fields of the record that are of all of it, the metrics included."""
+        wall_s, cpu_s = self.wall_s, self._process_cpu() - self._began_cpu_s
+        before_s, after_s = self._began_delay_s, self._run_delay()
+        delay_s = None
+        if before_s is not None and after_s is not None:
+            delay_s = max(after_s - before_s, 0.0)
+        return {'wall_s': wall_s, 'whole_cpu_s': cpu_s, 'run_delay_s': delay_s}
 
     def ask_first(self) -> None:
         """The loop is about to ask for the first batch of a pass."""

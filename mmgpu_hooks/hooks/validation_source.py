@@ -23,6 +23,7 @@ from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.hooks.train_loop import loading_cpu_clock
 from mmgpu_hooks.records import LoaderSettings, ValidationRecord, WorkersWindow
 from mmgpu_hooks.telemetry.clock import monotonic_s, process_cpu_s
+from mmgpu_hooks.telemetry.host.cpu import read_run_delay_s
 from mmgpu_hooks.telemetry.loader.batch_contents import count_tensors
 from mmgpu_hooks.telemetry.loader.meanwhile import fold_workers_meanwhile
 from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
@@ -120,7 +121,10 @@ class ValidationSource:
         self._workers_before = mark_workers(self._sources.loader)
         self._surroundings.begin()
         self._folder = ValidationFolder(
-            monotonic_s, loading_cpu_clock(self._loader), process_cpu_s
+            monotonic_s,
+            loading_cpu_clock(self._loader),
+            process_cpu_s,
+            read_run_delay_s,
         )
 
     def _watch(self, loop: Any) -> None:
@@ -191,7 +195,7 @@ class ValidationSource:
         folder, self._folder = self._folder, None
         if folder is None or self._loop is None or self._surroundings is None:
             return
-        wall_s, figures = folder.wall_s, folder.fold()
+        whole, figures = folder.fold_whole(), folder.fold()
         unknown: dict[str, str] = {}
         untold = self._untold or folder.untold
         if untold is not None:
@@ -205,7 +209,7 @@ class ValidationSource:
         if before is None or after is None:
             unknown['train_workers'] = 'the train loader is not watched'
         else:
-            seen = fold_workers_meanwhile(before, after, wall_s)
+            seen = fold_workers_meanwhile(before, after, whole['wall_s'])
             train = {'train_workers': seen.count, 'train_workers_cpu_s': seen.cpu_s}
         used_s = _add_cpu(settings.num_workers, window, train)
         around, why = self._surroundings.end(used_s)
@@ -216,11 +220,11 @@ class ValidationSource:
             ValidationRecord(
                 iteration=iteration,
                 epoch=epoch,
-                wall_s=wall_s,
                 loader=settings,
                 workers=window,
                 strangers_cpu_s=around.get('strangers_cpu_s'),
                 unknown=unknown,
+                **whole,
                 **figures,
                 **self._batch,
                 **train,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mmgpu_hooks.diagnosis.costly_transform import name_costliest
+from mmgpu_hooks.diagnosis.duration_text import format_seconds
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import BLOCKED_PROBLEM, DATA_WAIT_NOTICE
 
@@ -40,7 +41,8 @@ def _advise_storage(facts: Facts) -> list[str]:
     if share < BLOCKED_PROBLEM:
         return []
     return [
-        f'{100 * share:.0f} % of the {workload.occupancy.mean_s:.3f} s that a batch '
+        f'{100 * share:.0f} % of the {format_seconds(workload.occupancy.mean_s)} '
+        'that a batch '
         'takes to load is waiting: a copy of the data on a local disk, fewer and '
         'larger files (LMDB) or a cache in memory would shorten it.'
     ]

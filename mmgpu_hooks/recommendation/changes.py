@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from mmgpu_hooks.diagnosis.duration_text import format_seconds, format_sum
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.verdict import judge_confidence
 from mmgpu_hooks.modeling.floors import ready_s
@@ -65,8 +66,8 @@ def word_persistent(facts: Facts) -> Change:
         key=f'{KEY}persistent_workers',
         old=False,
         new=True,
-        reason=f'starting workers took {summary.startup_s:.1f} s in '
-        f'{summary.epoch_starts} epoch starts ({100 * share:.0f} % of the run)',
+        reason=f'starting workers took {format_sum(summary.startup_s)} in '
+        f'{summary.epoch_starts} epoch start(s) ({100 * share:.0f} % of the run)',
         confidence=judge_confidence(facts),
         rules=('MG104',),
     )
@@ -103,8 +104,9 @@ def _workers(decision: Decision) -> list[Change]:
         rules: tuple[str, ...] = ('MG101',)
         reason = (
             f'an iteration {now} and the step needs '
-            f'{ready_s(decision.workload):.3f} s of it; with {new} worker(s) it is '
-            f'predicted to take {after_s:.3f} s (the host carries at most '
+            f'{format_seconds(ready_s(decision.workload))} of it; with {new} '
+            'worker(s) it is '
+            f'predicted to take {format_seconds(after_s)} (the host carries at most '
             f'{decision.cap.workers}: {decision.cap.reason})'
         )
         if new > decision.cores:
@@ -113,9 +115,11 @@ def _workers(decision: Decision) -> list[Change]:
         rules = ('MG105', 'MG106')
         reason = (
             f'{old} workers share {decision.cores} usable cores and spent '
-            f'{summary.worker_run_delay_s:.3f} s per batch waiting for one, beside '
-            f'{summary.worker_cpu_s:.3f} s on it; {new} are predicted to be as fast '
-            f'or faster ({after_s:.3f} s per iteration, which {now})'
+            f'{format_seconds(summary.worker_run_delay_s)} per batch waiting for '
+            'one, beside '
+            f'{format_seconds(summary.worker_cpu_s)} on it; {new} are predicted to '
+            'be as fast '
+            f'or faster ({format_seconds(after_s)} per iteration, which {now})'
         )
     return [_change(decision, 'num_workers', old, new, reason, rules)]
 
@@ -125,9 +129,9 @@ def _word_now(decision: Decision) -> str:
     if decision.batch_size is not None:
         return (
             f'with batch_size={decision.batch_size} would take '
-            f'{decision.old_iter_s:.3f} s'
+            f'{format_seconds(decision.old_iter_s)}'
         )
-    return f'now takes {decision.facts.summary.iter_s or 0.0:.3f} s'
+    return f'now takes {format_seconds(decision.facts.summary.iter_s)}'
 
 
 def _prefetch(decision: Decision) -> list[Change]:
@@ -142,8 +146,8 @@ def _prefetch(decision: Decision) -> list[Change]:
     less = replace(new, prefetch_factor=decision.old.prefetch_factor)
     reason = (
         'batches vary, and more of them made ahead carry the loop over slow ones: '
-        f'{decision.new_iter_s:.3f} s per iteration are predicted, and '
-        f'{iter_s(decision.workload, less):.3f} s without'
+        f'{format_seconds(decision.new_iter_s)} per iteration are predicted, and '
+        f'{format_seconds(iter_s(decision.workload, less))} without'
     )
     return [
         _change(

@@ -4,6 +4,7 @@ and repeated from the recorded evidence alone, on any machine.
 
 from __future__ import annotations
 
+from mmgpu_hooks.diagnosis.duration_text import format_seconds
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import WORTHWHILE_GAIN
 from mmgpu_hooks.diagnosis.verdict import count_missing
@@ -100,7 +101,7 @@ def _why_nothing(decision: Decision) -> str:
     if facts.is_cpu_the_wall:
         return (
             f'The CPU is the wall: no number of workers is faster than '
-            f'{facts.cpu_floor_s:.3f} s per iteration on this host.'
+            f'{format_seconds(facts.cpu_floor_s)} per iteration on this host.'
         )
     return (
         f'No other safe setting is predicted to be {100 * WORTHWHILE_GAIN:.0f} % '

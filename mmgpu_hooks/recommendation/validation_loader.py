@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mmgpu_hooks.diagnosis.duration_text import format_seconds, format_sum
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import MIN_ITERATIONS, VALIDATION_WORTH
 from mmgpu_hooks.diagnosis.validation_facts import (
@@ -70,8 +71,8 @@ def advise_validation(
     whole_s = summary.duration_s
     run_share = saved_s * len(summary.validations) / whole_s if whole_s else 0.0
     told = (
-        f'{saved_s:.1f} s of each validation ({low_s:.1f} to {high_s:.1f} s, 9 times '
-        f'in 10), {100 * run_share:.1f} % of the run'
+        f'{format_sum(saved_s)} of each validation ({format_sum(low_s)} to '
+        f'{format_sum(high_s)}, 9 times in 10), {100 * run_share:.1f} % of the run'
     )
     if run_share < VALIDATION_WORTH:
         why = f'other settings are predicted to save {told}, which is too little.'
@@ -156,7 +157,8 @@ def _word_now(summary: RunSummary, facts: Facts | None) -> str:
     walls_s = [one.wall_s for one in summary.validations if is_timed(one)]
     if not walls_s:
         return f'How long {len(summary.validations)} validation(s) took is unknown.'
-    now = f'{len(walls_s)} validation(s) took {math.fsum(walls_s) / len(walls_s):.1f} s'
+    wall_s = math.fsum(walls_s) / len(walls_s)
+    now = f'{len(walls_s)} validation(s) took {format_sum(wall_s)}'
     each = ' each' if len(walls_s) > 1 else ''
     if facts is None:
         return f'{now}{each}.'
@@ -164,8 +166,8 @@ def _word_now(summary: RunSummary, facts: Facts | None) -> str:
     waits_s = ledger_s['data_wait'] + ledger_s['worker_startup']
     waits_s /= len(find_alike(summary))
     return (
-        f'{now}{each}: {_loop_s(summary, facts):.1f} s in the loop, {waits_s:.1f} s of '
-        'them waiting for data and for workers to start.'
+        f'{now}{each}: {format_sum(_loop_s(summary, facts))} in the loop, '
+        f'{format_sum(waits_s)} of them waiting for data and for workers to start.'
     )
 
 
@@ -227,8 +229,10 @@ def _word_changes(decision: Decision) -> tuple[Change, ...]:
                 'num_workers',
                 old.num_workers,
                 new.num_workers,
-                f'an iteration of validation takes {_iter_s(decision):.3f} s, and '
-                f'{decision.new_iter_s:.3f} s are predicted with {new.num_workers} '
+                'an iteration of validation takes '
+                f'{format_seconds(_iter_s(decision))}, and '
+                f'{format_seconds(decision.new_iter_s)} are predicted with '
+                f'{new.num_workers} '
                 f'worker(s) (the host carries at most {decision.cap.workers}: '
                 f'{decision.cap.reason})',
             )

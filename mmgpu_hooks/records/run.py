@@ -206,7 +206,9 @@ class RunSummary:
     data_wait_s: Optional[float] = None
     """Steady mean per iteration, first waits of epochs left out."""
     data_wait_p95_s: Optional[float] = None
-    """Median over intervals of their 95th percentiles."""
+    """95th percentile of the steady iterations' waits, from those of the intervals."""
+    data_wait_usual_p95_s: Optional[float] = None
+    """Median over intervals of their 95th percentiles: that of a usual interval."""
     step_s: Optional[float] = None
     hooks_s: Optional[float] = None
     iter_s: Optional[float] = None
@@ -214,7 +216,7 @@ class RunSummary:
     iter_p50_s: Optional[float] = None
     """Median over intervals of their medians."""
     iter_p95_s: Optional[float] = None
-    """Median over intervals of their 95th percentiles."""
+    """95th percentile of the steady iterations, from those of the intervals."""
     images_per_s: Optional[float] = None
     epoch_starts: int = 0
     startup_s: float = 0.0
@@ -232,6 +234,9 @@ class RunSummary:
     worker_count: Optional[int] = None
     process_cpu_cores: Optional[float] = None
     system_cpu_pct: Optional[float] = None
+    cpu_aside_pct: Optional[float] = None
+    """Share of the seconds behind the figures of CPU that are saves and validations,
+    whose own CPU is not known; ``None`` where they are not in the figures."""
     external_cpu_cores: Optional[float] = None
     """Cores of the host that others used meanwhile; ``None`` with several ranks on it,
     because theirs cannot be told from a stranger's."""

@@ -59,7 +59,7 @@ class LoaderSummary:
     occupancy_std_s: Optional[float] = None
     """Its standard deviation over all batches, not the mean over intervals."""
     occupancy_p95_s: Optional[float] = None
-    """Median over intervals of their 95th percentiles."""
+    """95th percentile of all batches, from those of the intervals."""
     batch_cpu_s: Optional[float] = None
     """CPU of the worker for one batch, mean; ``None`` from outside."""
     asks: int = 0

@@ -38,6 +38,10 @@ class ValidationRecord:
     thread, or the whole process when it loads without workers."""
     process_cpu_s: Optional[float] = None
     """CPU of the training process, all threads, in the steps and those waits."""
+    whole_cpu_s: Optional[float] = None
+    """CPU of the training process, all threads, in all of ``wall_s``."""
+    run_delay_s: Optional[float] = None
+    """What the training thread waited for a core in all of ``wall_s``."""
     batch_bytes: Optional[int] = None
     """Bytes of the tensors in its first batch."""
     batch_tensors: Optional[int] = None

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 import re
 
+from mmgpu_hooks.diagnosis.duration_text import format_seconds
+
+__all__ = [
+    'PART_NAMES',
+    'bind_figures',
+    'format_bytes',
+    'format_count',
+    'format_pct',
+    'format_seconds',
+    'unbind_figures',
+]
+
 # a private character, because rich breaks lines at a no-break space too
 _BOUND_SPACE = '\ue000'
 _UNIT = re.compile(r'(\d) (%|s|us|ms|min|KiB|MiB|GiB|MHz|W|C)(?![A-Za-z])')
@@ -17,19 +29,6 @@ PART_NAMES = {
     'worker_startup': 'worker start-up',
     'other': 'other',
 }
-
-
-def format_seconds(seconds: float | None) -> str:
-    """``85 us``, ``12.3 ms``, ``0.412 s``, ``83.1 s``, ``12.4 min`` or ``unknown``."""
-    if seconds is None:
-        return 'unknown'
-    if 0 < seconds < 0.0001:
-        return f'{1e6 * seconds:.0f} us'
-    if seconds < 0.1:
-        return f'{1000 * seconds:.1f} ms'
-    if seconds < 10:
-        return f'{seconds:.3f} s'
-    return f'{seconds:.1f} s' if seconds < 600 else f'{seconds / 60:.1f} min'
 
 
 def format_bytes(size: int | None) -> str:

@@ -27,7 +27,7 @@ def describe_host(summary: RunSummary) -> str:
 def _cpu(summary: RunSummary) -> str:
     usable = summary.run.host.usable_cores
     if summary.process_cpu_cores is None:
-        return f'unknown: {summary.unknown.get("CPU", "no interval was recorded")}'
+        return f'unknown: {summary.unknown.get("CPU", "no interval tells it")}'
     cores = 'unknown' if usable is None else f'{usable:g}'
     text = f'training process {summary.process_cpu_cores:.2f} of {cores} usable cores'
     if summary.worker_cpu_s is not None and summary.worker_count:
@@ -39,6 +39,9 @@ def _cpu(summary: RunSummary) -> str:
         text += f', host {summary.system_cpu_pct:.0f} % busy'
     if summary.external_cpu_cores is not None:
         text += f' (others {summary.external_cpu_cores:.1f} cores)'
+    if summary.cpu_aside_pct:
+        aside = format_pct(summary.cpu_aside_pct)
+        text += f' ({aside} of the time saves and validations, which are in it)'
     return text
 
 

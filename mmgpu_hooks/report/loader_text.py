@@ -14,8 +14,10 @@ _UNEVEN = 1.5
 
 def describe_loader(summary: RunSummary) -> str:
     """Its settings, how busy the workers are against the step, what is slow in them."""
-    lines = [_settings(summary.run.loader)]
     loader, workers = summary.loader, summary.run.loader.num_workers
+    if workers is None and loader is None:
+        return f'unknown: {_why(summary, "its settings were not recorded")}'
+    lines = [_settings(summary.run.loader)]
     if loader is None:
         if workers != 0:
             lines.append(f'workers unknown: {_why(summary, "no interval has them")}')
@@ -77,10 +79,19 @@ def _pace(summary: RunSummary, loader: LoaderSummary) -> Iterator[str]:
     step_s, hooks_s = summary.step_s, summary.hooks_s
     if not workers or step_s is None or hooks_s is None or loader.occupancy_s is None:
         return
+    every_s, limit = loader.occupancy_s / workers, ''
+    cores = summary.run.host.usable_cores
+    if (
+        cores
+        and loader.batch_cpu_s is not None
+        and loader.batch_cpu_s / cores > every_s
+    ):
+        # workers beyond the cores take turns, however long each of them may take
+        every_s = loader.batch_cpu_s / cores
+        limit = f' at best, on {cores:g} usable cores'
     yield (
-        f'{workers} worker(s) make one every '
-        f'{format_seconds(loader.occupancy_s / workers)}, step and hooks take '
-        f'{format_seconds(step_s + hooks_s)}'
+        f'{workers} worker(s) make one every {format_seconds(every_s)}{limit}, step '
+        f'and hooks take {format_seconds(step_s + hooks_s)}'
     )
 
 

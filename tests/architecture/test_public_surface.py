@@ -574,6 +574,8 @@ RECORD_FIELDS = {
         'first_wait_s',
         'data_wait_cpu_s',
         'process_cpu_s',
+        'whole_cpu_s',
+        'run_delay_s',
         'batch_bytes',
         'batch_tensors',
         'loader',

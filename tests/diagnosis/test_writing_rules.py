@@ -127,7 +127,7 @@ def test_a_run_bound_by_its_saves_names_what_held_them():
     verdict = diagnose(*saves).verdict
     assert verdict.name == 'save_bound'
     assert verdict.sentence == (
-        'Bound by checkpoint saves: 6 saves took 12.0 s (23 % of the run, 2.00 s '
+        'Bound by checkpoint saves: 6 saves took 12.0 s (23 % of the run, 2.000 s '
         'each). 6 of 6 saves took 9.6 s longer in all waiting for a core while loader '
         'workers had them (gross); the job lost 9.6 s (net).'
     )
@@ -137,7 +137,7 @@ def test_a_run_bound_by_healthy_saves_accuses_nobody():
     verdict = diagnose(*make_calm(20)).verdict
     assert verdict.name == 'save_bound'
     assert verdict.sentence.endswith(
-        '20 saves took 8.0 s (17 % of the run, 0.40 s each).'
+        '20 saves took 8.0 s (17 % of the run, 0.400 s each).'
     )
 
 
@@ -160,7 +160,7 @@ def test_what_saving_costs_is_always_told():
     found = finding(diagnose(*make_calm(4)), 'MG310')
     assert (found.severity, found.detail) == (
         'ok',
-        '4 save(s) took 0.40 s each, 1.6 s in all (3.8 % of the run).',
+        '4 save(s) took 0.400 s each, 1.6 s in all (3.8 % of the run).',
     )
     found = finding(diagnose(*make_calm(3), make_contended(200)), 'MG310')
     assert found.severity == 'notice'

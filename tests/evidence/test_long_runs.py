@@ -15,6 +15,7 @@ from benchmarks.long_run import make_intervals, write_run
 from fakes.holey_runs import write_holey
 from mmgpu_hooks.evidence.codec import render_line
 from mmgpu_hooks.evidence.parser import LineError, parse_line
+from mmgpu_hooks.evidence.pooled_percentile import Quantiles, pool_percentile
 from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.row_decoder import decode_interval, decode_row
 from mmgpu_hooks.evidence.run_folder import EvidenceError
@@ -67,9 +68,12 @@ def test_columns_fold_as_records_one_after_the_other(tmp_path: Path, seed: int):
     assert summary.gpu is not None
     assert summary.loader is not None
     assert 0 < len(known) < len(calm) < len(steady)
-    assert summary.data_wait_p95_s == statistics.median(
+    assert summary.data_wait_usual_p95_s == statistics.median(
         r.data_wait.p95_s for r in steady
     )
+    waits = [r.data_wait for r in steady]
+    kept = [Quantiles(w.count, w.mean_s, w.p50_s, w.p95_s, w.max_s) for w in waits]
+    assert summary.data_wait_p95_s == pool_percentile(kept, 0.95)
     assert summary.gpu.power_w == pytest.approx(
         math.fsum(r.gpu.power_w * r.duration_s for r in cards)
         / math.fsum(r.duration_s for r in cards),

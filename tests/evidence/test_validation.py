@@ -12,7 +12,10 @@ class Watched:
 
     def __init__(self) -> None:
         self.clock, self.loading, self.process = (HandClock() for _ in range(3))
-        self.folder = ValidationFolder(self.clock, self.loading, self.process)
+        self.delay_s: float | None = 16.0
+        self.folder = ValidationFolder(
+            self.clock, self.loading, self.process, lambda: self.delay_s
+        )
 
     def wait(self, seconds: float, cpu_s: float) -> None:
         self.clock.turn(seconds)
@@ -52,6 +55,23 @@ def test_waits_and_steps_are_told_apart(watched: Watched) -> None:
     assert figures['process_cpu_s'] == 3 * 0.125 + 2 * 0.25
     # 8 s before, 7 s of waits, 1.5 s of steps and three looks
     assert watched.folder.wall_s == 8.0 + 8.5 + 3 * 64.0
+
+
+def test_the_whole_of_it_is_more_than_its_iterations(watched: Watched) -> None:
+    watched.go_through([4.0, 1.0])
+    # metrics
+    watched.wait(32.0, 8.0)
+    watched.delay_s = 18.5
+    assert watched.folder.fold_whole() == {
+        'wall_s': 5.0 + 2 * 0.5 + 2 * 64.0 + 32.0,
+        'whole_cpu_s': 2 * 0.25 + 2 * 0.125 + 8.0,
+        'run_delay_s': 2.5,
+    }
+
+
+def test_a_wait_for_cores_that_is_not_told_stays_unknown(watched: Watched) -> None:
+    watched.delay_s = None
+    assert watched.folder.fold_whole()['run_delay_s'] is None
 
 
 def test_without_a_word_the_first_wait_began_with_the_validation(

@@ -19,6 +19,7 @@ from fakes.runs import (
     make_ranks,
     make_run,
     make_workers,
+    steady,
 )
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
@@ -28,6 +29,7 @@ from mmgpu_hooks.records import (
     CardWindow,
     CudaMemoryWindow,
     GpuWindow,
+    HostLimits,
     LoaderSettings,
     RunEvidence,
     SlowSample,
@@ -381,3 +383,30 @@ def test_pauses_and_replays_are_not_passed_off_as_workers_starting():
     assert 'MMEngine pauses 2 s before each but the first' in remark()
     assert 'drawn again' not in remark()
     assert 'the 600 batches of before are drawn again' in remark(start_iteration=600)
+
+
+def test_a_loader_that_is_none_of_pytorch_is_one_sentence():
+    why = 'batches come from a Queue, which is no DataLoader of PyTorch'
+    run = make_run(loader=LoaderSettings(), unknown={'loader workers': why})
+    text = render(run=run, process_cpu_s=4.0)
+    assert f'loader     unknown: {why}' in text
+    assert 'None' not in text
+
+
+def test_workers_beyond_the_cores_make_no_more_than_these_allow():
+    host = HostLimits(logical_cpus=2, usable_cores=2.0)
+    run = make_run(loader=LoaderSettings(256, False, 2, False, 2), host=host)
+    crowd = make_inside_workers(0.09, count=256)
+    crowd = replace(crowd, batch_cpu=steady(0.006, 20))
+    text = unwrapped(render(run=run, workers=crowd, process_cpu_s=4.0))
+    assert (
+        '256 worker(s) make one every 3.0 ms at best, on 2 usable cores, step and hooks'
+    ) in text
+
+
+def test_saves_within_the_figures_of_cpu_are_named():
+    summary = fold_run(make_evidence(process_cpu_s=4.0))
+    summary = replace(summary, cpu_aside_pct=5.4)
+    judged = diagnose_run(fold_facts(summary))
+    text = unwrapped(render_training_summary(summary, judged))
+    assert '(5.4 % of the time saves and validations, which are in it)' in text

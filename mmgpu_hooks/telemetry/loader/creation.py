@@ -30,8 +30,18 @@ class CreationWatch:
         self._after = after
         self._make = getattr(type(loader), '_get_iterator', None)
         own = getattr(loader, '__dict__', {})
-        self.active = callable(self._make) and '_get_iterator' not in own
-        """Whether iterators are seen."""
+        self.untold: dict[str, str] = {}
+        """Why iterators are not seen, by figure."""
+        if not callable(self._make):
+            self.untold['loader workers'] = (
+                f'batches come from a {type(loader).__name__}, which is no DataLoader '
+                'of PyTorch: its settings and workers cannot be seen'
+            )
+        elif '_get_iterator' in own:
+            self.untold['loader workers'] = (
+                'something else stands where the loader makes its iterators'
+            )
+        self.active = not self.untold
         if self.active:
             loader._get_iterator = self
 

@@ -64,9 +64,9 @@ class LoaderProbe:
         self._since_s = clock()
         self._since_iteration = 0
         self._is_watching = self._is_fresh = False
-        self.unsupported: dict[str, str] = {}
-        """Reasons of figures that this loader does not give, by figure."""
         self._watch = CreationWatch(loader, self._before_creation, self._after_creation)
+        self.unsupported = dict(self._watch.untold)
+        """Reasons of figures that this loader does not give, by figure."""
         self.ask = self._queue.ask
         """Say that the loop asks for a batch."""
         self.got = self._queue.got

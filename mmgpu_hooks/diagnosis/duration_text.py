@@ -1,0 +1,23 @@
+"""How durations are written, in findings and reports alike."""
+
+from __future__ import annotations
+
+
+def format_seconds(seconds: float | None) -> str:
+    """``850 us``, ``12.3 ms``, ``0.412 s``, ``83.1 s``, ``12.4 min`` or ``unknown``."""
+    if seconds is None:
+        return 'unknown'
+    if 0 < seconds < 0.001:
+        return f'{1e6 * seconds:.0f} us'
+    if abs(seconds) < 0.1:
+        return f'{1000 * seconds:.1f} ms'
+    if seconds < 10:
+        return f'{seconds:.3f} s'
+    return f'{seconds:.1f} s' if seconds < 600 else f'{seconds / 60:.1f} min'
+
+
+def format_sum(seconds: float | None) -> str:
+    """As :func:`format_seconds`, but to a tenth from a second on: sums over a run."""
+    if seconds is None or not 1 <= seconds < 600:
+        return format_seconds(seconds)
+    return f'{seconds:.1f} s'
