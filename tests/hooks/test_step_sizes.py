@@ -79,7 +79,7 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pixels_are_those_that_the_model_was_given(draws: None) -> None:
     training = Training(
-        'resized', type='BatchSyncRandomResize', random_size_range=(32, 160), interval=2
+        'resized', type=BatchSyncRandomResize, random_size_range=(32, 160), interval=2
     )
     largest = []
     for iterations in (3, 2, 3):
@@ -92,7 +92,7 @@ def test_pixels_are_those_that_the_model_was_given(draws: None) -> None:
 
 @pytest.mark.parametrize(('size', 'area'), [((96, 80), 96 * 80), ((48, 32), 64 * 64)])
 def test_a_fixed_pad_is_the_least(size: tuple[int, int], area: int) -> None:
-    training = Training(f'padded {area}', type='BatchFixedSizePad', size=size)
+    training = Training(f'padded {area}', type=BatchFixedSizePad, size=size)
     assert training.run(2) == 2 * area
     assert training.source.drain(2).pixels == 2 * area
 
