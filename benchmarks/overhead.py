@@ -7,7 +7,7 @@ every function it wraps; its threads; what grows over 100,000 iterations; traini
 it against training without, in pairs and with a hook that only wraps as control; and
 two other tools in the same loop. Figures per iteration are net of what the borders
 cost, which the same account of an empty hook tells in turns with ours; the raw figure
-is beside each. About 10 minutes on 2 cores; --quick measures the first part only.
+is beside each. About 8 minutes on 2 cores; --quick measures the first part only.
 """
 
 from __future__ import annotations
