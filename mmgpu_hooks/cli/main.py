@@ -71,6 +71,7 @@ def _stopped_by_signals() -> Iterator[None]:
         return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     complain = sys.unraisablehook
+    resent: list[threading.Timer] = []
 
     def look(unraisable: sys.UnraisableHookArgs) -> None:
         if unraisable.exc_type is not KeyboardInterrupt:
@@ -80,12 +81,17 @@ def _stopped_by_signals() -> Iterator[None]:
         again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGTERM))
         again.daemon = True
         again.start()
+        resent.append(again)
 
     sys.unraisablehook = look
     try:
         yield
     finally:
         sys.unraisablehook = complain
+        # after the command it would end whoever called us
+        for again in resent:
+            again.cancel()
+            again.join()
         signal.signal(signal.SIGTERM, before)
 
 

@@ -161,6 +161,8 @@ class TimeLedger(Stamps):
         end = next(ends)
         wall, book = self._wall, self._book
         until, brief_s, last = self._folded_until, 0.0, self._last
+        if len(self._tape) % 2:
+            self._drop_lone_times()
         stamps: Any = iter(self._tape)
         for now, part in zip(stamps, stamps):
             if now < until:
@@ -196,6 +198,13 @@ class TimeLedger(Stamps):
             self._end_lap(end)
             until, end = end, next(ends)
         self._folded_until, self._last = until, last
+
+    def _drop_lone_times(self) -> None:
+        """Ctrl-C fell between a time and its part: what passed is the next part's."""
+        tape = self._tape
+        pairs = zip(tape, tape[1:])
+        whole = [pair for pair in pairs if isinstance(pair[1], str)]
+        tape[:] = [one for pair in whole for one in pair]
 
     def _set_back(self, until: float, now: float) -> float:
         """The clock was set back, as no such clock should be: time goes on from there.

@@ -45,7 +45,9 @@ def _starved(windows: IntervalTable) -> OddWorker | None:
     window_s = total(told.floats('workers', 'window_s'))
     if not delays_s or max(delays_s) < _LEAST_S or window_s <= 0:
         return None
-    odd = _odd('run_delay_pct', [100 * one / window_s for one in delays_s], max)
+    # of all threads of a worker, which may wait at the same time
+    shares_pct = [min(100 * one / window_s, 100.0) for one in delays_s]
+    odd = _odd('run_delay_pct', shares_pct, max)
     is_far = odd.own >= max(_FAR * odd.others, odd.others + _LEAST_PCT)
     return odd if is_far else None
 

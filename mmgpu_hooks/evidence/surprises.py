@@ -59,7 +59,9 @@ class Surprises:
         """What the last of them took beyond the usual."""
         self.untold_s = 0.0
         """Of all of them, what :meth:`share` gave to nobody."""
-        self._new: list[_Surprise] = []
+        self._new: deque[_Surprise] = deque(maxlen=_MOST_KEPT)
+        self._new_s = 0.0
+        """What all new ones took beyond the usual, those let go included."""
         self._kept: deque[_Surprise] = deque(maxlen=_MOST_KEPT)
         self._unsearched: list[_Surprise] = []
         self._calls: dict[str, deque[float]] = {}
@@ -81,6 +83,7 @@ class Surprises:
         self.last_s = beyond_s
         one = _Surprise(seconds, beyond_s, during)
         self._new.append(one)
+        self._new_s += beyond_s
         if len(self._unsearched) < _SEVERAL:
             self._unsearched.append(one)
 
@@ -117,9 +120,10 @@ class Surprises:
         """
         if not self._new:
             return {}
-        given, left = self._give(self._new[-_MOST_KEPT:], iterations, 0)
-        self.untold_s += sum(one.beyond_s for one in self._new) - sum(given.values())
+        given, left = self._give(self._new, iterations, 0)
+        self.untold_s += self._new_s - sum(given.values())
         self._new.clear()
+        self._new_s = 0.0
         self._kept += left
         return given
 

@@ -35,7 +35,8 @@ def stops_put_off() -> Iterator[None]:
             signal.signal(number, lambda number, frame: came.append(number))
         yield
     finally:
-        for number, handler in before.items():
+        # Ctrl-C last: once it is back, it may end this very block
+        for number, handler in reversed(before.items()):
             signal.signal(number, handler)
         if came:
             signal.raise_signal(came[0])

@@ -73,10 +73,14 @@ class RunningTrial:
 
     def close(self) -> None:
         """End it with all its workers, whatever it is at."""
-        self.tree.kill()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._reader.close()
+        try:
+            self.tree.kill()
+            if self._process.stdin is not None:
+                # what could not be sent to one that is gone would be sent again
+                with contextlib.suppress(BrokenPipeError):
+                    self._process.stdin.close()
+        finally:
+            self._reader.close()
 
     @property
     def elapsed_s(self) -> float:

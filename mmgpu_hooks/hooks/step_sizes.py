@@ -77,6 +77,13 @@ def find_step_sizes(model: Any) -> StepSizes | Absent | None:
     Returns:
         ``None`` when it does nothing; a reason where that is not known.
     """
+    try:
+        return _find_step_sizes(model)
+    except Exception as error:  # noqa: BLE001, of whatever make the augments are
+        return Absent(f'the data preprocessor cannot be looked at: {error}')
+
+
+def _find_step_sizes(model: Any) -> StepSizes | Absent | None:
     preprocessor = getattr(model, 'data_preprocessor', None)
     inner = getattr(preprocessor, 'data_preprocessor', None)
     augments = [*_augments(preprocessor), *_augments(inner)]

@@ -21,21 +21,21 @@ def fill_record(kind: type[_T], fields: dict[str, Any]) -> _T:
 
     Args:
         kind: The class; it has neither slots nor a ``__post_init__``.
-        fields: By name. The record keeps it when it holds all fields.
+        fields: By name, in any order.
 
     Raises:
         TypeError: If a field is missing or unknown.
     """
     template, required, factories = _templates.get(kind) or _note_template(kind)
-    if fields.keys() != template.keys():
-        if not required <= fields.keys() <= template.keys():
-            raise TypeError(_explain(kind, fields))
-        given, fields = fields, {**template, **fields}
-        for name, make in factories:
-            if name not in given:
-                fields[name] = make()
+    # in the order of the class: its lines are rendered by that order
+    filled = {**template, **fields}
+    if len(filled) > len(template) or not required <= fields.keys():
+        raise TypeError(_explain(kind, fields))
+    for name, make in factories:
+        if name not in fields:
+            filled[name] = make()
     record: _T = object.__new__(kind)
-    object.__setattr__(record, '__dict__', fields)
+    object.__setattr__(record, '__dict__', filled)
     return record
 
 

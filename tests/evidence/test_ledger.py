@@ -408,3 +408,13 @@ def test_an_iteration_may_end_after_the_last_stamp(ledger, clock):
     go_on(ledger, 'data_wait')
     assert [step for _, step, _ in ledger.drain_laps()] == [14]
     assert nonzero(ledger) == {'step': 14}
+
+
+def test_an_interrupt_between_a_time_and_its_part_costs_neither(ledger, clock):
+    go_on(ledger, 'data_wait')
+    clock.turn(3)
+    ledger._tape.append(clock())  # and Ctrl-C comes
+    clock.turn(2)
+    go_on(ledger, 'step')
+    clock.turn(1)
+    assert nonzero(ledger) == {'data_wait': 5.0, 'step': 1.0}

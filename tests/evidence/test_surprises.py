@@ -113,3 +113,12 @@ def test_a_search_is_not_called_for_by_a_hiccup(
     assert kept.take_search() is is_called_for
     # those that called for one do not call for another
     assert kept.take_search() is False
+
+
+def test_those_that_nobody_asks_for_take_no_more_memory():
+    surprises = Surprises(lambda method: 1)
+    for _ in range(1000):
+        surprises.add(5 * MS, 4 * MS, 'step')
+    assert len(surprises._new) == 128
+    assert surprises.share(1000) == {}
+    assert surprises.untold_s == pytest.approx(4.0)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -152,3 +153,20 @@ def test_a_thread_of_its_own_ends_it_too(leader: Any) -> None:
     thread.start()
     thread.join(20)
     assert leader.returncode == -signal.SIGKILL
+
+
+def test_a_held_training_that_is_gone_is_closed_without_a_word() -> None:
+    closed: list[bool] = []
+    with subprocess.Popen(
+        [sys.executable, '-S', '-c', 'pass'],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        process.wait()
+        running = object.__new__(trial.RunningTrial)
+        running._process, running.tree = process, ProcessTree(process)
+        running._reader = SimpleNamespace(close=lambda: closed.append(True))
+        # it stays in the buffer, and would be sent when that is closed
+        running.send(5)
+        running.close()
+    assert closed == [True]

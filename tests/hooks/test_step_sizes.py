@@ -165,3 +165,11 @@ def test_a_size_that_cannot_be_noted_fails_later() -> None:
     sizes.note(None, batch_idx=0)
     with pytest.raises(SourceError, match='unhashable'):
         sizes.drain([2], 100)
+
+
+def test_an_augment_of_odd_make_costs_no_other_figure() -> None:
+    odd = BatchFixedSizePad(size=(32, 32))
+    odd.size = 32
+    found = find_step_sizes(model_of(odd))
+    assert isinstance(found, Absent)
+    assert found.reason.startswith('the data preprocessor cannot be looked at: ')

@@ -70,6 +70,11 @@ def test_a_record_is_the_one_its_constructor_makes(kind: Any, fields: dict[str, 
         setattr(record, name, 7)
 
 
+def test_fields_stand_in_the_order_of_the_class():
+    record = fill_record(DurationStats, dict(reversed(STATS.items())))
+    assert list(vars(record)) == list(STATS)
+
+
 def test_fields_left_out_stand_where_the_class_has_them():
     record = fill_record(HostWindow, {'open_files': 5, 'cpu_pressure_pct': 25.0})
     assert list(vars(record)) == list(vars(HostWindow()))
