@@ -21,21 +21,23 @@ def fill_record(kind: type[_T], fields: dict[str, Any]) -> _T:
 
     Args:
         kind: The class; it has neither slots nor a ``__post_init__``.
-        fields: By name, in any order.
+        fields: By name, in any order. The record keeps it when it holds all fields in
+            the order of the class.
 
     Raises:
         TypeError: If a field is missing or unknown.
     """
     template, required, factories = _templates.get(kind) or _note_template(kind)
-    # in the order of the class: its lines are rendered by that order
-    filled = {**template, **fields}
-    if len(filled) > len(template) or not required <= fields.keys():
-        raise TypeError(_explain(kind, fields))
-    for name, make in factories:
-        if name not in fields:
-            filled[name] = make()
+    # lines are rendered by the order of the class
+    if list(fields) != list(template):
+        given, fields = fields, {**template, **fields}
+        if len(fields) > len(template) or not required <= given.keys():
+            raise TypeError(_explain(kind, given))
+        for name, make in factories:
+            if name not in given:
+                fields[name] = make()
     record: _T = object.__new__(kind)
-    object.__setattr__(record, '__dict__', filled)
+    object.__setattr__(record, '__dict__', fields)
     return record
 
 
