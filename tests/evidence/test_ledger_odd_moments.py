@@ -4,36 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fakes.clock import HandClock
+from fakes.driven_ledger import failed, go_on, nonzero
 from mmgpu_hooks.evidence.hook_shares import labels_of
-from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.evidence.ledger_parts import Point
 
 PLAIN = {'after': ('step', 'data_wait'), 'before': ('data_wait', 'step')}
-
-
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
-@pytest.fixture
-def ledger(clock: HandClock) -> TimeLedger:
-    return TimeLedger(clock, HandClock(0.0))
-
-
-def failed(*problem: object) -> None:
-    raise AssertionError(problem)
-
-
-def nonzero(ledger: TimeLedger) -> dict[str, float]:
-    return {part: s for part, s in ledger.read().wall_s.items() if s}
-
-
-def go_on(ledger: TimeLedger, part: str) -> None:
-    """The plain loop goes on with a part, as it does after a hook point."""
-    ledger.begin_hooks()
-    ledger.end_hooks(part)
 
 
 @pytest.mark.parametrize('is_plain', [True, False])
