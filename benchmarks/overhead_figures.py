@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mmgpu_hooks.modeling.student_t import student_t
+
 
 @dataclass(frozen=True)
 class Spent:
@@ -94,14 +96,3 @@ def fit_growth(values: Sequence[float | None], confidence: float = 0.95) -> Rati
     error = 0.9 * scatter * math.hypot(*errors) / first**2
     half = student_t((1 + confidence) / 2, degrees) * error / ratio
     return Ratio(ratio, ratio * math.exp(-half), ratio * math.exp(half))
-
-
-def student_t(share: float, degrees: int) -> float:
-    """Quantile of Student's t by Fisher's expansion: to 0.3 % from 5 degrees on."""
-    z, v = statistics.NormalDist().inv_cdf(share), float(degrees)
-    return (
-        z
-        + (z**3 + z) / (4 * v)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-    )

@@ -11,8 +11,8 @@ from benchmarks.overhead_figures import (
     join,
     quantile,
     split_ends,
-    student_t,
 )
+from mmgpu_hooks.modeling.student_t import student_t
 
 
 def test_iterations_that_end_an_interval_are_kept_apart():
