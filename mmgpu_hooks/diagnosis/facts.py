@@ -103,7 +103,7 @@ class Facts:
         step up by being on its cores.
         """
         ledger_s, whole_s = self.summary.ledger_s, self.summary.duration_s
-        waits_s = ledger_s.get('data_wait', 0.0) + ledger_s.get('worker_startup', 0.0)
+        waits_s = ledger_s.get('data_wait', 0.0) + ledger_s.get('startup', 0.0)
         if self.workload is not None:
             waits_s += self.workload.iterations * self.workload.held_up_s
         if not self.is_enough or not 0.0 <= waits_s < whole_s:

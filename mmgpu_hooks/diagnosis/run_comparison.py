@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from mmgpu_hooks.diagnosis.run_difference import find_obstacles, find_settings
 from mmgpu_hooks.evidence.interval_log import table_of
 from mmgpu_hooks.evidence.interval_table import IntervalTable
-from mmgpu_hooks.evidence.ledger_parts import PARTS
 from mmgpu_hooks.evidence.summary import fold_run, steady_intervals
 from mmgpu_hooks.modeling.series import (
     LEAST_VALUES,
@@ -22,6 +21,7 @@ from mmgpu_hooks.records import (
     RunComparison,
     RunEvidence,
 )
+from mmgpu_hooks.records.parts import PARTS
 
 ITER, RATE = 'iter_s', 'images_per_s'
 FIGURES = (ITER, RATE, *(f'{part}_s' for part in PARTS))

@@ -118,7 +118,7 @@ def _as_interval(
         'data_wait': wait.total_s - startup_s,
         'step': step.total_s,
         'hooks': 0.0,
-        'worker_startup': startup_s,
+        'startup': startup_s,
     }
     return IntervalRecord(
         iteration=(number + 1) * one.iterations,

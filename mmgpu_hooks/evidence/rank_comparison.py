@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import truediv
 
 from mmgpu_hooks.evidence.interval_table import IntervalTable
-from mmgpu_hooks.evidence.ledger_parts import PARTS
 from mmgpu_hooks.evidence.summary_gpu import (
     MIN_CALM,
     fold_cards,
@@ -31,6 +30,7 @@ from mmgpu_hooks.records import (
     RanksSummary,
     RunEvidence,
 )
+from mmgpu_hooks.records.parts import PARTS
 
 MIN_INTERVALS = 3
 """Fewer do not show how much a rank varies by itself."""
@@ -46,7 +46,7 @@ _WAITING_HOOKS = ('SyncBuffersHook',)
 
 _OWN_PARTS = {
     'data_wait': 'waits for data',
-    'worker_startup': 'starts workers',
+    'startup': 'starts workers',
     'hooks': 'is in hooks',
     'checkpoint_save': 'saves checkpoints',
 }
@@ -167,7 +167,7 @@ def _row(rank: RunEvidence, table: IntervalTable, gpu: GpuWindow | None) -> Rank
     return RankRow(
         rank=rank.run.rank,
         data_wait_s=parts['data_wait'],
-        startup_s=parts['worker_startup'],
+        startup_s=parts['startup'],
         hooks_s=parts['hooks'],
         save_s=parts['checkpoint_save'],
         own_s=math.fsum([parts[part] for part in _OWN_PARTS]),

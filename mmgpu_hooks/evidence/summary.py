@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from mmgpu_hooks.evidence.interval_log import table_of
 from mmgpu_hooks.evidence.interval_table import IntervalTable
-from mmgpu_hooks.evidence.ledger_parts import PARTS
 from mmgpu_hooks.evidence.pooled_percentile import pool_p95
 from mmgpu_hooks.evidence.summary_cpu import fold_cpu, fold_external_cores
 from mmgpu_hooks.evidence.summary_gpu import (
@@ -28,6 +27,7 @@ from mmgpu_hooks.records import (
     RunRecord,
     RunSummary,
 )
+from mmgpu_hooks.records.parts import PARTS
 
 
 def fold_run(evidence: RunEvidence) -> RunSummary:
@@ -167,12 +167,12 @@ def _startup(
     table: IntervalTable,
     wait_s: float | None,
 ) -> float:
-    booked_s = ledger_s.get('worker_startup')
+    booked_s = ledger_s.get('startup')
     if booked_s is not None:
         # a resumed iteration-based loop draws its old batches again in there: no
         # setting of the loader spares that
         is_replay = run.loop == 'iter' and run.start_iteration > 0 and len(table) > 0
-        startups_s = table.floats('ledger_s', 'worker_startup').filled()
+        startups_s = table.floats('ledger_s', 'startup').filled()
         return max(booked_s - (startups_s[0] if is_replay else 0.0), 0.0)
     # older evidence has it in the first waits
     first_s = total(table.floats('first_wait_s'))

@@ -135,7 +135,7 @@ def _fold(
     main_delay_s = None
     if delay_s is not None and iterations and is_delay_told:
         # starts of workers are no iterations: they have their part of it by their time
-        startup_s = total(table.floats('ledger_s', 'worker_startup'))
+        startup_s = total(table.floats('ledger_s', 'startup'))
         share = max(1.0 - startup_s / seconds, 0.0) if seconds else 1.0
         delay_s = max(delay_s - (used.run_delay or 0.0), 0.0)
         main_delay_s = share * delay_s / iterations
@@ -232,7 +232,7 @@ def _start_cpu_s(table: IntervalTable) -> float:
         total(table.ints('iterations')),
         total(table.ints('first_waits')),
     )
-    starts_s = total(table.floats('ledger_s', 'worker_startup'))
+    starts_s = total(table.floats('ledger_s', 'startup'))
     usual_s = total(table.floats('ledger_s', 'data_wait')) / max(iterations, 1)
     waits_s = max(total(table.floats('first_wait_s')) - firsts * usual_s, 0.0)
     return START_CPU_SHARE * max(starts_s - waits_s, 0.0)

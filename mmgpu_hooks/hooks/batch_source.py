@@ -12,11 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mmgpu_hooks.hooks.instance_patches import (
-    InstancePatches,
-    followed_by_own,
-    is_empty,
-)
+from mmgpu_hooks.hooks.own_method import followed_by_own, is_empty
 from mmgpu_hooks.hooks.step_sizes import StepSizes
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.loader.batch_contents import (
@@ -25,6 +21,7 @@ from mmgpu_hooks.telemetry.loader.batch_contents import (
     fold_contents,
 )
 from mmgpu_hooks.telemetry.loader.delivered import DeliveredBatches, Held
+from mmgpu_hooks.telemetry.patches import Patches
 
 _PROOF = 16
 """Batches that both must have seen alike."""
@@ -62,7 +59,7 @@ class BatchSource:
         self._changing: StepSizes | None = None
         if isinstance(step_sizes, StepSizes) and step_sizes.is_changing:
             self._changing = step_sizes
-        self._patches = InstancePatches()
+        self._patches = Patches()
         self._is_empty = False
         self._seen: list[Contents] = []
         """Here, and not yet set beside what the workers saw."""
@@ -98,7 +95,9 @@ class BatchSource:
     def _start(self) -> None:
         self._is_looking = True
         self._patches.close()
-        self._patches.set(self._hook, _POINT, self._before_train_iter)
+        self._patches.set(
+            self._hook, _POINT, self._before_train_iter, 'looks at batches'
+        )
 
     def close(self) -> None:
         """Look no more; a second call does nothing."""
@@ -110,9 +109,9 @@ class BatchSource:
         self.close()
         if self._changing is not None:
             note = followed_by_own(self._hook, _POINT, self._changing.note)
-            self._patches.set(self._hook, _POINT, note)
+            self._patches.set(self._hook, _POINT, note, 'sees batches')
         elif self._is_empty:
-            self._patches.set(self._hook, _POINT, _IGNORE)
+            self._patches.set(self._hook, _POINT, _IGNORE, 'sees batches')
 
     def follow(self) -> None:
         """To be called every few iterations: the workers' memory is bounded."""

@@ -26,6 +26,7 @@ from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.records import RanksSummary, RunEvidence
 from mmgpu_hooks.report.summary import render_training_summary
+from mmgpu_hooks.telemetry.clock import monotonic_s
 
 _OTHER_RANKS_BYTES = 2 * 2**20
 """Newest evidence of the other ranks that rank 0 reads when training ends: about
@@ -120,6 +121,7 @@ class GPUEfficiencyHook(Hook):
         self.worker_nice = worker_nice
         self._recorder: Recorder | None = None
         self._pid = os.getpid()
+        self._built_s: float | None = monotonic_s()
         self._logger: Any = None
         self._guard = Guard(self._warn_off)
         self._wrapped: tuple[Any, Any] | None = None
@@ -182,8 +184,17 @@ class GPUEfficiencyHook(Hook):
         self._guard = Guard(self._warn_off)
         sources = Sources(self._guard, self.gpu_sample_period_s, self, self.worker_nice)
         self._recorder = self._guard.run(
-            'start', Recorder, runner, self.interval, sources, self._guard, self
+            'start',
+            Recorder,
+            runner,
+            self.interval,
+            sources,
+            self._guard,
+            self,
+            self._built_s,
         )
+        # a second training of this Runner is not built anew
+        self._built_s = None
         if self._recorder is not None:
             self._guard.run('start', self._recorder.begin)
 
@@ -195,6 +206,10 @@ class GPUEfficiencyHook(Hook):
         outputs: dict | None = None,  # type: ignore[type-arg]  # as in Hook
     ) -> None:
         """While it records, the recorder's own function is in this one's place."""
+
+    def before_train_epoch(self, runner: Any) -> None:
+        if self._recorder is not None:
+            self._recorder.begin_epoch()
 
     def before_val(self, runner: Any) -> None:
         if self._recorder is not None:

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from mmengine.runner import Runner
 
-from mmgpu_hooks.evidence.hook_shares import OWN_LABEL
-from mmgpu_hooks.evidence.ledger import TimeLedger
-from mmgpu_hooks.evidence.ledger_parts import LedgerReading
+from mmgpu_hooks.evidence.interval import interval_fields
 from mmgpu_hooks.evidence.writer import (
     EvidenceWriter,
     evidence_name,
     open_evidence,
     unused_path,
 )
-from mmgpu_hooks.hooks.anchors import LoopAnchors
 from mmgpu_hooks.hooks.guard import Guard
-from mmgpu_hooks.hooks.instance_patches import InstancePatches, followed_by_own
-from mmgpu_hooks.hooks.iterations import Iterations
-from mmgpu_hooks.hooks.log_schedule import MOST_SKIPPED, LogSchedule
+from mmgpu_hooks.hooks.log_schedule import LogSchedule
+from mmgpu_hooks.hooks.loop_timer import LoopTimer
+from mmgpu_hooks.hooks.own_method import followed_by_own
 from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
 from mmgpu_hooks.hooks.save_source import SaveSource
 from mmgpu_hooks.hooks.scalar_board import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.hooks.train_loop import is_replaying, loading_cpu_clock
 from mmgpu_hooks.hooks.validation_source import ValidationSource
 from mmgpu_hooks.records import (
     EndRecord,
@@ -34,7 +30,9 @@ from mmgpu_hooks.records import (
     SourceOffRecord,
     UnknownRecord,
 )
-from mmgpu_hooks.telemetry.clock import monotonic_s, wall_unix_s
+from mmgpu_hooks.telemetry.clock import wall_unix_s
+from mmgpu_hooks.telemetry.ledger import LedgerWindow
+from mmgpu_hooks.telemetry.patches import Patches
 
 
 class Recorder:
@@ -46,6 +44,7 @@ class Recorder:
         sources: What is measured beside the ledger.
         guard: Switches off what fails.
         hook: The hook that records.
+        built_s: When the Runner began to be built, by the monotonic clock.
     """
 
     def __init__(
@@ -55,38 +54,31 @@ class Recorder:
         sources: Sources,
         guard: Guard,
         hook: Any,
+        built_s: float | None = None,
     ) -> None:
         self._runner = runner
         self._sources = sources
         self._guard = guard
+        self._hook = hook
+        self._built_s = built_s
         self._schedule = LogSchedule(runner, interval)
         self._board = ScalarBoard(runner.message_hub)
-        self._ledger = TimeLedger(
-            monotonic_s, loading_cpu_clock(runner.train_dataloader)
-        )
-        self._iterations = Iterations(runner, self._ledger, guard)
-        self._anchors = LoopAnchors(
-            self._ledger,
-            guard,
-            hook,
-            on_epoch=self._begin_epoch,
-            on_save=self._note_save,
-            is_replaying=is_replaying(runner),
-        )
-        self._hook = hook
-        self._own = InstancePatches()
-        self._pause = [0, 0]
-        """Strictly between these two iterations nothing is due."""
-        self._look_at = 0
+        self._timer: LoopTimer | None = None
+        self._patches = Patches()
+        self._quiet = [0, 0]
+        """Strictly between these two iterations of an epoch nothing is due."""
         self._was_logged = False
-        self._told: dict[str, str] = {}
+        self._known: dict[str, str] = {}
+        self._start = runner.iter
+        self._taken = 0
+        """Iterations of this run that are in records."""
         self._saves = 0
+        self._interval_saves = 0
         self._writer: EvidenceWriter | None = None
         self._saving = SaveSource(runner, guard, self._read_position, self._write)
         self.validation = ValidationSource(
             runner,
             guard,
-            self._ledger,
             sources,
             read_position=self._read_position,
             write=self._write,
@@ -95,18 +87,18 @@ class Recorder:
         """What is known of validations."""
 
     def begin(self) -> None:
-        """Open the sources, write the run record and set the anchors."""
-        runner, hook, run = self._runner, self._hook, self._guard.run
-        self._sources.open(
-            runner,
-            count_iterations=self._iterations.count,
-            on_create_begin=lambda: run('ledger', self._begin_creation),
-            on_create_end=lambda: run('ledger', self._ledger.pop, 'worker_startup'),
+        """Open the sources, write the run record and time the loop."""
+        runner, run = self._runner, self._guard.run
+        device = self._sources.read_device(runner)
+        self._timer = run(
+            'ledger', LoopTimer, runner, self._built_s, device, self._note_save
         )
-        self._sources.watch(self._anchors)
+        self._sources.open(runner, self._count_iterations, self._timer)
+        if self._timer is not None:
+            self._sources.watch(self._timer)
         if self._sources.batches is not None:
             run('batch contents', self._sources.batches.begin, self._begin_iteration)
-        self._told = dict(self._sources.unknown)
+        self._known = dict(self._sources.unknown)
         record = run(
             'run record',
             read_run_record,
@@ -117,18 +109,18 @@ class Recorder:
             gpu=self._sources.gpu.device,
             device=self._sources.device,
             worker_nice=self._sources.worker_nice,
-            unknown={**self._told, **self._guard.off},
+            unknown={**self._known, **self._guard.off},
         )
         if record is not None:
             run('evidence', self._open_writer, record)
-        self._anchors.install(runner)
-        # around the ledger's anchors: what it costs is no part of a save
+        if self._timer is not None:
+            run('ledger', self._timer.open)
+        # around the ledger's: what it costs is no part of a save
         self._saving.open(self._sources.loader, self._sources.host)
-        end = self._iterations.book(self._pause, self._end_iteration)
-        end = followed_by_own(hook, 'after_train_iter', end)
-        self._own.set(hook, 'after_train_iter', end)
-        # opening all this was before training
-        self._iterations.begin()
+        if self._timer is not None:
+            end = self._end_iterations(self._timer)
+            end = followed_by_own(self._hook, 'after_train_iter', end)
+            self._patches.set(self._hook, 'after_train_iter', end, 'ends iterations')
 
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
@@ -142,96 +134,96 @@ class Recorder:
         if batches is not None:
             self._guard.run('batch contents', batches.look, data_batch)
 
-    def _end_iteration(self, batch_idx: int, batch: Any) -> None:
-        """An iteration is over with which something may be due."""
-        if 'interval' in self._guard.off:
-            # what the ledger keeps of iterations stays bounded
-            self._guard.run('ledger', self._ledger.drain_laps)
-            self._pause[:] = batch_idx, batch_idx + MOST_SKIPPED
-            return
-        self._guard.run('ledger', self._ledger.push, OWN_LABEL)
-        self._guard.run('interval', self._do_what_is_due, batch_idx, batch)
-        self._guard.run('ledger', self._ledger.pop, OWN_LABEL)
+    def _end_iterations(self, timer: LoopTimer) -> Callable[..., None]:
+        end_iteration, quiet, run = timer.end_iteration(), self._quiet, self._guard.run
 
-    def _do_what_is_due(self, batch_idx: int, batch: Any) -> None:
+        def after_train_iter(
+            runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+        ) -> None:
+            end_iteration()
+            if not quiet[0] < batch_idx < quiet[1]:
+                run('interval', self._do_what_is_due, timer, batch_idx, data_batch)
+
+        return after_train_iter
+
+    def _do_what_is_due(self, timer: LoopTimer, batch_idx: int, batch: Any) -> None:
         """At the end of an interval, record and publish it."""
-        guard, schedule, looks = self._guard, self._schedule, self._anchors.looks
-        guard.run('ledger', self._iterations.take)
+        guard, schedule, ledger = self._guard, self._schedule, timer.ledger
+        ledger.fold()
         if self._was_logged:
             self._sources.gpu.observe_reset()
-        is_logged, is_end = schedule.look(batch_idx, self._iterations.in_interval)
+        is_logged, is_end = schedule.look(batch_idx, ledger.iterations)
         self._was_logged = is_logged
         if is_logged:
             # before LoggerHook resets the allocator's peak
             self._sources.gpu.observe_memory()
         if is_end:
-            record = self._record_interval(batch, self._iterations.read())
+            window = ledger.take()
+            record = self._record_interval(batch, window)
             if record is not None and schedule.has_lines:
-                folded_s = self._iterations.folder.folded_s
-                guard.run('scalars', self._board.add, record, *folded_s)
-        guard.run('ledger', looks.search, self._iterations.done)
+                guard.run(
+                    'scalars', self._board.add, record, window.waits_s, window.iters_s
+                )
         if is_logged:
             guard.run('scalars', self._board.publish)
-        if schedule.is_before_line(batch_idx):
-            # hooks that log or look work in that one only
-            guard.run('ledger', looks.request, is_special=True)
-        # once an interval at least; numbers begin anew where a loop tells no epochs
-        if (
-            not self._pause[0] < batch_idx < self._look_at
-            or (is_end and self._look_at > batch_idx + schedule.interval - 2)
-            or schedule.is_before_last(batch_idx)
-        ):
-            guard.run('ledger', looks.request)
-            self._look_at = batch_idx + looks.draw_distance()
         if self._sources.batches is not None and not is_end:
             guard.run('batch contents', self._sources.batches.follow)
-        following = schedule.find_next(batch_idx, self._iterations.in_interval)
-        self._pause[0] = batch_idx
-        self._pause[1] = batch_idx + 1 if is_logged else min(following, self._look_at)
+        following = schedule.find_next(batch_idx, ledger.iterations)
+        self._quiet[:] = batch_idx, following
 
-    def _begin_creation(self) -> None:
-        self._iterations.note_first()
-        self._ledger.push('worker_startup')
-
-    def _begin_epoch(self) -> None:
-        self._iterations.begin_epoch()
-        self._pause[1] = 0
+    def begin_epoch(self) -> None:
+        """An epoch begins: it may be of another length."""
+        self._quiet[1] = 0
         self._schedule.begin_epoch()
         self._sources.gpu.interrupt()
 
+    def _count_iterations(self) -> int:
+        """Iterations of this run that are done."""
+        timer = self._timer
+        if timer is None:
+            return 0
+        self._guard.run('ledger', timer.ledger.fold)
+        return self._taken + timer.ledger.iterations
+
     def _read_position(self) -> tuple[int, int]:
-        self._iterations.count()
-        return self._iterations.number, self._iterations.epoch
+        return self._start + self._count_iterations(), self._runner.epoch + 1
 
     def _record_interval(
-        self, batch: Any, reading: LedgerReading | None
+        self, batch: Any, window: LedgerWindow
     ) -> IntervalRecord | None:
-        if reading is None:
+        self._taken += len(window.iters_s)
+        self._saving.add_waits(window)
+        saves, self._interval_saves = self._interval_saves, 0
+        if not window.iters_s or self._timer is None:
             return None
-        self._saving.add_waits(self._iterations.folder)
-        folded = self._iterations.fold(reading)
-        if folded is None:
-            return None
-        record = self._sources.complete(folded, batch, wall_unix_s=wall_unix_s())
+        fields = interval_fields(
+            window,
+            iteration=self._start + self._taken,
+            epoch=self._runner.epoch + 1,
+            elapsed_s=self._timer.ledger.elapsed_s,
+            saves=saves,
+        )
+        record = self._sources.complete(fields, batch, wall_unix_s=wall_unix_s())
         self._write(record)
         self._write_once_known()
         return record
 
     def _write_once_known(self, is_final: bool = False) -> None:
-        iteration = self._iterations.number
+        iteration = self._start + self._taken
         model = self._sources.read_model_bytes(iteration, is_final)
         if model is not None:
             self._write(model)
         for source, reason in self._sources.unknown.items():
-            if source not in self._told:
-                self._told[source] = reason
+            if source not in self._known:
+                self._known[source] = reason
                 self._write(UnknownRecord(source, reason, iteration))
 
     def note_source_off(self, source: str, reason: str) -> None:
         """Leave in the evidence why a figure is missing from here on."""
-        if source == 'ledger':
-            self._anchors.stop()
-            self._own.close()
+        if source in ('ledger', 'interval') and self._timer is not None:
+            # the tape that nobody takes must not grow
+            self._timer.close()
+            self._patches.close()
         if source == 'validation':
             self._guard.clean_up(source, self.validation.close)
         batches = self._sources.batches
@@ -241,7 +233,7 @@ class Recorder:
         if source in ('ledger', 'interval', 'scalars'):
             # nobody else takes the last values off LoggerHook's lines
             self._board.clear()
-        self._write(SourceOffRecord(source, reason, self._iterations.number))
+        self._write(SourceOffRecord(source, reason, self._start + self._taken))
 
     def _write(self, record: Any) -> None:
         if self._writer is not None:
@@ -259,14 +251,18 @@ class Recorder:
         """
         self._saving.leave()
         self._guard.clean_up('validation', self.validation.close)
-        self._guard.clean_up('ledger', self._anchors.close)
-        self._guard.clean_up('ledger', self._own.close)
-        # read once: what we ourselves do from here on is no part of training
-        reading = self._iterations.read()
-        self._guard.run('last interval', self._record_interval, None, reading)
+        timer, window = self._timer, None
+        if timer is not None:
+            # read once: what we ourselves do from here on is no part of training
+            if not {'ledger', 'interval'} & self._guard.off.keys():
+                window = self._guard.run('ledger', timer.ledger.take)
+            self._guard.clean_up('ledger', timer.close)
+        self._guard.clean_up('ledger', self._patches.close)
+        if window is not None:
+            self._guard.run('last interval', self._record_interval, None, window)
         self._saving.finish()
         self._guard.run('end', self._write_once_known, is_final=True)
-        end = self._guard.run('end', self._end, reading, status, error)
+        end = self._guard.run('end', self._end, window is not None, status, error)
         if end is not None:
             self._write(end)
         self._sources.close()
@@ -276,16 +272,15 @@ class Recorder:
         self._guard.clean_up('evidence', writer.close)
         return writer.path
 
-    def _end(
-        self, reading: LedgerReading | None, status: str, error: str | None
-    ) -> EndRecord:
-        # a ledger that was switched off stands still: its totals would be a lie
+    def _end(self, is_timed: bool, status: str, error: str | None) -> EndRecord:
+        # the totals of a ledger that was switched off would be wrong
+        ledger = self._timer.ledger if is_timed and self._timer else None
         return EndRecord(
             status=status,
-            iterations=self._iterations.done,
-            ledger_s=reading.wall_s if reading else {},
-            hooks_s=self._ledger.shares.settle(reading.hooks_s) if reading else {},
-            duration_s=self._ledger.elapsed_s() if reading else None,
+            iterations=self._taken,
+            ledger_s=ledger.totals.parts_s if ledger else {},
+            hooks_s=ledger.totals.hooks_s if ledger else {},
+            duration_s=ledger.elapsed_s if ledger else None,
             saves=self._saves,
             error=error,
         )
@@ -295,5 +290,5 @@ class Recorder:
         if self._runner.rank and isinstance(self._runner, Runner):
             return
         self._saves += 1
-        self._iterations.add_save()
+        self._interval_saves += 1
         self._sources.gpu.interrupt()

@@ -6,10 +6,8 @@ import functools
 from typing import Any, Callable
 
 from mmgpu_hooks.evidence.codec import Line
-from mmgpu_hooks.evidence.interval import IntervalFolder
 from mmgpu_hooks.evidence.save_aftermath import AftermathFolder
 from mmgpu_hooks.hooks.guard import Guard
-from mmgpu_hooks.hooks.instance_patches import InstancePatches
 from mmgpu_hooks.hooks.save_target import read_publish_target, read_save_target
 from mmgpu_hooks.hooks.save_warnings import SaveWarnings
 from mmgpu_hooks.hooks.save_watch import SOURCE, SaveWatch
@@ -19,8 +17,10 @@ from mmgpu_hooks.records import (
     SaveAftermathRecord,
     SaveRecord,
 )
+from mmgpu_hooks.telemetry.ledger import LedgerWindow
 from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
 from mmgpu_hooks.telemetry.loader.settings import read_loader_settings
+from mmgpu_hooks.telemetry.patches import Patches
 
 DEFAULT_PREFETCH_FACTOR = 2
 """PyTorch's own, where a loader does not tell."""
@@ -50,7 +50,7 @@ class SaveSource:
         self._watch: SaveWatch | None = None
         self._warnings: SaveWarnings | None = None
         self._aftermaths = AftermathFolder(0, 0)
-        self._patches = InstancePatches()
+        self._patches = Patches()
 
     def open(self, probe: LoaderProbe | None, host: HostLimits) -> None:
         """Watch every save from now on, by the thread that calls this.
@@ -74,14 +74,14 @@ class SaveSource:
         around = self._watch.around
         target = functools.partial(read_save_target, runner)
         saves = around(runner.save_checkpoint, target)
-        patches.set(runner, 'save_checkpoint', saves)
+        patches.set(runner, 'save_checkpoint', saves, 'takes saves apart')
         if runner.rank:
             return
         for hook in runner.hooks:
             # of MMEngine's CheckpointHook: it saves without the runner
             if hasattr(hook, '_publish_model'):
                 publish = around(hook._publish_model, read_publish_target)
-                patches.set(hook, '_publish_model', publish)
+                patches.set(hook, '_publish_model', publish, 'takes saves apart')
 
     def _note(self, save: SaveRecord) -> None:
         self._write(save)
@@ -89,12 +89,12 @@ class SaveSource:
         if self._warnings is not None:
             self._warnings.add_save(save)
 
-    def add_waits(self, folder: IntervalFolder) -> None:
-        """Take the waits for data of an interval that is about to be folded."""
-        self._guard.run(SOURCE, self._add_waits, folder)
+    def add_waits(self, window: LedgerWindow) -> None:
+        """Take the waits for data of an interval."""
+        self._guard.run(SOURCE, self._add_waits, window)
 
-    def _add_waits(self, folder: IntervalFolder) -> None:
-        for record in self._aftermaths.add_waits(folder.fold_waits(), folder.firsts):
+    def _add_waits(self, window: LedgerWindow) -> None:
+        for record in self._aftermaths.add_waits(window.waits_s, window.firsts):
             self._note_aftermath(record)
 
     def add_cut(self) -> None:

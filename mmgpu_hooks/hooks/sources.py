@@ -7,10 +7,10 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from mmgpu_hooks.hooks.anchors import LoopAnchors
 from mmgpu_hooks.hooks.batch_source import BatchSource
 from mmgpu_hooks.hooks.gpu_source import GpuSource
 from mmgpu_hooks.hooks.guard import Guard
+from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.ranks_on_host import count_ranks_on_host, is_first_on_host
 from mmgpu_hooks.hooks.step_sizes import find_step_sizes
 from mmgpu_hooks.records import HostLimits, IntervalRecord, ModelBytesRecord
@@ -85,28 +85,33 @@ class Sources:
         self,
         runner: Any,
         count_iterations: Callable[[], int],
-        on_create_begin: Callable[[], Any],
-        on_create_end: Callable[[], Any],
+        timer: LoopTimer | None,
     ) -> None:
         """Open every source.
 
         Args:
             runner: The runner that is about to train.
             count_iterations: Returns the iterations done in this run.
-            on_create_begin: Called before the loader starts its workers.
-            on_create_end: Called after that.
+            timer: Times the loop, if anything does.
         """
         run = self._guard.run
 
-        def created() -> None:
-            on_create_end()
-            self._make_polite()
+        def begin_creation() -> None:
+            if timer is not None:
+                run('ledger', timer.ledger.push, 'startup')
+
+        def end_creation(iterator: Any) -> None:
+            if timer is not None:
+                run('ledger', timer.ledger.pop, 'startup')
+                if iterator is not None:
+                    run('ledger', timer.follow, iterator)
+            self._set_nice()
 
         self._runner = runner
         self.host = run('host limits', _read_host, runner) or self.host
         self._cpu = run('CPU', self._open_cpu)
         self._host = run('host', HostWindowMeter)
-        self.device = run('device', _device_type, runner) or 'cpu'
+        self.device = self.read_device(runner)
         first = run('GPU', is_first_on_host, runner.rank, os.environ)
         self.gpu.open(self.device, bool(first))
         self.device = 'cuda' if self.gpu.is_used else self.device
@@ -117,12 +122,21 @@ class Sources:
             LoaderProbe,
             runner.train_dataloader,
             count_iterations,
-            on_create_begin=on_create_begin,
-            on_create_end=created,
+            on_create_begin=begin_creation,
+            on_create_end=end_creation,
             pad_size_divisor=divisor,
         )
-        run('loader workers', self._follow_running)
-        self._make_polite()
+        # iteration-based loops start their workers before any hook is called
+        endless = getattr(runner.train_loop, 'dataloader_iterator', None)
+        running = getattr(endless, '_iterator', None)
+        if running is not None and self._loader is not None:
+            run('loader workers', self._loader.watch_running, running)
+        if timer is not None:
+            if running is not None:
+                run('ledger', timer.follow, running)
+            elif not hasattr(runner.train_dataloader, '_get_iterator'):
+                timer.give_up_waits()
+        self._set_nice()
         self.batches = BatchSource(
             self._hook,
             BatchWatch(divisor),
@@ -130,30 +144,30 @@ class Sources:
             run('batch contents', find_step_sizes, _bare(runner.model)),
         )
 
+    def read_device(self, runner: Any) -> str:
+        """Type of the device that the model is on."""
+        return self._guard.run('device', _device_type, runner) or 'cpu'
+
     def _open_cpu(self) -> CpuMeter:
         self._own = own = OwnFiles()
         return CpuMeter(own.read_cpu_times, run_delay=own.read_run_delay_s)
 
-    def _follow_running(self) -> None:
-        # iteration-based loops start their workers before any hook is called
-        endless = getattr(self._runner.train_loop, 'dataloader_iterator', None)
-        running = getattr(endless, '_iterator', None)
-        if running is not None and self._loader is not None:
-            self._loader.watch_running(running)
-
-    def _make_polite(self) -> None:
-        """Have the workers give way, each time they start."""
+    def _set_nice(self) -> None:
+        """Set the nice value of the workers, each time they start."""
         processes = None if self._loader is None else self._loader.processes
         if self.worker_nice is not None and processes is not None:
             self._guard.run('worker_nice', write_nice, processes.pids, self.worker_nice)
 
-    def watch(self, anchors: LoopAnchors) -> None:
+    def watch(self, timer: LoopTimer) -> None:
         """Have those called that are needed in each iteration."""
+        wrap = self._guard.wrap
         if self._loader is not None:
-            anchors.looks.watch_wait('loader queue', self._loader.ask, self._loader.got)
+            timer.waits.before = wrap('loader queue', self._loader.ask)
+            timer.waits.after = wrap('loader queue', self._loader.got)
         events = self.gpu.events
         if events is not None:
-            anchors.looks.watch_step('GPU idle', events.begin_step, events.end_step)
+            timer.after['before_train_iter'] = (wrap('GPU idle', events.begin_step),)
+            timer.before['after_train_iter'] = (wrap('GPU idle', events.end_step),)
 
     def complete(
         self, fields: dict[str, Any], batch: Any, **label: float

@@ -13,14 +13,11 @@ from typing import Any, Callable
 from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.evidence.codec import Line
-from mmgpu_hooks.evidence.hook_shares import OWN_LABEL
-from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.evidence.validation import ValidationFolder
 from mmgpu_hooks.hooks.guard import Guard
-from mmgpu_hooks.hooks.instance_patches import InstancePatches
+from mmgpu_hooks.hooks.loop_timer import loading_cpu_clock
 from mmgpu_hooks.hooks.save_watch import mark_workers
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.hooks.train_loop import loading_cpu_clock
 from mmgpu_hooks.records import LoaderSettings, ValidationRecord, WorkersWindow
 from mmgpu_hooks.telemetry.clock import monotonic_s, process_cpu_s
 from mmgpu_hooks.telemetry.host.cpu import read_run_delay_s
@@ -28,6 +25,7 @@ from mmgpu_hooks.telemetry.loader.batch_contents import count_tensors
 from mmgpu_hooks.telemetry.loader.meanwhile import fold_workers_meanwhile
 from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
 from mmgpu_hooks.telemetry.loader.settings import read_loader_settings
+from mmgpu_hooks.telemetry.patches import Patches
 from mmgpu_hooks.telemetry.saving.surroundings import Surroundings
 
 SOURCE = 'validation'
@@ -43,7 +41,6 @@ class ValidationSource:
     Args:
         runner: Whose validations are measured.
         guard: Switches this off when it fails.
-        ledger: Where what it costs itself is booked.
         sources: Know the workers of the train loader, and the GPU.
         read_position: Tells iterations done and the epoch.
         write: Takes lines of the evidence.
@@ -54,7 +51,6 @@ class ValidationSource:
         self,
         runner: Any,
         guard: Guard,
-        ledger: TimeLedger,
         sources: Sources,
         *,
         read_position: Callable[[], tuple[int, int]],
@@ -63,12 +59,11 @@ class ValidationSource:
     ) -> None:
         self._runner = runner
         self._guard = guard
-        self._ledger = ledger
         self._sources = sources
         self._on_begin = on_begin
         self._read_position = read_position
         self._write = write
-        self._patches = InstancePatches()
+        self._patches = Patches()
         self._loop: Any = None
         self._loader: Any = None
         self._untold: str | None = None
@@ -87,7 +82,7 @@ class ValidationSource:
         # a logged validation resets the allocator's peak, and has one of its own
         self._guard.run('GPU memory', self._sources.gpu.begin_validation)
         self._on_begin()
-        self._run_booked(self._begin)
+        self._guard.run(SOURCE, self._begin)
 
     def ask_first(self) -> None:
         """Its loop is about to ask for the first batch."""
@@ -96,14 +91,8 @@ class ValidationSource:
 
     def end(self) -> None:
         """It is over."""
-        self._run_booked(self._end)
+        self._guard.run(SOURCE, self._end)
         self._guard.run('GPU memory', self._sources.gpu.end_validation)
-
-    def _run_booked(self, function: Callable[[], None]) -> None:
-        # what we do ourselves is no part of the validation
-        self._guard.run('ledger', self._ledger.push, OWN_LABEL)
-        self._guard.run(SOURCE, function)
-        self._guard.run('ledger', self._ledger.pop, OWN_LABEL)
 
     def _begin(self) -> None:
         self._folder = None
@@ -148,7 +137,12 @@ class ValidationSource:
         if names is None:
             self._untold = "the loop's run_iter takes no index and batch"
         else:
-            self._patches.set(loop, 'run_iter', self._around(loop.run_iter, *names))
+            self._patches.set(
+                loop,
+                'run_iter',
+                self._around(loop.run_iter, *names),
+                'times batches of validation',
+            )
 
     def _around(
         self, original: Callable[..., Any], index_name: str, batch_name: str

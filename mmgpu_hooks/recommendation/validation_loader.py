@@ -163,7 +163,7 @@ def _word_now(summary: RunSummary, facts: Facts | None) -> str:
     if facts is None:
         return f'{now}{each}.'
     ledger_s = facts.summary.ledger_s
-    waits_s = ledger_s['data_wait'] + ledger_s['worker_startup']
+    waits_s = ledger_s['data_wait'] + ledger_s['startup']
     waits_s /= len(find_alike(summary))
     return (
         f'{now}{each}: {format_sum(_loop_s(summary, facts))} in the loop, '

@@ -26,7 +26,7 @@ PART_NAMES = {
     'hooks': 'hooks',
     'checkpoint_save': 'saves',
     'validation': 'validation',
-    'worker_startup': 'worker start-up',
+    'startup': 'worker start-up',
     'other': 'other',
 }
 

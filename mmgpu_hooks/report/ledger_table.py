@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from mmgpu_hooks.evidence.ledger_parts import PARTS, UNTOLD
 from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.records.parts import PARTS, UNATTRIBUTED
 from mmgpu_hooks.report.figures import (
     PART_NAMES,
     bind_figures,
@@ -77,7 +77,7 @@ def _line(name: str, seconds: float, share: float, iterations: int, remark: str)
 def _remark(part: str, summary: RunSummary) -> str:
     if part == 'hooks':
         return _name_hooks(summary)
-    if part == 'worker_startup' and summary.epoch_starts:
+    if part == 'startup' and summary.epoch_starts:
         return _tell_starts(summary)
     if part == 'checkpoint_save':
         return f'{summary.saves} save(s)'
@@ -97,12 +97,12 @@ def _tell_starts(summary: RunSummary) -> str:
 def _name_hooks(summary: RunSummary) -> str:
     """The most expensive hooks, and what the others and the calling took."""
     seconds = {name: cost.seconds for name, cost in summary.hooks.items()}
-    untold_s = seconds.pop(UNTOLD, 0.0)
+    untold_s = seconds.pop(UNATTRIBUTED, 0.0)
     least_s = _NAMED_SHARE * summary.duration_s
     costs = list(seconds.items())[:_HOOKS_NAMED]
     named = [cost for cost in costs if cost[1] >= least_s]
     if untold_s >= least_s:
-        named.append((UNTOLD, untold_s))
+        named.append((UNATTRIBUTED, untold_s))
     rest_s = summary.ledger_s.get('hooks', 0.0) - sum(cost[1] for cost in named)
     if named and rest_s >= least_s:
         named.append(('rest', rest_s))

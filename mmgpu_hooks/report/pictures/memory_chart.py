@@ -36,7 +36,7 @@ def split_memory(summary: RunSummary) -> list[MemoryPart]:
         MemoryPart('buffers', model.buffer_bytes, 'validation'),
     ]
     if model.ema_bytes:
-        static.append(MemoryPart('averaged copy', model.ema_bytes, 'worker_startup'))
+        static.append(MemoryPart('averaged copy', model.ema_bytes, 'startup'))
     return [*static, _activations(summary, static)]
 
 

@@ -18,7 +18,7 @@ COLORS: dict[str, tuple[str, str]] = {
     'hooks': ('#5b3f99', '#b69cf0'),
     'checkpoint_save': ('#8f6410', '#d8ae4a'),
     'validation': ('#176a5e', '#54bfae'),
-    'worker_startup': ('#8f2f63', '#e489b8'),
+    'startup': ('#8f2f63', '#e489b8'),
     'other': ('#69717b', '#8d96a0'),
     'gpu': ('#3c7d2b', '#86c775'),
 }

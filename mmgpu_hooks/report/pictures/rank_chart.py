@@ -10,7 +10,7 @@ from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
 RANKS_SHOWN = 16
 _FIELDS = (
     ('data_wait', 'data_wait_s'),
-    ('worker_startup', 'startup_s'),
+    ('startup', 'startup_s'),
     ('hooks', 'hooks_s'),
     ('checkpoint_save', 'save_s'),
     ('step', 'step_s'),

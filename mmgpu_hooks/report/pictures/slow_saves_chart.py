@@ -14,7 +14,7 @@ _CAUSES = {
     'workers': ('loader workers', 'data_wait'),
     'strangers': ('other programs', 'hooks'),
     'storage': ('storage', 'checkpoint_save'),
-    'memory': ('memory', 'worker_startup'),
+    'memory': ('memory', 'startup'),
     'size': ('histories', 'validation'),
     'remote': ('remote backend', 'gpu'),
 }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mmgpu_hooks.evidence.ledger_parts import PARTS
 from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.records.parts import PARTS
 from mmgpu_hooks.report.figures import PART_NAMES, format_pct, format_seconds
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars

@@ -28,7 +28,8 @@ class LoaderProbe:
         count_iterations: Tells how many iterations are done.
         on_create_begin: Called before the loader makes an iterator and starts its
             workers; it must not raise.
-        on_create_end: Called after that, also when it failed; it must not raise.
+        on_create_end: Called after that with the iterator, or with ``None`` when
+            that failed; it must not raise.
         pad_size_divisor: Of the model's data preprocessor.
         clock: Monotonic seconds.
     """
@@ -39,7 +40,7 @@ class LoaderProbe:
         count_iterations: Callable[[], int],
         *,
         on_create_begin: Callable[[], None] | None = None,
-        on_create_end: Callable[[], None] | None = None,
+        on_create_end: Callable[[Any], None] | None = None,
         pad_size_divisor: int = 1,
         clock: Clock = monotonic_s,
     ) -> None:
@@ -106,12 +107,12 @@ class LoaderProbe:
                 self._return_to_former()
         except Exception as error:  # noqa: BLE001, never harm training
             self._fail(error)
-        self._notify(self._on_create_end)
+        self._notify(self._on_create_end, iterator)
 
-    def _notify(self, listener: Callable[[], None] | None) -> None:
+    def _notify(self, listener: Callable[..., None] | None, *args: Any) -> None:
         try:
             if listener is not None:
-                listener()
+                listener(*args)
         except Exception as error:  # noqa: BLE001, never harm training
             self._fail(error)
 

@@ -1,0 +1,136 @@
+"""Drives the time ledger from one Runner's train loop."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any, Callable
+
+from mmengine.hooks import RuntimeInfoHook
+from mmengine.runner import IterBasedTrainLoop
+
+from mmgpu_hooks.hooks.call_hook import UNKNOWN_HOOK, Calls, HookTimer, is_plain
+from mmgpu_hooks.records.parts import UNATTRIBUTED
+from mmgpu_hooks.telemetry.clock import monotonic_s, process_cpu_s, thread_cpu_s
+from mmgpu_hooks.telemetry.ledger import LAP, TimeLedger
+from mmgpu_hooks.telemetry.loader.waits import WaitTimer
+from mmgpu_hooks.telemetry.patches import Patches
+
+
+class LoopTimer:
+    """Times everything that a train loop does.
+
+    Args:
+        runner: The runner, its train loop built and not yet running.
+        built_s: When the Runner began to be built; now by default.
+        device: What the model runs on. Anywhere but on ``cpu``, reading the losses
+            (`RuntimeInfoHook`) is where the host waits for the device, and so step.
+        on_save: Called after each checkpoint save; it must not raise.
+    """
+
+    def __init__(
+        self,
+        runner: Any,
+        built_s: float | None,
+        device: str,
+        on_save: Callable[[], Any],
+    ) -> None:
+        self._runner = runner
+        self._on_save = on_save
+        self._patches = Patches()
+        self.before: dict[str, Calls] = {}
+        """What to call right before the hooks of a point, by its name."""
+        self.after: dict[str, Calls] = {}
+        """Likewise right after them."""
+        self.ledger = TimeLedger(
+            monotonic_s,
+            since_s=built_s,
+            name_hook=functools.partial(_name_hook, device != 'cpu'),
+        )
+        self.waits = WaitTimer(
+            self.ledger,
+            loading_cpu_clock(runner.train_dataloader),
+            skipped=runner.train_loop.iter if is_replaying(runner) else 0,
+        )
+        self._hooks = HookTimer(runner, self.ledger, self.before, self.after)
+
+    @property
+    def attributes_hooks(self) -> bool:
+        """Whether each hook is timed, or only all of a hook point together."""
+        return is_plain(self._runner)
+
+    def open(self) -> None:
+        """Put everything in place."""
+        runner, patches = self._runner, self._patches
+        patches.set(runner, 'call_hook', self._hooks.make(), 'times each hook')
+        self._time_saves(runner, 'save_checkpoint')
+        if not runner.rank:
+            for hook in runner.hooks:
+                # MMEngine's CheckpointHook publishes without the runner
+                if hasattr(hook, '_publish_model'):
+                    self._time_saves(hook, '_publish_model')
+
+    def _time_saves(self, owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+        thread, ledger = threading.get_ident(), self.ledger
+
+        def save(*args: Any, **kwargs: Any) -> Any:
+            # of a save inside a save the outer one counts
+            is_ours = self._hooks.is_open and threading.get_ident() == thread
+            if not is_ours or ledger.part == 'checkpoint_save':
+                return original(*args, **kwargs)
+            ledger.push('checkpoint_save')
+            try:
+                return original(*args, **kwargs)
+            finally:
+                ledger.pop('checkpoint_save')
+                self._on_save()
+
+        self._patches.set(owner, name, save, 'times saves')
+
+    def follow(self, iterator: Any) -> None:
+        """Time the waits of the loader's new iterator."""
+        if hasattr(iterator, '_next_data') and hasattr(iterator, '_num_yielded'):
+            self.waits.follow(iterator)
+        else:
+            self.give_up_waits()
+
+    def give_up_waits(self) -> None:
+        """Batches come from no PyTorch iterator: all between two steps is the wait."""
+        self._hooks.following['after_train_iter'] = 'data_wait'
+
+    def end_iteration(self) -> Callable[[], None]:
+        """A function to call where an iteration ends."""
+        note, clock = self.ledger.tape.extend, self.ledger.clock
+        return lambda: note((clock(), LAP))
+
+    def close(self) -> None:
+        """Leave the Runner as it was; a second call does nothing.
+
+        A wrapper that somebody put around ours goes on calling it: ours then only
+        passes calls on.
+        """
+        self._hooks.is_open = False
+        self.waits.close()
+        self._patches.close()
+
+
+def _name_hook(is_loss_step: bool, hook: Any, part: str) -> str:
+    if hook is UNKNOWN_HOOK:
+        return UNATTRIBUTED
+    if is_loss_step and part == 'step' and isinstance(hook, RuntimeInfoHook):
+        return 'step'
+    return type(hook).__name__
+
+
+def loading_cpu_clock(loader: Any) -> Callable[[], float]:
+    """CPU seconds of what loads inside the waits for a loader."""
+    # without workers the loading has threads of its own (OpenCV, torch)
+    loads_itself = getattr(loader, 'num_workers', None) == 0
+    return process_cpu_s if loads_itself else thread_cpu_s
+
+
+def is_replaying(runner: Any) -> bool:
+    """Whether a resumed loop first draws again every batch it had trained on."""
+    loop = runner.train_loop
+    return isinstance(loop, IterBasedTrainLoop) and loop.iter > 0

@@ -1,0 +1,20 @@
+"""The parts of the time ledger."""
+
+from __future__ import annotations
+
+PARTS = (
+    'data_wait',
+    'step',
+    'hooks',
+    'checkpoint_save',
+    'validation',
+    'startup',
+    'resume',
+    'teardown',
+    'loop',
+    'other',
+)
+"""Every second of training is in exactly one of these."""
+
+UNATTRIBUTED = '(unattributed)'
+"""Stands for a hook's name where a Runner calls its hooks in a way of its own."""

@@ -1,0 +1,206 @@
+"""The time ledger: at any moment exactly one part of training runs.
+
+It knows no trainer. Whoever drives it stamps what just ended; the seconds since the
+stamp before belong to it. So the parts add up to the wall clock by construction, and
+nothing is counted twice, however calls nest.
+
+Between two steps caches are cold, and a sum costs ten times what it costs in a row. So
+stamps go on a tape, which is summed up once an interval.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from operator import sub
+from typing import Any, Callable
+
+from mmgpu_hooks.records.parts import PARTS
+
+FIRST_WAIT = 'first_wait'
+"""The first wait of an epoch: beyond the median wait it is `startup`."""
+
+LAP = 'lap'
+"""Our own hook took the time since the last stamp, and an iteration ended."""
+
+_OF_ITERATION = ('data_wait', FIRST_WAIT, 'step', 'hooks', 'loop')
+
+
+@dataclass
+class LedgerWindow:
+    """What the ledger saw from one :meth:`TimeLedger.take` to the next, in seconds."""
+
+    parts_s: dict[str, float] = field(default_factory=dict)
+    """By part; they add up to the wall clock."""
+    hooks_s: dict[str, float] = field(default_factory=dict)
+    """What of ``hooks`` each class of hook took."""
+    waits_s: list[float] = field(default_factory=list)
+    """Wait for data of each iteration, first waits of epochs included."""
+    steps_s: list[float] = field(default_factory=list)
+    iters_s: list[float] = field(default_factory=list)
+    """Each iteration: wait, step, hooks and loop."""
+    firsts: list[int] = field(default_factory=list)
+    """Which iterations began with the first wait of an epoch."""
+    wait_cpu_s: float = 0.0
+    """CPU inside the waits, first ones left out."""
+
+
+class TimeLedger:
+    """Seconds of wall clock by part, by hook and by iteration.
+
+    Args:
+        clock: Monotonic seconds.
+        part: The part that is running.
+        since_s: When that part began; now by default.
+        name_hook: The name under which the calls of a hook are booked: its class by
+            default, or one of :data:`PARTS`. It gets the hook, and the part that ran
+            before its hook point.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        part: str = 'startup',
+        since_s: float | None = None,
+        name_hook: Callable[[Any, str], str] = lambda hook, _: type(hook).__name__,
+    ) -> None:
+        self.clock = clock
+        self.tape: list[Any] = []
+        """Times, each followed by what ended then: a part, or a hook itself."""
+        self.running: list[Any] = [part]
+        """What runs, the innermost last: parts, and hooks."""
+        self.wait_cpu_s = 0.0
+        """CPU inside waits so far; whoever times the waits adds to it."""
+        self.totals = LedgerWindow()
+        """Sums over all windows taken."""
+        self._name_hook = name_hook
+        self._began_s = self._until = clock() if since_s is None else since_s
+        self._point = part
+        self._names: dict[tuple[int, str], tuple[Any, str]] = {}
+        self._parts: dict[str, float] = dict.fromkeys((*PARTS, FIRST_WAIT), 0.0)
+        self._taken = dict(self._parts)
+        self._cpu_taken_s = 0.0
+        self._at_lap = (0.0, 0.0, 0.0, 0.0)
+        self._window = LedgerWindow()
+        self._usual_wait_s: float | None = None
+        self._has_begun = False
+
+    @property
+    def part(self) -> str:
+        """The part that runs."""
+        innermost = self.running[-1]
+        return innermost if isinstance(innermost, str) else 'hooks'
+
+    def push(self, part: Any) -> None:
+        """Begin a part, or a call of a hook, inside what runs."""
+        self.tape.extend((self.clock(), self.running[-1]))
+        self.running.append(part)
+
+    def pop(self, part: Any) -> None:
+        """End it and what is nested in it; what does not run is ignored.
+
+        So an error between two stamps cannot unbalance the ledger for good.
+        """
+        if any(one is part for one in self.running[1:]):
+            self.tape.extend((self.clock(), self.running[-1]))
+            while self.running.pop() is not part:
+                pass
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the start to the last :meth:`fold` or :meth:`take`."""
+        return self._until - self._began_s
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that ended since the last :meth:`take`, as of :meth:`fold`."""
+        return len(self._window.iters_s)
+
+    def fold(self) -> None:
+        """Sum up the tape, which grows by some 30 stamps an iteration."""
+        tape, parts, until = self.tape[:], self._parts, self._until
+        del self.tape[: len(tape)]
+        stamps = iter(tape)
+        for now, ended in zip(stamps, stamps):
+            # a clock that was set back, as none should be, takes nothing away
+            seconds = max(now - until, 0.0)
+            until = now
+            if type(ended) is not str:
+                self._book_hook(ended, seconds)
+            elif ended is LAP:
+                self._add_hook('GPUEfficiencyHook', seconds)
+                self._end_lap()
+            else:
+                parts[ended] += seconds
+                if ended != 'hooks':
+                    self._point = ended
+        self._until = until
+
+    def _book_hook(self, hook: Any, seconds: float) -> None:
+        # by identity: a hook need not be hashable, and two may be of one class
+        key = id(hook), self._point
+        known = self._names.get(key)
+        if known is None or known[0] is not hook:
+            known = self._names[key] = hook, self._name_hook(hook, self._point)
+        name = known[1]
+        if name in self._parts:
+            self._parts[name] += seconds
+        else:
+            self._add_hook(name, seconds)
+
+    def _add_hook(self, name: str, seconds: float) -> None:
+        self._parts['hooks'] += seconds
+        hooks_s = self._window.hooks_s
+        hooks_s[name] = hooks_s.get(name, 0.0) + seconds
+
+    def _end_lap(self) -> None:
+        parts, window = self._parts, self._window
+        inside_s = math.fsum(parts[part] for part in _OF_ITERATION)
+        lap = parts['data_wait'], parts[FIRST_WAIT], parts['step'], inside_s
+        wait_s, first_s, step_s, iter_s = map(sub, lap, self._at_lap)
+        self._at_lap = lap
+        if first_s > 0.0:
+            window.firsts.append(len(window.waits_s))
+        window.waits_s.append(wait_s + first_s)
+        window.steps_s.append(step_s)
+        window.iters_s.append(iter_s)
+
+    def take(self) -> LedgerWindow:
+        """What happened since the last call."""
+        self.tape.extend((self.clock(), self.running[-1]))
+        self.fold()
+        window, self._window = self._window, LedgerWindow()
+        parts = {name: s - self._taken[name] for name, s in self._parts.items()}
+        self._taken = dict(self._parts)
+        window.wait_cpu_s = self.wait_cpu_s - self._cpu_taken_s
+        self._cpu_taken_s = self.wait_cpu_s
+        first_s = parts.pop(FIRST_WAIT)
+        startup_s = min(self._startup_in(window), first_s)
+        parts['data_wait'] += first_s - startup_s
+        parts['startup'] += startup_s
+        window.parts_s = parts
+        totals = self.totals
+        for sums, more in (
+            (totals.parts_s, parts),
+            (totals.hooks_s, window.hooks_s),
+        ):
+            for name, seconds in more.items():
+                sums[name] = sums.get(name, 0.0) + seconds
+        return window
+
+    def _startup_in(self, window: LedgerWindow) -> float:
+        """What the first waits of epochs took beyond the median wait.
+
+        All of a run's very first wait is start-up.
+        """
+        firsts = [window.waits_s[index] for index in window.firsts]
+        others = [w for i, w in enumerate(window.waits_s) if i not in window.firsts]
+        if others:
+            self._usual_wait_s = statistics.median(others)
+        startup_s = 0.0
+        for wait_s in firsts:
+            usual_s = self._usual_wait_s if self._has_begun else None
+            startup_s += max(wait_s - (usual_s or 0.0), 0.0)
+            self._has_begun = True
+        return startup_s
