@@ -1,0 +1,153 @@
+"""Hooks told apart: each by its own stamps, in every kind of Runner."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from mmengine.hooks import Hook
+from mmengine.runner import FlexibleRunner, Runner
+
+from mmgpu_hooks.hooks.call_hook import HookTimer, is_plain
+from mmgpu_hooks.telemetry.ledger import TimeLedger
+
+
+class Sleeper(Hook):
+    """Sleeps at each point, and keeps how long that took."""
+
+    def __init__(self, seconds: float = 0.004) -> None:
+        self.seconds = seconds
+        self.spent_s = 0.0
+
+    def after_train_iter(self, runner: Any, *args: Any, **kwargs: Any) -> None:
+        begin = time.perf_counter()
+        time.sleep(self.seconds)
+        self.spent_s += time.perf_counter() - begin
+
+
+class SleepsElsewhere(Sleeper):
+    """Another class."""
+
+
+class Calling(Hook):
+    """Calls a hook point from within its own."""
+
+    def before_train_iter(self, runner: Any, *args: Any, **kwargs: Any) -> None:
+        time.sleep(0.002)
+        runner.call_hook('after_train_iter', batch_idx=0)
+        time.sleep(0.002)
+
+
+class Leaving(Hook):
+    """Takes itself out of the Runner in the midst of a call."""
+
+    def after_train_iter(self, runner: Any, *args: Any, **kwargs: Any) -> None:
+        runner._hooks.remove(self)
+
+
+class Raising(Hook):
+    """Does not accept how it is called."""
+
+    def after_train_iter(self, runner: Any, *args: Any, **kwargs: Any) -> None:
+        raise TypeError('no')
+
+    def __repr__(self) -> str:
+        return 'Raising()'
+
+
+def bare(kind: type[Any], *hooks: Hook) -> Any:
+    """A Runner that has nothing but hooks."""
+    runner = object.__new__(kind)
+    runner._hooks = list(hooks)
+    return runner
+
+
+def timed(runner: Any) -> TimeLedger:
+    ledger = TimeLedger(time.perf_counter, part='step')
+    runner.call_hook = HookTimer(runner, ledger, {}, {}).make()
+    return ledger
+
+
+@pytest.mark.parametrize('kind', [Runner, FlexibleRunner])
+def test_each_hook_has_its_own_seconds(kind: type[Any]) -> None:
+    hooks = [Sleeper(), SleepsElsewhere(0.008), Sleeper()]
+    runner = bare(kind, *hooks)
+    assert is_plain(runner)
+    ledger = timed(runner)
+    for _ in range(5):
+        runner.call_hook('after_train_iter', batch_idx=0)
+    found = ledger.take().hooks_s
+    own_s = hooks[0].spent_s + hooks[2].spent_s
+    assert found['Sleeper'] == pytest.approx(own_s, abs=0.001)
+    assert found['SleepsElsewhere'] == pytest.approx(hooks[1].spent_s, abs=0.001)
+
+
+def test_inner_time_of_nested_calls_is_counted_once() -> None:
+    sleeper = Sleeper(0.02)
+    runner = bare(Runner, Calling(), sleeper)
+    ledger = timed(runner)
+    runner.call_hook('before_train_iter', batch_idx=0)
+    window = ledger.take()
+    assert window.hooks_s['Sleeper'] == pytest.approx(sleeper.spent_s, abs=0.001)
+    assert 0.004 <= window.hooks_s['Calling'] < 0.02
+    assert ledger.running == ['step']
+
+
+@pytest.mark.parametrize(
+    ('kind', 'has_cause'), [(Runner, False), (FlexibleRunner, True)]
+)
+def test_a_hook_that_raises_ends_as_without_us(
+    kind: type[Any], has_cause: bool
+) -> None:
+    runner = bare(kind, Raising())
+    with pytest.raises(TypeError) as plain:
+        runner.call_hook('after_train_iter', batch_idx=0)
+    ledger = timed(runner)
+    with pytest.raises(TypeError) as ours:
+        runner.call_hook('after_train_iter', batch_idx=0)
+    assert str(ours.value) == str(plain.value) == 'no in Raising()'
+    assert (ours.value.__cause__ is not None) == has_cause
+    assert ours.value.__suppress_context__ == plain.value.__suppress_context__
+    assert len(ledger.running) == 1
+
+
+def test_hooks_come_and_go_in_the_midst_of_a_call() -> None:
+    sleeper = Sleeper()
+    runner = bare(Runner, Leaving(), Sleeper(), sleeper)
+    plain = bare(Runner, Leaving(), Sleeper(), Sleeper())
+    plain.call_hook('after_train_iter', batch_idx=0)
+    ledger = timed(runner)
+    runner.call_hook('after_train_iter', batch_idx=0)
+    # MMEngine passes over the hook behind one that leaves
+    calls = [hook.spent_s > 0 for hook in runner._hooks]
+    assert calls == [hook.spent_s > 0 for hook in plain._hooks]
+    runner._hooks.append(SleepsElsewhere())
+    runner.call_hook('after_train_iter', batch_idx=0)
+    assert ledger.take().hooks_s['SleepsElsewhere'] > 0.003
+
+
+class OwnRunner(Runner):
+    """Calls its hooks in a way of its own."""
+
+    def call_hook(self, fn_name: str, **kwargs: Any) -> None:
+        for hook in reversed(self._hooks):
+            getattr(hook, fn_name)(self, **kwargs)
+
+
+def test_a_runner_with_a_call_hook_of_its_own_is_timed_as_a_whole() -> None:
+    sleeper = Sleeper()
+    runner = bare(OwnRunner, sleeper)
+    assert not is_plain(runner)
+    ledger = TimeLedger(
+        time.perf_counter, part='step', name_hook=lambda hook, part: 'all'
+    )
+    runner.call_hook = HookTimer(runner, ledger, {}, {}).make()
+    runner.call_hook('after_train_iter', batch_idx=0)
+    assert ledger.take().hooks_s['all'] == pytest.approx(sleeper.spent_s, abs=0.001)
+
+
+def test_one_that_somebody_replaced_is_not_ours_to_replace() -> None:
+    runner = bare(Runner)
+    runner.call_hook = runner.call_hook
+    assert not is_plain(runner)
