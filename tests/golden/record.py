@@ -1,0 +1,108 @@
+"""Records the goldens: ``python tests/golden/record.py [CASE ...]``, from the root.
+
+Without a name only the answers are recorded anew, into each ``expected.json``, and the
+cases that changed are printed. ``planted`` writes the evidence of all planted cases
+anew; the name of a toy trains it anew, ``trainings`` all toys, and ``demo`` the demo.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
+
+from golden.facts import CASES, EXPECTED, PLACEHOLDER, gather_facts  # noqa: E402
+from golden.planted import PLANTED  # noqa: E402
+from golden.trainings import DEMO, TRAININGS  # noqa: E402
+
+DEMO_RUNS = {'rtmdet_before': 'before', 'rtmdet_after': 'after'}
+
+
+def run(*words: str, expected: int = 0) -> None:
+    """Run Python with the tests on its path."""
+    paths = [str(ROOT), str(ROOT / 'tests'), os.environ.get('PYTHONPATH', '')]
+    environ = {**os.environ, 'PYTHONPATH': os.pathsep.join(paths).rstrip(os.pathsep)}
+    # torch >= 2.6 refuses MMEngine's checkpoints otherwise
+    environ |= {'OMP_NUM_THREADS': '1', 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD': '1'}
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environ)
+    assert done.returncode == expected, done
+
+
+def train_toy(name: str, folder: Path) -> None:
+    """Train a toy, and collect what it left."""
+    training = TRAININGS[name]
+    launch = []
+    if training.ranks > 1:
+        launch = ['-m', 'torch.distributed.run', '--standalone']
+        launch.append(f'--nproc_per_node={training.ranks}')
+    words = [*launch, '-m', 'golden.trainings', name, str(folder)]
+    run(*words, expected=-signal.SIGKILL if training.killed_after else 0)
+    collect(name, folder / 'run', folder)
+
+
+def train_demo(folder: Path) -> None:
+    """Train the demo before and after its recommendation."""
+    run('tools/demo.py', DEMO, '--work-dir', str(folder))
+    for name, run_folder in DEMO_RUNS.items():
+        collect(name, folder / run_folder, folder)
+        text = (ROOT / DEMO).read_bytes()
+        (CASES / name / 'config.py').write_bytes(text)
+
+
+def collect(name: str, work_dir: Path, folder: Path) -> None:
+    """Copy the evidence, or MMEngine's own log without it, with no path of ours."""
+    (vis_data,) = work_dir.glob('*/vis_data')
+    found = sorted(vis_data.glob('gpu_efficiency*.jsonl'))
+    target = CASES / name / 'run'
+    target.mkdir(parents=True, exist_ok=True)
+    for path in found or [vis_data / 'scalars.json']:
+        text = path.read_text()
+        for ours in (str(folder), str(ROOT)):
+            text = text.replace(ours, PLACEHOLDER)
+        lines = text.splitlines(keepends=True)
+        if found:
+            record = json.loads(lines[0])
+            record['config_path'] = f'{PLACEHOLDER}/config.py'
+            lines[0] = json.dumps(record, separators=(',', ':')) + '\n'
+        (target / path.name).write_text(''.join(lines))
+
+
+def record_answer(case: Path) -> bool:
+    """Write what the front door says now; whether it is something else."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags = list(PLANTED[case.name].flags) if case.name in PLANTED else []
+        facts = {'flags': flags, **gather_facts(case, Path(folder), list(flags))}
+    text = json.dumps(facts, indent=1) + '\n'
+    path = case / EXPECTED
+    changed = not path.exists() or path.read_text() != text
+    path.write_text(text)
+    return changed
+
+
+def main(names: list[str]) -> None:
+    """Record evidence as asked for, then all answers."""
+    if 'planted' in names:
+        for name, planted in PLANTED.items():
+            planted.write(CASES / name)
+    for name in TRAININGS if 'trainings' in names else names:
+        if name in TRAININGS:
+            with tempfile.TemporaryDirectory() as folder:
+                train_toy(name, Path(folder))
+    if 'demo' in names:
+        with tempfile.TemporaryDirectory() as folder:
+            train_demo(Path(folder))
+    cases = sorted(path.parent for path in CASES.glob('*/run*'))
+    for case in dict.fromkeys(cases):
+        if record_answer(case):
+            print(case.name)
+
+
+if __name__ == '__main__':
+    main(sys.argv[1:])
