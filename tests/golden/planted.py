@@ -218,6 +218,16 @@ PLANTED: dict[str, Planted] = {
     'compute_bound': plant(
         make_evidence(run=load_by(2), workers=make_inside_workers(0.2), **KEEPS_UP)
     ),
+    'waits_a_little': plant(
+        make_evidence(
+            4,
+            run=load_by(2),
+            data_wait_s=0.021,
+            step_s=0.279,
+            workers=make_inside_workers(0.5),
+            **BUSY,
+        )
+    ),
     'no_workers': plant(make_evidence(run=load_by(0, False), **WAITS), config=CONFIG),
     'no_workers_in_base': plant(
         make_evidence(run=load_by(0, False), **WAITS), config=LEAF, base=BASE
@@ -324,6 +334,16 @@ PLANTED: dict[str, Planted] = {
             **{**GPU, 'gpu': GpuWindow(60, 97.4, 0.0, 4.1, 9 * GIB, 'buffer')},
             workers=make_inside_workers(0.2),
             **KEEPS_UP,
+        )
+    ),
+    'gpu_is_half_busy': plant(
+        make_evidence(
+            run=make_gpu_run(loader=load_by(2).loader),
+            **{**GPU, 'gpu': GpuWindow(60, 64.5, 1.5, 4.1, 9 * GIB, 'buffer')},
+            data_wait_s=0.02,
+            step_s=0.28,
+            workers=make_inside_workers(0.2),
+            **BUSY,
         )
     ),
     'gpu_is_unknown': plant(

@@ -70,6 +70,7 @@ def collect(name: str, work_dir: Path, folder: Path) -> None:
         if found:
             record = json.loads(lines[0])
             record['config_path'] = f'{PLACEHOLDER}/config.py'
+            record['versions']['platform'] = 'Linux'
             lines[0] = json.dumps(record, separators=(',', ':')) + '\n'
         (target / path.name).write_text(''.join(lines))
 

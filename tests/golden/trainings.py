@@ -28,6 +28,8 @@ class Training:
     """CPU seconds that a worker burns for each image."""
     weights: int = 0
     """Numbers that each checkpoint holds besides."""
+    validated: int = 0
+    """Images of its validations, loaded without workers in 5 ms each."""
     ranks: int = 1
     """The last one loads its images four times as slowly."""
     killed_after: int | None = None
@@ -43,7 +45,7 @@ def of_epochs(epochs: int, iterations: int, **settings: Any) -> dict[str, Any]:
 
 
 TRAININGS: dict[str, Training] = {
-    'toy_keeps_up': Training(
+    'toy_light_loading': Training(
         of_epochs(3, 60, num_workers=2, persistent_workers=True, item_s=0.005)
     ),
     'toy_without_workers': Training(of_epochs(3, 60, item_s=0.02)),
@@ -67,14 +69,7 @@ TRAININGS: dict[str, Training] = {
         of_epochs(1, 160, loop='iter', length=160, num_workers=2, item_s=0.02)
     ),
     'toy_validates': Training(
-        of_epochs(
-            4,
-            40,
-            num_workers=2,
-            persistent_workers=True,
-            val_dataloader={'batch_size': 1, 'num_workers': 0, 'length': 60},
-            evaluation_s=0.1,
-        )
+        of_epochs(4, 40, num_workers=2, persistent_workers=True), validated=60
     ),
     'toy_saves_beside_busy_workers': Training(
         of_epochs(2, 80, num_workers=6, persistent_workers=True, checkpoint=SAVING),
@@ -106,7 +101,7 @@ TRAININGS: dict[str, Training] = {
         of_epochs(3, 50, item_s=0.02, checkpoint={'interval': 1}), resumed=True
     ),
     'toy_plain_log_waits': Training({**PLAIN, 'item_s': 0.02, 'step_s': 0.01}),
-    'toy_plain_log_keeps_up': Training({**PLAIN, 'step_s': 0.04}),
+    'toy_plain_log_light_loading': Training({**PLAIN, 'step_s': 0.04}),
 }
 
 
@@ -133,7 +128,7 @@ def _build(training: Training, folder: Path, settings: dict[str, Any]) -> Any:
     import torch
     from mmengine.hooks import Hook
 
-    from training.toy import ToyDataset, build_runner
+    from training.toy import ToyDataset, ToyMetric, build_runner
 
     class Burning(ToyDataset):
         def __getitem__(self, index: int) -> Any:
@@ -147,12 +142,15 @@ def _build(training: Training, folder: Path, settings: dict[str, Any]) -> Any:
             if runner.iter + 1 == training.killed_after:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    val = settings.get('val_dataloader')
-    if val is not None:
-        val = dict(val)
-        val['dataset'] = ToyDataset(val.pop('length'), 0.005)
-        val['sampler'] = {'type': 'DefaultSampler', 'shuffle': False}
-        settings = {**settings, 'val_dataloader': val}
+    if training.validated:
+        settings['val_dataloader'] = {
+            'dataset': ToyDataset(training.validated, 0.005),
+            'sampler': {'type': 'DefaultSampler', 'shuffle': False},
+            'batch_size': 1,
+            'num_workers': 0,
+        }
+        settings['val_evaluator'] = {'type': ToyMetric, 'evaluation_s': 0.1}
+        settings['val_cfg'] = {}
     runner = build_runner(folder, custom_hooks=[Kill()], **settings)
     if training.burnt_s:
         length = len(runner._train_dataloader['dataset'])
