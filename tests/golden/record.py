@@ -1,8 +1,9 @@
 """Records the goldens: ``python tests/golden/record.py [CASE ...]``, from the root.
 
-Without a name only the answers are recorded anew, into each ``expected.json``, and the
-cases that changed are printed. ``planted`` writes the evidence of all planted cases
-anew; the name of a toy trains it anew, ``trainings`` all toys, and ``demo`` the demo.
+Without a name the answers to all evidence are recorded anew, into each
+``expected.json``, and the cases whose answer changed are printed. With names, the
+evidence of those cases is recorded before; ``planted``, ``trainings`` and ``demo`` name
+all cases of a kind.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +25,11 @@ from golden.planted import PLANTED  # noqa: E402
 from golden.trainings import DEMO, TRAININGS  # noqa: E402
 
 DEMO_RUNS = {'rtmdet_before': 'before', 'rtmdet_after': 'after'}
+GROUPS: dict[str, Iterable[str]] = {
+    'planted': PLANTED,
+    'trainings': TRAININGS,
+    'demo': DEMO_RUNS,
+}
 
 
 def run(*words: str, expected: int = 0) -> None:
@@ -49,7 +56,7 @@ def train_toy(name: str, folder: Path) -> None:
 
 def train_demo(folder: Path) -> None:
     """Train the demo before and after its recommendation."""
-    run('tools/demo.py', DEMO, '--work-dir', str(folder))
+    run('tools/demo.py', DEMO, '--images', '80', '--work-dir', str(folder))
     for name, run_folder in DEMO_RUNS.items():
         collect(name, folder / run_folder, folder)
         text = (ROOT / DEMO).read_bytes()
@@ -88,21 +95,22 @@ def record_answer(case: Path) -> bool:
 
 
 def main(names: list[str]) -> None:
-    """Record evidence as asked for, then all answers."""
-    if 'planted' in names:
-        for name, planted in PLANTED.items():
-            planted.write(CASES / name)
-    for name in TRAININGS if 'trainings' in names else names:
-        if name in TRAININGS:
-            with tempfile.TemporaryDirectory() as folder:
-                train_toy(name, Path(folder))
-    if 'demo' in names:
+    """Record the evidence of the named cases, then the answers to it."""
+    known = {path.parent.name for path in CASES.glob('*/run*')}.union(*GROUPS.values())
+    named = {case for name in names for case in GROUPS.get(name, [name])}
+    if named - known:
+        sys.exit(f'expected cases or {", ".join(GROUPS)}, found {named - known}')
+    for name in named & set(PLANTED):
+        PLANTED[name].write(CASES / name)
+    for name in named & set(TRAININGS):
+        with tempfile.TemporaryDirectory() as folder:
+            train_toy(name, Path(folder))
+    if named & set(DEMO_RUNS):
         with tempfile.TemporaryDirectory() as folder:
             train_demo(Path(folder))
-    cases = sorted(path.parent for path in CASES.glob('*/run*'))
-    for case in dict.fromkeys(cases):
-        if record_answer(case):
-            print(case.name)
+    for name in sorted(named or known):
+        if record_answer(CASES / name):
+            print(name)
 
 
 if __name__ == '__main__':
