@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,10 @@ from golden.facts import CASES, EXPECTED, PLACEHOLDER, gather_facts  # noqa: E40
 from golden.planted import PLANTED  # noqa: E402
 from golden.trainings import DEMO, TRAININGS  # noqa: E402
 
-DEMO_RUNS = {'rtmdet_before': 'before', 'rtmdet_after': 'after'}
+DEMO_RUNS = {
+    'rtmdet_before': ('before', DEMO),
+    'rtmdet_after': ('after', DEMO.replace('.py', '_recommended.py')),
+}
 GROUPS: dict[str, Iterable[str]] = {
     'planted': PLANTED,
     'trainings': TRAININGS,
@@ -57,10 +61,9 @@ def train_toy(name: str, folder: Path) -> None:
 def train_demo(folder: Path) -> None:
     """Train the demo before and after its recommendation."""
     run('tools/demo.py', DEMO, '--images', '80', '--work-dir', str(folder))
-    for name, run_folder in DEMO_RUNS.items():
+    for name, (run_folder, config) in DEMO_RUNS.items():
         collect(name, folder / run_folder, folder)
-        text = (ROOT / DEMO).read_bytes()
-        (CASES / name / 'config.py').write_bytes(text)
+        shutil.copyfile(ROOT / config, CASES / name / 'config.py')
 
 
 def collect(name: str, work_dir: Path, folder: Path) -> None:
