@@ -1,7 +1,7 @@
 """Records the goldens: ``python tests/golden/record.py [CASE ...]``, from the root.
 
 Without a name the answers to all evidence are recorded anew, into each
-``expected.json``, and the cases whose answer changed are printed. With names, the
+``expected.json``, and the facts that changed are printed. With names, the
 evidence of those cases is recorded before; ``planted``, ``trainings`` and ``demo`` name
 all cases of a kind.
 """
@@ -21,7 +21,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
 
-from golden.facts import CASES, EXPECTED, PLACEHOLDER, gather_facts  # noqa: E402
+from golden.facts import (  # noqa: E402
+    CASES,
+    EXPECTED,
+    PLACEHOLDER,
+    Json,
+    gather_facts,
+)
 from golden.planted import PLANTED  # noqa: E402
 from golden.trainings import DEMO, TRAININGS  # noqa: E402
 
@@ -85,16 +91,30 @@ def collect(name: str, work_dir: Path, folder: Path) -> None:
         (target / path.name).write_text(''.join(lines))
 
 
-def record_answer(case: Path) -> bool:
-    """Write what the front door says now; whether it is something else."""
+def record_answer(case: Path) -> list[str]:
+    """Write what the front door says now; a line for each fact that is another."""
     with tempfile.TemporaryDirectory() as folder:
         flags = list(PLANTED[case.name].flags) if case.name in PLANTED else []
-        facts = {'flags': flags, **gather_facts(case, Path(folder), list(flags))}
-    text = json.dumps(facts, indent=1) + '\n'
+        facts = {'flags': flags, **gather_facts(case, Path(folder), flags)}
     path = case / EXPECTED
-    changed = not path.exists() or path.read_text() != text
-    path.write_text(text)
-    return changed
+    old = _flatten(json.loads(path.read_text())) if path.exists() else {}
+    path.write_text(json.dumps(facts, indent=1) + '\n')
+    new = _flatten(facts)
+    return [
+        f'{case.name}: {key} {old.get(key)} -> {new.get(key)}'
+        for key in {**old, **new}
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _flatten(facts: Json) -> Json:
+    flat: Json = {}
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            flat |= {f'{key}.{name}': one for name, one in _flatten(value).items()}
+        else:
+            flat[key] = value
+    return flat
 
 
 def main(names: list[str]) -> None:
@@ -112,8 +132,8 @@ def main(names: list[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             train_demo(Path(folder))
     for name in sorted(named or known):
-        if record_answer(CASES / name):
-            print(name)
+        for line in record_answer(CASES / name):
+            print(line)
 
 
 if __name__ == '__main__':

@@ -27,13 +27,11 @@ def ask_by_process(words: list[str]) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def about(figures: dict[str, float], relative: float) -> dict[str, Any]:
+def near(
+    figures: dict[str, float], relative: float, points: float = 0.0
+) -> dict[str, Any]:
     return {
-        key: pytest.approx(
-            value, rel=relative, abs=POINTS if key.endswith('_pct') else 1e-9
-        )
-        if relative == PREDICTED
-        else pytest.approx(value, rel=relative)
+        key: pytest.approx(value, relative, points if key.endswith('_pct') else None)
         for key, value in figures.items()
     }
 
@@ -47,5 +45,5 @@ def test_the_front_door_says_the_same_of_it(case: str, tmp_path: Path) -> None:
     measured, predicted = expected.pop('measured'), expected.pop('predicted')
     found_measured, found_predicted = found.pop('measured'), found.pop('predicted')
     assert found == expected
-    assert found_measured == about(measured, MEASURED)
-    assert found_predicted == about(predicted, PREDICTED)
+    assert found_measured == near(measured, MEASURED)
+    assert found_predicted == near(predicted, PREDICTED, POINTS)
