@@ -36,7 +36,7 @@ from benchmarks.gpu_check.table import (
 )
 
 BUSY_PCT = 4.0
-"""Of the machine's CPUs, or of the GPU, in use by strangers: too busy to judge."""
+"""Of the machine's CPUs, or of the GPU, in use by others: too busy to judge."""
 
 RESULTS = Path(__file__).resolve().parents[1] / 'results' / 'gpu_check.md'
 
@@ -148,7 +148,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         '--output',
+        nargs='?',
         type=Path,
+        const=RESULTS,
         metavar='FILE',
         help='where to keep the table (default: benchmarks/results/gpu_check.md, and '
         'nowhere with --only)',
