@@ -5,7 +5,9 @@ from __future__ import annotations
 from mmgpu_hooks.diagnosis.costly_transform import name_costliest
 from mmgpu_hooks.diagnosis.duration_text import format_seconds
 from mmgpu_hooks.diagnosis.facts import Facts
+from mmgpu_hooks.diagnosis.scheduling_rules import phrase_unbinding
 from mmgpu_hooks.diagnosis.thresholds import BLOCKED_PROBLEM, DATA_WAIT_NOTICE
+from mmgpu_hooks.records import HostLimits
 
 _AMP = 'AmpOptimWrapper'
 
@@ -19,12 +21,23 @@ def advise(facts: Facts) -> tuple[str, ...]:
     if not facts.is_enough:
         return ()
     told = [
+        *_advise_binding(facts.summary.run.host),
         *_advise_pipeline(facts),
         *_advise_storage(facts),
         *_advise_threads(facts),
         *_advise_step(facts),
     ]
     return tuple(told)
+
+
+def _advise_binding(host: HostLimits) -> list[str]:
+    if host.unbound_cpus is None:
+        return []
+    return [
+        f'First have the CPUs back (MG113), as all predictions are for '
+        f'{host.usable_cores:g} usable cores and until then workers share '
+        f'{host.affinity_cpus} CPU(s): {phrase_unbinding(host)}'
+    ]
 
 
 def _advise_pipeline(facts: Facts) -> list[str]:
