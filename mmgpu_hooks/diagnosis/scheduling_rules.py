@@ -150,7 +150,7 @@ def phrase_unbinding(host: HostLimits) -> str:
     """How to have the CPUs back that a process was bound away from."""
     if host.bound_by is None:
         return (
-            'Leave out the call of sched_setaffinity in the training script or in a '
+            'Remove the call of sched_setaffinity in the training script or in a '
             'module that it imports.'
         )
     return f'Unset {host.bound_by} where the training is started.'

@@ -34,9 +34,9 @@ def _advise_binding(host: HostLimits) -> list[str]:
     if host.unbound_cpus is None:
         return []
     return [
-        f'First have the CPUs back (MG113), as all predictions are for '
-        f'{host.usable_cores:g} usable cores and until then workers share '
-        f'{host.affinity_cpus} CPU(s): {phrase_unbinding(host)}'
+        f'Undo the binding first (MG113). {phrase_unbinding(host)} The predictions are '
+        f'for {host.usable_cores:g} usable cores; until then the training process and '
+        f'its workers share {host.affinity_cpus} CPU(s).'
     ]
 
 

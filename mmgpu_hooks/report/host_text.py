@@ -49,8 +49,8 @@ def _confined(summary: RunSummary) -> Iterator[str]:
     host = summary.run.host
     process, before = host.affinity_cpus, host.unbound_cpus
     if before is not None:
-        by = host.bound_by or 'after start something'
-        yield f'{by} bound this process to {process} of {before} cores (MG113)'
+        by = f'by {host.bound_by}' if host.bound_by else 'after start'
+        yield f'this process was bound {by} to {process} of {before} cores (MG113)'
     elif process and process < (host.cpuset_cpus or process):
         yield (
             f'this process may use {process} of {host.cpuset_cpus} cores; if you did '
