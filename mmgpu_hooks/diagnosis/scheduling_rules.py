@@ -11,7 +11,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     THROTTLED_NOTICE_PCT,
 )
 from mmgpu_hooks.modeling.prediction import predict_setting
-from mmgpu_hooks.records import Finding, HostLimits, Prediction
+from mmgpu_hooks.records import Finding, Prediction
 
 
 @rule('MG109', 'Late batches hold up the ones behind them')
@@ -139,18 +139,8 @@ def judge_binding(facts: Facts) -> Finding | None:
     bound = f'{host.bound_by} bound it' if host.bound_by else 'It was bound after start'
     detail = (
         f'{bound} to {own} of {before} CPUs ({before - own} lost), and its {workers} '
-        f'worker(s) with it. {phrase_unbinding(host)}'
+        f'worker(s) with it. {facts.unbinding}'
     )
     if facts.is_data_bound and 0 < own <= workers:
         return problem(detail, facts.data_wait_share or 0.0)
     return notice(detail)
-
-
-def phrase_unbinding(host: HostLimits) -> str:
-    """How to have the CPUs back that a process was bound away from."""
-    if host.bound_by is None:
-        return (
-            'Remove the call of sched_setaffinity in the training script or in a '
-            'module that it imports.'
-        )
-    return f'Unset {host.bound_by} where the training is started.'

@@ -5,9 +5,7 @@ from __future__ import annotations
 from mmgpu_hooks.diagnosis.costly_transform import name_costliest
 from mmgpu_hooks.diagnosis.duration_text import format_seconds
 from mmgpu_hooks.diagnosis.facts import Facts
-from mmgpu_hooks.diagnosis.scheduling_rules import phrase_unbinding
 from mmgpu_hooks.diagnosis.thresholds import BLOCKED_PROBLEM, DATA_WAIT_NOTICE
-from mmgpu_hooks.records import HostLimits
 
 _AMP = 'AmpOptimWrapper'
 
@@ -21,7 +19,7 @@ def advise(facts: Facts) -> tuple[str, ...]:
     if not facts.is_enough:
         return ()
     told = [
-        *_advise_binding(facts.summary.run.host),
+        *_advise_binding(facts),
         *_advise_pipeline(facts),
         *_advise_storage(facts),
         *_advise_threads(facts),
@@ -30,11 +28,12 @@ def advise(facts: Facts) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _advise_binding(host: HostLimits) -> list[str]:
-    if host.unbound_cpus is None:
+def _advise_binding(facts: Facts) -> list[str]:
+    host = facts.summary.run.host
+    if facts.unbinding is None:
         return []
     return [
-        f'Undo the binding first (MG113). {phrase_unbinding(host)} The predictions are '
+        f'Undo the binding first (MG113). {facts.unbinding} The predictions are '
         f'for {host.usable_cores:g} usable cores; until then the training process and '
         f'its workers share {host.affinity_cpus} CPU(s).'
     ]

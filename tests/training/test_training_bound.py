@@ -52,8 +52,8 @@ CASES: dict[str, tuple[list[str], dict[str, str]]] = {
     'OMP_PROC_BIND': (PYTHON, BIND),
     'OMP_PLACES': (PYTHON, PLACES),
     'GOMP_CPU_AFFINITY': (PYTHON, {'GOMP_CPU_AFFINITY': FIRST}),
-    # numpy's threads live at the import that binds the main one
-    AFTER_START: (PYTHON, {'OMP_NUM_THREADS': '2'}),
+    # numpy's own thread lives at the import that binds the main one
+    AFTER_START: (PYTHON, {'OPENBLAS_NUM_THREADS': '2'}),
     'torchrun': ([*TORCHRUN, '-m'], BIND),
     'taskset': (['taskset', '-c', FIRST, *PYTHON], {}),
 }
