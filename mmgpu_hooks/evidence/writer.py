@@ -10,6 +10,8 @@ from mmgpu_hooks.evidence.codec import Line, render_line
 from mmgpu_hooks.records import RunRecord
 
 EVIDENCE_NAME = 'gpu_efficiency.jsonl'
+LEAST_FREE_BYTES = 16 * 2**20
+"""With less free, MMEngine's own logs and checkpoints need it more."""
 OTHER_RANKS = 'gpu_efficiency_rank*.jsonl'
 
 
@@ -26,6 +28,10 @@ def unused_path(path: Path) -> Path:
         number += 1
         unused = path.with_name(f'{path.stem}.{number}{path.suffix}')
     return unused
+
+
+class NoRoomError(OSError):
+    """The file system is nearly full, and what is left is for the training."""
 
 
 class EvidenceWriter:
@@ -53,10 +59,19 @@ class EvidenceWriter:
         """Append one record.
 
         Raises:
+            NoRoomError: If little room is left; a later record may find more.
             OSError: If it could not be written whole; nothing of it is left.
         """
         if self._fd is None:
             raise OSError(f'{self.path} is already closed')
+        if hasattr(os, 'fstatvfs'):  # not on Windows
+            room = os.fstatvfs(self._fd)
+            free = room.f_bavail * room.f_frsize
+            if room.f_blocks and free < LEAST_FREE_BYTES:
+                raise NoRoomError(
+                    f'{free / 2**20:.1f} MiB are free, less than '
+                    f'{LEAST_FREE_BYTES / 2**20:.0f} MiB'
+                )
         data = render_line(record).encode('ascii')
         written = 0
         try:

@@ -12,6 +12,7 @@ from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.evidence.ledger_parts import LedgerReading
 from mmgpu_hooks.evidence.writer import (
     EvidenceWriter,
+    NoRoomError,
     evidence_name,
     open_evidence,
     unused_path,
@@ -80,6 +81,7 @@ class Recorder:
         self._look_at = 0
         self._was_logged = False
         self._told: dict[str, str] = {}
+        self._is_room_told = False
         self._saves = 0
         self._writer: EvidenceWriter | None = None
         self._saving = SaveSource(runner, guard, self._read_position, self._write)
@@ -245,7 +247,18 @@ class Recorder:
 
     def _write(self, record: Any) -> None:
         if self._writer is not None:
-            self._guard.run('evidence', self._writer.write, record)
+            self._guard.run('evidence', self._append, self._writer, record)
+
+    def _append(self, writer: EvidenceWriter, record: Any) -> None:
+        try:
+            writer.write(record)
+        except NoRoomError as error:
+            if not self._is_room_told:
+                self._is_room_told = True
+                self._runner.logger.warning(
+                    'GPUEfficiencyHook: no evidence is written while so little room '
+                    f'is left on the disk ({error}); training goes on.'
+                )
 
     def finish(self, status: str, error: str | None) -> Path | None:
         """Close everything; a second call does nothing.
