@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import runpy
 import signal
 import sys
 import tempfile
@@ -24,6 +26,7 @@ def run_forked(
     *,
     stdout: str = 'file',
     first: Callable[[], Any] = lambda: None,
+    script: Path | None = None,
     limit_s: float = 20.0,
 ) -> tuple[int, str, str]:
     """Run ``mmgpu`` with these words.
@@ -32,6 +35,7 @@ def run_forked(
         words: Its arguments.
         stdout: ``file``, ``closed`` (as ``>&-`` does) or ``full`` (``/dev/full``).
         first: Called in the new process before.
+        script: Run it with these words, in place of ``mmgpu``.
         limit_s: After which it is killed.
 
     Returns:
@@ -43,7 +47,8 @@ def run_forked(
             warnings.simplefilter('ignore')  # of other threads, which do nothing here
             pid = os.fork()
         if not pid:
-            _be_the_command(words, stdout, first, *paths)
+            run = functools.partial(_run, words, script, first)
+            _be_the_command(run, stdout, *paths)
         end_s = time.monotonic() + limit_s
         while True:
             found, status = os.waitpid(pid, os.WNOHANG)
@@ -58,7 +63,7 @@ def run_forked(
 
 
 def _be_the_command(
-    words: Sequence[str], stdout: str, first: Callable[[], Any], out: Path, err: Path
+    run: Callable[[], Any], stdout: str, out: Path, err: Path
 ) -> NoReturn:
     code: Any = 1
     try:
@@ -77,7 +82,7 @@ def _be_the_command(
             os.close(1)
             sys.stdout = None
         warnings.simplefilter('ignore')
-        code = _run(words, first)
+        code = run()
         if sys.stdout is not None:
             sys.stdout.flush()
     except BaseException:  # noqa: BLE001  # as Python does at its end
@@ -88,9 +93,13 @@ def _be_the_command(
         os._exit(code if isinstance(code, int) else 1)
 
 
-def _run(words: Sequence[str], first: Callable[[], Any]) -> Any:
+def _run(words: Sequence[str], script: Path | None, first: Callable[[], Any]) -> Any:
     first()
     try:
-        return main(list(words))
+        if script is None:
+            return main(list(words))
+        sys.argv = [str(script), *words]
+        runpy.run_path(str(script), run_name='__main__')
     except SystemExit as stop:
         return stop.code
+    return 0
