@@ -53,7 +53,6 @@ from mmgpu_hooks.configfile.write import locked, write_config
 
 _Choose = Callable[[Optional[FlatConfig], ReadChain], Mapping[str, Setting]]
 
-
 _IN_PLACE = Options(in_place=True)
 
 

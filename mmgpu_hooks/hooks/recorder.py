@@ -12,7 +12,6 @@ from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.evidence.ledger_parts import LedgerReading
 from mmgpu_hooks.evidence.writer import (
     EvidenceWriter,
-    NoRoomError,
     evidence_name,
     open_evidence,
     unused_path,
@@ -81,7 +80,6 @@ class Recorder:
         self._look_at = 0
         self._was_logged = False
         self._told: dict[str, str] = {}
-        self._is_room_told = False
         self._saves = 0
         self._writer: EvidenceWriter | None = None
         self._saving = SaveSource(runner, guard, self._read_position, self._write)
@@ -134,7 +132,8 @@ class Recorder:
 
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
-        self._writer = open_evidence(unused_path(path), run)
+        warn = self._runner.logger.warning
+        self._writer = open_evidence(unused_path(path), run, warn)
 
     def _begin_iteration(
         self, runner: Any, batch_idx: int, data_batch: Any = None
@@ -247,18 +246,7 @@ class Recorder:
 
     def _write(self, record: Any) -> None:
         if self._writer is not None:
-            self._guard.run('evidence', self._append, self._writer, record)
-
-    def _append(self, writer: EvidenceWriter, record: Any) -> None:
-        try:
-            writer.write(record)
-        except NoRoomError as error:
-            if not self._is_room_told:
-                self._is_room_told = True
-                self._runner.logger.warning(
-                    'GPUEfficiencyHook: no evidence is written while so little room '
-                    f'is left on the disk ({error}); training goes on.'
-                )
+            self._guard.run('evidence', self._writer.write, record)
 
     def finish(self, status: str, error: str | None) -> Path | None:
         """Close everything; a second call does nothing.

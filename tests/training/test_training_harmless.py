@@ -294,7 +294,7 @@ def test_the_last_room_on_a_disk_is_left_to_the_training(
     def fill_for_a_while(descriptor: int) -> Any:
         asked.append(descriptor)
         room = list(really(descriptor))
-        if 4 < len(asked) <= 6:
+        if 5 < len(asked) <= 7:
             room[4] = 15 * 2**20 // room[1]  # blocks that are free for all
         return os.statvfs_result(room)
 
@@ -310,6 +310,18 @@ def test_the_last_room_on_a_disk_is_left_to_the_training(
     assert evidence.end is not None
     assert evidence.notes == ()
     assert 'GPUEfficiencyHook summary' in log_of(trained.runner)
+
+
+def test_a_disk_without_room_from_the_start_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
+) -> None:
+    monkeypatch.setattr('mmgpu_hooks.evidence.writer.LEAST_FREE_BYTES', 2**60)
+    trained = train_and_look(tmp_path)
+    assert losses_of(trained.runner) == plain_losses
+    (warning,) = trained.warnings
+    assert warning.startswith('evidence is switched off for this run (OSError: ')
+    assert 'MiB are free' in warning
+    assert list(tmp_path.glob('*/vis_data/gpu_efficiency*')) == []
 
 
 @pytest.mark.xfail(strict=True, reason='live parts are in the state of the hook')
