@@ -212,7 +212,9 @@ def _allow_own_name(job: Job, before: FlatConfig, after: FlatConfig) -> None:
     old, new = job.source.stem, job.target.stem
     for path, value in after.items():
         was = before.get(path)
-        if value == was or not isinstance(value, str) or value.replace(new, old) != was:
+        if not (isinstance(value, str) and isinstance(was, str)) or value == was:
+            continue
+        if value.replace(new, old) != was:
             continue
         if path != ('work_dir',):
             raise RefusedError(

@@ -211,8 +211,8 @@ class _Verifier:
             return
         if cores is not None and cores >= _MUCH_LOAD:
             self._watch.on_warning(
-                f'after {self._watch.used_s:.0f} s no difference can be told from '
-                f'noise: other programs use {cores:.1f} cores of this host. Stop '
+                f'after {self._watch.used_s:.0f} s the difference is still within '
+                f'the noise: other programs use {cores:.1f} cores of this host. Stop '
                 'them, or press Ctrl-C and run this again when the host is calm.'
             )
 
