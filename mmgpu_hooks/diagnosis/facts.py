@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from mmgpu_hooks.diagnosis.saves import judge_saves
 from mmgpu_hooks.diagnosis.thresholds import (
+    BLOCKED_PROBLEM,
     DATA_WAIT_PROBLEM,
     EXTERNAL_LOAD,
     MIN_ITERATIONS,
@@ -119,6 +120,15 @@ class Facts:
         if workload.occupancy.mean_s <= 0:
             return None
         return max(1.0 - workload.batch_cpu.mean_s / workload.occupancy.mean_s, 0.0)
+
+    @property
+    def waiting_share(self) -> float:
+        """``blocked_share`` where it is at least half of a batch, else 0.
+
+        Workers that wait so much may outnumber the cores.
+        """
+        share = self.blocked_share or 0.0
+        return share if share >= BLOCKED_PROBLEM else 0.0
 
     @property
     def confined_cpus(self) -> int | None:

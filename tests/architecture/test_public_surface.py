@@ -120,7 +120,6 @@ def test_commands_and_flags():
     assert flags == {
         'recommend': [
             '--allow-batch-size',
-            '--beyond-cores',
             '--check',
             '--config',
             '--dry-run',
@@ -261,6 +260,7 @@ def test_rules():
         'MG110',
         'MG111',
         'MG112',
+        'MG114',
         'MG201',
         'MG202',
         'MG301',
@@ -338,6 +338,7 @@ RECORD_FIELDS = {
         'batches_per_epoch',
         'dataset_length',
         'start_method',
+        'image_decoder',
     ],
     'HostLimits': [
         'logical_cpus',
@@ -515,6 +516,7 @@ RECORD_FIELDS = {
         'gpu_mem_reserved_bytes',
         'cuda_memory',
         'wall_unix_s',
+        'stored_pixel_ratio',
     ],
     'Disputes': ['contradiction', 'has_other_limits'],
     'SavePhase': [
