@@ -117,9 +117,12 @@ class Facts:
         workload = self.workload
         if workload is None or not workload.is_occupancy_known:
             return None
-        if workload.occupancy.mean_s <= 0:
-            return None
-        return max(1.0 - workload.batch_cpu.mean_s / workload.occupancy.mean_s, 0.0)
+        loader, delay_s = self.summary.loader, self.summary.worker_run_delay_s or 0.0
+        whole_s, cpu_s = workload.occupancy.mean_s, workload.batch_cpu.mean_s
+        if loader and loader.occupancy_s is not None and loader.batch_cpu_s is not None:
+            # waiting for a core is no waiting for storage
+            whole_s, cpu_s = loader.occupancy_s - delay_s, loader.batch_cpu_s
+        return max(1.0 - cpu_s / whole_s, 0.0) if whole_s > 0.0 else 0.0
 
     @property
     def waiting_share(self) -> float:

@@ -89,7 +89,7 @@ def _why_unpredicted(facts: Facts) -> str:
 def _why_nothing(decision: Decision) -> str:
     facts, cap = decision.facts, decision.cap
     if decision.doubt is not None:
-        return 'What is predicted to help is too unsure: see the advice.'
+        return 'What is predicted to help is not sure enough to be written.'
     if not facts.is_data_bound:
         return _AT_HAND
     if cap.workers == 0:

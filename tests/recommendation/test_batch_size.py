@@ -131,7 +131,7 @@ def test_workers_beyond_the_cores_are_allowed_with_the_larger_batch_too():
     found = recommend(*runs)
     assert changed(found)['batch_size'] == 8
     assert changed(found)['num_workers'] > 2
-    assert changed(recommend(*runs)).get('num_workers', 2) <= 2
+    assert all(change.predicted_gain_low_pct > 0 for change in found.changes)
 
 
 @pytest.mark.parametrize(
