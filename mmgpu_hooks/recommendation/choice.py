@@ -100,19 +100,20 @@ def choose_workers(
     old: Setting,
     plan: JobPlan,
     most: int,
-    per_core: float = 1.0,
+    *,
+    are_waiting: bool = False,
 ) -> Setting:
     """The fewest workers that are within 2 % of the fastest job.
 
-    The core of the training process is theirs only if that saves a tenth: sharing
-    one is what simulations know least about.
+    The core of the training process is theirs only if that saves a tenth, or if they
+    hardly need it: sharing one is what simulations know least about.
 
     Args:
         workload: What the run tells.
         old: The run's own setting; what is not chosen here stays as it is.
         plan: The job.
         most: The host carries no more workers.
-        per_core: Workers that share a core without missing it.
+        are_waiting: Whether workers wait for at least half of a batch's time.
     """
     times: dict[int, float] = {}
     # what no number of workers is faster than, but for what is won at the starts
@@ -123,7 +124,7 @@ def choose_workers(
             break
     if old.num_workers <= most:
         times[old.num_workers] = job_s(workload, old, plan)
-    spare = _spare_cores(workload) * per_core
+    spare = most if are_waiting else _spare_cores(workload)
     spared = {n: s for n, s in times.items() if n <= spare}
     if min(spared.values()) <= min(times.values()) * (1 + OWN_CORE_GAIN):
         times = spared

@@ -32,7 +32,6 @@ from mmgpu_hooks.recommendation.job_plan import count_starts, plan_job
 from mmgpu_hooks.recommendation.worker_cap import (
     DEFAULT_PREFETCH,
     cap_workers,
-    workers_per_core,
 )
 from mmgpu_hooks.records import JobPlan, LoaderWorkload, RunSummary
 
@@ -120,7 +119,7 @@ class Chooser:
             lasting,
             self._plan,
             self._cap.workers,
-            workers_per_core(self._facts.waiting_share),
+            are_waiting=self._facts.waiting_share > 0.0,
         ).num_workers
         new = replace(
             old,

@@ -51,15 +51,6 @@ def cap_workers(facts: Facts, prefetch_factor: int = DEFAULT_PREFETCH) -> Worker
     return WorkerCap(*min((one for one in limits if one), key=lambda one: one[0]))
 
 
-def workers_per_core(waiting: float) -> float:
-    """Workers that share a core without missing it.
-
-    Args:
-        waiting: Share of loading a batch in which a worker needs none.
-    """
-    return 1 / max(1 - waiting, 1 / MOST_WORKERS)
-
-
 Limit = tuple[int, str]
 
 
@@ -71,7 +62,7 @@ def _by_cores(summary: RunSummary, waiting: float) -> Limit:
     if waiting > 0.0:
         taken += f', which a worker needs {100 * (1 - waiting):.0f} % of its time'
     # one worker beside the training process is slower at worst, never unsafe
-    carried = max(math.floor(workers_per_core(waiting) * allowed), 1)
+    carried = max(math.floor(allowed / max(1 - waiting, 1 / MOST_WORKERS)), 1)
     return carried, f'{allowed:g} usable cores{taken}'
 
 
