@@ -39,7 +39,8 @@ class Decision:
     batch_size: int | None = None
     """The new one that all of it is about; ``None`` keeps the run's."""
     doubt: str | None = None
-    """Why a setting that is predicted to be faster is advice and not ``new``."""
+    """Why a setting that is predicted to be faster is advice and not ``new``; empty
+    where it is not worth a word."""
 
     @property
     def cores(self) -> int:

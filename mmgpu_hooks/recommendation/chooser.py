@@ -85,7 +85,8 @@ class Chooser:
         )
 
     def _doubt(self, proposed: Decision) -> str | None:
-        """Why a setting is advice and not written; ``None`` when it is sure.
+        """Why a setting is advice and not written; ``None`` when it is sure, and empty
+        when it is not worth a word.
 
         Its gain must hold beside the other load of the run and without it. Workers that
         only take turns are more than the host carries, which needs no gain.
@@ -95,6 +96,8 @@ class Chooser:
         if gain is None or self._is_crowd(quiet, new):
             return None
         said = f'{phrase_setting(old, new)} would save {phrase_gain(gain)}'
+        if gain.low <= 0.0 and gain.share < WORTHWHILE_GAIN:
+            return ''
         if gain.low <= 0.0:
             return f'{said}, which is too unsure to be written.'
         alone = predict_gain(quiet, old, new, self._plan)

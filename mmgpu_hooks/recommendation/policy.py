@@ -50,7 +50,7 @@ def recommend_settings(
         decision = Chooser(facts, facts.workload).decide()
         changes, reason = word_changes(decision), _why_nothing(decision)
         train = decision.new
-        if decision.doubt is not None:
+        if decision.doubt:
             advice = (decision.doubt, *advice)
         if memory is not None:
             choice = choose_batch_size(decision, memory)
@@ -88,7 +88,7 @@ def _why_unpredicted(facts: Facts) -> str:
 
 def _why_nothing(decision: Decision) -> str:
     facts, cap = decision.facts, decision.cap
-    if decision.doubt is not None:
+    if decision.doubt:
         return 'What is predicted to help is not sure enough to be written.'
     if not facts.is_data_bound:
         return _AT_HAND

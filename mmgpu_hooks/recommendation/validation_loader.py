@@ -193,7 +193,7 @@ def _why_unpredicted(facts: Facts) -> str:
 
 
 def _why_nothing(decision: Decision) -> str:
-    if decision.doubt is not None:
+    if decision.doubt:
         return decision.doubt
     if not decision.facts.is_data_bound:
         return 'in its steady iterations data is at hand.'
