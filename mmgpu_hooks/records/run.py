@@ -133,6 +133,8 @@ class IntervalRecord:
     """Largest bytes the allocator held since the last interval."""
     cuda_memory: Optional[CudaMemoryWindow] = None
     wall_unix_s: Optional[float] = None
+    stored_pixel_ratio: Optional[float] = None
+    """Pixels of the last batch's images as stored, over those they are trained at."""
 
 
 @dataclass(frozen=True)
@@ -267,6 +269,8 @@ class RunSummary:
     model: Optional[ModelBytesRecord] = None
     largest_batch_pixels: Optional[int] = None
     most_boxes: Optional[int] = None
+    stored_pixel_ratio: Optional[float] = None
+    """Median of the intervals."""
     save_records: Tuple[SaveRecord, ...] = ()
     """Each save taken apart; empty in older evidence."""
     save_aftermaths: Tuple[SaveAftermathRecord, ...] = ()
