@@ -52,13 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'sizes tell its memory and its speed',
     )
     parser.add_argument(
-        '--beyond-cores',
-        action='store_true',
-        help='more workers than usable cores may be recommended, where they were '
-        'measured to wait (for storage, say) for at least half of their time; PyTorch '
-        'warns of so many',
-    )
-    parser.add_argument(
         '--config', type=Path, help='config to rewrite (default: the one the run used)'
     )
     target = parser.add_mutually_exclusive_group()
@@ -111,7 +104,6 @@ def recommend_run(arguments: argparse.Namespace) -> Answer:
     judged = judge_run_folders(
         arguments.run_folders,
         allow_batch_size=arguments.allow_batch_size,
-        beyond_cores=arguments.beyond_cores,
         load=not arguments.no_load,
     )
     if not judged.answer.recommendation.changes:
@@ -240,7 +232,8 @@ def _choose_config(
     """The file to rewrite and, when it is not the obvious one, a note."""
     if asked is not None:
         return asked, None
-    if run_config is not None and run_config.is_file():
+    # not Path.is_file, which raises where a folder may not be entered
+    if run_config is not None and os.path.isfile(run_config):
         return _relative(run_config), None
     if copy is not None:
         gone = f'{run_config} is gone' if run_config else 'the run names no config file'

@@ -78,6 +78,7 @@ FIGURES = (
     'gpu_mem_peak_bytes',
     'gpu_mem_reserved_bytes',
     'cuda_memory',
+    'stored_pixel_ratio',
 )
 """What is kept of each interval: fields of `IntervalRecord`, with all that is in them.
 Who folds another one adds it here."""

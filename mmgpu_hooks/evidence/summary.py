@@ -116,6 +116,7 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
         model=evidence.model,
         largest_batch_pixels=max_known(table.ints('largest_batch_pixels')),
         most_boxes=max_known(table.ints('most_boxes')),
+        stored_pixel_ratio=median(table.floats('stored_pixel_ratio')),
         save_records=evidence.save_records,
         save_aftermaths=evidence.save_aftermaths,
         validations=evidence.validations,

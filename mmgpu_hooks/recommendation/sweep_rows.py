@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
+from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_comparison import ITER, fold_figures
 from mmgpu_hooks.diagnosis.static_memory import fold_static_bytes
 from mmgpu_hooks.diagnosis.workload import fit_workload
@@ -70,7 +71,8 @@ def fold_sweep_row(row: SweepRow, evidence: RunEvidence | None) -> SweepRow:
     """
     if evidence is None or len(evidence.intervals) <= row.warm_up:
         return row
-    summary = fold_run(_without_warm_up(evidence, row.warm_up))
+    steady = _without_warm_up(evidence, row.warm_up)
+    summary = fold_run(steady)
     saves = [save.wall_s for save in summary.save_records if save.error is None]
     # the first finds every cache cold
     saves = saves[1:] or saves
@@ -106,7 +108,7 @@ def fold_sweep_row(row: SweepRow, evidence: RunEvidence | None) -> SweepRow:
     if summary.run.host.usable_cores is None:
         return row
     prefetch = row.setting.prefetch_factor or DEFAULT_PREFETCH
-    cap = cap_workers(summary, prefetch)
+    cap = cap_workers(fold_facts(summary, steady.intervals), prefetch)
     return replace(row, most_workers=cap.workers, most_workers_reason=cap.reason)
 
 

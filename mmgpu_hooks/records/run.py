@@ -133,6 +133,8 @@ class IntervalRecord:
     """Largest bytes the allocator held since the last interval."""
     cuda_memory: Optional[CudaMemoryWindow] = None
     wall_unix_s: Optional[float] = None
+    stored_pixel_ratio: Optional[float] = None
+    """Pixels of the last batch's images as stored, over those they are trained at."""
 
 
 @dataclass(frozen=True)
@@ -267,10 +269,18 @@ class RunSummary:
     model: Optional[ModelBytesRecord] = None
     largest_batch_pixels: Optional[int] = None
     most_boxes: Optional[int] = None
+    stored_pixel_ratio: Optional[float] = None
+    """Median of the intervals."""
     save_records: Tuple[SaveRecord, ...] = ()
     """Each save taken apart; empty in older evidence."""
     save_aftermaths: Tuple[SaveAftermathRecord, ...] = ()
     validations: Tuple[ValidationRecord, ...] = ()
+
+    @property
+    def why_no_gpu_util(self) -> str:
+        """The reason of the whole card, else of this figure alone."""
+        reasons = (self.unknown.get(source) for source in ('GPU', 'GPU util_pct'))
+        return next(filter(None, reasons), 'no sample was taken')
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,6 @@ def test_commands_and_flags():
     assert flags == {
         'recommend': [
             '--allow-batch-size',
-            '--beyond-cores',
             '--check',
             '--config',
             '--dry-run',
@@ -261,6 +260,8 @@ def test_rules():
         'MG110',
         'MG111',
         'MG112',
+        'MG113',
+        'MG114',
         'MG201',
         'MG202',
         'MG301',
@@ -338,10 +339,14 @@ RECORD_FIELDS = {
         'batches_per_epoch',
         'dataset_length',
         'start_method',
+        'image_decoder',
     ],
     'HostLimits': [
         'logical_cpus',
         'affinity_cpus',
+        'unbound_cpus',
+        'bound_by',
+        'cpuset_cpus',
         'cgroup_cpu_cores',
         'slurm_cpus',
         'ranks_on_host',
@@ -515,6 +520,7 @@ RECORD_FIELDS = {
         'gpu_mem_reserved_bytes',
         'cuda_memory',
         'wall_unix_s',
+        'stored_pixel_ratio',
     ],
     'Disputes': ['contradiction', 'has_other_limits'],
     'SavePhase': [
