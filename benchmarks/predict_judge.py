@@ -13,11 +13,11 @@ from pathlib import Path
 from benchmarks.harness import BUSY_LIMIT_PCT
 from benchmarks.predict_pipelines import Pipeline
 from mmgpu_hooks.diagnosis.workload import fit_workload
-from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.modeling.pace import bound_iter_s
 from mmgpu_hooks.modeling.prediction import predict_grid
-from mmgpu_hooks.records import Cost, IntervalRecord, LoaderWorkload, RunSummary
+from mmgpu_hooks.schema import Cost, IntervalRecord, LoaderWorkload, RunSummary
+from mmgpu_hooks.schema.reader import read_evidence
 
 
 @dataclass(frozen=True)

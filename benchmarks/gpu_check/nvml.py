@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from benchmarks.gpu_check.smi import Smi, ask_smi
 from benchmarks.gpu_check.table import Row, judged, skipped
 from mmgpu_hooks.evidence.summary_gpu import MEANS
-from mmgpu_hooks.records import GpuWindow
+from mmgpu_hooks.schema import GpuWindow
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.cuda.memory import cuda_device
 from mmgpu_hooks.telemetry.gpu.nvml import Gpu, GpuSample, open_gpu

@@ -10,15 +10,14 @@ from pathlib import Path
 from mmgpu_hooks.cli import exit_codes
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.diagnosis.run_comparison import compare_runs
-from mmgpu_hooks.evidence.forked_reading import count_processes
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
-from mmgpu_hooks.records import RunEvidence
 from mmgpu_hooks.report.run_comparison import (
     CompareAnswer,
     render_compare_json,
     render_compare_text,
 )
+from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.schema.reader import read_evidence
+from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 
 NAME = 'compare'
 HELP = 'tell two runs apart'
@@ -86,4 +85,4 @@ def _read(path: Path) -> RunEvidence:
             f'{path}: expected the evidence of GPUEfficiencyHook, found only '
             "MMEngine's log; is the hook in the config?"
         )
-    return read_evidence(files.evidence, processes=count_processes())
+    return read_evidence(files.evidence)

@@ -12,23 +12,22 @@ from mmgpu_hooks.cli.pooling import pool_read_runs, read_each
 from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
-from mmgpu_hooks.evidence.forked_reading import count_processes
 from mmgpu_hooks.evidence.plain_reader import read_plain_run
 from mmgpu_hooks.evidence.ranks import fold_ranks, with_saves_of
-from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
-from mmgpu_hooks.evidence.run_folder import RunFiles, read_run_folder
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.evidence.summary_memory import fold_peak
 from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.recommendation.save_cures import with_save_cures
-from mmgpu_hooks.records import (
+from mmgpu_hooks.report.recommendation import Answer
+from mmgpu_hooks.schema import (
     PlainRun,
     RanksSummary,
     Recommendation,
     RunEvidence,
     RunSummary,
 )
-from mmgpu_hooks.report.recommendation import Answer
+from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
+from mmgpu_hooks.schema.run_folder import RunFiles, read_run_folder
 
 
 @dataclass(frozen=True)
@@ -161,9 +160,8 @@ def _read_ranks(
 
     It is the rank that the others wait for; without one, the rank that waits most.
     """
-    processes = count_processes()
-    evidence = read_evidence(first, processes=processes)
-    found, notes = read_other_ranks(others, processes=processes)
+    evidence = read_evidence(first)
+    found, notes = read_other_ranks(others)
     ranks = fold_ranks(evidence, found, notes)
     if ranks is None or not ranks.rows:
         return fold_run(evidence), ranks, [evidence]

@@ -14,10 +14,7 @@ from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, RunPool, pool_runs
-from mmgpu_hooks.evidence.forked_reading import count_processes
 from mmgpu_hooks.evidence.ranks import fold_ranks
-from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
-from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.evidence.summary_memory import fold_peak
 from mmgpu_hooks.modeling.batch_memory import MOST_BATCH
@@ -26,13 +23,15 @@ from mmgpu_hooks.modeling.prediction import (
     MOST_WORKERS,
     predict_setting,
 )
-from mmgpu_hooks.records import LoaderWorkload, NoPrediction, Prediction
 from mmgpu_hooks.report.batch_memory import MemoryReport
 from mmgpu_hooks.report.predictions import (
     Forecast,
     render_forecast,
     render_forecast_json,
 )
+from mmgpu_hooks.schema import LoaderWorkload, NoPrediction, Prediction
+from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
+from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 
 NAME = 'predict'
 HELP = 'say what other settings of the loader would give'
@@ -171,7 +170,7 @@ def _find_evidence(folder: Path) -> RunFiles:
 
 def _read(files: RunFiles) -> _ReadRun:
     assert files.evidence is not None
-    evidence = read_evidence(files.evidence, processes=count_processes())
+    evidence = read_evidence(files.evidence)
     facts = fold_facts(fold_run(evidence), evidence.intervals)
     return _ReadRun(files, PooledRun(evidence, facts))
 
@@ -179,7 +178,7 @@ def _read(files: RunFiles) -> _ReadRun:
 def _read_ranks(files: RunFiles) -> _ReadRun:
     """With the peaks of all ranks: any of them can run out of memory."""
     read = _read(files)
-    others, _ = read_other_ranks(files.other_ranks, processes=count_processes())
+    others, _ = read_other_ranks(files.other_ranks)
     ranks = fold_ranks(read.run.evidence, others)
     joined = {row.rank for row in ranks.rows} if ranks is not None else set()
     peaks = (fold_peak(one) for one in others if one.run.rank in joined)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.schema import RunSummary
 
 SAFE_SHARE = 0.9
 """Part of the room that is ever planned for: the rest goes to fragments of the

@@ -13,7 +13,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
 )
 from mmgpu_hooks.diagnosis.workload import fit_workload
 from mmgpu_hooks.modeling.floors import cpu_s, free_cores, ready_s
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Disputes,
     IntervalRecord,
     LoaderWorkload,

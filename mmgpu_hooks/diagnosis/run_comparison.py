@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mmgpu_hooks.diagnosis.run_difference import find_obstacles, find_settings
-from mmgpu_hooks.evidence.interval_log import table_of
 from mmgpu_hooks.evidence.interval_table import IntervalTable
 from mmgpu_hooks.evidence.ledger_parts import PARTS
 from mmgpu_hooks.evidence.summary import fold_run, steady_intervals
+from mmgpu_hooks.evidence.tabulation import tabulate
 from mmgpu_hooks.modeling.series import (
     LEAST_VALUES,
     SeriesMean,
@@ -17,7 +17,7 @@ from mmgpu_hooks.modeling.series import (
     fold_ratio,
     fold_series,
 )
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     FigureComparison,
     RunComparison,
     RunEvidence,
@@ -47,7 +47,7 @@ def compare_runs(before: RunEvidence, after: RunEvidence) -> RunComparison:
         All figures that can be had, with obstacles where speeds must not be compared.
     """
     means = [
-        fold_figures(steady_intervals(table_of(evidence.intervals)))
+        fold_figures(steady_intervals(tabulate(evidence.intervals)))
         for evidence in (before, after)
     ]
     obstacles = find_obstacles(before, after)
@@ -149,7 +149,7 @@ def _compare_figure(
 
 
 def _too_short(name: str, evidence: RunEvidence) -> str:
-    intervals = len(steady_intervals(table_of(evidence.intervals)))
+    intervals = len(steady_intervals(tabulate(evidence.intervals)))
     if intervals < LEAST_VALUES:
         more = (LEAST_VALUES - intervals) * evidence.run.interval_iterations
         found = f'{intervals} intervals after the warm-up, {LEAST_VALUES} needed'

@@ -17,7 +17,7 @@ from mmgpu_hooks.diagnosis.static_memory import fold_static_bytes
 from mmgpu_hooks.modeling.batch_memory import compare_rules, fit_batch_memory
 from mmgpu_hooks.modeling.batch_speed import fit_step_line
 from mmgpu_hooks.modeling.scene import at_batch_size
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Disputes,
     FittedRun,
     LoaderWorkload,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.schema import RunSummary
 
 
 def fold_static_bytes(summary: RunSummary) -> tuple[int | None, int]:

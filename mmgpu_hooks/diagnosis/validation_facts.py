@@ -11,9 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
 from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     IntervalRecord,
     RunEvidence,
     RunSummary,
@@ -39,7 +41,7 @@ def fold_validation_facts(summary: RunSummary) -> Facts | None:
     if not alike:
         return None
     newest = alike[-1].loader
-    run = replace(
+    run = structs.replace(
         summary.run,
         loader=newest,
         loop='epoch',

@@ -11,7 +11,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     SURE_ITERATIONS,
     VERDICT_SHARE,
 )
-from mmgpu_hooks.records import Finding, RunSummary, Verdict
+from mmgpu_hooks.schema import Finding, RunSummary, Verdict
 
 VERDICTS: dict[str, str] = {
     'not_enough_evidence': 'Not enough evidence',

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Cost,
     DurationStats,
     IntervalRecord,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mmgpu_hooks.diagnosis.thresholds import MIN_ITERATIONS
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.modeling.segments import find_last_change
-from mmgpu_hooks.records import IntervalRecord, RunEvidence, RunSummary
+from mmgpu_hooks.schema import IntervalRecord, RunEvidence, RunSummary
 
 Segment = tuple[RunSummary, Sequence[IntervalRecord], str]
 

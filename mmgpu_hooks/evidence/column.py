@@ -110,13 +110,6 @@ class ColumnBuilder(Generic[_T]):
             if self._known is not None:
                 self._known.extend(b'\1' * len(values))
 
-    def join(self, column: Column[_T], row: int) -> None:
-        """Add a whole column from a row on."""
-        self._pad(row)
-        if column.known is not None or self._known is not None:
-            self._mark(column.known or b'\1' * len(column))
-        self._values.extend(column.filled())
-
     def build(self, length: int) -> Column[_T]:
         """The column of so many intervals; the builder has done its work."""
         self._pad(length)

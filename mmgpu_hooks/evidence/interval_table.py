@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 from mmgpu_hooks.evidence.column import Column, ColumnBuilder, Span, find_spans
-from mmgpu_hooks.records import SlowSample
+from mmgpu_hooks.schema import SlowSample
 
 FIGURES = (
     'iteration',
@@ -114,15 +114,6 @@ class IntervalTable:
 
     def __len__(self) -> int:
         return len(self.ints('iteration'))
-
-    def whole_columns(self) -> Mapping[Path, Column[Any]]:
-        """All columns with all that they have, whatever was picked of them."""
-        return self._columns
-
-    @property
-    def maps(self) -> Collection[Path]:
-        """Paths of the mappings and lists."""
-        return self._maps
 
     def floats(self, *path: Any) -> Column[float]:
         """A column of seconds, shares or other real numbers.

@@ -24,7 +24,7 @@ from mmgpu_hooks.evidence.summary_gpu import (
     uuids_of_run,
 )
 from mmgpu_hooks.evidence.weights import calm_mask, total
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     CardImbalance,
     GpuWindow,
     RankRow,

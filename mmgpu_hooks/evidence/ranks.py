@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mmgpu_hooks.evidence.interval_log import table_of
 from mmgpu_hooks.evidence.rank_comparison import Key, compare_ranks, find_common
 from mmgpu_hooks.evidence.summary import steady_intervals
-from mmgpu_hooks.records import RanksSummary, RunEvidence, RunRecord, RunSummary
+from mmgpu_hooks.evidence.tabulation import tabulate
+from mmgpu_hooks.schema import RanksSummary, RunEvidence, RunRecord, RunSummary
 
 START_TOLERANCE_S = 300.0
 """Ranks start together up to building their datasets and their hosts' clocks."""
@@ -44,7 +44,7 @@ def fold_ranks(
         del ranks[number]
         said.append(f'Rank {number} recorded no interval.')
     steady = {
-        number: steady_intervals(table_of(rank.intervals))
+        number: steady_intervals(tabulate(rank.intervals))
         for number, rank in ranks.items()
     }
     common = find_common(steady.values())
@@ -58,7 +58,7 @@ def find_slowest(
     """The evidence of the rank that the others wait for; ``None`` without one.
 
     Where only its newest part was read, it is to be read again before it is judged:
-    :func:`~mmgpu_hooks.evidence.reader.reread_in_full`.
+    :func:`~mmgpu_hooks.schema.reader.reread_in_full`.
     """
     if ranks is None or ranks.slowest is None:
         return None

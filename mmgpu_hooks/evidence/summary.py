@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from mmgpu_hooks.evidence.interval_log import table_of
 from mmgpu_hooks.evidence.interval_table import IntervalTable
 from mmgpu_hooks.evidence.ledger_parts import PARTS
 from mmgpu_hooks.evidence.pooled_percentile import pool_p95
@@ -20,8 +19,9 @@ from mmgpu_hooks.evidence.summary_gpu import (
 from mmgpu_hooks.evidence.summary_host import fold_host
 from mmgpu_hooks.evidence.summary_loader import fold_loader, fold_worker_cpu
 from mmgpu_hooks.evidence.summary_memory import fold_cuda_memory
+from mmgpu_hooks.evidence.tabulation import tabulate
 from mmgpu_hooks.evidence.weights import max_known, mean, median, sum_all, total
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     EndRecord,
     HookCost,
     RunEvidence,
@@ -42,7 +42,7 @@ def fold_run(evidence: RunEvidence) -> RunSummary:
     Args:
         evidence: As read back, or as the hook holds it when training ends.
     """
-    table = table_of(evidence.intervals)
+    table = tabulate(evidence.intervals)
     end = evidence.end
     steady = steady_intervals(table)
     iterations = total(steady.ints('iterations'))

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from mmgpu_hooks.evidence.interval_table import IntervalTable
 from mmgpu_hooks.evidence.weights import calm_mask, sum_all, total, weighted_mean
-from mmgpu_hooks.records import RunRecord, SaveRecord, ValidationRecord
+from mmgpu_hooks.schema import RunRecord, SaveRecord, ValidationRecord
 
 START_CPU_SHARE = 0.65
 """Of the time in which workers are started, and those of the epoch before are ended:

@@ -17,7 +17,7 @@ from mmgpu_hooks.evidence.weights import (
     total,
     weighted_mean,
 )
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     CardImbalance,
     CardWindow,
     GpuWindow,

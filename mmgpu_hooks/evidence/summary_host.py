@@ -11,7 +11,7 @@ from mmgpu_hooks.evidence.weights import (
     sum_known,
     weighted_mean,
 )
-from mmgpu_hooks.records import HostSummary
+from mmgpu_hooks.schema import HostSummary
 
 
 def fold_host(table: IntervalTable, steady: IntervalTable) -> HostSummary | None:

@@ -20,7 +20,7 @@ from mmgpu_hooks.evidence.weights import (
     total,
     weighted_mean,
 )
-from mmgpu_hooks.records import LoaderSettings, LoaderSummary, TransformSummary
+from mmgpu_hooks.schema import LoaderSettings, LoaderSummary, TransformSummary
 
 _MADE = ('workers', 'worker_batches')
 

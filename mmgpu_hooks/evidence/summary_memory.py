@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from mmgpu_hooks.evidence.interval_log import table_of
 from mmgpu_hooks.evidence.interval_table import IntervalTable
+from mmgpu_hooks.evidence.tabulation import tabulate
 from mmgpu_hooks.evidence.weights import max_known, sum_known
-from mmgpu_hooks.records import CudaMemorySummary, RunEvidence
+from mmgpu_hooks.schema import CudaMemorySummary, RunEvidence
 
 _BLOCKS = 8
 _LEAST_CREEP_BYTES = 2**20
@@ -33,7 +33,7 @@ def fold_cuda_memory(table: IntervalTable) -> CudaMemorySummary | None:
 
 def fold_peak(evidence: RunEvidence) -> tuple[int, int | None] | None:
     """Peak of the allocator and padded pixels of the largest batch, over a run."""
-    table = table_of(evidence.intervals)
+    table = tabulate(evidence.intervals)
     peak = max_known(table.ints('gpu_mem_peak_bytes'))
     if peak is None:
         return None

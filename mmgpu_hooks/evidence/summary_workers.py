@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from mmgpu_hooks.evidence.interval_table import IntervalTable
 from mmgpu_hooks.evidence.weights import min_known, total
-from mmgpu_hooks.records import OddWorker
+from mmgpu_hooks.schema import OddWorker
 
 _FAR = 3.0
 """How many times what is usual among the others is remarked on."""

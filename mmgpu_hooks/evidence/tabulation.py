@@ -6,17 +6,17 @@ zip, struct): a run has tens of millions of figures.
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from operator import attrgetter
 from typing import Any, Protocol, Union
 
-from mmgpu_hooks.evidence.column import Column, ColumnBuilder
+from msgspec.structs import astuple
+
+from mmgpu_hooks.evidence.column import ColumnBuilder
 from mmgpu_hooks.evidence.interval_table import FIGURES, IntervalTable, Path
-from mmgpu_hooks.evidence.row_decoder import row_unpacker
-from mmgpu_hooks.records import IntervalRecord, SlowSample
+from mmgpu_hooks.schema import IntervalRecord, SlowSample
 
 _CHUNK = 256
 _SLOWEST = 5
@@ -44,28 +44,6 @@ class TableBuilder:
         if len(self._waiting) == _CHUNK:
             self._take_waiting()
 
-    def join(
-        self,
-        columns: Iterable[tuple[Path, Column[Any]]],
-        maps: Iterable[Path],
-        length: int,
-        slowest: Sequence[SlowSample],
-    ) -> None:
-        """Take another table, whose intervals follow on those taken so far.
-
-        Args:
-            columns: Its columns by their paths.
-            maps: Paths of its mappings and lists.
-            length: Its intervals.
-            slowest: Its slowest samples.
-        """
-        self._take_waiting()
-        for path, column in columns:
-            self._column(path, column.kind).join(column, self._rows)
-        self._maps.update(maps)
-        self._slowest.add([slowest], self._rows)
-        self._rows += length
-
     def build(self) -> IntervalTable:
         """The table of what was taken."""
         self._take_waiting()
@@ -87,7 +65,7 @@ class TableBuilder:
             return self._slowest
         if typing.get_origin(hint) is Union:
             return self._node(arguments[0], wanted, path)
-        if dataclasses.is_dataclass(hint):
+        if hasattr(hint, '__struct_fields__'):
             hints = typing.get_type_hints(hint)
             return _Group(
                 hint,
@@ -144,11 +122,11 @@ class _Group:
         nodes: Mapping[str, _Node],
     ) -> None:
         self._presence = presence
-        names = [field.name for field in dataclasses.fields(record)]
+        names = list(record.__struct_fields__)
         self._nodes = [(names.index(name), node) for name, node in nodes.items()]
         # no record has one field only, of which a getter would give no tuple
         self._get = attrgetter(*names)
-        self._unpack_row = row_unpacker()
+        self._unpack_row = astuple
         self._blank = (None,) * len(names)
 
     def add(self, values: Sequence[Any], row: int) -> None:
@@ -239,7 +217,4 @@ class _Slowest:
         return sorted(self._by_index.values(), key=lambda sample: -sample.seconds)
 
     def samples(self) -> tuple[SlowSample, ...]:
-        return tuple(
-            SlowSample(sample.seconds, sample.index, sample.image)
-            for sample in self._ordered()
-        )
+        return tuple(self._ordered())

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.run_folder import EvidenceError
 from mmgpu_hooks.experiments.sweep_ledger import KeptTrials, SweepLedger
 from mmgpu_hooks.experiments.sweep_plan import SweepJob, folder_name
 from mmgpu_hooks.experiments.sweep_progress import Progress, SweepProgress
@@ -20,7 +18,7 @@ from mmgpu_hooks.recommendation.sweep_rows import (
     fit_sweep_workload,
     predict_rows,
 )
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     LoaderWorkload,
     NoPrediction,
     RunEvidence,
@@ -28,6 +26,8 @@ from mmgpu_hooks.records import (
     SweepRow,
     SweepSetting,
 )
+from mmgpu_hooks.schema.reader import read_evidence
+from mmgpu_hooks.schema.run_folder import EvidenceError
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
 _ALIKE = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmgpu_hooks.hooks.guard import Guard
-from mmgpu_hooks.records import GpuDevice
+from mmgpu_hooks.schema import GpuDevice
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.cuda.events import CudaEvents, open_cuda_events
 from mmgpu_hooks.telemetry.cuda.memory import CudaMemory, cuda_device, open_cuda_memory

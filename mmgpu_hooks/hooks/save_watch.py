@@ -9,7 +9,7 @@ from typing import Any, Callable, NamedTuple
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.save_progress import SaveProgress
 from mmgpu_hooks.hooks.save_stamps import SaveStamps
-from mmgpu_hooks.records import SaveRecord
+from mmgpu_hooks.schema import SaveRecord
 from mmgpu_hooks.telemetry.loader.meanwhile import (
     WorkersMark,
     fold_workers_meanwhile,
@@ -26,7 +26,7 @@ class Target(NamedTuple):
     """Where a save goes to, as far as its arguments tell."""
 
     occasion: str
-    """As in :class:`~mmgpu_hooks.records.SaveRecord`."""
+    """As in :class:`~mmgpu_hooks.schema.SaveRecord`."""
     path: str | None = None
 
 

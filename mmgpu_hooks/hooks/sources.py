@@ -13,8 +13,7 @@ from mmgpu_hooks.hooks.gpu_source import GpuSource
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.ranks_on_host import count_ranks_on_host, is_first_on_host
 from mmgpu_hooks.hooks.step_sizes import find_step_sizes
-from mmgpu_hooks.records import HostLimits, IntervalRecord, ModelBytesRecord
-from mmgpu_hooks.records.filled import fill_record
+from mmgpu_hooks.schema import HostLimits, IntervalRecord, ModelBytesRecord
 from mmgpu_hooks.telemetry.cuda.model_bytes import ModelBytesWatch
 from mmgpu_hooks.telemetry.host.cpu import CpuMeter
 from mmgpu_hooks.telemetry.host.limits import read_host_limits
@@ -174,7 +173,7 @@ class Sources:
         iterations = fields['iterations']
         contents = run('batch contents', self._read_batches, iterations, batch)
         figures.update(contents or {})
-        return fill_record(IntervalRecord, figures)
+        return IntervalRecord(**figures)
 
     def _read_loader(self) -> dict[str, Any]:
         if self._loader is None:

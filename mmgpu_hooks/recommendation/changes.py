@@ -12,7 +12,7 @@ from mmgpu_hooks.modeling.floors import ready_s
 from mmgpu_hooks.recommendation.choice import Gain, Setting, iter_s
 from mmgpu_hooks.recommendation.job_plan import count_starts
 from mmgpu_hooks.recommendation.worker_cap import WorkerCap
-from mmgpu_hooks.records import Change, LoaderWorkload, RunSummary
+from mmgpu_hooks.schema import Change, LoaderWorkload, RunSummary
 
 KEY = 'train_dataloader.'
 WORKERS_KEY = f'{KEY}num_workers'

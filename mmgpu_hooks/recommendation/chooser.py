@@ -32,7 +32,7 @@ from mmgpu_hooks.recommendation.worker_cap import (
     cap_workers,
     workers_per_core,
 )
-from mmgpu_hooks.records import JobPlan, LoaderWorkload, RunSummary
+from mmgpu_hooks.schema import JobPlan, LoaderWorkload, RunSummary
 
 
 class Chooser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from mmgpu_hooks.records import JobPlan, RunSummary, SaveRecord
+from mmgpu_hooks.schema import JobPlan, RunSummary, SaveRecord
 
 
 def plan_job(summary: RunSummary) -> JobPlan:

@@ -10,13 +10,13 @@ from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.run_comparison import ITER, fold_figures
 from mmgpu_hooks.diagnosis.static_memory import fold_static_bytes
 from mmgpu_hooks.diagnosis.workload import fit_workload
-from mmgpu_hooks.evidence.interval_log import table_of
 from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.evidence.tabulation import tabulate
 from mmgpu_hooks.modeling.prediction import predict_setting
 from mmgpu_hooks.modeling.save_cost import median
 from mmgpu_hooks.modeling.series import LEAST_VALUES, fold_mean
 from mmgpu_hooks.recommendation.worker_cap import DEFAULT_PREFETCH, cap_workers
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Estimate,
     LoaderWorkload,
     NoPrediction,
@@ -48,7 +48,7 @@ def fold_iter(evidence: RunEvidence | None, warm_up: int) -> Estimate | None:
     """
     if evidence is None:
         return None
-    table = table_of(evidence.intervals).after(warm_up)
+    table = tabulate(evidence.intervals).after(warm_up)
     series = fold_figures(table, LEAST_INTERVALS)[ITER]
     return fold_mean(series) if series is not None else None
 

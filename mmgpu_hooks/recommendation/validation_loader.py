@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from mmgpu_hooks.diagnosis.duration_text import format_seconds, format_sum
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import MIN_ITERATIONS, VALIDATION_WORTH
@@ -23,7 +25,7 @@ from mmgpu_hooks.recommendation.changes import Decision, judge_change
 from mmgpu_hooks.recommendation.choice import Setting
 from mmgpu_hooks.recommendation.chooser import Chooser, read_setting
 from mmgpu_hooks.recommendation.worker_cap import bytes_each
-from mmgpu_hooks.records import Change, Recommendation, RunSummary, ValidationOutlook
+from mmgpu_hooks.schema import Change, Recommendation, RunSummary, ValidationOutlook
 
 VALIDATION_KEY = 'val_dataloader.'
 
@@ -124,7 +126,7 @@ def _leave_to_training(summary: RunSummary, train: Setting | None) -> RunSummary
     held = ranks * round(alive * (bytes_each(summary)[0] or 0.0))
     ahead = alive * train.prefetch_factor
     in_flight = ranks * ahead * (summary.batch_bytes or 0)
-    left = replace(
+    left = structs.replace(
         host,
         ram_available_bytes=_less(host.ram_available_bytes, held),
         cgroup_memory_bytes=_less(host.cgroup_memory_bytes, held),
@@ -133,7 +135,7 @@ def _leave_to_training(summary: RunSummary, train: Setting | None) -> RunSummary
             host.open_files_soft, ahead * (summary.batch_tensors or 0)
         ),
     )
-    return replace(summary, run=replace(summary.run, host=left))
+    return replace(summary, run=structs.replace(summary.run, host=left))
 
 
 def _less(limit: int | None, taken: int) -> int | None:

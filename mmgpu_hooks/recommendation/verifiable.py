@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from mmgpu_hooks.recommendation.changes import KEY
-from mmgpu_hooks.records import Recommendation, RunSummary
+from mmgpu_hooks.schema import Recommendation, RunSummary
 
 _LIVE = ('num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory')
 _OF_WORKERS = ('persistent_workers', 'prefetch_factor')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.schema import RunSummary
 
 DEFAULT_PREFETCH = 2
 """PyTorch's own prefetch_factor."""

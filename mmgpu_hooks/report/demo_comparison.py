@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from mmgpu_hooks.records import RunSummary
 from mmgpu_hooks.report.console import DEFAULT_WIDTH, render
 from mmgpu_hooks.report.figures import format_seconds
+from mmgpu_hooks.schema import RunSummary
 
 
 def images_per_second(summary: RunSummary) -> float | None:

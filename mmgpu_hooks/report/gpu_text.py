@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmgpu_hooks.records import CardImbalance, CudaMemorySummary, GpuWindow, RunSummary
 from mmgpu_hooks.report.figures import format_bytes, format_count, format_pct
+from mmgpu_hooks.schema import CardImbalance, CudaMemorySummary, GpuWindow, RunSummary
 
 _SOURCES = {'buffer': 'samples by the driver', 'polled': 'polled samples'}
 _OTHERS_PCT = 1.0

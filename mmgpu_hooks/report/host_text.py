@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmgpu_hooks.records import HostSummary, RunSummary
 from mmgpu_hooks.report.figures import format_bytes, format_pct, format_seconds
+from mmgpu_hooks.schema import HostSummary, RunSummary
 
 _CPU_PRESSURE_PCT = 20.0
 _IO_PRESSURE_PCT = 5.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import textwrap
 
 from mmgpu_hooks.evidence.ledger_parts import PARTS, UNTOLD
-from mmgpu_hooks.records import RunSummary
 from mmgpu_hooks.report.figures import (
     PART_NAMES,
     bind_figures,
     format_seconds,
     unbind_figures,
 )
+from mmgpu_hooks.schema import RunSummary
 
 _SHOWN_SHARE = 0.0005
 _HOOKS_NAMED = 3

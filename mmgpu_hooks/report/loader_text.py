@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmgpu_hooks.records import LoaderSettings, LoaderSummary, OddWorker, RunSummary
 from mmgpu_hooks.report.figures import format_bytes, format_pct, format_seconds
+from mmgpu_hooks.schema import LoaderSettings, LoaderSummary, OddWorker, RunSummary
 
 _TRANSFORMS_NAMED = 3
 _UNEVEN = 1.5

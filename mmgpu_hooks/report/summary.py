@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import textwrap
 
-from mmgpu_hooks.records import Diagnosis, RanksSummary, RunSummary
 from mmgpu_hooks.report.description import describe_run
 from mmgpu_hooks.report.figures import bind_figures, unbind_figures
+from mmgpu_hooks.schema import Diagnosis, RanksSummary, RunSummary
 
 _WIDTH = 100
 _INDENT = '  '

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     make_evidence,
     make_host_window,
@@ -14,7 +13,7 @@ from fakes.runs import (
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import Diagnosis, LoaderSettings, RunRecord
+from mmgpu_hooks.schema import Diagnosis, LoaderSettings, RunRecord
 
 MAIN = {'process_cpu_s': 4.0}
 """0.2 s per iteration: the step."""
@@ -48,7 +47,17 @@ def test_a_training_thread_that_waits_for_a_core(delay_s, severity, verdict):
 
 def confined(cpus: int, workers: int = 4):
     inside = make_inside_workers(1.1, count=workers, affinity_cpus=cpus)
-    run = make_run(loader=LoaderSettings(workers, True, 2, False, 4, 100, 400))
+    run = make_run(
+        loader=LoaderSettings(
+            num_workers=workers,
+            persistent_workers=True,
+            prefetch_factor=2,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+        )
+    )
     return diagnose(run=run, workers=inside)
 
 

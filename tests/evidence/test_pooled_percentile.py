@@ -8,12 +8,12 @@ import pytest
 
 from fakes.runs import make_interval
 from mmgpu_hooks.evidence import pooled_percentile
-from mmgpu_hooks.evidence.interval_log import table_of
 from mmgpu_hooks.evidence.pooled_percentile import (
     Quantiles,
     pool_p95,
     pool_percentile,
 )
+from mmgpu_hooks.evidence.tabulation import tabulate
 from mmgpu_hooks.telemetry.durations import fold_durations
 
 DRAW = random.Random(3)
@@ -107,7 +107,7 @@ def test_of_a_long_run_some_intervals_that_are_drawn_from_all_are_looked_at(
 ):
     # each fourth interval, such as the first of an epoch, is slow
     waits = [fold_durations(drifting(600 * (i % 4 == 0))) for i in range(400)]
-    table = table_of([make_interval(i, data_wait=w) for i, w in enumerate(waits)])
+    table = tabulate([make_interval(i, data_wait=w) for i, w in enumerate(waits)])
     whole = pool_p95(table, 'data_wait', count='iterations')
     monkeypatch.setattr(pooled_percentile, 'MOST_INTERVALS', 100)
     assert pool_p95(table, 'data_wait', count='iterations') == pytest.approx(

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     make_evidence,
     make_gpu_fields,
@@ -14,7 +14,7 @@ from fakes.runs import (
 )
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.evidence.summary_gpu import fold_imbalance
-from mmgpu_hooks.records import CardWindow, GpuWindow, RunEvidence, RunSummary
+from mmgpu_hooks.schema import CardWindow, GpuWindow, RunEvidence, RunSummary
 
 
 def fold(*windows: tuple[int, GpuWindow]) -> GpuWindow:
@@ -31,8 +31,14 @@ def fold(*windows: tuple[int, GpuWindow]) -> GpuWindow:
 
 def test_means_are_weighted_by_seconds_and_extremes_are_the_largest():
     gpu = fold(
-        (10, GpuWindow(5, power_w=100.0, temperature_c=70.0, sm_active_pct=80.0)),
-        (30, GpuWindow(5, power_w=300.0, temperature_c=60.0, others_mem_bytes=9)),
+        (
+            10,
+            GpuWindow(samples=5, power_w=100.0, temperature_c=70.0, sm_active_pct=80.0),
+        ),
+        (
+            30,
+            GpuWindow(samples=5, power_w=300.0, temperature_c=60.0, others_mem_bytes=9),
+        ),
     )
     assert gpu.power_w == pytest.approx(250.0)
     assert gpu.temperature_c == 70.0
@@ -45,16 +51,48 @@ def test_means_are_weighted_by_seconds_and_extremes_are_the_largest():
 def test_utilisation_is_weighted_by_what_was_sampled_of_an_interval():
     gpu = fold(
         # the driver's buffer was silent for most of it
-        (30, GpuWindow(5, util_pct=100.0, zero_pct=0.0, power_w=300.0, sampled_s=1.0)),
-        (10, GpuWindow(5, util_pct=20.0, zero_pct=40.0, power_w=100.0, sampled_s=3.0)),
+        (
+            30,
+            GpuWindow(
+                samples=5, util_pct=100.0, zero_pct=0.0, power_w=300.0, sampled_s=1.0
+            ),
+        ),
+        (
+            10,
+            GpuWindow(
+                samples=5, util_pct=20.0, zero_pct=40.0, power_w=100.0, sampled_s=3.0
+            ),
+        ),
     )
     assert (gpu.util_pct, gpu.zero_pct) == pytest.approx((40.0, 30.0))
     assert gpu.sampled_s == pytest.approx(4.0)
     # clocks and the like were looked at all the time
     assert gpu.power_w == pytest.approx(250.0)
     cards = (
-        (30, CardWindow(0, 5, 100.0, 0.0, None, 2000.0, sampled_s=1.0)),
-        (10, CardWindow(0, 5, 20.0, 40.0, None, 1000.0, sampled_s=3.0)),
+        (
+            30,
+            CardWindow(
+                index=0,
+                samples=5,
+                util_pct=100.0,
+                zero_pct=0.0,
+                mem_used_bytes=None,
+                sm_clock_mhz=2000.0,
+                sampled_s=1.0,
+            ),
+        ),
+        (
+            10,
+            CardWindow(
+                index=0,
+                samples=5,
+                util_pct=20.0,
+                zero_pct=40.0,
+                mem_used_bytes=None,
+                sm_clock_mhz=1000.0,
+                sampled_s=3.0,
+            ),
+        ),
     )
     records = [
         make_interval(index, iterations=iterations, cards={'GPU-0': card})
@@ -69,8 +107,14 @@ def test_utilisation_is_weighted_by_what_was_sampled_of_an_interval():
 @pytest.mark.parametrize('part', ['validation', 'checkpoint_save'])
 def test_means_are_of_plain_training_where_there_is_enough(part: str):
     def fold_with(calm: int) -> tuple[GpuWindow | None, CardWindow]:
-        window = GpuWindow(5, 90.0, mem_used_bytes=1, temperature_c=50.0, power_w=300.0)
-        card = CardWindow(0, 5, 90.0, mem_used_bytes=1)
+        window = GpuWindow(
+            samples=5,
+            util_pct=90.0,
+            mem_used_bytes=1,
+            temperature_c=50.0,
+            power_w=300.0,
+        )
+        card = CardWindow(index=0, samples=5, util_pct=90.0, mem_used_bytes=1)
         records = [
             make_interval(index, gpu=window, cards={'GPU-0': card})
             for index in range(1 + calm)
@@ -100,20 +144,20 @@ def test_means_are_of_plain_training_where_there_is_enough(part: str):
 
 def test_the_swing_between_intervals_is_in_the_spread():
     gpu = fold(
-        (20, GpuWindow(5, util_pct=100.0, util_std_pct=0.0)),
-        (20, GpuWindow(5, util_pct=0.0, util_std_pct=0.0)),
+        (20, GpuWindow(samples=5, util_pct=100.0, util_std_pct=0.0)),
+        (20, GpuWindow(samples=5, util_pct=0.0, util_std_pct=0.0)),
     )
     assert gpu.util_std_pct == pytest.approx(50.0)
-    alike = GpuWindow(5, util_pct=60.0, util_std_pct=30.0)
+    alike = GpuWindow(samples=5, util_pct=60.0, util_std_pct=30.0)
     assert fold((20, alike), (20, alike)).util_std_pct == pytest.approx(30.0)
 
 
 def test_a_reason_that_a_window_lacks_was_not_there_in_it():
     cap, heat = {'power_cap': 40.0}, {'power_cap': 20.0, 'thermal': 60.0}
     gpu = fold(
-        (20, GpuWindow(5, throttled_pct=40.0, throttle_reasons_pct=cap)),
-        (20, GpuWindow(5, throttled_pct=60.0, throttle_reasons_pct=heat)),
-        (60, GpuWindow(5)),
+        (20, GpuWindow(samples=5, throttled_pct=40.0, throttle_reasons_pct=cap)),
+        (20, GpuWindow(samples=5, throttled_pct=60.0, throttle_reasons_pct=heat)),
+        (60, GpuWindow(samples=5)),
     )
     assert gpu.throttled_pct == pytest.approx(50.0)
     assert list(gpu.throttle_reasons_pct) == ['power_cap', 'thermal']
@@ -122,7 +166,10 @@ def test_a_reason_that_a_window_lacks_was_not_there_in_it():
 
 
 def test_two_ways_of_measuring_are_said_to_be_mixed():
-    gpu = fold((20, GpuWindow(5, source='buffer')), (20, GpuWindow(5, source='polled')))
+    gpu = fold(
+        (20, GpuWindow(samples=5, source='buffer')),
+        (20, GpuWindow(samples=5, source='polled')),
+    )
     assert gpu.source == 'mixed'
 
 
@@ -174,10 +221,10 @@ def test_cards_are_compared_when_the_run_has_them_all():
 
 def test_the_slowest_clock_is_named_when_all_clocks_are_known():
     cards = {
-        'a': CardWindow(0, 5, 90.0, sm_clock_mhz=1980.0),
-        'b': CardWindow(1, 5, 95.0, sm_clock_mhz=1200.0),
-        'c': CardWindow(2, 5, 92.0),
-        'd': CardWindow(3, 5),
+        'a': CardWindow(index=0, samples=5, util_pct=90.0, sm_clock_mhz=1980.0),
+        'b': CardWindow(index=1, samples=5, util_pct=95.0, sm_clock_mhz=1200.0),
+        'c': CardWindow(index=2, samples=5, util_pct=92.0),
+        'd': CardWindow(index=3, samples=5),
     }
     some = fold_imbalance(cards, {'a', 'b', 'd'})
     assert some is not None
@@ -189,7 +236,18 @@ def test_the_slowest_clock_is_named_when_all_clocks_are_known():
 
 
 def test_a_run_of_older_evidence_knows_the_old_figures():
-    gpu = fold((20, GpuWindow(5, 60.0, 10.0, 20.0, 7)))
+    gpu = fold(
+        (
+            20,
+            GpuWindow(
+                samples=5,
+                util_pct=60.0,
+                zero_pct=10.0,
+                util_std_pct=20.0,
+                mem_used_bytes=7,
+            ),
+        )
+    )
     assert (gpu.util_pct, gpu.zero_pct, gpu.mem_used_bytes) == (60.0, 10.0, 7)
     assert gpu.util_std_pct is not None
     assert math.isclose(gpu.util_std_pct, 20.0)

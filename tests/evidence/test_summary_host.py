@@ -4,7 +4,7 @@ import pytest
 
 from fakes.runs import make_evidence, make_host_window, make_interval, make_run
 from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import HostSummary, HostWindow, RunEvidence
+from mmgpu_hooks.schema import HostSummary, HostWindow, RunEvidence
 
 
 def fold(*windows: HostWindow | None) -> HostSummary:

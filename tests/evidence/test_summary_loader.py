@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     make_evidence,
     make_inside_workers,
@@ -14,7 +14,7 @@ from fakes.runs import (
     steady,
 )
 from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     LoaderSummary,
     OddWorker,
     RunEvidence,
@@ -163,11 +163,14 @@ def test_extremes_are_of_the_whole_run():
 def test_transforms_are_added_up_and_given_per_image():
     loader = known(
         make_inside_workers(
-            transforms={'Load': TransformCost(4, 0.4), 'Flip': TransformCost(2, 0.1)},
+            transforms={
+                'Load': TransformCost(calls=4, total_s=0.4),
+                'Flip': TransformCost(calls=2, total_s=0.1),
+            },
             timed_samples=4,
         ),
         make_inside_workers(
-            transforms={'Flip': TransformCost(6, 1.1)}, timed_samples=6
+            transforms={'Flip': TransformCost(calls=6, total_s=1.1)}, timed_samples=6
         ),
     )
     assert loader.timed_samples == 10
@@ -180,7 +183,9 @@ def test_transforms_are_added_up_and_given_per_image():
 
 
 def test_the_slowest_samples_come_slowest_first_and_once_each():
-    slow = [SlowSample(float(seconds), seconds % 3) for seconds in range(9)]
+    slow = [
+        SlowSample(seconds=float(seconds), index=seconds % 3) for seconds in range(9)
+    ]
     loader = known(
         make_inside_workers(slowest=tuple(slow[:5])),
         make_inside_workers(slowest=tuple(slow[5:])),

@@ -9,7 +9,7 @@ import pytest
 from fakes.runs import make_evidence
 from mmgpu_hooks.experiments import sweep_trial
 from mmgpu_hooks.experiments.sweep_plan import SweepPace, TrialLimits
-from mmgpu_hooks.records import TrialSpec
+from mmgpu_hooks.schema import TrialSpec
 
 OVER = {'event': 'over', 'status': 'completed', 'error': None}
 

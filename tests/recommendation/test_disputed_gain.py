@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fakes.pooled import make_pooled
+from fakes.replaced import replace
 from fakes.runs import make_evidence, make_run
 from fakes.workloads import make_workload
 from mmgpu_hooks.diagnosis.facts import fold_facts
@@ -19,7 +18,7 @@ from mmgpu_hooks.recommendation.choice import (
     predict_gain,
 )
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.records import Cost, Disputes, JobPlan, LoaderSettings, LoaderWorkload
+from mmgpu_hooks.schema import Cost, Disputes, JobPlan, LoaderSettings, LoaderWorkload
 
 
 def gain_of(newest: LoaderWorkload, older: LoaderWorkload) -> Gain:
@@ -121,7 +120,16 @@ def test_advice_beyond_the_cores_rests_on_what_is_backed(monkeypatch):
 
     run = make_evidence(
         run=make_run(
-            loader=LoaderSettings(0, False, None, False, 4, 100, 400, 'fork'),
+            loader=LoaderSettings(
+                num_workers=0,
+                persistent_workers=False,
+                prefetch_factor=None,
+                pin_memory=False,
+                batch_size=4,
+                batches_per_epoch=100,
+                dataset_length=400,
+                start_method='fork',
+            ),
             host=replace(make_run().host, usable_cores=4.0),
         ),
         data_wait_s=4.0,

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     GIB,
     make_evidence,
@@ -23,7 +22,7 @@ from mmgpu_hooks.recommendation.sweep_rows import (
     is_settled,
     predict_rows,
 )
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     LoaderWorkload,
     NoPrediction,
     SaveRecord,
@@ -75,8 +74,11 @@ def test_on_cuda_the_allocator_and_the_card_are_told():
 
 def test_the_first_save_finds_cold_caches_and_a_failed_one_tells_nothing():
     walls = (9.0, 1.0, 3.0, 2.0)
-    saves = [SaveRecord(10 * n, 1, wall) for n, wall in enumerate(walls)]
-    failed = SaveRecord(60, 1, 0.1, error='OSError')
+    saves = [
+        SaveRecord(iteration=10 * n, epoch=1, wall_s=wall)
+        for n, wall in enumerate(walls)
+    ]
+    failed = SaveRecord(iteration=60, epoch=1, wall_s=0.1, error='OSError')
     evidence = replace(make_trial(), save_records=(*saves, failed))
     found = fold_sweep_row(ENDED, evidence)
     assert (found.saves, found.save_s) == (3, 2.0)

@@ -1,18 +1,19 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import make_evidence, make_run
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.recommendation.changes import KEY
 from mmgpu_hooks.recommendation.verifiable import fold_predicted_gain, fold_settings
-from mmgpu_hooks.records import Change, LoaderSettings, Recommendation, RunSummary
+from mmgpu_hooks.schema import Change, LoaderSettings, Recommendation, RunSummary
 
 
 def summary_of(*loader: object) -> RunSummary:
-    return fold_run(make_evidence(run=make_run(loader=LoaderSettings(*loader))))
+    names = LoaderSettings.__struct_fields__
+    settings = LoaderSettings(**dict(zip(names, loader)))
+    return fold_run(make_evidence(run=make_run(loader=settings)))
 
 
 def recommend(**settings: object) -> Recommendation:

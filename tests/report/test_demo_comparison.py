@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
+from fakes.replaced import replace
 from fakes.runs import make_evidence
 from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.report.demo_comparison import render_comparison

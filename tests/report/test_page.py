@@ -4,17 +4,21 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.replaced import replace
 from fakes.reported import make_full_ranks, make_full_run, make_reported, make_save
 from fakes.runs import make_evidence
 from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import (
+from mmgpu_hooks.report.html.page import SECTIONS, is_page, render_page
+from mmgpu_hooks.report.pictures.timeline import fold_timelines
+from mmgpu_hooks.report.recommendation import Answer
+from mmgpu_hooks.report.reported_run import ReportedRun, label_runs
+from mmgpu_hooks.schema import (
     Change,
     Diagnosis,
     Finding,
@@ -25,10 +29,6 @@ from mmgpu_hooks.records import (
     TransformSummary,
     Verdict,
 )
-from mmgpu_hooks.report.html.page import SECTIONS, is_page, render_page
-from mmgpu_hooks.report.pictures.timeline import fold_timelines
-from mmgpu_hooks.report.recommendation import Answer
-from mmgpu_hooks.report.reported_run import ReportedRun, label_runs
 
 EVIL = '</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>"\'&\u2028'
 
@@ -234,7 +234,7 @@ def evil_run(text: str) -> ReportedRun:
         loader=replace(
             summary.loader,
             transforms=(TransformSummary(text, 1, 1.0, 1.0),),
-            slowest=(SlowSample(1.0, 1, text),),
+            slowest=(SlowSample(seconds=1.0, index=1, image=text),),
         ),
     )
     change = Change(text, text, text, text, text, (text,))

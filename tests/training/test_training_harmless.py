@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from mmgpu_hooks.evidence.parser import parse_line
-from mmgpu_hooks.evidence.writer import EvidenceWriter
-from mmgpu_hooks.records import RunEvidence
+from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.schema.lines import decode_line
+from mmgpu_hooks.schema.writer import EvidenceWriter
 from training.faults import patch, train_and_look
 from training.toy import (
     HOOK,
@@ -41,7 +42,7 @@ def test_a_healthy_training_says_nothing_and_changes_nothing(
 def figures(evidence: RunEvidence) -> set[str]:
     """Which figures the last interval has."""
     last = evidence.intervals[-1]
-    known = {name for name, value in vars(last).items() if value is not None}
+    known = {name for name, value in structs.asdict(last).items() if value is not None}
     return known & ALL
 
 
@@ -256,7 +257,7 @@ def test_a_disk_that_fills_up_ends_the_evidence_on_a_whole_line(
     assert text.endswith('\n')
     assert 5000 < len(text) <= 12_000
     for line in text.splitlines():
-        assert parse_line(line) is not None
+        assert decode_line(line) is not None
     evidence = evidence_of(tmp_path / 'full')
     assert evidence.end is None
     assert evidence.notes == ()

@@ -17,7 +17,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import FlexibleRunner, Runner
 
 from mmgpu_hooks.hooks import save_watch
-from mmgpu_hooks.records import SAVE_PHASES, SaveRecord
+from mmgpu_hooks.schema import SAVE_PHASES, SaveRecord
 from training.saving import (
     FailBeforeSave,
     SaveInsideSave,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmgpu_hooks.records import RunSummary
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.html.panel import (
     each_run,
@@ -18,6 +17,7 @@ from mmgpu_hooks.report.loader_text import describe_loader
 from mmgpu_hooks.report.markup import Markup, join
 from mmgpu_hooks.report.pictures.loader_charts import chart_slowest, chart_transforms
 from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.schema import RunSummary
 
 
 def render_loader(runs: Sequence[ReportedRun]) -> Markup:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mmgpu_hooks.evidence.ledger_parts import PARTS
-from mmgpu_hooks.records import RunSummary
 from mmgpu_hooks.report.figures import PART_NAMES, format_pct, format_seconds
 from mmgpu_hooks.report.html.panel import (
     each_run,
@@ -27,6 +26,7 @@ from mmgpu_hooks.report.pictures.time_charts import (
 from mmgpu_hooks.report.pictures.timeline import Timeline
 from mmgpu_hooks.report.pictures.timeline_picture import shown_tracks
 from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.schema import RunSummary
 
 _BUTTONS = (
     ('in', 'Zoom in'),

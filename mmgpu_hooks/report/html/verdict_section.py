@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmgpu_hooks.records import RunSummary
 from mmgpu_hooks.report.demo_comparison import images_per_second
 from mmgpu_hooks.report.figures import format_bytes, format_pct, format_seconds
 from mmgpu_hooks.report.html.panel import each_run, render_table, words
 from mmgpu_hooks.report.markup import Markup, join, tag
 from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.schema import RunSummary
 
 Figure = tuple[str, str, str]
 """Name, value with its unit, what it rests on."""

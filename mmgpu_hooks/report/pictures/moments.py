@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mmgpu_hooks.evidence.interval_table import IntervalTable
-from mmgpu_hooks.records import RunEvidence, SaveRecord
 from mmgpu_hooks.report.figures import format_seconds
+from mmgpu_hooks.schema import RunEvidence, SaveRecord
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mmgpu_hooks.evidence.ledger_parts import PARTS
-from mmgpu_hooks.records import RunSummary
 from mmgpu_hooks.report.figures import PART_NAMES, format_pct, format_seconds
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
 from mmgpu_hooks.report.pictures.shapes import Picture
 from mmgpu_hooks.report.pictures.timeline import Timeline
 from mmgpu_hooks.report.pictures.timeline_picture import draw_timeline, shown_tracks
+from mmgpu_hooks.schema import RunSummary
 
 _HOOKS_SHOWN = 6
 _SMALL_PCT = 0.005

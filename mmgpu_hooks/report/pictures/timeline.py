@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mmgpu_hooks.evidence.interval_log import table_of
-from mmgpu_hooks.records import RunEvidence, SaveRecord
+from mmgpu_hooks.evidence.tabulation import tabulate
 from mmgpu_hooks.report.pictures.moments import Moment, find_moments
 from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.schema import RunEvidence, SaveRecord
 
 MOST_CELLS = 120_000
 """Cells a page holds at most, all runs together: neighbours are merged beyond."""
@@ -81,7 +81,7 @@ def fold_timeline(
         saves: Of the rank that makes them for all.
         most_cells: Neighbouring intervals are merged until there are no more.
     """
-    table = table_of(evidence.intervals)
+    table = tabulate(evidence.intervals)
     count = len(table)
     if not count:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmgpu_hooks.records import CardWindow
+from mmgpu_hooks.schema import CardWindow
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s, wall_unix_s
 from mmgpu_hooks.telemetry.gpu.answers import (

@@ -7,10 +7,10 @@ spread out, since together they would cost more than all else we do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from mmgpu_hooks.records import GpuDevice, GpuWindow
+from mmgpu_hooks.schema import GpuDevice, GpuWindow
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s, wall_unix_s
 from mmgpu_hooks.telemetry.gpu.answers import (
     checked_memory,
@@ -43,7 +43,7 @@ ESSENTIAL = (
 
 _OPTIONAL = (
     UtilBuffer.FIGURE,
-    *(figure.name for figure in fields(GpuWindow) if figure.name not in ESSENTIAL),
+    *(name for name in GpuWindow.__struct_fields__ if name not in ESSENTIAL),
 )
 
 _FIGURES = (*ESSENTIAL, *_OPTIONAL)
@@ -68,7 +68,7 @@ class GpuSample:
     spans: tuple[UtilSpan, ...] | None = None
     """What the driver's buffer holds since the last look; ``None`` when polled."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """Other figures of :class:`~mmgpu_hooks.records.GpuWindow`, where it was time."""
+    """Other figures of :class:`~mmgpu_hooks.schema.GpuWindow`, where it was time."""
     throttle_reasons: frozenset[str] | None = None
     """What holds the clocks down; ``None`` where it was not looked at."""
     next_look_s: float | None = None

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Callable
 
-from mmgpu_hooks.records import CardWindow, GpuWindow
+from mmgpu_hooks.schema import CardWindow, GpuWindow
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 from mmgpu_hooks.telemetry.gpu.cards import CardFold, CardSample
 from mmgpu_hooks.telemetry.gpu.gpu import GpuSample

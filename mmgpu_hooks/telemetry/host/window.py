@@ -11,8 +11,7 @@ import os
 from pathlib import Path
 from typing import Any, Callable, TypeVar
 
-from mmgpu_hooks.records.filled import fill_record
-from mmgpu_hooks.records.measured import HostWindow
+from mmgpu_hooks.schema import HostWindow
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 from mmgpu_hooks.telemetry.host.kept_file import KeptFile
 from mmgpu_hooks.telemetry.host.limits import read_file_system
@@ -141,7 +140,7 @@ class HostWindowMeter:
         fields['throttled_s'] = self._try('throttled_s', self._throttling.read)
         fields['swap_in_bytes'], fields['swap_out_bytes'] = swapped
         fields.update(self._gauges)
-        return fill_record(HostWindow, fields)
+        return HostWindow(**fields)
 
     def _read_gauges(self) -> dict[str, int | None]:
         memory = self._parse(_MEMORY, parse_memory_bytes) or (None, None, None)

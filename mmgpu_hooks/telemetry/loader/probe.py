@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from mmgpu_hooks.records import WorkersWindow
-from mmgpu_hooks.records.filled import fill_record
+from mmgpu_hooks.schema import WorkersWindow
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 from mmgpu_hooks.telemetry.loader.board import Board
@@ -255,7 +254,7 @@ class LoaderProbe:
             fields.update(inside._asdict())
         elif not outside.count:
             return None
-        return fill_record(WorkersWindow, fields)
+        return WorkersWindow(**fields)
 
     @property
     def inside_failure(self) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from typing import Any
 
-from mmgpu_hooks.records import LoaderSettings
+from mmgpu_hooks.schema import LoaderSettings
 
 
 def read_loader_settings(loader: Any) -> LoaderSettings:

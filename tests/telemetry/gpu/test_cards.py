@@ -6,7 +6,7 @@ import pytest
 
 from fakes.clock import HandClock
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.records import CardWindow
+from mmgpu_hooks.schema import CardWindow
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.gpu.buffer import UtilSpan
 from mmgpu_hooks.telemetry.gpu.cards import CardFold, CardSample, HostCards, open_cards
@@ -137,5 +137,13 @@ def test_looks_fold_by_their_time():
     fold.add(CardSample(3, (UtilSpan(3.0, 0.0), UtilSpan(1.0, 80.0)), 7, 1000.0))
     fold.add(CardSample(3, (), 9, 2000.0))
     fold.add(CardSample(3))
-    assert fold.window() == CardWindow(3, 2, 20.0, 75.0, 9, 1500.0, 4.0)
-    assert CardFold(1).window() == CardWindow(1)
+    assert fold.window() == CardWindow(
+        index=3,
+        samples=2,
+        util_pct=20.0,
+        zero_pct=75.0,
+        mem_used_bytes=9,
+        sm_clock_mhz=1500.0,
+        sampled_s=4.0,
+    )
+    assert CardFold(1).window() == CardWindow(index=1)

@@ -7,7 +7,7 @@ import pytest
 
 from fakes.clock import HandClock
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.records import CardWindow, GpuWindow
+from mmgpu_hooks.schema import CardWindow, GpuWindow
 from mmgpu_hooks.telemetry.gpu.buffer import UtilSpan
 from mmgpu_hooks.telemetry.gpu.cards import CardSample, HostCards, open_cards
 from mmgpu_hooks.telemetry.gpu.nvml import Gpu, GpuSample, open_gpu
@@ -84,7 +84,7 @@ def test_the_cards_are_looked_at_more_rarely():
     )
     thread.run(sampler)
     assert looks == [0.5, 2.5, 4.5, 6.5, 8.5, 10.5]
-    card = CardWindow(0, 6, 30.0, 0.0, sampled_s=12.0)
+    card = CardWindow(index=0, samples=6, util_pct=30.0, zero_pct=0.0, sampled_s=12.0)
     assert sampler.drain_cards() == {'GPU-1': card}
     assert sampler.drain_cards() == {}
 

@@ -7,7 +7,7 @@ import pytest
 
 from fakes.clock import HandClock
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.records import GpuWindow
+from mmgpu_hooks.schema import GpuWindow
 from mmgpu_hooks.telemetry.gpu.nvml import Gpu, GpuSample, open_gpu
 from mmgpu_hooks.telemetry.gpu.queries import GarbageError
 from mmgpu_hooks.telemetry.gpu.vitals import parse_throttle_reasons
@@ -317,7 +317,7 @@ def test_all_of_it_reaches_the_window(watch: Watch):
     window = fold.window()
     assert window.source == 'buffer'
     unknown = [
-        name for name in GpuWindow.__dataclass_fields__ if getattr(window, name) is None
+        name for name in GpuWindow.__struct_fields__ if getattr(window, name) is None
     ]
     assert unknown == []
     assert window.util_pct == 80.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fakes.clock import HandClock
-from mmgpu_hooks.records import HostWindow
+from mmgpu_hooks.schema import HostWindow
 from mmgpu_hooks.telemetry.host.kept_file import KeptFile
 from mmgpu_hooks.telemetry.host.open_files import OpenFiles
 from mmgpu_hooks.telemetry.host.system_memory import (

@@ -6,26 +6,8 @@ import contextlib
 import os
 from pathlib import Path
 
-from mmgpu_hooks.evidence.codec import Line, render_line
-from mmgpu_hooks.records import RunRecord
-
-EVIDENCE_NAME = 'gpu_efficiency.jsonl'
-OTHER_RANKS = 'gpu_efficiency_rank*.jsonl'
-
-
-def evidence_name(rank: int) -> str:
-    """File name of one rank's evidence; rank 0 has the plain one."""
-    return EVIDENCE_NAME if rank == 0 else f'gpu_efficiency_rank{rank}.jsonl'
-
-
-def unused_path(path: Path) -> Path:
-    """``path``, or a numbered one where this Runner trained before."""
-    number = 1
-    unused = path
-    while unused.exists():
-        number += 1
-        unused = path.with_name(f'{path.stem}.{number}{path.suffix}')
-    return unused
+from mmgpu_hooks.schema.lines import encode_line
+from mmgpu_hooks.schema.recorded import Line, RunRecord
 
 
 class EvidenceWriter:
@@ -57,7 +39,7 @@ class EvidenceWriter:
         """
         if self._fd is None:
             raise OSError(f'{self.path} is already closed')
-        data = render_line(record).encode('ascii')
+        data = encode_line(record)
         written = 0
         try:
             written = os.write(self._fd, data)
