@@ -178,7 +178,7 @@ def test_a_failure_inside_a_worker_is_said_once_and_for_all(
         ('ledger', 'evidence.ledger.TimeLedger.read', 4),
         ('run record', 'hooks.recorder.read_run_record', 0),
         ('evidence', 'hooks.recorder.open_evidence', 0),
-        ('evidence', 'evidence.writer.EvidenceWriter.write', 2),
+        ('evidence', 'schema.writer.EvidenceWriter.write', 2),
         ('last interval', 'hooks.recorder.Recorder._record_interval', 6),
     ],
 )
