@@ -80,13 +80,21 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     logical_cpus: Optional[Count] = None
     affinity_cpus: Optional[Count] = None
     """CPUs that the scheduler lets this process run on."""
+    unbound_cpus: Optional[Count] = None
+    """The same before a library, or code of the training, bound the process to
+    ``affinity_cpus``; ``None`` when nothing did."""
+    bound_by: Optional[str] = None
+    """Environment variables that asked for it; ``None`` when it has none of them."""
+    cpuset_cpus: Optional[Count] = None
+    """CPUs of the control group's cpuset; ``None`` when unknown."""
     cgroup_cpu_cores: Optional[Number] = None
     """Smallest CPU quota over all cgroup ancestors; ``None`` is no quota."""
     slurm_cpus: Optional[Count] = None
     """``SLURM_CPUS_PER_TASK`` when SLURM started the process."""
     ranks_on_host: Count = 1
     usable_cores: Optional[Number] = None
-    """Smallest of the above, divided by the ranks on the host."""
+    """Smallest of the above, of ``unbound_cpus`` where the process is bound, divided by
+    the ranks on the host."""
     ram_total_bytes: Optional[Count] = None
     ram_available_bytes: Optional[Count] = None
     cgroup_memory_bytes: Optional[Count] = None
@@ -96,6 +104,14 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     shm_free_bytes: Optional[Count] = None
     open_files_soft: Optional[Count] = None
     """Soft limit on open files of this process."""
+
+    @property
+    def cores_had(self) -> Optional[float]:
+        """Usable cores as the run had them: no more than it was bound to."""
+        usable, bound = self.usable_cores, self.affinity_cpus
+        if usable is None or bound is None or self.unbound_cpus is None:
+            return usable
+        return min(usable, bound)
 
 
 class GpuDevice(Recorded, frozen=True, kw_only=True):
@@ -247,7 +263,11 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
 
 
 class GpuWindow(Recorded, frozen=True, kw_only=True):
-    """GPU samples of one interval, weighted by the time each stood for."""
+    """GPU samples of one interval, weighted by the time each stood for.
+
+    These fields have met no real card yet, only a scripted NVML, and NVIDIA's mock
+    driver with FakeGPU.
+    """
 
     samples: Count = 0
     util_pct: Optional[Number] = None

@@ -305,6 +305,12 @@ class RunSummary:
     save_aftermaths: Tuple[SaveAftermathRecord, ...] = ()
     validations: Tuple[ValidationRecord, ...] = ()
 
+    @property
+    def why_no_gpu_util(self) -> str:
+        """The reason of the whole card, else of this figure alone."""
+        reasons = (self.unknown.get(source) for source in ('GPU', 'GPU util_pct'))
+        return next(filter(None, reasons), 'no sample was taken')
+
 
 @dataclass(frozen=True)
 class PlainRun:

@@ -13,7 +13,7 @@ from fakes.runs import (
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.schema import Diagnosis, LoaderSettings, RunRecord
+from mmgpu_hooks.schema import Diagnosis, HostLimits, LoaderSettings, RunRecord
 
 MAIN = {'process_cpu_s': 4.0}
 """0.2 s per iteration: the step."""
@@ -75,6 +75,50 @@ def test_workers_with_a_cpu_each_are_only_noticed():
 
 def test_workers_that_may_run_everywhere_are_no_finding():
     assert finding(confined(8), 'MG111') is None
+
+
+@pytest.mark.parametrize(
+    ('host', 'severity', 'verdict', 'words'),
+    [
+        (
+            HostLimits(
+                logical_cpus=8,
+                affinity_cpus=1,
+                unbound_cpus=8,
+                bound_by='OMP_PROC_BIND',
+                usable_cores=8.0,
+            ),
+            'problem',
+            'affinity_collapsed',
+            'OMP_PROC_BIND bound it to 1 of 8 CPUs (7 lost)',
+        ),
+        # room enough for four workers and the training thread
+        (
+            HostLimits(
+                logical_cpus=8, affinity_cpus=5, unbound_cpus=8, usable_cores=8.0
+            ),
+            'notice',
+            'data_bound_workers',
+            'bound after start to 5 of 8 CPUs (3 lost)',
+        ),
+        (HostLimits(logical_cpus=8, affinity_cpus=1, usable_cores=1.0), None, None, ''),
+    ],
+)
+def test_a_training_process_that_was_bound(host, severity, verdict, words):
+    loader = LoaderSettings(
+        num_workers=4,
+        persistent_workers=True,
+        prefetch_factor=2,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+    )
+    diagnosis = diagnose(run=make_run(host=host, loader=loader))
+    found = finding(diagnosis, 'MG113')
+    assert (found and found.severity) == severity
+    assert words in (found.detail if found else '')
+    assert verdict in (None, diagnosis.verdict.name)
 
 
 @pytest.mark.parametrize(
