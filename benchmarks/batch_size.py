@@ -28,7 +28,7 @@ from benchmarks.predict_training import Work, count_batches, make_works, train_o
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
 from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.prediction import predict_setting
 from mmgpu_hooks.records import Prediction
 
@@ -121,7 +121,7 @@ def _read_run(path: Path) -> PooledRun:
         run=replace(evidence.run, loader=loader),
         intervals=tuple(evidence.intervals),
     )
-    return PooledRun(evidence, fold_facts(fold_run(evidence), evidence.intervals))
+    return PooledRun(fold_facts(Run(evidence)))
 
 
 def judge(trials: Sequence[Trial]) -> Iterator[Outcome]:

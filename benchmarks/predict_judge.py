@@ -14,10 +14,10 @@ from benchmarks.harness import BUSY_LIMIT_PCT
 from benchmarks.predict_pipelines import Pipeline
 from mmgpu_hooks.diagnosis.workload import fit_workload
 from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.pace import bound_iter_s
 from mmgpu_hooks.modeling.prediction import predict_grid
-from mmgpu_hooks.records import Cost, IntervalRecord, LoaderWorkload, RunSummary
+from mmgpu_hooks.records import Cost, IntervalRecord, LoaderWorkload
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Trial:
     prefetch_factor: int
     iter_s: float
     """By the model's own stamps."""
-    summary: RunSummary
+    summary: Run
     intervals: tuple[IntervalRecord, ...]
     strangers_pct: float
     """Share of the machine that others used meanwhile."""
@@ -93,7 +93,7 @@ def read_trials(path: Path) -> tuple[list[Trial], int]:
                     line['num_workers'],
                     line['prefetch_factor'],
                     line['iter_s'],
-                    fold_run(evidence),
+                    Run(evidence),
                     tuple(evidence.intervals),
                     line['strangers_pct'],
                 )
@@ -110,7 +110,7 @@ def judge_trials(trials: Sequence[Trial]) -> tuple[list[Case], list[str]]:
         by_pipeline.setdefault(trial.pipeline.name, []).append(trial)
     for same in by_pipeline.values():
         for run in same:
-            workload = fit_workload(run.summary, run.intervals)
+            workload = fit_workload(run.summary)
             if not isinstance(workload, LoaderWorkload):
                 refused.append(f'{run.pipeline.name} {run.setting}: {workload.reason}')
                 continue

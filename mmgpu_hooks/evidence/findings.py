@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,34 +9,22 @@ from pathlib import Path
 from mmgpu_hooks.evidence.codec import Line
 from mmgpu_hooks.evidence.lines import decode_text
 from mmgpu_hooks.evidence.parser import LineError, parse_line, parse_schema
-from mmgpu_hooks.evidence.row_decoder import row_decoder
+from mmgpu_hooks.evidence.row_decoder import decode_interval, decode_row
 from mmgpu_hooks.evidence.run_folder import EvidenceError
-from mmgpu_hooks.evidence.tabulation import TableBuilder
 from mmgpu_hooks.records import SCHEMA_VERSION, IntervalRecord
 
 
 @dataclass
 class Findings:
-    """All of a file, or of a stretch of it, but the figures of its intervals."""
+    """All of a file."""
 
-    lines: int = 0
-    """So many were looked at."""
-    offsets: array[int] = field(default_factory=lambda: array('Q'))
-    """Of the intervals."""
+    intervals: list[IntervalRecord] = field(default_factory=list)
     records: list[tuple[int, Line]] = field(default_factory=list)
     """All others, with the numbers of their lines."""
     bad: list[tuple[int, str]] = field(default_factory=list)
     """Lines that are none of ours: number, and why."""
     is_torn: bool = False
     """Whether the last line was not written to its end."""
-
-    def join(self, later: Findings) -> None:
-        """Take what was found in the stretch behind."""
-        self.offsets.extend(later.offsets)
-        self.records += [(self.lines + n, record) for n, record in later.records]
-        self.bad += [(self.lines + n, why) for n, why in later.bad]
-        self.is_torn = later.is_torn
-        self.lines += later.lines
 
 
 class Gathering:
@@ -50,7 +37,6 @@ class Gathering:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.found = Findings()
-        self.table = TableBuilder()
 
     def take_all(self, lines: Iterable[tuple[int, int, bytes]]) -> None:
         """Take all lines there are.
@@ -61,17 +47,13 @@ class Gathering:
         Raises:
             EvidenceError: If they were written in a newer schema.
         """
-        decode = row_decoder()
-        add_offset, add_row = self.found.offsets.append, self.table.add
-        number = 0
         for number, offset, line in lines:
-            row = decode(line)
-            if row is None:
+            # checked first: the record itself is decoded unchecked
+            interval = decode_row(line) and decode_interval(line)
+            if interval is None:
                 self._take(number, offset, line)
             else:
-                add_offset(offset)
-                add_row(row)
-        self.found.lines = number
+                self.found.intervals.append(interval)
 
     def _take(self, number: int, offset: int, line: bytes) -> None:
         """Take a line that is no interval, or one that only the parser understands."""
@@ -93,7 +75,6 @@ class Gathering:
                 self.found.is_torn = True
             return
         if isinstance(record, IntervalRecord):
-            self.found.offsets.append(offset)
-            self.table.add(record)
+            self.found.intervals.append(record)
         elif record is not None:
             self.found.records.append((number, record))

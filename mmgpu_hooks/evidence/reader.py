@@ -7,9 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from mmgpu_hooks.evidence.findings import Findings, Gathering
-from mmgpu_hooks.evidence.forked_reading import read_in_processes
-from mmgpu_hooks.evidence.interval_log import IntervalLog
-from mmgpu_hooks.evidence.interval_table import IntervalTable
 from mmgpu_hooks.evidence.lines import read_lines
 from mmgpu_hooks.evidence.run_folder import EvidenceError
 from mmgpu_hooks.records import (
@@ -27,17 +24,13 @@ from mmgpu_hooks.records import (
 _LEAST_BYTES = 2**16
 
 
-def read_evidence(
-    path: Path, newest_bytes: int | None = None, processes: int = 1
-) -> RunEvidence:
+def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
     """Read one rank's evidence file; some 0.02 ms per line on a 2-core VM.
 
     Args:
         path: A ``gpu_efficiency.jsonl``.
         newest_bytes: Read the first line and so much of the file's end, for whoever
             must not take long. Defaults to all of it.
-        processes: Processes that may share the reading of all of a long file. More
-            than one only where nothing is trained: they are forked.
 
     Returns:
         The run with every interval that could be read. A torn last line (the run
@@ -47,17 +40,12 @@ def read_evidence(
         EvidenceError: If there is no run record, the file holds more than one
             run, or it was written in a newer schema.
     """
-    gathering = None
-    if processes > 1 and newest_bytes is None:
-        gathering = read_in_processes(path, processes)
-    if gathering is None:
-        gathering = Gathering(path)
-        gathering.take_all(read_lines(path, newest_bytes))
-    table = gathering.table.build()
-    return _make_evidence(path, gathering.found, table)
+    gathering = Gathering(path)
+    gathering.take_all(read_lines(path, newest_bytes))
+    return _make_evidence(path, gathering.found)
 
 
-def _make_evidence(path: Path, found: Findings, table: IntervalTable) -> RunEvidence:
+def _make_evidence(path: Path, found: Findings) -> RunEvidence:
     """The evidence of one run, if it is that."""
     run: RunRecord | None = None
     end: EndRecord | None = None
@@ -101,7 +89,7 @@ def _make_evidence(path: Path, found: Findings, table: IntervalTable) -> RunEvid
     return RunEvidence(
         path=str(path),
         run=replace(run, unknown={**run.unknown, **unknown}),
-        intervals=IntervalLog(path, found.offsets, table),
+        intervals=tuple(found.intervals),
         end=end,
         sources_off=tuple(sources_off),
         model=model,
@@ -113,7 +101,7 @@ def _make_evidence(path: Path, found: Findings, table: IntervalTable) -> RunEvid
 
 
 def read_other_ranks(
-    paths: Sequence[Path], newest_bytes: int | None = None, processes: int = 1
+    paths: Sequence[Path], newest_bytes: int | None = None
 ) -> tuple[list[RunEvidence], list[str]]:
     """Read the evidence of other ranks; a bad file costs its rank and no more.
 
@@ -121,7 +109,6 @@ def read_other_ranks(
         paths: Their files.
         newest_bytes: As for `read_evidence`, for all of them together; some 64 KiB
             of each are read in any case.
-        processes: As for `read_evidence`.
 
     Returns:
         What could be read, and a sentence for each file that could not.
@@ -132,22 +119,10 @@ def read_other_ranks(
     ranks, notes = [], []
     for path in paths:
         try:
-            ranks.append(read_evidence(path, share, processes))
+            ranks.append(read_evidence(path, share))
         except EvidenceError as error:
             notes.append(f'Left out: {error}')
     return ranks, notes
-
-
-def reread_in_full(evidence: RunEvidence) -> RunEvidence:
-    """Read the file of which `read_other_ranks` may have read the newest part only.
-
-    Sums and epoch starts of a part are not the run's, and its first interval is no
-    warm-up.
-
-    Raises:
-        EvidenceError: As `read_evidence`, which takes as long.
-    """
-    return read_evidence(Path(evidence.path))
 
 
 def _notes(path: Path, found: Findings) -> list[str]:

@@ -1,9 +1,9 @@
-"""One run: the lines of its evidence file, and what they fold into."""
+"""One run: the lines of its evidence file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Mapping, Optional, Sequence, Tuple
+from typing import Mapping, Optional, Tuple
 
 from mmgpu_hooks.records.device import (
     CardWindow,
@@ -20,13 +20,6 @@ from mmgpu_hooks.records.measured import (
     LoaderSettings,
 )
 from mmgpu_hooks.records.saving import SaveAftermathRecord, SaveRecord
-from mmgpu_hooks.records.summed import (
-    CardImbalance,
-    CudaMemorySummary,
-    HookCost,
-    HostSummary,
-    LoaderSummary,
-)
 from mmgpu_hooks.records.validating import ValidationRecord
 
 SCHEMA_VERSION = 1
@@ -178,8 +171,7 @@ class RunEvidence:
 
     path: str
     run: RunRecord
-    intervals: Sequence[IntervalRecord]
-    """Read from a file, they are decoded anew whenever they are asked for."""
+    intervals: Tuple[IntervalRecord, ...]
     end: Optional[EndRecord] = None
     sources_off: Tuple[SourceOffRecord, ...] = ()
     model: Optional[ModelBytesRecord] = None
@@ -188,89 +180,6 @@ class RunEvidence:
     validations: Tuple[ValidationRecord, ...] = ()
     notes: Tuple[str, ...] = ()
     """Sentences about what was odd in the file, for the user."""
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """One rank's whole run in figures; ``steady`` ones leave the warm-up out."""
-
-    run: RunRecord
-    iterations: int
-    duration_s: float
-    ledger_s: Mapping[str, float]
-    """Seconds of the whole run, by part of the time ledger."""
-    status: str
-    """``completed``, ``interrupted``, ``failed``, or ``killed`` (no end record)."""
-    steady_iterations: int = 0
-    """Iterations the steady figures are taken over; 0 leaves them unknown."""
-    data_wait_s: Optional[float] = None
-    """Steady mean per iteration, first waits of epochs left out."""
-    data_wait_p95_s: Optional[float] = None
-    """95th percentile of the steady iterations' waits, from those of the intervals."""
-    data_wait_usual_p95_s: Optional[float] = None
-    """Median over intervals of their 95th percentiles: that of a usual interval."""
-    step_s: Optional[float] = None
-    hooks_s: Optional[float] = None
-    iter_s: Optional[float] = None
-    """``data_wait_s + step_s + hooks_s``."""
-    iter_p50_s: Optional[float] = None
-    """Median over intervals of their medians."""
-    iter_p95_s: Optional[float] = None
-    """95th percentile of the steady iterations, from those of the intervals."""
-    images_per_s: Optional[float] = None
-    epoch_starts: int = 0
-    startup_s: float = 0.0
-    """First waits of epochs beyond a normal wait, summed over the run."""
-    data_wait_cpu_share: Optional[float] = None
-    """CPU of the training thread inside its waits, over the waits."""
-    main_cpu_s: Optional[float] = None
-    """CPU of the training process per iteration, its waits' part left out."""
-    main_run_delay_s: Optional[float] = None
-    """What its main thread waited for a core, per iteration."""
-    worker_cpu_s: Optional[float] = None
-    """CPU of all workers per batch."""
-    worker_run_delay_s: Optional[float] = None
-    """Time workers waited for a core, per batch."""
-    worker_count: Optional[int] = None
-    process_cpu_cores: Optional[float] = None
-    system_cpu_pct: Optional[float] = None
-    cpu_aside_pct: Optional[float] = None
-    """Share of the seconds behind the figures of CPU that are saves and validations,
-    whose own CPU is not known; ``None`` where they are not in the figures."""
-    external_cpu_cores: Optional[float] = None
-    """Cores of the host that others used meanwhile; ``None`` with several ranks on it,
-    because theirs cannot be told from a stranger's."""
-    process_rss_bytes: Optional[int] = None
-    batch_bytes: Optional[int] = None
-    batch_tensors: Optional[int] = None
-    gpu: Optional[GpuWindow] = None
-    gpu_mem_peak_bytes: Optional[int] = None
-    gpu_mem_reserved_bytes: Optional[int] = None
-    saves: int = 0
-    unknown: Mapping[str, str] = field(default_factory=dict)
-    """Why a figure is missing, by source."""
-    notes: Tuple[str, ...] = ()
-    hooks: Mapping[str, HookCost] = field(default_factory=dict)
-    """By class, most expensive first; what is left of ``ledger_s['hooks']`` is
-    MMEngine's own calling."""
-    loader: Optional[LoaderSummary] = None
-    """``None`` without workers that could be read."""
-    host: Optional[HostSummary] = None
-    gpu_idle_pct: Optional[float] = None
-    """Share of the timed steady iterations in which the GPU had nothing to do."""
-    gpu_idle_iterations: int = 0
-    cards: Mapping[str, CardWindow] = field(default_factory=dict)
-    """Every card of the host by UUID; of the first rank on it only."""
-    card_imbalance: Optional[CardImbalance] = None
-    """``None`` unless the run trains on all cards of the host, more than one."""
-    cuda_memory: Optional[CudaMemorySummary] = None
-    model: Optional[ModelBytesRecord] = None
-    largest_batch_pixels: Optional[int] = None
-    most_boxes: Optional[int] = None
-    save_records: Tuple[SaveRecord, ...] = ()
-    """Each save taken apart; empty in older evidence."""
-    save_aftermaths: Tuple[SaveAftermathRecord, ...] = ()
-    validations: Tuple[ValidationRecord, ...] = ()
 
 
 @dataclass(frozen=True)

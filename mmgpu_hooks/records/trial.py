@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional
 
-from mmgpu_hooks.records.run import RunSummary
-
 TRIAL_STATUSES = (
     'completed',
     'failed',
@@ -64,5 +62,3 @@ class TrialResult:
     """Iterations trained, whatever the status."""
     error: Optional[str] = None
     """The decisive line; ``None`` when it completed."""
-    summary: Optional[RunSummary] = None
-    """Its figures; ``None`` when it left no evidence that can be read."""

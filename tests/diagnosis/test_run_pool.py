@@ -8,12 +8,12 @@ from fakes.pooled import EACH, FIXED, PIXELS, make_pooled
 from fakes.runs import GIB, make_run
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, RunPool, pool_runs
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.records import Disputes, MemoryFit, NoPrediction, RunEvidence
 
 
 def read(evidence: RunEvidence) -> PooledRun:
-    return PooledRun(evidence, fold_facts(fold_run(evidence), evidence.intervals))
+    return PooledRun(fold_facts(Run(evidence)))
 
 
 def pool(*runs: RunEvidence, **differences: str) -> RunPool:

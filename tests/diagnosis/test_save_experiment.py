@@ -8,7 +8,7 @@ from fakes.runs import make_evidence, make_run
 from fakes.save_bench import make_bench, make_row
 from fakes.saves import LOADER, make_aftermath, make_contended, make_save
 from mmgpu_hooks.diagnosis.save_experiment import fold_save_row
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.records import SavePlan, SaveSetting, TrialResult
 
 WIDE = (0.3, 0.4, 1.0, 1.0, 3.0, 4.0)
@@ -106,7 +106,7 @@ def fold(saves, aftermaths=(), *, count=6, status='completed', error=None):
         save_records=tuple(saves),
         save_aftermaths=tuple(aftermaths),
     )
-    result = TrialResult({}, status, 'trial', 30.0, 200, error, fold_run(evidence))
+    result = TrialResult({}, status, 'trial', 30.0, 200, error, Run(evidence))
     return fold_save_row(SavePlan(SaveSetting(8), count, 24, 184), result)
 
 

@@ -10,7 +10,7 @@ import pytest
 from fakes.runs import make_evidence, make_inside_workers, make_interval, make_run
 from mmgpu_hooks.diagnosis.workload import fit_workload
 from mmgpu_hooks.diagnosis.workload_segment import NEWEST
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling import handover
 from mmgpu_hooks.modeling.prediction import predict_grid
 from mmgpu_hooks.records import (
@@ -25,7 +25,7 @@ GAP_S = handover.GAP_S
 
 
 def fit(evidence: RunEvidence) -> LoaderWorkload | NoPrediction:
-    return fit_workload(fold_run(evidence), evidence.intervals)
+    return fit_workload(Run(evidence))
 
 
 def fitted(**fields: Any) -> LoaderWorkload:

@@ -8,7 +8,6 @@ from typing import Any
 
 from mmgpu_hooks.evidence.codec import render_line
 from mmgpu_hooks.records import (
-    CardWindow,
     CudaMemoryWindow,
     DurationStats,
     EndRecord,
@@ -156,6 +155,7 @@ def make_inside_workers(
         worker_batches=(iterations // count,) * count,
         ready_mean=0.5,
         ready_zero_pct=60.0,
+        asks=iterations,
         out_of_order=1,
         transforms={
             'LoadImageFromFile': TransformCost(4, 0.24),
@@ -170,12 +170,12 @@ def make_inside_workers(
     return replace(window, **fields)
 
 
-def make_gpu_fields(*uuids: str) -> dict[str, Any]:
-    """What intervals of a training on a card carry; the host's cards when named."""
+def make_gpu_fields(util_pct: float = 62.0) -> dict[str, Any]:
+    """What intervals of a training on a card carry."""
     return {
         'gpu': GpuWindow(
             samples=60,
-            util_pct=62.0,
+            util_pct=util_pct,
             zero_pct=25.0,
             util_std_pct=40.0,
             mem_used_bytes=9 * GIB,
@@ -186,8 +186,6 @@ def make_gpu_fields(*uuids: str) -> dict[str, Any]:
             throttled_pct=12.0,
             throttle_reasons_pct={'power_cap': 12.0},
             sm_active_pct=41.0,
-            tensor_active_pct=12.0,
-            dram_active_pct=20.0,
         ),
         'gpu_idle_pct': 31.0,
         'gpu_idle_iterations': 20,
@@ -196,10 +194,6 @@ def make_gpu_fields(*uuids: str) -> dict[str, Any]:
         'cuda_memory': CudaMemoryWindow(GIB, 0, 0, GIB // 4),
         'largest_batch_pixels': 4 * 800 * 1344,
         'most_boxes': 212,
-        'cards': {
-            uuid: CardWindow(index, 60, 62.0 + 5 * index, 25.0, 9 * GIB, 1755.0)
-            for index, uuid in enumerate(uuids)
-        },
     }
 
 
@@ -221,13 +215,12 @@ def make_ranks(
 ) -> list[RunEvidence]:
     """Ranks that wait so long for data each and for the slowest in their step."""
     world = len(data_wait_s)
-    uuids = [f'GPU-{rank}' for rank in range(world)]
     return [
         make_evidence(
             run=make_gpu_run(rank, world),
             data_wait_s=wait_s,
             step_s=iter_s - wait_s,
-            **{**make_gpu_fields(*(uuids if rank == 0 else ())), **fields},
+            **{**make_gpu_fields(62.0 + 5 * rank), **fields},
         )
         for rank, wait_s in enumerate(data_wait_s)
     ]

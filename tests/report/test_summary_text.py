@@ -23,8 +23,8 @@ from fakes.runs import (
 )
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
-from mmgpu_hooks.evidence.ranks import find_slowest, fold_ranks
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.records import (
     CardWindow,
     CudaMemoryWindow,
@@ -43,8 +43,8 @@ FULL_RUN = Path(__file__).with_name('full_run.txt')
 def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
     ranks = fold_ranks(evidence, others)
     slowest = find_slowest(ranks, [evidence, *others])
-    judged = diagnose_run(fold_facts(fold_run(slowest or evidence)))
-    return render_training_summary(fold_run(evidence), judged, ranks)
+    judged = diagnose_run(fold_facts(Run(slowest or evidence)))
+    return render_training_summary(Run(evidence), judged, ranks)
 
 
 def render(**fields: Any) -> str:
@@ -102,7 +102,7 @@ def test_it_fits_into_a_log(ranks: int):
 
 def test_it_is_rendered_at_once():
     evidence = full_run()
-    summary = fold_run(evidence)
+    summary = Run(evidence)
     diagnosis = diagnose_run(fold_facts(summary))
     since = time.process_time()
     for _ in range(10):
@@ -405,8 +405,8 @@ def test_workers_beyond_the_cores_make_no_more_than_these_allow():
 
 
 def test_saves_within_the_figures_of_cpu_are_named():
-    summary = fold_run(make_evidence(process_cpu_s=4.0))
-    summary = replace(summary, cpu_aside_pct=5.4)
+    summary = Run(make_evidence(process_cpu_s=4.0))
+    summary = summary.altered(cpu_aside_pct=5.4)
     judged = diagnose_run(fold_facts(summary))
     text = unwrapped(render_training_summary(summary, judged))
     assert '(5.4 % of the time saves and validations, which are in it)' in text

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from mmgpu_hooks.records import RunSummary, SaveJudgement
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.records import SaveJudgement
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart
 from mmgpu_hooks.report.pictures.envelope import find_reaches
 from mmgpu_hooks.report.pictures.loader_charts import chart_slowest, chart_transforms
@@ -53,9 +54,7 @@ def list_charts(
             yield f'{prefix}{chart.name}', chart
 
 
-def _of_summary(
-    summary: RunSummary, saves: Sequence[SaveJudgement]
-) -> list[Chart | NoChart]:
+def _of_summary(summary: Run, saves: Sequence[SaveJudgement]) -> list[Chart | NoChart]:
     return [
         chart_hooks(summary),
         chart_transforms(summary),

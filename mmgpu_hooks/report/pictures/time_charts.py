@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mmgpu_hooks.evidence.ledger_parts import PARTS
-from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import PART_NAMES, format_pct, format_seconds
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
@@ -17,7 +17,7 @@ _HOOKS_SHOWN = 6
 _SMALL_PCT = 0.005
 
 
-def chart_ledger(runs: Sequence[tuple[str, RunSummary]]) -> Chart | NoChart:
+def chart_ledger(runs: Sequence[tuple[str, Run]]) -> Chart | NoChart:
     """One bar a run, as long as any other: shares of its time."""
     name, title = 'ledger', 'Where the time went'
     measured = [(label, summary) for label, summary in runs if summary.duration_s > 0]
@@ -42,7 +42,7 @@ def chart_ledger(runs: Sequence[tuple[str, RunSummary]]) -> Chart | NoChart:
     return chart_bars(name, title, ' '.join(said), bars, is_share=True)
 
 
-def chart_hooks(summary: RunSummary) -> Chart | NoChart:
+def chart_hooks(summary: Run) -> Chart | NoChart:
     """Seconds in hooks by class, most expensive first."""
     name, title = 'hooks', 'Hooks by class'
     if not summary.hooks:

@@ -13,10 +13,10 @@ from fakes.runs import (
     make_workers,
     steady,
 )
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.figures import LoaderFigures
+from mmgpu_hooks.judge.odd_worker import OddWorker
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.records import (
-    LoaderSummary,
-    OddWorker,
     RunEvidence,
     SlowSample,
     TransformCost,
@@ -24,16 +24,16 @@ from mmgpu_hooks.records import (
 )
 
 
-def fold(*windows: WorkersWindow | None) -> LoaderSummary | None:
+def fold(*windows: WorkersWindow | None) -> LoaderFigures | None:
     """The loader of a run with one interval per window, and one of warm-up before."""
     records = [
         make_interval(index, workers=window) for index, window in enumerate(windows)
     ]
     evidence = RunEvidence('x', make_run(), (make_interval(), *records))
-    return fold_run(evidence).loader
+    return Run(evidence).loader
 
 
-def known(*windows: WorkersWindow | None) -> LoaderSummary:
+def known(*windows: WorkersWindow | None) -> LoaderFigures:
     loader = fold(*windows)
     assert loader is not None
     return loader
@@ -66,7 +66,7 @@ def test_warm_up_is_left_out_unless_all_batches_were_made_in_it():
     idle = make_interval(1, workers=make_workers(0.0))
     busy = make_interval(1, workers=make_inside_workers(0.4))
     for later, seconds in ((busy, 0.4), (idle, 9.0)):
-        loader = fold_run(RunEvidence('x', make_run(), (first, later))).loader
+        loader = Run(RunEvidence('x', make_run(), (first, later))).loader
         assert loader is not None
         assert loader.occupancy_s == pytest.approx(seconds)
 
@@ -85,7 +85,7 @@ def test_it_is_said_where_the_figures_were_taken(windows, source):
 
 def test_from_outside_what_is_inside_stays_unknown():
     loader = known(make_workers(0.1))
-    assert loader == LoaderSummary(source='outside')
+    assert loader == LoaderFigures(source='outside')
 
 
 def test_readiness_is_weighted_by_asks():
@@ -155,7 +155,7 @@ def test_extremes_are_of_the_whole_run():
         0, workers=make_inside_workers(affinity_cpus=1, pss_bytes=2**30)
     )
     later = make_interval(1, workers=make_inside_workers(affinity_cpus=2))
-    loader = fold_run(RunEvidence('x', make_run(), (first, later))).loader
+    loader = Run(RunEvidence('x', make_run(), (first, later))).loader
     assert loader is not None
     assert (loader.affinity_cpus, loader.pss_bytes) == (1, 2**30)
 
@@ -195,9 +195,9 @@ def test_without_workers_there_is_no_loader():
 def test_a_run_of_older_evidence_folds():
     old = make_workers(0.3)
     assert (old.source, old.occupancy, old.transforms) == ('outside', None, {})
-    summary = fold_run(make_evidence(4, workers=old))
+    summary = Run(make_evidence(4, workers=old))
     assert summary.worker_cpu_s == pytest.approx(0.3)
-    assert summary.loader == LoaderSummary(source='outside')
+    assert summary.loader == LoaderFigures(source='outside')
 
 
 def test_a_window_without_a_batch_weighs_nothing():

@@ -3,13 +3,14 @@ from __future__ import annotations
 import pytest
 
 from fakes.runs import make_evidence, make_host_window, make_interval, make_run
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import HostSummary, HostWindow, RunEvidence
+from mmgpu_hooks.judge.figures import HostFigures
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.records import HostWindow, RunEvidence
 
 
-def fold(*windows: HostWindow | None) -> HostSummary:
+def fold(*windows: HostWindow | None) -> HostFigures:
     records = [make_interval(i, host=window) for i, window in enumerate(windows)]
-    host = fold_run(RunEvidence('x', make_run(), tuple(records))).host
+    host = Run(RunEvidence('x', make_run(), tuple(records))).host
     assert host is not None
     return host
 
@@ -20,7 +21,7 @@ def test_pressure_is_weighted_by_seconds_and_leaves_the_warm_up_out():
         make_interval(1, iterations=10, host=make_host_window(cpu_pressure_pct=10.0)),
         make_interval(2, iterations=30, host=make_host_window(cpu_pressure_pct=50.0)),
     )
-    host = fold_run(RunEvidence('x', make_run(), records)).host
+    host = Run(RunEvidence('x', make_run(), records)).host
     assert host is not None
     assert host.cpu_pressure_pct == pytest.approx(40.0)
     assert host.seconds == pytest.approx(12.0)
@@ -50,8 +51,8 @@ def test_extremes_are_of_the_whole_run():
 
 def test_what_no_interval_tells_stays_unknown():
     host = fold(HostWindow(), HostWindow())
-    assert host == HostSummary(seconds=host.seconds)
+    assert host == HostFigures(seconds=host.seconds)
 
 
 def test_a_run_of_older_evidence_has_no_host():
-    assert fold_run(make_evidence(3)).host is None
+    assert Run(make_evidence(3)).host is None
