@@ -13,11 +13,10 @@ from pathlib import Path
 from benchmarks.harness import BUSY_LIMIT_PCT
 from benchmarks.predict_pipelines import Pipeline
 from mmgpu_hooks.diagnosis.workload import fit_workload
-from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.pace import bound_iter_s
 from mmgpu_hooks.modeling.prediction import predict_grid
-from mmgpu_hooks.records import Cost, IntervalRecord, LoaderWorkload
+from mmgpu_hooks.records import Cost, LoaderWorkload
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class Trial:
     iter_s: float
     """By the model's own stamps."""
     summary: Run
-    intervals: tuple[IntervalRecord, ...]
     strangers_pct: float
     """Share of the machine that others used meanwhile."""
 
@@ -86,15 +84,13 @@ def read_trials(path: Path) -> tuple[list[Trial], int]:
                 busy += 1
                 continue
             evidence_path.write_text('\n'.join(line['evidence']) + '\n')
-            evidence = read_evidence(evidence_path)
             trials.append(
                 Trial(
                     Pipeline(**line['pipeline']),
                     line['num_workers'],
                     line['prefetch_factor'],
                     line['iter_s'],
-                    Run(evidence),
-                    tuple(evidence.intervals),
+                    Run.read(evidence_path),
                     line['strangers_pct'],
                 )
             )

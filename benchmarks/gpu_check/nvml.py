@@ -29,9 +29,16 @@ EXTRAS = (
     'sm_clock_mhz',
     'mem_clock_mhz',
     'power_w',
-    'temperature_c',
     'throttled_pct',
+    'own_util_pct',
+    'others_util_pct',
     'sm_active_pct',
+    'sm_occupancy_pct',
+    'tensor_active_pct',
+    'dram_active_pct',
+    'pcie_rx_bytes_per_s',
+    'pcie_tx_bytes_per_s',
+    'temperature_c',
     'others_mem_bytes',
 )
 

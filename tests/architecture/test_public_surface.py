@@ -740,7 +740,6 @@ RECORD_FIELDS = {
         'seconds',
         'iterations',
         'error',
-        'summary',
     ],
 }
 

@@ -30,7 +30,7 @@ STARTS = {
     'data_wait_s': 0.001,
     'first_waits': 1,
     'first_wait_s': 6.0,
-    'ledger_s': {'data_wait': 6.0, 'step': 4.0},
+    'ledger_s': {'data_wait': 0.02, 'worker_startup': 5.98, 'step': 4.0},
     'data_wait': replace(make_interval().data_wait, total_s=6.019),
 }
 

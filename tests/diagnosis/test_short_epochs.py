@@ -55,8 +55,8 @@ def test_short_epochs_that_all_end_with_a_save_are_judged() -> None:
 
 def test_what_is_unknown_is_said_with_its_true_reason() -> None:
     summary = short_epochs(workers=make_inside_workers(0.55))
-    summary = replace(
-        summary, main_cpu_s=None, unknown={'CPU': 'nobody looked.', **summary.unknown}
+    summary = summary.altered(
+        main_cpu_s=None, unknown={'CPU': 'nobody looked.', **summary.unknown}
     )
     details = {f.code: f.detail for f in diagnose_run(fold_facts(summary)).findings}
     assert (
@@ -71,7 +71,7 @@ def test_what_is_unknown_is_said_with_its_true_reason() -> None:
 
 
 def test_saves_within_the_figures_of_cpu_make_them_less_sure() -> None:
-    summary = replace(short_epochs(workers=make_workers(0.1)), cpu_aside_pct=5.0)
+    summary = short_epochs(workers=make_workers(0.1)).altered(cpu_aside_pct=5.0)
     assert judge_confidence(fold_facts(summary)) == 'medium'
 
 

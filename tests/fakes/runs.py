@@ -140,7 +140,13 @@ def make_inside_workers(
     **fields: Any,
 ) -> WorkersWindow:
     """Workers that were measured from inside and made as many batches as were taken."""
-    made = steady(occupancy_s, iterations)
+    made = replace(
+        steady(occupancy_s, iterations), p95_s=round(occupancy_s + 2 * std_s, 9)
+    )
+    cpu = replace(
+        steady(0.9 * occupancy_s, iterations),
+        p95_s=round(0.9 * (occupancy_s + 2 * std_s), 9),
+    )
     window = WorkersWindow(
         count=count,
         window_s=occupancy_s * iterations / count,
@@ -149,9 +155,9 @@ def make_inside_workers(
         run_delay_s=0.0,
         source='inside',
         blocked_s=0.1 * occupancy_s * iterations,
-        occupancy=replace(made, p95_s=round(occupancy_s + 2 * std_s, 9)),
+        occupancy=made,
         occupancy_std_s=std_s,
-        batch_cpu=steady(0.9 * occupancy_s, iterations),
+        batch_cpu=cpu,
         worker_batches=(iterations // count,) * count,
         ready_mean=0.5,
         ready_zero_pct=60.0,

@@ -43,15 +43,16 @@ def test_extremes_are_of_the_whole_run():
     host = fold(
         make_host_window(ram_available_bytes=1, shm_free_bytes=9, open_files=4),
         make_host_window(ram_available_bytes=5, shm_free_bytes=2, open_files=7),
-        make_host_window(ram_available_bytes=None, swap_used_bytes=3, open_files=None),
+        make_host_window(ram_available_bytes=None, open_files=None),
     )
     assert (host.ram_available_bytes, host.shm_free_bytes) == (1, 2)
-    assert (host.open_files, host.swap_used_bytes) == (7, 3)
+    assert host.open_files == 7
 
 
 def test_what_no_interval_tells_stays_unknown():
     host = fold(HostWindow(), HostWindow())
-    assert host == HostFigures(seconds=host.seconds)
+    assert (host.cpu_pressure_pct, host.throttled_pct) == (None, None)
+    assert (host.swap_in_bytes, host.open_files) == (None, None)
 
 
 def test_a_run_of_older_evidence_has_no_host():

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from fakes.runs import (
-    make_evidence,
     make_inside_workers,
     make_interval,
     make_run,
@@ -46,8 +45,8 @@ def test_occupancy_is_weighted_by_batches():
     assert loader.batches == 40
     assert loader.occupancy_s == pytest.approx(0.3)
     assert loader.batch_cpu_s == pytest.approx(0.27)
-    # all of the slow ten are in the last quarter: four fifths of them are faster
-    assert loader.occupancy_p95_s == pytest.approx(0.667, abs=0.01)
+    # that of the usual interval: the median of 0.3 and 0.7
+    assert loader.occupancy_p95_s == pytest.approx(0.5)
 
 
 def test_spread_is_of_all_batches_and_not_the_mean_of_spreads():
@@ -85,7 +84,9 @@ def test_it_is_said_where_the_figures_were_taken(windows, source):
 
 def test_from_outside_what_is_inside_stays_unknown():
     loader = known(make_workers(0.1))
-    assert loader == LoaderFigures(source='outside')
+    assert (loader.source, loader.batches, loader.transforms) == ('outside', 0, ())
+    assert (loader.occupancy_s, loader.batch_cpu_s, loader.ready_mean) == (None,) * 3
+    assert (loader.share_max_pct, loader.odd_worker, loader.asks) == (None, None, 0)
 
 
 def test_readiness_is_weighted_by_asks():
@@ -107,16 +108,6 @@ def test_shares_are_of_all_batches_by_worker():
     )
     assert loader.share_min_pct == pytest.approx(12.5)
     assert loader.share_max_pct == pytest.approx(50.0)
-
-
-def test_blocked_time_is_a_share_of_the_time_of_all_workers():
-    loader = known(
-        make_inside_workers(count=2, window_s=10.0, blocked_s=10.0),
-        make_inside_workers(count=6, window_s=10.0, blocked_s=0.0),
-        make_inside_workers(count=2, window_s=10.0, blocked_s=None),
-        replace(make_inside_workers(window_s=10.0), count=0, blocked_s=0.0),
-    )
-    assert loader.blocked_pct == pytest.approx(12.5)
 
 
 def test_a_confined_worker_goes_before_a_starved_one():
@@ -190,14 +181,6 @@ def test_the_slowest_samples_come_slowest_first_and_once_each():
 
 def test_without_workers_there_is_no_loader():
     assert fold(None, None) is None
-
-
-def test_a_run_of_older_evidence_folds():
-    old = make_workers(0.3)
-    assert (old.source, old.occupancy, old.transforms) == ('outside', None, {})
-    summary = Run(make_evidence(4, workers=old))
-    assert summary.worker_cpu_s == pytest.approx(0.3)
-    assert summary.loader == LoaderFigures(source='outside')
 
 
 def test_a_window_without_a_batch_weighs_nothing():

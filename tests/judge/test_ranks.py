@@ -299,7 +299,7 @@ def test_utilisation_is_compared_where_no_rank_saves():
         kept = ranks[rank].intervals
         intervals = (*kept[:5], while_saving, *kept[6:])
         ranks[rank] = replace(ranks[rank], intervals=intervals)
-    assert [row.gpu_util_pct for row in compare(ranks).rows] == [62.0, 62.0]
+    assert [row.gpu_util_pct for row in compare(ranks).rows] == [62.0, 67.0]
 
 
 def test_findings_about_saves_come_from_the_rank_that_makes_them():

@@ -43,30 +43,6 @@ def test_first_waits_are_start_up_and_no_wait():
     assert summary.epoch_starts == 1
 
 
-@pytest.mark.parametrize('ended', [True, False])
-def test_older_evidence_has_the_start_up_in_its_first_waits(ended: bool):
-    records = tuple(
-        make_interval(
-            index,
-            data_wait=replace(make_interval().data_wait, total_s=1.9 + 4.0),
-            first_waits=1,
-            first_wait_s=4.0,
-            ledger_s={'data_wait': 5.9, 'step': 4.0, 'hooks': 0.0, 'other': 0.0},
-        )
-        for index in range(3)
-    )
-    evidence = RunEvidence('x', make_run(), records)
-    if ended:
-        end = make_evidence(1).end
-        assert end is not None
-        ledger = {'data_wait': 17.7, 'step': 12.0}
-        evidence = replace(evidence, end=replace(end, ledger_s=ledger))
-    summary = Run(evidence)
-    assert summary.startup_s == pytest.approx(3 * 3.9)
-    assert summary.data_wait_s == pytest.approx(0.1)
-    assert 'worker_startup' not in summary.ledger_s
-
-
 def test_without_an_end_record_the_run_was_killed():
     summary = Run(evidence_of(make_interval(0), make_interval(1)))
     assert summary.status == 'killed'

@@ -18,7 +18,7 @@ def test_two_runs_are_compared_over_the_whole_training():
 def test_a_run_that_cannot_be_compared_says_so():
     before = Run(make_evidence())
     loader = replace(before.run.loader, batch_size=None)
-    after = replace(before, run=replace(before.run, loader=loader))
+    after = before.altered(run=replace(before.run, loader=loader))
     text = render_comparison(before, after)
     assert 'The gain is unknown' in text
     assert 'unknown' in text

@@ -26,7 +26,6 @@ from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.records import (
-    CardWindow,
     CudaMemoryWindow,
     GpuWindow,
     HostLimits,
@@ -41,10 +40,11 @@ FULL_RUN = Path(__file__).with_name('full_run.txt')
 
 
 def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
-    ranks = fold_ranks(evidence, others)
-    slowest = find_slowest(ranks, [evidence, *others])
-    judged = diagnose_run(fold_facts(Run(slowest or evidence)))
-    return render_training_summary(Run(evidence), judged, ranks)
+    run, *ranks = map(Run, (evidence, *others))
+    compared = fold_ranks(run, ranks)
+    slowest = find_slowest(compared, [run, *ranks])
+    judged = diagnose_run(fold_facts(slowest or run))
+    return render_training_summary(run, judged, compared)
 
 
 def render(**fields: Any) -> str:
@@ -266,8 +266,8 @@ def test_the_gpu_is_told_with_its_samples():
     assert (
         'GPU NVIDIA H100 80GB HBM3: utilisation 62 % (std 40 %), 0 % for 25 % of the '
         'time (420 samples by the driver); idle 31 % of an iteration (140 timed); '
-        '1755 MHz, 412 W, 61 C at most; clocks held down 12 % of the time (power_cap '
-        '12 %); SMs active 41 %, tensor cores 12 %, DRAM 20 %' in text
+        '1755 MHz, 412 W, 61 C at most, 41 % of its SMs active; clocks held down 12 % '
+        'of the time (power_cap 12 %)' in text
     )
     assert (
         'memory peak 7.0 GiB allocated, 8.0 GiB reserved, 9.0 GiB of 80.0 GiB in use '
@@ -285,10 +285,10 @@ def test_why_idling_is_unknown_is_said():
 
 
 def test_others_on_the_card_are_remarked_on():
-    gpu = GpuWindow(30, 62.0, others_util_pct=12.0, others_mem_bytes=3 * 2**30)
+    gpu = GpuWindow(30, 62.0, others_mem_bytes=3 * 2**30)
     text = unwrapped(render(run=make_gpu_run(), gpu=gpu))
-    assert 'other processes use 12 % and 3.0 GiB of it' in text
-    quiet = replace(gpu, others_util_pct=0.0, others_mem_bytes=0)
+    assert 'other processes hold 3.0 GiB of it' in text
+    quiet = replace(gpu, others_mem_bytes=0)
     assert 'other processes' not in render(run=make_gpu_run(), gpu=quiet)
 
 
@@ -325,18 +325,6 @@ def test_the_static_part_of_memory_is_told():
     assert 'static part unknown: the optimizer is unusual' in render(run=run)
 
 
-def test_the_cards_of_one_rank_are_compared_when_they_are_all_ours():
-    cards = {
-        'a': CardWindow(0, 30, 90.0, sm_clock_mhz=1980.0),
-        'b': CardWindow(1, 30, 60.0, sm_clock_mhz=1200.0),
-    }
-    text = unwrapped(render(run=make_gpu_run(world_size=2), cards=cards))
-    assert (
-        '2 cards (420 samples): utilisation 60 % (card 1) to 90 % (card 0), '
-        'clock down to 1200 MHz (card 1) from 1980 MHz' in text
-    )
-
-
 def test_the_slowest_rank_is_judged_and_named():
     text = render_of(*make_ranks([0.006, 0.005, 0.006, 0.052], by_hook=HOOKS))
     assert '  verdict    Rank 3: Data-bound: 17 % of an iteration' in text
@@ -355,7 +343,7 @@ def test_the_slowest_rank_is_judged_and_named():
         '  fastest of 4'
     )
     assert (
-        '4 cards (1680 samples): utilisation 62 % (card 0) to 77 %' in lines[table + 3]
+        '4 cards (1680 samples): utilisation 62 % (rank 0) to 77 %' in lines[table + 3]
     )
 
 
