@@ -34,7 +34,7 @@ help:
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make bench-sweep     the demo at 15 settings, predicted beside measured (18 minutes)'
 	@echo 'make bench-report    a run of 100,000 intervals as a page (2 minutes)'
-	@echo 'make gpu-check       what only a CUDA machine can show (2 minutes)'
+	@echo 'make gpu-check       what only a CUDA machine can show, its table kept (2 minutes)'
 	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...,'
 	@echo '         BENCH_FLAGS="--output FILE" writes the table of a benchmark'
 

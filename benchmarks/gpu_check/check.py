@@ -2,10 +2,12 @@
 
     python -m benchmarks.gpu_check [--output FILE] [--only NAME ...]
 
-Needs torch with CUDA, mmengine and this package; a detector of torchvision or
-MMDetection is trained when one can be imported. Takes about two minutes. Exits 0
-when every target is met, 1 when one is missed, 2 without CUDA, and 3 when strangers
-used the machine and a target was missed. Nothing is installed or left behind.
+Needs torch with CUDA. A check that needs another package (mmengine, psutil,
+nvidia-ml-py) is skipped where that is missing; a folder that holds it may be named in
+PYTHONPATH. A detector of torchvision or MMDetection is trained when one can be
+imported. Takes two minutes, as estimated without a card. Exits 0 when every target is
+met, 1 when one is missed, 2 without CUDA, 3 when other processes used the machine and
+a target was missed, and 4 when all was skipped. Only the table is left behind.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks.gpu_check.table import (
     EXIT_NO_CUDA,
+    MISSED,
     Row,
     excuse,
     exit_code,
@@ -32,26 +36,20 @@ from benchmarks.gpu_check.table import (
 )
 
 BUSY_PCT = 4.0
-"""Of the machine's CPUs, or of the GPU, in use by strangers: too busy to judge."""
+"""Of the machine's CPUs, or of the GPU, in use by others: too busy to judge."""
 
-Check = Callable[[], 'list[Row]']
+RESULTS = Path(__file__).resolve().parents[1] / 'results' / 'gpu_check.md'
 
-
-def checks() -> dict[str, Check]:
-    """The checks by name, in the order in which they run."""
-    from benchmarks.gpu_check import events, mapping, nvml, training
-
-    return {
-        'nvml': nvml.check_nvml,
-        'mapping': mapping.check_mapping,
-        'idle': events.check_idle,
-        'cost': events.check_cost,
-        'peaks': training.check_peaks,
-        'losses': training.check_losses,
-    }
-
-
-NAMES = ('nvml', 'mapping', 'idle', 'cost', 'peaks', 'losses')
+CHECKS = {
+    'nvml': ('nvml', 'pynvml'),
+    'mapping': ('mapping', 'pynvml'),
+    'idle': ('events', 'torch'),
+    'cost': ('events', 'torch'),
+    'peaks': ('training', 'mmengine'),
+    'losses': ('training', 'mmengine'),
+}
+"""In the order in which they run: the module of a check, and what it cannot do
+without."""
 
 
 def why_no_cuda() -> str | None:
@@ -73,40 +71,49 @@ def why_no_cuda() -> str | None:
     return None
 
 
-def read_strangers() -> str | None:
+def read_other_load() -> tuple[str | None, list[Row]]:
     """Who else uses the machine, measured for a second before we do anything."""
-    import psutil
-
     from benchmarks.gpu_check.nvml import read_gpu_util
 
-    psutil.cpu_percent(None)
-    time.sleep(1.0)
-    found = []
-    cpu_pct = psutil.cpu_percent(None)
-    if cpu_pct > BUSY_PCT:
-        found.append(f'{cpu_pct:.0f} % of the CPUs')
+    found, rows = [], []
+    try:
+        import psutil
+    except ImportError:
+        why = "needs psutil, which is not installed: others' use of the CPUs is unknown"
+        rows.append(skipped('other load', why))
+    else:
+        psutil.cpu_percent(None)
+        time.sleep(1.0)
+        cpu_pct = psutil.cpu_percent(None)
+        if cpu_pct > BUSY_PCT:
+            found.append(f'{cpu_pct:.0f} % of the CPUs')
     gpu_pct = read_gpu_util()
     if gpu_pct is not None and gpu_pct > BUSY_PCT:
         found.append(f'{gpu_pct:.0f} % of the GPU')
-    return ' and '.join(found) or None
+    return ' and '.join(found) or None, rows
 
 
-def run_checks(chosen: dict[str, Check]) -> list[Row]:
-    """Run them one after the other; one that breaks is a missed row."""
-    rows = []
-    for name, check in chosen.items():
-        print(f'gpu-check: {name} ...', file=sys.stderr, flush=True)
-        try:
-            rows += check()
-        except Exception as error:  # noqa: BLE001, the other rows are still wanted
-            text = ' '.join(str(error).split())
-            rows.append(
-                Row(name, f'{type(error).__name__}', 'no error', 'missed', text, False)
-            )
-    return rows
+def run_check(name: str) -> list[Row]:
+    """Run one check; it is skipped without its package, and missed when it breaks."""
+    print(f'gpu-check: {name} ...', file=sys.stderr, flush=True)
+    module, package = CHECKS[name]
+    try:
+        import_module(package)
+        checks = import_module(f'benchmarks.gpu_check.{module}')
+        rows: list[Row] = getattr(checks, f'check_{name}')()
+        return rows
+    except Exception as error:  # noqa: BLE001, the other rows are still wanted
+        if isinstance(error, ModuleNotFoundError):
+            missing = (error.name or '').partition('.')[0]
+            if missing not in ('', 'benchmarks', 'mmgpu_hooks'):
+                hint = ' (nvidia-ml-py)' if missing == 'pynvml' else ''
+                why = f'needs {missing}{hint}, which is not installed'
+                return [skipped(name, why)]
+        text = ' '.join(str(error).split())
+        return [Row(name, type(error).__name__, 'no error', MISSED, text, False)]
 
 
-def describe_machine(strangers: str | None) -> list[tuple[str, str]]:
+def describe_machine(other_load: str | None) -> list[tuple[str, str]]:
     """What the figures were measured on."""
     import torch
 
@@ -131,7 +138,7 @@ def describe_machine(strangers: str | None) -> list[tuple[str, str]]:
         ('Python', platform.python_version()),
         ('torch', f'{torch.__version__} with CUDA {torch.version.cuda}'),
         ('packages', ', '.join(found)),
-        ('strangers', strangers or f'none (below {BUSY_PCT:.0f} %)'),
+        ('other load', other_load or f'none seen above {BUSY_PCT:.0f} %'),
     ]
 
 
@@ -140,15 +147,21 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog='gpu_check', description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        '--output', type=Path, metavar='FILE', help='write the table as markdown too'
+        '--output',
+        nargs='?',
+        type=Path,
+        const=RESULTS,
+        metavar='FILE',
+        help='where to keep the table (default: benchmarks/results/gpu_check.md, and '
+        'nowhere with --only)',
     )
     parser.add_argument(
         '--only',
         nargs='+',
-        choices=NAMES,
+        choices=list(CHECKS),
         metavar='NAME',
-        default=list(NAMES),
-        help=f'run only these of: {", ".join(NAMES)}',
+        default=list(CHECKS),
+        help=f'run only these of: {", ".join(CHECKS)}',
     )
     return parser.parse_args(argv)
 
@@ -162,16 +175,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_NO_CUDA
     # cuBLAS reads it when it starts; without it, two trainings may differ
     os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
-    strangers = read_strangers()
-    rows = run_checks({n: c for n, c in checks().items() if n in arguments.only})
-    left_out = [name for name in NAMES if name not in arguments.only]
+    other_load, rows = read_other_load()
+    left_out = [name for name in CHECKS if name not in arguments.only]
+    for name in CHECKS:
+        if name not in left_out:
+            rows += run_check(name)
     rows += [skipped(name, 'left out by --only') for name in left_out]
-    rows = excuse(rows, strangers)
-    machine = describe_machine(strangers)
+    rows = excuse(rows, other_load)
+    machine = describe_machine(other_load)
     print('\n'.join(f'{name}: {value}' for name, value in machine), end='\n\n')
     print(render_text(rows), end='\n\n')
-    if arguments.output is not None:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(render_markdown(rows, machine), encoding='utf-8')
+    output = arguments.output or (None if left_out else RESULTS)
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(render_markdown(rows, machine), encoding='utf-8')
     print(summarise(rows))
     return exit_code(rows)

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.gpu_check.smi import ask_smi
 from benchmarks.gpu_check.table import Row, judged, skipped
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 # Run in a process of its own; prints what each way of looking up finds.
 LOOK_UP = """

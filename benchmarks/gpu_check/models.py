@@ -83,8 +83,9 @@ class TorchvisionDetector(BaseModel):
         super().__init__()
         from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 
+        # resized to 320 x 320, a large image would take what a small one takes
         self.detector = fasterrcnn_mobilenet_v3_large_320_fpn(
-            weights=None, weights_backbone=None, num_classes=3
+            weights=None, weights_backbone=None, num_classes=3, _skip_resize=True
         )
 
     def forward(

@@ -47,7 +47,10 @@ def open_our_gpu() -> Gpu | Absent:
     """The card of this process, found as the hook finds it."""
     import torch
 
-    torch.cuda.init()
+    try:
+        torch.cuda.init()
+    except Exception as error:  # noqa: BLE001, the checks are to say it
+        return Absent(f'CUDA does not start: {error}')
     device = cuda_device()
     assert device is not None, 'CUDA was started just now'
     return open_gpu(
@@ -151,12 +154,12 @@ def check_nvml() -> list[Row]:
                 load.keep_busy(MORE_S)
                 windows = [busy.settling, busy.window, idle.window, sampler.drain()]
                 rows = _check_cost(sampler, cost)
-                failure = sampler.failure
+                why = sampler.failure or gpu.unsupported.get('util_pct')
         finally:
             if smi is not None:
                 smi.close()
         for phase in (idle, busy):
-            rows = compare_phase(phase, smi, failure) + rows
+            rows = compare_phase(phase, smi, why) + rows
         rows.append(_check_memory(gpu, uuid, has_smi))
         return rows + _check_extras(gpu, windows)
     finally:
@@ -171,12 +174,19 @@ def run_phase(name: str, sampler: GpuSampler, work: Callable[[float], None]) -> 
     return Phase(name, settling, sampler.drain(), since_s, time.time())
 
 
-def compare_phase(phase: Phase, smi: Smi | None, failure: str | None) -> list[Row]:
-    """Ours beside what was planted, and beside nvidia-smi's."""
+def compare_phase(phase: Phase, smi: Smi | None, why: str | None) -> list[Row]:
+    """Ours beside what was planted, and beside nvidia-smi's.
+
+    Args:
+        phase: What was planted and what we sampled.
+        smi: What nvidia-smi sampled.
+        why: Why utilisation is unknown, where that is so.
+    """
     check, window = f'utilisation, {phase.name} phase', phase.window
     ours = window.util_pct
     if ours is None:
-        return [skipped(check, failure or 'the driver gives none')]
+        target = f'within {UTIL_POINTS:.0f} points'
+        return [judged(check, 'unknown', target, False, why or 'no sample')]
     theirs = None if smi is None else smi.mean(phase.since_s, phase.until_s)
     truth = 100.0 if phase.name == 'busy' else 0.0
     rows = [
@@ -204,7 +214,8 @@ def compare_phase(phase: Phase, smi: Smi | None, failure: str | None) -> list[Ro
 
 def _check_cost(sampler: GpuSampler, cost: ThreadCost) -> list[Row]:
     if not cost.walls_s or sampler.failure is not None:
-        return [skipped('NVML thread', sampler.failure or 'there was no look')]
+        why = sampler.failure or 'no sample'
+        return [judged('NVML thread: CPU', 'unknown', f'<= {THREAD_PCT} %', False, why)]
     median_us = 1e6 * statistics.median(cost.walls_s)
     worst_us = 1e6 * max(cost.walls_s)
     return [
@@ -231,8 +242,11 @@ def _check_memory(gpu: Gpu, uuid: str | None, has_smi: bool) -> Row:
     total, free = ask_smi('memory.total', 'memory.free', gpu=uuid)[0]
     after = gpu.read_sample().mem_used_bytes
     del held
-    if before is None or after is None or not (total.isdigit() and free.isdigit()):
-        return skipped(check, 'the driver gives none')
+    if not (total.isdigit() and free.isdigit()):
+        return skipped(check, 'nvidia-smi tells none')
+    if before is None or after is None:
+        why = gpu.unsupported.get('mem_used_bytes', 'no sample')
+        return judged(check, 'unknown', f'within {MEMORY_MIB} MiB', False, why)
     # "used" of newer nvidia-smi leaves the driver's own reserve out: total - free
     theirs_mib = int(total) - int(free)
     ours_mib = (before / 2**20, after / 2**20)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 OK, MISSED, BUSY, SKIPPED = 'ok', 'missed', 'too busy', 'skipped'
 
-EXIT_OK, EXIT_MISSED, EXIT_NO_CUDA, EXIT_BUSY = 0, 1, 2, 3
+EXIT_OK, EXIT_MISSED, EXIT_NO_CUDA, EXIT_BUSY, EXIT_SKIPPED = range(5)
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Row:
     verdict: str
     note: str = ''
     sensitive: bool = True
-    """Whether strangers on the machine can spoil it."""
+    """Whether other load on the machine can spoil it."""
 
 
 def skipped(check: str, reason: str) -> Row:
@@ -41,14 +41,14 @@ def judged(
     return Row(check, measured, target, OK if passed else MISSED, note, sensitive)
 
 
-def excuse(rows: Iterable[Row], strangers: str | None) -> list[Row]:
-    """Do not judge what strangers on the machine may have spoiled.
+def excuse(rows: Iterable[Row], other_load: str | None) -> list[Row]:
+    """Do not judge what other load on the machine may have spoiled.
 
     Args:
         rows: As measured.
-        strangers: Who used the machine meanwhile; ``None`` when nobody did.
+        other_load: What others used of the machine; ``None`` when it was nothing.
     """
-    if strangers is None:
+    if other_load is None:
         return list(rows)
     return [
         replace(row, verdict=BUSY) if row.verdict == MISSED and row.sensitive else row
@@ -57,11 +57,10 @@ def excuse(rows: Iterable[Row], strangers: str | None) -> list[Row]:
 
 
 def exit_code(rows: Sequence[Row]) -> int:
-    """0 all met, 1 a target missed, 3 too busy to judge one."""
+    """0 all met, 1 a target missed, 3 too busy to judge one, 4 nothing was judged."""
     verdicts = {row.verdict for row in rows}
-    if MISSED in verdicts:
-        return EXIT_MISSED
-    return EXIT_BUSY if BUSY in verdicts else EXIT_OK
+    codes = ((MISSED, EXIT_MISSED), (BUSY, EXIT_BUSY), (OK, EXIT_OK))
+    return next((code for verdict, code in codes if verdict in verdicts), EXIT_SKIPPED)
 
 
 def summarise(rows: Sequence[Row]) -> str:

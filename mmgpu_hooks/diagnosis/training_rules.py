@@ -46,7 +46,7 @@ def judge_gpu(facts: Facts) -> Finding | None:
         return None
     gpu = facts.summary.gpu
     if gpu is None or gpu.util_pct is None:
-        reason = facts.summary.unknown.get('GPU', 'no sample was taken')
+        reason = facts.summary.why_no_gpu_util
         return cannot_tell(f'GPU utilisation is unknown ({reason.rstrip(".")})')
     detail = (
         f'GPU utilisation {gpu.util_pct:.0f} %, at 0 % for {gpu.zero_pct or 0.0:.0f} % '

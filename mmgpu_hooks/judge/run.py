@@ -364,6 +364,12 @@ class Run(Figures):
         """The card that this rank trains on."""
         return gpu_figures(self.steady)
 
+    @property
+    def why_no_gpu_util(self) -> str:
+        """The reason of the whole card, else of this figure alone."""
+        reasons = (self.unknown.get(source) for source in ('GPU', 'GPU util_pct'))
+        return next(filter(None, reasons), 'no sample was taken')
+
     @cached_property
     def cuda_memory(self) -> CudaMemoryFigures | None:
         """What the CUDA allocator went through."""

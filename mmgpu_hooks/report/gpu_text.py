@@ -30,7 +30,7 @@ def _utilisation(summary: Run) -> str:
     gpu = summary.gpu
     name = (summary.run.gpu.name if summary.run.gpu else None) or 'GPU'
     if gpu is None or gpu.util_pct is None:
-        text = f'unknown: {summary.unknown.get("GPU", "no sample was taken")}'
+        text = f'unknown: {summary.why_no_gpu_util}'
     else:
         std, zero = gpu.util_std_pct, gpu.zero_pct
         text = f'{name}: utilisation {gpu.util_pct:.0f} %'

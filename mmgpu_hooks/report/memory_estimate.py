@@ -17,7 +17,9 @@ _MODULES = 8
 
 _BESIDE = (
     'Beside these totals a GPU holds the CUDA context (300 to 600 MiB per process), '
-    'workspaces of cuDNN, and fragments of the allocator: leave a tenth free.'
+    'workspaces of cuDNN, and fragments of the allocator: the peaks that MMDetection '
+    'published were 1.15 to 1.9 times such a total for six of seven models, and 6.7 '
+    'times for SSD300.'
 )
 
 

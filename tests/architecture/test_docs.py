@@ -9,6 +9,7 @@ import pytest
 
 from mmgpu_hooks.diagnosis import run_diagnosis, thresholds
 from mmgpu_hooks.diagnosis.verdict import VERDICTS
+from mmgpu_hooks.report import memory_estimate
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES_PAGE = ROOT / 'docs' / 'rules.md'
@@ -39,6 +40,36 @@ def test_every_relative_link_leads_somewhere():
         if not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+def test_published_peaks_are_said_as_the_benchmark_has_them():
+    table = (ROOT / 'benchmarks' / 'results' / 'memory.md').read_text()
+    row = r'\| ([\w-]+): total off the published peak +\| (\S+)'
+    factors = {name: 1 / (1 + float(off) / 100) for name, off in re.findall(row, table)}
+    said = r'1\.15 to 1\.9 times .*?(?:and )?6\.7\s+times for SSD300'
+    assert f'{factors.pop("ssd300"):.1f}' == '6.7'
+    assert 1.15 <= min(factors.values()) <= max(factors.values()) <= 1.9
+    for page in (ROOT / 'README.md', ROOT / 'docs' / 'will-it-fit.md'):
+        assert re.search(said, page.read_text(), re.DOTALL), page
+    assert re.search(said, memory_estimate._BESIDE)
+
+
+@pytest.mark.parametrize(
+    'page',
+    [
+        'README.md',
+        'CONTRIBUTING.md',
+        'docs/batch-size.md',
+        'docs/evidence-format.md',
+        'docs/how-it-works.md',
+        'docs/pick-a-gpu.md',
+        'docs/read-the-summary.md',
+        'docs/what-the-scalars-mean.md',
+        'docs/will-it-fit.md',
+    ],
+)
+def test_a_page_says_what_no_real_card_has_shown(page: str):
+    assert 'no real card' in (ROOT / page).read_text().replace('\n', ' ')
 
 
 def test_every_verdict_is_documented():

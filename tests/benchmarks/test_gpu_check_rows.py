@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -21,7 +22,7 @@ pytest.importorskip('mmengine', exc_type=ImportError)
 import torch
 
 from benchmarks.gpu_check import events, load, mapping, nvml, smi, training
-from benchmarks.gpu_check.models import toy
+from benchmarks.gpu_check.models import TorchvisionDetector, toy
 from benchmarks.gpu_check.table import MISSED, OK, SKIPPED, Row
 from benchmarks.gpu_check.training import HOOK, Trained, train
 from mmgpu_hooks.telemetry.cuda.events import CudaEvents
@@ -104,6 +105,34 @@ def test_figures_that_agree_are_met(box: SimpleNamespace):
     assert not [t for t in threading.enumerate() if t.name.startswith('mmgpu')]
 
 
+def test_figures_that_were_never_given_are_missed(
+    box: SimpleNamespace, fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+):
+    def be(percent: int, *_: object) -> None:
+        fake_nvml.set(FakeGpu(util=(), memory=None, more=['clocks 1980 2619']))
+        time.sleep(0.1)
+
+    box.keep_busy = be
+    monkeypatch.setattr(nvml.time, 'sleep', be)
+    rows = {row.check: row for row in nvml.check_nvml()}
+    for check in (
+        'utilisation, busy phase',
+        'utilisation, idle phase',
+        'device memory in use: nvidia-smi',
+    ):
+        assert rows[check].verdict == MISSED, rows[check]
+        assert 'Not Supported' in rows[check].note
+
+
+def test_a_sampler_that_gives_up_is_missed(box: SimpleNamespace, fake_nvml: FakeNvml):
+    fake_nvml.set(FakeGpu(fail={'util': (15, 1)}))
+    box.keep_busy = time.sleep
+    rows = {row.check: row for row in nvml.check_nvml()}
+    for check in ('utilisation, busy phase', 'NVML thread: CPU'):
+        assert rows[check].verdict == MISSED, rows[check]
+        assert 'GPU is lost' in rows[check].note
+
+
 def test_a_look_of_nvidia_smi_carries_its_own_time():
     first = smi.parse_smi_look('2026/01/02 03:04:05.250, 97')
     second = smi.parse_smi_look('2026/01/02 03:04:05.500, 98\n')
@@ -139,6 +168,18 @@ def test_mapping_is_held_against_nvidia_smi(
     )
     row = mapping._check_one_mapping('1,0', 'GPU-2', 2)
     assert (row.check, row.verdict) == ('CUDA_VISIBLE_DEVICES=1,0', verdict)
+
+
+def test_the_process_that_looks_up_finds_this_checkout_from_anywhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv('PYTHONPATH', raising=False)
+    monkeypatch.setenv('PYTHONSAFEPATH', '1')
+    look_up = 'import benchmarks, mmgpu_hooks; print(\'{"uuid": "GPU-2"}\')'
+    monkeypatch.setattr(mapping, 'LOOK_UP', look_up)
+    row = mapping._check_one_mapping('0', 'GPU-2', 1)
+    assert row.verdict == OK, row
 
 
 def test_mapping_asks_for_each_spelling(
@@ -263,6 +304,22 @@ def test_peaks_are_held_against_torchs_own(trained: Trained, off: int, verdict: 
     evidence = dataclasses.replace(trained.evidence, intervals=intervals)
     row = training._compare('peaks', Trained(trained.tape, evidence))
     assert (row.verdict, f'{off} bytes off' in row.measured) == (verdict, True)
+
+
+def test_a_large_image_stays_large_in_the_detector(monkeypatch: pytest.MonkeyPatch):
+    asked: list[dict[str, object]] = []
+
+    def build(**how: object) -> torch.nn.Module:
+        asked.append(how)
+        return torch.nn.Identity()
+
+    name = 'torchvision.models.detection'
+    faked = SimpleNamespace(fasterrcnn_mobilenet_v3_large_320_fpn=build)
+    monkeypatch.setitem(sys.modules, 'torchvision', ModuleType('torchvision'))
+    monkeypatch.setitem(sys.modules, 'torchvision.models', ModuleType('models'))
+    monkeypatch.setitem(sys.modules, name, faked)
+    TorchvisionDetector()
+    assert asked[0]['_skip_resize'] is True
 
 
 def test_unknown_peaks_are_missed_with_the_reason(trained: Trained):

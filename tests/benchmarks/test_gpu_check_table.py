@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,10 @@ from benchmarks.gpu_check.table import (
     skipped,
     summarise,
 )
+from fakes.nvml import FakeGpu, FakeNvml
+from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
+
+__all__ = ['fake_nvml', 'fake_nvml_library']
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = judged('memory', '712 MiB', 'within 4 MiB', True, 'total | free')
@@ -29,21 +34,22 @@ NONE = skipped('mapping', 'there is no nvidia-smi')
 
 
 @pytest.mark.parametrize(
-    ('rows', 'strangers', 'code'),
+    ('rows', 'other_load', 'code'),
     [
         ([GOOD, NONE], None, 0),
-        ([], None, 0),
+        ([NONE, NONE], None, 4),
+        ([], None, 4),
         ([GOOD, BAD], None, 1),
         ([GOOD, BAD], '31 % of the CPUs', 3),
         ([GOOD, NONE], '31 % of the CPUs', 0),
         ([SURE, BAD], '31 % of the CPUs', 1),  # nobody else can cause that
     ],
 )
-def test_exit_codes(rows: list[Row], strangers: str | None, code: int):
-    assert exit_code(excuse(rows, strangers)) == code
+def test_exit_codes(rows: list[Row], other_load: str | None, code: int):
+    assert exit_code(excuse(rows, other_load)) == code
 
 
-def test_only_what_strangers_may_spoil_is_excused():
+def test_only_what_other_load_may_spoil_is_excused():
     rows = excuse([GOOD, BAD, SURE], 'somebody')
     assert [row.verdict for row in rows] == [OK, BUSY, MISSED]
 
@@ -92,7 +98,7 @@ def test_without_cuda_it_says_so_in_a_sentence():
 @pytest.fixture
 def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_check, 'why_no_cuda', lambda: None)
-    monkeypatch.setattr(gpu_check, 'read_strangers', lambda: None)
+    monkeypatch.setattr(gpu_check, 'read_other_load', lambda: (None, []))
     monkeypatch.setattr(gpu_check, 'describe_machine', lambda _: [('GPUs', 'H200')])
     monkeypatch.setenv('CUBLAS_WORKSPACE_CONFIG', ':16:8')
 
@@ -104,14 +110,14 @@ def test_a_check_that_breaks_is_a_missed_row_and_the_others_run(
     def broken() -> list[Row]:
         raise RuntimeError('CUDA error:\n  launch failure')
 
-    monkeypatch.setattr(
-        gpu_check, 'checks', lambda: {'nvml': broken, 'cost': lambda: [GOOD]}
-    )
+    planted = SimpleNamespace(check_idle=broken, check_cost=lambda: [GOOD])
+    monkeypatch.setitem(sys.modules, 'benchmarks.gpu_check.events', planted)
     page = tmp_path / 'results' / 'gpu.md'
-    assert gpu_check.main(['--output', str(page)]) == 1
+    only = ['--only', 'idle', 'cost']
+    assert gpu_check.main([*only, '--output', str(page)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == 'GPUs: H200'
-    assert lines[-1] == 'gpu-check: 1 ok, 1 missed (nvml)'
+    assert lines[-1] == 'gpu-check: 1 ok, 1 missed, 4 skipped (idle)'
     assert 'CUDA error: launch failure' in page.read_text()
 
 
@@ -119,15 +125,93 @@ def test_a_check_that_breaks_is_a_missed_row_and_the_others_run(
 def test_what_was_left_out_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(
-        gpu_check, 'checks', lambda: {name: lambda: [GOOD] for name in gpu_check.NAMES}
-    )
+    monkeypatch.setattr(gpu_check, 'run_check', lambda name: [GOOD])
     assert gpu_check.main(['--only', 'cost', 'idle']) == 0
     out = capsys.readouterr().out
     assert out.endswith('\ngpu-check: 2 ok, 4 skipped\n')
     assert out.count('left out by --only') == 4
 
 
-def test_every_check_has_a_name():
-    pytest.importorskip('mmengine', exc_type=ImportError)
-    assert tuple(gpu_check.checks()) == gpu_check.NAMES
+@pytest.mark.usefixtures('on_cuda')
+def test_the_table_of_all_checks_is_kept_and_one_of_some_only_on_demand(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    assert gpu_check.RESULTS == ROOT / 'benchmarks' / 'results' / 'gpu_check.md'
+    kept = tmp_path / 'results' / 'gpu_check.md'
+    monkeypatch.setattr(gpu_check, 'RESULTS', kept)
+    monkeypatch.setattr(gpu_check, 'run_check', lambda name: [NONE])
+    assert gpu_check.main(['--only', 'cost']) == 4
+    assert not kept.exists()
+    assert gpu_check.main([]) == 4
+    assert kept.read_text().endswith('\n\ngpu-check: 6 skipped\n')
+
+
+# A bare box: some packages cannot be found, and of CUDA there is NVML alone.
+BARE = """
+import os, sys, time
+
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in os.environ['HIDDEN'].split():
+            raise ModuleNotFoundError(f'No module named {name!r}', name=name)
+
+sys.meta_path.insert(0, Hide())
+from benchmarks.gpu_check import check, load, nvml
+from mmgpu_hooks.telemetry.gpu.nvml import open_gpu
+check.why_no_cuda = lambda: None
+nvml.open_our_gpu = lambda: open_gpu(index=0, environ={})
+nvml.SETTLE_S = nvml.MEASURE_S = nvml.MORE_S = 0.3
+load.Matmuls = lambda: type('Load', (), {'keep_busy': time.sleep})
+sys.exit(check.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ('hidden', 'reasons', 'codes'),
+    [
+        ('mmengine', {'peaks': 'mmengine', 'losses': 'mmengine'}, (1, 3)),
+        (
+            'psutil pynvml mmengine',
+            {
+                'other load': 'psutil',
+                'nvml': 'nvidia-ml-py',
+                'mapping': 'nvidia-ml-py',
+                'peaks': 'mmengine',
+                'losses': 'mmengine',
+            },
+            (4,),
+        ),
+    ],
+)
+def test_a_missing_package_costs_the_rows_that_need_it(
+    fake_nvml: FakeNvml,
+    tmp_path: Path,
+    hidden: str,
+    reasons: dict[str, str],
+    codes: tuple[int, ...],
+):
+    pytest.importorskip('torch', exc_type=ImportError)
+    fake_nvml.set(FakeGpu(util=(0,)))
+    page = tmp_path / 'gpu.md'
+    (tmp_path / 'bin').mkdir()
+    done = subprocess.run(
+        [sys.executable, '-c', BARE, '--output', str(page)],
+        cwd=ROOT,
+        env={**fake_nvml.environ(), 'HIDDEN': hidden, 'PATH': str(tmp_path / 'bin')},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode in codes, done.stderr
+    assert 'Traceback' not in done.stderr
+    lines = [line.split(' | ') for line in page.read_text().splitlines()]
+    rows = {cells[0][2:]: cells for cells in lines if len(cells) == 5}
+    for check, package in reasons.items():
+        assert rows[check][3] == 'skipped'
+        assert package in rows[check][4]
+        assert 'not installed' in rows[check][4]
+    if 'pynvml' not in hidden:  # a card that is never busy
+        assert rows['utilisation, idle phase: planted'][3] == 'ok'
+        assert rows['utilisation, busy phase: planted'][3] in ('missed', 'too busy')
+    assert rows['cost of events'][3] == 'skipped'

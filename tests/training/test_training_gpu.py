@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
+from mmgpu_hooks.diagnosis.facts import fold_facts
+from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
+from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.telemetry.cuda.memory import CudaDevice
 from training.toy import HOOK, LossTape, build_runner, evidence_of, log_of, scalar_lines
 
@@ -80,6 +83,26 @@ def test_a_driver_that_fails_later_costs_its_figures_only(
     assert evidence.intervals[-1].gpu is None
     assert 'gpu_util_pct' not in scalar_lines(tmp_path)[-1]
     assert 'process_cpu_cores' in scalar_lines(tmp_path)[-1]
+
+
+def test_one_odd_figure_costs_that_figure_only(
+    tmp_path: Path, fake_nvml: FakeNvml
+) -> None:
+    # WSL2: memory is there, utilisation is an unknown error
+    fake_nvml.set(FakeGpu(more=['temperature 61'], fail={'util': (999, 0)}))
+    runner = build_runner(tmp_path, step_s=0.05, hook=FAST)
+    runner.train()
+    log = log_of(runner)
+    assert log.count('is switched off for this run') == 1
+    assert log.count('GPU util_pct is switched off for this run (') == 1
+    evidence = evidence_of(tmp_path)
+    assert [off.source for off in evidence.sources_off] == ['GPU util_pct']
+    for record in evidence.intervals:
+        assert record.gpu is not None
+        assert (record.gpu.util_pct, record.gpu.mem_used_bytes) == (None, 400)
+    findings = diagnose_run(fold_facts(fold_run(evidence))).findings
+    (detail,) = (found.detail for found in findings if found.code == 'MG202')
+    assert 'Unknown Error' in detail
 
 
 def test_a_driver_that_fails_at_the_start_is_a_reason(

@@ -142,7 +142,7 @@ def _share_of_iteration(summary: Run) -> str:
 def _utilisation(summary: Run) -> Figure:
     gpu = summary.gpu
     if gpu is None or gpu.util_pct is None:
-        return 'GPU', 'unknown', summary.unknown.get('GPU', 'no sample was taken')
+        return 'GPU', 'unknown', summary.why_no_gpu_util
     zero = '' if gpu.zero_pct is None else f', {format_pct(gpu.zero_pct)} at zero'
     return 'GPU', f'{gpu.util_pct:.0f} %', f'utilisation{zero}, {gpu.samples} samples'
 

@@ -31,9 +31,9 @@ from mmgpu_hooks.telemetry.gpu.vitals import (
 )
 from mmgpu_hooks.telemetry.source_error import SourceError
 
+_EACH_LOOK = ('util_pct', 'mem_used_bytes')
 ESSENTIAL = (
-    'util_pct',
-    'mem_used_bytes',
+    *_EACH_LOOK,
     'name',
     'uuid',
     'memory_total_bytes',
@@ -103,7 +103,7 @@ class Gpu:
         self._stop_nvml = stop_nvml
         self._clock = clock
         self._lease = DriverLease(self._let_go)
-        self._queries = Queries(nvml, ESSENTIAL, is_mig(nvml, handle))
+        self._queries = Queries(nvml, _EACH_LOOK, is_mig(nvml, handle))
         self._buffer = UtilBuffer(self._queries, handle, clock=clock, wall=wall)
         self._processes = ProcessShare(self._queries, handle, wall=wall)
         self._gpm = GpmCounters(self._queries, handle)

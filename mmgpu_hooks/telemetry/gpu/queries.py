@@ -21,7 +21,7 @@ _NOT_NOW = (10, 11, 19, 20, 21, 23, 27)
 _LOST = (1, 9, 15, 16, 18)
 
 _PATIENCE = 3
-"""Odd answers in a row after which an optional figure is given up."""
+"""Odd answers in a row after which a figure is given up."""
 
 
 class GarbageError(Exception):
@@ -42,8 +42,8 @@ class Queries:
 
     Args:
         nvml: The pynvml module.
-        essential: Figures whose loss for an unknown cause ends the source; any
-            other figure is only given up.
+        essential: Figures that end the source once all of them were given up for
+            an odd answer: then it is the card.
         under_mig: Whether the card is sliced, which explains refusals.
     """
 
@@ -56,7 +56,8 @@ class Queries:
         """Why a figure is ``None`` for the whole run, by its name."""
         self.missed: dict[str, Missed] = {}
         """Figures that were not given at some looks, and are asked for again."""
-        self._essential = frozenset(essential)
+        self._sound = set(essential)
+        """Essential figures that were not given up for an odd answer."""
         self._in_a_row: dict[str, int] = {}
 
     def ask(self, figure: str, query: Callable[[], Any]) -> Any:
@@ -139,12 +140,16 @@ class Queries:
             self.refuse(figure, f'the driver does not give it{under}: {text}')
         elif code in _NOT_NOW:
             self.miss(figure, f'the driver could not give it: {text}')
-        elif code in _LOST or figure in self._essential:
+        elif code in _LOST or self._is_last(figure, text):
             raise SourceError(f'NVML stopped answering for this GPU: {text}') from error
-        else:
-            self.miss(
-                figure, f'the driver could not give it: {text}', patience=_PATIENCE
-            )
+
+    def _is_last(self, figure: str, text: str) -> bool:
+        """Count an odd answer; true when no essential figure is left after it."""
+        self.miss(figure, f'the driver could not give it: {text}', patience=_PATIENCE)
+        if figure not in self.refused or figure not in self._sound:
+            return False
+        self._sound.remove(figure)
+        return not self._sound
 
 
 def describe(error: Exception) -> str:

@@ -91,6 +91,52 @@ def test_a_card_without_a_figure_has_a_reason_and_all_the_others(
     gpu.close()
 
 
+@pytest.mark.parametrize(
+    ('query', 'figure', 'util', 'memory'),
+    [('util', 'util_pct', None, 400), ('memory', 'mem_used_bytes', 50.0, None)],
+)
+@pytest.mark.parametrize('code', [999, 17, 1234, 2, 6])
+def test_an_odd_answer_about_one_essential_figure_costs_that_figure_alone(
+    fake_nvml: FakeNvml,
+    query: str,
+    figure: str,
+    util: float | None,
+    memory: int | None,
+    code: int,
+):
+    fake_nvml.set(FakeGpu(more=['power 1000'], fail={query: (code, 0)}))
+    clock = HandClock()
+    gpu = opened(clock)
+    look_often(gpu, clock, 2)
+    assert gpu.unsupported == {}  # it may come back
+    for sample in look_often(gpu, clock):
+        assert (sample.util_pct, sample.mem_used_bytes) == (util, memory)
+        assert sample.figures['power_w'] == 1.0
+    assert list(gpu.unsupported) == [figure]
+    assert 'could not give it: ' in gpu.unsupported[figure]
+    gpu.close()
+
+
+def test_an_essential_figure_comes_back_after_two_odd_answers(fake_nvml: FakeNvml):
+    fake_nvml.set(FakeGpu(fail={'util': (999, 0, 2), 'memory': (999, 0, 2)}))
+    clock = HandClock()
+    gpu = opened(clock)
+    seen = [(s.util_pct, s.mem_used_bytes) for s in look_often(gpu, clock, 4)]
+    assert seen == [(None, None)] * 2 + [(50.0, 400)] * 2
+    assert gpu.unsupported == {}
+    gpu.close()
+
+
+@pytest.mark.parametrize('code', [999, 1234])
+def test_a_card_without_a_name_is_read(fake_nvml: FakeNvml, code: int):
+    fake_nvml.set(FakeGpu(fail={'name': (code, 0)}))
+    gpu = opened()
+    device = gpu.device()
+    assert (device.name, device.uuid) == (None, FakeGpu.uuid)
+    assert gpu.read_sample().util_pct == 50.0
+    gpu.close()
+
+
 @pytest.mark.parametrize('figure', OPTIONAL)
 @pytest.mark.parametrize('code', [999, 17, 4711, -5])
 def test_an_odd_answer_about_an_extra_never_costs_the_rest(
@@ -153,9 +199,11 @@ def test_a_card_lost_in_any_query_is_lost(fake_nvml: FakeNvml, figure: str, code
 
 
 def test_a_lost_card_with_a_driver_that_cannot_say_it(fake_nvml: FakeNvml):
-    fake_nvml.set(FakeGpu(fail={'util': (4711, 1)}), garbage_errors=True)
+    fails = {'util': (4711, 1), 'memory': (4711, 1)}
+    fake_nvml.set(FakeGpu(fail=fails), garbage_errors=True)
     gpu = opened()
-    gpu.read_sample()
+    for _ in range(3):
+        gpu.read_sample()
     with pytest.raises(SourceError, match='NVMLError 4711'):
         gpu.read_sample()
     gpu.close()

@@ -1,0 +1,183 @@
+"""What the front door says of a case: facts and figures, no phrases.
+
+A case is a folder with evidence under ``run`` (or several ``run...``), perhaps a
+``config.py``, and ``expected.json``. ``@CASE@`` in a file stands for the folder that
+the case is laid out in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mmgpu_hooks.cli.main import main
+
+CASES = Path(__file__).parent
+EXPECTED = 'expected.json'
+PLACEHOLDER = '@CASE@'
+SHARED_CONFIG = CASES / 'shared_config.py'
+"""Of the cases without one of their own, and never loaded: that takes long."""
+
+Json = dict[str, Any]
+Ask = Callable[[list[str]], tuple[int, str]]
+
+
+def list_cases() -> list[str]:
+    """The names of all cases."""
+    return sorted(path.parent.name for path in CASES.glob(f'*/{EXPECTED}'))
+
+
+def ask_in_process(words: list[str]) -> tuple[int, str]:
+    """Run ``mmgpu`` here; its exit code and what it printed."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        code = main(words)
+    return code, out.getvalue()
+
+
+def gather_facts(
+    case: Path, folder: Path, flags: list[str], ask: Ask = ask_in_process
+) -> Json:
+    """Lay a case out and ask about it.
+
+    Args:
+        case: Folder of the case.
+        folder: Empty; the case is laid out in it.
+        flags: Of ``recommend``, besides its runs.
+        ask: Runs the command line.
+    """
+    lay_out(case, folder)
+    runs = [str(path) for path in sorted(folder.glob('run*'))]
+    config = folder / 'config.py'
+    if not config.exists():
+        config.write_bytes(SHARED_CONFIG.read_bytes())
+        flags = [*flags, '--no-load']
+    before = _files(folder)
+    code, answer = _ask_json(ask, ['recommend', *runs, *flags])
+    sizes = ['--batch-size', '2', '4', '8'] if '--allow-batch-size' in flags else []
+    _, forecast = _ask_json(ask, ['predict', *runs, *sizes, '--no-load'])
+    _, compared = _ask_json(ask, ['compare', runs[0], runs[0]])
+    written = sorted(_files(folder) - before)
+    measured = {**dict(_measured(answer)), **dict(_compared(compared))}
+    predicted = {**dict(_predicted(answer)), **dict(_forecast(forecast))}
+    return {
+        'exit': code,
+        **_judged(answer),
+        'written': {str(p): _changed(config, folder / p) for p in written},
+        'measured': {
+            key: value for key, value in measured.items() if value is not None
+        },
+        'predicted': {
+            key: value for key, value in predicted.items() if value is not None
+        },
+    }
+
+
+def lay_out(case: Path, folder: Path) -> None:
+    """Copy a case, with the placeholder filled."""
+    for source in case.rglob('*'):
+        if source.is_file() and source.name != EXPECTED:
+            target = folder / source.relative_to(case)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            text = source.read_bytes()
+            target.write_bytes(text.replace(PLACEHOLDER.encode(), bytes(folder)))
+
+
+def _files(folder: Path) -> set[Path]:
+    found = (path for path in folder.rglob('*') if '__pycache__' not in path.parts)
+    return {path.relative_to(folder) for path in found if path.is_file()}
+
+
+def _ask_json(ask: Ask, words: list[str]) -> tuple[int, Json]:
+    code, out = ask([*words, '--format', 'json'])
+    return code, json.loads(out) if out else {}
+
+
+def _changed(old: Path, new: Path) -> Json:
+    """Lines that are in one of the files only, and what all bytes come to."""
+    lines = [path.read_bytes().decode().splitlines() for path in (old, new)]
+    return {
+        'removed': [line for line in lines[0] if line not in lines[1]],
+        'added': [line for line in lines[1] if line not in lines[0]],
+        'sha256': hashlib.sha256(new.read_bytes()).hexdigest(),
+    }
+
+
+def _judged(answer: Json) -> Json:
+    if not answer:
+        return {}
+    ranks, saves = answer['ranks'], answer['checkpoint_saves']
+    return {
+        'status': answer['status'],
+        'verdict': answer['verdict']['name'],
+        'confidence': answer['verdict']['confidence'],
+        'findings': {one['code']: one['severity'] for one in answer['findings']},
+        'changes': {one['key']: [one['old'], one['new']] for one in answer['changes']},
+        'save_causes': [one['cause'] for one in saves if one['is_slow']],
+        'save_cures': [one['name'] for one in answer['save_cures']],
+        'slowest_rank': ranks and [ranks['slowest'], ranks['part']],
+        'advice': len(answer['advice']),
+    }
+
+
+Figures = Iterator[tuple[str, Any]]
+
+
+def _measured(answer: Json) -> Figures:
+    """Sums and means of what was recorded."""
+    for key, count in answer.get('evidence', {}).items():
+        yield f'count.{key}', count
+    for one in answer.get('findings', ()):
+        yield f'share.{one["code"]}', one['share']
+        if one['code'] == 'MG202':
+            for index, number in enumerate(re.findall(r'[\d.]+\d|\d', one['detail'])):
+                yield f'gpu.{index}', float(number)
+    for index, one in enumerate(answer.get('checkpoint_saves', ())):
+        for key in ('wall_s', 'uncontended_s', 'gross_delay_s', 'net_delay_s'):
+            yield f'save.{index}.{key}', one[key]
+    ranks = answer.get('ranks') or {}
+    yield 'ranks.lost_s', ranks.get('lost_s')
+    for row in ranks.get('rows', ()):
+        for key in ('data_wait_s', 'own_s', 'step_s', 'save_s', 'gpu_util_pct'):
+            yield f'rank{row["rank"]}.{key}', row[key]
+    yield 'validation.loop_s', answer.get('validation', {}).get('loop_s')
+
+
+def _compared(compared: Json) -> Figures:
+    for one in compared.get('figures', ()):
+        yield one['name'], one['before'] and one['before']['value']
+
+
+def _predicted(answer: Json) -> Figures:
+    """What the model makes of them."""
+    yield 'headspace_pct', answer.get('verdict', {}).get('headspace_pct')
+    for one in answer.get('changes', ()):
+        for key in (
+            'predicted_iter_s',
+            'predicted_gain_pct',
+            'predicted_gain_low_pct',
+            'predicted_gain_high_pct',
+        ):
+            yield f'{one["key"]}.{key}', one[key]
+    for one in answer.get('save_cures', ()):
+        for key in ('save_s', 'run_gross_s', 'run_net_s'):
+            yield f'{one["name"]}.{key}', one[key]
+    yield 'validation.gain_s', answer.get('validation', {}).get('gain_s')
+
+
+def _forecast(forecast: Json) -> Figures:
+    workload = forecast.get('workload') or {}
+    for key in ('occupancy', 'batch_cpu', 'step'):
+        yield f'workload.{key}_s', workload.get(key, {}).get('mean_s')
+    for one in forecast.get('predictions', ()):
+        setting = f'{one["num_workers"]}_workers.batch_{one["batch_size"]}'
+        yield f'iter_s.{setting}', one['iter_time_s']
+    memory = forecast.get('memory') or {}
+    for one in memory.get('peaks', ()):
+        yield f'memory.{one["batch_size"]}', one['peak_bytes']

@@ -1,0 +1,2 @@
+_base_ = './base.py'
+work_dir = 'somewhere'
