@@ -29,7 +29,7 @@ from benchmarks.predict_pipelines import Pipeline
 from benchmarks.predict_training import Work, count_batches, make_works, train_once
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.prediction import predict_setting
 from mmgpu_hooks.schema import Prediction
 from mmgpu_hooks.schema.reader import read_evidence
@@ -123,7 +123,7 @@ def _read_run(path: Path) -> PooledRun:
         run=structs.replace(evidence.run, loader=loader),
         intervals=tuple(evidence.intervals),
     )
-    return PooledRun(evidence, fold_facts(fold_run(evidence), evidence.intervals))
+    return PooledRun(fold_facts(Run(evidence)))
 
 
 def judge(trials: Sequence[Trial]) -> Iterator[Outcome]:

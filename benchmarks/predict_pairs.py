@@ -30,7 +30,7 @@ def judge_pairs(trials: Sequence[Trial], seed: int = 1) -> PairCases:
     """
     by_pipeline: dict[str, list[tuple[Trial, LoaderWorkload]]] = {}
     for trial in trials:
-        workload = fit_workload(trial.summary, trial.intervals)
+        workload = fit_workload(trial.summary)
         if isinstance(workload, LoaderWorkload):
             told = by_pipeline.setdefault(trial.pipeline.name, [])
             told.append((trial, workload))

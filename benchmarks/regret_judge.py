@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation import choice
 from mmgpu_hooks.recommendation.choice import job_s
 from mmgpu_hooks.recommendation.job_plan import plan_job
@@ -69,8 +69,8 @@ def read_trials(path: Path) -> list[Trial]:
             line = json.loads(text)
             evidence_path.write_text('\n'.join(line['evidence']) + '\n')
             evidence = read_evidence(evidence_path)
-            summary = fold_run(evidence)
-            facts = fold_facts(summary, evidence.intervals)
+            summary = Run(evidence)
+            facts = fold_facts(summary)
             pss = summary.loader.pss_bytes if summary.loader else None
             trials.append(
                 Trial(

@@ -10,13 +10,12 @@ from pathlib import Path
 from mmgpu_hooks.cli import exit_codes
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.diagnosis.run_comparison import compare_runs
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.run_comparison import (
     CompareAnswer,
     render_compare_json,
     render_compare_text,
 )
-from mmgpu_hooks.schema import RunEvidence
-from mmgpu_hooks.schema.reader import read_evidence
 from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 
 NAME = 'compare'
@@ -78,11 +77,11 @@ def _share(text: str) -> float:
     return float(match[1]) / 100
 
 
-def _read(path: Path) -> RunEvidence:
+def _read(path: Path) -> Run:
     files = read_run_folder(path)
     if files.evidence is None:
         raise EvidenceError(
             f'{path}: expected the evidence of GPUEfficiencyHook, found only '
             "MMEngine's log; is the hook in the config?"
         )
-    return read_evidence(files.evidence)
+    return Run.read(files.evidence)

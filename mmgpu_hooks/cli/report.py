@@ -94,7 +94,7 @@ def read_runs(folders: Sequence[Path]) -> list[ReportedRun]:
     runs = []
     for label, folder in zip(labels, folders):
         judged = judge_run_folder(folder)
-        run = ReportedRun(label, judged.answer, judged.evidence, judged.plain)
+        run = ReportedRun(label, judged.answer, judged.plain)
         if judged.facts is not None:
             changes = judged.answer.recommendation.changes
             found, why = predict_workers(judged.facts, changes)

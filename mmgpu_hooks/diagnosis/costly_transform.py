@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.schema import RunSummary
+from mmgpu_hooks.judge.run import Run
 
 _CHEAPER = {
     'LoadImageFromFile': "images stored smaller, or imdecode_backend='turbojpeg'",
@@ -22,7 +22,7 @@ _CHEAPER = {
 """By class name; a change of augmentation changes what is trained."""
 
 
-def name_costliest(summary: RunSummary) -> str | None:
+def name_costliest(summary: Run) -> str | None:
     """A sentence with the transform's share and a cheaper way, if one is known.
 
     Args:

@@ -13,6 +13,7 @@ from msgspec import structs
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import WORTHWHILE_GAIN
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.batch_memory import find_largest_batch, predict_peak
 from mmgpu_hooks.modeling.batch_speed import KNEE_SHARE, find_knee
 from mmgpu_hooks.modeling.scene import at_batch_size
@@ -33,7 +34,6 @@ from mmgpu_hooks.schema import (
     LoaderWorkload,
     MemoryFit,
     NoPrediction,
-    RunSummary,
 )
 
 BATCH_KEY = f'{KEY}batch_size'
@@ -134,7 +134,7 @@ def _decide(decision: Decision, batch_size: int) -> Decision:
     return replace(chooser.decide(), batch_size=batch_size)
 
 
-def _resize(summary: RunSummary, old: int, new: int) -> RunSummary:
+def _resize(summary: Run, old: int, new: int) -> Run:
     """The figures that the limits and the plan of the job are taken from.
 
     As many images are trained on as before.
@@ -152,8 +152,7 @@ def _resize(summary: RunSummary, old: int, new: int) -> RunSummary:
         batch_size=more(run.loader.batch_size),
         batches_per_epoch=less(run.loader.batches_per_epoch),
     )
-    return replace(
-        summary,
+    return summary.altered(
         run=structs.replace(run, loader=loader, max_iters=less(run.max_iters)),
         iterations=less(summary.iterations) or 1,
         batch_bytes=more(summary.batch_bytes),

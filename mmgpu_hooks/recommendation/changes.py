@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from mmgpu_hooks.diagnosis.duration_text import format_seconds, format_sum
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.verdict import judge_confidence
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.floors import ready_s
 from mmgpu_hooks.recommendation.choice import Gain, Setting, iter_s
 from mmgpu_hooks.recommendation.job_plan import count_starts
 from mmgpu_hooks.recommendation.worker_cap import WorkerCap
-from mmgpu_hooks.schema import Change, LoaderWorkload, RunSummary
+from mmgpu_hooks.schema import Change, LoaderWorkload
 
 KEY = 'train_dataloader.'
 WORKERS_KEY = f'{KEY}num_workers'
@@ -73,7 +74,7 @@ def word_persistent(facts: Facts) -> Change:
     )
 
 
-def pin_memory(summary: RunSummary) -> list[Change]:
+def pin_memory(summary: Run) -> list[Change]:
     """Beside other changes only, as alone it gains nothing that could be measured.
 
     Pinned pages serve copies to a GPU; without one they only cost memory.

@@ -13,6 +13,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     STARTUP_MEASURABLE,
     WORTHWHILE_GAIN,
 )
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.changes import Decision
 from mmgpu_hooks.recommendation.choice import (
     PREFETCHES,
@@ -32,7 +33,7 @@ from mmgpu_hooks.recommendation.worker_cap import (
     cap_workers,
     workers_per_core,
 )
-from mmgpu_hooks.schema import JobPlan, LoaderWorkload, RunSummary
+from mmgpu_hooks.schema import JobPlan, LoaderWorkload
 
 
 class Chooser:
@@ -186,7 +187,7 @@ class Chooser:
         return deeper if self._is_worthwhile(new, deeper) else new
 
 
-def read_setting(summary: RunSummary) -> Setting:
+def read_setting(summary: Run) -> Setting:
     """The run's own setting."""
     loader = summary.run.loader
     workers = loader.num_workers or 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mmgpu_hooks.schema import RunSummary
+from mmgpu_hooks.judge.run import Run
 
 DEFAULT_PREFETCH = 2
 """PyTorch's own prefetch_factor."""
@@ -29,7 +29,7 @@ class WorkerCap:
 
 
 def cap_workers(
-    summary: RunSummary,
+    summary: Run,
     prefetch_factor: int = DEFAULT_PREFETCH,
     *,
     waiting: float = 0.0,
@@ -71,7 +71,7 @@ def workers_per_core(waiting: float) -> float:
 Limit = tuple[int, str]
 
 
-def _by_cores(summary: RunSummary, waiting: float) -> Limit:
+def _by_cores(summary: Run, waiting: float) -> Limit:
     allowed = summary.run.host.usable_cores
     assert allowed is not None  # the caller has seen to it
     crowd = summary.external_cpu_cores or 0.0
@@ -83,7 +83,7 @@ def _by_cores(summary: RunSummary, waiting: float) -> Limit:
     return carried, f'{allowed:g} usable cores{taken}'
 
 
-def _by_memory(summary: RunSummary) -> Limit | None:
+def _by_memory(summary: Run) -> Limit | None:
     host = summary.run.host
     sizes = [host.ram_available_bytes, host.cgroup_memory_bytes]
     known = [size / _ranks(summary) for size in sizes if size is not None]
@@ -97,12 +97,12 @@ def _by_memory(summary: RunSummary) -> Limit | None:
     )
 
 
-def _ranks(summary: RunSummary) -> int:
+def _ranks(summary: Run) -> int:
     # an edited file may say anything
     return max(summary.run.host.ranks_on_host, 1)
 
 
-def bytes_each(summary: RunSummary) -> tuple[float | None, str]:
+def bytes_each(summary: Run) -> tuple[float | None, str]:
     """Memory of one worker: as measured, else what it is at worst; and which."""
     pss = summary.loader.pss_bytes if summary.loader else None
     if pss and summary.worker_count:
@@ -111,7 +111,7 @@ def bytes_each(summary: RunSummary) -> tuple[float | None, str]:
     return summary.process_rss_bytes, 'at most'
 
 
-def _by_shared_memory(summary: RunSummary, prefetch_factor: int) -> Limit | None:
+def _by_shared_memory(summary: Run, prefetch_factor: int) -> Limit | None:
     free, batch = summary.run.host.shm_free_bytes, summary.batch_bytes
     if free is None or not batch:
         return None
@@ -124,7 +124,7 @@ def _by_shared_memory(summary: RunSummary, prefetch_factor: int) -> Limit | None
     )
 
 
-def _by_open_files(summary: RunSummary, prefetch_factor: int) -> Limit | None:
+def _by_open_files(summary: Run, prefetch_factor: int) -> Limit | None:
     files, tensors = summary.run.host.open_files_soft, summary.batch_tensors
     if files is None or not tensors:
         return None

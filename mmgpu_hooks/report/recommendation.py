@@ -11,6 +11,7 @@ from msgspec import structs
 from rich.console import RenderableType
 from rich.text import Text
 
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.validation_loader import VALIDATION_KEY
 from mmgpu_hooks.report.console import (
     DEFAULT_WIDTH,
@@ -29,7 +30,6 @@ from mmgpu_hooks.schema import (
     FittedRun,
     RanksSummary,
     Recommendation,
-    RunSummary,
 )
 
 JSON_VERSION = 1
@@ -47,7 +47,7 @@ class Answer:
     """The evidence it rests on."""
     diagnosis: Diagnosis
     recommendation: Recommendation
-    summary: RunSummary | None = None
+    summary: Run | None = None
     """``None`` for a run without our evidence."""
     config: str | None = None
     """The config that was rewritten."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec import structs
 
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import format_bytes, format_seconds
 from mmgpu_hooks.schema import (
     SAVE_CAUSES,
     SAVE_PHASES,
-    RunSummary,
     SaveJudgement,
     SaveRecord,
 )
@@ -28,7 +28,7 @@ CAUSE_NAMES = {
 }
 
 
-def describe_saves(summary: RunSummary, judged: Sequence[SaveJudgement]) -> str:
+def describe_saves(summary: Run, judged: Sequence[SaveJudgement]) -> str:
     """How many, how long, in which phase, on a core or waiting; slow ones by cause.
 
     Args:
@@ -45,9 +45,7 @@ def describe_saves(summary: RunSummary, judged: Sequence[SaveJudgement]) -> str:
     return '\n'.join(lines)
 
 
-def list_saves(
-    summary: RunSummary, judged: Sequence[SaveJudgement]
-) -> list[dict[str, Any]]:
+def list_saves(summary: Run, judged: Sequence[SaveJudgement]) -> list[dict[str, Any]]:
     """Every save with what is judged of it, for JSON."""
     return [
         {**structs.asdict(save), **asdict(judgement)}

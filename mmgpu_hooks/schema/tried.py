@@ -9,7 +9,6 @@ from typing import Any, Optional, Tuple
 from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.predicted import Prediction
 from mmgpu_hooks.schema.recorded import SaveRecord
-from mmgpu_hooks.schema.run import RunSummary
 
 MEMORY_SOURCES: Mapping[str, str] = {
     'cuda_allocator': "CUDA's allocator",
@@ -304,5 +303,3 @@ class TrialResult:
     """Iterations trained, whatever the status."""
     error: Optional[str] = None
     """The decisive line; ``None`` when it completed."""
-    summary: Optional[RunSummary] = None
-    """Its figures; ``None`` when it left no evidence that can be read."""

@@ -39,11 +39,11 @@ ALLOWED = {
     'rich': ['report/', 'cli/progress.py'],
     'cv2': ['experiments/'],
     'matplotlib': ['report/pictures/png.py'],
-    'numpy': ['experiments/'],
+    'numpy': ['diagnosis/', 'experiments/', 'judge/'],
     'mmdet': [],
     'mmcv': [],
 }
-LATE = ('pynvml', 'psutil', 'torch', 'cv2', 'numpy', 'matplotlib')
+LATE = ('pynvml', 'psutil', 'torch', 'cv2', 'matplotlib')
 
 
 @functools.cache

@@ -459,7 +459,6 @@ RECORD_FIELDS = {
         'seconds',
         'iterations',
         'error',
-        'summary',
     ],
 }
 

@@ -58,14 +58,14 @@ def test_a_case_is_judged_against_what_was_measured(predicted_s, error, is_cover
 def trials(monkeypatch: pytest.MonkeyPatch) -> list[Trial]:
     """Three trainings of a pipeline and one of another, of other workers each."""
 
-    def fit(workers: int, _: object) -> LoaderWorkload:
+    def fit(workers: int) -> LoaderWorkload:
         return make_workload(num_workers=workers)
 
     for module in (predict_judge, predict_pairs):
         monkeypatch.setattr(module, 'fit_workload', fit)
     drawn = [(SEEN[0], 1), (SEEN[0], 2), (SEEN[0], 4), (SEEN[1], 2)]
     # in place of the summary, what is fitted from it
-    return [Trial(pipeline, n, 2, 0.1 * n, n, (), 0.0) for pipeline, n in drawn]
+    return [Trial(pipeline, n, 2, 0.1 * n, n, 0.0) for pipeline, n in drawn]
 
 
 def settings_of(cases: Sequence[Case]) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.rule import RULES
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
 from mmgpu_hooks.diagnosis.verdict import VERDICTS
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import (
     Diagnosis,
     GpuWindow,
@@ -39,13 +39,13 @@ STARTS = {
     'data_wait_s': 0.001,
     'first_waits': 1,
     'first_wait_s': 6.0,
-    'ledger_s': {'data_wait': 6.0, 'step': 4.0},
+    'ledger_s': {'data_wait': 0.02, 'worker_startup': 5.98, 'step': 4.0},
     'data_wait': replace(make_interval().data_wait, total_s=6.019),
 }
 
 
 def diagnose(run=None, **fields) -> Diagnosis:
-    return diagnose_run(fold_facts(fold_run(make_evidence(run=run, **fields))))
+    return diagnose_run(fold_facts(Run(make_evidence(run=run, **fields))))
 
 
 def with_parts(**seconds: float) -> Diagnosis:
@@ -55,7 +55,7 @@ def with_parts(**seconds: float) -> Diagnosis:
     ledger = {**evidence.end.ledger_s, **seconds}
     total = sum(ledger.values())
     end = replace(evidence.end, ledger_s=ledger, duration_s=total, saves=4)
-    return diagnose_run(fold_facts(fold_run(replace(evidence, end=end))))
+    return diagnose_run(fold_facts(Run(replace(evidence, end=end))))
 
 
 def severity(diagnosis: Diagnosis, code: str) -> str | None:
@@ -117,7 +117,7 @@ def test_cores_that_strangers_want_are_no_wall_where_the_run_was_faster():
         workers=make_workers(0.39),
         process_cpu_s=4.0,
     )
-    facts = fold_facts(replace(fold_run(evidence), external_cpu_cores=0.5))
+    facts = fold_facts(Run(evidence).altered(external_cpu_cores=0.5))
     assert facts.workload is not None
     crowded = replace(facts, workload=replace(facts.workload, stranger_tasks=3.5))
     assert crowded.free_cores == 3.5
@@ -128,7 +128,7 @@ def test_cores_that_strangers_want_are_no_wall_where_the_run_was_faster():
 
 def test_the_floor_is_never_above_what_the_run_took():
     facts = fold_facts(
-        fold_run(make_evidence(workers=make_workers(0.39), process_cpu_s=4.0))
+        Run(make_evidence(workers=make_workers(0.39), process_cpu_s=4.0))
     )
     assert facts.workload is not None
     narrow = replace(facts, workload=replace(facts.workload, usable_cores=0.5))
@@ -139,7 +139,7 @@ def test_a_run_that_mostly_validates_may_be_starved_in_its_iterations():
     evidence = make_evidence(12, data_wait_s=0.03, step_s=0.17)
     validated_s = 0.9 * sum(evidence.end.ledger_s.values())
     evidence = add_to_end(evidence, validation=validated_s)
-    verdict = diagnose_run(fold_facts(fold_run(evidence))).verdict
+    verdict = diagnose_run(fold_facts(Run(evidence))).verdict
     assert verdict.name.startswith('data_bound')
     assert '15 % of an iteration' in verdict.sentence
 

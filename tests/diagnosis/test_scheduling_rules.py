@@ -12,7 +12,7 @@ from fakes.runs import (
 )
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import Diagnosis, HostLimits, LoaderSettings, RunRecord
 
 MAIN = {'process_cpu_s': 4.0}
@@ -20,7 +20,7 @@ MAIN = {'process_cpu_s': 4.0}
 
 
 def diagnose(run: RunRecord | None = None, **fields) -> Diagnosis:
-    summary = fold_run(make_evidence(run=run, **{**MAIN, **fields}))
+    summary = Run(make_evidence(run=run, **{**MAIN, **fields}))
     return diagnose_run(fold_facts(summary))
 
 
@@ -171,7 +171,7 @@ def test_the_headspace_is_what_free_data_would_give():
 
 def test_the_headspace_counts_what_workers_hold_the_step_up():
     evidence = make_evidence(workers=make_inside_workers(0.2), **MAIN)
-    facts = fold_facts(fold_run(evidence))
+    facts = fold_facts(Run(evidence))
     assert facts.workload is not None
     held_up = replace(facts, workload=replace(facts.workload, held_up_s=0.1))
     # 0.1 s of every 0.3 s is the step's own, in the steady iterations

@@ -15,8 +15,8 @@ from fakes.runs import (
 )
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
-from mmgpu_hooks.evidence.ranks import fold_ranks
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.ranks import fold_ranks
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.report.recommendation import Answer
 from mmgpu_hooks.report.reported_run import ReportedRun
@@ -111,16 +111,20 @@ def make_reported(
     if evidence is None:
         evidence = make_evidence()
     ranks = [evidence] if isinstance(evidence, RunEvidence) else list(evidence)
-    summary = fold_run(ranks[0])
+    summary = Run(ranks[0])
     answer = Answer(
         run_path=f'/runs/{label}/gpu_efficiency.jsonl',
         diagnosis=diagnose_run(fold_facts(summary)),
         recommendation=recommend_settings(fold_facts(summary)),
         summary=summary,
-        ranks=fold_ranks(ranks[0], ranks[1:], []) if len(ranks) > 1 else None,
+        ranks=(
+            fold_ranks(summary, [Run(rank) for rank in ranks[1:]])
+            if len(ranks) > 1
+            else None
+        ),
         notes=('A note.',),
     )
-    return replace(ReportedRun(label, answer, ranks[0]), **fields)
+    return replace(ReportedRun(label, answer), **fields)
 
 
 def make_full_run(label: str = 'run1', wait_s: float = 0.1) -> ReportedRun:

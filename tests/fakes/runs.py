@@ -7,7 +7,6 @@ from typing import Any
 
 from fakes.replaced import replace
 from mmgpu_hooks.schema import (
-    CardWindow,
     CudaMemoryWindow,
     DurationStats,
     EndRecord,
@@ -152,7 +151,13 @@ def make_inside_workers(
     **fields: Any,
 ) -> WorkersWindow:
     """Workers that were measured from inside and made as many batches as were taken."""
-    made = steady(occupancy_s, iterations)
+    made = replace(
+        steady(occupancy_s, iterations), p95_s=round(occupancy_s + 2 * std_s, 9)
+    )
+    cpu = replace(
+        steady(0.9 * occupancy_s, iterations),
+        p95_s=round(0.9 * (occupancy_s + 2 * std_s), 9),
+    )
     window = WorkersWindow(
         count=count,
         window_s=occupancy_s * iterations / count,
@@ -161,12 +166,13 @@ def make_inside_workers(
         run_delay_s=0.0,
         source='inside',
         blocked_s=0.1 * occupancy_s * iterations,
-        occupancy=replace(made, p95_s=round(occupancy_s + 2 * std_s, 9)),
+        occupancy=made,
         occupancy_std_s=std_s,
-        batch_cpu=steady(0.9 * occupancy_s, iterations),
+        batch_cpu=cpu,
         worker_batches=(iterations // count,) * count,
         ready_mean=0.5,
         ready_zero_pct=60.0,
+        asks=iterations,
         out_of_order=1,
         transforms={
             'LoadImageFromFile': TransformCost(calls=4, total_s=0.24),
@@ -181,12 +187,12 @@ def make_inside_workers(
     return replace(window, **fields)
 
 
-def make_gpu_fields(*uuids: str) -> dict[str, Any]:
-    """What intervals of a training on a card carry; the host's cards when named."""
+def make_gpu_fields(util_pct: float = 62.0) -> dict[str, Any]:
+    """What intervals of a training on a card carry."""
     return {
         'gpu': GpuWindow(
             samples=60,
-            util_pct=62.0,
+            util_pct=util_pct,
             zero_pct=25.0,
             util_std_pct=40.0,
             mem_used_bytes=9 * GIB,
@@ -197,8 +203,6 @@ def make_gpu_fields(*uuids: str) -> dict[str, Any]:
             throttled_pct=12.0,
             throttle_reasons_pct={'power_cap': 12.0},
             sm_active_pct=41.0,
-            tensor_active_pct=12.0,
-            dram_active_pct=20.0,
         ),
         'gpu_idle_pct': 31.0,
         'gpu_idle_iterations': 20,
@@ -209,17 +213,6 @@ def make_gpu_fields(*uuids: str) -> dict[str, Any]:
         ),
         'largest_batch_pixels': 4 * 800 * 1344,
         'most_boxes': 212,
-        'cards': {
-            uuid: CardWindow(
-                index=index,
-                samples=60,
-                util_pct=62.0 + 5 * index,
-                zero_pct=25.0,
-                mem_used_bytes=9 * GIB,
-                sm_clock_mhz=1755.0,
-            )
-            for index, uuid in enumerate(uuids)
-        },
     }
 
 
@@ -246,13 +239,12 @@ def make_ranks(
 ) -> list[RunEvidence]:
     """Ranks that wait so long for data each and for the slowest in their step."""
     world = len(data_wait_s)
-    uuids = [f'GPU-{rank}' for rank in range(world)]
     return [
         make_evidence(
             run=make_gpu_run(rank, world),
             data_wait_s=wait_s,
             step_s=iter_s - wait_s,
-            **{**make_gpu_fields(*(uuids if rank == 0 else ())), **fields},
+            **{**make_gpu_fields(62.0 + 5 * rank), **fields},
         )
         for rank, wait_s in enumerate(data_wait_s)
     ]

@@ -6,11 +6,10 @@ from typing import Any
 
 from fakes.replaced import replace
 from fakes.runs import add_to_end, make_evidence, make_inside_workers, steady
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import (
     DurationStats,
     LoaderSettings,
-    RunSummary,
     ValidationRecord,
 )
 
@@ -86,9 +85,9 @@ def make_validation(
     )
 
 
-def summarise(*validations: ValidationRecord, **fields: Any) -> RunSummary:
+def summarise(*validations: ValidationRecord, **fields: Any) -> Run:
     """A run that validated so; ``fields`` as for ``make_evidence``."""
     evidence = make_evidence(**fields)
     wall_s = sum(one.wall_s for one in validations)
     evidence = add_to_end(evidence, validation=wall_s)
-    return fold_run(replace(evidence, validations=validations))
+    return Run(replace(evidence, validations=validations))

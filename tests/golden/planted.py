@@ -204,7 +204,7 @@ STARTS = {
     'duration_s': 10.019,
     **BUSY,
 }
-GPU = make_gpu_fields('GPU-0')
+GPU = make_gpu_fields()
 STARVED = {'data_wait_s': 0.25, 'workers': make_inside_workers(0.9), **BUSY}
 STALLS = replace(make_interval().data_wait, p95_s=0.001)
 LATE = replace(

@@ -3,7 +3,7 @@ from __future__ import annotations
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_run
 from mmgpu_hooks.diagnosis.facts import fold_facts
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.advice import advise
 from mmgpu_hooks.schema import HostLimits, TransformCost
 
@@ -12,7 +12,7 @@ MAIN = {'process_cpu_s': 4.0}
 
 def advice(**fields) -> str:
     evidence = make_evidence(**{**MAIN, **fields})
-    return ' '.join(advise(fold_facts(fold_run(evidence))))
+    return ' '.join(advise(fold_facts(Run(evidence))))
 
 
 def test_the_costliest_transform_is_named_with_a_cheaper_one():

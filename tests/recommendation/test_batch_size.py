@@ -8,7 +8,7 @@ from fakes.runs import GIB, make_inside_workers, steady
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.learning_rate import word_learning_rate
 from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.schema import LearningRate, Recommendation, RunEvidence
@@ -16,7 +16,7 @@ from mmgpu_hooks.schema import LearningRate, Recommendation, RunEvidence
 
 def recommend(*runs: RunEvidence, beyond_cores: bool = False) -> Recommendation:
     """The newest first."""
-    read = [PooledRun(e, fold_facts(fold_run(e), e.intervals)) for e in runs]
+    read = [PooledRun(fold_facts(Run(e))) for e in runs]
     pool = pool_runs(read)
     facts = pool.newest.facts
     together = type(facts)(facts.summary, pool.workload, facts.untold, facts.saves)
@@ -152,13 +152,13 @@ def test_without_the_evidence_the_batch_size_stays(runs, why):
 
 
 def test_the_room_of_a_card_is_what_nobody_else_holds():
-    summary = fold_run(make_pooled())
+    summary = Run(make_pooled())
     room = fold_card_room(summary)
     assert room is not None
     # a GiB more was in use than the allocator had reserved
     assert (room.total_bytes, room.beside_bytes) == (80 * GIB, GIB)
     assert room.safe_bytes == int(0.9 * 79 * GIB)
-    unseen = fold_card_room(fold_run(make_pooled(gpu=None)))
+    unseen = fold_card_room(Run(make_pooled(gpu=None)))
     assert unseen is not None
     assert unseen.beside_bytes == 600 * 2**20
 

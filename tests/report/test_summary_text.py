@@ -23,11 +23,10 @@ from fakes.runs import (
 )
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
-from mmgpu_hooks.evidence.ranks import find_slowest, fold_ranks
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.summary import render_training_summary
 from mmgpu_hooks.schema import (
-    CardWindow,
     CudaMemoryWindow,
     GpuWindow,
     HostLimits,
@@ -41,10 +40,11 @@ FULL_RUN = Path(__file__).with_name('full_run.txt')
 
 
 def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
-    ranks = fold_ranks(evidence, others)
-    slowest = find_slowest(ranks, [evidence, *others])
-    judged = diagnose_run(fold_facts(fold_run(slowest or evidence)))
-    return render_training_summary(fold_run(evidence), judged, ranks)
+    run, *ranks = map(Run, (evidence, *others))
+    compared = fold_ranks(run, ranks)
+    slowest = find_slowest(compared, [run, *ranks])
+    judged = diagnose_run(fold_facts(slowest or run))
+    return render_training_summary(run, judged, compared)
 
 
 def render(**fields: Any) -> str:
@@ -102,7 +102,7 @@ def test_it_fits_into_a_log(ranks: int):
 
 def test_it_is_rendered_at_once():
     evidence = full_run()
-    summary = fold_run(evidence)
+    summary = Run(evidence)
     diagnosis = diagnose_run(fold_facts(summary))
     since = time.process_time()
     for _ in range(10):
@@ -274,8 +274,8 @@ def test_the_gpu_is_told_with_its_samples():
     assert (
         'GPU NVIDIA H100 80GB HBM3: utilisation 62 % (std 40 %), 0 % for 25 % of the '
         'time (420 samples by the driver); idle 31 % of an iteration (140 timed); '
-        '1755 MHz, 412 W, 61 C at most; clocks held down 12 % of the time (power_cap '
-        '12 %); SMs active 41 %, tensor cores 12 %, DRAM 20 %' in text
+        '1755 MHz, 412 W, 61 C at most, 41 % of its SMs active; clocks held down 12 % '
+        'of the time (power_cap 12 %)' in text
     )
     assert (
         'memory peak 7.0 GiB allocated, 8.0 GiB reserved, 9.0 GiB of 80.0 GiB in use '
@@ -293,12 +293,10 @@ def test_why_idling_is_unknown_is_said():
 
 
 def test_others_on_the_card_are_remarked_on():
-    gpu = GpuWindow(
-        samples=30, util_pct=62.0, others_util_pct=12.0, others_mem_bytes=3 * 2**30
-    )
+    gpu = GpuWindow(samples=30, util_pct=62.0, others_mem_bytes=3 * 2**30)
     text = unwrapped(render(run=make_gpu_run(), gpu=gpu))
-    assert 'other processes use 12 % and 3.0 GiB of it' in text
-    quiet = replace(gpu, others_util_pct=0.0, others_mem_bytes=0)
+    assert 'other processes hold 3.0 GiB of it' in text
+    quiet = replace(gpu, others_mem_bytes=0)
     assert 'other processes' not in render(run=make_gpu_run(), gpu=quiet)
 
 
@@ -342,18 +340,6 @@ def test_the_static_part_of_memory_is_told():
     assert 'static part unknown: the optimizer is unusual' in render(run=run)
 
 
-def test_the_cards_of_one_rank_are_compared_when_they_are_all_ours():
-    cards = {
-        'a': CardWindow(index=0, samples=30, util_pct=90.0, sm_clock_mhz=1980.0),
-        'b': CardWindow(index=1, samples=30, util_pct=60.0, sm_clock_mhz=1200.0),
-    }
-    text = unwrapped(render(run=make_gpu_run(world_size=2), cards=cards))
-    assert (
-        '2 cards (420 samples): utilisation 60 % (card 1) to 90 % (card 0), '
-        'clock down to 1200 MHz (card 1) from 1980 MHz' in text
-    )
-
-
 def test_the_slowest_rank_is_judged_and_named():
     text = render_of(*make_ranks([0.006, 0.005, 0.006, 0.052], by_hook=HOOKS))
     assert '  verdict    Rank 3: Data-bound: 17 % of an iteration' in text
@@ -372,7 +358,7 @@ def test_the_slowest_rank_is_judged_and_named():
         '  fastest of 4'
     )
     assert (
-        '4 cards (1680 samples): utilisation 62 % (card 0) to 77 %' in lines[table + 3]
+        '4 cards (1680 samples): utilisation 62 % (rank 0) to 77 %' in lines[table + 3]
     )
 
 
@@ -431,8 +417,8 @@ def test_workers_beyond_the_cores_make_no_more_than_these_allow():
 
 
 def test_saves_within_the_figures_of_cpu_are_named():
-    summary = fold_run(make_evidence(process_cpu_s=4.0))
-    summary = replace(summary, cpu_aside_pct=5.4)
+    summary = Run(make_evidence(process_cpu_s=4.0))
+    summary = summary.altered(cpu_aside_pct=5.4)
     judged = diagnose_run(fold_facts(summary))
     text = unwrapped(render_training_summary(summary, judged))
     assert '(5.4 % of the time saves and validations, which are in it)' in text

@@ -16,13 +16,11 @@ from fakes.runs import (
     render_evidence,
 )
 from mmgpu_hooks.evidence.plain_reader import read_plain_run
-from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.schema import SourceOffRecord
 from mmgpu_hooks.schema.lines import MOST_LINE_BYTES, encode_line
 from mmgpu_hooks.schema.reader import (
     read_evidence,
     read_other_ranks,
-    reread_in_full,
 )
 from mmgpu_hooks.schema.recorded import Line
 from mmgpu_hooks.schema.run_folder import EvidenceError
@@ -186,15 +184,6 @@ def test_a_bad_file_of_another_rank_costs_that_rank_only(tmp_path: Path):
     # so little is read in any case
     assert len(ranks[0].intervals) == 2
     assert [note.split(':')[0] for note in notes] == ['Left out', 'Left out']
-
-
-def test_a_rank_read_in_part_is_read_in_full_before_it_is_judged(path: Path):
-    evidence = make_evidence(200, first_waits=1, first_wait_s=0.5)
-    path.write_text(render_evidence(evidence))
-    (part,), _ = read_other_ranks([path], newest_bytes=1)
-    assert fold_run(part).epoch_starts < 200
-    whole = fold_run(reread_in_full(part))
-    assert (whole.epoch_starts, whole.steady_iterations) == (200, 199 * 20)
 
 
 def write_scalars(path: Path, *lines: object) -> None:

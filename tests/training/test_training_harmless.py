@@ -103,7 +103,7 @@ FAILURES = [
     ('checkpoint saves', 'hooks.save_progress.SaveProgress.end_write', 0, ALL),
     ('checkpoint saves', 'hooks.save_progress.SaveProgress.end', 0, ALL),
     ('checkpoint saves', 'hooks.save_progress.count_tensor_bytes', 0, ALL),
-    ('summary', 'hooks.gpu_efficiency_hook.fold_run', 0, ALL),
+    ('summary', 'hooks.gpu_efficiency_hook.Run.read', 0, ALL),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.html.panel import (
     each_run,
@@ -17,7 +18,6 @@ from mmgpu_hooks.report.loader_text import describe_loader
 from mmgpu_hooks.report.markup import Markup, join
 from mmgpu_hooks.report.pictures.loader_charts import chart_slowest, chart_transforms
 from mmgpu_hooks.report.reported_run import ReportedRun
-from mmgpu_hooks.schema import RunSummary
 
 
 def render_loader(runs: Sequence[ReportedRun]) -> Markup:
@@ -36,7 +36,7 @@ def _of_run(run: ReportedRun) -> Markup:
     )
 
 
-def _transform_table(summary: RunSummary) -> Markup | None:
+def _transform_table(summary: Run) -> Markup | None:
     if summary.loader is None or not summary.loader.transforms:
         return None
     rows = [
@@ -47,7 +47,7 @@ def _transform_table(summary: RunSummary) -> Markup | None:
     return render_table(caption, ['transform', 'per image', 'calls timed'], rows)
 
 
-def _sample_table(summary: RunSummary) -> Markup | None:
+def _sample_table(summary: Run) -> Markup | None:
     if summary.loader is None or not summary.loader.slowest:
         return None
     rows = [

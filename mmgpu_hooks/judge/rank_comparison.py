@@ -10,27 +10,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from operator import truediv
 
-from mmgpu_hooks.evidence.interval_table import IntervalTable
+import numpy as np
+from numpy.typing import NDArray
+
 from mmgpu_hooks.evidence.ledger_parts import PARTS
-from mmgpu_hooks.evidence.summary_gpu import (
-    MIN_CALM,
-    fold_cards,
-    fold_gpu,
-    fold_imbalance,
-    uuids_of_run,
-)
-from mmgpu_hooks.evidence.weights import calm_mask, total
-from mmgpu_hooks.schema import (
-    CardImbalance,
-    GpuWindow,
-    RankRow,
-    RanksSummary,
-    RunEvidence,
-)
+from mmgpu_hooks.judge.columns import Column, Intervals, filled, total
+from mmgpu_hooks.judge.figures import MIN_CALM, GpuFigures, gpu_figures
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import CardImbalance, RankRow, RanksSummary
 
 MIN_INTERVALS = 3
 """Fewer do not show how much a rank varies by itself."""
@@ -56,36 +45,33 @@ Key = tuple[int, int]
 """An interval: its last iteration and how many it has."""
 
 
-def find_common(tables: Iterable[IntervalTable]) -> list[Key]:
-    """The intervals that all ranks have, in order."""
+def find_common(ranks: Iterable[Run]) -> list[Key]:
+    """The steady intervals that all ranks have, in order."""
     common: set[Key] | None = None
-    for table in tables:
-        keys = _keys(table)
+    for rank in ranks:
+        keys = _keys(rank.steady)
         common = set(keys) if common is None else common.intersection(keys)
     return sorted(common or ())
 
 
 def compare_ranks(
-    ranks: Mapping[int, RunEvidence],
-    steady: Mapping[int, IntervalTable],
-    common: Sequence[Key],
-    world: int,
-    notes: Sequence[str],
+    ranks: Mapping[int, Run], common: Sequence[Key], world: int, notes: Sequence[str]
 ) -> RanksSummary:
     """Find the rank that the others wait for.
 
     Args:
-        ranks: Evidence of one run, by rank.
-        steady: The steady intervals of each.
-        common: Which of them all ranks have, in order.
+        ranks: Of one run, by rank.
+        common: Which of their steady intervals all have, in order.
         world: Ranks of the run, those without evidence too.
         notes: Passed on.
     """
     iterations = sum(count for _, count in common)
-    tables = {number: _take(table, common) for number, table in steady.items()}
-    plain = _plain_training(list(tables.values()))
+    shared = {number: _take(rank.steady, common) for number, rank in ranks.items()}
+    plain = _plain_training(list(shared.values()))
+    gpus = {number: gpu_figures(some.where(plain)) for number, some in shared.items()}
+    imbalance = _compare_cards(gpus)
     rows = [
-        _row(rank, tables[number], fold_gpu(tables[number].where(plain)))
+        _row(rank, shared[number], gpus[number])
         for number, rank in ranks.items()
         if common
     ]
@@ -99,16 +85,14 @@ def compare_ranks(
             iterations=iterations,
             first_iteration=common[0][0] - common[0][1] + 1 if common else None,
             last_iteration=common[-1][0] if common else None,
-            imbalance=_imbalance(ranks, steady),
+            imbalance=imbalance,
             notes=tuple(notes),
         )
     slowest = max(rows, key=lambda row: row.own_s)
     others = [row for row in rows if row is not slowest]
     lost_s = slowest.own_s - statistics.median(row.own_s for row in others)
-    noise_s = _noise(tables, slowest.rank)
-    wholes = [
-        total(table.floats('duration_s')) / iterations for table in tables.values()
-    ]
+    noise_s = _noise(shared, slowest.rank)
+    wholes = [total(one.column('duration_s')) / iterations for one in shared.values()]
     part = None
     if max(wholes) - min(wholes) > IN_STEP_SHARE * max(wholes):
         why = (
@@ -136,34 +120,35 @@ def compare_ranks(
         part=part,
         lost_s=lost_s if part else None,
         noise_s=noise_s,
-        imbalance=_imbalance(ranks, steady),
+        imbalance=imbalance,
         notes=tuple(notes),
     )
 
 
-def _keys(table: IntervalTable) -> Iterable[Key]:
-    iterations = table.ints('iterations').filled()
-    return zip(table.ints('iteration').filled(), iterations)
+def _keys(intervals: Intervals) -> list[Key]:
+    ends = intervals.column('iteration').tolist()
+    counts = intervals.column('iterations').tolist()
+    return [(int(end), int(count)) for end, count in zip(ends, counts)]
 
 
-def _take(table: IntervalTable, common: Sequence[Key]) -> IntervalTable:
+def _take(intervals: Intervals, common: Sequence[Key]) -> Intervals:
     """The common intervals of one rank; the last of those with the same key."""
-    rows = {key: row for row, key in enumerate(_keys(table))}
-    return table.take(array('Q', map(rows.__getitem__, common)))
+    rows = {key: row for row, key in enumerate(_keys(intervals))}
+    return intervals.take([rows[key] for key in common])
 
 
-def _plain_training(tables: Sequence[IntervalTable]) -> Sequence[bool]:
+def _plain_training(ranks: Sequence[Intervals]) -> NDArray[np.bool_]:
     """Where no rank validates or saves; everywhere, where that is too rare.
 
     A GPU that waits for another rank's save is not to be compared with that one's.
     """
-    calm = list(map(all, zip(*map(calm_mask, tables))))
-    return calm if sum(calm) >= MIN_CALM else [True] * len(calm)
+    calm = np.all([one.calm() for one in ranks], axis=0)
+    return calm if calm.sum() >= MIN_CALM else np.ones_like(calm)
 
 
-def _row(rank: RunEvidence, table: IntervalTable, gpu: GpuWindow | None) -> RankRow:
-    iterations = total(table.ints('iterations'))
-    parts = {part: math.fsum(_seconds(table, part)) / iterations for part in PARTS}
+def _row(rank: Run, shared: Intervals, gpu: GpuFigures | None) -> RankRow:
+    iterations = total(shared.column('iterations'))
+    parts = {part: total(_seconds(shared, part)) / iterations for part in PARTS}
     return RankRow(
         rank=rank.run.rank,
         data_wait_s=parts['data_wait'],
@@ -178,49 +163,33 @@ def _row(rank: RunEvidence, table: IntervalTable, gpu: GpuWindow | None) -> Rank
     )
 
 
-def _seconds(table: IntervalTable, part: str) -> Sequence[float]:
+def _seconds(intervals: Intervals, part: str) -> Column:
     """Of each interval."""
-    seconds = table.floats('ledger_s', part).filled()
+    seconds = filled(intervals.column('ledger_s', part))
     if part == 'hooks':
         for name in _WAITING_HOOKS:
-            waited_s = table.floats('hooks_s', name).filled()
-            seconds = [max(s - w, 0.0) for s, w in zip(seconds, waited_s)]
+            waited_s = filled(intervals.column('hooks_s', name))
+            seconds = np.maximum(seconds - waited_s, 0.0)
     return seconds
 
 
-def _noise(tables: Mapping[int, IntervalTable], slowest: int) -> float:
+def _noise(shared: Mapping[int, Intervals], slowest: int) -> float:
     """What the slowest's lead must exceed, in seconds per iteration.
 
     Three standard errors of its mean lead in waits and hooks over the common intervals,
     and at least a hundredth of an iteration. Saves and starts are few and large: they
     are what they are, and no noise.
     """
-    counts = tables[slowest].ints('iterations').filled()
+    counts = shared[slowest].column('iterations')
     varying = {
-        number: [
-            (wait_s + hooks_s) / count
-            for wait_s, hooks_s, count in zip(
-                _seconds(table, 'data_wait'), _seconds(table, 'hooks'), counts
-            )
-        ]
-        for number, table in tables.items()
+        number: (_seconds(one, 'data_wait') + _seconds(one, 'hooks')) / counts
+        for number, one in shared.items()
     }
     own_s = varying.pop(slowest)
-    leads = [
-        mine_s - statistics.median(others_s)
-        for mine_s, others_s in zip(own_s, zip(*varying.values()))
-    ]
-    step_s = math.fsum(map(truediv, _seconds(tables[slowest], 'step'), counts))
-    error_s = _deviation(leads) / math.sqrt(len(leads))
-    whole_s = (math.fsum(own_s) + step_s) / len(leads)
-    return max(3 * error_s, NOISE_SHARE * whole_s)
-
-
-def _deviation(values: Sequence[float]) -> float:
-    """Standard deviation of a sample; `statistics.stdev` takes fractions, and long."""
-    mean = math.fsum(values) / len(values)
-    squares = math.fsum([(value - mean) ** 2 for value in values])
-    return math.sqrt(squares / (len(values) - 1))
+    leads = own_s - np.median(list(varying.values()), axis=0)
+    step_s = _seconds(shared[slowest], 'step') / counts
+    error_s = float(leads.std(ddof=1)) / math.sqrt(len(leads))
+    return max(3 * error_s, NOISE_SHARE * float((own_s + step_s).mean()))
 
 
 def _reason(
@@ -250,18 +219,36 @@ def _own_parts(row: RankRow) -> dict[str, float]:
     )
 
 
-def _imbalance(
-    ranks: Mapping[int, RunEvidence], steady: Mapping[int, IntervalTable]
+def _compare_cards(
+    gpus: Mapping[int, GpuFigures | None],
 ) -> tuple[CardImbalance, ...]:
-    """The cards of each host whose first rank recorded them."""
-    uuids = {rank.run.gpu.uuid for rank in ranks.values() if rank.run.gpu}
-    compared = []
-    for number, rank in ranks.items():
-        cards = fold_cards(steady[number])
-        found = fold_imbalance(cards, uuids | uuids_of_run(rank.run, cards))
-        if found is not None:
-            compared.append(found)
-    return tuple(compared)
+    """The ranks' own cards over the common intervals, if two of them are known."""
+    known = {n: gpu for n, gpu in gpus.items() if gpu and gpu.util_pct is not None}
+    if len(known) < 2:
+        return ()
+    utils = {number: gpu.util_pct or 0.0 for number, gpu in known.items()}
+    clocks = {
+        number: gpu.sm_clock_mhz
+        for number, gpu in known.items()
+        if gpu.sm_clock_mhz is not None
+    }
+    least, most = min(utils, key=utils.__getitem__), max(utils, key=utils.__getitem__)
+    slow = None
+    if len(clocks) == len(known):
+        slow = min(clocks, key=clocks.__getitem__)
+    return (
+        CardImbalance(
+            cards=len(known),
+            samples=sum(gpu.samples for gpu in known.values()),
+            util_min_pct=utils[least],
+            util_max_pct=utils[most],
+            least_rank=least,
+            most_rank=most,
+            clock_min_mhz=None if slow is None else clocks[slow],
+            clock_max_mhz=None if slow is None else max(clocks.values()),
+            slow_clock_rank=slow,
+        ),
+    )
 
 
 def _ms(seconds: float) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from mmgpu_hooks.evidence.interval_table import IntervalTable
-from mmgpu_hooks.evidence.weights import min_known, total
-from mmgpu_hooks.schema import OddWorker
+import numpy as np
+
+from mmgpu_hooks.judge.columns import Intervals, total
 
 _FAR = 3.0
 """How many times what is usual among the others is remarked on."""
@@ -17,7 +18,20 @@ _LEAST_PCT = 10.0
 """Share of its time that a worker waits for a core, beyond that of the others."""
 
 
-def fold_odd_worker(windows: IntervalTable) -> OddWorker | None:
+class OddWorker(NamedTuple):
+    """One worker of the loader that stands out of the others."""
+
+    worker: int
+    """Its id, from 0."""
+    figure: str
+    """``affinity_cpus``: CPUs it may run on; ``run_delay_pct``: share of its time that
+    it waited for a core; ``batch_cpu_s``: its CPU for a batch."""
+    own: float
+    others: float
+    """Median of the others."""
+
+
+def find_odd_worker(windows: Intervals) -> OddWorker | None:
     """The worker that is confined to fewer CPUs, waits for a core or burns far more.
 
     Args:
@@ -29,20 +43,19 @@ def fold_odd_worker(windows: IntervalTable) -> OddWorker | None:
     return _confined(windows) or _starved(windows) or _burning(windows)
 
 
-def _confined(windows: IntervalTable) -> OddWorker | None:
-    field = ('workers', 'worker_affinity_cpus')
-    cpus = [min_known(windows.ints(*field, name)) for name in windows.names(*field)]
-    known = [float(one) for one in cpus if one is not None]
-    if len(known) < len(cpus) or len(known) < 2 or min(known) == max(known):
+def _confined(windows: Intervals) -> OddWorker | None:
+    table = windows.lists('workers.worker_affinity_cpus')
+    # workers that were never known are not in the table at all
+    cpus = [float(np.nanmin(column)) for column in table.T]
+    if len(cpus) < 2 or min(cpus) == max(cpus):
         return None
-    return _odd('affinity_cpus', known, min)
+    return _odd('affinity_cpus', cpus, min)
 
 
-def _starved(windows: IntervalTable) -> OddWorker | None:
-    field = ('workers', 'worker_run_delay_s')
-    told = windows.having(*field, 0)
-    delays_s = _sums(told, field)
-    window_s = total(told.floats('workers', 'window_s'))
+def _starved(windows: Intervals) -> OddWorker | None:
+    known = _listing(windows, 'workers.worker_run_delay_s')
+    delays_s = _sums(known, 'workers.worker_run_delay_s')
+    window_s = total(known.column('workers.window_s'))
     if not delays_s or max(delays_s) < _LEAST_S or window_s <= 0:
         return None
     # of all threads of a worker, which may wait at the same time
@@ -52,11 +65,11 @@ def _starved(windows: IntervalTable) -> OddWorker | None:
     return odd if is_far else None
 
 
-def _burning(windows: IntervalTable) -> OddWorker | None:
-    field, made = ('workers', 'worker_cpu_s'), ('workers', 'worker_batches')
-    told = windows.having(*field, 0).having(*made, 0)
-    cpu_s = _sums(told, field)
-    batches = [total(told.ints(*made, name)) for name in told.names(*made)]
+def _burning(windows: Intervals) -> OddWorker | None:
+    known = _listing(windows, 'workers.worker_cpu_s')
+    known = _listing(known, 'workers.worker_batches')
+    cpu_s = _sums(known, 'workers.worker_cpu_s')
+    batches = _sums(known, 'workers.worker_batches')
     if not cpu_s or len(cpu_s) != len(batches) or not all(batches):
         return None
     if max(cpu_s) < _LEAST_S:
@@ -65,12 +78,17 @@ def _burning(windows: IntervalTable) -> OddWorker | None:
     return odd if odd.own >= _FAR * odd.others else None
 
 
-def _sums(told: IntervalTable, field: tuple[str, ...]) -> list[float]:
+def _listing(windows: Intervals, field: str) -> Intervals:
+    """Those that know the figure of each worker."""
+    return windows.where([bool(one) for one in windows.values(field)])
+
+
+def _sums(windows: Intervals, field: str) -> list[float]:
     """By worker; empty of fewer than two, and where their number changed."""
-    columns = [told.floats(*field, name) for name in told.names(*field)]
-    if len(columns) < 2 or not all(column.is_complete for column in columns):
+    table = windows.lists(field)
+    if table.shape[1] < 2 or np.isnan(table).any():
         return []
-    return [total(column) for column in columns]
+    return [total(column) for column in table.T]
 
 
 def _odd(

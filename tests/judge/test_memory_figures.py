@@ -5,8 +5,8 @@ import random
 import pytest
 
 from fakes.runs import make_evidence, make_interval, make_model_bytes, make_run
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.evidence.summary_memory import fold_creep
+from mmgpu_hooks.judge.figures import find_creep
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import CudaMemoryWindow, RunEvidence
 
 MIB = 2**20
@@ -27,7 +27,7 @@ def test_what_the_allocator_went_through_is_summed_over_the_whole_run():
         )
         for i, retries in enumerate([2, 0, None])
     ]
-    memory = fold_run(RunEvidence('x', make_run(), tuple(records))).cuda_memory
+    memory = Run(RunEvidence('x', make_run(), tuple(records))).cuda_memory
     assert memory is not None
     assert (memory.retries, memory.ooms, memory.inactive_bytes) == (2, 3, 10)
     assert memory.creep_bytes_per_1000 is None
@@ -37,7 +37,7 @@ def test_a_planted_leak_is_found_with_its_rate():
     noise = random.Random(0)
     # 1 MiB per interval of 50 iterations, under noise of 2 MiB
     sizes = [1000 + n + noise.uniform(-2, 2) for n in range(200)]
-    creep = fold_creep(points(sizes))
+    creep = find_creep(points(sizes))
     assert creep is not None
     assert creep / MIB == pytest.approx(20.0, rel=0.05)
 
@@ -46,7 +46,7 @@ def test_a_planted_leak_is_found_with_its_rate():
 def test_noise_is_no_leak(seed: int):
     noise = random.Random(seed)
     assert (
-        fold_creep(points([1000 + noise.uniform(-50, 50) for _ in range(200)])) is None
+        find_creep(points([1000 + noise.uniform(-50, 50) for _ in range(200)])) is None
     )
 
 
@@ -68,11 +68,11 @@ def test_noise_is_no_leak(seed: int):
     ],
 )
 def test_what_is_no_steady_growth_is_no_creep(sizes: list[float]):
-    assert fold_creep(points(sizes)) is None
+    assert find_creep(points(sizes)) is None
 
 
 def test_sixteen_intervals_are_enough():
-    assert fold_creep(points([float(10 * n) for n in range(16)])) == pytest.approx(
+    assert find_creep(points([float(10 * n) for n in range(16)])) == pytest.approx(
         200 * MIB
     )
 
@@ -83,12 +83,12 @@ def test_the_largest_batch_and_the_static_part_are_kept():
         make_interval(1, largest_batch_pixels=5, most_boxes=None),
     )
     evidence = RunEvidence('x', make_run(), records, model=make_model_bytes())
-    summary = fold_run(evidence)
+    summary = Run(evidence)
     assert (summary.largest_batch_pixels, summary.most_boxes) == (7, 3)
     assert summary.model == make_model_bytes()
 
 
 def test_a_run_of_older_evidence_has_none_of_it():
-    summary = fold_run(make_evidence(3))
+    summary = Run(make_evidence(3))
     assert (summary.cuda_memory, summary.model) == (None, None)
     assert (summary.largest_batch_pixels, summary.most_boxes) == (None, None)

@@ -10,18 +10,19 @@ from fakes.runs import (
     make_interval,
     make_ranks,
 )
-from mmgpu_hooks.evidence.ranks import (
+from mmgpu_hooks.judge.ranks import (
     START_TOLERANCE_S,
     find_slowest,
     fold_ranks,
     with_saves_of,
 )
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import RanksSummary, RunEvidence
 
 
 def compare(ranks: list[RunEvidence], *notes: str) -> RanksSummary:
-    summary = fold_ranks(ranks[0], ranks[1:], notes)
+    first, *others = map(Run, ranks)
+    summary = fold_ranks(first, others, notes)
     assert summary is not None
     return summary
 
@@ -234,7 +235,7 @@ def test_ranks_start_within_seconds_of_each_other():
 
 
 def test_a_run_of_one_rank_has_nothing_to_compare():
-    assert fold_ranks(make_evidence(3), []) is None
+    assert fold_ranks(Run(make_evidence(3)), []) is None
 
 
 def test_a_stray_file_beside_a_run_of_one_rank_is_said():
@@ -247,25 +248,9 @@ def test_a_stray_file_beside_a_run_of_one_rank_is_said():
 def test_the_cards_that_the_ranks_train_on_are_compared():
     (cards,) = compare(make_ranks([0.01, 0.01, 0.01])).imbalance
     assert (cards.cards, cards.samples) == (3, 3 * 60 * 7)
-    assert (cards.least_index, cards.most_index) == (0, 2)
+    assert (cards.least_rank, cards.most_rank) == (0, 2)
     assert (cards.util_min_pct, cards.util_max_pct) == pytest.approx((62.0, 72.0))
-
-
-def test_a_card_of_somebody_else_is_no_imbalance():
-    ranks = make_ranks([0.01, 0.01])
-    idle = {
-        uuid: replace(card, util_pct=0.0)
-        for uuid, card in ranks[0].intervals[1].cards.items()
-    }
-    intervals = tuple(
-        replace(
-            record,
-            cards={**record.cards, 'GPU-x': replace(idle['GPU-0'], index=7)},
-        )
-        for record in ranks[0].intervals
-    )
-    (cards,) = compare([replace(ranks[0], intervals=intervals), ranks[1]]).imbalance
-    assert (cards.cards, cards.util_min_pct) == (2, pytest.approx(62.0))
+    assert (cards.clock_min_mhz, cards.slow_clock_rank) == (1755.0, 0)
 
 
 def test_evidence_without_the_newer_parts_is_compared_too():
@@ -281,7 +266,6 @@ def test_evidence_without_the_newer_parts_is_compared_too():
                         if part != 'worker_startup'
                     },
                     gpu=None,
-                    cards={},
                 )
                 for record in rank.intervals
             ),
@@ -294,11 +278,12 @@ def test_evidence_without_the_newer_parts_is_compared_too():
     assert summary.rows[0].gpu_util_pct is None
 
 
-def test_the_evidence_of_the_slowest_is_found():
-    ranks = make_ranks([0.01, 0.09])
-    assert find_slowest(compare(ranks), ranks) is ranks[1]
-    alike = make_ranks([0.01, 0.01])
-    assert find_slowest(compare(alike), alike) is None
+def test_the_slowest_is_found():
+    ranks = [Run(rank) for rank in make_ranks([0.01, 0.09])]
+    found = fold_ranks(ranks[0], ranks[1:])
+    assert find_slowest(found, ranks) is ranks[1]
+    alike = [Run(rank) for rank in make_ranks([0.01, 0.01])]
+    assert find_slowest(fold_ranks(alike[0], alike[1:]), alike) is None
     assert find_slowest(None, alike) is None
 
 
@@ -313,7 +298,7 @@ def test_utilisation_is_compared_where_no_rank_saves():
         kept = ranks[rank].intervals
         intervals = (*kept[:5], while_saving, *kept[6:])
         ranks[rank] = replace(ranks[rank], intervals=intervals)
-    assert [row.gpu_util_pct for row in compare(ranks).rows] == [62.0, 62.0]
+    assert [row.gpu_util_pct for row in compare(ranks).rows] == [62.0, 67.0]
 
 
 def test_findings_about_saves_come_from_the_rank_that_makes_them():
@@ -321,21 +306,20 @@ def test_findings_about_saves_come_from_the_rank_that_makes_them():
     assert first.end is not None
     first = add_to_end(first, checkpoint_save=12.0, step=-12.0)
     first = replace(first, end=replace(first.end, saves=3))
-    saver, judged = fold_run(first), fold_run(slowest)
+    saver, judged = Run(first), Run(slowest)
     merged = with_saves_of(judged, saver)
     assert (merged.saves, merged.ledger_s['checkpoint_save']) == (3, 12.0)
     assert sum(merged.ledger_s.values()) == pytest.approx(judged.duration_s)
-    same = replace(merged, saves=judged.saves, ledger_s=judged.ledger_s)
-    assert same == judged
+    assert merged.data_wait_s == judged.data_wait_s
 
 
 def test_a_rank_that_saves_too_keeps_its_own():
-    ranks = [fold_run(rank) for rank in make_ranks([0.01, 0.09])]
+    ranks = [Run(rank) for rank in make_ranks([0.01, 0.09])]
     assert with_saves_of(ranks[1], ranks[0]) is ranks[1]
-    both = replace(ranks[1], saves=2)
-    assert with_saves_of(both, replace(ranks[0], saves=3)) is both
+    both = ranks[1].altered(saves=2)
+    assert with_saves_of(both, ranks[0].altered(saves=3)) is both
     # no more can be moved than the steps took
-    most = replace(ranks[0], saves=3, ledger_s={'checkpoint_save': 1e9})
+    most = ranks[0].altered(saves=3, ledger_s={'checkpoint_save': 1e9})
     assert with_saves_of(ranks[1], most).ledger_s['step'] == 0.0
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from mmgpu_hooks.evidence.rank_comparison import Key, compare_ranks, find_common
-from mmgpu_hooks.evidence.summary import steady_intervals
-from mmgpu_hooks.evidence.tabulation import tabulate
-from mmgpu_hooks.schema import RanksSummary, RunEvidence, RunRecord, RunSummary
+from mmgpu_hooks.judge.rank_comparison import Key, compare_ranks, find_common
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import RanksSummary, RunRecord
 
 START_TOLERANCE_S = 300.0
 """Ranks start together up to building their datasets and their hosts' clocks."""
 
 
 def fold_ranks(
-    first: RunEvidence, others: Sequence[RunEvidence], notes: Sequence[str] = ()
+    first: Run, others: Sequence[Run], notes: Sequence[str] = ()
 ) -> RanksSummary | None:
     """Compare the ranks of one run over the iterations that all of them recorded.
 
@@ -43,37 +41,32 @@ def fold_ranks(
     for number in [number for number, rank in ranks.items() if not rank.intervals]:
         del ranks[number]
         said.append(f'Rank {number} recorded no interval.')
-    steady = {
-        number: steady_intervals(tabulate(rank.intervals))
-        for number, rank in ranks.items()
-    }
-    common = find_common(steady.values())
+    common = find_common(ranks.values())
     said += _cut_short(ranks, common)
-    return compare_ranks(ranks, steady, common, world, said)
+    return compare_ranks(ranks, common, world, said)
 
 
-def find_slowest(
-    ranks: RanksSummary | None, evidence: Sequence[RunEvidence]
-) -> RunEvidence | None:
-    """The evidence of the rank that the others wait for; ``None`` without one.
+def find_slowest(ranks: RanksSummary | None, runs: Sequence[Run]) -> Run | None:
+    """The rank that the others wait for; ``None`` without one.
 
-    Where only its newest part was read, it is to be read again before it is judged:
-    :func:`~mmgpu_hooks.schema.reader.reread_in_full`.
+    Where only its newest part was read, it is to be read in full before it is judged:
+    sums and epoch starts of a part are not the run's, and its first interval is no
+    warm-up.
     """
     if ranks is None or ranks.slowest is None:
         return None
-    return next(rank for rank in evidence if rank.run.rank == ranks.slowest)
+    return next(rank for rank in runs if rank.run.rank == ranks.slowest)
 
 
-def with_saves_of(judged: RunSummary, first: RunSummary) -> RunSummary:
-    """A rank's summary with the saves of the rank that makes them for all.
+def with_saves_of(judged: Run, first: Run) -> Run:
+    """A rank's run with the saves of the rank that makes them for all.
 
     MMEngine saves on rank 0 alone. The others have no save of their own: they wait for
     it, in their next step, and what is booked there is moved.
 
     Args:
-        judged: Of the rank whose figures are judged.
-        first: Of rank 0.
+        judged: The rank whose figures are judged.
+        first: Rank 0.
 
     Returns:
         ``judged`` itself where it saved too, or nobody did. Only ``ledger_s``, whose
@@ -86,8 +79,7 @@ def with_saves_of(judged: RunSummary, first: RunSummary) -> RunSummary:
     waited_s = first.ledger_s.get('checkpoint_save', 0.0) - own_s
     moved_s = min(max(waited_s, 0.0), step_s)
     ledger_s.update(checkpoint_save=own_s + moved_s, step=step_s - moved_s)
-    return replace(
-        judged,
+    return judged.altered(
         saves=first.saves,
         ledger_s=ledger_s,
         save_records=first.save_records,
@@ -95,9 +87,7 @@ def with_saves_of(judged: RunSummary, first: RunSummary) -> RunSummary:
     )
 
 
-def _join(
-    first: RunEvidence, others: Sequence[RunEvidence]
-) -> tuple[dict[int, RunEvidence], list[str]]:
+def _join(first: Run, others: Sequence[Run]) -> tuple[dict[int, Run], list[str]]:
     ranks = {first.run.rank: first}
     left_out = []
     for other in others:
@@ -125,7 +115,7 @@ def _difference(run: RunRecord, other: RunRecord) -> str | None:
     return None
 
 
-def _cut_short(ranks: Mapping[int, RunEvidence], common: Sequence[Key]) -> list[str]:
+def _cut_short(ranks: Mapping[int, Run], common: Sequence[Key]) -> list[str]:
     """What to say of files that end before the others, or have no end yet."""
     last = {number: rank.intervals[-1].iteration for number, rank in ranks.items()}
     if not common or common[-1][0] == max(last.values()):

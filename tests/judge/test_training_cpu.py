@@ -8,12 +8,11 @@ from fakes.replaced import replace
 from fakes.runs import make_inside_workers, make_interval, make_run
 from fakes.saves import make_save
 from fakes.validations import make_validation
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import (
     HostLimits,
     IntervalRecord,
     RunEvidence,
-    RunSummary,
     SaveRecord,
     ValidationRecord,
 )
@@ -60,7 +59,7 @@ def fold(
     *intervals: IntervalRecord,
     save: SaveRecord = SAVE,
     validation: ValidationRecord = VALIDATION,
-) -> RunSummary:
+) -> Run:
     """A run in whose intervals but the first there were such a save and validation."""
     last = [record.iteration for record in intervals]
     evidence = RunEvidence(
@@ -70,7 +69,7 @@ def fold(
         save_records=tuple(replace(save, iteration=i) for i in last),
         validations=tuple(replace(validation, iteration=i) for i in last),
     )
-    return fold_run(evidence)
+    return Run(evidence)
 
 
 BUSY = (make_interval(0), *(make_busy(index) for index in range(1, 5)))
@@ -114,7 +113,7 @@ def test_those_of_the_warm_up_are_not_asked():
         ),
         validations=tuple(replace(VALIDATION, iteration=i) for i in (10, 40, 60)),
     )
-    assert fold_run(evidence).main_cpu_s == pytest.approx(0.2)
+    assert Run(evidence).main_cpu_s == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize('name', ['validation', 'save'])

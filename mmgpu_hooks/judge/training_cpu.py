@@ -1,15 +1,20 @@
-"""Folds the CPU that plain training used: saves and validations are taken off."""
+"""The CPU that plain training used: saves and validations are taken off."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import add
 from typing import NamedTuple, TypeVar
 
-from mmgpu_hooks.evidence.interval_table import IntervalTable
-from mmgpu_hooks.evidence.weights import calm_mask, sum_all, total, weighted_mean
+from mmgpu_hooks.judge.columns import (
+    Intervals,
+    average,
+    count_all,
+    filled,
+    sum_all,
+    total,
+)
 from mmgpu_hooks.schema import RunRecord, SaveRecord, ValidationRecord
 
 START_CPU_SHARE = 0.65
@@ -38,7 +43,7 @@ class CpuFigures:
     process_cores: float | None = None
     system_pct: float | None = None
     busy_cores: float | None = None
-    """Of the host, by whomever; ``None`` where validations may be in it."""
+    """Of the host, by anyone; ``None`` where validations may be in it."""
     iterations: int = 0
     seconds: float = 0.0
     """Behind the figures, as the iterations; what was taken off is not in it."""
@@ -47,7 +52,7 @@ class CpuFigures:
     intervals were taken."""
     aside_pct: float | None = None
     """Share of the seconds that are saves and validations of unknown CPU."""
-    untold: str | None = None
+    unknown: str | None = None
     """Why there are no figures."""
 
 
@@ -57,14 +62,14 @@ class _Use(NamedTuple):
     cpu: float | None = 0.0
     run_delay: float | None = 0.0
     busy: float | None = 0.0
-    """Cores of the host, by whomever."""
+    """Cores of the host, by anyone."""
     workers: float | None = 0.0
     """Of the train loader."""
 
 
-def fold_cpu(
+def find_cpu(
     run: RunRecord,
-    steady: IntervalTable,
+    steady: Intervals,
     saves: Sequence[SaveRecord],
     validations: Sequence[ValidationRecord],
 ) -> CpuFigures:
@@ -83,48 +88,47 @@ def fold_cpu(
         saves: All saves that were taken apart.
         validations: All validations of the run.
     """
-    calm = steady.where(calm_mask(steady))
-    if total(calm.ints('iterations')) >= CALM_ITERATIONS:
-        return _fold(run, calm, _Use(), 0.0)
-    saved_s = _seconds(steady, 'checkpoint_save')
-    validated_s = _seconds(steady, 'validation')
+    calm = steady.where(steady.calm())
+    if count_all(calm.column('iterations')) >= CALM_ITERATIONS:
+        return _subtract(run, calm, _Use(), 0.0)
+    saved_s = filled(steady.column('ledger_s', 'checkpoint_save'))
+    validated_s = filled(steady.column('ledger_s', 'validation'))
     used = _both(
-        _used(math.fsum(saved_s), _within(steady, saves), _SAVE),
-        _used(math.fsum(validated_s), _within(steady, validations), _VALIDATION),
+        _used(total(saved_s), _within(steady, saves), _SAVE),
+        _used(total(validated_s), _within(steady, validations), _VALIDATION),
     )
+    aside_s = saved_s + validated_s
     if used.cpu is not None and len(steady):
-        return _fold(run, steady, used, math.fsum(saved_s) + math.fsum(validated_s))
-    durations_s = steady.floats('duration_s').filled()
-    aside_s = list(map(add, saved_s, validated_s))
-    quiet = steady.where([a <= MOST_ASIDE * d for a, d in zip(aside_s, durations_s)])
-    if total(quiet.ints('iterations')):
-        return _fold(run, quiet, _Use(None, None, None, None), 0.0)
+        return _subtract(run, steady, used, total(aside_s))
+    quiet = steady.where(aside_s <= MOST_ASIDE * steady.column('duration_s'))
+    if total(quiet.column('iterations')):
+        return _subtract(run, quiet, _Use(None, None, None, None), 0.0)
     if not len(steady):
-        return CpuFigures(untold='no interval was recorded')
+        return CpuFigures(unknown='no interval was recorded')
     return CpuFigures(
-        untold='every interval holds a save or a validation, and what CPU they used '
+        unknown='every interval holds a save or a validation, and what CPU they used '
         'was not recorded'
     )
 
 
-def _fold(
-    run: RunRecord, table: IntervalTable, used: _Use, aside_s: float
+def _subtract(
+    run: RunRecord, intervals: Intervals, used: _Use, aside_s: float
 ) -> CpuFigures:
     """Figures of some intervals, less what was used aside in so many seconds.
 
     Of an unknown use, nothing is taken off.
     """
-    process_s = sum_all(table.floats('process_cpu_s'))
+    process_s = sum_all(intervals.column('process_cpu_s'))
     if process_s is None:
-        return CpuFigures(untold='the CPU of the training process was not recorded')
-    wait_s = sum_all(table.floats('data_wait_cpu_s'))
-    delay_s = sum_all(table.floats('process_run_delay_s'))
-    iterations = total(table.ints('iterations'))
-    durations_s = table.floats('duration_s').filled()
-    whole_s = math.fsum(durations_s)
+        return CpuFigures(unknown='the CPU of the training process was not recorded')
+    wait_s = sum_all(intervals.column('data_wait_cpu_s'))
+    delay_s = sum_all(intervals.column('process_run_delay_s'))
+    iterations = count_all(intervals.column('iterations'))
+    durations_s = intervals.column('duration_s')
+    whole_s = total(durations_s)
     seconds = max(whole_s - aside_s, 0.0)
     left_s = max(process_s - (used.cpu or 0.0), 0.0)
-    system_pct = weighted_mean(table.floats('system_cpu_pct'), durations_s)
+    system_pct = average(intervals.column('system_cpu_pct'), durations_s)
     logical, busy_cores = run.host.logical_cpus, None
     if system_pct is not None and logical and seconds and used.busy is not None:
         busy_s = max(system_pct / 100 * logical * whole_s - used.busy, 0.0)
@@ -135,17 +139,17 @@ def _fold(
     main_delay_s = None
     if delay_s is not None and iterations and is_delay_told:
         # starts of workers are no iterations: they have their part of it by their time
-        startup_s = total(table.floats('ledger_s', 'worker_startup'))
+        startup_s = total(intervals.column('ledger_s', 'worker_startup'))
         share = max(1.0 - startup_s / seconds, 0.0) if seconds else 1.0
         delay_s = max(delay_s - (used.run_delay or 0.0), 0.0)
         main_delay_s = share * delay_s / iterations
     main_s = None
     if wait_s is not None and iterations:
-        main_s = max(left_s - wait_s - _start_cpu_s(table), 0.0) / iterations
-    untold_s = 0.0
+        main_s = max(left_s - wait_s - _start_cpu_s(intervals), 0.0) / iterations
+    unknown_s = 0.0
     if used.cpu is None:
-        untold_s = math.fsum(_seconds(table, 'checkpoint_save'))
-        untold_s += math.fsum(_seconds(table, 'validation'))
+        unknown_s = total(intervals.column('ledger_s', 'checkpoint_save'))
+        unknown_s += total(intervals.column('ledger_s', 'validation'))
     return CpuFigures(
         main_s=main_s,
         main_delay_s=main_delay_s,
@@ -155,19 +159,15 @@ def _fold(
         iterations=iterations,
         seconds=seconds,
         ahead_s=used.workers if aside_s else None,
-        aside_pct=100 * untold_s / whole_s if untold_s else None,
+        aside_pct=100 * unknown_s / whole_s if unknown_s else None,
     )
 
 
-def _seconds(table: IntervalTable, part: str) -> Sequence[float]:
-    return table.floats('ledger_s', part).filled()
-
-
-def _within(table: IntervalTable, events: Sequence[_E]) -> Sequence[_E]:
+def _within(intervals: Intervals, events: Sequence[_E]) -> Sequence[_E]:
     """Those since the first of some intervals began, if there are any."""
-    if not len(table):
+    if not len(intervals):
         return events
-    began = table.ints('iteration').filled()[0] - table.ints('iterations').filled()[0]
+    began = (intervals.column('iteration') - intervals.column('iterations'))[0]
     return [one for one in events if one.iteration >= began] or events
 
 
@@ -223,22 +223,20 @@ _VALIDATION: Mapping[str, Callable[[ValidationRecord], float | None]] = {
 }
 
 
-def _start_cpu_s(table: IntervalTable) -> float:
+def _start_cpu_s(intervals: Intervals) -> float:
     """CPU of the training process for starting workers, which is no part of a step.
 
     The first waits are booked with the starts, their CPU with the waits.
     """
-    iterations, firsts = (
-        total(table.ints('iterations')),
-        total(table.ints('first_waits')),
-    )
-    starts_s = total(table.floats('ledger_s', 'worker_startup'))
-    usual_s = total(table.floats('ledger_s', 'data_wait')) / max(iterations, 1)
-    waits_s = max(total(table.floats('first_wait_s')) - firsts * usual_s, 0.0)
+    iterations = total(intervals.column('iterations'))
+    firsts = total(intervals.column('first_waits'))
+    starts_s = total(intervals.column('ledger_s', 'worker_startup'))
+    usual_s = total(intervals.column('ledger_s', 'data_wait')) / max(iterations, 1)
+    waits_s = max(total(intervals.column('first_wait_s')) - firsts * usual_s, 0.0)
     return START_CPU_SHARE * max(starts_s - waits_s, 0.0)
 
 
-def fold_external_cores(
+def find_external_cores(
     run: RunRecord, cpu: CpuFigures, worker_cpu_s: float | None, iter_s: float | None
 ) -> float | None:
     """Cores that others used meanwhile; ``None`` when they cannot be told from ours."""

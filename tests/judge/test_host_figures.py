@@ -3,13 +3,14 @@ from __future__ import annotations
 import pytest
 
 from fakes.runs import make_evidence, make_host_window, make_interval, make_run
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.schema import HostSummary, HostWindow, RunEvidence
+from mmgpu_hooks.judge.figures import HostFigures
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import HostWindow, RunEvidence
 
 
-def fold(*windows: HostWindow | None) -> HostSummary:
+def fold(*windows: HostWindow | None) -> HostFigures:
     records = [make_interval(i, host=window) for i, window in enumerate(windows)]
-    host = fold_run(RunEvidence('x', make_run(), tuple(records))).host
+    host = Run(RunEvidence('x', make_run(), tuple(records))).host
     assert host is not None
     return host
 
@@ -20,7 +21,7 @@ def test_pressure_is_weighted_by_seconds_and_leaves_the_warm_up_out():
         make_interval(1, iterations=10, host=make_host_window(cpu_pressure_pct=10.0)),
         make_interval(2, iterations=30, host=make_host_window(cpu_pressure_pct=50.0)),
     )
-    host = fold_run(RunEvidence('x', make_run(), records)).host
+    host = Run(RunEvidence('x', make_run(), records)).host
     assert host is not None
     assert host.cpu_pressure_pct == pytest.approx(40.0)
     assert host.seconds == pytest.approx(12.0)
@@ -42,16 +43,17 @@ def test_extremes_are_of_the_whole_run():
     host = fold(
         make_host_window(ram_available_bytes=1, shm_free_bytes=9, open_files=4),
         make_host_window(ram_available_bytes=5, shm_free_bytes=2, open_files=7),
-        make_host_window(ram_available_bytes=None, swap_used_bytes=3, open_files=None),
+        make_host_window(ram_available_bytes=None, open_files=None),
     )
     assert (host.ram_available_bytes, host.shm_free_bytes) == (1, 2)
-    assert (host.open_files, host.swap_used_bytes) == (7, 3)
+    assert host.open_files == 7
 
 
 def test_what_no_interval_tells_stays_unknown():
     host = fold(HostWindow(), HostWindow())
-    assert host == HostSummary(seconds=host.seconds)
+    assert (host.cpu_pressure_pct, host.throttled_pct) == (None, None)
+    assert (host.swap_in_bytes, host.open_files) == (None, None)
 
 
 def test_a_run_of_older_evidence_has_no_host():
-    assert fold_run(make_evidence(3)).host is None
+    assert Run(make_evidence(3)).host is None
