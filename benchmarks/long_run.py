@@ -13,7 +13,6 @@ from pathlib import Path
 from msgspec import structs
 
 from mmgpu_hooks.schema import (
-    CardWindow,
     CudaMemoryWindow,
     DurationStats,
     GpuDevice,
@@ -179,7 +178,6 @@ def _interval(dice: random.Random, index: int, elapsed_s: float) -> IntervalReco
             swap_in_bytes=0,
             swap_out_bytes=0,
             ram_available_bytes=dice.randrange(300 * GIB, 400 * GIB),
-            swap_used_bytes=0,
             shm_free_bytes=dice.randrange(200 * GIB, 250 * GIB),
             open_files=dice.randrange(200, 300),
         ),
@@ -187,7 +185,6 @@ def _interval(dice: random.Random, index: int, elapsed_s: float) -> IntervalReco
         gpu=_gpu(dice, duration_s),
         gpu_idle_pct=dice.uniform(20, 50),
         gpu_idle_iterations=8,
-        cards={f'GPU-{number:036d}': _card(dice, number) for number in range(2)},
         gpu_mem_peak_bytes=dice.randrange(40 * GIB, 50 * GIB),
         gpu_mem_reserved_bytes=dice.randrange(50 * GIB, 60 * GIB),
         cuda_memory=CudaMemoryWindow(
@@ -196,7 +193,6 @@ def _interval(dice: random.Random, index: int, elapsed_s: float) -> IntervalReco
             ooms=0,
             inactive_bytes=dice.randrange(2**28, GIB),
         ),
-        wall_unix_s=1_700_000_000.0 + elapsed_s,
     )
 
 
@@ -274,18 +270,4 @@ def _gpu(dice: random.Random, sampled_s: float) -> GpuWindow:
         power_w=dice.uniform(300, 700),
         throttle_reasons_pct={'power_cap': dice.uniform(1, 9)},
         others_mem_bytes=0,
-        pcie_rx_bytes_per_s=dice.uniform(1e8, 1e9),
-        pcie_tx_bytes_per_s=dice.uniform(1e8, 1e9),
-    )
-
-
-def _card(dice: random.Random, index: int) -> CardWindow:
-    return CardWindow(
-        index=index,
-        samples=dice.randrange(40, 70),
-        util_pct=dice.uniform(5, 95),
-        zero_pct=dice.uniform(5, 95),
-        mem_used_bytes=dice.randrange(50 * GIB, 60 * GIB),
-        sm_clock_mhz=dice.uniform(1500, 1980),
-        sampled_s=dice.uniform(10, 17),
     )

@@ -209,7 +209,7 @@ class Recorder:
         folded = self._iterations.fold(reading)
         if folded is None:
             return None
-        record = self._sources.complete(folded, batch, wall_unix_s=wall_unix_s())
+        record = self._sources.complete(folded, batch)
         self._write(record)
         self._write_once_known()
         return record

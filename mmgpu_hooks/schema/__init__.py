@@ -49,7 +49,6 @@ from mmgpu_hooks.schema.predicted import (
 from mmgpu_hooks.schema.recorded import (
     SAVE_PHASES,
     SCHEMA_VERSION,
-    CardWindow,
     CudaMemoryWindow,
     DurationStats,
     EndRecord,
@@ -103,7 +102,6 @@ __all__ = [
     'BatchLine',
     'CardImbalance',
     'CardState',
-    'CardWindow',
     'Change',
     'Cost',
     'CudaMemoryWindow',

@@ -176,8 +176,6 @@ class HostWindow(Recorded, frozen=True, kw_only=True):
     swap_out_bytes: Optional[Count] = None
     ram_available_bytes: Optional[Count] = None
     """At the end of the interval."""
-    swap_used_bytes: Optional[Count] = None
-    """At the end of the interval."""
     shm_free_bytes: Optional[Count] = None
     """At the end of the interval."""
     open_files: Optional[Count] = None
@@ -232,9 +230,8 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     worker_cpu_s: Tuple[Number, ...] = ()
     """CPU of each worker, by worker id."""
     worker_run_delay_s: Tuple[Number, ...] = ()
-    """What of ``run_delay_s`` each waited, by worker id. Empty, as the two below, where
+    """What of ``run_delay_s`` each waited, by worker id. Empty, as the one below, where
     one could not be read, and of more than 64 workers."""
-    worker_blocked_s: Tuple[Number, ...] = ()
     worker_affinity_cpus: Tuple[Count, ...] = ()
     """CPUs that each may run on, by worker id."""
     ready_mean: Optional[Number] = None
@@ -252,8 +249,6 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     pss_bytes: Optional[Count] = None
     """Memory of all workers, shared pages counted in part; looked at once per start
     of workers and every 30 seconds."""
-    worker_pss_bytes: Tuple[Count, ...] = ()
-    """Of each, by worker id; of more than 16 workers, of which some are read, empty."""
     transforms: Mapping[str, TransformCost] = {}
     """By class name, over the batches that were timed."""
     timed_samples: Count = 0
@@ -290,42 +285,10 @@ class GpuWindow(Recorded, frozen=True, kw_only=True):
     """Share of the looks at which something but idleness held the clocks down."""
     throttle_reasons_pct: Mapping[str, Number] = {}
     """That share by reason, such as ``power_cap`` or ``thermal``."""
-    own_util_pct: Optional[Number] = None
-    """Utilisation by this very process; ``None`` where the driver does not tell."""
-    others_util_pct: Optional[Number] = None
-    """Utilisation by other processes on the same card."""
     others_mem_bytes: Optional[Count] = None
     """Largest device memory of other processes on the same card."""
     sm_active_pct: Optional[Number] = None
     """Share of multiprocessors with work (GPM, Hopper and later)."""
-    sm_occupancy_pct: Optional[Number] = None
-    """Warps resident over the most there could be (GPM)."""
-    tensor_active_pct: Optional[Number] = None
-    """Share of the time the tensor cores worked (GPM)."""
-    dram_active_pct: Optional[Number] = None
-    """Share of device memory bandwidth in use (GPM)."""
-    pcie_rx_bytes_per_s: Optional[Number] = None
-    """Into the card."""
-    pcie_tx_bytes_per_s: Optional[Number] = None
-    """Out of the card."""
-    sampled_s: Optional[Number] = None
-    """Seconds that the utilisation stands for; a driver's buffer may hold less than the
-    interval."""
-
-
-class CardWindow(Recorded, frozen=True, kw_only=True):
-    """One card of the host, seen by the first rank on it, ours or not."""
-
-    index: Count
-    """NVML's index on this host."""
-    samples: Count = 0
-    util_pct: Optional[Number] = None
-    """Time-weighted NVML utilisation."""
-    zero_pct: Optional[Number] = None
-    """Share of the sampled time at 0 %."""
-    mem_used_bytes: Optional[Count] = None
-    """Largest."""
-    sm_clock_mhz: Optional[Number] = None
     sampled_s: Optional[Number] = None
     """Seconds that the utilisation stands for; a driver's buffer may hold less than the
     interval."""
@@ -399,14 +362,11 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     """Share of the timed iterations in which the GPU had nothing to do."""
     gpu_idle_iterations: Count = 0
     """Iterations that share is taken over; 0 leaves it unknown."""
-    cards: Mapping[str, CardWindow] = {}
-    """Every card of the host by UUID; recorded by the first rank on it."""
     gpu_mem_peak_bytes: Optional[Count] = None
     """Largest allocator peak since the last interval."""
     gpu_mem_reserved_bytes: Optional[Count] = None
     """Largest bytes the allocator held since the last interval."""
     cuda_memory: Optional[CudaMemoryWindow] = None
-    wall_unix_s: Optional[Number] = None
 
 
 class ModelBytesRecord(Line, frozen=True, kw_only=True, tag='model_bytes'):
@@ -503,10 +463,6 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     """Of the training process, from storage or swap."""
     swap_in_bytes: Optional[Count] = None
     swap_out_bytes: Optional[Count] = None
-    ready_before: Optional[Count] = None
-    """Batches that stood ready when it began."""
-    ready_after: Optional[Count] = None
-    """Batches that stood ready when it ended."""
     error: Optional[str] = None
     """Type of the exception that ended it."""
     unknown: Mapping[str, str] = {}

@@ -139,7 +139,6 @@ def test_the_wall_clock_labels_records_and_reads_the_drivers_stamps_alone():
     assert others == {
         'experiments/calibration_ledger.py',
         'hooks/recorder.py',
-        'schema/recorded.py',
     }
 
 

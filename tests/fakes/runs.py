@@ -275,7 +275,6 @@ def make_host_window(**fields: Any) -> HostWindow:
         swap_in_bytes=0,
         swap_out_bytes=0,
         ram_available_bytes=48 * GIB,
-        swap_used_bytes=0,
         shm_free_bytes=32 * GIB,
         open_files=120,
     )

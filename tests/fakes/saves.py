@@ -77,8 +77,6 @@ def make_save(
         major_faults=0,
         swap_in_bytes=0,
         swap_out_bytes=0,
-        ready_before=0,
-        ready_after=0,
     )
     return replace(save, **fields)
 

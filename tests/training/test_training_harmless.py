@@ -65,7 +65,6 @@ FAILURES = [
     ('host', 'hooks.sources.HostWindowMeter', 0, ALL - {'host'}),
     ('host', 'telemetry.host.window.HostWindowMeter.read', 2, ALL - {'host'}),
     ('GPU', 'hooks.gpu_source.cuda_device', 0, ALL),
-    ('GPU', 'hooks.sources.is_first_on_host', 0, ALL),
     ('GPU idle', 'hooks.gpu_source.open_cuda_events', 0, ALL),
     ('GPU memory', 'hooks.gpu_source.open_cuda_memory', 0, ALL),
     ('loader workers', 'hooks.sources.LoaderProbe', 0, ALL - {'workers'}),

@@ -36,7 +36,7 @@ _PRESSURE_BYTES = 256
 _SELDOM_S = 1.0
 """What is of the host's memory and files is looked at so often, at most."""
 _SWAPPED = 'swap_in_bytes, swap_out_bytes'
-_MEMORY = 'ram_available_bytes, swap_used_bytes'
+_MEMORY = 'ram_available_bytes'
 
 
 class HostWindowMeter:
@@ -143,11 +143,10 @@ class HostWindowMeter:
         return HostWindow(**fields)
 
     def _read_gauges(self) -> dict[str, int | None]:
-        memory = self._parse(_MEMORY, parse_memory_bytes) or (None, None, None)
-        self._swap_bytes = memory[2]
+        memory = self._parse(_MEMORY, parse_memory_bytes) or (None, None)
+        self._swap_bytes = memory[1]
         return {
             'ram_available_bytes': memory[0],
-            'swap_used_bytes': memory[1],
             'shm_free_bytes': self._try('shm_free_bytes', self._read_shm_free),
             'open_files': self._try('open_files', self._count_open_files),
         }

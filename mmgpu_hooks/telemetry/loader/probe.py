@@ -70,8 +70,6 @@ class LoaderProbe:
         """Say that the loop asks for a batch."""
         self.got = self._queue.got
         """Say that the loop has it."""
-        self.read_ready = self._queue.read_ready
-        """How many batches stand ready now, if it is known."""
 
     def watch_running(self, iterator: Any) -> None:
         """Follow an iterator made before we came, whose workers are out of reach."""
@@ -233,7 +231,7 @@ class LoaderProbe:
             current.collect(self._inside)
         outside, inside = self._outside.drain(), self._inside.drain()
         asks, ready_mean, ready_zero_pct, out_of_order = self._queue.drain()
-        pss_bytes, worker_pss_bytes = self._memory.drain()
+        pss_bytes = self._memory.drain()
         now_s, iteration = self._clock(), self._count_iterations()
         is_inside = current is not None and current.is_inside
         fields = {
@@ -247,7 +245,6 @@ class LoaderProbe:
             'ready_zero_pct': ready_zero_pct,
             'out_of_order': out_of_order,
             'pss_bytes': pss_bytes,
-            'worker_pss_bytes': worker_pss_bytes,
         }
         self._begin_window(now_s, iteration)
         if inside is not None:

@@ -23,7 +23,7 @@ _MOST_RELISTS = 4
 each. The first read asks the CPUs of all."""
 _THREADS_PER_WORKER = 4
 MOST_TOLD = 64
-"""Workers of which run delay, blocked time and CPUs are told one by one: each line of
+"""Workers of which run delay and CPUs are told one by one: each line of
 the evidence holds them."""
 _MOST_PSS_READS = 16
 _FILES_SHARE = 16
@@ -45,8 +45,7 @@ class ProcessFigures:
     """By worker id; empty when one could not be read."""
     affinity_cpus: int | None
     worker_run_delay_s: tuple[float, ...] = ()
-    """Likewise, as are the two below; empty of more than `MOST_TOLD` workers too."""
-    worker_blocked_s: tuple[float, ...] = ()
+    """Likewise, as is the one below; empty of more than `MOST_TOLD` workers too."""
     worker_affinity_cpus: tuple[int, ...] = ()
 
 
@@ -158,7 +157,6 @@ class WorkerProcesses:
             worker_cpu_s=tuple(cpu) if is_whole else (),
             affinity_cpus=min(affinities, default=None),
             worker_run_delay_s=tuple(delays) if is_told else (),
-            worker_blocked_s=tuple(blocked) if is_told else (),
             worker_affinity_cpus=tuple(affinities) if is_confinement_told else (),
         )
 
