@@ -128,6 +128,19 @@ class Facts:
         return confined if confined < host.affinity_cpus else None
 
     @property
+    def unbinding(self) -> str | None:
+        """How to undo what bound the process; ``None`` when nothing did."""
+        host = self.summary.run.host
+        if host.unbound_cpus is None:
+            return None
+        if host.bound_by is None:
+            return (
+                'Remove the call of sched_setaffinity in the training script or in a '
+                'module that it imports.'
+            )
+        return f'Unset {host.bound_by} where the training is started.'
+
+    @property
     def cpu_floor_s(self) -> float | None:
         """The CPU of an iteration over the cores that are free for it.
 

@@ -92,7 +92,7 @@ def _read_conditions(judged: Run) -> dict[str, Any]:
     """What else costs depend on, by how a sentence calls it."""
     run, host = judged.run, judged.run.host
     return {
-        'number of usable cores': host.usable_cores,
+        'number of usable cores': host.cores_had,
         'number of ranks on the host': host.ranks_on_host,
         'memory of the GPU': run.gpu.memory_total_bytes if run.gpu else None,
         'optimizer wrapper': run.optim_wrapper,

@@ -85,9 +85,9 @@ def strangers_here_s(save: SaveRecord, host: HostLimits) -> float | None:
 
 
 def _cores_of_all(host: HostLimits) -> float | None:
-    if host.usable_cores is None:
+    if host.cores_had is None:
         return None
-    return host.usable_cores * max(host.ranks_on_host, 1)
+    return host.cores_had * max(host.ranks_on_host, 1)
 
 
 def _hub_s(save: SaveRecord, usual_s: float) -> float:

@@ -114,3 +114,33 @@ def judge_quota(facts: Facts) -> Finding | None:
         f'({host.throttled_pct:.0f} % of the time, summed over CPUs).',
         share,
     )
+
+
+@rule('MG113', 'The training process is bound to a few CPUs')
+def judge_binding(facts: Facts) -> Finding | None:
+    """The main thread may run on fewer CPUs than it was started with.
+
+    Loader workers inherit them, so more workers only share them. An OpenMP library
+    binds the thread that imports torch when the environment has ``OMP_PROC_BIND``,
+    ``OMP_PLACES``, ``GOMP_CPU_AFFINITY`` or ``KMP_AFFINITY``: unset them, or set
+    ``OMP_PROC_BIND=false``, where the training (or ``torchrun``) is started. "Bound
+    after start" means that code called ``sched_setaffinity``: look for it in the
+    training script and the modules of ``custom_imports``. Usable cores, predictions
+    and recommended settings count the CPUs as they are without the binding.
+
+    CPUs that were taken before the start (``taskset``, SLURM, a container) are no
+    finding: nobody can tell them from what was intended. The summary then says how
+    many of the cpuset's CPUs the process may use.
+    """
+    host, workers = facts.summary.run.host, facts.summary.run.loader.num_workers or 0
+    own, before = host.affinity_cpus, host.unbound_cpus
+    if own is None or before is None:
+        return None
+    bound = f'{host.bound_by} bound it' if host.bound_by else 'It was bound after start'
+    detail = (
+        f'{bound} to {own} of {before} CPUs ({before - own} lost), and its {workers} '
+        f'worker(s) with it. {facts.unbinding}'
+    )
+    if facts.is_data_bound and 0 < own <= workers:
+        return problem(detail, facts.data_wait_share or 0.0)
+    return notice(detail)

@@ -48,7 +48,7 @@ _OF_PROBLEM = {
 }
 
 
-_CAUSES = ('MG102', 'MG103', 'MG109', 'MG111')
+_CAUSES = ('MG102', 'MG103', 'MG109', 'MG111', 'MG113')
 """They say why MG101 holds, so they never stand alone."""
 
 
@@ -125,7 +125,7 @@ def _largest_problem(findings: dict[str, Finding]) -> Finding | None:
 
 
 def _data_bound(facts: Facts, findings: dict[str, Finding]) -> str:
-    if _is_problem(findings.get('MG111')):
+    if any(_is_problem(findings.get(code)) for code in ('MG111', 'MG113')):
         return 'affinity_collapsed'
     if _is_problem(findings.get('MG102')):
         return 'data_bound_cpu'
@@ -191,7 +191,7 @@ def _is_problem(finding: Finding | None) -> bool:
 def _cause(name: str, facts: Facts) -> str:
     workers = facts.summary.run.loader.num_workers
     if name == 'affinity_collapsed':
-        confined = facts.confined_cpus or 0
+        confined = facts.confined_cpus or facts.summary.run.host.affinity_cpus
         return f'as the workers may run on {confined} CPU(s) only'
     if name == 'data_bound_cpu':
         return 'and the usable cores cannot load faster: more workers will not help'

@@ -59,7 +59,11 @@ def fit_workload(summary: Run) -> LoaderWorkload | NoPrediction:
         fold_run_delay(summary),
         summary.main_run_delay_s or 0.0,
     )
-    return replace(workload, worker_start_s=_worker_start_s(summary, workload))
+    return replace(
+        workload,
+        worker_start_s=_worker_start_s(summary, workload),
+        usable_cores=summary.run.host.usable_cores or 0.0,
+    )
 
 
 def _find_missing(summary: Run) -> str | None:
@@ -136,6 +140,14 @@ def _fold_workload(summary: Run, notes: list[str]) -> LoaderWorkload | NoPredict
             f'The figures contradict each other: {cpu.mean_s + step_cpu_s:.4f} s of '
             f'CPU per iteration, in {iter_s:.4f} s on {usable:g} usable cores.'
         )
+    # OpenMP's other threads had the rest of the cores, the workers only these
+    had = max(run.host.cores_had or 0.0, (cpu.mean_s + step_cpu_s) / iter_s)
+    if had < usable:
+        notes.append(
+            f'The run was bound to {run.host.affinity_cpus} of '
+            f'{run.host.unbound_cpus} CPUs (MG113); the predictions are for the '
+            f'{usable:g} usable cores that it has without that.'
+        )
     if not is_known:
         notes.append(
             "The workers' time per batch was not measured inside them, and they were "
@@ -163,7 +175,7 @@ def _fold_workload(summary: Run, notes: list[str]) -> LoaderWorkload | NoPredict
         fetch_busy_s=handover.fetch_busy_s,
         handover_s=handover.whole_s,
         handover_cpu_s=handover.cpu_s,
-        usable_cores=usable,
+        usable_cores=min(had, usable),
         host_cores=_host_cores(summary, usable),
         spin_s=_spin_s(summary, step_cpu_s),
         is_storage_bound=_is_storage_bound(summary, occupancy.mean_s, cpu.mean_s),

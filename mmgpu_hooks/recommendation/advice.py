@@ -19,12 +19,24 @@ def advise(facts: Facts) -> tuple[str, ...]:
     if not facts.is_enough:
         return ()
     told = [
+        *_advise_binding(facts),
         *_advise_pipeline(facts),
         *_advise_storage(facts),
         *_advise_threads(facts),
         *_advise_step(facts),
     ]
     return tuple(told)
+
+
+def _advise_binding(facts: Facts) -> list[str]:
+    host = facts.summary.run.host
+    if facts.unbinding is None:
+        return []
+    return [
+        f'Undo the binding first (MG113). {facts.unbinding} The predictions are '
+        f'for {host.usable_cores:g} usable cores; until then the training process and '
+        f'its workers share {host.affinity_cpus} CPU(s).'
+    ]
 
 
 def _advise_pipeline(facts: Facts) -> list[str]:

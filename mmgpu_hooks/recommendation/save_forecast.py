@@ -88,7 +88,7 @@ def _less_s(
 ) -> float:
     """Seconds by which one save is shorter with so many times as many busy workers."""
     busy = save.workers_busy if save.workers_busy is not None else save.workers
-    cores = host.usable_cores
+    cores = host.cores_had
     if busy is None or cores is None or save.wall_s <= 0.0:
         return 0.0
     # of the ranks on a host, one is counted, with its part of the cores

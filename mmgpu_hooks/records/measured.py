@@ -46,13 +46,21 @@ class HostLimits:
     logical_cpus: Optional[int] = None
     affinity_cpus: Optional[int] = None
     """CPUs that the scheduler lets this process run on."""
+    unbound_cpus: Optional[int] = None
+    """The same before a library, or code of the training, bound the process to
+    ``affinity_cpus``; ``None`` when nothing did."""
+    bound_by: Optional[str] = None
+    """Environment variables that asked for it; ``None`` when it has none of them."""
+    cpuset_cpus: Optional[int] = None
+    """CPUs of the control group's cpuset; ``None`` when unknown."""
     cgroup_cpu_cores: Optional[float] = None
     """Smallest CPU quota over all cgroup ancestors; ``None`` is no quota."""
     slurm_cpus: Optional[int] = None
     """``SLURM_CPUS_PER_TASK`` when SLURM started the process."""
     ranks_on_host: int = 1
     usable_cores: Optional[float] = None
-    """Smallest of the above, divided by the ranks on the host."""
+    """Smallest of the above, of ``unbound_cpus`` where the process is bound, divided by
+    the ranks on the host."""
     ram_total_bytes: Optional[int] = None
     ram_available_bytes: Optional[int] = None
     cgroup_memory_bytes: Optional[int] = None
@@ -62,6 +70,14 @@ class HostLimits:
     shm_free_bytes: Optional[int] = None
     open_files_soft: Optional[int] = None
     """Soft limit on open files of this process."""
+
+    @property
+    def cores_had(self) -> Optional[float]:
+        """Usable cores as the run had them: no more than it was bound to."""
+        usable, bound = self.usable_cores, self.affinity_cpus
+        if usable is None or bound is None or self.unbound_cpus is None:
+            return usable
+        return min(usable, bound)
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,17 @@ def _cpu(summary: Run) -> str:
 
 
 def _confined(summary: Run) -> Iterator[str]:
+    host = summary.run.host
+    process, before = host.affinity_cpus, host.unbound_cpus
+    if before is not None:
+        by = f'by {host.bound_by}' if host.bound_by else 'after start'
+        yield f'this process was bound {by} to {process} of {before} cores (MG113)'
+    elif process and process < (host.cpuset_cpus or process):
+        yield (
+            f'this process may use {process} of {host.cpuset_cpus} cores; if you did '
+            'not bind it, see mmgpu explain MG113'
+        )
     workers = summary.loader.affinity_cpus if summary.loader else None
-    process = summary.run.host.affinity_cpus
     if workers is not None and process is not None and workers < process:
         yield f'a worker may run on {workers} CPU(s) only, the process on {process}'
 

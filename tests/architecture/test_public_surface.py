@@ -261,6 +261,7 @@ def test_rules():
         'MG110',
         'MG111',
         'MG112',
+        'MG113',
         'MG201',
         'MG202',
         'MG301',
@@ -342,6 +343,9 @@ RECORD_FIELDS = {
     'HostLimits': [
         'logical_cpus',
         'affinity_cpus',
+        'unbound_cpus',
+        'bound_by',
+        'cpuset_cpus',
         'cgroup_cpu_cores',
         'slurm_cpus',
         'ranks_on_host',

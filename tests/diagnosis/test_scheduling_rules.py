@@ -14,7 +14,7 @@ from fakes.runs import (
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import Diagnosis, LoaderSettings, RunRecord
+from mmgpu_hooks.records import Diagnosis, HostLimits, LoaderSettings, RunRecord
 
 MAIN = {'process_cpu_s': 4.0}
 """0.2 s per iteration: the step."""
@@ -66,6 +66,34 @@ def test_workers_with_a_cpu_each_are_only_noticed():
 
 def test_workers_that_may_run_everywhere_are_no_finding():
     assert finding(confined(8), 'MG111') is None
+
+
+@pytest.mark.parametrize(
+    ('host', 'severity', 'verdict', 'words'),
+    [
+        (
+            HostLimits(8, 1, 8, 'OMP_PROC_BIND', usable_cores=8.0),
+            'problem',
+            'affinity_collapsed',
+            'OMP_PROC_BIND bound it to 1 of 8 CPUs (7 lost)',
+        ),
+        # room enough for four workers and the training thread
+        (
+            HostLimits(8, 5, 8, usable_cores=8.0),
+            'notice',
+            'data_bound_workers',
+            'bound after start to 5 of 8 CPUs (3 lost)',
+        ),
+        (HostLimits(8, 1, usable_cores=1.0), None, None, ''),
+    ],
+)
+def test_a_training_process_that_was_bound(host, severity, verdict, words):
+    loader = LoaderSettings(4, True, 2, False, 4, 100, 400)
+    diagnosis = diagnose(run=make_run(host=host, loader=loader))
+    found = finding(diagnosis, 'MG113')
+    assert (found and found.severity) == severity
+    assert words in (found.detail if found else '')
+    assert verdict in (None, diagnosis.verdict.name)
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,16 @@ def test_a_run_with_workers():
     assert found.notes == ()
 
 
+def test_a_bound_run_is_fitted_to_its_cores_and_predicted_for_all():
+    had = HostLimits(logical_cpus=8, affinity_cpus=2, usable_cores=2.0)
+    bound = replace(had, unbound_cpus=8, usable_cores=8.0)
+    narrow, found = (
+        fitted(**STARVED, run=make_run(host=host)) for host in (had, bound)
+    )
+    assert 'bound to 2 of 8 CPUs' in found.notes[0]
+    assert replace(found, notes=()) == replace(narrow, usable_cores=8.0)
+
+
 def test_its_own_setting_is_predicted_as_measured():
     assert predict_grid(fitted(**STARVED), [(2, 2)])[0].iter_time_s == pytest.approx(
         0.2, rel=0.015

@@ -101,6 +101,23 @@ def read_cgroup_limits(proc: Path, sys: Path) -> CgroupLimits:
     return CgroupLimits(min(cores, default=None), min(limits, default=None))
 
 
+def count_cpuset_cpus(proc: Path, sys: Path) -> int | None:
+    """Count the CPUs of this process's cpuset; it takes the arguments of the above."""
+    for version, folder in read_cgroup_folders('cpuset', proc, sys):
+        name = 'cpuset.cpus.effective' if version == 2 else 'cpuset.effective_cpus'
+        try:
+            return _count_cpus(_read(folder / name) or '') or None
+        except ValueError:
+            continue
+    return None
+
+
+def _count_cpus(text: str) -> int:
+    """Count those of a list such as ``0-3,8``."""
+    ends = [part.split('-') for part in text.split(',')]
+    return sum(int(one[-1]) - int(one[0]) + 1 for one in ends)
+
+
 def read_cgroup_folders(
     controller: str, proc: Path, sys: Path
 ) -> list[tuple[int, Path]]:

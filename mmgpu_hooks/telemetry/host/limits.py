@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from mmgpu_hooks.records import HostLimits
-from mmgpu_hooks.telemetry.host.cgroup import read_cgroup_limits
+from mmgpu_hooks.telemetry.host.binding import read_binding
+from mmgpu_hooks.telemetry.host.cgroup import count_cpuset_cpus, read_cgroup_limits
 from mmgpu_hooks.telemetry.host.proc import read_affinity
 
 Memory = tuple[Optional[int], Optional[int]]
@@ -44,7 +45,8 @@ def read_host_limits(
     """
     if ranks_on_host < 1:
         raise ValueError(f'ranks_on_host must be at least 1, found {ranks_on_host}')
-    cpus = affinity()
+    affinity_cpus = len(affinity() or ()) or None
+    bound = affinity_cpus and read_binding(affinity_cpus, environ, proc)
     groups = read_cgroup_limits(proc, sys)
     logical_cpus = cpu_count()
     slurm_cpus = parse_slurm_cpus(environ)
@@ -52,13 +54,16 @@ def read_host_limits(
     shm_total, shm_free = read_file_system(shm)
     return HostLimits(
         logical_cpus=logical_cpus,
-        affinity_cpus=len(cpus) if cpus else None,
+        affinity_cpus=affinity_cpus,
+        unbound_cpus=bound.cpus if bound else None,
+        bound_by=bound.by if bound else None,
+        cpuset_cpus=count_cpuset_cpus(proc, sys),
         cgroup_cpu_cores=groups.cpu_cores,
         slurm_cpus=slurm_cpus,
         ranks_on_host=ranks_on_host,
         usable_cores=fold_usable_cores(
             logical_cpus=logical_cpus,
-            affinity_cpus=len(cpus) if cpus else None,
+            affinity_cpus=bound.cpus if bound else affinity_cpus,
             cgroup_cpu_cores=groups.cpu_cores,
             slurm_cpus=slurm_cpus,
             ranks_on_host=ranks_on_host,
@@ -91,7 +96,7 @@ def fold_usable_cores(
 
     Args:
         logical_cpus: Logical CPUs of the host.
-        affinity_cpus: CPUs this process may run on.
+        affinity_cpus: CPUs this process may run on, before anything bound it.
         cgroup_cpu_cores: CPU quota of the control groups.
         slurm_cpus: ``SLURM_CPUS_PER_TASK``.
         ranks_on_host: Training processes that share this host.

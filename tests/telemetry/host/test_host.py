@@ -33,6 +33,7 @@ def host(tmp_path: Path) -> Path:
     mount = '31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n'
     (own / 'mountinfo').write_text(mount)
     (group / 'cpu.max').write_text('300000 100000\n')
+    (group / 'cpuset.cpus.effective').write_text('0-3,6\n')
     (group / 'memory.max').write_text(f'{6 << 30}\n')
     return tmp_path
 
@@ -53,6 +54,7 @@ def test_every_limit_is_recorded(host: Path):
     limits = read(host, SLURM_CPUS_PER_TASK='6')
     assert limits.logical_cpus == 8
     assert limits.affinity_cpus == 4
+    assert limits.cpuset_cpus == 5
     assert limits.cgroup_cpu_cores == 3.0
     assert limits.slurm_cpus == 6
     assert limits.usable_cores == 3.0

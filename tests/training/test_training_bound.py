@@ -1,0 +1,141 @@
+"""Real trainings whose main thread is bound to one CPU, by whoever does that."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mmgpu_hooks.cli.main import main
+from mmgpu_hooks.telemetry.host.limits import read_host_limits
+from training.detection import environ
+from training.toy import evidence_of
+from training.trial_toys import write_config
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, 'sched_getaffinity')
+    or (read_host_limits(ranks_on_host=1).usable_cores or 0.0) < 2.0,
+    reason='needs Linux and two usable cores',
+)
+
+MORE = """
+custom_hooks = [dict(type='mmgpu_hooks.GPUEfficiencyHook', interval=8)]
+default_hooks = dict(
+    checkpoint=dict(type='CheckpointHook', interval=-1, save_last=False))
+val_cfg = val_dataloader = val_evaluator = None
+visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')])
+"""
+
+IMPORT = "custom_imports = dict(imports=['training.bind_here'])\n"
+
+FIRST = str(min(os.sched_getaffinity(0))) if hasattr(os, 'sched_getaffinity') else '0'
+PYTHON = [sys.executable, '-m']
+TORCHRUN = [
+    *PYTHON,
+    'torch.distributed.run',
+    '--standalone',
+    '--nproc_per_node=1',
+    '-m',
+]
+BIND = {'OMP_PROC_BIND': 'true'}
+PLACES = {'OMP_PLACES': 'cores'}
+AFTER_START = 'after start'
+
+CASES: dict[str, tuple[list[str], dict[str, str]]] = {
+    'OMP_PROC_BIND': (PYTHON, BIND),
+    'OMP_PLACES': (PYTHON, PLACES),
+    'GOMP_CPU_AFFINITY': (PYTHON, {'GOMP_CPU_AFFINITY': FIRST}),
+    # numpy's own thread lives at the import that binds the main one
+    AFTER_START: (PYTHON, {'OPENBLAS_NUM_THREADS': '2'}),
+    'torchrun': ([*TORCHRUN, '-m'], BIND),
+    'taskset': (['taskset', '-c', FIRST, *PYTHON], {}),
+}
+BOUND = [name for name in CASES if name != 'taskset']
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folder of each training, with its log in ``log.txt``."""
+    folder = tmp_path_factory.mktemp('bound')
+
+    def train(name: str) -> Path:
+        command, variables = CASES[name]
+        work_dir = folder / name.replace(' ', '_')
+        work_dir.mkdir()
+        config = write_config(
+            work_dir,
+            dataset='training.bound.BusyDataset',
+            num_workers=1,
+            item_s=0.008,
+            length=96,
+            epochs=1,
+            more=MORE + IMPORT * (name == AFTER_START),
+        )
+        done = subprocess.run(
+            [*command, 'training.bound', str(config), str(work_dir)],
+            env={**environ(), **variables},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        (work_dir / 'log.txt').write_text(done.stdout + done.stderr)
+        return work_dir
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(CASES, pool.map(train, CASES)))
+
+
+def recommend(capsys: pytest.CaptureFixture[str], work_dir: Path) -> dict[str, Any]:
+    main(['recommend', str(work_dir), '--dry-run', '--format', 'json'])
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+@pytest.mark.parametrize('name', BOUND)
+def test_what_bound_the_training_is_named_and_costs_it_no_cores(
+    runs: dict[str, Path], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if CASES[name][1] == PLACES and psutil.cpu_count(logical=False) == 1:
+        pytest.skip('all CPUs are of one core, so it binds to nothing less')
+    host, all_cpus = evidence_of(runs[name]).run.host, len(os.sched_getaffinity(0))
+    assert host.unbound_cpus == all_cpus
+    assert 0 < (host.affinity_cpus or 0) < all_cpus
+    assert host.usable_cores == read_host_limits(ranks_on_host=1).usable_cores
+    answer = recommend(capsys, runs[name])
+    (found,) = (one for one in answer['findings'] if one['code'] == 'MG113')
+    cause = 'OMP_PROC_BIND' if name == 'torchrun' else name
+    assert cause in found['detail']
+    assert f'to {host.affinity_cpus} of {all_cpus} CPUs' in found['detail']
+    (cure,) = (one for one in answer['advice'] if 'MG113' in one)
+    assert f'predictions are for {host.usable_cores:g} usable cores' in cure
+    assert ' 1 usable core' not in json.dumps(answer)
+    assert 'MG113' in (runs[name] / 'log.txt').read_text()
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize('name', BOUND)
+def test_a_bound_training_is_recommended_workers_for_all_cores(
+    runs: dict[str, Path], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = recommend(capsys, runs[name])['changes']
+    new = {change['key']: change['new'] for change in changes}
+    assert new.get('train_dataloader.num_workers', 1) > 1
+
+
+def test_a_training_that_was_started_on_one_cpu_has_one_core(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = evidence_of(runs['taskset']).run.host
+    assert (host.affinity_cpus, host.unbound_cpus, host.usable_cores) == (1, None, 1.0)
+    findings = recommend(capsys, runs['taskset'])['findings']
+    assert 'MG113' not in [one['code'] for one in findings]
+    log = ' '.join((runs['taskset'] / 'log.txt').read_text().split())
+    assert f'this process may use 1 of {host.cpuset_cpus} cores; if you did' in log
