@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 import datetime
 import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.machine import StrangerLoad, describe_machine
+from mmgpu_hooks.configfile.write import write_atomic
 
 OK, MISSED, TOO_BUSY = 0, 1, 3
 
@@ -185,12 +184,4 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def write_atomically(path: Path, text: str) -> None:
     """Write a whole file or none; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
-    try:
-        with os.fdopen(descriptor, 'w', encoding='utf-8') as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    write_atomic(path, text.encode())

@@ -6,8 +6,7 @@ import argparse
 import sys
 
 from mmgpu_hooks.cli import exit_codes
-from mmgpu_hooks.diagnosis import loading_rules, training_rules  # noqa: F401
-from mmgpu_hooks.diagnosis.rule import RULES
+from mmgpu_hooks.diagnosis.run_diagnosis import RULES
 
 NAME = 'explain'
 HELP = 'say what a rule code means'

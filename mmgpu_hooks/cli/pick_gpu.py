@@ -36,7 +36,7 @@ asked for, 2 input that cannot be used, no driver or no NVML (one sentence on st
 error says why)"""
 
 _UNITS = {'k': 2**10, 'm': 2**20, 'g': 2**30, 't': 2**40}
-_SIZE = re.compile(r'(\d+(?:\.\d+)?)\s*([kmgt])(i?b)?', re.IGNORECASE)
+_SIZE = re.compile(r'(\d{1,12}(?:\.\d{1,12})?)\s*([kmgt])(i?b)?', re.IGNORECASE)
 _SHARE = re.compile(r'(\d+(?:\.\d+)?)\s*%')
 
 
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--leases',
-        type=Path,
+        type=_folder,
         metavar='DIR',
         help='folder that all users of the host share (default: /tmp/mmgpu-leases)',
     )
@@ -192,6 +192,12 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f'expected 1 or more cards, found {text!r}')
     return int(text)
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError('expected a folder, found an empty name')
+    return Path(text)
 
 
 def _seconds(text: str) -> float:

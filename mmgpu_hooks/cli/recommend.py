@@ -240,7 +240,8 @@ def _choose_config(
     """The file to rewrite and, when it is not the obvious one, a note."""
     if asked is not None:
         return asked, None
-    if run_config is not None and run_config.is_file():
+    # not Path.is_file, which raises where a folder may not be entered
+    if run_config is not None and os.path.isfile(run_config):
         return _relative(run_config), None
     if copy is not None:
         gone = f'{run_config} is gone' if run_config else 'the run names no config file'

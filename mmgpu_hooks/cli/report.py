@@ -135,18 +135,20 @@ def render_files(
 
 
 def write_files(files: dict[Path, bytes]) -> None:
-    """Write each file whole, the last one last.
+    """Write each file whole, the last one last; none where one is refused.
 
     Raises:
         OutputError: If one cannot be written.
     """
-    from mmgpu_hooks.configfile.write import write_atomic
+    from mmgpu_hooks.configfile.write import verify_output, write_atomic
 
     try:
+        for path in files:
+            verify_output(path)
         for path, content in files.items():
             if path.parent != Path() and not path.parent.exists():
                 path.parent.mkdir(parents=True)
-            write_atomic(path.resolve(), content)
+            write_atomic(path, content)
     except OSError as error:
         raise OutputError(
             f'expected to write {path}, found "{error.strerror}"; check the folder '
@@ -156,12 +158,15 @@ def write_files(files: dict[Path, bytes]) -> None:
 
 def _check_output(output: Path) -> None:
     """Before any long step, and so that no other file is lost."""
-    if output.is_dir():
-        raise OutputError(
-            f'expected a file to write, found that {output} is a folder; name a file '
-            'in it.'
-        )
+    from mmgpu_hooks.configfile.write import verify_output
+
     try:
+        if output.is_dir():
+            raise OutputError(
+                f'expected a file to write, found that {output} is a folder; name a '
+                'file in it.'
+            )
+        verify_output(output)
         if not output.exists():
             return
         with output.open('rb') as file:

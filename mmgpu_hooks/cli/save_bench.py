@@ -192,19 +192,27 @@ def _write_plot(bench: SaveBench, path: Path) -> None:
     picture = chart.draw(WIDTHS['wide'])
     is_png = path.suffix.lower() == '.png'
     content = render_png(picture) if is_png else render_svg(picture).encode()
-    write_atomic(path.resolve(), content)
+    write_atomic(path, content)
     print(f'Drawn in {path}', file=sys.stderr)
 
 
 def _plot(text: str) -> Path:
     """Checked before minutes are spent."""
+    from mmgpu_hooks.configfile.write import verify_output
+
     path = Path(text)
     if path.suffix.lower() not in _PLOTS:
         raise argparse.ArgumentTypeError(f'expected FILE.svg or FILE.png, found {text}')
-    if not path.absolute().parent.is_dir() or path.is_dir():
+    if not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(
             f'expected a file in a folder that exists, found {text}'
         )
+    try:
+        verify_output(path)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f'expected to write {text}, found {error.strerror}'
+        ) from error
     is_png = path.suffix.lower() == '.png'
     if is_png and importlib.util.find_spec('matplotlib') is None:
         raise argparse.ArgumentTypeError(

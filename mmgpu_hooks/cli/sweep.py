@@ -21,6 +21,7 @@ from mmgpu_hooks.cli.trainable import (
     read_trainable_config,
 )
 from mmgpu_hooks.configfile.loading import FlatConfig
+from mmgpu_hooks.configfile.write import verify_output
 from mmgpu_hooks.experiments.checkpoint_size import estimate_checkpoint_bytes
 from mmgpu_hooks.experiments.config_model import ModelError
 from mmgpu_hooks.experiments.save_experiment import SaveExperimentError, check_room
@@ -230,12 +231,15 @@ def _folder(path: Path) -> Iterator[None]:
 
 def _sweep(job: SweepJob, arguments: argparse.Namespace) -> int:
     # late, because no other command draws
-    from mmgpu_hooks.cli.sweep_files import write_sweep_files
+    from mmgpu_hooks.cli.sweep_files import TABLE_NAME, write_sweep_files
 
     config = str(arguments.config)
     if job.saves:
         check_room(job.folder, estimate_checkpoint_bytes(arguments.config))
     plots = (arguments.plots or job.folder / PLOTS_FOLDER).absolute()
+    # before minutes are spent
+    for ending in ('csv', 'json'):
+        verify_output(job.folder / f'{TABLE_NAME}.{ending}')
     with (
         _cards(arguments.gpus) as cards,
         _folder(plots),

@@ -175,7 +175,7 @@ def _choose_config(asked: Path | None, files: RunFiles, run: RunRecord) -> Path:
         return asked
     if files.config_copy is not None:
         return files.config_copy
-    if run.config_path is not None and Path(run.config_path).is_file():
+    if run.config_path is not None and os.path.isfile(run.config_path):
         return Path(run.config_path)
     raise _InputError(
         f'expected the config of the run, found neither {run.config_path or "its path"}'
@@ -233,6 +233,9 @@ def _verify(job: _Job, arguments: argparse.Namespace) -> VerifyAnswer:
             max_seconds=60 * arguments.max_minutes,
             one_at_a_time=arguments.one_at_a_time,
             on_progress=on_progress,
+            on_warning=lambda sentence: print(
+                f'mmgpu verify: {sentence}', file=sys.stderr, flush=True
+            ),
         )
     measured = replace(
         measured,

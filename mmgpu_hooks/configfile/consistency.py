@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-from mmgpu_hooks.configfile.loading import Container, FlatConfig
+from mmgpu_hooks.configfile.loading import Container, FlatConfig, KeyPath
 from mmgpu_hooks.configfile.outcome import REMOVE, RefusedError, Setting
 from mmgpu_hooks.configfile.request import (
     HOOK_KEY,
@@ -28,7 +28,7 @@ _OF_WORKERS = (
 )
 """Keys of a loader that PyTorch refuses when there are no workers."""
 
-_KNOWN = (
+_KNOWN: tuple[str, ...] = (
     *_OF_WORKERS,
     'num_workers',
     'batch_size',
@@ -38,8 +38,19 @@ _KNOWN = (
     'shuffle',
     'in_order',
     *OBJECTS,
+    'num_batch_per_epoch',
 )
-"""The arguments of PyTorch's DataLoader."""
+"""The arguments of PyTorch's DataLoader, and what MMEngine takes out before."""
+
+_OF_OUR_HOOK: tuple[str, ...] = (
+    'type',
+    'priority',
+    'interval',
+    'gpu_sample_period_s',
+    'summary',
+    'worker_nice',
+)
+_OF_SCALING: tuple[str, ...] = ('enable', 'base_batch_size')
 
 
 def complete_settings(
@@ -124,6 +135,35 @@ def verify_present(config: FlatConfig, changes: Mapping[str, Setting]) -> None:
             )
 
 
+def verify_known(changes: Mapping[str, Setting], held: Collection[KeyPath]) -> None:
+    """Refuses a misspelt key: one that neither its owner nor the config knows.
+
+    Args:
+        changes: By dotted key. To take a key out is no mistake.
+        held: What the config has: loaded, or as far as its text says.
+
+    Raises:
+        RefusedError: If there is one.
+    """
+    for dotted, value in changes.items():
+        *place, key = dotted.split('.')
+        if value is REMOVE or (*place, key) in held:
+            continue
+        owner, known = 'GPUEfficiencyHook', _OF_OUR_HOOK
+        if place[0] in LOADERS:
+            owner, known = "PyTorch's DataLoader", _KNOWN
+            if (*place, 'type') in held:  # another class, with arguments of its own
+                continue
+        elif place[0] == 'auto_scale_lr':
+            owner, known = "MMEngine's auto_scale_lr", _OF_SCALING
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f'did you mean {near[0]}?' if near else f'it has {", ".join(known)}'
+            raise RefusedError(
+                f'expected an argument of {owner}, found {dotted}; {hint}'
+            )
+
+
 def _verify_loader(config: FlatConfig, loader: str) -> None:
     if (loader,) not in config:
         raise RefusedError(
@@ -197,15 +237,6 @@ def render_notes(
                     f'train_dataloader.{key}.batch_size stays {size}; the sampler '
                     'may have to follow.'
                 )
-    for dotted, value in changes.items():
-        root, *keys = dotted.split('.')
-        known = keys[0] in _KNOWN or (root, keys[0]) in config
-        if root in LOADERS and not known and value is not REMOVE:
-            near = difflib.get_close_matches(keys[0], _KNOWN, 1)
-            notes.append(
-                f"PyTorch's DataLoader has no argument {keys[0]}"
-                + (f'; did you mean {near[0]}?' if near else '.')
-            )
     # test_dataloader = val_dataloader is how most configs are written.
     moved = [key for key in changes if key.startswith('val_')]
     kept = [key for key in moved if f'test_{key[4:]}' not in changes]

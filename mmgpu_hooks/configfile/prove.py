@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mmgpu_hooks.configfile.consistency import verify_present
+from mmgpu_hooks.configfile.consistency import verify_known, verify_present
 from mmgpu_hooks.configfile.draft import Draft
 from mmgpu_hooks.configfile.edit import edit_settings, parse_resting
 from mmgpu_hooks.configfile.loading import FlatConfig, LoadError, read_config
@@ -16,6 +16,7 @@ from mmgpu_hooks.configfile.outcome import REMOVE, RefusedError, Setting
 from mmgpu_hooks.configfile.overlay import render_overlay
 from mmgpu_hooks.configfile.request import LOADERS
 from mmgpu_hooks.configfile.source import SourceText, render_diff
+from mmgpu_hooks.configfile.spelled import parse_spelled
 from mmgpu_hooks.configfile.verify import is_held, verify_config
 from mmgpu_hooks.configfile.verify_text import verify_step
 
@@ -83,6 +84,8 @@ def prove_static(job: Job, changes: Mapping[str, Setting]) -> bool:
             dynamic.lineno,
         )
     _verify_named(tree, changes)
+    said = parse_spelled(job.original.text, changes)
+    verify_known(changes, {tuple(dotted.split('.')) for dotted in said})
     job.changes = dict(changes)
     if job.overlay:
         sketch(job, changes)
@@ -132,6 +135,7 @@ def prove_loaded(job: Job, before: FlatConfig, settings: Mapping[str, Setting]) 
     if not pending:
         return False
     verify_present(before, pending)
+    verify_known(pending, before)
     _verify_named(ast.parse(job.original.text), pending)
     if job.overlay:
         _prove_overlay(job, before, pending)
@@ -190,12 +194,37 @@ def _prove_edit(
             changes[dotted] = parse_resting(root, tuple(path), REMOVE)
     if kept:
         draft, after = _edit_and_load(job, changes, apart, fresh, popped)
+    _allow_own_name(job, before, after)
     reason = verify_config(before, after, {**changes, **draft.variables})
     if reason is not None:
         raise _NotOnlyError(reason)
     _verify_draft(draft, job, changes, fresh, popped)
     job.changes = changes
     job.notes += draft.notes
+
+
+def _allow_own_name(job: Job, before: FlatConfig, after: FlatConfig) -> None:
+    """Lets a copy log to a folder of its own name, and refuses any other use of it.
+
+    Raises:
+        RefusedError: If MMEngine fills the file's name into another value.
+    """
+    old, new = job.source.stem, job.target.stem
+    for path, value in after.items():
+        was = before.get(path)
+        if not (isinstance(value, str) and isinstance(was, str)) or value == was:
+            continue
+        if value.replace(new, old) != was:
+            continue
+        if path != ('work_dir',):
+            raise RefusedError(
+                f'expected a config that means the same in a copy, found the name of '
+                f'the file in {".".join(path)}; edit it in place'
+            )
+        after[path] = was
+        note = f'work_dir has the name of the file: the copy trains in {value}.'
+        if note not in job.notes:
+            job.notes.append(note)
 
 
 def _edit_and_load(
@@ -216,9 +245,8 @@ def _edit_and_load(
     job.keep(draft.text)
     if job.edited != job.source:
         return draft, _load(job, job.edited, draft.text)
-    # MMEngine fills the file's name into configs: the original's, to compare.
-    beside = Path(job.target.parent, job.source.name)
-    return draft, _load(job, beside, draft.text)
+    # MMEngine fills the file's name into configs: the one that it will have.
+    return draft, _load(job, job.target, draft.text)
 
 
 def _load(job: Job, path: Path, text: str) -> FlatConfig:

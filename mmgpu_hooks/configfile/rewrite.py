@@ -49,10 +49,9 @@ from mmgpu_hooks.configfile.request import LOADERS, parse_settings
 from mmgpu_hooks.configfile.source import SourceText, read_source, render_error
 from mmgpu_hooks.configfile.spelled import has_bases, parse_spelled
 from mmgpu_hooks.configfile.target import locate_target
-from mmgpu_hooks.configfile.write import write_config
+from mmgpu_hooks.configfile.write import locked, write_config
 
 _Choose = Callable[[Optional[FlatConfig], ReadChain], Mapping[str, Setting]]
-
 
 _IN_PLACE = Options(in_place=True)
 
@@ -165,8 +164,11 @@ def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
         return RewriteOutcome('refused', Path(), None, None, '', reason)
     try:
         # Parsing an old config may warn of its escape sequences.
-        with warnings.catch_warnings():
+        with contextlib.ExitStack() as held:
+            held.enter_context(warnings.catch_warnings())
             warnings.simplefilter('ignore')
+            if not options.dry_run:
+                held.enter_context(locked(source))
             original = read_source(source)
             job = _open_job(source, original, options)
             changed = _prove(job, choose, options)
@@ -178,6 +180,8 @@ def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
             content = job.original.encode(job.text)
             backup = None
             if not options.dry_run:
+                if job.shared:
+                    held.enter_context(locked(job.edited))
                 backup = write_config(job.edited, job.original, job.target, content)
         return RewriteOutcome(
             'rewritten',

@@ -3,14 +3,53 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from mmgpu_hooks.configfile.outcome import RefusedError
 from mmgpu_hooks.configfile.source import SourceText
 from mmgpu_hooks.configfile.target import locate_backup
+
+_PATIENCE_S = 30.0
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other processes of ours from editing a config meanwhile.
+
+    Raises:
+        RefusedError: If another process holds the lock for too long.
+    """
+    try:
+        import fcntl
+    except ImportError:  # on Windows, where the check before the write must do
+        yield
+        return
+    end_s = time.monotonic() + _PATIENCE_S
+    while path.is_file():
+        with path.open('rb') as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end_s:
+                    raise RefusedError(
+                        'expected to edit the config alone, found that another '
+                        f'process has locked it for {_PATIENCE_S:g} s; run again'
+                    ) from None
+                time.sleep(0.05)
+                continue
+            except OSError:  # a file system without locks
+                pass
+            # who had the lock may have put another file in its place
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                yield
+                return
+    yield  # what is wrong with it is said by who reads it
 
 
 def write_config(
@@ -35,9 +74,10 @@ def write_config(
         raise RefusedError(
             'expected the config to stay as it was, it changed meanwhile; run again'
         )
+    real = path.resolve() if target == path else target
+    verify_output(real)  # before a backup is made of it
     if target != path:
         return _write_beside(target, original, content)
-    real = path.resolve()
     backup = locate_backup(real, original.raw)
     fresh = not backup.exists()
     write_atomic(backup, original.raw, original.status)
@@ -61,10 +101,29 @@ def _write_beside(target: Path, original: SourceText, content: bytes) -> Path | 
     return backup
 
 
+def verify_output(path: Path) -> None:
+    """Refuses a place that no output may go to, without opening what is there.
+
+    Raises:
+        OSError: If something else than a regular file is there, or it is read-only.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        found = 'a folder, link, device or pipe in the place of a file'
+        raise FileExistsError(errno.EEXIST, found, str(path))
+    # root may write to every file, and a file in a folder of ours can be replaced
+    if not mode & 0o222 or not os.access(path, os.W_OK):
+        found = f'a read-only file (mode {stat.S_IMODE(mode):04o})'
+        raise PermissionError(errno.EACCES, found, str(path))
+
+
 def write_atomic(
     path: Path, content: bytes, like: os.stat_result | None = None
 ) -> None:
-    """Puts a whole file in place in one step.
+    """Puts a whole file in place in one step: the writer of every output.
 
     Args:
         path: The file; its folder must be there.
@@ -75,6 +134,7 @@ def write_atomic(
     Raises:
         OSError: If it cannot be written; then nothing has changed.
     """
+    verify_output(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.stem}-')
     try:
         with os.fdopen(handle, 'wb') as stream:
@@ -87,7 +147,8 @@ def write_atomic(
                 # Only root may keep a foreign owner; others own what they write.
                 with contextlib.suppress(PermissionError):
                     os.chown(name, like.st_uid, like.st_gid)
-                os.chmod(name, stat.S_IMODE(like.st_mode))
+                # a copy of a read-only config is written again one day
+                os.chmod(name, stat.S_IMODE(like.st_mode) | stat.S_IWUSR)
             os.fsync(stream.fileno())
         os.replace(name, path)
     except BaseException:

@@ -19,6 +19,8 @@ from mmgpu_hooks.schema import (
     Verdict,
 )
 
+__all__ = ['RULES', 'diagnose_plain_run', 'diagnose_run']
+
 _ORDER = {'problem': 0, 'notice': 1, 'ok': 2, 'unknown': 3}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
+from mmgpu_hooks.configfile.write import verify_output
 from mmgpu_hooks.schema import Verification
 from mmgpu_hooks.telemetry.clock import wall_unix_s
 from mmgpu_hooks.telemetry.host.limits import read_host_limits
@@ -67,6 +68,7 @@ def write_pair(
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LEDGER_NAME
+    verify_output(path)
     raw = (json.dumps(line) + '\n').encode()
     with path.open('ab', buffering=0) as file:
         end = file.seek(0, os.SEEK_END)

@@ -115,14 +115,17 @@ class CardLeases:
         """Take the lease of one card; within :meth:`picking`.
 
         Returns:
-            The lease, or who has it.
+            The lease, or why there is none.
 
         Raises:
-            LeaseError: If the lock file cannot be used.
+            LeaseError: If the lock file keeps vanishing.
         """
         name = re.sub(r'[^\w-]', '_', uuid)
         for _ in range(_TRIES):
-            descriptor = self._open(name)
+            try:
+                descriptor = self._open(name)
+            except LeaseError as error:
+                return f'cannot be leased: {error}'  # the other cards can
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from mmgpu_hooks.configfile.write import verify_output
 from mmgpu_hooks.experiments.sweep_plan import TrialLimits
 from mmgpu_hooks.schema import TRIAL_STATUSES, SweepRow, SweepSetting
 
@@ -87,6 +88,7 @@ def open_ledger(folder: Path) -> Iterator[SweepLedger]:
 
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LEDGER_NAME
+    verify_output(path)
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644)
     try:

@@ -28,6 +28,10 @@ from mmgpu_hooks.schema import Estimate, TrialSpec, Verification
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
 _MOST_PAIRS = 1000
+_PATIENCE_S = 60.0
+"""After which the user is warned of other load that hides the difference."""
+_MUCH_LOAD = 0.25
+"""Cores that others use: with fewer, time alone helps."""
 
 Progress = Callable[[str, float], None]
 """Called with what is going on and the share of the time budget that is used."""
@@ -57,6 +61,7 @@ class _Watch:
 
     budget_s: float
     on_progress: Progress
+    on_warning: Callable[[str], None]
     begin_s: float = field(default_factory=monotonic_s)
 
     @property
@@ -83,6 +88,7 @@ def run_verification(
     max_seconds: float,
     one_at_a_time: bool = False,
     on_progress: Progress = lambda words, share: None,
+    on_warning: Callable[[str], None] = lambda sentence: None,
     environ: Mapping[str, str] | None = None,
 ) -> Verification:
     """Train two settings in alternating blocks until their difference is known.
@@ -98,6 +104,7 @@ def run_verification(
         max_seconds: Time budget, the start of the trainings included.
         one_at_a_time: Whether each block is to be a training of its own.
         on_progress: Told what goes on.
+        on_warning: Called once with a sentence if other load hides the difference.
         environ: Environment variables to add.
 
     Returns:
@@ -107,7 +114,7 @@ def run_verification(
         VerificationError: If one of them cannot train, or too few blocks were done.
         OSError: If a folder or a process cannot be made.
     """
-    watch = _Watch(max_seconds, on_progress)
+    watch = _Watch(max_seconds, on_progress, on_warning)
     warm_up = max(LEAST_WARM_UP, 2 * max(workers))
 
     def verify(make: Callable[[TrialSpec], BlockTrainer], *notes: str) -> Verification:
@@ -145,6 +152,12 @@ class _Verifier:
 
     def __init__(self, before: _Side, after: _Side, watch: _Watch) -> None:
         self._before, self._after, self._watch = before, after, watch
+        # until the user is warned, and over all
+        self._early, self._strangers = (
+            StrangerMeter([side.trainer.read_cpu_s for side in (before, after)])
+            for _ in range(2)
+        )
+        self._is_warned = False
 
     @property
     def _gain(self) -> Estimate | None:
@@ -154,12 +167,8 @@ class _Verifier:
         self, workers: tuple[int, int], warm_up: int, notes: tuple[str, ...]
     ) -> Verification:
         plan, ending = None, 'enough pairs were trained'
-        strangers = None
         try:
             plan = self._begin(workers, warm_up)
-            strangers = StrangerMeter(
-                [side.trainer.read_cpu_s for side in (self._before, self._after)]
-            )
             for turn, is_after in enumerate(alternate(_MOST_PAIRS)):
                 side = self._after if is_after else self._before
                 block = self._train(side, plan.iterations, self._words())
@@ -172,7 +181,7 @@ class _Verifier:
             ending = (
                 'the time budget is used up' if is_late else 'a training was at its end'
             )
-        cores = strangers.read_cores() if strangers else None
+        cores = self._strangers.read_cores()
         return replace(self._fold(plan, ending, notes), external_cpu_cores=cores)
 
     def _begin(self, workers: tuple[int, int], warm_up: int) -> BlockPlan:
@@ -189,8 +198,23 @@ class _Verifier:
 
     def _train(self, side: _Side, iterations: int, words: str) -> Block:
         self._watch.tell(words)
+        self._warn_of_load()
         with self._told_of(side):
             return side.trainer.train(iterations, self._watch.end_s)
+
+    def _warn_of_load(self) -> None:
+        if self._is_warned or self._watch.used_s < _PATIENCE_S:
+            return
+        self._is_warned = True
+        gain, cores = self._gain, self._early.read_cores()
+        if gain is not None and not gain.low <= 0 <= gain.high:
+            return
+        if cores is not None and cores >= _MUCH_LOAD:
+            self._watch.on_warning(
+                f'after {self._watch.used_s:.0f} s the difference is still within '
+                f'the noise: other programs use {cores:.1f} cores of this host. Stop '
+                'them, or press Ctrl-C and run this again when the host is calm.'
+            )
 
     @contextlib.contextmanager
     def _told_of(self, side: _Side) -> Iterator[None]:

@@ -129,7 +129,8 @@ class Recorder:
 
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
-        self._writer = open_evidence(unused_path(path), run)
+        warn = self._runner.logger.warning
+        self._writer = open_evidence(unused_path(path), run, warn)
 
     def _begin_iteration(
         self, runner: Any, batch_idx: int, data_batch: Any = None

@@ -78,12 +78,61 @@ def test_set_reads_values_as_the_train_script_does(config, capsys):
     )
 
 
-def test_a_key_that_is_none_is_said(config, capsys):
-    words = ['train_dataloader.num_worker=8', 'train_dataloader.drop_last=True']
-    assert main(['set', str(config), *words, '--dry-run']) == 0
-    out = capsys.readouterr().out
-    assert 'no argument num_worker; did you mean num_workers?' in out
-    assert 'no argument drop_last' not in out
+MISSPELT = {
+    'train_dataloader.num_wrkers=3': 'did you mean num_workers?',
+    'train_dataloader.persistent_worker=True': 'did you mean persistent_workers?',
+    'train_dataloader.fast=True': 'prefetch_factor',
+    'default_hooks.gpu_efficiency.intervall=5': 'did you mean interval?',
+    'auto_scale_lr.enabled=True': 'did you mean enable?',
+}
+
+
+@pytest.mark.parametrize('word', MISSPELT)
+@pytest.mark.parametrize('options', [[], ['--no-load'], ['--in-place'], ['--overlay']])
+def test_a_misspelt_key_is_refused_and_nothing_is_written(
+    config, capsys, word, options
+):
+    text = f'{CONFIG}\n{OURS}\nauto_scale_lr = dict(base_batch_size=16)\n'
+    config.write_text(text)
+    assert main(['set', str(config), word, *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert word.partition('=')[0] in line
+    assert MISSPELT[word] in line
+    assert files_of(config.parent) == {'mine.py': text}
+
+
+@pytest.mark.parametrize('options', [[], ['--no-load']])
+def test_keys_that_the_config_lacks_or_only_it_knows_are_set(config, options):
+    config.write_text(CONFIG.replace('num_workers=2', 'num_workers=2, shiny=1'))
+    words = ['prefetch_factor=4', 'persistent_workers=True', 'pin_memory=True']
+    words += ['drop_last=True', 'in_order=False', 'num_batch_per_epoch=9', 'shiny=2']
+    words = [f'train_dataloader.{word}' for word in words]
+    assert main(['set', str(config), *words, '--in-place', *options]) == 0
+    text = config.read_text()
+    assert all(word.partition('.')[2] in text for word in words)
+    # what was misspelt by hand can be taken out
+    unset = ['--unset', 'train_dataloader.shiny', '--in-place']
+    assert main(['set', str(config), *unset, *options]) == 0
+    assert 'shiny' not in config.read_text()
+
+
+def test_a_loader_of_another_class_has_arguments_of_its_own(config):
+    config.write_text(CONFIG.replace('batch_size', "type='Mine', batch_size"))
+    assert main(['set', str(config), 'train_dataloader.num_wrkers=3']) == 0
+
+
+def test_every_argument_of_pytorch_and_of_our_hook_is_known(config, capsys):
+    import inspect
+
+    from torch.utils.data import DataLoader
+
+    from mmgpu_hooks import GPUEfficiencyHook
+    from mmgpu_hooks.configfile import consistency
+
+    taken = set(inspect.signature(DataLoader).parameters)
+    assert taken <= set(consistency._KNOWN)
+    ours = set(inspect.signature(GPUEfficiencyHook).parameters)
+    assert {*ours, 'type', 'priority'} == set(consistency._OF_OUR_HOOK)
 
 
 @pytest.mark.parametrize('value', ['eight', '-1', 'True', '1.5'])

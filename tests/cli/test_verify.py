@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from fakes.prepared import prepare_config
 from fakes.runs import make_evidence, make_run, render_evidence
 from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.schema import LoaderSettings
+from mmgpu_hooks.experiments import verification
+from mmgpu_hooks.experiments.blocks import Block, BlockEndedError
+from mmgpu_hooks.experiments.strangers import StrangerMeter
+from mmgpu_hooks.schema import LoaderSettings, TrialSpec
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
+from mmgpu_hooks.telemetry.clock import monotonic_s
 
 STARVED = LoaderSettings(
     num_workers=0,
@@ -85,3 +92,64 @@ def test_a_time_that_is_none(minutes, capsys):
     with pytest.raises(SystemExit, match='2'):
         main(['verify', 'run', '--max-minutes', minutes])
     assert '--max-minutes' in capsys.readouterr().err
+
+
+class ScriptedTraining:
+    """Blocks of five seconds; the second setting is faster by what the script says."""
+
+    clock_s = 0.0
+    gains: ClassVar[list[float]] = []
+
+    def __init__(self, spec: TrialSpec, environ: object) -> None:
+        self.is_second = spec.folder.endswith('second')
+        self.turns = cycle(self.gains)
+
+    def close(self) -> None: ...
+
+    def read_cpu_s(self) -> float:
+        return 0.0
+
+    def start(self, deadline_s: float) -> None: ...
+
+    def train(self, iterations: int, deadline_s: float) -> Block:
+        ScriptedTraining.clock_s += 5.0
+        if ScriptedTraining.clock_s > 300:
+            raise BlockEndedError('timed_out', None)
+        seconds = 0.1 / (next(self.turns) if self.is_second else 1.0)
+        return Block((seconds,) * iterations, batch_size=2)
+
+
+NOISY = [0.5, 2.0, 0.6, 1.9]
+
+
+@pytest.mark.parametrize(
+    ('gains', 'cores', 'is_said'),
+    [
+        (NOISY, 1.5, True),
+        (NOISY, 0.1, False),
+        (NOISY, None, False),
+        ([1.5, 1.6], 1.5, False),
+    ],
+)
+def test_other_load_is_said_after_the_first_minute(
+    gains, cores, is_said, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(ScriptedTraining, 'clock_s', 0.0)
+    monkeypatch.setattr(ScriptedTraining, 'gains', gains)
+    monkeypatch.setattr(verification, 'HeldTraining', ScriptedTraining)
+    monkeypatch.setattr(
+        verification, 'monotonic_s', lambda: monotonic_s() + ScriptedTraining.clock_s
+    )
+    monkeypatch.setattr(StrangerMeter, 'read_cores', lambda self: cores)
+    configs = [str(prepare_config(tmp_path, name)) for name in ('a.py', 'b.py')]
+    assert main(['verify', *configs, '--work-dir', str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    if not is_said:
+        assert err == ''
+        return
+    # once, with five minutes to go on for
+    (line,) = err.splitlines()
+    assert line.startswith('mmgpu verify: after 60 s the difference is still within')
+    assert '1.5 cores' in line
+    assert 'run this again' in line
+    assert 'no difference can be told from noise' in out

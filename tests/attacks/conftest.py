@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fakes.compared_runs import write_run
+from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
+from fakes.prepared import make_starved, prepare_config
+
+__all__ = ['fake_nvml', 'fake_nvml_library']
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return prepare_config(tmp_path / 'configs')
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, config: Path) -> Path:
+    return write_run(tmp_path / 'run', make_starved(config))
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Path:
+    """A device node like /dev/null."""
+    path = tmp_path / 'null'
+    try:
+        os.mknod(path, 0o20666, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip('only root may make a device node')
+    return path

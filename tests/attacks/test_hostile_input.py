@@ -1,0 +1,208 @@
+"""What others may have written: evidence, names, configs, lock files."""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+from pathlib import Path
+
+import pytest
+
+from fakes.compared_runs import write_run
+from fakes.forked import run_forked
+from fakes.nvml import FakeGpu
+from fakes.prepared import make_starved, prepare_config
+from fakes.replaced import replace
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, evidence_name
+
+WORKERS = 'train_dataloader.num_workers=7'
+OWNED = '\x1b]0;OWNED\x07\u202e'
+MARKS = ('\x1b', '\x07', '\u202e')
+"""A terminal's title is set, and text runs from right to left."""
+
+
+def show_image_name(folder: Path) -> list[str]:
+    found = make_starved()
+    intervals = [
+        replace(
+            one,
+            workers=replace(
+                one.workers,
+                slowest=tuple(replace(s, image=OWNED) for s in one.workers.slowest),
+            ),
+        )
+        for one in found.intervals
+    ]
+    write_run(folder, replace(found, intervals=tuple(intervals)))
+    return ['recommend', str(folder)]
+
+
+def show_config_comment(folder: Path) -> list[str]:
+    config = prepare_config(folder)
+    config.write_text(f'# {OWNED}\n{config.read_text()}')
+    return ['set', str(config), WORKERS, '--dry-run']
+
+
+def show_config_path(folder: Path) -> list[str]:
+    config = prepare_config(folder, f'a{OWNED}.py')
+    return ['set', str(config), WORKERS]
+
+
+def show_run_path(folder: Path) -> list[str]:
+    write_run(folder / OWNED, make_starved())
+    return ['predict', str(folder / OWNED)]
+
+
+def name_missing_run(folder: Path) -> list[str]:
+    return ['report', str(folder / OWNED)]
+
+
+UNESCAPED = pytest.mark.xfail(strict=True, reason='what is shown is not escaped')
+FOLLOWED = pytest.mark.xfail(strict=True, reason='chmod follows a link')
+ENDLESS = pytest.mark.xfail(strict=True, reason='the lock is waited for without end')
+WHOLE = pytest.mark.xfail(strict=True, reason='a line is read whole, however long')
+WIDE = pytest.mark.xfail(strict=True, reason='iterations are packed as 32 bits')
+
+
+@UNESCAPED
+@pytest.mark.parametrize(
+    'show',
+    [
+        show_image_name,
+        show_config_comment,
+        show_config_path,
+        show_run_path,
+        name_missing_run,
+    ],
+)
+def test_nothing_commands_the_terminal(show, tmp_path):
+    code, out, err = run_forked(show(tmp_path))
+    assert code in (0, 2)
+    assert not [mark for mark in MARKS if mark in out + err]
+
+
+@UNESCAPED
+def test_no_card_commands_the_terminal(fake_nvml, tmp_path):
+    fake_nvml.set(FakeGpu(name='H100 \x1b]0;OWNED\x07', util=(0,)))
+    options = ['--format', 'table', '--leases', str(tmp_path / 'leases')]
+    code, out, err = run_forked(['pick-gpu', *options])
+    assert code == 0
+    assert not [mark for mark in MARKS if mark in out + err]
+
+
+@pytest.mark.parametrize('command', ['recommend', 'report', 'predict', 'compare'])
+def test_a_pipe_in_the_place_of_a_ranks_evidence_keeps_nobody_waiting(
+    command, run_folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo(run_folder / evidence_name(1))
+    words = [str(run_folder)] * (2 if command == 'compare' else 1)
+    assert run_forked([command, *words], limit_s=10)[0] == 0
+
+
+@pytest.mark.parametrize('command', ['recommend', 'verify'])
+def test_a_config_where_none_can_be_is_one_sentence(command, tmp_path):
+    gone = tmp_path / ('a' * 300) / 'mine.py'
+    folder = write_run(tmp_path / 'run', make_starved(gone))
+    code, _, err = run_forked([command, str(folder)])
+    assert code == 2
+    assert 'name it with --config' in err
+    assert err.count('\n') == 1
+
+
+@WIDE
+def test_iterations_beyond_32_bits_are_reported(tmp_path):
+    found = make_starved()
+    many = [replace(o, iteration=o.iteration + 2**33) for o in found.intervals]
+    write_run(tmp_path / 'run', replace(found, intervals=tuple(many)))
+    command = ['report', str(tmp_path / 'run'), '-o', str(tmp_path / 'out.html')]
+    code, _, err = run_forked(command)
+    assert (code, err) == (0, '')
+
+
+def limit_memory() -> None:
+    """Allow half as much more memory as the line below is long."""
+    pages = int(Path('/proc/self/statm').read_text().split()[0])
+    most = pages * resource.getpagesize() + 32 * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+@pytest.mark.parametrize('more', [0, pytest.param(64 * 2**20, marks=WHOLE)])
+@pytest.mark.parametrize('command', ['compare', 'predict'])
+def test_a_line_without_an_end_is_not_held_in_memory(command, more, run_folder):
+    evidence = run_folder / EVIDENCE_NAME
+    os.truncate(evidence, evidence.stat().st_size + more)
+    words = [str(run_folder)] * (2 if command == 'compare' else 1)
+    code, out, err = run_forked([command, *words], first=limit_memory)
+    assert (code, err) == (0, '')
+    assert ('skipped' in out) == bool(more and command == 'predict')
+
+
+@pytest.fixture
+def pick(fake_nvml, tmp_path, monkeypatch):
+    """``mmgpu pick-gpu`` with a folder for leases."""
+    for name in ('CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER'):
+        monkeypatch.delenv(name, raising=False)
+    fake_nvml.set(*(FakeGpu(uuid=f'GPU-{n}', util=(0,)) for n in '01'))
+    monkeypatch.chdir(tmp_path)
+    return lambda *words, **more: run_forked(['pick-gpu', *words], **more)
+
+
+@FOLLOWED
+def test_a_link_that_appears_while_the_lease_folder_is_made_changes_nothing(
+    pick, tmp_path
+):
+    theirs, leases = tmp_path / 'theirs', tmp_path / 'leases'
+    theirs.mkdir(mode=0o700)
+    make = Path.mkdir
+
+    def make_late(self, *arguments, **more) -> None:
+        if self == leases and not leases.is_symlink():
+            leases.symlink_to(theirs)
+        make(self, *arguments, **more)
+
+    pick('--leases', str(leases), first=lambda: setattr(Path, 'mkdir', make_late))
+    assert stat.S_IMODE(theirs.stat().st_mode) == 0o700
+
+
+@ENDLESS
+@pytest.mark.parametrize('form', ['env', 'table'])
+def test_a_lock_that_others_hold_is_waited_for_shortly(pick, tmp_path, form):
+    fcntl = pytest.importorskip('fcntl')
+    options = ['--leases', str(tmp_path / 'leases'), '--wait', '0', '--format', form]
+    assert pick(*options)[0] == 0
+    with (tmp_path / 'leases' / 'picking.lock').open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        code, _, err = pick(*options, limit_s=2)
+    assert code == (2 if form == 'env' else 0)
+    assert err.count('\n') == (form == 'env')
+
+
+def test_a_lock_that_is_no_file_costs_its_card_alone(pick, tmp_path):
+    leases = tmp_path / 'leases'
+    leases.mkdir()
+    os.mkfifo(leases / 'GPU-0.lock')
+    (leases / 'GPU-1.lock').symlink_to('elsewhere')
+    code, _, err = pick('--leases', str(leases))
+    assert code == 1
+    assert 'GPU-0.lock is not a plain file' in err
+    (leases / 'GPU-1.lock').unlink()
+    code, out, _ = pick('--leases', str(leases))
+    assert (code, out) == (0, 'CUDA_VISIBLE_DEVICES=GPU-1\n')
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        ['--leases', ''],
+        ['--min-free', '9' * 400 + 'GiB'],
+        ['--min-free', '9' * 400 + '%'],
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(pick, tmp_path, words):
+    code, out, err = pick(*words)
+    assert (code, out) == (2, '')
+    assert 'Traceback' not in err
+    assert f'argument {words[0]}: expected' in err
+    assert not list(tmp_path.glob('*.lock'))

@@ -1,0 +1,220 @@
+"""What a command may write over, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness import write_atomically
+from fakes.forked import run_forked
+from mmgpu_hooks.cli.main import main
+from mmgpu_hooks.configfile import write
+
+WORKERS = 'train_dataloader.num_workers=7'
+BATCH = 'train_dataloader.batch_size=3'
+
+OUTPUTS = {
+    'report -o': ('out.html', ['report', 'RUN', '-o', 'OUT']),
+    'report --plots': ('verdict.svg', ['report', 'RUN', '--plots', 'FOLDER']),
+    'recommend --output': ('out.py', ['recommend', 'RUN', '--output', 'OUT']),
+    'recommend': ('mine_recommended.py', ['recommend', 'RUN']),
+    'set --output': ('out.py', ['set', 'CONFIG', WORKERS, '--output', 'OUT']),
+    'enable --output': ('out.py', ['enable', 'CONFIG', '--output', 'OUT']),
+    'disable --output': ('out.py', ['disable', 'ENABLED', '--output', 'OUT']),
+    'save-bench --plot': (
+        'out.svg',
+        ['save-bench', 'CONFIG', '--num-workers', '0', '--plot', 'OUT', '--dry-run'],
+    ),
+    'sweep --work-dir': (
+        'sweep/sweep.csv',
+        ['sweep', 'CONFIG', '--work-dir', 'FOLDER'],
+    ),
+}
+"""A file that each writes, and how it is asked for."""
+
+
+def block(path: Path, kind: str) -> None:
+    """Have something there that no output may replace."""
+    if kind == 'pipe':
+        os.mkfifo(path)
+    elif kind == 'device':
+        try:
+            os.mknod(path, 0o20666, os.makedev(1, 3))
+        except PermissionError:
+            pytest.skip('only root may make a device node')
+    elif kind == 'link':
+        path.with_name('precious').write_text('precious')
+        path.symlink_to('precious')
+    else:
+        path.touch()
+        path.chmod(0o444)
+
+
+def identify(folder: Path) -> dict[Path, tuple[int, ...]]:
+    """Every file under a folder, and whether it is another one."""
+    found = {path: path.lstat() for path in folder.rglob('*')}
+    return {
+        path: (status.st_ino, status.st_mode, status.st_mtime_ns)
+        for path, status in found.items()
+    }
+
+
+@pytest.mark.parametrize('kind', ['pipe', 'device', 'link', 'read-only file'])
+@pytest.mark.parametrize('option', OUTPUTS)
+def test_only_a_file_of_ours_is_replaced(
+    option, kind, config, run_folder, tmp_path, monkeypatch
+):
+    name, words = OUTPUTS[option]
+    folder = config.parent if option == 'recommend' else tmp_path / 'out'
+    output = folder / name
+    output.parent.mkdir(parents=True, exist_ok=True)
+    enabled = tmp_path / 'enabled.py'
+    main(['enable', str(config), '--output', str(enabled)])
+    monkeypatch.chdir(folder)
+    places = {
+        'RUN': run_folder,
+        'CONFIG': config,
+        'ENABLED': enabled,
+        'FOLDER': folder,
+        'OUT': output,
+    }
+    command = [str(places.get(word, word)) for word in words]
+    if option == 'report --plots':
+        assert main(command) == 0
+        output = min(folder.glob('*.svg'))
+        output.unlink()
+    block(output, kind)
+    before = identify(folder)
+    code, _, err = run_forked(command)
+    assert code == 2
+    assert output.name in err
+    assert 'Traceback' not in err
+    assert identify(folder) == before
+
+
+@pytest.mark.parametrize('options', [[], ['--in-place']])
+def test_a_read_only_config_stays_as_it_is(config, options, capsys):
+    config.chmod(0o444)
+    before = config.read_bytes()
+    code = main(['set', str(config), WORKERS, *options])
+    assert config.read_bytes() == before
+    names = sorted(path.name for path in config.parent.iterdir())
+    if options:
+        assert code == 2
+        assert 'read-only file (mode 0444)' in capsys.readouterr().err
+        assert names == ['mine.py']
+        return
+    # the copy beside it is ours, and is written again
+    assert (code, names) == (0, ['mine.py', 'mine_set.py'])
+    assert main(['set', str(config), BATCH]) == 0
+    assert 'batch_size=3' in config.with_name('mine_set.py').read_text()
+
+
+def test_a_benchmark_replaces_no_device(device):
+    with pytest.raises(OSError, match='in the place of a file'):
+        write_atomically(device, 'text')
+    assert device.is_char_device()
+
+
+def test_two_edits_at_one_moment_both_last(config, monkeypatch, capsys):
+    really, is_writing, go = write.write_atomic, threading.Event(), threading.Event()
+
+    def wait_at_first(*content):
+        if not is_writing.is_set():
+            is_writing.set()
+            go.wait(20)
+        really(*content)
+
+    monkeypatch.setattr(write, 'write_atomic', wait_at_first)
+    codes = {}
+
+    def edit(word: str) -> None:
+        codes[word] = main(['set', str(config), word, '--in-place', '--no-load'])
+
+    first, second = (threading.Thread(target=edit, args=[w]) for w in (WORKERS, BATCH))
+    first.start()
+    assert is_writing.wait(20)
+    second.start()
+    second.join(0.5)  # without a lock it is through by now
+    go.set()
+    first.join()
+    second.join()
+    assert codes == {WORKERS: 0, BATCH: 0}
+    assert 'num_workers=7' in config.read_text()
+    assert 'batch_size=3' in config.read_text()
+
+
+def test_a_lock_that_is_never_given_back_is_said(config, monkeypatch, capsys):
+    fcntl = pytest.importorskip('fcntl')
+    monkeypatch.setattr(write, '_PATIENCE_S', 0.1)
+    with config.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert main(['set', str(config), WORKERS, '--in-place']) == 2
+        assert 'another process has locked it' in capsys.readouterr().err
+        assert main(['set', str(config), WORKERS, '--dry-run']) == 0
+    assert main(['set', str(config), WORKERS, '--in-place']) == 0
+
+
+NAMED = {
+    'fileBasenameNoExtension': "data_root = '/data/{{ fileBasenameNoExtension }}/'\n",
+    'fileBasename': "load_from = '/weights/{{ fileBasename }}.pth'\n",
+}
+
+
+@pytest.mark.parametrize('name', NAMED)
+def test_a_copy_in_which_a_value_would_be_another_is_refused(name, config, capsys):
+    text = config.read_text() + NAMED[name]
+    config.write_text(text)
+    assert main(['set', str(config), WORKERS]) == 2
+    err = capsys.readouterr().err
+    assert NAMED[name].split()[0] in err
+    assert 'edit it in place' in err
+    assert [path.name for path in config.parent.iterdir()] == ['mine.py']
+    assert main(['set', str(config), WORKERS, '--overlay']) == 0
+    answer = ['set', str(config), WORKERS, '--in-place', '--format', 'json']
+    capsys.readouterr()
+    assert main(answer) == 0
+    assert json.loads(capsys.readouterr().out)['proven']
+
+
+def test_a_copy_trains_in_a_folder_of_its_own_name(config, capsys):
+    named = "work_dir = './work_dirs/{{ fileBasenameNoExtension }}'\n"
+    config.write_text(config.read_text() + named)
+    assert main(['set', str(config), WORKERS, '--format', 'json']) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer['proven']
+    assert any('./work_dirs/mine_set' in note for note in answer['notes'])
+
+
+def test_a_name_that_is_too_long_is_one_sentence(run_folder, tmp_path, capsys):
+    long = tmp_path / ('a' * 300 + '.html')
+    assert main(['report', str(run_folder), '-o', str(long)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert 'too long' in line
+
+
+IN_PLACE = [WORKERS, '--in-place', '--no-load']
+
+
+def kill_at_replace() -> None:
+    os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_kill_before_the_replacement_tears_nothing(config):
+    before = config.read_bytes()
+    command = ['set', str(config), *IN_PLACE]
+    assert run_forked(command, first=kill_at_replace)[0] == -signal.SIGKILL
+    assert config.read_bytes() == before
+
+
+@pytest.mark.xfail(strict=True, reason='temporary files of killed commands stay')
+def test_what_a_kill_left_is_cleaned_up_at_the_next_write(config):
+    run_forked(['set', str(config), *IN_PLACE], first=kill_at_replace)
+    assert run_forked(['set', str(config), *IN_PLACE])[0] == 0
+    names = {path.name for path in config.parent.iterdir()}
+    assert names == {'mine.py', 'mine.py.bak'}
