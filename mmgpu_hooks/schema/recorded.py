@@ -72,6 +72,9 @@ class LoaderSettings(Recorded, frozen=True, kw_only=True):
     dataset_length: Optional[Count] = None
     start_method: Optional[str] = None
     """How workers start (``fork``, ``spawn``, ``forkserver``)."""
+    image_decoder: Optional[str] = None
+    """``imdecode_backend`` of the pipeline (``cv2``, ``turbojpeg``, ``pillow``);
+    ``None`` where no transform has one."""
 
 
 class HostLimits(Recorded, frozen=True, kw_only=True):
@@ -367,6 +370,8 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     gpu_mem_reserved_bytes: Optional[Count] = None
     """Largest bytes the allocator held since the last interval."""
     cuda_memory: Optional[CudaMemoryWindow] = None
+    stored_pixel_ratio: Optional[Number] = None
+    """Pixels of the last batch's images as stored, over those they are trained at."""
 
 
 class ModelBytesRecord(Line, frozen=True, kw_only=True, tag='model_bytes'):

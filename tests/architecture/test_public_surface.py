@@ -120,7 +120,6 @@ def test_commands_and_flags():
     assert flags == {
         'recommend': [
             '--allow-batch-size',
-            '--beyond-cores',
             '--check',
             '--config',
             '--dry-run',
@@ -262,6 +261,7 @@ def test_rules():
         'MG111',
         'MG112',
         'MG113',
+        'MG114',
         'MG201',
         'MG202',
         'MG301',
