@@ -39,6 +39,7 @@ SEEN = (
     Job(Pipeline('CPU', 6, 0, 0.3, 4, 15)),
     Job(Pipeline('waiting', 0.5, 5, 0.2, 4, 14)),
     Job(Pipeline('long waiting', 0.3, 11, 0.3, 4, 14)),
+    Job(Pipeline('storage', 0.5, 30, 0.3, 4, 25)),
     Job(Pipeline('mixed, step burns', 4, 2, 0.5, 4, 20, 'burn')),
     Job(Pipeline('nothing to gain', 0.7, 0, 0.1, 4, 20)),
     Job(Pipeline('nothing to gain, step burns', 0.7, 0, 0.1, 4, 20, 'burn')),

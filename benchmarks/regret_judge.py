@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from mmgpu_hooks.records import Recommendation
 
 DEFAULT = 2
 """Workers; MMDetection's own."""
-WORKERS = (0, 1, 2, 3, 4, 8)
+WORKERS = (0, 1, 2, 3, 4, 5, 6, 8)
 
 Setting = tuple[int, bool]
 """``num_workers`` and ``persistent_workers``."""
@@ -40,8 +39,6 @@ class Trial:
     """Memory of all workers."""
     recommendation: Recommendation
     """Made of this training alone."""
-    beyond_cores: Recommendation
-    """The same, where workers that wait may outnumber the cores."""
     predicted_s: Mapping[Setting, float] = field(default_factory=dict)
     """What the job was predicted to take with each setting, from this training alone;
     of those with the default number of workers."""
@@ -54,9 +51,8 @@ class Outcome:
     job: str
     setting: Setting
     lost: float
-    """Over the best of the whole grid."""
-    lost_within: float
-    """Over the best of those that PyTorch does not warn of."""
+    """Over the best of the whole grid; 0 where it is within what the best one's own
+    trainings differ by."""
     workers_bytes: int
 
 
@@ -81,7 +77,6 @@ def read_trials(path: Path) -> list[Trial]:
                     line['strangers_pct'],
                     pss or 0,
                     recommend_settings(facts),
-                    recommend_settings(facts, beyond_cores=True),
                     _predict(facts) if line['num_workers'] == DEFAULT else {},
                 )
             )
@@ -134,30 +129,23 @@ def keep_whole(trials: Sequence[Trial]) -> list[Trial]:
     ]
 
 
-def judge_recommended(
-    trials: Sequence[Trial], cores: int, *, beyond_cores: bool = False
-) -> list[Outcome]:
+def judge_recommended(trials: Sequence[Trial]) -> list[Outcome]:
     """What is recommended from each training at the default of 2 workers."""
     outcomes = []
     for same in _by_job(trials):
         default = (DEFAULT, _is_persistent(same))
-        chosen = [
-            _chosen(
-                trial.beyond_cores if beyond_cores else trial.recommendation,
-                default,
-                same,
-            )
+        outcomes += [
+            _judge(same, _chosen(trial.recommendation, default, same))
             for trial in same
             if trial.setting == default
         ]
-        outcomes += [_judge(same, setting, cores) for setting in chosen]
     return outcomes
 
 
-def judge_rule(trials: Sequence[Trial], workers: int, cores: int) -> list[Outcome]:
+def judge_rule(trials: Sequence[Trial], workers: int) -> list[Outcome]:
     """What the same number of workers loses everywhere."""
     return [
-        _judge(same, (workers, _is_persistent(same)), cores)
+        _judge(same, (workers, _is_persistent(same)))
         for same in _by_job(trials)
         if any(trial.setting[0] == workers for trial in same)
     ]
@@ -189,40 +177,14 @@ def _chosen(
     )
 
 
-def _judge(same: Sequence[Trial], setting: Setting, cores: int) -> Outcome:
-    within = [trial for trial in same if trial.setting[0] <= cores]
+def _judge(same: Sequence[Trial], setting: Setting) -> Outcome:
+    """Against the fastest of all settings; of each, the faster training counts."""
+    times: dict[Setting, list[float]] = {}
+    for trial in same:
+        times.setdefault(trial.setting, []).append(trial.job_s)
+    best = min(times.values(), key=min)
+    took_s = min(times[setting])
+    is_equal = took_s <= max(best)
     sizes = [trial.workers_bytes for trial in same if trial.setting == setting]
-    return Outcome(
-        same[0].job,
-        setting,
-        _lost(same, same, setting),
-        _lost(within, same, setting),
-        max(sizes),
-    )
-
-
-def _lost(rivals: Sequence[Trial], same: Sequence[Trial], setting: Setting) -> float:
-    """Beyond the best, which is chosen by other repeats than it is judged by.
-
-    Else noise alone would make one of many equal settings look best.
-    """
-    repeats = sorted({trial.repeat for trial in same})
-    losses = []
-    for repeat in repeats:
-        others = [one for one in repeats if one != repeat] or [repeat]
-        best = min(
-            {trial.setting for trial in rivals},
-            key=lambda one: _mean_s(rivals, one, others),
-        )
-        losses.append(
-            _mean_s(same, setting, [repeat]) / _mean_s(same, best, [repeat]) - 1.0
-        )
-    return statistics.mean(losses)
-
-
-def _mean_s(trials: Sequence[Trial], setting: Setting, repeats: Sequence[int]) -> float:
-    return statistics.mean(
-        trial.job_s
-        for trial in trials
-        if trial.setting == setting and trial.repeat in repeats
-    )
+    lost = 0.0 if is_equal else took_s / min(best) - 1.0
+    return Outcome(same[0].job, setting, lost, max(sizes))

@@ -70,7 +70,6 @@ def judge_run_folders(
     folders: Sequence[Path],
     *,
     allow_batch_size: bool = False,
-    beyond_cores: bool = False,
     load: bool = True,
 ) -> JudgedRun:
     """Judge the newest run, and recommend by all that belong together.
@@ -78,7 +77,6 @@ def judge_run_folders(
     Args:
         folders: What :func:`read_run_folder` takes, each.
         allow_batch_size: Whether another batch size may be recommended.
-        beyond_cores: Whether workers that mostly wait may outnumber the usable cores.
         load: Whether the configs of several runs may be loaded, to compare them.
 
     Raises:
@@ -98,9 +96,7 @@ def judge_run_folders(
     run = facts.summary
     together = replace(facts, workload=pool.workload, disputes=pool.disputes)
     recommendation = recommend_settings(
-        together,
-        pool.memory if allow_batch_size else None,
-        beyond_cores=beyond_cores,
+        together, pool.memory if allow_batch_size else None
     )
     answer = Answer(
         run_path=run.path,

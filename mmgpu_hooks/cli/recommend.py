@@ -52,13 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'sizes tell its memory and its speed',
     )
     parser.add_argument(
-        '--beyond-cores',
-        action='store_true',
-        help='more workers than usable cores may be recommended, where they were '
-        'measured to wait (for storage, say) for at least half of their time; PyTorch '
-        'warns of so many',
-    )
-    parser.add_argument(
         '--config', type=Path, help='config to rewrite (default: the one the run used)'
     )
     target = parser.add_mutually_exclusive_group()
@@ -111,7 +104,6 @@ def recommend_run(arguments: argparse.Namespace) -> Answer:
     judged = judge_run_folders(
         arguments.run_folders,
         allow_batch_size=arguments.allow_batch_size,
-        beyond_cores=arguments.beyond_cores,
         load=not arguments.no_load,
     )
     if not judged.answer.recommendation.changes:

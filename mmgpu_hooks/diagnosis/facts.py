@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from mmgpu_hooks.diagnosis.saves import judge_saves
 from mmgpu_hooks.diagnosis.thresholds import (
+    BLOCKED_PROBLEM,
     DATA_WAIT_PROBLEM,
     EXTERNAL_LOAD,
     MIN_ITERATIONS,
@@ -114,9 +115,21 @@ class Facts:
         workload = self.workload
         if workload is None or not workload.is_occupancy_known:
             return None
-        if workload.occupancy.mean_s <= 0:
-            return None
-        return max(1.0 - workload.batch_cpu.mean_s / workload.occupancy.mean_s, 0.0)
+        loader, delay_s = self.summary.loader, self.summary.worker_run_delay_s or 0.0
+        whole_s, cpu_s = workload.occupancy.mean_s, workload.batch_cpu.mean_s
+        if loader and loader.occupancy_s is not None and loader.batch_cpu_s is not None:
+            # waiting for a core is no waiting for storage
+            whole_s, cpu_s = loader.occupancy_s - delay_s, loader.batch_cpu_s
+        return max(1.0 - cpu_s / whole_s, 0.0) if whole_s > 0.0 else 0.0
+
+    @property
+    def waiting_share(self) -> float:
+        """``blocked_share`` where it is at least half of a batch, else 0.
+
+        Workers that wait so much may outnumber the cores.
+        """
+        share = self.blocked_share or 0.0
+        return share if share >= BLOCKED_PROBLEM else 0.0
 
     @property
     def confined_cpus(self) -> int | None:

@@ -6,7 +6,6 @@ from mmgpu_hooks.diagnosis.duration_text import format_seconds, format_sum
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.diagnosis.thresholds import (
-    BLOCKED_PROBLEM,
     DATA_WAIT_NOTICE,
     DATA_WAIT_PROBLEM,
     RUN_DELAY_PROBLEM,
@@ -78,7 +77,7 @@ def judge_blocked_loading(facts: Facts) -> Finding | None:
         return cannot_tell(facts.untold or 'the loading was not measured')
     if share is None:
         return cannot_tell('the time to load a batch was only bounded, not measured')
-    if share < BLOCKED_PROBLEM:
+    if not facts.waiting_share:
         return None
     return problem(
         f'Of {format_seconds(workload.occupancy.mean_s)} to load a batch only '
@@ -115,14 +114,16 @@ def judge_too_many_workers(facts: Facts) -> Finding | None:
     """``num_workers`` exceeds the cores this rank may use.
 
     Workers beyond the cores only take turns, take memory, and make checkpoint saves
-    and the training thread wait for a core. PyTorch warns of it too.
+    and the training thread wait for a core. PyTorch warns about it too. Workers that
+    were measured to wait for at least half of a batch's time (for storage, say) are
+    right to outnumber the cores: this rule is silent about them, PyTorch is not.
     """
     workers = facts.summary.run.loader.num_workers
     cores = facts.summary.run.host.usable_cores
     if workers is None or cores is None:
         missing = 'number of workers' if workers is None else 'number of usable cores'
         return cannot_tell(f'the {missing} is unknown')
-    if workers <= max(cores, 1):
+    if workers <= max(cores, 1) or facts.waiting_share:
         return None
     return notice(f'num_workers={workers} on {cores:g} usable cores of this rank.')
 

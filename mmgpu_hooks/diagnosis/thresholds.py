@@ -65,10 +65,6 @@ EXTERNAL_LOAD = 0.25
 
 WORTHWHILE_GAIN = 0.03
 """Predicted gain below which a setting is left alone: machines vary by as much."""
-
-BEYOND_GAIN = 0.10
-"""Predicted gain from which workers beyond the cores are worth a word."""
-
 GPU_UTIL_LOW_PCT = 70.0
 """SageMaker's debugger calls a GPU under 70 % under-used."""
 

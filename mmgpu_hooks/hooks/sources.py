@@ -20,7 +20,11 @@ from mmgpu_hooks.telemetry.host.cpu import CpuMeter
 from mmgpu_hooks.telemetry.host.limits import read_host_limits
 from mmgpu_hooks.telemetry.host.own_files import OwnFiles
 from mmgpu_hooks.telemetry.host.window import HostWindowMeter
-from mmgpu_hooks.telemetry.loader.batch_contents import BatchWatch, count_tensors
+from mmgpu_hooks.telemetry.loader.batch_contents import (
+    BatchWatch,
+    count_tensors,
+    fold_stored_ratio,
+)
 from mmgpu_hooks.telemetry.loader.niceness import write_nice
 from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
 from mmgpu_hooks.telemetry.source_error import SourceError
@@ -222,6 +226,7 @@ class Sources:
         tensors, size = count_tensors(batch) if batch is not None else (0, 0)
         if tensors:
             figures.update(batch_tensors=tensors, batch_bytes=size)
+            figures.update(stored_pixel_ratio=fold_stored_ratio(batch))
         return figures
 
     def read_model_bytes(

@@ -16,7 +16,7 @@ from mmgpu_hooks.modeling.scene import at_batch_size, make_loop, rate_of
 from mmgpu_hooks.modeling.simulation import simulate_loop
 from mmgpu_hooks.records import JobPlan, JobPrediction, LoaderWorkload, NoPrediction
 
-_START_ERROR = 0.3
+START_ERROR = 0.3
 """Relative standard error of what the start of an epoch adds."""
 
 _COVERAGE = 1.9
@@ -74,7 +74,7 @@ def predict_job(
     job_s = iterations_s + starts_s + saves_net_s
     low_s = iterations_s * steady.iter_time_low_s / iter_s
     high_s = iterations_s * steady.iter_time_high_s / iter_s
-    extra_s = _COVERAGE * _START_ERROR * (abs(starts_s) + abs(saves_net_s))
+    extra_s = _COVERAGE * START_ERROR * (abs(starts_s) + abs(saves_net_s))
     return JobPrediction(
         job_s=job_s,
         job_low_s=max(job_s - math.hypot(iterations_s - low_s, extra_s), 0.0),

@@ -18,11 +18,13 @@ from mmgpu_hooks.modeling.scene import at_batch_size
 from mmgpu_hooks.modeling.uncertainty import model_error, perturb
 from mmgpu_hooks.recommendation.changes import KEY, Decision, judge_gain, word_changes
 from mmgpu_hooks.recommendation.choice import (
+    COVERAGE,
     Gain,
     Setting,
     find_disputed,
     job_s,
     split_runs,
+    without_other_load,
 )
 from mmgpu_hooks.recommendation.chooser import Chooser
 from mmgpu_hooks.recommendation.job_plan import plan_job
@@ -39,7 +41,6 @@ BATCH_KEY = f'{KEY}batch_size'
 FARTHEST = 2
 """Times the largest batch size that was measured: beyond, a line is a guess."""
 
-_COVERAGE = 1.9
 _USUAL = tuple(
     size for power in range(16) for size in (2**power, 3 * 2**power // 2) if size
 )
@@ -78,10 +79,13 @@ def choose_batch_size(
     if best <= old:
         return BatchChoice(_word_stay(old, rates, limit))
     new = decisions[best]
-    further = _predict_gain(decision, new, is_old_setting=False)
-    # another recipe has to be worth it for sure
-    if further.backed < WORTHWHILE_GAIN or further.low <= 0.0:
-        return BatchChoice(_word_unsure(old, best, further))
+    quiet = replace(decision, workload=without_other_load(workload))
+    # another recipe has to be worth it for sure, and beside other programs or not
+    for one in (decision, quiet):
+        further = _predict_gain(one, new, is_old_setting=False)
+        whole = _predict_gain(one, new, is_old_setting=True)
+        if further.backed < WORTHWHILE_GAIN or min(further.low, whole.low) <= 0.0:
+            return BatchChoice(_word_unsure(old, best, further))
     return BatchChoice(
         _word_go(fit, old, best, rates, limit), _word_all(decision, new, fit)
     )
@@ -128,8 +132,7 @@ def _decide(decision: Decision, batch_size: int) -> Decision:
     assert sized is not None  # its step against batch size is known
     summary = _resize(facts.summary, workload.batch_size or batch_size, batch_size)
     resized = replace(facts, summary=summary, workload=sized)
-    chooser = Chooser(resized, sized, decision.beyond_cores)
-    return replace(chooser.decide(), batch_size=batch_size)
+    return replace(Chooser(resized, sized).propose(), batch_size=batch_size)
 
 
 def _resize(summary: Run, old: int, new: int) -> Run:
@@ -197,7 +200,7 @@ def _predict_gain(old: Decision, new: Decision, *, is_old_setting: bool) -> Gain
     )
     alone = [share_of(one) for one in split_runs(old.workload)]
     disputed = find_disputed(share, alone)
-    reach = _COVERAGE * math.hypot(noise, model, disputed)
+    reach = COVERAGE * math.hypot(noise, model, disputed)
     return Gain(share, share - reach, share + reach, noise, disputed)
 
 

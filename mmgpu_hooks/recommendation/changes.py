@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from mmgpu_hooks.diagnosis.duration_text import format_seconds, format_sum
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.verdict import judge_confidence
-from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.floors import ready_s
-from mmgpu_hooks.recommendation.choice import Gain, Setting, iter_s
+from mmgpu_hooks.modeling.job import START_ERROR
+from mmgpu_hooks.recommendation.choice import COVERAGE, Gain, Setting, iter_s
 from mmgpu_hooks.recommendation.job_plan import count_starts
 from mmgpu_hooks.recommendation.worker_cap import WorkerCap
 from mmgpu_hooks.records import Change, LoaderWorkload
@@ -38,8 +38,9 @@ class Decision:
     """``None`` when nothing changes."""
     batch_size: int | None = None
     """The new one that all of it is about; ``None`` keeps the run's."""
-    beyond_cores: bool = False
-    """Whether workers that mostly wait were allowed to outnumber the usable cores."""
+    doubt: str | None = None
+    """Why a setting that is predicted to be faster is advice and not ``new``; empty
+    where it is not worth a word."""
 
     @property
     def cores(self) -> int:
@@ -49,20 +50,42 @@ class Decision:
 
 def word_changes(decision: Decision) -> list[Change]:
     """Every setting that changes, with the gain of all of them together."""
-    changes = [
-        *_workers(decision),
-        *_prefetch(decision),
-        *_persistent(decision),
-    ]
-    if changes and decision.new.num_workers:
-        changes += pin_memory(decision.facts.summary)
-    return changes
+    return [*_workers(decision), *_prefetch(decision), *_persistent(decision)]
+
+
+def phrase_setting(old: Setting, new: Setting) -> str:
+    """What differs, as ``num_workers 2 -> 5, persistent_workers False -> True``."""
+    before, after = asdict(old), asdict(new)
+    changed = [name for name in before if before[name] != after[name]]
+    return ', '.join(f'{name} {before[name]} -> {after[name]}' for name in changed)
+
+
+def phrase_gain(gain: Gain) -> str:
+    """A gain with its interval."""
+    return (
+        f'{100 * gain.share:.0f} % of the time ({100 * gain.low:.0f} to '
+        f'{100 * gain.high:.0f} %, 9 times in 10)'
+    )
+
+
+def warn_of_many(decision: Decision) -> str:
+    """What PyTorch will say of more workers than cores; nothing of fewer."""
+    if decision.new.num_workers <= decision.cores:
+        return ''
+    return (
+        f'; they wait for {100 * decision.facts.waiting_share:.0f} % of a batch, so '
+        f'they may outnumber the {decision.cores} usable cores: PyTorch will warn '
+        'about this many workers, which is expected here'
+    )
 
 
 def word_persistent(facts: Facts) -> Change:
     """Workers that live on, for what their starts were measured to cost."""
     summary = facts.summary
     share = facts.run_share(summary.startup_s)
+    starts = max(count_starts(summary), 1)
+    saved_pct = 100 * share * (starts - 1) / starts
+    reach_pct = COVERAGE * START_ERROR * saved_pct
     return Change(
         key=f'{KEY}persistent_workers',
         old=False,
@@ -71,28 +94,10 @@ def word_persistent(facts: Facts) -> Change:
         f'{summary.epoch_starts} epoch start(s) ({100 * share:.0f} % of the run)',
         confidence=judge_confidence(facts),
         rules=('MG104',),
+        predicted_gain_pct=saved_pct,
+        predicted_gain_low_pct=saved_pct - reach_pct,
+        predicted_gain_high_pct=saved_pct + reach_pct,
     )
-
-
-def pin_memory(summary: Run) -> list[Change]:
-    """Beside other changes only, as alone it gains nothing that could be measured.
-
-    Pinned pages serve copies to a GPU; without one they only cost memory.
-    """
-    loader = summary.run.loader
-    if summary.run.device != 'cuda' or loader.pin_memory is not False:
-        return []
-    return [
-        Change(
-            key=f'{KEY}pin_memory',
-            old=False,
-            new=True,
-            reason='batches are copied to a GPU, and copies from pinned memory are '
-            'faster; it matters with model.data_preprocessor.non_blocking=True, '
-            "without which MMEngine's data preprocessor waits for each copy",
-            confidence='low',
-        )
-    ]
 
 
 def _workers(decision: Decision) -> list[Change]:
@@ -110,8 +115,7 @@ def _workers(decision: Decision) -> list[Change]:
             f'predicted to take {format_seconds(after_s)} (the host carries at most '
             f'{decision.cap.workers}: {decision.cap.reason})'
         )
-        if new > decision.cores:
-            reason += '; PyTorch will warn of so many, which is as it should be here'
+        reason += warn_of_many(decision)
     else:
         rules = ('MG105', 'MG106')
         reason = (

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mmgpu_hooks.modeling.floors import cpu_floor_s, ready_s
-from mmgpu_hooks.modeling.job import estimate_job_s
+from mmgpu_hooks.modeling.job import START_ERROR, estimate_job_s
 from mmgpu_hooks.modeling.mixture import predict_spread
 from mmgpu_hooks.modeling.pace import bound_iter_s
 from mmgpu_hooks.modeling.prediction import MOST_WORKERS, estimate_iter_s
@@ -29,7 +29,7 @@ EACH_UP_TO = 12
 
 PREFETCHES = (2, 4, 8)
 
-_COVERAGE = 1.9
+COVERAGE = 1.9
 """Standard errors on either side that hold the truth 9 times in 10."""
 
 
@@ -100,19 +100,20 @@ def choose_workers(
     old: Setting,
     plan: JobPlan,
     most: int,
-    per_core: float = 1.0,
+    *,
+    are_waiting: bool = False,
 ) -> Setting:
     """The fewest workers that are within 2 % of the fastest job.
 
-    The core of the training process is theirs only if that saves a tenth: sharing
-    one is what simulations know least about.
+    The core of the training process is theirs only if that saves a tenth, or if they
+    hardly need it: sharing one is what simulations know least about.
 
     Args:
         workload: What the run tells.
         old: The run's own setting; what is not chosen here stays as it is.
         plan: The job.
         most: The host carries no more workers.
-        per_core: Workers that share a core without missing it.
+        are_waiting: Whether workers wait for at least half of a batch's time.
     """
     times: dict[int, float] = {}
     # what no number of workers is faster than, but for what is won at the starts
@@ -123,7 +124,7 @@ def choose_workers(
             break
     if old.num_workers <= most:
         times[old.num_workers] = job_s(workload, old, plan)
-    spare = _spare_cores(workload) * per_core
+    spare = most if are_waiting else _spare_cores(workload)
     spared = {n: s for n, s in times.items() if n <= spare}
     if min(spared.values()) <= min(times.values()) * (1 + OWN_CORE_GAIN):
         times = spared
@@ -178,9 +179,18 @@ def predict_gain(
     )
     spread = predict_spread(workload, new.num_workers, new.prefetch_factor)
     model = (1.0 - share) * max(error, spread)
+    if new == replace(old, persistent_workers=new.persistent_workers):
+        # the iterations stay what they are: it is all in the starts
+        model = START_ERROR * abs(share)
     disputed = find_disputed(share, [share_of(one) for one in split_runs(workload)])
-    reach = _COVERAGE * math.hypot(noise, model, disputed)
+    reach = COVERAGE * math.hypot(noise, model, disputed)
     return Gain(share, share - reach, share + reach, noise, disputed)
+
+
+def without_other_load(workload: LoaderWorkload) -> LoaderWorkload:
+    """The same on a host that other programs leave alone."""
+    others = tuple(map(without_other_load, workload.others))
+    return replace(workload, stranger_tasks=0.0, others=others)
 
 
 def split_runs(workload: LoaderWorkload) -> Iterator[LoaderWorkload]:

@@ -7,14 +7,16 @@ from dataclasses import replace
 
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import (
-    BEYOND_GAIN,
-    BLOCKED_PROBLEM,
     RUN_DELAY_PROBLEM,
     STARTUP_MEASURABLE,
     WORTHWHILE_GAIN,
 )
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommendation.changes import Decision
+from mmgpu_hooks.recommendation.changes import (
+    Decision,
+    phrase_gain,
+    phrase_setting,
+)
 from mmgpu_hooks.recommendation.choice import (
     PREFETCHES,
     SAME_SPEED,
@@ -25,13 +27,12 @@ from mmgpu_hooks.recommendation.choice import (
     job_s,
     most_gain,
     predict_gain,
+    without_other_load,
 )
 from mmgpu_hooks.recommendation.job_plan import count_starts, plan_job
 from mmgpu_hooks.recommendation.worker_cap import (
     DEFAULT_PREFETCH,
-    WorkerCap,
     cap_workers,
-    workers_per_core,
 )
 from mmgpu_hooks.records import JobPlan, LoaderWorkload
 
@@ -42,28 +43,32 @@ class Chooser:
     Args:
         facts: The run.
         workload: What it tells.
-        beyond_cores: Whether workers that mostly wait may outnumber the usable cores.
     """
 
-    def __init__(
-        self, facts: Facts, workload: LoaderWorkload, beyond_cores: bool = False
-    ) -> None:
+    def __init__(self, facts: Facts, workload: LoaderWorkload) -> None:
         self._facts, self._workload = facts, workload
         self._summary = facts.summary
         self._plan: JobPlan = plan_job(facts.summary)
         self._old = read_setting(facts.summary)
         self._prefetch = max(self._old.prefetch_factor, DEFAULT_PREFETCH)
-        share = facts.blocked_share or 0.0
-        self._waiting = share if share >= BLOCKED_PROBLEM else 0.0
-        self._beyond_cores = beyond_cores
-        self._allowed = self._waiting if beyond_cores else 0.0
-        self._cap = self._cap_workers(self._prefetch)
-
-    def _cap_workers(self, prefetch_factor: int) -> WorkerCap:
-        return cap_workers(self._summary, prefetch_factor, waiting=self._allowed)
+        self._cap = cap_workers(facts, self._prefetch)
 
     def decide(self) -> Decision:
-        """The new setting, which is the old one where nothing is worth a change."""
+        """The new setting, which is the old one where none is surely better."""
+        proposed = self.propose()
+        doubt = self._doubt(proposed)
+        if doubt is None:
+            return proposed
+        return replace(
+            proposed,
+            new=self._old,
+            new_iter_s=proposed.old_iter_s,
+            gain=None,
+            doubt=doubt,
+        )
+
+    def propose(self) -> Decision:
+        """The setting that is best by all that is known, however sure that is."""
         new = self._choose_workers()
         new = replace(new, persistent_workers=self._persist(new))
         new = self._choose_prefetch(new)
@@ -78,32 +83,32 @@ class Chooser:
             gain=predict_gain(self._workload, self._old, new, self._plan)
             if new != self._old
             else None,
-            beyond_cores=self._beyond_cores,
         )
 
-    def advise_beyond(self, new: Setting) -> list[str]:
-        """What workers beyond the cores would give, where loading mostly waits.
+    def _doubt(self, proposed: Decision) -> str | None:
+        """Why a setting is advice and not written; ``None`` when it is sure, and empty
+        when it is not worth a word.
 
-        PyTorch warns of so many, so they are set only where that was asked for.
+        Its gain must hold beside the other load of the run and without it. Workers that
+        only take turns are more than the host carries, which needs no gain.
         """
-        if not self._facts.is_starved or not self._waiting or self._allowed:
-            return []
-        if new.num_workers < self._cap.workers or self._cap.workers < self._cores:
-            return []
-        cap = cap_workers(self._summary, self._prefetch, waiting=self._waiting)
-        per_core = workers_per_core(self._waiting)
-        more = choose_workers(self._workload, new, self._plan, cap.workers, per_core)
-        gain = predict_gain(self._workload, new, more, self._plan)
-        if more.num_workers <= self._cores or not gain.is_backed(BEYOND_GAIN):
-            return []
-        return [
-            f'Workers mostly wait, so more of them than the {self._cores} usable cores '
-            f'would pay: num_workers={more.num_workers} is predicted to save '
-            f'{100 * gain.share:.0f} % of the time ({100 * gain.low:.0f} to '
-            f'{100 * gain.high:.0f} %). PyTorch warns of so many, and they take memory '
-            'and get into the way of saves; faster storage is the better cure. '
-            '--beyond-cores sets it.'
-        ]
+        old, new, gain = self._old, proposed.new, proposed.gain
+        quiet = without_other_load(self._workload)
+        if gain is None or self._is_crowd(quiet, new):
+            return None
+        said = f'{phrase_setting(old, new)} would save {phrase_gain(gain)}'
+        if gain.low <= 0.0 and gain.share < WORTHWHILE_GAIN:
+            return ''
+        if gain.low <= 0.0:
+            return f'{said}, which is too unsure to be written.'
+        alone = predict_gain(quiet, old, new, self._plan)
+        if alone.low > 0.0:
+            return None
+        return (
+            f'{said} beside the other programs on this host, and '
+            f'{phrase_gain(alone)} without them: it is right only while they run, and '
+            'not written.'
+        )
 
     def _choose_workers(self) -> Setting:
         old = self._old
@@ -118,7 +123,7 @@ class Chooser:
             lasting,
             self._plan,
             self._cap.workers,
-            workers_per_core(self._waiting),
+            are_waiting=self._facts.waiting_share > 0.0,
         ).num_workers
         new = replace(
             old,
@@ -126,7 +131,8 @@ class Chooser:
             persistent_workers=old.persistent_workers and fewest > 0,
         )
         judged = replace(new, persistent_workers=self._persist(new))
-        if not (self._is_worthwhile(old, judged) or self._is_crowd(new)):
+        crowded = self._is_crowd(self._workload, new)
+        if not (self._is_worthwhile(old, judged) or crowded):
             return old
         deeper = replace(new, prefetch_factor=self._prefetch)
         return deeper if self._is_worthwhile(new, deeper) else new
@@ -141,7 +147,7 @@ class Chooser:
         gain = predict_gain(self._workload, before, after, self._plan)
         return gain.is_backed(WORTHWHILE_GAIN)
 
-    def _is_crowd(self, new: Setting) -> bool:
+    def _is_crowd(self, workload: LoaderWorkload, new: Setting) -> bool:
         """Whether the old workers only take turns on too few cores.
 
         Only where that was measured: workers that wait for storage are right to
@@ -151,12 +157,12 @@ class Chooser:
         old = self._old
         if new.num_workers >= old.num_workers or old.num_workers <= self._cores:
             return False
-        if not cpu_s or not delay_s or not self._workload.is_occupancy_known:
+        if not cpu_s or not delay_s or not workload.is_occupancy_known:
             return False
-        if delay_s / (cpu_s + delay_s) < RUN_DELAY_PROBLEM:
+        if self._facts.waiting_share or delay_s / (cpu_s + delay_s) < RUN_DELAY_PROBLEM:
             return False
-        now_s = job_s(self._workload, old, self._plan)
-        return job_s(self._workload, new, self._plan) <= now_s * (1 + SAME_SPEED)
+        now_s = job_s(workload, old, self._plan)
+        return job_s(workload, new, self._plan) <= now_s * (1 + SAME_SPEED)
 
     def _persist(self, new: Setting) -> bool:
         """Whether workers should live through all epochs."""
@@ -179,7 +185,7 @@ class Chooser:
             factor
             for factor in PREFETCHES
             if factor > new.prefetch_factor
-            and self._cap_workers(factor).workers >= new.num_workers
+            and cap_workers(self._facts, factor).workers >= new.num_workers
         ]
         if not factors:
             return new

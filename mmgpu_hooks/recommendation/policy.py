@@ -12,7 +12,6 @@ from mmgpu_hooks.recommendation.advice import advise
 from mmgpu_hooks.recommendation.batch_size import choose_batch_size
 from mmgpu_hooks.recommendation.changes import (
     Decision,
-    pin_memory,
     word_changes,
     word_persistent,
 )
@@ -25,12 +24,9 @@ _AT_HAND = 'In steady iterations data is at hand when it is needed.'
 
 
 def recommend_settings(
-    facts: Facts,
-    memory: MemoryFit | NoPrediction | None = None,
-    *,
-    beyond_cores: bool = False,
+    facts: Facts, memory: MemoryFit | NoPrediction | None = None
 ) -> Recommendation:
-    """Decide num_workers, prefetch_factor, persistent_workers and pin_memory.
+    """Decide num_workers, prefetch_factor and persistent_workers.
 
     The train loader is judged on the whole job: its iterations, the starts of its
     epochs and its saves; validation's on what its own loops showed.
@@ -39,8 +35,6 @@ def recommend_settings(
         facts: One rank's, with the live settings and the host's limits.
         memory: Of the card against the batch size, or why that is not known; given,
             another batch size may be recommended too.
-        beyond_cores: Whether workers may outnumber the usable cores, where they were
-            measured to wait for at least half of their time. PyTorch warns of it.
 
     Returns:
         The changes, or the reason why there is none.
@@ -53,15 +47,15 @@ def recommend_settings(
         if memory is not None:
             said = (f'The batch size stays as it is. {reason}',)
     else:
-        chooser = Chooser(facts, facts.workload, beyond_cores)
-        decision = chooser.decide()
+        decision = Chooser(facts, facts.workload).decide()
         changes, reason = word_changes(decision), _why_nothing(decision)
         train = decision.new
-        advice = (*chooser.advise_beyond(decision.new), *advice)
+        if decision.doubt:
+            advice = (decision.doubt, *advice)
         if memory is not None:
             choice = choose_batch_size(decision, memory)
             said, changes = (choice.sentence,), list(choice.changes) or changes
-    validation = advise_validation(facts.summary, train, beyond_cores=beyond_cores)
+    validation = advise_validation(facts.summary, train)
     together = (*changes, *validation.changes)
     return Recommendation(
         changes=together,
@@ -79,7 +73,7 @@ def _unpredicted(facts: Facts) -> list[Change]:
         return []
     if loader.persistent_workers is not False or not starts_cost(facts):
         return []
-    return [word_persistent(facts), *pin_memory(facts.summary)]
+    return [word_persistent(facts)]
 
 
 def _why_unpredicted(facts: Facts) -> str:
@@ -94,6 +88,8 @@ def _why_unpredicted(facts: Facts) -> str:
 
 def _why_nothing(decision: Decision) -> str:
     facts, cap = decision.facts, decision.cap
+    if decision.doubt:
+        return 'What is predicted to help is not sure enough to be written.'
     if not facts.is_data_bound:
         return _AT_HAND
     if cap.workers == 0:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
+from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_comparison import ITER, fold_figures
 from mmgpu_hooks.diagnosis.static_memory import fold_static_bytes
 from mmgpu_hooks.diagnosis.workload import fit_workload
@@ -102,7 +103,7 @@ def fold_sweep_row(row: SweepRow, run: Run | None) -> SweepRow:
     if summary.run.host.usable_cores is None:
         return row
     prefetch = row.setting.prefetch_factor or DEFAULT_PREFETCH
-    cap = cap_workers(summary, prefetch)
+    cap = cap_workers(fold_facts(summary), prefetch)
     return replace(row, most_workers=cap.workers, most_workers_reason=cap.reason)
 
 

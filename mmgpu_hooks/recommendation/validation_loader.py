@@ -20,7 +20,11 @@ from mmgpu_hooks.diagnosis.validation_facts import (
 )
 from mmgpu_hooks.diagnosis.verdict import count_missing
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommendation.changes import Decision, judge_change
+from mmgpu_hooks.recommendation.changes import (
+    Decision,
+    judge_change,
+    warn_of_many,
+)
 from mmgpu_hooks.recommendation.choice import Setting
 from mmgpu_hooks.recommendation.chooser import Chooser, read_setting
 from mmgpu_hooks.recommendation.worker_cap import bytes_each
@@ -40,9 +44,7 @@ class ValidationAdvice:
     """``None`` for a run without validations."""
 
 
-def advise_validation(
-    summary: Run, train: Setting | None = None, *, beyond_cores: bool = False
-) -> ValidationAdvice:
+def advise_validation(summary: Run, train: Setting | None = None) -> ValidationAdvice:
     """Decide ``num_workers``, ``persistent_workers`` and prefetching of validation.
 
     Judged on the loops of all validations of the training; what their metrics take,
@@ -52,7 +54,6 @@ def advise_validation(
         summary: One rank's, with its validations.
         train: The setting that the train loader will have; by default it keeps its
             own.
-        beyond_cores: Whether workers that mostly wait may outnumber the usable cores.
     """
     if not summary.validations:
         return ValidationAdvice()
@@ -61,7 +62,7 @@ def advise_validation(
         return _stay(summary, 'their loop does not show its iterations.')
     if facts.workload is None or facts.is_stalled or not facts.is_enough:
         return _stay(summary, _why_unpredicted(facts), facts)
-    decision = Chooser(facts, facts.workload, beyond_cores).decide()
+    decision = Chooser(facts, facts.workload).decide()
     gain = decision.gain
     loop_s = _loop_s(summary, facts)
     if gain is None:
@@ -189,6 +190,8 @@ def _why_unpredicted(facts: Facts) -> str:
 
 
 def _why_nothing(decision: Decision) -> str:
+    if decision.doubt:
+        return decision.doubt
     if not decision.facts.is_data_bound:
         return 'in its steady iterations data is at hand.'
     cap = decision.cap
@@ -233,7 +236,7 @@ def _word_changes(decision: Decision) -> tuple[Change, ...]:
                 f'{format_seconds(decision.new_iter_s)} are predicted with '
                 f'{new.num_workers} '
                 f'worker(s) (the host carries at most {decision.cap.workers}: '
-                f'{decision.cap.reason})',
+                f'{decision.cap.reason}){warn_of_many(decision)}',
             )
         )
     kept = decision.facts.summary.run.loader.prefetch_factor

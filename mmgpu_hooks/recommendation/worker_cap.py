@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.modeling.prediction import MOST_WORKERS
 
 DEFAULT_PREFETCH = 2
 """PyTorch's own prefetch_factor."""
@@ -13,10 +15,6 @@ DEFAULT_PREFETCH = 2
 SAFE_SHARE = 0.5
 """Share of a host's memory, shared memory or file limit that workers may take: the
 rest is left to batches of unusual size, the page cache and other programs."""
-
-MOST_PER_CORE = 4
-"""Workers on a core that they hardly need: storage has its limits too, and each takes
-memory and gets into the way of saves."""
 
 
 @dataclass(frozen=True)
@@ -28,44 +26,29 @@ class WorkerCap:
     reason: str
 
 
-def cap_workers(
-    summary: Run,
-    prefetch_factor: int = DEFAULT_PREFETCH,
-    *,
-    waiting: float = 0.0,
-) -> WorkerCap:
+def cap_workers(facts: Facts, prefetch_factor: int = DEFAULT_PREFETCH) -> WorkerCap:
     """The tightest of the host's limits.
 
     The usable cores never exceed the CPUs that the process may run on, beyond which
-    PyTorch itself warns.
+    PyTorch itself warns. Workers that were measured to wait may outnumber them: those
+    which need a core at a time are no more than there are.
 
     Args:
-        summary: The run, with the host's limits as the hook recorded them; its usable
+        facts: The run, with the host's limits as the hook recorded them; its usable
             cores must be known, as without them no number is known to be safe.
         prefetch_factor: Batches in flight per worker.
-        waiting: Share of loading a batch in which a worker needs no core, where
-            workers may outnumber the cores for it: so many that those which need one
-            at a time are no more than there are.
 
     Returns:
         Possibly no worker at all, when memory forbids it.
     """
+    summary = facts.summary
     limits = [
-        _by_cores(summary, waiting),
+        _by_cores(summary, facts.waiting_share),
         _by_memory(summary),
         _by_shared_memory(summary, prefetch_factor),
         _by_open_files(summary, prefetch_factor),
     ]
     return WorkerCap(*min((one for one in limits if one), key=lambda one: one[0]))
-
-
-def workers_per_core(waiting: float) -> float:
-    """Workers that share a core without missing it.
-
-    Args:
-        waiting: Share of loading a batch in which a worker needs none.
-    """
-    return min(1 / max(1 - waiting, 1 / MOST_PER_CORE), MOST_PER_CORE)
 
 
 Limit = tuple[int, str]
@@ -79,7 +62,7 @@ def _by_cores(summary: Run, waiting: float) -> Limit:
     if waiting > 0.0:
         taken += f', which a worker needs {100 * (1 - waiting):.0f} % of its time'
     # one worker beside the training process is slower at worst, never unsafe
-    carried = max(math.floor(workers_per_core(waiting) * allowed), 1)
+    carried = max(math.floor(allowed / max(1 - waiting, 1 / MOST_WORKERS)), 1)
     return carried, f'{allowed:g} usable cores{taken}'
 
 

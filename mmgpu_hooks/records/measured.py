@@ -37,6 +37,9 @@ class LoaderSettings:
     dataset_length: Optional[int] = None
     start_method: Optional[str] = None
     """How workers start (``fork``, ``spawn``, ``forkserver``)."""
+    image_decoder: Optional[str] = None
+    """``imdecode_backend`` of the pipeline (``cv2``, ``turbojpeg``, ``pillow``);
+    ``None`` where no transform has one."""
 
 
 @dataclass(frozen=True)

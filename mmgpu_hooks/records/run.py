@@ -126,6 +126,8 @@ class IntervalRecord:
     """Largest bytes the allocator held since the last interval."""
     cuda_memory: Optional[CudaMemoryWindow] = None
     wall_unix_s: Optional[float] = None
+    stored_pixel_ratio: Optional[float] = None
+    """Pixels of the last batch's images as stored, over those they are trained at."""
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,6 @@ def test_commands_and_flags():
     assert flags == {
         'recommend': [
             '--allow-batch-size',
-            '--beyond-cores',
             '--check',
             '--config',
             '--dry-run',
@@ -262,6 +261,7 @@ def test_rules():
         'MG111',
         'MG112',
         'MG113',
+        'MG114',
         'MG201',
         'MG202',
         'MG301',
@@ -339,6 +339,7 @@ RECORD_FIELDS = {
         'batches_per_epoch',
         'dataset_length',
         'start_method',
+        'image_decoder',
     ],
     'HostLimits': [
         'logical_cpus',
@@ -519,6 +520,7 @@ RECORD_FIELDS = {
         'gpu_mem_reserved_bytes',
         'cuda_memory',
         'wall_unix_s',
+        'stored_pixel_ratio',
     ],
     'Disputes': ['contradiction', 'has_other_limits'],
     'SavePhase': [

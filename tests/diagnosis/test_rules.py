@@ -7,9 +7,11 @@ import pytest
 from fakes.runs import (
     add_to_end,
     make_evidence,
+    make_inside_workers,
     make_interval,
     make_run,
     make_workers,
+    steady,
 )
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.rule import RULES
@@ -142,6 +144,16 @@ def test_a_rule_without_its_input_cannot_tell():
 def test_more_workers_than_cores_is_noticed(workers, fires):
     run = make_run(loader=LoaderSettings(workers, True, 2, False, 4, 100, 400))
     assert (severity(diagnose(run=run), 'MG105') == 'notice') is fires
+
+
+@pytest.mark.parametrize(('cpu_share', 'fires'), [(0.49, False), (0.51, True)])
+def test_more_workers_than_cores_are_right_where_they_wait(cpu_share, fires):
+    run = make_run(loader=LoaderSettings(9, True, 2, False, 4, 100, 400))
+    waiting = make_inside_workers(
+        0.9, count=9, iterations=18, batch_cpu=steady(cpu_share * 0.9, 18)
+    )
+    diagnosis = diagnose(run=run, workers=waiting, iterations=18)
+    assert (severity(diagnosis, 'MG105') == 'notice') is fires
 
 
 @pytest.mark.parametrize(('delay_s', 'fires'), [(0.1, False), (0.2, True)])

@@ -258,7 +258,6 @@ PLANTED: dict[str, Planted] = {
             host=make_host_window(io_pressure_pct=40.0),
             **BUSY,
         ),
-        flags=('--beyond-cores',),
     ),
     'workers_start_each_epoch': plant(make_evidence(run=load_by(2, False), **STARTS)),
     'iterations_start_over': plant(

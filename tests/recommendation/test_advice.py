@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from fakes.runs import make_evidence, make_inside_workers, make_run
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
@@ -63,3 +65,28 @@ def test_a_step_in_full_precision_on_a_gpu():
 
 def test_a_short_run_gets_no_advice():
     assert advice(intervals=1, iterations=5) == ''
+
+
+LOADING = make_inside_workers(
+    0.6, transforms={'LoadImageFromFile': TransformCost(4, 1.0)}
+)
+
+
+@pytest.mark.parametrize(
+    ('decoder', 'ratio', 'ways'),
+    [
+        ('cv2', 11.4, ['11.4 times', 'turbojpeg']),
+        ('cv2', None, ['stored at the size', 'turbojpeg']),
+        ('cv2', 1.2, ['turbojpeg']),
+        ('pillow', 11.4, ['11.4 times', "imdecode_backend='cv2'"]),
+        ('turbojpeg', 11.4, ['11.4 times']),
+        ('turbojpeg', 1.0, []),
+    ],
+)
+def test_smaller_files_come_before_another_decoder(decoder, ratio, ways):
+    run = make_run(loader=replace(make_run().loader, image_decoder=decoder))
+    said = advice(run=run, workers=LOADING, stored_pixel_ratio=ratio)
+    places = [said.index(way) for way in ways]
+    assert places == sorted(places)
+    assert ('cheaper' in said) is bool(ways)
+    assert said.count('; then ') == max(len(ways) - 1, 0)

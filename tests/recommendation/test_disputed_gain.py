@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from fakes.pooled import make_pooled
-from fakes.runs import make_evidence, make_run
 from fakes.workloads import make_workload
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
@@ -19,7 +18,7 @@ from mmgpu_hooks.recommendation.choice import (
     predict_gain,
 )
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.records import Cost, Disputes, JobPlan, LoaderSettings, LoaderWorkload
+from mmgpu_hooks.records import Cost, Disputes, JobPlan, LoaderWorkload
 
 
 def gain_of(newest: LoaderWorkload, older: LoaderWorkload) -> Gain:
@@ -106,28 +105,3 @@ def test_a_change_is_not_sure_where_runs_contradict_each_other(constant_s, word)
     together = replace(runs[0].facts, workload=pool.workload, disputes=pool.disputes)
     changes = recommend_settings(together).changes
     assert {change.confidence for change in changes if change.rules} == {word}
-
-
-def test_advice_beyond_the_cores_rests_on_what_is_backed(monkeypatch):
-    def advise(**fields: float) -> list[str]:
-        gain = Gain(0.5, 0.3, 0.7, **fields)
-        monkeypatch.setattr(chooser, 'predict_gain', lambda *_: gain)
-        return chooser.Chooser(facts, facts.workload).advise_beyond(
-            Setting(4, 2, persistent_workers=True)
-        )
-
-    run = make_evidence(
-        run=make_run(
-            loader=LoaderSettings(0, False, None, False, 4, 100, 400, 'fork'),
-            host=replace(make_run().host, usable_cores=4.0),
-        ),
-        data_wait_s=4.0,
-        data_wait_cpu_s=0.8,
-        process_cpu_s=4.8,
-    )
-    facts = fold_facts(Run(run))
-    assert facts.workload is not None
-    assert 'save 50 % of the time' in advise()[0]
-    assert advise(disputed=0.39) != []
-    assert advise(disputed=0.41) == []
-    assert advise(noise=0.51) == []

@@ -12,6 +12,7 @@ from fakes.runs import (
     make_inside_workers,
     make_interval,
     make_run,
+    steady,
 )
 from fakes.sweeps import make_sweep_row as row
 from mmgpu_hooks.judge.run import Run
@@ -64,6 +65,13 @@ def test_a_row_holds_what_was_recorded_after_the_warm_up():
     assert (found.most_workers, found.gpu_util_pct) == (8, None)
     assert '8 usable cores' in found.most_workers_reason
     assert (found.saves, found.save_s) == (0, None)
+
+
+def test_workers_that_wait_may_outnumber_the_cores_of_a_sweep_too():
+    waiting = make_inside_workers(0.4, batch_cpu=steady(0.1, 20))
+    found = fold_sweep_row(ENDED, make_trial(workers=waiting))
+    assert found.most_workers == 24
+    assert 'memory' in found.most_workers_reason
 
 
 def test_on_cuda_the_allocator_and_the_card_are_told():

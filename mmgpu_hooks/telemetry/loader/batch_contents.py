@@ -228,6 +228,21 @@ def _open_bare(batch: Any) -> tuple[Any, Any]:
     return (first, None) if is_stack else (batch, None)
 
 
+def fold_stored_ratio(batch: Any) -> float | None:
+    """Pixels of a batch's images as stored, over those they are trained at.
+
+    MMDetection's data samples tell both: ``ori_shape`` and ``img_shape``.
+    """
+    try:
+        samples = batch['data_samples']
+        stored = sum(one.ori_shape[0] * one.ori_shape[1] for one in samples)
+        return float(
+            stored / sum(one.img_shape[0] * one.img_shape[1] for one in samples)
+        )
+    except (*_ODD, ZeroDivisionError):
+        return None
+
+
 def count_tensors(batch: Any) -> tuple[int, int]:
     """How many tensors a batch carries, and their bytes.
 

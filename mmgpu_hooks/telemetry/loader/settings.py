@@ -6,6 +6,7 @@ import multiprocessing
 from typing import Any
 
 from mmgpu_hooks.records import LoaderSettings
+from mmgpu_hooks.telemetry.loader.pipeline import find_transforms
 
 
 def read_loader_settings(loader: Any) -> LoaderSettings:
@@ -31,6 +32,7 @@ def read_loader_settings(loader: Any) -> LoaderSettings:
         batches_per_epoch=_length(loader),
         dataset_length=_length(getattr(loader, 'dataset', None)),
         start_method=read_start_method(loader),
+        image_decoder=_read_decoder(getattr(loader, 'dataset', None)),
     )
 
 
@@ -45,6 +47,13 @@ def read_start_method(loader: Any) -> str | None:
         context = multiprocessing.get_context()
     method = context.get_start_method()
     return method if isinstance(method, str) else None
+
+
+def _read_decoder(dataset: Any) -> str | None:
+    """``imdecode_backend`` of the first transform that decodes images."""
+    own = (getattr(one, '__dict__', {}) for one in find_transforms(dataset))
+    names = (attributes.get('imdecode_backend') for attributes in own)
+    return next((name for name in names if isinstance(name, str)), None)
 
 
 def _whole(value: Any) -> int | None:
