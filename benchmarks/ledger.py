@@ -26,8 +26,8 @@ import torch
 from benchmarks.harness import Benchmark, Figure
 from benchmarks.planted import HOOK_S, TAPE, StampedLoader, build_planted
 from benchmarks.planted_rare import RARE_HOOKS, plant_rare
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.records import RunEvidence
+from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.schema.reader import read_evidence
 
 CLOSES_WITHIN, OTHER_AT_MOST = 0.01, 0.01
 REL, ABS_S = 0.02, 0.001

@@ -16,7 +16,7 @@ from mmgpu_hooks.diagnosis.workload import fit_workload
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.pace import bound_iter_s
 from mmgpu_hooks.modeling.prediction import predict_grid
-from mmgpu_hooks.records import Cost, LoaderWorkload
+from mmgpu_hooks.schema import Cost, LoaderWorkload
 
 
 @dataclass(frozen=True)

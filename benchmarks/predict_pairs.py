@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.predict_judge import Case, Trial, predict_cases
 from mmgpu_hooks.diagnosis.workload import fit_workload
-from mmgpu_hooks.records import LoaderWorkload
+from mmgpu_hooks.schema import LoaderWorkload
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import random
 from mmgpu_hooks.modeling.prediction import predict_setting
 from mmgpu_hooks.modeling.scene import make_loop
 from mmgpu_hooks.modeling.simulation import simulate_loop
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Cost,
     HostLimits,
     IntervalRecord,
@@ -179,7 +179,14 @@ def _run(rng: random.Random, workload: LoaderWorkload, count: int) -> RunRecord:
         interval_iterations=INTERVAL,
         device=rng.choice(['cpu', 'cuda']),
         loader=LoaderSettings(
-            workload.num_workers, True, 2, False, 4, max(count, 200), 4 * count, 'fork'
+            num_workers=workload.num_workers,
+            persistent_workers=True,
+            prefetch_factor=2,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=max(count, 200),
+            dataset_length=4 * count,
+            start_method='fork',
         ),
         host=HostLimits(
             logical_cpus=int(cores),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.gpu_check.smi import Smi, ask_smi
 from benchmarks.gpu_check.table import Row, judged, skipped
-from mmgpu_hooks.records import GpuWindow
+from mmgpu_hooks.schema import GpuWindow
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.cuda.memory import cuda_device
 from mmgpu_hooks.telemetry.gpu.nvml import Gpu, GpuSample, open_gpu
@@ -30,14 +30,7 @@ EXTRAS = (
     'mem_clock_mhz',
     'power_w',
     'throttled_pct',
-    'own_util_pct',
-    'others_util_pct',
     'sm_active_pct',
-    'sm_occupancy_pct',
-    'tensor_active_pct',
-    'dram_active_pct',
-    'pcie_rx_bytes_per_s',
-    'pcie_tx_bytes_per_s',
     'temperature_c',
     'others_mem_bytes',
 )

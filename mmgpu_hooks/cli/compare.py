@@ -10,13 +10,13 @@ from pathlib import Path
 from mmgpu_hooks.cli import exit_codes
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.diagnosis.run_comparison import compare_runs
-from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.run_comparison import (
     CompareAnswer,
     render_compare_json,
     render_compare_text,
 )
+from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 
 NAME = 'compare'
 HELP = 'tell two runs apart'

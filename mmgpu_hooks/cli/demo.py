@@ -9,13 +9,13 @@ from pathlib import Path
 
 from mmgpu_hooks.cli import exit_codes, recommend
 from mmgpu_hooks.cli.terminal import terminal_layout
-from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
 from mmgpu_hooks.experiments.demo_dataset import DemoDatasetError, write_demo_dataset
 from mmgpu_hooks.experiments.demo_scene import DEMO_SPEC
 from mmgpu_hooks.experiments.training import TrainingError, run_training
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.demo_comparison import images_per_second, render_comparison
 from mmgpu_hooks.report.recommendation import Answer, render_text
+from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 
 NAME = 'demo'
 HELP = 'show the whole way on a small data set'

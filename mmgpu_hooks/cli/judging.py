@@ -13,19 +13,19 @@ from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs, rank_peaks
 from mmgpu_hooks.evidence.plain_reader import read_plain_run
-from mmgpu_hooks.evidence.reader import read_other_ranks
-from mmgpu_hooks.evidence.run_folder import RunFiles, read_run_folder
 from mmgpu_hooks.judge.ranks import fold_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.recommendation.save_cures import with_save_cures
-from mmgpu_hooks.records import (
+from mmgpu_hooks.report.recommendation import Answer
+from mmgpu_hooks.schema import (
     PlainRun,
     RanksSummary,
     Recommendation,
     RunEvidence,
 )
-from mmgpu_hooks.report.recommendation import Answer
+from mmgpu_hooks.schema.reader import read_other_ranks
+from mmgpu_hooks.schema.run_folder import RunFiles, read_run_folder
 
 
 @dataclass(frozen=True)

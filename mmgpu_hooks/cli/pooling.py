@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, RunPool, find_newest, pool_runs
-from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
+from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 
 
 class _Read(Protocol):

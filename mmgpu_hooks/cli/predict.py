@@ -14,8 +14,6 @@ from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, RunPool, pool_runs, rank_peaks
-from mmgpu_hooks.evidence.reader import read_other_ranks
-from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.judge.ranks import fold_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.batch_memory import MOST_BATCH
@@ -24,13 +22,15 @@ from mmgpu_hooks.modeling.prediction import (
     MOST_WORKERS,
     predict_setting,
 )
-from mmgpu_hooks.records import LoaderWorkload, NoPrediction, Prediction
 from mmgpu_hooks.report.batch_memory import MemoryReport
 from mmgpu_hooks.report.predictions import (
     Forecast,
     render_forecast,
     render_forecast_json,
 )
+from mmgpu_hooks.schema import LoaderWorkload, NoPrediction, Prediction
+from mmgpu_hooks.schema.reader import read_other_ranks
+from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 
 NAME = 'predict'
 HELP = 'say what other settings of the loader would give'

@@ -11,9 +11,9 @@ from pathlib import Path
 from mmgpu_hooks.cli import exit_codes
 from mmgpu_hooks.cli.judging import judge_run_folder
 from mmgpu_hooks.cli.what_if import predict_workers
-from mmgpu_hooks.evidence.run_folder import EvidenceError
 from mmgpu_hooks.report.figures import format_bytes
 from mmgpu_hooks.report.reported_run import ReportedRun, label_runs
+from mmgpu_hooks.schema.run_folder import EvidenceError
 
 NAME = 'report'
 HELP = 'write one run or several as an HTML page'

@@ -18,19 +18,19 @@ from mmgpu_hooks.cli.progress import show_progress
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.configfile.loading import LoadError, read_config
 from mmgpu_hooks.diagnosis.facts import fold_facts
-from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.experiments.calibration_ledger import write_pair
 from mmgpu_hooks.experiments.verification import VerificationError, run_verification
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.changes import KEY
 from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.recommendation.verifiable import fold_predicted_gain, fold_settings
-from mmgpu_hooks.records import RunRecord, TrialSpec
 from mmgpu_hooks.report.verification import (
     VerifyAnswer,
     render_verify_json,
     render_verify_text,
 )
+from mmgpu_hooks.schema import RunRecord, TrialSpec
+from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.version import __version__
 
 NAME = 'verify'

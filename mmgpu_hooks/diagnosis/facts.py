@@ -14,7 +14,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
 from mmgpu_hooks.diagnosis.workload import fit_workload
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.floors import cpu_s, free_cores, ready_s
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Disputes,
     LoaderWorkload,
     NoPrediction,

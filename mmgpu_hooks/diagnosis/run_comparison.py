@@ -18,7 +18,7 @@ from mmgpu_hooks.modeling.series import (
     fold_ratio,
     fold_series,
 )
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     FigureComparison,
     RunComparison,
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from typing import Any
 
+from msgspec.structs import asdict
+
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import RunRecord, SettingComparison
+from mmgpu_hooks.schema import RunRecord, SettingComparison
 
 _RUN = (
     'loop',
@@ -116,8 +117,8 @@ def find_settings(before: Run, after: Run) -> tuple[SettingComparison, ...]:
 
 
 def _read_all(run: RunRecord) -> Iterator[tuple[str, Any]]:
-    for field in fields(run.loader):
-        yield f'loader.{field.name}', getattr(run.loader, field.name)
+    for name, value in asdict(run.loader).items():
+        yield f'loader.{name}', value
     for name in _RUN:
         yield name, getattr(run, name)
     for name in _HOST:

@@ -18,7 +18,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.batch_memory import compare_rules, fit_batch_memory
 from mmgpu_hooks.modeling.batch_speed import fit_step_line
 from mmgpu_hooks.modeling.scene import at_batch_size
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Disputes,
     FittedRun,
     LoaderWorkload,

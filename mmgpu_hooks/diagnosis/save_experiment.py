@@ -17,7 +17,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.rank_sum import rank_sum_chance
 from mmgpu_hooks.modeling.save_cost import median, net_delay_s
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     SaveBench,
     SaveBenchRow,
     SavePlan,

@@ -11,7 +11,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     THROTTLED_NOTICE_PCT,
 )
 from mmgpu_hooks.modeling.prediction import predict_setting
-from mmgpu_hooks.records import Finding, Prediction
+from mmgpu_hooks.schema import Finding, Prediction
 
 
 @rule('MG109', 'Late batches hold up the ones behind them')

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     IntervalRecord,
     RunEvidence,
     ValidationRecord,
@@ -38,7 +39,7 @@ def fold_validation_facts(summary: Run) -> Facts | None:
     if not alike:
         return None
     newest = alike[-1].loader
-    run = replace(
+    run = structs.replace(
         summary.run,
         loader=newest,
         loop='epoch',

@@ -12,7 +12,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     VERDICT_SHARE,
 )
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import Finding, Verdict
+from mmgpu_hooks.schema import Finding, Verdict
 
 VERDICTS: dict[str, str] = {
     'not_enough_evidence': 'Not enough evidence',

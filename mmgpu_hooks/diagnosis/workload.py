@@ -24,7 +24,7 @@ from mmgpu_hooks.modeling.calibration import calibrate
 from mmgpu_hooks.modeling.handover import estimate_handover
 from mmgpu_hooks.modeling.job import first_batch_s
 from mmgpu_hooks.modeling.prediction import MOST_PREFETCH, MOST_WORKERS
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     LoaderWorkload,
     NoPrediction,
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from mmgpu_hooks.judge.columns import Intervals, total
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import Cost, NoPrediction
+from mmgpu_hooks.schema import Cost, NoPrediction
 
 LONGEST_S = 3600.0
 """An iteration that takes longer is a slip of a hand or of a clock."""

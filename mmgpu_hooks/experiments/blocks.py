@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Union
 
 from mmgpu_hooks.experiments.trial import RunningTrial
-from mmgpu_hooks.records import TrialSpec
+from mmgpu_hooks.schema import TrialSpec
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
 
@@ -34,7 +34,7 @@ class BlockEndedError(Exception):
     """The training ended in the middle of a block.
 
     Args:
-        status: Of :data:`~mmgpu_hooks.records.trial.TRIAL_STATUSES`.
+        status: Of :data:`~mmgpu_hooks.schema.trial.TRIAL_STATUSES`.
         line: The decisive line, if any.
     """
 

@@ -17,7 +17,7 @@ from mmgpu_hooks.diagnosis.save_experiment import (
     judge_save_bench,
 )
 from mmgpu_hooks.experiments.trial import DEFAULT_TIME_LIMIT_S, read_trial, run_trial
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     SaveBench,
     SaveBenchRow,
     SavePlan,

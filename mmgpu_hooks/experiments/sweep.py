@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from mmgpu_hooks.evidence.run_folder import EvidenceError
 from mmgpu_hooks.experiments.sweep_ledger import KeptTrials, SweepLedger
 from mmgpu_hooks.experiments.sweep_plan import SweepJob, folder_name
 from mmgpu_hooks.experiments.sweep_progress import Progress, SweepProgress
@@ -20,13 +19,14 @@ from mmgpu_hooks.recommendation.sweep_rows import (
     fit_sweep_workload,
     predict_rows,
 )
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     LoaderWorkload,
     NoPrediction,
     Sweep,
     SweepRow,
     SweepSetting,
 )
+from mmgpu_hooks.schema.run_folder import EvidenceError
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
 _ALIKE = 2

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable
 
-from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
 from mmgpu_hooks.experiments.sweep_plan import SweepPace, TrialLimits
 from mmgpu_hooks.experiments.trial import RunningTrial
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.sweep_rows import fold_iter, is_settled
-from mmgpu_hooks.records import Estimate, TrialSpec
+from mmgpu_hooks.schema import Estimate, TrialSpec
+from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 
 _LOOK_S = 1.0

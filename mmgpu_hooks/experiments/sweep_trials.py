@@ -23,7 +23,7 @@ from mmgpu_hooks.experiments.sweep_trial import (
 )
 from mmgpu_hooks.experiments.visible_cards import VARIABLE
 from mmgpu_hooks.recommendation.sweep_rows import fold_sweep_row
-from mmgpu_hooks.records import SweepRow, SweepSetting
+from mmgpu_hooks.schema import SweepRow, SweepSetting
 
 TRIALS_FOLDER = 'trials'
 

@@ -12,13 +12,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, Callable
 
-from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
 from mmgpu_hooks.experiments.process_tree import ProcessTree, stops_put_off
 from mmgpu_hooks.experiments.training import LOG_NAME
 from mmgpu_hooks.experiments.trial_channel import TrialReader
 from mmgpu_hooks.experiments.trial_events import read_events
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import TrialResult, TrialSpec
+from mmgpu_hooks.schema import TrialResult, TrialSpec
+from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
 _LOOK_PERIOD_S = 0.2

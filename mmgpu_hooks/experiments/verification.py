@@ -24,7 +24,7 @@ from mmgpu_hooks.experiments.blocks import (
 )
 from mmgpu_hooks.experiments.strangers import StrangerMeter
 from mmgpu_hooks.modeling.paired import alternate, fold_gain
-from mmgpu_hooks.records import Estimate, TrialSpec, Verification
+from mmgpu_hooks.schema import Estimate, TrialSpec, Verification
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
 _MOST_PAIRS = 1000

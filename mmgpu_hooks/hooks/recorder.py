@@ -10,12 +10,6 @@ from mmengine.runner import Runner
 from mmgpu_hooks.evidence.hook_shares import OWN_LABEL
 from mmgpu_hooks.evidence.ledger import TimeLedger
 from mmgpu_hooks.evidence.ledger_parts import LedgerReading
-from mmgpu_hooks.evidence.writer import (
-    EvidenceWriter,
-    evidence_name,
-    open_evidence,
-    unused_path,
-)
 from mmgpu_hooks.hooks.anchors import LoopAnchors
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.instance_patches import InstancePatches, followed_by_own
@@ -27,13 +21,16 @@ from mmgpu_hooks.hooks.scalar_board import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.hooks.train_loop import is_replaying, loading_cpu_clock
 from mmgpu_hooks.hooks.validation_source import ValidationSource
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     EndRecord,
     IntervalRecord,
     RunRecord,
     SourceOffRecord,
     UnknownRecord,
 )
+from mmgpu_hooks.schema.recorded import Ending
+from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
+from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 from mmgpu_hooks.telemetry.clock import monotonic_s, wall_unix_s
 
 
@@ -213,7 +210,7 @@ class Recorder:
         folded = self._iterations.fold(reading)
         if folded is None:
             return None
-        record = self._sources.complete(folded, batch, wall_unix_s=wall_unix_s())
+        record = self._sources.complete(folded, batch)
         self._write(record)
         self._write_once_known()
         return record
@@ -226,7 +223,9 @@ class Recorder:
         for source, reason in self._sources.unknown.items():
             if source not in self._told:
                 self._told[source] = reason
-                self._write(UnknownRecord(source, reason, iteration))
+                self._write(
+                    UnknownRecord(source=source, reason=reason, iteration=iteration)
+                )
 
     def note_source_off(self, source: str, reason: str) -> None:
         """Leave in the evidence why a figure is missing from here on."""
@@ -242,13 +241,17 @@ class Recorder:
         if source in ('ledger', 'interval', 'scalars'):
             # nobody else takes the last values off LoggerHook's lines
             self._board.clear()
-        self._write(SourceOffRecord(source, reason, self._iterations.number))
+        self._write(
+            SourceOffRecord(
+                source=source, reason=reason, iteration=self._iterations.number
+            )
+        )
 
     def _write(self, record: Any) -> None:
         if self._writer is not None:
             self._guard.run('evidence', self._writer.write, record)
 
-    def finish(self, status: str, error: str | None) -> Path | None:
+    def finish(self, status: Ending, error: str | None) -> Path | None:
         """Close everything; a second call does nothing.
 
         Args:
@@ -278,7 +281,7 @@ class Recorder:
         return writer.path
 
     def _end(
-        self, reading: LedgerReading | None, status: str, error: str | None
+        self, reading: LedgerReading | None, status: Ending, error: str | None
     ) -> EndRecord:
         # a ledger that was switched off stands still: its totals would be a lie
         return EndRecord(

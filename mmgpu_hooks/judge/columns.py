@@ -13,7 +13,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mmgpu_hooks.records import IntervalRecord
+from mmgpu_hooks.schema import IntervalRecord
 
 Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -24,7 +24,7 @@ from mmgpu_hooks.judge.columns import (
     total,
 )
 from mmgpu_hooks.judge.odd_worker import OddWorker, find_odd_worker
-from mmgpu_hooks.records import SlowSample
+from mmgpu_hooks.schema import SlowSample
 
 MIN_CALM = 3
 """Intervals without a validation or a save, from which means are over them alone."""

@@ -19,7 +19,7 @@ from mmgpu_hooks.evidence.ledger_parts import PARTS
 from mmgpu_hooks.judge.columns import Column, Intervals, filled, total
 from mmgpu_hooks.judge.figures import MIN_CALM, GpuFigures, gpu_figures
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import CardImbalance, RankRow, RanksSummary
+from mmgpu_hooks.schema import CardImbalance, RankRow, RanksSummary
 
 MIN_INTERVALS = 3
 """Fewer do not show how much a rank varies by itself."""

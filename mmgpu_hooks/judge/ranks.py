@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mmgpu_hooks.judge.rank_comparison import Key, compare_ranks, find_common
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import RanksSummary, RunRecord
+from mmgpu_hooks.schema import RanksSummary, RunRecord
 
 START_TOLERANCE_S = 300.0
 """Ranks start together up to building their datasets and their hosts' clocks."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmgpu_hooks.evidence.ledger_parts import PARTS
-from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.judge.columns import (
     Column,
     Intervals,
@@ -34,7 +33,8 @@ from mmgpu_hooks.judge.figures import (
     median_of,
 )
 from mmgpu_hooks.judge.training_cpu import CpuFigures, find_cpu, find_external_cores
-from mmgpu_hooks.records import RunEvidence
+from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.schema.reader import read_evidence
 
 
 class HookCost(NamedTuple):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import WORTHWHILE_GAIN
@@ -28,7 +30,7 @@ from mmgpu_hooks.recommendation.choice import (
 )
 from mmgpu_hooks.recommendation.chooser import Chooser
 from mmgpu_hooks.recommendation.job_plan import plan_job
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Change,
     JobPlan,
     LoaderWorkload,
@@ -148,13 +150,13 @@ def _resize(summary: Run, old: int, new: int) -> Run:
         return None if size is None else -(-size * new // old)
 
     run = summary.run
-    loader = replace(
+    loader = structs.replace(
         run.loader,
         batch_size=more(run.loader.batch_size),
         batches_per_epoch=less(run.loader.batches_per_epoch),
     )
     return summary.altered(
-        run=replace(run, loader=loader, max_iters=less(run.max_iters)),
+        run=structs.replace(run, loader=loader, max_iters=less(run.max_iters)),
         iterations=less(summary.iterations) or 1,
         batch_bytes=more(summary.batch_bytes),
         batch_tensors=more(summary.batch_tensors),

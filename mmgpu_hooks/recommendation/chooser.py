@@ -34,7 +34,7 @@ from mmgpu_hooks.recommendation.worker_cap import (
     DEFAULT_PREFETCH,
     cap_workers,
 )
-from mmgpu_hooks.records import JobPlan, LoaderWorkload
+from mmgpu_hooks.schema import JobPlan, LoaderWorkload
 
 
 class Chooser:

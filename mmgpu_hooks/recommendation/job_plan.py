@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import JobPlan, SaveRecord
+from mmgpu_hooks.schema import JobPlan, SaveRecord
 
 
 def plan_job(summary: Run) -> JobPlan:

@@ -16,7 +16,7 @@ from mmgpu_hooks.modeling.prediction import predict_setting
 from mmgpu_hooks.modeling.save_cost import median
 from mmgpu_hooks.modeling.series import LEAST_VALUES, fold_mean
 from mmgpu_hooks.recommendation.worker_cap import DEFAULT_PREFETCH, cap_workers
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Estimate,
     LoaderWorkload,
     NoPrediction,

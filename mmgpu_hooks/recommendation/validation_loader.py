@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from mmgpu_hooks.diagnosis.duration_text import format_seconds, format_sum
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import MIN_ITERATIONS, VALIDATION_WORTH
@@ -28,7 +30,7 @@ from mmgpu_hooks.recommendation.changes import (
 from mmgpu_hooks.recommendation.choice import Setting
 from mmgpu_hooks.recommendation.chooser import Chooser, read_setting
 from mmgpu_hooks.recommendation.worker_cap import bytes_each
-from mmgpu_hooks.records import Change, Recommendation, ValidationOutlook
+from mmgpu_hooks.schema import Change, Recommendation, ValidationOutlook
 
 VALIDATION_KEY = 'val_dataloader.'
 
@@ -126,7 +128,7 @@ def _leave_to_training(summary: Run, train: Setting | None) -> Run:
     held = ranks * round(alive * (bytes_each(summary)[0] or 0.0))
     ahead = alive * train.prefetch_factor
     in_flight = ranks * ahead * (summary.batch_bytes or 0)
-    left = replace(
+    left = structs.replace(
         host,
         ram_available_bytes=_less(host.ram_available_bytes, held),
         cgroup_memory_bytes=_less(host.cgroup_memory_bytes, held),
@@ -135,7 +137,7 @@ def _leave_to_training(summary: Run, train: Setting | None) -> Run:
             host.open_files_soft, ahead * (summary.batch_tensors or 0)
         ),
     )
-    return summary.altered(run=replace(summary.run, host=left))
+    return summary.altered(run=structs.replace(summary.run, host=left))
 
 
 def _less(limit: int | None, taken: int) -> int | None:

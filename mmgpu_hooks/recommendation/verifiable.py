@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.changes import KEY
-from mmgpu_hooks.records import Recommendation
+from mmgpu_hooks.schema import Recommendation
 
 _LIVE = ('num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory')
 _OF_WORKERS = ('persistent_workers', 'prefetch_factor')

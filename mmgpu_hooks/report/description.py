@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import RanksSummary, SaveJudgement
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.gpu_text import (
     describe_gpu,
@@ -16,6 +15,7 @@ from mmgpu_hooks.report.ledger_table import format_ledger
 from mmgpu_hooks.report.loader_text import describe_loader
 from mmgpu_hooks.report.ranks_table import describe_ranks
 from mmgpu_hooks.report.saves_text import describe_saves
+from mmgpu_hooks.schema import RanksSummary, SaveJudgement
 
 
 def describe_run(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from mmgpu_hooks.judge.figures import CudaMemoryFigures, GpuFigures
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import CardImbalance
 from mmgpu_hooks.report.figures import format_bytes, format_count, format_pct
+from mmgpu_hooks.schema import CardImbalance
 
 _SOURCES = {'buffer': 'samples by the driver', 'polled': 'polled samples'}
 _OTHERS_BYTES = 2**28

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from mmgpu_hooks.judge.figures import LoaderFigures
 from mmgpu_hooks.judge.odd_worker import OddWorker
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import LoaderSettings
 from mmgpu_hooks.report.figures import format_bytes, format_pct, format_seconds
+from mmgpu_hooks.schema import LoaderSettings
 
 _TRANSFORMS_NAMED = 3
 _UNEVEN = 1.5

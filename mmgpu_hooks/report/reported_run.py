@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from mmgpu_hooks.records import PlainRun, SaveRecord
 from mmgpu_hooks.report.recommendation import Answer
+from mmgpu_hooks.schema import PlainRun, SaveRecord
 
 
 class PredictedSetting(Protocol):

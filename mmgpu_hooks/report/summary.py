@@ -6,9 +6,9 @@ import os
 import textwrap
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import Diagnosis, RanksSummary
 from mmgpu_hooks.report.description import describe_run
 from mmgpu_hooks.report.figures import bind_figures, unbind_figures
+from mmgpu_hooks.schema import Diagnosis, RanksSummary
 
 _WIDTH = 100
 _INDENT = '  '

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,8 @@ from fakes.compared_runs import write_run
 from fakes.forked import run_forked
 from fakes.nvml import FakeGpu
 from fakes.prepared import make_starved, prepare_config
-from mmgpu_hooks.evidence.writer import EVIDENCE_NAME, evidence_name
+from fakes.replaced import replace
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, evidence_name
 
 WORKERS = 'train_dataloader.num_workers=7'
 OWNED = '\x1b]0;OWNED\x07\u202e'

@@ -11,7 +11,7 @@ from benchmarks.predict_judge import Case, Trial, judge_trials, quantile
 from benchmarks.predict_pairs import judge_pairs
 from benchmarks.predict_pipelines import BLOCK, SEEN, draw_factors, draw_unseen
 from fakes.workloads import make_workload
-from mmgpu_hooks.records import LoaderWorkload
+from mmgpu_hooks.schema import LoaderWorkload
 
 
 def test_planted_costs_come_up_to_their_mean_in_every_block():

@@ -11,14 +11,23 @@ import pytest
 from fakes.prepared import prepare_config
 from fakes.runs import make_evidence, make_run, render_evidence
 from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.evidence.writer import EVIDENCE_NAME
 from mmgpu_hooks.experiments import verification
 from mmgpu_hooks.experiments.blocks import Block, BlockEndedError
 from mmgpu_hooks.experiments.strangers import StrangerMeter
-from mmgpu_hooks.records import LoaderSettings, TrialSpec
+from mmgpu_hooks.schema import LoaderSettings, TrialSpec
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
-STARVED = LoaderSettings(0, False, None, False, 2, 20, 40, None)
+STARVED = LoaderSettings(
+    num_workers=0,
+    persistent_workers=False,
+    prefetch_factor=None,
+    pin_memory=False,
+    batch_size=2,
+    batches_per_epoch=20,
+    dataset_length=40,
+    start_method=None,
+)
 
 
 def write_run(folder: Path, loader: LoaderSettings = STARVED, **fields) -> Path:

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fakes.compared_runs import make_noisy_run
+from fakes.replaced import replace
 from fakes.runs import make_evidence, make_gpu_run, make_model_bytes, make_run
 from mmgpu_hooks.diagnosis.run_comparison import FIGURES, compare_runs
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import LoaderSettings, RunComparison, RunEvidence
+from mmgpu_hooks.schema import LoaderSettings, RunComparison, RunEvidence
 
 
 def compare(before: RunEvidence, after: RunEvidence) -> RunComparison:
@@ -146,7 +145,16 @@ def test_a_run_that_drifts_says_so():
 
 
 def test_settings_that_differ_are_named():
-    loader = LoaderSettings(8, True, 4, False, 4, 100, 400, 'fork')
+    loader = LoaderSettings(
+        num_workers=8,
+        persistent_workers=True,
+        prefetch_factor=4,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+        start_method='fork',
+    )
     after = make_noisy_run(2, loader=loader, versions={'torch': '2.13.0'})
     settings = compare(make_noisy_run(1), after).settings
     assert [(each.name, each.before, each.after) for each in settings] == [

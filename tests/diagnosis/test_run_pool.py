@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fakes.pooled import EACH, FIXED, PIXELS, make_pooled
+from fakes.replaced import replace
 from fakes.runs import GIB, make_run
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, RunPool, pool_runs
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import Disputes, MemoryFit, NoPrediction, RunEvidence
+from mmgpu_hooks.schema import Disputes, MemoryFit, NoPrediction, RunEvidence
 
 
 def read(evidence: RunEvidence) -> PooledRun:

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import make_evidence, make_run
 from fakes.save_bench import make_bench, make_row
 from fakes.saves import LOADER, make_aftermath, make_contended, make_save
 from mmgpu_hooks.diagnosis.save_experiment import fold_save_row
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import SavePlan, SaveSetting, TrialResult
+from mmgpu_hooks.schema import SavePlan, SaveSetting, TrialResult
 
 WIDE = (0.3, 0.4, 1.0, 1.0, 3.0, 4.0)
 

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     make_evidence,
     make_host_window,
@@ -14,7 +13,7 @@ from fakes.runs import (
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import Diagnosis, HostLimits, LoaderSettings, RunRecord
+from mmgpu_hooks.schema import Diagnosis, HostLimits, LoaderSettings, RunRecord
 
 MAIN = {'process_cpu_s': 4.0}
 """0.2 s per iteration: the step."""
@@ -48,7 +47,17 @@ def test_a_training_thread_that_waits_for_a_core(delay_s, severity, verdict):
 
 def confined(cpus: int, workers: int = 4):
     inside = make_inside_workers(1.1, count=workers, affinity_cpus=cpus)
-    run = make_run(loader=LoaderSettings(workers, True, 2, False, 4, 100, 400))
+    run = make_run(
+        loader=LoaderSettings(
+            num_workers=workers,
+            persistent_workers=True,
+            prefetch_factor=2,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+        )
+    )
     return diagnose(run=run, workers=inside)
 
 
@@ -72,23 +81,39 @@ def test_workers_that_may_run_everywhere_are_no_finding():
     ('host', 'severity', 'verdict', 'words'),
     [
         (
-            HostLimits(8, 1, 8, 'OMP_PROC_BIND', usable_cores=8.0),
+            HostLimits(
+                logical_cpus=8,
+                affinity_cpus=1,
+                unbound_cpus=8,
+                bound_by='OMP_PROC_BIND',
+                usable_cores=8.0,
+            ),
             'problem',
             'affinity_collapsed',
             'OMP_PROC_BIND bound it to 1 of 8 CPUs (7 lost)',
         ),
         # room enough for four workers and the training thread
         (
-            HostLimits(8, 5, 8, usable_cores=8.0),
+            HostLimits(
+                logical_cpus=8, affinity_cpus=5, unbound_cpus=8, usable_cores=8.0
+            ),
             'notice',
             'data_bound_workers',
             'bound after start to 5 of 8 CPUs (3 lost)',
         ),
-        (HostLimits(8, 1, usable_cores=1.0), None, None, ''),
+        (HostLimits(logical_cpus=8, affinity_cpus=1, usable_cores=1.0), None, None, ''),
     ],
 )
 def test_a_training_process_that_was_bound(host, severity, verdict, words):
-    loader = LoaderSettings(4, True, 2, False, 4, 100, 400)
+    loader = LoaderSettings(
+        num_workers=4,
+        persistent_workers=True,
+        prefetch_factor=2,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+    )
     diagnosis = diagnose(run=make_run(host=host, loader=loader))
     found = finding(diagnosis, 'MG113')
     assert (found and found.severity) == severity

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from fakes.replaced import replace
 from fakes.runs import (
     make_evidence,
     make_inside_workers,
@@ -19,7 +19,7 @@ from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.diagnosis.verdict import judge_confidence
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import HostLimits, LoaderSettings, RunEvidence
+from mmgpu_hooks.schema import HostLimits, LoaderSettings, RunEvidence
 
 
 def short_epochs(**fields: Any) -> Run:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import add_to_end, make_evidence, make_run
 from fakes.saves import (
     HOST,
@@ -21,7 +21,7 @@ from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.judge.ranks import with_saves_of
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import Diagnosis, Finding, SaveRecord
+from mmgpu_hooks.schema import Diagnosis, Finding, SaveRecord
 
 
 def fold(saves: Sequence[SaveRecord], **fields) -> Run:

@@ -6,7 +6,7 @@ import pytest
 
 from mmgpu_hooks.evidence.interval import IntervalFolder
 from mmgpu_hooks.evidence.ledger_parts import PARTS, LedgerReading
-from mmgpu_hooks.records import IntervalRecord
+from mmgpu_hooks.schema import IntervalRecord
 
 
 def reading(

@@ -10,7 +10,7 @@ from fakes.runs import make_evidence
 from mmgpu_hooks.experiments import sweep_trial
 from mmgpu_hooks.experiments.sweep_plan import SweepPace, TrialLimits
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import TrialSpec
+from mmgpu_hooks.schema import TrialSpec
 
 OVER = {'event': 'over', 'status': 'completed', 'error': None}
 

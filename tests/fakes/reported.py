@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from fakes.replaced import replace
 from fakes.runs import (
     make_evidence,
     make_host_window,
@@ -17,9 +18,9 @@ from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.judge.ranks import fold_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.records import RunEvidence, SavePhase, SaveRecord
 from mmgpu_hooks.report.recommendation import Answer
 from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.schema import RunEvidence, SavePhase, SaveRecord
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,10 @@ def make_save(iteration: int = 30, **fields: object) -> SaveRecord:
         occasion='epoch',
         name=f'epoch_{iteration}.pth',
         phases={
-            'copy': SavePhase(0.5),
-            'serialise': SavePhase(5.0),
-            'write': SavePhase(2.25),
-            'rest': SavePhase(0.25),
+            'copy': SavePhase(wall_s=0.5),
+            'serialise': SavePhase(wall_s=5.0),
+            'write': SavePhase(wall_s=2.25),
+            'rest': SavePhase(wall_s=0.25),
         },
         cpu_s=2.0,
         run_delay_s=5.0,
@@ -65,10 +66,10 @@ def make_slow_save() -> SaveRecord:
         name=None,
         wall_s=16.0,
         phases={
-            'copy': SavePhase(0.5),
-            'serialise': SavePhase(13.0),
-            'write': SavePhase(2.25),
-            'rest': SavePhase(0.25),
+            'copy': SavePhase(wall_s=0.5),
+            'serialise': SavePhase(wall_s=13.0),
+            'write': SavePhase(wall_s=2.25),
+            'rest': SavePhase(wall_s=0.25),
         },
         run_delay_s=13.0,
         workers_busy=8.0,

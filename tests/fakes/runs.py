@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from mmgpu_hooks.evidence.codec import render_line
-from mmgpu_hooks.records import (
+from fakes.replaced import replace
+from mmgpu_hooks.schema import (
     CudaMemoryWindow,
     DurationStats,
     EndRecord,
@@ -24,6 +24,7 @@ from mmgpu_hooks.records import (
     TransformCost,
     WorkersWindow,
 )
+from mmgpu_hooks.schema.lines import encode_line
 
 GIB = 2**30
 
@@ -31,7 +32,9 @@ GIB = 2**30
 def steady(seconds: float, count: int) -> DurationStats:
     """``count`` times the same duration, in whole nanoseconds as in a file."""
     one, total = round(seconds, 9), round(seconds * count, 9)
-    return DurationStats(count, total, one, one, one, one)
+    return DurationStats(
+        count=count, total_s=total, mean_s=one, p50_s=one, p95_s=one, max_s=one
+    )
 
 
 def make_run(**fields: Any) -> RunRecord:
@@ -44,7 +47,16 @@ def make_run(**fields: Any) -> RunRecord:
         max_epochs=12,
         max_iters=1200,
         interval_iterations=20,
-        loader=LoaderSettings(2, True, 2, False, 4, 100, 400, 'fork'),
+        loader=LoaderSettings(
+            num_workers=2,
+            persistent_workers=True,
+            prefetch_factor=2,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+            start_method='fork',
+        ),
         host=HostLimits(
             logical_cpus=8,
             affinity_cpus=8,
@@ -143,10 +155,11 @@ def make_inside_workers(
     made = replace(
         steady(occupancy_s, iterations), p95_s=round(occupancy_s + 2 * std_s, 9)
     )
-    cpu = replace(
-        steady(0.9 * occupancy_s, iterations),
-        p95_s=round(0.9 * (occupancy_s + 2 * std_s), 9),
-    )
+    cpu_s = 0.9 * occupancy_s
+    variation = min(std_s / occupancy_s, 9.0) if occupancy_s > 0 else 0.0
+    # the 95th percentile of a log-normal that varies as the loading does
+    above = math.exp(1.645 * math.sqrt(math.log1p(variation**2)))
+    cpu = replace(steady(cpu_s, iterations), p95_s=round(cpu_s * above, 9))
     window = WorkersWindow(
         count=count,
         window_s=occupancy_s * iterations / count,
@@ -164,14 +177,14 @@ def make_inside_workers(
         asks=iterations,
         out_of_order=1,
         transforms={
-            'LoadImageFromFile': TransformCost(4, 0.24),
-            'RandomResize': TransformCost(4, 0.08),
-            'LoadAnnotations': TransformCost(4, 0.04),
-            'RandomFlip': TransformCost(4, 0.004),
-            'PackDetInputs': TransformCost(4, 0.006),
+            'LoadImageFromFile': TransformCost(calls=4, total_s=0.24),
+            'RandomResize': TransformCost(calls=4, total_s=0.08),
+            'LoadAnnotations': TransformCost(calls=4, total_s=0.04),
+            'RandomFlip': TransformCost(calls=4, total_s=0.004),
+            'PackDetInputs': TransformCost(calls=4, total_s=0.006),
         },
         timed_samples=4,
-        slowest=(SlowSample(1.25, 17, '42 train/000042.jpg'),),
+        slowest=(SlowSample(seconds=1.25, index=17, image='42 train/000042.jpg'),),
     )
     return replace(window, **fields)
 
@@ -197,7 +210,9 @@ def make_gpu_fields(util_pct: float = 62.0) -> dict[str, Any]:
         'gpu_idle_iterations': 20,
         'gpu_mem_peak_bytes': 7 * GIB,
         'gpu_mem_reserved_bytes': 8 * GIB,
-        'cuda_memory': CudaMemoryWindow(GIB, 0, 0, GIB // 4),
+        'cuda_memory': CudaMemoryWindow(
+            allocated_bytes=GIB, retries=0, ooms=0, inactive_bytes=GIB // 4
+        ),
         'largest_batch_pixels': 4 * 800 * 1344,
         'most_boxes': 212,
     }
@@ -209,7 +224,12 @@ def make_gpu_run(rank: int = 0, world_size: int = 1, **fields: Any) -> RunRecord
         rank=rank,
         world_size=world_size,
         device='cuda',
-        gpu=GpuDevice('NVIDIA H100 80GB HBM3', f'GPU-{rank}', 80 * GIB, '550.54'),
+        gpu=GpuDevice(
+            name='NVIDIA H100 80GB HBM3',
+            uuid=f'GPU-{rank}',
+            memory_total_bytes=80 * GIB,
+            driver_version='550.54',
+        ),
         unknown={},
     )
     run = replace(run, host=replace(run.host, ranks_on_host=world_size))
@@ -235,7 +255,16 @@ def make_ranks(
 def make_model_bytes() -> ModelBytesRecord:
     """The static memory of a detector trained with SGD and momentum."""
     size = 160 * 2**20
-    return ModelBytesRecord(20, size // 4, size, size, size, size, 2**20, 0)
+    return ModelBytesRecord(
+        iteration=20,
+        parameters=size // 4,
+        parameter_bytes=size,
+        trainable_bytes=size,
+        gradient_bytes=size,
+        optimizer_state_bytes=size,
+        buffer_bytes=2**20,
+        ema_bytes=0,
+    )
 
 
 def make_host_window(**fields: Any) -> HostWindow:
@@ -248,7 +277,6 @@ def make_host_window(**fields: Any) -> HostWindow:
         swap_in_bytes=0,
         swap_out_bytes=0,
         ram_available_bytes=48 * GIB,
-        swap_used_bytes=0,
         shm_free_bytes=32 * GIB,
         open_files=120,
     )
@@ -304,4 +332,4 @@ def render_evidence(evidence: RunEvidence) -> str:
         *evidence.validations,
         *([evidence.end] if evidence.end else []),
     ]
-    return ''.join(render_line(record) for record in lines)
+    return b''.join(encode_line(record) for record in lines).decode()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from fakes.replaced import replace
 from fakes.runs import add_to_end, make_evidence, make_inside_workers, steady
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     DurationStats,
     LoaderSettings,
     ValidationRecord,
@@ -41,7 +41,12 @@ def make_validation(
     cpu_s = 0.001 if workers else 0.9 * occupancy_s
     rest_s = wait_s * (iterations - 1)
     waits = DurationStats(
-        iterations, rest_s + first_wait_s, rest_s / iterations, wait_s, wait_s, wait_s
+        count=iterations,
+        total_s=rest_s + first_wait_s,
+        mean_s=rest_s / iterations,
+        p50_s=wait_s,
+        p95_s=wait_s,
+        max_s=wait_s,
     )
     window = make_inside_workers(
         occupancy_s, std_s=0.002, count=max(workers, 1), iterations=iterations

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     make_evidence,
     make_interval,
@@ -11,7 +10,7 @@ from fakes.runs import (
 )
 from mmgpu_hooks.judge.figures import GpuFigures
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import GpuWindow, RunEvidence
+from mmgpu_hooks.schema import GpuWindow, RunEvidence
 
 
 def fold(*windows: tuple[int, GpuWindow]) -> GpuFigures:
@@ -28,8 +27,14 @@ def fold(*windows: tuple[int, GpuWindow]) -> GpuFigures:
 
 def test_means_are_weighted_by_seconds_and_extremes_are_the_largest():
     gpu = fold(
-        (10, GpuWindow(5, power_w=100.0, temperature_c=70.0, sm_active_pct=80.0)),
-        (30, GpuWindow(5, power_w=300.0, temperature_c=60.0, others_mem_bytes=9)),
+        (
+            10,
+            GpuWindow(samples=5, power_w=100.0, temperature_c=70.0, sm_active_pct=80.0),
+        ),
+        (
+            30,
+            GpuWindow(samples=5, power_w=300.0, temperature_c=60.0, others_mem_bytes=9),
+        ),
     )
     assert gpu.power_w == pytest.approx(250.0)
     assert gpu.temperature_c == 70.0
@@ -42,8 +47,18 @@ def test_means_are_weighted_by_seconds_and_extremes_are_the_largest():
 def test_utilisation_is_weighted_by_what_was_sampled_of_an_interval():
     gpu = fold(
         # the driver's buffer was silent for most of it
-        (30, GpuWindow(5, util_pct=100.0, zero_pct=0.0, power_w=300.0, sampled_s=1.0)),
-        (10, GpuWindow(5, util_pct=20.0, zero_pct=40.0, power_w=100.0, sampled_s=3.0)),
+        (
+            30,
+            GpuWindow(
+                samples=5, util_pct=100.0, zero_pct=0.0, power_w=300.0, sampled_s=1.0
+            ),
+        ),
+        (
+            10,
+            GpuWindow(
+                samples=5, util_pct=20.0, zero_pct=40.0, power_w=100.0, sampled_s=3.0
+            ),
+        ),
     )
     assert (gpu.util_pct, gpu.zero_pct) == pytest.approx((40.0, 30.0))
     # clocks and the like were looked at all the time
@@ -53,7 +68,13 @@ def test_utilisation_is_weighted_by_what_was_sampled_of_an_interval():
 @pytest.mark.parametrize('part', ['validation', 'checkpoint_save'])
 def test_means_are_of_plain_training_where_there_is_enough(part: str):
     def fold_with(calm: int) -> GpuFigures:
-        window = GpuWindow(5, 90.0, mem_used_bytes=1, temperature_c=50.0, power_w=300.0)
+        window = GpuWindow(
+            samples=5,
+            util_pct=90.0,
+            mem_used_bytes=1,
+            temperature_c=50.0,
+            power_w=300.0,
+        )
         records = [make_interval(index, gpu=window) for index in range(1 + calm)]
         busy = make_interval(9)
         records.append(
@@ -76,20 +97,20 @@ def test_means_are_of_plain_training_where_there_is_enough(part: str):
 
 def test_the_swing_between_intervals_is_in_the_spread():
     gpu = fold(
-        (20, GpuWindow(5, util_pct=100.0, util_std_pct=0.0)),
-        (20, GpuWindow(5, util_pct=0.0, util_std_pct=0.0)),
+        (20, GpuWindow(samples=5, util_pct=100.0, util_std_pct=0.0)),
+        (20, GpuWindow(samples=5, util_pct=0.0, util_std_pct=0.0)),
     )
     assert gpu.util_std_pct == pytest.approx(50.0)
-    alike = GpuWindow(5, util_pct=60.0, util_std_pct=30.0)
+    alike = GpuWindow(samples=5, util_pct=60.0, util_std_pct=30.0)
     assert fold((20, alike), (20, alike)).util_std_pct == pytest.approx(30.0)
 
 
 def test_a_reason_that_a_window_lacks_was_not_there_in_it():
     cap, heat = {'power_cap': 40.0}, {'power_cap': 20.0, 'thermal': 60.0}
     gpu = fold(
-        (20, GpuWindow(5, throttled_pct=40.0, throttle_reasons_pct=cap)),
-        (20, GpuWindow(5, throttled_pct=60.0, throttle_reasons_pct=heat)),
-        (60, GpuWindow(5)),
+        (20, GpuWindow(samples=5, throttled_pct=40.0, throttle_reasons_pct=cap)),
+        (20, GpuWindow(samples=5, throttled_pct=60.0, throttle_reasons_pct=heat)),
+        (60, GpuWindow(samples=5)),
     )
     assert gpu.throttled_pct == pytest.approx(50.0)
     assert list(gpu.throttle_reasons_pct) == ['power_cap', 'thermal']
@@ -98,7 +119,10 @@ def test_a_reason_that_a_window_lacks_was_not_there_in_it():
 
 
 def test_two_ways_of_measuring_are_said_to_be_mixed():
-    gpu = fold((20, GpuWindow(5, source='buffer')), (20, GpuWindow(5, source='polled')))
+    gpu = fold(
+        (20, GpuWindow(samples=5, source='buffer')),
+        (20, GpuWindow(samples=5, source='polled')),
+    )
     assert gpu.source == 'mixed'
 
 

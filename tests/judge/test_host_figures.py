@@ -5,7 +5,7 @@ import pytest
 from fakes.runs import make_evidence, make_host_window, make_interval, make_run
 from mmgpu_hooks.judge.figures import HostFigures
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import HostWindow, RunEvidence
+from mmgpu_hooks.schema import HostWindow, RunEvidence
 
 
 def fold(*windows: HostWindow | None) -> HostFigures:

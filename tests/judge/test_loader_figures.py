@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     make_inside_workers,
     make_interval,
@@ -15,7 +15,7 @@ from fakes.runs import (
 from mmgpu_hooks.judge.figures import LoaderFigures
 from mmgpu_hooks.judge.odd_worker import OddWorker
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     RunEvidence,
     SlowSample,
     TransformCost,
@@ -154,11 +154,14 @@ def test_extremes_are_of_the_whole_run():
 def test_transforms_are_added_up_and_given_per_image():
     loader = known(
         make_inside_workers(
-            transforms={'Load': TransformCost(4, 0.4), 'Flip': TransformCost(2, 0.1)},
+            transforms={
+                'Load': TransformCost(calls=4, total_s=0.4),
+                'Flip': TransformCost(calls=2, total_s=0.1),
+            },
             timed_samples=4,
         ),
         make_inside_workers(
-            transforms={'Flip': TransformCost(6, 1.1)}, timed_samples=6
+            transforms={'Flip': TransformCost(calls=6, total_s=1.1)}, timed_samples=6
         ),
     )
     assert loader.timed_samples == 10
@@ -171,7 +174,9 @@ def test_transforms_are_added_up_and_given_per_image():
 
 
 def test_the_slowest_samples_come_slowest_first_and_once_each():
-    slow = [SlowSample(float(seconds), seconds % 3) for seconds in range(9)]
+    slow = [
+        SlowSample(seconds=float(seconds), index=seconds % 3) for seconds in range(9)
+    ]
     loader = known(
         make_inside_workers(slowest=tuple(slow[:5])),
         make_inside_workers(slowest=tuple(slow[5:])),

@@ -7,7 +7,7 @@ import pytest
 from fakes.runs import make_evidence, make_interval, make_model_bytes, make_run
 from mmgpu_hooks.judge.figures import find_creep
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import CudaMemoryWindow, RunEvidence
+from mmgpu_hooks.schema import CudaMemoryWindow, RunEvidence
 
 MIB = 2**20
 
@@ -19,7 +19,12 @@ def points(sizes: list[float]) -> list[tuple[int, int]]:
 
 def test_what_the_allocator_went_through_is_summed_over_the_whole_run():
     records = [
-        make_interval(i, cuda_memory=CudaMemoryWindow(9, retries, i, 10 - i))
+        make_interval(
+            i,
+            cuda_memory=CudaMemoryWindow(
+                allocated_bytes=9, retries=retries, ooms=i, inactive_bytes=10 - i
+            ),
+        )
         for i, retries in enumerate([2, 0, None])
     ]
     memory = Run(RunEvidence('x', make_run(), tuple(records))).cuda_memory

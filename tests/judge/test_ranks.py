@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     add_to_end,
     make_evidence,
@@ -18,7 +17,7 @@ from mmgpu_hooks.judge.ranks import (
     with_saves_of,
 )
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import RanksSummary, RunEvidence
+from mmgpu_hooks.schema import RanksSummary, RunEvidence
 
 
 def compare(ranks: list[RunEvidence], *notes: str) -> RanksSummary:

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import make_evidence, make_interval, make_run, make_workers
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import GpuWindow, LoaderSettings, RunEvidence, SourceOffRecord
+from mmgpu_hooks.schema import GpuWindow, LoaderSettings, RunEvidence, SourceOffRecord
 
 
 def evidence_of(*intervals, **fields) -> RunEvidence:
@@ -65,7 +64,15 @@ def test_worker_cpu_is_per_batch_over_the_whole_run():
 def test_an_epoch_made_ahead_in_its_first_interval_is_counted_once():
     made = replace(make_workers(0.0, count=16, iterations=10), cpu_s=3.0, fresh=True)
     idle = make_workers(0.0, count=16, iterations=20)
-    loader = LoaderSettings(16, True, 2, False, 4, 30, 120)
+    loader = LoaderSettings(
+        num_workers=16,
+        persistent_workers=True,
+        prefetch_factor=2,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=30,
+        dataset_length=120,
+    )
     evidence = evidence_of(
         make_interval(0, workers=made), make_interval(1, workers=idle)
     )
@@ -105,8 +112,24 @@ def test_a_part_that_an_old_file_lacks_took_nothing():
 
 
 def test_gpu_windows_are_weighted_by_time():
-    short = make_interval(1, iterations=10, gpu=GpuWindow(5, 100.0, 0.0, 0.0, 7))
-    long = make_interval(2, iterations=30, gpu=GpuWindow(15, 20.0, 60.0, 10.0, 9))
+    short = make_interval(
+        1,
+        iterations=10,
+        gpu=GpuWindow(
+            samples=5, util_pct=100.0, zero_pct=0.0, util_std_pct=0.0, mem_used_bytes=7
+        ),
+    )
+    long = make_interval(
+        2,
+        iterations=30,
+        gpu=GpuWindow(
+            samples=15,
+            util_pct=20.0,
+            zero_pct=60.0,
+            util_std_pct=10.0,
+            mem_used_bytes=9,
+        ),
+    )
     gpu = Run(evidence_of(make_interval(0), short, long)).gpu
     assert gpu is not None
     assert gpu.util_pct == pytest.approx(40.0)
@@ -132,7 +155,7 @@ def test_a_run_without_intervals_knows_nothing():
 
 
 def test_reasons_of_the_start_and_of_later_are_joined():
-    off = SourceOffRecord('CPU', 'OSError: gone', 20)
+    off = SourceOffRecord(source='CPU', reason='OSError: gone', iteration=20)
     unknown = Run(evidence_of(make_interval(), sources_off=(off,))).unknown
     assert unknown == {'GPU': 'training runs on the CPU', 'CPU': 'OSError: gone'}
 

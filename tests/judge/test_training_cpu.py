@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import make_inside_workers, make_interval, make_run
 from fakes.saves import make_save
 from fakes.validations import make_validation
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     HostLimits,
     IntervalRecord,
     RunEvidence,

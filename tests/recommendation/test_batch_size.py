@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fakes.pooled import EACH, FIXED, make_pooled
+from fakes.replaced import replace
 from fakes.runs import GIB, make_inside_workers, steady
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.facts import fold_facts
@@ -12,7 +11,7 @@ from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.learning_rate import word_learning_rate
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.records import LearningRate, Recommendation, RunEvidence
+from mmgpu_hooks.schema import LearningRate, Recommendation, RunEvidence
 
 
 def recommend(*runs: RunEvidence) -> Recommendation:
@@ -36,7 +35,7 @@ def card(gib: int) -> dict[str, object]:
     """The run's record, on a card of that size."""
     run = make_pooled().run
     assert run.gpu is not None
-    return {'gpu': type(run.gpu)('A card', 'GPU-0', gib * GIB, '550.54')}
+    return {'gpu': replace(run.gpu, memory_total_bytes=gib * GIB)}
 
 
 def test_a_larger_batch_that_fits_and_is_faster():

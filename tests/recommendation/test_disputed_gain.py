@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fakes.pooled import make_pooled
+from fakes.replaced import replace
 from fakes.workloads import make_workload
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
@@ -18,7 +17,7 @@ from mmgpu_hooks.recommendation.choice import (
     predict_gain,
 )
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.records import Cost, Disputes, JobPlan, LoaderWorkload
+from mmgpu_hooks.schema import Cost, Disputes, JobPlan, LoaderWorkload
 
 
 def gain_of(newest: LoaderWorkload, older: LoaderWorkload) -> Gain:

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import add_to_end, make_evidence, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.job_plan import count_starts, plan_job
-from mmgpu_hooks.records import JobPlan, SaveRecord
+from mmgpu_hooks.schema import JobPlan, SaveRecord
 
 
 def fold(**run) -> Run:
@@ -46,7 +45,9 @@ def test_saves_come_as_often_as_they_came():
 
 def test_saves_that_were_taken_apart_tell_their_cpu():
     saves = tuple(
-        SaveRecord(20 * index, 1, 3.0, cpu_s=1.0 + index, blocked_s=0.5)
+        SaveRecord(
+            iteration=20 * index, epoch=1, wall_s=3.0, cpu_s=1.0 + index, blocked_s=0.5
+        )
         for index in range(3)
     )
     plan = plan_job(fold().altered(saves=3, save_records=saves))

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from benchmarks.regret_nulls import draw_null
+from fakes.replaced import replace
 from fakes.runs import (
     GIB,
     make_evidence,
@@ -16,13 +15,22 @@ from fakes.runs import (
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.records import HostLimits, LoaderSettings, Recommendation
+from mmgpu_hooks.schema import HostLimits, LoaderSettings, Recommendation
 
 
 def loader(num_workers: int, persistent: bool = True, **fields) -> LoaderSettings:
     prefetch = fields.pop('prefetch', 2 if num_workers else None)
     pin = fields.pop('pin', False)
-    return LoaderSettings(num_workers, persistent, prefetch, pin, 4, 100, 400, 'fork')
+    return LoaderSettings(
+        num_workers=num_workers,
+        persistent_workers=persistent,
+        prefetch_factor=prefetch,
+        pin_memory=pin,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+        start_method='fork',
+    )
 
 
 def host(cores: float, **fields) -> HostLimits:
@@ -296,7 +304,16 @@ def test_rare_stalls_are_no_reason_for_workers():
 
 def test_workers_that_only_cost_starts_are_taken_out_with_their_settings():
     # loading takes a millisecond of a step of 20; each epoch of 5 starts 2 workers
-    settings = LoaderSettings(2, True, 2, False, 4, 5, 20, 'fork')
+    settings = LoaderSettings(
+        num_workers=2,
+        persistent_workers=True,
+        prefetch_factor=2,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=5,
+        dataset_length=20,
+        start_method='fork',
+    )
     inside = make_inside_workers(0.001, std_s=0.0)
     fields = {'data_wait_s': 0.0005, 'step_s': 0.02, 'process_cpu_s': 0.4}
     starts = {'first_waits': 4, 'first_wait_s': 4.0, 'workers': inside, **fields}

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     add_to_end,
     make_evidence,
@@ -25,7 +25,7 @@ from fakes.saves import (
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.save_cures import with_save_cures
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Change,
     Recommendation,
     SaveCure,

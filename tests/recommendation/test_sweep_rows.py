@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     GIB,
     make_evidence,
@@ -25,7 +24,7 @@ from mmgpu_hooks.recommendation.sweep_rows import (
     is_settled,
     predict_rows,
 )
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     LoaderWorkload,
     NoPrediction,
     SaveRecord,
@@ -69,7 +68,7 @@ def test_a_row_holds_what_was_recorded_after_the_warm_up():
 
 def test_workers_that_wait_may_outnumber_the_cores_of_a_sweep_too():
     waiting = make_inside_workers(0.4, batch_cpu=steady(0.1, 20))
-    found = fold_sweep_row(ENDED, make_trial(workers=waiting))
+    found = fold_sweep_row(ENDED, Run(make_trial(workers=waiting)))
     assert found.most_workers == 24
     assert 'memory' in found.most_workers_reason
 
@@ -84,8 +83,11 @@ def test_on_cuda_the_allocator_and_the_card_are_told():
 
 def test_the_first_save_finds_cold_caches_and_a_failed_one_tells_nothing():
     walls = (9.0, 1.0, 3.0, 2.0)
-    saves = [SaveRecord(10 * n, 1, wall) for n, wall in enumerate(walls)]
-    failed = SaveRecord(60, 1, 0.1, error='OSError')
+    saves = [
+        SaveRecord(iteration=10 * n, epoch=1, wall_s=wall)
+        for n, wall in enumerate(walls)
+    ]
+    failed = SaveRecord(iteration=60, epoch=1, wall_s=0.1, error='OSError')
     evidence = replace(make_trial(), save_records=(*saves, failed))
     found = fold_sweep_row(ENDED, Run(evidence))
     assert (found.saves, found.save_s) == (3, 2.0)

@@ -6,11 +6,13 @@ from fakes.runs import make_evidence, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.changes import KEY
 from mmgpu_hooks.recommendation.verifiable import fold_predicted_gain, fold_settings
-from mmgpu_hooks.records import Change, LoaderSettings, Recommendation
+from mmgpu_hooks.schema import Change, LoaderSettings, Recommendation
 
 
 def summary_of(*loader: object) -> Run:
-    return Run(make_evidence(run=make_run(loader=LoaderSettings(*loader))))
+    names = LoaderSettings.__struct_fields__
+    settings = LoaderSettings(**dict(zip(names, loader)))
+    return Run(make_evidence(run=make_run(loader=settings)))
 
 
 def recommend(**settings: object) -> Recommendation:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
+from fakes.replaced import replace
 from fakes.runs import make_evidence
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.demo_comparison import render_comparison

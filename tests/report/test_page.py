@@ -4,18 +4,22 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.replaced import replace
 from fakes.reported import make_full_ranks, make_full_run, make_reported, make_save
 from fakes.runs import make_evidence
 from mmgpu_hooks.judge.figures import TransformFigures
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import (
+from mmgpu_hooks.report.html.page import SECTIONS, is_page, render_page
+from mmgpu_hooks.report.pictures.timeline import fold_timelines
+from mmgpu_hooks.report.recommendation import Answer
+from mmgpu_hooks.report.reported_run import ReportedRun, label_runs
+from mmgpu_hooks.schema import (
     Change,
     Diagnosis,
     Finding,
@@ -25,10 +29,6 @@ from mmgpu_hooks.records import (
     SlowSample,
     Verdict,
 )
-from mmgpu_hooks.report.html.page import SECTIONS, is_page, render_page
-from mmgpu_hooks.report.pictures.timeline import fold_timelines
-from mmgpu_hooks.report.recommendation import Answer
-from mmgpu_hooks.report.reported_run import ReportedRun, label_runs
 
 EVIL = '</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>"\'&\u2028'
 
@@ -231,7 +231,7 @@ def evil_run(text: str) -> ReportedRun:
     assert summary.loader is not None
     summary.loader.__dict__.update(
         transforms=(TransformFigures(text, 1, 1.0, 1.0),),
-        slowest=(SlowSample(1.0, 1, text),),
+        slowest=(SlowSample(seconds=1.0, index=1, image=text),),
     )
     change = Change(text, text, text, text, text, (text,))
     finding = Finding(text, text, text, text, 0.5)

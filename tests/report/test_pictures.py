@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.replaced import replace
 from fakes.reported import make_full_run
 from fakes.runs import make_evidence, make_interval
 from mmgpu_hooks.evidence.ledger_parts import PARTS

@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import make_evidence
 from fakes.saves import make_aftermath, make_calm, make_contended, make_save
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.save_cures import with_save_cures
-from mmgpu_hooks.records import Recommendation
 from mmgpu_hooks.report.recommendation import Answer, render_json, render_text
 from mmgpu_hooks.report.saves_text import describe_saves
 from mmgpu_hooks.report.summary import render_training_summary
+from mmgpu_hooks.schema import Recommendation
 
 ASKED_FOR = [
     'iteration',

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     add_to_end,
     make_evidence,
@@ -25,7 +25,8 @@ from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import (
+from mmgpu_hooks.report.summary import render_training_summary
+from mmgpu_hooks.schema import (
     CudaMemoryWindow,
     GpuWindow,
     HostLimits,
@@ -33,7 +34,6 @@ from mmgpu_hooks.records import (
     RunEvidence,
     SlowSample,
 )
-from mmgpu_hooks.report.summary import render_training_summary
 
 HOOKS = {'LoggerHook': 0.12, 'EMAHook': 0.06, 'RuntimeInfoHook': 0.004}
 FULL_RUN = Path(__file__).with_name('full_run.txt')
@@ -160,7 +160,15 @@ def test_a_run_that_recorded_nothing_has_a_summary_too():
 
 
 def test_without_workers_the_loop_is_said_to_load():
-    loader = LoaderSettings(0, False, None, False, 4, 100, 400)
+    loader = LoaderSettings(
+        num_workers=0,
+        persistent_workers=False,
+        prefetch_factor=None,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+    )
     text = render(run=make_run(loader=loader))
     assert (
         'num_workers=0: the training process makes every batch itself, batch_' in text
@@ -222,7 +230,7 @@ def test_workers_that_are_alike_are_not_named():
 
 
 def test_a_path_that_no_ascii_terminal_takes_does_no_harm():
-    slow = (SlowSample(1.5, 3, '7 b\u00e4r/\U0001f43b.jpg'),)
+    slow = (SlowSample(seconds=1.5, index=3, image='7 b\u00e4r/\U0001f43b.jpg'),)
     text = render(workers=make_inside_workers(slowest=slow))
     assert 'slowest sample 1.500 s: index 3, image 7 b\\xe4r/\\U0001f43b.jpg' in text
 
@@ -285,7 +293,7 @@ def test_why_idling_is_unknown_is_said():
 
 
 def test_others_on_the_card_are_remarked_on():
-    gpu = GpuWindow(30, 62.0, others_mem_bytes=3 * 2**30)
+    gpu = GpuWindow(samples=30, util_pct=62.0, others_mem_bytes=3 * 2**30)
     text = unwrapped(render(run=make_gpu_run(), gpu=gpu))
     assert 'other processes hold 3.0 GiB of it' in text
     quiet = replace(gpu, others_mem_bytes=0)
@@ -293,7 +301,9 @@ def test_others_on_the_card_are_remarked_on():
 
 
 def test_trouble_of_the_allocator_is_remarked_on():
-    window = CudaMemoryWindow(2**30, retries=1, ooms=0, inactive_bytes=4 * 2**30)
+    window = CudaMemoryWindow(
+        allocated_bytes=2**30, retries=1, ooms=0, inactive_bytes=4 * 2**30
+    )
     fields = {**make_gpu_fields(), 'cuda_memory': window}
     text = unwrapped(render(run=make_gpu_run(), **fields))
     assert '8 allocation(s) succeeded only after a retry' in text
@@ -304,7 +314,12 @@ def test_trouble_of_the_allocator_is_remarked_on():
 def test_growing_memory_is_remarked_on():
     evidence = make_evidence(20, run=make_gpu_run())
     growing = tuple(
-        replace(record, cuda_memory=CudaMemoryWindow(index * 2**22, 0, 0, 0))
+        replace(
+            record,
+            cuda_memory=CudaMemoryWindow(
+                allocated_bytes=index * 2**22, retries=0, ooms=0, inactive_bytes=0
+            ),
+        )
         for index, record in enumerate(evidence.intervals)
     )
     text = unwrapped(render_of(replace(evidence, intervals=growing)))
@@ -383,7 +398,16 @@ def test_a_loader_that_is_none_of_pytorch_is_one_sentence():
 
 def test_workers_beyond_the_cores_make_no_more_than_these_allow():
     host = HostLimits(logical_cpus=2, usable_cores=2.0)
-    run = make_run(loader=LoaderSettings(256, False, 2, False, 2), host=host)
+    run = make_run(
+        loader=LoaderSettings(
+            num_workers=256,
+            persistent_workers=False,
+            prefetch_factor=2,
+            pin_memory=False,
+            batch_size=2,
+        ),
+        host=host,
+    )
     crowd = make_inside_workers(0.09, count=256)
     crowd = replace(crowd, batch_cpu=steady(0.006, 20))
     text = unwrapped(render(run=run, workers=crowd, process_cpu_s=4.0))

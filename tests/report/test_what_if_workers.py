@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.reported import make_reported
 from fakes.runs import make_evidence, make_inside_workers
 from mmgpu_hooks.cli.what_if import predict_workers
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import Change
 from mmgpu_hooks.report.pictures.what_if_chart import marked_workers
+from mmgpu_hooks.schema import Change
 
 TRAIN = Change('train_dataloader.num_workers', 2, 7, 'it waits', 'high')
 VALIDATION = Change('val_dataloader.num_workers', 1, 5, 'it waits', 'high')

@@ -16,8 +16,8 @@ import pytest
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.run_folder import read_run_folder
+from mmgpu_hooks.schema.reader import read_evidence
+from mmgpu_hooks.schema.run_folder import read_run_folder
 from training.detection import TrainServer, environ, render_config
 from training.toy import (
     HOOK,

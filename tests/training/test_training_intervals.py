@@ -14,7 +14,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner, loops
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import RunEvidence
+from mmgpu_hooks.schema import RunEvidence
 from training.toy import HOOK, SleepyHook, build_runner, evidence_of, train
 
 pytestmark = pytest.mark.timing

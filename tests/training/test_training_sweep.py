@@ -20,7 +20,7 @@ from mmgpu_hooks.experiments.card_lease import CardLeases
 from mmgpu_hooks.experiments.sweep_plan import SweepJob, TrialLimits
 from mmgpu_hooks.experiments.sweep_progress import SweepProgress
 from mmgpu_hooks.experiments.sweep_trials import train_settings
-from mmgpu_hooks.records import SweepSetting
+from mmgpu_hooks.schema import SweepSetting
 from training.detection import environ, render_config
 from training.trial_toys import processes_of, write_config
 

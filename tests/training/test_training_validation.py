@@ -14,7 +14,7 @@ from mmgpu_hooks.cli.main import main
 from mmgpu_hooks.evidence.validation import ValidationFolder
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.validation_loader import advise_validation
-from mmgpu_hooks.records import RunEvidence
+from mmgpu_hooks.schema import RunEvidence
 from training.conftest import DEFAULT_HOOKS, ITERATIONS, LOGGED, PLAIN, Detections
 from training.toy import (
     ToyMetric,

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import SaveJudgement
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart
 from mmgpu_hooks.report.pictures.envelope import find_reaches
 from mmgpu_hooks.report.pictures.loader_charts import chart_slowest, chart_transforms
@@ -25,6 +24,7 @@ from mmgpu_hooks.report.pictures.time_charts import (
 from mmgpu_hooks.report.pictures.timeline import Timeline
 from mmgpu_hooks.report.pictures.what_if_chart import chart_what_if
 from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.schema import SaveJudgement
 
 _AWKWARD = re.compile(r'[^A-Za-z0-9._]+')
 

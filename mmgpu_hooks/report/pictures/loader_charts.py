@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from mmgpu_hooks.judge.figures import LoaderFigures
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import SlowSample
 from mmgpu_hooks.report.figures import format_pct, format_seconds
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
+from mmgpu_hooks.schema import SlowSample
 
 _SHOWN = 12
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import SAVE_PHASES, SaveRecord
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
+from mmgpu_hooks.schema import SAVE_PHASES, SaveRecord
 
 SAVES_SHOWN = 12
 _PHASE_ROLES = {

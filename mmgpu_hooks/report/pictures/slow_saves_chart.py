@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.records import SAVE_CAUSES, SaveJudgement, SaveRecord
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
 from mmgpu_hooks.report.pictures.save_charts import SAVES_SHOWN, name_save, why_no_saves
+from mmgpu_hooks.schema import SAVE_CAUSES, SaveJudgement, SaveRecord
 
 _CAUSES = {
     'workers': ('loader workers', 'data_wait'),

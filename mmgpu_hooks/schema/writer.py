@@ -7,28 +7,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from mmgpu_hooks.evidence.codec import Line, render_line
-from mmgpu_hooks.records import RunRecord
+from mmgpu_hooks.schema.lines import encode_line
+from mmgpu_hooks.schema.recorded import Line, RunRecord
 
-EVIDENCE_NAME = 'gpu_efficiency.jsonl'
 LEAST_FREE_BYTES = 16 * 2**20
 """With less free, MMEngine's own logs and checkpoints need it more."""
-OTHER_RANKS = 'gpu_efficiency_rank*.jsonl'
-
-
-def evidence_name(rank: int) -> str:
-    """File name of one rank's evidence; rank 0 has the plain one."""
-    return EVIDENCE_NAME if rank == 0 else f'gpu_efficiency_rank{rank}.jsonl'
-
-
-def unused_path(path: Path) -> Path:
-    """``path``, or a numbered one where this Runner trained before."""
-    number = 1
-    unused = path
-    while unused.exists():
-        number += 1
-        unused = path.with_name(f'{path.stem}.{number}{path.suffix}')
-    return unused
 
 
 class EvidenceWriter:
@@ -80,7 +63,7 @@ class EvidenceWriter:
                 self._warn(f'GPUEfficiencyHook: no evidence is written while {lack}.')
                 self._warn = None
             return
-        data = render_line(record).encode('ascii')
+        data = encode_line(record)
         written = 0
         try:
             written = os.write(self._fd, data)

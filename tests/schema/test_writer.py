@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from fakes.runs import make_interval, make_run
-from mmgpu_hooks.evidence.codec import render_line
-from mmgpu_hooks.evidence.writer import EvidenceWriter, evidence_name
+from mmgpu_hooks.schema.lines import encode_line
+from mmgpu_hooks.schema.run_folder import evidence_name
+from mmgpu_hooks.schema.writer import EvidenceWriter
 
 
 def test_each_rank_has_a_file_of_its_own():
@@ -25,7 +26,7 @@ def test_records_are_appended_and_readable_at_once(tmp_path: Path):
     writer.write(make_run())
     writer.write(make_interval())
     # read before close: a run that is killed now has left both lines
-    assert path.read_text() == render_line(make_run()) + render_line(make_interval())
+    assert path.read_bytes() == encode_line(make_run()) + encode_line(make_interval())
     writer.close()
     writer.close()
     with pytest.raises(OSError, match='already closed'):

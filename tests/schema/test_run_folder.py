@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.evidence.run_folder import (
+from mmgpu_hooks.schema.run_folder import (
     EvidenceError,
     find_other_ranks,
     read_run_folder,

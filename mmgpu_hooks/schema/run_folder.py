@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmgpu_hooks.evidence.writer import EVIDENCE_NAME, OTHER_RANKS
-
+EVIDENCE_NAME = 'gpu_efficiency.jsonl'
+OTHER_RANKS = 'gpu_efficiency_rank*.jsonl'
 PLAIN_NAME = 'scalars.json'
 _RANK = re.compile(r'^(?P<stem>.+)_rank(?P<rank>\d+)(?P<rest>(\.\d+)?\.jsonl)$')
 _TIMESTAMP = re.compile(r'^\d{8}_\d{6}')
@@ -34,6 +34,21 @@ class RunFiles:
     """Other runs of the same folder that were passed over."""
     older_evidence: Path | None = None
     """Evidence of an older run, when the newest has none."""
+
+
+def evidence_name(rank: int) -> str:
+    """File name of one rank's evidence; rank 0 has the plain one."""
+    return EVIDENCE_NAME if rank == 0 else f'gpu_efficiency_rank{rank}.jsonl'
+
+
+def unused_path(path: Path) -> Path:
+    """``path``, or a numbered one where this Runner trained before."""
+    number = 1
+    unused = path
+    while unused.exists():
+        number += 1
+        unused = path.with_name(f'{path.stem}.{number}{path.suffix}')
+    return unused
 
 
 def read_run_folder(path: Path) -> RunFiles:

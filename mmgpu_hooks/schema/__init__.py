@@ -1,65 +1,36 @@
-"""The records that every room passes on: frozen, and the unit is in each name.
+"""What is recorded and what is answered: frozen, and the unit is in each name.
 
 ``None`` always means *unknown* and never zero; where a figure can be unknown
 for several reasons, the record carries the reason beside it.
 """
 
-from mmgpu_hooks.records.batching import (
-    MemoryFit,
-    MemoryPoint,
-    MemoryRuleRow,
-    PeakPrediction,
-    SpeedPoint,
-)
-from mmgpu_hooks.records.benched import (
-    SaveBench,
-    SaveBenchRow,
-    SavePlan,
-    SaveSetting,
-)
-from mmgpu_hooks.records.compared import (
+from mmgpu_hooks.schema.judged import (
+    SAVE_CAUSES,
+    Change,
+    Diagnosis,
     Estimate,
     FigureComparison,
+    Finding,
+    LearningRate,
+    Recommendation,
     RunComparison,
+    SaveCure,
+    SaveJudgement,
     SettingComparison,
+    ValidationOutlook,
+    Verdict,
     Verification,
 )
-from mmgpu_hooks.records.device import (
-    CardState,
-    CardWindow,
-    CudaMemoryWindow,
-    GpuDevice,
-    GpuWindow,
-    ModelBytesRecord,
-)
-from mmgpu_hooks.records.estimated import (
+from mmgpu_hooks.schema.memory import (
     ActivationFit,
     ActivationPoint,
+    CardState,
     MeasuredMemory,
     MemoryEstimate,
     ModuleActivations,
     StaticBytes,
 )
-from mmgpu_hooks.records.judged import (
-    SAVE_CAUSES,
-    Change,
-    Diagnosis,
-    Finding,
-    LearningRate,
-    Recommendation,
-    SaveCure,
-    SaveJudgement,
-    ValidationOutlook,
-    Verdict,
-)
-from mmgpu_hooks.records.loading import SlowSample, TransformCost, WorkersWindow
-from mmgpu_hooks.records.measured import (
-    DurationStats,
-    HostLimits,
-    HostWindow,
-    LoaderSettings,
-)
-from mmgpu_hooks.records.predicted import (
+from mmgpu_hooks.schema.predicted import (
     BatchLine,
     Cost,
     Disputes,
@@ -67,38 +38,58 @@ from mmgpu_hooks.records.predicted import (
     JobPlan,
     JobPrediction,
     LoaderWorkload,
+    MemoryFit,
+    MemoryPoint,
+    MemoryRuleRow,
     NoPrediction,
+    PeakPrediction,
     Prediction,
+    SpeedPoint,
 )
-from mmgpu_hooks.records.run import (
-    SCHEMA_VERSION,
-    EndRecord,
-    IntervalRecord,
-    PlainRun,
-    RunEvidence,
-    RunRecord,
-    SourceOffRecord,
-    UnknownRecord,
-)
-from mmgpu_hooks.records.saving import (
+from mmgpu_hooks.schema.recorded import (
     SAVE_PHASES,
+    SCHEMA_VERSION,
+    CudaMemoryWindow,
+    DurationStats,
+    EndRecord,
+    GpuDevice,
+    GpuWindow,
+    HostLimits,
+    HostWindow,
+    IntervalRecord,
+    LoaderSettings,
+    ModelBytesRecord,
+    RunRecord,
     SaveAftermathRecord,
     SavePhase,
     SaveRecord,
+    SlowSample,
+    SourceOffRecord,
+    TransformCost,
+    UnknownRecord,
+    ValidationRecord,
+    WorkersWindow,
 )
-from mmgpu_hooks.records.summed import (
+from mmgpu_hooks.schema.run import (
     CardImbalance,
+    PlainRun,
     RankRow,
     RanksSummary,
+    RunEvidence,
 )
-from mmgpu_hooks.records.swept import (
+from mmgpu_hooks.schema.tried import (
     MEMORY_SOURCES,
+    TRIAL_STATUSES,
+    SaveBench,
+    SaveBenchRow,
+    SavePlan,
+    SaveSetting,
     Sweep,
     SweepRow,
     SweepSetting,
+    TrialResult,
+    TrialSpec,
 )
-from mmgpu_hooks.records.trial import TRIAL_STATUSES, TrialResult, TrialSpec
-from mmgpu_hooks.records.validating import ValidationRecord
 
 __all__ = [
     'MEMORY_SOURCES',
@@ -111,7 +102,6 @@ __all__ = [
     'BatchLine',
     'CardImbalance',
     'CardState',
-    'CardWindow',
     'Change',
     'Cost',
     'CudaMemoryWindow',

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     make_evidence,
     make_interval,
@@ -13,14 +15,19 @@ from fakes.runs import (
     make_run,
     render_evidence,
 )
-from mmgpu_hooks.evidence.codec import render_line
 from mmgpu_hooks.evidence.plain_reader import read_plain_run
-from mmgpu_hooks.evidence.reader import (
+from mmgpu_hooks.schema import SourceOffRecord
+from mmgpu_hooks.schema.lines import MOST_LINE_BYTES, encode_line
+from mmgpu_hooks.schema.reader import (
     read_evidence,
     read_other_ranks,
 )
-from mmgpu_hooks.evidence.run_folder import EvidenceError
-from mmgpu_hooks.records import SourceOffRecord
+from mmgpu_hooks.schema.recorded import Line
+from mmgpu_hooks.schema.run_folder import EvidenceError
+
+
+def render_line(record: Line) -> str:
+    return encode_line(record).decode()
 
 
 @pytest.fixture
@@ -55,7 +62,39 @@ def test_garbage_lines_are_skipped_counted_and_said(path: Path):
     path.write_text(''.join(lines))
     read = read_evidence(path)
     assert len(read.intervals) == 1
-    assert '2 unreadable line(s) skipped, first line 2: not JSON' in read.notes[0]
+    assert (
+        '2 unreadable line(s) skipped, first line 2: JSON is malformed' in read.notes[0]
+    )
+
+
+def test_a_line_without_an_end_is_not_read_whole(path: Path):
+    path.write_text(render_line(make_run()) + render_line(make_interval()))
+    with path.open('ab') as file:
+        file.truncate(2**28)
+    tracemalloc.start()
+    read = read_evidence(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(read.intervals), len(read.notes)) == (1, 1)
+    assert '1 torn last line skipped' in read.notes[0]
+    assert peak < 2**26
+
+
+def test_a_line_that_is_too_long_costs_no_other(path: Path):
+    line = '"' + 'x' * (2 * MOST_LINE_BYTES) + '"\n'
+    text = render_line(make_run()) + line + render_line(make_interval())
+    path.write_text(text)
+    read = read_evidence(path)
+    assert len(read.intervals) == 1
+    assert '1 unreadable line(s) skipped, first line 2' in read.notes[0]
+
+
+def test_a_pipe_is_refused_and_not_waited_for(path: Path):
+    os.mkfifo(path)
+    with pytest.raises(EvidenceError, match='expected a regular file'):
+        read_evidence(path)
+    ranks, notes = read_other_ranks([path])
+    assert (ranks, len(notes)) == ([], 1)
 
 
 def test_bytes_that_are_no_text_are_garbage(path: Path):
@@ -98,7 +137,7 @@ def test_a_byte_order_mark_is_no_damage(path: Path):
 
 
 def test_a_source_that_was_switched_off_is_told(path: Path):
-    off = SourceOffRecord('GPU', 'GPU is lost', 40)
+    off = SourceOffRecord(source='GPU', reason='GPU is lost', iteration=40)
     path.write_text(render_line(make_run()) + render_line(off))
     assert read_evidence(path).sources_off == (off,)
 

@@ -1,9 +1,54 @@
-"""What all ranks of a run come to."""
+"""One run as it is read back, and what its ranks come to."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Optional, Tuple
+
+from mmgpu_hooks.schema.recorded import (
+    EndRecord,
+    IntervalRecord,
+    ModelBytesRecord,
+    RunRecord,
+    SaveAftermathRecord,
+    SaveRecord,
+    SourceOffRecord,
+    ValidationRecord,
+)
+
+
+@dataclass(frozen=True)
+class RunEvidence:
+    """One rank's evidence, read back."""
+
+    path: str
+    run: RunRecord
+    intervals: Tuple[IntervalRecord, ...]
+    end: Optional[EndRecord] = None
+    sources_off: Tuple[SourceOffRecord, ...] = ()
+    model: Optional[ModelBytesRecord] = None
+    save_records: Tuple[SaveRecord, ...] = ()
+    save_aftermaths: Tuple[SaveAftermathRecord, ...] = ()
+    validations: Tuple[ValidationRecord, ...] = ()
+    notes: Tuple[str, ...] = ()
+    """Sentences about what was odd in the file, for the user."""
+
+
+@dataclass(frozen=True)
+class PlainRun:
+    """What MMEngine's own ``scalars.json`` tells of a run without our hook."""
+
+    path: str
+    iterations: int
+    """Last iteration logged."""
+    lines: int
+    """Log lines that carried both ``time`` and ``data_time``."""
+    time_s: float
+    """Median of the logged ``time``."""
+    data_time_s: float
+    """Median of the logged ``data_time``."""
+    config_copy: Optional[str] = None
+    notes: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
