@@ -122,6 +122,7 @@ class Run(Figures):
     gpu_mem_reserved_bytes = largest_of('gpu_mem_reserved_bytes')
     largest_batch_pixels = largest_of('largest_batch_pixels')
     most_boxes = largest_of('most_boxes')
+    stored_pixel_ratio = median_of('stored_pixel_ratio')
 
     @cached_property
     def status(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -154,10 +155,11 @@ def make_inside_workers(
     made = replace(
         steady(occupancy_s, iterations), p95_s=round(occupancy_s + 2 * std_s, 9)
     )
-    cpu = replace(
-        steady(0.9 * occupancy_s, iterations),
-        p95_s=round(0.9 * (occupancy_s + 2 * std_s), 9),
-    )
+    cpu_s = 0.9 * occupancy_s
+    variation = min(std_s / occupancy_s, 9.0) if occupancy_s > 0 else 0.0
+    # the 95th percentile of a log-normal that varies as the loading does
+    above = math.exp(1.645 * math.sqrt(math.log1p(variation**2)))
+    cpu = replace(steady(cpu_s, iterations), p95_s=round(cpu_s * above, 9))
     window = WorkersWindow(
         count=count,
         window_s=occupancy_s * iterations / count,
