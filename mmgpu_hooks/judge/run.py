@@ -114,7 +114,6 @@ class Run(Figures):
     iter_p95_s = median_of('iter.p95_s')
     """Median over intervals of their 95th percentiles, as all percentiles of a run."""
     data_wait_p95_s = median_of('data_wait.p95_s')
-    stored_pixel_ratio = median_of('stored_pixel_ratio')
     process_rss_bytes = largest_of('process_rss_bytes')
     batch_bytes = largest_of('batch_bytes')
     batch_tensors = largest_of('batch_tensors')
