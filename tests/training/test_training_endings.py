@@ -215,10 +215,6 @@ def build_resumable(work_dir: Path, loop: str, **arguments: Any) -> Runner:
     return build_runner(work_dir, loop=loop, checkpoint=checkpoint, **limits)
 
 
-@pytest.mark.filterwarnings(
-    # torch says that it does what the test asks it for
-    'ignore:Environment variable TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD:UserWarning'
-)
 @pytest.mark.parametrize('loop', ['epoch', 'iter'])
 def test_a_resumed_run_counts_on_where_it_left(
     tmp_path: Path, loop: str, monkeypatch: pytest.MonkeyPatch
