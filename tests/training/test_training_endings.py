@@ -98,7 +98,8 @@ def test_the_summary_begins_with_the_verdict_and_ends_with_the_next_command(
     assert {'loader', 'CPU', 'GPU', 'memory'} <= set(labels)
     last = next(line for line in lines if line.startswith('  next'))
     assert f'mmgpu recommend {tmp_path}' in last
-    assert lines.index(last) <= 30
+    # a busy machine has more to say: pressure, throttling, hooks of many figures
+    assert lines.index(last) <= 34
 
 
 def test_signals_keep_the_effect_they_had(tmp_path: Path) -> None:
