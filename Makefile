@@ -30,7 +30,7 @@ help:
 	@echo 'make bench-batch-size  other batch sizes, predicted from two (3 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
-	@echo 'make bench-recommend judge a run of 100,000 intervals (3 minutes)'
+	@echo 'make bench-recommend judge long and short runs (1 minute)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make bench-sweep     the demo at 15 settings, predicted beside measured (18 minutes)'
 	@echo 'make bench-report    a run of 100,000 intervals as a page (2 minutes)'

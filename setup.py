@@ -46,6 +46,7 @@ setup(
         'psutil>=5.9',
         'libcst>=1.1',
         'msgspec>=0.18',
+        'numpy>=1.22',
         'rich>=13',
     ],
     extras_require={'plots': ['matplotlib>=3.5']},

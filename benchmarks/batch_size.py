@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from benchmarks.harness import BUSY_LIMIT_PCT, Benchmark, Figure
 from benchmarks.machine import StrangerLoad, TrainingsLoad
 from benchmarks.predict_judge import median, quantile
@@ -27,10 +29,10 @@ from benchmarks.predict_pipelines import Pipeline
 from benchmarks.predict_training import Work, count_batches, make_works, train_once
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.prediction import predict_setting
-from mmgpu_hooks.records import Prediction
+from mmgpu_hooks.schema import Prediction
+from mmgpu_hooks.schema.reader import read_evidence
 
 MEDIAN_LIMIT, P90_LIMIT, COVERAGE_LIMIT = 5.0, 12.0, 90.0
 """As of predictions from one run."""
@@ -115,13 +117,13 @@ def measure(planted: Planted, works: dict[str, Work], seconds: float) -> list[Tr
 def _read_run(path: Path) -> PooledRun:
     evidence = read_evidence(path)
     # planted data sets are as long as the training, and no longer
-    loader = replace(evidence.run.loader, dataset_length=None)
+    loader = structs.replace(evidence.run.loader, dataset_length=None)
     evidence = replace(
         evidence,
-        run=replace(evidence.run, loader=loader),
+        run=structs.replace(evidence.run, loader=loader),
         intervals=tuple(evidence.intervals),
     )
-    return PooledRun(evidence, fold_facts(fold_run(evidence), evidence.intervals))
+    return PooledRun(fold_facts(Run(evidence)))
 
 
 def judge(trials: Sequence[Trial]) -> Iterator[Outcome]:

@@ -26,8 +26,8 @@ import torch
 from benchmarks.harness import Benchmark, Figure
 from benchmarks.planted import HOOK_S, TAPE, StampedLoader, build_planted
 from benchmarks.planted_rare import RARE_HOOKS, plant_rare
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.records import RunEvidence
+from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.schema.reader import read_evidence
 
 CLOSES_WITHIN, OTHER_AT_MOST = 0.01, 0.01
 REL, ABS_S = 0.02, 0.001
@@ -155,10 +155,10 @@ def _compare(runner: Any, evidence: RunEvidence, wall_s: float) -> Scene:
             ledger['data_wait'] / waits,
         ),
         Part(
-            'worker_startup',
+            'startup',
             len(starts),
             statistics.fmean(starts),
-            ledger['worker_startup'] / len(starts),
+            ledger['startup'] / len(starts),
         ),
         _part('step', stamps['step'], ledger['step']),
         _part('checkpoint_save', saves, ledger['checkpoint_save']),

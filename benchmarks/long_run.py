@@ -5,16 +5,14 @@ Every figure that a full interval can have is there and varies from one to the n
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmgpu_hooks.evidence.codec import render_line
-from mmgpu_hooks.evidence.writer import evidence_name
-from mmgpu_hooks.records import (
-    CardWindow,
+from msgspec import structs
+
+from mmgpu_hooks.schema import (
     CudaMemoryWindow,
     DurationStats,
     GpuDevice,
@@ -28,6 +26,8 @@ from mmgpu_hooks.records import (
     TransformCost,
     WorkersWindow,
 )
+from mmgpu_hooks.schema.lines import encode_line
+from mmgpu_hooks.schema.run_folder import evidence_name
 
 ITERATIONS = 50
 EPOCH = 40
@@ -70,12 +70,12 @@ def write_run(folder: Path, config: Path, intervals: int, ranks: int = 1) -> int
     folder.mkdir(parents=True, exist_ok=True)
     body = folder / 'body'
     dice = random.Random(intervals)
-    with body.open('w') as file:
-        file.writelines(map(render_line, make_intervals(dice, intervals)))
+    with body.open('wb') as file:
+        file.writelines(map(encode_line, make_intervals(dice, intervals)))
     for rank in range(ranks):
         path = folder / evidence_name(rank)
         with path.open('wb') as file, body.open('rb') as source:
-            file.write(render_line(make_run(config, rank, ranks)).encode())
+            file.write(encode_line(make_run(config, rank, ranks)))
             shutil.copyfileobj(source, file, 2**20)
     body.unlink()
     return (folder / evidence_name(0)).stat().st_size
@@ -93,7 +93,16 @@ def make_run(config: Path, rank: int = 0, ranks: int = 1) -> RunRecord:
         max_epochs=300,
         interval_iterations=ITERATIONS,
         device='cuda',
-        loader=LoaderSettings(2, False, 2, True, 16, 2000, 32000, 'fork'),
+        loader=LoaderSettings(
+            num_workers=2,
+            persistent_workers=False,
+            prefetch_factor=2,
+            pin_memory=True,
+            batch_size=16,
+            batches_per_epoch=2000,
+            dataset_length=32000,
+            start_method='fork',
+        ),
         host=HostLimits(
             logical_cpus=64,
             affinity_cpus=64,
@@ -105,7 +114,12 @@ def make_run(config: Path, rank: int = 0, ranks: int = 1) -> RunRecord:
             shm_free_bytes=250 * GIB,
             open_files_soft=65536,
         ),
-        gpu=GpuDevice('NVIDIA H100 80GB HBM3', f'GPU-{rank}', 80 * GIB, '550.54'),
+        gpu=GpuDevice(
+            name='NVIDIA H100 80GB HBM3',
+            uuid=f'GPU-{rank}',
+            memory_total_bytes=80 * GIB,
+            driver_version='550.54',
+        ),
     )
 
 
@@ -129,7 +143,7 @@ def _interval(dice: random.Random, index: int, elapsed_s: float) -> IntervalReco
         'hooks': 1.05 * sum(hooks.values()),
         'checkpoint_save': dice.uniform(1, 3) if is_last else 0.0,
         'validation': dice.uniform(20, 40) if is_last else 0.0,
-        'worker_startup': dice.uniform(1, 2) if is_first else 0.0,
+        'startup': dice.uniform(1, 2) if is_first else 0.0,
         'other': dice.uniform(0, 0.01),
     }
     duration_s = sum(ledger.values())
@@ -146,7 +160,7 @@ def _interval(dice: random.Random, index: int, elapsed_s: float) -> IntervalReco
         hooks_s=hooks,
         data_wait_cpu_s=dice.uniform(0, 0.1),
         first_waits=int(is_first),
-        first_wait_s=ledger['worker_startup'],
+        first_wait_s=ledger['startup'],
         images=16 * ITERATIONS,
         batch_bytes=dice.randrange(10**7, 10**8),
         batch_tensors=dice.randrange(50, 90),
@@ -157,12 +171,13 @@ def _interval(dice: random.Random, index: int, elapsed_s: float) -> IntervalReco
         largest_batch_pixels=dice.randrange(10**6, 10**7),
         most_boxes=dice.randrange(20, 300),
         host=HostWindow(
-            *(dice.uniform(0, 9) for _ in range(3)),
+            cpu_pressure_pct=dice.uniform(0, 9),
+            io_pressure_pct=dice.uniform(0, 9),
+            memory_pressure_pct=dice.uniform(0, 9),
             throttled_s=0.0,
             swap_in_bytes=0,
             swap_out_bytes=0,
             ram_available_bytes=dice.randrange(300 * GIB, 400 * GIB),
-            swap_used_bytes=0,
             shm_free_bytes=dice.randrange(200 * GIB, 250 * GIB),
             open_files=dice.randrange(200, 300),
         ),
@@ -170,13 +185,14 @@ def _interval(dice: random.Random, index: int, elapsed_s: float) -> IntervalReco
         gpu=_gpu(dice, duration_s),
         gpu_idle_pct=dice.uniform(20, 50),
         gpu_idle_iterations=8,
-        cards={f'GPU-{number:036d}': _card(dice, number) for number in range(2)},
         gpu_mem_peak_bytes=dice.randrange(40 * GIB, 50 * GIB),
         gpu_mem_reserved_bytes=dice.randrange(50 * GIB, 60 * GIB),
         cuda_memory=CudaMemoryWindow(
-            dice.randrange(GIB, 2 * GIB), 0, 0, dice.randrange(2**28, GIB)
+            allocated_bytes=dice.randrange(GIB, 2 * GIB),
+            retries=0,
+            ooms=0,
+            inactive_bytes=dice.randrange(2**28, GIB),
         ),
-        wall_unix_s=1_700_000_000.0 + elapsed_s,
     )
 
 
@@ -185,12 +201,12 @@ def _durations(dice: random.Random, mean_s: float) -> DurationStats:
     p50_s = mean_s * dice.uniform(0.9, 1.0)
     p95_s = mean_s * dice.uniform(1.2, 1.6)
     return DurationStats(
-        ITERATIONS,
-        mean_s * ITERATIONS,
-        mean_s,
-        p50_s,
-        p95_s,
-        p95_s * dice.uniform(1, 2),
+        count=ITERATIONS,
+        total_s=mean_s * ITERATIONS,
+        mean_s=mean_s,
+        p50_s=p50_s,
+        p95_s=p95_s,
+        max_s=p95_s * dice.uniform(1, 2),
     )
 
 
@@ -218,13 +234,17 @@ def _workers(dice: random.Random, window_s: float, fresh: bool) -> WorkersWindow
         affinity_cpus=64,
         pss_bytes=dice.randrange(GIB, 2 * GIB) if dice.random() < 0.3 else None,
         transforms={
-            name: TransformCost(dice.randrange(10, 33), dice.uniform(0, 0.3))
+            name: TransformCost(
+                calls=dice.randrange(10, 33), total_s=dice.uniform(0, 0.3)
+            )
             for name in TRANSFORMS
         },
         timed_samples=32,
         slowest=tuple(
             SlowSample(
-                dice.uniform(0.1, 0.9), number, f'{number} train2017/{number:012d}.jpg'
+                seconds=dice.uniform(0.1, 0.9),
+                index=number,
+                image=f'{number} train2017/{number:012d}.jpg',
             )
             for number in dice.sample(range(118_287), 3)
         ),
@@ -232,13 +252,15 @@ def _workers(dice: random.Random, window_s: float, fresh: bool) -> WorkersWindow
 
 
 def _gpu(dice: random.Random, sampled_s: float) -> GpuWindow:
-    window = GpuWindow(dice.randrange(40, 70), source='buffer', sampled_s=sampled_s)
+    window = GpuWindow(
+        samples=dice.randrange(40, 70), source='buffer', sampled_s=sampled_s
+    )
     known = {
-        field.name: dice.uniform(5, 95)
-        for field in dataclasses.fields(GpuWindow)
-        if field.name.endswith('_pct') and field.name != 'throttle_reasons_pct'
+        name: dice.uniform(5, 95)
+        for name in GpuWindow.__struct_fields__
+        if name.endswith('_pct') and name != 'throttle_reasons_pct'
     }
-    return dataclasses.replace(
+    return structs.replace(
         window,
         **known,
         mem_used_bytes=dice.randrange(50 * GIB, 60 * GIB),
@@ -248,18 +270,4 @@ def _gpu(dice: random.Random, sampled_s: float) -> GpuWindow:
         power_w=dice.uniform(300, 700),
         throttle_reasons_pct={'power_cap': dice.uniform(1, 9)},
         others_mem_bytes=0,
-        pcie_rx_bytes_per_s=dice.uniform(1e8, 1e9),
-        pcie_tx_bytes_per_s=dice.uniform(1e8, 1e9),
-    )
-
-
-def _card(dice: random.Random, index: int) -> CardWindow:
-    return CardWindow(
-        index=index,
-        samples=dice.randrange(40, 70),
-        util_pct=dice.uniform(5, 95),
-        zero_pct=dice.uniform(5, 95),
-        mem_used_bytes=dice.randrange(50 * GIB, 60 * GIB),
-        sm_clock_mhz=dice.uniform(1500, 1980),
-        sampled_s=dice.uniform(10, 17),
     )

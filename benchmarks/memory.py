@@ -33,7 +33,7 @@ from mmgpu_hooks.experiments.model_memory import (
     estimate_memory,
 )
 from mmgpu_hooks.modeling.training_memory import predict_activations
-from mmgpu_hooks.records import MemoryEstimate
+from mmgpu_hooks.schema import MemoryEstimate
 
 TARGET_PCT = 10.0
 LARGER_BATCH = 4

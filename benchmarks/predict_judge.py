@@ -13,11 +13,10 @@ from pathlib import Path
 from benchmarks.harness import BUSY_LIMIT_PCT
 from benchmarks.predict_pipelines import Pipeline
 from mmgpu_hooks.diagnosis.workload import fit_workload
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.pace import bound_iter_s
 from mmgpu_hooks.modeling.prediction import predict_grid
-from mmgpu_hooks.records import Cost, IntervalRecord, LoaderWorkload, RunSummary
+from mmgpu_hooks.schema import Cost, LoaderWorkload
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,7 @@ class Trial:
     prefetch_factor: int
     iter_s: float
     """By the model's own stamps."""
-    summary: RunSummary
-    intervals: tuple[IntervalRecord, ...]
+    summary: Run
     strangers_pct: float
     """Share of the machine that others used meanwhile."""
 
@@ -86,15 +84,13 @@ def read_trials(path: Path) -> tuple[list[Trial], int]:
                 busy += 1
                 continue
             evidence_path.write_text('\n'.join(line['evidence']) + '\n')
-            evidence = read_evidence(evidence_path)
             trials.append(
                 Trial(
                     Pipeline(**line['pipeline']),
                     line['num_workers'],
                     line['prefetch_factor'],
                     line['iter_s'],
-                    fold_run(evidence),
-                    tuple(evidence.intervals),
+                    Run.read(evidence_path),
                     line['strangers_pct'],
                 )
             )
@@ -110,7 +106,7 @@ def judge_trials(trials: Sequence[Trial]) -> tuple[list[Case], list[str]]:
         by_pipeline.setdefault(trial.pipeline.name, []).append(trial)
     for same in by_pipeline.values():
         for run in same:
-            workload = fit_workload(run.summary, run.intervals)
+            workload = fit_workload(run.summary)
             if not isinstance(workload, LoaderWorkload):
                 refused.append(f'{run.pipeline.name} {run.setting}: {workload.reason}')
                 continue

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.predict_judge import Case, Trial, predict_cases
 from mmgpu_hooks.diagnosis.workload import fit_workload
-from mmgpu_hooks.records import LoaderWorkload
+from mmgpu_hooks.schema import LoaderWorkload
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def judge_pairs(trials: Sequence[Trial], seed: int = 1) -> PairCases:
     """
     by_pipeline: dict[str, list[tuple[Trial, LoaderWorkload]]] = {}
     for trial in trials:
-        workload = fit_workload(trial.summary, trial.intervals)
+        workload = fit_workload(trial.summary)
         if isinstance(workload, LoaderWorkload):
             told = by_pipeline.setdefault(trial.pipeline.name, [])
             told.append((trial, workload))

@@ -34,7 +34,7 @@ from benchmarks.regret_judge import (
 from benchmarks.regret_measure import REPEATS, list_jobs, measure_all
 from benchmarks.regret_nulls import draw_null
 from mmgpu_hooks.diagnosis.facts import fold_facts
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.policy import recommend_settings
 
 MEDIAN_LIMIT, WORST_LIMIT, ALARM_LIMIT = 1.0, 5.0, 1.0
@@ -206,7 +206,7 @@ def _judge_nulls(benchmark: Benchmark, count: int) -> None:
     alarms = 0
     for seed in range(count):
         evidence = draw_null(seed)
-        found = recommend_settings(fold_facts(fold_run(evidence), evidence.intervals))
+        found = recommend_settings(fold_facts(Run(evidence)))
         if found.changes:
             alarms += 1
             keys = {change.key.split('.')[-1]: change.new for change in found.changes}

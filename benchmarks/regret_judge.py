@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation import choice
 from mmgpu_hooks.recommendation.choice import job_s
 from mmgpu_hooks.recommendation.job_plan import plan_job
 from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.recommendation.worker_cap import DEFAULT_PREFETCH
-from mmgpu_hooks.records import Recommendation
+from mmgpu_hooks.schema import Recommendation
+from mmgpu_hooks.schema.reader import read_evidence
 
 DEFAULT = 2
 """Workers; MMDetection's own."""
@@ -65,8 +65,8 @@ def read_trials(path: Path) -> list[Trial]:
             line = json.loads(text)
             evidence_path.write_text('\n'.join(line['evidence']) + '\n')
             evidence = read_evidence(evidence_path)
-            summary = fold_run(evidence)
-            facts = fold_facts(summary, evidence.intervals)
+            summary = Run(evidence)
+            facts = fold_facts(summary)
             pss = summary.loader.pss_bytes if summary.loader else None
             trials.append(
                 Trial(

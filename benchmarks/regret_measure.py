@@ -24,7 +24,7 @@ from benchmarks.predict_training import Work, make_works
 from benchmarks.regret_jobs import SEEN, Job, draw_unseen
 from benchmarks.regret_judge import WORKERS
 from benchmarks.regret_training import train_job
-from mmgpu_hooks.evidence.reader import read_evidence
+from mmgpu_hooks.schema.reader import read_evidence
 
 OF_RECIPES = (0, 1, 2, 3, 4)
 SECONDS, SECONDS_OF_RECIPES = 1.8, 6.0

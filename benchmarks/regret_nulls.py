@@ -8,7 +8,7 @@ import random
 from mmgpu_hooks.modeling.prediction import predict_setting
 from mmgpu_hooks.modeling.scene import make_loop
 from mmgpu_hooks.modeling.simulation import simulate_loop
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Cost,
     HostLimits,
     IntervalRecord,
@@ -116,7 +116,7 @@ def _interval(
     strangers_s = min(workload.stranger_tasks, cores) * seconds
     busy = min((own_s + worker_cpu_s + strangers_s) / (cores * seconds), 1.0)
     busy *= rng.gauss(1.0, 0.05)
-    parts = ('hooks', 'checkpoint_save', 'validation', 'worker_startup', 'other')
+    parts = ('hooks', 'checkpoint_save', 'validation', 'startup', 'other')
     return IntervalRecord(
         iteration=first + len(whole),
         epoch=1,
@@ -179,7 +179,14 @@ def _run(rng: random.Random, workload: LoaderWorkload, count: int) -> RunRecord:
         interval_iterations=INTERVAL,
         device=rng.choice(['cpu', 'cuda']),
         loader=LoaderSettings(
-            workload.num_workers, True, 2, False, 4, max(count, 200), 4 * count, 'fork'
+            num_workers=workload.num_workers,
+            persistent_workers=True,
+            prefetch_factor=2,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=max(count, 200),
+            dataset_length=4 * count,
+            start_method='fork',
         ),
         host=HostLimits(
             logical_cpus=int(cores),

@@ -21,8 +21,7 @@ from typing import Any
 from benchmarks.browser import open_browser
 from benchmarks.harness import Benchmark, Figure
 from benchmarks.machine import StrangerLoad, read_tree_cpu_s
-from mmgpu_hooks.evidence.codec import render_line
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     DurationStats,
     EndRecord,
     GpuWindow,
@@ -31,6 +30,7 @@ from mmgpu_hooks.records import (
     RunRecord,
     SaveRecord,
 )
+from mmgpu_hooks.schema.lines import encode_line
 
 MOST_MB, MOST_OPEN_S, MOST_ZOOM_S = 6.0, 3.0, 0.2
 _ITERATIONS = 10
@@ -39,12 +39,27 @@ _EPOCH = 1000
 _OPENED = 5
 
 
-def make_lines(intervals: int, seed: int = 1) -> Iterator[str]:
+def make_lines(intervals: int, seed: int = 1) -> Iterator[bytes]:
     """The evidence of a made-up run, line by line."""
     draw = random.Random(seed)
-    loader = LoaderSettings(8, True, 2, True, 4, _EPOCH * _ITERATIONS, 40_000, 'fork')
-    yield render_line(
-        RunRecord('a1', 1.7e9, loop='epoch', device='cuda', loader=loader)
+    loader = LoaderSettings(
+        num_workers=8,
+        persistent_workers=True,
+        prefetch_factor=2,
+        pin_memory=True,
+        batch_size=4,
+        batches_per_epoch=_EPOCH * _ITERATIONS,
+        dataset_length=40_000,
+        start_method='fork',
+    )
+    yield encode_line(
+        RunRecord(
+            run_id='a1',
+            started_unix_s=1.7e9,
+            loop='epoch',
+            device='cuda',
+            loader=loader,
+        )
     )
     elapsed_s, ledger = 0.0, dict.fromkeys(('data_wait', 'step'), 0.0)
     for number in range(1, intervals + 1):
@@ -62,10 +77,13 @@ def make_lines(intervals: int, seed: int = 1) -> Iterator[str]:
         if is_end:
             name, save_s = f'epoch_{number // _EPOCH}.pth', seconds['checkpoint_save']
             record = SaveRecord(
-                number * _ITERATIONS, number // _EPOCH, save_s, name=name
+                iteration=number * _ITERATIONS,
+                epoch=number // _EPOCH,
+                wall_s=save_s,
+                name=name,
             )
-            yield render_line(record)
-        yield render_line(
+            yield encode_line(record)
+        yield encode_line(
             IntervalRecord(
                 iteration=number * _ITERATIONS,
                 epoch=1 + (number - 1) // _EPOCH,
@@ -79,14 +97,26 @@ def make_lines(intervals: int, seed: int = 1) -> Iterator[str]:
                 gpu=GpuWindow(samples=12, util_pct=draw.uniform(0, 100)),
             )
         )
-    yield render_line(
-        EndRecord('completed', intervals * _ITERATIONS, elapsed_s, ledger)
+    yield encode_line(
+        EndRecord(
+            status='completed',
+            iterations=intervals * _ITERATIONS,
+            duration_s=elapsed_s,
+            ledger_s=ledger,
+        )
     )
 
 
 def _durations(seconds: float) -> DurationStats:
     whole_s = seconds * _ITERATIONS
-    return DurationStats(_ITERATIONS, whole_s, seconds, seconds, seconds, seconds)
+    return DurationStats(
+        count=_ITERATIONS,
+        total_s=whole_s,
+        mean_s=seconds,
+        p50_s=seconds,
+        p95_s=seconds,
+        max_s=seconds,
+    )
 
 
 def write_report(evidence: Path, output: Path) -> float:

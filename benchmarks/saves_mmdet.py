@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmgpu_hooks.evidence.reader import read_evidence
 from mmgpu_hooks.experiments.demo_dataset import write_demo_dataset
 from mmgpu_hooks.experiments.training import run_training
-from mmgpu_hooks.records import RunEvidence
+from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.schema.reader import read_evidence
 
 ITERATIONS, SAVE_INTERVAL = 24, 6
 CORES = 2

@@ -23,8 +23,8 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.records import RunEvidence
+from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.schema.reader import read_evidence
 
 
 class PlantedDataset(Dataset[dict]):

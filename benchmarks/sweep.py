@@ -34,11 +34,11 @@ from mmgpu_hooks.experiments.sweep import run_sweep
 from mmgpu_hooks.experiments.sweep_identity import read_identity
 from mmgpu_hooks.experiments.sweep_ledger import KeptTrials, open_ledger
 from mmgpu_hooks.experiments.sweep_plan import SweepGrid, SweepJob, TrialLimits
-from mmgpu_hooks.records import Sweep, SweepRow, SweepSetting
 from mmgpu_hooks.report.pictures.bars import WIDTHS
 from mmgpu_hooks.report.pictures.chart import Chart
 from mmgpu_hooks.report.pictures.svg import render_svg
 from mmgpu_hooks.report.pictures.sweep_charts import list_sweep_charts
+from mmgpu_hooks.schema import Sweep, SweepRow, SweepSetting
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / 'configs' / 'demo' / 'rtmdet-tiny_demo.py'

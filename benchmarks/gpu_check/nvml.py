@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.gpu_check.smi import Smi, ask_smi
 from benchmarks.gpu_check.table import Row, judged, skipped
-from mmgpu_hooks.evidence.summary_gpu import MEANS
-from mmgpu_hooks.records import GpuWindow
+from mmgpu_hooks.schema import GpuWindow
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.cuda.memory import cuda_device
 from mmgpu_hooks.telemetry.gpu.nvml import Gpu, GpuSample, open_gpu
@@ -26,7 +25,15 @@ SETTLE_S, MEASURE_S = 2.0, 6.0
 MORE_S = 4.0
 """Until 15 s have passed, when PCIe is asked for where GPM does not tell it."""
 
-EXTRAS = (*MEANS, 'temperature_c', 'others_mem_bytes')
+EXTRAS = (
+    'sm_clock_mhz',
+    'mem_clock_mhz',
+    'power_w',
+    'throttled_pct',
+    'sm_active_pct',
+    'temperature_c',
+    'others_mem_bytes',
+)
 
 
 def open_our_gpu() -> Gpu | Absent:

@@ -16,8 +16,8 @@ from mmengine.runner import Runner
 
 from benchmarks.gpu_check.models import LARGE, SMALL, Images, Subject, detector, toy
 from benchmarks.gpu_check.table import Row, judged, skipped
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.records import RunEvidence
+from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.schema.reader import read_evidence
 
 HOOK = {'type': 'mmgpu_hooks.GPUEfficiencyHook', 'summary': False}
 LOG_INTERVAL = 4

@@ -10,15 +10,13 @@ from pathlib import Path
 from mmgpu_hooks.cli import exit_codes
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.diagnosis.run_comparison import compare_runs
-from mmgpu_hooks.evidence.forked_reading import count_processes
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
-from mmgpu_hooks.records import RunEvidence
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.run_comparison import (
     CompareAnswer,
     render_compare_json,
     render_compare_text,
 )
+from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 
 NAME = 'compare'
 HELP = 'tell two runs apart'
@@ -79,11 +77,11 @@ def _share(text: str) -> float:
     return float(match[1]) / 100
 
 
-def _read(path: Path) -> RunEvidence:
+def _read(path: Path) -> Run:
     files = read_run_folder(path)
     if files.evidence is None:
         raise EvidenceError(
             f'{path}: expected the evidence of GPUEfficiencyHook, found only '
             "MMEngine's log; is the hook in the config?"
         )
-    return read_evidence(files.evidence, processes=count_processes())
+    return Run.read(files.evidence)

@@ -9,15 +9,13 @@ from pathlib import Path
 
 from mmgpu_hooks.cli import exit_codes, recommend
 from mmgpu_hooks.cli.terminal import terminal_layout
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
-from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.experiments.demo_dataset import DemoDatasetError, write_demo_dataset
 from mmgpu_hooks.experiments.demo_scene import DEMO_SPEC
 from mmgpu_hooks.experiments.training import TrainingError, run_training
-from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.demo_comparison import images_per_second, render_comparison
 from mmgpu_hooks.report.recommendation import Answer, render_text
+from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 
 NAME = 'demo'
 HELP = 'show the whole way on a small data set'
@@ -125,11 +123,11 @@ class _Shown:
             print(f'     {line}', flush=True)
 
 
-def _read(work_dir: Path) -> RunSummary:
+def _read(work_dir: Path) -> Run:
     files = read_run_folder(work_dir)
     if files.evidence is None:
         raise EvidenceError(
             f'{work_dir}: expected the evidence of GPUEfficiencyHook, found none; is '
             'the hook in the config?'
         )
-    return fold_run(read_evidence(files.evidence))
+    return Run.read(files.evidence)

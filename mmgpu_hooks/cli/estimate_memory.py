@@ -10,8 +10,6 @@ from pathlib import Path
 
 from mmgpu_hooks.cli import exit_codes
 from mmgpu_hooks.cli.terminal import terminal_layout
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
 from mmgpu_hooks.experiments.config_model import ModelError
 from mmgpu_hooks.experiments.model_memory import (
     CONFIG_OPTIMIZER,
@@ -20,8 +18,10 @@ from mmgpu_hooks.experiments.model_memory import (
     estimate_memory,
 )
 from mmgpu_hooks.modeling.memory_check import compare_with_run
-from mmgpu_hooks.records import MemoryEstimate, RunEvidence
 from mmgpu_hooks.report.memory_estimate import render_estimate, render_estimate_json
+from mmgpu_hooks.schema import MemoryEstimate, RunEvidence
+from mmgpu_hooks.schema.reader import read_evidence
+from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 
 NAME = 'estimate-memory'
 HELP = 'estimate the memory of a training, without a GPU'

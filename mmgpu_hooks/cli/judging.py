@@ -11,24 +11,21 @@ from pathlib import Path
 from mmgpu_hooks.cli.pooling import pool_read_runs, read_each
 from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
-from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
-from mmgpu_hooks.evidence.forked_reading import count_processes
+from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs, rank_peaks
 from mmgpu_hooks.evidence.plain_reader import read_plain_run
-from mmgpu_hooks.evidence.ranks import fold_ranks, with_saves_of
-from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
-from mmgpu_hooks.evidence.run_folder import RunFiles, read_run_folder
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.evidence.summary_memory import fold_peak
+from mmgpu_hooks.judge.ranks import fold_ranks, with_saves_of
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.recommendation.save_cures import with_save_cures
-from mmgpu_hooks.records import (
+from mmgpu_hooks.report.recommendation import Answer
+from mmgpu_hooks.schema import (
     PlainRun,
     RanksSummary,
     Recommendation,
     RunEvidence,
-    RunSummary,
 )
-from mmgpu_hooks.report.recommendation import Answer
+from mmgpu_hooks.schema.reader import read_other_ranks
+from mmgpu_hooks.schema.run_folder import RunFiles, read_run_folder
 
 
 @dataclass(frozen=True)
@@ -37,10 +34,8 @@ class JudgedRun:
 
     answer: Answer
     """Without a rewrite."""
-    evidence: RunEvidence | None = None
-    """Of the rank that was judged."""
     facts: Facts | None = None
-    """Of the same."""
+    """Of the rank that was judged."""
     plain: PlainRun | None = None
     run_config: Path | None = None
     """The config that the run was started with, there or not."""
@@ -97,31 +92,31 @@ def judge_run_folders(
     else:
         runs, left_out = read_each(folders, _read)
         newest, pool = pool_read_runs(runs, load=load)
-    evidence, facts = newest.run.evidence, newest.run.facts
+    facts = newest.run.facts
+    run = facts.summary
     together = replace(facts, workload=pool.workload, disputes=pool.disputes)
     recommendation = recommend_settings(
         together, pool.memory if allow_batch_size else None
     )
     answer = Answer(
-        run_path=evidence.path,
+        run_path=run.path,
         diagnosis=diagnose_run(facts),
         recommendation=with_save_cures(recommendation, facts),
-        summary=facts.summary,
+        summary=run,
         ranks=newest.ranks,
         notes=(
-            *facts.summary.notes,
+            *run.notes,
             *(newest.ranks.notes if newest.ranks else ()),
             *_passed_over(newest.files),
-            *_incomplete(evidence),
+            *_incomplete(run.evidence),
             *left_out,
             *pool.notes,
         ),
         fitted=pool.fitted if len(folders) > 1 else (),
     )
-    path = evidence.run.config_path
+    path = run.run.config_path
     return JudgedRun(
         answer,
-        evidence=evidence,
         facts=facts,
         run_config=Path(path) if path else None,
         config_copy=newest.files.config_copy,
@@ -131,11 +126,8 @@ def judge_run_folders(
 def _read(files: RunFiles) -> ReadRun:
     assert files.evidence is not None
     with _collector_paused():
-        summary, ranks, read = _read_ranks(files.evidence, files.other_ranks)
-    evidence, *others = read
-    facts = fold_facts(summary, evidence.intervals)
-    peaks = [peak for peak in map(fold_peak, others) if peak is not None]
-    return ReadRun(files, PooledRun(evidence, facts, tuple(peaks)), ranks)
+        judged, ranks, others = _read_ranks(files.evidence, files.other_ranks)
+    return ReadRun(files, PooledRun(fold_facts(judged), rank_peaks(others)), ranks)
 
 
 @contextlib.contextmanager
@@ -152,28 +144,28 @@ def _collector_paused() -> Iterator[None]:
 
 def _read_ranks(
     first: Path, others: tuple[Path, ...]
-) -> tuple[RunSummary, RanksSummary | None, list[RunEvidence]]:
-    """The figures of the rank that is judged, and the evidence of all, that one first.
+) -> tuple[Run, RanksSummary | None, list[Run]]:
+    """The rank that is judged, how it compares, and the other ranks.
 
     It is the rank that the others wait for; without one, the rank that waits most.
     """
-    processes = count_processes()
-    evidence = read_evidence(first, processes=processes)
-    found, notes = read_other_ranks(others, processes=processes)
-    ranks = fold_ranks(evidence, found, notes)
+    run = Run.read(first)
+    evidence, notes = read_other_ranks(others)
+    found = [Run(one) for one in evidence]
+    ranks = fold_ranks(run, found, notes)
     if ranks is None or not ranks.rows:
-        return fold_run(evidence), ranks, [evidence]
+        return run, ranks, []
     judged = ranks.slowest
     why = 'holds the others up'
     if judged is None:
         judged = max(ranks.rows, key=lambda row: row.data_wait_s).rank
         why = 'waits most for data'
     joined = {row.rank for row in ranks.rows}
-    same = [rank for rank in (evidence, *found) if rank.run.rank in joined]
+    same = [rank for rank in (run, *found) if rank.run.rank in joined]
     same.sort(key=lambda rank: rank.run.rank != judged)
     note = f'Rank {judged} of {ranks.world_size} {why} and is judged.'
     ranks = replace(ranks, notes=(*ranks.notes, note))
-    return with_saves_of(fold_run(same[0]), fold_run(evidence)), ranks, same
+    return with_saves_of(same[0], run), ranks, same[1:]
 
 
 def _judge_plain(files: RunFiles) -> JudgedRun:

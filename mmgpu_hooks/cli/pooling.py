@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, RunPool, find_newest, pool_runs
-from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
+from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 
 
 class _Read(Protocol):
@@ -66,9 +66,9 @@ def pool_read_runs(runs: Sequence[Run], *, load: bool = True) -> tuple[Run, RunP
     Returns:
         The run that is judged, and the pool.
     """
-    by_path = {run.run.evidence.path: run for run in runs}
+    by_path = {run.run.run.path: run for run in runs}
     pooled = [run.run for run in runs]
-    newest = by_path[find_newest(pooled).evidence.path]
+    newest = by_path[find_newest(pooled).run.path]
     if load:
         differences, uncompared = _compare_configs(newest, runs)
     else:
@@ -92,10 +92,10 @@ def _compare_configs(
     for run in runs:
         if run is newest:
             continue
-        path = run.run.evidence.path
+        path = run.run.run.path
         mine, other = newest.files.config_copy, run.files.config_copy
         if mine is None or other is None:
-            bare = newest.run.evidence.path if mine is None else path
+            bare = newest.run.run.path if mine is None else path
             unknown[path] = f"MMEngine's copy of the config is not beside {bare}"
             continue
         try:

@@ -13,26 +13,24 @@ from mmgpu_hooks.cli.pooling import pool_read_runs, read_each
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.facts import fold_facts
-from mmgpu_hooks.diagnosis.run_pool import PooledRun, RunPool, pool_runs
-from mmgpu_hooks.evidence.forked_reading import count_processes
-from mmgpu_hooks.evidence.ranks import fold_ranks
-from mmgpu_hooks.evidence.reader import read_evidence, read_other_ranks
-from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.evidence.summary_memory import fold_peak
+from mmgpu_hooks.diagnosis.run_pool import PooledRun, RunPool, pool_runs, rank_peaks
+from mmgpu_hooks.judge.ranks import fold_ranks
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.batch_memory import MOST_BATCH
 from mmgpu_hooks.modeling.prediction import (
     MOST_PREFETCH,
     MOST_WORKERS,
     predict_setting,
 )
-from mmgpu_hooks.records import LoaderWorkload, NoPrediction, Prediction
 from mmgpu_hooks.report.batch_memory import MemoryReport
 from mmgpu_hooks.report.predictions import (
     Forecast,
     render_forecast,
     render_forecast_json,
 )
+from mmgpu_hooks.schema import LoaderWorkload, NoPrediction, Prediction
+from mmgpu_hooks.schema.reader import read_other_ranks
+from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 
 NAME = 'predict'
 HELP = 'say what other settings of the loader would give'
@@ -145,12 +143,12 @@ def predict_run(arguments: argparse.Namespace) -> Forecast:
     else:
         runs, notes = read_each(folders, _read_ranks)
         read, pool = pool_read_runs(runs, load=not arguments.no_load)
-    evidence = read.run.evidence
+    run = read.run.run
     forecast = Forecast(
-        run_path=evidence.path,
-        status=read.run.facts.summary.status,
+        run_path=run.path,
+        status=run.status,
         workload=pool.workload,
-        notes=(*evidence.notes, *_passed_over(read), *notes, *pool.notes),
+        notes=(*run.notes, *_passed_over(read), *notes, *pool.notes),
         fitted=pool.fitted if len(folders) > 1 else (),
     )
     if pool.workload is None:
@@ -171,25 +169,23 @@ def _find_evidence(folder: Path) -> RunFiles:
 
 def _read(files: RunFiles) -> _ReadRun:
     assert files.evidence is not None
-    evidence = read_evidence(files.evidence, processes=count_processes())
-    facts = fold_facts(fold_run(evidence), evidence.intervals)
-    return _ReadRun(files, PooledRun(evidence, facts))
+    return _ReadRun(files, PooledRun(fold_facts(Run.read(files.evidence))))
 
 
 def _read_ranks(files: RunFiles) -> _ReadRun:
     """With the peaks of all ranks: any of them can run out of memory."""
     read = _read(files)
-    others, _ = read_other_ranks(files.other_ranks, processes=count_processes())
-    ranks = fold_ranks(read.run.evidence, others)
+    evidence, _ = read_other_ranks(files.other_ranks)
+    others = [Run(one) for one in evidence]
+    ranks = fold_ranks(read.run.run, others)
     joined = {row.rank for row in ranks.rows} if ranks is not None else set()
-    peaks = (fold_peak(one) for one in others if one.run.rank in joined)
-    found = tuple(peak for peak in peaks if peak is not None)
-    return replace(read, run=replace(read.run, rank_peaks=found))
+    peaks = rank_peaks(one for one in others if one.run.rank in joined)
+    return replace(read, run=replace(read.run, rank_peaks=peaks))
 
 
 def _passed_over(read: _ReadRun) -> Iterator[str]:
     if read.files.other_ranks:
-        rank = read.run.evidence.run.rank
+        rank = read.run.run.run.rank
         but = ', but for their peaks of memory' if read.run.rank_peaks else ''
         yield f'Rank {rank} was read; the other ranks were not{but}.'
     if read.files.older_runs:

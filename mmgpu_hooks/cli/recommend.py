@@ -17,13 +17,13 @@ from mmgpu_hooks.cli import exit_codes, rewriting
 from mmgpu_hooks.cli.judging import JudgedRun, judge_run_folders
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.configfile.outcome import RewriteOutcome
-from mmgpu_hooks.evidence.run_folder import EvidenceError
 from mmgpu_hooks.experiments.training import TrainingError, find_train_script
 from mmgpu_hooks.recommendation.batch_size import BATCH_KEY
 from mmgpu_hooks.recommendation.learning_rate import word_learning_rate
 from mmgpu_hooks.recommendation.save_cures import with_keys_set
 from mmgpu_hooks.recommendation.validation_loader import leave_validation
 from mmgpu_hooks.report.recommendation import Answer, render_json, render_text
+from mmgpu_hooks.schema.run_folder import EvidenceError
 
 NAME = 'recommend'
 HELP = 'judge a run and rewrite its config'

@@ -11,9 +11,9 @@ from pathlib import Path
 from mmgpu_hooks.cli import exit_codes
 from mmgpu_hooks.cli.judging import judge_run_folder
 from mmgpu_hooks.cli.what_if import predict_workers
-from mmgpu_hooks.evidence.run_folder import EvidenceError
 from mmgpu_hooks.report.figures import format_bytes
 from mmgpu_hooks.report.reported_run import ReportedRun, label_runs
+from mmgpu_hooks.schema.run_folder import EvidenceError
 
 NAME = 'report'
 HELP = 'write one run or several as an HTML page'
@@ -94,7 +94,7 @@ def read_runs(folders: Sequence[Path]) -> list[ReportedRun]:
     runs = []
     for label, folder in zip(labels, folders):
         judged = judge_run_folder(folder)
-        run = ReportedRun(label, judged.answer, judged.evidence, judged.plain)
+        run = ReportedRun(label, judged.answer, judged.plain)
         if judged.facts is not None:
             changes = judged.answer.recommendation.changes
             found, why = predict_workers(judged.facts, changes)

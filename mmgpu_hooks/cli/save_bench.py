@@ -29,12 +29,12 @@ from mmgpu_hooks.experiments.save_experiment import (
     run_save_experiment,
     temporary_folder,
 )
-from mmgpu_hooks.records import SaveBench, SavePlan
 from mmgpu_hooks.report.save_bench_text import (
     render_save_bench,
     render_save_bench_json,
     render_save_plan,
 )
+from mmgpu_hooks.schema import SaveBench, SavePlan
 
 NAME = 'save-bench'
 HELP = 'measure what the number of workers does to checkpoint saves'

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from mmgpu_hooks.configfile.write import write_atomic
-from mmgpu_hooks.records import Sweep
 from mmgpu_hooks.report.pictures.bars import WIDTHS
 from mmgpu_hooks.report.pictures.chart import NoChart
 from mmgpu_hooks.report.pictures.png import render_png
 from mmgpu_hooks.report.pictures.svg import render_svg
 from mmgpu_hooks.report.pictures.sweep_charts import list_sweep_charts
 from mmgpu_hooks.report.sweep_table import render_sweep_csv, render_sweep_json
+from mmgpu_hooks.schema import Sweep
 
 TABLE_NAME = 'sweep'
 

@@ -18,20 +18,19 @@ from mmgpu_hooks.cli.progress import show_progress
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.configfile.loading import LoadError, read_config
 from mmgpu_hooks.diagnosis.facts import fold_facts
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.run_folder import EvidenceError, RunFiles, read_run_folder
-from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.experiments.calibration_ledger import write_pair
 from mmgpu_hooks.experiments.verification import VerificationError, run_verification
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.changes import KEY
 from mmgpu_hooks.recommendation.policy import recommend_settings
 from mmgpu_hooks.recommendation.verifiable import fold_predicted_gain, fold_settings
-from mmgpu_hooks.records import RunRecord, TrialSpec
 from mmgpu_hooks.report.verification import (
     VerifyAnswer,
     render_verify_json,
     render_verify_text,
 )
+from mmgpu_hooks.schema import RunRecord, TrialSpec
+from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.version import __version__
 
 NAME = 'verify'
@@ -150,24 +149,23 @@ def _read_run(path: Path, arguments: argparse.Namespace) -> _Job:
             f'{path}: expected evidence of GPUEfficiencyHook to recommend from, found '
             "only MMEngine's log; train with the hook, or give two configs."
         )
-    evidence = read_evidence(files.evidence)
-    summary = fold_run(evidence)
-    recommendation = recommend_settings(fold_facts(summary, evidence.intervals))
+    summary = Run.read(files.evidence)
+    recommendation = recommend_settings(fold_facts(summary))
     settings = fold_settings(summary, recommendation)
     if settings is None:
         reason = recommendation.reason or 'No change of the train loader.'
         raise _InputError(
             f'{path}: expected a recommendation to verify, found none. {reason}'
         )
-    config = _choose_config(arguments.config, files, evidence.run)
+    config = _choose_config(arguments.config, files, summary.run)
     return _Job(
         (config, config),
         settings.before,
         settings.after,
         arguments.work_dir or (path if path.is_dir() else path.parent),
-        evidence.run,
+        summary.run,
         fold_predicted_gain(summary, recommendation),
-        list(_caveats(evidence.run)),
+        list(_caveats(summary.run)),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.modeling.prediction import predict_grid
 from mmgpu_hooks.recommendation.changes import WORKERS_KEY
-from mmgpu_hooks.records import Change, Prediction
+from mmgpu_hooks.schema import Change, Prediction
 
 _USUAL = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _PREFETCH = 2

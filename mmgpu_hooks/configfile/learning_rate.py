@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mmgpu_hooks.configfile.loading import FlatConfig, LoadError, read_config
-from mmgpu_hooks.records import LearningRate
+from mmgpu_hooks.schema import LearningRate
 
 
 def read_learning_rate(config: Path) -> LearningRate | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.judge.run import Run
 
 SAFE_SHARE = 0.9
 """Part of the room that is ever planned for: the rest goes to fragments of the
@@ -33,7 +33,7 @@ class CardRoom:
         return int(SAFE_SHARE * self.room_bytes)
 
 
-def fold_card_room(summary: RunSummary) -> CardRoom | None:
+def fold_card_room(summary: Run) -> CardRoom | None:
     """The room that a run's card has; ``None`` when its size is unknown."""
     gpu = summary.run.gpu
     total = gpu.memory_total_bytes if gpu else None

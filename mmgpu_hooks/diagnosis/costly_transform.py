@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.judge.run import Run
 
 _DECODERS = {
     'cv2': "imdecode_backend='turbojpeg', which takes a fifth less than cv2",
@@ -30,7 +30,7 @@ _CHEAPER = {
 """By class name; a change of augmentation changes what is trained."""
 
 
-def name_costliest(summary: RunSummary) -> str | None:
+def name_costliest(summary: Run) -> str | None:
     """A sentence with the transform's share and a cheaper way, if one is known.
 
     Args:
@@ -54,7 +54,7 @@ def name_costliest(summary: RunSummary) -> str | None:
     )
 
 
-def _name_cheaper_decoding(summary: RunSummary) -> str | None:
+def _name_cheaper_decoding(summary: Run) -> str | None:
     """Smaller files first, where they would be smaller; then a faster decoder."""
     ways = []
     ratio = summary.stored_pixel_ratio

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mmgpu_hooks.diagnosis.saves import judge_saves
@@ -13,13 +12,12 @@ from mmgpu_hooks.diagnosis.thresholds import (
     MIN_ITERATIONS,
 )
 from mmgpu_hooks.diagnosis.workload import fit_workload
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.floors import cpu_s, free_cores, ready_s
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Disputes,
-    IntervalRecord,
     LoaderWorkload,
     NoPrediction,
-    RunSummary,
     SaveJudgement,
     SaveRecord,
 )
@@ -29,7 +27,7 @@ from mmgpu_hooks.records import (
 class Facts:
     """Inputs of every rule."""
 
-    summary: RunSummary
+    summary: Run
     workload: LoaderWorkload | None
     """``None`` when the run does not tell it; ``untold`` says why."""
     untold: str | None = None
@@ -73,7 +71,7 @@ class Facts:
             return None
         if not summary.run.loader.num_workers:
             return 'starved'
-        p95_s = summary.data_wait_usual_p95_s
+        p95_s = summary.data_wait_p95_s
         if p95_s is not None and p95_s < wait_s:
             return 'stalls'
         share = summary.data_wait_cpu_share or 0.0
@@ -216,20 +214,15 @@ class Facts:
         return self.run_share(self.summary.ledger_s.get(part, 0.0))
 
 
-def fold_facts(summary: RunSummary, intervals: Sequence[IntervalRecord] = ()) -> Facts:
-    """Make the rules' inputs out of one run's figures.
-
-    Args:
-        summary: One rank's figures.
-        intervals: Those behind them, if at hand: spreads are known better then.
-    """
+def fold_facts(summary: Run) -> Facts:
+    """Make the rules' inputs out of one rank's run."""
     saves = judge_saves(
         summary.save_records,
         summary.save_aftermaths,
         summary.run.host,
         summary.run.loader,
     )
-    found = fit_workload(summary, intervals)
+    found = fit_workload(summary)
     if isinstance(found, NoPrediction):
         return Facts(summary, None, found.reason, saves)
     return Facts(summary, found, None, saves)

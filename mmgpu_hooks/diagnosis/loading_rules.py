@@ -11,7 +11,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     RUN_DELAY_PROBLEM,
     STARTUP_PROBLEM,
 )
-from mmgpu_hooks.records import Finding
+from mmgpu_hooks.schema import Finding
 
 
 @rule('MG101', 'Waiting for data')

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Callable, Optional
 
 from mmgpu_hooks.diagnosis.facts import Facts
-from mmgpu_hooks.records import Finding
+from mmgpu_hooks.schema import Finding
 
 Judge = Callable[[Facts], Optional[Finding]]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+
+import numpy as np
 
 from mmgpu_hooks.diagnosis.run_difference import find_obstacles, find_settings
-from mmgpu_hooks.evidence.interval_log import table_of
-from mmgpu_hooks.evidence.interval_table import IntervalTable
-from mmgpu_hooks.evidence.summary import fold_run, steady_intervals
+from mmgpu_hooks.judge.columns import Column, Intervals, filled
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.series import (
     LEAST_VALUES,
     SeriesMean,
@@ -16,12 +17,11 @@ from mmgpu_hooks.modeling.series import (
     fold_ratio,
     fold_series,
 )
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     FigureComparison,
     RunComparison,
-    RunEvidence,
 )
-from mmgpu_hooks.records.parts import PARTS
+from mmgpu_hooks.schema.parts import PARTS
 
 ITER, RATE = 'iter_s', 'images_per_s'
 FIGURES = (ITER, RATE, *(f'{part}_s' for part in PARTS))
@@ -31,8 +31,8 @@ _NOTABLE_CORES = 0.5
 """Cores used by others that make a run a different one."""
 
 
-def compare_runs(before: RunEvidence, after: RunEvidence) -> RunComparison:
-    """Compare one rank's evidence with that of another run.
+def compare_runs(before: Run, after: Run) -> RunComparison:
+    """Compare one rank's run with another run.
 
     The first interval of each is warm-up and left out. What an interval tells is
     averaged over intervals; their spread, with what neighbours have in common, gives
@@ -46,15 +46,12 @@ def compare_runs(before: RunEvidence, after: RunEvidence) -> RunComparison:
     Returns:
         All figures that can be had, with obstacles where speeds must not be compared.
     """
-    means = [
-        fold_figures(steady_intervals(table_of(evidence.intervals)))
-        for evidence in (before, after)
-    ]
+    means = [fold_figures(run.steady) for run in (before, after)]
     obstacles = find_obstacles(before, after)
-    for name, evidence, mean in zip(('first', 'second'), (before, after), means):
+    for name, run, mean in zip(('first', 'second'), (before, after), means):
         iteration = mean[ITER]
         if iteration is None or iteration.is_drift:
-            obstacles.append(_too_short(name, evidence))
+            obstacles.append(_too_short(name, run))
     return RunComparison(
         figures=tuple(
             _compare_figure(name, means[0][name], means[1][name]) for name in FIGURES
@@ -66,71 +63,40 @@ def compare_runs(before: RunEvidence, after: RunEvidence) -> RunComparison:
 
 
 def fold_figures(
-    table: IntervalTable, least: int = LEAST_VALUES
+    intervals: Intervals, least: int = LEAST_VALUES
 ) -> dict[str, SeriesMean | None]:
     """The mean of each of :data:`FIGURES` over a run's intervals, with its error.
 
     Args:
-        table: The intervals that count, warm-up left out.
+        intervals: Those that count, warm-up left out.
         least: Intervals that are enough.
 
     Returns:
         ``None`` for a figure that too few intervals tell.
     """
-    counts = [count or 0 for count in table.ints('iterations')]
-    folded: dict[str, SeriesMean | None] = {}
-    for name, values in _read_figures(table, counts).items():
-        known = [(v, float(w)) for v, w in zip(values, counts) if v is not None]
-        folded[name] = fold_series([v for v, _ in known], [w for _, w in known], least)
-    return folded
+    counts = intervals.column('iterations')
+    found: dict[str, SeriesMean | None] = {}
+    for name, values in _read_figures(intervals, counts).items():
+        known = ~np.isnan(values)
+        found[name] = fold_series(values[known].tolist(), counts[known].tolist(), least)
+    return found
 
 
-def _read_figures(
-    table: IntervalTable, counts: Sequence[int]
-) -> dict[str, list[float | None]]:
-    """Means per iteration of each interval; ``None`` is unknown."""
-    iter_s = [
-        _steady_iter_s(*row)
-        for row in zip(
-            counts,
-            table.ints('first_waits'),
-            table.floats('first_wait_s'),
-            table.floats('data_wait', 'total_s'),
-            table.floats('step', 'total_s'),
-            table.floats('ledger_s', 'hooks'),
-        )
-    ]
-    images = [
-        _per(images, count) for images, count in zip(table.ints('images'), counts)
-    ]
-    figures = {
-        ITER: iter_s,
-        RATE: [_per(number, seconds) for number, seconds in zip(images, iter_s)],
-    }
+@np.errstate(divide='ignore', invalid='ignore', over='ignore')
+def _read_figures(intervals: Intervals, counts: Column) -> dict[str, Column]:
+    """Means per iteration of each interval; NaN is unknown."""
+    # as in a Run: the first wait of an epoch is no steady one
+    others = counts - filled(intervals.column('first_waits'))
+    first_s = filled(intervals.column('first_wait_s'))
+    calm_s = np.maximum(intervals.column('data_wait.total_s') - first_s, 0.0)
+    hooks_s = filled(intervals.column('ledger_s', 'hooks'))
+    busy_s = intervals.column('step.total_s') + hooks_s
+    iter_s = np.where(others > 0, calm_s / others + busy_s / counts, np.nan)
+    figures = {ITER: iter_s, RATE: intervals.column('images') / counts / iter_s}
     for part in PARTS:
-        column = table.floats('ledger_s', part)
-        figures[f'{part}_s'] = [_per(s, count) for s, count in zip(column, counts)]
-    return figures
-
-
-def _per(value: float | None, whole: float | None) -> float | None:
-    return value / whole if value is not None and whole else None
-
-
-def _steady_iter_s(
-    count: int,
-    first_waits: int | None,
-    first_wait_s: float | None,
-    waits_s: float | None,
-    step_s: float | None,
-    hooks_s: float | None,
-) -> float | None:
-    """As in RunSummary: the first wait of an epoch is no steady one."""
-    others = count - (first_waits or 0)
-    if others <= 0 or waits_s is None or step_s is None:
-        return None
-    calm_s = max(waits_s - (first_wait_s or 0.0), 0.0)
-    return calm_s / others + (step_s + (hooks_s or 0.0)) / count
+        figures[f'{part}_s'] = intervals.column('ledger_s', part) / counts
+    # nothing took place, or in no time
+    return {n: np.where(np.isfinite(one), one, np.nan) for n, one in figures.items()}
 
 
 def _compare_figure(
@@ -148,10 +114,10 @@ def _compare_figure(
     )
 
 
-def _too_short(name: str, evidence: RunEvidence) -> str:
-    intervals = len(steady_intervals(table_of(evidence.intervals)))
+def _too_short(name: str, run: Run) -> str:
+    intervals = len(run.steady)
     if intervals < LEAST_VALUES:
-        more = (LEAST_VALUES - intervals) * evidence.run.interval_iterations
+        more = (LEAST_VALUES - intervals) * run.run.interval_iterations
         found = f'{intervals} intervals after the warm-up, {LEAST_VALUES} needed'
         longer = f' (about {more} iterations more)' if more else ''
         return f'The {name} run is too short: {found}{longer}.'
@@ -161,18 +127,18 @@ def _too_short(name: str, evidence: RunEvidence) -> str:
     )
 
 
-def _note(before: RunEvidence, after: RunEvidence) -> Iterator[str]:
-    cores = [fold_run(evidence).external_cpu_cores for evidence in (before, after)]
+def _note(before: Run, after: Run) -> Iterator[str]:
+    cores = [run.external_cpu_cores for run in (before, after)]
     known = [used for used in cores if used is not None]
     if len(known) == 2 and abs(known[0] - known[1]) >= _NOTABLE_CORES:
         yield (
             f'Others used {known[0]:.1f} cores of the host during the first run and '
             f'{known[1]:.1f} during the second: a part of the difference may be theirs.'
         )
-    for name, evidence in (('first', before), ('second', after)):
-        if evidence.run.world_size > 1:
+    for name, run in (('first', before), ('second', after)):
+        if run.run.world_size > 1:
             yield (
-                f'Of the {name} run, rank {evidence.run.rank} of '
-                f'{evidence.run.world_size} is compared.'
+                f'Of the {name} run, rank {run.run.rank} of {run.run.world_size} is '
+                'compared.'
             )
-        yield from evidence.notes
+        yield from run.notes

@@ -13,7 +13,7 @@ from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.rule import RULES, apply_rule
 from mmgpu_hooks.diagnosis.thresholds import DATA_WAIT_PROBLEM
 from mmgpu_hooks.diagnosis.verdict import VERDICTS, diagnose_verdict
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Diagnosis,
     PlainRun,
     Verdict,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from typing import Any
 
-from mmgpu_hooks.records import RunEvidence, RunRecord, SettingComparison
+from msgspec.structs import asdict
+
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import RunRecord, SettingComparison
 
 _RUN = (
     'loop',
@@ -31,14 +33,14 @@ _HOST = (
 """Limits that stay; what is free at the moment differs from run to run."""
 
 
-def find_obstacles(before: RunEvidence, after: RunEvidence) -> list[str]:
+def find_obstacles(before: Run, after: Run) -> list[str]:
     """Why the speeds of two runs say nothing about each other, in sentences.
 
     What is unknown of either is no obstacle.
     """
     sides = [
-        {'batch size': evidence.run.loader.batch_size, **_read_nature(evidence)}
-        for evidence in (before, after)
+        {'batch size': run.run.loader.batch_size, **_read_nature(run)}
+        for run in (before, after)
     ]
     return [
         f'The {what} is not the same: {old} in the first run, {new} in the second.'
@@ -46,22 +48,19 @@ def find_obstacles(before: RunEvidence, after: RunEvidence) -> list[str]:
     ]
 
 
-def find_unlike(run: RunEvidence, other: RunEvidence) -> str | None:
+def find_unlike(run: Run, other: Run) -> str | None:
     """Why two runs do not train the same on the same host: a clause, or ``None``.
 
     They may differ in the settings of the train loader, batch size included. What is
     unknown of either is no difference.
     """
-    sides = [
-        {**_read_nature(evidence), **_read_conditions(evidence)}
-        for evidence in (run, other)
-    ]
+    sides = [{**_read_nature(one), **_read_conditions(one)} for one in (run, other)]
     for what, here, there in _find_unequal(*sides):
         return f'the {what} is {there} there, and {here} in {run.path}'
     return None
 
 
-def differ_in_limits(run: RunEvidence, other: RunEvidence) -> bool:
+def differ_in_limits(run: Run, other: Run) -> bool:
     """Whether what is safe or fast on one run's host need not be so on the other's."""
     here, there = run.run.host, other.run.host
     sides = [{name: getattr(host, name) for name in _HOST} for host in (here, there)]
@@ -76,23 +75,23 @@ def _find_unequal(
             yield what, value, new[what]
 
 
-def _read_nature(evidence: RunEvidence) -> dict[str, Any]:
+def _read_nature(judged: Run) -> dict[str, Any]:
     """What makes a training another one, by how a sentence calls it."""
-    run = evidence.run
+    run = judged.run
     return {
         'number of ranks': run.world_size,
         'device': run.device,
         'GPU': _gpu_name(run),
         'number of CPUs of the host': run.host.logical_cpus,
         'number of parameters of the model': (
-            evidence.model.parameters if evidence.model else None
+            judged.model.parameters if judged.model else None
         ),
     }
 
 
-def _read_conditions(evidence: RunEvidence) -> dict[str, Any]:
+def _read_conditions(judged: Run) -> dict[str, Any]:
     """What else costs depend on, by how a sentence calls it."""
-    run, host = evidence.run, evidence.run.host
+    run, host = judged.run, judged.run.host
     return {
         'number of usable cores': host.cores_had,
         'number of ranks on the host': host.ranks_on_host,
@@ -106,9 +105,7 @@ def _read_conditions(evidence: RunEvidence) -> dict[str, Any]:
     }
 
 
-def find_settings(
-    before: RunEvidence, after: RunEvidence
-) -> tuple[SettingComparison, ...]:
+def find_settings(before: Run, after: Run) -> tuple[SettingComparison, ...]:
     """Settings, limits of the host and versions that differ, by dotted name."""
     old, new = dict(_read_all(before.run)), dict(_read_all(after.run))
     names = [*old, *(name for name in new if name not in old)]
@@ -120,8 +117,8 @@ def find_settings(
 
 
 def _read_all(run: RunRecord) -> Iterator[tuple[str, Any]]:
-    for field in fields(run.loader):
-        yield f'loader.{field.name}', getattr(run.loader, field.name)
+    for name, value in asdict(run.loader).items():
+        yield f'loader.{name}', value
     for name in _RUN:
         yield name, getattr(run, name)
     for name in _HOST:

@@ -7,17 +7,18 @@ and the memory grow.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mmgpu_hooks.diagnosis.duration_text import format_seconds
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.run_difference import differ_in_limits, find_unlike
 from mmgpu_hooks.diagnosis.static_memory import fold_static_bytes
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.batch_memory import compare_rules, fit_batch_memory
 from mmgpu_hooks.modeling.batch_speed import fit_step_line
 from mmgpu_hooks.modeling.scene import at_batch_size
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Disputes,
     FittedRun,
     LoaderWorkload,
@@ -25,7 +26,6 @@ from mmgpu_hooks.records import (
     MemoryPoint,
     MemoryRuleRow,
     NoPrediction,
-    RunEvidence,
     SpeedPoint,
 )
 
@@ -46,11 +46,15 @@ _UNKNOWN_MEMORY = (
 class PooledRun:
     """One run that may be fitted together with others."""
 
-    evidence: RunEvidence
     facts: Facts
     rank_peaks: tuple[tuple[int, int | None], ...] = ()
     """Of the run's other ranks, peak of the CUDA allocator and padded pixels of the
     largest batch: any rank can run out of memory."""
+
+    @property
+    def run(self) -> Run:
+        """What was recorded."""
+        return self.facts.summary
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def pool_runs(
     for run in ordered:
         if run is newest:
             continue
-        path = run.evidence.path
+        path = run.run.path
         why = _why_left_out(newest, run, differences or {})
         if why is None:
             why, share = _find_contradiction(belonging, run)
@@ -109,10 +113,10 @@ def pool_runs(
             notes.append(f'{path} is left out: {why}{end}')
             continue
         belonging.append(run)
-        has_other_limits |= differ_in_limits(newest.evidence, run.evidence)
+        has_other_limits |= differ_in_limits(newest.run, run.run)
         if uncompared and path in uncompared:
             notes.append(
-                f'The configs of {newest.evidence.path} and {path} were not compared '
+                f'The configs of {newest.run.path} and {path} were not compared '
                 f'({uncompared[path]}); they are taken for the same training.'
             )
     points = _memory_points(belonging)
@@ -129,6 +133,12 @@ def pool_runs(
     )
 
 
+def rank_peaks(ranks: Iterable[Run]) -> tuple[tuple[int, int | None], ...]:
+    """Peak of the allocator and padded pixels of the largest batch of each rank."""
+    known = [(run.gpu_mem_peak_bytes, run.largest_batch_pixels) for run in ranks]
+    return tuple((peak, pixels) for peak, pixels in known if peak is not None)
+
+
 def find_newest(runs: Sequence[PooledRun]) -> PooledRun:
     """The newest run that tells enough, else the newest."""
     ordered = _order(runs, [])
@@ -139,22 +149,22 @@ def _order(runs: Sequence[PooledRun], notes: list[str]) -> list[PooledRun]:
     """Each run once, newest first."""
     by_id: dict[str, PooledRun] = {}
     for run in runs:
-        first = by_id.setdefault(run.evidence.run.run_id, run)
+        first = by_id.setdefault(run.run.run.run_id, run)
         if first is not run:
             notes.append(
-                f'{run.evidence.path} is the same run as {first.evidence.path}: it is '
+                f'{run.run.path} is the same run as {first.run.path}: it is '
                 'counted once.'
             )
     return sorted(
-        by_id.values(), key=lambda run: run.evidence.run.started_unix_s, reverse=True
+        by_id.values(), key=lambda run: run.run.run.started_unix_s, reverse=True
     )
 
 
 def _why_left_out(
     newest: PooledRun, run: PooledRun, differences: Mapping[str, str]
 ) -> str | None:
-    unlike = find_unlike(newest.evidence, run.evidence)
-    unlike = unlike or differences.get(run.evidence.path)
+    unlike = find_unlike(newest.run, run.run)
+    unlike = unlike or differences.get(run.run.path)
     if unlike is not None:
         return unlike
     if run.facts.workload is None:
@@ -163,7 +173,7 @@ def _why_left_out(
         return 'its batch size is unknown'
     assert newest.facts.workload is not None  # it tells enough
     if newest.facts.workload.batch_size is None:
-        return f'the batch size of {newest.evidence.path} is unknown'
+        return f'the batch size of {newest.run.path} is unknown'
     return None
 
 
@@ -187,7 +197,7 @@ def _find_contradiction(
             return (
                 f'it took {format_seconds(there.mean_s)} per iteration with the '
                 'settings that '
-                f'took {format_seconds(here.mean_s)} in {other.evidence.path}, which '
+                f'took {format_seconds(here.mean_s)} in {other.run.path}, which '
                 'is newer, so something else changed'
             ), apart_s / least_s if least_s > 0.0 else 1.0
     return None, 0.0
@@ -262,7 +272,7 @@ def _memory_points(runs: Sequence[PooledRun]) -> list[MemoryPoint] | NoPredictio
     if points:
         return points
     why = 'its peak was not recorded'
-    if runs[0].evidence.run.device != 'cuda':
+    if runs[0].run.run.device != 'cuda':
         why = 'the runs trained on the CPU'
     return NoPrediction(_UNKNOWN_MEMORY.format(why=why))
 
@@ -271,7 +281,7 @@ def _describe(run: PooledRun) -> FittedRun:
     workload = run.facts.workload
     assert workload is not None  # else it had been left out
     return FittedRun(
-        path=run.evidence.path,
+        path=run.run.path,
         num_workers=workload.num_workers,
         prefetch_factor=workload.prefetch_factor if workload.num_workers else None,
         batch_size=workload.batch_size,

@@ -16,7 +16,7 @@ from mmgpu_hooks.modeling.save_cost import (
     certain_strangers_s,
     split_run_delay,
 )
-from mmgpu_hooks.records import HostLimits, SavePhase, SaveRecord
+from mmgpu_hooks.schema import HostLimits, SavePhase, SaveRecord
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmgpu_hooks.records import SaveJudgement, SaveRecord
+from mmgpu_hooks.schema import SaveJudgement, SaveRecord
 
 
 @dataclass(frozen=True)

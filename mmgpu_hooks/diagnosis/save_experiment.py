@@ -14,9 +14,10 @@ from mmgpu_hooks.diagnosis.thresholds import (
     SLOW_SAVE_RATIO,
     SLOW_SAVE_S,
 )
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.rank_sum import rank_sum_chance
 from mmgpu_hooks.modeling.save_cost import median, net_delay_s
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     SaveBench,
     SaveBenchRow,
     SavePlan,
@@ -29,12 +30,15 @@ Won = tuple[Optional[float], ...]
 """Seconds won back after each save of a row; ``None`` where that is unknown."""
 
 
-def fold_save_row(plan: SavePlan, result: TrialResult) -> tuple[SaveBenchRow, Won]:
+def fold_save_row(
+    plan: SavePlan, result: TrialResult, run: Run | None
+) -> tuple[SaveBenchRow, Won]:
     """The saves of one setting, by themselves.
 
     Args:
         plan: What was to be trained.
-        result: What became of it; one that was cut short has the saves until then.
+        result: What became of it.
+        run: What it recorded; one that was cut short has the saves until then.
 
     Returns:
         The row, and the seconds won back after each of its saves.
@@ -47,19 +51,15 @@ def fold_save_row(plan: SavePlan, result: TrialResult) -> tuple[SaveBenchRow, Wo
         iterations=result.iterations,
         seconds=result.seconds,
     )
-    summary = result.summary
-    if summary is None:
+    if run is None:
         return row, ()
     judged = judge_saves(
-        summary.save_records,
-        summary.save_aftermaths,
-        summary.run.host,
-        summary.run.loader,
+        run.save_records, run.save_aftermaths, run.run.host, run.run.loader
     )
     measured = [
         (save, judgement)
         # the first finds every cache cold
-        for save, judgement in list(zip(summary.save_records, judged))[1:][: plan.saves]
+        for save, judgement in list(zip(run.save_records, judged))[1:][: plan.saves]
         if save.error is None
     ]
     saves = tuple(save for save, _ in measured)
@@ -76,14 +76,14 @@ def fold_save_row(plan: SavePlan, result: TrialResult) -> tuple[SaveBenchRow, Wo
         bytes=None if size is None else round(size),
         workers_busy=_median(saves, lambda save: save.workers_busy),
         strangers_cores=_median(saves, _strangers_cores),
-        data_wait_s=summary.data_wait_s,
-        iter_s=summary.iter_s,
+        data_wait_s=run.data_wait_s,
+        iter_s=run.iter_s,
         slow=len(slow),
         cause=causes.most_common(1)[0][0] if causes else None,
     )
     # one save an iteration, so that tells whose it is
-    after = {one.iteration: one for one in summary.save_aftermaths}
-    loader = summary.run.loader
+    after = {one.iteration: one for one in run.save_aftermaths}
+    loader = run.run.loader
     won = [fold_won_back_s(after.get(save.iteration), loader) for save in saves]
     return row, tuple(won)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mmgpu_hooks.diagnosis.save_causes import strangers_here_s
 from mmgpu_hooks.diagnosis.thresholds import SLOW_SAVE_S
-from mmgpu_hooks.records import HostLimits, LoaderSettings, SaveJudgement, SaveRecord
+from mmgpu_hooks.schema import HostLimits, LoaderSettings, SaveJudgement, SaveRecord
 
 NAMED_SHARE = 0.2
 """Of the delay: what held less of it is not named beside the cause."""

@@ -26,7 +26,7 @@ from mmgpu_hooks.modeling.save_cost import (
     net_delay_s,
     won_back_s,
 )
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     HostLimits,
     LoaderSettings,
     SaveAftermathRecord,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.judge.run import Run
 
 
-def fold_static_bytes(summary: RunSummary) -> tuple[int | None, int]:
+def fold_static_bytes(summary: Run) -> tuple[int | None, int]:
     """Static bytes of a training, and the gradients' part of them.
 
     Returns:

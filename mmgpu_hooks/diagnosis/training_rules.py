@@ -14,7 +14,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     VALIDATION_NOTICE,
     VALIDATION_PROBLEM,
 )
-from mmgpu_hooks.records import Finding
+from mmgpu_hooks.schema import Finding
 
 
 @rule('MG201', 'The step sets the speed')

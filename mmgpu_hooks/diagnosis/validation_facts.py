@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import (
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import (
     IntervalRecord,
     RunEvidence,
-    RunSummary,
     ValidationRecord,
 )
 
@@ -24,7 +24,7 @@ _MOST_S = 366 * 86400.0
 """Of one validation: a longer one was never measured."""
 
 
-def fold_validation_facts(summary: RunSummary) -> Facts | None:
+def fold_validation_facts(summary: Run) -> Facts | None:
     """Facts of the loader of validation, all of them measured while it was used.
 
     ``ledger_s`` and ``duration_s`` are those of the loops alone, metrics left out.
@@ -39,7 +39,7 @@ def fold_validation_facts(summary: RunSummary) -> Facts | None:
     if not alike:
         return None
     newest = alike[-1].loader
-    run = replace(
+    run = structs.replace(
         summary.run,
         loader=newest,
         loop='epoch',
@@ -50,15 +50,15 @@ def fold_validation_facts(summary: RunSummary) -> Facts | None:
         # what of its CPU spins for a GPU is not known here: none is the careful guess
         device='cpu',
     )
-    intervals = [_as_interval(one, n, summary) for n, one in enumerate(alike)]
-    folded = fold_run(RunEvidence(path='', run=run, intervals=intervals))
+    intervals = tuple(_as_interval(one, n, summary) for n, one in enumerate(alike))
+    folded = Run(RunEvidence(path='', run=run, intervals=intervals))
     # the other ranks' part cannot be told from a stranger's
     if run.host.ranks_on_host == 1:
-        folded = replace(folded, external_cpu_cores=_stranger_cores(alike))
-    return fold_facts(folded, intervals)
+        folded = folded.altered(external_cpu_cores=_stranger_cores(alike))
+    return fold_facts(folded)
 
 
-def find_alike(summary: RunSummary) -> list[ValidationRecord]:
+def find_alike(summary: Run) -> list[ValidationRecord]:
     """Validations that can be judged by: as the newest of them, and possible at all."""
     seen = [one for one in summary.validations if _is_possible(one)]
     return [one for one in seen if one.loader == seen[-1].loader]
@@ -85,7 +85,7 @@ def _is_possible(one: ValidationRecord) -> bool:
     return 0.0 < loop_s <= one.wall_s and one.first_waits <= one.iterations
 
 
-def count_validations(summary: RunSummary) -> int:
+def count_validations(summary: Run) -> int:
     """How often the whole training validates, at the pace at which it has so far."""
     run, seen = summary.run, len(summary.validations)
     whole = run.max_iters
@@ -104,9 +104,7 @@ def _stranger_cores(validations: Sequence[ValidationRecord]) -> float | None:
     return math.fsum(one.strangers_cpu_s or 0.0 for one in told) / seconds
 
 
-def _as_interval(
-    one: ValidationRecord, number: int, summary: RunSummary
-) -> IntervalRecord:
+def _as_interval(one: ValidationRecord, number: int, summary: Run) -> IntervalRecord:
     """A possible validation as an interval of the run that its loader has."""
     wait, step, iteration = one.data_wait, one.step, one.iter
     assert wait is not None and step is not None and iteration is not None

@@ -11,7 +11,8 @@ from mmgpu_hooks.diagnosis.thresholds import (
     SURE_ITERATIONS,
     VERDICT_SHARE,
 )
-from mmgpu_hooks.records import Finding, RunSummary, Verdict
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import Finding, Verdict
 
 VERDICTS: dict[str, str] = {
     'not_enough_evidence': 'Not enough evidence',
@@ -91,7 +92,7 @@ def diagnose_verdict(facts: Facts, findings: dict[str, Finding]) -> Verdict:
     return Verdict(name, f'{VERDICTS[name]}: {why}', confidence, facts.headspace_pct)
 
 
-def count_missing(summary: RunSummary) -> int:
+def count_missing(summary: Run) -> int:
     """How many more iterations a run needs before it is judged."""
     more = MIN_ITERATIONS - summary.steady_iterations
     if summary.steady_iterations == summary.iterations:
@@ -197,7 +198,7 @@ def _cause(name: str, facts: Facts) -> str:
     if name == 'data_bound_order':
         return 'while batches that are ready stand behind late ones'
     if facts.wait_cause == 'stalls':
-        p95_s = facts.summary.data_wait_usual_p95_s
+        p95_s = facts.summary.data_wait_p95_s
         return (
             'in rare stalls (in the median interval, 95 % of the waits are below '
             f'{format_seconds(p95_s)})'

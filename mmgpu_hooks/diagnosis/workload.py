@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from mmgpu_hooks.diagnosis.thresholds import (
@@ -12,6 +11,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     MIN_ITERATIONS,
 )
 from mmgpu_hooks.diagnosis.workload_costs import (
+    LONGEST_S,
     fold_batch_cpu,
     fold_iteration,
     fold_loading,
@@ -19,19 +19,15 @@ from mmgpu_hooks.diagnosis.workload_costs import (
     fold_step,
 )
 from mmgpu_hooks.diagnosis.workload_segment import cut_segment
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.calibration import calibrate
 from mmgpu_hooks.modeling.handover import estimate_handover
 from mmgpu_hooks.modeling.job import first_batch_s
 from mmgpu_hooks.modeling.prediction import MOST_PREFETCH, MOST_WORKERS
-from mmgpu_hooks.records import (
-    IntervalRecord,
+from mmgpu_hooks.schema import (
     LoaderWorkload,
     NoPrediction,
-    RunSummary,
 )
-
-LONGEST_S = 3600.0
-"""An iteration that takes longer is a slip of a hand or of a clock."""
 
 MOST_CORES = 65536
 """Of one host; no more were built."""
@@ -41,36 +37,26 @@ WORKER_START_S = 0.02
 process that has PyTorch loaded, on an ordinary server."""
 
 
-def fit_workload(
-    summary: RunSummary, intervals: Sequence[IntervalRecord] = ()
-) -> LoaderWorkload | NoPrediction:
-    """Make a workload of one run.
+def fit_workload(summary: Run) -> LoaderWorkload | NoPrediction:
+    """Make a workload of one rank's run, or say why there is none.
 
-    Args:
-        summary: One rank's figures.
-        intervals: The intervals behind them. With them, a run whose pipeline changed
-            midway is cut and its last long part taken, and spreads are known better.
-
-    Returns:
-        The workload, or why there is none.
+    A run whose pipeline changed midway is cut and its last long part taken.
     """
     notes: list[str] = []
-    segment = cut_segment(summary, intervals)
+    segment = cut_segment(summary)
     if segment is not None:
-        summary, intervals, note = segment
+        summary, note = segment
         notes.append(note)
-    # a log decodes its records each time they are asked for
-    intervals = tuple(intervals)
     missing = _find_missing(summary)
     if missing is not None:
         return NoPrediction(missing)
-    workload = _fold_workload(summary, intervals, notes)
+    workload = _fold_workload(summary, notes)
     if isinstance(workload, NoPrediction):
         return workload
     workload = calibrate(
         workload,
         _stranger_cores(summary, workload.host_cores),
-        fold_run_delay(summary, intervals),
+        fold_run_delay(summary),
         summary.main_run_delay_s or 0.0,
     )
     return replace(
@@ -80,7 +66,7 @@ def fit_workload(
     )
 
 
-def _find_missing(summary: RunSummary) -> str | None:
+def _find_missing(summary: Run) -> str | None:
     """What a workload cannot be made without; a sentence, or ``None``."""
     loader, host = summary.run.loader, summary.run.host
     if loader.num_workers is None:
@@ -129,25 +115,23 @@ def _find_missing(summary: RunSummary) -> str | None:
     return None
 
 
-def _why(summary: RunSummary, source: str) -> str:
+def _why(summary: Run, source: str) -> str:
     """The reason of what is unknown, to end a sentence with; nothing without one."""
     reason = summary.unknown.get(source)
     return f': {reason.rstrip(".")}' if reason else ''
 
 
-def _fold_workload(
-    summary: RunSummary, intervals: Sequence[IntervalRecord], notes: list[str]
-) -> LoaderWorkload | NoPrediction:
+def _fold_workload(summary: Run, notes: list[str]) -> LoaderWorkload | NoPrediction:
     run, loader = summary.run, summary.run.loader
     workers = loader.num_workers or 0
-    loading = fold_loading(summary, intervals)
+    loading = fold_loading(summary)
     if isinstance(loading, NoPrediction):
         return loading
     occupancy, is_known = loading
-    cpu = fold_batch_cpu(summary, intervals, occupancy)
+    cpu = fold_batch_cpu(summary, occupancy)
     if isinstance(cpu, NoPrediction):
         return cpu
-    step = fold_step(summary, intervals)
+    step = fold_step(summary)
     step_cpu_s = summary.main_cpu_s or 0.0
     usable = run.host.usable_cores or 0.0
     iter_s = summary.iter_s or 0.0
@@ -182,7 +166,7 @@ def _fold_workload(
         persistent_workers=bool(loader.persistent_workers),
         batch_size=loader.batch_size if (loader.batch_size or 0) > 0 else None,
         iterations=summary.steady_iterations,
-        iter_time=fold_iteration(summary, intervals),
+        iter_time=fold_iteration(summary),
         occupancy=replace(occupancy, mean_s=whole_s),
         batch_cpu=replace(cpu, mean_s=min(cpu_s, whole_s)),
         step=step,
@@ -201,14 +185,14 @@ def _fold_workload(
     )
 
 
-def _host_cores(summary: RunSummary, usable: float) -> float:
+def _host_cores(summary: Run, usable: float) -> float:
     """This rank's part of the host: the other ranks keep theirs busy."""
     host = summary.run.host
     logical = host.logical_cpus or usable
     return max(logical / max(host.ranks_on_host, 1), usable)
 
 
-def _stranger_cores(summary: RunSummary, host_cores: float) -> float:
+def _stranger_cores(summary: Run, host_cores: float) -> float:
     """What others used; nothing where that is unknown or cannot be."""
     used = summary.external_cpu_cores
     if used is None or not 0.0 <= used <= host_cores:
@@ -216,7 +200,7 @@ def _stranger_cores(summary: RunSummary, host_cores: float) -> float:
     return used
 
 
-def _spin_s(summary: RunSummary, step_cpu_s: float) -> float:
+def _spin_s(summary: Run, step_cpu_s: float) -> float:
     """CPU that the training process burns while it waits for the GPU.
 
     It is all of it but the time in which the GPU had nothing to do outside the waits
@@ -229,14 +213,14 @@ def _spin_s(summary: RunSummary, step_cpu_s: float) -> float:
     return min(max(step_cpu_s - giving_s, 0.0), summary.step_s or 0.0)
 
 
-def _is_storage_bound(summary: RunSummary, whole_s: float, cpu_s: float) -> bool:
+def _is_storage_bound(summary: Run, whole_s: float, cpu_s: float) -> bool:
     pressure = summary.host.io_pressure_pct if summary.host else None
     if pressure is None or whole_s <= 0.0:
         return False
     return pressure >= IO_PRESSURE_PCT and 1.0 - cpu_s / whole_s >= BLOCKED_PROBLEM
 
 
-def _worker_start_s(summary: RunSummary, workload: LoaderWorkload) -> float:
+def _worker_start_s(summary: Run, workload: LoaderWorkload) -> float:
     """What one worker adds to the start of an epoch beyond making its first batch."""
     if not workload.num_workers or not summary.epoch_starts:
         return WORKER_START_S

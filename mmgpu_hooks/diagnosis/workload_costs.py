@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Sequence
 
-from mmgpu_hooks.records import (
-    Cost,
-    DurationStats,
-    IntervalRecord,
-    NoPrediction,
-    RunSummary,
-)
+import numpy as np
+
+from mmgpu_hooks.judge.columns import Intervals, total
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import Cost, NoPrediction
+
+LONGEST_S = 3600.0
+"""An iteration that takes longer is a slip of a hand or of a clock."""
 
 _Z95 = 1.645
 """The 95th percentile of a normal distribution, in standard deviations."""
@@ -21,27 +20,19 @@ USUAL_VARIATION = 0.3
 """Spread of the loading of a batch where it was not measured."""
 
 
-def fold_iteration(summary: RunSummary, intervals: Sequence[IntervalRecord]) -> Cost:
+def fold_iteration(summary: Run) -> Cost:
     """A steady iteration."""
-    return _of_intervals(
-        summary.iter_s or 0.0,
-        summary.steady_iterations,
-        [record.iter for record in intervals[1:]],
-    )
+    return _of_intervals(summary, summary.iter_s or 0.0, 'iter')
 
 
-def fold_step(summary: RunSummary, intervals: Sequence[IntervalRecord]) -> Cost:
-    """The step with its hooks, as it was measured."""
-    return _of_intervals(
-        (summary.step_s or 0.0) + (summary.hooks_s or 0.0),
-        summary.steady_iterations,
-        [record.step for record in intervals[1:]],
-    )
+def fold_step(summary: Run) -> Cost:
+    """The step, with hooks and loop, as it was measured."""
+    parts = summary.step_s, summary.hooks_s, summary.loop_s
+    step_s = sum(seconds or 0.0 for seconds in parts)
+    return _of_intervals(summary, step_s, 'step')
 
 
-def fold_loading(
-    summary: RunSummary, intervals: Sequence[IntervalRecord]
-) -> tuple[Cost, bool] | NoPrediction:
+def fold_loading(summary: Run) -> tuple[Cost, bool] | NoPrediction:
     """A batch's loading without waiting for cores, and whether that was measured."""
     loader = summary.loader
     whole_s = loader.occupancy_s if loader else None
@@ -50,9 +41,7 @@ def fold_loading(
     wait_s, iter_s = summary.data_wait_s or 0.0, summary.iter_s or 0.0
     workers = summary.run.loader.num_workers or 0
     if workers == 0:
-        waits = _of_intervals(
-            wait_s, summary.steady_iterations, [r.data_wait for r in intervals[1:]]
-        )
+        waits = _of_intervals(summary, wait_s, 'data_wait')
         if std_s is not None and _is_sane(std_s):
             return Cost(wait_s, std_s, waits.error_s, waits.count), True
         return waits, True
@@ -76,17 +65,15 @@ def fold_loading(
     return Cost(mean_s, USUAL_VARIATION * mean_s, (high_s - low_s) / 4), False
 
 
-def fold_run_delay(
-    summary: RunSummary, intervals: Sequence[IntervalRecord]
-) -> float | None:
+def fold_run_delay(summary: Run) -> float | None:
     """What a worker waits for a core, per batch, once the run is under way.
 
     The start, when all workers make their first batches side by side, is left out if
     the intervals allow it.
     """
-    windows = [record.workers for record in intervals[1:] if record.workers]
-    made = sum(sum(window.worker_batches) for window in windows)
-    delay_s = math.fsum(window.run_delay_s for window in windows)
+    windows = summary.every.after(1)
+    made = total(windows.lists('workers.worker_batches').ravel())
+    delay_s = total(windows.column('workers.run_delay_s'))
     if made <= 0:
         if summary.worker_run_delay_s is None:
             return None
@@ -94,9 +81,7 @@ def fold_run_delay(
     return delay_s / made if _is_sane(delay_s / made) else None
 
 
-def fold_batch_cpu(
-    summary: RunSummary, intervals: Sequence[IntervalRecord], loading: Cost
-) -> Cost | NoPrediction:
+def fold_batch_cpu(summary: Run, loading: Cost) -> Cost | NoPrediction:
     """The CPU of a batch's loading."""
     loader = summary.loader
     if summary.run.loader.num_workers:
@@ -110,38 +95,39 @@ def fold_batch_cpu(
         return NoPrediction('The CPU of loading a batch is unknown.')
     if not _is_sane(cpu_s):
         return _absurd('CPU per batch', cpu_s)
-    stats = [r.workers.batch_cpu for r in intervals if r.workers]
-    variation = _variation(one for one in stats if one is not None)
+    variation = _variation(summary.every, 'workers.batch_cpu')
     if variation is None:
         variation = loading.variation
     return Cost(cpu_s, variation * cpu_s, loading.relative_error * cpu_s, loading.count)
 
 
-def _of_intervals(mean_s: float, count: int, stats: Sequence[DurationStats]) -> Cost:
+def _of_intervals(summary: Run, mean_s: float, field: str) -> Cost:
     """A mean whose spread and error the intervals tell, as far as there are some."""
-    variation = _variation(stats) or 0.0
+    intervals, count = summary.every.after(1), summary.steady_iterations
+    variation = _variation(intervals, field) or 0.0
     error_s = variation * mean_s / math.sqrt(max(count, 1))
-    means = [one.mean_s for one in stats if _is_sane(one.mean_s)]
+    means = intervals.column(f'{field}.mean_s')
+    means = means[(means >= 0.0) & (means <= LONGEST_S)]
     if len(means) >= 3:
         # intervals that differ more than chance would have them drift
-        error_s = max(error_s, statistics.stdev(means) / math.sqrt(len(means)))
+        error_s = max(error_s, float(means.std(ddof=1)) / math.sqrt(len(means)))
     return Cost(mean_s, variation * mean_s, error_s, count)
 
 
-def _variation(stats: Iterable[DurationStats]) -> float | None:
+def _variation(intervals: Intervals, field: str) -> float | None:
     """Standard deviation over mean, of a log-normal with the same percentiles."""
-    sigmas = [
-        math.log(one.p95_s / one.p50_s) / _Z95
-        for one in stats
-        if one.count >= 8 and 0.0 < one.p50_s <= one.p95_s < math.inf
-    ]
-    if not sigmas:
+    p50_s = intervals.column(f'{field}.p50_s')
+    p95_s = intervals.column(f'{field}.p95_s')
+    counts = intervals.column(f'{field}.count')
+    is_known = (counts >= 8) & (p50_s > 0) & (p95_s >= p50_s)
+    if not is_known.any():
         return None
-    return math.sqrt(math.expm1(min(statistics.median(sigmas), 1.5) ** 2))
+    sigmas = np.log(p95_s[is_known] / p50_s[is_known]) / _Z95
+    return math.sqrt(math.expm1(min(float(np.median(sigmas)), 1.5) ** 2))
 
 
 def _is_sane(seconds: float) -> bool:
-    return 0.0 <= seconds <= 3600.0
+    return 0.0 <= seconds <= LONGEST_S
 
 
 def _absurd(what: str, seconds: float) -> NoPrediction:

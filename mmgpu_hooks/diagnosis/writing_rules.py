@@ -11,7 +11,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     HUB_NOTICE_BYTES,
     SAVE_PROBLEM,
 )
-from mmgpu_hooks.records import Finding
+from mmgpu_hooks.schema import Finding
 
 
 @rule('MG304', 'Workers hold up saves')

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from pathlib import Path
 from typing import Any
 
-from mmgpu_hooks.evidence.lines import decode_text, read_lines
-from mmgpu_hooks.evidence.parser import is_measurement
-from mmgpu_hooks.evidence.run_folder import EvidenceError
-from mmgpu_hooks.records import PlainRun
+from mmgpu_hooks.schema import PlainRun
+from mmgpu_hooks.schema.lines import read_lines
+from mmgpu_hooks.schema.run_folder import EvidenceError
 
 
 def read_plain_run(path: Path, config_copy: Path | None) -> PlainRun:
@@ -29,11 +29,11 @@ def read_plain_run(path: Path, config_copy: Path | None) -> PlainRun:
     time_s: list[float] = []
     data_time_s: list[float] = []
     last = bad = 0
-    for _, offset, raw in read_lines(path):
+    for _, raw in read_lines(path):
         if raw.isspace():
             continue
         try:
-            line = json.loads(decode_text(raw, offset))
+            line = json.loads(raw)
         except (ValueError, RecursionError):
             bad += 1
             continue
@@ -64,4 +64,6 @@ def read_plain_run(path: Path, config_copy: Path | None) -> PlainRun:
 
 
 def _seconds(value: Any) -> float | None:
-    return float(value) if is_measurement(value) else None
+    # bool is an int in Python, and JSON's NaN is no duration
+    is_duration = type(value) in (int, float) and 0 <= value < math.inf
+    return float(value) if is_duration else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from mmgpu_hooks.records import SaveAftermathRecord
+from mmgpu_hooks.schema import SaveAftermathRecord
 
 _USUAL_WAITS = 256
 """Waits that a usual one is the mean of, the newest: a run may change its pace."""

@@ -114,7 +114,7 @@ class ValidationFolder:
         return None
 
     def fold(self) -> dict[str, Any]:
-        """Fields of a :class:`~mmgpu_hooks.records.ValidationRecord`, if any."""
+        """Fields of a :class:`~mmgpu_hooks.schema.ValidationRecord`, if any."""
         if self.untold is not None:
             return {}
         return {

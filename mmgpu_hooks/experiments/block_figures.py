@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mmgpu_hooks.experiments.blocks import Block
-from mmgpu_hooks.records import Estimate
+from mmgpu_hooks.schema import Estimate
 
 LEAST_PAIRS = 6
 """Below these a narrow interval is too often narrow by chance: stopping at +-2 % from

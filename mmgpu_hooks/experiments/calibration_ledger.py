@@ -9,8 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from mmgpu_hooks.configfile.write import verify_output
-from mmgpu_hooks.records import Verification
+from mmgpu_hooks.schema import Verification
 from mmgpu_hooks.telemetry.clock import wall_unix_s
 from mmgpu_hooks.telemetry.host.limits import read_host_limits
 
@@ -61,7 +63,7 @@ def write_pair(
         'after_start_s': verification.after_start_s,
         'iterations': verification.iterations,
         'external_cpu_cores': verification.external_cpu_cores,
-        'host': asdict(read_host_limits(ranks_on_host=1)),
+        'host': structs.asdict(read_host_limits(ranks_on_host=1)),
         'versions': dict(versions),
     }
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from mmgpu_hooks.experiments.visible_cards import (
     find_excluded,
     parse_visible,
 )
-from mmgpu_hooks.records import CardState
+from mmgpu_hooks.schema import CardState
 
 _SAME_PCT = 2.0
 """Of the most free memory: drivers reserve a little more on one card than another,

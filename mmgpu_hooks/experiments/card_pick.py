@@ -10,7 +10,7 @@ from typing import Callable, Union
 from mmgpu_hooks.experiments.card_choice import CardRequest, judge_cards, rank_cards
 from mmgpu_hooks.experiments.card_lease import CardLease, CardLeases
 from mmgpu_hooks.experiments.visible_cards import VARIABLE
-from mmgpu_hooks.records import CardState
+from mmgpu_hooks.schema import CardState
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 from mmgpu_hooks.telemetry.gpu.vacancy import read_card_states

@@ -15,7 +15,7 @@ from mmgpu_hooks.experiments.saved_tensors import (
     run_backward,
 )
 from mmgpu_hooks.experiments.synthetic_batch import NoSampleError
-from mmgpu_hooks.records import ActivationPoint, ModuleActivations
+from mmgpu_hooks.schema import ActivationPoint, ModuleActivations
 
 _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128

@@ -20,7 +20,7 @@ from mmgpu_hooks.modeling.training_memory import (
     predict_activations,
     predict_state_bytes,
 )
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     ActivationFit,
     MemoryEstimate,
     ModuleActivations,

@@ -16,8 +16,8 @@ from mmgpu_hooks.diagnosis.save_experiment import (
     fold_save_row,
     judge_save_bench,
 )
-from mmgpu_hooks.experiments.trial import DEFAULT_TIME_LIMIT_S, run_trial
-from mmgpu_hooks.records import (
+from mmgpu_hooks.experiments.trial import DEFAULT_TIME_LIMIT_S, read_trial, run_trial
+from mmgpu_hooks.schema import (
     SaveBench,
     SaveBenchRow,
     SavePlan,
@@ -128,7 +128,7 @@ def run_save_experiment(
         for number, plan in enumerate(plans, start=1):
             words = f'{number} of {len(plans)}: {plan.setting.name}'
             result = _train(experiment, plan, _Told(on_progress, words, done, whole))
-            measured.append(fold_save_row(plan, result))
+            measured.append(fold_save_row(plan, result, read_trial(result)))
             done += plan.iterations
     except KeyboardInterrupt:
         is_interrupted = True

@@ -8,26 +8,25 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.run_folder import EvidenceError
 from mmgpu_hooks.experiments.sweep_ledger import KeptTrials, SweepLedger
 from mmgpu_hooks.experiments.sweep_plan import SweepJob, folder_name
 from mmgpu_hooks.experiments.sweep_progress import Progress, SweepProgress
 from mmgpu_hooks.experiments.sweep_trials import TRIALS_FOLDER, train_settings
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.sweep_choice import choose_best
 from mmgpu_hooks.recommendation.sweep_rows import (
     choose_calibrations,
     fit_sweep_workload,
     predict_rows,
 )
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     LoaderWorkload,
     NoPrediction,
-    RunEvidence,
     Sweep,
     SweepRow,
     SweepSetting,
 )
+from mmgpu_hooks.schema.run_folder import EvidenceError
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
 _ALIKE = 2
@@ -131,15 +130,15 @@ def _predict(job: SweepJob, rows: Sequence[SweepRow]) -> list[SweepRow]:
     workloads: dict[SweepSetting, LoaderWorkload | NoPrediction] = {}
     for setting in dict.fromkeys(chosen.values()):
         row = by_setting[setting]
-        evidence = _read_kept(job.folder, row)
-        workloads[setting] = fit_sweep_workload(evidence, row.warm_up)
+        run = _read_kept(job.folder, row)
+        workloads[setting] = fit_sweep_workload(run, row.warm_up)
     return predict_rows(rows, chosen, workloads)
 
 
-def _read_kept(folder: Path, row: SweepRow) -> RunEvidence | None:
+def _read_kept(folder: Path, row: SweepRow) -> Run | None:
     if row.evidence is None:
         return None
     try:
-        return read_evidence(folder / row.evidence)
+        return Run.read(folder / row.evidence)
     except (EvidenceError, OSError):
         return None

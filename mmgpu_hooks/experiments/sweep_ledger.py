@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mmgpu_hooks.configfile.write import verify_output
-from mmgpu_hooks.evidence.parser import LARGEST, LineError, build_record
 from mmgpu_hooks.experiments.sweep_plan import TrialLimits
-from mmgpu_hooks.records import TRIAL_STATUSES, Estimate, SweepRow, SweepSetting
+from mmgpu_hooks.schema import TRIAL_STATUSES, SweepRow, SweepSetting
 
 LEDGER_NAME = 'trials.jsonl'
 LEDGER_VERSION = 1
@@ -107,14 +107,14 @@ def open_ledger(folder: Path) -> Iterator[SweepLedger]:
 def render_line(row: SweepRow, identity: Mapping[str, Any], limits: TrialLimits) -> str:
     """One trial as JSON; what is computed anew each time is left out."""
     body = {k: v for k, v in asdict(row).items() if k not in _RECOMPUTED}
-    return json.dumps(
+    return msgspec.json.encode(
         {
             'version': LEDGER_VERSION,
             'identity': identity,
             'limits': asdict(limits),
             'row': body,
         }
-    )
+    ).decode()
 
 
 def parse_ledger(
@@ -140,12 +140,12 @@ def parse_ledger(
     differing: dict[str, None] = {}
     for line in filter(str.strip, lines):
         try:
-            body = json.loads(line)
-            known_limits = build_record(TrialLimits, body['limits'])
+            body = msgspec.json.decode(line)
+            known_limits = msgspec.convert(body['limits'], TrialLimits)
             row = parse_row(body['row'])
             known = dict(body['identity'])
             is_version = body['version'] == LEDGER_VERSION
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (msgspec.MsgspecError, ValueError, KeyError, TypeError, RecursionError):
             torn += 1
             continue
         if row.setting not in asked:
@@ -172,27 +172,14 @@ def parse_row(body: Any) -> SweepRow:
 
     Raises:
         ValueError: If it is none that a trial gives.
-        KeyError: Likewise.
-        TypeError: Likewise.
     """
-    if not isinstance(body, dict) or body.get('status') not in TRIAL_STATUSES:
-        raise LineError(f'expected a trial, found {body!r:.40}')
-    known = {k: v for k, v in body.items() if k not in (*_RECOMPUTED, 'iter_s')}
-    row: SweepRow = build_record(SweepRow, known)
-    return replace(row, iter_s=_parse_estimate(body.get('iter_s')))
-
-
-def _parse_estimate(body: Any) -> Estimate | None:
-    if body is None:
-        return None
-    # the one figure of a row that may be below 0
-    low = body['low']
-    known: Estimate = build_record(Estimate, {**body, 'low': 0.0})
-    if type(low) not in (float, int):
-        raise LineError(f'expected a number, found {low!r:.40}')
-    if not known.value > 0 or not -LARGEST <= low <= known.value <= known.high:
-        raise LineError(f'expected an interval, found {body!r:.80}')
-    return replace(known, low=float(low))
+    row = msgspec.convert(body, SweepRow)
+    found = row.iter_s
+    if row.status not in TRIAL_STATUSES:
+        raise ValueError(f'expected one of {TRIAL_STATUSES}, found {row.status!r:.40}')
+    if found and not (found.value > 0 and found.low <= found.value <= found.high):
+        raise ValueError(f'expected an interval, found {found}')
+    return row
 
 
 def _is_done(row: SweepRow, known: TrialLimits, asked: TrialLimits) -> bool:

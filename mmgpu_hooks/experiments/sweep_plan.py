@@ -12,7 +12,7 @@ from mmgpu_hooks.experiments.block_figures import LEAST_WARM_UP
 from mmgpu_hooks.recommendation.changes import KEY
 from mmgpu_hooks.recommendation.sweep_rows import LEAST_INTERVALS
 from mmgpu_hooks.recommendation.worker_cap import DEFAULT_PREFETCH
-from mmgpu_hooks.records import SweepSetting, TrialSpec
+from mmgpu_hooks.schema import SweepSetting, TrialSpec
 
 _LEAST_INTERVAL = 10
 _SAVE_EVERY = 2

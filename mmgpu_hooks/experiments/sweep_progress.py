@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Callable
 
 from mmgpu_hooks.experiments.sweep_trial import SweepOutcome
-from mmgpu_hooks.records import SweepSetting
+from mmgpu_hooks.schema import SweepSetting
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
 Progress = Callable[[str, float], None]

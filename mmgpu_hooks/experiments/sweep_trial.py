@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable
 
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
 from mmgpu_hooks.experiments.sweep_plan import SweepPace, TrialLimits
 from mmgpu_hooks.experiments.trial import RunningTrial
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.sweep_rows import fold_iter, is_settled
-from mmgpu_hooks.records import Estimate, RunEvidence, TrialSpec
+from mmgpu_hooks.schema import Estimate, TrialSpec
+from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 
 _LOOK_S = 1.0
@@ -70,8 +70,8 @@ class _Measuring:
 
     def _judge(self, seconds: list[float]) -> None:
         outcome = self.outcome
-        evidence = find_evidence(Path(self.trial.spec.folder))
-        outcome.iter_s = fold_iter(evidence, self.pace.warm_up)
+        run = read_run(Path(self.trial.spec.folder))
+        outcome.iter_s = fold_iter(run, self.pace.warm_up)
         outcome.is_settled = is_settled(outcome.iter_s)
         passed_s = self.clock() - (self.begin_s or 0.0)
         is_late = outcome.iter_s is not None and passed_s >= self.limits.measure_s
@@ -132,11 +132,11 @@ def run_sweep_trial(
     return outcome
 
 
-def find_evidence(folder: Path) -> RunEvidence | None:
+def read_run(folder: Path) -> Run | None:
     """What a trial has recorded so far; ``None`` when that cannot be read."""
     path = _find_path(folder)
     try:
-        return read_evidence(path) if path is not None else None
+        return Run.read(path) if path is not None else None
     except EvidenceError:
         return None
 

@@ -18,12 +18,12 @@ from mmgpu_hooks.experiments.sweep_plan import (
 from mmgpu_hooks.experiments.sweep_progress import SweepProgress
 from mmgpu_hooks.experiments.sweep_trial import (
     SweepOutcome,
-    find_evidence,
+    read_run,
     run_sweep_trial,
 )
 from mmgpu_hooks.experiments.visible_cards import VARIABLE
 from mmgpu_hooks.recommendation.sweep_rows import fold_sweep_row
-from mmgpu_hooks.records import SweepRow, SweepSetting
+from mmgpu_hooks.schema import SweepRow, SweepSetting
 
 TRIALS_FOLDER = 'trials'
 
@@ -134,4 +134,4 @@ def _train(
         evidence=str(path.relative_to(job.folder)) if path is not None else None,
         warm_up=pace.warm_up,
     )
-    return fold_sweep_row(row, find_evidence(folder))
+    return fold_sweep_row(row, read_run(folder))

@@ -12,14 +12,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, Callable
 
-from mmgpu_hooks.evidence.reader import read_evidence
-from mmgpu_hooks.evidence.run_folder import EvidenceError, read_run_folder
-from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.experiments.process_tree import ProcessTree, stops_put_off
 from mmgpu_hooks.experiments.training import LOG_NAME
 from mmgpu_hooks.experiments.trial_channel import TrialReader
 from mmgpu_hooks.experiments.trial_events import read_events
-from mmgpu_hooks.records import RunSummary, TrialResult, TrialSpec
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import TrialResult, TrialSpec
+from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 from mmgpu_hooks.telemetry.clock import monotonic_s
 
 _LOOK_PERIOD_S = 0.2
@@ -152,7 +151,6 @@ def run_trial(
         seconds=seconds,
         iterations=iterations,
         error=error,
-        summary=_read_summary(Path(spec.folder)) if spec.evidence else None,
     )
 
 
@@ -188,10 +186,10 @@ def _python_path() -> str:
     return os.pathsep.join(part for part in parts if part)
 
 
-def _read_summary(folder: Path) -> RunSummary | None:
+def read_trial(result: TrialResult) -> Run | None:
+    """What a trial recorded; ``None`` when it left nothing that can be read."""
     try:
-        files = read_run_folder(folder)
-        evidence = read_evidence(files.evidence) if files.evidence else None
+        files = read_run_folder(Path(result.folder))
+        return Run.read(files.evidence) if files.evidence else None
     except EvidenceError:
         return None
-    return fold_run(evidence) if evidence is not None else None

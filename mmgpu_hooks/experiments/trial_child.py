@@ -19,7 +19,7 @@ from mmgpu_hooks.experiments.process_tree import die_with_parent
 from mmgpu_hooks.experiments.trial_channel import TrialChannel
 from mmgpu_hooks.experiments.trial_config import read_trial_config
 from mmgpu_hooks.experiments.trial_failure import classify_error
-from mmgpu_hooks.records import TrialSpec
+from mmgpu_hooks.schema import TrialSpec
 
 
 def run_child(body: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from mmgpu_hooks.configfile.consistency import complete_settings
 from mmgpu_hooks.configfile.loading import parse_flat
 from mmgpu_hooks.configfile.outcome import REMOVE
 from mmgpu_hooks.configfile.request import HOOK_KEY, HOOK_TYPE, is_our_hook
-from mmgpu_hooks.records import TrialSpec
+from mmgpu_hooks.schema import TrialSpec
 
 _WITHOUT_VALIDATION = (
     'val_cfg',

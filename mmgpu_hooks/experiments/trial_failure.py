@@ -27,7 +27,7 @@ def classify_error(kind: str, message: str) -> tuple[str, str]:
         message: Its whole text; of an error in a worker, the worker's traceback.
 
     Returns:
-        A status of :data:`~mmgpu_hooks.records.trial.TRIAL_STATUSES`, and one line.
+        A status of :data:`~mmgpu_hooks.schema.trial.TRIAL_STATUSES`, and one line.
     """
     if kind in ('KeyboardInterrupt', 'SystemExit'):
         return 'interrupted', _shorten(f'{kind}: {message}'.rstrip(': '))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mmgpu_hooks.records import CardState
+from mmgpu_hooks.schema import CardState
 
 VARIABLE = 'CUDA_VISIBLE_DEVICES'
 

@@ -13,20 +13,17 @@ from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
-from mmgpu_hooks.evidence.ranks import find_slowest, fold_ranks, with_saves_of
-from mmgpu_hooks.evidence.reader import (
-    read_evidence,
-    read_other_ranks,
-    reread_in_full,
-)
-from mmgpu_hooks.evidence.run_folder import find_other_ranks
-from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.records import RanksSummary, RunEvidence
+from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks, with_saves_of
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.summary import render_training_summary
-from mmgpu_hooks.telemetry.clock import monotonic_s
+from mmgpu_hooks.schema import RanksSummary
+from mmgpu_hooks.schema.reader import (
+    read_other_ranks,
+)
+from mmgpu_hooks.schema.run_folder import find_other_ranks
 
 _OTHER_RANKS_BYTES = 2 * 2**20
 """Newest evidence of the other ranks that rank 0 reads when training ends: about
@@ -121,7 +118,6 @@ class GPUEfficiencyHook(Hook):
         self.worker_nice = worker_nice
         self._recorder: Recorder | None = None
         self._pid = os.getpid()
-        self._built_s: float | None = monotonic_s()
         self._logger: Any = None
         self._guard = Guard(self._warn_off)
         self._wrapped: tuple[Any, Any] | None = None
@@ -184,17 +180,8 @@ class GPUEfficiencyHook(Hook):
         self._guard = Guard(self._warn_off)
         sources = Sources(self._guard, self.gpu_sample_period_s, self, self.worker_nice)
         self._recorder = self._guard.run(
-            'start',
-            Recorder,
-            runner,
-            self.interval,
-            sources,
-            self._guard,
-            self,
-            self._built_s,
+            'start', Recorder, runner, self.interval, sources, self._guard, self
         )
-        # a second training of this Runner is not built anew
-        self._built_s = None
         if self._recorder is not None:
             self._guard.run('start', self._recorder.begin)
 
@@ -243,25 +230,23 @@ class GPUEfficiencyHook(Hook):
         if not is_main_process():
             return
         # read back, so that nothing grows in memory while training runs
-        evidence = read_evidence(path)
-        folded = fold_run(evidence)
-        ranks = self._guard.run('comparison of ranks', _compare_ranks, path, evidence)
+        folded = Run.read(path)
+        ranks = self._guard.run('comparison of ranks', _compare_ranks, path, folded)
         compared, slowest = ranks or (None, None)
         judged = folded
         if slowest is not None:
-            judged = with_saves_of(fold_run(slowest), folded)
+            judged = with_saves_of(slowest, folded)
         diagnosis = diagnose_run(fold_facts(judged))
         self._logger.info(render_training_summary(folded, diagnosis, compared))
 
 
-def _compare_ranks(
-    path: Path, evidence: RunEvidence
-) -> tuple[RanksSummary | None, RunEvidence | None]:
-    others, notes = read_other_ranks(find_other_ranks(path), _OTHER_RANKS_BYTES)
-    ranks = fold_ranks(evidence, others, notes)
-    slowest = find_slowest(ranks, [evidence, *others])
-    if slowest is not None and slowest is not evidence:
-        slowest = reread_in_full(slowest)
+def _compare_ranks(path: Path, first: Run) -> tuple[RanksSummary | None, Run | None]:
+    found, notes = read_other_ranks(find_other_ranks(path), _OTHER_RANKS_BYTES)
+    others = [Run(evidence) for evidence in found]
+    ranks = fold_ranks(first, others, notes)
+    slowest = find_slowest(ranks, [first, *others])
+    if slowest is not None and slowest is not first:
+        slowest = Run.read(Path(slowest.path))
     return ranks, slowest
 
 

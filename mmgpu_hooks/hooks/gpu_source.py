@@ -1,15 +1,14 @@
-"""The GPU's figures for one interval: driver, events, allocator and its neighbours."""
+"""The GPU's figures for one interval: driver, events and allocator."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from mmgpu_hooks.hooks.guard import Guard
-from mmgpu_hooks.records import GpuDevice
+from mmgpu_hooks.schema import GpuDevice
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.cuda.events import CudaEvents, open_cuda_events
 from mmgpu_hooks.telemetry.cuda.memory import CudaMemory, cuda_device, open_cuda_memory
-from mmgpu_hooks.telemetry.gpu.cards import HostCards, open_cards
 from mmgpu_hooks.telemetry.gpu.nvml import Gpu, open_gpu
 from mmgpu_hooks.telemetry.gpu.sampler import GpuSampler
 from mmgpu_hooks.telemetry.source_error import SourceError
@@ -32,7 +31,6 @@ class GpuSource:
         self._absent: dict[str, str] = {}
         self.events: CudaEvents | None = None
         self._gpu: Gpu | None = None
-        self._cards: HostCards | None = None
         self._sampler: GpuSampler | None = None
         self._memory: CudaMemory | None = None
 
@@ -43,20 +41,16 @@ class GpuSource:
         if self._gpu is not None:
             for figure, reason in self._gpu.reasons().items():
                 found[f'GPU {figure}'] = reason
-        if self._cards is not None:
-            for name, reason in self._cards.reasons().items():
-                found[f'card {name}'] = reason
         return found
 
-    def open(self, device: str, is_first_on_host: bool) -> None:
+    def open(self, device: str) -> None:
         """Open what there is.
 
         Args:
             device: ``cuda`` or ``cpu``.
-            is_first_on_host: Whether this rank looks at the host's other cards too.
         """
         run = self._guard.run
-        self.is_used = bool(run('GPU', self._open_driver, device, is_first_on_host))
+        self.is_used = bool(run('GPU', self._open_driver, device))
         self.events = self._present('GPU idle', run('GPU idle', open_cuda_events))
         self._memory = self._present('GPU memory', run('GPU memory', open_cuda_memory))
 
@@ -66,7 +60,7 @@ class GpuSource:
             return None
         return opened
 
-    def _open_driver(self, device: str, is_first_on_host: bool) -> bool:
+    def _open_driver(self, device: str) -> bool:
         """Whether this process uses CUDA."""
         ours = cuda_device()
         if ours is None:
@@ -79,14 +73,7 @@ class GpuSource:
         if self._gpu is None:
             return True
         self.device = self._gpu.device()
-        if is_first_on_host:
-            self._cards = self._present('cards', open_cards())
-        cards = self._cards
-        self._sampler = GpuSampler(
-            self._gpu.read_sample,
-            period_s=self._period_s,
-            read_cards=cards.read_samples if cards is not None else None,
-        )
+        self._sampler = GpuSampler(self._gpu.read_sample, period_s=self._period_s)
         self._sampler.start()
         return True
 
@@ -122,7 +109,6 @@ class GpuSource:
         figures: dict[str, Any] = {}
         if self._sampler is not None:
             figures.update(run('GPU', self._read_driver, self._sampler) or {})
-            figures.update(run('cards', self._read_cards) or {})
         if self.events is not None:
             figures.update(run('GPU idle', self._read_idle, self.events) or {})
         if self._memory is not None:
@@ -138,14 +124,6 @@ class GpuSource:
             for figure, reason in self._gpu.unsupported.items():
                 self._guard.switch_off(f'GPU {figure}', SourceError(reason))
         return {'gpu': window}
-
-    def _read_cards(self) -> dict[str, Any]:
-        if self._sampler is None or self._cards is None:
-            return {}
-        if self._sampler.cards_failure is not None:
-            self._cards.close()
-            raise SourceError(self._sampler.cards_failure)
-        return {'cards': self._sampler.drain_cards()}
 
     def _read_idle(self, events: CudaEvents) -> dict[str, Any]:
         idle_pct, iterations = events.drain()
@@ -164,6 +142,5 @@ class GpuSource:
         """Stop the sampler and let the driver go."""
         if self._sampler is not None:
             self._guard.clean_up('GPU', self._sampler.stop)
-        for opened in (self._gpu, self._cards):
-            if opened is not None:
-                self._guard.clean_up('GPU', opened.close)
+        if self._gpu is not None:
+            self._guard.clean_up('GPU', self._gpu.close)

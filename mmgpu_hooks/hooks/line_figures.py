@@ -12,7 +12,7 @@ from mmgpu_hooks.hooks.scalars import (
     fold_scalars,
     fold_shares,
 )
-from mmgpu_hooks.records import IntervalRecord
+from mmgpu_hooks.schema import IntervalRecord
 from mmgpu_hooks.telemetry.durations import fold_durations
 
 MOST_KEPT = 10_000

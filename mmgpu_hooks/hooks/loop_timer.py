@@ -10,7 +10,7 @@ from mmengine.hooks import RuntimeInfoHook
 from mmengine.runner import IterBasedTrainLoop
 
 from mmgpu_hooks.hooks.call_hook import UNKNOWN_HOOK, Calls, HookTimer, is_plain
-from mmgpu_hooks.records.parts import UNATTRIBUTED
+from mmgpu_hooks.schema.parts import UNATTRIBUTED
 from mmgpu_hooks.telemetry.clock import monotonic_s, process_cpu_s, thread_cpu_s
 from mmgpu_hooks.telemetry.ledger import LAP, TimeLedger
 from mmgpu_hooks.telemetry.loader.waits import WaitTimer
@@ -22,7 +22,6 @@ class LoopTimer:
 
     Args:
         runner: The runner, its train loop built and not yet running.
-        built_s: When the Runner began to be built; now by default.
         device: What the model runs on. Anywhere but on ``cpu``, reading the losses
             (`RuntimeInfoHook`) is where the host waits for the device, and so step.
         on_save: Called after each checkpoint save; it must not raise.
@@ -31,7 +30,6 @@ class LoopTimer:
     def __init__(
         self,
         runner: Any,
-        built_s: float | None,
         device: str,
         on_save: Callable[[], Any],
     ) -> None:
@@ -44,7 +42,6 @@ class LoopTimer:
         """Likewise right after them."""
         self.ledger = TimeLedger(
             monotonic_s,
-            since_s=built_s,
             name_hook=functools.partial(_name_hook, device != 'cpu'),
         )
         self.waits = WaitTimer(

@@ -40,17 +40,3 @@ def _slurm_tasks_here(environ: Mapping[str, str]) -> str:
     if index < len(tasks):
         return tasks[index]
     return environ.get('SLURM_NTASKS_PER_NODE', '')
-
-
-def is_first_on_host(rank: int, environ: Mapping[str, str]) -> bool:
-    """Whether this is the first rank on its host, as far as the launcher tells.
-
-    Args:
-        rank: Of the process, in the whole training.
-        environ: Where launchers say which of theirs here it is.
-    """
-    for name in (*_LOCAL_RANK, 'SLURM_LOCALID'):
-        number = environ.get(name, '')
-        if number.isdigit() and (name != 'SLURM_LOCALID' or 'SLURM_PROCID' in environ):
-            return int(number) == 0
-    return rank == 0

@@ -8,12 +8,6 @@ from typing import Any, Callable
 from mmengine.runner import Runner
 
 from mmgpu_hooks.evidence.interval import interval_fields
-from mmgpu_hooks.evidence.writer import (
-    EvidenceWriter,
-    evidence_name,
-    open_evidence,
-    unused_path,
-)
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.log_schedule import LogSchedule
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
@@ -23,13 +17,16 @@ from mmgpu_hooks.hooks.save_source import SaveSource
 from mmgpu_hooks.hooks.scalar_board import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.hooks.validation_source import ValidationSource
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     EndRecord,
     IntervalRecord,
     RunRecord,
     SourceOffRecord,
     UnknownRecord,
 )
+from mmgpu_hooks.schema.recorded import Ending
+from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
+from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 from mmgpu_hooks.telemetry.clock import wall_unix_s
 from mmgpu_hooks.telemetry.ledger import LedgerWindow
 from mmgpu_hooks.telemetry.patches import Patches
@@ -44,7 +41,6 @@ class Recorder:
         sources: What is measured beside the ledger.
         guard: Switches off what fails.
         hook: The hook that records.
-        built_s: When the Runner began to be built, by the monotonic clock.
     """
 
     def __init__(
@@ -54,13 +50,11 @@ class Recorder:
         sources: Sources,
         guard: Guard,
         hook: Any,
-        built_s: float | None = None,
     ) -> None:
         self._runner = runner
         self._sources = sources
         self._guard = guard
         self._hook = hook
-        self._built_s = built_s
         self._schedule = LogSchedule(runner, interval)
         self._board = ScalarBoard(runner.message_hub)
         self._timer: LoopTimer | None = None
@@ -90,9 +84,7 @@ class Recorder:
         """Open the sources, write the run record and time the loop."""
         runner, run = self._runner, self._guard.run
         device = self._sources.read_device(runner)
-        self._timer = run(
-            'ledger', LoopTimer, runner, self._built_s, device, self._note_save
-        )
+        self._timer = run('ledger', LoopTimer, runner, device, self._note_save)
         self._sources.open(runner, self._count_iterations, self._timer)
         if self._timer is not None:
             self._sources.watch(self._timer)
@@ -204,7 +196,7 @@ class Recorder:
             elapsed_s=self._timer.ledger.elapsed_s,
             saves=saves,
         )
-        record = self._sources.complete(fields, batch, wall_unix_s=wall_unix_s())
+        record = self._sources.complete(fields, batch)
         self._write(record)
         self._write_once_known()
         return record
@@ -217,7 +209,9 @@ class Recorder:
         for source, reason in self._sources.unknown.items():
             if source not in self._known:
                 self._known[source] = reason
-                self._write(UnknownRecord(source, reason, iteration))
+                self._write(
+                    UnknownRecord(source=source, reason=reason, iteration=iteration)
+                )
 
     def note_source_off(self, source: str, reason: str) -> None:
         """Leave in the evidence why a figure is missing from here on."""
@@ -234,13 +228,17 @@ class Recorder:
         if source in ('ledger', 'interval', 'scalars'):
             # nobody else takes the last values off LoggerHook's lines
             self._board.clear()
-        self._write(SourceOffRecord(source, reason, self._start + self._taken))
+        self._write(
+            SourceOffRecord(
+                source=source, reason=reason, iteration=self._start + self._taken
+            )
+        )
 
     def _write(self, record: Any) -> None:
         if self._writer is not None:
             self._guard.run('evidence', self._writer.write, record)
 
-    def finish(self, status: str, error: str | None) -> Path | None:
+    def finish(self, status: Ending, error: str | None) -> Path | None:
         """Close everything; a second call does nothing.
 
         Args:
@@ -273,7 +271,7 @@ class Recorder:
         self._guard.clean_up('evidence', writer.close)
         return writer.path
 
-    def _end(self, is_timed: bool, status: str, error: str | None) -> EndRecord:
+    def _end(self, is_timed: bool, status: Ending, error: str | None) -> EndRecord:
         # the totals of a ledger that was switched off would be wrong
         ledger = self._timer.ledger if is_timed and self._timer else None
         return EndRecord(

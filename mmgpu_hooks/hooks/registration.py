@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 NAME = 'GPUEfficiencyHook'
+
+
+class _AtFirstUse(MetaPathFinder):
+    """Registers the hook when MMEngine is about to import what builds hooks."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        if fullname in ('mmengine.hooks', 'mmengine.runner'):
+            sys.meta_path.remove(self)
+            _register()
 
 
 def register_lazily() -> None:
     """Put a stand-in under the hook's name into MMEngine's root ``HOOKS``.
 
     The stand-in imports the real class, which takes its place, when it is first
-    built. Without MMEngine there is nothing to register and analysis still works.
+    built. Where MMEngine is not imported yet, that waits until it is: analysis does
+    without, and MMEngine takes longer to import than a short run to judge.
     """
-    try:
-        from mmengine.registry import HOOKS
-    except ImportError:
-        return
+    if 'mmengine.registry' in sys.modules:
+        _register()
+    else:
+        sys.meta_path.insert(0, _AtFirstUse())
+
+
+def _register() -> None:
+    from mmengine.registry import HOOKS
+
     if HOOKS.module_dict.get(NAME) is None:
         HOOKS.register_module(name=NAME, module=_build_hook)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
-from mmgpu_hooks.records import GpuDevice, HostLimits, RunRecord
+from mmgpu_hooks.schema import GpuDevice, HostLimits, RunRecord
 from mmgpu_hooks.telemetry.loader.settings import read_loader_settings
 from mmgpu_hooks.version import __version__
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from mmgpu_hooks.records import SavePhase
+from mmgpu_hooks.schema import SavePhase
 from mmgpu_hooks.telemetry.saving.contents import (
     count_history_bytes,
     count_tensor_bytes,
@@ -35,7 +35,7 @@ class SaveProgress:
         self._backend: str | None = None
         self.written_path: str | None = None
         """What the backend was given."""
-        self.total = SavePhase(0.0)
+        self.total = SavePhase(wall_s=0.0)
         """What was spent in all, once it is over."""
         self.phases: Mapping[str, SavePhase] = {}
         """What was spent in each phase."""
@@ -93,7 +93,7 @@ class SaveProgress:
             error: Type of the exception that ended the save.
 
         Returns:
-            Fields of a :class:`~mmgpu_hooks.records.SaveRecord`, and why one of them
+            Fields of a :class:`~mmgpu_hooks.schema.SaveRecord`, and why one of them
             is missing.
         """
         unknown: dict[str, str] = {}

@@ -5,18 +5,18 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
-from mmgpu_hooks.evidence.codec import Line
 from mmgpu_hooks.evidence.save_aftermath import AftermathFolder
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.save_target import read_publish_target, read_save_target
 from mmgpu_hooks.hooks.save_warnings import SaveWarnings
 from mmgpu_hooks.hooks.save_watch import SOURCE, SaveWatch
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     HostLimits,
     LoaderSettings,
     SaveAftermathRecord,
     SaveRecord,
 )
+from mmgpu_hooks.schema.recorded import Line
 from mmgpu_hooks.telemetry.ledger import LedgerWindow
 from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
 from mmgpu_hooks.telemetry.loader.settings import read_loader_settings

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from typing import Callable
 
 from mmgpu_hooks.diagnosis.saves import KEPT_REFERENCES, is_reference, judge_save
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     HostLimits,
     LoaderSettings,
     SaveAftermathRecord,

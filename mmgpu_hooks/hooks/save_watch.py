@@ -9,7 +9,7 @@ from typing import Any, Callable, NamedTuple
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.save_progress import SaveProgress
 from mmgpu_hooks.hooks.save_stamps import SaveStamps
-from mmgpu_hooks.records import SaveRecord
+from mmgpu_hooks.schema import SaveRecord
 from mmgpu_hooks.telemetry.loader.meanwhile import (
     WorkersMark,
     fold_workers_meanwhile,
@@ -26,7 +26,7 @@ class Target(NamedTuple):
     """Where a save goes to, as far as its arguments tell."""
 
     occasion: str
-    """As in :class:`~mmgpu_hooks.records.SaveRecord`."""
+    """As in :class:`~mmgpu_hooks.schema.SaveRecord`."""
     path: str | None = None
 
 
@@ -100,9 +100,7 @@ class SaveWatch:
 
     def _begin(self) -> _Save:
         iteration, epoch = self._read_position()
-        loader = self._loader
-        ready = None if loader is None else loader.read_ready()
-        marked = mark_workers(loader)
+        marked = mark_workers(self._loader)
         self._surroundings.begin()
         progress = SaveProgress(self._clock, self._surroundings)
         stamps = SaveStamps(
@@ -110,7 +108,7 @@ class SaveWatch:
             progress,
             lambda error: self._guard.switch_off(SOURCE, error),
         )
-        return _Save(progress, stamps, iteration, epoch, ready, marked)
+        return _Save(progress, stamps, iteration, epoch, marked)
 
     def _end(self, one: _Save, target: Target, error: str | None) -> None:
         progress, loader = one.progress, self._loader
@@ -131,7 +129,6 @@ class SaveWatch:
                 unknown['workers_busy'] = "the kernel hides the workers' schedstat"
             if seen.cpu_s is None:
                 unknown['workers_cpu_s'] = 'a worker came or went, or hides it'
-        ready_after = None if loader is None else loader.read_ready()
         around, why = self._surroundings.end(workers.get('workers_cpu_s'))
         path = target.path or progress.written_path
         if not self._is_recorded(progress, path):
@@ -151,8 +148,6 @@ class SaveWatch:
                 cpu_s=total.cpu_s,
                 run_delay_s=total.run_delay_s,
                 blocked_s=total.blocked_s,
-                ready_before=one.ready,
-                ready_after=ready_after,
                 error=error,
                 unknown=unknown,
                 **contents,
@@ -181,7 +176,6 @@ class _Save(NamedTuple):
     stamps: SaveStamps
     iteration: int
     epoch: int
-    ready: int | None
     workers: WorkersMark | None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mmgpu_hooks.hooks.line_figures import LineFigures
 from mmgpu_hooks.hooks.scalars import SCALARS
-from mmgpu_hooks.records import IntervalRecord
+from mmgpu_hooks.schema import IntervalRecord
 
 _KEYS = {name: f'train/{name}' for name in SCALARS}
 """Under which MMEngine's hub holds them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.records import IntervalRecord
+from mmgpu_hooks.schema import IntervalRecord
 
 SCALARS: dict[str, str] = {
     'data_wait_s': 'mean wait for a batch, seconds per iteration',

@@ -11,10 +11,9 @@ from mmgpu_hooks.hooks.batch_source import BatchSource
 from mmgpu_hooks.hooks.gpu_source import GpuSource
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
-from mmgpu_hooks.hooks.ranks_on_host import count_ranks_on_host, is_first_on_host
+from mmgpu_hooks.hooks.ranks_on_host import count_ranks_on_host
 from mmgpu_hooks.hooks.step_sizes import find_step_sizes
-from mmgpu_hooks.records import HostLimits, IntervalRecord, ModelBytesRecord
-from mmgpu_hooks.records.filled import fill_record
+from mmgpu_hooks.schema import HostLimits, IntervalRecord, ModelBytesRecord
 from mmgpu_hooks.telemetry.cuda.model_bytes import ModelBytesWatch
 from mmgpu_hooks.telemetry.host.cpu import CpuMeter
 from mmgpu_hooks.telemetry.host.limits import read_host_limits
@@ -116,8 +115,7 @@ class Sources:
         self._cpu = run('CPU', self._open_cpu)
         self._host = run('host', HostWindowMeter)
         self.device = self.read_device(runner)
-        first = run('GPU', is_first_on_host, runner.rank, os.environ)
-        self.gpu.open(self.device, bool(first))
+        self.gpu.open(self.device)
         self.device = 'cuda' if self.gpu.is_used else self.device
         divisor = run('batch contents', _pad_size_divisor, runner) or 1
         self._model = run('model bytes', ModelBytesWatch, runner.optim_wrapper)
@@ -173,18 +171,15 @@ class Sources:
             timer.after['before_train_iter'] = (wrap('GPU idle', events.begin_step),)
             timer.before['after_train_iter'] = (wrap('GPU idle', events.end_step),)
 
-    def complete(
-        self, fields: dict[str, Any], batch: Any, **label: float
-    ) -> IntervalRecord:
+    def complete(self, fields: dict[str, Any], batch: Any) -> IntervalRecord:
         """Make the record of an interval.
 
         Args:
             fields: Of the record, as the ledger saw the interval.
             batch: The last batch, or ``None`` when it is gone.
-            **label: A figure that is known without looking.
         """
         run = self._guard.run
-        figures = {**fields, **label}
+        figures = dict(fields)
         figures.update(run('loader workers', self._read_loader) or {})
         figures.update(run('CPU', self._read_cpu) or {})
         figures.update(run('host', self._read_host_window) or {})
@@ -192,7 +187,7 @@ class Sources:
         iterations = fields['iterations']
         contents = run('batch contents', self._read_batches, iterations, batch)
         figures.update(contents or {})
-        return fill_record(IntervalRecord, figures)
+        return IntervalRecord(**figures)
 
     def _read_loader(self) -> dict[str, Any]:
         if self._loader is None:

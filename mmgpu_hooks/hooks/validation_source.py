@@ -12,13 +12,13 @@ from typing import Any, Callable
 
 from mmengine.runner import BaseLoop
 
-from mmgpu_hooks.evidence.codec import Line
 from mmgpu_hooks.evidence.validation import ValidationFolder
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import loading_cpu_clock
 from mmgpu_hooks.hooks.save_watch import mark_workers
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.records import LoaderSettings, ValidationRecord, WorkersWindow
+from mmgpu_hooks.schema import LoaderSettings, ValidationRecord, WorkersWindow
+from mmgpu_hooks.schema.recorded import Line
 from mmgpu_hooks.telemetry.clock import monotonic_s, process_cpu_s
 from mmgpu_hooks.telemetry.host.cpu import read_run_delay_s
 from mmgpu_hooks.telemetry.loader.batch_contents import count_tensors

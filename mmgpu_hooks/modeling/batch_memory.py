@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from mmgpu_hooks.modeling.line import fit_line
 from mmgpu_hooks.modeling.student_t import student_t
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     MemoryFit,
     MemoryPoint,
     MemoryRuleRow,

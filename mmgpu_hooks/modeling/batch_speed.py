@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mmgpu_hooks.modeling.line import fit_line
-from mmgpu_hooks.records import BatchLine, NoPrediction, SpeedPoint
+from mmgpu_hooks.schema import BatchLine, NoPrediction, SpeedPoint
 
 USUAL_ERROR = 0.02
 """Standard error of a step over itself, from one training to the next."""

@@ -16,7 +16,7 @@ from mmgpu_hooks.modeling.pace import alone_step_s
 from mmgpu_hooks.modeling.scene import make_loop, rate_of, step_rate_of, step_threads
 from mmgpu_hooks.modeling.simulation import simulate_loop
 from mmgpu_hooks.modeling.team import bound_team_cpu, fit_power, quieten_team
-from mmgpu_hooks.records import LoaderWorkload
+from mmgpu_hooks.schema import LoaderWorkload
 
 _ROUNDS, _DRAWS = 12, 512
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.records import LoaderWorkload
+from mmgpu_hooks.schema import LoaderWorkload
 
 _LEAST_CORES = 0.5
 """However many strangers there are, the scheduler gives as much."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmgpu_hooks.records import Cost
+from mmgpu_hooks.schema import Cost
 
 GAP_S = 0.0005
 """From one batch to the next of a worker that has enough to do."""

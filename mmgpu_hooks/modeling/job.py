@@ -14,7 +14,7 @@ from mmgpu_hooks.modeling.prediction import (
 )
 from mmgpu_hooks.modeling.scene import at_batch_size, make_loop, rate_of
 from mmgpu_hooks.modeling.simulation import simulate_loop
-from mmgpu_hooks.records import JobPlan, JobPrediction, LoaderWorkload, NoPrediction
+from mmgpu_hooks.schema import JobPlan, JobPrediction, LoaderWorkload, NoPrediction
 
 START_ERROR = 0.3
 """Relative standard error of what the start of an epoch adds."""

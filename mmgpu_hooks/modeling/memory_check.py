@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mmgpu_hooks.modeling.training_memory import predict_activations
-from mmgpu_hooks.records import MeasuredMemory, MemoryEstimate, RunEvidence
+from mmgpu_hooks.schema import MeasuredMemory, MemoryEstimate, RunEvidence
 
 
 def compare_with_run(

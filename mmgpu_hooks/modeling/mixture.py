@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from mmgpu_hooks.modeling.pace import Pace, pace_of
 from mmgpu_hooks.modeling.uncertainty import model_error
-from mmgpu_hooks.records import LoaderWorkload
+from mmgpu_hooks.schema import LoaderWorkload
 
 FEW_DRAWS = 256
 """Enough to tell how an error in the costs changes a pace."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mmgpu_hooks.modeling.scene import make_loop, rate_of, step_rate_of, step_threads
 from mmgpu_hooks.modeling.simulation import simulate_loop
-from mmgpu_hooks.records import LoaderWorkload
+from mmgpu_hooks.schema import LoaderWorkload
 
 
 @dataclass(frozen=True)

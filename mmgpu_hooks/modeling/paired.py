@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from mmgpu_hooks.modeling.student_t import student_t
-from mmgpu_hooks.records import Estimate
+from mmgpu_hooks.schema import Estimate
 
 CONFIDENCE = 0.95
 

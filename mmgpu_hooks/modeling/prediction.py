@@ -15,7 +15,7 @@ from mmgpu_hooks.modeling.mixture import (
 from mmgpu_hooks.modeling.pace import Pace, pace_of
 from mmgpu_hooks.modeling.scene import at_batch_size
 from mmgpu_hooks.modeling.uncertainty import perturb
-from mmgpu_hooks.records import LoaderWorkload, NoPrediction, Prediction
+from mmgpu_hooks.schema import LoaderWorkload, NoPrediction, Prediction
 
 LIMITS: dict[str, str] = {
     'step': 'the step',

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mmgpu_hooks.modeling.draws import draw_factors, draw_normals
 from mmgpu_hooks.modeling.loop import Loop
-from mmgpu_hooks.records import Cost, LoaderWorkload
+from mmgpu_hooks.schema import Cost, LoaderWorkload
 
 WAKE_S = 0.0025
 """A turn of Linux's scheduler, and a little: see `Loop.wake_s`."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from mmgpu_hooks.modeling.paired import CONFIDENCE
 from mmgpu_hooks.modeling.student_t import student_t
-from mmgpu_hooks.records import Estimate
+from mmgpu_hooks.schema import Estimate
 
 LEAST_VALUES = 6
 """Below these nothing can be said of how neighbours resemble each other."""

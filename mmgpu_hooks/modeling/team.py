@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 
 from mmgpu_hooks.modeling.scene import step_threads
-from mmgpu_hooks.records import LoaderWorkload
+from mmgpu_hooks.schema import LoaderWorkload
 
 USUAL_POWER = 2.7
 """`LoaderWorkload.step_power` where no run tells it: two threads that share two cores

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mmgpu_hooks.records import ActivationFit, ActivationPoint
+from mmgpu_hooks.schema import ActivationFit, ActivationPoint
 
 _STEP_BYTES = 4
 """A counter of steps per parameter, one 32-bit number (torch keeps it as a tensor)."""

@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import WORTHWHILE_GAIN
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.batch_memory import find_largest_batch, predict_peak
 from mmgpu_hooks.modeling.batch_speed import KNEE_SHARE, find_knee
 from mmgpu_hooks.modeling.scene import at_batch_size
@@ -27,13 +30,12 @@ from mmgpu_hooks.recommendation.choice import (
 )
 from mmgpu_hooks.recommendation.chooser import Chooser
 from mmgpu_hooks.recommendation.job_plan import plan_job
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Change,
     JobPlan,
     LoaderWorkload,
     MemoryFit,
     NoPrediction,
-    RunSummary,
 )
 
 BATCH_KEY = f'{KEY}batch_size'
@@ -135,7 +137,7 @@ def _decide(decision: Decision, batch_size: int) -> Decision:
     return replace(Chooser(resized, sized).propose(), batch_size=batch_size)
 
 
-def _resize(summary: RunSummary, old: int, new: int) -> RunSummary:
+def _resize(summary: Run, old: int, new: int) -> Run:
     """The figures that the limits and the plan of the job are taken from.
 
     As many images are trained on as before.
@@ -148,14 +150,13 @@ def _resize(summary: RunSummary, old: int, new: int) -> RunSummary:
         return None if size is None else -(-size * new // old)
 
     run = summary.run
-    loader = replace(
+    loader = structs.replace(
         run.loader,
         batch_size=more(run.loader.batch_size),
         batches_per_epoch=less(run.loader.batches_per_epoch),
     )
-    return replace(
-        summary,
-        run=replace(run, loader=loader, max_iters=less(run.max_iters)),
+    return summary.altered(
+        run=structs.replace(run, loader=loader, max_iters=less(run.max_iters)),
         iterations=less(summary.iterations) or 1,
         batch_bytes=more(summary.batch_bytes),
         batch_tensors=more(summary.batch_tensors),

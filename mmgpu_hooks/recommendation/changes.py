@@ -13,7 +13,7 @@ from mmgpu_hooks.modeling.job import START_ERROR
 from mmgpu_hooks.recommendation.choice import COVERAGE, Gain, Setting, iter_s
 from mmgpu_hooks.recommendation.job_plan import count_starts
 from mmgpu_hooks.recommendation.worker_cap import WorkerCap
-from mmgpu_hooks.records import Change, LoaderWorkload
+from mmgpu_hooks.schema import Change, LoaderWorkload
 
 KEY = 'train_dataloader.'
 WORKERS_KEY = f'{KEY}num_workers'

@@ -13,7 +13,7 @@ from mmgpu_hooks.modeling.mixture import predict_spread
 from mmgpu_hooks.modeling.pace import bound_iter_s
 from mmgpu_hooks.modeling.prediction import MOST_WORKERS, estimate_iter_s
 from mmgpu_hooks.modeling.uncertainty import model_error, perturb
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     JobPlan,
     LoaderWorkload,
 )

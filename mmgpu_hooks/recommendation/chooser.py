@@ -11,6 +11,7 @@ from mmgpu_hooks.diagnosis.thresholds import (
     STARTUP_MEASURABLE,
     WORTHWHILE_GAIN,
 )
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.changes import (
     Decision,
     phrase_gain,
@@ -33,7 +34,7 @@ from mmgpu_hooks.recommendation.worker_cap import (
     DEFAULT_PREFETCH,
     cap_workers,
 )
-from mmgpu_hooks.records import JobPlan, LoaderWorkload, RunSummary
+from mmgpu_hooks.schema import JobPlan, LoaderWorkload
 
 
 class Chooser:
@@ -192,7 +193,7 @@ class Chooser:
         return deeper if self._is_worthwhile(new, deeper) else new
 
 
-def read_setting(summary: RunSummary) -> Setting:
+def read_setting(summary: Run) -> Setting:
     """The run's own setting."""
     loader = summary.run.loader
     workers = loader.num_workers or 0

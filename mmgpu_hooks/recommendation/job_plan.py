@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 
-from mmgpu_hooks.records import JobPlan, RunSummary, SaveRecord
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import JobPlan, SaveRecord
 
 
-def plan_job(summary: RunSummary) -> JobPlan:
+def plan_job(summary: Run) -> JobPlan:
     """The training as it was configured, not only what of it was recorded.
 
     A loop that counts iterations says nothing of its epochs (a sampler may have no
@@ -27,7 +28,7 @@ def plan_job(summary: RunSummary) -> JobPlan:
     return JobPlan(iterations, epochs, saves, cpu_s, wait_s)
 
 
-def count_starts(summary: RunSummary) -> int:
+def count_starts(summary: Run) -> int:
     """How often the loader starts over, as far as known.
 
     A loop that counts iterations tells nothing of its epochs, so only what was seen
@@ -39,7 +40,7 @@ def count_starts(summary: RunSummary) -> int:
     return summary.epoch_starts
 
 
-def _save_costs(summary: RunSummary) -> tuple[float, float]:
+def _save_costs(summary: Run) -> tuple[float, float]:
     """CPU of one save, and what it waits for anything but a core."""
     told = [save for save in summary.save_records if save.error is None]
     known = [save for save in told if save.cpu_s is not None]

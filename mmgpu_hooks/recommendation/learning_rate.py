@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.records import LearningRate
+from mmgpu_hooks.schema import LearningRate
 
 
 def word_learning_rate(

@@ -18,7 +18,7 @@ from mmgpu_hooks.recommendation.changes import (
 from mmgpu_hooks.recommendation.choice import Setting
 from mmgpu_hooks.recommendation.chooser import Chooser, starts_cost
 from mmgpu_hooks.recommendation.validation_loader import advise_validation
-from mmgpu_hooks.records import Change, MemoryFit, NoPrediction, Recommendation
+from mmgpu_hooks.schema import Change, MemoryFit, NoPrediction, Recommendation
 
 _AT_HAND = 'In steady iterations data is at hand when it is needed.'
 

@@ -23,7 +23,7 @@ from mmgpu_hooks.recommendation.save_forecast import (
     forecast_saves,
     render_gains,
 )
-from mmgpu_hooks.records import Change, Recommendation, SaveCure
+from mmgpu_hooks.schema import Change, Recommendation, SaveCure
 
 NICE_KEY = 'default_hooks.gpu_efficiency.worker_nice'
 """Where the hook usually is; whoever rewrites looks where it really is."""

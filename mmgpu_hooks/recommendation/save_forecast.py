@@ -10,7 +10,7 @@ from mmgpu_hooks.diagnosis.thresholds import SAVE_CURE_WORTH
 from mmgpu_hooks.modeling.prediction import predict_grid
 from mmgpu_hooks.modeling.save_cures import crowding, rescale_delay_s
 from mmgpu_hooks.recommendation.choice import SAME_SPEED
-from mmgpu_hooks.records import HostLimits, SaveJudgement, SaveRecord
+from mmgpu_hooks.schema import HostLimits, SaveJudgement, SaveRecord
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from mmgpu_hooks.diagnosis.card_room import CardRoom
 from mmgpu_hooks.modeling.batch_memory import compare_rules, fit_batch_memory
 from mmgpu_hooks.modeling.batch_speed import find_knee
 from mmgpu_hooks.recommendation.sweep_choice import is_eligible
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     MemoryFit,
     MemoryPoint,
     MemoryRuleRow,

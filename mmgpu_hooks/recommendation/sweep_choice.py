@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mmgpu_hooks.recommendation.choice import SAME_SPEED
-from mmgpu_hooks.records import SweepRow, SweepSetting
+from mmgpu_hooks.schema import SweepRow, SweepSetting
 
 
 def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:

@@ -11,19 +11,16 @@ from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_comparison import ITER, fold_figures
 from mmgpu_hooks.diagnosis.static_memory import fold_static_bytes
 from mmgpu_hooks.diagnosis.workload import fit_workload
-from mmgpu_hooks.evidence.interval_log import table_of
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.prediction import predict_setting
 from mmgpu_hooks.modeling.save_cost import median
 from mmgpu_hooks.modeling.series import LEAST_VALUES, fold_mean
 from mmgpu_hooks.recommendation.worker_cap import DEFAULT_PREFETCH, cap_workers
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Estimate,
     LoaderWorkload,
     NoPrediction,
     Prediction,
-    RunEvidence,
-    RunSummary,
     SweepRow,
     SweepSetting,
 )
@@ -40,17 +37,16 @@ LEAST_INTERVALS = 3
 """Of a trial whose time is up; its interval of confidence is then a wide one."""
 
 
-def fold_iter(evidence: RunEvidence | None, warm_up: int) -> Estimate | None:
+def fold_iter(run: Run | None, warm_up: int) -> Estimate | None:
     """A steady iteration with its interval; ``None`` while intervals are too few.
 
     Args:
-        evidence: As far as it was recorded.
+        run: As far as it was recorded.
         warm_up: First intervals to leave out.
     """
-    if evidence is None:
+    if run is None:
         return None
-    table = table_of(evidence.intervals).after(warm_up)
-    series = fold_figures(table, LEAST_INTERVALS)[ITER]
+    series = fold_figures(run.every.after(warm_up), LEAST_INTERVALS)[ITER]
     return fold_mean(series) if series is not None else None
 
 
@@ -61,18 +57,17 @@ def is_settled(iter_s: Estimate | None) -> bool:
     return iter_s.half_width <= SETTLED * iter_s.value
 
 
-def fold_sweep_row(row: SweepRow, evidence: RunEvidence | None) -> SweepRow:
+def fold_sweep_row(row: SweepRow, run: Run | None) -> SweepRow:
     """Add what a trial recorded.
 
     Args:
         row: With how the trial ended, its warm-up, and the peak of resident memory as
             far as it is known from outside.
-        evidence: What it left, if anything that can be read.
+        run: What it left, if anything that can be read.
     """
-    if evidence is None or len(evidence.intervals) <= row.warm_up:
+    if run is None or len(run.intervals) <= row.warm_up:
         return row
-    steady = _without_warm_up(evidence, row.warm_up)
-    summary = fold_run(steady)
+    summary = _without_warm_up(run, row.warm_up)
     saves = [save.wall_s for save in summary.save_records if save.error is None]
     # the first finds every cache cold
     saves = saves[1:] or saves
@@ -82,7 +77,7 @@ def fold_sweep_row(row: SweepRow, evidence: RunEvidence | None) -> SweepRow:
     row = replace(
         row,
         iterations=summary.steady_iterations,
-        iter_s=fold_iter(evidence, row.warm_up),
+        iter_s=fold_iter(run, row.warm_up),
         data_wait_s=summary.data_wait_s,
         images_per_s=_of_all_ranks(summary),
         memory_peak_bytes=peak,
@@ -108,7 +103,7 @@ def fold_sweep_row(row: SweepRow, evidence: RunEvidence | None) -> SweepRow:
     if summary.run.host.usable_cores is None:
         return row
     prefetch = row.setting.prefetch_factor or DEFAULT_PREFETCH
-    cap = cap_workers(fold_facts(summary, steady.intervals), prefetch)
+    cap = cap_workers(fold_facts(summary), prefetch)
     return replace(row, most_workers=cap.workers, most_workers_reason=cap.reason)
 
 
@@ -133,19 +128,16 @@ def choose_calibrations(rows: Sequence[SweepRow]) -> dict[SweepSetting, SweepSet
     return chosen
 
 
-def fit_sweep_workload(
-    evidence: RunEvidence | None, warm_up: int
-) -> LoaderWorkload | NoPrediction:
+def fit_sweep_workload(run: Run | None, warm_up: int) -> LoaderWorkload | NoPrediction:
     """What one trial tells of its loader.
 
     Args:
-        evidence: Of the trial; ``None`` when it is gone.
+        run: Of the trial; ``None`` when its evidence is gone.
         warm_up: First intervals to leave out.
     """
-    if evidence is None:
+    if run is None:
         return NoPrediction('The evidence of the trial to predict from is gone.')
-    steady = _without_warm_up(evidence, warm_up)
-    return fit_workload(fold_run(steady), steady.intervals)
+    return fit_workload(_without_warm_up(run, warm_up))
 
 
 def predict_rows(
@@ -199,25 +191,26 @@ def _distance(setting: SweepSetting) -> tuple[int, int, int]:
     return away, prefetch, -setting.num_workers
 
 
-def _without_warm_up(evidence: RunEvidence, warm_up: int) -> RunEvidence:
-    """With one interval of it left, which folding a run leaves out itself."""
-    return replace(evidence, intervals=evidence.intervals[max(warm_up - 1, 0) :])
+def _without_warm_up(run: Run, warm_up: int) -> Run:
+    """With one interval of it left, which steady figures leave out themselves."""
+    intervals = run.intervals[max(warm_up - 1, 0) :]
+    return Run(replace(run.evidence, intervals=intervals))
 
 
-def _of_all_ranks(summary: RunSummary) -> float | None:
+def _of_all_ranks(summary: Run) -> float | None:
     """Images per second: every rank has batches of the same size."""
     speed = summary.images_per_s
     return None if speed is None else speed * summary.run.world_size
 
 
-def _fold_memory(row: SweepRow, summary: RunSummary) -> tuple[int | None, str | None]:
+def _fold_memory(row: SweepRow, summary: Run) -> tuple[int | None, str | None]:
     if summary.gpu_mem_peak_bytes is not None:
         return summary.gpu_mem_peak_bytes, 'cuda_allocator'
     resident = row.memory_peak_bytes or summary.process_rss_bytes
     return resident, None if resident is None else 'process_rss'
 
 
-def _fold_cores(summary: RunSummary) -> float | None:
+def _fold_cores(summary: Run) -> float | None:
     """Cores in use by the training process and its workers."""
     own, iter_s = summary.process_cpu_cores, summary.iter_s
     if own is None or not summary.run.loader.num_workers:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from mmgpu_hooks.diagnosis.duration_text import format_seconds, format_sum
 from mmgpu_hooks.diagnosis.facts import Facts
 from mmgpu_hooks.diagnosis.thresholds import MIN_ITERATIONS, VALIDATION_WORTH
@@ -19,6 +21,7 @@ from mmgpu_hooks.diagnosis.validation_facts import (
     is_timed,
 )
 from mmgpu_hooks.diagnosis.verdict import count_missing
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.changes import (
     Decision,
     judge_change,
@@ -27,7 +30,7 @@ from mmgpu_hooks.recommendation.changes import (
 from mmgpu_hooks.recommendation.choice import Setting
 from mmgpu_hooks.recommendation.chooser import Chooser, read_setting
 from mmgpu_hooks.recommendation.worker_cap import bytes_each
-from mmgpu_hooks.records import Change, Recommendation, RunSummary, ValidationOutlook
+from mmgpu_hooks.schema import Change, Recommendation, ValidationOutlook
 
 VALIDATION_KEY = 'val_dataloader.'
 
@@ -43,9 +46,7 @@ class ValidationAdvice:
     """``None`` for a run without validations."""
 
 
-def advise_validation(
-    summary: RunSummary, train: Setting | None = None
-) -> ValidationAdvice:
+def advise_validation(summary: Run, train: Setting | None = None) -> ValidationAdvice:
     """Decide ``num_workers``, ``persistent_workers`` and prefetching of validation.
 
     Judged on the loops of all validations of the training; what their metrics take,
@@ -97,7 +98,7 @@ def advise_validation(
 
 
 def leave_validation(
-    recommendation: Recommendation, summary: RunSummary, why: str
+    recommendation: Recommendation, summary: Run, why: str
 ) -> Recommendation:
     """The recommendation without changes of validation's loader.
 
@@ -115,7 +116,7 @@ def leave_validation(
     return replace(recommendation, changes=kept, validation=outlook)
 
 
-def _leave_to_training(summary: RunSummary, train: Setting | None) -> RunSummary:
+def _leave_to_training(summary: Run, train: Setting | None) -> Run:
     """The summary, its host without what workers of training hold meanwhile."""
     train = train or read_setting(summary)
     alive = max((one.train_workers or 0 for one in summary.validations), default=0)
@@ -127,7 +128,7 @@ def _leave_to_training(summary: RunSummary, train: Setting | None) -> RunSummary
     held = ranks * round(alive * (bytes_each(summary)[0] or 0.0))
     ahead = alive * train.prefetch_factor
     in_flight = ranks * ahead * (summary.batch_bytes or 0)
-    left = replace(
+    left = structs.replace(
         host,
         ram_available_bytes=_less(host.ram_available_bytes, held),
         cgroup_memory_bytes=_less(host.cgroup_memory_bytes, held),
@@ -136,16 +137,14 @@ def _leave_to_training(summary: RunSummary, train: Setting | None) -> RunSummary
             host.open_files_soft, ahead * (summary.batch_tensors or 0)
         ),
     )
-    return replace(summary, run=replace(summary.run, host=left))
+    return summary.altered(run=structs.replace(summary.run, host=left))
 
 
 def _less(limit: int | None, taken: int) -> int | None:
     return None if limit is None else max(limit - taken, 0)
 
 
-def _stay(
-    summary: RunSummary, why: str, facts: Facts | None = None
-) -> ValidationAdvice:
+def _stay(summary: Run, why: str, facts: Facts | None = None) -> ValidationAdvice:
     now = _word_now(summary, facts)
     outlook = ValidationOutlook(
         sentence=f'{now} {_STAYS}{why}{_word_training(summary)}',
@@ -155,7 +154,7 @@ def _stay(
     return ValidationAdvice(outlook=outlook)
 
 
-def _word_now(summary: RunSummary, facts: Facts | None) -> str:
+def _word_now(summary: Run, facts: Facts | None) -> str:
     """How long validations took, and what of it was their loader's."""
     walls_s = [one.wall_s for one in summary.validations if is_timed(one)]
     if not walls_s:
@@ -174,7 +173,7 @@ def _word_now(summary: RunSummary, facts: Facts | None) -> str:
     )
 
 
-def _loop_s(summary: RunSummary, facts: Facts) -> float:
+def _loop_s(summary: Run, facts: Facts) -> float:
     """Mean seconds of one validation's loop, however often it goes through its data."""
     return facts.summary.duration_s / len(find_alike(summary))
 
@@ -204,7 +203,7 @@ def _why_nothing(decision: Decision) -> str:
     )
 
 
-def _word_training(summary: RunSummary) -> str:
+def _word_training(summary: Run) -> str:
     """Workers of training that lived meanwhile, and what they took."""
     told: Sequence[tuple[int, float, float]] = [
         (one.train_workers, one.train_workers_cpu_s, one.wall_s)

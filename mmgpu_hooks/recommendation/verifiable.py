@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.changes import KEY
-from mmgpu_hooks.records import Recommendation, RunSummary
+from mmgpu_hooks.schema import Recommendation
 
 _LIVE = ('num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory')
 _OF_WORKERS = ('persistent_workers', 'prefetch_factor')
@@ -19,9 +20,7 @@ class SettingPair(NamedTuple):
     after: dict[str, Any]
 
 
-def fold_settings(
-    summary: RunSummary, recommendation: Recommendation
-) -> SettingPair | None:
+def fold_settings(summary: Run, recommendation: Recommendation) -> SettingPair | None:
     """What the run had, and what it is recommended.
 
     Returns:
@@ -48,9 +47,7 @@ def _tidy(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in worn}
 
 
-def fold_predicted_gain(
-    summary: RunSummary, recommendation: Recommendation
-) -> float | None:
+def fold_predicted_gain(summary: Run, recommendation: Recommendation) -> float | None:
     """The gain in images per second that was predicted of all changes together."""
     predicted = [
         change.predicted_iter_s

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from mmgpu_hooks.diagnosis.facts import Facts
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.prediction import MOST_WORKERS
-from mmgpu_hooks.records import RunSummary
 
 DEFAULT_PREFETCH = 2
 """PyTorch's own prefetch_factor."""
@@ -54,7 +54,7 @@ def cap_workers(facts: Facts, prefetch_factor: int = DEFAULT_PREFETCH) -> Worker
 Limit = tuple[int, str]
 
 
-def _by_cores(summary: RunSummary, waiting: float) -> Limit:
+def _by_cores(summary: Run, waiting: float) -> Limit:
     allowed = summary.run.host.usable_cores
     assert allowed is not None  # the caller has seen to it
     crowd = summary.external_cpu_cores or 0.0
@@ -66,7 +66,7 @@ def _by_cores(summary: RunSummary, waiting: float) -> Limit:
     return carried, f'{allowed:g} usable cores{taken}'
 
 
-def _by_memory(summary: RunSummary) -> Limit | None:
+def _by_memory(summary: Run) -> Limit | None:
     host = summary.run.host
     sizes = [host.ram_available_bytes, host.cgroup_memory_bytes]
     known = [size / _ranks(summary) for size in sizes if size is not None]
@@ -80,12 +80,12 @@ def _by_memory(summary: RunSummary) -> Limit | None:
     )
 
 
-def _ranks(summary: RunSummary) -> int:
+def _ranks(summary: Run) -> int:
     # an edited file may say anything
     return max(summary.run.host.ranks_on_host, 1)
 
 
-def bytes_each(summary: RunSummary) -> tuple[float | None, str]:
+def bytes_each(summary: Run) -> tuple[float | None, str]:
     """Memory of one worker: as measured, else what it is at worst; and which."""
     pss = summary.loader.pss_bytes if summary.loader else None
     if pss and summary.worker_count:
@@ -94,7 +94,7 @@ def bytes_each(summary: RunSummary) -> tuple[float | None, str]:
     return summary.process_rss_bytes, 'at most'
 
 
-def _by_shared_memory(summary: RunSummary, prefetch_factor: int) -> Limit | None:
+def _by_shared_memory(summary: Run, prefetch_factor: int) -> Limit | None:
     free, batch = summary.run.host.shm_free_bytes, summary.batch_bytes
     if free is None or not batch:
         return None
@@ -107,7 +107,7 @@ def _by_shared_memory(summary: RunSummary, prefetch_factor: int) -> Limit | None
     )
 
 
-def _by_open_files(summary: RunSummary, prefetch_factor: int) -> Limit | None:
+def _by_open_files(summary: Run, prefetch_factor: int) -> Limit | None:
     files, tensors = summary.run.host.open_files_soft, summary.batch_tensors
     if files is None or not tensors:
         return None

@@ -15,9 +15,9 @@ from mmgpu_hooks.modeling.batch_memory import (
     find_oom_batch,
     predict_peak,
 )
-from mmgpu_hooks.records import MemoryFit, MemoryRuleRow
 from mmgpu_hooks.report.console import bind_units
 from mmgpu_hooks.report.figures import format_bytes, format_count, format_pct
+from mmgpu_hooks.schema import MemoryFit, MemoryRuleRow
 
 
 @dataclass(frozen=True)

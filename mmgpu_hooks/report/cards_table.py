@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from mmgpu_hooks.records import CardState
 from mmgpu_hooks.report.console import DEFAULT_WIDTH, render
 from mmgpu_hooks.report.figures import bind_figures, format_bytes, format_pct
+from mmgpu_hooks.schema import CardState
 
 
 def render_cards(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.console import DEFAULT_WIDTH, render
 from mmgpu_hooks.report.figures import format_seconds
 
 
-def images_per_second(summary: RunSummary) -> float | None:
+def images_per_second(summary: Run) -> float | None:
     """Images over the whole training, worker starts and everything else included."""
     batch = summary.run.loader.batch_size
     if batch is None or summary.duration_s <= 0:
@@ -19,8 +19,8 @@ def images_per_second(summary: RunSummary) -> float | None:
 
 
 def render_comparison(
-    before: RunSummary,
-    after: RunSummary,
+    before: Run,
+    after: Run,
     *,
     width: int = DEFAULT_WIDTH,
     color: bool = False,
@@ -44,7 +44,7 @@ def render_comparison(
     )
 
 
-def _rows(before: RunSummary, after: RunSummary) -> list[tuple[str, list[str]]]:
+def _rows(before: Run, after: Run) -> list[tuple[str, list[str]]]:
     runs = (before, after)
     return [
         (name, [str(getattr(run.run.loader, name)) for run in runs])
@@ -59,12 +59,12 @@ def _rows(before: RunSummary, after: RunSummary) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _rate(run: RunSummary) -> str:
+def _rate(run: Run) -> str:
     rate = images_per_second(run)
     return 'unknown' if rate is None else f'{rate:.2f} images/s'
 
 
-def _gain(before: RunSummary, after: RunSummary) -> str:
+def _gain(before: Run, after: Run) -> str:
     old, new = images_per_second(before), images_per_second(after)
     if not old or not new:
         return 'The gain is unknown: one of the runs could not be measured.'

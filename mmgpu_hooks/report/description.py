@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmgpu_hooks.records import RanksSummary, RunSummary, SaveJudgement
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.gpu_text import (
     describe_gpu,
-    describe_imbalance,
     describe_memory,
 )
 from mmgpu_hooks.report.host_text import describe_host
@@ -16,10 +15,11 @@ from mmgpu_hooks.report.ledger_table import format_ledger
 from mmgpu_hooks.report.loader_text import describe_loader
 from mmgpu_hooks.report.ranks_table import describe_ranks
 from mmgpu_hooks.report.saves_text import describe_saves
+from mmgpu_hooks.schema import RanksSummary, SaveJudgement
 
 
 def describe_run(
-    summary: RunSummary,
+    summary: Run,
     ranks: RanksSummary | None = None,
     most_ranks: int = 8,
     saves: Sequence[SaveJudgement] = (),
@@ -44,12 +44,10 @@ def describe_run(
         rows.append(('saves', describe_saves(summary, saves)))
     if ranks is not None and ranks.world_size > 1:
         rows.append(('ranks', describe_ranks(ranks, most_ranks)))
-    elif summary.card_imbalance is not None:
-        rows.append(('cards', describe_imbalance(summary.card_imbalance)))
     return rows
 
 
-def _iteration(summary: RunSummary) -> str:
+def _iteration(summary: Run) -> str:
     if summary.iter_s is None:
         return 'no iteration was measured'
     rate = summary.images_per_s

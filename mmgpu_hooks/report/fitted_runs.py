@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmgpu_hooks.records import FittedRun
 from mmgpu_hooks.report.figures import format_seconds
+from mmgpu_hooks.schema import FittedRun
 
 
 def describe_fitted(fitted: Sequence[FittedRun]) -> list[tuple[str, str]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmgpu_hooks.records import CardImbalance, CudaMemorySummary, GpuWindow, RunSummary
+from mmgpu_hooks.judge.figures import CudaMemoryFigures, GpuFigures
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import format_bytes, format_count, format_pct
+from mmgpu_hooks.schema import CardImbalance
 
 _SOURCES = {'buffer': 'samples by the driver', 'polled': 'polled samples'}
-_OTHERS_PCT = 1.0
 _OTHERS_BYTES = 2**28
 """A context alone takes this much."""
 _SLOW_CLOCK = 0.95
@@ -17,15 +18,15 @@ _INACTIVE_SHARE = 0.1
 """Of what is reserved, from which fragmentation is remarked on."""
 
 
-def describe_gpu(summary: RunSummary) -> str:
-    """Utilisation and idling; clocks, counters and strangers."""
+def describe_gpu(summary: Run) -> str:
+    """Utilisation and idling; clocks and other processes."""
     said = [_utilisation(summary)]
     if summary.gpu is not None:
-        said += [*_clocks(summary.gpu), *_counters(summary.gpu), *_others(summary.gpu)]
+        said += [*_clocks(summary.gpu), *_others(summary.gpu)]
     return '; '.join(said)
 
 
-def _utilisation(summary: RunSummary) -> str:
+def _utilisation(summary: Run) -> str:
     gpu = summary.gpu
     name = (summary.run.gpu.name if summary.run.gpu else None) or 'GPU'
     if gpu is None or gpu.util_pct is None:
@@ -47,13 +48,14 @@ def _utilisation(summary: RunSummary) -> str:
     return text
 
 
-def _clocks(gpu: GpuWindow) -> Iterator[str]:
+def _clocks(gpu: GpuFigures) -> Iterator[str]:
     known = [
         f'{value:.0f} {unit}'
         for value, unit in (
             (gpu.sm_clock_mhz, 'MHz'),
             (gpu.power_w, 'W'),
             (gpu.temperature_c, 'C at most'),
+            (gpu.sm_active_pct, '% of its SMs active'),
         )
         if value is not None
     ]
@@ -70,49 +72,29 @@ def _clocks(gpu: GpuWindow) -> Iterator[str]:
         )
 
 
-def _counters(gpu: GpuWindow) -> Iterator[str]:
-    known = [
-        f'{name} {value:.0f} %'
-        for name, value in (
-            ('SMs active', gpu.sm_active_pct),
-            ('occupied', gpu.sm_occupancy_pct),
-            ('tensor cores', gpu.tensor_active_pct),
-            ('DRAM', gpu.dram_active_pct),
-        )
-        if value is not None
-    ]
-    if known:
-        yield ', '.join(known)
-    received, sent = gpu.pcie_rx_bytes_per_s, gpu.pcie_tx_bytes_per_s
-    if received is not None and sent is not None:
-        yield (
-            f'PCIe {format_bytes(int(received))}/s in, {format_bytes(int(sent))}/s out'
-        )
-
-
-def _others(gpu: GpuWindow) -> Iterator[str]:
-    util, size = gpu.others_util_pct or 0.0, gpu.others_mem_bytes or 0
-    if util >= _OTHERS_PCT or size >= _OTHERS_BYTES:
-        yield f'other processes use {util:.0f} % and {format_bytes(size)} of it'
+def _others(gpu: GpuFigures) -> Iterator[str]:
+    size = gpu.others_mem_bytes or 0
+    if size >= _OTHERS_BYTES:
+        yield f'other processes hold {format_bytes(size)} of it'
 
 
 def describe_imbalance(cards: CardImbalance) -> str:
-    """How the cards of one host that a run trains on differ."""
+    """How the cards of the ranks differ."""
     text = (
         f'{cards.cards} cards ({cards.samples} samples): utilisation '
-        f'{cards.util_min_pct:.0f} % (card {cards.least_index}) to '
-        f'{cards.util_max_pct:.0f} % (card {cards.most_index})'
+        f'{cards.util_min_pct:.0f} % (rank {cards.least_rank}) to '
+        f'{cards.util_max_pct:.0f} % (rank {cards.most_rank})'
     )
     slow, fast = cards.clock_min_mhz, cards.clock_max_mhz
     if slow is None or fast is None or slow >= _SLOW_CLOCK * fast:
         return text
     return (
-        f'{text}, clock down to {slow:.0f} MHz (card {cards.slow_clock_index}) from '
+        f'{text}, clock down to {slow:.0f} MHz (rank {cards.slow_clock_rank}) from '
         f'{fast:.0f} MHz'
     )
 
 
-def describe_memory(summary: RunSummary) -> str:
+def describe_memory(summary: Run) -> str:
     """Peak and what of it is always there; what the allocator went through."""
     said = [*_static(summary), *_batches(summary)]
     if summary.cuda_memory is not None:
@@ -120,7 +102,7 @@ def describe_memory(summary: RunSummary) -> str:
     return '\n'.join(filter(None, (_peak(summary), '; '.join(said))))
 
 
-def _peak(summary: RunSummary) -> str:
+def _peak(summary: Run) -> str:
     if summary.gpu_mem_peak_bytes is None:
         why = summary.unknown.get('GPU memory') or _no_memory(summary)
         process = summary.process_rss_bytes
@@ -136,13 +118,13 @@ def _peak(summary: RunSummary) -> str:
     )
 
 
-def _no_memory(summary: RunSummary) -> str:
+def _no_memory(summary: Run) -> str:
     if summary.run.device != 'cuda':
         return f'training runs on the {summary.run.device.upper()}'
     return 'no interval has it'
 
 
-def _static(summary: RunSummary) -> Iterator[str]:
+def _static(summary: Run) -> Iterator[str]:
     model = summary.model
     if model is None:
         if 'model bytes' in summary.unknown:
@@ -161,14 +143,14 @@ def _static(summary: RunSummary) -> Iterator[str]:
     yield f'static: {", ".join(parts)}'
 
 
-def _batches(summary: RunSummary) -> Iterator[str]:
+def _batches(summary: Run) -> Iterator[str]:
     if summary.largest_batch_pixels is not None:
         pixels = f'largest batch {format_count(summary.largest_batch_pixels)} pixels'
         boxes = summary.most_boxes
         yield pixels if boxes is None else f'{pixels}, most boxes in one {boxes}'
 
 
-def _trouble(allocator: CudaMemorySummary, reserved: int | None) -> Iterator[str]:
+def _trouble(allocator: CudaMemoryFigures, reserved: int | None) -> Iterator[str]:
     if allocator.retries:
         yield f'{allocator.retries} allocation(s) succeeded only after a retry'
     if allocator.ooms:

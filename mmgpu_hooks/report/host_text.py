@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmgpu_hooks.records import HostSummary, RunSummary
+from mmgpu_hooks.judge.figures import HostFigures
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import format_bytes, format_pct, format_seconds
 
 _CPU_PRESSURE_PCT = 20.0
@@ -16,7 +17,7 @@ _SCARCE = 0.1
 """Share of what there was that is remarked on when no more is left."""
 
 
-def describe_host(summary: RunSummary) -> str:
+def describe_host(summary: Run) -> str:
     """CPU in use by whom; then pressure, throttling, swapping and what ran short."""
     said = [_cpu(summary), *_confined(summary)]
     if summary.host is not None:
@@ -24,7 +25,7 @@ def describe_host(summary: RunSummary) -> str:
     return '; '.join(said)
 
 
-def _cpu(summary: RunSummary) -> str:
+def _cpu(summary: Run) -> str:
     usable = summary.run.host.usable_cores
     if summary.process_cpu_cores is None:
         return f'unknown: {summary.unknown.get("CPU", "no interval tells it")}'
@@ -45,7 +46,7 @@ def _cpu(summary: RunSummary) -> str:
     return text
 
 
-def _confined(summary: RunSummary) -> Iterator[str]:
+def _confined(summary: Run) -> Iterator[str]:
     host = summary.run.host
     process, before = host.affinity_cpus, host.unbound_cpus
     if before is not None:
@@ -61,7 +62,7 @@ def _confined(summary: RunSummary) -> Iterator[str]:
         yield f'a worker may run on {workers} CPU(s) only, the process on {process}'
 
 
-def _pressed(host: HostSummary) -> Iterator[str]:
+def _pressed(host: HostFigures) -> Iterator[str]:
     for name, share, least in (
         ('a core', host.cpu_pressure_pct, _CPU_PRESSURE_PCT),
         ('storage', host.io_pressure_pct, _IO_PRESSURE_PCT),
@@ -84,7 +85,7 @@ def _pressed(host: HostSummary) -> Iterator[str]:
         )
 
 
-def _short(summary: RunSummary, host: HostSummary) -> Iterator[str]:
+def _short(summary: Run, host: HostFigures) -> Iterator[str]:
     limits = summary.run.host
     for name, left, whole in (
         ('memory', host.ram_available_bytes, limits.ram_total_bytes),

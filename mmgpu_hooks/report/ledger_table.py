@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import textwrap
 
-from mmgpu_hooks.records import RunSummary
-from mmgpu_hooks.records.parts import PARTS, UNATTRIBUTED
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import (
     PART_NAMES,
     bind_figures,
     format_seconds,
     unbind_figures,
 )
+from mmgpu_hooks.schema.parts import PARTS, UNATTRIBUTED
 
 _SHOWN_SHARE = 0.0005
 _HOOKS_NAMED = 3
@@ -21,7 +21,7 @@ _REMARK_COLUMN = 45
 _REMARK_WIDTH = 42
 
 
-def format_ledger(summary: RunSummary) -> str:
+def format_ledger(summary: Run) -> str:
     """One line per part, largest first, with ``other`` and the whole at the end.
 
     Parts that took nothing are left out; ``other`` never is.
@@ -47,16 +47,16 @@ def format_ledger(summary: RunSummary) -> str:
     )
 
 
-def _whose(summary: RunSummary) -> str:
+def _whose(summary: Run) -> str:
     run = summary.run
     return f'  rank {run.rank} of {run.world_size}' if run.world_size > 1 else ''
 
 
-def _ending(summary: RunSummary) -> str:
+def _ending(summary: Run) -> str:
     return f'{summary.status} after {summary.iterations} iterations'
 
 
-def _row(part: str, seconds: float, summary: RunSummary) -> str:
+def _row(part: str, seconds: float, summary: Run) -> str:
     share = 100 * seconds / summary.duration_s
     name, remark = PART_NAMES[part], _remark(part, summary)
     return _line(name, seconds, share, summary.iterations, remark)
@@ -74,7 +74,7 @@ def _line(name: str, seconds: float, share: float, iterations: int, remark: str)
     return unbind_figures('\n'.join(lines))
 
 
-def _remark(part: str, summary: RunSummary) -> str:
+def _remark(part: str, summary: Run) -> str:
     if part == 'hooks':
         return _name_hooks(summary)
     if part == 'startup' and summary.epoch_starts:
@@ -84,7 +84,7 @@ def _remark(part: str, summary: RunSummary) -> str:
     return 'in none of the parts above' if part == 'other' else ''
 
 
-def _tell_starts(summary: RunSummary) -> str:
+def _tell_starts(summary: Run) -> str:
     run, starts = summary.run, summary.epoch_starts
     told = [f'{starts} start(s) of the loader']
     if run.loop == 'iter' and starts > 1:
@@ -94,7 +94,7 @@ def _tell_starts(summary: RunSummary) -> str:
     return '; '.join(told)
 
 
-def _name_hooks(summary: RunSummary) -> str:
+def _name_hooks(summary: Run) -> str:
     """The most expensive hooks, and what the others and the calling took."""
     seconds = {name: cost.seconds for name, cost in summary.hooks.items()}
     untold_s = seconds.pop(UNATTRIBUTED, 0.0)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmgpu_hooks.records import LoaderSettings, LoaderSummary, OddWorker, RunSummary
+from mmgpu_hooks.judge.figures import LoaderFigures
+from mmgpu_hooks.judge.odd_worker import OddWorker
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import format_bytes, format_pct, format_seconds
+from mmgpu_hooks.schema import LoaderSettings
 
 _TRANSFORMS_NAMED = 3
 _UNEVEN = 1.5
 """How many times the batches of another a worker makes that is remarked on."""
 
 
-def describe_loader(summary: RunSummary) -> str:
+def describe_loader(summary: Run) -> str:
     """Its settings, how busy the workers are against the step, what is slow in them."""
     loader, workers = summary.loader, summary.run.loader.num_workers
     if workers is None and loader is None:
@@ -41,14 +44,14 @@ def _settings(settings: LoaderSettings) -> str:
     )
 
 
-def _why(summary: RunSummary, default: str) -> str:
+def _why(summary: Run, default: str) -> str:
     for source in ('loader inside', 'loader workers'):
         if source in summary.unknown:
             return summary.unknown[source]
     return default
 
 
-def _occupancy(summary: RunSummary, loader: LoaderSummary) -> str:
+def _occupancy(summary: Run, loader: LoaderFigures) -> str:
     workers = summary.worker_count or summary.run.loader.num_workers
     if loader.occupancy_s is None:
         cpu = ''
@@ -73,7 +76,7 @@ def _occupancy(summary: RunSummary, loader: LoaderSummary) -> str:
     )
 
 
-def _pace(summary: RunSummary, loader: LoaderSummary) -> Iterator[str]:
+def _pace(summary: Run, loader: LoaderFigures) -> Iterator[str]:
     """What the workers could give against what the loop could take."""
     workers = summary.worker_count or summary.run.loader.num_workers
     step_s, hooks_s = summary.step_s, summary.hooks_s
@@ -95,7 +98,7 @@ def _pace(summary: RunSummary, loader: LoaderSummary) -> Iterator[str]:
     )
 
 
-def _readiness(loader: LoaderSummary) -> Iterator[str]:
+def _readiness(loader: LoaderFigures) -> Iterator[str]:
     if loader.ready_mean is not None:
         zero = loader.ready_zero_pct
         none = '' if zero is None else f', none at {format_pct(zero)}'
@@ -129,7 +132,7 @@ def _odd_worker(odd: OddWorker) -> str:
     )
 
 
-def _slow_parts(loader: LoaderSummary) -> Iterator[str]:
+def _slow_parts(loader: LoaderFigures) -> Iterator[str]:
     costs = [(cost.name, cost.image_s) for cost in loader.transforms]
     if costs and loader.timed_samples:
         named, others = costs[:_TRANSFORMS_NAMED], costs[_TRANSFORMS_NAMED:]

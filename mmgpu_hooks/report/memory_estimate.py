@@ -9,9 +9,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from mmgpu_hooks.records import ActivationFit, MeasuredMemory, MemoryEstimate
 from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, grid, render
 from mmgpu_hooks.report.figures import format_bytes, format_count, format_pct
+from mmgpu_hooks.schema import ActivationFit, MeasuredMemory, MemoryEstimate
 
 _MODULES = 8
 

@@ -11,7 +11,6 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from mmgpu_hooks.modeling.prediction import LIMITS
-from mmgpu_hooks.records import FittedRun, LoaderWorkload, Prediction
 from mmgpu_hooks.report.batch_memory import (
     MemoryReport,
     describe_memory,
@@ -27,6 +26,7 @@ from mmgpu_hooks.report.console import (
 )
 from mmgpu_hooks.report.figures import format_pct, format_seconds
 from mmgpu_hooks.report.fitted_runs import describe_fitted
+from mmgpu_hooks.schema import FittedRun, LoaderWorkload, Prediction
 
 JSON_VERSION = 1
 OWN = "the run's own setting"

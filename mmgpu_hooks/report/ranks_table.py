@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.records import RankRow, RanksSummary
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.gpu_text import describe_imbalance
+from mmgpu_hooks.schema import RankRow, RanksSummary
 
 
 def describe_ranks(ranks: RanksSummary, most_rows: int) -> str:

@@ -7,19 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from msgspec import structs
 from rich.console import RenderableType
 from rich.text import Text
 
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.validation_loader import VALIDATION_KEY
-from mmgpu_hooks.records import (
-    Change,
-    Diagnosis,
-    Finding,
-    FittedRun,
-    RanksSummary,
-    Recommendation,
-    RunSummary,
-)
 from mmgpu_hooks.report.console import (
     DEFAULT_WIDTH,
     bind_units,
@@ -30,6 +23,14 @@ from mmgpu_hooks.report.console import (
 from mmgpu_hooks.report.description import describe_run
 from mmgpu_hooks.report.fitted_runs import describe_fitted
 from mmgpu_hooks.report.saves_text import list_saves
+from mmgpu_hooks.schema import (
+    Change,
+    Diagnosis,
+    Finding,
+    FittedRun,
+    RanksSummary,
+    Recommendation,
+)
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""
@@ -46,7 +47,7 @@ class Answer:
     """The evidence it rests on."""
     diagnosis: Diagnosis
     recommendation: Recommendation
-    summary: RunSummary | None = None
+    summary: Run | None = None
     """``None`` for a run without our evidence."""
     config: str | None = None
     """The config that was rewritten."""
@@ -103,7 +104,7 @@ def render_json(answer: Answer) -> str:
         body['batch_size'] = list(answer.recommendation.batch_size)
     if answer.recommendation.validation is not None:
         body['validation'] = asdict(answer.recommendation.validation)
-    return json.dumps(body, indent=2)
+    return json.dumps(body, indent=2, default=structs.asdict)
 
 
 def _saves(answer: Answer) -> list[dict[str, Any]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from mmgpu_hooks.records import PlainRun, RunEvidence, SaveRecord
 from mmgpu_hooks.report.recommendation import Answer
+from mmgpu_hooks.schema import PlainRun, SaveRecord
 
 
 class PredictedSetting(Protocol):
@@ -28,13 +28,11 @@ class PredictedSetting(Protocol):
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """A run, judged; it has evidence or a plain log, never both."""
+    """A run, judged; its answer has a summary, or it has a plain log, never both."""
 
     label: str
     """Short, and different from those of the runs beside it."""
     answer: Answer
-    evidence: RunEvidence | None = None
-    """Of the rank that was judged."""
     plain: PlainRun | None = None
     predictions: tuple[PredictedSetting, ...] = ()
     """Of settings of the loader, the run's own among them."""

@@ -9,7 +9,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mmgpu_hooks.records import Estimate, FigureComparison, RunComparison
 from mmgpu_hooks.report.console import (
     DEFAULT_WIDTH,
     bind_units,
@@ -18,6 +17,7 @@ from mmgpu_hooks.report.console import (
     render,
 )
 from mmgpu_hooks.report.figures import PART_NAMES, format_seconds
+from mmgpu_hooks.schema import Estimate, FigureComparison, RunComparison
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
+from msgspec import structs
 from rich.table import Table
 from rich.text import Text
 
-from mmgpu_hooks.records import SaveBench, SaveBenchRow, SavePlan
 from mmgpu_hooks.report.console import (
     DEFAULT_WIDTH,
     bind_units,
@@ -19,6 +19,7 @@ from mmgpu_hooks.report.console import (
 )
 from mmgpu_hooks.report.figures import format_bytes, format_seconds
 from mmgpu_hooks.report.saves_text import CAUSE_NAMES
+from mmgpu_hooks.schema import SaveBench, SaveBenchRow, SavePlan
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""
@@ -46,7 +47,7 @@ _STRANGERS_CORES = 0.25
 def render_save_bench_json(bench: SaveBench, config: str) -> str:
     """The answer as one JSON object; see ``docs/slow-saves.md``."""
     body = {'version': JSON_VERSION, 'config': config, **asdict(bench)}
-    return json.dumps(body, indent=2)
+    return json.dumps(body, indent=2, default=structs.asdict)
 
 
 def render_save_bench(

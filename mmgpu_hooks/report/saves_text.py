@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mmgpu_hooks.records import (
+from msgspec import structs
+
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.report.figures import format_bytes, format_seconds
+from mmgpu_hooks.schema import (
     SAVE_CAUSES,
     SAVE_PHASES,
-    RunSummary,
     SaveJudgement,
     SaveRecord,
 )
-from mmgpu_hooks.report.figures import format_bytes, format_seconds
 
 CAUSE_NAMES = {
     'workers': 'loader workers had the cores',
@@ -26,7 +28,7 @@ CAUSE_NAMES = {
 }
 
 
-def describe_saves(summary: RunSummary, judged: Sequence[SaveJudgement]) -> str:
+def describe_saves(summary: Run, judged: Sequence[SaveJudgement]) -> str:
     """How many, how long, in which phase, on a core or waiting; slow ones by cause.
 
     Args:
@@ -43,12 +45,10 @@ def describe_saves(summary: RunSummary, judged: Sequence[SaveJudgement]) -> str:
     return '\n'.join(lines)
 
 
-def list_saves(
-    summary: RunSummary, judged: Sequence[SaveJudgement]
-) -> list[dict[str, Any]]:
+def list_saves(summary: Run, judged: Sequence[SaveJudgement]) -> list[dict[str, Any]]:
     """Every save with what is judged of it, for JSON."""
     return [
-        {**asdict(save), **asdict(judgement)}
+        {**structs.asdict(save), **asdict(judgement)}
         for save, judgement in zip(summary.save_records, judged)
     ]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import textwrap
 
-from mmgpu_hooks.records import Diagnosis, RanksSummary, RunSummary
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.description import describe_run
 from mmgpu_hooks.report.figures import bind_figures, unbind_figures
+from mmgpu_hooks.schema import Diagnosis, RanksSummary
 
 _WIDTH = 100
 _INDENT = '  '
@@ -16,7 +17,7 @@ _MOST_RANKS = 2
 
 
 def render_training_summary(
-    summary: RunSummary, diagnosis: Diagnosis, ranks: RanksSummary | None = None
+    summary: Run, diagnosis: Diagnosis, ranks: RanksSummary | None = None
 ) -> str:
     """About 25 lines of ASCII: the verdict first, the command to run next last.
 

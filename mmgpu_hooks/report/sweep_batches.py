@@ -18,7 +18,6 @@ from mmgpu_hooks.recommendation.sweep_batches import (
     compare_precisions,
     fold_batch_sizes,
 )
-from mmgpu_hooks.records import MEMORY_SOURCES, MemoryFit, NoPrediction, SweepRow
 from mmgpu_hooks.report.batch_memory import (
     MemoryReport,
     describe_memory,
@@ -27,6 +26,7 @@ from mmgpu_hooks.report.batch_memory import (
 )
 from mmgpu_hooks.report.console import bind_units, grid
 from mmgpu_hooks.report.figures import format_bytes, format_pct
+from mmgpu_hooks.schema import MEMORY_SOURCES, MemoryFit, NoPrediction, SweepRow
 
 PRECISIONS = {None: '', False: 'full precision', True: 'mixed precision'}
 """How a precision is called; the config's own needs no word."""

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from mmgpu_hooks.recommendation.sweep_choice import exceeds_host
-from mmgpu_hooks.records import Estimate, Prediction, Sweep, SweepRow, SweepSetting
 from mmgpu_hooks.report.figures import format_bytes, format_seconds
 from mmgpu_hooks.report.sweep_batches import render_batches_json
+from mmgpu_hooks.schema import Estimate, Prediction, Sweep, SweepRow, SweepSetting
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""

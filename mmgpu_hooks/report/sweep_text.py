@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mmgpu_hooks.recommendation.sweep_choice import exceeds_host
 from mmgpu_hooks.recommendation.sweep_rows import SETTLED
-from mmgpu_hooks.records import MEMORY_SOURCES, Sweep, SweepRow, SweepSetting
 from mmgpu_hooks.report.console import (
     DEFAULT_WIDTH,
     bind_units,
@@ -25,6 +24,7 @@ from mmgpu_hooks.report.sweep_table import (
     format_half_width,
     tabulate_sweep,
 )
+from mmgpu_hooks.schema import MEMORY_SOURCES, Sweep, SweepRow, SweepSetting
 
 _FEW_ROUNDS = 8
 """Rounds of all workers in an epoch, below which its first batches matter."""

@@ -11,9 +11,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mmgpu_hooks.records import Estimate, Verification
 from mmgpu_hooks.report.console import DEFAULT_WIDTH, bind_units, list_section, render
 from mmgpu_hooks.report.figures import format_seconds
+from mmgpu_hooks.schema import Estimate, Verification
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""

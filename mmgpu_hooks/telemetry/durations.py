@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mmgpu_hooks.records import DurationStats
-from mmgpu_hooks.records.filled import fill_record
+from mmgpu_hooks.schema import DurationStats
 
 
 def fold_durations(seconds: Sequence[float]) -> DurationStats:
@@ -43,15 +42,14 @@ def fold_some_durations(
         raise ValueError('expected at least one duration to fold, found none')
     ordered = sorted(seconds)
     largest = ordered[-1]
-    fields = {
-        'count': count,
-        'total_s': total_s,
-        'mean_s': total_s / count,
-        'p50_s': _percentile(ordered, 0.5),
-        'p95_s': _percentile(ordered, 0.95),
-        'max_s': largest if largest > max_s else max_s,
-    }
-    return fill_record(DurationStats, fields)
+    return DurationStats(
+        count=count,
+        total_s=total_s,
+        mean_s=total_s / count,
+        p50_s=_percentile(ordered, 0.5),
+        p95_s=_percentile(ordered, 0.95),
+        max_s=largest if largest > max_s else max_s,
+    )
 
 
 def _percentile(ordered: Sequence[float], q: float) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from operator import sub
 from typing import Any, Callable
 
-from mmgpu_hooks.records.parts import PARTS
+from mmgpu_hooks.schema.parts import PARTS
 
 FIRST_WAIT = 'first_wait'
 """The first wait of an epoch: beyond the median wait it is `startup`."""
@@ -52,7 +52,6 @@ class TimeLedger:
     Args:
         clock: Monotonic seconds.
         part: The part that is running.
-        since_s: When that part began; now by default.
         name_hook: The name under which the calls of a hook are booked: its class by
             default, or one of :data:`PARTS`. It gets the hook, and the part that ran
             before its hook point.
@@ -62,7 +61,6 @@ class TimeLedger:
         self,
         clock: Callable[[], float],
         part: str = 'startup',
-        since_s: float | None = None,
         name_hook: Callable[[Any, str], str] = lambda hook, _: type(hook).__name__,
     ) -> None:
         self.clock = clock
@@ -75,7 +73,7 @@ class TimeLedger:
         self.totals = LedgerWindow()
         """Sums over all windows taken."""
         self._name_hook = name_hook
-        self._began_s = self._until = clock() if since_s is None else since_s
+        self._began_s = self._until = clock()
         self._point = part
         self._names: dict[tuple[int, str], tuple[Any, str]] = {}
         self._parts: dict[str, float] = dict.fromkeys((*PARTS, FIRST_WAIT), 0.0)

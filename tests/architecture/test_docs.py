@@ -1,8 +1,10 @@
-"""The documents say what the code does. Run as a script, this writes docs/rules.md."""
+"""The documents say what the code does. Run as a script, this writes two."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,12 @@ import pytest
 from mmgpu_hooks.diagnosis import run_diagnosis, thresholds
 from mmgpu_hooks.diagnosis.verdict import VERDICTS
 from mmgpu_hooks.report import memory_estimate
+from mmgpu_hooks.schema import recorded
+from mmgpu_hooks.schema.lines import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES_PAGE = ROOT / 'docs' / 'rules.md'
+EVIDENCE_PAGE = ROOT / 'docs' / 'evidence-format.md'
 
 
 def render_rules() -> str:
@@ -26,6 +31,62 @@ def render_rules() -> str:
         text = rule.explanation.replace('``', '`')
         parts.append(f'## {rule.code}: {rule.title}\n\n{text}\n')
     return '\n'.join(parts)
+
+
+def render_evidence() -> str:
+    """The page of all that is recorded, out of the docstrings of the schema."""
+    tree = ast.parse(Path(recorded.__file__).read_text())
+    title, text = _docstring(tree).split('\n', 1)
+    parts = [f'# {title}\n{text}']
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    lines = {kind.__name__: f'`{name}`' for name, kind in KINDS.items()}
+    nested = {
+        name: name for name in classes if name not in (*lines, 'Recorded', 'Line')
+    }
+    for name, heading in {**lines, **nested}.items():
+        node = classes[name]
+        rows = [
+            f'| `{field.target.id}` | {_describe_type(field.annotation)} | {text} |'
+            for field, text in _fields(node)
+        ]
+        table = '\n'.join(['| field | holds | meaning |', '| --- | --- | --- |', *rows])
+        parts.append(f'## {heading}\n\n{_docstring(node)}\n\n{table}')
+    return '\n\n'.join(parts) + '\n'
+
+
+def _docstring(node: ast.Module | ast.ClassDef) -> str:
+    return (ast.get_docstring(node) or '').replace('``', '`')
+
+
+def _fields(node: ast.ClassDef) -> Iterator[tuple[ast.AnnAssign, str]]:
+    """Each field with the string literal behind it."""
+    for field, after in zip(node.body, [*node.body[1:], None]):
+        if isinstance(field, ast.AnnAssign):
+            value = after.value if isinstance(after, ast.Expr) else None
+            text = value.value if isinstance(value, ast.Constant) else ''
+            text = ' '.join(text.split()).replace('``', '`').replace('`None`', '`null`')
+            yield field, re.sub(r':\w+:(`\w+`)', r'\1', text)
+
+
+def _describe_type(hint: ast.expr) -> str:
+    if isinstance(hint, ast.Name):
+        return _TYPES.get(hint.id) or f'[{hint.id}](#{hint.id.lower()})'
+    assert isinstance(hint, ast.Subscript)
+    inner = hint.slice.elts if isinstance(hint.slice, ast.Tuple) else [hint.slice]
+    kind = ast.unparse(hint.value)
+    if kind == 'Optional':
+        return _describe_type(inner[0])
+    form = {'Mapping': 'object: {} by name', 'Tuple': 'list: {}'}[kind]
+    return form.format(_describe_type(inner[-1] if kind == 'Mapping' else inner[0]))
+
+
+_TYPES = {
+    'Count': 'whole number',
+    'Number': 'number',
+    'str': 'text',
+    'bool': 'true or false',
+    'Ending': 'text',
+}
 
 
 def test_the_page_of_rules_is_up_to_date():
@@ -77,32 +138,8 @@ def test_every_verdict_is_documented():
     assert [name for name in VERDICTS if f'`{name}`' not in page] == []
 
 
-@pytest.mark.parametrize(
-    'kind',
-    [
-        'RunRecord',
-        'IntervalRecord',
-        'HostLimits',
-        'HostWindow',
-        'WorkersWindow',
-        'GpuWindow',
-        'CardWindow',
-        'CudaMemoryWindow',
-        'ModelBytesRecord',
-        'SaveRecord',
-        'SaveAftermathRecord',
-        'ValidationRecord',
-        'EndRecord',
-    ],
-)
-def test_every_field_of_the_evidence_is_documented(kind):
-    from dataclasses import fields
-
-    from mmgpu_hooks import records
-
-    page = (ROOT / 'docs' / 'evidence-format.md').read_text()
-    names = [field.name for field in fields(getattr(records, kind))]
-    assert [name for name in names if f'`{name}`' not in page] == []
+def test_the_page_of_the_evidence_is_up_to_date():
+    assert EVIDENCE_PAGE.read_text() == render_evidence()
 
 
 def test_every_threshold_has_its_reason():
@@ -114,3 +151,4 @@ def test_every_threshold_has_its_reason():
 
 if __name__ == '__main__':
     RULES_PAGE.write_text(render_rules())
+    EVIDENCE_PAGE.write_text(render_evidence())

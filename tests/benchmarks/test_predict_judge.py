@@ -11,7 +11,7 @@ from benchmarks.predict_judge import Case, Trial, judge_trials, quantile
 from benchmarks.predict_pairs import judge_pairs
 from benchmarks.predict_pipelines import BLOCK, SEEN, draw_factors, draw_unseen
 from fakes.workloads import make_workload
-from mmgpu_hooks.records import LoaderWorkload
+from mmgpu_hooks.schema import LoaderWorkload
 
 
 def test_planted_costs_come_up_to_their_mean_in_every_block():
@@ -58,14 +58,14 @@ def test_a_case_is_judged_against_what_was_measured(predicted_s, error, is_cover
 def trials(monkeypatch: pytest.MonkeyPatch) -> list[Trial]:
     """Three trainings of a pipeline and one of another, of other workers each."""
 
-    def fit(workers: int, _: object) -> LoaderWorkload:
+    def fit(workers: int) -> LoaderWorkload:
         return make_workload(num_workers=workers)
 
     for module in (predict_judge, predict_pairs):
         monkeypatch.setattr(module, 'fit_workload', fit)
     drawn = [(SEEN[0], 1), (SEEN[0], 2), (SEEN[0], 4), (SEEN[1], 2)]
     # in place of the summary, what is fitted from it
-    return [Trial(pipeline, n, 2, 0.1 * n, n, (), 0.0) for pipeline, n in drawn]
+    return [Trial(pipeline, n, 2, 0.1 * n, n, 0.0) for pipeline, n in drawn]
 
 
 def settings_of(cases: Sequence[Case]) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from benchmarks.regret_judge import (
     judge_rule,
     keep_whole,
 )
-from mmgpu_hooks.records import Change, Recommendation
+from mmgpu_hooks.schema import Change, Recommendation
 
 FEWER = Recommendation((Change('train_dataloader.num_workers', 2, 1, '', 'high'),))
 NOTHING = Recommendation(reason='enough')

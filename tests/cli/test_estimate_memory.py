@@ -7,7 +7,8 @@ import pytest
 
 from mmgpu_hooks.cli.estimate_memory import parse_image_size
 from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.records import (
+from mmgpu_hooks.report.memory_estimate import render_estimate, render_estimate_json
+from mmgpu_hooks.schema import (
     ActivationFit,
     ActivationPoint,
     MeasuredMemory,
@@ -15,7 +16,6 @@ from mmgpu_hooks.records import (
     ModuleActivations,
     StaticBytes,
 )
-from mmgpu_hooks.report.memory_estimate import render_estimate, render_estimate_json
 
 MIB = 2**20
 ESTIMATE = MemoryEstimate(

@@ -7,7 +7,7 @@ import pytest
 
 from fakes.runs import make_evidence, make_inside_workers, make_run, render_evidence
 from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.records import LoaderSettings, RunEvidence
+from mmgpu_hooks.schema import LoaderSettings, RunEvidence
 
 # two workers of 0.4 s per batch; the step takes 0.1 s
 STARVED = {

@@ -15,7 +15,7 @@ from fakes.runs import (
     render_evidence,
 )
 from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.records import LoaderSettings, RunEvidence
+from mmgpu_hooks.schema import LoaderSettings, RunEvidence
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,7 +53,16 @@ def work_dir(tmp_path: Path, config: Path) -> Path:
     """A run without workers that waits as long as it computes."""
     run = make_run(
         config_path=str(config),
-        loader=LoaderSettings(0, False, None, False, 4, 100, 400, 'fork'),
+        loader=LoaderSettings(
+            num_workers=0,
+            persistent_workers=False,
+            prefetch_factor=None,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+            start_method='fork',
+        ),
     )
     fields = {'data_wait_s': 0.3, 'data_wait_cpu_s': 6.0, 'process_cpu_s': 10.0}
     folder = tmp_path / 'work_dirs' / 'mine'

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import add_to_end, make_evidence, make_run, render_evidence
 from fakes.saves import HOST, LOADER, make_aftermath, make_contended, walls_of
 from mmgpu_hooks.cli.main import main

@@ -18,7 +18,7 @@ from fakes.runs import (
     steady,
 )
 from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.records import HostLimits, LoaderSettings
+from mmgpu_hooks.schema import HostLimits, LoaderSettings
 
 HOST = HostLimits(
     logical_cpus=2,
@@ -47,7 +47,16 @@ def ask(
         config_path=str(config),
         host=HOST,
         device=device,
-        loader=LoaderSettings(count, True, 2, False, 4, 100, 400, 'fork'),
+        loader=LoaderSettings(
+            num_workers=count,
+            persistent_workers=True,
+            prefetch_factor=2,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+            start_method='fork',
+        ),
     )
     path = folder / 'run' / '20261120_101500' / 'vis_data' / 'gpu_efficiency.jsonl'
     path.parent.mkdir(parents=True)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import make_evidence, make_run, render_evidence
 from fakes.validations import make_validation
 from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.records import LoaderSettings
+from mmgpu_hooks.schema import LoaderSettings
 
 TRAIN = """\
 train_dataloader = dict(
@@ -41,7 +41,16 @@ def write_run(config: Path, *, waits: bool = False) -> str:
     """A run whose validation has too few workers; training, too, if it waits."""
     run: dict[str, Any] = {'config_path': str(config)}
     if waits:
-        run['loader'] = LoaderSettings(0, False, None, False, 4, 100, 400, 'fork')
+        run['loader'] = LoaderSettings(
+            num_workers=0,
+            persistent_workers=False,
+            prefetch_factor=None,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+            start_method='fork',
+        )
     evidence = make_evidence(run=make_run(**run), **(WAITS if waits else KEEPS_UP))
     evidence = replace(evidence, validations=(make_validation(0), make_validation(1)))
     folder = config.parents[1] / 'work_dirs' / 'mine'

@@ -11,7 +11,7 @@ import pytest
 from fakes.reported import make_full_ranks
 from fakes.runs import make_evidence, make_run, render_evidence
 from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.records import RunEvidence, UnknownRecord
+from mmgpu_hooks.schema import RunEvidence, UnknownRecord
 
 
 def write_run(folder: Path, evidence: RunEvidence | None = None) -> Path:
@@ -225,11 +225,11 @@ def test_without_matplotlib_it_is_said_what_to_install(
 def test_reasons_of_the_evidence_are_shown(tmp_path):
     folder = write_run(tmp_path / 'run')
     path = folder / '20260101_000000' / 'vis_data' / 'gpu_efficiency.jsonl'
-    from mmgpu_hooks.evidence.codec import render_line
+    from mmgpu_hooks.schema.lines import encode_line
 
-    record = UnknownRecord('loader inside', 'the workers <b>spawn</b>')
+    record = UnknownRecord(source='loader inside', reason='the workers <b>spawn</b>')
     with path.open('a') as file:
-        file.write(render_line(record))
+        file.write(encode_line(record).decode())
     output = tmp_path / 'report.html'
     assert main(['report', str(folder), '-o', str(output)]) == 0
     assert 'the workers &lt;b&gt;spawn&lt;/b&gt;' in output.read_text()

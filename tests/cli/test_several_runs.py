@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fakes.pooled import make_pooled, write_pooled
+from fakes.replaced import replace
 from fakes.runs import GIB
 from mmgpu_hooks.cli.main import main
 

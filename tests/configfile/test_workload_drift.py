@@ -7,7 +7,7 @@ import pytest
 from mmgpu_hooks.configfile.learning_rate import read_learning_rate
 from mmgpu_hooks.configfile.loading import LoadError
 from mmgpu_hooks.configfile.workload_drift import read_workload_drift
-from mmgpu_hooks.records import LearningRate
+from mmgpu_hooks.schema import LearningRate
 
 CONFIG = """\
 model = dict(type='A', backbone=dict(depth=18))

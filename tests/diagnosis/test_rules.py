@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     add_to_end,
     make_evidence,
@@ -17,8 +16,8 @@ from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.rule import RULES
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_plain_run, diagnose_run
 from mmgpu_hooks.diagnosis.verdict import VERDICTS
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import (
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import (
     Diagnosis,
     GpuWindow,
     HostLimits,
@@ -26,19 +25,29 @@ from mmgpu_hooks.records import (
     PlainRun,
 )
 
-RESTARTING = make_run(loader=LoaderSettings(2, False, 2, False, 4, 100, 400))
+RESTARTING = make_run(
+    loader=LoaderSettings(
+        num_workers=2,
+        persistent_workers=False,
+        prefetch_factor=2,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+    )
+)
 STARTS = {
     # each interval began with a start of 6 s beside 19 waits of a millisecond
     'data_wait_s': 0.001,
     'first_waits': 1,
     'first_wait_s': 6.0,
-    'ledger_s': {'data_wait': 6.0, 'step': 4.0},
+    'ledger_s': {'data_wait': 0.02, 'startup': 5.98, 'step': 4.0},
     'data_wait': replace(make_interval().data_wait, total_s=6.019),
 }
 
 
 def diagnose(run=None, **fields) -> Diagnosis:
-    return diagnose_run(fold_facts(fold_run(make_evidence(run=run, **fields))))
+    return diagnose_run(fold_facts(Run(make_evidence(run=run, **fields))))
 
 
 def with_parts(**seconds: float) -> Diagnosis:
@@ -48,7 +57,7 @@ def with_parts(**seconds: float) -> Diagnosis:
     ledger = {**evidence.end.ledger_s, **seconds}
     total = sum(ledger.values())
     end = replace(evidence.end, ledger_s=ledger, duration_s=total, saves=4)
-    return diagnose_run(fold_facts(fold_run(replace(evidence, end=end))))
+    return diagnose_run(fold_facts(Run(replace(evidence, end=end))))
 
 
 def severity(diagnosis: Diagnosis, code: str) -> str | None:
@@ -78,7 +87,17 @@ def test_too_few_workers_is_the_verdict_when_cores_are_idle():
 
 
 def test_loading_in_the_training_process_is_named():
-    run = make_run(loader=LoaderSettings(0, False, None, False, 4, 100, 400))
+    run = make_run(
+        loader=LoaderSettings(
+            num_workers=0,
+            persistent_workers=False,
+            prefetch_factor=None,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+        )
+    )
     verdict = diagnose(run=run, data_wait_cpu_s=1.9).verdict
     assert verdict.name == 'data_bound_workers'
     assert 'the training process loads every batch itself' in verdict.sentence
@@ -100,7 +119,7 @@ def test_cores_that_strangers_want_are_no_wall_where_the_run_was_faster():
         workers=make_workers(0.39),
         process_cpu_s=4.0,
     )
-    facts = fold_facts(replace(fold_run(evidence), external_cpu_cores=0.5))
+    facts = fold_facts(Run(evidence).altered(external_cpu_cores=0.5))
     assert facts.workload is not None
     crowded = replace(facts, workload=replace(facts.workload, stranger_tasks=3.5))
     assert crowded.free_cores == 3.5
@@ -111,7 +130,7 @@ def test_cores_that_strangers_want_are_no_wall_where_the_run_was_faster():
 
 def test_the_floor_is_never_above_what_the_run_took():
     facts = fold_facts(
-        fold_run(make_evidence(workers=make_workers(0.39), process_cpu_s=4.0))
+        Run(make_evidence(workers=make_workers(0.39), process_cpu_s=4.0))
     )
     assert facts.workload is not None
     narrow = replace(facts, workload=replace(facts.workload, usable_cores=0.5))
@@ -122,7 +141,7 @@ def test_a_run_that_mostly_validates_may_be_starved_in_its_iterations():
     evidence = make_evidence(12, data_wait_s=0.03, step_s=0.17)
     validated_s = 0.9 * sum(evidence.end.ledger_s.values())
     evidence = add_to_end(evidence, validation=validated_s)
-    verdict = diagnose_run(fold_facts(fold_run(evidence))).verdict
+    verdict = diagnose_run(fold_facts(Run(evidence))).verdict
     assert verdict.name.startswith('data_bound')
     assert '15 % of an iteration' in verdict.sentence
 
@@ -142,13 +161,33 @@ def test_a_rule_without_its_input_cannot_tell():
 
 @pytest.mark.parametrize(('workers', 'fires'), [(8, False), (9, True), (32, True)])
 def test_more_workers_than_cores_is_noticed(workers, fires):
-    run = make_run(loader=LoaderSettings(workers, True, 2, False, 4, 100, 400))
+    run = make_run(
+        loader=LoaderSettings(
+            num_workers=workers,
+            persistent_workers=True,
+            prefetch_factor=2,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+        )
+    )
     assert (severity(diagnose(run=run), 'MG105') == 'notice') is fires
 
 
 @pytest.mark.parametrize(('cpu_share', 'fires'), [(0.49, False), (0.51, True)])
 def test_more_workers_than_cores_are_right_where_they_wait(cpu_share, fires):
-    run = make_run(loader=LoaderSettings(9, True, 2, False, 4, 100, 400))
+    run = make_run(
+        loader=LoaderSettings(
+            num_workers=9,
+            persistent_workers=True,
+            prefetch_factor=2,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+        )
+    )
     waiting = make_inside_workers(
         0.9, count=9, iterations=18, batch_cpu=steady(cpu_share * 0.9, 18)
     )
@@ -196,8 +235,24 @@ def test_the_largest_problem_is_the_verdict():
 @pytest.mark.parametrize(
     'loader',
     [
-        LoaderSettings(0, False, None, False, 4, 100, 400),
-        LoaderSettings(2, True, 2, False, 4, 100, 400),
+        LoaderSettings(
+            num_workers=0,
+            persistent_workers=False,
+            prefetch_factor=None,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+        ),
+        LoaderSettings(
+            num_workers=2,
+            persistent_workers=True,
+            prefetch_factor=2,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+        ),
     ],
     ids=['no workers', 'persistent workers'],
 )
@@ -244,9 +299,9 @@ def test_more_cpu_than_there_was_time_for_is_not_judged():
 @pytest.mark.parametrize(
     ('gpu', 'expected'),
     [
-        (GpuWindow(50, 95.0, 0.0), 'ok'),
-        (GpuWindow(50, 69.0, 0.0), 'notice'),
-        (GpuWindow(50, 80.0, 12.0), 'notice'),
+        (GpuWindow(samples=50, util_pct=95.0, zero_pct=0.0), 'ok'),
+        (GpuWindow(samples=50, util_pct=69.0, zero_pct=0.0), 'notice'),
+        (GpuWindow(samples=50, util_pct=80.0, zero_pct=12.0), 'notice'),
         (None, 'unknown'),
     ],
 )

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fakes.compared_runs import make_noisy_run
+from fakes.replaced import replace
 from fakes.runs import make_evidence, make_gpu_run, make_model_bytes, make_run
 from mmgpu_hooks.diagnosis.run_comparison import FIGURES, compare_runs
-from mmgpu_hooks.records import LoaderSettings, RunComparison
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import LoaderSettings, RunComparison, RunEvidence
+
+
+def compare(before: RunEvidence, after: RunEvidence) -> RunComparison:
+    return compare_runs(Run(before), Run(after))
 
 
 def figure(comparison: RunComparison, name: str):
@@ -16,7 +20,7 @@ def figure(comparison: RunComparison, name: str):
 
 def test_what_was_planted_is_found_and_put_down_to_its_part():
     before = make_noisy_run(1)
-    comparison = compare_runs(before, make_noisy_run(2, data_wait_s=0.16))
+    comparison = compare(before, make_noisy_run(2, data_wait_s=0.16))
     assert comparison.obstacles == ()
     assert [each.name for each in comparison.figures] == list(FIGURES)
     assert comparison.iter_ratio.low > 1.1
@@ -34,7 +38,7 @@ def test_the_interval_covers_what_was_planted():
     for seed in range(rounds):
         before = make_noisy_run(2 * seed)
         after = make_noisy_run(2 * seed + 1, data_wait_s=0.16)
-        comparison = compare_runs(before, after)
+        comparison = compare(before, after)
         ratio = comparison.iter_ratio
         covered['iter_s'] += ratio.low <= 1.2 <= ratio.high
         wait = figure(comparison, 'data_wait_s').difference
@@ -44,7 +48,7 @@ def test_the_interval_covers_what_was_planted():
 
 def test_the_first_interval_is_warm_up():
     run = make_noisy_run(1, noise=0.0)
-    comparison = compare_runs(run, run)
+    comparison = compare(run, run)
     assert figure(comparison, 'iter_s').before.value == pytest.approx(0.3)
     assert comparison.iter_ratio.value == 1.0
 
@@ -53,7 +57,7 @@ def test_equal_runs_are_past_no_limit():
     alarms = 0
     for seed in range(60):
         before, after = make_noisy_run(2 * seed), make_noisy_run(2 * seed + 1)
-        alarms += compare_runs(before, after).iter_ratio.low > 1
+        alarms += compare(before, after).iter_ratio.low > 1
     assert alarms <= 3
 
 
@@ -66,13 +70,13 @@ def test_a_part_that_an_older_file_lacks_is_unknown():
             ledger_s={
                 part: seconds
                 for part, seconds in record.ledger_s.items()
-                if part != 'worker_startup'
+                if part != 'startup'
             },
         )
         for record in after.intervals
     )
-    comparison = compare_runs(make_noisy_run(1), replace(after, intervals=intervals))
-    for name in ('worker_startup_s', 'images_per_s'):
+    comparison = compare(make_noisy_run(1), replace(after, intervals=intervals))
+    for name in ('startup_s', 'images_per_s'):
         missing = figure(comparison, name)
         assert missing.before is not None
         assert (missing.after, missing.difference, missing.ratio) == (None,) * 3
@@ -103,7 +107,7 @@ def of_loader(**fields):
 )
 def test_runs_of_another_kind_are_not_compared(before, after, word):
     runs = make_noisy_run(1, **before), make_noisy_run(2, **after)
-    comparison = compare_runs(*runs)
+    comparison = compare(*runs)
     (obstacle,) = comparison.obstacles
     assert word in obstacle
     assert comparison.iter_ratio is not None
@@ -113,14 +117,14 @@ def test_another_model_is_not_compared():
     model = make_model_bytes()
     before = replace(make_noisy_run(1), model=model)
     after = replace(make_noisy_run(2), model=replace(model, parameters=1))
-    (obstacle,) = compare_runs(before, after).obstacles
+    (obstacle,) = compare(before, after).obstacles
     assert 'number of parameters of the model' in obstacle
     # what is unknown of one is no obstacle
-    assert compare_runs(before, make_noisy_run(2)).obstacles == ()
+    assert compare(before, make_noisy_run(2)).obstacles == ()
 
 
 def test_a_run_too_short_says_how_much_is_missing():
-    comparison = compare_runs(make_noisy_run(1), make_evidence(intervals=4))
+    comparison = compare(make_noisy_run(1), make_evidence(intervals=4))
     (obstacle,) = comparison.obstacles
     assert obstacle == (
         'The second run is too short: 3 intervals after the warm-up, 6 needed (about '
@@ -136,14 +140,23 @@ def test_a_run_that_drifts_says_so():
         for number, record in enumerate(drifting.intervals, start=1)
     )
     drifting = replace(drifting, intervals=slower)
-    (obstacle,) = compare_runs(drifting, make_noisy_run(2)).obstacles
+    (obstacle,) = compare(drifting, make_noisy_run(2)).obstacles
     assert 'too short for how much it drifts' in obstacle
 
 
 def test_settings_that_differ_are_named():
-    loader = LoaderSettings(8, True, 4, False, 4, 100, 400, 'fork')
+    loader = LoaderSettings(
+        num_workers=8,
+        persistent_workers=True,
+        prefetch_factor=4,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+        start_method='fork',
+    )
     after = make_noisy_run(2, loader=loader, versions={'torch': '2.13.0'})
-    settings = compare_runs(make_noisy_run(1), after).settings
+    settings = compare(make_noisy_run(1), after).settings
     assert [(each.name, each.before, each.after) for each in settings] == [
         ('loader.num_workers', '2', '8'),
         ('loader.prefetch_factor', '2', '4'),

@@ -1,19 +1,18 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fakes.pooled import EACH, FIXED, PIXELS, make_pooled
+from fakes.replaced import replace
 from fakes.runs import GIB, make_run
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, RunPool, pool_runs
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import Disputes, MemoryFit, NoPrediction, RunEvidence
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import Disputes, MemoryFit, NoPrediction, RunEvidence
 
 
 def read(evidence: RunEvidence) -> PooledRun:
-    return PooledRun(evidence, fold_facts(fold_run(evidence), evidence.intervals))
+    return PooledRun(fold_facts(Run(evidence)))
 
 
 def pool(*runs: RunEvidence, **differences: str) -> RunPool:
@@ -33,7 +32,7 @@ def test_numbers_of_workers_are_fitted_together_and_the_newest_is_judged():
     found = pool(
         make_pooled(4, 2, day=20), make_pooled(4, 4, day=22), make_pooled(4, 1)
     )
-    assert found.newest.evidence.run.loader.num_workers == 4
+    assert found.newest.run.run.loader.num_workers == 4
     assert [run.num_workers for run in found.fitted] == [4, 2, 1]
     assert found.workload is not None
     assert [one.num_workers for one in found.workload.others] == [2, 1]
@@ -163,7 +162,7 @@ def test_the_same_run_twice_counts_once():
 def test_the_newest_that_tells_enough_is_judged():
     short = make_pooled(4, 2, day=25, intervals=1, iterations=5)
     found = pool(make_pooled(4, 4, day=22), short)
-    assert found.newest.evidence.run.loader.num_workers == 4
+    assert found.newest.run.run.loader.num_workers == 4
     assert 'Not enough evidence' in found.notes[0]
     # none does: the newest says why
     found = pool(short)

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import make_evidence, make_run
 from fakes.save_bench import make_bench, make_row
 from fakes.saves import LOADER, make_aftermath, make_contended, make_save
 from mmgpu_hooks.diagnosis.save_experiment import fold_save_row
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import SavePlan, SaveSetting, TrialResult
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import SavePlan, SaveSetting, TrialResult
 
 WIDE = (0.3, 0.4, 1.0, 1.0, 3.0, 4.0)
 
@@ -106,8 +105,10 @@ def fold(saves, aftermaths=(), *, count=6, status='completed', error=None):
         save_records=tuple(saves),
         save_aftermaths=tuple(aftermaths),
     )
-    result = TrialResult({}, status, 'trial', 30.0, 200, error, fold_run(evidence))
-    return fold_save_row(SavePlan(SaveSetting(8), count, 24, 184), result)
+    result = TrialResult({}, status, 'trial', 30.0, 200, error)
+    return fold_save_row(
+        SavePlan(SaveSetting(8), count, 24, 184), result, Run(evidence)
+    )
 
 
 def test_the_first_save_is_left_out_and_the_rest_are_medians():
@@ -143,7 +144,7 @@ def test_a_training_cut_short_has_the_saves_until_then():
 
 def test_a_training_without_evidence_is_a_row_without_figures():
     result = TrialResult({}, 'failed', 'trial', 3.0, 0, 'TypeError: no')
-    row, won = fold_save_row(SavePlan(SaveSetting(8), 6, 24, 184), result)
+    row, won = fold_save_row(SavePlan(SaveSetting(8), 6, 24, 184), result, None)
     assert (row.save_s, row.saves, won) == (None, (), ())
     bench = make_bench(make_row(0, 0.4), (row, won))
     assert bench.rows[1].remark == 'TypeError: no'

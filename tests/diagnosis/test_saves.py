@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.saves import (
     HOST,
     LOADER,
@@ -15,7 +15,7 @@ from fakes.saves import (
     make_save,
 )
 from mmgpu_hooks.diagnosis.saves import is_reference, judge_save, judge_saves
-from mmgpu_hooks.records import HostLimits, SaveJudgement, SavePhase, SaveRecord
+from mmgpu_hooks.schema import HostLimits, SaveJudgement, SavePhase, SaveRecord
 
 ALONE = {'workers': 0, 'workers_busy': 0.0, 'workers_cpu_s': 0.0}
 
@@ -207,8 +207,8 @@ def test_other_ranks_of_the_run_are_no_strangers(workers_cpu_s, cause):
 def test_blocking_in_every_phase_is_no_disk():
     # as a hypervisor's stealing looks
     phases = {
-        'serialise': SavePhase(1.2, 0.3, 0.0, 0.9),
-        'write': SavePhase(1.2, 0.1, 0.0, 1.1),
+        'serialise': SavePhase(wall_s=1.2, cpu_s=0.3, run_delay_s=0.0, blocked_s=0.9),
+        'write': SavePhase(wall_s=1.2, cpu_s=0.1, run_delay_s=0.0, blocked_s=1.1),
     }
     save = make_save(blocked_s=2.0, phases=phases)
     assert judge(save).cause is None

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import typing
 from typing import Any
 
@@ -8,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmgpu_hooks.diagnosis.saves import judge_save
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     SAVE_CAUSES,
     SAVE_PHASES,
     HostLimits,
@@ -32,13 +31,13 @@ def records(kind: type, **fixed: st.SearchStrategy) -> st.SearchStrategy:
     """Any record that a line of evidence can hold: what may be unknown often is."""
     hints = typing.get_type_hints(kind)
     given_to: dict[str, st.SearchStrategy[Any]] = dict(fixed)
-    for field in dataclasses.fields(kind):
-        if field.name in fixed:
+    for name in kind.__struct_fields__:
+        if name in fixed:
             continue
-        wanted = [t for t in typing.get_args(hints[field.name]) if t is not type(None)]
-        simple = SIMPLE.get(wanted[0] if wanted else hints[field.name])
+        wanted = [t for t in typing.get_args(hints[name]) if t is not type(None)]
+        simple = SIMPLE.get(wanted[0] if wanted else hints[name])
         if simple is not None:
-            given_to[field.name] = st.none() | simple if wanted else simple
+            given_to[name] = st.none() | simple if wanted else simple
     return st.builds(kind, **given_to)
 
 

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     make_evidence,
     make_host_window,
@@ -13,15 +12,15 @@ from fakes.runs import (
 )
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import Diagnosis, HostLimits, LoaderSettings, RunRecord
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import Diagnosis, HostLimits, LoaderSettings, RunRecord
 
 MAIN = {'process_cpu_s': 4.0}
 """0.2 s per iteration: the step."""
 
 
 def diagnose(run: RunRecord | None = None, **fields) -> Diagnosis:
-    summary = fold_run(make_evidence(run=run, **{**MAIN, **fields}))
+    summary = Run(make_evidence(run=run, **{**MAIN, **fields}))
     return diagnose_run(fold_facts(summary))
 
 
@@ -48,7 +47,17 @@ def test_a_training_thread_that_waits_for_a_core(delay_s, severity, verdict):
 
 def confined(cpus: int, workers: int = 4):
     inside = make_inside_workers(1.1, count=workers, affinity_cpus=cpus)
-    run = make_run(loader=LoaderSettings(workers, True, 2, False, 4, 100, 400))
+    run = make_run(
+        loader=LoaderSettings(
+            num_workers=workers,
+            persistent_workers=True,
+            prefetch_factor=2,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+        )
+    )
     return diagnose(run=run, workers=inside)
 
 
@@ -68,27 +77,50 @@ def test_workers_that_may_run_everywhere_are_no_finding():
     assert finding(confined(8), 'MG111') is None
 
 
+def test_no_workers_are_bound_where_there_are_none():
+    host = HostLimits(8, 1, 8, 'OMP_PROC_BIND', usable_cores=8.0)
+    loader = LoaderSettings(0, False, None, False, 4, 100, 400)
+    found = finding(diagnose(run=make_run(host=host, loader=loader)), 'MG113')
+    assert (found.severity, 'worker' in found.detail) == ('notice', False)
+
+
 @pytest.mark.parametrize(
     ('host', 'severity', 'verdict', 'words'),
     [
         (
-            HostLimits(8, 1, 8, 'OMP_PROC_BIND', usable_cores=8.0),
+            HostLimits(
+                logical_cpus=8,
+                affinity_cpus=1,
+                unbound_cpus=8,
+                bound_by='OMP_PROC_BIND',
+                usable_cores=8.0,
+            ),
             'problem',
             'affinity_collapsed',
             'OMP_PROC_BIND bound it to 1 of 8 CPUs (7 lost)',
         ),
         # room enough for four workers and the training thread
         (
-            HostLimits(8, 5, 8, usable_cores=8.0),
+            HostLimits(
+                logical_cpus=8, affinity_cpus=5, unbound_cpus=8, usable_cores=8.0
+            ),
             'notice',
             'data_bound_workers',
             'bound after start to 5 of 8 CPUs (3 lost)',
         ),
-        (HostLimits(8, 1, usable_cores=1.0), None, None, ''),
+        (HostLimits(logical_cpus=8, affinity_cpus=1, usable_cores=1.0), None, None, ''),
     ],
 )
 def test_a_training_process_that_was_bound(host, severity, verdict, words):
-    loader = LoaderSettings(4, True, 2, False, 4, 100, 400)
+    loader = LoaderSettings(
+        num_workers=4,
+        persistent_workers=True,
+        prefetch_factor=2,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+    )
     diagnosis = diagnose(run=make_run(host=host, loader=loader))
     found = finding(diagnosis, 'MG113')
     assert (found and found.severity) == severity
@@ -146,7 +178,7 @@ def test_the_headspace_is_what_free_data_would_give():
 
 def test_the_headspace_counts_what_workers_hold_the_step_up():
     evidence = make_evidence(workers=make_inside_workers(0.2), **MAIN)
-    facts = fold_facts(fold_run(evidence))
+    facts = fold_facts(Run(evidence))
     assert facts.workload is not None
     held_up = replace(facts, workload=replace(facts.workload, held_up_s=0.1))
     # 0.1 s of every 0.3 s is the step's own, in the steady iterations

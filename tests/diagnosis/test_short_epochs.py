@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from fakes.replaced import replace
 from fakes.runs import (
     make_evidence,
     make_inside_workers,
@@ -18,11 +18,11 @@ from fakes.validations import make_validation
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.diagnosis.verdict import judge_confidence
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import HostLimits, LoaderSettings, RunEvidence, RunSummary
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import HostLimits, LoaderSettings, RunEvidence
 
 
-def short_epochs(**fields: Any) -> RunSummary:
+def short_epochs(**fields: Any) -> Run:
     """Each interval ends with a save of a second and a validation of two."""
     records = []
     for index in range(6):
@@ -35,7 +35,7 @@ def short_epochs(**fields: Any) -> RunSummary:
         for i in range(6)
     ]
     run = make_run(host=HostLimits(logical_cpus=8, usable_cores=8.0))
-    return fold_run(
+    return Run(
         RunEvidence(
             'x', run, tuple(records), save_records=tuple(made), validations=tuple(done)
         )
@@ -55,8 +55,8 @@ def test_short_epochs_that_all_end_with_a_save_are_judged() -> None:
 
 def test_what_is_unknown_is_said_with_its_true_reason() -> None:
     summary = short_epochs(workers=make_inside_workers(0.55))
-    summary = replace(
-        summary, main_cpu_s=None, unknown={'CPU': 'nobody looked.', **summary.unknown}
+    summary = summary.altered(
+        main_cpu_s=None, unknown={'CPU': 'nobody looked.', **summary.unknown}
     )
     details = {f.code: f.detail for f in diagnose_run(fold_facts(summary)).findings}
     assert (
@@ -71,12 +71,12 @@ def test_what_is_unknown_is_said_with_its_true_reason() -> None:
 
 
 def test_saves_within_the_figures_of_cpu_make_them_less_sure() -> None:
-    summary = replace(short_epochs(workers=make_workers(0.1)), cpu_aside_pct=5.0)
+    summary = short_epochs(workers=make_workers(0.1)).altered(cpu_aside_pct=5.0)
     assert judge_confidence(fold_facts(summary)) == 'medium'
 
 
 def test_figures_have_the_digits_that_their_share_needs() -> None:
-    summary = fold_run(make_evidence(data_wait_s=0.00143, step_s=0.0062, hooks_s=7e-4))
+    summary = Run(make_evidence(data_wait_s=0.00143, step_s=0.0062, hooks_s=7e-4))
     details = {f.code: f.detail for f in diagnose_run(fold_facts(summary)).findings}
     assert '17 % of an iteration' in details['MG101']
     assert '(1.4 ms of 8.3 ms, mean of' in details['MG101']
@@ -87,8 +87,8 @@ def test_a_loader_that_is_none_of_pytorch_is_said_to_be_unknown() -> None:
     run = make_run(
         loader=LoaderSettings(), unknown={'loader workers': 'batches come from a list'}
     )
-    untold = fold_facts(fold_run(make_evidence(run=run))).untold
-    verdict = diagnose_run(fold_facts(fold_run(make_evidence(run=run)))).verdict
+    untold = fold_facts(Run(make_evidence(run=run))).untold
+    verdict = diagnose_run(fold_facts(Run(make_evidence(run=run)))).verdict
     assert verdict.name == 'data_bound'
     assert 'by a loader whose settings are unknown' in verdict.sentence
     assert untold == (

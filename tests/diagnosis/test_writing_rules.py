@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import add_to_end, make_evidence, make_run
 from fakes.saves import (
     HOST,
@@ -19,18 +19,18 @@ from fakes.saves import (
 )
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
-from mmgpu_hooks.evidence.ranks import with_saves_of
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import Diagnosis, Finding, RunSummary, SaveRecord
+from mmgpu_hooks.judge.ranks import with_saves_of
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import Diagnosis, Finding, SaveRecord
 
 
-def fold(saves: Sequence[SaveRecord], **fields) -> RunSummary:
+def fold(saves: Sequence[SaveRecord], **fields) -> Run:
     """A compute-bound run of 40 s beside its saves, each followed by usual waits."""
     run = make_run(host=HOST, loader=LOADER, **fields)
     evidence = make_evidence(run=run, data_wait_s=0.0, step_s=0.25)
     evidence = add_to_end(evidence, checkpoint_save=walls_of(saves))
     end = replace(evidence.end, saves=len(saves))
-    return fold_run(
+    return Run(
         replace(
             evidence,
             end=end,
@@ -101,7 +101,7 @@ def test_a_delay_that_was_won_back_is_no_problem():
         replace(after, usual_wait_s=0.1, waits_s=0.0)
         for after in summary.save_aftermaths
     )
-    diagnosis = diagnose_run(fold_facts(replace(summary, save_aftermaths=back)))
+    diagnosis = diagnose_run(fold_facts(summary.altered(save_aftermaths=back)))
     found = finding(diagnosis, 'MG304')
     assert (found.severity, found.share) == ('notice', 0.0)
     assert '8 of 8 saves took 12.8 s longer' in found.detail
@@ -109,14 +109,14 @@ def test_a_delay_that_was_won_back_is_no_problem():
 
 
 def test_a_net_delay_that_is_unknown_is_not_counted():
-    summary = replace(fold([make_contended(10), make_contended(20)]))
+    summary = fold([make_contended(10), make_contended(20)])
     one = summary.save_aftermaths[:1]
-    part = replace(summary, save_aftermaths=one)
+    part = summary.altered(save_aftermaths=one)
     found = finding(diagnose_run(fold_facts(part)), 'MG304')
     assert 'the job lost 1.6 s (net, of the 1 whose iterations after it are' in (
         found.detail
     )
-    part = replace(summary, save_aftermaths=())
+    part = summary.altered(save_aftermaths=())
     found = finding(diagnose_run(fold_facts(part)), 'MG304')
     assert (found.severity, found.share) == ('notice', None)
     assert 'what the job lost (net) is not known' in found.detail

@@ -4,7 +4,7 @@ import pytest
 
 from fakes.clock import HandClock
 from mmgpu_hooks.evidence.validation import ValidationFolder
-from mmgpu_hooks.records import DurationStats
+from mmgpu_hooks.schema import DurationStats
 
 
 class Watched:
@@ -45,8 +45,12 @@ def test_waits_and_steps_are_told_apart(watched: Watched) -> None:
     watched.go_through([4.0, 1.0, 2.0])
     figures = watched.folder.fold()
     assert figures['iterations'] == 3
-    assert figures['data_wait'] == DurationStats(3, 7.0, 7 / 3, 2.0, 3.8, 4.0)
-    assert figures['step'] == DurationStats(3, 1.5, 0.5, 0.5, 0.5, 0.5)
+    assert figures['data_wait'] == DurationStats(
+        count=3, total_s=7.0, mean_s=7 / 3, p50_s=2.0, p95_s=3.8, max_s=4.0
+    )
+    assert figures['step'] == DurationStats(
+        count=3, total_s=1.5, mean_s=0.5, p50_s=0.5, p95_s=0.5, max_s=0.5
+    )
     assert figures['iter'].total_s == 8.5
     assert figures['first_waits'] == 1
     assert figures['first_wait_s'] == 4.0

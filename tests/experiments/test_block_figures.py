@@ -13,7 +13,7 @@ from mmgpu_hooks.experiments.block_figures import (
 )
 from mmgpu_hooks.experiments.blocks import Block
 from mmgpu_hooks.modeling.paired import fold_gain
-from mmgpu_hooks.records import Estimate
+from mmgpu_hooks.schema import Estimate
 
 
 def warm_up(iteration_s: float, left: int | None = None) -> Block:

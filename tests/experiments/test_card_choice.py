@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from mmgpu_hooks.experiments.card_choice import CardRequest, judge_cards, rank_cards
 from mmgpu_hooks.experiments.visible_cards import CardNameError
-from mmgpu_hooks.records import CardState
+from mmgpu_hooks.schema import CardState
 
 
 def card(index: int, free: int = 900, util: float | None = 0.0, **facts) -> CardState:

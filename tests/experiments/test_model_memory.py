@@ -14,7 +14,7 @@ from mmgpu_hooks.configfile.loading import silence
 from mmgpu_hooks.experiments import config_model, cuda_operators, memory_probe
 from mmgpu_hooks.experiments.model_memory import EstimateRequest, estimate_memory
 from mmgpu_hooks.modeling.training_memory import predict_activations
-from mmgpu_hooks.records import MemoryEstimate
+from mmgpu_hooks.schema import MemoryEstimate
 
 torch = pytest.importorskip('torch', exc_type=ImportError)
 pytest.importorskip('mmdet', exc_type=ImportError)

@@ -18,7 +18,7 @@ import pytest
 
 from mmgpu_hooks.experiments import process_tree, trial
 from mmgpu_hooks.experiments.process_tree import ProcessTree
-from mmgpu_hooks.records import TrialSpec
+from mmgpu_hooks.schema import TrialSpec
 
 # a worker, and one more in a session of its own; none of them heeds a polite word
 FAMILY = """

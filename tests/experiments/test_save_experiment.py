@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mmgpu_hooks.experiments.save_experiment import plan_saves, temporary_folder
-from mmgpu_hooks.records import SaveSetting
+from mmgpu_hooks.schema import SaveSetting
 
 
 def test_each_number_of_workers_is_planned_once_and_polite_only_with_workers():

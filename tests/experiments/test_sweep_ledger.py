@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.sweeps import make_sweep_row as row
 from mmgpu_hooks.experiments.sweep_identity import digest_config, read_identity
 from mmgpu_hooks.experiments.sweep_ledger import (
@@ -17,7 +17,7 @@ from mmgpu_hooks.experiments.sweep_ledger import (
     render_line,
 )
 from mmgpu_hooks.experiments.sweep_plan import TrialLimits
-from mmgpu_hooks.records import Estimate
+from mmgpu_hooks.schema import Estimate
 
 IDENTITY = {'config': 'abc', 'host': {'name': 'one'}, 'saves': False}
 LIMITS = TrialLimits(60.0, 600.0)
@@ -111,7 +111,6 @@ def test_a_torn_line_is_passed_over_and_counted(line):
         ('row.setting.num_workers', True),
         ('row.status', 'bogus'),
         ('row.seconds', 'x'),
-        ('row.images_per_s', -1.0),
         ('row.iter_s', 0.5),
         ('row.iter_s', {'value': 0, 'low': 0, 'high': 0, 'count': 6}),
         ('row.iter_s.value', 'x'),

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from mmgpu_hooks.experiments.sweep_plan import (
     SweepGrid,
     folder_name,
@@ -11,7 +10,7 @@ from mmgpu_hooks.experiments.sweep_plan import (
     plan_pace,
 )
 from mmgpu_hooks.experiments.trial_config import read_trial_config
-from mmgpu_hooks.records import SweepSetting
+from mmgpu_hooks.schema import SweepSetting
 
 
 def test_every_combination_is_there_once_in_the_order_of_the_table():

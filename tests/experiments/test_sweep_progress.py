@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from mmgpu_hooks.experiments.sweep_progress import SweepProgress
 from mmgpu_hooks.experiments.sweep_trial import SweepOutcome
-from mmgpu_hooks.records import Estimate, SweepSetting
+from mmgpu_hooks.schema import Estimate, SweepSetting
 
 
 def test_it_says_how_far_the_sweep_is_and_how_long_it_still_takes():

@@ -9,7 +9,8 @@ import pytest
 from fakes.runs import make_evidence
 from mmgpu_hooks.experiments import sweep_trial
 from mmgpu_hooks.experiments.sweep_plan import SweepPace, TrialLimits
-from mmgpu_hooks.records import TrialSpec
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import TrialSpec
 
 OVER = {'event': 'over', 'status': 'completed', 'error': None}
 
@@ -72,8 +73,8 @@ def test_a_slow_trial_ends_when_its_time_is_up(
     monkeypatch.setattr(sweep_trial, 'RunningTrial', start)
     monkeypatch.setattr(
         sweep_trial,
-        'find_evidence',
-        lambda folder: make_evidence(trials[0].trained // 10, step_s=5.0),
+        'read_run',
+        lambda folder: Run(make_evidence(trials[0].trained // 10, step_s=5.0)),
     )
     pace = SweepPace(10, 1)
     outcome = sweep_trial.run_sweep_trial(

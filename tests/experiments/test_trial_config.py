@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mmgpu_hooks.experiments.trial_config import read_trial_config
-from mmgpu_hooks.records import TrialSpec
+from mmgpu_hooks.schema import TrialSpec
 
 CONFIG = """\
     train_dataloader = dict(

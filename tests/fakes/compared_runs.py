@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fakes.replaced import replace
 from fakes.runs import make_evidence, make_interval, make_run, render_evidence
-from mmgpu_hooks.evidence.writer import EVIDENCE_NAME
-from mmgpu_hooks.records import RunEvidence
+from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 
 
 def make_noisy_run(

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 from torch.utils.data import DataLoader
 
-from mmgpu_hooks.records import WorkersWindow
+from mmgpu_hooks.schema import WorkersWindow
 from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
 
 

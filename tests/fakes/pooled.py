@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fakes.replaced import replace
 from fakes.runs import (
     GIB,
     make_evidence,
@@ -16,7 +16,7 @@ from fakes.runs import (
     make_run,
     render_evidence,
 )
-from mmgpu_hooks.records import LoaderSettings, RunEvidence, RunRecord
+from mmgpu_hooks.schema import LoaderSettings, RunEvidence, RunRecord
 
 PIXELS = 800 * 1344
 FIXED, EACH = 1 * GIB, 2 * GIB
@@ -49,7 +49,14 @@ def make_pooled(
         **fields: Of the intervals.
     """
     loader = LoaderSettings(
-        num_workers, True, 2, False, batch_size, 400 // batch_size, 400, 'fork'
+        num_workers=num_workers,
+        persistent_workers=True,
+        prefetch_factor=2,
+        pin_memory=False,
+        batch_size=batch_size,
+        batches_per_epoch=400 // batch_size,
+        dataset_length=400,
+        start_method='fork',
     )
     make = make_gpu_run if device == 'cuda' else make_run
     record: RunRecord = make(

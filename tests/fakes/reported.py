@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from fakes.replaced import replace
 from fakes.runs import (
     make_evidence,
     make_host_window,
@@ -14,12 +15,12 @@ from fakes.runs import (
 )
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
-from mmgpu_hooks.evidence.ranks import fold_ranks
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.ranks import fold_ranks
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.records import RunEvidence, SavePhase, SaveRecord
 from mmgpu_hooks.report.recommendation import Answer
 from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.schema import RunEvidence, SavePhase, SaveRecord
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,10 @@ def make_save(iteration: int = 30, **fields: object) -> SaveRecord:
         occasion='epoch',
         name=f'epoch_{iteration}.pth',
         phases={
-            'copy': SavePhase(0.5),
-            'serialise': SavePhase(5.0),
-            'write': SavePhase(2.25),
-            'rest': SavePhase(0.25),
+            'copy': SavePhase(wall_s=0.5),
+            'serialise': SavePhase(wall_s=5.0),
+            'write': SavePhase(wall_s=2.25),
+            'rest': SavePhase(wall_s=0.25),
         },
         cpu_s=2.0,
         run_delay_s=5.0,
@@ -65,10 +66,10 @@ def make_slow_save() -> SaveRecord:
         name=None,
         wall_s=16.0,
         phases={
-            'copy': SavePhase(0.5),
-            'serialise': SavePhase(13.0),
-            'write': SavePhase(2.25),
-            'rest': SavePhase(0.25),
+            'copy': SavePhase(wall_s=0.5),
+            'serialise': SavePhase(wall_s=13.0),
+            'write': SavePhase(wall_s=2.25),
+            'rest': SavePhase(wall_s=0.25),
         },
         run_delay_s=13.0,
         workers_busy=8.0,
@@ -110,16 +111,20 @@ def make_reported(
     if evidence is None:
         evidence = make_evidence()
     ranks = [evidence] if isinstance(evidence, RunEvidence) else list(evidence)
-    summary = fold_run(ranks[0])
+    summary = Run(ranks[0])
     answer = Answer(
         run_path=f'/runs/{label}/gpu_efficiency.jsonl',
         diagnosis=diagnose_run(fold_facts(summary)),
         recommendation=recommend_settings(fold_facts(summary)),
         summary=summary,
-        ranks=fold_ranks(ranks[0], ranks[1:], []) if len(ranks) > 1 else None,
+        ranks=(
+            fold_ranks(summary, [Run(rank) for rank in ranks[1:]])
+            if len(ranks) > 1
+            else None
+        ),
         notes=('A note.',),
     )
-    return replace(ReportedRun(label, answer, ranks[0]), **fields)
+    return replace(ReportedRun(label, answer), **fields)
 
 
 def make_full_run(label: str = 'run1', wait_s: float = 0.1) -> ReportedRun:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from mmgpu_hooks.evidence.codec import render_line
-from mmgpu_hooks.records import (
-    CardWindow,
+from fakes.replaced import replace
+from mmgpu_hooks.schema import (
     CudaMemoryWindow,
     DurationStats,
     EndRecord,
@@ -25,6 +24,7 @@ from mmgpu_hooks.records import (
     TransformCost,
     WorkersWindow,
 )
+from mmgpu_hooks.schema.lines import encode_line
 
 GIB = 2**30
 
@@ -32,7 +32,9 @@ GIB = 2**30
 def steady(seconds: float, count: int) -> DurationStats:
     """``count`` times the same duration, in whole nanoseconds as in a file."""
     one, total = round(seconds, 9), round(seconds * count, 9)
-    return DurationStats(count, total, one, one, one, one)
+    return DurationStats(
+        count=count, total_s=total, mean_s=one, p50_s=one, p95_s=one, max_s=one
+    )
 
 
 def make_run(**fields: Any) -> RunRecord:
@@ -45,7 +47,16 @@ def make_run(**fields: Any) -> RunRecord:
         max_epochs=12,
         max_iters=1200,
         interval_iterations=20,
-        loader=LoaderSettings(2, True, 2, False, 4, 100, 400, 'fork'),
+        loader=LoaderSettings(
+            num_workers=2,
+            persistent_workers=True,
+            prefetch_factor=2,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+            start_method='fork',
+        ),
         host=HostLimits(
             logical_cpus=8,
             affinity_cpus=8,
@@ -90,7 +101,7 @@ def make_interval(
         'checkpoint_save': 0.0,
         'validation': 0.0,
         # what the recorder books of the first waits of epochs
-        'worker_startup': max(
+        'startup': max(
             fields.get('first_wait_s', 0.0)
             - fields.get('first_waits', 0) * data_wait_s,
             0.0,
@@ -141,7 +152,14 @@ def make_inside_workers(
     **fields: Any,
 ) -> WorkersWindow:
     """Workers that were measured from inside and made as many batches as were taken."""
-    made = steady(occupancy_s, iterations)
+    made = replace(
+        steady(occupancy_s, iterations), p95_s=round(occupancy_s + 2 * std_s, 9)
+    )
+    cpu_s = 0.9 * occupancy_s
+    variation = min(std_s / occupancy_s, 9.0) if occupancy_s > 0 else 0.0
+    # the 95th percentile of a log-normal that varies as the loading does
+    above = math.exp(1.645 * math.sqrt(math.log1p(variation**2)))
+    cpu = replace(steady(cpu_s, iterations), p95_s=round(cpu_s * above, 9))
     window = WorkersWindow(
         count=count,
         window_s=occupancy_s * iterations / count,
@@ -150,32 +168,33 @@ def make_inside_workers(
         run_delay_s=0.0,
         source='inside',
         blocked_s=0.1 * occupancy_s * iterations,
-        occupancy=replace(made, p95_s=round(occupancy_s + 2 * std_s, 9)),
+        occupancy=made,
         occupancy_std_s=std_s,
-        batch_cpu=steady(0.9 * occupancy_s, iterations),
+        batch_cpu=cpu,
         worker_batches=(iterations // count,) * count,
         ready_mean=0.5,
         ready_zero_pct=60.0,
+        asks=iterations,
         out_of_order=1,
         transforms={
-            'LoadImageFromFile': TransformCost(4, 0.24),
-            'RandomResize': TransformCost(4, 0.08),
-            'LoadAnnotations': TransformCost(4, 0.04),
-            'RandomFlip': TransformCost(4, 0.004),
-            'PackDetInputs': TransformCost(4, 0.006),
+            'LoadImageFromFile': TransformCost(calls=4, total_s=0.24),
+            'RandomResize': TransformCost(calls=4, total_s=0.08),
+            'LoadAnnotations': TransformCost(calls=4, total_s=0.04),
+            'RandomFlip': TransformCost(calls=4, total_s=0.004),
+            'PackDetInputs': TransformCost(calls=4, total_s=0.006),
         },
         timed_samples=4,
-        slowest=(SlowSample(1.25, 17, '42 train/000042.jpg'),),
+        slowest=(SlowSample(seconds=1.25, index=17, image='42 train/000042.jpg'),),
     )
     return replace(window, **fields)
 
 
-def make_gpu_fields(*uuids: str) -> dict[str, Any]:
-    """What intervals of a training on a card carry; the host's cards when named."""
+def make_gpu_fields(util_pct: float = 62.0) -> dict[str, Any]:
+    """What intervals of a training on a card carry."""
     return {
         'gpu': GpuWindow(
             samples=60,
-            util_pct=62.0,
+            util_pct=util_pct,
             zero_pct=25.0,
             util_std_pct=40.0,
             mem_used_bytes=9 * GIB,
@@ -186,20 +205,16 @@ def make_gpu_fields(*uuids: str) -> dict[str, Any]:
             throttled_pct=12.0,
             throttle_reasons_pct={'power_cap': 12.0},
             sm_active_pct=41.0,
-            tensor_active_pct=12.0,
-            dram_active_pct=20.0,
         ),
         'gpu_idle_pct': 31.0,
         'gpu_idle_iterations': 20,
         'gpu_mem_peak_bytes': 7 * GIB,
         'gpu_mem_reserved_bytes': 8 * GIB,
-        'cuda_memory': CudaMemoryWindow(GIB, 0, 0, GIB // 4),
+        'cuda_memory': CudaMemoryWindow(
+            allocated_bytes=GIB, retries=0, ooms=0, inactive_bytes=GIB // 4
+        ),
         'largest_batch_pixels': 4 * 800 * 1344,
         'most_boxes': 212,
-        'cards': {
-            uuid: CardWindow(index, 60, 62.0 + 5 * index, 25.0, 9 * GIB, 1755.0)
-            for index, uuid in enumerate(uuids)
-        },
     }
 
 
@@ -209,7 +224,12 @@ def make_gpu_run(rank: int = 0, world_size: int = 1, **fields: Any) -> RunRecord
         rank=rank,
         world_size=world_size,
         device='cuda',
-        gpu=GpuDevice('NVIDIA H100 80GB HBM3', f'GPU-{rank}', 80 * GIB, '550.54'),
+        gpu=GpuDevice(
+            name='NVIDIA H100 80GB HBM3',
+            uuid=f'GPU-{rank}',
+            memory_total_bytes=80 * GIB,
+            driver_version='550.54',
+        ),
         unknown={},
     )
     run = replace(run, host=replace(run.host, ranks_on_host=world_size))
@@ -221,13 +241,12 @@ def make_ranks(
 ) -> list[RunEvidence]:
     """Ranks that wait so long for data each and for the slowest in their step."""
     world = len(data_wait_s)
-    uuids = [f'GPU-{rank}' for rank in range(world)]
     return [
         make_evidence(
             run=make_gpu_run(rank, world),
             data_wait_s=wait_s,
             step_s=iter_s - wait_s,
-            **{**make_gpu_fields(*(uuids if rank == 0 else ())), **fields},
+            **{**make_gpu_fields(62.0 + 5 * rank), **fields},
         )
         for rank, wait_s in enumerate(data_wait_s)
     ]
@@ -236,7 +255,16 @@ def make_ranks(
 def make_model_bytes() -> ModelBytesRecord:
     """The static memory of a detector trained with SGD and momentum."""
     size = 160 * 2**20
-    return ModelBytesRecord(20, size // 4, size, size, size, size, 2**20, 0)
+    return ModelBytesRecord(
+        iteration=20,
+        parameters=size // 4,
+        parameter_bytes=size,
+        trainable_bytes=size,
+        gradient_bytes=size,
+        optimizer_state_bytes=size,
+        buffer_bytes=2**20,
+        ema_bytes=0,
+    )
 
 
 def make_host_window(**fields: Any) -> HostWindow:
@@ -249,7 +277,6 @@ def make_host_window(**fields: Any) -> HostWindow:
         swap_in_bytes=0,
         swap_out_bytes=0,
         ram_available_bytes=48 * GIB,
-        swap_used_bytes=0,
         shm_free_bytes=32 * GIB,
         open_files=120,
     )
@@ -305,4 +332,4 @@ def render_evidence(evidence: RunEvidence) -> str:
         *evidence.validations,
         *([evidence.end] if evidence.end else []),
     ]
-    return ''.join(render_line(record) for record in lines)
+    return b''.join(encode_line(record) for record in lines).decode()

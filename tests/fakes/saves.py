@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
-from mmgpu_hooks.records import (
+from fakes.replaced import replace
+from mmgpu_hooks.schema import (
     HostLimits,
     LoaderSettings,
     SaveAftermathRecord,
@@ -16,7 +16,16 @@ from mmgpu_hooks.records import (
 
 MIB = 2**20
 HOST = HostLimits(logical_cpus=2, affinity_cpus=2, usable_cores=2.0)
-LOADER = LoaderSettings(8, True, 2, False, 4, 100, 400, 'fork')
+LOADER = LoaderSettings(
+    num_workers=8,
+    persistent_workers=True,
+    prefetch_factor=2,
+    pin_memory=False,
+    batch_size=4,
+    batches_per_epoch=100,
+    dataset_length=400,
+    start_method='fork',
+)
 
 
 def make_save(
@@ -29,13 +38,16 @@ def make_save(
 ) -> SaveRecord:
     """A save of 200 MiB on an idle host; what it is blocked for is in the write."""
     write = SavePhase(
-        0.25 * cpu_s + 0.25 * run_delay_s + blocked_s,
-        0.25 * cpu_s,
-        0.25 * run_delay_s,
-        blocked_s,
+        wall_s=0.25 * cpu_s + 0.25 * run_delay_s + blocked_s,
+        cpu_s=0.25 * cpu_s,
+        run_delay_s=0.25 * run_delay_s,
+        blocked_s=blocked_s,
     )
     serialise = SavePhase(
-        0.75 * (cpu_s + run_delay_s), 0.75 * cpu_s, 0.75 * run_delay_s, 0.0
+        wall_s=0.75 * (cpu_s + run_delay_s),
+        cpu_s=0.75 * cpu_s,
+        run_delay_s=0.75 * run_delay_s,
+        blocked_s=0.0,
     )
     save = SaveRecord(
         iteration=iteration,
@@ -65,8 +77,6 @@ def make_save(
         major_faults=0,
         swap_in_bytes=0,
         swap_out_bytes=0,
-        ready_before=0,
-        ready_after=0,
     )
     return replace(save, **fields)
 
@@ -85,7 +95,9 @@ def make_contended(iteration: int = 100, **fields: Any) -> SaveRecord:
 
 def make_aftermath(iteration: int = 100, **fields: Any) -> SaveAftermathRecord:
     """Sixteen iterations that waited as always."""
-    record = SaveAftermathRecord(iteration, 16, 16 * 0.05, 0.05)
+    record = SaveAftermathRecord(
+        iteration=iteration, iterations=16, waits_s=16 * 0.05, usual_wait_s=0.05
+    )
     return replace(record, **fields)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from fakes.replaced import replace
 from mmgpu_hooks.recommendation.sweep_choice import choose_best
-from mmgpu_hooks.records import Estimate, Prediction, Sweep, SweepRow, SweepSetting
+from mmgpu_hooks.schema import Estimate, Prediction, Sweep, SweepRow, SweepSetting
 
 MIB = 2**20
 

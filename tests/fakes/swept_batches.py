@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fakes.sweeps import make_sweep_row
-from mmgpu_hooks.records import SweepRow
+from mmgpu_hooks.schema import SweepRow
 
 GIB = 2**30
 STATIC, WORKSPACE, EACH = GIB, GIB // 2, 2 * GIB

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from fakes.replaced import replace
 from fakes.runs import add_to_end, make_evidence, make_inside_workers, steady
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import (
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import (
     DurationStats,
     LoaderSettings,
-    RunSummary,
     ValidationRecord,
 )
 
@@ -42,7 +41,12 @@ def make_validation(
     cpu_s = 0.001 if workers else 0.9 * occupancy_s
     rest_s = wait_s * (iterations - 1)
     waits = DurationStats(
-        iterations, rest_s + first_wait_s, rest_s / iterations, wait_s, wait_s, wait_s
+        count=iterations,
+        total_s=rest_s + first_wait_s,
+        mean_s=rest_s / iterations,
+        p50_s=wait_s,
+        p95_s=wait_s,
+        max_s=wait_s,
     )
     window = make_inside_workers(
         occupancy_s, std_s=0.002, count=max(workers, 1), iterations=iterations
@@ -81,9 +85,9 @@ def make_validation(
     )
 
 
-def summarise(*validations: ValidationRecord, **fields: Any) -> RunSummary:
+def summarise(*validations: ValidationRecord, **fields: Any) -> Run:
     """A run that validated so; ``fields`` as for ``make_evidence``."""
     evidence = make_evidence(**fields)
     wall_s = sum(one.wall_s for one in validations)
     evidence = add_to_end(evidence, validation=wall_s)
-    return fold_run(replace(evidence, validations=validations))
+    return Run(replace(evidence, validations=validations))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from mmgpu_hooks.records import Cost, LoaderWorkload
+from fakes.replaced import replace
+from mmgpu_hooks.schema import Cost, LoaderWorkload
 
 
 def make_workload(**fields: Any) -> LoaderWorkload:

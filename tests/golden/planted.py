@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
 from fakes.compared_runs import make_noisy_run
 from fakes.pooled import make_pooled
+from fakes.replaced import replace
 from fakes.runs import (
     GIB,
     add_to_end,
@@ -37,8 +38,7 @@ from fakes.saves import (
 )
 from fakes.validations import make_validation
 from golden.facts import PLACEHOLDER
-from mmgpu_hooks.evidence.codec import render_line
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     EndRecord,
     GpuWindow,
     HostLimits,
@@ -50,6 +50,7 @@ from mmgpu_hooks.records import (
     TransformCost,
     WorkersWindow,
 )
+from mmgpu_hooks.schema.lines import encode_line
 
 Text = Union[str, bytes]
 
@@ -105,7 +106,16 @@ def load_by(
 ) -> RunRecord:
     """A run with these workers."""
     ahead = prefetch if num_workers else None
-    loader = LoaderSettings(num_workers, persistent, ahead, False, 4, 100, 400, 'fork')
+    loader = LoaderSettings(
+        num_workers=num_workers,
+        persistent_workers=persistent,
+        prefetch_factor=ahead,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+        start_method='fork',
+    )
     return make_run(loader=loader, **run)
 
 
@@ -189,12 +199,12 @@ STARTS = {
     'data_wait_s': 0.001,
     'first_waits': 1,
     'first_wait_s': 6.0,
-    'ledger_s': {'data_wait': 0.02, 'worker_startup': 5.999, 'step': 4.0},
+    'ledger_s': {'data_wait': 0.02, 'startup': 5.999, 'step': 4.0},
     'data_wait': replace(make_interval().data_wait, total_s=6.019),
     'duration_s': 10.019,
     **BUSY,
 }
-GPU = make_gpu_fields('GPU-0')
+GPU = make_gpu_fields()
 STARVED = {'data_wait_s': 0.25, 'workers': make_inside_workers(0.9), **BUSY}
 STALLS = replace(make_interval().data_wait, p95_s=0.001)
 LATE = replace(
@@ -202,9 +212,9 @@ LATE = replace(
     batch_cpu=replace(steady(0.3, 20), p95_s=0.9),
 )
 MOSAIC = {
-    'Mosaic': TransformCost(4, 1.9),
-    'LoadImageFromFile': TransformCost(4, 0.24),
-    'PackDetInputs': TransformCost(4, 0.02),
+    'Mosaic': TransformCost(calls=4, total_s=1.9),
+    'LoadImageFromFile': TransformCost(calls=4, total_s=0.24),
+    'PackDetInputs': TransformCost(calls=4, total_s=0.02),
 }
 SHORT_OF_MEMORY = {'memory_pressure_pct': 80.0, 'swap_out_bytes': 100 * MIB}
 STARVED_LEDGER = {'data_wait': 40.0, 'step': 32.0}
@@ -330,7 +340,17 @@ PLANTED: dict[str, Planted] = {
     'gpu_is_busy': plant(
         make_evidence(
             run=make_gpu_run(loader=load_by(2).loader),
-            **{**GPU, 'gpu': GpuWindow(60, 97.4, 0.0, 4.1, 9 * GIB, 'buffer')},
+            **{
+                **GPU,
+                'gpu': GpuWindow(
+                    samples=60,
+                    util_pct=97.4,
+                    zero_pct=0.0,
+                    util_std_pct=4.1,
+                    mem_used_bytes=9 * GIB,
+                    source='buffer',
+                ),
+            },
             workers=make_inside_workers(0.2),
             **KEEPS_UP,
         )
@@ -338,7 +358,17 @@ PLANTED: dict[str, Planted] = {
     'gpu_is_half_busy': plant(
         make_evidence(
             run=make_gpu_run(loader=load_by(2).loader),
-            **{**GPU, 'gpu': GpuWindow(60, 64.5, 1.5, 4.1, 9 * GIB, 'buffer')},
+            **{
+                **GPU,
+                'gpu': GpuWindow(
+                    samples=60,
+                    util_pct=64.5,
+                    zero_pct=1.5,
+                    util_std_pct=4.1,
+                    mem_used_bytes=9 * GIB,
+                    source='buffer',
+                ),
+            },
             data_wait_s=0.02,
             step_s=0.28,
             workers=make_inside_workers(0.2),
@@ -435,10 +465,18 @@ PLANTED: dict[str, Planted] = {
         )
     ),
     'failed_with_a_source_off': plant(
-        with_path(replace(STARVED_EVIDENCE, end=None))
-        + render_line(SourceOffRecord('GPU', 'the GPU is lost', 40))
-        + render_line(
-            EndRecord('failed', 160, 72.0, STARVED_LEDGER, error='RuntimeError')
+        with_path(replace(STARVED_EVIDENCE, end=None)).encode()
+        + encode_line(
+            SourceOffRecord(source='GPU', reason='the GPU is lost', iteration=40)
+        )
+        + encode_line(
+            EndRecord(
+                status='failed',
+                iterations=160,
+                duration_s=72.0,
+                ledger_s=STARVED_LEDGER,
+                error='RuntimeError',
+            )
         )
     ),
     'torn_last_line': plant(with_path(STARVED_EVIDENCE)[:-40]),

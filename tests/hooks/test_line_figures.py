@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import make_interval
 from mmgpu_hooks.hooks.line_figures import MOST_KEPT, LineFigures
 from mmgpu_hooks.hooks.scalars import SCALARS, fold_scalars
-from mmgpu_hooks.records import GpuWindow, IntervalRecord
+from mmgpu_hooks.schema import GpuWindow, IntervalRecord
 from mmgpu_hooks.telemetry.durations import fold_durations
 
 MIB = 2**20

@@ -8,7 +8,7 @@ import pytest
 
 from mmgpu_hooks.hooks import save_warnings
 from mmgpu_hooks.hooks.save_warnings import SaveWarnings
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     HostLimits,
     LoaderSettings,
     SaveAftermathRecord,
@@ -46,11 +46,15 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
 
 
 def make_save(iteration: int, name: str, cause: str | None = None) -> SaveRecord:
-    return SaveRecord(iteration, 1, 1.0, name=name, backend=cause)
+    return SaveRecord(
+        iteration=iteration, epoch=1, wall_s=1.0, name=name, backend=cause
+    )
 
 
 def make_aftermath(iteration: int) -> SaveAftermathRecord:
-    return SaveAftermathRecord(iteration, 4, 0.5, 0.25)
+    return SaveAftermathRecord(
+        iteration=iteration, iterations=4, waits_s=0.5, usual_wait_s=0.25
+    )
 
 
 def test_a_save_is_judged_when_it_is_known_what_followed(judge: Judge):
@@ -83,7 +87,15 @@ def test_of_many_that_wait_the_oldest_are_judged_without(judge: Judge):
 
 def test_saves_that_nothing_held_are_what_later_ones_are_measured_by(judge: Judge):
     warnings = SaveWarnings(lambda _: None, HostLimits(), LoaderSettings(num_workers=0))
-    calm = SaveRecord(4, 1, 1.0, cpu_s=1.0, run_delay_s=0.0, blocked_s=0.0, bytes=9)
+    calm = SaveRecord(
+        iteration=4,
+        epoch=1,
+        wall_s=1.0,
+        cpu_s=1.0,
+        run_delay_s=0.0,
+        blocked_s=0.0,
+        bytes=9,
+    )
     warnings.add_save(calm)
     warnings.add_save(make_save(8, 'b'))
     assert judge.asked == [(None, None, 0), ('b', None, 1)]
@@ -114,6 +126,8 @@ def test_an_aftermath_without_iterations_is_of_all_saves_before_it(judge: Judge)
     warnings = SaveWarnings(lambda _: None, HostLimits(), WORKERS)
     warnings.add_save(make_save(8, 'best'))
     warnings.add_save(make_save(8, 'b'))
-    followed = SaveAftermathRecord(8, 0, 0.0, 0.25)
+    followed = SaveAftermathRecord(
+        iteration=8, iterations=0, waits_s=0.0, usual_wait_s=0.25
+    )
     warnings.add_aftermath(followed)
     assert [asked[:2] for asked in judge.asked] == [('best', followed), ('b', followed)]

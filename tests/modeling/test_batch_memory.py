@@ -14,7 +14,7 @@ from mmgpu_hooks.modeling.batch_memory import (
     fit_batch_memory,
     predict_peak,
 )
-from mmgpu_hooks.records import MemoryFit, MemoryPoint, NoPrediction
+from mmgpu_hooks.schema import MemoryFit, MemoryPoint, NoPrediction
 
 MIB, GIB = 2**20, 2**30
 STATIC = 480 * MIB

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmgpu_hooks.modeling.batch_speed import find_knee, fit_step_line
-from mmgpu_hooks.records import BatchLine, NoPrediction, SpeedPoint
+from mmgpu_hooks.schema import BatchLine, NoPrediction, SpeedPoint
 
 
 def fitted(*steps: tuple[int, float], error_s: float = 0.0) -> BatchLine:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.workloads import make_workload
 from mmgpu_hooks.modeling.calibration import calibrate
 from mmgpu_hooks.modeling.prediction import predict_setting
 from mmgpu_hooks.modeling.scene import make_loop
 from mmgpu_hooks.modeling.simulation import simulate_loop
-from mmgpu_hooks.records import Cost, LoaderWorkload
+from mmgpu_hooks.schema import Cost, LoaderWorkload
 
 DRAWS = 512
 

@@ -4,7 +4,7 @@ import pytest
 
 from fakes.workloads import make_workload
 from mmgpu_hooks.modeling.job import predict_job
-from mmgpu_hooks.records import Cost, JobPlan, JobPrediction, NoPrediction
+from mmgpu_hooks.schema import Cost, JobPlan, JobPrediction, NoPrediction
 
 # 40 ms of loading that only waits, a 20 ms step, nothing to fetch
 PLAIN = {

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import make_evidence, make_interval
 from mmgpu_hooks.modeling.memory_check import compare_with_run
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     ActivationFit,
     MeasuredMemory,
     MemoryEstimate,
@@ -36,7 +35,16 @@ def test_the_largest_peak_is_compared():
 
 
 def test_static_bytes_are_compared_to_the_byte():
-    counted = ModelBytesRecord(1, 10, 40, 40, 40, 101, 8, 12)
+    counted = ModelBytesRecord(
+        iteration=1,
+        parameters=10,
+        parameter_bytes=40,
+        trainable_bytes=40,
+        gradient_bytes=40,
+        optimizer_state_bytes=101,
+        buffer_bytes=8,
+        ema_bytes=12,
+    )
     measured = compare_with_run(ESTIMATE, 'SGD', evidence_of(LARGE, model=counted))
     assert isinstance(measured, MeasuredMemory)
     assert measured.static_difference_bytes == 1

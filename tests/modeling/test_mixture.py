@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.workloads import make_workload
 from mmgpu_hooks.modeling.prediction import predict_setting
 from mmgpu_hooks.modeling.scene import at_batch_size
-from mmgpu_hooks.records import BatchLine, Cost, LoaderWorkload, Prediction
+from mmgpu_hooks.schema import BatchLine, Cost, LoaderWorkload, Prediction
 
 LINE = BatchLine(constant_s=0.005, image_s=0.0025)
 

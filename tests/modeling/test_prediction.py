@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.replaced import replace
 from fakes.workloads import make_workload
 from mmgpu_hooks.modeling.pace import bound_iter_s
 from mmgpu_hooks.modeling.prediction import (
@@ -14,7 +13,7 @@ from mmgpu_hooks.modeling.prediction import (
     predict_setting,
 )
 from mmgpu_hooks.modeling.scene import at_batch_size
-from mmgpu_hooks.records import BatchLine, Cost, LoaderWorkload, NoPrediction
+from mmgpu_hooks.schema import BatchLine, Cost, LoaderWorkload, NoPrediction
 
 
 def predict(workload: LoaderWorkload, workers: int, prefetch: int = 2, **fields):

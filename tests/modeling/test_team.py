@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.workloads import make_workload
 from mmgpu_hooks.modeling.calibration import calibrate
 from mmgpu_hooks.modeling.prediction import predict_setting
@@ -17,7 +16,7 @@ from mmgpu_hooks.modeling.team import (
     fit_power,
     quieten_team,
 )
-from mmgpu_hooks.records import Cost, LoaderWorkload
+from mmgpu_hooks.schema import Cost, LoaderWorkload
 
 DRAWS = 512
 

@@ -7,7 +7,7 @@ from mmgpu_hooks.modeling.training_memory import (
     predict_activations,
     predict_state_bytes,
 )
-from mmgpu_hooks.records import ActivationPoint
+from mmgpu_hooks.schema import ActivationPoint
 
 torch = pytest.importorskip('torch', exc_type=ImportError)
 

@@ -1,27 +1,29 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_run
 from mmgpu_hooks.diagnosis.facts import fold_facts
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.advice import advise
-from mmgpu_hooks.records import HostLimits, TransformCost
+from mmgpu_hooks.schema import HostLimits, TransformCost
 
 MAIN = {'process_cpu_s': 4.0}
 
 
 def advice(**fields) -> str:
     evidence = make_evidence(**{**MAIN, **fields})
-    return ' '.join(advise(fold_facts(fold_run(evidence))))
+    return ' '.join(advise(fold_facts(Run(evidence))))
 
 
 def test_the_costliest_transform_is_named_with_a_cheaper_one():
     inside = make_inside_workers(
         0.6,
-        transforms={'Mosaic': TransformCost(4, 0.9), 'Pack': TransformCost(4, 0.1)},
+        transforms={
+            'Mosaic': TransformCost(calls=4, total_s=0.9),
+            'Pack': TransformCost(calls=4, total_s=0.1),
+        },
     )
     said = advice(workers=inside)
     assert 'Mosaic takes 90 % of the pipeline' in said
@@ -29,7 +31,9 @@ def test_the_costliest_transform_is_named_with_a_cheaper_one():
 
 
 def test_an_unknown_transform_is_named_without_advice():
-    inside = make_inside_workers(0.6, transforms={'Mine': TransformCost(4, 0.9)})
+    inside = make_inside_workers(
+        0.6, transforms={'Mine': TransformCost(calls=4, total_s=0.9)}
+    )
     assert 'Mine takes 100 % of the pipeline (' in advice(workers=inside)
     assert 'cheaper' not in advice(workers=inside)
 
@@ -68,7 +72,7 @@ def test_a_short_run_gets_no_advice():
 
 
 LOADING = make_inside_workers(
-    0.6, transforms={'LoadImageFromFile': TransformCost(4, 1.0)}
+    0.6, transforms={'LoadImageFromFile': TransformCost(calls=4, total_s=1.0)}
 )
 
 

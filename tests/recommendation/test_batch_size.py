@@ -1,23 +1,22 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fakes.pooled import EACH, FIXED, make_pooled
+from fakes.replaced import replace
 from fakes.runs import GIB, make_inside_workers, steady
 from mmgpu_hooks.diagnosis.card_room import fold_card_room
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.learning_rate import word_learning_rate
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.records import LearningRate, Recommendation, RunEvidence
+from mmgpu_hooks.schema import LearningRate, Recommendation, RunEvidence
 
 
 def recommend(*runs: RunEvidence) -> Recommendation:
     """The newest first."""
-    read = [PooledRun(e, fold_facts(fold_run(e), e.intervals)) for e in runs]
+    read = [PooledRun(fold_facts(Run(e))) for e in runs]
     pool = pool_runs(read)
     facts = pool.newest.facts
     together = type(facts)(facts.summary, pool.workload, facts.untold, facts.saves)
@@ -36,7 +35,7 @@ def card(gib: int) -> dict[str, object]:
     """The run's record, on a card of that size."""
     run = make_pooled().run
     assert run.gpu is not None
-    return {'gpu': type(run.gpu)('A card', 'GPU-0', gib * GIB, '550.54')}
+    return {'gpu': replace(run.gpu, memory_total_bytes=gib * GIB)}
 
 
 def test_a_larger_batch_that_fits_and_is_faster():
@@ -153,13 +152,13 @@ def test_without_the_evidence_the_batch_size_stays(runs, why):
 
 
 def test_the_room_of_a_card_is_what_nobody_else_holds():
-    summary = fold_run(make_pooled())
+    summary = Run(make_pooled())
     room = fold_card_room(summary)
     assert room is not None
     # a GiB more was in use than the allocator had reserved
     assert (room.total_bytes, room.beside_bytes) == (80 * GIB, GIB)
     assert room.safe_bytes == int(0.9 * 79 * GIB)
-    unseen = fold_card_room(fold_run(make_pooled(gpu=None)))
+    unseen = fold_card_room(Run(make_pooled(gpu=None)))
     assert unseen is not None
     assert unseen.beside_bytes == 600 * 2**20
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.workloads import make_workload
 from mmgpu_hooks.recommendation.choice import Setting, job_s, most_gain, predict_gain
-from mmgpu_hooks.records import Cost, JobPlan, LoaderWorkload
+from mmgpu_hooks.schema import Cost, JobPlan, LoaderWorkload
 
 OLD = Setting(2, 2, True)
 ALONE = Setting(0, 2, False)

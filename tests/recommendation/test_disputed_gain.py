@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fakes.pooled import make_pooled
+from fakes.replaced import replace
 from fakes.workloads import make_workload
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation import chooser
 from mmgpu_hooks.recommendation.changes import judge_gain
 from mmgpu_hooks.recommendation.choice import (
@@ -18,7 +17,7 @@ from mmgpu_hooks.recommendation.choice import (
     predict_gain,
 )
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.records import Cost, Disputes, JobPlan, LoaderWorkload
+from mmgpu_hooks.schema import Cost, Disputes, JobPlan, LoaderWorkload
 
 
 def gain_of(newest: LoaderWorkload, older: LoaderWorkload) -> Gain:
@@ -56,7 +55,7 @@ def test_no_change_is_made_for_what_is_disputed(disputed, is_made, monkeypatch):
     gain = Gain(0.3, 0.1, 0.5, disputed=disputed)
     monkeypatch.setattr(chooser, 'predict_gain', lambda *_: gain)
     run = make_pooled(4, 1, loading_s=0.1, data_wait_s=0.3)
-    facts = fold_facts(fold_run(run), run.intervals)
+    facts = fold_facts(Run(run))
     assert bool(recommend_settings(facts).changes) is is_made
 
 
@@ -89,7 +88,7 @@ SURE = Gain(0.3, 0.2, 0.4)
 )
 def test_how_sure_a_gain_is_heeds_disputes(gain, disputes, word):
     run = make_pooled(4, 2)
-    facts = replace(fold_facts(fold_run(run), run.intervals), disputes=disputes)
+    facts = replace(fold_facts(Run(run)), disputes=disputes)
     assert judge_gain(facts, gain) == word
 
 
@@ -100,10 +99,7 @@ def test_a_change_is_not_sure_where_runs_contradict_each_other(constant_s, word)
     fields = {'loading_s': 0.1, 'data_wait_s': 0.3}
     newest = make_pooled(4, 1, day=22, **fields)
     older = make_pooled(4, 1, day=20, constant_s=constant_s, **fields)
-    runs = [
-        PooledRun(one, fold_facts(fold_run(one), one.intervals))
-        for one in (newest, older)
-    ]
+    runs = [PooledRun(fold_facts(Run(one))) for one in (newest, older)]
     pool = pool_runs(runs)
     together = replace(runs[0].facts, workload=pool.workload, disputes=pool.disputes)
     changes = recommend_settings(together).changes

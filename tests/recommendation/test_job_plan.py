@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import add_to_end, make_evidence, make_run
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.job_plan import count_starts, plan_job
-from mmgpu_hooks.records import JobPlan, RunSummary, SaveRecord
+from mmgpu_hooks.schema import JobPlan, SaveRecord
 
 
-def fold(**run) -> RunSummary:
-    return fold_run(make_evidence(run=make_run(**run)))
+def fold(**run) -> Run:
+    return Run(make_evidence(run=make_run(**run)))
 
 
 def test_a_job_is_all_epochs_that_were_configured():
@@ -32,22 +31,24 @@ def test_without_a_configured_end_what_was_recorded_is_the_job():
     [({}, 12), ({'loop': 'iter'}, 3), ({'max_epochs': None}, 3)],
 )
 def test_starts_are_what_is_configured_or_was_seen(run, starts):
-    assert count_starts(replace(fold(**run), epoch_starts=3)) == starts
+    assert count_starts(fold(**run).altered(epoch_starts=3)) == starts
 
 
 def test_saves_come_as_often_as_they_came():
     evidence = add_to_end(make_evidence(), checkpoint_save=8.0)
     assert evidence.end is not None
     evidence = replace(evidence, end=replace(evidence.end, saves=4))
-    plan = plan_job(fold_run(evidence))
+    plan = plan_job(Run(evidence))
     # 4 in 160 iterations, so 30 in 1200; they took 2 s each, of which CPU is unknown
     assert plan == JobPlan(100, 12, saves=30, save_cpu_s=0.0, save_wait_s=2.0)
 
 
 def test_saves_that_were_taken_apart_tell_their_cpu():
     saves = tuple(
-        SaveRecord(20 * index, 1, 3.0, cpu_s=1.0 + index, blocked_s=0.5)
+        SaveRecord(
+            iteration=20 * index, epoch=1, wall_s=3.0, cpu_s=1.0 + index, blocked_s=0.5
+        )
         for index in range(3)
     )
-    plan = plan_job(replace(fold(), saves=3, save_records=saves))
+    plan = plan_job(fold().altered(saves=3, save_records=saves))
     assert (plan.save_cpu_s, plan.save_wait_s) == (2.0, 0.5)

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from benchmarks.regret_nulls import draw_null
+from fakes.replaced import replace
 from fakes.runs import (
     GIB,
     make_evidence,
@@ -14,15 +13,24 @@ from fakes.runs import (
     make_workers,
 )
 from mmgpu_hooks.diagnosis.facts import fold_facts
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.records import HostLimits, LoaderSettings, Recommendation
+from mmgpu_hooks.schema import HostLimits, LoaderSettings, Recommendation
 
 
 def loader(num_workers: int, persistent: bool = True, **fields) -> LoaderSettings:
     prefetch = fields.pop('prefetch', 2 if num_workers else None)
     pin = fields.pop('pin', False)
-    return LoaderSettings(num_workers, persistent, prefetch, pin, 4, 100, 400, 'fork')
+    return LoaderSettings(
+        num_workers=num_workers,
+        persistent_workers=persistent,
+        prefetch_factor=prefetch,
+        pin_memory=pin,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+        start_method='fork',
+    )
 
 
 def host(cores: float, **fields) -> HostLimits:
@@ -42,7 +50,7 @@ def recommend(settings: LoaderSettings, limits: HostLimits, **fields) -> Recomme
         device=fields.pop('device', 'cpu'),
         max_epochs=fields.pop('max_epochs', 12),
     )
-    facts = fold_facts(fold_run(make_evidence(run=run, **fields)))
+    facts = fold_facts(Run(make_evidence(run=run, **fields)))
     return recommend_settings(facts)
 
 
@@ -296,12 +304,21 @@ def test_rare_stalls_are_no_reason_for_workers():
 
 def test_workers_that_only_cost_starts_are_taken_out_with_their_settings():
     # loading takes a millisecond of a step of 20; each epoch of 5 starts 2 workers
-    settings = LoaderSettings(2, True, 2, False, 4, 5, 20, 'fork')
+    settings = LoaderSettings(
+        num_workers=2,
+        persistent_workers=True,
+        prefetch_factor=2,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=5,
+        dataset_length=20,
+        start_method='fork',
+    )
     inside = make_inside_workers(0.001, std_s=0.0)
     fields = {'data_wait_s': 0.0005, 'step_s': 0.02, 'process_cpu_s': 0.4}
     starts = {'first_waits': 4, 'first_wait_s': 4.0, 'workers': inside, **fields}
     run = make_run(loader=settings, host=host(8.0), max_epochs=1)
-    found = recommend_settings(fold_facts(fold_run(make_evidence(run=run, **starts))))
+    found = recommend_settings(fold_facts(Run(make_evidence(run=run, **starts))))
     assert changed(found) == {
         'num_workers': 0,
         'prefetch_factor': None,
@@ -343,5 +360,5 @@ def test_batches_ahead_never_exceed_shared_memory():
 @pytest.mark.parametrize('seed', range(10))
 def test_nothing_is_changed_where_nothing_is_to_gain(seed):
     evidence = draw_null(seed)
-    facts = fold_facts(fold_run(evidence), evidence.intervals)
+    facts = fold_facts(Run(evidence))
     assert recommend_settings(facts).changes == ()

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     add_to_end,
     make_evidence,
@@ -23,12 +23,11 @@ from fakes.saves import (
     walls_of,
 )
 from mmgpu_hooks.diagnosis.facts import fold_facts
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.save_cures import with_save_cures
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     Change,
     Recommendation,
-    RunSummary,
     SaveCure,
     SaveRecord,
 )
@@ -38,7 +37,7 @@ CONTENDED = [make_contended(10 * i) for i in range(1, 5)]
 POLITE = ('default_hooks.gpu_efficiency.worker_nice', None, 10)
 
 
-def fold(saves: Sequence[SaveRecord], occupancy_s: float = 0.2, **run) -> RunSummary:
+def fold(saves: Sequence[SaveRecord], occupancy_s: float = 0.2, **run) -> Run:
     """A run of 40 s and its saves, whose eight workers need one to keep up."""
     inside = make_inside_workers(
         occupancy_s, std_s=0.0, count=8, batch_cpu=steady(0.15, 20)
@@ -54,15 +53,15 @@ def fold(saves: Sequence[SaveRecord], occupancy_s: float = 0.2, **run) -> RunSum
     end = replace(evidence.end, saves=len(saves))
     after = tuple(make_aftermath(save.iteration) for save in saves)
     evidence = replace(evidence, end=end, save_records=tuple(saves))
-    return fold_run(replace(evidence, save_aftermaths=after))
+    return Run(replace(evidence, save_aftermaths=after))
 
 
-def cures_of(summary: RunSummary, settings=NOTHING) -> dict[str, SaveCure]:
+def cures_of(summary: Run, settings=NOTHING) -> dict[str, SaveCure]:
     found = with_save_cures(settings, fold_facts(summary))
     return {cure.name: cure for cure in found.save_cures}
 
 
-def changes_of(summary: RunSummary, settings=NOTHING) -> list[tuple]:
+def changes_of(summary: Run, settings=NOTHING) -> list[tuple]:
     found = with_save_cures(settings, fold_facts(summary))
     return [(change.key, change.old, change.new) for change in found.changes]
 
@@ -90,7 +89,7 @@ def test_a_delay_that_is_won_back_changes_nothing_but_is_said():
         replace(after, usual_wait_s=0.1, waits_s=0.0)
         for after in summary.save_aftermaths
     )
-    summary = replace(summary, save_aftermaths=back)
+    summary = summary.altered(save_aftermaths=back)
     assert changes_of(summary) == []
     assert with_save_cures(NOTHING, fold_facts(summary)).reason == NOTHING.reason
     cure = cures_of(summary)['polite_workers']
@@ -98,7 +97,7 @@ def test_a_delay_that_is_won_back_changes_nothing_but_is_said():
 
 
 def test_an_unknown_net_delay_changes_nothing():
-    summary = replace(fold(CONTENDED), save_aftermaths=())
+    summary = fold(CONTENDED).altered(save_aftermaths=())
     assert changes_of(summary) == []
     cure = cures_of(summary)['polite_workers']
     assert cure.run_net_s is None

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.swept_batches import EACH, GIB, STATIC, WORKSPACE, make_full, make_trial
 from mmgpu_hooks.diagnosis.card_room import CardRoom
 from mmgpu_hooks.recommendation.sweep_batches import (
@@ -12,7 +11,7 @@ from mmgpu_hooks.recommendation.sweep_batches import (
     compare_precisions,
     fold_batch_sizes,
 )
-from mmgpu_hooks.records import MemoryFit, NoPrediction, SweepRow
+from mmgpu_hooks.schema import MemoryFit, NoPrediction, SweepRow
 
 
 def fold_one(*rows: SweepRow) -> BatchSizes:

@@ -4,7 +4,7 @@ import pytest
 
 from fakes.sweeps import make_sweep_row as row
 from mmgpu_hooks.recommendation.sweep_choice import choose_best, exceeds_host
-from mmgpu_hooks.records import SweepSetting
+from mmgpu_hooks.schema import SweepSetting
 
 
 @pytest.mark.parametrize(

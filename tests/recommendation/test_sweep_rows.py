@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     GIB,
     make_evidence,
@@ -15,6 +14,7 @@ from fakes.runs import (
     steady,
 )
 from fakes.sweeps import make_sweep_row as row
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.sweep_rows import (
     SETTLED,
     choose_calibrations,
@@ -24,7 +24,7 @@ from mmgpu_hooks.recommendation.sweep_rows import (
     is_settled,
     predict_rows,
 )
-from mmgpu_hooks.records import (
+from mmgpu_hooks.schema import (
     LoaderWorkload,
     NoPrediction,
     SaveRecord,
@@ -50,7 +50,7 @@ def make_trial(slow: int = 2, **fields):
 
 
 def test_a_row_holds_what_was_recorded_after_the_warm_up():
-    found = fold_sweep_row(ENDED, make_trial())
+    found = fold_sweep_row(ENDED, Run(make_trial()))
     assert found.iterations == 160
     assert found.iter_s.value == pytest.approx(0.2)
     assert found.iter_s.count == 8
@@ -68,14 +68,14 @@ def test_a_row_holds_what_was_recorded_after_the_warm_up():
 
 def test_workers_that_wait_may_outnumber_the_cores_of_a_sweep_too():
     waiting = make_inside_workers(0.4, batch_cpu=steady(0.1, 20))
-    found = fold_sweep_row(ENDED, make_trial(workers=waiting))
+    found = fold_sweep_row(ENDED, Run(make_trial(workers=waiting)))
     assert found.most_workers == 24
     assert 'memory' in found.most_workers_reason
 
 
 def test_on_cuda_the_allocator_and_the_card_are_told():
     evidence = make_trial(**make_gpu_fields())
-    found = fold_sweep_row(ENDED, replace(evidence, run=make_gpu_run()))
+    found = fold_sweep_row(ENDED, Run(replace(evidence, run=make_gpu_run())))
     assert (found.memory_peak_bytes, found.memory_source) == (7 * GIB, 'cuda_allocator')
     gpu = (found.gpu_util_pct, found.gpu_zero_pct, found.gpu_swing_pct)
     assert gpu == (62.0, 25.0, 40.0)
@@ -83,20 +83,23 @@ def test_on_cuda_the_allocator_and_the_card_are_told():
 
 def test_the_first_save_finds_cold_caches_and_a_failed_one_tells_nothing():
     walls = (9.0, 1.0, 3.0, 2.0)
-    saves = [SaveRecord(10 * n, 1, wall) for n, wall in enumerate(walls)]
-    failed = SaveRecord(60, 1, 0.1, error='OSError')
+    saves = [
+        SaveRecord(iteration=10 * n, epoch=1, wall_s=wall)
+        for n, wall in enumerate(walls)
+    ]
+    failed = SaveRecord(iteration=60, epoch=1, wall_s=0.1, error='OSError')
     evidence = replace(make_trial(), save_records=(*saves, failed))
-    found = fold_sweep_row(ENDED, evidence)
+    found = fold_sweep_row(ENDED, Run(evidence))
     assert (found.saves, found.save_s) == (3, 2.0)
 
 
-@pytest.mark.parametrize('evidence', [None, make_evidence(0), make_evidence(2)])
-def test_without_figures_the_row_stays_as_it_is(evidence):
-    assert fold_sweep_row(ENDED, evidence) == ENDED
+@pytest.mark.parametrize('run', [None, Run(make_evidence(0)), Run(make_evidence(2))])
+def test_without_figures_the_row_stays_as_it_is(run):
+    assert fold_sweep_row(ENDED, run) == ENDED
 
 
 def test_too_few_intervals_give_figures_and_no_interval():
-    found = fold_sweep_row(ENDED, make_evidence(4, **STEADY))
+    found = fold_sweep_row(ENDED, Run(make_evidence(4, **STEADY)))
     assert (found.iter_s, found.iterations) == (None, 40)
 
 
@@ -106,7 +109,7 @@ def test_few_intervals_give_a_wide_one_that_is_never_settled():
     intervals = [
         make_interval(n, **{**STEADY, 'step_s': step}) for n, step in enumerate(steps)
     ]
-    iter_s = fold_iter(replace(evidence, intervals=tuple(intervals)), 2)
+    iter_s = fold_iter(Run(replace(evidence, intervals=tuple(intervals))), 2)
     assert (iter_s.value, iter_s.count) == (pytest.approx(0.2002), 3)
     # 12.7 is Student's t of one degree of freedom
     error_s = 0.0002 * (2 / 3) ** 0.5
@@ -119,7 +122,7 @@ def test_few_intervals_give_a_wide_one_that_is_never_settled():
 def test_a_host_without_known_cores_has_no_known_limit():
     run = make_run()
     run = replace(run, host=replace(run.host, usable_cores=None))
-    found = fold_sweep_row(ENDED, replace(make_trial(), run=run))
+    found = fold_sweep_row(ENDED, Run(replace(make_trial(), run=run)))
     assert (found.most_workers, found.most_workers_reason) == (None, None)
 
 
@@ -169,7 +172,7 @@ def test_the_usual_prefetch_is_predicted_from():
 
 def test_settings_are_predicted_from_one_trial():
     rows = [row(2), row(4), row(0, None), row(2, batch=16, iter_s=None)]
-    workload = fit_sweep_workload(make_trial(), 2)
+    workload = fit_sweep_workload(Run(make_trial()), 2)
     assert isinstance(workload, LoaderWorkload)
     # two workers of 0.4 s per batch, without what the warm-up took
     assert workload.iter_time.mean_s == pytest.approx(0.2)

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import GIB, make_run
 from fakes.validations import make_validation, summarise
 from mmgpu_hooks.diagnosis.facts import fold_facts
@@ -13,7 +13,7 @@ from mmgpu_hooks.recommendation.validation_loader import (
     ValidationAdvice,
     advise_validation,
 )
-from mmgpu_hooks.records import LoaderSettings, ValidationOutlook, ValidationRecord
+from mmgpu_hooks.schema import LoaderSettings, ValidationOutlook, ValidationRecord
 
 
 def advise(*validations: ValidationRecord, **fields: Any) -> ValidationAdvice:
@@ -155,7 +155,16 @@ def test_workers_of_training_that_stay_alive_leave_less_memory():
 
 def test_workers_that_training_will_have_leave_less_memory_too():
     # training waits as long as it computes, without workers
-    none = LoaderSettings(0, False, None, False, 4, 100, 400, 'fork')
+    none = LoaderSettings(
+        num_workers=0,
+        persistent_workers=False,
+        prefetch_factor=None,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+        start_method='fork',
+    )
     host = replace(make_run().host, ram_available_bytes=4 * GIB)
     summary = summarise(
         make_validation(),

@@ -1,18 +1,18 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fakes.runs import make_evidence, make_run
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.changes import KEY
 from mmgpu_hooks.recommendation.verifiable import fold_predicted_gain, fold_settings
-from mmgpu_hooks.records import Change, LoaderSettings, Recommendation, RunSummary
+from mmgpu_hooks.schema import Change, LoaderSettings, Recommendation
 
 
-def summary_of(*loader: object) -> RunSummary:
-    return fold_run(make_evidence(run=make_run(loader=LoaderSettings(*loader))))
+def summary_of(*loader: object) -> Run:
+    names = LoaderSettings.__struct_fields__
+    settings = LoaderSettings(**dict(zip(names, loader)))
+    return Run(make_evidence(run=make_run(loader=settings)))
 
 
 def recommend(**settings: object) -> Recommendation:
@@ -63,7 +63,7 @@ def test_nothing_recommended_of_the_train_loader_is_nothing_to_train():
 
 
 def test_the_predicted_gain_is_in_images_per_second():
-    summary = replace(summary_of(2, False, 4, True, 4), iter_s=0.3)
+    summary = summary_of(2, False, 4, True, 4).altered(iter_s=0.3)
     assert fold_predicted_gain(summary, recommend(num_workers=3)) == pytest.approx(0.5)
     twice = Recommendation(
         (Change(KEY + 'batch_size', 4, 8, 'it fits', 'high', predicted_iter_s=0.4),)

@@ -4,17 +4,22 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.replaced import replace
 from fakes.reported import make_full_ranks, make_full_run, make_reported, make_save
 from fakes.runs import make_evidence
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import (
+from mmgpu_hooks.judge.figures import TransformFigures
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.report.html.page import SECTIONS, is_page, render_page
+from mmgpu_hooks.report.pictures.timeline import fold_timelines
+from mmgpu_hooks.report.recommendation import Answer
+from mmgpu_hooks.report.reported_run import ReportedRun, label_runs
+from mmgpu_hooks.schema import (
     Change,
     Diagnosis,
     Finding,
@@ -22,13 +27,8 @@ from mmgpu_hooks.records import (
     Recommendation,
     SaveJudgement,
     SlowSample,
-    TransformSummary,
     Verdict,
 )
-from mmgpu_hooks.report.html.page import SECTIONS, is_page, render_page
-from mmgpu_hooks.report.pictures.timeline import fold_timelines
-from mmgpu_hooks.report.recommendation import Answer
-from mmgpu_hooks.report.reported_run import ReportedRun, label_runs
 
 EVIL = '</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>"\'&\u2028'
 
@@ -226,16 +226,12 @@ def evil_run(text: str) -> ReportedRun:
         unknown={text: text},
     )
     first = replace(first, run=record, save_records=(make_save(name=text),))
-    summary = fold_run(first)
+    summary = Run(first)
+    summary = summary.altered(hooks={text: next(iter(summary.hooks.values()))})
     assert summary.loader is not None
-    summary = replace(
-        summary,
-        hooks={text: next(iter(summary.hooks.values()))},
-        loader=replace(
-            summary.loader,
-            transforms=(TransformSummary(text, 1, 1.0, 1.0),),
-            slowest=(SlowSample(1.0, 1, text),),
-        ),
+    summary.loader.__dict__.update(
+        transforms=(TransformFigures(text, 1, 1.0, 1.0),),
+        slowest=(SlowSample(seconds=1.0, index=1, image=text),),
     )
     change = Change(text, text, text, text, text, (text,))
     finding = Finding(text, text, text, text, 0.5)
@@ -251,7 +247,7 @@ def evil_run(text: str) -> ReportedRun:
         summary=summary,
         notes=(text,),
     )
-    return replace(run, answer=answer, evidence=first)
+    return replace(run, answer=answer)
 
 
 PLAIN_TAGS = [name for name, _ in Page(page_of(evil_run('plain'))).tags]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mmgpu_hooks.evidence.ledger_parts import PARTS
 from mmgpu_hooks.report.pictures.palette import COLORS, ON_FILL
+from mmgpu_hooks.schema.parts import PARTS
 
 
 def luminance(color: str) -> float:

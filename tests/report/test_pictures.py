@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.replaced import replace
 from fakes.reported import make_full_run
 from fakes.runs import make_evidence, make_interval
-from mmgpu_hooks.evidence.ledger_parts import PARTS
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.pictures.all_charts import list_charts
 from mmgpu_hooks.report.pictures.bars import WIDTHS, Bar, Segment, draw_bars
 from mmgpu_hooks.report.pictures.chart import Chart
@@ -33,6 +33,7 @@ from mmgpu_hooks.report.pictures.shapes import (
 )
 from mmgpu_hooks.report.pictures.svg import render_svg
 from mmgpu_hooks.report.pictures.timeline import Timeline, fold_timeline, fold_timelines
+from mmgpu_hooks.schema.parts import PARTS
 
 SVG = '{http://www.w3.org/2000/svg}'
 
@@ -160,7 +161,7 @@ def timeline_of(waits: list[float]) -> Timeline:
     for record in intervals:
         moments += record.duration_s
         timed.append(replace(record, elapsed_s=moments))
-    made = fold_timeline(replace(make_evidence(1), intervals=tuple(timed)))
+    made = fold_timeline(Run(replace(make_evidence(1), intervals=tuple(timed))))
     assert made is not None
     return made
 
@@ -206,7 +207,7 @@ def test_too_many_intervals_are_merged_with_their_extremes():
             make_interval(n, data_wait_s=0.1 * (1 + n % 3)) for n in range(9)
         ),
     )
-    timeline = fold_timeline(evidence, (), most_cells=4)
+    timeline = fold_timeline(Run(evidence), most_cells=4)
     assert timeline is not None
     assert timeline.merged == 3
     assert timeline.iterations == (60, 60, 60)

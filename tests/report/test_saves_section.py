@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from html import unescape
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.reported import make_reported
 from fakes.runs import make_evidence
 from fakes.saves import (
@@ -16,12 +16,12 @@ from fakes.saves import (
     make_contended,
     make_save,
 )
-from mmgpu_hooks.records import Diagnosis, SaveRecord
 from mmgpu_hooks.report.html.saves_section import render_saves
 from mmgpu_hooks.report.pictures.all_charts import list_charts
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart
 from mmgpu_hooks.report.pictures.slow_saves_chart import chart_slow_saves
 from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.schema import Diagnosis, SaveRecord
 
 HOG = {'workers': 0, 'workers_cpu_s': 0.0, 'strangers_cpu_s': 8.0}
 

@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import make_evidence
 from fakes.saves import make_aftermath, make_calm, make_contended, make_save
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.save_cures import with_save_cures
-from mmgpu_hooks.records import Recommendation
 from mmgpu_hooks.report.recommendation import Answer, render_json, render_text
 from mmgpu_hooks.report.saves_text import describe_saves
 from mmgpu_hooks.report.summary import render_training_summary
+from mmgpu_hooks.schema import Recommendation
 
 ASKED_FOR = [
     'iteration',
@@ -38,7 +38,7 @@ ASKED_FOR = [
 def fold(*saves):
     after = tuple(make_aftermath(save.iteration) for save in saves)
     evidence = replace(make_evidence(), save_records=saves, save_aftermaths=after)
-    return fold_run(evidence)
+    return Run(evidence)
 
 
 def describe(*saves) -> list[str]:
@@ -80,7 +80,7 @@ def test_a_net_delay_that_is_partly_known_is_said_to_be():
     summary = fold(*make_calm(3, bytes=1), *saves)
     for known, expected in ((1, 'net of 1 1.300 s'), (0, 'net unknown')):
         after = tuple(make_aftermath(20) for _ in range(known))
-        partly = replace(summary, save_aftermaths=after)
+        partly = summary.altered(save_aftermaths=after)
         text = describe_saves(partly, diagnose_run(fold_facts(partly)).saves)
         assert text.endswith(expected)
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
     add_to_end,
     make_evidence,
@@ -23,10 +23,10 @@ from fakes.runs import (
 )
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
-from mmgpu_hooks.evidence.ranks import find_slowest, fold_ranks
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import (
-    CardWindow,
+from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.report.summary import render_training_summary
+from mmgpu_hooks.schema import (
     CudaMemoryWindow,
     GpuWindow,
     HostLimits,
@@ -34,17 +34,17 @@ from mmgpu_hooks.records import (
     RunEvidence,
     SlowSample,
 )
-from mmgpu_hooks.report.summary import render_training_summary
 
 HOOKS = {'LoggerHook': 0.12, 'EMAHook': 0.06, 'RuntimeInfoHook': 0.004}
 FULL_RUN = Path(__file__).with_name('full_run.txt')
 
 
 def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
-    ranks = fold_ranks(evidence, others)
-    slowest = find_slowest(ranks, [evidence, *others])
-    judged = diagnose_run(fold_facts(fold_run(slowest or evidence)))
-    return render_training_summary(fold_run(evidence), judged, ranks)
+    run, *ranks = map(Run, (evidence, *others))
+    compared = fold_ranks(run, ranks)
+    slowest = find_slowest(compared, [run, *ranks])
+    judged = diagnose_run(fold_facts(slowest or run))
+    return render_training_summary(run, judged, compared)
 
 
 def render(**fields: Any) -> str:
@@ -69,7 +69,7 @@ def full_run() -> RunEvidence:
     end = replace(evidence.end, saves=2)
     evidence = replace(evidence, model=make_model_bytes(), end=end)
     return add_to_end(
-        evidence, validation=6.0, worker_startup=2.5, checkpoint_save=1.2, other=0.11
+        evidence, validation=6.0, startup=2.5, checkpoint_save=1.2, other=0.11
     )
 
 
@@ -102,7 +102,7 @@ def test_it_fits_into_a_log(ranks: int):
 
 def test_it_is_rendered_at_once():
     evidence = full_run()
-    summary = fold_run(evidence)
+    summary = Run(evidence)
     diagnosis = diagnose_run(fold_facts(summary))
     since = time.process_time()
     for _ in range(10):
@@ -160,7 +160,15 @@ def test_a_run_that_recorded_nothing_has_a_summary_too():
 
 
 def test_without_workers_the_loop_is_said_to_load():
-    loader = LoaderSettings(0, False, None, False, 4, 100, 400)
+    loader = LoaderSettings(
+        num_workers=0,
+        persistent_workers=False,
+        prefetch_factor=None,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+    )
     text = render(run=make_run(loader=loader))
     assert (
         'num_workers=0: the training process makes every batch itself, batch_' in text
@@ -222,7 +230,7 @@ def test_workers_that_are_alike_are_not_named():
 
 
 def test_a_path_that_no_ascii_terminal_takes_does_no_harm():
-    slow = (SlowSample(1.5, 3, '7 b\u00e4r/\U0001f43b.jpg'),)
+    slow = (SlowSample(seconds=1.5, index=3, image='7 b\u00e4r/\U0001f43b.jpg'),)
     text = render(workers=make_inside_workers(slowest=slow))
     assert 'slowest sample 1.500 s: index 3, image 7 b\\xe4r/\\U0001f43b.jpg' in text
 
@@ -266,8 +274,8 @@ def test_the_gpu_is_told_with_its_samples():
     assert (
         'GPU NVIDIA H100 80GB HBM3: utilisation 62 % (std 40 %), 0 % for 25 % of the '
         'time (420 samples by the driver); idle 31 % of an iteration (140 timed); '
-        '1755 MHz, 412 W, 61 C at most; clocks held down 12 % of the time (power_cap '
-        '12 %); SMs active 41 %, tensor cores 12 %, DRAM 20 %' in text
+        '1755 MHz, 412 W, 61 C at most, 41 % of its SMs active; clocks held down 12 % '
+        'of the time (power_cap 12 %)' in text
     )
     assert (
         'memory peak 7.0 GiB allocated, 8.0 GiB reserved, 9.0 GiB of 80.0 GiB in use '
@@ -285,15 +293,17 @@ def test_why_idling_is_unknown_is_said():
 
 
 def test_others_on_the_card_are_remarked_on():
-    gpu = GpuWindow(30, 62.0, others_util_pct=12.0, others_mem_bytes=3 * 2**30)
+    gpu = GpuWindow(samples=30, util_pct=62.0, others_mem_bytes=3 * 2**30)
     text = unwrapped(render(run=make_gpu_run(), gpu=gpu))
-    assert 'other processes use 12 % and 3.0 GiB of it' in text
-    quiet = replace(gpu, others_util_pct=0.0, others_mem_bytes=0)
+    assert 'other processes hold 3.0 GiB of it' in text
+    quiet = replace(gpu, others_mem_bytes=0)
     assert 'other processes' not in render(run=make_gpu_run(), gpu=quiet)
 
 
 def test_trouble_of_the_allocator_is_remarked_on():
-    window = CudaMemoryWindow(2**30, retries=1, ooms=0, inactive_bytes=4 * 2**30)
+    window = CudaMemoryWindow(
+        allocated_bytes=2**30, retries=1, ooms=0, inactive_bytes=4 * 2**30
+    )
     fields = {**make_gpu_fields(), 'cuda_memory': window}
     text = unwrapped(render(run=make_gpu_run(), **fields))
     assert '8 allocation(s) succeeded only after a retry' in text
@@ -304,7 +314,12 @@ def test_trouble_of_the_allocator_is_remarked_on():
 def test_growing_memory_is_remarked_on():
     evidence = make_evidence(20, run=make_gpu_run())
     growing = tuple(
-        replace(record, cuda_memory=CudaMemoryWindow(index * 2**22, 0, 0, 0))
+        replace(
+            record,
+            cuda_memory=CudaMemoryWindow(
+                allocated_bytes=index * 2**22, retries=0, ooms=0, inactive_bytes=0
+            ),
+        )
         for index, record in enumerate(evidence.intervals)
     )
     text = unwrapped(render_of(replace(evidence, intervals=growing)))
@@ -325,18 +340,6 @@ def test_the_static_part_of_memory_is_told():
     assert 'static part unknown: the optimizer is unusual' in render(run=run)
 
 
-def test_the_cards_of_one_rank_are_compared_when_they_are_all_ours():
-    cards = {
-        'a': CardWindow(0, 30, 90.0, sm_clock_mhz=1980.0),
-        'b': CardWindow(1, 30, 60.0, sm_clock_mhz=1200.0),
-    }
-    text = unwrapped(render(run=make_gpu_run(world_size=2), cards=cards))
-    assert (
-        '2 cards (420 samples): utilisation 60 % (card 1) to 90 % (card 0), '
-        'clock down to 1200 MHz (card 1) from 1980 MHz' in text
-    )
-
-
 def test_the_slowest_rank_is_judged_and_named():
     text = render_of(*make_ranks([0.006, 0.005, 0.006, 0.052], by_hook=HOOKS))
     assert '  verdict    Rank 3: Data-bound: 17 % of an iteration' in text
@@ -355,7 +358,7 @@ def test_the_slowest_rank_is_judged_and_named():
         '  fastest of 4'
     )
     assert (
-        '4 cards (1680 samples): utilisation 62 % (card 0) to 77 %' in lines[table + 3]
+        '4 cards (1680 samples): utilisation 62 % (rank 0) to 77 %' in lines[table + 3]
     )
 
 
@@ -376,7 +379,7 @@ def test_ranks_that_still_write_are_said_to():
 def test_pauses_and_replays_are_not_passed_off_as_workers_starting():
     def remark(**fields: Any) -> str:
         evidence = make_evidence(run=make_run(loop='iter', **fields), first_waits=1)
-        starting = {**evidence.end.ledger_s, 'worker_startup': 8.0}
+        starting = {**evidence.end.ledger_s, 'startup': 8.0}
         end = replace(evidence.end, ledger_s=starting)
         return unwrapped(render_of(replace(evidence, end=end)))
 
@@ -395,7 +398,16 @@ def test_a_loader_that_is_none_of_pytorch_is_one_sentence():
 
 def test_workers_beyond_the_cores_make_no_more_than_these_allow():
     host = HostLimits(logical_cpus=2, usable_cores=2.0)
-    run = make_run(loader=LoaderSettings(256, False, 2, False, 2), host=host)
+    run = make_run(
+        loader=LoaderSettings(
+            num_workers=256,
+            persistent_workers=False,
+            prefetch_factor=2,
+            pin_memory=False,
+            batch_size=2,
+        ),
+        host=host,
+    )
     crowd = make_inside_workers(0.09, count=256)
     crowd = replace(crowd, batch_cpu=steady(0.006, 20))
     text = unwrapped(render(run=run, workers=crowd, process_cpu_s=4.0))
@@ -405,8 +417,8 @@ def test_workers_beyond_the_cores_make_no_more_than_these_allow():
 
 
 def test_saves_within_the_figures_of_cpu_are_named():
-    summary = fold_run(make_evidence(process_cpu_s=4.0))
-    summary = replace(summary, cpu_aside_pct=5.4)
+    summary = Run(make_evidence(process_cpu_s=4.0))
+    summary = summary.altered(cpu_aside_pct=5.4)
     judged = diagnose_run(fold_facts(summary))
     text = unwrapped(render_training_summary(summary, judged))
     assert '(5.4 % of the time saves and validations, which are in it)' in text

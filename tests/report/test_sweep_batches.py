@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.sweeps import make_sweep
 from fakes.swept_batches import GIB, make_full, make_trial
-from mmgpu_hooks.records import SweepRow
 from mmgpu_hooks.report.pictures.bars import WIDTHS
 from mmgpu_hooks.report.pictures.batch_chart import chart_batch_sizes
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart
@@ -17,6 +16,7 @@ from mmgpu_hooks.report.pictures.svg import render_svg
 from mmgpu_hooks.report.pictures.sweep_charts import list_sweep_charts
 from mmgpu_hooks.report.sweep_table import render_sweep_json
 from mmgpu_hooks.report.sweep_text import render_sweep
+from mmgpu_hooks.schema import SweepRow
 
 PLANTED = [*(make_trial(batch) for batch in (1, 3, 8)), make_full(16)]
 

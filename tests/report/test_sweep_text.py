@@ -4,19 +4,19 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.sweeps import make_prediction, make_sweep
 from fakes.sweeps import make_sweep_row as row
-from mmgpu_hooks.records import Estimate, Sweep
 from mmgpu_hooks.report.pictures.bars import WIDTHS
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart
 from mmgpu_hooks.report.pictures.svg import render_svg
 from mmgpu_hooks.report.pictures.sweep_charts import list_sweep_charts
 from mmgpu_hooks.report.sweep_table import render_sweep_csv, render_sweep_json
 from mmgpu_hooks.report.sweep_text import render_sweep, render_sweep_plan
+from mmgpu_hooks.schema import Estimate, Sweep
 
 SWEPT = make_sweep(
     row(0, 0.8, predicted_s=0.84),

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from mmgpu_hooks.records import Estimate, Verification
+from fakes.replaced import replace
 from mmgpu_hooks.report.verification import (
     VerifyAnswer,
     render_verify_json,
     render_verify_text,
 )
+from mmgpu_hooks.schema import Estimate, Verification
 
 VERIFICATION = Verification(
     gain=Estimate(0.5, 0.45, 0.55, 8),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from fakes.replaced import replace
 from fakes.reported import make_reported
 from fakes.runs import make_evidence, make_inside_workers
 from mmgpu_hooks.cli.what_if import predict_workers
 from mmgpu_hooks.diagnosis.facts import fold_facts
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import Change
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.pictures.what_if_chart import marked_workers
+from mmgpu_hooks.schema import Change
 
 TRAIN = Change('train_dataloader.num_workers', 2, 7, 'it waits', 'high')
 VALIDATION = Change('val_dataloader.num_workers', 1, 5, 'it waits', 'high')
@@ -35,7 +34,7 @@ def test_the_workers_of_validation_are_no_workers_of_training(
     recommendation = replace(run.answer.recommendation, changes=changes)
     run = replace(run, answer=replace(run.answer, recommendation=recommendation))
     assert marked_workers(run) == marked
-    predictions, _ = predict_workers(fold_facts(fold_run(evidence)), changes)
+    predictions, _ = predict_workers(fold_facts(Run(evidence)), changes)
     shown = {one.num_workers for one in predictions}
     assert 5 not in shown
     assert (7 in shown) == (TRAIN in changes)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mmgpu_hooks.records import DurationStats
+from mmgpu_hooks.schema import DurationStats
 from mmgpu_hooks.telemetry.durations import fold_durations, fold_some_durations
 
 
@@ -23,7 +23,12 @@ def test_durations_are_summarised_as_numpy_does(count: int):
 def test_of_some_that_are_known_sum_and_largest_are_of_all(max_s, largest_s):
     stats = fold_some_durations([3.0, 1.0], count=10, total_s=25.0, max_s=max_s)
     assert stats == DurationStats(
-        10, 25.0, 2.5, p50_s=2.0, p95_s=pytest.approx(2.9), max_s=largest_s
+        count=10,
+        total_s=25.0,
+        mean_s=2.5,
+        p50_s=2.0,
+        p95_s=pytest.approx(2.9),
+        max_s=largest_s,
     )
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from fakes.nvml import FakeGpu, FakeNvml
 from mmgpu_hooks.telemetry.cuda.events import CudaEvents
-from mmgpu_hooks.telemetry.cuda.memory import CudaDevice, CudaMemory
+from mmgpu_hooks.telemetry.cuda.memory import CudaMemory
 from training.faults import patch, train_and_look
 from training.toy import HOOK, evidence_of, log_of, losses_of
 
@@ -78,28 +77,6 @@ def test_what_cuda_tells_fails_once_it_is_open(
         source != 'GPU idle',
         source != 'GPU memory',
     )
-
-
-def test_other_cards_fail_while_ours_goes_on(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fake_nvml: FakeNvml,
-    plain_losses: list[str],
-) -> None:
-    ours, other = FakeGpu(util=(70,)), FakeGpu(uuid='GPU-2', bus='00000000:02:00.0')
-    fake_nvml.set(ours, other)
-    device = CudaDevice(uuid=None, pci_bus_id=ours.bus, cuda_index=0)
-    monkeypatch.setattr('mmgpu_hooks.hooks.gpu_source.cuda_device', lambda: device)
-    patch(monkeypatch, 'telemetry.gpu.cards.HostCards.read_samples', 0)
-    hook = {**HOOK, 'gpu_sample_period_s': 0.01}
-    trained = train_and_look(tmp_path, hook=hook, step_s=0.03)
-    assert losses_of(trained.runner) == plain_losses
-    assert trained.warnings == [
-        'cards is switched off for this run (RuntimeError: planted); training goes on.'
-    ]
-    last = evidence_of(tmp_path).intervals[-1]
-    assert last.gpu is not None
-    assert last.cards == {}
 
 
 def test_a_nice_value_that_cannot_be_set_is_said_once(

@@ -10,7 +10,7 @@ import pytest
 from fakes.nvml import FakeGpu, FakeNvml
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.telemetry.cuda.memory import CudaDevice
 from training.toy import HOOK, LossTape, build_runner, evidence_of, log_of, scalar_lines
 
@@ -100,7 +100,7 @@ def test_one_odd_figure_costs_that_figure_only(
     for record in evidence.intervals:
         assert record.gpu is not None
         assert (record.gpu.util_pct, record.gpu.mem_used_bytes) == (None, 400)
-    findings = diagnose_run(fold_facts(fold_run(evidence))).findings
+    findings = diagnose_run(fold_facts(Run(evidence))).findings
     (detail,) = (found.detail for found in findings if found.code == 'MG202')
     assert 'Unknown Error' in detail
 

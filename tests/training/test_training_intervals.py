@@ -13,8 +13,8 @@ import pytest
 from mmengine.hooks import Hook
 from mmengine.runner import Runner, loops
 
-from mmgpu_hooks.evidence.summary import fold_run
-from mmgpu_hooks.records import RunEvidence
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import RunEvidence
 from training.toy import HOOK, SleepyHook, build_runner, evidence_of, train
 
 pytestmark = pytest.mark.timing
@@ -296,7 +296,7 @@ def test_the_save_that_ends_a_training_is_counted(tmp_path: Path) -> None:
     assert list(tmp_path.glob('epoch_1.pth'))
     assert evidence.end is not None
     assert evidence.end.ledger_s['checkpoint_save'] > 0
-    assert fold_run(evidence).saves == 1
+    assert Run(evidence).saves == 1
 
 
 @pytest.mark.parametrize(

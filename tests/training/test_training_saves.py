@@ -17,7 +17,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import FlexibleRunner, Runner
 
 from mmgpu_hooks.hooks import save_watch
-from mmgpu_hooks.records import SAVE_PHASES, SaveRecord
+from mmgpu_hooks.schema import SAVE_PHASES, SaveRecord
 from training.saving import (
     FailBeforeSave,
     SaveInsideSave,
@@ -94,8 +94,6 @@ def test_saves_of_iterations_are_taken_apart(tmp_path: Path, kind: type[Any]) ->
         assert save.workers == 2
         assert save.workers_busy is not None
         assert 0.0 <= save.workers_busy <= 2.0
-        assert save.ready_before is not None
-        assert save.ready_after is not None
         assert (save.error, save.unknown) == (None, {})
     hub = [save.message_hub_bytes or 0 for save in saves]
     assert 0 < hub[0] < hub[1] < hub[2]

@@ -8,7 +8,7 @@ import pytest
 
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
-from mmgpu_hooks.evidence.summary import fold_run
+from mmgpu_hooks.judge.run import Run
 from training.toy import HOOK, build_runner, evidence_of, train
 
 
@@ -36,7 +36,7 @@ def test_the_cause_of_the_waits_is_named(tmp_path: Path) -> None:
         assert one.whole_cpu_s is not None and one.process_cpu_s is not None
         assert one.process_cpu_s < one.whole_cpu_s < 2 * one.wall_s
         assert one.run_delay_s is not None and one.run_delay_s < one.wall_s
-    summary = fold_run(evidence)
+    summary = Run(evidence)
     assert summary.cpu_aside_pct is None
     assert summary.main_cpu_s is not None and 0 < summary.main_cpu_s < 0.02
     assert summary.main_run_delay_s is not None
@@ -58,7 +58,7 @@ def test_an_only_interval_with_a_save_is_judged(tmp_path: Path) -> None:
     evidence = evidence_of(tmp_path)
     (only,) = evidence.intervals
     assert only.ledger_s['checkpoint_save'] > 0
-    assert fold_run(evidence).main_cpu_s is not None
+    assert Run(evidence).main_cpu_s is not None
 
 
 class Batches(list):

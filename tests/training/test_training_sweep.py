@@ -20,7 +20,7 @@ from mmgpu_hooks.experiments.card_lease import CardLeases
 from mmgpu_hooks.experiments.sweep_plan import SweepJob, TrialLimits
 from mmgpu_hooks.experiments.sweep_progress import SweepProgress
 from mmgpu_hooks.experiments.sweep_trials import train_settings
-from mmgpu_hooks.records import SweepSetting
+from mmgpu_hooks.schema import SweepSetting
 from training.detection import environ, render_config
 from training.trial_toys import processes_of, write_config
 
@@ -45,6 +45,7 @@ def read_answer(capsys: Any) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.timing
 def test_settings_are_trained_kept_and_not_trained_again(tmp_path, capsys):
     # an epoch of ten batches: the training is made longer
     config = write_config(tmp_path, item_s=0.004, step_s=0.004, epochs=1)

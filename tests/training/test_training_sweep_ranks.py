@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.evidence.reader import read_evidence
+from mmgpu_hooks.schema.reader import read_evidence
 from training.detection import environ
 from training.trial_toys import processes_of, write_config
 

@@ -11,10 +11,10 @@ import pytest
 from mmengine.runner import ValLoop
 
 from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.evidence.summary import fold_run
 from mmgpu_hooks.evidence.validation import ValidationFolder
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.validation_loader import advise_validation
-from mmgpu_hooks.records import RunEvidence
+from mmgpu_hooks.schema import RunEvidence
 from training.conftest import DEFAULT_HOOKS, ITERATIONS, LOGGED, PLAIN, Detections
 from training.toy import (
     ToyMetric,
@@ -174,17 +174,16 @@ def test_an_error_of_the_users_passes_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.timing
-@pytest.mark.filterwarnings('ignore:This DataLoader will create')
 def test_what_is_predicted_is_what_more_workers_give(tmp_path: Path) -> None:
     def loop_s(evidence: RunEvidence) -> float:
-        told = advise_validation(fold_run(evidence)).outlook
+        told = advise_validation(Run(evidence)).outlook
         assert told is not None and told.loop_s is not None
         return told.loop_s
 
     slow = {'item_s': 0.02, 'batches': 40, 'persistent': True}
     validate(tmp_path / 'one', 1, **slow)
     one = evidence_of(tmp_path / 'one')
-    advice = advise_validation(fold_run(one))
+    advice = advise_validation(Run(one))
     assert [c.key for c in advice.changes] == ['val_dataloader.num_workers']
     workers = advice.changes[0].new
     validate(tmp_path / 'more', workers, **slow)

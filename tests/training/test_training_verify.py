@@ -15,15 +15,24 @@ import pytest
 
 from fakes.runs import make_evidence, make_run, render_evidence
 from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.evidence.writer import EVIDENCE_NAME
-from mmgpu_hooks.records import LoaderSettings
+from mmgpu_hooks.schema import LoaderSettings
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 from training.detection import environ
 from training.trial_toys import processes_of, write_config
 
 
 def write_run(folder: Path, config: Path, **fields) -> Path:
     """A run that was starved without workers."""
-    loader = LoaderSettings(0, False, None, False, 2, 20, 40, None)
+    loader = LoaderSettings(
+        num_workers=0,
+        persistent_workers=False,
+        prefetch_factor=None,
+        pin_memory=False,
+        batch_size=2,
+        batches_per_epoch=20,
+        dataset_length=40,
+        start_method=None,
+    )
     run = make_run(config_path=str(config), loader=loader, work_dir=str(folder))
     fields = {'data_wait_s': 0.04, 'step_s': 0.02, **fields}
     folder.mkdir(exist_ok=True)

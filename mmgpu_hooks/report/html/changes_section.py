@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from mmgpu_hooks.records import Change, Recommendation
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.html.panel import each_run, render_section, words
 from mmgpu_hooks.report.markup import Markup, join, tag
 from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.schema import Change, Recommendation
 
 
 def render_changes(runs: Sequence[ReportedRun]) -> Markup:

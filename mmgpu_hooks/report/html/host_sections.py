@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmgpu_hooks.records import HostLimits, RanksSummary, RunSummary
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import format_bytes, format_pct, format_seconds
 from mmgpu_hooks.report.gpu_text import describe_gpu, describe_imbalance
 from mmgpu_hooks.report.host_text import describe_host
@@ -19,6 +19,7 @@ from mmgpu_hooks.report.html.panel import (
 from mmgpu_hooks.report.markup import Markup, join, tag
 from mmgpu_hooks.report.pictures.rank_chart import chart_ranks, shown_ranks
 from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.schema import HostLimits, RanksSummary
 
 _RANK_HEAD = [
     *('rank', 'data wait', 'start-up', 'hooks', 'saves', 'its own, in all', 'step'),
@@ -117,7 +118,7 @@ def _limits(host: HostLimits) -> Iterator[tuple[str, str]]:
     yield 'open files', 'unknown' if files is None else str(files)
 
 
-def _pressure(summary: RunSummary) -> Markup:
+def _pressure(summary: Run) -> Markup:
     host = summary.host
     if host is None:
         reason = summary.unknown.get('host', 'no interval looked at it')

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from mmgpu_hooks.diagnosis import loading_rules, training_rules  # noqa: F401
 from mmgpu_hooks.diagnosis.rule import RULES
-from mmgpu_hooks.records import Finding, RunRecord
 from mmgpu_hooks.report.figures import format_pct
 from mmgpu_hooks.report.html.panel import (
     each_run,
@@ -17,6 +16,7 @@ from mmgpu_hooks.report.html.panel import (
 )
 from mmgpu_hooks.report.markup import Markup, join, tag
 from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.schema import Finding, RunRecord
 
 _SEVERITIES = {
     'problem': ('!', 'problem'),

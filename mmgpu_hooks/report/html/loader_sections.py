@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.html.panel import (
     each_run,
@@ -36,7 +36,7 @@ def _of_run(run: ReportedRun) -> Markup:
     )
 
 
-def _transform_table(summary: RunSummary) -> Markup | None:
+def _transform_table(summary: Run) -> Markup | None:
     if summary.loader is None or not summary.loader.transforms:
         return None
     rows = [
@@ -47,7 +47,7 @@ def _transform_table(summary: RunSummary) -> Markup | None:
     return render_table(caption, ['transform', 'per image', 'calls timed'], rows)
 
 
-def _sample_table(summary: RunSummary) -> Markup | None:
+def _sample_table(summary: Run) -> Markup | None:
     if summary.loader is None or not summary.loader.slowest:
         return None
     rows = [

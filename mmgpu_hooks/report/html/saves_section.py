@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmgpu_hooks.records import SaveJudgement, SaveRecord
 from mmgpu_hooks.report.figures import format_bytes, format_seconds
 from mmgpu_hooks.report.html.panel import (
     each_run,
@@ -30,6 +29,7 @@ from mmgpu_hooks.report.pictures.slow_saves_chart import (
 )
 from mmgpu_hooks.report.reported_run import ReportedRun
 from mmgpu_hooks.report.saves_text import CAUSE_NAMES, describe_saves
+from mmgpu_hooks.schema import SaveJudgement, SaveRecord
 
 _HEAD = [
     *('save', 'occasion', 'iteration', 'took', 'on a core', 'waiting for a core'),

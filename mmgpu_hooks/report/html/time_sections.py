@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mmgpu_hooks.records import RunSummary
-from mmgpu_hooks.records.parts import PARTS
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import PART_NAMES, format_pct, format_seconds
 from mmgpu_hooks.report.html.panel import (
     each_run,
@@ -27,6 +26,7 @@ from mmgpu_hooks.report.pictures.time_charts import (
 from mmgpu_hooks.report.pictures.timeline import Timeline
 from mmgpu_hooks.report.pictures.timeline_picture import shown_tracks
 from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.schema.parts import PARTS
 
 _BUTTONS = (
     ('in', 'Zoom in'),
@@ -61,7 +61,7 @@ def _of_run(run: ReportedRun) -> Markup:
     return join(_ledger_table(summary), _hooks(summary))
 
 
-def _ledger_table(summary: RunSummary) -> Markup:
+def _ledger_table(summary: Run) -> Markup:
     whole_s, count = summary.duration_s, summary.iterations
     parts = sorted(PARTS, key=lambda part: -summary.ledger_s.get(part, 0.0))
     rows = [
@@ -80,7 +80,7 @@ def _ledger_table(summary: RunSummary) -> Markup:
     return render_table(caption, ['part', 'time', 'share', 'per iteration'], rows)
 
 
-def _hooks(summary: RunSummary) -> Markup:
+def _hooks(summary: Run) -> Markup:
     rows = [
         (name, format_seconds(cost.seconds), format_seconds(cost.iteration_s))
         for name, cost in summary.hooks.items()
@@ -119,7 +119,7 @@ def _zoomable(
     timeline: Timeline | None,
     reaches: Mapping[str, float],
 ) -> Markup:
-    reason = run.why_no_evidence if run.evidence is None else ''
+    reason = run.why_no_evidence if run.answer.summary is None else ''
     chart = chart_timeline(timeline, reaches, reason)
     if isinstance(chart, NoChart) or timeline is None:
         return render_chart(chart, title=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.demo_comparison import images_per_second
 from mmgpu_hooks.report.figures import format_bytes, format_pct, format_seconds
 from mmgpu_hooks.report.html.panel import each_run, render_table, words
@@ -132,14 +132,14 @@ def list_figures(run: ReportedRun) -> Iterator[Figure]:
     yield 'Training', format_seconds(summary.duration_s), f'{summary.saves} save(s)'
 
 
-def _share_of_iteration(summary: RunSummary) -> str:
+def _share_of_iteration(summary: Run) -> str:
     if summary.data_wait_s is None or not summary.iter_s:
         return 'per iteration'
     share = format_pct(100 * summary.data_wait_s / summary.iter_s)
     return f'{share} of an iteration'
 
 
-def _utilisation(summary: RunSummary) -> Figure:
+def _utilisation(summary: Run) -> Figure:
     gpu = summary.gpu
     if gpu is None or gpu.util_pct is None:
         return 'GPU', 'unknown', summary.why_no_gpu_util
@@ -147,7 +147,7 @@ def _utilisation(summary: RunSummary) -> Figure:
     return 'GPU', f'{gpu.util_pct:.0f} %', f'utilisation{zero}, {gpu.samples} samples'
 
 
-def _peak(summary: RunSummary) -> Figure:
+def _peak(summary: Run) -> Figure:
     name = 'Peak memory'
     if summary.gpu_mem_peak_bytes is None:
         held = summary.process_rss_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from mmgpu_hooks.records import RunSummary, SaveJudgement
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart
 from mmgpu_hooks.report.pictures.envelope import find_reaches
 from mmgpu_hooks.report.pictures.loader_charts import chart_slowest, chart_transforms
@@ -24,6 +24,7 @@ from mmgpu_hooks.report.pictures.time_charts import (
 from mmgpu_hooks.report.pictures.timeline import Timeline
 from mmgpu_hooks.report.pictures.what_if_chart import chart_what_if
 from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.schema import SaveJudgement
 
 _AWKWARD = re.compile(r'[^A-Za-z0-9._]+')
 
@@ -53,9 +54,7 @@ def list_charts(
             yield f'{prefix}{chart.name}', chart
 
 
-def _of_summary(
-    summary: RunSummary, saves: Sequence[SaveJudgement]
-) -> list[Chart | NoChart]:
+def _of_summary(summary: Run, saves: Sequence[SaveJudgement]) -> list[Chart | NoChart]:
     return [
         chart_hooks(summary),
         chart_transforms(summary),

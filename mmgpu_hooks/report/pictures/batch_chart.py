@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from mmgpu_hooks.modeling.batch_memory import predict_peak
 from mmgpu_hooks.recommendation.sweep_batches import BatchSizes, fold_batch_sizes
-from mmgpu_hooks.records import MemoryFit, SweepRow
 from mmgpu_hooks.report.figures import format_bytes
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart
 from mmgpu_hooks.report.pictures.scales import Scale, round_ticks
@@ -21,6 +20,7 @@ from mmgpu_hooks.report.pictures.shapes import (
 )
 from mmgpu_hooks.report.pictures.what_if_chart import draw_axis
 from mmgpu_hooks.report.sweep_batches import PRECISIONS
+from mmgpu_hooks.schema import MemoryFit, SweepRow
 
 NAME, TITLE = 'sweep-batch-size', 'Batch size against memory and speed'
 _LEGEND, _HEAD, _PLOT, _FOOT = 26.0, 30.0, 170.0, 44.0

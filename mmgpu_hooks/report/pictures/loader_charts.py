@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.records import LoaderSummary, RunSummary, SlowSample
+from mmgpu_hooks.judge.figures import LoaderFigures
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import format_pct, format_seconds
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
+from mmgpu_hooks.schema import SlowSample
 
 _SHOWN = 12
 
 
-def chart_transforms(summary: RunSummary) -> Chart | NoChart:
+def chart_transforms(summary: Run) -> Chart | NoChart:
     """Seconds per image in each transform."""
     name, title = 'transforms', 'Transforms by cost'
     loader = summary.loader
@@ -43,7 +45,7 @@ def chart_transforms(summary: RunSummary) -> Chart | NoChart:
     )
 
 
-def chart_slowest(summary: RunSummary) -> Chart | NoChart:
+def chart_slowest(summary: Run) -> Chart | NoChart:
     """The samples that took longest to make."""
     name, title = 'slowest-samples', 'Slowest samples'
     loader = summary.loader
@@ -66,14 +68,14 @@ def name_sample(sample: SlowSample) -> str:
     return f'{sample.index}' + (f': {sample.image}' if sample.image else '')
 
 
-def _usual(loader: LoaderSummary) -> str:
+def _usual(loader: LoaderFigures) -> str:
     costs = [t.image_s for t in loader.transforms if t.image_s is not None]
     if not costs:
         return ''
     return f'A usual image takes {format_seconds(sum(costs))}. '
 
 
-def _why(summary: RunSummary) -> str:
+def _why(summary: Run) -> str:
     for source in ('loader inside', 'loader workers'):
         if source in summary.unknown:
             return f': {summary.unknown[source]}'

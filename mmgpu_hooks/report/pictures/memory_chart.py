@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmgpu_hooks.records import RunSummary
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import format_bytes
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
@@ -21,7 +21,7 @@ class MemoryPart:
     reason: str = ''
 
 
-def split_memory(summary: RunSummary) -> list[MemoryPart]:
+def split_memory(summary: Run) -> list[MemoryPart]:
     """Static parts, then activations and workspace = peak - static.
 
     Empty without anything known of the model.
@@ -40,7 +40,7 @@ def split_memory(summary: RunSummary) -> list[MemoryPart]:
     return [*static, _activations(summary, static)]
 
 
-def _activations(summary: RunSummary, static: list[MemoryPart]) -> MemoryPart:
+def _activations(summary: Run, static: list[MemoryPart]) -> MemoryPart:
     name, role, peak = 'activations', 'data_wait', summary.gpu_mem_peak_bytes
     if peak is None:
         why = summary.unknown.get('GPU memory')
@@ -56,7 +56,7 @@ def _activations(summary: RunSummary, static: list[MemoryPart]) -> MemoryPart:
     return MemoryPart(name, left, role)
 
 
-def chart_memory(summary: RunSummary) -> Chart | NoChart:
+def chart_memory(summary: Run) -> Chart | NoChart:
     """One bar of all that is known."""
     name, title = 'memory', 'Memory by part'
     parts = split_memory(summary)

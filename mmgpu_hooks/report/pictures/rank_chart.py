@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.records import RankRow, RanksSummary
 from mmgpu_hooks.report.figures import PART_NAMES, format_seconds
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
+from mmgpu_hooks.schema import RankRow, RanksSummary
 
 RANKS_SHOWN = 16
 _FIELDS = (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.records import SaveBench
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
 from mmgpu_hooks.report.pictures.save_charts import CAUSES
+from mmgpu_hooks.schema import SaveBench
 
 
 def chart_save_bench(bench: SaveBench) -> Chart | NoChart:

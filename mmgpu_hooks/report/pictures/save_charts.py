@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.records import SAVE_PHASES, RunSummary, SaveRecord
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
+from mmgpu_hooks.schema import SAVE_PHASES, SaveRecord
 
 SAVES_SHOWN = 12
 _PHASE_ROLES = {
@@ -21,7 +22,7 @@ CAUSES = (
 )
 
 
-def chart_save_phases(summary: RunSummary) -> Chart | NoChart:
+def chart_save_phases(summary: Run) -> Chart | NoChart:
     """One bar a save, longest first."""
     name, title = 'saves-by-phase', 'Saves by phase'
     saves = [save for save in longest_saves(summary) if save.phases]
@@ -42,7 +43,7 @@ def chart_save_phases(summary: RunSummary) -> Chart | NoChart:
     return chart_bars(name, title, _describe(bars, summary), bars)
 
 
-def chart_save_causes(summary: RunSummary) -> Chart | NoChart:
+def chart_save_causes(summary: Run) -> Chart | NoChart:
     """One bar a save: computing, waiting for a core, waiting for anything else."""
     name, title = 'saves-by-cause', 'Saves by what they waited for'
     told = [
@@ -69,7 +70,7 @@ def chart_save_causes(summary: RunSummary) -> Chart | NoChart:
     return chart_bars(name, title, _describe(bars, summary), bars)
 
 
-def longest_saves(summary: RunSummary) -> list[SaveRecord]:
+def longest_saves(summary: Run) -> list[SaveRecord]:
     """Those that took most, as many as are shown."""
     return sorted(summary.save_records, key=lambda save: -save.wall_s)[:SAVES_SHOWN]
 
@@ -83,7 +84,7 @@ def _segment(name: str, seconds: float, role: str) -> Segment:
     return Segment(name, seconds, format_seconds(seconds), role)
 
 
-def _describe(bars: list[Bar], summary: RunSummary) -> str:
+def _describe(bars: list[Bar], summary: Run) -> str:
     said = '; '.join(
         f'{bar.label} {bar.text} ('
         + ', '.join(f'{part.name} {part.text}' for part in bar.segments)
@@ -93,7 +94,7 @@ def _describe(bars: list[Bar], summary: RunSummary) -> str:
     return f'{len(bars)} of {len(summary.save_records)} save(s): {said}.'
 
 
-def why_no_saves(summary: RunSummary) -> str:
+def why_no_saves(summary: Run) -> str:
     """Why there is no save to show, of a run without records of them."""
     if not summary.saves:
         return 'No checkpoint was saved.'

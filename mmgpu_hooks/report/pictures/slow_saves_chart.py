@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmgpu_hooks.records import SAVE_CAUSES, RunSummary, SaveJudgement, SaveRecord
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
 from mmgpu_hooks.report.pictures.save_charts import SAVES_SHOWN, name_save, why_no_saves
+from mmgpu_hooks.schema import SAVE_CAUSES, SaveJudgement, SaveRecord
 
 _CAUSES = {
     'workers': ('loader workers', 'data_wait'),
@@ -22,7 +23,7 @@ _CAUSES = {
 
 
 def list_slow_saves(
-    summary: RunSummary, judged: Sequence[SaveJudgement]
+    summary: Run, judged: Sequence[SaveJudgement]
 ) -> list[tuple[SaveRecord, SaveJudgement]]:
     """All slow saves, the longest delay first.
 
@@ -35,9 +36,7 @@ def list_slow_saves(
     return sorted(slow, key=lambda pair: -(pair[1].gross_delay_s or 0.0))
 
 
-def chart_slow_saves(
-    summary: RunSummary, judged: Sequence[SaveJudgement]
-) -> Chart | NoChart:
+def chart_slow_saves(summary: Run, judged: Sequence[SaveJudgement]) -> Chart | NoChart:
     """One bar a slow save, the longest delay first."""
     name, title = 'slow-saves-by-cause', 'Slow saves by cause'
     slow = list_slow_saves(summary, judged)
@@ -71,7 +70,7 @@ def _split(save: SaveRecord, judged: SaveJudgement) -> Iterator[Segment]:
             yield Segment(words, seconds, format_seconds(seconds), role)
 
 
-def _why_none(summary: RunSummary, judged: Sequence[SaveJudgement]) -> str:
+def _why_none(summary: Run, judged: Sequence[SaveJudgement]) -> str:
     saves = len(summary.save_records)
     if not saves:
         return why_no_saves(summary)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Callable
 
-from mmgpu_hooks.records import MEMORY_SOURCES, Sweep, SweepRow
 from mmgpu_hooks.report.figures import format_bytes, format_pct, format_seconds
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
 from mmgpu_hooks.report.pictures.batch_chart import chart_batch_sizes
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
 from mmgpu_hooks.report.pictures.sweep_curves import chart_sweep_curves
+from mmgpu_hooks.schema import MEMORY_SOURCES, Sweep, SweepRow
 
 
 def list_sweep_charts(sweep: Sweep) -> Iterator[Chart | NoChart]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmgpu_hooks.records import SweepRow
 from mmgpu_hooks.report.figures import format_seconds
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart
 from mmgpu_hooks.report.pictures.scales import Scale, choose_unit, round_ticks
 from mmgpu_hooks.report.pictures.shapes import Area, Label, Line, Mark, Picture, Shape
 from mmgpu_hooks.report.pictures.what_if_chart import draw_axis
+from mmgpu_hooks.schema import SweepRow
 
 NAME, TITLE = 'sweep-predicted', 'Iterations, measured and predicted from one run'
 _LEGEND, _HEAD, _PLOT, _FOOT = 26.0, 30.0, 150.0, 44.0

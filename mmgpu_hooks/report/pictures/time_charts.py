@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mmgpu_hooks.records import RunSummary
-from mmgpu_hooks.records.parts import PARTS
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.figures import PART_NAMES, format_pct, format_seconds
 from mmgpu_hooks.report.pictures.bars import Bar, Segment
 from mmgpu_hooks.report.pictures.chart import Chart, NoChart, chart_bars
 from mmgpu_hooks.report.pictures.shapes import Picture
 from mmgpu_hooks.report.pictures.timeline import Timeline
 from mmgpu_hooks.report.pictures.timeline_picture import draw_timeline, shown_tracks
+from mmgpu_hooks.schema.parts import PARTS
 
 _HOOKS_SHOWN = 6
 _SMALL_PCT = 0.005
 
 
-def chart_ledger(runs: Sequence[tuple[str, RunSummary]]) -> Chart | NoChart:
+def chart_ledger(runs: Sequence[tuple[str, Run]]) -> Chart | NoChart:
     """One bar a run, as long as any other: shares of its time."""
     name, title = 'ledger', 'Where the time went'
     measured = [(label, summary) for label, summary in runs if summary.duration_s > 0]
@@ -42,7 +42,7 @@ def chart_ledger(runs: Sequence[tuple[str, RunSummary]]) -> Chart | NoChart:
     return chart_bars(name, title, ' '.join(said), bars, is_share=True)
 
 
-def chart_hooks(summary: RunSummary) -> Chart | NoChart:
+def chart_hooks(summary: Run) -> Chart | NoChart:
     """Seconds in hooks by class, most expensive first."""
     name, title = 'hooks', 'Hooks by class'
     if not summary.hooks:

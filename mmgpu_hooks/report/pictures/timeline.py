@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmgpu_hooks.evidence.interval_log import table_of
-from mmgpu_hooks.records import RunEvidence, SaveRecord
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.report.pictures.moments import Moment, find_moments
 from mmgpu_hooks.report.reported_run import ReportedRun
 
@@ -64,42 +63,34 @@ def fold_timelines(runs: Sequence[ReportedRun]) -> list[Timeline | None]:
     """Of each run; all together have at most :data:`MOST_CELLS` cells."""
     most_cells = max(MOST_CELLS // max(len(runs), 1), 1)
     return [
-        fold_timeline(run.evidence, run.saves, most_cells) if run.evidence else None
+        fold_timeline(run.answer.summary, most_cells) if run.answer.summary else None
         for run in runs
     ]
 
 
-def fold_timeline(
-    evidence: RunEvidence,
-    saves: Sequence[SaveRecord] = (),
-    most_cells: int = MOST_CELLS,
-) -> Timeline | None:
+def fold_timeline(run: Run, most_cells: int = MOST_CELLS) -> Timeline | None:
     """A run's intervals as cells; ``None`` when it has none.
 
     Args:
-        evidence: One rank's.
-        saves: Of the rank that makes them for all.
+        run: One rank's.
         most_cells: Neighbouring intervals are merged until there are no more.
     """
-    table = table_of(evidence.intervals)
-    count = len(table)
+    count = len(run.intervals)
     if not count:
         return None
     merged = -(-count // most_cells)
     groups = [range(n, min(n + merged, count)) for n in range(0, count, merged)]
-    ends_s = table.floats('elapsed_s').filled()
-    durations_s = table.floats('duration_s').filled()
-    iterations = table.ints('iterations').filled()
-    lasts = table.ints('iteration').filled()
-    waits_s = _means(table.floats('data_wait', 'total_s'), iterations)
-    steps_s = _means(table.floats('step', 'total_s'), iterations)
-    utils_pct = list(table.floats('gpu', 'util_pct'))
-    moments = find_moments(evidence, table, saves)
+    ends_s = run.column('elapsed_s').tolist()
+    durations_s = run.column('duration_s').tolist()
+    iterations = [interval.iterations for interval in run.intervals]
+    waits_s = _means(run, 'data_wait.total_s')
+    steps_s = _means(run, 'step.total_s')
+    utils_pct = run.every.values('gpu.util_pct')
     return Timeline(
         starts_s=tuple(ends_s[g[0]] - durations_s[g[0]] for g in groups),
         ends_s=tuple(ends_s[group[-1]] for group in groups),
         iterations=tuple(sum(iterations[n] for n in group) for group in groups),
-        last_iterations=tuple(lasts[group[-1]] for group in groups),
+        last_iterations=tuple(run.intervals[g[-1]].iteration for g in groups),
         tracks=(
             Track('Data wait', 's', 'data_wait', _cells(groups, waits_s, iterations)),
             Track('Step', 's', 'step', _cells(groups, steps_s, iterations)),
@@ -107,15 +98,16 @@ def fold_timeline(
                 'GPU utilisation', '%', 'gpu', _cells(groups, utils_pct, durations_s)
             ),
         ),
-        moments=tuple(sorted(moments, key=lambda moment: moment.at_s)),
+        moments=tuple(sorted(find_moments(run), key=lambda moment: moment.at_s)),
         merged=merged,
     )
 
 
-def _means(totals: Iterable[float | None], counts: Sequence[int]) -> list[float | None]:
+def _means(run: Run, field: str) -> list[float | None]:
+    pairs = zip(run.every.values(field), run.intervals)
     return [
-        total / count if total is not None and count else None
-        for total, count in zip(totals, counts)
+        total / interval.iterations if interval.iterations else None
+        for total, interval in pairs
     ]
 
 

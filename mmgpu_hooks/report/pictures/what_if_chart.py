@@ -34,7 +34,7 @@ def chart_what_if(run: ReportedRun) -> Chart | NoChart:
     name, title = 'what-if', 'Other numbers of workers'
     points = pick_points(run.predictions)
     if not points:
-        reason = run.why_no_predictions if run.evidence else run.why_no_evidence
+        reason = run.why_no_predictions if run.answer.summary else run.why_no_evidence
         return NoChart(name, title, reason)
     said = '; '.join(_describe(point) for point in points)
     marked = [f'{words} {workers}' for workers, words in marked_workers(run).items()]

@@ -5,12 +5,13 @@ CUDA is never initialised by asking, and its peak statistics never reset.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
-from mmgpu_hooks.records import CudaMemoryWindow
+from msgspec import structs
+
+from mmgpu_hooks.schema import CudaMemoryWindow
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.cuda.driver import read_pci_bus_id
 from mmgpu_hooks.telemetry.source_error import SourceError
@@ -211,7 +212,7 @@ class CudaMemory:
         self._window, self._counts_drained = CudaMemoryWindow(), now
         if before is None or now is None:
             return window
-        return dataclasses.replace(
+        return structs.replace(
             window,
             retries=_growth(before.retries, now.retries),
             ooms=_growth(before.ooms, now.ooms),

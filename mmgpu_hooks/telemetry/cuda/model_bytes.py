@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mmgpu_hooks.records import ModelBytesRecord
+from mmgpu_hooks.schema import ModelBytesRecord
 from mmgpu_hooks.telemetry.source_error import SourceError
 
 _PATIENCE = 1000

@@ -1,27 +1,19 @@
-"""GPM: hardware counters of the multiprocessors, on Hopper and later."""
+"""GPM: the hardware counter of busy multiprocessors, on Hopper and later."""
 
 from __future__ import annotations
 
 import contextlib
-import math
-from typing import Any
+from typing import Any, ClassVar
 
 from mmgpu_hooks.telemetry.gpu.queries import NEVER, Queries
 
-# NVML_GPM_METRIC_*: shares in per cent, and traffic in MiB/s
-_SHARES = {
-    2: 'sm_active_pct',
-    3: 'sm_occupancy_pct',
-    5: 'tensor_active_pct',
-    10: 'dram_active_pct',
-}
-_TRAFFIC = {20: 'pcie_tx_bytes_per_s', 21: 'pcie_rx_bytes_per_s'}
-_METRICS = {**_SHARES, **_TRAFFIC}
+_METRIC = 2  # NVML_GPM_METRIC_SM_UTIL
+_FIGURE = 'sm_active_pct'
 
 _SUPPORT = 'GPM'
 """The name under which Queries keeps why there are no counters at all."""
 _MOST_PCT = 101.0
-"""Some counters end a little above the whole."""
+"""The counter may end a little above the whole."""
 
 
 class GpmCounters:
@@ -35,7 +27,7 @@ class GpmCounters:
         handle: The card.
     """
 
-    BEHIND = dict.fromkeys(_METRICS.values(), _SUPPORT)
+    BEHIND: ClassVar[dict[str, str]] = {_FIGURE: _SUPPORT}
     """The query whose miss leaves a figure out."""
 
     def __init__(self, queries: Queries, handle: Any) -> None:
@@ -44,11 +36,6 @@ class GpmCounters:
         self._samples: list[Any] = []
         self._has_earlier = False
         self._request: Any = None
-
-    def gives_traffic(self) -> bool:
-        """Whether PCIe traffic comes from here; known after the first look."""
-        refused = self._queries.refused
-        return _SUPPORT not in refused and self._request is not None
 
     def read(self) -> dict[str, float]:
         """Return what the counters say since the last look, by record names.
@@ -59,9 +46,7 @@ class GpmCounters:
         if _SUPPORT not in self._queries.refused and self._request is None:
             self._queries.ask(_SUPPORT, self._set_up)
         if _SUPPORT in self._queries.refused:
-            reason = self._queries.refused[_SUPPORT]
-            for figure in _SHARES.values():
-                self._queries.refuse(figure, reason)
+            self._queries.refuse(_FIGURE, self._queries.refused[_SUPPORT])
             return {}
         if self._request is None:
             return {}
@@ -90,7 +75,7 @@ class GpmCounters:
             self._samples.append(nvml.nvmlGpmSampleAlloc())
         request = nvml.c_nvmlGpmMetricsGet_t()
         request.version = nvml.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics = len(_METRICS)
+        request.numMetrics = 1
         self._request = request
         return True
 
@@ -104,26 +89,17 @@ class GpmCounters:
         if not had_earlier:
             return {}
         request.sample1, request.sample2 = earlier, now
-        for metric, number in zip(request.metrics, _METRICS):
-            metric.metricId = number
-            metric.nvmlReturn = 0
+        metric = request.metrics[0]
+        metric.metricId, metric.nvmlReturn = _METRIC, 0
         nvml.nvmlGpmMetricsGet(request)
-        figures = {}
-        for metric, (number, figure) in zip(request.metrics, _METRICS.items()):
-            value = self._check(figure, int(metric.nvmlReturn), float(metric.value))
-            if value is not None:
-                figures[figure] = value * 2**20 if number in _TRAFFIC else value
-        return figures
-
-    def _check(self, figure: str, code: int, value: float) -> float | None:
-        most = math.inf if figure in _TRAFFIC.values() else _MOST_PCT
+        code, value = int(metric.nvmlReturn), float(metric.value)
         if code in NEVER:
-            self._queries.refuse(figure, f'GPM does not count it: NVML error {code}')
+            self._queries.refuse(_FIGURE, f'GPM does not count it: NVML error {code}')
         elif code != 0:
-            self._queries.miss(figure, f'GPM could not count it: NVML error {code}')
-        elif not (math.isfinite(value) and 0.0 <= value <= most):
-            self._queries.miss(figure, f'GPM reported {value}')
+            self._queries.miss(_FIGURE, f'GPM could not count it: NVML error {code}')
+        elif not 0.0 <= value <= _MOST_PCT:
+            self._queries.miss(_FIGURE, f'GPM reported {value}')
         else:
-            self._queries.found(figure)
-            return value if figure in _TRAFFIC.values() else min(value, 100.0)
-        return None
+            self._queries.found(_FIGURE)
+            return {_FIGURE: min(value, 100.0)}
+        return {}

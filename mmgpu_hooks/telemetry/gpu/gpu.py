@@ -7,10 +7,10 @@ spread out, since together they would cost more than all else we do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from mmgpu_hooks.records import GpuDevice, GpuWindow
+from mmgpu_hooks.schema import GpuDevice, GpuWindow
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s, wall_unix_s
 from mmgpu_hooks.telemetry.gpu.answers import (
     checked_memory,
@@ -21,10 +21,9 @@ from mmgpu_hooks.telemetry.gpu.answers import (
 from mmgpu_hooks.telemetry.gpu.buffer import LOOK_S, UtilBuffer, UtilSpan
 from mmgpu_hooks.telemetry.gpu.gpm import GpmCounters
 from mmgpu_hooks.telemetry.gpu.lease import DriverLease
-from mmgpu_hooks.telemetry.gpu.processes import ProcessShare
+from mmgpu_hooks.telemetry.gpu.processes import OtherProcesses
 from mmgpu_hooks.telemetry.gpu.queries import Missed, Queries
 from mmgpu_hooks.telemetry.gpu.vitals import (
-    read_pcie,
     read_power,
     read_throttle_reasons,
     read_vitals,
@@ -43,18 +42,17 @@ ESSENTIAL = (
 
 _OPTIONAL = (
     UtilBuffer.FIGURE,
-    *(figure.name for figure in fields(GpuWindow) if figure.name not in ESSENTIAL),
+    *(name for name in GpuWindow.__struct_fields__ if name not in ESSENTIAL),
 )
 
 _FIGURES = (*ESSENTIAL, *_OPTIONAL)
-_BEHIND = {**GpmCounters.BEHIND, **ProcessShare.BEHIND}
+_BEHIND = {**GpmCounters.BEHIND, **OtherProcesses.BEHIND}
 
 # Seconds between two looks at what changes slowly or costs more.
 VITALS_S = 1.0
 GPM_S = 2.0
 PROCESSES_S = 3.0
 POWER_S = 5.0
-PCIE_S = 15.0  # blocks for 40 ms
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class GpuSample:
     spans: tuple[UtilSpan, ...] | None = None
     """What the driver's buffer holds since the last look; ``None`` when polled."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """Other figures of :class:`~mmgpu_hooks.records.GpuWindow`, where it was time."""
+    """Other figures of :class:`~mmgpu_hooks.schema.GpuWindow`, where it was time."""
     throttle_reasons: frozenset[str] | None = None
     """What holds the clocks down; ``None`` where it was not looked at."""
     next_look_s: float | None = None
@@ -105,9 +103,9 @@ class Gpu:
         self._lease = DriverLease(self._let_go)
         self._queries = Queries(nvml, _EACH_LOOK, is_mig(nvml, handle))
         self._buffer = UtilBuffer(self._queries, handle, clock=clock, wall=wall)
-        self._processes = ProcessShare(self._queries, handle, wall=wall)
+        self._processes = OtherProcesses(self._queries, handle)
         self._gpm = GpmCounters(self._queries, handle)
-        self._due_s: dict[str, float] = {'pcie': clock() + PCIE_S}
+        self._due_s: dict[str, float] = {}
 
     @property
     def unsupported(self) -> dict[str, str]:
@@ -192,8 +190,6 @@ class Gpu:
             figures.update(self._processes.read())
         if self._is_due('power', POWER_S):
             figures.update(read_power(self._queries, self._handle))
-        if self._is_due('pcie', PCIE_S) and not self._gpm.gives_traffic():
-            figures.update(read_pcie(self._queries, self._handle))
         return GpuSample(
             util_pct=util,
             mem_used_bytes=memory,

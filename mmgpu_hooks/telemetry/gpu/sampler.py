@@ -1,4 +1,4 @@
-"""Looks at the GPUs in the background and hands over the looks, folded by time.
+"""Looks at the GPU in the background and hands over the looks, folded by time.
 
 Loader workers are forked while the thread lives, so the thread and its owner
 share no lock of ours: samples pass through a deque, whose ends are atomic. In
@@ -10,12 +10,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping
 from typing import Callable
 
-from mmgpu_hooks.records import CardWindow, GpuWindow
+from mmgpu_hooks.schema import GpuWindow
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
-from mmgpu_hooks.telemetry.gpu.cards import CardFold, CardSample
 from mmgpu_hooks.telemetry.gpu.gpu import GpuSample
 from mmgpu_hooks.telemetry.gpu.queries import describe
 from mmgpu_hooks.telemetry.gpu.window import GpuFold
@@ -28,7 +26,6 @@ THREAD_NAME = 'mmgpu-gpu-sampler'
 
 _MAX_PENDING = 36_000
 """Looks kept for a drain that never comes: two hours of the default period."""
-_MAX_PENDING_CARDS = 3_600
 
 
 class GpuSampler:
@@ -39,8 +36,6 @@ class GpuSampler:
         period_s: Seconds between two looks, above 0. Where the driver keeps
             samples itself, a look says how long the next may wait at least.
             Default: 0.2.
-        read_cards: Looks at all cards of the host, where this rank is to.
-        cards_period_s: Seconds between two such looks. Default: 2.
         clock: Monotonic clock.
         wait: Waits for the stop event.
 
@@ -53,8 +48,6 @@ class GpuSampler:
         read_sample: Callable[[], GpuSample],
         period_s: float = 0.2,
         *,
-        read_cards: Callable[[], Mapping[str, CardSample]] | None = None,
-        cards_period_s: float = 2.0,
         clock: Clock = monotonic_s,
         wait: Wait = threading.Event.wait,
     ) -> None:
@@ -62,21 +55,14 @@ class GpuSampler:
             raise ValueError(f'period_s must be above 0, found {period_s}')
         self.failure: str | None = None
         """Why the source stopped giving samples; ``None`` while it works."""
-        self.cards_failure: str | None = None
-        """Why the cards of the host are no longer looked at."""
         self._read_sample = read_sample
         self._period_s = period_s
-        self._read_cards = read_cards
-        self._cards_period_s = cards_period_s
         self._clock = clock
         self._wait = wait
         self._pid = os.getpid()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._pending: deque[tuple[float, GpuSample]] = deque(maxlen=_MAX_PENDING)
-        self._pending_cards: deque[Mapping[str, CardSample]] = deque(
-            maxlen=_MAX_PENDING_CARDS
-        )
 
     def start(self) -> None:
         """Start sampling; does nothing when it runs or in a forked child."""
@@ -127,17 +113,7 @@ class GpuSampler:
                 fold.add(*self._pending.popleft())
         return fold.window()
 
-    def drain_cards(self) -> dict[str, CardWindow]:
-        """Return the host's cards since the last such drain, by UUID."""
-        folds: dict[str, CardFold] = {}
-        if os.getpid() == self._pid:
-            for _ in range(len(self._pending_cards)):
-                for uuid, sample in self._pending_cards.popleft().items():
-                    folds.setdefault(uuid, CardFold(sample.index)).add(sample)
-        return {uuid: fold.window() for uuid, fold in folds.items()}
-
     def _run(self, stop: threading.Event, last_s: float) -> None:
-        cards_due_s = last_s
         wait_s = self._period_s
         while not self._wait(stop, wait_s):
             try:
@@ -152,24 +128,6 @@ class GpuSampler:
             self._pending.append((now_s - last_s, sample))
             last_s = now_s
             wait_s = max(self._period_s, sample.next_look_s or 0.0)
-            if self._read_cards is not None and now_s >= cards_due_s:
-                cards_due_s = now_s + self._cards_period_s
-                self._look_at_cards(stop, self._read_cards)
-
-    def _look_at_cards(
-        self,
-        stop: threading.Event,
-        read_cards: Callable[[], Mapping[str, CardSample]],
-    ) -> None:
-        try:
-            samples = read_cards()
-        except Exception as error:  # noqa: BLE001, our own card goes on
-            if not stop.is_set():
-                self._read_cards = None
-                self.cards_failure = _reason(error)
-            return
-        if not stop.is_set():
-            self._pending_cards.append(samples)
 
 
 def _reason(error: Exception) -> str:

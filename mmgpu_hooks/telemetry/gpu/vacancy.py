@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from mmgpu_hooks.records import CardState
+from mmgpu_hooks.schema import CardState
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.clock import Clock, wall_unix_s
 from mmgpu_hooks.telemetry.gpu.answers import checked_memory, checked_util, read_text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from mmgpu_hooks.telemetry.gpu.queries import GarbageError, Queries
@@ -27,8 +26,6 @@ _GARBAGE_REASONS = 1 << 32
 
 _SM_CLOCK, _MEM_CLOCK = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
 _GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
-# NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES
-_PCIE_COUNTERS = {'pcie_tx_bytes_per_s': 0, 'pcie_rx_bytes_per_s': 1}
 
 
 def parse_throttle_reasons(bits: int) -> frozenset[str]:
@@ -57,7 +54,10 @@ def read_vitals(queries: Queries, handle: Any) -> dict[str, float]:
     """
     nvml = queries.nvml
     figures = {
-        'sm_clock_mhz': read_sm_clock(queries, handle),
+        'sm_clock_mhz': queries.ask(
+            'sm_clock_mhz',
+            lambda: _within(10_000, nvml.nvmlDeviceGetClockInfo(handle, _SM_CLOCK)),
+        ),
         'mem_clock_mhz': queries.ask(
             'mem_clock_mhz',
             lambda: _within(100_000, nvml.nvmlDeviceGetClockInfo(handle, _MEM_CLOCK)),
@@ -68,19 +68,6 @@ def read_vitals(queries: Queries, handle: Any) -> dict[str, float]:
         ),
     }
     return {name: value for name, value in figures.items() if value is not None}
-
-
-def read_sm_clock(queries: Queries, handle: Any) -> float | None:
-    """Clock of the multiprocessors in MHz.
-
-    Raises:
-        SourceError: If the card or the driver was lost.
-    """
-    get_clock = queries.nvml.nvmlDeviceGetClockInfo
-    mhz: float | None = queries.ask(
-        'sm_clock_mhz', lambda: _within(10_000, get_clock(handle, _SM_CLOCK))
-    )
-    return mhz
 
 
 def read_power(queries: Queries, handle: Any) -> dict[str, float]:
@@ -115,24 +102,6 @@ def read_throttle_reasons(queries: Queries, handle: Any) -> frozenset[str] | Non
 
     reasons: frozenset[str] | None = queries.ask('throttled_pct', query)
     return reasons
-
-
-def read_pcie(queries: Queries, handle: Any) -> dict[str, float]:
-    """Bytes a second over PCIe. Blocks for 20 ms a direction: the driver counts.
-
-    Raises:
-        SourceError: If the card or the driver was lost.
-    """
-    get_throughput = queries.nvml.nvmlDeviceGetPcieThroughput
-
-    def query(counter: int) -> float:
-        return _within(10**9, get_throughput(handle, counter)) * 1e3
-
-    figures = {
-        figure: queries.ask(figure, functools.partial(query, counter))
-        for figure, counter in _PCIE_COUNTERS.items()
-    }
-    return {name: value for name, value in figures.items() if value is not None}
 
 
 def _within(most: int, value: int) -> float:

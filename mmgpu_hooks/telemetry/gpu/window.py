@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from mmgpu_hooks.records import GpuWindow
+from mmgpu_hooks.schema import GpuWindow
 from mmgpu_hooks.telemetry.gpu.gpu import GpuSample
 
 _LARGEST = ('temperature_c', 'others_mem_bytes')

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Callable, Optional
 
-from mmgpu_hooks.records import HostLimits
+from mmgpu_hooks.schema import HostLimits
 from mmgpu_hooks.telemetry.host.binding import read_binding
 from mmgpu_hooks.telemetry.host.cgroup import count_cpuset_cpus, read_cgroup_limits
 from mmgpu_hooks.telemetry.host.proc import read_affinity

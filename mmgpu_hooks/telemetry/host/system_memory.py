@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 
 
-def parse_memory_bytes(text: bytes) -> tuple[int, int, int]:
-    """Parse available RAM, used and all swap space out of ``/proc/meminfo``.
+def parse_memory_bytes(text: bytes) -> tuple[int, int]:
+    """Parse available RAM and swap space out of ``/proc/meminfo``.
 
     Available is what new work can take without swapping, not free memory::
 
         MemAvailable:   22118804 kB
         SwapTotal:       8388604 kB
-        SwapFree:        8380412 kB
 
     Args:
         text: The whole file.
@@ -21,8 +20,7 @@ def parse_memory_bytes(text: bytes) -> tuple[int, int, int]:
         ValueError: If a figure is missing (Linux before 3.14) or no number.
     """
     available, swap = _field(text, b'MemAvailable:'), _field(text, b'SwapTotal:')
-    swap_used = swap - _field(text, b'SwapFree:')
-    return available * 1024, swap_used * 1024, swap * 1024
+    return available * 1024, swap * 1024
 
 
 def parse_swapped_pages(text: bytes) -> tuple[int, int]:

@@ -11,8 +11,7 @@ import os
 from pathlib import Path
 from typing import Any, Callable, TypeVar
 
-from mmgpu_hooks.records.filled import fill_record
-from mmgpu_hooks.records.measured import HostWindow
+from mmgpu_hooks.schema import HostWindow
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 from mmgpu_hooks.telemetry.host.kept_file import KeptFile
 from mmgpu_hooks.telemetry.host.limits import read_file_system
@@ -37,7 +36,7 @@ _PRESSURE_BYTES = 256
 _SELDOM_S = 1.0
 """What is of the host's memory and files is looked at so often, at most."""
 _SWAPPED = 'swap_in_bytes, swap_out_bytes'
-_MEMORY = 'ram_available_bytes, swap_used_bytes'
+_MEMORY = 'ram_available_bytes'
 
 
 class HostWindowMeter:
@@ -141,14 +140,13 @@ class HostWindowMeter:
         fields['throttled_s'] = self._try('throttled_s', self._throttling.read)
         fields['swap_in_bytes'], fields['swap_out_bytes'] = swapped
         fields.update(self._gauges)
-        return fill_record(HostWindow, fields)
+        return HostWindow(**fields)
 
     def _read_gauges(self) -> dict[str, int | None]:
-        memory = self._parse(_MEMORY, parse_memory_bytes) or (None, None, None)
-        self._swap_bytes = memory[2]
+        memory = self._parse(_MEMORY, parse_memory_bytes) or (None, None)
+        self._swap_bytes = memory[1]
         return {
             'ram_available_bytes': memory[0],
-            'swap_used_bytes': memory[1],
             'shm_free_bytes': self._try('shm_free_bytes', self._read_shm_free),
             'open_files': self._try('open_files', self._count_open_files),
         }

@@ -42,7 +42,6 @@ class OutsideTally:
             worker_cpu_s=_add_by_worker([one.worker_cpu_s for one in parts]),
             affinity_cpus=min(affinities, default=None),
             worker_run_delay_s=_add_by_worker([p.worker_run_delay_s for p in parts]),
-            worker_blocked_s=_add_by_worker([p.worker_blocked_s for p in parts]),
             worker_affinity_cpus=_fold_by_worker(
                 min, [p.worker_affinity_cpus for p in parts]
             ),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter, mul
 from typing import NamedTuple, Optional
 
-from mmgpu_hooks.records import DurationStats, SlowSample, TransformCost
+from mmgpu_hooks.schema import DurationStats, SlowSample, TransformCost
 from mmgpu_hooks.telemetry.durations import fold_some_durations
 from mmgpu_hooks.telemetry.loader import board
 from mmgpu_hooks.telemetry.loader.board import Slot
@@ -115,11 +115,16 @@ class InsideTally:
             batch_cpu=self.cpu.stats(),
             worker_batches=tuple(self.worker_batches),
             transforms={
-                name: TransformCost(int(calls), seconds)
+                name: TransformCost(calls=int(calls), total_s=seconds)
                 for name, (calls, seconds) in self.transforms.items()
             },
             timed_samples=self.timed_samples,
-            slowest=tuple([SlowSample(*slow) for slow in self.slowest]),
+            slowest=tuple(
+                [
+                    SlowSample(seconds=seconds, index=index, image=image)
+                    for seconds, index, image in self.slowest
+                ]
+            ),
         )
         self._reset()
         return figures

@@ -37,20 +37,18 @@ class MemoryLook:
         self._seen, self._seen_s = workers, self._clock()
         self._sizes = workers.read_pss_bytes()
 
-    def drain(self) -> tuple[int | None, tuple[int, ...]]:
+    def drain(self) -> int | None:
         """What was found since the last call.
 
         Returns:
             Bytes of all workers, where only some were looked at the others taken to be
-            like them, ``None`` when none shows them; and of each, by worker id, empty
-            unless all do.
+            like them; ``None`` when none shows them.
         """
         sizes, self._sizes = self._sizes, ()
         known = tuple(size for size in sizes if size is not None)
         if not known:
-            return None, ()
-        whole = sum(known) * len(sizes) // len(known)
-        return whole, known if len(known) == len(sizes) else ()
+            return None
+        return sum(known) * len(sizes) // len(known)
 
     def close(self) -> None:
         """Let the workers go."""

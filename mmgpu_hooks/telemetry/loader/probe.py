@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from mmgpu_hooks.records import WorkersWindow
-from mmgpu_hooks.records.filled import fill_record
+from mmgpu_hooks.schema import WorkersWindow
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 from mmgpu_hooks.telemetry.loader.board import Board
@@ -72,8 +71,6 @@ class LoaderProbe:
         """Say that the loop asks for a batch."""
         self.got = self._queue.got
         """Say that the loop has it."""
-        self.read_ready = self._queue.read_ready
-        """How many batches stand ready now, if it is known."""
 
     def watch_running(self, iterator: Any) -> None:
         """Follow an iterator made before we came, whose workers are out of reach."""
@@ -235,7 +232,7 @@ class LoaderProbe:
             current.collect(self._inside)
         outside, inside = self._outside.drain(), self._inside.drain()
         asks, ready_mean, ready_zero_pct, out_of_order = self._queue.drain()
-        pss_bytes, worker_pss_bytes = self._memory.drain()
+        pss_bytes = self._memory.drain()
         now_s, iteration = self._clock(), self._count_iterations()
         is_inside = current is not None and current.is_inside
         fields = {
@@ -249,14 +246,13 @@ class LoaderProbe:
             'ready_zero_pct': ready_zero_pct,
             'out_of_order': out_of_order,
             'pss_bytes': pss_bytes,
-            'worker_pss_bytes': worker_pss_bytes,
         }
         self._begin_window(now_s, iteration)
         if inside is not None:
             fields.update(inside._asdict())
         elif not outside.count:
             return None
-        return fill_record(WorkersWindow, fields)
+        return WorkersWindow(**fields)
 
     @property
     def inside_failure(self) -> str | None:

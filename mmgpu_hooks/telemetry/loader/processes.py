@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
-from mmgpu_hooks.records.filled import fill_record
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
 from mmgpu_hooks.telemetry.host.proc import (
     OpenSchedStat,
@@ -24,7 +23,7 @@ _MOST_RELISTS = 4
 each. The first read asks the CPUs of all."""
 _THREADS_PER_WORKER = 4
 MOST_TOLD = 64
-"""Workers of which run delay, blocked time and CPUs are told one by one: each line of
+"""Workers of which run delay and CPUs are told one by one: each line of
 the evidence holds them."""
 _MOST_PSS_READS = 16
 _FILES_SHARE = 16
@@ -32,7 +31,7 @@ _FILES_SHARE = 16
 _MOST_FILES = 1024
 
 
-@dataclass(frozen=True)
+@dataclass
 class ProcessFigures:
     """What the workers did in one window."""
 
@@ -46,8 +45,7 @@ class ProcessFigures:
     """By worker id; empty when one could not be read."""
     affinity_cpus: int | None
     worker_run_delay_s: tuple[float, ...] = ()
-    """Likewise, as are the two below; empty of more than `MOST_TOLD` workers too."""
-    worker_blocked_s: tuple[float, ...] = ()
+    """Likewise, as is the one below; empty of more than `MOST_TOLD` workers too."""
     worker_affinity_cpus: tuple[int, ...] = ()
 
 
@@ -150,19 +148,17 @@ class WorkerProcesses:
         is_told = is_whole and len(cpu) <= MOST_TOLD
         affinities = self._known_affinities()
         is_confinement_told = is_told and len(affinities) == len(cpu)
-        fields = {
-            'count': len(cpu),
-            'window_s': window_s,
-            'cpu_s': sum(cpu),
-            'run_delay_s': sum(delays),
-            'blocked_s': sum(blocked) if cpu else None,
-            'worker_cpu_s': tuple(cpu) if is_whole else (),
-            'affinity_cpus': min(affinities, default=None),
-            'worker_run_delay_s': tuple(delays) if is_told else (),
-            'worker_blocked_s': tuple(blocked) if is_told else (),
-            'worker_affinity_cpus': tuple(affinities) if is_confinement_told else (),
-        }
-        return fill_record(ProcessFigures, fields)
+        return ProcessFigures(
+            count=len(cpu),
+            window_s=window_s,
+            cpu_s=sum(cpu),
+            run_delay_s=sum(delays),
+            blocked_s=sum(blocked) if cpu else None,
+            worker_cpu_s=tuple(cpu) if is_whole else (),
+            affinity_cpus=min(affinities, default=None),
+            worker_run_delay_s=tuple(delays) if is_told else (),
+            worker_affinity_cpus=tuple(affinities) if is_confinement_told else (),
+        )
 
     @property
     def pids(self) -> tuple[int, ...]:

@@ -114,14 +114,6 @@ class QueueWatch:
         if early > 0:
             self._early += early
 
-    def read_ready(self) -> int | None:
-        """Batches that stand ready now; ``None`` when nothing is followed."""
-        iterator = self._iterator()
-        if iterator is None:
-            return None
-        parked = len(iterator._task_info) - iterator._tasks_outstanding
-        return int(parked + iterator._data_queue.qsize())
-
     def drain(self) -> QueueFigures:
         """Figures since the last call; ``None`` when nothing was asked."""
         figures: QueueFigures = (0, None, None, None)

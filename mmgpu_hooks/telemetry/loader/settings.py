@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from typing import Any
 
-from mmgpu_hooks.records import LoaderSettings
+from mmgpu_hooks.schema import LoaderSettings
 from mmgpu_hooks.telemetry.loader.pipeline import find_transforms
 
 

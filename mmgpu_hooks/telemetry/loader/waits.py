@@ -55,7 +55,7 @@ class WaitTimer:
         note, clock, running = ledger.tape.extend, ledger.clock, ledger.running
 
         def timed() -> Any:
-            live = find_iterator()
+            live: Any = find_iterator()
             part = 'data_wait' if live._num_yielded else FIRST_WAIT
             if self._skipped > 0:
                 self._skipped -= 1

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from mmgpu_hooks.records.saving import SAVE_PHASES, SavePhase
+from mmgpu_hooks.schema import SAVE_PHASES, SavePhase
 from mmgpu_hooks.telemetry.clock import Clock, monotonic_s, thread_cpu_s
 from mmgpu_hooks.telemetry.host.kept_file import KeptFile
 from mmgpu_hooks.telemetry.host.proc import parse_schedstat
@@ -142,18 +142,23 @@ def fold_phase(begin: ThreadTimes, end: ThreadTimes) -> SavePhase:
     wall_s = end.wall_s - begin.wall_s
     cpu_s = end.cpu_s - begin.cpu_s
     if begin.run_delay_s is None or end.run_delay_s is None:
-        return SavePhase(wall_s, cpu_s)
+        return SavePhase(wall_s=wall_s, cpu_s=cpu_s)
     run_delay_s = end.run_delay_s - begin.run_delay_s
-    return SavePhase(wall_s, cpu_s, run_delay_s, max(wall_s - cpu_s - run_delay_s, 0.0))
+    return SavePhase(
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        run_delay_s=run_delay_s,
+        blocked_s=max(wall_s - cpu_s - run_delay_s, 0.0),
+    )
 
 
 def _add_phases(one: SavePhase, other: SavePhase) -> SavePhase:
     """Add up; what one does not tell, the sum does not."""
     return SavePhase(
-        one.wall_s + other.wall_s,
-        _add(one.cpu_s, other.cpu_s),
-        _add(one.run_delay_s, other.run_delay_s),
-        _add(one.blocked_s, other.blocked_s),
+        wall_s=one.wall_s + other.wall_s,
+        cpu_s=_add(one.cpu_s, other.cpu_s),
+        run_delay_s=_add(one.run_delay_s, other.run_delay_s),
+        blocked_s=_add(one.blocked_s, other.blocked_s),
     )
 
 

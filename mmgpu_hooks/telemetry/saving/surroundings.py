@@ -130,7 +130,7 @@ class Surroundings:
                 they are no strangers; ``None`` when it is not known.
 
         Returns:
-            Fields of a :class:`~mmgpu_hooks.records.SaveRecord`, and why one of them
+            Fields of a :class:`~mmgpu_hooks.schema.SaveRecord`, and why one of them
             is missing. Memory held is what was resident at the looks beyond what was
             when it began: what the allocator had kept from before is not in it.
         """

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmgpu_hooks.records import CudaMemoryWindow
+from mmgpu_hooks.schema import CudaMemoryWindow
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.cuda.memory import (
     CudaDevice,
@@ -254,7 +254,9 @@ def test_the_window_tells_creep_fragmentation_and_what_failed(memory, allocator)
         allocated_bytes=12, retries=3, ooms=1, inactive_bytes=7
     )
     memory.observe()
-    assert memory.drain_window() == CudaMemoryWindow(12, 0, 0, 7)
+    assert memory.drain_window() == CudaMemoryWindow(
+        allocated_bytes=12, retries=0, ooms=0, inactive_bytes=7
+    )
     assert memory.drain_window() == CudaMemoryWindow(retries=0, ooms=0)
 
 

@@ -9,7 +9,7 @@ from typing import Callable, Union
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.records import GpuWindow
+from mmgpu_hooks.schema import GpuWindow
 from mmgpu_hooks.telemetry.gpu.nvml import Gpu, GpuSample, open_gpu
 from mmgpu_hooks.telemetry.gpu.sampler import THREAD_NAME, GpuSampler
 from mmgpu_hooks.telemetry.gpu.window import GpuFold

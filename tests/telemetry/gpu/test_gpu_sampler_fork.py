@@ -27,21 +27,17 @@ FORKING = """
     import torch
     from torch.utils.data import DataLoader, Dataset
     from mmgpu_hooks.telemetry.gpu.sampler import THREAD_NAME, GpuSampler
-    from mmgpu_hooks.telemetry.gpu.cards import open_cards
     from mmgpu_hooks.telemetry.gpu import gpu as nvml_gpu
     from mmgpu_hooks.telemetry.gpu.nvml import open_gpu
 
     # all at every look
-    for pace in ('VITALS_S', 'GPM_S', 'PROCESSES_S', 'POWER_S', 'PCIE_S'):
+    for pace in ('VITALS_S', 'GPM_S', 'PROCESSES_S', 'POWER_S'):
         assert getattr(nvml_gpu, pace) > 0.0
         setattr(nvml_gpu, pace, 0.0)
     gpu = open_gpu(uuid='{uuid}')
-    cards = open_cards()
     sampler = GpuSampler(
         lambda: dataclasses.replace(gpu.read_sample(), next_look_s=None),
         period_s=0.0005,
-        read_cards=cards.read_samples,
-        cards_period_s=0.0005,
     )
     parent = os.getpid()
 
@@ -57,7 +53,6 @@ FORKING = """
             assert sampler.drain().samples == 0
             assert sampler.stop()
             gpu.close()
-            cards.close()
             assert [t.name for t in threading.enumerate()] == names
             return torch.zeros(4)
 
@@ -68,11 +63,9 @@ FORKING = """
         )
         assert sum(len(batch) for batch in loader) == 8
     assert sampler.failure is None, sampler.failure
-    assert sampler.cards_failure is None, sampler.cards_failure
     window = sampler.drain()
     assert (window.source, window.samples > 5) == ('buffer', True), window
     assert window.sm_active_pct == 1.0
-    assert len(sampler.drain_cards()) == 2
     print('trained')
     {end}
 """
@@ -82,7 +75,7 @@ FORKING = """
 @pytest.mark.parametrize(
     ('end', 'status'),
     [
-        pytest.param('sampler.stop(); gpu.close(); cards.close()', 0, id='stopped'),
+        pytest.param('sampler.stop(); gpu.close()', 0, id='stopped'),
         pytest.param('raise SystemExit(3)', 3, id='forgotten'),
     ],
 )

@@ -7,12 +7,10 @@ import pytest
 
 from fakes.clock import HandClock
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.records import CardWindow, GpuWindow
+from mmgpu_hooks.schema import GpuWindow
 from mmgpu_hooks.telemetry.gpu.buffer import UtilSpan
-from mmgpu_hooks.telemetry.gpu.cards import CardSample, HostCards, open_cards
 from mmgpu_hooks.telemetry.gpu.nvml import Gpu, GpuSample, open_gpu
 from mmgpu_hooks.telemetry.gpu.sampler import GpuSampler
-from mmgpu_hooks.telemetry.source_error import SourceError
 
 OTHER = FakeGpu(uuid='GPU-2', bus='00000000:AF:00.0', util=(10,))
 
@@ -67,72 +65,23 @@ def test_a_slower_pace_that_the_user_asked_for_is_kept():
     assert thread.waits == [5.0, 5.0, 5.0]
 
 
-def test_the_cards_are_looked_at_more_rarely():
-    thread = Thread(21)
-    looks: list[float] = []
-
-    def read_cards() -> dict[str, CardSample]:
-        looks.append(round(thread.clock() - 100.0, 6))
-        return {'GPU-1': CardSample(0, (UtilSpan(2.0, 30.0),))}
-
-    sampler = GpuSampler(
-        lambda: GpuSample(0.0, 5),
-        period_s=0.5,
-        read_cards=read_cards,
-        clock=thread.clock,
-        wait=thread.wait,
-    )
-    thread.run(sampler)
-    assert looks == [0.5, 2.5, 4.5, 6.5, 8.5, 10.5]
-    card = CardWindow(0, 6, 30.0, 0.0, sampled_s=12.0)
-    assert sampler.drain_cards() == {'GPU-1': card}
-    assert sampler.drain_cards() == {}
-
-
-@pytest.mark.parametrize(
-    ('error', 'reason'),
-    [(SourceError('gone'), 'gone'), (OSError('odd'), 'OSError: odd')],
-)
-def test_cards_that_fail_do_not_cost_our_own(error: Exception, reason: str):
-    thread = Thread(9)
-
-    def fail() -> dict[str, CardSample]:
-        raise error
-
-    sampler = GpuSampler(
-        lambda: GpuSample(0.0, 5),
-        read_cards=fail,
-        cards_period_s=0.4,
-        clock=thread.clock,
-        wait=thread.wait,
-    )
-    thread.run(sampler)
-    assert (sampler.failure, sampler.cards_failure) == (None, reason)
-    assert sampler.drain().samples == 9
-    assert sampler.drain_cards() == {}
-
-
 def test_a_curve_in_the_drivers_buffer_is_seen_whole(fake_nvml: FakeNvml):
     # 20 ms at 0 %, 60 ms at 100 %, again and again; looked at every 50 ms
     fake_nvml.set(FakeGpu(more=['curve 20000 0 100 100 100'], util=(1,)), OTHER)
-    gpu, cards = open_gpu(uuid=FakeGpu.uuid), open_cards()
+    gpu = open_gpu(uuid=FakeGpu.uuid)
     assert isinstance(gpu, Gpu)
-    assert isinstance(cards, HostCards)
     gpu_look = gpu.read_sample
 
     def read_sample() -> GpuSample:
         sample = gpu_look()
         return GpuSample(sample.util_pct, sample.mem_used_bytes, sample.spans)
 
-    sampler = GpuSampler(
-        read_sample, period_s=0.05, read_cards=cards.read_samples, cards_period_s=0.1
-    )
+    sampler = GpuSampler(read_sample, period_s=0.05)
     sampler.start()
     time.sleep(1.0)
     assert sampler.stop()
-    window, host = sampler.drain(), sampler.drain_cards()
+    window = sampler.drain()
     gpu.close()
-    cards.close()
     assert sampler.failure is None
     assert window.source == 'buffer'
     assert window.util_pct is not None and window.zero_pct is not None
@@ -140,6 +89,4 @@ def test_a_curve_in_the_drivers_buffer_is_seen_whole(fake_nvml: FakeNvml):
     assert window.samples >= 12
     assert window.util_pct == pytest.approx(75.0, abs=100 / window.samples)
     assert window.util_pct + window.zero_pct == pytest.approx(100.0)
-    assert set(host) == {FakeGpu.uuid, 'GPU-2'}
-    assert host['GPU-2'].util_pct == 10.0
     assert sampler.drain() == GpuWindow()

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.records import GpuDevice
+from mmgpu_hooks.schema import GpuDevice
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.gpu.find import parse_uuid
 from mmgpu_hooks.telemetry.gpu.nvml import Gpu, GpuSample, open_gpu
@@ -51,7 +51,12 @@ def name_of(**names: object) -> str | None:
 def test_device_and_samples(fake_nvml: FakeNvml):
     fake_nvml.set(FIRST)
     gpu = opened(uuid=FIRST.uuid)
-    assert gpu.device() == GpuDevice('First', FIRST.uuid, 1000, '550.90.07')
+    assert gpu.device() == GpuDevice(
+        name='First',
+        uuid=FIRST.uuid,
+        memory_total_bytes=1000,
+        driver_version='550.90.07',
+    )
     assert [gpu.read_sample() for _ in range(5)] == [
         GpuSample(util, 400) for util in (0.0, 80.0, 0.0, 95.0, 0.0)
     ]

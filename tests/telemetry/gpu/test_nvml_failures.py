@@ -19,9 +19,7 @@ FULL = (
     'temperature 61',
     'power 350500',
     'reasons 0x4',
-    'pcie 5 6',
     'running',
-    'share',
     'gpm 1 1 1 1 1 1',
 )
 OPTIONAL = (
@@ -30,9 +28,7 @@ OPTIONAL = (
     'temperature',
     'power',
     'reasons',
-    'pcie',
     'running',
-    'share',
     'gpm',
 )
 
@@ -86,8 +82,7 @@ def test_a_card_without_a_figure_has_a_reason_and_all_the_others(
     samples = look_often(gpu, clock)
     assert all((s.util_pct, s.mem_used_bytes) == (50.0, 400) for s in samples)
     assert gpu.unsupported == {}
-    if figure != 'pcie':  # the counters tell the traffic
-        assert gpu.not_offered
+    assert gpu.not_offered
     gpu.close()
 
 
@@ -186,9 +181,7 @@ def test_a_transient_refusal_is_never_for_good(fake_nvml: FakeNvml, code: int):
 @pytest.mark.parametrize('figure', OPTIONAL)
 @pytest.mark.parametrize('code', [1, 9, 15, 16, 18])
 def test_a_card_lost_in_any_query_is_lost(fake_nvml: FakeNvml, figure: str, code: int):
-    # PCIe is asked for where GPM does not tell, shares where the driver lists us
-    more = [line for line in FULL if figure != 'pcie' or not line.startswith('gpm')]
-    more.append(f'compute {os.getpid()} 1')
+    more = [*FULL, f'compute {os.getpid()} 1']
     good = 2 if figure == 'samples' else 1
     fake_nvml.set(FakeGpu(more=more, fail={figure: (code, good)}))
     clock = HandClock()
@@ -310,9 +303,8 @@ def test_closing_under_a_look_leaves_it_to_the_looker(fake_nvml: FakeNvml, monke
         ('memory', ['mem_used_bytes']),
         ('power', ['power_w']),
         ('reasons', ['throttled_pct']),
-        ('gpm', ['sm_active_pct', 'dram_active_pct', 'pcie_rx_bytes_per_s']),
-        ('running', ['own_util_pct', 'others_util_pct', 'others_mem_bytes']),
-        ('share', ['own_util_pct', 'others_util_pct']),
+        ('gpm', ['sm_active_pct']),
+        ('running', ['others_mem_bytes']),
     ],
 )
 def test_a_figure_that_is_always_missed_has_a_reason(
@@ -343,18 +335,6 @@ def test_what_is_not_offered_has_a_reason_too_and_what_is_announced_has_none(
     assert 'util_pct' in gpu.unsupported
     assert 'util_pct' not in gpu.reasons()
     assert gpu.reasons()['power_w'] == gpu.not_offered['power_w']
-    gpu.close()
-
-
-def test_counters_that_are_refused_do_not_explain_what_is_asked_for_elsewhere(
-    fake_nvml: FakeNvml,
-):
-    fake_nvml.set(FakeGpu(more=['pcie 5 6', 'gpm 1 1 1 1 1 1'], fail={'gpm': (999, 0)}))
-    clock = HandClock()
-    gpu = opened(clock)
-    look_often(gpu, clock, 4)
-    assert 'Unknown Error' in gpu.reasons()['sm_active_pct']
-    assert 'pcie_rx_bytes_per_s' not in gpu.reasons()
     gpu.close()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fakes.clock import HandClock
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.records import GpuWindow
+from mmgpu_hooks.schema import GpuWindow
 from mmgpu_hooks.telemetry.gpu.nvml import Gpu, GpuSample, open_gpu
 from mmgpu_hooks.telemetry.gpu.queries import GarbageError
 from mmgpu_hooks.telemetry.gpu.vitals import parse_throttle_reasons
@@ -143,42 +143,11 @@ def test_impossible_vitals_are_unknown(watch: Watch, line: str, figure: str):
     assert sample.util_pct == 50.0
 
 
-def test_own_and_others_share_of_the_card(watch: Watch):
-    watch.script(
-        *processes(f'compute {OTHER} 300', f'graphics {OTHER - 1} 40'),
-        # the others have no row for the period in which they did nothing
-        f'share {OWN} {(NOW - 1) * US} 10',
-        f'share {OWN} {NOW * US} 60',
-        f'share {OTHER} {NOW * US} 25',
-        f'share {OTHER - 1} {NOW * US} 5',
-    )
-    assert watch.look().figures == {
-        'own_util_pct': 35.0,
-        'others_util_pct': 15.0,
-        'others_mem_bytes': 340.0,
-    }
-    # those were seen: nobody did anything since
+def test_memory_of_other_processes_is_that_of_computing_and_drawing(watch: Watch):
+    watch.script(*processes(f'compute {OTHER} 300', f'graphics {OTHER - 1} 40'))
+    assert watch.look().figures == {'others_mem_bytes': 340.0}
     assert watch.look(1.0).figures == {}
-    assert watch.look(2.0).figures == {
-        'own_util_pct': 0.0,
-        'others_util_pct': 0.0,
-        'others_mem_bytes': 340.0,
-    }
-
-
-def test_shares_are_means_of_all_samples_since_the_last_look(watch: Watch):
-    watch.script(*processes(), f'share {OWN} {NOW * US} 90')
-    watch.look()
-    shares = (0, 30, 100, 10, 20, 80)
-    watch.script(
-        *processes(),
-        f'share {OWN} {NOW * US} 90',
-        *(
-            f'share {OWN} {NOW * US + (index + 1) * US // 2} {share}'
-            for index, share in enumerate(shares)
-        ),
-    )
-    assert watch.look(3.0).figures['own_util_pct'] == 40.0
+    assert watch.look(2.0).figures == {'others_mem_bytes': 340.0}
 
 
 def test_one_that_computes_and_draws_counts_once(watch: Watch):
@@ -187,45 +156,25 @@ def test_one_that_computes_and_draws_counts_once(watch: Watch):
 
 
 def test_a_card_for_us_alone_has_no_others(watch: Watch):
-    watch.script(*processes(), f'share {OWN} {NOW * US} 90')
-    assert watch.look().figures == {
-        'own_util_pct': 90.0,
-        'others_util_pct': 0.0,
-        'others_mem_bytes': 0.0,
-    }
+    watch.script(*processes())
+    assert watch.look().figures == {'others_mem_bytes': 0.0}
 
 
 @pytest.mark.parametrize('listed', [f'compute {OTHER} 300', ''])
 def test_pids_of_another_namespace_are_not_taken_for_others(watch: Watch, listed: str):
-    watch.script('running', *filter(None, [listed]), f'share {OTHER} {NOW * US} 90')
+    watch.script('running', *filter(None, [listed]))
     assert watch.look().figures == {}
-    assert 'container' in watch.gpu.missed['own_util_pct'].reason
+    assert 'container' in watch.gpu.missed['others_mem_bytes'].reason
     watch.look(3.0)
-    assert 'own_util_pct' not in watch.gpu.not_offered
+    assert 'others_mem_bytes' not in watch.gpu.not_offered
     watch.look(3.0)
-    for figure in ('own_util_pct', 'others_util_pct', 'others_mem_bytes'):
-        assert 'container' in watch.gpu.not_offered[figure]
+    assert 'container' in watch.gpu.not_offered['others_mem_bytes']
 
 
 def test_memory_that_is_not_told_is_unknown(watch: Watch):
-    watch.script(*processes(f'compute {OTHER} -1'), f'share {OWN} {NOW * US} 90')
-    figures = watch.look().figures
-    assert 'others_mem_bytes' not in figures
-    assert figures['own_util_pct'] == 90.0
-
-
-def test_an_impossible_share_is_unknown(watch: Watch):
-    watch.script(*processes(), f'share {OWN} {NOW * US} 4294967295')
-    assert watch.look().figures == {'others_mem_bytes': 0.0}
-    assert 'reported' in watch.gpu.missed['own_util_pct'].reason
-
-
-def test_a_clock_set_back_does_not_hide_the_shares(watch: Watch):
-    watch.script(*processes(), f'share {OWN} {NOW * US} 90')
-    watch.look()
-    watch.wall.turn(-600.0)
-    watch.script(*processes(), f'share {OWN} {(NOW - 598) * US} 70')
-    assert watch.look(3.0).figures['own_util_pct'] == 70.0
+    watch.script(*processes(f'compute {OTHER} -1'))
+    assert watch.look().figures == {}
+    assert 'another process' in watch.gpu.missed['others_mem_bytes'].reason
 
 
 def test_the_list_of_processes_may_grow_between_two_looks(watch: Watch):
@@ -236,36 +185,22 @@ def test_the_list_of_processes_may_grow_between_two_looks(watch: Watch):
 
 
 def test_counters_are_means_between_two_looks(watch: Watch):
-    watch.script('gpm 50 25.5 10 100.4 3 2', 'pcie 9 9')
+    watch.script('gpm 50 25.5 10 20 3 2')
     assert watch.look().figures == {}
     assert watch.look(1.0).figures == {}
-    watch.script('gpm 60 25.5 10 100.4 3 2', 'pcie 9 9')
-    gpm = {
-        'sm_active_pct': 60.0,
-        'sm_occupancy_pct': 25.5,
-        'tensor_active_pct': 10.0,
-        'dram_active_pct': 100.0,
-        'pcie_tx_bytes_per_s': 3.0 * 2**20,
-        'pcie_rx_bytes_per_s': 2.0 * 2**20,
-    }
-    assert watch.look(1.0).figures == gpm
-    # and the query that blocks is left out for good
-    assert watch.look(20.0).figures == gpm
+    watch.script('gpm 100.4 25.5 10 20 3 2')
+    assert watch.look(1.0).figures == {'sm_active_pct': 100.0}
 
 
 @pytest.mark.parametrize('value', ['nan', 'inf', '-1', '250'])
 def test_an_impossible_counter_is_unknown(watch: Watch, value: str):
-    traffic = value if value != '250' else '0'
-    watch.script(f'gpm 50 {value} 10 20 {traffic} 0')
+    watch.script(f'gpm {value} 1 1 1 1 1')
     watch.look()
-    figures = watch.look(2.0).figures
-    assert 'sm_occupancy_pct' not in figures
-    assert ('pcie_tx_bytes_per_s' in figures) is (value == '250')
-    assert (figures['sm_active_pct'], figures['pcie_rx_bytes_per_s']) == (50.0, 0.0)
-    assert 'looks: GPM reported' in watch.gpu.reasons()['sm_occupancy_pct']
-    watch.script('gpm 50 30 10 20 0 0')
+    assert watch.look(2.0).figures == {}
+    assert 'looks: GPM reported' in watch.gpu.reasons()['sm_active_pct']
+    watch.script('gpm 50 1 1 1 1 1')
     watch.look(2.0)
-    assert 'sm_occupancy_pct' not in watch.gpu.reasons()
+    assert 'sm_active_pct' not in watch.gpu.reasons()
 
 
 def test_a_look_without_counters_does_not_mix_two_times(watch: Watch):
@@ -293,21 +228,11 @@ def test_cards_before_hopper_and_slices_have_no_counters(fake_nvml: FakeNvml):
         gpu.close()
 
 
-def test_the_query_that_blocks_is_rare(watch: Watch):
-    watch.script('pcie 1000 2000')
-    traffic = {'pcie_tx_bytes_per_s': 1e6, 'pcie_rx_bytes_per_s': 2e6}
-    assert watch.look().figures == {}
-    looks = [watch.look(1.0).figures for _ in range(40)]
-    seen = {second: look for second, look in enumerate(looks, 1) if look}
-    assert seen == {15: traffic, 30: traffic}
-
-
 def test_all_of_it_reaches_the_window(watch: Watch):
     watch.script(
         *VITALS[:3],
         'reasons 0x4',
         *processes(),
-        f'share {OWN} {NOW * US} 90',
         'gpm 50 25 10 20 3 2',
         f'samples {NOW * US} 0 {(NOW + 1) * US} 80',
     )
@@ -317,7 +242,7 @@ def test_all_of_it_reaches_the_window(watch: Watch):
     window = fold.window()
     assert window.source == 'buffer'
     unknown = [
-        name for name in GpuWindow.__dataclass_fields__ if getattr(window, name) is None
+        name for name in GpuWindow.__struct_fields__ if getattr(window, name) is None
     ]
     assert unknown == []
     assert window.util_pct == 80.0

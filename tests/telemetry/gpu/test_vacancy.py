@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.records import CardState
+from mmgpu_hooks.schema import CardState
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.gpu.vacancy import read_card_states
 

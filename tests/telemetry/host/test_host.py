@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mmgpu_hooks.records import HostLimits
+from mmgpu_hooks.schema import HostLimits
 from mmgpu_hooks.telemetry.host.limits import (
     fold_usable_cores,
     parse_meminfo,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fakes.clock import HandClock
-from mmgpu_hooks.records import HostWindow
+from mmgpu_hooks.schema import HostWindow
 from mmgpu_hooks.telemetry.host.kept_file import KeptFile
 from mmgpu_hooks.telemetry.host.open_files import OpenFiles
 from mmgpu_hooks.telemetry.host.system_memory import (
@@ -93,7 +93,6 @@ def test_windows_follow_each_other(host: Host):
         swap_in_bytes=page,
         swap_out_bytes=3 * page,
         ram_available_bytes=500 * KB,
-        swap_used_bytes=200 * KB,
         shm_free_bytes=free,
         open_files=5,
     )
@@ -105,7 +104,7 @@ def test_windows_follow_each_other(host: Host):
     second = meter.read()
     assert (second.cpu_pressure_pct, second.memory_pressure_pct) == (0.0, 50.0)
     assert (second.throttled_s, second.swap_in_bytes) == (0.0, 0)
-    assert (second.ram_available_bytes, second.swap_used_bytes) == (400 * KB, 0)
+    assert second.ram_available_bytes == 400 * KB
     meter.close()
 
 
@@ -165,7 +164,7 @@ FILES = {
     'io_pressure_pct': 'proc/pressure/io',
     'memory_pressure_pct': 'proc/pressure/memory',
     'swap_in_bytes, swap_out_bytes': 'proc/vmstat',
-    'ram_available_bytes, swap_used_bytes': 'proc/meminfo',
+    'ram_available_bytes': 'proc/meminfo',
     'throttled_s': 'sys/fs/cgroup/cpu/pod/cpu.stat',
 }
 
@@ -287,8 +286,8 @@ def test_a_file_longer_than_one_read_is_read_to_its_end(tmp_path: Path):
 
 
 def test_fields_are_found_at_the_start_of_lines_only():
-    text = b'SwapTotal:  8 kB\nxSwapFree: 1 kB\nSwapFree:\t2 kB\n'
-    assert parse_memory_bytes(text + b'MemAvailable: 4 kB') == (4 * KB, 6 * KB, 8 * KB)
+    text = b'xSwapTotal: 1 kB\nSwapTotal:\t8 kB\n'
+    assert parse_memory_bytes(text + b'MemAvailable: 4 kB') == (4 * KB, 8 * KB)
     assert parse_swapped_pages(b'pswpin 12\npswpout 345') == (12, 345)
     with pytest.raises(ValueError, match="no line 'MemAvailable'"):
         parse_memory_bytes(text)

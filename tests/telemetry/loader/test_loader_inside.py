@@ -7,7 +7,7 @@ import pytest
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from fakes.clock import HandClock
-from mmgpu_hooks.records import DurationStats, SlowSample, TransformCost
+from mmgpu_hooks.schema import DurationStats, SlowSample, TransformCost
 from mmgpu_hooks.telemetry.loader import board
 from mmgpu_hooks.telemetry.loader.board import make_private_slot
 from mmgpu_hooks.telemetry.loader.fetch import FetchProbe
@@ -59,10 +59,20 @@ def test_wall_and_cpu_of_each_batch_are_exact():
     worker.fetch(2)
     figures = worker.read()
     assert figures.occupancy == DurationStats(
-        2, 9.0, 4.5, 4.5, pytest.approx(5.85), 6.0
+        count=2,
+        total_s=9.0,
+        mean_s=4.5,
+        p50_s=4.5,
+        p95_s=pytest.approx(5.85),
+        max_s=6.0,
     )
     assert figures.batch_cpu == DurationStats(
-        2, 4.5, 2.25, 2.25, pytest.approx(2.925), 3.0
+        count=2,
+        total_s=4.5,
+        mean_s=2.25,
+        p50_s=2.25,
+        p95_s=pytest.approx(2.925),
+        max_s=3.0,
     )
     assert figures.occupancy_std_s == 1.5
     assert figures.worker_batches == (2,)
@@ -118,14 +128,16 @@ def test_the_slowest_samples_are_those_since_the_last_read():
     for index in range(10):
         worker.fetch(index)
     assert worker.read().slowest == (
-        SlowSample(9.0, 3, '3 3.jpg'),
-        SlowSample(8.0, 4, '4 4.jpg'),
-        SlowSample(7.0, 5, '5 5.jpg'),
-        SlowSample(6.0, 6, '6 6.jpg'),
+        SlowSample(seconds=9.0, index=3, image='3 3.jpg'),
+        SlowSample(seconds=8.0, index=4, image='4 4.jpg'),
+        SlowSample(seconds=7.0, index=5, image='5 5.jpg'),
+        SlowSample(seconds=6.0, index=6, image='6 6.jpg'),
     )
     assert worker.read() is None
     worker.fetch(20)
-    assert worker.read().slowest == (SlowSample(2.0, 20, '20 20.jpg'),)
+    assert worker.read().slowest == (
+        SlowSample(seconds=2.0, index=20, image='20 20.jpg'),
+    )
 
 
 def test_samples_with_an_index_that_is_no_number_are_made_but_not_ranked():
@@ -183,10 +195,10 @@ def test_transforms_are_timed_from_the_second_batch_on_and_each_once():
     assert worker.read().transforms == {}
     worker.fetch(2, 3)
     figures = worker.read()
-    assert figures.transforms == {'Flip': TransformCost(2, 1.0)}
+    assert figures.transforms == {'Flip': TransformCost(calls=2, total_s=1.0)}
     assert figures.timed_samples == 2
     worker.fetch(4)
-    assert worker.read().transforms == {'Flip': TransformCost(1, 0.5)}
+    assert worker.read().transforms == {'Flip': TransformCost(calls=1, total_s=0.5)}
 
 
 def test_timing_stops_when_it_would_cost_more_than_it_may():
@@ -213,7 +225,7 @@ def test_a_timed_fetch_that_raises_leaves_nothing_behind():
     worker.fetch(1)
     figures = worker.read()
     assert figures.occupancy.count == 2
-    assert figures.transforms == {'Flip': TransformCost(1, 0.5)}
+    assert figures.transforms == {'Flip': TransformCost(calls=1, total_s=0.5)}
 
 
 def test_a_failure_of_ours_ends_the_probe_and_never_the_fetch(monkeypatch):
@@ -246,7 +258,9 @@ def test_a_loader_that_the_dataset_runs_itself_is_part_of_the_sample():
     worker = Worker(dataset)
     dataset.fetch = worker.measured
     worker.fetch(0, 1)
-    assert worker.read().occupancy == DurationStats(1, 4.0, 4.0, 4.0, 4.0, 4.0)
+    assert worker.read().occupancy == DurationStats(
+        count=1, total_s=4.0, mean_s=4.0, p50_s=4.0, p95_s=4.0, max_s=4.0
+    )
 
 
 def test_samples_of_an_iterable_dataset_are_passed_on_untouched():

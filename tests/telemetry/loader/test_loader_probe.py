@@ -214,8 +214,6 @@ def test_living_workers_are_seen_from_outside_too(loop):
     assert window.affinity_cpus == len(os.sched_getaffinity(0))
     assert window.pss_bytes is not None
     assert window.pss_bytes > 1 << 20
-    assert sum(window.worker_pss_bytes) == window.pss_bytes
-    assert sum(window.worker_blocked_s) == pytest.approx(window.blocked_s)
     assert sum(window.worker_run_delay_s) == pytest.approx(window.run_delay_s)
     assert window.worker_affinity_cpus == (window.affinity_cpus,) * 2
     one.probe.read_memory()  # it was looked at a moment ago

@@ -55,7 +55,6 @@ def test_cpu_run_delay_and_blocked_time_of_all_workers(proc: FakeProc, most_file
     assert (figures.count, figures.window_s) == (2, 10.0)
     assert figures.worker_cpu_s == (3.0, 0.5)
     assert figures.worker_run_delay_s == (1.0, 0.25)
-    assert figures.worker_blocked_s == (6.0, 9.25)
     assert figures.cpu_s == 3.5
     assert figures.run_delay_s == 1.25
     assert figures.blocked_s == (10.0 - 3.0 - 1.0) + (10.0 - 0.5 - 0.25)
@@ -105,7 +104,7 @@ def test_a_hidden_proc_is_no_worker_and_no_error(tmp_path: Path):
     figures = workers.read()
     assert (figures.count, figures.worker_cpu_s, figures.blocked_s) == (0, (), None)
     assert figures.affinity_cpus is None
-    assert figures.worker_run_delay_s == figures.worker_blocked_s == ()
+    assert figures.worker_run_delay_s == ()
     assert figures.worker_affinity_cpus == ()
     assert workers.read_pss_bytes() == (None, None)
     workers.close()
@@ -132,7 +131,7 @@ def test_a_worker_that_ended_is_left_out_and_its_files_are_closed():
         figures = workers.read()
         assert figures.count == 1
         assert figures.worker_cpu_s == figures.worker_run_delay_s == ()
-        assert figures.worker_blocked_s == figures.worker_affinity_cpus == ()
+        assert figures.worker_affinity_cpus == ()
         assert not workers.is_hidden
         assert kept_files() == 1
         workers.close()
@@ -172,11 +171,11 @@ def test_memory_of_many_workers_is_that_of_some_of_them(proc: FakeProc):
     many = watch(proc, list(range(1, 65)), HandClock())
     memory = MemoryLook(HandClock())
     memory.look(few)
-    assert memory.drain() == (20 * 1024, (10 * 1024, 10 * 1024))
+    assert memory.drain() == 20 * 1024
     memory.look(many)
     assert sum(size is not None for size in many.read_pss_bytes()) == 16
-    assert memory.drain() == (640 * 1024, ())
-    assert memory.drain() == (None, ())
+    assert memory.drain() == 640 * 1024
+    assert memory.drain() is None
     few.close()
     many.close()
 
@@ -192,7 +191,6 @@ def test_of_very_many_workers_the_sums_are_told(proc: FakeProc):
         figures = workers.read()
         is_told = number <= MOST_TOLD
         assert figures.blocked_s == number * 1.0
-        assert figures.worker_blocked_s == (1.0,) * number * is_told
         assert figures.worker_run_delay_s == (0.0,) * number * is_told
         workers.close()
 

@@ -6,7 +6,7 @@ import pytest
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from fakes.loader_datasets import Counting, Texts
-from mmgpu_hooks.records import LoaderSettings
+from mmgpu_hooks.schema import LoaderSettings
 from mmgpu_hooks.telemetry.loader.settings import read_loader_settings
 
 

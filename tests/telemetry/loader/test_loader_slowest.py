@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmgpu_hooks.records import SlowSample
+from mmgpu_hooks.schema import SlowSample
 from mmgpu_hooks.telemetry.loader import board
 from mmgpu_hooks.telemetry.loader.board import Slot, make_private_slot
 from mmgpu_hooks.telemetry.loader.inside import InsideReader, InsideTally
@@ -44,10 +44,10 @@ def test_the_slowest_of_all_workers_are_told_and_no_other_name_is_read(
 
     monkeypatch.setattr(Slot, 'read_sample_name', read_sample_name)
     assert read_slowest(slots) == (
-        SlowSample(30.0, 22, '22.jpg'),
-        SlowSample(29.0, 13, '13.jpg'),
-        SlowSample(23.0, 21, '21.jpg'),
-        SlowSample(22.0, 12, '12.jpg'),
+        SlowSample(seconds=30.0, index=22, image='22.jpg'),
+        SlowSample(seconds=29.0, index=13, image='13.jpg'),
+        SlowSample(seconds=23.0, index=21, image='21.jpg'),
+        SlowSample(seconds=22.0, index=12, image='12.jpg'),
     )
     assert len(named) == board.TOP
 
@@ -64,4 +64,4 @@ def test_a_sample_whose_place_is_taken_meanwhile_gets_no_other_samples_name(
         return read(slot, place)
 
     monkeypatch.setattr(Slot, 'read_sample_name', read_sample_name)
-    assert read_slowest([slot]) == (SlowSample(2.0, 7),)
+    assert read_slowest([slot]) == (SlowSample(seconds=2.0, index=7),)

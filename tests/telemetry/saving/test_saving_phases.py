@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.clock import HandClock
-from mmgpu_hooks.records import SavePhase
+from mmgpu_hooks.schema import SavePhase
 from mmgpu_hooks.telemetry.saving.phases import (
     PhaseClock,
     ThreadClock,
@@ -52,11 +52,11 @@ def test_each_phase_is_split_by_what_the_thread_waited_for(tmp_path: Path):
     phases.switch('copy')
     thread.spend(cpu=1.0)
     total, parts = phases.end()
-    assert total == SavePhase(15.25, 2.75, 4.5, 8.0)
+    assert total == SavePhase(wall_s=15.25, cpu_s=2.75, run_delay_s=4.5, blocked_s=8.0)
     assert parts == {
-        'copy': SavePhase(6.0, 2.0, 4.0, 0.0),
-        'write': SavePhase(8.75, 0.25, 0.5, 8.0),
-        'rest': SavePhase(0.5, 0.5, 0.0, 0.0),
+        'copy': SavePhase(wall_s=6.0, cpu_s=2.0, run_delay_s=4.0, blocked_s=0.0),
+        'write': SavePhase(wall_s=8.75, cpu_s=0.25, run_delay_s=0.5, blocked_s=8.0),
+        'rest': SavePhase(wall_s=0.5, cpu_s=0.5, run_delay_s=0.0, blocked_s=0.0),
     }
     assert list(parts) == ['copy', 'write', 'rest']
 
@@ -68,15 +68,17 @@ def test_what_ran_before_can_turn_out_to_be_another_phase(tmp_path: Path):
     phases.rename('copy')
     phases.switch('rest')
     assert phases.end()[1] == {
-        'copy': SavePhase(2.0, 2.0, 0.0, 0.0),
-        'rest': SavePhase(0.0, 0.0, 0.0, 0.0),
+        'copy': SavePhase(wall_s=2.0, cpu_s=2.0, run_delay_s=0.0, blocked_s=0.0),
+        'rest': SavePhase(wall_s=0.0, cpu_s=0.0, run_delay_s=0.0, blocked_s=0.0),
     }
 
 
 def test_blocked_is_never_negative():
     begin = ThreadTimes(wall_s=1.0, cpu_s=1.0, run_delay_s=0.0)
     end = ThreadTimes(wall_s=2.0, cpu_s=2.25, run_delay_s=0.0)
-    assert fold_phase(begin, end) == SavePhase(1.0, 1.25, 0.0, 0.0)
+    assert fold_phase(begin, end) == SavePhase(
+        wall_s=1.0, cpu_s=1.25, run_delay_s=0.0, blocked_s=0.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,9 @@ def test_without_schedstat_wall_and_cpu_are_told_and_why_no_more(
     phases = PhaseClock(thread.clock)
     thread.wall.turn(3.0)
     thread.cpu.turn(1.0)
-    assert phases.end()[1] == {'rest': SavePhase(3.0, 1.0, None, None)}
+    assert phases.end()[1] == {
+        'rest': SavePhase(wall_s=3.0, cpu_s=1.0, run_delay_s=None, blocked_s=None)
+    }
     assert thread.clock.unknown is not None
     assert reason in thread.clock.unknown
 
@@ -105,7 +109,9 @@ def test_a_schedstat_that_vanishes_leaves_the_phase_unknown(tmp_path: Path):
     phases = PhaseClock(thread.clock)
     thread.clock.close()
     thread.wall.turn(1.0)
-    assert phases.end()[1] == {'rest': SavePhase(1.0, 0.0, None, None)}
+    assert phases.end()[1] == {
+        'rest': SavePhase(wall_s=1.0, cpu_s=0.0, run_delay_s=None, blocked_s=None)
+    }
 
 
 def test_a_look_that_lost_its_core_is_taken_again(tmp_path: Path):

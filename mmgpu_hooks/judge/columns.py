@@ -1,0 +1,169 @@
+"""The intervals of a run as numpy columns, and arithmetic over columns with gaps.
+
+A column holds a float64 for each interval, and NaN where the figure is unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mmgpu_hooks.schema import IntervalRecord
+
+Column = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+_Key = tuple[str, Optional[str]]
+
+
+class Intervals:
+    """Some intervals of a run, in the order of the file.
+
+    Args:
+        records: All of the run.
+    """
+
+    def __init__(self, records: Iterable[IntervalRecord]) -> None:
+        self._records = tuple(records)
+        self._rows = np.arange(len(self._records))
+        self._values: dict[str, Sequence[Any]] = {'': self._records}
+        self._columns: dict[_Key, Column] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def column(self, field: str, key: str | None = None) -> Column:
+        """One figure of each interval, NaN where it is unknown.
+
+        Args:
+            field: Of the record, such as ``workers.cpu_s``.
+            key: Where the field is a mapping, one of its keys.
+        """
+        column = self._columns.get((field, key))
+        if column is None:
+            values = self._read(field)
+            if key is not None:
+                values = [value.get(key) if value else None for value in values]
+            column = np.array(values, dtype=np.float64)
+            self._columns[field, key] = column
+        return column[self._rows]
+
+    def values(self, field: str) -> list[Any]:
+        """A word, mapping, list or record of each interval, ``None`` without one."""
+        values = self._read(field)
+        return [values[row] for row in self._rows.tolist()]
+
+    def lists(self, field: str) -> NDArray[np.float64]:
+        """A field that is a list: a row for each interval, NaN where it is shorter."""
+        lists = [one or () for one in self.values(field)]
+        table = np.full((len(lists), max(map(len, lists), default=0)), np.nan)
+        for row, one in zip(table, lists):
+            row[: len(one)] = one
+        return table
+
+    def having(self, field: str) -> Intervals:
+        """The intervals in which a figure is known, or a record is there."""
+        return self.where([value is not None for value in self.values(field)])
+
+    def where(self, mask: ArrayLike) -> Intervals:
+        """The intervals for which a mask is true."""
+        return self.take(np.flatnonzero(np.asarray(mask, dtype=bool)))
+
+    def take(self, rows: ArrayLike) -> Intervals:
+        """The intervals with these numbers, in this order."""
+        some = Intervals(())
+        some._records, some._values = self._records, self._values
+        some._columns = self._columns
+        some._rows = self._rows[np.asarray(rows, dtype=np.intp)]
+        return some
+
+    def after(self, count: int) -> Intervals:
+        """All but the first ``count`` intervals."""
+        return self.take(np.arange(count, max(len(self), count)))
+
+    def calm(self) -> Mask:
+        """Which intervals are plain training: no validation, no save."""
+        busy_s = filled(self.column('ledger_s', 'validation'))
+        busy_s += filled(self.column('ledger_s', 'checkpoint_save'))
+        return np.equal(busy_s, 0.0)
+
+    def _read(self, field: str) -> Sequence[Any]:
+        """The field of all records of the run."""
+        found = self._values.get(field)
+        if found is None:
+            whole, _, name = field.rpartition('.')
+            get = attrgetter(name)
+            found = [
+                None if record is None else get(record) for record in self._read(whole)
+            ]
+            self._values[field] = found
+        return found
+
+
+# figures of an edited file may overflow, which is no more than absurd
+_quiet = np.errstate(over='ignore', invalid='ignore')
+
+
+def filled(column: Column) -> Column:
+    """A copy with 0 where nothing is known."""
+    return np.where(np.isnan(column), 0.0, column)
+
+
+@_quiet
+def total(column: Column) -> float:
+    """Sum of those that are known; 0 when none is."""
+    return float(np.nansum(column))
+
+
+def count_all(column: Column) -> int:
+    """`total` of a count."""
+    whole = total(column)
+    return int(whole) if math.isfinite(whole) else 0
+
+
+def sum_all(column: Column) -> float | None:
+    """Sum, or unknown as soon as one part of it is."""
+    return None if not len(column) or np.isnan(column).any() else total(column)
+
+
+def sum_known(column: Column) -> float | None:
+    """Sum of those that are known; unknown when none is."""
+    return None if np.isnan(column).all() else total(column)
+
+
+def largest(column: Column) -> int | None:
+    """Largest of the known counts or bytes."""
+    return None if np.isnan(column).all() else int(np.nanmax(column))
+
+
+def smallest(column: Column) -> int | None:
+    """Smallest of the known counts or bytes."""
+    return None if np.isnan(column).all() else int(np.nanmin(column))
+
+
+def median(column: Column) -> float | None:
+    """Median of the known figures."""
+    return None if np.isnan(column).all() else float(np.nanmedian(column))
+
+
+@_quiet
+def average(column: Column, weights: Column) -> float | None:
+    """Mean of the known figures, each weighted by its seconds or its count."""
+    known = ~(np.isnan(column) | np.isnan(weights))
+    whole = float(weights[known].sum())
+    return float((column[known] * weights[known]).sum()) / whole if whole > 0 else None
+
+
+@_quiet
+def pooled_std(means: Column, stds: Column, weights: Column) -> float | None:
+    """Standard deviation of everything, from that of its parts."""
+    parts = np.where(np.isnan(stds), np.nan, means)
+    mean = average(parts, weights)
+    if mean is None:
+        return None
+    square = average(stds**2 + (parts - mean) ** 2, weights)
+    return None if square is None else math.sqrt(square)

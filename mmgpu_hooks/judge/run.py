@@ -1,0 +1,391 @@
+"""One rank's run: what it recorded, and the figures that follow from that.
+
+The rules, the model, the recommendation and the reports all ask this one object.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmgpu_hooks.judge.columns import (
+    Column,
+    Intervals,
+    average,
+    count_all,
+    sum_all,
+    total,
+)
+from mmgpu_hooks.judge.figures import (
+    CudaMemoryFigures,
+    Figures,
+    GpuFigures,
+    HostFigures,
+    LoaderFigures,
+    gpu_figures,
+    largest_of,
+    made_by_worker,
+    median_of,
+)
+from mmgpu_hooks.judge.training_cpu import CpuFigures, find_cpu, find_external_cores
+from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.schema.parts import PARTS
+from mmgpu_hooks.schema.reader import read_evidence
+
+
+class HookCost(NamedTuple):
+    """One class of hook over the whole run."""
+
+    seconds: float
+    iteration_s: float | None
+    """Steady mean per iteration."""
+
+
+class WorkerCost(NamedTuple):
+    """What the loader's workers used for a batch."""
+
+    cpu_s: float | None = None
+    run_delay_s: float | None = None
+    workers: int | None = None
+
+
+class Run(Figures):
+    """One rank's run.
+
+    *Steady* figures leave the first interval out, which holds lazy initialisation, as
+    soon as there are others. Their means are over iterations.
+
+    Args:
+        evidence: As read back, or as a test makes it.
+    """
+
+    def __init__(self, evidence: RunEvidence) -> None:
+        every = Intervals(evidence.intervals)
+        super().__init__(every, every.after(1) if len(every) > 1 else every)
+        self.evidence = evidence
+        self.path = evidence.path
+        self.run = evidence.run
+        self.intervals = evidence.intervals
+        self.end = evidence.end
+        self.model = evidence.model
+        self.save_records = evidence.save_records
+        self.save_aftermaths = evidence.save_aftermaths
+        self.validations = evidence.validations
+        self.notes = evidence.notes
+        self._given: Mapping[str, Any] = {}
+
+    @classmethod
+    def read(cls, path: Path) -> Run:
+        """Read one rank's evidence file.
+
+        Raises:
+            EvidenceError: As `read_evidence`.
+        """
+        return cls(read_evidence(path))
+
+    def altered(self, **figures: Any) -> Run:
+        """This run with other figures in place of its own, and what follows from them.
+
+        What was measured of CPU and workers is that of the run as it was.
+        """
+        foreign = [name for name in figures if not hasattr(self, name)]
+        if foreign:
+            raise AttributeError(f'expected figures of a run, found {foreign}')
+        other = Run(self.evidence)
+        other.every, other.steady = self.every, self.steady
+        other._given = {**self._given, **figures}
+        other.__dict__.update(other._given)
+        return other
+
+    def column(self, field: str, key: str | None = None) -> Column:
+        """One figure of each interval, NaN where it is unknown.
+
+        Args:
+            field: Of the record, such as ``workers.cpu_s``.
+            key: Where the field is a mapping, one of its keys.
+        """
+        return self.every.column(field, key)
+
+    iter_p50_s = median_of('iter.p50_s')
+    iter_p95_s = median_of('iter.p95_s')
+    """Median over intervals of their 95th percentiles, as all percentiles of a run."""
+    data_wait_p95_s = median_of('data_wait.p95_s')
+    process_rss_bytes = largest_of('process_rss_bytes')
+    batch_bytes = largest_of('batch_bytes')
+    batch_tensors = largest_of('batch_tensors')
+    gpu_mem_peak_bytes = largest_of('gpu_mem_peak_bytes')
+    gpu_mem_reserved_bytes = largest_of('gpu_mem_reserved_bytes')
+    largest_batch_pixels = largest_of('largest_batch_pixels')
+    most_boxes = largest_of('most_boxes')
+    stored_pixel_ratio = median_of('stored_pixel_ratio')
+
+    @cached_property
+    def status(self) -> str:
+        """``completed``, ``interrupted``, ``failed``, or ``killed`` (no end record)."""
+        return self.end.status if self.end else 'killed'
+
+    @cached_property
+    def unknown(self) -> Mapping[str, str]:
+        """Why a figure is missing, by source."""
+        off = {one.source: one.reason for one in self.evidence.sources_off}
+        cpu = {'CPU': self._cpu.unknown} if self._cpu.unknown else {}
+        return {**cpu, **self.evidence.run.unknown, **off}
+
+    @cached_property
+    def iterations(self) -> int:
+        """All that were recorded."""
+        return count_all(self.column('iterations'))
+
+    @cached_property
+    def steady_iterations(self) -> int:
+        """Iterations the steady figures are taken over; 0 leaves them unknown."""
+        return count_all(self.steady.column('iterations'))
+
+    @cached_property
+    def ledger_s(self) -> Mapping[str, float]:
+        """Seconds of the whole run, by part of the time ledger."""
+        if self.end and self.end.ledger_s:
+            return self.end.ledger_s
+        known = {part for one in self.every.values('ledger_s') for part in one}
+        return {
+            part: total(self.column('ledger_s', part))
+            for part in PARTS
+            if part in known
+        }
+
+    @cached_property
+    def duration_s(self) -> float:
+        """Of the whole run."""
+        return math.fsum(self.ledger_s.values())
+
+    @cached_property
+    def saves(self) -> int:
+        """Checkpoint saves of the whole run."""
+        return self.end.saves if self.end else count_all(self.column('saves'))
+
+    @cached_property
+    def epoch_starts(self) -> int:
+        """First waits of epochs."""
+        return count_all(self.column('first_waits'))
+
+    @cached_property
+    def startup_s(self) -> float:
+        """First waits of epochs beyond a normal wait, and the rest of starts."""
+        return self.ledger_s.get('startup', 0.0)
+
+    @cached_property
+    def data_wait_s(self) -> float | None:
+        """Steady mean over iterations that did not begin an epoch."""
+        steady = self.steady
+        count = self.steady_iterations - total(steady.column('first_waits'))
+        if count <= 0:
+            return None
+        waits_s = total(steady.column('data_wait.total_s'))
+        return max(waits_s - total(steady.column('first_wait_s')), 0.0) / count
+
+    @cached_property
+    def step_s(self) -> float | None:
+        """Steady mean."""
+        return self._per_iteration(self.steady.column('step.total_s'))
+
+    @cached_property
+    def hooks_s(self) -> float | None:
+        """Steady mean."""
+        return self._per_iteration(self.steady.column('ledger_s', 'hooks'))
+
+    def _per_iteration(self, seconds: Column) -> float | None:
+        count = self.steady_iterations
+        return total(seconds) / count if count else None
+
+    @cached_property
+    def loop_s(self) -> float | None:
+        """Steady mean of what the training loop does between two hook points."""
+        return self._per_iteration(self.steady.column('ledger_s', 'loop'))
+
+    @cached_property
+    def iter_s(self) -> float | None:
+        """``data_wait_s + step_s + hooks_s + loop_s``."""
+        parts = self.data_wait_s, self.step_s, self.hooks_s, self.loop_s
+        known = [seconds for seconds in parts if seconds is not None]
+        return sum(known) if len(known) == len(parts) else None
+
+    @cached_property
+    def images_per_s(self) -> float | None:
+        """Of this rank."""
+        images = sum_all(self.steady.column('images'))
+        if not images or not self.iter_s:
+            return None
+        return images / (self.iter_s * self.steady_iterations)
+
+    @cached_property
+    def hooks(self) -> Mapping[str, HookCost]:
+        """By class, most expensive first; what is left of ``ledger_s['hooks']`` is
+        MMEngine's own calling."""
+        seconds = self._hooks_s(self.every)
+        if self.end and self.end.hooks_s:
+            seconds = dict(self.end.hooks_s)
+        calm, iterations = self._hooks_s(self.steady), self.steady_iterations
+        return {
+            name: HookCost(
+                total_s, calm.get(name, 0.0) / iterations if iterations else None
+            )
+            for name, total_s in sorted(seconds.items(), key=lambda item: -item[1])
+        }
+
+    def _hooks_s(self, intervals: Intervals) -> dict[str, float]:
+        names = dict.fromkeys(n for one in intervals.values('hooks_s') for n in one)
+        return {name: total(intervals.column('hooks_s', name)) for name in names}
+
+    @cached_property
+    def data_wait_cpu_share(self) -> float | None:
+        """CPU of the training thread inside its waits, over the waits."""
+        cpu_s = sum_all(self.steady.column('data_wait_cpu_s'))
+        waits_s = total(self.steady.column('data_wait.total_s'))
+        if cpu_s is None or waits_s <= 0:
+            return None
+        return min(cpu_s / waits_s, 1.0)
+
+    @cached_property
+    def _cpu(self) -> CpuFigures:
+        evidence = self.evidence
+        return find_cpu(
+            evidence.run, self.steady, evidence.save_records, evidence.validations
+        )
+
+    @cached_property
+    def main_cpu_s(self) -> float | None:
+        """CPU of the training process per iteration, its waits' part left out."""
+        return self._cpu.main_s
+
+    @cached_property
+    def main_run_delay_s(self) -> float | None:
+        """What its main thread waited for a core, per iteration."""
+        return self._cpu.main_delay_s
+
+    @cached_property
+    def process_cpu_cores(self) -> float | None:
+        """Cores that the training process used."""
+        return self._cpu.process_cores
+
+    @cached_property
+    def system_cpu_pct(self) -> float | None:
+        """Of all logical CPUs of the host."""
+        return self._cpu.system_pct
+
+    @cached_property
+    def cpu_aside_pct(self) -> float | None:
+        """Share of the seconds behind the figures of CPU that are saves and
+        validations, whose own CPU is not known; ``None`` where they are not in the
+        figures."""
+        return self._cpu.aside_pct
+
+    @cached_property
+    def external_cpu_cores(self) -> float | None:
+        """Cores of the host that others used meanwhile; ``None`` with several ranks on
+        it, because theirs cannot be distinguished from other load."""
+        run, cpu_s = self.evidence.run, self._workers.cpu_s
+        return find_external_cores(run, self._cpu, cpu_s, self.iter_s)
+
+    @cached_property
+    def _workers(self) -> WorkerCost:
+        """Over the whole run, because workers make batches ahead.
+
+        An epoch's may all be made in its first interval. Workers that were reached
+        count their batches themselves. Of the others, what was made and never taken is
+        at most what was in flight when they last started, and no more than an epoch
+        has.
+        """
+        loader = self.evidence.run.loader
+        windows = self.every.where(self.column('workers.count') > 0)
+        others = windows.where(
+            [not m for m in windows.values('workers.worker_batches')]
+        )
+        batches = sum(made_by_worker(windows))
+        batches += total(others.column('workers.iterations'))
+        fresh = others.where(others.column('workers.fresh') > 0)
+        if len(fresh):
+            count, taken = (
+                float(fresh.column(field)[-1])
+                for field in ('workers.count', 'workers.iterations')
+            )
+            ahead = count * (loader.prefetch_factor or 1) / 2
+            if loader.batches_per_epoch is not None:
+                ahead = min(ahead, max(loader.batches_per_epoch - taken, 0))
+            batches += ahead
+        if batches <= 0:
+            return WorkerCost()
+        return WorkerCost(
+            total(windows.column('workers.cpu_s')) / batches,
+            total(windows.column('workers.run_delay_s')) / batches,
+            statistics.mode(windows.values('workers.count')),
+        )
+
+    @cached_property
+    def worker_cpu_s(self) -> float | None:
+        """CPU of all workers per batch."""
+        return self._workers.cpu_s
+
+    @cached_property
+    def worker_run_delay_s(self) -> float | None:
+        """Time workers waited for a core, per batch."""
+        return self._workers.run_delay_s
+
+    @cached_property
+    def worker_count(self) -> int | None:
+        """In most intervals."""
+        return self._workers.workers
+
+    @cached_property
+    def loader(self) -> LoaderFigures | None:
+        """``None`` without workers that could be read."""
+        every, steady = self.every.having('workers'), self.steady.having('workers')
+        if not len(every):
+            return None
+        if not len(steady.having('workers.occupancy')):
+            # workers may have made all batches ahead, in the first interval
+            steady = every
+        return LoaderFigures(every, steady)
+
+    @cached_property
+    def host(self) -> HostFigures | None:
+        """What the host did to the run."""
+        every = self.every.having('host')
+        return HostFigures(every, self.steady.having('host')) if len(every) else None
+
+    @cached_property
+    def gpu(self) -> GpuFigures | None:
+        """The card that this rank trains on."""
+        return gpu_figures(self.steady)
+
+    @property
+    def why_no_gpu_util(self) -> str:
+        """The reason of the whole card, else of this figure alone."""
+        reasons = (self.unknown.get(source) for source in ('GPU', 'GPU util_pct'))
+        return next(filter(None, reasons), 'no sample was taken')
+
+    @cached_property
+    def cuda_memory(self) -> CudaMemoryFigures | None:
+        """What the CUDA allocator went through."""
+        every = self.every.having('cuda_memory')
+        return CudaMemoryFigures(every, every) if len(every) else None
+
+    @cached_property
+    def _timed(self) -> Intervals:
+        timed = self.steady.having('gpu_idle_pct')
+        return timed.where(timed.column('gpu_idle_iterations') > 0)
+
+    @cached_property
+    def gpu_idle_pct(self) -> float | None:
+        """Share of the timed steady iterations in which the GPU had nothing to do."""
+        counts = self._timed.column('gpu_idle_iterations')
+        timed_s = counts * self._timed.column('iter.mean_s')
+        return average(self._timed.column('gpu_idle_pct'), timed_s)
+
+    @cached_property
+    def gpu_idle_iterations(self) -> int:
+        """Iterations that share is taken over."""
+        return count_all(self._timed.column('gpu_idle_iterations'))

@@ -1,0 +1,251 @@
+"""What is made of runs: findings, a verdict, changes; and how two runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Optional, Tuple
+
+SAVE_CAUSES = ('workers', 'strangers', 'storage', 'memory', 'size', 'remote')
+"""What can hold a checkpoint save: this run's loader workers or other programs on the
+cores; storage of this host; memory that ran short; histories of the message hub in
+the file; a backend that writes elsewhere."""
+
+
+@dataclass(frozen=True)
+class SaveJudgement:
+    """One checkpoint save against itself, had nothing held it."""
+
+    is_slow: bool
+    """Whether it was delayed by enough to matter, whatever held it."""
+    cause: Optional[str]
+    """Out of :data:`SAVE_CAUSES`, where one is proven; ``None`` of a save that is not
+    slow, or whose cause cannot be told (then the sentence says why)."""
+    uncontended_s: Optional[float]
+    """What it would have taken; ``None`` when nothing tells."""
+    gross_delay_s: Optional[float]
+    """Beyond that: how much longer training stood still."""
+    net_delay_s: Optional[float]
+    """What the job lost: the gross delay, less what the loader's workers won back by
+    what they made meanwhile; ``None`` while the iterations after it are unknown."""
+    sentence: str
+    """All of it in a paragraph, with the numbers and what to do."""
+    held_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the gross delay by proven cause; what is missing has none."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One judgement with the numbers it rests on."""
+
+    code: str
+    """Stable rule code, such as ``MG101``."""
+    title: str
+    severity: str
+    """``problem``, ``notice``, ``ok`` or ``unknown`` (an input was missing)."""
+    detail: str
+    """One sentence with figures, units and sample counts."""
+    share: Optional[float] = None
+    """Share of training time at stake, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Where a run's time goes, in one word and one sentence."""
+
+    name: str
+    """A member of :data:`mmgpu_hooks.diagnosis.verdict.VERDICTS`."""
+    sentence: str
+    confidence: str
+    """``high``, ``medium`` or ``low``."""
+    headspace_pct: Optional[float] = None
+    """At most this much faster if data cost no time; ``None`` when unknown."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One setting to change, and why."""
+
+    key: str
+    """Dotted, as in ``--cfg-options``."""
+    old: Any
+    new: Any
+    """``None`` removes the key where it would be rejected by PyTorch."""
+    reason: str
+    confidence: str
+    rules: Tuple[str, ...] = ()
+    predicted_iter_s: Optional[float] = None
+    """Predicted iteration time with all changes made; ``None`` is no claim."""
+    predicted_gain_pct: Optional[float] = None
+    """What all changes together save of the whole job's time."""
+    predicted_gain_low_pct: Optional[float] = None
+    """The truth is expected between low and high 9 times in 10."""
+    predicted_gain_high_pct: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class SaveCure:
+    """One way to make saves cost less, and what it is predicted to give."""
+
+    name: str
+    """``polite_workers``, ``fewer_workers``, ``longer_interval`` or
+    ``slimmer_checkpoint``."""
+    sentence: str
+    save_s: Optional[float]
+    """Predicted length of a save, mean of those it helps."""
+    saves: int
+    """How many of the run's saves it helps, or spares."""
+    run_gross_s: float
+    """Seconds by which the saves of such a run are shorter in all."""
+    run_net_s: Optional[float]
+    """What the job gains of it; ``None`` while the net delays are unknown."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything judged about one run."""
+
+    verdict: Verdict
+    findings: Tuple[Finding, ...] = ()
+    """Worst first."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Samples the judgement rests on, by name."""
+    saves: Tuple[SaveJudgement, ...] = ()
+    """In the order of the run's ``save_records``."""
+
+
+@dataclass(frozen=True)
+class ValidationOutlook:
+    """What a run's validations tell of their own loader."""
+
+    sentence: str
+    """How long they take, and what is changed or why nothing is."""
+    validations: int
+    """Recorded."""
+    loop_s: Optional[float] = None
+    """Mean seconds of a validation in its loop, metrics left out; ``None`` when its
+    iterations were not seen."""
+    gain_s: Optional[float] = None
+    """Predicted saving of each validation; ``None`` where nothing is changed."""
+    gain_low_s: Optional[float] = None
+    """The truth is expected between low and high 9 times in 10."""
+    gain_high_s: Optional[float] = None
+    run_gain_pct: Optional[float] = None
+    """The same over all validations, as a share of the run."""
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """How a config's learning rate follows the batch size; ``None`` is not in it."""
+
+    lr: Optional[float] = None
+    base_batch_size: Optional[int] = None
+    """Images of all ranks that ``lr`` is meant for (``auto_scale_lr``)."""
+    is_auto: bool = False
+    """Whether MMEngine scales the rate by itself when training starts."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to change, or why nothing."""
+
+    changes: Tuple[Change, ...] = ()
+    reason: Optional[str] = None
+    """Why there is no change; ``None`` when there is one."""
+    save_cures: Tuple[SaveCure, ...] = ()
+    """What would make saves cost less; the changes hold those that are applied."""
+    advice: Tuple[str, ...] = ()
+    """Sentences about what else would help, with the evidence; never applied."""
+    batch_size: Tuple[str, ...] = ()
+    """What was decided of the batch size, and what that means for the learning rate:
+    sentences. Empty unless a change of it was allowed."""
+    validation: Optional[ValidationOutlook] = None
+    """What is known of validation's loader; ``None`` for a run without validations."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure that was measured, and where the truth is expected."""
+
+    value: float
+    low: float
+    """The truth is expected between low and high 95 times in 100."""
+    high: float
+    count: int
+    """What it is taken over: pairs of blocks, intervals."""
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval."""
+        return (self.high - self.low) / 2
+
+
+@dataclass(frozen=True)
+class FigureComparison:
+    """One figure of both runs; a change is unknown when either side is."""
+
+    name: str
+    """With its unit: ``iter_s``, ``images_per_s``, or a part of the time ledger as
+    ``data_wait_s``; seconds are per iteration."""
+    before: Optional[Estimate]
+    after: Optional[Estimate]
+    difference: Optional[Estimate]
+    """``after - before``."""
+    ratio: Optional[Estimate]
+    """``after / before``; ``None`` where ``before`` may be zero."""
+
+
+@dataclass(frozen=True)
+class SettingComparison:
+    """Something of the runs themselves that is not the same in both."""
+
+    name: str
+    """Dotted: ``loader.num_workers``, ``host.usable_cores``, ``versions.torch``."""
+    before: Optional[str]
+    """As text; ``None`` is unknown or absent."""
+    after: Optional[str]
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """What differs between two runs, and how sure that is."""
+
+    figures: Tuple[FigureComparison, ...]
+    """The iteration first, images per second, then the parts of the ledger."""
+    settings: Tuple[SettingComparison, ...] = ()
+    obstacles: Tuple[str, ...] = ()
+    """Why the speeds cannot be set against each other: sentences. Empty when they
+    can."""
+    notes: Tuple[str, ...] = ()
+
+    @property
+    def iter_ratio(self) -> Optional[Estimate]:
+        """Iteration time of the second run over that of the first."""
+        return self.figures[0].ratio if self.figures else None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Two settings that were trained in alternating blocks."""
+
+    gain: Estimate
+    """How much faster the second is, in images per second: 0.3 is 30 %."""
+    before_s: float
+    """Mean iteration with the first setting, first ones of epochs left out."""
+    after_s: float
+    before_start_s: Optional[float] = None
+    """What the first iteration of an epoch takes longer; ``None`` when none was
+    seen."""
+    after_start_s: Optional[float] = None
+    pairs: int = 0
+    iterations: int = 0
+    """Measured iterations of each, warm-up left out."""
+    seconds: float = 0.0
+    """Of the whole verification."""
+    ending: str = ''
+    """Why it ended: a sentence."""
+    external_cpu_cores: Optional[float] = None
+    """Cores of the host that others used meanwhile; ``None`` is unknown."""
+    predicted_gain: Optional[float] = None
+    """What was predicted of the gain; ``None`` without a prediction."""
+    notes: Tuple[str, ...] = ()

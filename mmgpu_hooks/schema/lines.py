@@ -1,0 +1,189 @@
+"""Records to JSON lines and back, with msgspec, and the lines of a damaged file."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Union, get_args
+
+import msgspec
+
+from mmgpu_hooks.schema.recorded import (
+    EndRecord,
+    IntervalRecord,
+    Line,
+    ModelBytesRecord,
+    RunRecord,
+    SaveAftermathRecord,
+    SaveRecord,
+    SourceOffRecord,
+    UnknownRecord,
+    ValidationRecord,
+)
+from mmgpu_hooks.schema.run_folder import EvidenceError
+
+AnyLine = Union[
+    RunRecord,
+    IntervalRecord,
+    ModelBytesRecord,
+    SaveRecord,
+    SaveAftermathRecord,
+    ValidationRecord,
+    UnknownRecord,
+    SourceOffRecord,
+    EndRecord,
+]
+
+KINDS: dict[str, type[Line]] = {
+    str(kind.__struct_config__.tag): kind for kind in get_args(AnyLine)
+}
+"""Classes of the lines by what their ``kind`` says."""
+
+MOST_LINE_BYTES = 2 * 2**20
+"""A longer line is none of ours: an interval with 64 workers has some 20 KiB."""
+
+_CHUNK_BYTES = 2**18
+
+
+def _to_plain(value: Any) -> Any:
+    """Numbers that only look like Python's own: NumPy's scalars."""
+    if isinstance(value, (str, float)):
+        return float(value) if isinstance(value, float) else str(value)
+    if hasattr(value, 'item'):
+        return value.item()
+    raise TypeError(f'a record holds a {type(value).__name__}, unknown to JSON')
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_to_plain)
+_decoder = msgspec.json.Decoder(AnyLine)
+
+
+class _Head(msgspec.Struct):
+    """What a line of any kind and any version says of itself."""
+
+    kind: str
+    schema: Union[int, None] = None
+
+
+_head_decoder = msgspec.json.Decoder(_Head)
+_REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+class LineError(ValueError):
+    """A line that is not one of our records."""
+
+
+def encode_line(record: Line) -> bytes:
+    """One record as one JSON line, newline included.
+
+    Figures that are not finite are written as ``null``: JSON knows no infinity,
+    and an infinite duration is as good as unknown.
+
+    Raises:
+        TypeError: If the record holds what JSON does not know.
+    """
+    try:
+        return _encoder.encode(record) + b'\n'
+    except UnicodeEncodeError:
+        # Python keeps the bytes of a path that is not UTF-8 as lone surrogates
+        plain = msgspec.to_builtins(record, enc_hook=_to_plain)
+        return _encoder.encode(_without_surrogates(plain)) + b'\n'
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode('utf-8', 'replace').decode()
+    if isinstance(value, dict):
+        return {
+            _without_surrogates(key): _without_surrogates(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_without_surrogates(item) for item in value]
+    return value
+
+
+def decode_line(line: bytes) -> AnyLine | None:
+    """Read one line back; fields that a record does not have are ignored.
+
+    Returns:
+        The record, or ``None`` for a kind that this version does not know.
+
+    Raises:
+        LineError: If it is no JSON, or a field is missing or has a value that no
+            measurement gives.
+    """
+    try:
+        record: AnyLine = _decoder.decode(line)
+    except _REFUSALS as error:
+        head = _decode_head(line)
+        if head is None or head.kind in KINDS:
+            raise LineError(str(error)) from error
+        return None
+    return record
+
+
+def decode_schema(line: bytes) -> int | None:
+    """The schema of a run record, whatever its other fields are."""
+    head = _decode_head(line) if b'"schema"' in line else None
+    return head.schema if head is not None and head.kind == 'run' else None
+
+
+def _decode_head(line: bytes) -> _Head | None:
+    try:
+        head: _Head = _head_decoder.decode(line)
+    except _REFUSALS:
+        return None
+    return head
+
+
+def read_lines(
+    path: Path, newest_bytes: int | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """Each line of a file, with its number from 1 on; the last may lack its end.
+
+    Args:
+        path: The file.
+        newest_bytes: Read the first line and so much of the file's end. Defaults to
+            all of it.
+
+    Raises:
+        EvidenceError: If it is not a regular file, or cannot be read.
+    """
+    try:
+        with open(path, 'rb', _CHUNK_BYTES, opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise EvidenceError(
+                    f'{path}: expected a regular file, found a pipe, a device or the '
+                    'like; move it out of the folder of the run.'
+                )
+            lines = _each_line(file)
+            first = next(lines, b'')
+            yield 1, first.removeprefix(codecs.BOM_UTF8)
+            size = os.fstat(file.fileno()).st_size
+            if newest_bytes is not None and size - newest_bytes > file.tell():
+                file.seek(size - newest_bytes - 1)
+                next(lines, None)  # what is left of the line before
+            yield from enumerate(lines, 2)
+    except OSError as error:
+        raise EvidenceError(
+            f'{path}: expected a readable file, found {error.strerror}; check the path '
+            'and its permissions.'
+        ) from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    # a pipe would be waited for until somebody writes into it
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _each_line(file: IO[bytes]) -> Iterator[bytes]:
+    """Lines, each cut after `MOST_LINE_BYTES`."""
+    while line := file.readline(MOST_LINE_BYTES):
+        part = line
+        while part and not part.endswith(b'\n'):
+            part = file.readline(MOST_LINE_BYTES)
+        yield line if part is line or not part else line + b'\n'

@@ -1,0 +1,150 @@
+"""Memory that a training will need, and the cards that may have it free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Optional, Tuple
+
+
+@dataclass(frozen=True)
+class StaticBytes:
+    """What does not grow with the batch; exact."""
+
+    parameters: int
+    """How many numbers the parameters are."""
+    parameter_bytes: int
+    trainable_bytes: int
+    """Bytes of the parameters that are trained."""
+    gradient_bytes: int
+    buffer_bytes: int
+    ema_bytes: int
+    """Of averaged copies of the model (EMAHook); 0 without one."""
+    optimizer_state_bytes: Mapping[str, Optional[int]] = field(default_factory=dict)
+    """By optimizer; ``None`` where the state of that one is not known."""
+
+    def total_bytes(self, optimizer: str) -> Optional[int]:
+        """Everything together; ``None`` when the optimizer's state is not known."""
+        state = self.optimizer_state_bytes.get(optimizer)
+        if state is None:
+            return None
+        model = self.parameter_bytes + self.gradient_bytes + self.buffer_bytes
+        return model + self.ema_bytes + state
+
+
+@dataclass(frozen=True)
+class ActivationPoint:
+    """What one forward pass on the CPU kept for the backward pass."""
+
+    batch_size: int
+    height: int
+    """Padded, in pixels."""
+    width: int
+    saved_bytes: int
+    """Storage of tensors saved for backward; shared storage once, no parameters."""
+
+
+@dataclass(frozen=True)
+class ActivationFit:
+    """Growth of the saved bytes: ``fixed + batch x (image + pixel x pixels + ...)``."""
+
+    fixed_bytes: float
+    """Of every batch, whatever its size, such as casts of weights."""
+    image_bytes: float
+    """Of each image, whatever its size, such as those of 512 proposals."""
+    pixel_bytes: float
+    """Of each padded pixel."""
+    squared_pixel_bytes: float
+    """Of each pair of padded pixels of an image: attention."""
+    residual_pct: float
+    """Largest relative distance of a point from the fit."""
+    points: Tuple[ActivationPoint, ...]
+
+
+@dataclass(frozen=True)
+class ModuleActivations:
+    """The part of one module in what is kept for the backward pass."""
+
+    name: str
+    """Such as ``backbone.layer1``; ``losses`` for what no module's forward kept."""
+    saved_bytes: int
+    share_pct: float
+
+
+@dataclass(frozen=True)
+class MeasuredMemory:
+    """What a real run measured of the same model."""
+
+    path: str
+    batch_size: int
+    pixels: int
+    """Of the largest padded image, as a mean over its batch."""
+    optimizer: str
+    peak_bytes: int
+    """Largest peak of the CUDA allocator."""
+    predicted_bytes: int
+    """The estimate for that batch and those pixels."""
+    static_difference_bytes: Optional[int] = None
+    """Counted static bytes less estimated ones; ``None`` when they were not counted."""
+
+    @property
+    def error_pct(self) -> float:
+        """How much the estimate is above (below, when negative) the measured peak."""
+        return 100.0 * (self.predicted_bytes - self.peak_bytes) / self.peak_bytes
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """What ``mmgpu estimate-memory`` found out."""
+
+    model: str
+    """The model's class."""
+    static: StaticBytes
+    image_size: Optional[Tuple[int, int]] = None
+    """Padded height and width that the totals are for."""
+    image_size_source: str = ''
+    mixed_precision: bool = False
+    fit: Optional[ActivationFit] = None
+    """``None`` when the model could not be run; a note says why."""
+    modules: Tuple[ModuleActivations, ...] = ()
+    """Largest first, of one image of the largest size that was run."""
+    activation_bytes: Mapping[int, Optional[int]] = field(default_factory=dict)
+    """By batch size."""
+    measured: Optional[MeasuredMemory] = None
+    notes: Tuple[str, ...] = ()
+
+    def total_bytes(self, optimizer: str, batch_size: int) -> Optional[int]:
+        """Everything together; ``None`` when a part is unknown."""
+        static = self.static.total_bytes(optimizer)
+        activations = self.activation_bytes.get(batch_size)
+        return None if static is None or activations is None else static + activations
+
+
+@dataclass(frozen=True)
+class CardState:
+    """One card of the host, or one slice of a card (MIG), as it is at a moment."""
+
+    index: int
+    """NVML's index of the card on this host, the one of ``nvidia-smi``."""
+    slice_index: Optional[int] = None
+    """Index of the slice on its card; ``None`` for a whole card."""
+    uuid: Optional[str] = None
+    """Such as ``GPU-...`` or ``MIG-...``; ``None`` for a card that may not be read."""
+    card_uuid: Optional[str] = None
+    """Of the card that a slice is part of; the same as ``uuid`` for a whole card."""
+    name: Optional[str] = None
+    memory_total_bytes: Optional[int] = None
+    memory_free_bytes: Optional[int] = None
+    util_pct: Optional[float] = None
+    """Mean over what the driver keeps (some 20 s), else over its last period."""
+    is_sliced: bool = False
+    """Whether it is a card that is cut into slices."""
+    reason: Optional[str] = None
+    """Why nothing may run on it; ``None`` when it may."""
+
+    @property
+    def label(self) -> str:
+        """``2``, or ``2:0`` for the first slice of that card."""
+        if self.slice_index is None:
+            return str(self.index)
+        return f'{self.index}:{self.slice_index}'

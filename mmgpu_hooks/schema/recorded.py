@@ -1,0 +1,586 @@
+"""What is in the evidence file?
+
+``<work_dir>/<timestamp>/vis_data/gpu_efficiency.jsonl`` is rank 0's; other ranks write
+``gpu_efficiency_rank<N>.jsonl`` beside it. A Runner that trains a second time writes
+``gpu_efficiency.2.jsonl``, which ``mmgpu recommend`` reads when it is named.
+
+One JSON object per line, whose ``kind`` names the record. Lines are only ever appended,
+each in one write, so a run that is killed leaves every earlier line whole. The reader
+skips and counts a torn last line, and a line with a value that no measurement gives
+(negative, above 10^18, of another type, missing). It ignores fields that it does not
+know. Nothing in the file is ever executed.
+
+Units are in the names (``_s`` seconds, ``_bytes``, ``_pct`` per cent). What is unknown
+is ``null`` or left out, and never zero; but for the first line, a field that has its
+usual value (none, an empty list) is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, Optional, Tuple
+
+import msgspec
+
+SCHEMA_VERSION = 1
+"""Version of the evidence file; a reader refuses only newer ones."""
+
+_MOST = 10**18
+"""More bytes than any host has, more seconds than the universe."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+"""What a measurement gives as a whole number."""
+
+Number = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
+"""What a measurement gives as a real number."""
+
+
+class Recorded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Base of all that is recorded. No record can refer to itself: hence no ``gc``."""
+
+
+class Line(Recorded, frozen=True, tag_field='kind'):
+    """Base of what stands on a line of its own."""
+
+
+class DurationStats(Recorded, frozen=True, kw_only=True):
+    """How long something took, over ``count`` occurrences."""
+
+    count: Count
+    """Occurrences the figures are taken over."""
+    total_s: Number
+    """Sum of all of them."""
+    mean_s: Number
+    p50_s: Number
+    """Median."""
+    p95_s: Number
+    """95th percentile, linearly interpolated."""
+    max_s: Number
+
+
+class LoaderSettings(Recorded, frozen=True, kw_only=True):
+    """The live attributes of a ``DataLoader``, not what some file says."""
+
+    num_workers: Optional[Count] = None
+    persistent_workers: Optional[bool] = None
+    prefetch_factor: Optional[Count] = None
+    """Batches in flight per worker; ``None`` without workers."""
+    pin_memory: Optional[bool] = None
+    batch_size: Optional[Count] = None
+    """Per rank, read from the batch sampler."""
+    batches_per_epoch: Optional[Count] = None
+    dataset_length: Optional[Count] = None
+    start_method: Optional[str] = None
+    """How workers start (``fork``, ``spawn``, ``forkserver``)."""
+    image_decoder: Optional[str] = None
+    """``imdecode_backend`` of the pipeline (``cv2``, ``turbojpeg``, ``pillow``);
+    ``None`` where no transform has one."""
+
+
+class HostLimits(Recorded, frozen=True, kw_only=True):
+    """What this host allows one process of the training to use."""
+
+    logical_cpus: Optional[Count] = None
+    affinity_cpus: Optional[Count] = None
+    """CPUs that the scheduler lets this process run on."""
+    unbound_cpus: Optional[Count] = None
+    """The same before a library, or code of the training, bound the process to
+    ``affinity_cpus``; ``None`` when nothing did."""
+    bound_by: Optional[str] = None
+    """Environment variables that asked for it; ``None`` when it has none of them."""
+    cpuset_cpus: Optional[Count] = None
+    """CPUs of the control group's cpuset; ``None`` when unknown."""
+    cgroup_cpu_cores: Optional[Number] = None
+    """Smallest CPU quota over all cgroup ancestors; ``None`` is no quota."""
+    slurm_cpus: Optional[Count] = None
+    """``SLURM_CPUS_PER_TASK`` when SLURM started the process."""
+    ranks_on_host: Count = 1
+    usable_cores: Optional[Number] = None
+    """Smallest of the above, of ``unbound_cpus`` where the process is bound, divided by
+    the ranks on the host."""
+    ram_total_bytes: Optional[Count] = None
+    ram_available_bytes: Optional[Count] = None
+    cgroup_memory_bytes: Optional[Count] = None
+    """Smallest memory limit over all cgroup ancestors."""
+    shm_total_bytes: Optional[Count] = None
+    """Size of ``/dev/shm``, through which workers hand over batches."""
+    shm_free_bytes: Optional[Count] = None
+    open_files_soft: Optional[Count] = None
+    """Soft limit on open files of this process."""
+
+    @property
+    def cores_had(self) -> Optional[float]:
+        """Usable cores as the run had them: no more than it was bound to."""
+        usable, bound = self.usable_cores, self.affinity_cpus
+        if usable is None or bound is None or self.unbound_cpus is None:
+            return usable
+        return min(usable, bound)
+
+
+class GpuDevice(Recorded, frozen=True, kw_only=True):
+    """The one GPU that this rank trains on."""
+
+    name: Optional[str] = None
+    uuid: Optional[str] = None
+    memory_total_bytes: Optional[Count] = None
+    driver_version: Optional[str] = None
+
+
+class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False):
+    """First line of an evidence file: all that analysis needs to know later."""
+
+    run_id: str
+    """Random, so that two runs in one file are noticed."""
+    started_unix_s: Number
+    """Wall clock; a label, never used for durations."""
+    rank: Count = 0
+    world_size: Count = 1
+    work_dir: Optional[str] = None
+    config_path: Optional[str] = None
+    """The file the user trains with, absolute."""
+    config_copy: Optional[str] = None
+    """The run's own flattened copy, absolute."""
+    loop: Optional[str] = None
+    """``epoch``, ``iter`` or the class name of a custom loop."""
+    max_epochs: Optional[Count] = None
+    max_iters: Optional[Count] = None
+    start_iteration: Count = 0
+    """Iterations done before this run: above zero when it was resumed."""
+    interval_iterations: Count = 0
+    accumulative_counts: Optional[Count] = None
+    optim_wrapper: Optional[str] = None
+    device: str = 'cpu'
+    loader: LoaderSettings = msgspec.field(default_factory=LoaderSettings)
+    worker_nice: Optional[Count] = None
+    """What the hook set the nice value of the loader's workers to; ``None`` when it
+    left it alone."""
+    host: HostLimits = msgspec.field(default_factory=HostLimits)
+    gpu: Optional[GpuDevice] = None
+    versions: Mapping[str, str] = {}
+    unknown: Mapping[str, str] = {}
+    """Why a figure is missing, by source."""
+    schema: Count = SCHEMA_VERSION
+    """A reader refuses newer ones."""
+
+
+class HostWindow(Recorded, frozen=True, kw_only=True):
+    """What the host did to everybody on it during one interval."""
+
+    cpu_pressure_pct: Optional[Number] = None
+    """Share of the time that some task waited for a core (PSI ``some``)."""
+    io_pressure_pct: Optional[Number] = None
+    """Share of the time that some task waited for storage."""
+    memory_pressure_pct: Optional[Number] = None
+    """Share of the time that some task waited for memory."""
+    throttled_s: Optional[Number] = None
+    """Time that this control group's CPU quota held its tasks back, added up over the
+    CPUs: it can exceed the interval."""
+    swap_in_bytes: Optional[Count] = None
+    swap_out_bytes: Optional[Count] = None
+    ram_available_bytes: Optional[Count] = None
+    """At the end of the interval."""
+    shm_free_bytes: Optional[Count] = None
+    """At the end of the interval."""
+    open_files: Optional[Count] = None
+    """Open descriptors of the training process, looked at now and then."""
+
+
+class TransformCost(Recorded, frozen=True, kw_only=True):
+    """One transform of the pipeline, over the batches that were timed."""
+
+    calls: Count
+    total_s: Number
+    """Wall clock inside it, transforms that it calls itself left out."""
+
+
+class SlowSample(Recorded, frozen=True, kw_only=True):
+    """One sample that took long to make."""
+
+    seconds: Number
+    index: Count
+    """Its index in the dataset."""
+    image: Optional[str] = None
+    """Image id and path, as far as the sample tells them."""
+
+
+class WorkersWindow(Recorded, frozen=True, kw_only=True):
+    """The loader's worker processes over the iterations of one interval."""
+
+    count: Count
+    """Most workers at one time that could be read."""
+    window_s: Number
+    iterations: Count
+    """Batches the loop took meanwhile."""
+    cpu_s: Number
+    run_delay_s: Number
+    fresh: bool = False
+    """The workers started in it: batches they made ahead are in ``cpu_s``."""
+    source: str = 'outside'
+    """``inside``: figures per batch were taken in the workers themselves; ``outside``:
+    they are estimated from what the scheduler tells."""
+    blocked_s: Optional[Number] = None
+    """Neither on a core nor waiting for one, summed over the workers: waiting for
+    storage, or for the loop to take a batch."""
+    occupancy: Optional[DurationStats] = None
+    """How long a worker was busy with one batch. ``None`` from outside: there only a
+    mean could be estimated (workers x ``window_s`` / ``iterations``, while the queue is
+    empty), and no percentile of it."""
+    occupancy_std_s: Optional[Number] = None
+    batch_cpu: Optional[DurationStats] = None
+    """CPU of the worker for one batch, all its threads; ``None`` from outside."""
+    worker_batches: Tuple[Count, ...] = ()
+    """Batches each worker made, by worker id; empty from outside."""
+    worker_cpu_s: Tuple[Number, ...] = ()
+    """CPU of each worker, by worker id."""
+    worker_run_delay_s: Tuple[Number, ...] = ()
+    """What of ``run_delay_s`` each waited, by worker id. Empty, as the one below, where
+    one could not be read, and of more than 64 workers."""
+    worker_affinity_cpus: Tuple[Count, ...] = ()
+    """CPUs that each may run on, by worker id."""
+    ready_mean: Optional[Number] = None
+    """Batches that stood ready when the loop asked, mean."""
+    ready_zero_pct: Optional[Number] = None
+    """Share of the asks at which none stood ready."""
+    asks: Count = 0
+    """Times it was looked at how many batches stood ready."""
+    out_of_order: Optional[Count] = None
+    """Batches that came before their turn, in the waits looked at, and had to wait for
+    an earlier one."""
+    affinity_cpus: Optional[Count] = None
+    """CPUs that the most confined worker may run on; asked when workers start and
+    every 30 seconds."""
+    pss_bytes: Optional[Count] = None
+    """Memory of all workers, shared pages counted in part; looked at once per start
+    of workers and every 30 seconds."""
+    transforms: Mapping[str, TransformCost] = {}
+    """By class name, over the batches that were timed."""
+    timed_samples: Count = 0
+    """Samples those batches had."""
+    slowest: Tuple[SlowSample, ...] = ()
+    """Slowest samples of the interval, slowest first."""
+
+
+class GpuWindow(Recorded, frozen=True, kw_only=True):
+    """GPU samples of one interval, weighted by the time each stood for.
+
+    These fields have met no real card yet, only a scripted NVML, and NVIDIA's mock
+    driver with FakeGPU.
+    """
+
+    samples: Count = 0
+    util_pct: Optional[Number] = None
+    """Time-weighted NVML utilisation."""
+    zero_pct: Optional[Number] = None
+    """Share of the sampled time at 0 %."""
+    util_std_pct: Optional[Number] = None
+    """Time-weighted standard deviation: how much it swings."""
+    mem_used_bytes: Optional[Count] = None
+    """Largest device memory in use, by anyone, as the driver sees it."""
+    source: Optional[str] = None
+    """``buffer`` (the driver keeps utilisation samples itself) or ``polled``."""
+    sm_clock_mhz: Optional[Number] = None
+    """Mean over the looks, as are the other figures without a word on it."""
+    mem_clock_mhz: Optional[Number] = None
+    temperature_c: Optional[Number] = None
+    """Largest."""
+    power_w: Optional[Number] = None
+    throttled_pct: Optional[Number] = None
+    """Share of the looks at which something but idleness held the clocks down."""
+    throttle_reasons_pct: Mapping[str, Number] = {}
+    """That share by reason, such as ``power_cap`` or ``thermal``."""
+    others_mem_bytes: Optional[Count] = None
+    """Largest device memory of other processes on the same card."""
+    sm_active_pct: Optional[Number] = None
+    """Share of multiprocessors with work (GPM, Hopper and later)."""
+    sampled_s: Optional[Number] = None
+    """Seconds that the utilisation stands for; a driver's buffer may hold less than the
+    interval."""
+
+
+class CudaMemoryWindow(Recorded, frozen=True, kw_only=True):
+    """What the CUDA allocator went through in one interval."""
+
+    allocated_bytes: Optional[Count] = None
+    """Bytes of live tensors when the interval ended: creep shows here."""
+    retries: Optional[Count] = None
+    """Allocations that failed at first: the cache was emptied and they were retried."""
+    ooms: Optional[Count] = None
+    """Out-of-memory errors thrown."""
+    inactive_bytes: Optional[Count] = None
+    """Held in split blocks that nothing uses (fragmentation), when it ended."""
+
+
+class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
+    """Everything measured over one logging interval, and one for the tail."""
+
+    iteration: Count
+    """Last iteration in it, 1-based, counted over the whole training."""
+    epoch: Count
+    """1-based."""
+    iterations: Count
+    elapsed_s: Number
+    """Since training began, monotonic."""
+    duration_s: Number
+    """Wall clock covered; equals the sum of the parts in ``ledger_s``."""
+    data_wait: DurationStats
+    step: DurationStats
+    iter: DurationStats
+    """``data_wait`` + step + hooks of an iteration; saves and validation out."""
+    ledger_s: Mapping[str, Number]
+    """Seconds by part of the time ledger."""
+    hooks_s: Mapping[str, Number] = {}
+    """Seconds in ``hooks`` by class of hook; the rest is MMEngine's own calling.
+
+    ``(not told apart)`` is what hooks took of which nobody knows which one did."""
+    data_wait_cpu_s: Optional[Number] = None
+    """CPU of the training thread inside ``data_wait``."""
+    first_waits: Count = 0
+    """How many of the waits were the first of an epoch."""
+    first_wait_s: Number = 0.0
+    """Their sum, with what of it is booked as ``startup``."""
+    images: Optional[Count] = None
+    """Images trained on by this rank."""
+    batch_bytes: Optional[Count] = None
+    """Bytes of the tensors in the interval's last batch."""
+    batch_tensors: Optional[Count] = None
+    """How many tensors those are: each needs a file descriptor in flight."""
+    saves: Count = 0
+    process_rss_bytes: Optional[Count] = None
+    """Resident memory of the training process."""
+    process_cpu_s: Optional[Number] = None
+    """CPU of the training process, all threads, workers excluded."""
+    process_run_delay_s: Optional[Number] = None
+    """Its main thread was ready to run and waited for a core."""
+    system_cpu_pct: Optional[Number] = None
+    """Busy share of all logical CPUs of the host."""
+    largest_batch_pixels: Optional[Count] = None
+    """Images x padded height x padded width of the interval's largest batch, as the
+    model was given it."""
+    most_boxes: Optional[Count] = None
+    """Annotated boxes of the batch that had most."""
+    host: Optional[HostWindow] = None
+    workers: Optional[WorkersWindow] = None
+    gpu: Optional[GpuWindow] = None
+    gpu_idle_pct: Optional[Number] = None
+    """Share of the timed iterations in which the GPU had nothing to do."""
+    gpu_idle_iterations: Count = 0
+    """Iterations that share is taken over; 0 leaves it unknown."""
+    gpu_mem_peak_bytes: Optional[Count] = None
+    """Largest allocator peak since the last interval."""
+    gpu_mem_reserved_bytes: Optional[Count] = None
+    """Largest bytes the allocator held since the last interval."""
+    cuda_memory: Optional[CudaMemoryWindow] = None
+    stored_pixel_ratio: Optional[Number] = None
+    """Pixels of the last batch's images as stored, over those they are trained at."""
+
+
+class ModelBytesRecord(Line, frozen=True, kw_only=True, tag='model_bytes'):
+    """The static part of training memory, counted once after the first step."""
+
+    iteration: Count
+    """Iterations done when it was counted."""
+    parameters: Optional[Count] = None
+    """How many numbers the parameters are."""
+    parameter_bytes: Optional[Count] = None
+    trainable_bytes: Optional[Count] = None
+    """Bytes of the parameters that are trained."""
+    gradient_bytes: Optional[Count] = None
+    """Of the gradients that were there when the optimizer stepped."""
+    optimizer_state_bytes: Optional[Count] = None
+    buffer_bytes: Optional[Count] = None
+    ema_bytes: Optional[Count] = None
+    """Of averaged copies of the model (EMAHook); 0 without one."""
+
+
+SAVE_PHASES = ('copy', 'serialise', 'write', 'rest')
+"""Copies to host memory; ``torch.save`` into a buffer; the backend's ``put``; what is
+in none of them (file names, hooks of ``before_save_checkpoint``, a strategy's own
+way)."""
+
+
+class SavePhase(Recorded, frozen=True, kw_only=True):
+    """One phase of a save, as the saving thread went through it.
+
+    ``wall_s = cpu_s + run_delay_s + blocked_s`` where the scheduler tells.
+    """
+
+    wall_s: Number
+    cpu_s: Optional[Number] = None
+    """On a core."""
+    run_delay_s: Optional[Number] = None
+    """Ready to run, but waiting for a core."""
+    blocked_s: Optional[Number] = None
+    """Neither: waiting for storage, a lock, the GPU, another thread."""
+
+
+class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
+    """One call of ``save_checkpoint``, first copy to last byte.
+
+    Of saves inside a save the outer one counts. A save in a thread of its own holds
+    nothing up and has no record. Of a ``Runner`` rank 0 alone saves; under
+    ``FlexibleRunner`` each rank that copied or wrote something has its records.
+    """
+
+    iteration: Count
+    """Iterations done when it began, counted over the whole training."""
+    epoch: Count
+    """1-based."""
+    wall_s: Number
+    occasion: str = 'other'
+    """``iteration``, ``epoch``, ``best``, ``publish`` or ``other`` (somebody's own)."""
+    name: Optional[str] = None
+    """Name of the file or folder, without its path."""
+    backend: Optional[str] = None
+    """Class of the file backend that wrote it, such as ``LocalBackend``."""
+    is_remote: Optional[bool] = None
+    """Whether that backend writes elsewhere than to a file system of this host."""
+    phases: Mapping[str, SavePhase] = {}
+    """By name, out of :data:`SAVE_PHASES`; their walls add up to ``wall_s``."""
+    cpu_s: Optional[Number] = None
+    """Of the saving thread, as are the next two."""
+    run_delay_s: Optional[Number] = None
+    blocked_s: Optional[Number] = None
+    bytes: Optional[Count] = None
+    """What this rank gave the backend to write; where that was not seen, the size of
+    the file, or of all files in the folder."""
+    optimizer_bytes: Optional[Count] = None
+    """Tensors of the optimizer in it."""
+    message_hub_bytes: Optional[Count] = None
+    """Histories of MMEngine's message hub in it, before compression or pickling."""
+    held_bytes: Optional[Count] = None
+    """Memory held meanwhile beyond the model: copies, and the file twice over."""
+    workers: Optional[Count] = None
+    """Loader workers that were alive."""
+    workers_busy: Optional[Number] = None
+    """How many of them were on a core or waiting for one, mean over the save."""
+    workers_cpu_s: Optional[Number] = None
+    strangers_cpu_s: Optional[Number] = None
+    """CPU of everybody but this process and its workers; of other ranks too."""
+    cpu_pressure_pct: Optional[Number] = None
+    """Share of the save in which some task waited for a core (PSI ``some``)."""
+    io_pressure_pct: Optional[Number] = None
+    memory_pressure_pct: Optional[Number] = None
+    dirty_bytes: Optional[Count] = None
+    """Pages of the host that were still to be written when it ended."""
+    writeback_bytes: Optional[Count] = None
+    """Pages of the host that were on their way to storage when it ended."""
+    major_faults: Optional[Count] = None
+    """Of the training process, from storage or swap."""
+    swap_in_bytes: Optional[Count] = None
+    swap_out_bytes: Optional[Count] = None
+    error: Optional[str] = None
+    """Type of the exception that ended it."""
+    unknown: Mapping[str, str] = {}
+    """Why a figure is missing, by field."""
+
+
+class SaveAftermathRecord(Line, frozen=True, kw_only=True, tag='save_aftermath'):
+    """The waits for data after one save, while what was loaded meanwhile lasted.
+
+    The workers go on while the loop stands in a save, and the next iterations find what
+    they made.
+    """
+
+    iteration: Count
+    """That of the save."""
+    iterations: Count
+    """Looked at after it: as many as batches can be made ahead, or fewer when another
+    save, a validation, the end of an epoch or of the run came first; 0 when one came at
+    once, so that nothing was won back."""
+    waits_s: Number
+    """Their waits for data."""
+    usual_wait_s: Optional[Number] = None
+    """Mean wait for data of the iterations before, outside such spans; ``None`` when
+    those were fewer than the workers, whose batches come in bursts."""
+
+
+class ValidationRecord(Line, frozen=True, kw_only=True, tag='validation'):
+    """One validation in the midst of training, with what its own loader did.
+
+    A validation that an error ended has no record. Nothing is touched before the first
+    validation. What measuring it costs is booked as ``GPUEfficiencyHook`` in
+    ``hooks_s``.
+    """
+
+    iteration: Count
+    """Iterations of training done when it began, counted over the whole training."""
+    epoch: Count
+    """1-based."""
+    wall_s: Number
+    """All of it, the metrics included."""
+    iterations: Count = 0
+    """Batches that the figures of iterations are taken over; 0 where the loop has no
+    iterations that could be seen."""
+    data_wait: Optional[DurationStats] = None
+    """``None`` without iterations, as are the next two."""
+    step: Optional[DurationStats] = None
+    """From the batch in hand until the next is asked for: forward, the evaluator's
+    part of a batch, hooks."""
+    iter: Optional[DurationStats] = None
+    """``data_wait`` + ``step``."""
+    first_waits: Count = 0
+    """How many of the waits were the first of a pass through the loader."""
+    first_wait_s: Number = 0.0
+    """Their sum: workers that start, and the first batch."""
+    data_wait_cpu_s: Optional[Number] = None
+    """CPU inside the waits but the first ones, of whoever loads there: the training
+    thread, or the whole process when it loads without workers."""
+    process_cpu_s: Optional[Number] = None
+    """CPU of the training process, all threads, in the steps and those waits."""
+    whole_cpu_s: Optional[Number] = None
+    """CPU of the training process, all threads, in all of ``wall_s``."""
+    run_delay_s: Optional[Number] = None
+    """What the training thread waited for a core in all of ``wall_s``."""
+    batch_bytes: Optional[Count] = None
+    """Bytes of the tensors in its first batch."""
+    batch_tensors: Optional[Count] = None
+    loader: LoaderSettings = msgspec.field(default_factory=LoaderSettings)
+    """Live settings of its loader."""
+    workers: Optional[WorkersWindow] = None
+    """Its own workers."""
+    train_workers: Optional[Count] = None
+    """Workers of the train loader that were alive meanwhile."""
+    train_workers_cpu_s: Optional[Number] = None
+    strangers_cpu_s: Optional[Number] = None
+    """CPU of everybody else on the host, other ranks too."""
+    unknown: Mapping[str, str] = {}
+    """Why a figure is missing, by field."""
+
+
+class UnknownRecord(Line, frozen=True, kw_only=True, tag='unknown'):
+    """A figure that this run does not tell, which showed only while it was on."""
+
+    source: str
+    reason: str
+    iteration: Optional[Count] = None
+
+
+class SourceOffRecord(Line, frozen=True, kw_only=True, tag='source_off'):
+    """A source failed and was switched off; training went on."""
+
+    source: str
+    reason: str
+    iteration: Optional[Count] = None
+
+
+Ending = Literal['completed', 'interrupted', 'failed']
+"""``completed``, ``interrupted`` or ``failed``."""
+
+
+class EndRecord(Line, frozen=True, kw_only=True, tag='end'):
+    """Last line, written when training ended in any way but a kill."""
+
+    status: Ending
+    """``completed``, ``interrupted`` or ``failed``; a run that died of a signal has no
+    such line."""
+    iterations: Count
+    duration_s: Optional[Number]
+    """``None`` when the ledger had been switched off."""
+    ledger_s: Mapping[str, Number]
+    """Of the whole run; empty when the ledger had been switched off."""
+    hooks_s: Mapping[str, Number] = {}
+    """Seconds in ``hooks`` of the whole run, by class of hook."""
+    saves: Count = 0
+    """Of the whole run, those after the last iteration included."""
+    error: Optional[str] = None
+    """Type of the exception that ended it."""

@@ -1,0 +1,117 @@
+"""One run as it is read back, and what its ranks come to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Tuple
+
+from mmgpu_hooks.schema.recorded import (
+    EndRecord,
+    IntervalRecord,
+    ModelBytesRecord,
+    RunRecord,
+    SaveAftermathRecord,
+    SaveRecord,
+    SourceOffRecord,
+    ValidationRecord,
+)
+
+
+@dataclass(frozen=True)
+class RunEvidence:
+    """One rank's evidence, read back."""
+
+    path: str
+    run: RunRecord
+    intervals: Tuple[IntervalRecord, ...]
+    end: Optional[EndRecord] = None
+    sources_off: Tuple[SourceOffRecord, ...] = ()
+    model: Optional[ModelBytesRecord] = None
+    save_records: Tuple[SaveRecord, ...] = ()
+    save_aftermaths: Tuple[SaveAftermathRecord, ...] = ()
+    validations: Tuple[ValidationRecord, ...] = ()
+    notes: Tuple[str, ...] = ()
+    """Sentences about what was odd in the file, for the user."""
+
+
+@dataclass(frozen=True)
+class PlainRun:
+    """What MMEngine's own ``scalars.json`` tells of a run without our hook."""
+
+    path: str
+    iterations: int
+    """Last iteration logged."""
+    lines: int
+    """Log lines that carried both ``time`` and ``data_time``."""
+    time_s: float
+    """Median of the logged ``time``."""
+    data_time_s: float
+    """Median of the logged ``data_time``."""
+    config_copy: Optional[str] = None
+    notes: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CardImbalance:
+    """The cards that the ranks of a run train on, compared."""
+
+    cards: int
+    samples: int
+    util_min_pct: float
+    util_max_pct: float
+    least_rank: int
+    """The rank whose card has the lowest utilisation."""
+    most_rank: int
+    clock_min_mhz: Optional[float] = None
+    """Lowest of the cards' mean clocks; ``None`` unless all are known."""
+    clock_max_mhz: Optional[float] = None
+    slow_clock_rank: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """One rank over the iterations that all ranks recorded; seconds per iteration."""
+
+    rank: int
+    data_wait_s: float
+    startup_s: float
+    hooks_s: float
+    """Hooks that wait for other ranks left out."""
+    save_s: float
+    own_s: float
+    """All of the above: what the others wait for, when it is most."""
+    step_s: float
+    """Holds the wait for the slowest rank."""
+    last_iteration: int
+    """Last one in its file, compared or not."""
+    is_over: bool
+    """Whether its file has an end record."""
+    gpu_util_pct: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class RanksSummary:
+    """The ranks of one run side by side."""
+
+    world_size: int
+    why: str
+    """Which rank is slowest and why, or why that cannot be said: a sentence."""
+    rows: Tuple[RankRow, ...] = ()
+    """By rank."""
+    iterations: int = 0
+    """Iterations compared, the warm-up left out."""
+    first_iteration: Optional[int] = None
+    last_iteration: Optional[int] = None
+    slowest: Optional[int] = None
+    """Rank; ``None`` when they differ by less than noise, or it cannot be told."""
+    part: Optional[str] = None
+    """``data_wait``, ``startup``, ``hooks`` or ``checkpoint_save``."""
+    lost_s: Optional[float] = None
+    """What the slowest costs per iteration: its own time beyond the median of the
+    others'."""
+    noise_s: Optional[float] = None
+    """What a difference must exceed to be one."""
+    imbalance: Tuple[CardImbalance, ...] = ()
+    """One, where the cards of two ranks are known."""
+    notes: Tuple[str, ...] = ()
+    """Files left out, ranks missing, files cut short."""

@@ -1,0 +1,162 @@
+"""Finds the newest run in a folder a user points at."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+EVIDENCE_NAME = 'gpu_efficiency.jsonl'
+OTHER_RANKS = 'gpu_efficiency_rank*.jsonl'
+PLAIN_NAME = 'scalars.json'
+_RANK = re.compile(r'^(?P<stem>.+)_rank(?P<rank>\d+)(?P<rest>(\.\d+)?\.jsonl)$')
+_TIMESTAMP = re.compile(r'^\d{8}_\d{6}')
+
+
+class EvidenceError(Exception):
+    """What was given cannot be judged; the message is one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of one run; at least one of the first two is there."""
+
+    evidence: Path | None
+    """Rank 0's evidence of our hook."""
+    plain: Path | None
+    """MMEngine's own ``scalars.json``."""
+    config_copy: Path | None
+    """The flattened copy of the config that MMEngine left."""
+    other_ranks: tuple[Path, ...] = ()
+    """Evidence of the same run's other ranks, by rank."""
+    older_runs: int = 0
+    """Other runs of the same folder that were passed over."""
+    older_evidence: Path | None = None
+    """Evidence of an older run, when the newest has none."""
+
+
+def evidence_name(rank: int) -> str:
+    """File name of one rank's evidence; rank 0 has the plain one."""
+    return EVIDENCE_NAME if rank == 0 else f'gpu_efficiency_rank{rank}.jsonl'
+
+
+def unused_path(path: Path) -> Path:
+    """``path``, or a numbered one where this Runner trained before."""
+    number = 1
+    unused = path
+    while unused.exists():
+        number += 1
+        unused = path.with_name(f'{path.stem}.{number}{path.suffix}')
+    return unused
+
+
+def read_run_folder(path: Path) -> RunFiles:
+    """Find the newest run under ``path``.
+
+    Args:
+        path: A ``work_dir`` with one folder per run, one run's folder, its
+            ``vis_data``, or an evidence file itself.
+
+    Returns:
+        The files of the newest run: MMEngine names runs by their start time, and
+        those names are compared; folders not named so come last.
+
+    Raises:
+        EvidenceError: If the folder is missing, empty or holds no run.
+    """
+    try:
+        return _read_run_folder(path)
+    except OSError as error:
+        raise EvidenceError(
+            f'{path}: expected a folder that can be read, found "{error.strerror}" '
+            f'at {error.filename}; check its permissions.'
+        ) from error
+
+
+def _read_run_folder(path: Path) -> RunFiles:
+    if path.is_file():
+        if path.name == PLAIN_NAME:
+            return RunFiles(None, path, _config_copy(path.parent))
+        return RunFiles(path, None, _config_copy(path.parent))
+    if not path.exists():
+        raise EvidenceError(
+            f'{path}: expected the work_dir of a training, found nothing there; '
+            'check the path (MMDetection writes to work_dirs/<config name>).'
+        )
+    if not path.is_dir():
+        raise EvidenceError(
+            f'{path}: expected the work_dir of a training, found neither a folder nor '
+            'a file; check the path.'
+        )
+    if not any(path.iterdir()):
+        raise EvidenceError(
+            f'{path}: expected the work_dir of a training, found an empty folder; '
+            'train first, with GPUEfficiencyHook in the config.'
+        )
+    runs = _find_runs(path)
+    if not runs:
+        raise EvidenceError(
+            f"{path}: expected {EVIDENCE_NAME} (or MMEngine's {PLAIN_NAME}) in "
+            'some <timestamp>/vis_data, found neither; train with '
+            'GPUEfficiencyHook in the config, or give the folder that holds a run.'
+        )
+    newest = runs[-1]
+    evidence, plain = newest / EVIDENCE_NAME, newest / PLAIN_NAME
+    has_evidence = evidence.is_file()
+    older = [
+        run / EVIDENCE_NAME for run in runs[:-1] if (run / EVIDENCE_NAME).is_file()
+    ]
+    return RunFiles(
+        evidence=evidence if has_evidence else None,
+        plain=plain if plain.is_file() else None,
+        config_copy=_config_copy(newest),
+        other_ranks=find_other_ranks(evidence) if has_evidence else (),
+        older_runs=len(runs) - 1,
+        older_evidence=older[-1] if older and not has_evidence else None,
+    )
+
+
+def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
+    """The other ranks' files beside rank 0's, by rank.
+
+    Args:
+        evidence: Rank 0's; ``gpu_efficiency.2.jsonl``, of a second training with the
+            same Runner, goes with ``gpu_efficiency_rank1.2.jsonl`` and so on.
+    """
+    found = []
+    for path in evidence.parent.glob(OTHER_RANKS):
+        match = _RANK.match(path.name)
+        is_ours = match and match['stem'] + match['rest'] == evidence.name
+        # to open a pipe would take for ever
+        if match and is_ours and path.is_file():
+            found.append((int(match['rank']), path))
+    return tuple(path for _, path in sorted(found))
+
+
+def _find_runs(path: Path) -> list[Path]:
+    """All ``vis_data`` folders that hold a run, oldest first."""
+    for folder in (path, *path.glob('*'), *path.glob('*/vis_data')):
+        # glob passes over what it may not read, and the newest run with it
+        if folder.is_dir():
+            os.listdir(folder)
+    found = {
+        file.parent
+        for pattern in ('', '*/', '*/*/')
+        for name in (EVIDENCE_NAME, PLAIN_NAME)
+        for file in path.glob(pattern + name)
+        if file.is_file()
+    }
+    return sorted(found, key=_start_order)
+
+
+def _start_order(vis_data: Path) -> tuple[bool, str, float]:
+    name = vis_data.parent.name if vis_data.name == 'vis_data' else vis_data.name
+    is_stamp = bool(_TIMESTAMP.match(name))
+    modified = max(file.stat().st_mtime for file in vis_data.iterdir())
+    return (is_stamp, name if is_stamp else '', modified)
+
+
+def _config_copy(vis_data: Path) -> Path | None:
+    copy = vis_data / 'config.py'
+    return copy if copy.is_file() else None

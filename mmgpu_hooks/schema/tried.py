@@ -1,0 +1,305 @@
+"""Short real trainings: trials, sweeps of settings, and saves beside busy workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Optional, Tuple
+
+from mmgpu_hooks.schema.judged import Estimate
+from mmgpu_hooks.schema.predicted import Prediction
+from mmgpu_hooks.schema.recorded import SaveRecord
+
+MEMORY_SOURCES: Mapping[str, str] = {
+    'cuda_allocator': "CUDA's allocator",
+    'process_rss': 'the training process in the RAM (resident), as there is no CUDA',
+}
+"""What a peak of memory can be of, and how a sentence calls it."""
+
+
+@dataclass(frozen=True)
+class SweepSetting:
+    """What one trial of the sweep is trained with; ``None`` keeps the config's own."""
+
+    num_workers: int
+    batch_size: Optional[int] = None
+    prefetch_factor: Optional[int] = None
+    """Also ``None`` without workers."""
+    pin_memory: Optional[bool] = None
+    amp: Optional[bool] = None
+
+    @property
+    def name(self) -> str:
+        """``4 workers, batch 3, prefetch 2, pinned, mixed precision``."""
+        words = [f'{self.num_workers} worker{"" if self.num_workers == 1 else "s"}']
+        if self.batch_size is not None:
+            words.append(f'batch {self.batch_size}')
+        if self.prefetch_factor is not None:
+            words.append(f'prefetch {self.prefetch_factor}')
+        if self.pin_memory is not None:
+            words.append('pinned' if self.pin_memory else 'not pinned')
+        if self.amp is not None:
+            words.append('mixed precision' if self.amp else 'full precision')
+        return ', '.join(words)
+
+    @property
+    def loads(self) -> Tuple[Optional[int], Optional[bool], Optional[bool]]:
+        """What a prediction cannot change: batch size, pinned memory, precision."""
+        return self.batch_size, self.pin_memory, self.amp
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One trial; a figure is ``None`` where it was not measured."""
+
+    setting: SweepSetting
+    status: str
+    """One of :data:`TRIAL_STATUSES`."""
+    error: Optional[str] = None
+    """The decisive line; ``None`` when it completed."""
+    seconds: float = 0.0
+    """Of the whole trial, its start included."""
+    iterations: int = 0
+    """Measured ones, warm-up left out."""
+    iter_s: Optional[Estimate] = None
+    """A steady iteration, saves and first waits of epochs left out."""
+    is_settled: bool = False
+    """Whether its interval became narrow, and the trial ended by that."""
+    data_wait_s: Optional[float] = None
+    """Part of ``iter_s``."""
+    images_per_s: Optional[float] = None
+    gpu_util_pct: Optional[float] = None
+    gpu_zero_pct: Optional[float] = None
+    """Share of the time at 0 %."""
+    gpu_swing_pct: Optional[float] = None
+    """Standard deviation of the utilisation over time, in points."""
+    memory_peak_bytes: Optional[int] = None
+    memory_source: Optional[str] = None
+    """What the peak is of: one of :data:`MEMORY_SOURCES`."""
+    static_bytes: Optional[int] = None
+    """Parameters, gradients, optimizer state, buffers and averaged copies, as they were
+    counted after the first step; ``None`` when they were not."""
+    gradient_bytes: Optional[int] = None
+    """Part of ``static_bytes``."""
+    card_bytes: Optional[int] = None
+    """Memory of the card; ``None`` without one, or when it is unknown."""
+    card_beside_bytes: Optional[int] = None
+    """Of it, held by the CUDA context and by other processes."""
+    largest_batch_pixels: Optional[int] = None
+    """Images x padded height x padded width of the largest batch."""
+    batches_per_epoch: Optional[int] = None
+    cpu_cores: Optional[float] = None
+    """In use by the training process and its workers, mean."""
+    external_cpu_cores: Optional[float] = None
+    """In use by others meanwhile."""
+    saves: int = 0
+    """Saves that ``save_s`` is the median of."""
+    save_s: Optional[float] = None
+    is_loss_finite: Optional[bool] = None
+    """Whether every loss was a number; ``None`` where the loss is not logged."""
+    most_workers: Optional[int] = None
+    """The most that this host carries with this setting; ``None`` is unknown."""
+    most_workers_reason: Optional[str] = None
+    evidence: Optional[str] = None
+    """Its evidence, as seen from the sweep's folder."""
+    warm_up: int = 0
+    """First intervals of the evidence that no figure is taken over."""
+    predicted: Optional[Prediction] = None
+    """What the model of one run had said of it."""
+    unpredicted: Optional[str] = None
+    """Why there is no prediction: a sentence."""
+    is_calibration: bool = False
+    """Whether that one run was this trial."""
+    is_reused: bool = False
+    """Whether an earlier start of the sweep had measured it."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it can be compared; what a trial did before it failed cannot be."""
+        return self.iter_s is not None and self.status in ('completed', 'timed_out')
+
+    @property
+    def prediction_error(self) -> Optional[float]:
+        """Predicted over measured iteration less one; ``None`` without either."""
+        if self.predicted is None or self.iter_s is None:
+            return None
+        if self.is_calibration or not self.is_measured:
+            return None
+        return self.predicted.iter_time_s / self.iter_s.value - 1
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All trials of a config on this host."""
+
+    rows: Tuple[SweepRow, ...]
+    """By precision, pinned memory, batch size, prefetch factor and workers."""
+    asked: int = 0
+    """Settings that were asked for; fewer rows when it was stopped."""
+    best: Tuple[SweepSetting, ...] = ()
+    """The fastest that the host carries, one of each batch size and precision; the
+    fastest of all first."""
+    seed: int = 0
+    """Of the order in which the trials were trained."""
+    seconds: float = 0.0
+    """Of this start of the sweep."""
+    is_interrupted: bool = False
+    ranks: int = 1
+    """Processes that train together in each trial; figures are those of rank 0, images
+    per second those of all."""
+    notes: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SaveSetting:
+    """What one training of the experiment is trained with."""
+
+    num_workers: int
+    worker_nice: Optional[int] = None
+    """Nice value that the hook gives the workers; ``None`` leaves theirs."""
+
+    @property
+    def name(self) -> str:
+        """``1 worker``, ``8 workers`` or ``8 workers, nice 10``."""
+        words = f'{self.num_workers} worker{"" if self.num_workers == 1 else "s"}'
+        return f'{words}, nice {self.worker_nice}' if self.worker_nice else words
+
+
+@dataclass(frozen=True)
+class SavePlan:
+    """What one setting is to be trained for."""
+
+    setting: SaveSetting
+    saves: int
+    """Measured ones; one more is made before them, and left out."""
+    interval: int
+    """Iterations from one save to the next."""
+    iterations: int
+    """In all, those after the last save included."""
+
+
+@dataclass(frozen=True)
+class SaveBenchRow:
+    """The saves of one setting; figures are medians over them, per save.
+
+    All of them are ``None`` where no save was measured.
+    """
+
+    setting: SaveSetting
+    status: str
+    """One of :data:`TRIAL_STATUSES`."""
+    error: Optional[str] = None
+    """The decisive line; ``None`` when it completed."""
+    interval: int = 0
+    iterations: int = 0
+    """Trained, whatever the status."""
+    seconds: float = 0.0
+    """Of the whole trial, its start included."""
+    saves: Tuple[SaveRecord, ...] = ()
+    """In order; the first of the training is left out, and any that failed."""
+    save_s: Optional[float] = None
+    cpu_s: Optional[float] = None
+    run_delay_s: Optional[float] = None
+    blocked_s: Optional[float] = None
+    bytes: Optional[int] = None
+    workers_busy: Optional[float] = None
+    data_wait_s: Optional[float] = None
+    """Per iteration, a mean over the training."""
+    iter_s: Optional[float] = None
+    """A mean, saves left out."""
+    strangers_cores: Optional[float] = None
+    """Cores of the host that others used while it saved."""
+    slow: int = 0
+    """Saves that were judged slow, by themselves and their own run."""
+    cause: Optional[str] = None
+    """Out of :data:`SAVE_CAUSES`: what held most of the slow ones, where proven."""
+    gross_s: Optional[float] = None
+    """Longer than the saves of the reference; negative when shorter."""
+    net_s: Optional[float] = None
+    """What the job lost of that: less what the workers won back meanwhile."""
+    chance: Optional[float] = None
+    """Of saves as long as these, had the setting no effect (rank sum); ``None`` for
+    the reference."""
+    is_harmful: Optional[bool] = None
+    """Whether saves take longer by enough to matter, and beyond noise; ``None`` for the
+    reference, and when it cannot be told."""
+    remark: Optional[str] = None
+    """Why it cannot be told, or other words that belong to the row."""
+
+
+@dataclass(frozen=True)
+class SaveBench:
+    """What number of workers does to saves, on this host and with this model."""
+
+    rows: Tuple[SaveBenchRow, ...]
+    """By nice value and number of workers; those without a nice value first."""
+    reference: Optional[SaveSetting] = None
+    """The fewest workers whose saves were measured: the others are set against it."""
+    harmful_workers: Optional[int] = None
+    """The smallest number from which on saves are harmed; ``None`` when no measured
+    number is, or it cannot be told."""
+    is_told: bool = False
+    """Whether anything could be set against the reference."""
+    is_interrupted: bool = False
+    seconds: float = 0.0
+    order: Tuple[SaveSetting, ...] = ()
+    """In which the settings were trained."""
+
+
+TRIAL_STATUSES = (
+    'completed',
+    'failed',
+    'timed_out',
+    'out_of_memory',
+    'interrupted',
+)
+"""How a trial can end."""
+
+
+@dataclass(frozen=True)
+class TrialSpec:
+    """One training of a user's config with some settings of its own."""
+
+    config: str
+    """The config file, absolute: a trial may run elsewhere."""
+    folder: str
+    """Where everything it leaves goes, its log too; used by no other trial."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """By dotted key, as in ``--cfg-options``; ``None`` takes the key out."""
+    iterations: Optional[int] = None
+    """Iterations after which it ends; ``None`` sets no such limit."""
+    seconds: Optional[float] = None
+    """Seconds of training, from the end of the first iteration on, after which it
+    ends; ``None`` sets no such limit."""
+    seed: Optional[int] = None
+    """``None`` keeps the config's own, or takes 0 where it has none."""
+    interval: Optional[int] = None
+    """Iterations per evidence interval; ``None`` keeps that of the config's hook."""
+    saves: bool = False
+    """Whether the config's checkpoint hooks stay in."""
+    save_interval: Optional[int] = None
+    """Iterations from one save into the trial's folder to the next, in the place of the
+    config's checkpoint hooks; the newest is kept. ``None`` asks for none."""
+    evidence: bool = True
+    """Whether GPUEfficiencyHook records."""
+    hook: Mapping[str, Any] = field(default_factory=dict)
+    """Its arguments in this trial; the others stay as the config has them."""
+    ranks: int = 1
+    """Processes on this host that train together, a card each."""
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What became of a trial; a training that fails is a result like any other."""
+
+    settings: Mapping[str, Any]
+    status: str
+    """One of :data:`TRIAL_STATUSES`."""
+    folder: str
+    """With the log, and the evidence to be read again."""
+    seconds: float
+    """Of the whole trial, imports and the building of the model included."""
+    iterations: int = 0
+    """Iterations trained, whatever the status."""
+    error: Optional[str] = None
+    """The decisive line; ``None`` when it completed."""

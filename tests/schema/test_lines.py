@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from fakes.replaced import replace
+from fakes.runs import make_interval, make_run, make_workers
+from mmgpu_hooks.schema import (
+    EndRecord,
+    GpuDevice,
+    GpuWindow,
+    ModelBytesRecord,
+    SlowSample,
+    SourceOffRecord,
+    TransformCost,
+)
+from mmgpu_hooks.schema.lines import LineError, decode_line, encode_line
+
+RECORDS = [
+    make_run(),
+    make_run(gpu=GpuDevice(name='H200', uuid='GPU-1'), device='cuda'),
+    make_interval(),
+    make_interval(
+        by_hook={'EMAHook': 0.5, '50 % "quoted"': 0.25, 'é\n': 1.0},
+        workers=replace(
+            make_workers(0.3),
+            worker_batches=(3, 4),
+            transforms={'Mosaic': TransformCost(calls=4, total_s=0.25)},
+            slowest=(SlowSample(seconds=0.5, index=17, image='42 a:nan,b.jpg'),),
+        ),
+        gpu=GpuWindow(samples=12, util_pct=63.5, zero_pct=20.0, mem_used_bytes=2**33),
+        gpu_mem_peak_bytes=2**32,
+    ),
+    ModelBytesRecord(iteration=1, parameters=12, parameter_bytes=48),
+    SourceOffRecord(source='GPU', reason='GPU is lost', iteration=40),
+    EndRecord(
+        status='failed',
+        iterations=7,
+        duration_s=3.5,
+        ledger_s={'step': 3.5},
+        error='RuntimeError',
+    ),
+]
+
+
+@pytest.mark.parametrize('record', RECORDS, ids=lambda record: type(record).__name__)
+def test_a_record_comes_back_as_it_was(record):
+    line = encode_line(record)
+    assert line.count(b'\n') == 1
+    assert decode_line(line) == record
+
+
+@pytest.mark.parametrize('figure', [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_written_as_unknown(figure: float):
+    body = json.loads(encode_line(make_interval(system_cpu_pct=figure)))
+    assert body['system_cpu_pct'] is None
+
+
+def test_what_is_unknown_or_empty_is_left_out_of_an_interval():
+    body = json.loads(encode_line(make_interval()))
+    assert not {'hooks_s', 'gpu', 'workers', 'first_waits'} & body.keys()
+    # the first line says all that a reader may ask for
+    assert {'schema', 'rank', 'gpu'} <= json.loads(encode_line(make_run())).keys()
+
+
+def test_figures_of_numpy_are_numbers():
+    record = make_interval(
+        system_cpu_pct=np.float64(12.5),
+        process_cpu_s=np.float32(0.5),
+        images=np.int64(3),
+    )
+    plain = make_interval(system_cpu_pct=12.5, process_cpu_s=0.5, images=3)
+    assert decode_line(encode_line(record)) == plain
+
+
+def test_a_path_that_is_no_utf_8_can_be_recorded():
+    record = make_run(work_dir='/runs/\udcff', started_unix_s=math.nan)
+    assert json.loads(encode_line(record))['work_dir'] == '/runs/?'
+    interval = make_interval(by_hook={'a\ud800': 0.5}, system_cpu_pct=math.nan)
+    kept = make_interval(by_hook={'a?': 0.5}, system_cpu_pct=None)
+    assert decode_line(encode_line(interval)) == kept
+
+
+def test_what_json_does_not_know_is_refused():
+    with pytest.raises(TypeError, match='a record holds a object'):
+        encode_line(make_interval(by_hook={'EMAHook': object()}))
+
+
+def edited(record: msgspec.Struct, **fields: object) -> bytes:
+    return json.dumps({**json.loads(encode_line(record)), **fields}).encode()
+
+
+WORKERS = json.loads(msgspec.json.encode(make_workers(0.3)))
+
+
+@pytest.mark.parametrize(
+    ('line', 'reason'),
+    [
+        (b'{"kind": "inter', 'truncated'),
+        (b'[1, 2]', 'Expected `object`'),
+        (b'{"iteration": 3}', 'missing required field `kind`'),
+        (b'{"kind": "interval"}', 'missing required field `iteration`'),
+        (edited(make_interval(), iteration='12'), r'Expected `int`.*\$.iteration'),
+        (edited(make_interval(), iteration=True), r'Expected `int`.*\$.iteration'),
+        (edited(make_interval(), duration_s=None), r'Expected `float`.*\$.duration_s'),
+        (edited(make_interval(), duration_s=-1.0), r'>= 0.* - at `\$.duration_s'),
+        (edited(make_interval(), duration_s=1e300), r'<= 1.* - at `\$.duration_s'),
+        (edited(make_interval(), images=-4), r'>= 0 - at `\$.images'),
+        (edited(make_interval(), images=10**400), r'\$.images'),
+        (
+            edited(make_interval(), workers={**WORKERS, 'worker_batches': [3, -1]}),
+            r'>= 0 - at `\$.workers.worker_batches',
+        ),
+        (b'[' * 200_000, 'Expected `object`'),
+        (edited(make_interval(), duration_s=math.nan), 'malformed'),
+        (edited(make_interval()).replace(b'20', b'1e999', 1), 'out of range'),
+        (edited(RECORDS[-1], status='odd'), "Invalid enum value 'odd'"),
+        (edited(make_interval(), step={'count': 1}), 'missing required field'),
+        (edited(make_interval(), ledger_s={'step': 'x'}), 'Expected `float`'),
+    ],
+)
+def test_a_line_that_is_no_record_is_refused_with_the_reason(line, reason):
+    with pytest.raises(LineError, match=reason):
+        decode_line(line)
+
+
+def test_newer_kinds_are_skipped_and_newer_fields_ignored():
+    assert decode_line(b'{"kind": "hologram", "x": 1}') is None
+    assert decode_line(edited(make_interval(), shiny=1)) == make_interval()

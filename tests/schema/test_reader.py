@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from fakes.replaced import replace
+from fakes.runs import (
+    make_evidence,
+    make_interval,
+    make_model_bytes,
+    make_run,
+    render_evidence,
+)
+from mmgpu_hooks.evidence.plain_reader import read_plain_run
+from mmgpu_hooks.schema import SourceOffRecord
+from mmgpu_hooks.schema.lines import MOST_LINE_BYTES, encode_line
+from mmgpu_hooks.schema.reader import (
+    read_evidence,
+    read_other_ranks,
+)
+from mmgpu_hooks.schema.recorded import Line
+from mmgpu_hooks.schema.run_folder import EvidenceError
+
+
+def render_line(record: Line) -> str:
+    return encode_line(record).decode()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / 'gpu_efficiency.jsonl'
+
+
+def test_a_whole_run_comes_back(path: Path):
+    evidence = make_evidence(3)
+    path.write_text(render_evidence(evidence))
+    read = read_evidence(path)
+    assert (read.run, read.intervals, read.end) == (
+        evidence.run,
+        evidence.intervals,
+        evidence.end,
+    )
+    assert read.notes == ()
+
+
+def test_a_torn_last_line_is_skipped_counted_and_said(path: Path):
+    text = render_line(make_run()) + render_line(make_interval())
+    path.write_text(text + render_line(make_interval(1))[:200])
+    read = read_evidence(path)
+    assert len(read.intervals) == 1
+    assert read.end is None
+    assert len(read.notes) == 1
+    assert '1 torn last line skipped' in read.notes[0]
+
+
+def test_garbage_lines_are_skipped_counted_and_said(path: Path):
+    lines = [render_line(make_run()), 'garbage\n', render_line(make_interval()), '{}\n']
+    path.write_text(''.join(lines))
+    read = read_evidence(path)
+    assert len(read.intervals) == 1
+    assert (
+        '2 unreadable line(s) skipped, first line 2: JSON is malformed' in read.notes[0]
+    )
+
+
+def test_a_line_without_an_end_is_not_read_whole(path: Path):
+    path.write_text(render_line(make_run()) + render_line(make_interval()))
+    with path.open('ab') as file:
+        file.truncate(2**28)
+    tracemalloc.start()
+    read = read_evidence(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(read.intervals), len(read.notes)) == (1, 1)
+    assert '1 torn last line skipped' in read.notes[0]
+    assert peak < 2**26
+
+
+def test_a_line_that_is_too_long_costs_no_other(path: Path):
+    line = '"' + 'x' * (2 * MOST_LINE_BYTES) + '"\n'
+    text = render_line(make_run()) + line + render_line(make_interval())
+    path.write_text(text)
+    read = read_evidence(path)
+    assert len(read.intervals) == 1
+    assert '1 unreadable line(s) skipped, first line 2' in read.notes[0]
+
+
+def test_a_pipe_is_refused_and_not_waited_for(path: Path):
+    os.mkfifo(path)
+    with pytest.raises(EvidenceError, match='expected a regular file'):
+        read_evidence(path)
+    ranks, notes = read_other_ranks([path])
+    assert (ranks, len(notes)) == ([], 1)
+
+
+def test_bytes_that_are_no_text_are_garbage(path: Path):
+    path.write_bytes(render_line(make_run()).encode() + b'\xff\xfe\x00\x9f\n')
+    assert '1 unreadable line(s)' in read_evidence(path).notes[0]
+
+
+@pytest.mark.parametrize('text', ['', 'garbage\n', render_line(make_interval())])
+def test_a_file_without_a_run_is_refused(path: Path, text: str):
+    path.write_text(text)
+    with pytest.raises(EvidenceError, match='expected a run record'):
+        read_evidence(path)
+
+
+def test_a_newer_schema_is_refused(path: Path):
+    body = json.loads(render_line(make_run()))
+    path.write_text(json.dumps({**body, 'schema': 99, 'host': 'another form'}) + '\n')
+    with pytest.raises(EvidenceError, match=r'found schema 99; install a newer'):
+        read_evidence(path)
+
+
+def test_two_runs_in_one_file_are_refused(path: Path):
+    evidence = make_evidence(1)
+    second = render_line(make_run(run_id='other'))
+    path.write_text(render_evidence(evidence) + second)
+    with pytest.raises(EvidenceError, match=r'found 2 runs .*lines 1, 4'):
+        read_evidence(path)
+
+
+def test_the_same_run_twice_in_one_file_is_refused(path: Path):
+    path.write_text(2 * render_evidence(make_evidence(1)))
+    with pytest.raises(EvidenceError, match='found 2 runs'):
+        read_evidence(path)
+
+
+def test_a_byte_order_mark_is_no_damage(path: Path):
+    text = render_evidence(make_evidence(1))
+    path.write_text(text, encoding='utf-8-sig')
+    assert read_evidence(path).notes == ()
+
+
+def test_a_source_that_was_switched_off_is_told(path: Path):
+    off = SourceOffRecord(source='GPU', reason='GPU is lost', iteration=40)
+    path.write_text(render_line(make_run()) + render_line(off))
+    assert read_evidence(path).sources_off == (off,)
+
+
+def test_the_static_memory_comes_back(path: Path):
+    evidence = replace(make_evidence(2), model=make_model_bytes())
+    path.write_text(render_evidence(evidence))
+    assert read_evidence(path).model == evidence.model
+
+
+def test_of_a_long_file_the_newest_lines_can_be_read(path: Path):
+    evidence = make_evidence(50)
+    path.write_text(render_evidence(evidence))
+    line = len(render_line(evidence.intervals[-1]))
+    read = read_evidence(path, newest_bytes=10 * line)
+    assert read.run == evidence.run
+    assert 8 <= len(read.intervals) <= 10
+    assert read.intervals == evidence.intervals[-len(read.intervals) :]
+    assert read.end == evidence.end
+    assert read.notes == ()
+
+
+@pytest.mark.parametrize('short', range(3))
+def test_a_line_that_begins_with_the_newest_bytes_is_whole(path: Path, short: int):
+    evidence = make_evidence(5)
+    path.write_text(render_evidence(replace(evidence, end=None)))
+    lines = [render_line(record) for record in evidence.intervals[-2:]]
+    read = read_evidence(path, newest_bytes=sum(map(len, lines)) - short)
+    assert len(read.intervals) == (1 if short else 2)
+
+
+def test_a_short_file_is_read_whole_whatever_is_asked_for(path: Path):
+    evidence = make_evidence(3)
+    path.write_text(render_evidence(evidence))
+    assert read_evidence(path, newest_bytes=10**9).intervals == evidence.intervals
+
+
+def test_a_bad_file_of_another_rank_costs_that_rank_only(tmp_path: Path):
+    paths = [tmp_path / name for name in ('good', 'bad', 'gone')]
+    paths[0].write_text(render_evidence(make_evidence(2)))
+    paths[1].write_text('garbage\n')
+    ranks, notes = read_other_ranks(paths, newest_bytes=3)
+    assert len(ranks) == 1
+    # so little is read in any case
+    assert len(ranks[0].intervals) == 2
+    assert [note.split(':')[0] for note in notes] == ['Left out', 'Left out']
+
+
+def write_scalars(path: Path, *lines: object) -> None:
+    path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+
+
+def test_a_plain_run_is_read_by_its_medians(tmp_path: Path):
+    path = tmp_path / 'scalars.json'
+    write_scalars(
+        path,
+        {'lr': 0.1, 'time': 0.4, 'data_time': 0.1, 'loss': 1, 'iter': 10, 'step': 10},
+        {'lr': 0.1, 'time': 0.6, 'data_time': 0.3, 'loss': 1, 'iter': 20, 'step': 20},
+        {'lr': 0.1, 'time': 0.5, 'data_time': 0.2, 'loss': 1, 'iter': 30, 'step': 30},
+        {'coco/bbox_mAP': 0.1, 'time': 9.0, 'data_time': 8.0, 'step': 1},
+    )
+    run = read_plain_run(path, None)
+    assert (run.time_s, run.data_time_s) == (0.5, 0.2)
+    assert (run.lines, run.iterations) == (3, 30)
+
+
+@pytest.mark.parametrize(
+    'times', [(float('nan'), 0.1), (-1.0, -2.0), (0.1, 0.5), (True, False), ('1', '0')]
+)
+def test_times_that_no_measurement_gives_are_passed_over(tmp_path: Path, times):
+    path = tmp_path / 'scalars.json'
+    whole, wait = times
+    good = {'lr': 0.1, 'time': 0.5, 'data_time': 0.2, 'iter': 10}
+    write_scalars(path, good, {'lr': 0.1, 'time': whole, 'data_time': wait})
+    assert read_plain_run(path, None).lines == 1
+
+
+def test_a_plain_run_without_training_lines_is_refused(tmp_path: Path):
+    path = tmp_path / 'scalars.json'
+    write_scalars(path, {'coco/bbox_mAP': 0.1, 'time': 9.0, 'data_time': 8.0})
+    with pytest.raises(EvidenceError, match='found none; train at least'):
+        read_plain_run(path, None)
