@@ -140,35 +140,23 @@ def _compare(runner: Any, evidence: RunEvidence, wall_s: float) -> Scene:
     loader: StampedLoader = runner.train_dataloader
     stamps = TAPE.seconds
     skipped = evidence.run.start_iteration if evidence.run.loop == 'iter' else 0
-    starts = _startups(loader, evidence.run.loop == 'iter', skipped)
     waits = len(stamps['step'])
-    loading_s = math.fsum([*loader.waits, *loader.ends, *loader.creations])
-    if evidence.run.loop == 'iter':
-        # the loop makes its first iterator before training begins
-        loading_s += _MMENGINE_PAUSE_S * len(loader.ends) - loader.creations[0]
+    planted = _plan_loading(loader, evidence.run.loop == 'iter', skipped)
     saves = stamps['checkpoint_save']
     parts = [
-        Part(
-            'data_wait',
-            waits,
-            (loading_s - math.fsum(starts)) / waits,
-            ledger['data_wait'] / waits,
-        ),
-        Part(
-            'startup',
-            len(starts),
-            statistics.fmean(starts),
-            ledger['startup'] / len(starts),
+        *(
+            Part(
+                name,
+                max(count, 1),
+                seconds / max(count, 1),
+                ledger[name] / max(count, 1),
+            )
+            for name, (count, seconds) in planted.items()
         ),
         _part('step', stamps['step'], ledger['step']),
         _part('checkpoint_save', saves, ledger['checkpoint_save']),
         _part('validation', stamps['validation'], ledger['validation']),
-        Part(
-            'hooks',
-            waits,
-            _hooks_s(stamps) / waits,
-            ledger['hooks'] / waits,
-        ),
+        Part('hooks', waits, _hooks_s(stamps) / waits, ledger['hooks'] / waits),
         *(
             _part(f'hooks: {name}', stamps[name], end.hooks_s[name])
             for name in (*HOOK_S, *(hook.__name__ for hook in RARE_HOOKS))
@@ -184,38 +172,31 @@ def _compare(runner: Any, evidence: RunEvidence, wall_s: float) -> Scene:
     )
 
 
-_MMENGINE_PAUSE_S = 2.0
-"""An iteration-based loop sleeps so long before it restarts its loader."""
-
-
-def _startups(loader: StampedLoader, endless: bool, skipped: int) -> list[float]:
-    """What each start of the loader took beyond a normal wait."""
-    firsts = {*loader.begins}
-    normal_s = statistics.fmean(
-        wait for index, wait in enumerate(loader.waits) if index not in firsts
-    )
-    starts = []
-    for order, index in enumerate(loader.begins):
-        start_s = loader.waits[index] - normal_s
-        if order or not endless:
-            start_s += loader.creations[order]
-        if order and endless:
-            start_s += _MMENGINE_PAUSE_S + loader.ends[order - 1]
-        elif not endless:
-            start_s += loader.ends[order]
-        starts.append(max(start_s, 0.0))
-    if skipped:
-        # resumed: batches that were trained on before are drawn again
-        starts[0] += math.fsum(loader.waits[1 : skipped + 1])
-    return starts
+def _plan_loading(
+    loader: StampedLoader, endless: bool, skipped: int
+) -> dict[str, tuple[int, float]]:
+    """How often the parts around the loader occurred, and what they took in all."""
+    # the loop makes its first iterator before training begins
+    creations = loader.creations[1:] if endless else loader.creations
+    firsts = {*loader.begins} - {*range(skipped)}
+    others = [w for i, w in enumerate(loader.waits) if i >= skipped and i not in firsts]
+    usual_s = statistics.median(others)
+    startup_s, wait_s = math.fsum(creations), math.fsum(others)
+    for index in firsts:
+        excess_s = max(loader.waits[index] - (usual_s if index else 0.0), 0.0)
+        startup_s += excess_s
+        wait_s += loader.waits[index] - excess_s
+    return {
+        'data_wait': (len(loader.waits) - skipped, wait_s),
+        'startup': (len(loader.begins), startup_s),
+        'teardown': (len(loader.ends), math.fsum(loader.ends)),
+        'resume': (skipped, math.fsum(loader.waits[:skipped])),
+    }
 
 
 def _hooks_s(stamps: dict[str, list[float]]) -> float:
-    """Outermost calls of hook points of training, with what is nested taken off."""
-    points = ('train', 'train_epoch', 'train_iter')
-    calls = [f'call:{when}_{point}' for when in ('before', 'after') for point in points]
-    total_s = math.fsum(second for name in calls for second in stamps[name])
-    return total_s - math.fsum(stamps['checkpoint_save'])
+    """All hook points of training, with what is nested taken off."""
+    return math.fsum(stamps['hooks']) - math.fsum(stamps['checkpoint_save'])
 
 
 def _part(name: str, stamps: Sequence[float], measured_s: float) -> Part:

@@ -35,6 +35,8 @@ class Tape:
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = defaultdict(list)
+        self.began_s = 0.0
+        """When the hook point that is on began."""
 
     @contextmanager
     def stamp(self, name: str) -> Iterator[None]:
@@ -165,12 +167,34 @@ class PlantedAfter(Hook):
         time.sleep(SAVE_S)
 
 
+class PlantedEdge:
+    """First or last of a Runner's hooks: stamps how long all of a hook point take.
+
+    Args:
+        point: Name of a hook point of training.
+        is_last: Which of the two it is.
+    """
+
+    def __init__(self, point: str, is_last: bool) -> None:
+        setattr(self, point, self._end if is_last else self._begin)
+
+    def _begin(self, runner: Any, **rest: Any) -> None:
+        TAPE.began_s = time.perf_counter()
+
+    def _end(self, runner: Any, **rest: Any) -> None:
+        TAPE.seconds['hooks'].append(time.perf_counter() - TAPE.began_s)
+
+
 class _Stamped:
     """Stamps of a runner's own methods."""
 
-    def call_hook(self, fn_name: str, **kwargs: Any) -> None:
-        with TAPE.stamp(f'call:{fn_name}'):
-            super().call_hook(fn_name, **kwargs)  # type: ignore[misc]
+    def call_edges(self) -> None:
+        """Stamp the hook points of training from end to end."""
+        for when in ('before', 'after'):
+            for what in ('train', 'train_epoch', 'train_iter'):
+                point = f'{when}_{what}'
+                self._hooks.insert(0, PlantedEdge(point, is_last=False))  # type: ignore[attr-defined]
+                self._hooks.append(PlantedEdge(point, is_last=True))  # type: ignore[attr-defined]
 
     def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         with TAPE.stamp('checkpoint_save'):
@@ -267,7 +291,7 @@ def build_planted(
     }[loop]
     model: Any = PlantedModel()
     build = StampedFlexibleRunner if flexible else StampedRunner
-    return build(
+    runner = build(
         model=model,
         work_dir=str(work_dir),
         train_dataloader=loader,
@@ -298,3 +322,5 @@ def build_planted(
         log_level='ERROR',
         experiment_name=f'planted_{uuid.uuid4().hex}',
     )
+    runner.call_edges()
+    return runner

@@ -49,7 +49,8 @@ class LoopTimer:
             loading_cpu_clock(runner.train_dataloader),
             skipped=runner.train_loop.iter if is_replaying(runner) else 0,
         )
-        self._hooks = HookTimer(runner, self.ledger, self.before, self.after)
+        self.hooks = HookTimer(runner, self.ledger, self.before, self.after)
+        """Calls the hooks."""
 
     @property
     def attributes_hooks(self) -> bool:
@@ -59,7 +60,7 @@ class LoopTimer:
     def open(self) -> None:
         """Put everything in place."""
         runner, patches = self._runner, self._patches
-        patches.set(runner, 'call_hook', self._hooks.make(), 'times each hook')
+        patches.set(runner, 'call_hook', self.hooks.make(), 'times each hook')
         self._time_saves(runner, 'save_checkpoint')
         if not runner.rank:
             for hook in runner.hooks:
@@ -73,7 +74,7 @@ class LoopTimer:
 
         def save(*args: Any, **kwargs: Any) -> Any:
             # of a save inside a save the outer one counts
-            is_ours = self._hooks.is_open and threading.get_ident() == thread
+            is_ours = self.hooks.is_open and threading.get_ident() == thread
             if not is_ours or ledger.part == 'checkpoint_save':
                 return original(*args, **kwargs)
             ledger.push('checkpoint_save')
@@ -94,20 +95,20 @@ class LoopTimer:
 
     def give_up_waits(self) -> None:
         """Batches come from no PyTorch iterator: all between two steps is the wait."""
-        self._hooks.following['after_train_iter'] = 'data_wait'
+        self.hooks.following['after_train_iter'] = 'data_wait'
 
     def end_iteration(self) -> Callable[[], None]:
         """A function to call where an iteration ends."""
         note, clock = self.ledger.tape.extend, self.ledger.clock
         return lambda: note((clock(), LAP))
 
-    def close(self) -> None:
-        """Leave the Runner as it was; a second call does nothing.
+    def stop(self) -> None:
+        """Only pass calls on from here on: somebody may have wrapped ours."""
+        self.hooks.is_open = self.waits.is_open = False
 
-        A wrapper that somebody put around ours goes on calling it: ours then only
-        passes calls on.
-        """
-        self._hooks.is_open = False
+    def close(self) -> None:
+        """Leave the Runner as it was; a second call does nothing."""
+        self.stop()
         self.waits.close()
         self._patches.close()
 

@@ -129,10 +129,13 @@ class Recorder:
 
     def _end_iterations(self, timer: LoopTimer) -> Callable[..., None]:
         end_iteration, quiet, run = timer.end_iteration(), self._quiet, self._guard.run
+        hooks = timer.hooks
 
         def after_train_iter(
             runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
         ) -> None:
+            if not hooks.is_open:
+                return
             end_iteration()
             if not quiet[0] < batch_idx < quiet[1]:
                 run('interval', self._do_what_is_due, timer, batch_idx, data_batch)
@@ -217,8 +220,7 @@ class Recorder:
         """Leave in the evidence why a figure is missing from here on."""
         if source in ('ledger', 'interval') and self._timer is not None:
             # the tape that nobody takes must not grow
-            self._timer.close()
-            self._patches.close()
+            self._timer.stop()
         if source == 'validation':
             self._guard.clean_up(source, self.validation.close)
         batches = self._sources.batches

@@ -26,7 +26,10 @@ PART_NAMES = {
     'hooks': 'hooks',
     'checkpoint_save': 'saves',
     'validation': 'validation',
-    'startup': 'worker start-up',
+    'startup': 'start-up',
+    'resume': 'resume',
+    'teardown': 'teardown',
+    'loop': 'loop',
     'other': 'other',
 }
 

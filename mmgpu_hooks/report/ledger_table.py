@@ -79,6 +79,8 @@ def _remark(part: str, summary: Run) -> str:
         return _name_hooks(summary)
     if part == 'startup' and summary.epoch_starts:
         return _tell_starts(summary)
+    if part == 'resume':
+        return f'{summary.run.start_iteration} batches of before are drawn again'
     if part == 'checkpoint_save':
         return f'{summary.saves} save(s)'
     return 'in none of the parts above' if part == 'other' else ''
@@ -89,8 +91,6 @@ def _tell_starts(summary: Run) -> str:
     told = [f'{starts} start(s) of the loader']
     if run.loop == 'iter' and starts > 1:
         told.append('MMEngine pauses 2 s before each but the first')
-    if run.loop == 'iter' and run.start_iteration:
-        told.append(f'the {run.start_iteration} batches of before are drawn again')
     return '; '.join(told)
 
 

@@ -192,13 +192,13 @@ class TimeLedger:
 
         All of a run's very first wait is start-up.
         """
-        firsts = [window.waits_s[index] for index in window.firsts]
         others = [w for i, w in enumerate(window.waits_s) if i not in window.firsts]
         if others:
             self._usual_wait_s = statistics.median(others)
         startup_s = 0.0
-        for wait_s in firsts:
-            usual_s = self._usual_wait_s if self._has_begun else None
-            startup_s += max(wait_s - (usual_s or 0.0), 0.0)
-            self._has_begun = True
+        for index in window.firsts:
+            is_very_first = index == 0 and not self._has_begun
+            usual_s = 0.0 if is_very_first else self._usual_wait_s or 0.0
+            startup_s += max(window.waits_s[index] - usual_s, 0.0)
+        self._has_begun |= bool(window.waits_s)
         return startup_s

@@ -33,6 +33,8 @@ class WaitTimer:
         self._cpu_clock = cpu_clock
         self._skipped = skipped
         self._patches = Patches()
+        self.is_open = True
+        """While false, waits are not timed."""
         self.before: Callable[[], Any] | None = None
         """Called before each wait, and `after` after it; they must not raise."""
         self.after: Callable[[], Any] | None = None
@@ -56,6 +58,8 @@ class WaitTimer:
 
         def timed() -> Any:
             live: Any = find_iterator()
+            if not self.is_open:
+                return next_data(live)
             part = 'data_wait' if live._num_yielded else FIRST_WAIT
             if self._skipped > 0:
                 self._skipped -= 1
@@ -67,7 +71,7 @@ class WaitTimer:
             running.append(part)
             cpu_s = cpu_clock()
             try:
-                return next_data(live)
+                batch = next_data(live)
             except StopIteration:
                 # the epoch is over: this was the end of its workers
                 part = 'teardown'
@@ -77,8 +81,9 @@ class WaitTimer:
                     ledger.wait_cpu_s += cpu_clock() - cpu_s
                 note((clock(), part))
                 del running[depth:]
-                if self.after is not None:
-                    self.after()
+            if self.after is not None:
+                self.after()
+            return batch
 
         return timed
 
