@@ -63,7 +63,7 @@ def predict_setting(
         num_workers: 0 loads in the loop.
         prefetch_factor: Batches in flight per worker. Defaults to PyTorch's 2.
         persistent_workers: Of no effect on a steady iteration; see
-            :func:`mmgpu_hooks.modeling.job.predict_job`.
+            :func:`mmgpu_hooks.modeling.job.estimate_job_s`.
         batch_size: Defaults to the run's.
 
     Returns:
@@ -149,10 +149,7 @@ def _name_limit(
     workload: LoaderWorkload, pace: Pace, num_workers: int, prefetch: int
 ) -> str:
     iter_s = pace.iter_s
-    storage_s = workload.storage_floor_s or 0.0
     loading = 'storage' if workload.is_storage_bound else 'workers'
-    if storage_s >= (1.0 - _NEAR) * iter_s:
-        return 'storage'
     ready_s = workload.step.mean_s + (workload.fetch_s if num_workers else 0.0)
     if iter_s <= (1.0 + _NEAR) * ready_s:
         return 'step'

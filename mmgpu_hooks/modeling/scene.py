@@ -136,11 +136,6 @@ def at_batch_size(
         handover_cpu_s=workload.handover_cpu_s * size,
         fetch_s=workload.fetch_s * size,
         fetch_busy_s=workload.fetch_busy_s * size,
-        storage_floor_s=(
-            None
-            if workload.storage_floor_s is None
-            else workload.storage_floor_s * size
-        ),
     )
 
 

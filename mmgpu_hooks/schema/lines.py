@@ -42,7 +42,7 @@ KINDS: dict[str, type[Line]] = {
 }
 """Classes of the lines by what their ``kind`` says."""
 
-MOST_LINE_BYTES = 8 * 2**20
+MOST_LINE_BYTES = 2 * 2**20
 """A longer line is none of ours: an interval with 64 workers has some 20 KiB."""
 
 _CHUNK_BYTES = 2**18

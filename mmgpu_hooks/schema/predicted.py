@@ -90,8 +90,6 @@ class LoaderWorkload:
     """How a step on several threads suffers when cores are crowded: when each thread
     gets a share r of a core, the step goes on at r to this power. 1 where the threads
     do not wait for each other, more where they do."""
-    storage_floor_s: Optional[float] = None
-    """Bytes of a batch over the bandwidth of the storage; ``None`` when unknown."""
     is_storage_bound: bool = False
     """Whether loading mostly waits while the host waits for storage."""
     handover_s: float = 0.0
@@ -187,28 +185,6 @@ class JobPlan:
     """CPU of one save."""
     save_wait_s: float = 0.0
     """What one save waits for anything but a core."""
-
-
-@dataclass(frozen=True)
-class JobPrediction:
-    """What a whole job would take; seconds of the whole job."""
-
-    job_s: float
-    """Sum of the iterations, the epochs' starts and the saves' net cost; validation
-    is in none of them."""
-    job_low_s: float
-    """The truth is expected between low and high 9 times in 10."""
-    job_high_s: float
-    iterations_s: float
-    """All iterations at the steady pace."""
-    starts_s: float
-    """What the epochs' starts add: workers' start, first batches; below zero where
-    batches made at the start speed up a short epoch."""
-    saves_s: float
-    """How long the saves take, waiting for a core included."""
-    saves_net_s: float
-    """What the saves add to the job: workers go on meanwhile, and the batches they
-    make ahead win a part of ``saves_s`` back."""
 
 
 @dataclass(frozen=True)
