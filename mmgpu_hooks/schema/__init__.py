@@ -33,7 +33,6 @@ from mmgpu_hooks.schema.memory import (
 from mmgpu_hooks.schema.predicted import (
     BatchLine,
     Cost,
-    Disputes,
     FittedRun,
     JobPlan,
     LoaderWorkload,
@@ -105,7 +104,6 @@ __all__ = [
     'Cost',
     'CudaMemoryWindow',
     'Diagnosis',
-    'Disputes',
     'DurationStats',
     'EndRecord',
     'Estimate',

@@ -45,6 +45,8 @@ class BatchLine:
     image_s: float
     image_error_s: float = 0.0
     """Standard error of ``image_s``."""
+    batch_sizes: Tuple[int, ...] = ()
+    """Those that it was fitted to."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,6 @@ class LoaderWorkload:
     """``None`` until several batch sizes were seen: none other is predicted then."""
     measured_batch_size: Optional[int] = None
     """The run's, where the figures were scaled to another ``batch_size``."""
-    others: Tuple[LoaderWorkload, ...] = ()
-    """Further runs of the same workload that are fitted together with this one, scaled
-    to its batch size; they have none themselves."""
     is_handover_known: bool = True
     """Whether workers were measured that handed batches over."""
     is_occupancy_known: bool = True
@@ -119,23 +118,8 @@ class LoaderWorkload:
 
 
 @dataclass(frozen=True)
-class Disputes:
-    """What runs that were given together do not agree on."""
-
-    contradiction: float = 0.0
-    """Share by which an iteration took longer in one of two runs with the same
-    setting, of which the older was left out; the most of all, and 0 of none."""
-    has_other_limits: bool = False
-    """Whether the host of one allowed something else: what is advised is safe on the
-    judged run's."""
-
-    def __bool__(self) -> bool:
-        return self.contradiction > 0.0 or self.has_other_limits
-
-
-@dataclass(frozen=True)
 class FittedRun:
-    """One of several runs that were fitted together."""
+    """One of several runs that the line over the batch size was fitted to."""
 
     path: str
     num_workers: int
