@@ -77,6 +77,13 @@ def test_workers_that_may_run_everywhere_are_no_finding():
     assert finding(confined(8), 'MG111') is None
 
 
+def test_no_workers_are_bound_where_there_are_none():
+    host = HostLimits(8, 1, 8, 'OMP_PROC_BIND', usable_cores=8.0)
+    loader = LoaderSettings(0, False, None, False, 4, 100, 400)
+    found = finding(diagnose(run=make_run(host=host, loader=loader)), 'MG113')
+    assert (found.severity, 'worker' in found.detail) == ('notice', False)
+
+
 @pytest.mark.parametrize(
     ('host', 'severity', 'verdict', 'words'),
     [
