@@ -2,8 +2,7 @@
 
 Most tests wait for a single process, so two halves of them run side by side. Those that
 measure times run after them, alone. Options, but for ``-m``, are passed on to pytest.
-Not pytest-xdist: its workers have a thread of their own, and Python 3.12 warns of each
-fork beside one, which is an error here.
+Not pytest-xdist: its workers have a thread of their own, beside which a fork may hang.
 """
 
 from __future__ import annotations

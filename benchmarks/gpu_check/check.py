@@ -34,6 +34,7 @@ from benchmarks.gpu_check.table import (
     skipped,
     summarise,
 )
+from mmgpu_hooks.configfile.write import verify_output, write_atomic
 
 BUSY_PCT = 4.0
 """Of the machine's CPUs, or of the GPU, in use by others: too busy to judge."""
@@ -163,7 +164,16 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         default=list(CHECKS),
         help=f'run only these of: {", ".join(CHECKS)}',
     )
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.output is None and set(arguments.only) == set(CHECKS):
+        arguments.output = RESULTS
+    if arguments.output is not None:
+        try:
+            verify_output(arguments.output)  # before minutes are spent
+        except OSError as error:
+            found = f'{arguments.output} ({error.strerror})'
+            parser.error(f'argument --output: expected a file to write, found {found}')
+    return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -176,18 +186,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     # cuBLAS reads it when it starts; without it, two trainings may differ
     os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
     other_load, rows = read_other_load()
+    unknown = next((row.note for row in rows), None)
     left_out = [name for name in CHECKS if name not in arguments.only]
     for name in CHECKS:
         if name not in left_out:
             rows += run_check(name)
     rows += [skipped(name, 'left out by --only') for name in left_out]
     rows = excuse(rows, other_load)
-    machine = describe_machine(other_load)
+    machine = describe_machine(other_load or unknown)
     print('\n'.join(f'{name}: {value}' for name, value in machine), end='\n\n')
     print(render_text(rows), end='\n\n')
-    output = arguments.output or (None if left_out else RESULTS)
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(render_markdown(rows, machine), encoding='utf-8')
+    if arguments.output is not None:
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(arguments.output, render_markdown(rows, machine).encode())
     print(summarise(rows))
     return exit_code(rows)

@@ -84,7 +84,8 @@ def prove_static(job: Job, changes: Mapping[str, Setting]) -> bool:
             dynamic.lineno,
         )
     _verify_named(tree, changes)
-    said = parse_spelled(job.original.text, changes)
+    types = {dotted.rpartition('.')[0] + '.type' for dotted in changes}
+    said = parse_spelled(job.original.text, {*changes, *types})
     verify_known(changes, {tuple(dotted.split('.')) for dotted in said})
     job.changes = dict(changes)
     if job.overlay:

@@ -137,9 +137,10 @@ def judge_binding(facts: Facts) -> Finding | None:
     if own is None or before is None:
         return None
     bound = f'{host.bound_by} bound it' if host.bound_by else 'It was bound after start'
+    too = f', and its {workers} worker(s) with it' if workers else ''
     detail = (
-        f'{bound} to {own} of {before} CPUs ({before - own} lost), and its {workers} '
-        f'worker(s) with it. {facts.unbinding}'
+        f'{bound} to {own} of {before} CPUs ({before - own} lost){too}. '
+        f'{facts.unbinding}'
     )
     if facts.is_data_bound and 0 < own <= workers:
         return problem(detail, facts.data_wait_share or 0.0)

@@ -62,7 +62,7 @@ class HeldTraining:
         """End it with all its workers."""
         self._trial.close()
 
-    def read_cpu_s(self) -> float | None:
+    def read_cpu_s(self) -> float:
         """CPU seconds it used so far, its workers included."""
         return self._trial.tree.read_cpu_s()
 
@@ -120,14 +120,14 @@ class FreshTraining:
         self, spec: TrialSpec, environ: Mapping[str, str] | None, warm_up: int
     ) -> None:
         self._spec, self._environ, self._warm_up = spec, environ, warm_up
-        self._blocks = 0
+        self._blocks, self._cpu_s = 0, 0.0
 
     def close(self) -> None:
         """Nothing runs between two blocks."""
 
-    def read_cpu_s(self) -> float | None:
-        """Unknown: what has ended took its account along."""
-        return None
+    def read_cpu_s(self) -> float:
+        """CPU seconds of the blocks that ended, their workers included."""
+        return self._cpu_s
 
     def start(self, deadline_s: float) -> None:
         """Nothing is started ahead."""
@@ -138,8 +138,11 @@ class FreshTraining:
         folder = f'{self._spec.folder}/{self._blocks:03d}'
         spec = replace(self._spec, folder=folder)
         with closing(HeldTraining(spec, self._environ)) as fresh:
-            fresh.train(self._warm_up, deadline_s)
-            return fresh.train(iterations, deadline_s)
+            try:
+                fresh.train(self._warm_up, deadline_s)
+                return fresh.train(iterations, deadline_s)
+            finally:
+                self._cpu_s += fresh.read_cpu_s()
 
 
 BlockTrainer = Union[HeldTraining, FreshTraining]

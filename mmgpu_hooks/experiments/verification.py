@@ -210,9 +210,10 @@ class _Verifier:
         if gain is not None and not gain.low <= 0 <= gain.high:
             return
         if cores is not None and cores >= _MUCH_LOAD:
+            known = 'not known' if gain is None else 'still within the noise'
             self._watch.on_warning(
-                f'after {self._watch.used_s:.0f} s the difference is still within '
-                f'the noise: other programs use {cores:.1f} cores of this host. Stop '
+                f'after {self._watch.used_s:.0f} s the difference is {known}: '
+                f'other programs use {cores:.1f} cores of this host. Stop '
                 'them, or press Ctrl-C and run this again when the host is calm.'
             )
 

@@ -146,6 +146,15 @@ def test_the_table_of_all_checks_is_kept_and_one_of_some_only_on_demand(
     assert kept.read_text().endswith('\n\ngpu-check: 6 skipped\n')
 
 
+def test_a_table_that_could_not_be_kept_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    monkeypatch.setattr(gpu_check, 'why_no_cuda', pytest.fail)
+    with pytest.raises(SystemExit, match='2'):
+        gpu_check.main(['--output', str(tmp_path)])
+    assert f'found {tmp_path} (' in capsys.readouterr().err
+
+
 # A bare box: some packages cannot be found, and of CUDA there is NVML alone.
 BARE = """
 import os, sys, time
@@ -215,3 +224,6 @@ def test_a_missing_package_costs_the_rows_that_need_it(
         assert rows['utilisation, idle phase: planted'][3] == 'ok'
         assert rows['utilisation, busy phase: planted'][3] in ('missed', 'too busy')
     assert rows['cost of events'][3] == 'skipped'
+    # what nobody could measure is not said to be none
+    assert ('use of the CPUs is unknown' in done.stdout) == ('psutil' in hidden)
+    assert not ('psutil' in hidden and 'none seen' in done.stdout)

@@ -214,6 +214,7 @@ def test_descendants_are_ours_while_they_live_and_afterwards():
     assert ended_s >= alive_s - 0.05
 
 
+@pytest.mark.timing
 def test_the_same_work_is_ours_or_a_strangers():
     ours, theirs = StrangerLoad(), StrangerLoad(own_s=lambda: 0.0)
     began_s, end = time.perf_counter(), time.process_time() + 0.5

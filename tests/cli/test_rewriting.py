@@ -116,9 +116,10 @@ def test_keys_that_the_config_lacks_or_only_it_knows_are_set(config, options):
     assert 'shiny' not in config.read_text()
 
 
-def test_a_loader_of_another_class_has_arguments_of_its_own(config):
+@pytest.mark.parametrize('options', [[], ['--no-load']])
+def test_a_loader_of_another_class_has_arguments_of_its_own(config, options):
     config.write_text(CONFIG.replace('batch_size', "type='Mine', batch_size"))
-    assert main(['set', str(config), 'train_dataloader.num_wrkers=3']) == 0
+    assert main(['set', str(config), 'train_dataloader.num_wrkers=3', *options]) == 0
 
 
 def test_every_argument_of_pytorch_and_of_our_hook_is_known(config, capsys):

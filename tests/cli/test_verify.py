@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from fakes.prepared import prepare_config
 from fakes.runs import make_evidence, make_run, render_evidence
 from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.experiments import verification
+from mmgpu_hooks.experiments import blocks, verification
 from mmgpu_hooks.experiments.blocks import Block, BlockEndedError
 from mmgpu_hooks.experiments.strangers import StrangerMeter
 from mmgpu_hooks.schema import LoaderSettings, TrialSpec
@@ -122,6 +123,34 @@ class ScriptedTraining:
 NOISY = [0.5, 2.0, 0.6, 1.9]
 
 
+@pytest.fixture
+def verify_scripted(tmp_path, monkeypatch):
+    """Runs ``mmgpu verify`` of two settings that differ by these gains."""
+    monkeypatch.setattr(ScriptedTraining, 'clock_s', 0.0)
+    for module in (verification, blocks):
+        monkeypatch.setattr(module, 'HeldTraining', ScriptedTraining)
+    monkeypatch.setattr(
+        verification, 'monotonic_s', lambda: monotonic_s() + ScriptedTraining.clock_s
+    )
+    configs = [str(prepare_config(tmp_path, name)) for name in ('a.py', 'b.py')]
+
+    def run(gains: list[float], *options: str) -> int:
+        monkeypatch.setattr(ScriptedTraining, 'gains', gains)
+        return main(['verify', *configs, '--work-dir', str(tmp_path), *options])
+
+    return run
+
+
+@pytest.mark.parametrize('options', [[], ['--one-at-a-time']])
+def test_other_load_is_known_however_it_trains(
+    verify_scripted, options, monkeypatch, capsys
+):
+    busy = SimpleNamespace(read=lambda: SimpleNamespace(system_cpu_pct=100.0))
+    monkeypatch.setattr('mmgpu_hooks.experiments.strangers.CpuMeter', lambda: busy)
+    assert verify_scripted(NOISY, *options) == 0
+    assert 'run this again' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ('gains', 'cores', 'is_said'),
     [
@@ -132,17 +161,10 @@ NOISY = [0.5, 2.0, 0.6, 1.9]
     ],
 )
 def test_other_load_is_said_after_the_first_minute(
-    gains, cores, is_said, tmp_path, monkeypatch, capsys
+    verify_scripted, gains, cores, is_said, monkeypatch, capsys
 ):
-    monkeypatch.setattr(ScriptedTraining, 'clock_s', 0.0)
-    monkeypatch.setattr(ScriptedTraining, 'gains', gains)
-    monkeypatch.setattr(verification, 'HeldTraining', ScriptedTraining)
-    monkeypatch.setattr(
-        verification, 'monotonic_s', lambda: monotonic_s() + ScriptedTraining.clock_s
-    )
     monkeypatch.setattr(StrangerMeter, 'read_cores', lambda self: cores)
-    configs = [str(prepare_config(tmp_path, name)) for name in ('a.py', 'b.py')]
-    assert main(['verify', *configs, '--work-dir', str(tmp_path)]) == 0
+    assert verify_scripted(gains) == 0
     out, err = capsys.readouterr()
     if not is_said:
         assert err == ''

@@ -193,7 +193,6 @@ def train_script():
     return module
 
 
-@pytest.mark.filterwarnings('ignore')
 def test_the_line_means_the_same_to_the_train_script(folder, monkeypatch):
     from mmengine.config import Config
 

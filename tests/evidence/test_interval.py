@@ -53,8 +53,8 @@ def test_a_record_is_what_the_ledger_counted_since_the_last():
         validation=9.0,
     )
     record = fold(folder, now, iteration=12, epoch=3, elapsed_s=17.25)
-    assert (record.data_wait.total_s, record.data_wait.max_s) == (1.5, 1.0)
-    assert (record.step.total_s, record.step.max_s) == (5.0, 3.0)
+    assert record.data_wait.total_s == 1.5
+    assert record.step.total_s == 5.0
     assert record.iter.total_s == 7.25  # validation is no part of an iteration
     assert (record.first_waits, record.first_wait_s) == (1, 1.0)
     assert (record.saves, record.iterations) == (1, 2)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mmdet.models.data_preprocessors import (
+    BatchFixedSizePad,
+    BatchResize,
+    BatchSyncRandomResize,
+    DetDataPreprocessor,
+)
+from mmdet.structures import DetDataSample
 from mmengine.hooks import Hook
 from mmengine.logging import MessageHub
 from mmengine.structures import InstanceData
@@ -17,16 +23,6 @@ from mmgpu_hooks.hooks.step_sizes import StepSizes, find_step_sizes
 from mmgpu_hooks.telemetry.absent import Absent
 from mmgpu_hooks.telemetry.loader.batch_contents import BatchWatch
 from mmgpu_hooks.telemetry.source_error import SourceError
-
-with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # of imports that are not ours
-    from mmdet.models.data_preprocessors import (
-        BatchFixedSizePad,
-        BatchResize,
-        BatchSyncRandomResize,
-        DetDataPreprocessor,
-    )
-    from mmdet.structures import DetDataSample
 
 
 def model_of(*augments: Any) -> Any:

@@ -98,7 +98,8 @@ def test_the_summary_begins_with_the_verdict_and_ends_with_the_next_command(
     assert {'loader', 'CPU', 'GPU', 'memory'} <= set(labels)
     last = next(line for line in lines if line.startswith('  next'))
     assert f'mmgpu recommend {tmp_path}' in last
-    assert lines.index(last) <= 30
+    # a busy machine has more to say: pressure, throttling, hooks of many figures
+    assert lines.index(last) <= 34
 
 
 def test_signals_keep_the_effect_they_had(tmp_path: Path) -> None:
@@ -215,10 +216,6 @@ def build_resumable(work_dir: Path, loop: str, **arguments: Any) -> Runner:
     return build_runner(work_dir, loop=loop, checkpoint=checkpoint, **limits)
 
 
-@pytest.mark.filterwarnings(
-    # torch says that it does what the test asks it for
-    'ignore:Environment variable TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD:UserWarning'
-)
 @pytest.mark.parametrize('loop', ['epoch', 'iter'])
 def test_a_resumed_run_counts_on_where_it_left(
     tmp_path: Path, loop: str, monkeypatch: pytest.MonkeyPatch

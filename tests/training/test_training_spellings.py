@@ -62,11 +62,6 @@ def test_a_list_of_custom_hooks_replaces_that_of_the_base(
     assert 'EMAHook' not in log
 
 
-@pytest.mark.filterwarnings(
-    # MMEngine finds the path of MMDetection's configs through setuptools
-    'ignore:pkg_resources is deprecated',
-    'ignore:Deprecated call to `pkg_resources:DeprecationWarning',
-)
 def test_the_shipped_base_is_a_runtime_with_the_hook(tmp_path: Path) -> None:
     config = tmp_path / 'config.py'
     config.write_text(

@@ -45,6 +45,7 @@ def read_answer(capsys: Any) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.timing
 def test_settings_are_trained_kept_and_not_trained_again(tmp_path, capsys):
     # an epoch of ten batches: the training is made longer
     config = write_config(tmp_path, item_s=0.004, step_s=0.004, epochs=1)

@@ -43,7 +43,6 @@ def train_and_ask(
 
 
 @pytest.mark.timing
-@pytest.mark.filterwarnings('ignore:This DataLoader will create')
 def test_the_answer_for_workers_that_wait_holds_when_it_was_trained_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

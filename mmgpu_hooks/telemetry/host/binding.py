@@ -46,9 +46,14 @@ def find_binding(
         thread: CPUs of the widest thread of the process.
         ancestor: CPUs of the nearest ancestor that has more than ``own``.
     """
-    # libgomp heeds none of the others then
-    is_off = environ.get('OMP_PROC_BIND', '').lower() == 'false'
-    names = [name for name in VARIABLES if environ.get(name) and not is_off]
+    asked = {name: environ.get(name, '').lower() for name in VARIABLES}
+    if asked['OMP_PROC_BIND'] == 'false':  # libgomp heeds none of the others then
+        asked.clear()
+    names = [
+        name
+        for name, value in asked.items()
+        if value and not {'none', 'disabled'} & set(value.split(','))
+    ]
     by = ', '.join(names) or None
     if by and library is not None and library > own:
         return Binding(library, by)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -337,22 +336,19 @@ def test_closing_early_gives_the_method_back():
 @pytest.fixture(scope='module')
 def detector() -> Any:
     """RTMDet-tiny as MMDetection ships it, its stem frozen."""
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # of imports that are not ours
-        pytest.importorskip('mmdet', exc_type=ImportError)
-        from mmdet.registry import MODELS
-        from mmdet.utils import register_all_modules
-        from mmengine.hub import get_config
+    pytest.importorskip('mmdet', exc_type=ImportError)
+    from mmdet.registry import MODELS
+    from mmdet.utils import register_all_modules
+    from mmengine.hub import get_config
 
-        register_all_modules(init_default_scope=False)
-        config = get_config('mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py')
-        config.model.backbone.init_cfg = None  # no download
-        model = MODELS.build(dict(config.model, _scope_='mmdet'))
+    register_all_modules(init_default_scope=False)
+    config = get_config('mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py')
+    config.model.backbone.init_cfg = None  # no download
+    model = MODELS.build(dict(config.model, _scope_='mmdet'))
     model.backbone.stem.requires_grad_(False)
     return model
 
 
-@pytest.mark.filterwarnings('ignore:.*cuda.amp.autocast:FutureWarning')
 @pytest.mark.parametrize(
     ('kind', 'options'),
     [('SGD', {}), ('SGD', dict(momentum=0.9)), ('Adam', {}), ('AdamW', {})],

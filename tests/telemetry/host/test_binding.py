@@ -9,6 +9,7 @@ from mmgpu_hooks.telemetry.host.binding import Binding, find_binding, read_bindi
 
 BIND = {'OMP_PROC_BIND': 'true'}
 OFF = {'OMP_PROC_BIND': 'FALSE', 'OMP_PLACES': 'cores'}
+NOT_KMP = {'KMP_AFFINITY': 'none'}
 ELASTIC = {**BIND, 'TORCHELASTIC_RUN_ID': 'none'}
 
 
@@ -25,6 +26,8 @@ ELASTIC = {**BIND, 'TORCHELASTIC_RUN_ID': 'none'}
         ({}, 8, 1, 8, None),
         ({'OMP_PROC_BIND': ''}, 8, 1, 8, None),
         (OFF, 8, 1, 8, None),
+        ({'KMP_AFFINITY': 'verbose,disabled'}, 1, 4, None, (4, None)),
+        ({**NOT_KMP, 'TORCHELASTIC_RUN_ID': 'none'}, 1, 1, 8, None),
         # narrowed by code
         ({}, None, 4, 8, (4, None)),
         (OFF, 1, 4, 8, (4, None)),

@@ -59,7 +59,8 @@ def test_the_peak_stays_when_memory_is_given_back():
     del block
     peak = read_peak_rss_bytes()
     assert high is not None and peak is not None
-    assert peak >= high - (1 << 20)
+    # the kernel lacks up to 384 KiB a CPU of the peak: it counts pages in batches
+    assert peak >= high - (32 << 20)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pickle
 import random
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -78,16 +79,22 @@ def test_the_datasets_own_error_surfaces_as_it_would_without(loop, workers: int)
         assert lines[0] == lines[1]
 
 
-# PyTorch raises from a signal handler, be it in the midst of a weakref's callback
-@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+def _kill_and_wait(worker: int) -> None:
+    """PyTorch's signal handler ends it.
+
+    To ask for a batch that the worker had sent could be a ConnectionResetError.
+    """
+    os.kill(worker, signal.SIGKILL)
+    time.sleep(60)
+
+
 def test_a_killed_worker_is_the_loaders_error_and_reading_goes_on(loop):
     one = loop(planted.Costly(1000, sleep_s=0.005), num_workers=2)
     one.iterator = iter(one.loader)
     for _ in range(4):
         next(one.iterator)
-    os.kill(one.iterator._workers[1].pid, signal.SIGKILL)
     with pytest.raises(RuntimeError, match='DataLoader worker'):
-        list(one.iterator)
+        _kill_and_wait(one.iterator._workers[1].pid)
     # PyTorch would raise for it again at the end of any child, be it in pytest's midst
     signal_handling._remove_worker_pids(id(one.iterator))
     one.iterator._worker_pids_set = False
