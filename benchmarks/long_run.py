@@ -206,7 +206,6 @@ def _durations(dice: random.Random, mean_s: float) -> DurationStats:
         mean_s=mean_s,
         p50_s=p50_s,
         p95_s=p95_s,
-        max_s=p95_s * dice.uniform(1, 2),
     )
 
 

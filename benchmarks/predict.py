@@ -28,7 +28,6 @@ from benchmarks.predict_judge import (
     time_grid,
 )
 from benchmarks.predict_measure import SECONDS, measure_all
-from benchmarks.predict_pairs import PairCases, judge_pairs
 
 MEDIAN_LIMIT, P90_LIMIT, COVERAGE_LIMIT = 5.0, 12.0, 90.0
 GRID_LIMIT_S = 2.0
@@ -59,7 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     for sentence in refused:
         print(f'not predicted from: {sentence}', file=sys.stderr)
     _judge_all(benchmark, cases)
-    _show_pairs(benchmark, judge_pairs(trials))
     _show_by(benchmark, cases, 'pipeline', lambda case: case.pipeline.name)
     _show_by(benchmark, cases, 'from', lambda case: _setting(case.run))
     _show_by(benchmark, cases, 'to', lambda case: _setting(case.setting))
@@ -131,26 +129,6 @@ def _judge(benchmark: Benchmark, name: str, cases: Sequence[Case]) -> None:
             f'median half width {median(widths):.0f} %',
         )
     )
-
-
-def _show_pairs(benchmark: Benchmark, pairs: PairCases) -> None:
-    """Two trainings fitted together, beside the same two one at a time."""
-    for name, cases in (('together', pairs.together), ('alone', pairs.alone)):
-        if not cases:
-            continue
-        errors = [100 * abs(case.error) for case in cases]
-        covered = 100 * sum(case.is_covered for case in cases) / len(cases)
-        widths = [(c.high_s - c.low_s) / 2 / c.predicted_s for c in cases]
-        benchmark.add(
-            Figure(
-                f'pairs of trainings, {name}: error, median',
-                median(errors),
-                '%',
-                note=f'90th percentile {quantile(errors, 0.9):.1f} %, covered '
-                f'{covered:.0f} %, half width {100 * median(widths):.0f} %; '
-                f'{len(cases)} predictions',
-            )
-        )
 
 
 def _show_by(

@@ -115,7 +115,6 @@ def _durations(seconds: float) -> DurationStats:
         mean_s=seconds,
         p50_s=seconds,
         p95_s=seconds,
-        max_s=seconds,
     )
 
 

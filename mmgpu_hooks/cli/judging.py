@@ -94,7 +94,7 @@ def judge_run_folders(
         newest, pool = pool_read_runs(runs, load=load)
     facts = newest.run.facts
     run = facts.summary
-    together = replace(facts, workload=pool.workload, disputes=pool.disputes)
+    together = replace(facts, workload=pool.workload)
     recommendation = recommend_settings(
         together, pool.memory if allow_batch_size else None
     )

@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs='+',
         metavar='run_folder',
-        help='work_dir of a training, its newest run is read; several runs of the same '
-        'config are fitted together',
+        help='work_dir of a training, its newest run is read; several runs with other '
+        'batch sizes say how the step and the memory grow',
     )
     parser.add_argument(
         '--num-workers',
@@ -202,10 +202,8 @@ def _predict(
 ) -> Forecast:
     """What is predicted, and why some of what was asked for is not."""
     asked = list(dict.fromkeys(arguments.batch_size or [workload.batch_size]))
-    # a batch size that one run had and no line joins is known by that run alone
-    apart = {one.batch_size: one for one in reversed(pool.apart)}
     found = [
-        predict_setting(apart.get(batch, workload), workers, prefetch, batch_size=batch)
+        predict_setting(workload, workers, prefetch, batch_size=batch)
         for batch in asked
         for workers, prefetch in _list_settings(arguments)
     ]
@@ -223,11 +221,6 @@ def _predict(
         notes=(
             *forecast.notes,
             *reasons,
-            *(
-                f'A batch size of {n} is told by its own run alone.'
-                for n in asked
-                if n in apart
-            ),
             *_warn_of_batches(asked, pool),
         ),
         memory=_report_memory(pool, arguments.batch_size),

@@ -42,8 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs='+',
         metavar='run_folder',
-        help='work_dir of a training, its newest run is read; several runs of the same '
-        'config are fitted together, and the newest is judged',
+        help='work_dir of a training, its newest run is read; of several runs the '
+        'newest is judged, and others with other batch sizes serve '
+        '--allow-batch-size',
     )
     parser.add_argument(
         '--allow-batch-size',

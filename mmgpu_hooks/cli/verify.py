@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import platform
 import sys
 import time
 from collections.abc import Mapping
@@ -18,7 +17,6 @@ from mmgpu_hooks.cli.progress import show_progress
 from mmgpu_hooks.cli.terminal import terminal_layout
 from mmgpu_hooks.configfile.loading import LoadError, read_config
 from mmgpu_hooks.diagnosis.facts import fold_facts
-from mmgpu_hooks.experiments.calibration_ledger import write_pair
 from mmgpu_hooks.experiments.verification import VerificationError, run_verification
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.changes import KEY
@@ -31,7 +29,6 @@ from mmgpu_hooks.report.verification import (
 )
 from mmgpu_hooks.schema import RunRecord, TrialSpec
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
-from mmgpu_hooks.version import __version__
 
 NAME = 'verify'
 HELP = 'train two settings in turns and measure the gain'
@@ -77,8 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--work-dir',
         type=Path,
-        help='where logs and the calibration ledger go (default: the folder of the '
-        'run, or work_dirs)',
+        help='where logs go (default: the folder of the run, or work_dirs)',
     )
     parser.add_argument(
         '--max-minutes',
@@ -97,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, measure, keep, print."""
+    """Train, measure, print."""
     try:
         job = _read_job(arguments)
         answer = _verify(job, arguments)
@@ -246,22 +242,10 @@ def _verify(job: _Job, arguments: argparse.Namespace) -> VerifyAnswer:
         dict(settings) if job.run is not None else {'config': str(config)}
         for config, settings in sides
     )
-    ledger = write_pair(
-        job.work_dir,
-        measured,
-        before=before,
-        after=after,
-        config=str(job.configs[1]),
-        run_id=job.run.run_id if job.run else None,
-        versions=job.run.versions
-        if job.run
-        else {'mmgpu_hooks': __version__, 'python': platform.python_version()},
-    )
     return VerifyAnswer(
         measured,
         before,
         after,
-        str(ledger),
         str(folder),
         job.run.loader.batches_per_epoch if job.run else None,
     )

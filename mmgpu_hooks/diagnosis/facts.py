@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mmgpu_hooks.diagnosis.saves import judge_saves
 from mmgpu_hooks.diagnosis.thresholds import (
@@ -15,7 +15,6 @@ from mmgpu_hooks.diagnosis.workload import fit_workload
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.floors import cpu_s, free_cores, ready_s
 from mmgpu_hooks.schema import (
-    Disputes,
     LoaderWorkload,
     NoPrediction,
     SaveJudgement,
@@ -33,8 +32,6 @@ class Facts:
     untold: str | None = None
     saves: tuple[SaveJudgement, ...] = ()
     """In the order of the summary's ``save_records``."""
-    disputes: Disputes = field(default_factory=Disputes)
-    """With other runs that were given together with this one."""
 
     @property
     def is_enough(self) -> bool:

@@ -60,13 +60,6 @@ def find_unlike(run: Run, other: Run) -> str | None:
     return None
 
 
-def differ_in_limits(run: Run, other: Run) -> bool:
-    """Whether what is safe or fast on one run's host need not be so on the other's."""
-    here, there = run.run.host, other.run.host
-    sides = [{name: getattr(host, name) for name in _HOST} for host in (here, there)]
-    return any(True for _ in _find_unequal(*sides))
-
-
 def _find_unequal(
     old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, Any]]:

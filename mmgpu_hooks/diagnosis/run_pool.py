@@ -1,25 +1,20 @@
-"""Fits several runs of one workload together. Pure.
+"""Fits the step and the memory over the batch size to several runs. Pure.
 
-Several numbers of workers make the model surer; several batch sizes tell how the step
-and the memory grow.
+Everything else is that of the newest run alone, which is the one that is judged.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from mmgpu_hooks.diagnosis.duration_text import format_seconds
 from mmgpu_hooks.diagnosis.facts import Facts
-from mmgpu_hooks.diagnosis.run_difference import differ_in_limits, find_unlike
+from mmgpu_hooks.diagnosis.run_difference import find_unlike
 from mmgpu_hooks.diagnosis.static_memory import fold_static_bytes
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.modeling.batch_memory import compare_rules, fit_batch_memory
 from mmgpu_hooks.modeling.batch_speed import fit_step_line
-from mmgpu_hooks.modeling.scene import at_batch_size
 from mmgpu_hooks.schema import (
-    Disputes,
     FittedRun,
     LoaderWorkload,
     MemoryFit,
@@ -28,13 +23,6 @@ from mmgpu_hooks.schema import (
     NoPrediction,
     SpeedPoint,
 )
-
-_CONTRADICTION = 0.15
-"""Share by which an iteration of one setting is never slower from run to run, unless
-something else changed too."""
-
-_BEYOND_NOISE = 3.0
-"""Standard errors that means of the same thing are not apart by."""
 
 _UNKNOWN_MEMORY = (
     'The memory of the card is unknown ({why}): what a training process takes of the '
@@ -64,18 +52,14 @@ class RunPool:
     newest: PooledRun
     """The newest that tells enough: it is the one that is judged."""
     workload: LoaderWorkload | None
-    """Of all runs together; ``None`` when none tells enough."""
+    """Of the newest, with the line that all runs make; ``None`` when none tells
+    enough."""
     memory: MemoryFit | NoPrediction
     fitted: tuple[FittedRun, ...] = ()
     """The newest first."""
     memory_rules: tuple[MemoryRuleRow, ...] = ()
-    apart: tuple[LoaderWorkload, ...] = ()
-    """Of runs with other batch sizes that no line joins with the newest: each tells
-    of its own batch size."""
     notes: tuple[str, ...] = ()
     """Which runs were left out, and why."""
-    disputes: Disputes = field(default_factory=Disputes)
-    """What they do not agree on."""
 
 
 def pool_runs(
@@ -83,7 +67,7 @@ def pool_runs(
     differences: Mapping[str, str] | None = None,
     uncompared: Mapping[str, str] | None = None,
 ) -> RunPool:
-    """Fit those runs together that train what the newest trains, on the same host.
+    """Fit to the newest run and those that train the same on the same host.
 
     Args:
         runs: At least one.
@@ -98,38 +82,31 @@ def pool_runs(
         untold = newest.facts.untold or 'The run tells too little.'
         return RunPool(newest, None, NoPrediction(untold), notes=tuple(notes))
     belonging = [newest]
-    contradiction, has_other_limits = 0.0, False
     for run in ordered:
         if run is newest:
             continue
         path = run.run.path
         why = _why_left_out(newest, run, differences or {})
-        if why is None:
-            why, share = _find_contradiction(belonging, run)
-            contradiction = max(contradiction, share)
         if why is not None:
             # a question is a whole sentence already
             end = '' if why.endswith('?') else '.'
             notes.append(f'{path} is left out: {why}{end}')
             continue
         belonging.append(run)
-        has_other_limits |= differ_in_limits(newest.run, run.run)
         if uncompared and path in uncompared:
             notes.append(
                 f'The configs of {newest.run.path} and {path} were not compared '
                 f'({uncompared[path]}); they are taken for the same training.'
             )
     points = _memory_points(belonging)
-    fitted, workload, apart = _fit(belonging, notes)
+    fitted, workload = _fit(belonging, notes)
     return RunPool(
         newest=newest,
         workload=workload,
         fitted=tuple(_describe(run) for run in fitted),
         memory=points if isinstance(points, NoPrediction) else fit_batch_memory(points),
         memory_rules=() if isinstance(points, NoPrediction) else compare_rules(points),
-        apart=apart,
         notes=tuple(notes),
-        disputes=Disputes(contradiction, has_other_limits),
     )
 
 
@@ -177,75 +154,28 @@ def _why_left_out(
     return None
 
 
-def _find_contradiction(
-    newer: Sequence[PooledRun], run: PooledRun
-) -> tuple[str | None, float]:
-    """Why two runs with the same settings cannot both be right, and how far apart.
-
-    A clause, and a share of an iteration; ``None`` and 0 where they can.
-    """
-    told = run.facts.workload
-    for other in newer:
-        known = other.facts.workload
-        if told is None or known is None or _setting_of(told) != _setting_of(known):
-            continue
-        here, there = known.iter_time, told.iter_time
-        apart_s = abs(here.mean_s - there.mean_s)
-        noise_s = _BEYOND_NOISE * math.hypot(here.error_s, there.error_s)
-        least_s = min(here.mean_s, there.mean_s)
-        if apart_s > max(_CONTRADICTION * least_s, noise_s):
-            return (
-                f'it took {format_seconds(there.mean_s)} per iteration with the '
-                'settings that '
-                f'took {format_seconds(here.mean_s)} in {other.run.path}, which '
-                'is newer, so something else changed'
-            ), apart_s / least_s if least_s > 0.0 else 1.0
-    return None, 0.0
-
-
-def _setting_of(workload: LoaderWorkload) -> tuple[int, int, int | None]:
-    """What of the loader an iteration's time depends on."""
-    workers = workload.num_workers
-    prefetch = workload.prefetch_factor if workers else 0
-    return workers, prefetch, workload.batch_size
-
-
 def _fit(
     runs: Sequence[PooledRun], notes: list[str]
-) -> tuple[list[PooledRun], LoaderWorkload, tuple[LoaderWorkload, ...]]:
-    """The runs whose times go together, the newest's workload with them, the rest."""
-    told = [(run, run.facts.workload) for run in runs if run.facts.workload]
-    newest = told[0][1]
-    sizes = {workload.batch_size for _, workload in told}
-    line = None
-    if len(sizes) > 1:
-        points = [
+) -> tuple[Sequence[PooledRun], LoaderWorkload]:
+    """The runs that make the line of the step, and the newest's workload with it."""
+    told = [run.facts.workload for run in runs if run.facts.workload]
+    newest = told[0]
+    if len(runs) == 1:
+        return runs, newest
+    if len({workload.batch_size for workload in told}) == 1:
+        notes.append('All runs have one batch size: the newest is judged by itself.')
+        return runs[:1], newest
+    line = fit_step_line(
+        [
             SpeedPoint(one.batch_size, one.step.mean_s, one.step.error_s)
-            for _, one in told
+            for one in told
             if one.batch_size
         ]
-        found = fit_step_line(points)
-        if isinstance(found, NoPrediction):
-            notes.append(
-                f'{found.reason} Only runs with a batch size of {newest.batch_size} '
-                'are fitted together.'
-            )
-        else:
-            line = found
-    scaled = [
-        (run, at_batch_size(replace(one, step_line=line), newest.batch_size))
-        for run, one in told
-        if line is not None or one.batch_size == newest.batch_size
-    ]
-    kept = [(run, one) for run, one in scaled if one is not None]
-    others = tuple(one for _, one in kept[1:])
-    apart = [
-        one
-        for _, one in told
-        if line is None and one.batch_size not in (newest.batch_size, None)
-    ]
-    together = replace(newest, step_line=line, others=others)
-    return [run for run, _ in kept], together, tuple(apart)
+    )
+    if isinstance(line, NoPrediction):
+        notes.append(f'{line.reason} The newest run is judged by itself.')
+        return runs[:1], newest
+    return runs, replace(newest, step_line=line)
 
 
 def _memory_points(runs: Sequence[PooledRun]) -> list[MemoryPoint] | NoPrediction:

@@ -104,14 +104,13 @@ def count_missing(summary: Run) -> int:
 def judge_confidence(facts: Facts) -> str:
     """``high``, ``medium`` or ``low``: how many iterations, on how quiet a host.
 
-    Never high where runs given together dispute it, or saves and validations are in
-    the figures of CPU.
+    Never high where saves and validations are in the figures of CPU.
     """
     if facts.is_busy_host:
         return 'low'
     summary = facts.summary
     sure = summary.steady_iterations >= SURE_ITERATIONS and not summary.cpu_aside_pct
-    return 'high' if sure and not facts.disputes else 'medium'
+    return 'high' if sure else 'medium'
 
 
 def _largest_problem(findings: dict[str, Finding]) -> Finding | None:

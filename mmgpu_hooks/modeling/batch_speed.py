@@ -37,7 +37,8 @@ def fit_step_line(points: Sequence[SpeedPoint]) -> BatchLine | NoPrediction:
                 f'A step of {point.step_s:g} s with a batch size of '
                 f'{point.batch_size} is absurd; was the evidence edited?'
             )
-    if len({point.batch_size for point in points}) < 2:
+    sizes = tuple(sorted({point.batch_size for point in points}))
+    if len(sizes) < 2:
         return NoPrediction(
             'The step against batch size needs runs with at least two batch sizes: '
             'train a second run with another one.'
@@ -58,8 +59,8 @@ def fit_step_line(points: Sequence[SpeedPoint]) -> BatchLine | NoPrediction:
     if line.slope <= 0.0:
         constant_s = math.fsum(s / e**2 for s, e in zip(steps_s, errors_s))
         constant_s /= math.fsum(error**-2 for error in errors_s)
-        return BatchLine(constant_s, 0.0, image_error_s)
-    return BatchLine(line.constant, line.slope, image_error_s)
+        return BatchLine(constant_s, 0.0, image_error_s, sizes)
+    return BatchLine(line.constant, line.slope, image_error_s, sizes)
 
 
 def find_knee(images_per_s: Mapping[int, float]) -> int | None:

@@ -25,18 +25,16 @@ class Pace:
 def bound_iter_s(workload: LoaderWorkload, num_workers: int) -> float:
     """The closed bound: no loader with these costs is faster.
 
-    ``max(G + f, S / W, (P + m + f) / C, bytes / bandwidth)``; G + S without workers.
+    ``max(G + f, S / W, (P + m + f) / C)``; G + S without workers.
     """
-    storage_s = workload.storage_floor_s or 0.0
     if num_workers == 0:
-        return max(workload.step.mean_s + local_loading_s(workload)[1], storage_s)
+        return workload.step.mean_s + local_loading_s(workload)[1]
     compute_s = max(workload.step_cpu_s - workload.spin_s, 0.0)
     cpu_s = workload.batch_cpu.mean_s + compute_s + workload.fetch_s
     return max(
         workload.step.mean_s + workload.fetch_s,
         workload.occupancy.mean_s / num_workers,
         cpu_s / workload.usable_cores,
-        storage_s,
     )
 
 

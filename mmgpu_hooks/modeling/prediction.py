@@ -6,15 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mmgpu_hooks.modeling.mixture import (
-    FEW_DRAWS,
-    best_informed,
-    predict_model_error,
-    predict_pace,
-)
 from mmgpu_hooks.modeling.pace import Pace, pace_of
 from mmgpu_hooks.modeling.scene import at_batch_size
-from mmgpu_hooks.modeling.uncertainty import perturb
+from mmgpu_hooks.modeling.uncertainty import model_error, perturb
 from mmgpu_hooks.schema import LoaderWorkload, NoPrediction, Prediction
 
 LIMITS: dict[str, str] = {
@@ -32,6 +26,8 @@ MOST_WORKERS, MOST_PREFETCH = 512, 1024
 _COVERAGE = 1.9
 """Standard errors on either side: 9 in 10 and a little more, as tails are heavy."""
 _MANY_DRAWS = 1024
+_FEW_DRAWS = 256
+"""Enough to show how an error in the costs changes a rate."""
 _NEAR = 0.03
 
 
@@ -63,7 +59,7 @@ def predict_setting(
         num_workers: 0 loads in the loop.
         prefetch_factor: Batches in flight per worker. Defaults to PyTorch's 2.
         persistent_workers: Of no effect on a steady iteration; see
-            :func:`mmgpu_hooks.modeling.job.predict_job`.
+            :func:`mmgpu_hooks.modeling.job.estimate_job_s`.
         batch_size: Defaults to the run's.
 
     Returns:
@@ -81,7 +77,7 @@ def predict_setting(
             f'What a step takes with a batch size of {batch_size} is unknown: runs '
             'with several batch sizes that go together are needed.'
         )
-    pace = predict_pace(sized, num_workers, prefetch, _MANY_DRAWS)
+    pace = pace_of(sized, num_workers, prefetch, _MANY_DRAWS)
     error = _relative_error(sized, num_workers, prefetch, pace.cpu_share)
     low_s = pace.iter_s / (1.0 + _COVERAGE * error)
     high_s = pace.iter_s * (1.0 + _COVERAGE * error)
@@ -95,11 +91,7 @@ def predict_setting(
         data_wait_s=pace.wait_s + pace.fetch_s,
         images_per_s=sized.batch_size / pace.iter_s if sized.batch_size else None,
         worker_utilisation=pace.utilisation,
-        limit=_name_limit(
-            *best_informed(sized, num_workers, prefetch, _MANY_DRAWS),
-            num_workers,
-            prefetch,
-        ),
+        limit=_name_limit(sized, pace, num_workers, prefetch),
     )
 
 
@@ -127,7 +119,7 @@ def check_setting(
 
 def estimate_iter_s(workload: LoaderWorkload, num_workers: int, prefetch: int) -> float:
     """``iter_time_s`` of :func:`predict_setting` without its interval, s."""
-    return predict_pace(workload, num_workers, prefetch, _MANY_DRAWS).iter_s
+    return pace_of(workload, num_workers, prefetch, _MANY_DRAWS).iter_s
 
 
 def _relative_error(
@@ -137,10 +129,11 @@ def _relative_error(
 
     What each cost's own error does to it, and what the simulation does not know.
     """
-    squares = predict_model_error(workload, num_workers, prefetch, cpu_share) ** 2
-    middle_s = predict_pace(workload, num_workers, prefetch, FEW_DRAWS).iter_s
+    own = pace_of(workload, workload.num_workers, workload.prefetch_factor, _FEW_DRAWS)
+    squares = model_error(workload, num_workers, own.cpu_share, cpu_share) ** 2
+    middle_s = pace_of(workload, num_workers, prefetch, _FEW_DRAWS).iter_s
     for changed in perturb(workload, alone=num_workers == 0):
-        changed_s = predict_pace(changed, num_workers, prefetch, FEW_DRAWS).iter_s
+        changed_s = pace_of(changed, num_workers, prefetch, _FEW_DRAWS).iter_s
         squares += (changed_s / middle_s - 1.0) ** 2
     return math.sqrt(squares)
 
@@ -149,10 +142,7 @@ def _name_limit(
     workload: LoaderWorkload, pace: Pace, num_workers: int, prefetch: int
 ) -> str:
     iter_s = pace.iter_s
-    storage_s = workload.storage_floor_s or 0.0
     loading = 'storage' if workload.is_storage_bound else 'workers'
-    if storage_s >= (1.0 - _NEAR) * iter_s:
-        return 'storage'
     ready_s = workload.step.mean_s + (workload.fetch_s if num_workers else 0.0)
     if iter_s <= (1.0 + _NEAR) * ready_s:
         return 'step'
@@ -188,7 +178,7 @@ def _name_limit(
         ),
     }
     paces = {
-        name: pace_of(one, num_workers, prefetch, FEW_DRAWS).iter_s
+        name: pace_of(one, num_workers, prefetch, _FEW_DRAWS).iter_s
         for name, one in relaxed.items()
     }
     return min(paces, key=lambda name: paces[name])

@@ -110,7 +110,6 @@ def at_batch_size(
     old, line = workload.batch_size, workload.step_line
     if batch_size is None or batch_size == old:
         return workload
-    others = (at_batch_size(other, batch_size) for other in workload.others)
     if not old or line is None:
         return None
     size = batch_size / old
@@ -126,7 +125,6 @@ def at_batch_size(
         workload,
         batch_size=batch_size,
         measured_batch_size=None if batch_size == measured else measured,
-        others=tuple(other for other in others if other is not None),
         occupancy=_of_images(workload.occupancy, size),
         batch_cpu=_of_images(workload.batch_cpu, size),
         step=replace(step, error_s=math.hypot(step.error_s, slip_s)),
@@ -136,11 +134,6 @@ def at_batch_size(
         handover_cpu_s=workload.handover_cpu_s * size,
         fetch_s=workload.fetch_s * size,
         fetch_busy_s=workload.fetch_busy_s * size,
-        storage_floor_s=(
-            None
-            if workload.storage_floor_s is None
-            else workload.storage_floor_s * size
-        ),
     )
 
 

@@ -23,8 +23,8 @@ CROWDED = 0.06
 are: the real scheduler does not share cores equally."""
 
 RESIZED = 0.03
-"""Added for each doubling or halving of the batch size: loading is taken to grow with
-the images, and the step along its line."""
+"""Added for each doubling or halving of the nearest batch size that was measured:
+loading is taken to grow with the images, and the step along its line."""
 
 
 HANDED = 0.5
@@ -52,28 +52,21 @@ def model_error(
         squares += OTHER**2
         squares += (CROWDED * min(max(run_cpu_share, cpu_share), 1.0) ** 2) ** 2
     if workload.measured_batch_size and workload.batch_size:
-        doublings = math.log2(workload.batch_size / workload.measured_batch_size)
+        line = workload.step_line
+        seen = {workload.measured_batch_size, *(line.batch_sizes if line else ())}
+        doublings = min(abs(math.log2(workload.batch_size / size)) for size in seen)
         squares += (RESIZED * doublings) ** 2
     return float(squares**0.5)
 
 
 def perturb(workload: LoaderWorkload, *, alone: bool) -> Iterator[LoaderWorkload]:
-    """The workload with one cost of one run at a time a standard error off.
+    """The workload with one cost at a time a standard error off.
 
     Args:
-        workload: What the runs tell.
+        workload: What the run tells.
         alone: Whether a prediction without workers is meant: only that depends on
             what handing batches over takes.
     """
-    yield from _perturb_own(workload, alone)
-    for index, other in enumerate(workload.others):
-        for changed in _perturb_own(other, alone):
-            others = list(workload.others)
-            others[index] = changed
-            yield replace(workload, others=tuple(others))
-
-
-def _perturb_own(workload: LoaderWorkload, alone: bool) -> Iterator[LoaderWorkload]:
     loading, cpu, step = workload.occupancy, workload.batch_cpu, workload.step
     # CPU is a part of the loading: they grow together
     more = loading.relative_error

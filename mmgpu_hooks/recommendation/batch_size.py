@@ -23,9 +23,7 @@ from mmgpu_hooks.recommendation.choice import (
     COVERAGE,
     Gain,
     Setting,
-    find_disputed,
     job_s,
-    split_runs,
     without_other_load,
 )
 from mmgpu_hooks.recommendation.chooser import Chooser
@@ -86,7 +84,7 @@ def choose_batch_size(
     for one in (decision, quiet):
         further = _predict_gain(one, new, is_old_setting=False)
         whole = _predict_gain(one, new, is_old_setting=True)
-        if further.backed < WORTHWHILE_GAIN or min(further.low, whole.low) <= 0.0:
+        if further.share < WORTHWHILE_GAIN or min(further.low, whole.low) <= 0.0:
             return BatchChoice(_word_unsure(old, best, further))
     return BatchChoice(
         _word_go(fit, old, best, rates, limit), _word_all(decision, new, fit)
@@ -196,14 +194,9 @@ def _predict_gain(old: Decision, new: Decision, *, is_old_setting: bool) -> Gain
         )
         noises.append((1.0 - share) * slip_s / new.new_iter_s)
     noise = math.hypot(*noises)
-    model = (1.0 - share) * min(
-        model_error(one, new.new.num_workers, 1.0, 1.0)
-        for one in (sized, *sized.others)
-    )
-    alone = [share_of(one) for one in split_runs(old.workload)]
-    disputed = find_disputed(share, alone)
-    reach = COVERAGE * math.hypot(noise, model, disputed)
-    return Gain(share, share - reach, share + reach, noise, disputed)
+    model = (1.0 - share) * model_error(sized, new.new.num_workers, 1.0, 1.0)
+    reach = COVERAGE * math.hypot(noise, model)
+    return Gain(share, share - reach, share + reach, noise)
 
 
 def _word_all(old: Decision, new: Decision, fit: MemoryFit) -> tuple[Change, ...]:

@@ -18,9 +18,6 @@ from mmgpu_hooks.schema import Change, LoaderWorkload
 KEY = 'train_dataloader.'
 WORKERS_KEY = f'{KEY}num_workers'
 
-_DISPUTED = 0.1
-"""Share of a gain that runs may dispute while it is sure."""
-
 
 @dataclass(frozen=True)
 class Decision:
@@ -206,18 +203,6 @@ def judge_change(decision: Decision) -> str:
 
 
 def judge_gain(facts: Facts, gain: Gain) -> str:
-    """How sure a gain is, in a word.
-
-    Never high where its interval holds a loss, or where runs that were given together
-    dispute more than a tenth of it; low where they dispute all of it.
-
-    Args:
-        facts: The run, with what other runs dispute.
-        gain: Predicted of it.
-    """
+    """How sure a gain is, in a word; never high where its interval holds a loss."""
     confidence = judge_confidence(facts)
-    disputed = max(gain.disputed, facts.disputes.contradiction)
-    if 0.0 < gain.share <= disputed:
-        return 'low'
-    is_doubtful = gain.low < 0.0 or disputed > _DISPUTED * max(gain.share, 0.0)
-    return 'medium' if confidence == 'high' and is_doubtful else confidence
+    return 'medium' if confidence == 'high' and gain.low < 0.0 else confidence

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from mmgpu_hooks.modeling.floors import cpu_floor_s, ready_s
 from mmgpu_hooks.modeling.job import START_ERROR, estimate_job_s
-from mmgpu_hooks.modeling.mixture import predict_spread
 from mmgpu_hooks.modeling.pace import bound_iter_s
 from mmgpu_hooks.modeling.prediction import MOST_WORKERS, estimate_iter_s
 from mmgpu_hooks.modeling.uncertainty import model_error, perturb
@@ -52,18 +51,10 @@ class Gain:
     high: float
     noise: float = 0.0
     """Standard error, as far as the evidence is short or scatters."""
-    disputed: float = 0.0
-    """The part that no run sees by itself: runs that disagree make it out of what else
-    changed between them."""
-
-    @property
-    def backed(self) -> float:
-        """The part that a single run sees too."""
-        return self.share - self.disputed
 
     def is_backed(self, worthwhile: float) -> bool:
         """Whether the evidence bears out a gain of ``worthwhile``, scatter or not."""
-        return self.backed >= max(worthwhile, self.noise)
+        return self.share >= max(worthwhile, self.noise)
 
 
 @functools.lru_cache(maxsize=512)
@@ -173,40 +164,17 @@ def predict_gain(
     changed = perturb(workload, alone=is_alone)
     noise = math.hypot(*(share_of(one) - share for one in changed))
     used = [_cpu_share(workload, setting) for setting in (old, new)]
-    # of runs fitted together, the one that knows the new setting best
-    error = min(
-        model_error(one, new.num_workers, *used) for one in (workload, *workload.others)
-    )
-    spread = predict_spread(workload, new.num_workers, new.prefetch_factor)
-    model = (1.0 - share) * max(error, spread)
+    model = (1.0 - share) * model_error(workload, new.num_workers, *used)
     if new == replace(old, persistent_workers=new.persistent_workers):
         # the iterations stay what they are: it is all in the starts
         model = START_ERROR * abs(share)
-    disputed = find_disputed(share, [share_of(one) for one in split_runs(workload)])
-    reach = COVERAGE * math.hypot(noise, model, disputed)
-    return Gain(share, share - reach, share + reach, noise, disputed)
+    reach = COVERAGE * math.hypot(noise, model)
+    return Gain(share, share - reach, share + reach, noise)
 
 
 def without_other_load(workload: LoaderWorkload) -> LoaderWorkload:
     """The same on a host that other programs leave alone."""
-    others = tuple(map(without_other_load, workload.others))
-    return replace(workload, stranger_tasks=0.0, others=others)
-
-
-def split_runs(workload: LoaderWorkload) -> Iterator[LoaderWorkload]:
-    """Each of the runs that are fitted together by itself."""
-    yield replace(workload, others=())
-    yield from workload.others
-
-
-def find_disputed(share: float, alone: Sequence[float]) -> float:
-    """How far a gain is beyond all that single runs say of it.
-
-    Args:
-        share: Of all runs together.
-        alone: Of each by itself.
-    """
-    return max(share - max(alone), 0.0)
+    return replace(workload, stranger_tasks=0.0)
 
 
 def _cpu_share(workload: LoaderWorkload, setting: Setting) -> float:

@@ -9,7 +9,7 @@ from mmgpu_hooks.schema import FittedRun
 
 
 def describe_fitted(fitted: Sequence[FittedRun]) -> list[tuple[str, str]]:
-    """A row for each of the runs that were fitted together."""
+    """A row for each of the runs."""
     return [
         (
             'fitted' if number == 0 else '',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
 from rich.console import RenderableType
@@ -46,7 +46,7 @@ class Forecast:
     """Why there is no prediction."""
     notes: tuple[str, ...] = ()
     fitted: tuple[FittedRun, ...] = ()
-    """The runs that were fitted together; empty when one was asked for."""
+    """The runs that were fitted; empty when one was asked for."""
     is_batch_asked: bool = False
     """Whether batch sizes were asked for by number."""
     memory: MemoryReport | None = None
@@ -73,10 +73,9 @@ def render_forecast_json(forecast: Forecast) -> str:
 
 
 def _render_workload(workload: LoaderWorkload) -> dict[str, Any]:
-    """Of the newest run alone; the others are in ``fitted_runs``."""
-    alone = asdict(replace(workload, others=()))
-    del alone['others'], alone['measured_batch_size']
-    return alone
+    rendered = asdict(workload)
+    del rendered['measured_batch_size']
+    return rendered
 
 
 def render_forecast(
@@ -91,21 +90,21 @@ def render_forecast(
     """
     workload = forecast.workload
     assert workload is not None
-    measured = _list_measured(workload, forecast.fitted)
+    prefetch = workload.prefetch_factor if workload.num_workers else None
+    own = (workload.num_workers, prefetch, workload.batch_size)
     parts: list[RenderableType] = [
         _measured(forecast, workload),
         '',
         _table(
             forecast.predictions,
-            measured,
+            own,
             has_batches=forecast.is_batch_asked
             or {one.batch_size for one in forecast.predictions}
             != {workload.batch_size},
         ),
     ]
-    if any(_setting_of(one) in measured for one in forecast.predictions):
-        whose = 'a setting that was measured' if forecast.fitted else OWN
-        parts += [f'* {whose}']
+    if any(_setting_of(one) == own for one in forecast.predictions):
+        parts += [f'* {OWN}']
     if forecast.memory is not None:
         told = [(n, bind_units(text)) for n, text in describe_memory(forecast.memory)]
         parts += ['', grid(told), '', tabulate_rules(forecast.memory.rules)]
@@ -158,22 +157,12 @@ def _cores(workload: LoaderWorkload) -> str:
 _Setting = tuple[int, Optional[int], Optional[int]]
 
 
-def _list_measured(
-    workload: LoaderWorkload, fitted: Sequence[FittedRun]
-) -> set[_Setting]:
-    """Settings that are no prediction."""
-    prefetch = workload.prefetch_factor if workload.num_workers else None
-    own = (workload.num_workers, prefetch, workload.batch_size)
-    others = ((run.num_workers, run.prefetch_factor, run.batch_size) for run in fitted)
-    return {own, *others}
-
-
 def _setting_of(one: Prediction) -> _Setting:
     return one.num_workers, one.prefetch_factor, one.batch_size
 
 
 def _table(
-    predictions: Sequence[Prediction], measured: set[_Setting], *, has_batches: bool
+    predictions: Sequence[Prediction], own: _Setting, *, has_batches: bool
 ) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style='bold')
     for title in (
@@ -189,7 +178,7 @@ def _table(
         table.add_column(title, justify='right', no_wrap=True)
     table.add_column('limited by', no_wrap=True)
     for one in predictions:
-        mark = '* ' if _setting_of(one) in measured else ''
+        mark = '* ' if _setting_of(one) == own else ''
         table.add_row(
             *((f'{one.batch_size}',) if has_batches else ()),
             f'{mark}{one.num_workers}',

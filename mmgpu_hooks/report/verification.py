@@ -27,8 +27,6 @@ class VerifyAnswer:
     before: Mapping[str, Any]
     """Settings by dotted key; of two configs, ``config`` alone."""
     after: Mapping[str, Any]
-    ledger: str
-    """The calibration ledger."""
     folder: str
     """Logs of the trainings."""
     batches_per_epoch: int | None = None
@@ -43,7 +41,6 @@ def render_verify_json(answer: VerifyAnswer) -> str:
         'after': dict(answer.after),
         **measured,
         'notes': list(answer.verification.notes),
-        'ledger': answer.ledger,
         'folder': answer.folder,
     }
     return json.dumps(body, indent=2)
@@ -76,7 +73,6 @@ def render_verify_text(
     strangers = verification.external_cpu_cores
     if strangers is not None:
         parts.append(Text(f'Others used {strangers:.1f} cores of the host meanwhile.'))
-    parts.append(Text(f'Kept in {answer.ledger}', no_wrap=True))
     parts += list_section('Notes', verification.notes)
     return render(*parts, width=width, color=color)
 

@@ -45,6 +45,8 @@ class BatchLine:
     image_s: float
     image_error_s: float = 0.0
     """Standard error of ``image_s``."""
+    batch_sizes: Tuple[int, ...] = ()
+    """Those that it was fitted to."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,6 @@ class LoaderWorkload:
     """How a step on several threads suffers when cores are crowded: when each thread
     gets a share r of a core, the step goes on at r to this power. 1 where the threads
     do not wait for each other, more where they do."""
-    storage_floor_s: Optional[float] = None
-    """Bytes of a batch over the bandwidth of the storage; ``None`` when unknown."""
     is_storage_bound: bool = False
     """Whether loading mostly waits while the host waits for storage."""
     handover_s: float = 0.0
@@ -105,9 +105,6 @@ class LoaderWorkload:
     """``None`` until several batch sizes were seen: none other is predicted then."""
     measured_batch_size: Optional[int] = None
     """The run's, where the figures were scaled to another ``batch_size``."""
-    others: Tuple[LoaderWorkload, ...] = ()
-    """Further runs of the same workload that are fitted together with this one, scaled
-    to its batch size; they have none themselves."""
     is_handover_known: bool = True
     """Whether workers were measured that handed batches over."""
     is_occupancy_known: bool = True
@@ -121,23 +118,8 @@ class LoaderWorkload:
 
 
 @dataclass(frozen=True)
-class Disputes:
-    """What runs that were given together do not agree on."""
-
-    contradiction: float = 0.0
-    """Share by which an iteration took longer in one of two runs with the same
-    setting, of which the older was left out; the most of all, and 0 of none."""
-    has_other_limits: bool = False
-    """Whether the host of one allowed something else: what is advised is safe on the
-    judged run's."""
-
-    def __bool__(self) -> bool:
-        return self.contradiction > 0.0 or self.has_other_limits
-
-
-@dataclass(frozen=True)
 class FittedRun:
-    """One of several runs that were fitted together."""
+    """One of several runs that the line over the batch size was fitted to."""
 
     path: str
     num_workers: int
@@ -187,28 +169,6 @@ class JobPlan:
     """CPU of one save."""
     save_wait_s: float = 0.0
     """What one save waits for anything but a core."""
-
-
-@dataclass(frozen=True)
-class JobPrediction:
-    """What a whole job would take; seconds of the whole job."""
-
-    job_s: float
-    """Sum of the iterations, the epochs' starts and the saves' net cost; validation
-    is in none of them."""
-    job_low_s: float
-    """The truth is expected between low and high 9 times in 10."""
-    job_high_s: float
-    iterations_s: float
-    """All iterations at the steady pace."""
-    starts_s: float
-    """What the epochs' starts add: workers' start, first batches; below zero where
-    batches made at the start speed up a short epoch."""
-    saves_s: float
-    """How long the saves take, waiting for a core included."""
-    saves_net_s: float
-    """What the saves add to the job: workers go on meanwhile, and the batches they
-    make ahead win a part of ``saves_s`` back."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,6 @@ class DurationStats(Recorded, frozen=True, kw_only=True):
     """Median."""
     p95_s: Number
     """95th percentile, linearly interpolated."""
-    max_s: Number
 
 
 class LoaderSettings(Recorded, frozen=True, kw_only=True):

@@ -15,17 +15,17 @@ def fold_durations(seconds: Sequence[float]) -> DurationStats:
         seconds: At least one duration, in any order.
 
     Returns:
-        Count, sum, mean, median, 95th percentile and maximum. Percentiles are
+        Count, sum, mean, median and 95th percentile. Percentiles are
         linearly interpolated between order statistics (the default of NumPy).
 
     Raises:
         ValueError: If ``seconds`` is empty.
     """
-    return fold_some_durations(seconds, len(seconds), math.fsum(seconds), 0.0)
+    return fold_some_durations(seconds, len(seconds), math.fsum(seconds))
 
 
 def fold_some_durations(
-    seconds: Sequence[float], count: int, total_s: float, max_s: float
+    seconds: Sequence[float], count: int, total_s: float
 ) -> DurationStats:
     """Summarise durations of which some are known one by one.
 
@@ -33,7 +33,6 @@ def fold_some_durations(
         seconds: Those that are known, at least one, in any order.
         count: How many there were.
         total_s: Sum of all of them.
-        max_s: The largest, unless it is among those that are known.
 
     Raises:
         ValueError: If ``seconds`` is empty.
@@ -41,14 +40,12 @@ def fold_some_durations(
     if not seconds:
         raise ValueError('expected at least one duration to fold, found none')
     ordered = sorted(seconds)
-    largest = ordered[-1]
     return DurationStats(
         count=count,
         total_s=total_s,
         mean_s=total_s / count,
         p50_s=_percentile(ordered, 0.5),
         p95_s=_percentile(ordered, 0.95),
-        max_s=largest if largest > max_s else max_s,
     )
 
 

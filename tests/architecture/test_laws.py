@@ -137,7 +137,6 @@ def test_the_wall_clock_labels_records_and_reads_the_drivers_stamps_alone():
     # the driver stamps its samples with it
     others = {user for user in users if not user.startswith('telemetry/gpu/')}
     assert others == {
-        'experiments/calibration_ledger.py',
         'hooks/recorder.py',
     }
 

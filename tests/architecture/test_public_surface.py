@@ -322,7 +322,6 @@ def test_evidence():
 
 
 RECORD_FIELDS = {
-    'Disputes': ['contradiction', 'has_other_limits'],
     'ValidationOutlook': [
         'sentence',
         'validations',

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks import predict_judge, predict_pairs
+from benchmarks import predict_judge
 from benchmarks.predict_judge import Case, Trial, judge_trials, quantile
-from benchmarks.predict_pairs import judge_pairs
 from benchmarks.predict_pipelines import BLOCK, SEEN, draw_factors, draw_unseen
 from fakes.workloads import make_workload
 from mmgpu_hooks.schema import LoaderWorkload
@@ -61,8 +60,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[Trial]:
     def fit(workers: int) -> LoaderWorkload:
         return make_workload(num_workers=workers)
 
-    for module in (predict_judge, predict_pairs):
-        monkeypatch.setattr(module, 'fit_workload', fit)
+    monkeypatch.setattr(predict_judge, 'fit_workload', fit)
     drawn = [(SEEN[0], 1), (SEEN[0], 2), (SEEN[0], 4), (SEEN[1], 2)]
     # in place of the summary, what is fitted from it
     return [Trial(pipeline, n, 2, 0.1 * n, n, 0.0) for pipeline, n in drawn]
@@ -79,15 +77,6 @@ def test_each_training_predicts_all_others_of_its_pipeline(trials):
     assert settings_of(cases) == [(1, 2), (1, 4), (2, 1), (2, 4), (4, 1), (4, 2)]
     assert {case.pipeline for case in cases} == {SEEN[0]}
     assert all(case.measured_s == 0.1 * case.setting[0] for case in cases)
-
-
-def test_a_pair_predicts_what_neither_of_it_was(trials):
-    pairs = judge_pairs(trials)
-    # each is paired with the next one of three, which leaves one
-    assert [setting for _, setting in settings_of(pairs.alone)].count(1) == 2
-    assert len(pairs.together) == 3
-    assert all(case.run != case.setting for case in pairs.together)
-    assert sorted(case.setting[0] for case in pairs.together) == [1, 2, 4]
 
 
 def test_quantiles_are_interpolated():

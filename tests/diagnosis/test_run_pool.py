@@ -8,7 +8,7 @@ from fakes.runs import GIB, make_run
 from mmgpu_hooks.diagnosis.facts import fold_facts
 from mmgpu_hooks.diagnosis.run_pool import PooledRun, RunPool, pool_runs
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import Disputes, MemoryFit, NoPrediction, RunEvidence
+from mmgpu_hooks.schema import MemoryFit, NoPrediction, RunEvidence
 
 
 def read(evidence: RunEvidence) -> PooledRun:
@@ -28,15 +28,15 @@ def test_one_run_is_fitted_as_it_always_was():
     assert 'and only 4 was measured' in found.memory.reason
 
 
-def test_numbers_of_workers_are_fitted_together_and_the_newest_is_judged():
-    found = pool(
-        make_pooled(4, 2, day=20), make_pooled(4, 4, day=22), make_pooled(4, 1)
-    )
+def test_runs_of_one_batch_size_leave_the_newest_as_it_is():
+    newest = make_pooled(4, 4, day=22)
+    found = pool(make_pooled(4, 2, day=20), newest, make_pooled(4, 1))
     assert found.newest.run.run.loader.num_workers == 4
-    assert [run.num_workers for run in found.fitted] == [4, 2, 1]
-    assert found.workload is not None
-    assert [one.num_workers for one in found.workload.others] == [2, 1]
-    assert found.workload.step_line is None
+    assert [run.num_workers for run in found.fitted] == [4]
+    assert found.workload == read(newest).facts.workload
+    assert found.notes == (
+        'All runs have one batch size: the newest is judged by itself.',
+    )
 
 
 def test_batch_sizes_make_lines_of_step_and_memory():
@@ -46,9 +46,7 @@ def test_batch_sizes_make_lines_of_step_and_memory():
     line = found.workload.step_line
     assert line is not None
     assert (line.constant_s, line.image_s) == pytest.approx((0.06, 0.01), rel=0.03)
-    # the others are scaled to the newest's
-    assert [one.batch_size for one in found.workload.others] == [8, 8]
-    assert [one.measured_batch_size for one in found.workload.others] == [4, 2]
+    assert line.batch_sizes == (2, 4, 8)
     fit = found.memory
     assert isinstance(fit, MemoryFit)
     assert (fit.fixed_bytes, fit.image_bytes) == pytest.approx((FIXED, EACH), rel=1e-6)
@@ -104,26 +102,6 @@ def test_another_model_or_config_is_left_out():
     assert len(found.fitted) == 1
 
 
-def test_of_runs_with_the_same_settings_that_contradict_the_older_is_left_out():
-    newest = make_pooled(4, 2, day=22)
-    older = make_pooled(4, 2, day=20, constant_s=0.26)
-    found = pool(older, newest)
-    assert found.notes == (
-        f'{older.path} is left out: it took 0.301 s per iteration with the settings '
-        f'that took 0.101 s in {newest.path}, which is newer, so something else '
-        'changed.',
-    )
-    assert found.workload == read(newest).facts.workload
-    # of 101 ms, 200 more
-    assert found.disputes.contradiction == pytest.approx(200 / 101, rel=1e-3)
-    assert not found.disputes.has_other_limits
-    # one that is a tenth slower, or had other settings, is not
-    assert pool(newest, make_pooled(4, 2, constant_s=0.07)).notes == ()
-    other = pool(newest, make_pooled(4, 1, constant_s=0.26))
-    assert other.notes == ()
-    assert not other.disputes
-
-
 def test_a_run_whose_batch_size_is_unknown_is_left_out():
     known, other = make_pooled(4, day=22), make_pooled(2)
     unknown = replace(
@@ -139,7 +117,7 @@ def test_a_run_whose_batch_size_is_unknown_is_left_out():
 
 
 def test_configs_that_were_not_compared_are_named():
-    newest, other = make_pooled(4, 4, day=22), make_pooled(4, 2)
+    newest, other = make_pooled(4, 4, day=22), make_pooled(8, 2)
     short = make_pooled(4, 1, intervals=1, iterations=5)
     runs = [read(run) for run in (newest, other, short)]
     why = dict.fromkeys((newest.path, other.path, short.path), 'no copy')
@@ -174,10 +152,10 @@ def test_a_step_that_falls_with_the_batch_size_is_no_line():
     odd = make_pooled(8, day=20, step_s=0.02)
     found = pool(make_pooled(4, day=22), odd)
     assert found.workload is not None
-    assert (found.workload.step_line, found.workload.others) == (None, ())
-    assert [one.batch_size for one in found.apart] == [8]
+    assert found.workload.step_line is None
     assert 'The step does not grow with the batch size' in found.notes[0]
-    assert 'Only runs with a batch size of 4 are fitted together.' in found.notes[0]
+    assert 'The newest run is judged by itself.' in found.notes[0]
+    assert len(found.fitted) == 1
 
 
 def test_memory_that_falls_with_the_batch_size_is_no_fit():
@@ -200,18 +178,3 @@ def test_every_rank_tells_of_memory():
         FIXED + 2 * EACH,
         FIXED + 5 * EACH,
     ]
-
-
-def test_runs_on_hosts_with_other_limits_are_in_dispute():
-    limit = 'cgroup_memory_bytes'
-    older = make_pooled(4, 2, run={'host': replace(HOST, **{limit: 2})})
-    newest = make_pooled(4, 4, day=22, run={'host': replace(HOST, **{limit: 4})})
-    assert pool(newest, older).disputes == Disputes(has_other_limits=True)
-    # of what is left out nothing is taken that could be disputed
-    found = pool(newest, older, **{older.path: 'it trains something else'})
-    assert [run.num_workers for run in found.fitted] == [4]
-    assert not found.disputes
-    # what is free at the moment is not the host's nature
-    busy = make_pooled(4, 2, run={'host': replace(HOST, ram_available_bytes=GIB)})
-    usual = make_pooled(4, 4, day=22, run={'host': HOST})
-    assert not pool(usual, busy).disputes

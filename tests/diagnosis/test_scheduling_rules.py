@@ -78,8 +78,22 @@ def test_workers_that_may_run_everywhere_are_no_finding():
 
 
 def test_no_workers_are_bound_where_there_are_none():
-    host = HostLimits(8, 1, 8, 'OMP_PROC_BIND', usable_cores=8.0)
-    loader = LoaderSettings(0, False, None, False, 4, 100, 400)
+    host = HostLimits(
+        logical_cpus=8,
+        affinity_cpus=1,
+        unbound_cpus=8,
+        bound_by='OMP_PROC_BIND',
+        usable_cores=8.0,
+    )
+    loader = LoaderSettings(
+        num_workers=0,
+        persistent_workers=False,
+        prefetch_factor=None,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+    )
     found = finding(diagnose(run=make_run(host=host, loader=loader)), 'MG113')
     assert (found.severity, 'worker' in found.detail) == ('notice', False)
 

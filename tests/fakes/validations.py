@@ -46,7 +46,6 @@ def make_validation(
         mean_s=rest_s / iterations,
         p50_s=wait_s,
         p95_s=wait_s,
-        max_s=wait_s,
     )
     window = make_inside_workers(
         occupancy_s, std_s=0.002, count=max(workers, 1), iterations=iterations

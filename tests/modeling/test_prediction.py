@@ -80,18 +80,12 @@ def test_without_workers_loading_and_step_add_up():
         (4, {}, 'step'),
         (0, {}, 'workers'),
         (1, {'is_storage_bound': True}, 'storage'),
-        (4, {'storage_floor_s': 0.05}, 'storage'),
         (8, {'usable_cores': 1.0, 'batch_cpu': Cost(0.03)}, 'cores'),
         (2, {'occupancy': Cost(0.028, 0.05), 'batch_cpu': Cost(0.0)}, 'head_of_line'),
     ],
 )
 def test_the_wall_is_named(workers, fields, limit):
     assert predict(make_workload(**fields), workers).limit == limit
-
-
-def test_the_storage_sets_the_pace():
-    found = predict(make_workload(storage_floor_s=0.05), 8)
-    assert found.iter_time_s == pytest.approx(0.05)
 
 
 def test_prefetching_helps_where_costs_are_uneven():

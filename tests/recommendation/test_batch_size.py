@@ -49,7 +49,7 @@ def test_a_larger_batch_that_fits_and_is_faster():
     # 141 ms for 8 instead of 4 x 81 ms, less the first batches of the epochs
     assert first.predicted_gain_pct == pytest.approx(54.6, abs=0.5)
     assert first.predicted_gain_low_pct < 54.6 < first.predicted_gain_high_pct
-    assert first.predicted_iter_s == pytest.approx(0.141, rel=0.02)
+    assert first.predicted_iter_s == pytest.approx(0.141, rel=0.03)
     assert found.batch_size[0].startswith('From 2 to 8 images per batch: memory is')
 
 

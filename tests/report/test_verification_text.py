@@ -30,7 +30,6 @@ ANSWER = VerifyAnswer(
         'train_dataloader.num_workers': 4,
         'train_dataloader.persistent_workers': True,
     },
-    ledger='work_dirs/run/calibration.jsonl',
     folder='work_dirs/run/verify/1',
 )
 
@@ -46,8 +45,7 @@ an epoch start adds unknown  unknown
 
 8 pairs of blocks in turns, 120 measured iterations of each, 75.0 s in all; the
 gain is known well enough.
-Others used 0.1 cores of the host meanwhile.
-Kept in work_dirs/run/calibration.jsonl"""
+Others used 0.1 cores of the host meanwhile."""
 
 
 def squeeze(text: str) -> list[str]:

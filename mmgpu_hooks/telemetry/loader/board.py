@@ -23,15 +23,13 @@ STATE = 0
 BATCHES = 1
 WALL_SUM = 2
 CPU_SUM = 3
-WALL_MAX = 4
-CPU_MAX = 5
-TIMED_SAMPLES = 6
-ROWS_USED = 7
-GENERATION = 8
-"""Of the maxima and the slowest samples, as the worker last saw it."""
-ASKED_GENERATION = 9
-"""Written by the reader: from here on, keep maxima and slowest samples anew."""
-HEAD = 10
+TIMED_SAMPLES = 4
+ROWS_USED = 5
+GENERATION = 6
+"""Of the slowest samples, as the worker last saw it."""
+ASKED_GENERATION = 7
+"""Written by the reader: from here on, keep slowest samples anew."""
+HEAD = 8
 TOP_SECONDS = HEAD
 TOP_INDEX = TOP_SECONDS + TOP
 WALL_RING = TOP_INDEX + TOP

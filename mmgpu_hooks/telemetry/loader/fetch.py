@@ -166,8 +166,6 @@ class FetchProbe:
         figures[board.CPU_RING + place] = cpu_s
         figures[board.WALL_SUM] += wall_s
         figures[board.CPU_SUM] += cpu_s
-        figures[board.WALL_MAX] = max(figures[board.WALL_MAX], wall_s)
-        figures[board.CPU_MAX] = max(figures[board.CPU_MAX], cpu_s)
         figures[board.BATCHES] = count + 1.0
 
     def _note_delivery(self, batch: Any, batches: BatchWatch, loop: FrameType) -> None:
@@ -193,7 +191,6 @@ class FetchProbe:
             self._top = []
             for place in range(board.TOP):
                 figures[board.TOP_SECONDS + place] = 0.0
-            figures[board.WALL_MAX] = figures[board.CPU_MAX] = 0.0
             figures[board.GENERATION] = asked
 
     def _note_sample(self, index: Any, sample: Any, seconds: float) -> None:

@@ -30,22 +30,17 @@ _SECONDS = itemgetter(0)
 class _Durations:
     count: int = 0
     total_s: float = 0.0
-    max_s: float = 0.0
     values: list[float] = field(default_factory=list)
 
-    def add(
-        self, count: int, total_s: float, max_s: float, values: list[float]
-    ) -> None:
+    def add(self, count: int, total_s: float, values: list[float]) -> None:
         self.count += count
         self.total_s += total_s
-        if max_s > self.max_s:
-            self.max_s = max_s
         self.values += values
 
     def stats(self) -> DurationStats | None:
         if not self.count or not self.values:
             return None
-        return fold_some_durations(self.values, self.count, self.total_s, self.max_s)
+        return fold_some_durations(self.values, self.count, self.total_s)
 
 
 def _spread(values: Sequence[float]) -> float | None:
@@ -168,7 +163,7 @@ class SlotReader:
             tally.off_reason = f'measuring in a worker ended: {reason}'
         head = self._slot.read_figures(0, board.WALL_RING)
         is_current = head[board.GENERATION] == self._generation
-        self._collect_batches(tally, head, most_values, is_current)
+        self._collect_batches(tally, head, most_values)
         if with_rows and head[board.TIMED_SAMPLES] != self._timed:
             self._collect_rows(tally, head)
         found: list[_Found] = []
@@ -187,7 +182,7 @@ class SlotReader:
         return seconds, index, image if is_same else None
 
     def begin_anew(self) -> None:
-        """Have the worker keep maxima and slowest samples from here on."""
+        """Have the worker keep slowest samples from here on."""
         self._generation += 1.0
         self._figures[board.ASKED_GENERATION] = self._generation
 
@@ -196,7 +191,6 @@ class SlotReader:
         tally: InsideTally,
         head: list[float],
         most_values: int,
-        is_current: bool,
     ) -> None:
         batches = int(head[board.BATCHES])
         new = batches - self._batches
@@ -209,13 +203,11 @@ class SlotReader:
         tally.wall.add(
             new,
             wall_s - self._wall_s,
-            head[board.WALL_MAX] if is_current else 0.0,
             self._read_ring(board.WALL_RING, begin, end),
         )
         tally.cpu.add(
             new,
             cpu_s - self._cpu_s,
-            head[board.CPU_MAX] if is_current else 0.0,
             self._read_ring(board.CPU_RING, begin, end),
         )
         self._batches, self._wall_s, self._cpu_s = batches, wall_s, cpu_s

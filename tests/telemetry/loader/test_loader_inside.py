@@ -64,7 +64,6 @@ def test_wall_and_cpu_of_each_batch_are_exact():
         mean_s=4.5,
         p50_s=4.5,
         p95_s=pytest.approx(5.85),
-        max_s=6.0,
     )
     assert figures.batch_cpu == DurationStats(
         count=2,
@@ -72,7 +71,6 @@ def test_wall_and_cpu_of_each_batch_are_exact():
         mean_s=2.25,
         p50_s=2.25,
         p95_s=pytest.approx(2.925),
-        max_s=3.0,
     )
     assert figures.occupancy_std_s == 1.5
     assert figures.worker_batches == (2,)
@@ -109,17 +107,6 @@ def test_more_batches_than_are_kept_are_still_all_counted():
     )
     # of the last 256
     assert occupancy.p50_s == pytest.approx(1 + (344 + 599) / 2000)
-    assert occupancy.max_s == pytest.approx(1.599)
-
-
-def test_the_longest_batch_is_known_when_the_ring_has_gone_over_it():
-    worker = Worker(Planted({0: 50.0}))
-    worker.read()
-    for index in range(300):
-        worker.fetch(index)
-    assert worker.read().occupancy.max_s == 50.0
-    worker.fetch(1)
-    assert worker.read().occupancy.max_s == 1.0
 
 
 def test_the_slowest_samples_are_those_since_the_last_read():
@@ -259,7 +246,7 @@ def test_a_loader_that_the_dataset_runs_itself_is_part_of_the_sample():
     dataset.fetch = worker.measured
     worker.fetch(0, 1)
     assert worker.read().occupancy == DurationStats(
-        count=1, total_s=4.0, mean_s=4.0, p50_s=4.0, p95_s=4.0, max_s=4.0
+        count=1, total_s=4.0, mean_s=4.0, p50_s=4.0, p95_s=4.0
     )
 
 
