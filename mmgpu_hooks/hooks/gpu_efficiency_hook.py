@@ -196,7 +196,7 @@ class GPUEfficiencyHook(Hook):
 
     def before_train_epoch(self, runner: Any) -> None:
         if self._recorder is not None:
-            self._recorder.begin_epoch()
+            self._guard.run('epoch', self._recorder.begin_epoch)
 
     def before_val(self, runner: Any) -> None:
         if self._recorder is not None:

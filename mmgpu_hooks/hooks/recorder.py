@@ -178,7 +178,7 @@ class Recorder:
         timer = self._timer
         if timer is None:
             return 0
-        self._guard.run('ledger', timer.ledger.fold)
+        self._guard.run('interval', timer.ledger.fold)
         return self._taken + timer.ledger.iterations
 
     def _read_position(self) -> tuple[int, int]:

@@ -78,20 +78,14 @@ def _remark(part: str, summary: Run) -> str:
     if part == 'hooks':
         return _name_hooks(summary)
     if part == 'startup' and summary.epoch_starts:
-        return _tell_starts(summary)
+        return f'{summary.epoch_starts} start(s) of the loader'
+    if part == 'loop' and summary.run.loop == 'iter' and summary.epoch_starts:
+        return 'MMEngine pauses 2 s before each start of the loader but the first'
     if part == 'resume':
         return f'{summary.run.start_iteration} batches of before are drawn again'
     if part == 'checkpoint_save':
         return f'{summary.saves} save(s)'
     return 'in none of the parts above' if part == 'other' else ''
-
-
-def _tell_starts(summary: Run) -> str:
-    run, starts = summary.run, summary.epoch_starts
-    told = [f'{starts} start(s) of the loader']
-    if run.loop == 'iter' and starts > 1:
-        told.append('MMEngine pauses 2 s before each but the first')
-    return '; '.join(told)
 
 
 def _name_hooks(summary: Run) -> str:

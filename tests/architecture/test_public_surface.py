@@ -316,6 +316,9 @@ def test_evidence():
         'checkpoint_save',
         'validation',
         'startup',
+        'resume',
+        'teardown',
+        'loop',
         'other',
     )
     assert schema.SCHEMA_VERSION == 1

@@ -137,9 +137,9 @@ def test_hooks_are_named_when_they_take_their_share():
     evidence = make_evidence(hooks_s=0.02, by_hook={'A': 0.2, 'B': 0.1, 'C': 0.05})
     text = unwrapped(render_of(evidence))
     assert 'A 1.600 s, B 0.800 s, C 0.400 s, rest 0.400 s' in text
-    untold = {'A': 0.2, '(not told apart)': 0.05, 'B': 0.1, 'C': 0.04}
-    text = unwrapped(render(hooks_s=0.02, by_hook=untold))
-    assert 'C 0.320 s, (not told apart) 0.400 s' in text
+    whole = {'A': 0.2, '(unattributed)': 0.05, 'B': 0.1, 'C': 0.04}
+    text = unwrapped(render(hooks_s=0.02, by_hook=whole))
+    assert 'C 0.320 s, (unattributed) 0.400 s' in text
     cheap = unwrapped(render(hooks_s=0.02, by_hook={'A': 0.399, 'B': 0.0001}))
     assert 'A 3.192 s other' in cheap
 
@@ -379,11 +379,11 @@ def test_ranks_that_still_write_are_said_to():
 def test_pauses_and_replays_are_not_passed_off_as_workers_starting():
     def remark(**fields: Any) -> str:
         evidence = make_evidence(run=make_run(loop='iter', **fields), first_waits=1)
-        starting = {**evidence.end.ledger_s, 'startup': 8.0}
+        starting = {**evidence.end.ledger_s, 'loop': 8.0, 'resume': 8.0}
         end = replace(evidence.end, ledger_s=starting)
         return unwrapped(render_of(replace(evidence, end=end)))
 
-    assert 'MMEngine pauses 2 s before each but the first' in remark()
+    assert 'MMEngine pauses 2 s before each start' in remark()
     assert 'drawn again' not in remark()
     assert 'the 600 batches of before are drawn again' in remark(start_iteration=600)
 

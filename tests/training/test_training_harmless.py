@@ -171,7 +171,7 @@ def test_a_failure_inside_a_worker_is_said_once_and_for_all(
         ('ledger', 'hooks.loop_timer.LoopTimer.open', 0),
         ('ledger', 'hooks.loop_timer.LoopTimer.follow', 0),
         ('interval', 'hooks.log_schedule.LogSchedule.look', 6),
-        ('ledger', 'telemetry.ledger.TimeLedger.take', 1),
+        ('interval', 'telemetry.ledger.TimeLedger.take', 1),
         ('interval', 'telemetry.ledger.TimeLedger.fold', 4),
         ('epoch', 'hooks.log_schedule.LogSchedule.begin_epoch', 1),
         ('run record', 'hooks.recorder.read_run_record', 0),
