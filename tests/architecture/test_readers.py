@@ -25,7 +25,6 @@ SCALARS = PACKAGE / 'hooks' / 'scalars.py'
 
 KEPT = {
     'GpuWindow.mem_clock_mhz': 'what fills or slows the card: its clocks',
-    'Disputes.has_other_limits': 'read where the truth of the record itself is asked',
 }
 """Fields that nothing reads yet, and what will."""
 
