@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from mmgpu_hooks.judge.columns import Intervals, total
+from mmgpu_hooks.judge.columns import Intervals, median, total
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import Cost, NoPrediction
 
@@ -120,10 +120,8 @@ def _variation(intervals: Intervals, field: str) -> float | None:
     p95_s = intervals.column(f'{field}.p95_s')
     counts = intervals.column(f'{field}.count')
     is_known = (counts >= 8) & (p50_s > 0) & (p95_s >= p50_s)
-    if not is_known.any():
-        return None
-    sigmas = np.log(p95_s[is_known] / p50_s[is_known]) / _Z95
-    return math.sqrt(math.expm1(min(float(np.median(sigmas)), 1.5) ** 2))
+    sigma = median(np.log(p95_s[is_known] / p50_s[is_known]) / _Z95)
+    return None if sigma is None else math.sqrt(math.expm1(min(sigma, 1.5) ** 2))
 
 
 def _is_sane(seconds: float) -> bool:

@@ -6,17 +6,20 @@ A column holds a float64 for each interval, and NaN where the figure is unknown.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from mmgpu_hooks.schema import IntervalRecord
 
-Column = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+Column = np.ndarray[Any, np.dtype[np.float64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 _Key = tuple[str, Optional[str]]
 
 
@@ -57,7 +60,7 @@ class Intervals:
         values = self._read(field)
         return [values[row] for row in self._rows.tolist()]
 
-    def lists(self, field: str) -> NDArray[np.float64]:
+    def lists(self, field: str) -> Column:
         """A field that is a list: a row for each interval, NaN where it is shorter."""
         lists = [one or () for one in self.values(field)]
         table = np.full((len(lists), max(map(len, lists), default=0)), np.nan)
@@ -147,7 +150,9 @@ def smallest(column: Column) -> int | None:
 
 def median(column: Column) -> float | None:
     """Median of the known figures."""
-    return None if np.isnan(column).all() else float(np.nanmedian(column))
+    known = column[~np.isnan(column)]
+    # numpy would import its masked arrays for this
+    return statistics.median(known.tolist()) if len(known) else None
 
 
 @_quiet

@@ -13,9 +13,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mmgpu_hooks.judge.columns import Column, Intervals, filled, total
+from mmgpu_hooks.judge.columns import Column, Intervals, Mask, filled, total
 from mmgpu_hooks.judge.figures import MIN_CALM, GpuFigures, gpu_figures
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import CardImbalance, RankRow, RanksSummary
@@ -137,7 +136,7 @@ def _take(intervals: Intervals, common: Sequence[Key]) -> Intervals:
     return intervals.take([rows[key] for key in common])
 
 
-def _plain_training(ranks: Sequence[Intervals]) -> NDArray[np.bool_]:
+def _plain_training(ranks: Sequence[Intervals]) -> Mask:
     """Where no rank validates or saves; everywhere, where that is too rare.
 
     A GPU that waits for another rank's save is not to be compared with that one's.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
-
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from mmgpu_hooks.report.figures import bind_figures, unbind_figures
+
+if TYPE_CHECKING:
+    # late: JSON needs none of it
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 DEFAULT_WIDTH = 100
 """Columns when the output is no terminal."""
@@ -25,6 +28,9 @@ def render(
         width: Columns to wrap at.
         color: Whether to write colours and bold type for a terminal.
     """
+    from rich.console import Console
+    from rich.text import Text
+
     buffer = io.StringIO()
     console = Console(
         file=buffer,
@@ -42,9 +48,16 @@ def render(
     return unbind_figures('\n'.join(lines))
 
 
+def styled(text: str, style: str = '', *, no_wrap: bool = False) -> Text:
+    """Text in a style of rich's."""
+    from rich.text import Text
+
+    return Text(text, style=style, no_wrap=no_wrap)
+
+
 def bind_units(text: str) -> Text:
     """Text in which no line is broken between a figure and its unit."""
-    return Text(bind_figures(text))
+    return styled(bind_figures(text))
 
 
 def list_answer(sentences: Iterable[str]) -> list[RenderableType]:
@@ -57,11 +70,13 @@ def list_answer(sentences: Iterable[str]) -> list[RenderableType]:
 def list_section(title: str, sentences: Iterable[str]) -> list[RenderableType]:
     """An empty line, the title and a list; nothing where nothing is said."""
     rows = [('-', bind_units(sentence)) for sentence in sentences]
-    return ['', Text(title, style='bold'), grid(rows, indent=2)] if rows else []
+    return ['', styled(title, 'bold'), grid(rows, indent=2)] if rows else []
 
 
 def grid(rows: Sequence[tuple[RenderableType, ...]], indent: int = 0) -> Table:
     """Columns side by side; the last one takes the rest and wraps."""
+    from rich.table import Table
+
     table = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(indent and 1):
         table.add_column(width=indent - 2)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
-from rich.console import RenderableType
-from rich.text import Text
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommendation.validation_loader import VALIDATION_KEY
@@ -19,6 +17,7 @@ from mmgpu_hooks.report.console import (
     grid,
     list_section,
     render,
+    styled,
 )
 from mmgpu_hooks.report.description import describe_run
 from mmgpu_hooks.report.fitted_runs import describe_fitted
@@ -31,6 +30,10 @@ from mmgpu_hooks.schema import (
     RanksSummary,
     Recommendation,
 )
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""
@@ -150,20 +153,20 @@ def render_text(
     """
     verdict = answer.diagnosis.verdict
     parts: list[RenderableType] = [
-        Text(f'{verdict.sentence} ({verdict.confidence} confidence)', style='bold'),
+        styled(f'{verdict.sentence} ({verdict.confidence} confidence)', style='bold'),
         *_headspace(answer),
         '',
         _facts(answer),
     ]
     if answer.diagnosis.findings:
-        parts += ['', Text('Findings', style='bold'), _findings(answer)]
+        parts += ['', styled('Findings', style='bold'), _findings(answer)]
     cures = [_sentence(cure.sentence) for cure in answer.recommendation.save_cures]
     parts += list_section('What would make saves cost less', cures)
     parts += ['', *_changes(answer)]
     parts += list_section('Batch size', answer.recommendation.batch_size)
     if answer.recommendation.validation is not None:
         sentence = bind_units(answer.recommendation.validation.sentence)
-        title = Text("Validation's loader", style='bold')
+        title = styled("Validation's loader", style='bold')
         parts += ['', title, grid([(sentence,)], indent=2)]
     advice = answer.recommendation.advice
     parts += list_section('Advice, nothing of which is applied', advice)
@@ -197,8 +200,8 @@ def _findings(answer: Answer) -> RenderableType:
     return grid(
         [
             (
-                Text(_MARKS[finding.severity], style=_STYLES[finding.severity]),
-                Text(finding.code),
+                styled(_MARKS[finding.severity], style=_STYLES[finding.severity]),
+                styled(finding.code),
                 bind_units(f'{finding.title}: {finding.detail}'),
             )
             for finding in answer.diagnosis.findings
@@ -211,12 +214,12 @@ def _changes(answer: Answer) -> list[RenderableType]:
     changes = answer.recommendation.changes
     if not changes:
         return [
-            Text(f'Nothing to change. {answer.recommendation.reason or ""}'.rstrip())
+            styled(f'Nothing to change. {answer.recommendation.reason or ""}'.rstrip())
         ]
-    parts: list[RenderableType] = [Text('Changes', style='bold')]
+    parts: list[RenderableType] = [styled('Changes', style='bold')]
     for change in changes:
         parts += [
-            Text(
+            styled(
                 f'  {change.key}: {change.old} -> {change.new} '
                 f'({change.confidence} confidence)'
             ),
@@ -265,4 +268,4 @@ def _diff_line(line: str) -> Text:
 
 
 def _unwrapped(line: str, style: str = '') -> Text:
-    return Text(line, style=style, no_wrap=True)
+    return styled(line, style=style, no_wrap=True)
