@@ -379,7 +379,8 @@ def test_ranks_that_still_write_are_said_to():
 def test_pauses_and_replays_are_not_passed_off_as_workers_starting():
     def remark(**fields: Any) -> str:
         evidence = make_evidence(run=make_run(loop='iter', **fields), first_waits=1)
-        starting = {**evidence.end.ledger_s, 'loop': 8.0, 'resume': 8.0}
+        replayed_s = 8.0 if fields else 0.0
+        starting = {**evidence.end.ledger_s, 'loop': 8.0, 'resume': replayed_s}
         end = replace(evidence.end, ledger_s=starting)
         return unwrapped(render_of(replace(evidence, end=end)))
 
