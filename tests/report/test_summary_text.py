@@ -386,7 +386,7 @@ def test_pauses_and_replays_are_not_passed_off_as_workers_starting():
 
     assert 'MMEngine pauses 2 s before each start' in remark()
     assert 'drawn again' not in remark()
-    assert 'the 600 batches of before are drawn again' in remark(start_iteration=600)
+    assert '600 batches of before are drawn again' in remark(start_iteration=600)
 
 
 def test_a_loader_that_is_none_of_pytorch_is_one_sentence():
