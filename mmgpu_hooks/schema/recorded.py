@@ -241,10 +241,9 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     ready_zero_pct: Optional[Number] = None
     """Share of the asks at which none stood ready."""
     asks: Count = 0
-    """Times it was looked at how many batches stood ready."""
+    """Waits at whose start the ready batches were counted."""
     out_of_order: Optional[Count] = None
-    """Batches that came before their turn, in the waits looked at, and had to wait for
-    an earlier one."""
+    """Batches that came before their turn and had to wait for an earlier one."""
     affinity_cpus: Optional[Count] = None
     """CPUs that the most confined worker may run on; asked when workers start and
     every 30 seconds."""
@@ -324,13 +323,12 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     data_wait: DurationStats
     step: DurationStats
     iter: DurationStats
-    """``data_wait`` + step + hooks of an iteration; saves and validation out."""
+    """``data_wait`` + step + hooks + loop of an iteration; saves and validation out."""
     ledger_s: Mapping[str, Number]
     """Seconds by part of the time ledger."""
     hooks_s: Mapping[str, Number] = {}
-    """Seconds in ``hooks`` by class of hook; the rest is MMEngine's own calling.
-
-    ``(not told apart)`` is what hooks took of which nobody knows which one did."""
+    """Seconds in ``hooks`` by class of hook, saves and validation left out; the rest is
+    MMEngine's own calling. ``(unattributed)`` where a Runner calls its hooks in a way of its own."""
     data_wait_cpu_s: Optional[Number] = None
     """CPU of the training thread inside ``data_wait``."""
     first_waits: Count = 0
