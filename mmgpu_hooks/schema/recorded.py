@@ -327,8 +327,10 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     ledger_s: Mapping[str, Number]
     """Seconds by part of the time ledger."""
     hooks_s: Mapping[str, Number] = {}
-    """Seconds in ``hooks`` by class of hook, saves and validation left out; the rest is
-    MMEngine's own calling. ``(unattributed)`` where a Runner calls its hooks in a way of its own."""
+    """Seconds in ``hooks`` by class of hook, saves and validation left out.
+
+    The rest is MMEngine's own calling; ``(unattributed)`` stands for all hooks where a
+    Runner calls them in a way of its own."""
     data_wait_cpu_s: Optional[Number] = None
     """CPU of the training thread inside ``data_wait``."""
     first_waits: Count = 0
