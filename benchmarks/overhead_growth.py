@@ -17,11 +17,8 @@ GROWN_RATIO, GROWN_MIB, KEPT_BLOCKS = 1.05, 1.0, 0.5
 for a moment makes some tens of blocks more or less, of any loop."""
 _NOISE = 0.1
 _TARGET = f'<= {GROWN_RATIO:g}, or 1 within its CI'
-_SEARCHED = INTERVAL // 4
-"""Looks of an interval that is part of a search, where others have some 6."""
 _PARTS, _FEWEST_PARTS, _FEWEST = 20, 12, 8
-"""Of the run, on a line; so many of them, with so many intervals each, must be left
-without searches."""
+"""Of the run, on a line; so many of them must have so many intervals each."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +32,7 @@ class _Relative:
 
 
 def judge_growth(growth: Growth) -> list[Figure]:
-    """Whether cost rises from first to last, and what was kept in memory.
-
-    When the machine holds a hook up, ours may look at up to 2,000 iterations in a row
-    to find out which hook it was. That is rare and stays about a tenth of a run, but
-    where it falls is chance. So its intervals are left out, and how many there were is
-    a figure of its own.
-    """
+    """Whether cost rises from first to last, and what was kept in memory."""
     tenth = len(growth.costs_s) // 10
     borders = [len(growth.costs_s) * part // _PARTS for part in range(_PARTS + 1)]
     # in the first interval is what is done once
@@ -80,15 +71,12 @@ def judge_growth(growth: Growth) -> list[Figure]:
             most <= 1 and len(set(growth.hub_values)) == 1,
             "MMEngine's own hub",
         ),
-        _judge_searches(growth.looks),
     ]
 
 
 def _relate(growth: Growth, begin: int, end: int) -> _Relative:
     relative = _Relative([], [])
     for start in range(begin, end, INTERVAL):
-        if growth.looks[start // INTERVAL] > _SEARCHED:
-            continue
         part = slice(start, start + INTERVAL)
         *ordinary, ours_end = growth.costs_s[part]
         *borders, reference_end = growth.reference_s[part]
@@ -96,13 +84,6 @@ def _relate(growth: Growth, begin: int, end: int) -> _Relative:
         relative.iteration.append((ours - border) / border)
         relative.end.append((ours_end - ours) / (reference_end - border))
     return relative
-
-
-def _judge_searches(looks: Sequence[int]) -> Figure:
-    """What was left out of the comparison."""
-    searched = statistics.fmean(some > _SEARCHED for some in looks)
-    name = 'intervals in a search for a slow hook'
-    return Figure(name, 100 * searched, '%', note='left out of growth')
 
 
 def _judge_line(name: str, parts: Sequence[Sequence[float]]) -> Figure:
@@ -113,7 +94,7 @@ def _judge_line(name: str, parts: Sequence[Sequence[float]]) -> Figure:
     ]
     told = sum(mean is not None for mean in means)
     if told < _FEWEST_PARTS:
-        note = f'only {told} of {len(parts)} parts are left without searches'
+        note = f'only {told} of {len(parts)} parts are long enough'
         return Figure(name, None, '', _TARGET, False, note)
     ratio = fit_growth(means)
     note = (

@@ -71,8 +71,6 @@ class Growth:
     """Of memory that Python's objects have, likewise."""
     hub_values: Sequence[int]
     """Most values that a scalar of ours kept in the message hub, likewise."""
-    looks: Sequence[int]
-    """By interval, how many iterations the watched hook looked at closely."""
 
 
 class _Watched:
@@ -86,8 +84,6 @@ class _Watched:
             self.runner.message_hub.log_scalars[f'train/{name}'] = bounded
         self._account = CostAccount(self.runner, hook)
         self._spent_s = array('d', bytes(8 * (iterations + 1)))
-        self._looks = array('q', bytes(8 * (iterations // INTERVAL + 1)))
-        self._hook = hook
         self._done = 0
 
     def take_interval(self) -> None:
@@ -99,15 +95,10 @@ class _Watched:
             loop.take()
             self._done += 1
             spent_s[self._done] = sum(account.borders.read_s())
-        self._looks[self._done // INTERVAL] = count_looks(self._hook)
 
     def costs_s(self) -> list[float]:
         """Of each iteration."""
         return [b - a for a, b in zip(self._spent_s, self._spent_s[1:])]
-
-    def looks(self) -> list[int]:
-        """Of each interval."""
-        return [b - a for a, b in zip(self._looks, self._looks[1:])]
 
     def read_most_values(self) -> int:
         """Most values that a scalar of ours keeps in the message hub."""
@@ -117,13 +108,6 @@ class _Watched:
             if name.removeprefix('train/') in SCALARS
         ]
         return max(kept, default=0)
-
-
-def count_looks(hook: Hook) -> int:
-    """Iterations that our hook has looked at closely; 0 of any other hook."""
-    # a loop that loads nothing leaves nothing of this in the evidence
-    recorder = getattr(hook, '_recorder', None)
-    return 0 if recorder is None else int(recorder._ledger.shares.looks)
 
 
 def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
@@ -158,6 +142,4 @@ def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
                     hub_values.append(watched.read_most_values())
 
         train_side_by_side([watched.runner, reference.runner], drive)
-    costs_s, looks = watched.costs_s(), watched.looks()
-    reference_s = reference.costs_s()
-    return Growth(costs_s, reference_s, rss_bytes, blocks, hub_values, looks)
+    return Growth(watched.costs_s(), reference.costs_s(), rss_bytes, blocks, hub_values)
