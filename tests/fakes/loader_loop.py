@@ -24,7 +24,7 @@ class Loop:
             loader,
             lambda: self.iterations,
             on_create_begin=lambda: self.events.append('begin'),
-            on_create_end=lambda: self.events.append('end'),
+            on_create_end=lambda iterator: self.events.append('end'),
         )
 
     def run_epoch(self) -> list[Any]:
