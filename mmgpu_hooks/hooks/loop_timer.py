@@ -100,7 +100,13 @@ class LoopTimer:
     def end_iteration(self) -> Callable[[], None]:
         """A function to call where an iteration ends."""
         note, clock = self.ledger.tape.extend, self.ledger.clock
-        return lambda: note((clock(), LAP))
+        running = self.ledger.running
+
+        def end() -> None:
+            now = clock()
+            note((now, running[-1], now, LAP))
+
+        return end
 
     def stop(self) -> None:
         """Only pass calls on from here on: somebody may have wrapped ours."""

@@ -22,7 +22,7 @@ FIRST_WAIT = 'first_wait'
 """The first wait of an epoch: beyond the median wait it is `startup`."""
 
 LAP = 'lap'
-"""Our own hook took the time since the last stamp, and an iteration ended."""
+"""An iteration ended; a stamp of what was running stands before it."""
 
 _OF_ITERATION = ('data_wait', FIRST_WAIT, 'step', 'hooks', 'loop')
 
@@ -73,7 +73,9 @@ class TimeLedger:
         self.totals = LedgerWindow()
         """Sums over all windows taken."""
         self._name_hook = name_hook
-        self._began_s = self._until = clock()
+        self._until = clock()
+        self.elapsed_s = 0.0
+        """Seconds from the start to the last :meth:`fold` or :meth:`take`."""
         self._point = part
         self._names: dict[tuple[int, str], tuple[Any, str]] = {}
         self._parts: dict[str, float] = dict.fromkeys((*PARTS, FIRST_WAIT), 0.0)
@@ -106,11 +108,6 @@ class TimeLedger:
                 pass
 
     @property
-    def elapsed_s(self) -> float:
-        """Seconds from the start to the last :meth:`fold` or :meth:`take`."""
-        return self._until - self._began_s
-
-    @property
     def iterations(self) -> int:
         """Iterations that ended since the last :meth:`take`, as of :meth:`fold`."""
         return len(self._window.iters_s)
@@ -124,10 +121,10 @@ class TimeLedger:
             # a clock that was set back, as none should be, takes nothing away
             seconds = max(now - until, 0.0)
             until = now
+            self.elapsed_s += seconds
             if type(ended) is not str:
                 self._book_hook(ended, seconds)
             elif ended is LAP:
-                self._add_hook('GPUEfficiencyHook', seconds)
                 self._end_lap()
             else:
                 parts[ended] += seconds
