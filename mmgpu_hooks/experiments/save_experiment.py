@@ -17,6 +17,7 @@ from mmgpu_hooks.diagnosis.save_experiment import (
     judge_save_bench,
 )
 from mmgpu_hooks.experiments.trial import DEFAULT_TIME_LIMIT_S, read_trial, run_trial
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import (
     SaveBench,
     SaveBenchRow,
@@ -127,8 +128,10 @@ def run_save_experiment(
     try:
         for number, plan in enumerate(plans, start=1):
             words = f'{number} of {len(plans)}: {plan.setting.name}'
-            result = _train(experiment, plan, _Told(on_progress, words, done, whole))
-            measured.append(fold_save_row(plan, result, read_trial(result)))
+            result, run = _train(
+                experiment, plan, _Told(on_progress, words, done, whole)
+            )
+            measured.append(fold_save_row(plan, result, run))
             done += plan.iterations
     except KeyboardInterrupt:
         is_interrupted = True
@@ -210,7 +213,7 @@ class _Told:
 
 def _train(
     experiment: SaveExperiment, plan: SavePlan, told: Callable[[int], None]
-) -> TrialResult:
+) -> tuple[TrialResult, Run | None]:
     setting = plan.setting
     folder = Path(experiment.folder) / f'{setting.num_workers}-{setting.worker_nice}'
     spec = TrialSpec(
@@ -227,12 +230,13 @@ def _train(
         hook={'worker_nice': setting.worker_nice},
     )
     try:
-        return run_trial(
+        result = run_trial(
             spec,
             time_limit_s=experiment.time_limit_s,
             on_progress=told,
             environ=experiment.environ,
         )
+        return result, read_trial(result)
     finally:
         # the next one needs the room
         shutil.rmtree(folder, ignore_errors=True)

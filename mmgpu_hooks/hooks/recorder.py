@@ -64,6 +64,7 @@ class Recorder:
         self._was_logged = False
         self._known: dict[str, str] = {}
         self._start = runner.iter
+        self._epoch = runner.epoch + 1
         self._taken = 0
         """Iterations of this run that are in records."""
         self._saves = 0
@@ -169,6 +170,7 @@ class Recorder:
 
     def begin_epoch(self) -> None:
         """An epoch begins: it may be of another length."""
+        self._epoch = self._runner.epoch + 1
         self._quiet[1] = 0
         self._schedule.begin_epoch()
         self._sources.gpu.interrupt()
@@ -182,7 +184,7 @@ class Recorder:
         return self._taken + timer.ledger.iterations
 
     def _read_position(self) -> tuple[int, int]:
-        return self._start + self._count_iterations(), self._runner.epoch + 1
+        return self._start + self._count_iterations(), self._epoch
 
     def _record_interval(
         self, batch: Any, window: LedgerWindow
@@ -195,7 +197,7 @@ class Recorder:
         fields = interval_fields(
             window,
             iteration=self._start + self._taken,
-            epoch=self._runner.epoch + 1,
+            epoch=self._epoch,
             elapsed_s=self._timer.ledger.elapsed_s,
             saves=saves,
         )

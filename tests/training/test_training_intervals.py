@@ -245,8 +245,7 @@ def test_the_workers_window_holds_the_workers_of_both_epochs(tmp_path: Path) -> 
     window = evidence.intervals[0].workers
     assert window is not None
     assert (window.iterations, window.fresh) == (20, True)
-    # 8 looks at the begin, the next epoch's first and some; its first ask meets none
-    assert 8 <= window.asks < 18
+    assert window.asks == 20
     assert sum(window.worker_batches) >= 20
 
 
@@ -288,7 +287,7 @@ def test_a_restart_of_the_loader_in_an_iteration_based_run_is_flagged(
         persistent_workers=persistent,
     )
     assert [record.first_waits for record in evidence.intervals] == [1, 1]
-    assert evidence.intervals[1].first_wait_s >= sleep_s
+    assert evidence.intervals[1].ledger_s['loop'] >= sleep_s
 
 
 def test_the_save_that_ends_a_training_is_counted(tmp_path: Path) -> None:
@@ -299,23 +298,16 @@ def test_the_save_that_ends_a_training_is_counted(tmp_path: Path) -> None:
     assert Run(evidence).saves == 1
 
 
-@pytest.mark.parametrize(
-    ('log_interval', 'iterations', 'most'),
-    # of long intervals about one iteration of 24 is looked at
-    [(3, 40, 0.8), (10, 40, 0.8), (24, 240, 0.11), (40, 240, 0.08)],
-)
-def test_each_interval_has_looked_at_the_queue(
-    tmp_path: Path, log_interval: int, iterations: int, most: float
+@pytest.mark.parametrize(('log_interval', 'iterations'), [(3, 40), (24, 240)])
+def test_each_wait_has_counted_the_ready_batches(
+    tmp_path: Path, log_interval: int, iterations: int
 ) -> None:
     evidence = run_toy(
         tmp_path, iterations=iterations, num_workers=2, log_interval=log_interval
     )
     asks = [record.workers.asks for record in evidence.intervals if record.workers]
     assert len(asks) == len(evidence.intervals) == -(-iterations // log_interval)
-    # at the end of the last epoch nothing is asked for
-    assert min(asks[:-1]) >= 1
-    # few of all: an ask is a look
-    assert sum(asks[2:]) <= most * (iterations - 2 * log_interval)
+    assert sum(asks) == iterations
 
 
 def test_workers_that_stay_tell_of_short_epochs(tmp_path: Path) -> None:
