@@ -180,7 +180,8 @@ def test_a_hook_point_inside_a_hook_changes_nothing(tmp_path: Path) -> None:
     assert evidence.end is not None
     ledger = evidence.end.ledger_s
     assert ledger['hooks'] >= 12 * 0.02
-    assert ledger['data_wait'] >= 12 * 0.01
+    # the first batch is start-up
+    assert ledger['data_wait'] >= 11 * 0.01
     assert ledger['step'] < 12 * 0.01
 
 
