@@ -54,10 +54,15 @@ CASES: dict[str, tuple[list[str], dict[str, str]]] = {
     'GOMP_CPU_AFFINITY': (PYTHON, {'GOMP_CPU_AFFINITY': FIRST}),
     # numpy's own thread lives at the import that binds the main one
     AFTER_START: (PYTHON, {'OPENBLAS_NUM_THREADS': '2'}),
-    'torchrun': ([*TORCHRUN, '-m'], BIND),
+    'torchrun': (TORCHRUN, BIND),
     'taskset': (['taskset', '-c', FIRST, *PYTHON], {}),
+    'taskset of a script': (
+        ['taskset', '-c', FIRST, 'sh', '-c', '"$@"; exit $?', 'sh', *TORCHRUN],
+        BIND,
+    ),
 }
-BOUND = [name for name in CASES if name != 'taskset']
+NARROW = [name for name in CASES if name.startswith('taskset')]
+BOUND = [name for name in CASES if name not in NARROW]
 
 
 @pytest.fixture(scope='module')
@@ -130,12 +135,13 @@ def test_a_bound_training_is_recommended_workers_for_all_cores(
     assert new.get('train_dataloader.num_workers', 1) > 1
 
 
+@pytest.mark.parametrize('name', NARROW)
 def test_a_training_that_was_started_on_one_cpu_has_one_core(
-    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    runs: dict[str, Path], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    host = evidence_of(runs['taskset']).run.host
+    host = evidence_of(runs[name]).run.host
     assert (host.affinity_cpus, host.unbound_cpus, host.usable_cores) == (1, None, 1.0)
-    findings = recommend(capsys, runs['taskset'])['findings']
+    findings = recommend(capsys, runs[name])['findings']
     assert 'MG113' not in [one['code'] for one in findings]
-    log = ' '.join((runs['taskset'] / 'log.txt').read_text().split())
+    log = ' '.join((runs[name] / 'log.txt').read_text().split())
     assert f'this process may use 1 of {host.cpuset_cpus} cores; if you did' in log

@@ -44,7 +44,8 @@ def find_binding(
         environ: The environment of the process.
         library: CPUs that libgomp counted when it was loaded.
         thread: CPUs of the widest thread of the process.
-        ancestor: CPUs of the nearest ancestor that has more than ``own``.
+        ancestor: CPUs of the process that started the launcher, where the launcher has
+            no more than ``own``.
     """
     asked = {name: environ.get(name, '').lower() for name in VARIABLES}
     if asked['OMP_PROC_BIND'] == 'false':  # libgomp heeds none of the others then
@@ -82,7 +83,7 @@ def read_binding(
         environ,
         library=max(_count_by_libgomp(proc), default=None) if asked else None,
         thread=max(_count_by_thread(proc), default=None),
-        ancestor=next((cpus for cpus in _count_by_ancestor(proc) if cpus > own), None),
+        ancestor=_count_before_launcher(own, proc),
     )
 
 
@@ -105,12 +106,13 @@ def _count_by_thread(proc: Path) -> Iterator[int]:
         yield len(read_affinity(int(thread)) or ())
 
 
-def _count_by_ancestor(proc: Path) -> Iterator[int]:
-    pid = os.getppid()
-    while pid:
-        yield len(read_affinity(pid) or ())
-        found = re.search(r'^PPid:\s*(\d+)', _read(proc / f'{pid}/status'), re.M)
-        pid = int(found[1]) if found else 0
+def _count_before_launcher(own: int, proc: Path) -> int | None:
+    # one further up was narrowed by who started it: srun, or taskset of a script
+    launcher = os.getppid()
+    found = re.search(r'^PPid:\s*(\d+)', _read(proc / f'{launcher}/status'), re.M)
+    if found is None or len(read_affinity(launcher) or ()) > own:
+        return None
+    return len(read_affinity(int(found[1])) or ())
 
 
 def _read(path: Path) -> str:
