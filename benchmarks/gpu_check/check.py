@@ -197,7 +197,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     print('\n'.join(f'{name}: {value}' for name, value in machine), end='\n\n')
     print(render_text(rows), end='\n\n')
     if arguments.output is not None:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(arguments.output, render_markdown(rows, machine).encode())
+        try:
+            arguments.output.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(arguments.output, render_markdown(rows, machine).encode())
+        except OSError as error:  # a checkout that is read-only
+            print(f'gpu-check: the table was not kept: {error}', file=sys.stderr)
     print(summarise(rows))
     return exit_code(rows)

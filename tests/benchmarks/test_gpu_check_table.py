@@ -155,6 +155,22 @@ def test_a_table_that_could_not_be_kept_is_refused_before_anything_is_measured(
     assert f'found {tmp_path} (' in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures('on_cuda')
+def test_a_checkout_that_is_read_only_costs_the_kept_table_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, 'Permission denied')
+
+    monkeypatch.setattr(gpu_check, 'RESULTS', tmp_path / 'gpu_check.md')
+    monkeypatch.setattr(gpu_check, 'run_check', lambda name: [GOOD])
+    monkeypatch.setattr(gpu_check, 'write_atomic', refuse)
+    assert gpu_check.main([]) == 0
+    out, err = capsys.readouterr()
+    assert out.endswith('\ngpu-check: 6 ok\n')
+    assert 'the table was not kept: ' in err
+
+
 # A bare box: some packages cannot be found, and of CUDA there is NVML alone.
 BARE = """
 import os, sys, time
