@@ -180,7 +180,8 @@ def test_what_is_predicted_is_what_more_workers_give(tmp_path: Path) -> None:
         assert told is not None and told.loop_s is not None
         return told.loop_s
 
-    slow = {'item_s': 0.02, 'batches': 40, 'persistent': True}
+    # long enough that the first batches of many workers do not weigh
+    slow = {'item_s': 0.02, 'batches': 160, 'persistent': True}
     validate(tmp_path / 'one', 1, **slow)
     one = evidence_of(tmp_path / 'one')
     advice = advise_validation(Run(one))
