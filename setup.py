@@ -38,7 +38,7 @@ setup(
     packages=find_packages(include=['mmgpu_hooks', 'mmgpu_hooks.*']),
     package_data={
         'mmgpu_hooks': ['py.typed'],
-        'mmgpu_hooks.report.html': ['page.css', 'page.js'],
+        'mmgpu_hooks.show.html': ['page.css', 'page.js'],
     },
     python_requires='>=3.9',
     install_requires=[
@@ -50,7 +50,7 @@ setup(
         'rich>=13',
     ],
     extras_require={'plots': ['matplotlib>=3.5']},
-    entry_points={'console_scripts': ['mmgpu = mmgpu_hooks.cli.main:main']},
+    entry_points={'console_scripts': ['mmgpu = mmgpu_hooks.commands.main:main']},
     classifiers=[
         'Development Status :: 4 - Beta',
         'Environment :: Console',

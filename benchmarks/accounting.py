@@ -22,7 +22,7 @@ from typing import Any, Callable
 
 from mmengine.hooks import Hook
 
-from mmgpu_hooks.telemetry.clock import Clock
+from mmgpu_hooks.measure.clock import Clock
 
 CALLS = 'Runner.call_hook and wrappers'
 

@@ -27,10 +27,10 @@ from benchmarks.machine import StrangerLoad, TrainingsLoad
 from benchmarks.predict_judge import median, quantile
 from benchmarks.predict_pipelines import Pipeline
 from benchmarks.predict_training import Work, count_batches, make_works, train_once
-from mmgpu_hooks.diagnosis.facts import fold_facts
-from mmgpu_hooks.diagnosis.run_pool import PooledRun, pool_runs
+from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.modeling.prediction import predict_setting
+from mmgpu_hooks.judge.run_pool import PooledRun, pool_runs
+from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.schema import Prediction
 from mmgpu_hooks.schema.reader import read_evidence
 

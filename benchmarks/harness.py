@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.machine import StrangerLoad, describe_machine
-from mmgpu_hooks.configfile.write import write_atomic
+from mmgpu_hooks.config.write import write_atomic
 
 OK, MISSED, TOO_BUSY = 0, 1, 3
 

@@ -11,9 +11,9 @@ from typing import Callable
 
 import psutil
 
-from mmgpu_hooks.telemetry.clock import Clock, monotonic_s
-from mmgpu_hooks.telemetry.host.cpu import read_system_cpu_times
-from mmgpu_hooks.telemetry.host.limits import read_memory
+from mmgpu_hooks.measure.clock import Clock, monotonic_s
+from mmgpu_hooks.measure.host.cpu import read_system_cpu_times
+from mmgpu_hooks.measure.host.limits import read_memory
 
 _PACKAGES = {
     'torch': ('torch',),

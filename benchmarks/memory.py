@@ -27,12 +27,12 @@ from pathlib import Path
 from benchmarks.harness import Benchmark, Figure
 from benchmarks.memory_judge import Judged, judge_on_cpu, judge_on_cuda, read_published
 from benchmarks.memory_kept import keep_figures, read_kept
-from mmgpu_hooks.experiments.model_memory import (
+from mmgpu_hooks.experiment.model_memory import (
     OPTIMIZERS,
     EstimateRequest,
     estimate_memory,
 )
-from mmgpu_hooks.modeling.training_memory import predict_activations
+from mmgpu_hooks.model.training_memory import predict_activations
 from mmgpu_hooks.schema import MemoryEstimate
 
 TARGET_PCT = 10.0

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from benchmarks.harness import BUSY_LIMIT_PCT
 from benchmarks.predict_pipelines import Pipeline
-from mmgpu_hooks.diagnosis.workload import fit_workload
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.modeling.pace import bound_iter_s
-from mmgpu_hooks.modeling.prediction import predict_grid
+from mmgpu_hooks.judge.workload import fit_workload
+from mmgpu_hooks.model.pace import bound_iter_s
+from mmgpu_hooks.model.prediction import predict_grid
 from mmgpu_hooks.schema import Cost, LoaderWorkload
 
 

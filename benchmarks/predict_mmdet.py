@@ -13,7 +13,7 @@ from mmengine.utils import import_modules_from_strings
 from torch.utils.data import Dataset
 
 from benchmarks.predict_pipelines import Pipeline
-from mmgpu_hooks.experiments.demo_dataset import DemoDataset, write_demo_dataset
+from mmgpu_hooks.experiment.demo_dataset import DemoDataset, write_demo_dataset
 
 IMAGES, WIDTH, HEIGHT = 64, 800, 600
 

@@ -33,9 +33,9 @@ from benchmarks.regret_judge import (
 )
 from benchmarks.regret_measure import REPEATS, list_jobs, measure_all
 from benchmarks.regret_nulls import draw_null
-from mmgpu_hooks.diagnosis.facts import fold_facts
+from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommendation.policy import recommend_settings
+from mmgpu_hooks.recommend.policy import recommend_settings
 
 MEDIAN_LIMIT, WORST_LIMIT, ALARM_LIMIT = 1.0, 5.0, 1.0
 RULES = (0, 1, 2, 4, 8)

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mmgpu_hooks.diagnosis.facts import Facts, fold_facts
+from mmgpu_hooks.judge.facts import Facts, fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommendation import choice
-from mmgpu_hooks.recommendation.choice import job_s
-from mmgpu_hooks.recommendation.job_plan import plan_job
-from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.recommendation.worker_cap import DEFAULT_PREFETCH
+from mmgpu_hooks.recommend import choice
+from mmgpu_hooks.recommend.choice import job_s
+from mmgpu_hooks.recommend.job_plan import plan_job
+from mmgpu_hooks.recommend.policy import recommend_settings
+from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
 from mmgpu_hooks.schema import Recommendation
 from mmgpu_hooks.schema.reader import read_evidence
 

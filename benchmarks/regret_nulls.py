@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import random
 
-from mmgpu_hooks.modeling.prediction import predict_setting
-from mmgpu_hooks.modeling.scene import make_loop
-from mmgpu_hooks.modeling.simulation import simulate_loop
+from mmgpu_hooks.measure.durations import fold_durations
+from mmgpu_hooks.model.prediction import predict_setting
+from mmgpu_hooks.model.scene import make_loop
+from mmgpu_hooks.model.simulation import simulate_loop
 from mmgpu_hooks.schema import (
     Cost,
     HostLimits,
@@ -19,7 +20,6 @@ from mmgpu_hooks.schema import (
     RunRecord,
     WorkersWindow,
 )
-from mmgpu_hooks.telemetry.durations import fold_durations
 
 INTERVAL = 10
 NOTHING = 0.015

@@ -23,7 +23,7 @@ from statistics import median
 
 from benchmarks.harness import Benchmark, Figure
 from benchmarks.rewrite_check import Checker, describe_spelling
-from mmgpu_hooks.configfile import prove, rewrite
+from mmgpu_hooks.config import prove, rewrite
 
 MAX_REFUSED_PCT = 1.0
 MAX_SECONDS = 0.1

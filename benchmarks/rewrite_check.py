@@ -74,7 +74,7 @@ class Checker:
 
     def judge(self, path: Path, before: dict, settings: dict, outcome):
         """Says what is wrong with a rewritten config, and which variable changed."""
-        from mmgpu_hooks.configfile.rewrite import rewrite_config
+        from mmgpu_hooks.config.rewrite import rewrite_config
 
         after = self.load(outcome.target)
         if isinstance(after, str):
@@ -110,7 +110,7 @@ class Checker:
         return f'--cfg-options differs in {odd[:3]}' if odd else None
 
     def _judge_overlay(self, path: Path, expected: dict, settings: dict) -> str | None:
-        from mmgpu_hooks.configfile.rewrite import rewrite_config
+        from mmgpu_hooks.config.rewrite import rewrite_config
 
         target = path.with_name('an_overlay.py')
         child = rewrite_config(path, settings, overlay=True, output=target)

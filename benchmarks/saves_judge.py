@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mmgpu_hooks.diagnosis.saves import judge_saves
+from mmgpu_hooks.judge.saves import judge_saves
 from mmgpu_hooks.schema import RunEvidence, SaveJudgement, SaveRecord
 
 Judged = list[tuple[SaveRecord, SaveJudgement]]

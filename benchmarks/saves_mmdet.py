@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmgpu_hooks.experiments.demo_dataset import write_demo_dataset
-from mmgpu_hooks.experiments.training import run_training
+from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
+from mmgpu_hooks.experiment.training import run_training
 from mmgpu_hooks.schema import RunEvidence
 from mmgpu_hooks.schema.reader import read_evidence
 

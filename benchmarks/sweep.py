@@ -27,18 +27,18 @@ import torch
 from benchmarks.harness import Benchmark, write_atomically
 from benchmarks.machine import TrainingsLoad
 from benchmarks.sweep_judge import fold_figures, render_trials
-from mmgpu_hooks.cli.exit_codes import INTERRUPTED
-from mmgpu_hooks.cli.trainable import lengthen, read_trainable_config
-from mmgpu_hooks.experiments.demo_dataset import write_demo_dataset
-from mmgpu_hooks.experiments.sweep import run_sweep
-from mmgpu_hooks.experiments.sweep_identity import read_identity
-from mmgpu_hooks.experiments.sweep_ledger import KeptTrials, open_ledger
-from mmgpu_hooks.experiments.sweep_plan import SweepGrid, SweepJob, TrialLimits
-from mmgpu_hooks.report.pictures.bars import WIDTHS
-from mmgpu_hooks.report.pictures.chart import Chart
-from mmgpu_hooks.report.pictures.svg import render_svg
-from mmgpu_hooks.report.pictures.sweep_charts import list_sweep_charts
+from mmgpu_hooks.commands.exit_codes import INTERRUPTED
+from mmgpu_hooks.commands.trainable import lengthen, read_trainable_config
+from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
+from mmgpu_hooks.experiment.sweep import run_sweep
+from mmgpu_hooks.experiment.sweep_identity import read_identity
+from mmgpu_hooks.experiment.sweep_ledger import KeptTrials, open_ledger
+from mmgpu_hooks.experiment.sweep_plan import SweepGrid, SweepJob, TrialLimits
 from mmgpu_hooks.schema import Sweep, SweepRow, SweepSetting
+from mmgpu_hooks.show.pictures.bars import WIDTHS
+from mmgpu_hooks.show.pictures.chart import Chart
+from mmgpu_hooks.show.pictures.svg import render_svg
+from mmgpu_hooks.show.pictures.sweep_charts import list_sweep_charts
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / 'configs' / 'demo' / 'rtmdet-tiny_demo.py'

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from benchmarks.harness import Figure, render_table, render_value
-from mmgpu_hooks.recommendation.sweep_batches import fold_batch_sizes
+from mmgpu_hooks.recommend.sweep_batches import fold_batch_sizes
 from mmgpu_hooks.schema import Sweep, SweepRow
 
 MEDIAN_TARGET_PCT, COVERED_TARGET_PCT = 5.0, 90.0

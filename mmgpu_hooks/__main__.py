@@ -2,6 +2,6 @@
 
 import sys
 
-from mmgpu_hooks.cli.main import main
+from mmgpu_hooks.commands.main import main
 
 sys.exit(main())

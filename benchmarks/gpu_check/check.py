@@ -34,7 +34,7 @@ from benchmarks.gpu_check.table import (
     skipped,
     summarise,
 )
-from mmgpu_hooks.configfile.write import verify_output, write_atomic
+from mmgpu_hooks.config.write import verify_output, write_atomic
 
 BUSY_PCT = 4.0
 """Of the machine's CPUs, or of the GPU, in use by others: too busy to judge."""

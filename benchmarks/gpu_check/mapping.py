@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LOOK_UP = """
 import json, torch
 torch.cuda.init()
-from mmgpu_hooks.telemetry.cuda.memory import cuda_device
-from mmgpu_hooks.telemetry.gpu.nvml import Gpu, open_gpu
+from mmgpu_hooks.measure.cuda.memory import cuda_device
+from mmgpu_hooks.measure.gpu.nvml import Gpu, open_gpu
 device = cuda_device()
 found = {}
 for way, names in (

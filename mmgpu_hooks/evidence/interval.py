@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mmgpu_hooks.telemetry.durations import fold_durations
-from mmgpu_hooks.telemetry.ledger import LedgerWindow
+from mmgpu_hooks.measure.durations import fold_durations
+from mmgpu_hooks.measure.ledger import LedgerWindow
 
 
 def interval_fields(

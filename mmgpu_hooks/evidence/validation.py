@@ -6,7 +6,7 @@ import math
 from array import array
 from typing import Any, Callable
 
-from mmgpu_hooks.telemetry.durations import fold_durations
+from mmgpu_hooks.measure.durations import fold_durations
 
 
 class ValidationFolder:

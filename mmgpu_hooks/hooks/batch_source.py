@@ -14,14 +14,14 @@ from typing import Any
 
 from mmgpu_hooks.hooks.own_method import followed_by_own, is_empty
 from mmgpu_hooks.hooks.step_sizes import StepSizes
-from mmgpu_hooks.telemetry.absent import Absent
-from mmgpu_hooks.telemetry.loader.batch_contents import (
+from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.loader.batch_contents import (
     BatchWatch,
     Contents,
     fold_contents,
 )
-from mmgpu_hooks.telemetry.loader.delivered import DeliveredBatches, Held
-from mmgpu_hooks.telemetry.patches import Patches
+from mmgpu_hooks.measure.loader.delivered import DeliveredBatches, Held
+from mmgpu_hooks.measure.patches import Patches
 
 _PROOF = 16
 """Batches that both must have seen alike."""

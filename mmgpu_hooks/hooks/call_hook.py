@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from mmengine.runner import FlexibleRunner
 
-from mmgpu_hooks.telemetry.ledger import TimeLedger
+from mmgpu_hooks.measure.ledger import TimeLedger
 
 QUIET = ('checkpoint_save', 'validation')
 """Parts that hold whatever hooks are called inside them."""

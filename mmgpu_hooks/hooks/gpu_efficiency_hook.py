@@ -11,19 +11,19 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
-from mmgpu_hooks.diagnosis.facts import fold_facts
-from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.report.summary import render_training_summary
+from mmgpu_hooks.judge.run_diagnosis import diagnose_run
 from mmgpu_hooks.schema import RanksSummary
 from mmgpu_hooks.schema.reader import (
     read_other_ranks,
 )
 from mmgpu_hooks.schema.run_folder import find_other_ranks
+from mmgpu_hooks.show.summary import render_training_summary
 
 _OTHER_RANKS_BYTES = 2 * 2**20
 """Newest evidence of the other ranks that rank 0 reads when training ends: about

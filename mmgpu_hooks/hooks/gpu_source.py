@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from mmgpu_hooks.hooks.guard import Guard
+from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.cuda.events import CudaEvents, open_cuda_events
+from mmgpu_hooks.measure.cuda.memory import CudaMemory, cuda_device, open_cuda_memory
+from mmgpu_hooks.measure.gpu.nvml import Gpu, open_gpu
+from mmgpu_hooks.measure.gpu.sampler import GpuSampler
+from mmgpu_hooks.measure.source_error import SourceError
 from mmgpu_hooks.schema import GpuDevice
-from mmgpu_hooks.telemetry.absent import Absent
-from mmgpu_hooks.telemetry.cuda.events import CudaEvents, open_cuda_events
-from mmgpu_hooks.telemetry.cuda.memory import CudaMemory, cuda_device, open_cuda_memory
-from mmgpu_hooks.telemetry.gpu.nvml import Gpu, open_gpu
-from mmgpu_hooks.telemetry.gpu.sampler import GpuSampler
-from mmgpu_hooks.telemetry.source_error import SourceError
 
 
 class GpuSource:

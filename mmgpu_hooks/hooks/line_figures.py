@@ -12,8 +12,8 @@ from mmgpu_hooks.hooks.scalars import (
     fold_scalars,
     fold_shares,
 )
+from mmgpu_hooks.measure.durations import fold_durations
 from mmgpu_hooks.schema import IntervalRecord
-from mmgpu_hooks.telemetry.durations import fold_durations
 
 MOST_KEPT = 10_000
 """Durations that a percentile is taken of; of more, so many at least half."""

@@ -10,11 +10,11 @@ from mmengine.hooks import RuntimeInfoHook
 from mmengine.runner import IterBasedTrainLoop
 
 from mmgpu_hooks.hooks.call_hook import UNKNOWN_HOOK, Calls, HookTimer, is_plain
+from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s, thread_cpu_s
+from mmgpu_hooks.measure.ledger import LAP, TimeLedger
+from mmgpu_hooks.measure.loader.waits import WaitTimer
+from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.parts import UNATTRIBUTED
-from mmgpu_hooks.telemetry.clock import monotonic_s, process_cpu_s, thread_cpu_s
-from mmgpu_hooks.telemetry.ledger import LAP, TimeLedger
-from mmgpu_hooks.telemetry.loader.waits import WaitTimer
-from mmgpu_hooks.telemetry.patches import Patches
 
 
 class LoopTimer:

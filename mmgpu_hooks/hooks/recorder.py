@@ -17,6 +17,9 @@ from mmgpu_hooks.hooks.save_source import SaveSource
 from mmgpu_hooks.hooks.scalar_board import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.hooks.validation_source import ValidationSource
+from mmgpu_hooks.measure.clock import wall_unix_s
+from mmgpu_hooks.measure.ledger import LedgerWindow
+from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema import (
     EndRecord,
     IntervalRecord,
@@ -27,9 +30,6 @@ from mmgpu_hooks.schema import (
 from mmgpu_hooks.schema.recorded import Ending
 from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
 from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
-from mmgpu_hooks.telemetry.clock import wall_unix_s
-from mmgpu_hooks.telemetry.ledger import LedgerWindow
-from mmgpu_hooks.telemetry.patches import Patches
 
 
 class Recorder:

@@ -12,8 +12,8 @@ from typing import Any
 
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
+from mmgpu_hooks.measure.loader.settings import read_loader_settings
 from mmgpu_hooks.schema import GpuDevice, HostLimits, RunRecord
-from mmgpu_hooks.telemetry.loader.settings import read_loader_settings
 from mmgpu_hooks.version import __version__
 
 

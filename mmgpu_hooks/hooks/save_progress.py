@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from mmgpu_hooks.schema import SavePhase
-from mmgpu_hooks.telemetry.saving.contents import (
+from mmgpu_hooks.measure.saving.contents import (
     count_history_bytes,
     count_tensor_bytes,
     read_size_bytes,
 )
-from mmgpu_hooks.telemetry.saving.phases import PhaseClock, ThreadClock
-from mmgpu_hooks.telemetry.saving.surroundings import Surroundings
+from mmgpu_hooks.measure.saving.phases import PhaseClock, ThreadClock
+from mmgpu_hooks.measure.saving.surroundings import Surroundings
+from mmgpu_hooks.schema import SavePhase
 
 _LOCAL = ('LocalBackend', 'HardDiskBackend')
 """Backends of MMEngine that write to a file system of this host."""

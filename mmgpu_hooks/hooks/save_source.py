@@ -10,6 +10,10 @@ from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.save_target import read_publish_target, read_save_target
 from mmgpu_hooks.hooks.save_warnings import SaveWarnings
 from mmgpu_hooks.hooks.save_watch import SOURCE, SaveWatch
+from mmgpu_hooks.measure.ledger import LedgerWindow
+from mmgpu_hooks.measure.loader.probe import LoaderProbe
+from mmgpu_hooks.measure.loader.settings import read_loader_settings
+from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema import (
     HostLimits,
     LoaderSettings,
@@ -17,10 +21,6 @@ from mmgpu_hooks.schema import (
     SaveRecord,
 )
 from mmgpu_hooks.schema.recorded import Line
-from mmgpu_hooks.telemetry.ledger import LedgerWindow
-from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
-from mmgpu_hooks.telemetry.loader.settings import read_loader_settings
-from mmgpu_hooks.telemetry.patches import Patches
 
 DEFAULT_PREFETCH_FACTOR = 2
 """PyTorch's own, where a loader does not tell."""

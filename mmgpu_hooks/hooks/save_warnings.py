@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import Callable
 
-from mmgpu_hooks.diagnosis.saves import KEPT_REFERENCES, is_reference, judge_save
+from mmgpu_hooks.judge.saves import KEPT_REFERENCES, is_reference, judge_save
 from mmgpu_hooks.schema import (
     HostLimits,
     LoaderSettings,

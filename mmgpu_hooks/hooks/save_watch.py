@@ -9,14 +9,14 @@ from typing import Any, Callable, NamedTuple
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.save_progress import SaveProgress
 from mmgpu_hooks.hooks.save_stamps import SaveStamps
-from mmgpu_hooks.schema import SaveRecord
-from mmgpu_hooks.telemetry.loader.meanwhile import (
+from mmgpu_hooks.measure.loader.meanwhile import (
     WorkersMark,
     fold_workers_meanwhile,
 )
-from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
-from mmgpu_hooks.telemetry.saving.phases import ThreadClock
-from mmgpu_hooks.telemetry.saving.surroundings import Surroundings
+from mmgpu_hooks.measure.loader.probe import LoaderProbe
+from mmgpu_hooks.measure.saving.phases import ThreadClock
+from mmgpu_hooks.measure.saving.surroundings import Surroundings
+from mmgpu_hooks.schema import SaveRecord
 
 SOURCE = 'checkpoint saves'
 """What the guard knows us by."""

@@ -13,20 +13,20 @@ from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.ranks_on_host import count_ranks_on_host
 from mmgpu_hooks.hooks.step_sizes import find_step_sizes
-from mmgpu_hooks.schema import HostLimits, IntervalRecord, ModelBytesRecord
-from mmgpu_hooks.telemetry.cuda.model_bytes import ModelBytesWatch
-from mmgpu_hooks.telemetry.host.cpu import CpuMeter
-from mmgpu_hooks.telemetry.host.limits import read_host_limits
-from mmgpu_hooks.telemetry.host.own_files import OwnFiles
-from mmgpu_hooks.telemetry.host.window import HostWindowMeter
-from mmgpu_hooks.telemetry.loader.batch_contents import (
+from mmgpu_hooks.measure.cuda.model_bytes import ModelBytesWatch
+from mmgpu_hooks.measure.host.cpu import CpuMeter
+from mmgpu_hooks.measure.host.limits import read_host_limits
+from mmgpu_hooks.measure.host.own_files import OwnFiles
+from mmgpu_hooks.measure.host.window import HostWindowMeter
+from mmgpu_hooks.measure.loader.batch_contents import (
     BatchWatch,
     count_tensors,
     fold_stored_ratio,
 )
-from mmgpu_hooks.telemetry.loader.niceness import write_nice
-from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
-from mmgpu_hooks.telemetry.source_error import SourceError
+from mmgpu_hooks.measure.loader.niceness import write_nice
+from mmgpu_hooks.measure.loader.probe import LoaderProbe
+from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.schema import HostLimits, IntervalRecord, ModelBytesRecord
 
 MEMORY_THREAD_NAME = 'mmgpu-worker-memory'
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mmgpu_hooks.telemetry.absent import Absent
-from mmgpu_hooks.telemetry.source_error import SourceError
+from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.source_error import SourceError
 
 _RESIZER, _PAD = 'BatchSyncRandomResize', 'BatchFixedSizePad'
 

@@ -17,16 +17,16 @@ from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import loading_cpu_clock
 from mmgpu_hooks.hooks.save_watch import mark_workers
 from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s
+from mmgpu_hooks.measure.host.cpu import read_run_delay_s
+from mmgpu_hooks.measure.loader.batch_contents import count_tensors
+from mmgpu_hooks.measure.loader.meanwhile import fold_workers_meanwhile
+from mmgpu_hooks.measure.loader.probe import LoaderProbe
+from mmgpu_hooks.measure.loader.settings import read_loader_settings
+from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.measure.saving.surroundings import Surroundings
 from mmgpu_hooks.schema import LoaderSettings, ValidationRecord, WorkersWindow
 from mmgpu_hooks.schema.recorded import Line
-from mmgpu_hooks.telemetry.clock import monotonic_s, process_cpu_s
-from mmgpu_hooks.telemetry.host.cpu import read_run_delay_s
-from mmgpu_hooks.telemetry.loader.batch_contents import count_tensors
-from mmgpu_hooks.telemetry.loader.meanwhile import fold_workers_meanwhile
-from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
-from mmgpu_hooks.telemetry.loader.settings import read_loader_settings
-from mmgpu_hooks.telemetry.patches import Patches
-from mmgpu_hooks.telemetry.saving.surroundings import Surroundings
 
 SOURCE = 'validation'
 """What the guard knows us by."""

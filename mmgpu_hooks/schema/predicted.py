@@ -153,7 +153,7 @@ class Prediction:
     """Share of the time that a worker is busy with a batch; ``None`` without any."""
     limit: str
     """What keeps it from being faster: a member of
-    :data:`mmgpu_hooks.modeling.prediction.LIMITS`."""
+    :data:`mmgpu_hooks.model.prediction.LIMITS`."""
 
 
 @dataclass(frozen=True)

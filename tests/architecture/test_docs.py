@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.diagnosis import run_diagnosis, thresholds
-from mmgpu_hooks.diagnosis.verdict import VERDICTS
-from mmgpu_hooks.report import memory_estimate
+from mmgpu_hooks.judge import run_diagnosis, thresholds
+from mmgpu_hooks.judge.verdict import VERDICTS
 from mmgpu_hooks.schema import recorded
 from mmgpu_hooks.schema.lines import KINDS
+from mmgpu_hooks.show import memory_estimate
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES_PAGE = ROOT / 'docs' / 'rules.md'

@@ -17,29 +17,29 @@ SOURCES = sorted(PACKAGE.rglob('*.py'))
 
 # Who may import what; a path ending in / stands for the whole room.
 ALLOWED = {
-    'pynvml': ['telemetry/gpu/nvml.py'],
+    'pynvml': ['measure/gpu/nvml.py'],
     'torch': [
         'hooks/',
-        'telemetry/cuda/',
-        'telemetry/loader/worker.py',
+        'measure/cuda/',
+        'measure/loader/worker.py',
         # a step of the real model is the only thing that knows what it keeps
-        'experiments/saved_tensors.py',
-        'experiments/cuda_operators.py',
+        'experiment/saved_tensors.py',
+        'experiment/cuda_operators.py',
         # MMEngine joins ranks on CUDA cards alone
-        'experiments/process_group.py',
+        'experiment/process_group.py',
     ],
-    'mmengine': ['hooks/', 'configfile/', 'experiments/'],
-    'libcst': ['configfile/'],
+    'mmengine': ['hooks/', 'config/', 'experiment/'],
+    'libcst': ['config/'],
     'psutil': [
-        'experiments/process_tree.py',
-        'telemetry/host/cpu.py',
-        'telemetry/host/limits.py',
-        'telemetry/host/process_memory.py',
+        'experiment/process_tree.py',
+        'measure/host/cpu.py',
+        'measure/host/limits.py',
+        'measure/host/process_memory.py',
     ],
-    'rich': ['report/', 'cli/progress.py'],
-    'cv2': ['experiments/'],
-    'matplotlib': ['report/pictures/png.py'],
-    'numpy': ['diagnosis/', 'experiments/', 'judge/'],
+    'rich': ['show/', 'commands/progress.py'],
+    'cv2': ['experiment/'],
+    'matplotlib': ['show/pictures/png.py'],
+    'numpy': ['experiment/', 'judge/'],
     'mmdet': [],
     'mmcv': [],
 }
@@ -114,7 +114,7 @@ def test_only_the_commands_print_or_exit():
                 called = ast.unparse(node.func)
                 if called in ('print', 'sys.exit', 'exit', 'quit', 'os._exit'):
                     speakers.add(str(path.relative_to(PACKAGE)))
-    assert {p for p in speakers if not p.startswith('cli/')} == {'__main__.py'}
+    assert {p for p in speakers if not p.startswith('commands/')} == {'__main__.py'}
 
 
 @pytest.mark.parametrize('name', ['time.time', 'datetime.now', 'datetime.datetime.now'])
@@ -125,7 +125,7 @@ def test_durations_never_come_from_the_wall_clock(name):
         for _, expression in attributes_of(path)
         if expression == name
     }
-    assert users <= {'telemetry/clock.py'}
+    assert users <= {'measure/clock.py'}
 
 
 def test_the_wall_clock_labels_records_and_reads_the_drivers_stamps_alone():
@@ -135,7 +135,7 @@ def test_the_wall_clock_labels_records_and_reads_the_drivers_stamps_alone():
         if 'wall_unix_s' in path.read_text() and path.name != 'clock.py'
     }
     # the driver stamps its samples with it
-    others = {user for user in users if not user.startswith('telemetry/gpu/')}
+    others = {user for user in users if not user.startswith('measure/gpu/')}
     assert others == {
         'hooks/recorder.py',
     }
@@ -165,7 +165,7 @@ def test_analysis_needs_neither_torch_nor_a_training_host(tmp_path: Path):
         "for name in ('torch', 'mmengine', 'mmcv', 'mmdet', 'pynvml', 'psutil'):\n"
         '    sys.modules[name] = None\n'
         'import mmgpu_hooks\n'
-        'from mmgpu_hooks.cli.main import main\n'
+        'from mmgpu_hooks.commands.main import main\n'
         f"sys.exit(main(['recommend', {str(tmp_path)!r}]))\n"
     )
     done = subprocess.run(

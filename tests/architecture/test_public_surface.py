@@ -8,10 +8,10 @@ import inspect
 
 import mmgpu_hooks
 from mmgpu_hooks import schema
-from mmgpu_hooks.cli.main import build_parser
-from mmgpu_hooks.diagnosis import run_diagnosis
-from mmgpu_hooks.diagnosis.rule import RULES
-from mmgpu_hooks.diagnosis.verdict import VERDICTS
+from mmgpu_hooks.commands.main import build_parser
+from mmgpu_hooks.judge import run_diagnosis
+from mmgpu_hooks.judge.rule import RULES
+from mmgpu_hooks.judge.verdict import VERDICTS
 from mmgpu_hooks.schema.lines import KINDS
 from mmgpu_hooks.schema.parts import PARTS
 
@@ -74,8 +74,8 @@ REWRITING = [
 
 
 def test_rewriting_from_python():
-    from mmgpu_hooks.configfile import rewrite
-    from mmgpu_hooks.configfile.outcome import RewriteOutcome
+    from mmgpu_hooks.config import rewrite
+    from mmgpu_hooks.config.outcome import RewriteOutcome
 
     assert list(inspect.signature(rewrite.rewrite_config).parameters) == [
         'source',

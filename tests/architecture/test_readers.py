@@ -20,7 +20,7 @@ import mmgpu_hooks
 PACKAGE = Path(mmgpu_hooks.__file__).parent
 MODULES = ('recorded', 'run', 'judged', 'predicted', 'tried', 'memory')
 
-WRITERS = ('schema', 'telemetry', 'hooks')
+WRITERS = ('schema', 'measure', 'hooks')
 SCALARS = PACKAGE / 'hooks' / 'scalars.py'
 
 KEPT = {

@@ -14,7 +14,7 @@ def warn_from(module: str, category: type[Warning]) -> None:
 
 
 @pytest.mark.parametrize(
-    'module', ['mmgpu_hooks.cli.main', 'benchmarks.ledger', 'fakes.runs', __name__]
+    'module', ['mmgpu_hooks.commands.main', 'benchmarks.ledger', 'fakes.runs', __name__]
 )
 def test_of_our_modules_it_is_an_error(module: str) -> None:
     with pytest.raises(DeprecationWarning, match='will go'):

@@ -32,7 +32,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
     assert {top for top in tops if not top.endswith('.dist-info')} == {'mmgpu_hooks'}
     sources = {str(p.relative_to(ROOT)) for p in (ROOT / 'mmgpu_hooks').rglob('*.py')}
     assert sources <= set(names)
-    data = {'py.typed', 'report/html/page.css', 'report/html/page.js'}
+    data = {'py.typed', 'show/html/page.css', 'show/html/page.js'}
     assert {f'mmgpu_hooks/{name}' for name in data} <= set(names)
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.harness import write_atomically
 from fakes.forked import run_forked
-from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.configfile import write
+from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.config import write
 
 WORKERS = 'train_dataloader.num_workers=7'
 BATCH = 'train_dataloader.batch_size=3'

@@ -11,8 +11,8 @@ import pytest
 
 from fakes.forked import run_forked
 from fakes.nvml import FakeGpu
-from mmgpu_hooks.cli import predict
-from mmgpu_hooks.cli.main import _COMMANDS, main
+from mmgpu_hooks.commands import predict
+from mmgpu_hooks.commands.main import _COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,9 +63,7 @@ def test_every_command_has_help(name, capsys):
 @pytest.mark.parametrize('name', _COMMANDS)
 def test_every_command_says_what_it_lacks(name, fake_nvml, tmp_path, monkeypatch):
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    monkeypatch.setattr(
-        'mmgpu_hooks.experiments.card_lease.LEASES', tmp_path / 'leases'
-    )
+    monkeypatch.setattr('mmgpu_hooks.experiment.card_lease.LEASES', tmp_path / 'leases')
     code, out, err = run_forked([name])
     assert code == WITHOUT_ARGUMENTS.get(name, 2)
     assert 'Traceback' not in err

@@ -20,7 +20,7 @@ from benchmarks.accounting import (
 from benchmarks.overhead_loop import BareLoop, NoWork, build, stamp_steps, train
 from fakes.clock import HandClock
 from mmgpu_hooks import GPUEfficiencyHook
-from mmgpu_hooks.telemetry.clock import Clock
+from mmgpu_hooks.measure.clock import Clock
 
 
 def test_only_what_is_between_the_borders_counts():

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mmgpu_hooks.cli.main import main
+from mmgpu_hooks.commands.main import main
 
 HUNG = -signal.SIGKILL
 

@@ -8,8 +8,8 @@ from typing import Any, Callable
 
 from torch.utils.data import DataLoader
 
+from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.schema import WorkersWindow
-from mmgpu_hooks.telemetry.loader.probe import LoaderProbe
 
 
 class Loop:

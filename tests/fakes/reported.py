@@ -13,14 +13,14 @@ from fakes.runs import (
     make_model_bytes,
     make_ranks,
 )
-from mmgpu_hooks.diagnosis.facts import fold_facts
-from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.ranks import fold_ranks
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommendation.policy import recommend_settings
-from mmgpu_hooks.report.recommendation import Answer
-from mmgpu_hooks.report.reported_run import ReportedRun
+from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.schema import RunEvidence, SavePhase, SaveRecord
+from mmgpu_hooks.show.recommendation import Answer
+from mmgpu_hooks.show.reported_run import ReportedRun
 
 
 @dataclass(frozen=True)

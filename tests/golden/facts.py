@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mmgpu_hooks.cli.main import main
+from mmgpu_hooks.commands.main import main
 
 CASES = Path(__file__).parent
 EXPECTED = 'expected.json'

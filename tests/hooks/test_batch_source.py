@@ -7,8 +7,8 @@ import pytest
 from mmengine.hooks import Hook
 
 from mmgpu_hooks.hooks.batch_source import BatchSource
-from mmgpu_hooks.telemetry.loader.batch_contents import Contents
-from mmgpu_hooks.telemetry.loader.delivered import Held
+from mmgpu_hooks.measure.loader.batch_contents import Contents
+from mmgpu_hooks.measure.loader.delivered import Held
 
 BATCH = Contents(2, 100, 3)
 

@@ -10,7 +10,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import FlexibleRunner, Runner
 
 from mmgpu_hooks.hooks.call_hook import HookTimer, is_plain
-from mmgpu_hooks.telemetry.ledger import TimeLedger
+from mmgpu_hooks.measure.ledger import TimeLedger
 
 
 class Sleeper(Hook):

@@ -12,8 +12,8 @@ from fakes.replaced import replace
 from fakes.runs import make_interval
 from mmgpu_hooks.hooks.line_figures import MOST_KEPT, LineFigures
 from mmgpu_hooks.hooks.scalars import SCALARS, fold_scalars
+from mmgpu_hooks.measure.durations import fold_durations
 from mmgpu_hooks.schema import GpuWindow, IntervalRecord
-from mmgpu_hooks.telemetry.durations import fold_durations
 
 MIB = 2**20
 

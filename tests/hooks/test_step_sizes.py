@@ -20,9 +20,9 @@ from torch import Tensor, rand, zeros
 
 from mmgpu_hooks.hooks.batch_source import BatchSource
 from mmgpu_hooks.hooks.step_sizes import StepSizes, find_step_sizes
-from mmgpu_hooks.telemetry.absent import Absent
-from mmgpu_hooks.telemetry.loader.batch_contents import BatchWatch
-from mmgpu_hooks.telemetry.source_error import SourceError
+from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.loader.batch_contents import BatchWatch
+from mmgpu_hooks.measure.source_error import SourceError
 
 
 def model_of(*augments: Any) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
-from mmgpu_hooks.experiments.demo_dataset import write_demo_dataset
+from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from training.detection import TrainServer, render_config
 from training.faults import train_and_look
 from training.toy import losses_of

@@ -126,7 +126,7 @@ class TrainServer:
     """
 
     def __init__(self) -> None:
-        from mmgpu_hooks.experiments.training import find_train_script
+        from mmgpu_hooks.experiment.training import find_train_script
 
         script = str(find_train_script())
         command = [sys.executable, '-m', 'training.detection', script]

@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.telemetry.host.limits import read_host_limits
+from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.measure.host.limits import read_host_limits
 from training.detection import environ
 from training.toy import evidence_of
 from training.trial_toys import write_config

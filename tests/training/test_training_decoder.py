@@ -17,8 +17,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from benchmarks.planted_job import build_runner
-from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.telemetry.loader import fetch
+from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.measure.loader import fetch
 
 
 class Photos(Dataset[Any]):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.telemetry.cuda.events import CudaEvents
-from mmgpu_hooks.telemetry.cuda.memory import CudaMemory
+from mmgpu_hooks.measure.cuda.events import CudaEvents
+from mmgpu_hooks.measure.cuda.memory import CudaMemory
 from training.faults import patch, train_and_look
 from training.toy import HOOK, evidence_of, log_of, losses_of
 
@@ -41,15 +41,15 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ('source', 'target', 'good_calls'),
     [
-        ('GPU idle', 'telemetry.cuda.events.CudaEvents.begin_step', 3),
-        ('GPU idle', 'telemetry.cuda.events.CudaEvents.end_step', 3),
-        ('GPU idle', 'telemetry.cuda.events.CudaEvents.interrupt', 1),
-        ('GPU idle', 'telemetry.cuda.events.CudaEvents.drain', 1),
-        ('GPU memory', 'telemetry.cuda.memory.CudaMemory.observe', 2),
-        ('GPU memory', 'telemetry.cuda.memory.CudaMemory.drain', 1),
-        ('GPU memory', 'telemetry.cuda.memory.CudaMemory.drain_window', 1),
-        ('GPU memory', 'telemetry.cuda.memory.CudaMemory.begin_validation', 0),
-        ('GPU memory', 'telemetry.cuda.memory.CudaMemory.end_validation', 0),
+        ('GPU idle', 'measure.cuda.events.CudaEvents.begin_step', 3),
+        ('GPU idle', 'measure.cuda.events.CudaEvents.end_step', 3),
+        ('GPU idle', 'measure.cuda.events.CudaEvents.interrupt', 1),
+        ('GPU idle', 'measure.cuda.events.CudaEvents.drain', 1),
+        ('GPU memory', 'measure.cuda.memory.CudaMemory.observe', 2),
+        ('GPU memory', 'measure.cuda.memory.CudaMemory.drain', 1),
+        ('GPU memory', 'measure.cuda.memory.CudaMemory.drain_window', 1),
+        ('GPU memory', 'measure.cuda.memory.CudaMemory.begin_validation', 0),
+        ('GPU memory', 'measure.cuda.memory.CudaMemory.end_validation', 0),
     ],
 )
 def test_what_cuda_tells_fails_once_it_is_open(

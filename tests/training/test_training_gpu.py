@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.diagnosis.facts import fold_facts
-from mmgpu_hooks.diagnosis.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.telemetry.cuda.memory import CudaDevice
+from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.measure.cuda.memory import CudaDevice
 from training.toy import HOOK, LossTape, build_runner, evidence_of, log_of, scalar_lines
 
 FAST = {**HOOK, 'gpu_sample_period_s': 0.01}

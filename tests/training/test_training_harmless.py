@@ -66,31 +66,31 @@ FAILURES = [
     ('host limits', 'hooks.sources.read_host_limits', 0, ALL),
     ('device', 'hooks.sources._device_type', 0, ALL),
     ('CPU', 'hooks.sources.CpuMeter', 0, ALL - {'process_cpu_s'}),
-    ('CPU', 'telemetry.host.cpu.CpuMeter.read', 2, ALL - {'process_cpu_s'}),
+    ('CPU', 'measure.host.cpu.CpuMeter.read', 2, ALL - {'process_cpu_s'}),
     ('host', 'hooks.sources.HostWindowMeter', 0, ALL - {'host'}),
-    ('host', 'telemetry.host.window.HostWindowMeter.read', 2, ALL - {'host'}),
+    ('host', 'measure.host.window.HostWindowMeter.read', 2, ALL - {'host'}),
     ('GPU', 'hooks.gpu_source.cuda_device', 0, ALL),
     ('GPU idle', 'hooks.gpu_source.open_cuda_events', 0, ALL),
     ('GPU memory', 'hooks.gpu_source.open_cuda_memory', 0, ALL),
     ('loader workers', 'hooks.sources.LoaderProbe', 0, ALL - {'workers'}),
     (
         'loader workers',
-        'telemetry.loader.probe.LoaderProbe.read',
+        'measure.loader.probe.LoaderProbe.read',
         1,
         ALL - {'workers'},
     ),
     (
         'loader workers',
-        'telemetry.loader.probe.LoaderProbe._follow',
+        'measure.loader.probe.LoaderProbe._follow',
         1,
         ALL - {'workers'},
     ),
-    ('worker memory', 'telemetry.loader.probe.LoaderProbe.read_memory', 0, ALL),
-    ('loader queue', 'telemetry.loader.queue.QueueWatch.ask', 5, ALL),
-    ('loader queue', 'telemetry.loader.queue.QueueWatch.got', 5, ALL),
+    ('worker memory', 'measure.loader.probe.LoaderProbe.read_memory', 0, ALL),
+    ('loader queue', 'measure.loader.queue.QueueWatch.ask', 5, ALL),
+    ('loader queue', 'measure.loader.queue.QueueWatch.got', 5, ALL),
     (
         'batch contents',
-        'telemetry.loader.batch_contents.BatchWatch.look',
+        'measure.loader.batch_contents.BatchWatch.look',
         5,
         ALL - CONTENTS,
     ),
@@ -98,7 +98,7 @@ FAILURES = [
     ('batch contents', 'hooks.batch_source.BatchSource.drain', 1, ALL - CONTENTS),
     ('batch contents', 'hooks.sources.count_tensors', 1, ALL - CONTENTS),
     ('model bytes', 'hooks.sources.ModelBytesWatch', 0, ALL),
-    ('model bytes', 'telemetry.cuda.model_bytes.ModelBytesWatch.read', 0, ALL),
+    ('model bytes', 'measure.cuda.model_bytes.ModelBytesWatch.read', 0, ALL),
     ('scalars', 'hooks.line_figures.fold_scalars', 1, ALL),
     ('checkpoint saves', 'hooks.save_source.SaveWatch', 0, ALL),
     ('checkpoint saves', 'hooks.save_watch.SaveProgress', 0, ALL),
@@ -143,7 +143,7 @@ def test_a_failure_inside_a_worker_is_said_once_and_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
 ) -> None:
     # the workers inherit it
-    patch(monkeypatch, 'telemetry.loader.fetch.FetchProbe._note_batch', 5)
+    patch(monkeypatch, 'measure.loader.fetch.FetchProbe._note_batch', 5)
     trained = train_and_look(tmp_path)
     assert losses_of(trained.runner) == plain_losses
     assert trained.warnings == [
@@ -171,8 +171,8 @@ def test_a_failure_inside_a_worker_is_said_once_and_for_all(
         ('ledger', 'hooks.loop_timer.LoopTimer.open', 0),
         ('ledger', 'hooks.loop_timer.LoopTimer.follow', 0),
         ('interval', 'hooks.log_schedule.LogSchedule.look', 6),
-        ('interval', 'telemetry.ledger.TimeLedger.take', 1),
-        ('interval', 'telemetry.ledger.TimeLedger.fold', 4),
+        ('interval', 'measure.ledger.TimeLedger.take', 1),
+        ('interval', 'measure.ledger.TimeLedger.fold', 4),
         ('epoch', 'hooks.log_schedule.LogSchedule.begin_epoch', 1),
         ('run record', 'hooks.recorder.read_run_record', 0),
         ('evidence', 'hooks.recorder.open_evidence', 0),

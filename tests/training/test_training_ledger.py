@@ -15,8 +15,8 @@ from mmengine.runner import Runner
 
 from benchmarks.planted import TAPE, WORKER_START_S, build_planted
 from mmgpu_hooks import GPUEfficiencyHook
+from mmgpu_hooks.measure.ledger import TimeLedger
 from mmgpu_hooks.schema import RunEvidence
-from mmgpu_hooks.telemetry.ledger import TimeLedger
 from training.toy import build_runner, evidence_of
 from training.toy import train as train_toy
 

@@ -12,7 +12,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 import mmgpu_hooks.hooks.loop_timer
-from mmgpu_hooks.telemetry.clock import monotonic_s
+from mmgpu_hooks.measure.clock import monotonic_s
 from training.toy import build_runner, evidence_of
 
 pytestmark = pytest.mark.timing

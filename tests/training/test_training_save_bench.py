@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.cli.main import main
+from mmgpu_hooks.commands.main import main
 from training.detection import environ
 from training.trial_toys import processes_of, write_config
 

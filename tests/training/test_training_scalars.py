@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import torch
 
-from mmgpu_hooks.experiments.training import find_train_script
+from mmgpu_hooks.experiment.training import find_train_script
 from mmgpu_hooks.hooks.scalars import SCALARS, fold_scalars
-from mmgpu_hooks.telemetry.durations import fold_durations
+from mmgpu_hooks.measure.durations import fold_durations
 from training.conftest import CASES, DEFAULT_HOOKS, LOGGED, Detections
 from training.detection import environ
 from training.toy import build_runner, evidence_of, log_of, scalar_lines

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from fakes.nvml import FakeGpu
-from mmgpu_hooks.cli.main import main
-from mmgpu_hooks.experiments.card_lease import CardLeases
-from mmgpu_hooks.experiments.sweep_plan import SweepJob, TrialLimits
-from mmgpu_hooks.experiments.sweep_progress import SweepProgress
-from mmgpu_hooks.experiments.sweep_trials import train_settings
+from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.experiment.card_lease import CardLeases
+from mmgpu_hooks.experiment.sweep_plan import SweepJob, TrialLimits
+from mmgpu_hooks.experiment.sweep_progress import SweepProgress
+from mmgpu_hooks.experiment.sweep_trials import train_settings
 from mmgpu_hooks.schema import SweepSetting
 from training.detection import environ, render_config
 from training.trial_toys import processes_of, write_config

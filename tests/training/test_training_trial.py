@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.experiments.trial import read_trial, run_trial
+from mmgpu_hooks.experiment.trial import read_trial, run_trial
 from mmgpu_hooks.schema import TrialResult, TrialSpec
 from training.detection import environ, render_config
 from training.trial_toys import processes_of, write_config

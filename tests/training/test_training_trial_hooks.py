@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mmgpu_hooks.experiments.trial_channel import TrialChannel, TrialReader
-from mmgpu_hooks.experiments.trial_hooks import BlockHook, TrialHook, TrialOver
+from mmgpu_hooks.experiment.trial_channel import TrialChannel, TrialReader
+from mmgpu_hooks.experiment.trial_hooks import BlockHook, TrialHook, TrialOver
 
 
 @pytest.fixture

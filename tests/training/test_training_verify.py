@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from fakes.runs import make_evidence, make_run, render_evidence
-from mmgpu_hooks.cli.main import main
+from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema import LoaderSettings
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 from training.detection import environ

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.cli.main import main
+from mmgpu_hooks.commands.main import main
 from training.toy import build_runner, train
 
 CONFIG = """\

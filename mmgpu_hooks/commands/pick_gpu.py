@@ -1,0 +1,219 @@
+"""``mmgpu pick-gpu``: which card is free, for people, scripts and commands."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mmgpu_hooks.commands import exit_codes
+from mmgpu_hooks.commands.terminal import terminal_layout
+
+if TYPE_CHECKING:
+    from mmgpu_hooks.experiment.card_choice import CardRequest
+    from mmgpu_hooks.experiment.card_pick import CardPick
+
+NAME = 'pick-gpu'
+HELP = 'pick the free cards of this host'
+DESCRIPTION = """\
+Pick the cards with the most free memory, the least busy ones first, and run a command
+on them, or print CUDA_VISIBLE_DEVICES=... for a script. Two that are started together
+do not pick the same card."""
+EPILOG = """\
+examples:
+  mmgpu pick-gpu                                    a table of all cards
+  mmgpu pick-gpu -n 2 -- python tools/train.py CONFIG
+  cards=$(mmgpu pick-gpu --min-free 20GiB) && env $cards python tools/train.py CONFIG
+
+exit codes: that of the command; without one, 0 picked, 1 fewer cards are free than
+asked for, 2 input that cannot be used, no driver or no NVML (one sentence on standard
+error says why)"""
+
+_UNITS = {'k': 2**10, 'm': 2**20, 'g': 2**30, 't': 2**40}
+_SIZE = re.compile(r'(\d{1,12}(?:\.\d{1,12})?)\s*([kmgt])(i?b)?', re.IGNORECASE)
+_SHARE = re.compile(r'(\d+(?:\.\d+)?)\s*%')
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument(
+        '-n', '--count', type=_count, default=1, help='cards to pick (default: 1)'
+    )
+    parser.add_argument(
+        '--min-free',
+        type=parse_least_free,
+        default='10%',
+        metavar='SIZE',
+        help='least free memory, such as 10GiB or 50%% (default: 10%%)',
+    )
+    parser.add_argument(
+        '--exclude',
+        nargs='+',
+        default=[],
+        metavar='GPU',
+        help='cards to leave alone: indices as in nvidia-smi, or beginnings of UUIDs',
+    )
+    parser.add_argument(
+        '--wait',
+        type=_seconds,
+        default=0.0,
+        metavar='SECONDS',
+        help='wait so long for cards to become free (default: 0)',
+    )
+    parser.add_argument(
+        '--format',
+        choices=('table', 'env'),
+        help='table: look and take nothing; env: CUDA_VISIBLE_DEVICES=... (default: '
+        'table on a terminal, else env)',
+    )
+    parser.add_argument(
+        '--reserve',
+        type=_seconds,
+        default=60.0,
+        metavar='SECONDS',
+        help='with env: how long others are kept off, for the script to start '
+        '(default: 60)',
+    )
+    parser.add_argument(
+        '--leases',
+        type=_folder,
+        metavar='DIR',
+        help='folder that all users of the host share (default: /tmp/mmgpu-leases)',
+    )
+    parser.add_argument(
+        'run_command',
+        nargs='*',
+        metavar='-- COMMAND',
+        help='run it with CUDA_VISIBLE_DEVICES set; it keeps the cards until it ends',
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Pick, then print or become the command."""
+    # late: file locks exist on POSIX alone, and other commands run elsewhere too
+    from mmgpu_hooks.experiment.card_choice import CardRequest
+    from mmgpu_hooks.experiment.card_lease import LeaseError
+    from mmgpu_hooks.experiment.card_pick import NoDriverError
+    from mmgpu_hooks.experiment.visible_cards import CardNameError
+
+    command = arguments.run_command
+    if command and shutil.which(command[0]) is None:
+        return _refuse(f'expected a command to run, found no {command[0]!r} on PATH.')
+    least_bytes, least_pct = arguments.min_free
+    names = [name for text in arguments.exclude for name in text.split(',') if name]
+    request = CardRequest(arguments.count, least_bytes, least_pct, tuple(names))
+    try:
+        return _pick(arguments, request, command)
+    except (CardNameError, LeaseError, NoDriverError) as error:
+        return _refuse(str(error))
+
+
+def _pick(
+    arguments: argparse.Namespace, request: CardRequest, command: Sequence[str]
+) -> int:
+    from mmgpu_hooks.experiment import card_lease, card_pick
+
+    leases = card_lease.CardLeases(arguments.leases or card_lease.LEASES)
+
+    def tell_wait(pick: CardPick) -> None:
+        why = card_pick.describe_shortage(pick, request)
+        _say(f'waiting {arguments.wait:g} s: {why}')
+
+    pick = card_pick.pick_cards(
+        request, leases, os.environ, wait_s=arguments.wait, on_wait=tell_wait
+    )
+    form = arguments.format or ('table' if sys.stdout.isatty() else 'env')
+    if form == 'table' and not command:
+        _print_table(pick)
+    if not pick.picked:
+        _say(card_pick.describe_shortage(pick, request))
+        return exit_codes.NO_FREE_CARD
+    if command:
+        return _become(command, pick)
+    if form == 'env':
+        for lease in pick.leases:
+            lease.reserve(arguments.reserve)
+    print(pick.assignment)
+    return exit_codes.OK
+
+
+def _print_table(pick: CardPick) -> None:
+    from mmgpu_hooks.show.cards_table import render_cards
+
+    print(render_cards(pick.cards, pick.picked, **terminal_layout(sys.stdout)))
+
+
+def _become(command: Sequence[str], pick: CardPick) -> int:
+    """Put the command in the place of this process, which leaves it the leases."""
+    from mmgpu_hooks.show.cards_table import describe_card
+
+    _say(f'picked {", ".join(describe_card(card) for card in pick.picked)}')
+    for lease in pick.leases:
+        lease.pass_on(command)
+    sys.stdout.flush()
+    # Python ignores these, and the command would inherit that
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], list(command), pick.environ(os.environ))
+    except OSError as error:
+        return _refuse(f'{command[0]} could not be started: {error.strerror}.')
+
+
+def parse_least_free(text: str) -> tuple[int, float]:
+    """Bytes and per cent out of ``10GiB`` or ``50%``.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is neither.
+    """
+    size, share = _SIZE.fullmatch(text.strip()), _SHARE.fullmatch(text.strip())
+    if size is not None:
+        number, unit, kind = size.groups()
+        # GB is decimal, as NVIDIA's data sheets have it; G and GiB are not
+        base = _UNITS[unit.lower()]
+        if kind is not None and kind.lower() == 'b':
+            base = 1000 ** (list(_UNITS).index(unit.lower()) + 1)
+        return int(float(number) * base), 0.0
+    if share is not None and float(share[1]) <= 100:
+        return 0, float(share[1])
+    raise argparse.ArgumentTypeError(
+        f'expected a size with its unit such as 10GiB, or a share such as 50%, found '
+        f'{text!r}'
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f'expected 1 or more cards, found {text!r}')
+    return int(text)
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError('expected a folder, found an empty name')
+    return Path(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float('inf'):
+        raise argparse.ArgumentTypeError(f'expected seconds, 0 or more, found {text!r}')
+    return seconds
+
+
+def _refuse(reason: str) -> int:
+    _say(reason)
+    return exit_codes.BAD_INPUT
+
+
+def _say(text: str) -> None:
+    print(f'mmgpu {NAME}: {text}', file=sys.stderr, flush=True)

@@ -1,0 +1,251 @@
+"""``mmgpu verify``: what a change of settings really gives."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mmgpu_hooks.commands import exit_codes
+from mmgpu_hooks.commands.progress import show_progress
+from mmgpu_hooks.commands.terminal import terminal_layout
+from mmgpu_hooks.config.loading import LoadError, read_config
+from mmgpu_hooks.experiment.verification import VerificationError, run_verification
+from mmgpu_hooks.judge.facts import fold_facts
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.recommend.changes import KEY
+from mmgpu_hooks.recommend.policy import recommend_settings
+from mmgpu_hooks.recommend.verifiable import fold_predicted_gain, fold_settings
+from mmgpu_hooks.schema import RunRecord, TrialSpec
+from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
+from mmgpu_hooks.show.verification import (
+    VerifyAnswer,
+    render_verify_json,
+    render_verify_text,
+)
+
+NAME = 'verify'
+HELP = 'train two settings in turns and measure the gain'
+DESCRIPTION = """\
+Train the settings of a run and the recommended ones (or two configs) in short
+alternating blocks, and say what the change really gives, beside what was predicted."""
+EPILOG = """\
+exit codes: 0 measured, 2 input that cannot be used (one sentence on standard error
+says why), 130 Ctrl-C; nothing is left running"""
+
+_FOLDER = 'verify'
+
+
+class _InputError(Exception):
+    """What was given cannot be verified; one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is to be trained, and why."""
+
+    configs: tuple[Path, Path]
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    work_dir: Path
+    run: RunRecord | None = None
+    predicted_gain: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument(
+        'runs',
+        nargs='+',
+        type=Path,
+        metavar='RUN_OR_CONFIGS',
+        help='work_dir of a training, or two configs',
+    )
+    parser.add_argument(
+        '--config', type=Path, help='config to train (default: the one the run used)'
+    )
+    parser.add_argument(
+        '--work-dir',
+        type=Path,
+        help='where logs go (default: the folder of the run, or work_dirs)',
+    )
+    parser.add_argument(
+        '--max-minutes',
+        type=_minutes,
+        default=5.0,
+        help='time budget, the start of the trainings included; default: %(default)g',
+    )
+    parser.add_argument(
+        '--one-at-a-time',
+        action='store_true',
+        help='never hold both trainings in memory; slower',
+    )
+    parser.add_argument(
+        '--format', choices=('text', 'json'), default='text', help='default: text'
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, measure, print."""
+    try:
+        job = _read_job(arguments)
+        answer = _verify(job, arguments)
+    except (_InputError, EvidenceError, VerificationError) as error:
+        print(f'mmgpu verify: {error}', file=sys.stderr)
+        return exit_codes.BAD_INPUT
+    except OSError as error:
+        print(
+            f'mmgpu verify: expected a folder to write to, found {error.strerror} '
+            f'({error.filename}); name another with --work-dir.',
+            file=sys.stderr,
+        )
+        return exit_codes.BAD_INPUT
+    if arguments.format == 'json':
+        print(render_verify_json(answer))
+    else:
+        print(render_verify_text(answer, **terminal_layout(sys.stdout)))
+    return exit_codes.OK
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not (math.isfinite(minutes) and minutes > 0):
+        raise argparse.ArgumentTypeError(f'expected minutes above 0, found {text}')
+    return minutes
+
+
+def _read_job(arguments: argparse.Namespace) -> _Job:
+    runs: list[Path] = arguments.runs
+    are_configs = [path.suffix == '.py' for path in runs]
+    if len(runs) == 2 and all(are_configs):
+        if arguments.config is not None:
+            raise _InputError('expected --config with a run, found it with two configs')
+        work_dir = arguments.work_dir or Path('work_dirs')
+        return _Job((runs[0], runs[1]), {}, {}, work_dir)
+    if len(runs) != 1 or any(are_configs):
+        found = ' '.join(map(str, runs))
+        raise _InputError(
+            f'expected the folder of one run or two configs, found {found}; train '
+            'once with GPUEfficiencyHook, or name a second config.'
+        )
+    return _read_run(runs[0], arguments)
+
+
+def _read_run(path: Path, arguments: argparse.Namespace) -> _Job:
+    files = read_run_folder(path)
+    if files.evidence is None:
+        raise _InputError(
+            f'{path}: expected evidence of GPUEfficiencyHook to recommend from, found '
+            "only MMEngine's log; train with the hook, or give two configs."
+        )
+    summary = Run.read(files.evidence)
+    recommendation = recommend_settings(fold_facts(summary))
+    settings = fold_settings(summary, recommendation)
+    if settings is None:
+        reason = recommendation.reason or 'No change of the train loader.'
+        raise _InputError(
+            f'{path}: expected a recommendation to verify, found none. {reason}'
+        )
+    config = _choose_config(arguments.config, files, summary.run)
+    return _Job(
+        (config, config),
+        settings.before,
+        settings.after,
+        arguments.work_dir or (path if path.is_dir() else path.parent),
+        summary.run,
+        fold_predicted_gain(summary, recommendation),
+        list(_caveats(summary.run)),
+    )
+
+
+def _choose_config(asked: Path | None, files: RunFiles, run: RunRecord) -> Path:
+    """What the run trained: its own copy holds ``--cfg-options`` too."""
+    if asked is not None:
+        return asked
+    if files.config_copy is not None:
+        return files.config_copy
+    if run.config_path is not None and os.path.isfile(run.config_path):
+        return Path(run.config_path)
+    raise _InputError(
+        f'expected the config of the run, found neither {run.config_path or "its path"}'
+        " nor a copy in the run's folder; name it with --config."
+    )
+
+
+def _caveats(run: RunRecord) -> list[str]:
+    notes = []
+    if run.world_size > 1:
+        notes.append(
+            f'The run had {run.world_size} ranks and this is one of them alone: cores '
+            'that the others would use are free here.'
+        )
+    here, there = os.cpu_count(), run.host.logical_cpus
+    if there is not None and here != there:
+        notes.append(
+            f'The run was on a host of {there} CPUs and this one has {here}: the gain '
+            'is that of this host.'
+        )
+    return notes
+
+
+def _read_workers(config: Path, settings: Mapping[str, Any]) -> int:
+    """Workers that a config with these settings has; also proves that it loads."""
+    if not config.is_file():
+        raise _InputError(f'{config}: expected a config file, found nothing there.')
+    try:
+        loaded = read_config(config)
+    except LoadError as error:
+        raise _InputError(
+            f'{config}: expected a config that MMEngine loads, found {error}'
+        ) from error
+    workers = settings.get(KEY + 'num_workers')
+    if workers is None:
+        workers = loaded.get(('train_dataloader', 'num_workers'), 0)
+    if not isinstance(workers, int):
+        raise _InputError(f'{config}: expected a number of workers, found {workers!r}.')
+    return workers
+
+
+def _verify(job: _Job, arguments: argparse.Namespace) -> VerifyAnswer:
+    sides = list(zip(job.configs, (job.before, job.after)))
+    workers = [_read_workers(config, settings) for config, settings in sides]
+    folder = job.work_dir / _FOLDER / time.strftime('%Y%m%d_%H%M%S')
+    specs = [
+        TrialSpec(os.path.abspath(config), os.path.abspath(folder / name), settings)
+        for (config, settings), name in zip(sides, ('first', 'second'))
+    ]
+    with show_progress() as on_progress:
+        measured = run_verification(
+            specs[0],
+            specs[1],
+            workers=(workers[0], workers[1]),
+            max_seconds=60 * arguments.max_minutes,
+            one_at_a_time=arguments.one_at_a_time,
+            on_progress=on_progress,
+            on_warning=lambda sentence: print(
+                f'mmgpu verify: {sentence}', file=sys.stderr, flush=True
+            ),
+        )
+    measured = replace(
+        measured,
+        predicted_gain=job.predicted_gain,
+        notes=(*job.notes, *measured.notes),
+    )
+    before, after = (
+        dict(settings) if job.run is not None else {'config': str(config)}
+        for config, settings in sides
+    )
+    return VerifyAnswer(
+        measured,
+        before,
+        after,
+        str(folder),
+        job.run.loader.batches_per_epoch if job.run else None,
+    )

@@ -1,0 +1,156 @@
+"""Writes a proven config: in one atomic step, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmgpu_hooks.config.outcome import RefusedError
+from mmgpu_hooks.config.source import SourceText
+from mmgpu_hooks.config.target import locate_backup
+
+_PATIENCE_S = 30.0
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other processes of ours from editing a config meanwhile.
+
+    Raises:
+        RefusedError: If another process holds the lock for too long.
+    """
+    try:
+        import fcntl
+    except ImportError:  # on Windows, where the check before the write must do
+        yield
+        return
+    end_s = time.monotonic() + _PATIENCE_S
+    while path.is_file():
+        with path.open('rb') as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end_s:
+                    raise RefusedError(
+                        'expected to edit the config alone, found that another '
+                        f'process has locked it for {_PATIENCE_S:g} s; run again'
+                    ) from None
+                time.sleep(0.05)
+                continue
+            except OSError:  # a file system without locks
+                pass
+            # who had the lock may have put another file in its place
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                yield
+                return
+    yield  # what is wrong with it is said by who reads it
+
+
+def write_config(
+    path: Path, original: SourceText, target: Path, content: bytes
+) -> Path | None:
+    """Writes the new content of a config.
+
+    Args:
+        path: The config that was edited.
+        original: What it held when the edit was made.
+        target: The file to write; ``path`` itself for an edit in place.
+        content: The new bytes.
+
+    Returns:
+        The backup of what was overwritten, if that had other content.
+
+    Raises:
+        RefusedError: If the config is not what it was.
+        OSError: If something cannot be written; then nothing has changed.
+    """
+    if path.read_bytes() != original.raw:
+        raise RefusedError(
+            'expected the config to stay as it was, it changed meanwhile; run again'
+        )
+    real = path.resolve() if target == path else target
+    verify_output(real)  # before a backup is made of it
+    if target != path:
+        return _write_beside(target, original, content)
+    backup = locate_backup(real, original.raw)
+    fresh = not backup.exists()
+    write_atomic(backup, original.raw, original.status)
+    try:
+        write_atomic(real, content, original.status)
+    except BaseException:
+        if fresh:
+            backup.unlink()
+        raise
+    return backup
+
+
+def _write_beside(target: Path, original: SourceText, content: bytes) -> Path | None:
+    """Writes the copy; one that says otherwise may be hand-made, and is kept."""
+    backup = None
+    old = target.read_bytes() if target.exists() else content
+    if old != content:
+        backup = locate_backup(target, old)
+        write_atomic(backup, old, target.stat())
+    write_atomic(target, content, original.status)
+    return backup
+
+
+def verify_output(path: Path) -> None:
+    """Refuses a place that no output may go to, without opening what is there.
+
+    Raises:
+        OSError: If something else than a regular file is there, or it is read-only.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        found = 'a folder, link, device or pipe in the place of a file'
+        raise FileExistsError(errno.EEXIST, found, str(path))
+    # root may write to every file, and a file in a folder of ours can be replaced
+    if not mode & 0o222 or not os.access(path, os.W_OK):
+        found = f'a read-only file (mode {stat.S_IMODE(mode):04o})'
+        raise PermissionError(errno.EACCES, found, str(path))
+
+
+def write_atomic(
+    path: Path, content: bytes, like: os.stat_result | None = None
+) -> None:
+    """Puts a whole file in place in one step: the writer of every output.
+
+    Args:
+        path: The file; its folder must be there.
+        content: All of it.
+        like: Of the file whose mode and group it takes. Defaults to what the process
+            gives a new file.
+
+    Raises:
+        OSError: If it cannot be written; then nothing has changed.
+    """
+    verify_output(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.stem}-')
+    try:
+        with os.fdopen(handle, 'wb') as stream:
+            stream.write(content)
+            stream.flush()
+            if like is None:
+                os.umask(umask := os.umask(0))
+                os.chmod(name, 0o666 & ~umask)
+            else:
+                # Only root may keep a foreign owner; others own what they write.
+                with contextlib.suppress(PermissionError):
+                    os.chown(name, like.st_uid, like.st_gid)
+                # a copy of a read-only config is written again one day
+                os.chmod(name, stat.S_IMODE(like.st_mode) | stat.S_IWUSR)
+            os.fsync(stream.fileno())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

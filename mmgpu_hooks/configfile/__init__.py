@@ -1,5 +1,0 @@
-"""Edits the dataloader settings of a config file and proves the result.
-
-Importing this package costs nothing: take ``rewrite_config`` from
-``mmgpu_hooks.configfile.rewrite``, the records from ``.outcome``.
-"""

@@ -1,1 +1,0 @@
-"""Rules: evidence in, findings out."""

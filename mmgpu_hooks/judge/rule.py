@@ -1,0 +1,64 @@
+"""What a rule is, and the list of them."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, replace
+from typing import Callable, Optional
+
+from mmgpu_hooks.judge.facts import Facts
+from mmgpu_hooks.schema import Finding
+
+Judge = Callable[[Facts], Optional[Finding]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One judgement: its docstring is the text users read with ``--explain``."""
+
+    code: str
+    title: str
+    explanation: str
+    judge: Judge
+
+
+RULES: dict[str, Rule] = {}
+"""Every rule by its code, in the order they are printed."""
+
+
+def rule(code: str, title: str) -> Callable[[Judge], Judge]:
+    """Register a judgement under a stable code."""
+
+    def register(judge: Judge) -> Judge:
+        if code in RULES:
+            raise ValueError(f'rule {code} is defined twice')
+        RULES[code] = Rule(code, title, inspect.getdoc(judge) or '', judge)
+        return judge
+
+    return register
+
+
+def problem(detail: str, share: float) -> Finding:
+    """A finding that costs ``share`` of the time."""
+    return Finding('', '', 'problem', detail, share)
+
+
+def notice(detail: str, share: float | None = None) -> Finding:
+    """A finding worth knowing."""
+    return Finding('', '', 'notice', detail, share)
+
+
+def fine(detail: str) -> Finding:
+    """A finding that all is well."""
+    return Finding('', '', 'ok', detail)
+
+
+def cannot_tell(missing: str) -> Finding:
+    """The rule lacks an input; unknown is neither good nor bad."""
+    return Finding('', '', 'unknown', f'Cannot tell: {missing.rstrip(".")}.')
+
+
+def apply_rule(entry: Rule, facts: Facts) -> Finding | None:
+    """Judge, and label the finding with the rule's code and title."""
+    finding = entry.judge(facts)
+    return finding and replace(finding, code=entry.code, title=entry.title)

@@ -1,0 +1,139 @@
+"""What a run's validations tell of their own loader. Pure.
+
+A validation is to its loader what an epoch is to the train loader: workers start, and
+batch follows batch. So validations are folded as a run of their own, each of them an
+interval, and what judges a run judges them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from mmgpu_hooks.judge.facts import Facts, fold_facts
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import (
+    IntervalRecord,
+    RunEvidence,
+    ValidationRecord,
+)
+
+_MOST_S = 366 * 86400.0
+"""Of one validation: a longer one was never measured."""
+
+
+def fold_validation_facts(summary: Run) -> Facts | None:
+    """Facts of the loader of validation, all of them measured while it was used.
+
+    ``ledger_s`` and ``duration_s`` are those of the loops alone, metrics left out.
+
+    Args:
+        summary: One rank's figures, with its validations.
+
+    Returns:
+        ``None`` when no validation was recorded whose iterations were seen.
+    """
+    alike = find_alike(summary)
+    if not alike:
+        return None
+    newest = alike[-1].loader
+    run = structs.replace(
+        summary.run,
+        loader=newest,
+        loop='epoch',
+        max_epochs=count_validations(summary),
+        max_iters=None,
+        start_iteration=0,
+        interval_iterations=alike[-1].iterations,
+        # what of its CPU spins for a GPU is not known here: none is the careful guess
+        device='cpu',
+    )
+    intervals = tuple(_as_interval(one, n, summary) for n, one in enumerate(alike))
+    folded = Run(RunEvidence(path='', run=run, intervals=intervals))
+    # the other ranks' part cannot be told from a stranger's
+    if run.host.ranks_on_host == 1:
+        folded = folded.altered(external_cpu_cores=_stranger_cores(alike))
+    return fold_facts(folded)
+
+
+def find_alike(summary: Run) -> list[ValidationRecord]:
+    """Validations that can be judged by: as the newest of them, and possible at all."""
+    seen = [one for one in summary.validations if _is_possible(one)]
+    return [one for one in seen if one.loader == seen[-1].loader]
+
+
+def is_timed(one: ValidationRecord) -> bool:
+    """Whether its seconds can be: evidence is a text file, and may have been edited."""
+    return 0.0 < one.wall_s < _MOST_S
+
+
+def _is_possible(one: ValidationRecord) -> bool:
+    """Whether a record has all of its iterations, and time for them."""
+    if (
+        not is_timed(one)
+        or not one.iterations
+        or None in (one.data_wait, one.step, one.iter)
+    ):
+        return False
+    assert one.data_wait is not None and one.step is not None
+    loop_s = one.data_wait.total_s + one.step.total_s
+    # the two were added up in another order
+    if one.first_wait_s > one.data_wait.total_s * (1.0 + 1e-9):
+        return False
+    return 0.0 < loop_s <= one.wall_s and one.first_waits <= one.iterations
+
+
+def count_validations(summary: Run) -> int:
+    """How often the whole training validates, at the pace at which it has so far."""
+    run, seen = summary.run, len(summary.validations)
+    whole = run.max_iters
+    if run.loop == 'epoch' and run.max_epochs and run.loader.batches_per_epoch:
+        whole = run.max_epochs * run.loader.batches_per_epoch
+    if not whole or not summary.iterations:
+        return max(seen, 1)
+    return max(round(seen * whole / summary.iterations), seen, 1)
+
+
+def _stranger_cores(validations: Sequence[ValidationRecord]) -> float | None:
+    told = [one for one in validations if one.strangers_cpu_s is not None]
+    seconds = math.fsum(one.wall_s for one in told)
+    if not seconds:
+        return None
+    return math.fsum(one.strangers_cpu_s or 0.0 for one in told) / seconds
+
+
+def _as_interval(one: ValidationRecord, number: int, summary: Run) -> IntervalRecord:
+    """A possible validation as an interval of the run that its loader has."""
+    wait, step, iteration = one.data_wait, one.step, one.iter
+    assert wait is not None and step is not None and iteration is not None
+    others = one.iterations - one.first_waits
+    rest_s = max(wait.total_s - one.first_wait_s, 0.0)
+    usual_s = rest_s / others if others > 0 else 0.0
+    startup_s = max(one.first_wait_s - one.first_waits * usual_s, 0.0)
+    ledger_s = {
+        'data_wait': wait.total_s - startup_s,
+        'step': step.total_s,
+        'hooks': 0.0,
+        'startup': startup_s,
+    }
+    return IntervalRecord(
+        iteration=(number + 1) * one.iterations,
+        epoch=number + 1,
+        iterations=one.iterations,
+        elapsed_s=0.0,
+        duration_s=wait.total_s + step.total_s,
+        data_wait=wait,
+        step=step,
+        iter=iteration,
+        ledger_s=ledger_s,
+        data_wait_cpu_s=one.data_wait_cpu_s,
+        first_waits=one.first_waits,
+        first_wait_s=one.first_wait_s,
+        batch_bytes=one.batch_bytes,
+        batch_tensors=one.batch_tensors,
+        process_rss_bytes=summary.process_rss_bytes,
+        process_cpu_s=one.process_cpu_s,
+        workers=one.workers,
+    )

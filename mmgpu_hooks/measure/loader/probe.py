@@ -1,0 +1,297 @@
+"""Watches a live ``DataLoader`` from inside and outside, and never replaces it."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.clock import Clock, monotonic_s
+from mmgpu_hooks.measure.loader.board import Board
+from mmgpu_hooks.measure.loader.creation import CreationWatch
+from mmgpu_hooks.measure.loader.delivered import DeliveredBatches
+from mmgpu_hooks.measure.loader.generation import Generation, OutsideTally
+from mmgpu_hooks.measure.loader.inside import InsideTally
+from mmgpu_hooks.measure.loader.memory import MemoryLook
+from mmgpu_hooks.measure.loader.processes import WorkerProcesses
+from mmgpu_hooks.measure.loader.queue import QueueWatch
+from mmgpu_hooks.measure.loader.worker import WorkerInit, enter_workers
+from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.schema import WorkersWindow
+
+
+class LoaderProbe:
+    """Everything that is measured of a loader.
+
+    Args:
+        loader: That trains; anything that is no ``DataLoader`` is left alone.
+        count_iterations: Tells how many iterations are done.
+        on_create_begin: Called before the loader makes an iterator and starts its
+            workers; it must not raise.
+        on_create_end: Called after that with the iterator, or with ``None`` when
+            that failed; it must not raise.
+        pad_size_divisor: Of the model's data preprocessor.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        count_iterations: Callable[[], int],
+        *,
+        on_create_begin: Callable[[], None] | None = None,
+        on_create_end: Callable[[Any], None] | None = None,
+        pad_size_divisor: int = 1,
+        clock: Clock = monotonic_s,
+    ) -> None:
+        self._loader = loader
+        self._count_iterations = count_iterations
+        self._on_create_begin = on_create_begin
+        self._on_create_end = on_create_end
+        self._pad_size_divisor = pad_size_divisor
+        self._clock = clock
+        self.delivered = DeliveredBatches()
+        """What the batches held."""
+        self._queue = QueueWatch(self._take_processes, self._return_to_former)
+        self._inside = InsideTally()
+        self._outside = OutsideTally()
+        self._current: Generation | None = None
+        # a further iterator may have been made to look at a batch or two, only
+        self._former: Generation | None = None
+        self._was_fresh = False
+        self._init: WorkerInit | None = None
+        self._failure: str | None = None
+        self._memory = MemoryLook(clock)
+        self._since_s = clock()
+        self._since_iteration = 0
+        self._is_watching = self._is_fresh = False
+        self._watch = CreationWatch(loader, self._before_creation, self._after_creation)
+        self.unsupported = dict(self._watch.untold)
+        """Reasons of figures that this loader does not give, by figure."""
+        self.ask = self._queue.ask
+        """Say that the loop asks for a batch."""
+        self.got = self._queue.got
+        """Say that the loop has it."""
+
+    def watch_running(self, iterator: Any) -> None:
+        """Follow an iterator made before we came, whose workers are out of reach."""
+        self._follow(iterator, None, is_running=True)
+
+    def _before_creation(self) -> None:
+        self._notify(self._on_create_begin)
+        try:
+            self._step_back()
+        except Exception as error:  # noqa: BLE001, never harm training
+            self._fail(error)
+        if self.inside_failure is not None:
+            return
+        try:
+            init = enter_workers(self._loader, self._pad_size_divisor)
+            if isinstance(init, Absent):
+                self.unsupported['loader inside'] = init.reason
+            else:
+                self._init = init
+        except Exception as error:  # noqa: BLE001, never harm training
+            self._inside.off_reason = f'no way into the workers: {error}'
+
+    def _after_creation(self, iterator: Any) -> None:
+        init, self._init = self._init, None
+        try:
+            if init is not None:
+                init.leave(self._loader, iterator)
+            if iterator is not None:
+                self._follow(iterator, None if init is None else init.board)
+            elif self._former is not None:
+                self._return_to_former()
+        except Exception as error:  # noqa: BLE001, never harm training
+            self._fail(error)
+        self._notify(self._on_create_end, iterator)
+
+    def _notify(self, listener: Callable[..., None] | None, *args: Any) -> None:
+        try:
+            if listener is not None:
+                listener(*args)
+        except Exception as error:  # noqa: BLE001, never harm training
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = f'{type(error).__name__}: {error}'
+
+    def _follow(
+        self, iterator: Any, board: Board | None, *, is_running: bool = False
+    ) -> None:
+        self._watch_queue(iterator)
+        self._current = current = Generation(
+            iterator,
+            board,
+            is_running=is_running,
+            may_probe=self.inside_failure is None,
+            clock=self._clock,
+        )
+        self.delivered.follow(iterator, current.slots)
+        if current.processes is not None and current.processes.is_hidden:
+            self.unsupported['loader processes'] = (
+                "the kernel does not show the workers' schedstat: "
+                'their CPU, run delay and blocked time are unknown'
+            )
+        if not self._is_watching:
+            self._is_watching = True
+            self._begin_window(self._clock(), self._count_iterations())
+        self._was_fresh = self._is_fresh
+        # what is running made its batches ahead before we came
+        self._is_fresh = self._is_fresh or not is_running
+
+    def _watch_queue(self, iterator: Any) -> None:
+        self._queue.watch(iterator)
+        if self._queue.unsupported is not None:
+            self.unsupported['queue depth'] = self._queue.unsupported
+
+    def _begin_window(self, now_s: float, iteration: int) -> None:
+        self._since_s, self._since_iteration = now_s, iteration
+        self._is_fresh = self._was_fresh = False
+
+    def _take_processes(self) -> None:
+        """Read the workers before they end with their epoch; 0.2 ms for 16."""
+        try:
+            self.delivered.collect()
+            if self._current is not None:
+                self._current.read_processes(self._outside)
+        except Exception as error:  # noqa: BLE001, never harm training
+            self._fail(error)
+
+    def _step_back(self) -> None:
+        """Make room for a new iterator; one that lives may yet be the loop's."""
+        self._take_processes()
+        current, self._current = self._current, None
+        former = self._former
+        if current is None:
+            return
+        if current.living() is not None and (
+            former is None or former.living() is None or self._queue.is_taken
+        ):
+            self._former, current = current, former
+        if current is not None:
+            current.retire(self._inside)
+
+    def _return_to_former(self) -> None:
+        """Follow the iterator before this one, which the loop never left."""
+        try:
+            stranger, self._current = self._current, None
+            if stranger is not None:
+                stranger.close()
+            former, self._former = self._former, None
+            iterator = None if former is None else former.living()
+            if iterator is None:
+                self._is_watching = False
+                self.unsupported['loader workers'] = (
+                    'the loop takes its batches from an iterator that was not seen'
+                )
+            self._watch_queue(iterator)
+            # what it gave meanwhile was not followed
+            self.delivered.follow(None, ())
+            self._current = former
+            self._is_fresh = self._was_fresh
+        except Exception as error:  # noqa: BLE001, never harm training
+            self._fail(error)
+
+    def _settle(self) -> None:
+        """Decide which of two iterators is the loop's, as far as it shows."""
+        current, former = self._current, self._former
+        if former is None:
+            return
+        if former.living() is None or self._queue.is_taken:
+            self._former = None
+            former.retire(self._inside)
+        elif current is None or current.living() is None:
+            self._return_to_former()
+        elif former.processes is None:  # it loads in this process
+            former.collect(self._inside)
+
+    def read(self) -> WorkersWindow | None:
+        """What the loader did since the last call, or since its workers started.
+
+        It costs 0.2 ms with 16 workers, the first time for an iterator 1 ms.
+        Figures per batch are over all batches made since the last call, by workers
+        that have ended too. Where no worker can be read (``count`` is 0: the loader
+        loads in this process, or ``/proc`` is hidden) ``cpu_s`` and ``run_delay_s``
+        cover nobody.
+
+        Returns:
+            ``None`` when nothing is known.
+
+        Raises:
+            SourceError: If the probe failed; it should be closed.
+        """
+        if self._failure is not None:
+            raise SourceError(self._failure)
+        if not self._is_watching:
+            return None
+        self._settle()
+        current = self._current
+        if current is not None:
+            current.read_processes(self._outside)
+            current.collect(self._inside)
+        outside, inside = self._outside.drain(), self._inside.drain()
+        asks, ready_mean, ready_zero_pct, out_of_order = self._queue.drain()
+        pss_bytes = self._memory.drain()
+        now_s, iteration = self._clock(), self._count_iterations()
+        is_inside = current is not None and current.is_inside
+        fields = {
+            **vars(outside),
+            'window_s': now_s - self._since_s,
+            'iterations': iteration - self._since_iteration,
+            'fresh': self._is_fresh,
+            'source': 'inside' if is_inside else 'outside',
+            'asks': asks,
+            'ready_mean': ready_mean,
+            'ready_zero_pct': ready_zero_pct,
+            'out_of_order': out_of_order,
+            'pss_bytes': pss_bytes,
+        }
+        self._begin_window(now_s, iteration)
+        if inside is not None:
+            fields.update(inside._asdict())
+        elif not outside.count:
+            return None
+        return WorkersWindow(**fields)
+
+    @property
+    def inside_failure(self) -> str | None:
+        """Why nothing is measured inside from the next iterator on, if we failed."""
+        return self._inside.off_reason
+
+    @property
+    def processes(self) -> WorkerProcesses | None:
+        """The workers of the newest iterator, seen from outside."""
+        return self._current.living_processes() if self._current else None
+
+    @property
+    def is_memory_due(self) -> bool:
+        """Whether :meth:`read_memory` would look: once per iterator and 30 seconds."""
+        return self._memory.is_due(self.processes)
+
+    def read_memory(self) -> None:
+        """Look at it, on any thread, if it is due; the next :meth:`read` tells of it.
+
+        A failure is the next :meth:`read`'s too.
+        """
+        try:
+            workers = self.processes
+            if workers is not None and self._memory.is_due(workers):
+                self._memory.look(workers)
+        except Exception as error:  # noqa: BLE001, nobody listens in a thread
+            self._fail(error)
+
+    def close(self) -> None:
+        """Leave the loader as it was; a second call does nothing."""
+        try:
+            self._watch.close()
+        finally:
+            generations = (self._current, self._former)
+            self._current = self._former = None
+            self._memory.close()
+            self._is_watching = False
+            self._queue.watch(None)
+            self.delivered.follow(None, ())
+            for one in generations:
+                if one is not None:
+                    one.close()

@@ -1,0 +1,72 @@
+"""Reads the settings of a live ``DataLoader``."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+from mmgpu_hooks.measure.loader.pipeline import find_transforms
+from mmgpu_hooks.schema import LoaderSettings
+
+
+def read_loader_settings(loader: Any) -> LoaderSettings:
+    """Read the live attributes of a loader.
+
+    Args:
+        loader: A ``torch.utils.data.DataLoader`` or anything like it.
+
+    Returns:
+        Its settings; what it does not have, or will not tell, is ``None``.
+    """
+    batch_sampler = getattr(loader, 'batch_sampler', None)
+    # with a batch_sampler DataLoader.batch_size is None
+    batch_size = getattr(loader, 'batch_size', None)
+    if batch_size is None:
+        batch_size = getattr(batch_sampler, 'batch_size', None)
+    return LoaderSettings(
+        num_workers=_whole(getattr(loader, 'num_workers', None)),
+        persistent_workers=_flag(getattr(loader, 'persistent_workers', None)),
+        prefetch_factor=_whole(getattr(loader, 'prefetch_factor', None)),
+        pin_memory=_flag(getattr(loader, 'pin_memory', None)),
+        batch_size=_whole(batch_size),
+        batches_per_epoch=_length(loader),
+        dataset_length=_length(getattr(loader, 'dataset', None)),
+        start_method=read_start_method(loader),
+        image_decoder=_read_decoder(getattr(loader, 'dataset', None)),
+    )
+
+
+def read_start_method(loader: Any) -> str | None:
+    """How a loader starts its workers: ``fork``, ``spawn``, ``forkserver``.
+
+    Args:
+        loader: A ``torch.utils.data.DataLoader`` or anything like it.
+    """
+    context = getattr(loader, 'multiprocessing_context', None)
+    if context is None:
+        context = multiprocessing.get_context()
+    method = context.get_start_method()
+    return method if isinstance(method, str) else None
+
+
+def _read_decoder(dataset: Any) -> str | None:
+    """``imdecode_backend`` of the first transform that decodes images."""
+    own = (getattr(one, '__dict__', {}) for one in find_transforms(dataset))
+    names = (attributes.get('imdecode_backend') for attributes in own)
+    return next((name for name in names if isinstance(name, str)), None)
+
+
+def _whole(value: Any) -> int | None:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return int(value) if is_whole else None
+
+
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except (TypeError, NotImplementedError):
+        return None

@@ -1,0 +1,18 @@
+"""The one exception that a source may raise."""
+
+from __future__ import annotations
+
+
+class SourceError(Exception):
+    """A source that worked, or was expected to, can give no more figures.
+
+    The caller switches the source off with one warning. What was never there
+    is not an error but an :class:`~mmgpu_hooks.measure.absent.Absent`.
+
+    Args:
+        reason: One sentence for the user: what failed and what is known of it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

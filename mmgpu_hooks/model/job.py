@@ -1,0 +1,141 @@
+"""What a whole job takes: its iterations, the starts of its epochs, its saves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mmgpu_hooks.model.loop import Loop
+from mmgpu_hooks.model.prediction import check_setting, estimate_iter_s
+from mmgpu_hooks.model.scene import make_loop, rate_of
+from mmgpu_hooks.model.simulation import simulate_loop
+from mmgpu_hooks.schema import JobPlan, LoaderWorkload
+
+START_ERROR = 0.3
+"""Relative standard error of what the start of an epoch adds."""
+
+_FEWEST, _DRAWS, _TURNS = 64, 512, 8
+
+_LONG = 20
+"""Times the batches that are simulated of its start: in an epoch so long, which of them
+come first makes 0.4 % at most, with costs that vary by twice their mean."""
+
+
+def estimate_job_s(
+    workload: LoaderWorkload,
+    num_workers: int,
+    prefetch_factor: int | None,
+    plan: JobPlan,
+    *,
+    persistent_workers: bool,
+) -> float:
+    """Seconds of a whole job: the iterations, the epochs' starts, the saves' net cost.
+
+    Every epoch begins with no batch made; without persistent workers they are started
+    first. Workers make batches while a save goes on, and take its cores.
+
+    Args:
+        workload: What the run tells.
+        num_workers: 0 loads in the loop.
+        prefetch_factor: Batches in flight per worker. Defaults to PyTorch's 2.
+        plan: Iterations, epochs and saves of the job.
+        persistent_workers: Whether workers live through all epochs.
+
+    Raises:
+        ValueError: If a setting or the plan is out of range.
+    """
+    _check_plan(plan)
+    prefetch = check_setting(num_workers, prefetch_factor)
+    iter_s = estimate_iter_s(workload, num_workers, prefetch)
+    starts_s, save_net_s = _extras_s(
+        workload, num_workers, prefetch, plan, persistent_workers, iter_s
+    )
+    return plan.epochs * plan.iterations * iter_s + starts_s + plan.saves * save_net_s
+
+
+def _check_plan(plan: JobPlan) -> None:
+    if plan.iterations < 1 or plan.epochs < 1 or plan.saves < 0:
+        raise ValueError(
+            'plan: expected at least one epoch of one iteration, found '
+            f'{plan.epochs} of {plan.iterations}, with {plan.saves} saves'
+        )
+
+
+def _extras_s(
+    sized: LoaderWorkload,
+    num_workers: int,
+    prefetch: int,
+    plan: JobPlan,
+    persistent_workers: bool,
+    iter_s: float,
+) -> tuple[float, float]:
+    """What all starts add to the job, and what a save adds."""
+    starts_s, save_net_s = 0.0, 0.0
+    if num_workers == 0:
+        save_net_s = plan.save_wait_s + plan.save_cpu_s / rate_of(sized, 1)
+    else:
+        count = min(plan.iterations, max(_FEWEST, 4 * num_workers * prefetch))
+        # as many different costs as batches: they come up to their mean
+        epoch = replace(
+            make_loop(sized, num_workers, prefetch, count),
+            batches=count,
+        )
+        turns = _TURNS if plan.iterations < _LONG * count else 1
+        starts = 1 if persistent_workers else plan.epochs
+        cold = replace(epoch, start_s=sized.worker_start_s)
+        starts_s = starts * (_epoch_s(cold, count, turns) - count * iter_s)
+        if plan.epochs > starts:
+            warm_s = _epoch_s(epoch, count, turns) - count * iter_s
+            starts_s += (plan.epochs - starts) * warm_s
+        if plan.saves:
+            save_net_s = _save_net_s(
+                make_loop(sized, num_workers, prefetch, _DRAWS), plan
+            )
+    return starts_s, save_net_s
+
+
+def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
+    """How long an epoch takes, whichever of the batches come first: their mean."""
+    whole_s = 0.0
+    for turn in range(turns):
+        first = turn * count // turns
+        turned = replace(
+            epoch,
+            batch_cpu_s=_turned(epoch.batch_cpu_s, first),
+            batch_wait_s=_turned(epoch.batch_wait_s, first),
+        )
+        whole_s += simulate_loop(turned, count).seconds
+    return whole_s / turns
+
+
+def _turned(costs: Sequence[float], first: int) -> list[float]:
+    return [*costs[first:], *costs[:first]]
+
+
+def _save_net_s(loop: Loop, plan: JobPlan) -> float:
+    """What one save adds to the job."""
+    in_flight = loop.workers * loop.prefetch_factor
+    skip = 2 * in_flight + 16
+    count = min(max(_DRAWS, 8 * in_flight), 4 * _DRAWS)
+    pause = {skip + 1: (plan.save_cpu_s, plan.save_wait_s)}
+    without = simulate_loop(loop, count, skip)
+    paused = simulate_loop(replace(loop, pauses=pause), count, skip)
+    return max(paused.seconds - without.seconds, 0.0)
+
+
+def first_batch_s(workload: LoaderWorkload) -> float:
+    """What an epoch's first wait takes beyond a usual one, at the run's own setting.
+
+    Without the start of workers.
+    """
+    workers, prefetch = workload.num_workers, workload.prefetch_factor
+    even = replace(
+        workload,
+        occupancy=replace(workload.occupancy, std_s=0.0),
+        batch_cpu=replace(workload.batch_cpu, std_s=0.0),
+    )
+    loop = make_loop(even, workers, prefetch, _FEWEST)
+    steady = simulate_loop(loop, _FEWEST, 3 * workers * prefetch)
+    usual_s = (steady.wait_s + steady.fetch_s) / _FEWEST
+    first = simulate_loop(loop, 1)
+    return max(first.wait_s + first.fetch_s - usual_s, 0.0)

@@ -1,0 +1,102 @@
+"""What else would help, with the evidence for it: said, never applied. Pure."""
+
+from __future__ import annotations
+
+from mmgpu_hooks.judge.costly_transform import name_costliest
+from mmgpu_hooks.judge.duration_text import format_seconds
+from mmgpu_hooks.judge.facts import Facts
+from mmgpu_hooks.judge.thresholds import DATA_WAIT_NOTICE
+
+_AMP = 'AmpOptimWrapper'
+
+
+def advise(facts: Facts) -> tuple[str, ...]:
+    """Sentences, the most telling first.
+
+    Args:
+        facts: The run.
+    """
+    if not facts.is_enough:
+        return ()
+    told = [
+        *_advise_binding(facts),
+        *_advise_pipeline(facts),
+        *_advise_storage(facts),
+        *_advise_threads(facts),
+        *_advise_pinning(facts),
+        *_advise_step(facts),
+    ]
+    return tuple(told)
+
+
+def _advise_binding(facts: Facts) -> list[str]:
+    host = facts.summary.run.host
+    if facts.unbinding is None:
+        return []
+    return [
+        f'Undo the binding first (MG113). {facts.unbinding} The predictions are '
+        f'for {host.usable_cores:g} usable cores; until then the training process and '
+        f'its workers share {host.affinity_cpus} CPU(s).'
+    ]
+
+
+def _advise_pipeline(facts: Facts) -> list[str]:
+    if not facts.is_starved:
+        return []
+    found = name_costliest(facts.summary)
+    return [found] if found else []
+
+
+def _advise_storage(facts: Facts) -> list[str]:
+    share, workload = facts.waiting_share, facts.workload
+    if not facts.is_starved or not share or workload is None:
+        return []
+    return [
+        f'{100 * share:.0f} % of the {format_seconds(workload.occupancy.mean_s)} '
+        'that a batch '
+        'takes to load is waiting: a copy of the data on a local disk, fewer and '
+        'larger files (LMDB) or a cache in memory would shorten it.'
+    ]
+
+
+def _advise_threads(facts: Facts) -> list[str]:
+    confined = facts.confined_cpus
+    if confined is None:
+        return []
+    return [
+        f'Workers may run on {confined} of '
+        f'{facts.summary.run.host.affinity_cpus} CPUs: an OpenMP library bound them. '
+        'OMP_PROC_BIND=false in the environment, or OMP_NUM_THREADS=1 and '
+        'env_cfg.mp_cfg.opencv_num_threads=0, keep it from doing so.'
+    ]
+
+
+def _advise_pinning(facts: Facts) -> list[str]:
+    run = facts.summary.run
+    if not facts.is_data_bound or run.device != 'cuda' or run.loader.pin_memory:
+        return []
+    return [
+        'pin_memory=True of the loader makes copies to the GPU faster, with '
+        'model.data_preprocessor.non_blocking=True; what it would save was not '
+        'measured.'
+    ]
+
+
+def _advise_step(facts: Facts) -> list[str]:
+    summary, share = facts.summary, facts.data_wait_share
+    if summary.run.device != 'cuda' or share is None or share >= DATA_WAIT_NOTICE:
+        return []
+    step_pct = 100 * (summary.step_s or 0.0) / (summary.iter_s or 1.0)
+    told = []
+    if summary.run.optim_wrapper not in (None, _AMP):
+        told.append(
+            f'The step takes {step_pct:.0f} % of an iteration, in full precision '
+            f"({summary.run.optim_wrapper}): optim_wrapper.type='{_AMP}' is often "
+            'faster and takes less memory; check the accuracy.'
+        )
+    told.append(
+        f'The step takes {step_pct:.0f} % of an iteration: '
+        'env_cfg.cudnn_benchmark=True can help where all inputs have one size, and '
+        'hurts where they vary.'
+    )
+    return told

@@ -1,0 +1,269 @@
+"""Decides whether another batch size pays, and whether it fits. Pure.
+
+Only larger ones: a smaller one that is as fast changes the recipe for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from mmgpu_hooks.judge.card_room import fold_card_room
+from mmgpu_hooks.judge.facts import Facts
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
+from mmgpu_hooks.model.batch_memory import find_largest_batch, predict_peak
+from mmgpu_hooks.model.batch_speed import KNEE_SHARE, find_knee
+from mmgpu_hooks.model.scene import at_batch_size
+from mmgpu_hooks.model.uncertainty import model_error, perturb
+from mmgpu_hooks.recommend.changes import KEY, Decision, judge_gain, word_changes
+from mmgpu_hooks.recommend.choice import (
+    COVERAGE,
+    Gain,
+    Setting,
+    job_s,
+    without_other_load,
+)
+from mmgpu_hooks.recommend.chooser import Chooser
+from mmgpu_hooks.recommend.job_plan import plan_job
+from mmgpu_hooks.schema import (
+    Change,
+    JobPlan,
+    LoaderWorkload,
+    MemoryFit,
+    NoPrediction,
+)
+
+BATCH_KEY = f'{KEY}batch_size'
+
+FARTHEST = 2
+"""Times the largest batch size that was measured: beyond, a line is a guess."""
+
+_USUAL = tuple(
+    size for power in range(16) for size in (2**power, 3 * 2**power // 2) if size
+)
+
+
+@dataclass(frozen=True)
+class BatchChoice:
+    """What is said of the batch size."""
+
+    sentence: str
+    changes: tuple[Change, ...] = ()
+    """All changes of the loader, the batch size's first; empty where it stays."""
+
+
+def choose_batch_size(
+    decision: Decision, memory: MemoryFit | NoPrediction
+) -> BatchChoice:
+    """The smallest batch size that is nearly as fast as the fastest that fits safely.
+
+    Args:
+        decision: What is best with the run's own batch size.
+        memory: Of the card against the batch size, or why that is not known.
+    """
+    facts, workload = decision.facts, decision.workload
+    old = workload.batch_size
+    limits = _find_limits(facts, workload, memory)
+    if isinstance(limits, str) or old is None:
+        return BatchChoice(f'The batch size stays as it is. {limits}')
+    fit, most, limit = limits
+    decisions = {old: decision}
+    decisions.update(
+        (size, _decide(decision, size)) for size in _list_sizes(fit, old, most)
+    )
+    rates = {size: size / one.new_iter_s for size, one in decisions.items()}
+    best = find_knee(rates) or old
+    if best <= old:
+        return BatchChoice(_word_stay(old, rates, limit))
+    new = decisions[best]
+    quiet = replace(decision, workload=without_other_load(workload))
+    # another recipe has to be worth it for sure, and beside other programs or not
+    for one in (decision, quiet):
+        further = _predict_gain(one, new, is_old_setting=False)
+        whole = _predict_gain(one, new, is_old_setting=True)
+        if further.share < WORTHWHILE_GAIN or min(further.low, whole.low) <= 0.0:
+            return BatchChoice(_word_unsure(old, best, further))
+    return BatchChoice(
+        _word_go(fit, old, best, rates, limit), _word_all(decision, new, fit)
+    )
+
+
+def _find_limits(
+    facts: Facts, workload: LoaderWorkload, memory: MemoryFit | NoPrediction
+) -> tuple[MemoryFit, int, str] | str:
+    """The fit, the largest batch size that may be, and what says so."""
+    if isinstance(memory, NoPrediction):
+        return memory.reason
+    if workload.step_line is None or workload.batch_size is None:
+        return (
+            'Not enough evidence of the step against batch size: train a second run '
+            'with another batch size.'
+        )
+    room = fold_card_room(facts.summary)
+    if room is None:
+        return 'How much memory the card has is unknown.'
+    safe = find_largest_batch(memory, room.safe_bytes)
+    measured = max(point.batch_size for point in memory.points)
+    limits = [
+        (safe, f'{room.safe_bytes / 2**30:.1f} GiB of the card are safe to plan for'),
+        (FARTHEST * measured, f'{measured} is the largest that was measured'),
+    ]
+    run = facts.summary.run
+    if run.loader.dataset_length:
+        images = run.loader.dataset_length // max(run.world_size, 1)
+        limits.append((images, 'an epoch has no more images for this rank'))
+    return (memory, *min(limits, key=lambda limit: limit[0]))
+
+
+def _list_sizes(fit: MemoryFit, old: int, most: int) -> list[int]:
+    """Larger batch sizes that are worth a look: usual ones and measured ones."""
+    usual = {*_USUAL, *(point.batch_size for point in fit.points)}
+    sizes = sorted(size for size in usual if old < size <= most)
+    return sizes or ([most] if most > old else [])
+
+
+def _decide(decision: Decision, batch_size: int) -> Decision:
+    """The best setting of the loader with another batch size."""
+    facts, workload = decision.facts, decision.workload
+    sized = at_batch_size(workload, batch_size)
+    assert sized is not None  # its step against batch size is known
+    summary = _resize(facts.summary, workload.batch_size or batch_size, batch_size)
+    resized = replace(facts, summary=summary, workload=sized)
+    return replace(Chooser(resized, sized).propose(), batch_size=batch_size)
+
+
+def _resize(summary: Run, old: int, new: int) -> Run:
+    """The figures that the limits and the plan of the job are taken from.
+
+    As many images are trained on as before.
+    """
+
+    def less(count: int | None) -> int | None:
+        return None if count is None else max(-(-count * old // new), 1)
+
+    def more(size: int | None) -> int | None:
+        return None if size is None else -(-size * new // old)
+
+    run = summary.run
+    loader = structs.replace(
+        run.loader,
+        batch_size=more(run.loader.batch_size),
+        batches_per_epoch=less(run.loader.batches_per_epoch),
+    )
+    return summary.altered(
+        run=structs.replace(run, loader=loader, max_iters=less(run.max_iters)),
+        iterations=less(summary.iterations) or 1,
+        batch_bytes=more(summary.batch_bytes),
+        batch_tensors=more(summary.batch_tensors),
+    )
+
+
+def _predict_gain(old: Decision, new: Decision, *, is_old_setting: bool) -> Gain:
+    """What the new batch size saves of the job, over the old one, image for image.
+
+    Args:
+        old: With the run's batch size.
+        new: With another one.
+        is_old_setting: Whether to compare with the run's own setting of the loader,
+            or with the best for its batch size.
+    """
+    before = old.old if is_old_setting else old.new
+    plans = plan_job(old.facts.summary), plan_job(new.facts.summary)
+
+    def image_s(one: LoaderWorkload, setting: Setting, plan: JobPlan) -> float:
+        # whole batches: an epoch of the new size may see a few images more
+        images = plan.epochs * plan.iterations * (one.batch_size or 1)
+        return job_s(one, setting, plan) / images
+
+    def share_of(one: LoaderWorkload) -> float:
+        sized = at_batch_size(one, new.batch_size)
+        assert sized is not None  # its line is that of the decision's workload
+        return 1.0 - image_s(sized, new.new, plans[1]) / image_s(one, before, plans[0])
+
+    share = share_of(old.workload)
+    is_alone = 0 in (before.num_workers, new.new.num_workers)
+    changed = perturb(old.workload, alone=is_alone)
+    noises = [share_of(one) - share for one in changed]
+    sized = new.workload
+    if old.workload.step_line is not None and sized.batch_size:
+        slip_s = old.workload.step_line.image_error_s * abs(
+            sized.batch_size - (old.workload.batch_size or 0)
+        )
+        noises.append((1.0 - share) * slip_s / new.new_iter_s)
+    noise = math.hypot(*noises)
+    model = (1.0 - share) * model_error(sized, new.new.num_workers, 1.0, 1.0)
+    reach = COVERAGE * math.hypot(noise, model)
+    return Gain(share, share - reach, share + reach, noise)
+
+
+def _word_all(old: Decision, new: Decision, fit: MemoryFit) -> tuple[Change, ...]:
+    """The batch size, and what else changes with it; the gain is that of all."""
+    gain = _predict_gain(old, new, is_old_setting=True)
+    size, before = new.batch_size, old.workload.batch_size
+    assert size is not None and before is not None
+    confidence = judge_gain(old.facts, gain)
+    if confidence == 'high' and size not in {p.batch_size for p in fit.points}:
+        confidence = 'medium'
+    change = Change(
+        key=BATCH_KEY,
+        old=before,
+        new=size,
+        reason=f'{size / new.new_iter_s:.1f} images/s are predicted, '
+        f'{before / old.old_iter_s:.1f} now; {_word_peak(fit, size)}',
+        confidence=confidence,
+    )
+    return tuple(
+        replace(
+            one,
+            predicted_iter_s=new.new_iter_s,
+            predicted_gain_pct=100 * gain.share,
+            predicted_gain_low_pct=100 * gain.low,
+            predicted_gain_high_pct=100 * gain.high,
+        )
+        for one in (change, *word_changes(new))
+    )
+
+
+def _word_peak(fit: MemoryFit, size: int) -> str:
+    seen = predict_peak(fit, size)
+    tail = ' with batches padded as the largest seen' if fit.image_pixels else ''
+    return (
+        f'memory is predicted to peak at {seen.peak_bytes / 2**30:.1f} GiB{tail} '
+        f'({seen.low_bytes / 2**30:.1f} to {seen.high_bytes / 2**30:.1f} GiB, 9 times '
+        'in 10)'
+    )
+
+
+def _word_go(
+    fit: MemoryFit, old: int, best: int, rates: dict[int, float], limit: str
+) -> str:
+    most = max(rates)
+    text = f'From {old} to {best} images per batch: {_word_peak(fit, best)}.'
+    if most > best:
+        text += (
+            f' Up to {most} may be tried ({limit}), but none is predicted to be more '
+            f'than {100 * KNEE_SHARE:.0f} % faster.'
+        )
+    return text
+
+
+def _word_unsure(old: int, best: int, gain: Gain) -> str:
+    return (
+        f'The batch size stays at {old}: {best} is predicted to save '
+        f"{100 * gain.share:.1f} % of the training's time ({100 * gain.low:.1f} to "
+        f'{100 * gain.high:.1f} %), which is too little, or too unsure, for another '
+        'recipe.'
+    )
+
+
+def _word_stay(old: int, rates: dict[int, float], limit: str) -> str:
+    most = max(rates)
+    if most == old:
+        return f'The batch size stays at {old}: none that is larger fits ({limit}).'
+    return (
+        f'The batch size stays at {old}: none up to {most} ({limit}) is predicted to '
+        f'be more than {100 * KNEE_SHARE:.0f} % faster.'
+    )

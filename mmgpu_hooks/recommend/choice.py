@@ -1,0 +1,192 @@
+"""Chooses the loader's setting for a whole job. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from mmgpu_hooks.model.floors import cpu_floor_s, ready_s
+from mmgpu_hooks.model.job import START_ERROR, estimate_job_s
+from mmgpu_hooks.model.pace import bound_iter_s
+from mmgpu_hooks.model.prediction import MOST_WORKERS, estimate_iter_s
+from mmgpu_hooks.model.uncertainty import model_error, perturb
+from mmgpu_hooks.schema import (
+    JobPlan,
+    LoaderWorkload,
+)
+
+SAME_SPEED = 0.02
+"""Settings this close to the best are equal, and the one with fewer workers wins."""
+
+OWN_CORE_GAIN = 0.1
+"""What workers in the core of the training process must save."""
+
+EACH_UP_TO = 12
+"""Every number of workers up to here is tried; beyond, in steps of a quarter."""
+
+PREFETCHES = (2, 4, 8)
+
+COVERAGE = 1.9
+"""Standard errors on either side that hold the truth 9 times in 10."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What of the loader is chosen together."""
+
+    num_workers: int
+    prefetch_factor: int
+    persistent_workers: bool
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a setting saves of a job, over what the job would take: 0.1 is a tenth."""
+
+    share: float
+    low: float
+    """The truth is expected between low and high 9 times in 10."""
+    high: float
+    noise: float = 0.0
+    """Standard error, as far as the evidence is short or scatters."""
+
+    def is_backed(self, worthwhile: float) -> bool:
+        """Whether the evidence bears out a gain of ``worthwhile``, scatter or not."""
+        return self.share >= max(worthwhile, self.noise)
+
+
+@functools.lru_cache(maxsize=512)
+def job_s(workload: LoaderWorkload, setting: Setting, plan: JobPlan) -> float:
+    """What the job would take with a setting, s."""
+    return estimate_job_s(
+        workload,
+        setting.num_workers,
+        setting.prefetch_factor,
+        plan,
+        persistent_workers=setting.persistent_workers,
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def iter_s(workload: LoaderWorkload, setting: Setting) -> float:
+    """What a steady iteration would take with a setting, s."""
+    return estimate_iter_s(workload, setting.num_workers, setting.prefetch_factor)
+
+
+def most_gain(workload: LoaderWorkload, old: Setting, plan: JobPlan) -> float:
+    """What any setting could save of the job, at most.
+
+    With workers, what data that costs nothing would save. Without, nothing is fetched
+    and nobody has to be started, which can be less.
+    """
+    ideal_s = plan.epochs * plan.iterations * ready_s(workload)
+    alone_s = job_s(workload, replace(old, num_workers=0), plan)
+    return max(1.0 - min(ideal_s, alone_s) / job_s(workload, old, plan), 0.0)
+
+
+def choose_workers(
+    workload: LoaderWorkload,
+    old: Setting,
+    plan: JobPlan,
+    most: int,
+    *,
+    are_waiting: bool = False,
+) -> Setting:
+    """The fewest workers that are within 2 % of the fastest job.
+
+    The core of the training process is theirs only if that saves a tenth, or if they
+    hardly need it: sharing one is what simulations know least about.
+
+    Args:
+        workload: What the run tells.
+        old: The run's own setting; what is not chosen here stays as it is.
+        plan: The job.
+        most: The host carries no more workers.
+        are_waiting: Whether workers wait for at least half of a batch's time.
+    """
+    times: dict[int, float] = {}
+    # what no number of workers is faster than, but for what is won at the starts
+    ideal_s = plan.epochs * plan.iterations * bound_iter_s(workload, MOST_WORKERS)
+    for count in _counts(most):
+        times[count] = job_s(workload, replace(old, num_workers=count), plan)
+        if times[count] <= ideal_s * (1 + SAME_SPEED / 4):
+            break
+    if old.num_workers <= most:
+        times[old.num_workers] = job_s(workload, old, plan)
+    spare = most if are_waiting else _spare_cores(workload)
+    spared = {n: s for n, s in times.items() if n <= spare}
+    if min(spared.values()) <= min(times.values()) * (1 + OWN_CORE_GAIN):
+        times = spared
+    enough_s = min(times.values()) * (1 + SAME_SPEED)
+    fewest = min(count for count, seconds in times.items() if seconds <= enough_s)
+    return replace(old, num_workers=fewest)
+
+
+def _spare_cores(workload: LoaderWorkload) -> int:
+    """Cores that the training process leaves to workers; at least one."""
+    step_s = workload.step.mean_s
+    own = round(workload.step_cpu_s / step_s) if step_s > 0.0 else 0
+    return max(math.floor(workload.usable_cores) - own, 1)
+
+
+def choose_prefetch(
+    workload: LoaderWorkload, setting: Setting, plan: JobPlan, factors: Sequence[int]
+) -> Setting:
+    """The least prefetching that is within 2 % of the fastest.
+
+    Args:
+        workload: What the run tells.
+        setting: With the number of workers that was chosen.
+        plan: The job.
+        factors: What the host carries.
+    """
+    times = {
+        factor: job_s(workload, replace(setting, prefetch_factor=factor), plan)
+        for factor in {*factors, setting.prefetch_factor}
+    }
+    enough_s = min(times.values()) * (1 + SAME_SPEED)
+    least = min(factor for factor, seconds in times.items() if seconds <= enough_s)
+    return replace(setting, prefetch_factor=least)
+
+
+def predict_gain(
+    workload: LoaderWorkload, old: Setting, new: Setting, plan: JobPlan
+) -> Gain:
+    """What ``new`` saves of the job; both see the same errors of the costs."""
+
+    def share_of(one: LoaderWorkload) -> float:
+        return 1.0 - job_s(one, new, plan) / job_s(one, old, plan)
+
+    share = share_of(workload)
+    is_alone = 0 in (old.num_workers, new.num_workers)
+    changed = perturb(workload, alone=is_alone)
+    noise = math.hypot(*(share_of(one) - share for one in changed))
+    used = [_cpu_share(workload, setting) for setting in (old, new)]
+    model = (1.0 - share) * model_error(workload, new.num_workers, *used)
+    if new == replace(old, persistent_workers=new.persistent_workers):
+        # the iterations stay what they are: it is all in the starts
+        model = START_ERROR * abs(share)
+    reach = COVERAGE * math.hypot(noise, model)
+    return Gain(share, share - reach, share + reach, noise)
+
+
+def without_other_load(workload: LoaderWorkload) -> LoaderWorkload:
+    """The same on a host that other programs leave alone."""
+    return replace(workload, stranger_tasks=0.0)
+
+
+def _cpu_share(workload: LoaderWorkload, setting: Setting) -> float:
+    """Share of the free cores that an iteration uses."""
+    return min(cpu_floor_s(workload) / iter_s(workload, setting), 1.0)
+
+
+def _counts(most: int) -> Iterator[int]:
+    yield 0
+    count = 1
+    while count < most:
+        yield count
+        count += max(count // 4, 1) if count >= EACH_UP_TO else 1
+    if most > 0:
+        yield most

@@ -1,0 +1,67 @@
+"""How figures are written: always with a unit, never a zero for an unknown."""
+
+from __future__ import annotations
+
+import re
+
+from mmgpu_hooks.judge.duration_text import format_seconds
+
+__all__ = [
+    'PART_NAMES',
+    'bind_figures',
+    'format_bytes',
+    'format_count',
+    'format_pct',
+    'format_seconds',
+    'unbind_figures',
+]
+
+# a private character, because rich breaks lines at a no-break space too
+_BOUND_SPACE = '\ue000'
+_UNIT = re.compile(r'(\d) (%|s|us|ms|min|KiB|MiB|GiB|MHz|W|C)(?![A-Za-z])')
+
+PART_NAMES = {
+    'data_wait': 'data wait',
+    'step': 'step',
+    'hooks': 'hooks',
+    'checkpoint_save': 'saves',
+    'validation': 'validation',
+    'startup': 'start-up',
+    'resume': 'resume',
+    'teardown': 'teardown',
+    'loop': 'loop',
+    'other': 'other',
+}
+
+
+def format_bytes(size: int | None) -> str:
+    """``52 KiB``, ``812 MiB``, ``3.1 GiB`` or ``unknown``."""
+    if size is None:
+        return 'unknown'
+    if 0 < size < 2**10:
+        return f'{size} bytes'
+    if 0 < size < 2**20:
+        return f'{size / 1024:.0f} KiB'
+    mib = size / 2**20
+    return f'{mib:.0f} MiB' if mib < 1024 else f'{mib / 1024:.1f} GiB'
+
+
+def format_pct(share: float) -> str:
+    """``51 %``, ``3.2 %`` or ``0.04 %``: as exact as a small share needs."""
+    digits = 0 if share >= 10 or share == 0 else 1 if share >= 0.1 else 2
+    return f'{share:.{digits}f} %'
+
+
+def format_count(count: int) -> str:
+    """``41.9 M`` for what comes in millions, else every one of them."""
+    return f'{count / 1e6:.1f} M' if count >= 1e5 else str(count)
+
+
+def bind_figures(text: str) -> str:
+    """Text in which no line will be broken between a figure and its unit."""
+    return _UNIT.sub(rf'\1{_BOUND_SPACE}\2', text)
+
+
+def unbind_figures(text: str) -> str:
+    """The text as it is read, once its lines are broken."""
+    return text.replace(_BOUND_SPACE, ' ')

@@ -1,0 +1,147 @@
+"""What ``mmgpu verify`` answers, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mmgpu_hooks.schema import Estimate, Verification
+from mmgpu_hooks.show.console import DEFAULT_WIDTH, bind_units, list_section, render
+from mmgpu_hooks.show.figures import format_seconds
+
+JSON_VERSION = 1
+"""Raised when a key of the JSON answer changes its meaning or goes away."""
+
+
+@dataclass(frozen=True)
+class VerifyAnswer:
+    """Everything there is to say about one verification."""
+
+    verification: Verification
+    before: Mapping[str, Any]
+    """Settings by dotted key; of two configs, ``config`` alone."""
+    after: Mapping[str, Any]
+    folder: str
+    """Logs of the trainings."""
+    batches_per_epoch: int | None = None
+
+
+def render_verify_json(answer: VerifyAnswer) -> str:
+    """The answer as one JSON object; see ``docs/verify.md``."""
+    measured = asdict(answer.verification)
+    body = {
+        'version': JSON_VERSION,
+        'before': dict(answer.before),
+        'after': dict(answer.after),
+        **measured,
+        'notes': list(answer.verification.notes),
+        'folder': answer.folder,
+    }
+    return json.dumps(body, indent=2)
+
+
+def render_verify_text(
+    answer: VerifyAnswer, *, width: int = DEFAULT_WIDTH, color: bool = False
+) -> str:
+    """The answer for a terminal.
+
+    Args:
+        answer: What to say.
+        width: Columns to wrap at.
+        color: Whether the terminal shows colours.
+    """
+    verification = answer.verification
+    sentences = [_predicted(verification), *_tell_starts(answer)]
+    parts: list[RenderableType] = [
+        Text(_sentence(verification.gain), style='bold'),
+        *(bind_units(sentence) for sentence in sentences),
+        '',
+        _table(answer),
+        '',
+        bind_units(
+            f'{verification.pairs} pairs of blocks in turns, '
+            f'{verification.iterations} measured iterations of each, '
+            f'{format_seconds(verification.seconds)} in all; {verification.ending}.'
+        ),
+    ]
+    strangers = verification.external_cpu_cores
+    if strangers is not None:
+        parts.append(Text(f'Others used {strangers:.1f} cores of the host meanwhile.'))
+    parts += list_section('Notes', verification.notes)
+    return render(*parts, width=width, color=color)
+
+
+def format_gain(gain: float) -> str:
+    """``+31.2 %``."""
+    return f'{100 * gain:+.1f} %'
+
+
+def format_estimate(gain: Estimate) -> str:
+    """``+31.2 % (+29.8 to +32.7 %)``."""
+    low, high = 100 * gain.low, 100 * gain.high
+    return f'{format_gain(gain.value)} ({low:+.1f} to {high:+.1f} %)'
+
+
+def _sentence(gain: Estimate) -> str:
+    figures = format_estimate(gain)
+    if gain.low > 0:
+        return f'Measured: {figures} images/s; the second setting is faster.'
+    if gain.high < 0:
+        return f'Measured: {figures} images/s; the second setting is slower.'
+    return f'Measured: {figures} images/s; no difference can be told from noise.'
+
+
+def _predicted(verification: Verification) -> str:
+    predicted, gain = verification.predicted_gain, verification.gain
+    if predicted is None:
+        return 'Nothing was predicted of it.'
+    words = 'inside' if gain.low <= predicted <= gain.high else 'outside'
+    return f'Predicted: {format_gain(predicted)}, {words} the measured interval.'
+
+
+def _tell_starts(answer: VerifyAnswer) -> list[str]:
+    """The gain over whole epochs, where their starts were seen and matter."""
+    measured, batches = answer.verification, answer.batches_per_epoch
+    before_s, after_s = measured.before_start_s, measured.after_start_s
+    if not batches or before_s is None or after_s is None:
+        return []
+    starts = 1 + before_s / batches / measured.before_s
+    starts /= 1 + after_s / batches / measured.after_s
+    gain = (1 + measured.gain.value) * starts - 1
+    return [
+        f'Over whole epochs of {batches} iterations, their starts included: about '
+        f'{format_gain(gain)}.'
+    ]
+
+
+def _table(answer: VerifyAnswer) -> Table:
+    table = Table(box=None, pad_edge=False, header_style='bold')
+    table.add_column('')
+    table.add_column('first', justify='right')
+    table.add_column('second', justify='right')
+    keys = [*answer.before, *(key for key in answer.after if key not in answer.before)]
+    for key in keys:
+        table.add_row(
+            key.rpartition('.')[2],
+            *(str(side.get(key, '-')) for side in (answer.before, answer.after)),
+        )
+    measured = answer.verification
+    for label, before_s, after_s in (
+        ('iteration, mean', measured.before_s, measured.after_s),
+        ('an epoch start adds', measured.before_start_s, measured.after_start_s),
+    ):
+        table.add_row(label, _seconds(before_s), _seconds(after_s))
+    return table
+
+
+def _seconds(seconds: float | None) -> str:
+    # an epoch's first batch can be there sooner than others
+    if seconds is not None and seconds < 0:
+        return f'-{format_seconds(-seconds)}'
+    return format_seconds(seconds)

@@ -1,7 +1,0 @@
-"""Sources of figures: clocks, ``/proc``, host limits, NVML and CUDA memory.
-
-One foreign library per file, imported lazily. A figure that cannot be had is
-``None`` or an :class:`~mmgpu_hooks.telemetry.absent.Absent` with the reason; a
-source that worked and then broke raises
-:class:`~mmgpu_hooks.telemetry.source_error.SourceError`.
-"""

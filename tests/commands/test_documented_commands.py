@@ -1,0 +1,152 @@
+"""Every command of README and docs is run as it is written there.
+
+What trains for minutes is planned with ``--dry-run`` (sweep, save-bench) or has its
+arguments read (verify, demo). Of ``make``, each target that is named is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fakes.compared_runs import write_run
+from fakes.forked import run_forked
+from fakes.nvml import FakeGpu
+from fakes.prepared import make_starved, prepare_folder
+from fakes.runs import GIB
+from mmgpu_hooks.commands.main import build_parser
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *sorted(ROOT.glob('docs/*.md'))]
+
+PLACEHOLDERS = {
+    'work_dirs/CONFIG': 'work_dirs/mine',
+    'CONFIG': 'configs/mine.py',
+    'CODE': 'MG101',
+    'A': 'work_dirs/run1',
+    'B': 'work_dirs/run2',
+    'DIR/sweep/trials/2-workers-batch-4': 'work_dirs/trial',
+}
+"""Words that stand for something of the reader's."""
+
+FENCE = re.compile(r'^ *```(\w*)\n(.*?)^ *```', re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(
+    r'(^\$ |^|: |\$\()((?:mmgpu|python tools/(?!train)\w+\.py)(?: [^#`)\n]*|$))',
+    re.MULTILINE,
+)
+
+
+def list_commands(page: Path) -> list[tuple[str, bool]]:
+    """What a page has of ours, and whether it is a line to be typed.
+
+    What stands in a sentence or a comment may be a command without its arguments.
+    """
+    text = page.read_text()
+    blocks = [body for kind, body in FENCE.findall(text) if kind != 'text']
+    inline = re.findall(r'`([^`]+)`', FENCE.sub('', text))
+    found = [
+        (command, prefix != ': ')
+        for block in blocks
+        for prefix, command in COMMAND.findall(block.replace('\\\n', ' '))
+    ]
+    for code in inline:
+        found += [(one, False) for _, one in COMMAND.findall(' '.join(code.split()))]
+    return [(' '.join(one.replace('...', '').split()), typed) for one, typed in found]
+
+
+def read_words(command: str) -> tuple[Path | None, list[str], list[str]]:
+    """The script, if any, its arguments, and the same as arguments of ``mmgpu``."""
+    words = [PLACEHOLDERS.get(word, word) for word in shlex.split(command)]
+    if words[0] == 'mmgpu':
+        return None, words[1:], words[1:]
+    script = ROOT / words[1]
+    return script, words[2:], [script.stem.replace('_', '-'), *words[2:]]
+
+
+def parses(words: list[str]) -> bool:
+    """Whether ``mmgpu`` takes these arguments."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            build_parser().parse_args(words)
+        except SystemExit as stop:
+            return stop.code == 0
+    return True
+
+
+FOUND = {entry: page.name for page in PAGES for entry in list_commands(page)}
+COMMANDS = sorted(
+    {
+        command
+        for command, is_typed in FOUND
+        if is_typed or (len(command.split()) > 1 and parses(read_words(command)[2]))
+    }
+)
+
+
+@pytest.fixture
+def folder(tmp_path, fake_nvml, monkeypatch):
+    """Where all is that the documents name."""
+    prepare_folder(tmp_path)
+    write_run(tmp_path / 'work_dirs' / 'trial', make_starved())
+    (tmp_path / 'bin').mkdir()
+    for name in ('python', 'torchrun'):
+        stub = tmp_path / 'bin' / name
+        stub.write_text('#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES"\n')
+        stub.chmod(0o755)
+    cards = (FakeGpu(uuid=f'GPU-{n}', memory=(80 * GIB, GIB), util=(0,)) for n in '01')
+    fake_nvml.set(*cards)
+    monkeypatch.setenv('PATH', f'{tmp_path / "bin"}:{os.environ["PATH"]}')
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+    monkeypatch.setattr('mmgpu_hooks.experiment.card_lease.LEASES', tmp_path / 'leases')
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+def test_a_documented_command_runs(command, folder):
+    script, words, of_mmgpu = read_words(command)
+    if of_mmgpu[0] in ('verify', 'demo'):
+        assert parses(of_mmgpu)
+        return
+    if of_mmgpu[0] in ('sweep', 'save-bench'):
+        words = [*words, '--dry-run']
+    code, out, err = run_forked(words, script=script)
+    assert (code, 'Traceback' in err) == (0, False), err
+    assert out
+
+
+def test_what_is_named_in_a_sentence_is_there():
+    choices = build_parser()._subparsers._group_actions[0].choices
+    for command, _ in FOUND:
+        name, *words = read_words(command.partition(' -- ')[0])[2] or ['--help']
+        known = choices[name]._option_string_actions if name in choices else ()
+        options = {word for word in words if re.match('--[a-z]', word)}
+        assert name in (*choices, '--help'), command
+        assert options <= {*known}, command
+
+
+def test_every_target_of_make_is_there():
+    makefile = (ROOT / 'Makefile').read_text()
+    code = re.findall(
+        r'`make ([a-z-]+)|^\$ make ([a-z-]+)',
+        '\n'.join(page.read_text() for page in PAGES),
+        re.MULTILINE,
+    )
+    targets = {first or second for first, second in code}
+    assert {'demo', 'test', 'lint'} <= targets
+    assert [t for t in targets if f'\n{t}:' not in makefile] == []
+
+
+def test_the_commands_were_found():
+    """Of a pattern that finds nothing, all would be well."""
+    assert len(COMMANDS) >= 25
+    assert 'mmgpu set CONFIG train_dataloader.num_workers=8' in COMMANDS
+    assert 'python tools/recommend.py work_dirs/run1' in COMMANDS
+    assert 'mmgpu pick-gpu --min-free 20GiB' in COMMANDS

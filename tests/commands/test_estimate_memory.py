@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mmgpu_hooks.commands.estimate_memory import parse_image_size
+from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.schema import (
+    ActivationFit,
+    ActivationPoint,
+    MeasuredMemory,
+    MemoryEstimate,
+    ModuleActivations,
+    StaticBytes,
+)
+from mmgpu_hooks.show.memory_estimate import render_estimate, render_estimate_json
+
+MIB = 2**20
+ESTIMATE = MemoryEstimate(
+    model='RetinaNet',
+    static=StaticBytes(
+        parameters=2_000_000,
+        parameter_bytes=8 * MIB,
+        trainable_bytes=7 * MIB,
+        gradient_bytes=7 * MIB,
+        buffer_bytes=2048,
+        ema_bytes=8 * MIB,
+        optimizer_state_bytes={'SGD with momentum': 7 * MIB, 'Lion': None},
+    ),
+    image_size=(800, 1344),
+    image_size_source='Resize, pad_size_divisor=32',
+    mixed_precision=True,
+    fit=ActivationFit(
+        fixed_bytes=3 * MIB,
+        image_bytes=30 * MIB,
+        pixel_bytes=1200.4,
+        squared_pixel_bytes=3e-4,
+        residual_pct=0.12,
+        points=(ActivationPoint(1, 256, 384, 9), ActivationPoint(2, 256, 384, 18)),
+    ),
+    modules=(
+        *(ModuleActivations(f'backbone.layer{n}', 10, 11.0) for n in range(8)),
+        ModuleActivations('neck', 11, 12.0),
+    ),
+    activation_bytes={1: 1000 * MIB, 32: 20_000 * MIB},
+    measured=MeasuredMemory(
+        'work_dirs/run1', 2, 1_075_200, 'SGD with momentum', 2000 * MIB, 1900 * MIB, 0
+    ),
+    notes=('One thing.',),
+)
+
+
+def test_the_text_tells_parts_growth_and_totals():
+    shown = render_estimate(ESTIMATE, width=200)
+    expected = (Path(__file__).parent / 'memory_estimate.txt').read_text()
+    assert shown + '\n' == expected
+
+
+@pytest.mark.parametrize('width', [60, 100])
+def test_the_text_keeps_to_the_width(width):
+    lines = render_estimate(ESTIMATE, width=width).splitlines()
+    assert max(len(line) for line in lines) <= width
+
+
+def test_json_has_every_figure_and_null_for_the_unknown():
+    body = json.loads(render_estimate_json(ESTIMATE))
+    static = 8 + 7 + 8 + 7
+    assert body['total_bytes'] == {
+        'SGD with momentum': {
+            '1': (1000 + static) * MIB + 2048,
+            '32': (20_000 + static) * MIB + 2048,
+        },
+        'Lion': {'1': None, '32': None},
+    }
+    assert body['measured']['error_pct'] == pytest.approx(-5.0)
+    assert body['fit']['points'][0]['saved_bytes'] == 9
+
+
+@pytest.mark.parametrize(
+    ('text', 'size'),
+    [('800x1344', (800, 1344)), ('640', (640, 640)), ('300,200', (300, 200))],
+)
+def test_sizes_of_images(text, size):
+    assert parse_image_size(text) == size
+
+
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        ['--batch-size', '0'],
+        ['--batch-size', 'many'],
+        ['--image-size', '0x5'],
+        ['--image-size', 'big'],
+        ['--optimizer', 'lion'],
+    ],
+)
+def test_impossible_input_is_refused(capsys, arguments):
+    with pytest.raises(SystemExit, match='2'):
+        main(['estimate-memory', 'config.py', *arguments])
+    assert repr(arguments[1]) in capsys.readouterr().err
+
+
+def test_what_is_missing_is_one_sentence(tmp_path: Path, capsys):
+    missing = str(tmp_path / 'config.py')
+    assert main(['estimate-memory', missing]) == 2
+    told = capsys.readouterr()
+    assert told.err == (
+        f'mmgpu estimate-memory: expected a config file, found none at {missing}.\n'
+    )
+    assert told.out == ''
+    assert main(['estimate-memory', missing, '--run', str(tmp_path)]) == 2
+    assert 'found an empty folder' in capsys.readouterr().err

@@ -1,0 +1,236 @@
+"""The command as users run it: real processes, the real pynvml, the fake driver."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fakes.nvml import FakeGpu, FakeNvml
+from mmgpu_hooks.commands.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = [sys.executable, str(ROOT / 'tools' / 'pick_gpu.py')]
+ASK = [sys.executable, '-c', 'import os; print(os.environ["CUDA_VISIBLE_DEVICES"])']
+HOLD = [
+    sys.executable,
+    '-c',
+    'import os, sys; print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True);'
+    'sys.stdin.read()',
+]
+
+EMPTY = FakeGpu(uuid='GPU-empty', memory=(1000, 100), util=(0,))
+HALF = FakeGpu(uuid='GPU-half', memory=(1000, 500), util=(0,))
+FULL = FakeGpu(uuid='GPU-full', memory=(1000, 950), util=(99,))
+SHUT = FakeGpu(uuid='GPU-shut', fail={'uuid': (4, 0)})
+
+
+@pytest.fixture
+def environ(fake_nvml: FakeNvml, monkeypatch) -> dict[str, str]:
+    for name in ('CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER'):
+        monkeypatch.delenv(name, raising=False)
+    fake_nvml.set(HALF, EMPTY, FULL, SHUT)
+    return fake_nvml.environ()
+
+
+@pytest.fixture
+def leases(tmp_path: Path) -> list[str]:
+    return ['--leases', str(tmp_path / 'leases')]
+
+
+def pick(environ, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*TOOL, *arguments]
+    return subprocess.run(command, env=environ, capture_output=True, text=True)
+
+
+def test_two_started_together_choose_different_cards(environ, leases):
+    command = [*TOOL, *leases, '--', *HOLD]
+    pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE}
+    both = [subprocess.Popen(command, env=environ, text=True, **pipes) for _ in '12']
+    chosen = {process.stdout.readline().strip() for process in both}
+    assert chosen == {'GPU-empty', 'GPU-half'}
+    third = pick(environ, *leases)
+    assert (third.returncode, third.stdout) == (1, '')
+    assert all(f'in use by process {one.pid} of ' in third.stderr for one in both)
+    # the lock has gone with the command that took its place, however it ends
+    both[0].send_signal(signal.SIGKILL)
+    for process in both:
+        process.stdin.close()
+        process.wait()
+        process.stdout.close()
+    assert pick(environ, *leases).stdout == 'CUDA_VISIBLE_DEVICES=GPU-empty\n'
+
+
+def test_two_that_only_print_choose_different_cards_too(environ, leases):
+    pipes = {'stdout': subprocess.PIPE, 'text': True}
+    both = [subprocess.Popen([*TOOL, *leases], env=environ, **pipes) for _ in '12']
+    printed = {process.communicate()[0] for process in both}
+    assert printed == {
+        'CUDA_VISIBLE_DEVICES=GPU-empty\n',
+        'CUDA_VISIBLE_DEVICES=GPU-half\n',
+    }
+    third = pick(environ, *leases)
+    assert third.returncode == 1
+    assert '0 reserved for ' in third.stderr
+
+
+def test_without_a_reservation_the_same_card_is_printed_again(environ, leases):
+    for _ in range(2):
+        done = pick(environ, *leases, '--reserve', '0')
+        assert done.stdout == 'CUDA_VISIBLE_DEVICES=GPU-empty\n'
+
+
+def test_the_command_takes_our_place(environ, leases):
+    code = 'import os, signal, sys; signal.raise_signal(signal.SIGTERM)'
+    done = pick(environ, *leases, '-n', '2', '--', sys.executable, '-c', code)
+    assert done.returncode == -signal.SIGTERM
+    assert done.stderr == (
+        'mmgpu pick-gpu: picked GPU 1 (NVIDIA Fake 100, 900 bytes of 1000 bytes free, '
+        '0 % busy), GPU 0 (NVIDIA Fake 100, 500 bytes of 1000 bytes free, 0 % busy)\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ('options', 'code', 'out'),
+    [
+        (['-n', '2'], 7, 'GPU-empty,GPU-half -n 3 -- --wait\n'),
+        (['--exclude', '1', '2'], 7, 'GPU-half -n 3 -- --wait\n'),
+        (['--exclude', '1,GPU-full'], 7, 'GPU-half -n 3 -- --wait\n'),
+        (['--min-free', '90%', '--format', 'table'], 7, 'GPU-empty -n 3 -- --wait\n'),
+    ],
+)
+def test_arguments_output_and_exit_code_are_the_commands(
+    environ, leases, options, code, out
+):
+    script = (
+        'import os, sys; print(os.environ["CUDA_VISIBLE_DEVICES"], *sys.argv[1:]);'
+        'sys.exit(7)'
+    )
+    command = [sys.executable, '-c', script, '-n', '3', '--', '--wait']
+    done = pick(environ, *leases, *options, '--', *command)
+    assert (done.returncode, done.stdout) == (code, out)
+
+
+def test_the_command_ignores_no_signal_that_we_ignore(environ, leases):
+    done = pick(environ, *leases, '--', 'grep', 'SigIgn', '/proc/self/status')
+    mask = int(done.stdout.split()[1], 16)
+    assert not mask >> (signal.SIGPIPE - 1) & 1
+
+
+def test_visible_devices_are_respected(environ, leases):
+    done = pick({**environ, 'CUDA_VISIBLE_DEVICES': 'GPU-half'}, *leases)
+    assert done.stdout == 'CUDA_VISIBLE_DEVICES=GPU-half\n'
+    done = pick({**environ, 'CUDA_VISIBLE_DEVICES': ''}, *leases)
+    assert done.returncode == 1
+    assert '0 not in CUDA_VISIBLE_DEVICES' in done.stderr
+
+
+def test_too_few_cards_are_one_sentence(environ, leases):
+    done = pick(environ, *leases, '-n', '3', '--', 'true')
+    assert (done.returncode, done.stdout) == (1, '')
+    assert done.stderr == (
+        'mmgpu pick-gpu: expected 3 free card(s), found 2 of 4 (2 too little memory is '
+        'free; 3 cannot be read: Insufficient Permissions); --wait SECONDS waits for '
+        'them.\n'
+    )
+
+
+def test_waiting_ends_when_a_card_is_free(environ, leases, fake_nvml):
+    fake_nvml.set(FULL)
+    command = [*TOOL, *leases, '--wait', '60']
+    pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
+    with subprocess.Popen(command, env=environ, text=True, **pipes) as waiting:
+        assert waiting.stderr.readline().startswith('mmgpu pick-gpu: waiting 60 s: ')
+        fake_nvml.set(EMPTY)
+        assert waiting.stdout.read() == 'CUDA_VISIBLE_DEVICES=GPU-empty\n'
+    assert waiting.returncode == 0
+
+
+def test_without_a_driver_it_says_so(environ, leases, fake_nvml):
+    fake_nvml.set(init=9)
+    done = pick(environ, *leases)
+    assert (done.returncode, done.stdout) == (2, '')
+    assert done.stderr.startswith('mmgpu pick-gpu: the NVIDIA driver is not loaded')
+    assert 'Traceback' not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'sentence'),
+    [
+        (['--exclude', '9'], "to exclude, found '9'"),
+        (['--', 'no-such-command'], "found no 'no-such-command' on PATH"),
+        (['--leases', '/proc/none'], 'expected a folder for leases'),
+    ],
+)
+def test_bad_input_is_one_sentence(fake_nvml, leases, capsys, arguments, sentence):
+    assert main(['pick-gpu', *leases, *arguments]) == 2
+    told = capsys.readouterr()
+    assert sentence in told.err
+    assert (told.out, told.err.count('\n')) == ('', 1)
+
+
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        ['-n', '0'],
+        ['-n', 'two'],
+        ['--min-free', '10'],
+        ['--min-free', '101%'],
+        ['--min-free', 'much'],
+        ['--wait', '-1'],
+        ['--wait', 'nan'],
+        ['--reserve', 'inf'],
+    ],
+)
+def test_impossible_numbers_are_refused(capsys, arguments):
+    with pytest.raises(SystemExit, match='2'):
+        main(['pick-gpu', *arguments])
+    assert f'found {arguments[1]!r}' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('text', 'least'),
+    [
+        ('10GiB', (10 * 2**30, 0.0)),
+        ('10G', (10 * 2**30, 0.0)),
+        ('1.5 gb', (1_500_000_000, 0.0)),
+        ('512MiB', (2**29, 0.0)),
+        ('2TB', (2 * 10**12, 0.0)),
+        ('50%', (0, 50.0)),
+    ],
+)
+def test_sizes_and_shares(text, least):
+    from mmgpu_hooks.commands.pick_gpu import parse_least_free
+
+    assert parse_least_free(text) == least
+
+
+def test_a_terminal_gets_a_table_and_takes_nothing(environ, leases):
+    for _ in range(2):
+        ours, theirs = pty.openpty()
+        done = subprocess.run(
+            [*TOOL, *leases, '-n', '2'],
+            env={**environ, 'NO_COLOR': '1', 'COLUMNS': '100'},
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        os.close(theirs)
+        shown = os.read(ours, 10_000).decode().replace('\r\n', '\n')
+        os.close(ours)
+        assert (done.returncode, done.stderr) == (0, '')
+        assert shown == (
+            'GPU  name                  free          of     busy\n'
+            '0    NVIDIA Fake 100  500 bytes  1000 bytes      0 %  picked\n'
+            '1    NVIDIA Fake 100  900 bytes  1000 bytes      0 %  picked\n'
+            '2    NVIDIA Fake 100   50 bytes  1000 bytes     99 %  '
+            'too little memory is free\n'
+            '3    unknown            unknown     unknown  unknown  cannot be read: '
+            'Insufficient Permissions\n'
+            'CUDA_VISIBLE_DEVICES=GPU-empty,GPU-half\n'
+        )

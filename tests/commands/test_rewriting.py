@@ -1,0 +1,261 @@
+"""``mmgpu set``, ``enable`` and ``disable`` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mmgpu_hooks.commands.main import main
+
+CONFIG = """\
+# my experiment
+train_dataloader = dict(batch_size=4, num_workers=2, dataset=dict(type='Toy'))
+"""
+WORKERS = 'train_dataloader.num_workers=8'
+BATCH = 'train_dataloader.batch_size=8'
+OURS = "default_hooks = dict(gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook'))"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / 'mine.py'
+    path.write_text(CONFIG)
+    return path
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_set_writes_a_copy_and_says_what_it_did(config, capsys):
+    assert main(['set', str(config), WORKERS]) == 0
+    out = capsys.readouterr().out
+    new = CONFIG.replace('num_workers=2', 'num_workers=8')
+    assert files_of(config.parent) == {'mine.py': CONFIG, 'mine_set.py': new}
+    assert f'Written to {config.with_name("mine_set.py")}' in out
+    assert f'--cfg-options {WORKERS}' in out
+    assert '+train_dataloader = dict(batch_size=4, num_workers=8' in out
+
+
+def test_set_reads_values_as_the_train_script_does(config, capsys):
+    words = [
+        'train_dataloader.persistent_workers=true',
+        'train_dataloader.prefetch_factor=None',
+        'train_dataloader.pin_memory_device=cuda',
+        'train_dataloader.timeout=1.5',
+    ]
+    assert main(['set', str(config), *words, '--format', 'json', '--dry-run']) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer['changes'] == {
+        'train_dataloader.persistent_workers': True,
+        'train_dataloader.prefetch_factor': None,
+        'train_dataloader.pin_memory_device': 'cuda',
+        'train_dataloader.timeout': 1.5,
+    }
+    assert sorted(answer) == sorted(
+        [
+            'version',
+            'status',
+            'config',
+            'output',
+            'backup',
+            'changes',
+            'diff',
+            'cfg_options',
+            'proven',
+            'notes',
+            'error',
+        ]
+    )
+    assert (answer['status'], answer['output'], answer['proven']) == (
+        'rewritten',
+        None,
+        True,
+    )
+
+
+MISSPELT = {
+    'train_dataloader.num_wrkers=3': 'did you mean num_workers?',
+    'train_dataloader.persistent_worker=True': 'did you mean persistent_workers?',
+    'train_dataloader.fast=True': 'prefetch_factor',
+    'default_hooks.gpu_efficiency.intervall=5': 'did you mean interval?',
+    'auto_scale_lr.enabled=True': 'did you mean enable?',
+}
+
+
+@pytest.mark.parametrize('word', MISSPELT)
+@pytest.mark.parametrize('options', [[], ['--no-load'], ['--in-place'], ['--overlay']])
+def test_a_misspelt_key_is_refused_and_nothing_is_written(
+    config, capsys, word, options
+):
+    text = f'{CONFIG}\n{OURS}\nauto_scale_lr = dict(base_batch_size=16)\n'
+    config.write_text(text)
+    assert main(['set', str(config), word, *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert word.partition('=')[0] in line
+    assert MISSPELT[word] in line
+    assert files_of(config.parent) == {'mine.py': text}
+
+
+@pytest.mark.parametrize('options', [[], ['--no-load']])
+def test_keys_that_the_config_lacks_or_only_it_knows_are_set(config, options):
+    config.write_text(CONFIG.replace('num_workers=2', 'num_workers=2, shiny=1'))
+    words = ['prefetch_factor=4', 'persistent_workers=True', 'pin_memory=True']
+    words += ['drop_last=True', 'in_order=False', 'num_batch_per_epoch=9', 'shiny=2']
+    words = [f'train_dataloader.{word}' for word in words]
+    assert main(['set', str(config), *words, '--in-place', *options]) == 0
+    text = config.read_text()
+    assert all(word.partition('.')[2] in text for word in words)
+    # what was misspelt by hand can be taken out
+    unset = ['--unset', 'train_dataloader.shiny', '--in-place']
+    assert main(['set', str(config), *unset, *options]) == 0
+    assert 'shiny' not in config.read_text()
+
+
+@pytest.mark.parametrize('options', [[], ['--no-load']])
+def test_a_loader_of_another_class_has_arguments_of_its_own(config, options):
+    config.write_text(CONFIG.replace('batch_size', "type='Mine', batch_size"))
+    assert main(['set', str(config), 'train_dataloader.num_wrkers=3', *options]) == 0
+
+
+def test_every_argument_of_pytorch_and_of_our_hook_is_known(config, capsys):
+    import inspect
+
+    from torch.utils.data import DataLoader
+
+    from mmgpu_hooks import GPUEfficiencyHook
+    from mmgpu_hooks.config import consistency
+
+    taken = set(inspect.signature(DataLoader).parameters)
+    assert taken <= set(consistency._KNOWN)
+    ours = set(inspect.signature(GPUEfficiencyHook).parameters)
+    assert {*ours, 'type', 'priority'} == set(consistency._OF_OUR_HOOK)
+
+
+@pytest.mark.parametrize('value', ['eight', '-1', 'True', '1.5'])
+def test_a_count_that_is_none_is_refused(config, capsys, value):
+    word = f'train_dataloader.num_workers={value}'
+    assert main(['set', str(config), word, '--dry-run']) == 2
+    assert 'expected a whole number of at least 0' in capsys.readouterr().err
+
+
+FLAGS = ['--dry-run', '--no-load']
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        ['CONFIG', *FLAGS, WORKERS, BATCH],
+        [*FLAGS, 'CONFIG', WORKERS, BATCH],
+        [*FLAGS, 'CONFIG', WORKERS, '--format', 'text', BATCH],
+        ['CONFIG', WORKERS, *FLAGS, BATCH],
+        ['CONFIG', '--dry-run', WORKERS, '--no-load', BATCH],
+        ['CONFIG', '--unset', 'train_dataloader.timeout', WORKERS, BATCH, *FLAGS],
+        ['--unset', 'train_dataloader.timeout', 'CONFIG', *FLAGS, WORKERS, BATCH],
+    ],
+)
+def test_settings_and_options_come_in_any_order(config, capsys, words):
+    words = [str(config) if word == 'CONFIG' else word for word in words]
+    assert main(['set', *words]) == 0
+    out = capsys.readouterr().out
+    assert 'batch_size=8, num_workers=8' in out
+    assert f'{WORKERS} {BATCH}' in out
+
+
+@pytest.mark.parametrize(
+    'words', [['set', 'CONFIG', WORKERS, '--bogus'], ['enable', 'CONFIG', WORKERS]]
+)
+def test_what_no_command_knows_is_said(config, capsys, words):
+    with pytest.raises(SystemExit) as stop:
+        main([str(config) if word == 'CONFIG' else word for word in words])
+    assert stop.value.code == 2
+    assert f'unrecognized arguments: {words[-1]}' in capsys.readouterr().err
+
+
+def test_set_in_place_and_unset(config, capsys):
+    assert main(['set', str(config), WORKERS, '--in-place']) == 0
+    gone = ['set', str(config), '--unset', 'train_dataloader.num_workers', '--in-place']
+    assert main(gone) == 0
+    assert config.read_text() == CONFIG.replace(' num_workers=2,', '')
+    assert main(gone) == 0
+    assert 'Nothing to change' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('flag', ['--dry-run', '--check'])
+@pytest.mark.parametrize('load', [[], ['--no-load']])
+def test_nothing_is_written_when_not_asked_for(config, capsys, flag, load):
+    code = main(['set', str(config), WORKERS, flag, *load])
+    assert code == (1 if flag == '--check' else 0)
+    assert files_of(config.parent) == {'mine.py': CONFIG}
+    assert ('Not loaded with MMEngine' in capsys.readouterr().out) is bool(load)
+    held = WORKERS.replace('8', '2')
+    assert main(['set', str(config), held, flag, *load]) == 0
+
+
+def test_the_hook_in_and_out(config, capsys):
+    assert main(['enable', str(config)]) == 0
+    assert config.read_text() == f'{CONFIG}\n{OURS}\n'
+    assert 'mine.py.bak' in capsys.readouterr().out
+    assert main(['enable', str(config), '--check']) == 0
+    assert main(['disable', str(config), '--check']) == 1
+    assert main(['disable', str(config)]) == 0
+    assert config.read_text() == CONFIG
+
+
+def test_an_overlay_leaves_the_original_alone(config):
+    target = config.with_name('with_hook.py')
+    assert main(['enable', str(config), '--overlay', '--output', str(target)]) == 0
+    assert target.read_text() == f"_base_ = './mine.py'\n\n{OURS}\n"
+    assert main(['set', str(config), WORKERS, '--overlay']) == 0
+    assert sorted(files_of(config.parent)) == ['mine.py', 'mine_set.py', 'with_hook.py']
+
+
+BAD = {
+    'no setting': ([], 'expected settings, found none'),
+    'no value': (['train_dataloader.num_workers'], 'expected KEY=VALUE'),
+    'twice': ([WORKERS, WORKERS], 'expected train_dataloader.num_workers once'),
+    'list': (['train_dataloader.num_workers=[1]'], 'pass a plain value'),
+    'call': (['train_dataloader.sampler=dict(x=1)'], 'expected a plain value'),
+    'hook': (['default_hooks.timer.type=Evil'], 'makes another hook of it'),
+    'other': (['model.depth=4'], 'only settings of the dataloaders'),
+    'no loader': (['val_dataloader.num_workers=4'], 'expected a val_dataloader'),
+    'excluded': (
+        ['train_dataloader.num_workers=0', 'train_dataloader.prefetch_factor=4'],
+        'expected num_workers above 0',
+    ),
+}
+
+
+@pytest.mark.parametrize('case', BAD)
+@pytest.mark.parametrize('form', ['text', 'json'])
+def test_bad_input_is_one_sentence_and_exit_code_2(config, capsys, case, form):
+    words, sentence = BAD[case]
+    assert main(['set', str(config), *words, '--format', form]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count('\n') == 1
+    assert captured.err.startswith('mmgpu set: ')
+    assert sentence in captured.err
+    if form == 'text':
+        assert captured.out == ''
+    else:
+        assert sentence in json.loads(captured.out)['error']
+    assert files_of(config.parent) == {'mine.py': CONFIG}
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        'import sys\nfrom mmgpu_hooks.commands.main import main\n'
+        'try:\n    main([sys.argv[1], "--help"])\nexcept SystemExit:\n    pass\n'
+        'heavy = {"torch", "mmengine.hooks", "libcst"} & set(sys.modules)\n'
+        'sys.exit(str(heavy) if heavy else 0)\n'
+    )
+    for command in ('set', 'enable', 'disable'):
+        done = subprocess.run(
+            [sys.executable, '-c', code, command], capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, '')
+        assert f'usage: mmgpu {command}' in done.stdout

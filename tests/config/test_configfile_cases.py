@@ -1,0 +1,99 @@
+"""One written-out case per spelling, each with a no-op twin and a refused twin."""
+
+from __future__ import annotations
+
+import pytest
+from configfile.case_file import CASES, read_case
+
+from mmgpu_hooks.config.loading import read_config
+from mmgpu_hooks.config.rewrite import rewrite_config
+
+pytest.importorskip('mmengine.config', reason='the proof loads configs with MMEngine')
+
+
+@pytest.fixture(params=CASES, ids=lambda path: path.stem)
+def case(request, tmp_path):
+    found = read_case(request.param)
+    for name, text in found.files.items():
+        (tmp_path / name).write_text(text)
+    return found
+
+
+@pytest.fixture
+def config(tmp_path):
+    return tmp_path / 'config.py'
+
+
+def flat(path, settings):
+    """The loaded config without what is asked for and what that entails."""
+    entailed = ('persistent_workers', 'prefetch_factor')
+    loaders = {key.partition('.')[0] for key in settings}
+    return {
+        path: repr(value)
+        for path, value in read_config(path).items()
+        if '.'.join(path) not in settings
+        and not (path[0] in loaders and path[1:] and path[1] in entailed)
+    }
+
+
+def test_it_is_rewritten(case, config):
+    config.write_text(case.before)
+    outcome = rewrite_config(config, case.settings, output=config.with_name('new.py'))
+    assert outcome.reason is None
+    assert (outcome.status, outcome.proven) == ('rewritten', True)
+    assert outcome.target.read_text() == case.after
+    # MMEngine itself, without our proof in between
+    loaded = read_config(outcome.target)
+    for dotted, value in case.settings.items():
+        assert loaded[tuple(dotted.split('.'))] == value
+    again = rewrite_config(outcome.target, case.settings)
+    assert (again.status, again.diff) == ('unchanged', '')
+
+
+def test_it_is_rewritten_alike_without_loading(case, config):
+    config.write_text(case.before)
+    outcome = rewrite_config(config, case.settings, load=False, dry_run=True)
+    assert outcome.reason is None
+    assert (outcome.text, outcome.proven) == (case.after, False)
+    config.write_text(case.after)
+    again = rewrite_config(config, case.settings, load=False)
+    assert (again.status, again.reason) == ('unchanged', None)
+
+
+def test_the_command_line_says_the_same(case, config):
+    from mmengine.config import Config, DictAction
+
+    config.write_text(case.before)
+    outcome = rewrite_config(config, case.settings, dry_run=True)
+    options = {}
+    for word in outcome.cfg_options.split()[1:]:
+        key, value = word.split('=', 1)
+        options[key] = DictAction._parse_iterable(value)
+    merged = Config.fromfile(config, import_custom_modules=False)
+    merged.merge_from_dict(options)
+    for dotted, value in case.settings.items():
+        found = merged
+        for key in dotted.split('.'):
+            found = found[int(key) if key.isdigit() else key]
+        assert found == value
+
+
+def test_what_holds_is_left_alone(case, config):
+    config.write_text(case.unchanged)
+    before = sorted(config.parent.iterdir())
+    outcome = rewrite_config(config, case.settings)
+    assert outcome.reason is None
+    assert (outcome.status, outcome.target, outcome.diff) == ('unchanged', None, '')
+    assert config.read_text() == case.unchanged
+    assert sorted(config.parent.iterdir()) == before
+
+
+def test_what_is_not_safe_is_refused(case, config):
+    config.write_text(case.refused)
+    before = sorted(config.parent.iterdir())
+    outcome = rewrite_config(config, case.settings)
+    assert outcome.status == 'refused'
+    assert case.reason in outcome.reason
+    assert outcome.reason.startswith(str(config))
+    assert '\n' not in outcome.reason
+    assert sorted(config.parent.iterdir()) == before

@@ -1,0 +1,295 @@
+"""The edit alone, text in and text out, as tables with no-op and refused twins."""
+
+from __future__ import annotations
+
+import pytest
+
+from mmgpu_hooks.config import edit
+from mmgpu_hooks.config.outcome import REMOVE, RefusedError
+
+WORKERS = {'train_dataloader.num_workers': 8}
+TWO = {'train_dataloader.num_workers': 8, 'train_dataloader.prefetch_factor': 4}
+GONE = {'train_dataloader.num_workers': REMOVE}
+
+
+def edit_settings(text, settings):
+    return edit.edit_settings(text, settings).text
+
+
+@pytest.mark.parametrize(
+    ('before', 'settings', 'after'),
+    [
+        # A literal is replaced where it stands.
+        ('dict(num_workers=2)', WORKERS, 'dict(num_workers=8)'),
+        ('dict(num_workers=(2))', WORKERS, 'dict(num_workers=(8))'),
+        (
+            'dict(num_workers=(\n  2 * 2  # c\n))',
+            WORKERS,
+            'dict(num_workers=(\n  8  # c\n))',
+        ),
+        ('dict(num_workers=0x2)', WORKERS, 'dict(num_workers=8)'),
+        ('dict(num_workers=-1)', WORKERS, 'dict(num_workers=8)'),
+        ('dict(num_workers=None)', WORKERS, 'dict(num_workers=8)'),
+        ('dict(num_workers = 2 , a=1)', WORKERS, 'dict(num_workers = 8 , a=1)'),
+        ("{'num_workers': 2}", WORKERS, "{'num_workers': 8}"),
+        (
+            'dict(\n    num_workers=2,  # per GPU\n    # data\n    dataset=d)',
+            WORKERS,
+            'dict(\n    num_workers=8,  # per GPU\n    # data\n    dataset=d)',
+        ),
+        # The same name deeper down is another key.
+        (
+            'dict(num_workers=2, dataset=dict(num_workers=2))',
+            WORKERS,
+            'dict(num_workers=8, dataset=dict(num_workers=2))',
+        ),
+        # A spread next to a literal key does not hide it.
+        ('dict(num_workers=2, **c)', WORKERS, 'dict(num_workers=8, **c)'),
+        # A missing key goes behind the short settings, in the file's style.
+        ('dict()', WORKERS, 'dict(num_workers=8)'),
+        ('{}', WORKERS, "{'num_workers': 8}"),
+        (
+            'dict(dataset=dict(pipeline=p))',
+            TWO,
+            'dict(num_workers=8, prefetch_factor=4,\n'
+            '                        dataset=dict(pipeline=p))',
+        ),
+        (
+            'dict(batch_size=2, dataset=d)',
+            TWO,
+            'dict(batch_size=2, num_workers=8, prefetch_factor=4,\n'
+            '                        dataset=d)',
+        ),
+        ('dict(batch_size=2)', WORKERS, 'dict(batch_size=2, num_workers=8)'),
+        ('dict(batch_size=2,)', WORKERS, 'dict(batch_size=2, num_workers=8,)'),
+        ('dict(a=1,batch_size=2)', WORKERS, 'dict(a=1,batch_size=2,num_workers=8)'),
+        (
+            'dict(\n    batch_size=2,\n    dataset=d,\n)',
+            WORKERS,
+            'dict(\n    batch_size=2,\n    num_workers=8,\n    dataset=d,\n)',
+        ),
+        (
+            'dict(\n    batch_size=2,  # two\n    # data\n    dataset=d)',
+            WORKERS,
+            'dict(\n    batch_size=2,  # two\n    num_workers=8,\n'
+            '    # data\n    dataset=d)',
+        ),
+        (
+            'dict(  # all\n    # data\n    dataset=d)',
+            WORKERS,
+            'dict(  # all\n    num_workers=8,\n    # data\n    dataset=d)',
+        ),
+        (
+            'dict(\n    batch_size=2  # two\n)',
+            WORKERS,
+            'dict(\n    batch_size=2,  # two\n    num_workers=8\n)',
+        ),
+        (
+            'dict(\n    batch_size=2,  # two\n    # end\n)',
+            WORKERS,
+            'dict(\n    batch_size=2,  # two\n    num_workers=8,\n    # end\n)',
+        ),
+        (
+            'dict(\n    batch_size=2, drop_last=True, dataset=d)',
+            WORKERS,
+            'dict(\n    batch_size=2, drop_last=True, num_workers=8, dataset=d)',
+        ),
+        (
+            'dict(batch_size=2,\n     dataset=d)',
+            WORKERS,
+            'dict(batch_size=2,\n     num_workers=8,\n     dataset=d)',
+        ),
+        (
+            'dict(_delete_=True, dataset=d)',
+            WORKERS,
+            'dict(_delete_=True, num_workers=8, dataset=d)',
+        ),
+        ('{"batch_size": 2}', WORKERS, '{"batch_size": 2, "num_workers": 8}'),
+        (
+            "{\n    'batch_size': 2,\n    'dataset': d,\n}",
+            WORKERS,
+            "{\n    'batch_size': 2,\n    'num_workers': 8,\n    'dataset': d,\n}",
+        ),
+        # Removing takes the comma and the comment on the same line along.
+        ('dict(num_workers=2)', GONE, 'dict()'),
+        ('dict(num_workers=2, a=1)', GONE, 'dict(a=1)'),
+        ('dict(a=1, num_workers=2)', GONE, 'dict(a=1)'),
+        ('dict(a=1, num_workers=2,)', GONE, 'dict(a=1,)'),
+        ('dict(a=1, num_workers=2, b=3)', GONE, 'dict(a=1, b=3)'),
+        ("{'a': 1, 'num_workers': 2}", GONE, "{'a': 1}"),
+        (
+            'dict(\n    a=1,  # one\n    num_workers=2,  # two\n    # b\n    b=3)',
+            GONE,
+            'dict(\n    a=1,  # one\n    # b\n    b=3)',
+        ),
+        ('dict(\n    a=1,\n    num_workers=2)', GONE, 'dict(\n    a=1)'),
+        ('dict(\n    a=1,\n    num_workers=2,\n)', GONE, 'dict(\n    a=1,\n)'),
+        ('dict(num_workers=2,\n     a=1)', GONE, 'dict(a=1)'),
+        (
+            'dict(\n    a=1,  # one\n    num_workers=2)',
+            GONE,
+            'dict(\n    a=1  # one\n    )',
+        ),
+    ],
+)
+def test_edits_one_display(before, settings, after):
+    head = '# first\n_base_ = "x.py"\n\ntrain_dataloader = '
+    tail = '\nlast = 1  # end\n'
+    edited = edit_settings(head + before + tail, settings)
+    assert edited == head + after + tail
+    assert edit_settings(edited, settings) == edited
+
+
+@pytest.mark.parametrize(
+    ('text', 'settings'),
+    [
+        ('train_dataloader = dict(num_workers=8)\n', WORKERS),
+        ('train_dataloader = dict(num_workers=0x8)\n', WORKERS),
+        ('train_dataloader = dict(batch_size=2)\n', GONE),
+        ('_base_ = "x.py"\n', GONE),
+        ('train_dataloader = dict()\n', {}),
+    ],
+)
+def test_leaves_what_is_spelled_already(text, settings):
+    assert edit_settings(text, settings) == text
+
+
+def test_a_bool_is_not_the_integer_that_equals_it():
+    before = 'train_dataloader = dict(pin_memory=1)\n'
+    after = edit_settings(before, {'train_dataloader.pin_memory': True})
+    assert after == 'train_dataloader = dict(pin_memory=True)\n'
+
+
+@pytest.mark.parametrize(
+    ('before', 'after'),
+    [
+        ('a = 1\n', 'a = 1\n\ntrain_dataloader = dict(num_workers=8)\n'),
+        ('a = 1\n\n', 'a = 1\n\n\ntrain_dataloader = dict(num_workers=8)\n'),
+        ('a = 1', 'a = 1\n\ntrain_dataloader = dict(num_workers=8)'),
+        ('a = 1\r\n', 'a = 1\r\n\r\ntrain_dataloader = dict(num_workers=8)\r\n'),
+        ('a = 1  # x', 'a = 1  # x\n\ntrain_dataloader = dict(num_workers=8)'),
+        (
+            'with read_base():\n    from .a import *\n',
+            'with read_base():\n    from .a import *\n\n'
+            'train_dataloader.update(num_workers=8)\n',
+        ),
+        (
+            'with read_base():\n    from .a import *\n'
+            'train_dataloader.update(dataset=1)\n'
+            'train_dataloader.update(num_workers=2, a=1)\nb = 1\n',
+            'with read_base():\n    from .a import *\n'
+            'train_dataloader.update(dataset=1)\n'
+            'train_dataloader.update(num_workers=8, a=1)\nb = 1\n',
+        ),
+        # Reading a loader, or changing another key of it, is no obstacle.
+        (
+            'x = train_dataloader.get("num_workers")\n',
+            'x = train_dataloader.get("num_workers")\n\n'
+            'train_dataloader = dict(num_workers=8)\n',
+        ),
+        (
+            '_base_.train_dataloader.dataset.pipeline = 1\n',
+            '_base_.train_dataloader.dataset.pipeline = 1\n\n'
+            'train_dataloader = dict(num_workers=8)\n',
+        ),
+        (
+            'x = dict(train_dataloader=1)\n',
+            'x = dict(train_dataloader=1)\n\ntrain_dataloader = dict(num_workers=8)\n',
+        ),
+        (
+            'def f():\n    train_dataloader = 1\n',
+            'def f():\n    train_dataloader = 1\n\n'
+            'train_dataloader = dict(num_workers=8)\n',
+        ),
+    ],
+)
+def test_overrides_an_inherited_loader_at_the_end(before, after):
+    assert edit_settings(before, WORKERS) == after
+    assert edit_settings(after, WORKERS) == after
+
+
+def test_a_long_override_is_broken_into_lines():
+    settings = {f'train_dataloader.{key}': 8 for key in ('num_workers', 'a' * 30)}
+    settings['train_dataloader.pin_memory'] = True
+    after = edit_settings('a = 1\n', settings)
+    assert after == (
+        'a = 1\n\ntrain_dataloader = dict(\n    num_workers=8,\n'
+        f'    {"a" * 30}=8,\n    pin_memory=True)\n'
+    )
+
+
+def test_edits_several_loaders():
+    before = 'train_dataloader = dict(a=1)\nval_dataloader = dict(num_workers=1)\n'
+    settings = {**WORKERS, 'val_dataloader.num_workers': 2}
+    assert edit_settings(before, settings) == (
+        'train_dataloader = dict(num_workers=8, a=1)\n'
+        'val_dataloader = dict(num_workers=2)\n'
+    )
+
+
+T = 'train_dataloader'
+
+
+@pytest.mark.parametrize(
+    ('text', 'line', 'words'),
+    [
+        (f'{T} = dict(num_workers=len("a"))\n', 1, 'the function call len("a")'),
+        (f'{T} = dict(num_workers=a or 2)\n', 1, 'the condition a or 2'),
+        (f'{T} = dict(num_workers=f"{{a}}")\n', 1, 'found f"{a}"'),
+        (f'{T} = dict(\n    num_workers=[n for n in a][0])\n', 2, 'found [n for n'),
+        (f'{T} = {{"num_workers": 1, "num_workers": 2}}\n', 1, 'found it 2 times'),
+        (f'{T} = None\n', 1, 'found None'),
+        (f'{T} = build(num_workers=2)\n', 1, 'the function call build(num_work'),
+        (f'{T} = dict() or dict()\n', 1, 'the condition'),
+        (f'x = 1\nif x:\n    {T} = dict(num_workers=2)\n', 3, 'below a condition'),
+        (f'while x:\n    {T}["num_workers"] = 1\n', 2, 'below a condition'),
+        (f'for {T} in []:\n    pass\n', 1, 'below a condition'),
+        (f'with x as {T}:\n    pass\n', 1, 'below a condition'),
+        (f'try:\n    {T} = {{}}\nfinally:\n    pass\n', 2, 'below a condition'),
+        (f'x = 1\ndef {T}():\n    pass\n', 2, 'defined as a function'),
+        (f'class {T}:\n    pass\n', 1, 'defined as a function'),
+        (f'from a import {T}\n', 1, 'imported'),
+        (f'from a import b as {T}\n', 1, 'imported'),
+        (f'{T} = dict()\ndel {T}\n', 2, 'deleted'),
+        (f'{T} = dict()\n{T}["num_workers"] = f()\n', 2, 'the function call f()'),
+        (f'{T} = dict()\n{T}["num_workers"]["a"] = 1\n', 2, 'a part of it'),
+        (f'if d:\n    n = 0\nelse:\n    n = 4\n{T} = dict(num_workers=n)\n', 2, 'n is'),
+    ],
+)
+def test_refuses_what_it_does_not_understand(text, line, words):
+    with pytest.raises(RefusedError) as caught:
+        edit_settings(text, WORKERS)
+    assert caught.value.line == line
+    assert words in caught.value.reason
+    assert '\n' not in caught.value.reason
+
+
+OVER = f'{T}.update(num_workers=8)\n'
+BEHIND = f'\n{T} = dict({T}, num_workers=8)\n'
+
+
+@pytest.mark.parametrize(
+    ('before', 'after'),
+    [
+        (f'{T} = x = dict(a=2)\n', BEHIND),
+        (f'{T}, x = dict(a=2), 1\n', BEHIND),
+        (f'{T} = dict() | dict(a=1)\n', OVER),
+        (f'{T} = dict()\n{T} |= dict(a=2)\n', BEHIND),
+        (f'{T} = dict()\n{T}[key] = 2\n', OVER),
+        (f'{T} = dict(a=1)\n{T}.pop("num_workers", 1)\n', OVER),
+        (f'{T} = dict()\n{T}.update(**common)\n', OVER),
+        (f'{T} = dict()\n{T}.update(common)\n', OVER),
+        (f'{T} = dict()\n{T}.setdefault("num_workers", 2)\n', OVER),
+        (f'{T} = dict()\ndel {T}["num_workers"]\n', OVER),
+        (f'{T} = dict(*common)\n', OVER),
+        (f'{T} = {{"num_workers": 2, **common}}\n', OVER),
+        (f'{T} = dict(a=1)\nprint({T})\n', BEHIND),
+        (f'{T} = dict(a=1)\nx = [{T}]\n', BEHIND),
+        (f'{T} = dict(a=1)\ndef f():\n    return {T}\n', BEHIND),
+        (f'y = dict()\n{T} = y\n{T}["a"] = 1\n', BEHIND),
+        (f'y = dict()\n{T} = y\n{T}["num_workers"] += 1\n', BEHIND),
+    ],
+)
+def test_overrides_what_it_cannot_edit(before, after):
+    assert edit_settings(before, WORKERS) == before + after
+    assert edit_settings(before + after, WORKERS) == before + after

@@ -1,0 +1,180 @@
+"""Switching the hook on and off in every kind of config, without dropping any other."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from mmgpu_hooks.config.loading import read_config
+from mmgpu_hooks.config.outcome import Options
+from mmgpu_hooks.config.rewrite import disable_hook, enable_hook, rewrite_config
+
+pytest.importorskip('mmengine.config', reason='the proof loads configs with MMEngine')
+
+OURS = "gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook')"
+TYPE = ('default_hooks', 'gpu_efficiency', 'type')
+BASE = """\
+default_hooks = dict(timer=dict(type='IterTimerHook'))
+custom_hooks = [dict(type='EMAHook'), dict(type='SwitchHook')]
+"""
+HERE = Options(in_place=True)
+LAZY = """\
+from mmengine.config import read_base
+with read_base():
+    from .base import *
+"""
+LONG = "default_hooks = dict(\n    logger=dict(type='LoggerHook', interval=50),\n"
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / 'base.py').write_text(BASE)
+    return tmp_path / 'leaf.py'
+
+
+@pytest.mark.parametrize(
+    ('before', 'after'),
+    [
+        ('a = 1\n', f'a = 1\n\ndefault_hooks = dict({OURS})\n'),
+        (
+            "_base_ = 'base.py'\n",
+            f"_base_ = 'base.py'\n\ndefault_hooks = dict({OURS})\n",
+        ),
+        (LAZY, f'{LAZY}\ndefault_hooks.update({OURS})\n'),
+        (f'{LONG})\n', f'{LONG}    {OURS},\n)\n'),
+        (
+            'default_hooks = {}\n',
+            "default_hooks = {'gpu_efficiency': " + OURS[15:] + '}\n',
+        ),
+        (
+            'common = dict(a=1)\ndefault_hooks = dict(**common, b=2)\nx = 1\n',
+            f'common = dict(a=1)\ndefault_hooks = dict(**common, b=2,\n'
+            f'                     {OURS})\nx = 1\n',
+        ),
+    ],
+)
+def test_the_hook_is_added_and_taken_out_again(config, before, after):
+    config.write_text(before)
+    if 'common' in before:
+        # values that MMEngine takes for hooks are no concern of the edit
+        assert 'dict(a=1)' in before
+    loaded = read_config(config)
+    outcome = enable_hook(config, HERE)
+    assert (outcome.status, outcome.reason) == ('rewritten', None)
+    assert config.read_text() == after
+    now = read_config(config)
+    assert now[TYPE] == 'mmgpu_hooks.GPUEfficiencyHook'
+    assert {path: now[path] for path in loaded} == loaded
+    assert enable_hook(config, HERE).status == 'unchanged'
+    assert disable_hook(config, HERE).status == 'rewritten'
+    assert config.read_text() == before
+    assert disable_hook(config, HERE).status == 'unchanged'
+
+
+@pytest.mark.parametrize('before', ["_base_ = 'base.py'\n", LAZY])
+def test_a_hook_of_the_base_is_taken_out_in_the_leaf(config, before):
+    base = config.with_name('base.py')
+    enable_hook(base, HERE)
+    raw = base.read_bytes()
+    config.write_text(before)
+    loaded = read_config(config)
+    outcome = disable_hook(config, HERE)
+    assert outcome.status == 'rewritten', outcome.reason
+    assert config.read_text().endswith("default_hooks.pop('gpu_efficiency')\n")
+    assert base.read_bytes() == raw
+    now = read_config(config)
+    ours = {path for path in loaded if path[:2] == TYPE[:2]}
+    assert now == {path: loaded[path] for path in loaded if path not in ours}
+    assert disable_hook(config, HERE).status == 'unchanged'
+    assert enable_hook(config, HERE).status == 'rewritten'
+    assert read_config(config) == loaded
+
+
+@pytest.mark.parametrize(
+    'entry',
+    [
+        "dict(type='GPUEfficiencyHook')",
+        "dict(interval=9, type='mmgpu_hooks.GPUEfficiencyHook')",
+        "{'type': 'mmgpu_hooks.hooks.gpu_efficiency_hook.GPUEfficiencyHook'}",
+    ],
+)
+def test_a_hook_in_the_list_is_seen_and_taken_out(config, entry):
+    text = (
+        "custom_hooks = [\n    dict(type='EMAHook'),  # kept\n    {}dict(type='B')]\n"
+    )
+    config.write_text(text.format(f'{entry},  # ours\n    '))
+    assert enable_hook(config, HERE).status == 'unchanged'
+    assert disable_hook(config, HERE).status == 'rewritten'
+    assert config.read_text() == text.format('')
+
+
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        (
+            "default_hooks = dict(gpu_efficiency=dict(type='X'))\n",
+            "to be free, found 'X'",
+        ),
+        ('default_hooks = dict(gpu_efficiency=None)\n', 'to be free, found None'),
+        ('default_hooks = None\n', 'expected default_hooks'),
+        ('default_hooks = [1]\n', 'expected default_hooks'),
+        ('if 1:\n    default_hooks = dict()\n', 'leaf.py:2: expected default_hooks'),
+    ],
+)
+def test_where_it_cannot_be_added(config, text, words):
+    config.write_text(text)
+    outcome = enable_hook(config, HERE)
+    assert outcome.status == 'refused'
+    assert words in outcome.reason
+    assert config.read_text() == text
+
+
+def test_where_it_cannot_be_taken_out(config):
+    twice = "custom_hooks = [dict(type='GPUEfficiencyHook')] * 2\n"
+    config.write_text(twice)
+    assert 'at most once' in disable_hook(config, HERE).reason
+    config.with_name('base.py').write_text(twice.replace(' * 2', ''))
+    config.write_text("_base_ = 'base.py'\n")
+    outcome = disable_hook(config, HERE)
+    assert outcome.status == 'refused'
+    assert config.read_text() == "_base_ = 'base.py'\n"
+
+
+def test_with_and_without_loading_alike(config):
+    config.write_text("_base_ = 'base.py'\n")
+    blind = Options(in_place=True, load=False)
+    assert enable_hook(config, blind).status == 'rewritten'
+    assert f'default_hooks = dict({OURS})' in config.read_text()
+    assert enable_hook(config, blind).status == 'unchanged'
+    assert disable_hook(config, blind).status == 'rewritten'
+    assert config.read_text() == "_base_ = 'base.py'\n"
+    assert disable_hook(config, blind).status == 'unchanged'
+
+
+def test_an_argument_over_the_base_and_in_the_base(config):
+    enable_hook(config.with_name('base.py'), HERE)
+    key = 'default_hooks.gpu_efficiency.worker_nice'
+    config.write_text("_base_ = 'base.py'\n")
+    outcome = rewrite_config(config, {key: 10}, dry_run=True)
+    assert outcome.text.endswith(
+        '\ndefault_hooks = dict(gpu_efficiency=dict(worker_nice=10))\n'
+    )
+    config.write_text(LAZY)
+    outcome = rewrite_config(config, {key: 10})
+    assert outcome.status == 'rewritten', outcome.reason
+    assert read_config(outcome.target)[TYPE] == 'mmgpu_hooks.GPUEfficiencyHook'
+    outcome = rewrite_config(config, {key: 10}, edit_base=True)
+    assert (outcome.status, outcome.target.name) == ('rewritten', 'base.py')
+    assert 'worker_nice=10' in config.with_name('base.py').read_text()
+
+
+def test_without_mmengine_the_diff_is_still_there(config, monkeypatch):
+    enable_hook(config.with_name('base.py'), HERE)
+    raw = config.with_name('base.py').read_bytes()
+    monkeypatch.setitem(sys.modules, 'mmengine.config', None)
+    outcome = disable_hook(config.with_name('base.py'), HERE)
+    assert outcome.status == 'refused'
+    assert 'cannot import it' in outcome.reason
+    assert 'gpu_efficiency' in outcome.diff
+    assert config.with_name('base.py').read_bytes() == raw

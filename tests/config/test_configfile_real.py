@@ -1,0 +1,108 @@
+"""Real MMDetection configs, with their bases, in a copy of its config tree."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mmgpu_hooks.config.outcome import REMOVE
+from mmgpu_hooks.config.rewrite import rewrite_config
+
+pytest.importorskip('mmengine.config', reason='the proof loads configs with MMEngine')
+SPEC = importlib.util.find_spec('mmdet')
+if SPEC is None or SPEC.origin is None:
+    pytest.skip('MMDetection is not installed', allow_module_level=True)
+CONFIGS = Path(SPEC.origin).parent / '.mim' / 'configs'
+if not CONFIGS.is_dir():
+    pytest.skip('this MMDetection carries no configs', allow_module_level=True)
+
+SETTINGS = {
+    'train_dataloader.num_workers': 7,
+    'train_dataloader.persistent_workers': True,
+    'train_dataloader.prefetch_factor': 4,
+    'train_dataloader.pin_memory': REMOVE,
+}
+
+
+@pytest.fixture(scope='module')
+def configs(tmp_path_factory):
+    target = tmp_path_factory.mktemp('mmdet') / 'configs'
+    shutil.copytree(CONFIGS, target)
+    return target
+
+
+@pytest.mark.parametrize(
+    ('name', 'added'),
+    [
+        # The value is inherited through several bases.
+        (
+            'rtmdet/rtmdet_tiny_8xb32-300e_coco.py',
+            'train_dataloader = dict(num_workers=7, prefetch_factor=4, ',
+        ),
+        ('rtmdet/rtmdet_l_8xb32-300e_coco.py', '    num_workers=7,'),
+        ('_base_/datasets/coco_detection.py', '    num_workers=7,'),
+        ('faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py', 'train_dataloader = dict(num'),
+        ('faster_rcnn/faster-rcnn_r50-caffe_fpn_ms-1x_coco.py', 'train_dataloader ='),
+        ('yolox/yolox_s_8xb8-300e_coco.py', '    num_workers=7,'),
+        ('yolo/yolov3_d53_8xb8-ms-608-273e_coco.py', '    num_workers=7,'),
+        ('ssd/ssd300_coco.py', '    num_workers=7,'),
+        ('detr/detr_r50_8xb2-150e_coco.py', 'train_dataloader = dict(num'),
+        ('_base_/datasets/semi_coco_detection.py', 'num_workers = 7'),
+        ('dino/dino-4scale_r50_8xb2-12e_coco.py', 'num_workers=7'),
+        ('retinanet/retinanet_r50_fpn_1x_coco.py', 'train_dataloader = dict(num'),
+        ('mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', 'train_dataloader = dict(num'),
+        ('centernet/centernet_r18_8xb16-crop512-140e_coco.py', 'num_workers=7'),
+        ('fcos/fcos_r50-caffe_fpn_gn-head_1x_coco.py', 'train_dataloader = dict(num'),
+        ('cornernet/cornernet_hourglass104_10xb5-crop511-210e-mstest_coco.py', '7'),
+        ('libra_rcnn/libra-fast-rcnn_r50_fpn_1x_coco.py', 'num_workers=7'),
+        (
+            'strongsort/yolox_x_8xb4-80e_crowdhuman-mot17halftrain_test-'
+            'mot17halfval.py',
+            '    num_workers=7,',
+        ),
+        ('lvis/mask-rcnn_r50_fpn_sample1e-3_ms-1x_lvis-v1.py', 'num_workers=7'),
+        ('deformable_detr/deformable-detr_r50_16xb2-50e_coco.py', 'num_workers=7'),
+    ],
+)
+def test_real_config(configs, name, added):
+    source = configs / name
+    raw = source.read_bytes()
+    outcome = rewrite_config(source, SETTINGS)
+    assert outcome.status == 'rewritten', outcome.reason
+    plus = [line[1:] for line in outcome.diff.splitlines() if line[:1] == '+']
+    assert any(added in line for line in plus[1:])
+    assert source.read_bytes() == raw
+    again = rewrite_config(outcome.target, SETTINGS, dry_run=True)
+    assert again.status == 'unchanged'
+    outcome.target.unlink()
+    assert not list(source.parent.glob('.*'))
+
+
+@pytest.mark.parametrize(
+    ('name', 'words'),
+    [
+        ('_base_/default_runtime.py', 'expected a train_dataloader'),
+        (
+            'sort/sort_faster-rcnn_r50_fpn_8xb2-4e_mot17halftrain_test-mot17halfval.py',
+            'expected train_dataloader to be a dict, found None',
+        ),
+    ],
+)
+def test_real_config_refused(configs, name, words):
+    outcome = rewrite_config(configs / name, SETTINGS, dry_run=True)
+    assert outcome.status == 'refused'
+    assert words in outcome.reason
+
+
+def test_a_leaf_over_an_installed_package(tmp_path):
+    source = tmp_path / 'mine.py'
+    source.write_text("_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'\n")
+    outcome = rewrite_config(source, SETTINGS)
+    assert outcome.status == 'rewritten', outcome.reason
+    assert outcome.text == (
+        "_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'\n\n"
+        'train_dataloader = dict(num_workers=7, prefetch_factor=4, pin_memory=False)\n'
+    )

@@ -1,0 +1,217 @@
+"""Bad input is a sentence, never an exception, and never leaves a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from mmgpu_hooks.config.outcome import REMOVE
+from mmgpu_hooks.config.rewrite import rewrite_config
+
+pytest.importorskip('mmengine.config', reason='the proof loads configs with MMEngine')
+
+WORKERS = {'train_dataloader.num_workers': 8}
+OWN = b'train_dataloader = dict(num_workers=2)\n'
+
+
+def tree(folder):
+    return {
+        path: path.read_bytes() if path.is_file() else None
+        for path in folder.rglob('*')
+    }
+
+
+def refuse(source, settings=None, **options):
+    """Asks for a rewrite that must be refused; returns the outcome."""
+    folder = Path(source).parent
+    before = tree(folder)
+    outcome = rewrite_config(
+        source, WORKERS if settings is None else settings, **options
+    )
+    assert tree(folder) == before
+    assert (outcome.status, outcome.target, outcome.backup) == ('refused', None, None)
+    assert '\n' not in outcome.reason
+    assert outcome.reason.startswith(str(source))
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ('raw', 'words'),
+    [
+        (b'', 'an empty file'),
+        (b' \n\n', 'an empty file'),
+        (b'# only a comment\n', 'expected a train_dataloader in the config'),
+        (b'x = 1\n', 'expected a train_dataloader in the config'),
+        (b'train_dataloader = None\n', 'to be a dict, found None'),
+        (b'train_dataloader = [1]\n', 'to be a dict, found a list'),
+        (b'a = 1\nb = = 2\n', 'c.py:2: expected valid Python'),
+        (b'\x00\x01\x02', 'binary data'),
+        (b'\x89PNG\r\n\x1a\n', 'expected text in the declared encoding'),
+        (b'# caf\xe9\ntrain_dataloader = dict()\n', 'expected text in the declared'),
+        (b'# coding: nope\n', 'unknown encoding: nope'),
+        (b'# coding: latin-1\nx = "\xe9"\n' + OWN, 'UnicodeDecodeError'),
+        (b'\xef\xbb\xbf' + OWN, 'it starts with a byte-order mark'),
+        (b'_base_ = "./gone.py"\n' + OWN, 'gone.py'),
+        (b'_base_ = "nosuchpackage::a/b.py"\n' + OWN, 'nosuchpackage'),
+        (b'raise SystemExit(3)\n' + OWN, 'SystemExit: 3'),
+        (b'print "a"\n' + OWN, 'c.py:1: expected valid Python'),
+        (OWN[:-1] + b'\r', 'expected newlines that LibCST keeps'),
+        (b'y = 1\nexec("train_dataloader = {}")\n', 'c.py:2: expected a train_data'),
+        (b'x = "' + b'a' * 201_000 + b'"\n' + OWN, 'found 201 KB'),
+        (b'def f():\n    return {}\ntrain_dataloader = f()\n', 'c.py:3: expected'),
+        (b'if 1:\n    train_dataloader = {}\n', 'c.py:2: expected train_dataloader'),
+        (b'1 / 0\n' + OWN, 'ZeroDivisionError'),
+        (b'import time\nx = time.perf_counter_ns()\n' + OWN, 'x would change too'),
+        (b'x = ' + b'[' * 250 + b']' * 250 + b'\n', 'expected valid Python'),
+        (b'x = ' + b'-' * 3000 + b'1\n' + OWN, 'expected'),
+    ],
+)
+def test_content(tmp_path, raw, words):
+    source = tmp_path / 'c.py'
+    source.write_bytes(raw)
+    assert words in refuse(source).reason
+
+
+def test_paths(tmp_path):
+    own = tmp_path / 'own.py'
+    own.write_bytes(OWN)
+    (tmp_path / 'c.json').write_text('{}')
+    (tmp_path / 'folder.py').mkdir()
+    (tmp_path / 'dangling.py').symlink_to('gone.py')
+    (tmp_path / 'link_out.py').symlink_to('own.py')
+    os.mkfifo(tmp_path / 'pipe.py')
+    assert 'found none' in refuse(tmp_path / 'missing.py').reason
+    assert 'found none' in refuse(tmp_path / 'dangling.py').reason
+    assert 'found a directory' in refuse(tmp_path / 'folder.py').reason
+    assert 'device or pipe' in refuse(tmp_path / 'pipe.py').reason
+    assert "found '.json'" in refuse(tmp_path / 'c.json').reason
+    for name, words in (
+        ('folder.py', 'expected a regular file or nothing'),
+        ('link_out.py', 'expected a regular file or nothing'),
+        ('pipe.py', 'expected a regular file or nothing'),
+        ('own.py', 'in-place'),
+        ('x.txt', 'ends in .py'),
+        ('no/x.py', 'expected a folder'),
+    ):
+        assert words in refuse(own, output=tmp_path / name).reason
+    both = refuse(own, output=tmp_path / 'x.py', in_place=True)
+    assert 'found both' in both.reason
+    assert 'file name' in refuse(tmp_path / f'{"a" * 300}.py').reason.lower()
+    assert refuse(tmp_path / 'a\0b.py').reason
+
+
+def test_the_default_target_is_a_directory(tmp_path):
+    (tmp_path / 'own.py').write_bytes(OWN)
+    (tmp_path / 'own_recommended.py').mkdir()
+    assert 'own_recommended.py, found a dir' in refuse(tmp_path / 'own.py').reason
+
+
+@pytest.mark.parametrize(
+    ('settings', 'words'),
+    [
+        ({'num_workers': 2}, "found 'num_workers'"),
+        ({'model.depth': 2}, "found 'model.depth'"),
+        ({'train_dataloader.dataset.x': 2}, 'only settings of the dataloaders'),
+        ({'train_dataloader.lambda': 2}, 'only settings of the dataloaders'),
+        ({'train_dataloader.': 2}, 'only settings of the dataloaders'),
+        ({'train_dataloader.num_workers': [2]}, 'pass a plain value'),
+        ({'train_dataloader.timeout': float('inf')}, 'found inf'),
+        ({'val_dataloader.num_workers': 2}, 'expected a val_dataloader'),
+        ({'train_dataloader.dataset': None}, 'found a dict or list'),
+        ({'train_dataloader.dataset': REMOVE}, 'found a dict or list'),
+    ],
+)
+def test_settings(tmp_path, settings, words):
+    source = tmp_path / 'c.py'
+    source.write_bytes(b'train_dataloader = dict(num_workers=1, dataset=dict(a=1))\n')
+    assert words in refuse(source, settings).reason
+
+
+def test_a_value_the_encoding_cannot_hold(tmp_path):
+    source = tmp_path / 'c.py'
+    source.write_bytes(b'# coding: ascii\n' + OWN)
+    outcome = refuse(source, {'train_dataloader.pin_memory_device': '\u4e2d'})
+    assert 'settings that ascii can hold' in outcome.reason
+
+
+def test_without_mmengine_the_diff_is_still_there(tmp_path, monkeypatch):
+    source = tmp_path / 'own.py'
+    source.write_bytes(OWN)
+    monkeypatch.setitem(sys.modules, 'mmengine.config', None)
+    outcome = refuse(source)
+    assert 'expected MMEngine to prove the edit, cannot import it' in outcome.reason
+    assert '+train_dataloader = dict(num_workers=8)\n' in outcome.diff
+    assert outcome.text == 'train_dataloader = dict(num_workers=8)\n'
+
+
+def test_a_missing_base_still_shows_the_edit(tmp_path):
+    source = tmp_path / 'own.py'
+    source.write_bytes(b'_base_ = "./gone.py"\n' + OWN)
+    outcome = refuse(source)
+    assert '+train_dataloader = dict(num_workers=8)\n' in outcome.diff
+    # The name of the hidden trial copy means nothing to the reader.
+    assert 'own-' not in outcome.reason
+
+
+def test_a_folder_nobody_can_write_in(tmp_path):
+    source = tmp_path / 'own.py'
+    source.write_bytes(OWN)
+    # procfs refuses new files even to root, which ignores mode bits.
+    outcome = refuse(source, output=Path('/proc/x.py'))
+    assert 'nothing was written, /proc/' in outcome.reason
+    assert outcome.diff
+
+
+def test_a_read_only_folder(tmp_path, monkeypatch):
+    source = tmp_path / 'own.py'
+    source.write_bytes(OWN)
+    real = tempfile.mkstemp
+
+    def deny(**options):
+        if options['dir'] == tmp_path:
+            raise PermissionError(13, 'Permission denied', str(tmp_path))
+        return real(**options)
+
+    monkeypatch.setattr(tempfile, 'mkstemp', deny)
+    assert 'Permission denied' in refuse(source).reason
+    # The proof needs no file, so this much is possible.
+    assert rewrite_config(source, WORKERS, dry_run=True).status == 'rewritten'
+    away = tmp_path / 'away'
+    away.mkdir()
+    outcome = rewrite_config(source, WORKERS, output=away / 'x.py')
+    assert outcome.status == 'rewritten', outcome.reason
+
+
+def test_an_unreadable_file(tmp_path, monkeypatch):
+    source = tmp_path / 'own.py'
+    source.write_bytes(OWN)
+
+    def deny(path):
+        raise PermissionError(13, 'Permission denied', str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, 'read_bytes', deny)
+        outcome = rewrite_config(source, WORKERS)
+    assert outcome.status == 'refused'
+    assert 'Permission denied' in outcome.reason
+
+
+def test_the_original_changes_meanwhile(tmp_path, monkeypatch):
+    source = tmp_path / 'own.py'
+    source.write_bytes(OWN)
+    real, reads = Path.read_bytes, []
+
+    def read(path):
+        reads.append(path)
+        return real(path) + (b'# edited\n' if len(reads) == 2 else b'')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, 'read_bytes', read)
+        outcome = rewrite_config(source, WORKERS, in_place=True)
+    assert 'it changed meanwhile' in outcome.reason
+    assert [path.name for path in tmp_path.iterdir()] == ['own.py']
+    assert source.read_bytes() == OWN

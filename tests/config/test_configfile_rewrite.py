@@ -1,0 +1,276 @@
+"""A rewrite of files: proven before it is written, and nothing else touched."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mmgpu_hooks.config.outcome import REMOVE
+from mmgpu_hooks.config.rewrite import rewrite_config
+
+pytest.importorskip('mmengine.config', reason='the proof loads configs with MMEngine')
+
+WORKERS = {'train_dataloader.num_workers': 8}
+OWN = (
+    "work_dir = './work_dirs/{{ fileBasenameNoExtension }}'\n"
+    'train_dataloader = dict(num_workers=2, dataset=dict(a=1))  # mine\n'
+)
+BASE = (
+    'train_dataloader = dict(\n'
+    '    batch_size=2, num_workers=2, prefetch_factor=2, timeout=5,\n'
+    '    dataset=dict(a=1))\n'
+    'val_dataloader = dict(num_workers=1)\ntest_dataloader = val_dataloader\n'
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / 'base.py').write_text(BASE)
+    (tmp_path / 'leaf.py').write_text("_base_ = './base.py'\n")
+    (tmp_path / 'own.py').write_text(OWN)
+    return tmp_path
+
+
+def listing(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob('*')
+        if path.is_file()
+    }
+
+
+def test_writes_beside_the_original(folder):
+    source = folder / 'own.py'
+    before = listing(folder)
+    outcome = rewrite_config(source, WORKERS)
+    text = OWN.replace('num_workers=2', 'num_workers=8')
+    assert outcome.status == 'rewritten'
+    assert outcome.source == source
+    assert outcome.target == folder / 'own_recommended.py'
+    assert (outcome.text, outcome.reason, outcome.backup) == (text, None, None)
+    assert listing(folder) == {**before, 'own_recommended.py': text.encode()}
+    assert outcome.diff.startswith(f'--- {source}\n+++ {outcome.target}\n')
+
+
+def test_the_diff_can_be_applied(folder):
+    source = folder / 'own.py'
+    source.write_bytes(b'a = 1\r\ntrain_dataloader = dict(num_workers=2)')
+    outcome = rewrite_config(source, WORKERS, dry_run=True)
+    body = outcome.diff.split('\n', 2)[2]
+    patch = '--- a/own.py\n+++ b/own.py\n' + body
+    subprocess.run(
+        ['git', 'apply', '-p1', '-'], input=patch.encode(), cwd=folder, check=True
+    )
+    assert source.read_bytes() == outcome.text.encode()
+
+
+def test_a_second_pass_changes_nothing(folder):
+    target = rewrite_config(folder / 'leaf.py', WORKERS).target
+    before = listing(folder)
+    outcome = rewrite_config(target, WORKERS)
+    assert (outcome.status, outcome.target, outcome.diff) == ('unchanged', None, '')
+    assert listing(folder) == before
+
+
+@pytest.mark.parametrize('name', ['base.py', 'leaf.py'])
+def test_settings_that_hold_in_the_loaded_config_are_left(folder, name):
+    settings = {
+        'train_dataloader.num_workers': 2,
+        'train_dataloader.pin_memory': REMOVE,
+    }
+    assert rewrite_config(folder / name, settings).status == 'unchanged'
+    assert rewrite_config(folder / name, {}).status == 'unchanged'
+    more = {**settings, 'train_dataloader.batch_size': 4}
+    assert 'batch_size=4' in rewrite_config(folder / name, more).diff
+    assert 'num_workers=2, batch' not in rewrite_config(folder / name, more).text
+
+
+def test_an_inherited_value_is_overridden_in_the_leaf(folder):
+    outcome = rewrite_config(folder / 'leaf.py', WORKERS)
+    assert outcome.text == (
+        "_base_ = './base.py'\n\ntrain_dataloader = dict(num_workers=8)\n"
+    )
+    assert (folder / 'base.py').read_text() == BASE
+
+
+def test_removing_takes_a_literal_out_or_sets_none_over_a_base(folder):
+    gone = {'train_dataloader.prefetch_factor': REMOVE}
+    assert 'prefetch' not in rewrite_config(folder / 'base.py', gone).text
+    outcome = rewrite_config(folder / 'leaf.py', gone)
+    assert outcome.text.endswith('\ntrain_dataloader = dict(prefetch_factor=None)\n')
+    both = folder / 'both.py'
+    both.write_text('_base_ = "base.py"\ntrain_dataloader = dict(prefetch_factor=4)\n')
+    outcome = rewrite_config(both, gone)
+    assert outcome.text.endswith('\ntrain_dataloader = dict(prefetch_factor=None)\n')
+    outcome = rewrite_config(
+        folder / 'leaf.py', {'train_dataloader.batch_size': REMOVE}
+    )
+    assert outcome.status == 'refused'
+    assert 'it is inherited' in outcome.reason
+
+
+def test_a_dry_run_leaves_nothing_behind(folder):
+    before = listing(folder)
+    outcome = rewrite_config(folder / 'leaf.py', WORKERS, dry_run=True)
+    assert (outcome.status, outcome.target.name) == ('rewritten', 'leaf_recommended.py')
+    in_place = rewrite_config(folder / 'own.py', WORKERS, dry_run=True, in_place=True)
+    assert (in_place.status, in_place.backup) == ('rewritten', None)
+    assert listing(folder) == before
+
+
+def test_in_place_keeps_the_original(folder):
+    source = folder / 'own.py'
+    source.chmod(0o754)
+    outcome = rewrite_config(source, WORKERS, in_place=True)
+    assert (outcome.target, outcome.backup) == (source, folder / 'own.py.bak')
+    assert outcome.backup.read_text() == OWN
+    assert source.read_text() == outcome.text
+    for path in (source, outcome.backup):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o754
+    # The first original survives a second rewrite.
+    second = rewrite_config(source, {'train_dataloader.num_workers': 3}, in_place=True)
+    assert second.backup == folder / 'own.py.bak.1'
+    assert outcome.backup.read_text() == OWN
+    assert second.backup.read_text() == outcome.text
+
+
+def test_in_place_follows_a_symbolic_link(folder):
+    real = folder / 'deep'
+    real.mkdir()
+    (real / 'real.py').write_text("_base_ = './base.py'\n")
+    link = folder / 'link.py'
+    link.symlink_to(real / 'real.py')
+    # MMEngine resolves bases from the link's folder, so does the proof.
+    outcome = rewrite_config(link, WORKERS, in_place=True)
+    assert outcome.status == 'rewritten', outcome.reason
+    assert link.is_symlink()
+    assert 'num_workers=8' in (real / 'real.py').read_text()
+    assert outcome.backup == real / 'real.py.bak'
+
+
+def test_output_elsewhere_is_proven_where_it_will_live(folder, tmp_path_factory):
+    away = tmp_path_factory.mktemp('away')
+    outcome = rewrite_config(folder / 'own.py', WORKERS, output=away / 'x.py')
+    assert outcome.status == 'rewritten', outcome.reason
+    assert list(listing(away)) == ['x.py']
+    lost = rewrite_config(folder / 'leaf.py', WORKERS, output=away / 'y.py')
+    assert lost.status == 'refused'
+    assert 'relative bases do not resolve there' in lost.reason
+    # Another base of the same name would load, but as another config.
+    (away / 'base.py').write_text(BASE.replace('a=1', 'a=2'))
+    other = rewrite_config(folder / 'leaf.py', WORKERS, output=away / 'y.py')
+    assert other.status == 'refused'
+    assert 'train_dataloader.dataset.a would change too' in other.reason
+    assert sorted(listing(away)) == ['base.py', 'x.py']
+
+
+def test_earlier_recommendations_are_replaced(folder):
+    target = rewrite_config(folder / 'own.py', WORKERS).target
+    again = rewrite_config(folder / 'own.py', {'train_dataloader.num_workers': 3})
+    assert again.target == target
+    assert 'num_workers=3' in target.read_text()
+
+
+LAZY = (
+    'from mmengine.config import read_base\n\n'
+    'with read_base():\n    from .base import *\n'
+)
+
+
+def test_lazy_configs(folder):
+    lazy = folder / 'lazy.py'
+    lazy.write_text(LAZY)
+    outcome = rewrite_config(lazy, WORKERS)
+    assert outcome.status == 'rewritten', outcome.reason
+    assert outcome.text == LAZY + '\ntrain_dataloader.update(num_workers=8)\n'
+    assert rewrite_config(outcome.target, WORKERS).status == 'unchanged'
+    again = rewrite_config(outcome.target, {'train_dataloader.num_workers': 3})
+    assert again.text == LAZY + '\ntrain_dataloader.update(num_workers=3)\n'
+    lazy.write_text(
+        'from torch.nn import Conv2d\nfrom mmengine.dataset import DefaultSampler\n'
+        'def f():\n    return 1\nhook = dict(type=Conv2d, call=f)\n'
+        'train_dataloader = dict(batch_size=2, sampler=dict(type=DefaultSampler))\n'
+    )
+    outcome = rewrite_config(lazy, WORKERS)
+    assert outcome.status == 'rewritten', outcome.reason
+    assert 'dict(batch_size=2, num_workers=8,\n' in outcome.text
+
+
+def test_what_a_config_prints_is_not_ours_to_print(folder, capfd):
+    noisy = (
+        'import sys\nprint("loud")\nsys.stderr.write("loud")\na = "\\d"\n'
+        '_deprecation_ = dict(expected="x")\n'
+    )
+    (folder / 'own.py').write_text(noisy + OWN)
+    assert rewrite_config(folder / 'own.py', WORKERS).status == 'rewritten'
+    assert capfd.readouterr() == ('', '')
+
+
+def test_settings_may_be_of_every_plain_type(folder):
+    values = {
+        'train_dataloader.num_workers': 8,
+        'train_dataloader.pin_memory': True,
+        'train_dataloader.timeout': 1.5,
+        'train_dataloader.pin_memory_device': "cu'da",
+        'val_dataloader.prefetch_factor': None,
+    }
+    outcome = rewrite_config(folder / 'leaf.py', values)
+    assert outcome.status == 'rewritten', outcome.reason
+    assert rewrite_config(outcome.target, values).status == 'unchanged'
+
+
+def test_a_relative_source_works(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    outcome = rewrite_config(Path('leaf.py'), WORKERS)
+    assert (outcome.status, outcome.target) == (
+        'rewritten',
+        Path('leaf_recommended.py'),
+    )
+
+
+@pytest.mark.parametrize('failing', [1, 2])
+def test_a_failure_in_the_middle_leaves_nothing(folder, monkeypatch, failing):
+    before = listing(folder)
+    real, calls = os.replace, []
+
+    def replace(*args):
+        calls.append(args)
+        if len(calls) == failing:
+            raise OSError(28, 'No space left on device')
+        return real(*args)
+
+    monkeypatch.setattr(os, 'replace', replace)
+    outcome = rewrite_config(folder / 'own.py', WORKERS, in_place=True)
+    assert outcome.status == 'refused'
+    assert 'No space left on device' in outcome.reason
+    # Only within one folder is a replacement atomic.
+    assert all(Path(old).parent == Path(new).parent for old, new in calls)
+    assert listing(folder) == before
+
+
+def test_an_interrupt_leaves_nothing(folder, monkeypatch):
+    before = listing(folder)
+
+    def fsync(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, 'fsync', fsync)
+    with pytest.raises(KeyboardInterrupt):
+        rewrite_config(folder / 'own.py', WORKERS)
+    assert listing(folder) == before
+
+
+def test_importing_the_room_loads_neither_libcst_nor_mmengine():
+    code = (
+        'import sys, mmgpu_hooks\nbefore = set(sys.modules)\n'
+        'import mmgpu_hooks.config.outcome\n'
+        'new = {name.partition(".")[0] for name in set(sys.modules) - before}\n'
+        'bad = new & {"libcst", "mmengine", "torch", "yaml"}\n'
+        'sys.exit(str(bad) if bad else 0)'
+    )
+    subprocess.run([sys.executable, '-c', code], check=True)

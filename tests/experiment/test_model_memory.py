@@ -1,0 +1,280 @@
+"""Real models of MMDetection, thin ones, held against what torch and MMEngine keep."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mmgpu_hooks.config.loading import silence
+from mmgpu_hooks.experiment import config_model, cuda_operators, memory_probe
+from mmgpu_hooks.experiment.model_memory import EstimateRequest, estimate_memory
+from mmgpu_hooks.model.training_memory import predict_activations
+from mmgpu_hooks.schema import MemoryEstimate
+
+torch = pytest.importorskip('torch', exc_type=ImportError)
+pytest.importorskip('mmdet', exc_type=ImportError)
+
+ALL = ('config', 'sgd', 'momentum', 'adam', 'adamw')
+
+RTMDET = """\
+_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'
+model = dict(
+    backbone=dict(widen_factor=0.125),
+    neck=dict(in_channels=[32, 64, 128], out_channels=32),
+    bbox_head=dict(num_classes=2, in_channels=32, feat_channels=32))
+"""
+RETINANET = """\
+_base_ = 'mmdet::retinanet/retinanet_r18_fpn_1x_coco.py'
+model = dict(
+    backbone=dict(base_channels=8),
+    neck=dict(in_channels=[8, 16, 32, 64], out_channels=16),
+    bbox_head=dict(in_channels=16, feat_channels=16, stacked_convs=1))
+optim_wrapper = dict(type='AmpOptimWrapper')
+"""
+OWN = """\
+model = dict(type='{module}.{name}')
+optim_wrapper = dict(optimizer=dict(type='Lion', lr=1e-4))
+train_dataloader = dict(batch_size=3, dataset=dict(pipeline=[
+    dict(type='mmdet.Resize', scale=(96, 64)), dict(type='mmdet.PackDetInputs')]))
+"""
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp('estimates')
+    (folder / 'rtmdet.py').write_text(RTMDET)
+    (folder / 'retinanet.py').write_text(RETINANET)
+    for name in ('CudaOnly', 'Own'):
+        text = OWN.format(module='estimate_models', name=name)
+        (folder / f'{name}.py').write_text(text)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def rtmdet(folder: Path) -> MemoryEstimate:
+    return estimate(folder / 'rtmdet.py', image_size=(128, 128))
+
+
+@pytest.fixture(scope='module')
+def retinanet(folder: Path) -> MemoryEstimate:
+    return estimate(folder / 'retinanet.py', image_size=(64, 128))
+
+
+def estimate(config: Path, **options: Any) -> MemoryEstimate:
+    return estimate_memory(EstimateRequest(config, (1, 4), ALL, **options))
+
+
+@contextlib.contextmanager
+def loss_of(config: Path, images: int, *size: int) -> Iterator[tuple[Any, Any, int]]:
+    """Model, loss and bytes saved for it, by another way of counting."""
+    built = config_model.read_config_model(config)
+    saved: dict[int, int] = {}
+    kept = []
+
+    def pack(tensor: Any) -> Any:
+        kept.append(tensor)
+        return tensor
+
+    with built.running(), cuda_operators.as_on_cuda():
+        batch = built.make_batches().make(images, *size)
+        data = built.model.data_preprocessor(batch, True)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss, _ = built.model.parse_losses(built.model(**data, mode='loss'))
+        own = {t.data_ptr() for t in built.model.state_dict().values()}
+        for tensor in kept:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                saved[storage.data_ptr()] = storage.nbytes()
+        yield built.model, loss, sum(saved.values())
+
+
+def state_bytes(optimizer: Any) -> int:
+    return sum(
+        value.numel() * value.element_size()
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    )
+
+
+@pytest.mark.parametrize(
+    'name', [pytest.param('rtmdet', marks=pytest.mark.slow), 'retinanet']
+)
+def test_static_bytes_are_those_of_a_real_step(folder, request, name):
+    told = request.getfixturevalue(name).static
+    with loss_of(folder / f'{name}.py', 2, 128, 128) as (model, loss, _):
+        loss.backward()
+        found = {}
+        for label, make in {
+            'sgd': lambda p: torch.optim.SGD(p, lr=0.0),
+            'momentum': lambda p: torch.optim.SGD(p, lr=0.0, momentum=0.9),
+            'adam': lambda p: torch.optim.Adam(p, lr=0.0),
+            'adamw': lambda p: torch.optim.AdamW(p, lr=0.0),
+        }.items():
+            optimizer = make(model.parameters())
+            optimizer.step()
+            found[label] = state_bytes(optimizer)
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        assert told.gradient_bytes == sum(grad.nbytes for grad in grads)
+        assert told.parameter_bytes == sum(p.nbytes for p in model.parameters())
+        assert told.buffer_bytes == sum(b.nbytes for b in model.buffers())
+    own = {'rtmdet': 'AdamW', 'retinanet': 'SGD with momentum'}[name]
+    found[own] = found['adamw' if own == 'AdamW' else 'momentum']
+    assert dict(told.optimizer_state_bytes) == found
+
+
+def test_frozen_layers_have_no_gradient(retinanet: MemoryEstimate):
+    static = retinanet.static
+    # the stem and the first stage of a ResNet are frozen
+    assert static.gradient_bytes == static.trainable_bytes < static.parameter_bytes
+
+
+def test_the_averaged_copy_is_mmengines(folder, rtmdet, retinanet):
+    from mmengine.hooks import EMAHook
+
+    built = config_model.read_config_model(folder / 'rtmdet.py')
+    hook = EMAHook(ema_type='ExponentialMovingAverage')
+    with silence():
+        hook.before_run(SimpleNamespace(model=built.model))
+    copies = [*hook.ema_model.parameters(), *hook.ema_model.buffers()]
+    assert rtmdet.static.ema_bytes == sum(tensor.nbytes for tensor in copies)
+    assert retinanet.static.ema_bytes == 0
+
+
+def test_activations_of_a_larger_batch_than_any_that_was_run(folder, rtmdet):
+    assert rtmdet.fit is not None
+    assert max(point.batch_size for point in rtmdet.fit.points) == 2
+    with loss_of(folder / 'rtmdet.py', 5, 128, 192) as (_, _, saved):
+        predicted = predict_activations(rtmdet.fit, 5, 128 * 192)
+        assert predicted == pytest.approx(saved, rel=0.05)
+
+
+def test_mixed_precision_keeps_less(folder, retinanet):
+    assert retinanet.mixed_precision
+    full = folder / 'full.py'
+    full.write_text(RETINANET.replace('AmpOptimWrapper', 'OptimWrapper'))
+    without = estimate(full, image_size=(64, 128))
+    assert not without.mixed_precision
+    share = retinanet.activation_bytes[4] / without.activation_bytes[4]
+    assert 0.4 < share < 0.9
+    mixed = estimate_memory(
+        EstimateRequest(full, (4,), image_size=(64, 128), mixed_precision=True)
+    )
+    assert mixed.activation_bytes[4] == retinanet.activation_bytes[4]
+
+
+def test_what_stands_in_for_a_kernel_changes_no_number(folder, monkeypatch):
+    def grads() -> tuple[float, list[Any], int]:
+        with loss_of(folder / 'full.py', 1, 64, 64) as (model, loss, saved):
+            loss.backward()
+            return (
+                loss.item(),
+                [p.grad for p in model.parameters() if p.grad is not None],
+                saved,
+            )
+
+    (folder / 'full.py').write_text(RETINANET.replace('AmpOptim', 'Optim'))
+    torch.manual_seed(1)
+    ours = grads()
+    monkeypatch.setattr(cuda_operators, '_STAND_INS', ())
+    torch.manual_seed(1)
+    plain = grads()
+    assert ours[0] == plain[0]
+    for one, other in zip(ours[1], plain[1], strict=True):
+        torch.testing.assert_close(one, other)
+    # of 80 classes, the chain of operations keeps several copies
+    assert ours[2] < plain[2]
+
+
+def test_modules_add_up_and_come_largest_first(rtmdet):
+    sizes = [module.saved_bytes for module in rtmdet.modules]
+    assert sizes == sorted(sizes, reverse=True)
+    assert rtmdet.fit is not None
+    assert sum(sizes) == rtmdet.fit.points[-1].saved_bytes
+    assert sum(module.share_pct for module in rtmdet.modules) == pytest.approx(100)
+    names = [module.name for module in rtmdet.modules]
+    assert 'backbone.stage1' in names[:3]
+
+
+@pytest.fixture
+def own_models(monkeypatch) -> None:
+    """Models of a user's own module."""
+    import sys
+
+    from mmengine.model import BaseModel
+
+    class CudaOnly(BaseModel):
+        def __init__(self, **_: Any) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(10, 2)
+
+        def forward(self, inputs: Any, data_samples: Any = None, mode: str = '') -> Any:
+            raise RuntimeError('needs\nCUDA')
+
+    class Own(CudaOnly):
+        def forward(self, inputs: Any, data_samples: Any = None, mode: str = '') -> Any:
+            # saves 10 numbers of 4 bytes for each image, another 7 for the batch, and
+            # the layer's weights
+            rows = torch.ones(len(inputs), 10, requires_grad=True)
+            fixed = torch.ones(7, requires_grad=True)
+            return {'loss': self.layer(rows).sum() + (fixed * torch.ones(7)).sum()}
+
+    module = SimpleNamespace(CudaOnly=CudaOnly, Own=Own)
+    monkeypatch.setitem(sys.modules, 'estimate_models', module)
+
+
+@pytest.mark.usefixtures('own_models')
+def test_a_model_that_does_not_run_here_has_its_static_part(folder):
+    told = estimate_memory(EstimateRequest(folder / 'CudaOnly.py'))
+    assert told.static.gradient_bytes == told.static.parameter_bytes == 4 * 22
+    assert (told.fit, told.modules, dict(told.activation_bytes)) == (
+        None,
+        (),
+        {3: None},
+    )
+    assert told.notes[0] == (
+        'Activations are unknown: the model does not run on the CPU (RuntimeError: '
+        'needs CUDA).'
+    )
+    assert told.static.optimizer_state_bytes == {'Lion': None}
+    assert 'Lion' in told.notes[1]
+
+
+@pytest.mark.usefixtures('own_models')
+def test_storage_is_counted_once_and_parameters_never(folder):
+    told = estimate_memory(EstimateRequest(folder / 'Own.py', (1, 3)))
+    assert told.image_size == (64, 96)
+    assert dict(told.activation_bytes) == {1: 40 + 28, 3: 120 + 28}
+    assert {m.name: m.saved_bytes for m in told.modules} == {'layer': 40, 'losses': 28}
+
+
+def test_small_images_of_the_same_shape_are_run():
+    assert memory_probe.choose_probe_sizes((1344, 800)) == [
+        (384, 256),
+        (640, 384),
+        (896, 512),
+    ]
+    assert memory_probe.choose_probe_sizes((608, 608))[-1] == (608, 608)
+    assert memory_probe.choose_probe_sizes((128, 128)) == [(128, 128)]
+    assert memory_probe.choose_probe_sizes(None)[0] == (256, 256)
+
+
+@pytest.mark.parametrize(
+    ('text', 'sentence'),
+    [
+        ('model = dict(type="NoSuchModel")', 'cannot be built: '),
+        ('optim_wrapper = dict()', 'expected a config with a model'),
+        ('model = [', 'cannot be loaded: '),
+        ('raise SystemExit', 'cannot be loaded: SystemExit'),
+    ],
+)
+def test_a_config_without_a_model_is_refused(tmp_path, text, sentence):
+    config = tmp_path / 'config.py'
+    config.write_text(text)
+    with pytest.raises(config_model.ModelError, match=sentence):
+        config_model.read_config_model(config)

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from mmgpu_hooks.experiment.trial_config import read_trial_config
+from mmgpu_hooks.schema import TrialSpec
+
+CONFIG = """\
+    train_dataloader = dict(
+        batch_size=4, num_workers=8, persistent_workers=True, prefetch_factor=4)
+    train_cfg = dict(by_epoch=True, max_epochs=12, val_interval=1)
+    val_cfg = dict()
+    val_dataloader = dict(batch_size=1)
+    val_evaluator = dict(type='CocoMetric')
+    default_hooks = dict(
+        mine=dict(type='GPUEfficiencyHook', interval=7, gpu_sample_period_s=0.5),
+        checkpoint=dict(type='CheckpointHook', interval=1),
+        sampler_seed=dict(type='DistSamplerSeedHook'),
+    )
+    custom_hooks = [
+        dict(type='EMAHook'),
+        dict(type='mmengine.hooks.CheckpointHook', interval=5),
+    ]
+    visualizer = dict(
+        type='DetLocalVisualizer', vis_backends=[dict(type='WandbVisBackend')])
+    resume = True
+    load_from = 'weights.pth'
+"""
+
+SAVER = (
+    "type='CheckpointHook', interval=1, save_optimizer=False, out_dir='s3://bucket', "
+    "backend_args=dict(backend='petrel'), save_best='auto'"
+)
+
+
+def read(tmp_path: Path, text: str = CONFIG, **fields):
+    path = tmp_path / 'config.py'
+    path.write_text(textwrap.dedent(text))
+    return read_trial_config(TrialSpec(str(path), str(tmp_path / 'trial'), **fields))
+
+
+def test_what_trains_stays_and_what_only_leaves_something_goes(tmp_path):
+    config = read(tmp_path)
+    assert config.train_cfg == {'by_epoch': True, 'max_epochs': 12, 'val_interval': 1}
+    assert config.train_dataloader.num_workers == 8
+    assert config.load_from == 'weights.pth'
+    assert config.work_dir == str(tmp_path / 'trial')
+    assert (config.resume, config.launcher) == (False, 'none')
+    for key in ('val_cfg', 'val_dataloader', 'val_evaluator', 'test_dataloader'):
+        assert config[key] is None
+    assert config.default_hooks == {
+        'checkpoint': None,
+        'sampler_seed': {'type': 'DistSamplerSeedHook'},
+        # one hook of ours, with what was set of it
+        'gpu_efficiency': {
+            'type': 'mmgpu_hooks.GPUEfficiencyHook',
+            'interval': 7,
+            'gpu_sample_period_s': 0.5,
+            'summary': False,
+        },
+    }
+    assert config.custom_hooks == [{'type': 'EMAHook'}]
+    assert config.visualizer.type == 'DetLocalVisualizer'
+    assert config.visualizer.vis_backends == [{'type': 'LocalVisBackend'}]
+
+
+def test_settings_are_set_with_what_they_entail(tmp_path):
+    settings = {'train_dataloader.num_workers': 0, 'train_cfg.max_epochs': 3}
+    config = read(tmp_path, settings=settings)
+    # PyTorch refuses these without workers
+    assert config.train_dataloader == {'batch_size': 4, 'num_workers': 0}
+    assert config.train_cfg.max_epochs == 3
+
+
+def test_a_setting_of_none_takes_the_key_out(tmp_path):
+    config = read(tmp_path, settings={'train_dataloader.prefetch_factor': None})
+    assert 'prefetch_factor' not in config.train_dataloader
+
+
+def test_a_setting_that_pytorch_would_refuse_is_refused(tmp_path):
+    settings = {
+        'train_dataloader.num_workers': 0,
+        'train_dataloader.persistent_workers': True,
+    }
+    with pytest.raises(Exception, match='num_workers above 0'):
+        read(tmp_path, settings=settings)
+
+
+def test_saves_and_the_hook_are_as_asked_for(tmp_path):
+    config = read(tmp_path, saves=True, evidence=False)
+    assert config.default_hooks.checkpoint.interval == 1
+    assert len(config.custom_hooks) == 2
+    assert 'mine' not in config.default_hooks
+    assert 'gpu_efficiency' not in config.default_hooks
+    assert read(tmp_path, interval=2).default_hooks.gpu_efficiency.interval == 2
+
+
+@pytest.mark.parametrize(
+    ('line', 'asked', 'seed'),
+    [('', None, 0), ('randomness = dict(seed=5)', None, 5), ('', 9, 9)],
+)
+def test_the_seed_is_the_config_s_own_unless_asked(tmp_path, line, asked, seed):
+    config = read(tmp_path, textwrap.dedent(CONFIG) + line, seed=asked)
+    assert config.randomness.seed == seed
+
+
+def test_saves_of_its_own_take_the_place_of_the_config_s(tmp_path):
+    text = CONFIG.replace("type='CheckpointHook', interval=1", SAVER)
+    config = read(tmp_path, text, save_interval=24)
+    assert config.default_hooks.checkpoint == {
+        'type': 'CheckpointHook',
+        'by_epoch': False,
+        'interval': 24,
+        'max_keep_ckpts': 1,
+        'save_last': False,
+        # what a checkpoint holds is as in the config; where it goes is not
+        'save_optimizer': False,
+    }
+    assert config.custom_hooks == [{'type': 'EMAHook'}]
+
+
+def test_a_config_without_a_checkpoint_hook_saves_when_asked_to(tmp_path):
+    config = read(tmp_path, 'train_cfg = dict(max_epochs=1)\n', save_interval=8)
+    assert config.default_hooks.checkpoint.interval == 8
+
+
+def test_arguments_of_our_hook_are_set_over_the_config_s(tmp_path):
+    text = CONFIG.replace('interval=7,', 'interval=7, worker_nice=10,')
+    hook = read(tmp_path, text, hook={'worker_nice': None}).default_hooks.gpu_efficiency
+    assert (hook.worker_nice, hook.interval, hook.gpu_sample_period_s) == (None, 7, 0.5)
+    hook = read(tmp_path, text).default_hooks.gpu_efficiency
+    assert hook.worker_nice == 10

@@ -1,0 +1,289 @@
+"""From a scripted run to its workload; from an absurd one to a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fakes.replaced import replace
+from fakes.runs import make_evidence, make_inside_workers, make_interval, make_run
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.workload import fit_workload
+from mmgpu_hooks.judge.workload_segment import NEWEST
+from mmgpu_hooks.model import handover
+from mmgpu_hooks.model.prediction import predict_grid
+from mmgpu_hooks.schema import (
+    HostLimits,
+    LoaderSettings,
+    LoaderWorkload,
+    NoPrediction,
+    RunEvidence,
+)
+
+GAP_S = handover.GAP_S
+
+
+def fit(evidence: RunEvidence) -> LoaderWorkload | NoPrediction:
+    return fit_workload(Run(evidence))
+
+
+def fitted(**fields: Any) -> LoaderWorkload:
+    found = fit(make_evidence(**fields))
+    assert isinstance(found, LoaderWorkload), found
+    return found
+
+
+def refused(**fields: Any) -> str:
+    found = fit(make_evidence(**fields))
+    assert isinstance(found, NoPrediction), found
+    return found.reason
+
+
+# two workers of 0.4 s per batch, 0.36 s of it CPU; the loop takes one every 0.2 s
+STARVED = {
+    'workers': make_inside_workers(0.4),
+    'data_wait_s': 0.1,
+    'step_s': 0.1,
+    'process_cpu_s': 20 * 0.03,
+}
+
+
+def test_a_run_with_workers():
+    found = fitted(**STARVED)
+    # as exact as a simulated run of so many iterations
+    assert found.occupancy.mean_s == pytest.approx(0.4 + GAP_S, rel=0.005)
+    assert found.occupancy.std_s == pytest.approx(0.05)
+    assert found.occupancy.count == 140
+    assert found.batch_cpu.mean_s == pytest.approx(0.36)
+    assert found.step.mean_s == pytest.approx(0.1)
+    assert found.step_cpu_s == pytest.approx(0.03)
+    assert found.iter_time.mean_s == pytest.approx(0.2)
+    assert (found.num_workers, found.prefetch_factor, found.batch_size) == (2, 2, 4)
+    assert found.usable_cores == 8.0
+    assert found.is_handover_known
+    assert found.is_occupancy_known
+    assert found.notes == ()
+
+
+def test_a_bound_run_is_fitted_to_its_cores_and_predicted_for_all():
+    had = HostLimits(logical_cpus=8, affinity_cpus=2, usable_cores=2.0)
+    bound = replace(had, unbound_cpus=8, usable_cores=8.0)
+    narrow, found = (
+        fitted(**STARVED, run=make_run(host=host)) for host in (had, bound)
+    )
+    assert 'bound to 2 of 8 CPUs' in found.notes[0]
+    assert replace(found, notes=()) == replace(narrow, usable_cores=8.0)
+
+
+def test_its_own_setting_is_predicted_as_measured():
+    assert predict_grid(fitted(**STARVED), [(2, 2)])[0].iter_time_s == pytest.approx(
+        0.2, rel=0.015
+    )
+
+
+ALONE = {
+    'run': make_run(
+        loader=LoaderSettings(
+            num_workers=0,
+            persistent_workers=False,
+            prefetch_factor=None,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+            start_method='fork',
+        )
+    ),
+    'data_wait_s': 0.4,
+    'data_wait_cpu_s': 20 * 0.3,
+    'step_s': 0.1,
+    'process_cpu_s': 20 * 0.33,
+}
+
+
+def test_a_run_without_workers_tells_loading_by_its_waits():
+    found = fitted(**ALONE)
+    extra_s = handover.CPU_S + 12 * handover.CPU_TENSOR_S
+    assert found.batch_cpu.mean_s == pytest.approx(0.3 + extra_s)
+    # where loading waits, the handing over goes on beside it
+    assert found.occupancy.mean_s == pytest.approx(0.4 + GAP_S + 0.75 * extra_s)
+    assert not found.is_handover_known
+    alone = predict_grid(found, [(0, 2)])[0]
+    assert alone.iter_time_s == pytest.approx(0.5)
+
+
+def test_workers_seen_from_outside_are_busy_all_the_time_when_the_loop_starves():
+    outside = replace(
+        STARVED['workers'], source='outside', occupancy=None, batch_cpu=None
+    )
+    found = fitted(**{**STARVED, 'workers': outside})
+    assert found.occupancy.mean_s == pytest.approx(2 * 0.2 + GAP_S, rel=0.005)
+    assert found.is_occupancy_known
+
+
+def test_workers_seen_from_outside_are_bounded_when_it_does_not():
+    outside = replace(
+        make_inside_workers(0.1), source='outside', occupancy=None, batch_cpu=None
+    )
+    found = fitted(workers=outside, data_wait_s=0.0, step_s=0.2)
+    # more than the CPU of a batch, less than two iterations
+    assert found.occupancy.mean_s == pytest.approx((0.09 + 0.4) / 2 + GAP_S)
+    assert not found.is_occupancy_known
+    assert 'only bounded' in found.notes[0]
+    one = predict_grid(found, [(1, 2)])[0]
+    assert one.iter_time_low_s < 0.2 < one.iter_time_high_s
+
+
+def test_the_start_of_workers_is_what_first_waits_took_beyond_a_first_batch():
+    run = make_run(
+        loader=LoaderSettings(
+            num_workers=2,
+            persistent_workers=False,
+            prefetch_factor=2,
+            pin_memory=False,
+            batch_size=4,
+            batches_per_epoch=100,
+            dataset_length=400,
+            start_method='fork',
+        )
+    )
+    fields = {**STARVED, 'first_waits': 1, 'first_wait_s': 1.4, 'iterations': 40}
+    found = fitted(run=run, **fields)
+    # 1.4 s, less a normal wait of 0.1 and 0.3 of waiting for the first batch
+    assert found.worker_start_s == pytest.approx((1.3 - 0.3) / 2, abs=0.02)
+
+
+def test_a_gpu_run_spins_while_it_waits_for_the_gpu():
+    fields = {**STARVED, 'run': make_run(device='cuda'), 'process_cpu_s': 20 * 0.1}
+    found = fitted(**fields, gpu_idle_pct=60.0, gpu_idle_iterations=20)
+    # the GPU idles 0.12 s of 0.2, 0.1 of them waiting for data
+    assert found.spin_s == pytest.approx(0.1 - 0.02)
+    assert fitted(**STARVED).spin_s == 0.0
+
+
+def test_a_pipeline_that_changed_midway_is_cut():
+    """YOLOXModeSwitchHook closes Mosaic for the last epochs."""
+    slow = [make_interval(i, **STARVED) for i in range(8)]
+    fast = [
+        make_interval(8 + i, **{**STARVED, 'workers': make_inside_workers(0.1)})
+        for i in range(6)
+    ]
+    evidence = replace(make_evidence(), intervals=(*slow, *fast))
+    found = fit(evidence)
+    assert isinstance(found, LoaderWorkload)
+    assert found.occupancy.mean_s == pytest.approx(0.1 + GAP_S)
+    assert found.iterations == 5 * 20
+    assert 'changed during the run' in found.notes[0]
+    assert 'from iteration 180 on' in found.notes[0]
+
+
+NAN, INFINITE = float('nan'), float('inf')
+
+
+@pytest.mark.parametrize(
+    ('fields', 'reason'),
+    [
+        ({'intervals': 1, 'iterations': 19}, '19 steady iterations, 20 needed'),
+        ({'intervals': 1, 'iterations': 1}, '1 steady iterations'),
+        ({'data_wait_s': 0.0, 'step_s': 0.0}, 'no time at all'),
+        ({'step_s': -0.1}, 'the step took per iteration is absurd'),
+        ({'step_s': 1e9}, 'the step took per iteration is absurd'),
+        ({'data_wait_s': INFINITE}, 'absurd'),
+        ({'hooks_s': -1.0}, 'the hooks took per iteration is absurd'),
+        ({'process_cpu_s': None}, 'the CPU of the training process'),
+        ({'process_cpu_s': 1e9}, 'absurd'),
+        ({'process_cpu_s': 20 * 100.0}, 'contradict each other'),
+        ({'workers': None}, "workers' time per batch is unknown"),
+        ({'workers': make_inside_workers(-1.0)}, "workers' time per batch is absurd"),
+        ({'workers': make_inside_workers(1e7)}, "workers' time per batch is absurd"),
+        ({'run': make_run(host=HostLimits())}, 'usable cores of this host are unknown'),
+        (
+            {'run': make_run(host=HostLimits(usable_cores=-2.0))},
+            'usable cores of this host are absurd',
+        ),
+        (
+            {'run': make_run(loader=LoaderSettings())},
+            'live settings of the loader are unknown',
+        ),
+        (
+            {
+                'run': make_run(
+                    loader=LoaderSettings(
+                        num_workers=-3, persistent_workers=True, prefetch_factor=2
+                    )
+                )
+            },
+            'live settings of the loader are absurd',
+        ),
+        (
+            {
+                'run': make_run(
+                    loader=LoaderSettings(
+                        num_workers=2, persistent_workers=True, prefetch_factor=10**9
+                    )
+                )
+            },
+            'live settings of the loader are absurd',
+        ),
+        ({**ALONE, 'data_wait_cpu_s': None}, 'CPU of the training process'),
+    ],
+)
+def test_what_tells_too_little_or_nonsense_gives_the_reason(fields, reason):
+    assert reason in refused(**{**STARVED, **fields})
+
+
+@pytest.mark.parametrize('field', ['occupancy', 'batch_cpu'])
+def test_zero_length_figures_are_no_reason_to_fail(field):
+    nothing = replace(STARVED['workers'].occupancy, mean_s=0.0, p50_s=0.0, p95_s=0.0)
+    workers = replace(STARVED['workers'], **{field: nothing})
+    assert predict_grid(fitted(**{**STARVED, 'workers': workers}), [(1, 2)])
+
+
+EDITED = [
+    'data_wait_cpu_s',
+    'process_cpu_s',
+    'system_cpu_pct',
+    'batch_tensors',
+    'first_wait_s',
+    'gpu_idle_pct',
+    'images',
+]
+EDITED_WORKERS = ['cpu_s', 'run_delay_s', 'occupancy_std_s', 'count', 'ready_zero_pct']
+EDITED_STATS = ['total_s', 'mean_s', 'p50_s', 'p95_s', 'count']
+
+
+COUNTS = {'batch_tensors', 'images', 'count'}
+
+
+@pytest.mark.parametrize(('value', 'count'), [(-1.0, -1), (1e300, 10**15), (NAN, 0)])
+def test_whatever_was_edited_no_exception_and_no_nonsense_comes_out(value, count):
+    whole = make_evidence(intervals=3, **STARVED)
+    changed = []
+    for name in EDITED:
+        changed.append({name: count if name in COUNTS else value})
+    for name in EDITED_WORKERS:
+        figure = {name: count if name in COUNTS else value}
+        changed.append({'workers': replace(STARVED['workers'], **figure)})
+    for name in EDITED_STATS:
+        figure = {name: count if name in COUNTS else value}
+        for of in ('step', 'data_wait', 'iter'):
+            stats = replace(getattr(whole.intervals[0], of), **figure)
+            changed.append({of: stats})
+        stats = replace(STARVED['workers'].occupancy, **figure)
+        changed.append({'workers': replace(STARVED['workers'], occupancy=stats)})
+    for fields in changed:
+        intervals = tuple(replace(one, **fields) for one in whole.intervals)
+        found = fit(replace(whole, intervals=intervals))
+        if isinstance(found, NoPrediction):
+            continue
+        (one,) = predict_grid(found, [(4, 2)])
+        assert 0.0 < one.iter_time_low_s <= one.iter_time_s < 1e4, fields
+        assert one.iter_time_s <= one.iter_time_high_s < 1e5, fields
+
+
+def test_of_a_very_long_run_only_the_newest_intervals_are_used():
+    found = fitted(**STARVED, intervals=NEWEST + 5)
+    # the first of them counts as warm-up
+    assert found.iterations == 20 * (NEWEST - 1)
+    assert f'from iteration {20 * 6} on' in found.notes[0]

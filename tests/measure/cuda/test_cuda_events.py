@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fakes.clock import HandClock
+from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.cuda.events import CudaEvents, open_cuda_events
+from mmgpu_hooks.measure.source_error import SourceError
+
+
+class Gpu:
+    """A stream: work is queued by the host, done in turn, and stamped by events."""
+
+    def __init__(self) -> None:
+        self.host = HandClock(0.0)
+        self.done = {'main': 0.0}
+        """When each stream will be through with all that it was given."""
+        self.stream = 'main'
+        self.events = 0
+        self.capturing = False
+        self.error: Exception | None = None
+
+    @property
+    def done_at(self) -> float:
+        return self.done.get(self.stream, 0.0)
+
+    def work(self, seconds: float) -> None:
+        self.done[self.stream] = max(self.done_at, self.host()) + seconds
+
+    def event(self) -> Event:
+        self.events += 1
+        return Event(self)
+
+
+class Event:
+    """As torch's: asked too early, it complains."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._at: float | None = None
+
+    def record(self, stream: str) -> None:
+        assert not self._gpu.capturing
+        if self._gpu.error is not None:
+            raise self._gpu.error
+        # an event passes when all before it is done
+        done = self._gpu.done
+        self._at = done[stream] = max(done.get(stream, 0.0), self._gpu.host())
+
+    def query(self) -> bool:
+        assert not self._gpu.capturing
+        return self._at is not None and self._at <= self._gpu.host()
+
+    def elapsed_time(self, later: Event) -> float:
+        assert self.query() and later.query(), 'this would raise on a GPU'
+        assert self._at is not None and later._at is not None
+        return 1e3 * (later._at - self._at)
+
+
+class Loop:
+    """A training loop: a wait on the host, then a step that keeps the GPU busy."""
+
+    def __init__(self, pairs: int = 64) -> None:
+        self.gpu = Gpu()
+        self.events = CudaEvents(
+            self.gpu.event,
+            lambda: self.gpu.stream,
+            lambda: self.gpu.capturing,
+            pairs=pairs,
+        )
+
+    def iterate(
+        self,
+        *,
+        wait_s: float = 0.0,
+        gpu_s: float = 0.07,
+        sync: bool = True,
+        hooks: Callable[[], None] | None = None,
+    ) -> None:
+        self.gpu.host.turn(wait_s)
+        self.events.begin_step()
+        self.gpu.work(gpu_s)
+        self.events.end_step()
+        if sync:  # MMEngine reads the losses
+            self.gpu.host.now = max(self.gpu.host.now, self.gpu.done_at)
+        if hooks is not None:
+            hooks()
+
+
+def test_a_planted_stall_is_the_idle_share():
+    loop = Loop()
+    for _ in range(11):
+        loop.iterate(wait_s=0.03)
+    assert loop.events.drain() == (pytest.approx(30.0), 10)
+    assert loop.events.drain() == (None, 0)
+
+
+def test_a_gpu_that_is_never_left_alone_is_not_idle():
+    loop = Loop()
+    for _ in range(11):
+        loop.iterate(wait_s=0.01, gpu_s=0.1, sync=False)
+    loop.gpu.host.turn(2.0)
+    idle, iterations = loop.events.drain()
+    assert (idle, iterations) == (pytest.approx(0.0), 10)
+
+
+def test_long_iterations_weigh_more():
+    loop = Loop()
+    loop.iterate(wait_s=0.0, gpu_s=0.1)
+    loop.iterate(wait_s=0.1, gpu_s=0.8)  # 200 ms, half of it idle
+    loop.iterate(wait_s=0.0, gpu_s=0.1)  # 800 ms, none
+    assert loop.events.drain() == (pytest.approx(10.0), 2)
+
+
+def test_what_the_gpu_has_not_reached_belongs_to_the_next_drain():
+    loop = Loop()
+    for _ in range(4):
+        loop.iterate(gpu_s=1.0, sync=False)
+    loop.gpu.host.now = 2.5
+    assert loop.events.drain() == (pytest.approx(0.0), 2)
+    loop.gpu.host.now = 9.0
+    assert loop.events.drain() == (pytest.approx(0.0), 1)
+
+
+def test_the_pool_is_bounded_and_used_again():
+    loop = Loop()
+    for _ in range(1000):
+        loop.iterate(wait_s=0.03)
+    assert loop.gpu.events <= 6
+    assert loop.events.drain()[1] == 999
+
+
+def test_with_all_events_in_flight_iterations_are_left_out_and_none_waited_for():
+    loop = Loop(pairs=4)
+    for _ in range(50):
+        loop.iterate(gpu_s=1.0, sync=False)
+    assert loop.gpu.host() == 0.0
+    assert loop.gpu.events == 8
+    loop.gpu.host.now = 60.0
+    assert loop.events.drain() == (pytest.approx(0.0), 3)
+    # and all are free again
+    for _ in range(10):
+        loop.iterate(wait_s=0.03)
+    assert loop.events.drain() == (pytest.approx(30.0), 9)
+    assert loop.gpu.events == 8
+
+
+def test_events_in_flight_are_read_by_and_by(monkeypatch):
+    loop = Loop()
+    for _ in range(20):
+        loop.iterate(gpu_s=0.1, sync=False)
+    loop.gpu.host.turn(5.0)
+    asked = []
+    original = Event.query
+
+    def query(event: Event) -> bool:
+        asked.append(event)
+        return original(event)
+
+    # the fake's own readings ask too
+    monkeypatch.setattr(Event, 'elapsed_time', lambda event, later: 100.0)
+    monkeypatch.setattr(Event, 'query', query)
+    loop.events.begin_step()
+    # two iterations: on one stream, what was recorded last passes last
+    assert len(asked) == 2
+
+
+def test_two_streams_do_not_pass_in_turn():
+    loop = Loop()
+    loop.iterate(gpu_s=1.0, sync=False)
+    # the next step's stream is idle, and passes its begin before the first step ends
+    loop.gpu.stream = 'side'
+    for _ in range(2):
+        loop.iterate(gpu_s=0.1, sync=False)
+    loop.gpu.host.now = 0.5
+    assert loop.events.drain() == (None, 0)
+    loop.gpu.host.now = 1.5
+    assert loop.events.drain()[1] == 2
+
+
+def test_a_step_is_timed_on_the_stream_that_it_began_on():
+    loop = Loop()
+    loop.gpu.done['left behind'] = 99.0
+    for _ in range(3):
+        loop.gpu.host.turn(0.03)
+        loop.events.begin_step()
+        loop.gpu.work(0.07)
+        loop.gpu.host.now = loop.gpu.done_at
+        loop.gpu.stream = 'left behind'
+        loop.events.end_step()
+        loop.gpu.stream = 'main'
+    assert loop.events.drain() == (pytest.approx(30.0), 2)
+
+
+def test_validation_between_two_steps_is_no_idle_time():
+    loop = Loop()
+    for _ in range(3):
+        loop.iterate(wait_s=0.03)
+    loop.gpu.host.turn(60.0)
+    loop.events.interrupt()
+    for _ in range(3):
+        loop.iterate(wait_s=0.03)
+    assert loop.events.drain() == (pytest.approx(30.0), 4)
+    assert loop.gpu.events <= 8
+
+
+def test_interruptions_leak_no_events():
+    loop = Loop()
+    for _ in range(200):
+        loop.iterate(wait_s=0.03)
+        loop.events.interrupt()
+        loop.iterate(wait_s=0.03)
+        loop.iterate(wait_s=0.03)
+        loop.events.interrupt()
+    assert loop.gpu.events <= 12
+    assert loop.events.drain()[1] == 200
+
+
+def test_a_step_that_raised_is_left_out():
+    loop = Loop()
+    loop.iterate(wait_s=0.03)
+    loop.events.begin_step()  # and no end
+    for _ in range(2):
+        loop.iterate(wait_s=0.03)
+    assert loop.events.drain()[1] == 2  # into the broken step, and the last
+    assert loop.gpu.events <= 8
+
+
+def test_a_later_end_counts():
+    loop = Loop()
+
+    def average() -> None:
+        loop.gpu.work(0.02)
+        loop.gpu.host.turn(0.02)
+        loop.events.end_step()
+
+    for _ in range(5):
+        loop.iterate(wait_s=0.03, gpu_s=0.05, hooks=average)
+    assert loop.events.drain() == (pytest.approx(30.0), 4)
+
+
+def test_nothing_is_done_while_a_graph_is_captured():
+    loop = Loop()
+    loop.iterate(wait_s=0.03)
+    loop.gpu.capturing = True
+    for _ in range(3):
+        loop.iterate(wait_s=0.03)
+    loop.gpu.capturing = False
+    for _ in range(3):
+        loop.iterate(wait_s=0.03)
+    assert loop.events.drain() == (pytest.approx(30.0), 2)
+    assert loop.gpu.events <= 8
+
+
+def test_draining_while_a_graph_is_captured_asks_nothing():
+    loop = Loop()
+    for _ in range(3):
+        loop.iterate(wait_s=0.03)
+    loop.gpu.capturing = True
+    assert loop.events.drain() == (pytest.approx(30.0), 1)  # what was read before
+    loop.gpu.capturing = False
+    assert loop.events.drain() == (pytest.approx(30.0), 1)
+
+
+def test_an_end_without_a_begin_does_nothing():
+    loop = Loop()
+    loop.events.end_step()
+    loop.events.interrupt()
+    assert loop.events.drain() == (None, 0)
+
+
+def test_an_error_of_cuda_is_one_of_ours():
+    loop = Loop()
+    loop.gpu.error = RuntimeError('CUDA error: an illegal\nmemory access')
+    with pytest.raises(SourceError, match='not be used: CUDA error: an illegal memory'):
+        loop.events.begin_step()
+
+
+def test_on_the_cpu_no_idle_share_is_claimed():
+    pytest.importorskip('torch', exc_type=ImportError)
+    absent = open_cuda_events()
+    assert isinstance(absent, Absent)
+    assert 'does not run on CUDA' in absent.reason

@@ -1,0 +1,402 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.cuda.memory import (
+    CudaDevice,
+    CudaMemory,
+    cuda_device,
+    open_cuda_memory,
+    parse_pci_bus_id,
+)
+from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.schema import CudaMemoryWindow
+
+
+def stats(peak: int, reserved: int) -> dict[str, Any]:
+    return {
+        'allocated_bytes': {'all': {'peak': peak, 'current': 1}},
+        'reserved_bytes': {'all': {'peak': reserved, 'current': 1}},
+    }
+
+
+def test_the_largest_peak_survives_a_reset_by_others():
+    readings = iter([stats(10, 20), stats(30, 40), stats(5, 40), stats(7, 8)])
+    memory = CudaMemory(lambda: next(readings))
+    assert memory.drain() == (None, None)
+    for _ in range(3):
+        memory.observe()
+    assert memory.drain() == (30, 40)
+    memory.observe()
+    assert memory.drain() == (7, 8)
+    assert memory.drain() == (None, None)
+
+
+@pytest.mark.parametrize(
+    'odd', [{}, {'allocated_bytes': {}}, {'allocated_bytes': None}]
+)
+def test_an_allocator_without_statistics_is_an_error(odd: dict[str, Any]):
+    with pytest.raises(SourceError, match='no peak statistics'):
+        CudaMemory(lambda: odd).observe()
+
+
+def test_a_truth_value_is_no_count():
+    memory = CudaMemory(lambda: {**stats(1, 2), 'num_ooms': True})
+    for _ in range(2):
+        memory.observe()
+        window = memory.drain_window()
+    assert window.ooms is None
+
+
+class Allocator:
+    """Counts as PyTorch's does: by hand, and by nobody else reset."""
+
+    def __init__(self, base: int = 10) -> None:
+        self.current = self.peak = base
+        self.reserved = base
+        self.retries = self.ooms = 0
+
+    def use(self, extra: int) -> None:
+        """Allocate so much on top of what lives, and free it again."""
+        self.peak = max(self.peak, self.current + extra)
+        self.reserved = max(self.reserved, self.peak)
+
+    def reset(self) -> None:
+        self.peak = self.current
+
+    def read(self) -> dict[str, Any]:
+        nested = stats(self.peak, self.reserved)
+        nested['allocated_bytes']['all']['current'] = self.current
+        nested['inactive_split_bytes'] = {'all': {'current': 7}}
+        nested['num_alloc_retries'] = self.retries
+        nested['num_ooms'] = self.ooms
+        return nested
+
+
+@pytest.fixture
+def allocator() -> Allocator:
+    return Allocator()
+
+
+@pytest.fixture
+def memory(allocator: Allocator) -> CudaMemory:
+    memory = CudaMemory(allocator.read)
+    memory.begin()
+    return memory
+
+
+def validate(memory: CudaMemory, allocator: Allocator, *extras: int) -> None:
+    """A validation whose logs reset the peak, but for the last batch's."""
+    memory.begin_validation()
+    for extra in extras[:-1]:
+        allocator.use(extra)
+        memory.observe()
+        allocator.reset()
+    allocator.use(extras[-1])
+    memory.end_validation()
+
+
+def drain_at_log(memory: CudaMemory, allocator: Allocator) -> int | None:
+    memory.observe()
+    peak = memory.drain()[0]
+    allocator.reset()  # LoggerHook, right after us
+    if memory.is_clouded:
+        memory.observe()
+    return peak
+
+
+def test_validation_that_needs_less_than_training_leaves_no_trace(memory, allocator):
+    allocator.use(90)
+    validate(memory, allocator, 40, 50)
+    allocator.use(80)
+    assert drain_at_log(memory, allocator) == 100
+    allocator.use(70)
+    assert drain_at_log(memory, allocator) == 80
+
+
+def test_training_that_needs_more_after_validation_is_seen(memory, allocator):
+    allocator.use(5)
+    validate(memory, allocator, 40, 50)
+    allocator.use(80)
+    assert drain_at_log(memory, allocator) == 90
+
+
+@pytest.mark.parametrize('extras', [(200,), (200, 200), (30, 200)])
+def test_a_peak_that_validation_hides_is_unknown_until_the_next_reset(
+    memory, allocator, extras
+):
+    allocator.use(90)
+    validate(memory, allocator, *extras)
+    allocator.use(95)
+    assert drain_at_log(memory, allocator) is None
+    assert '210 bytes' in memory.unknown['gpu_mem_peak_bytes']
+    allocator.use(95)
+    assert drain_at_log(memory, allocator) == 105
+    assert memory.unknown == {}
+
+
+def test_validations_own_peak_is_told_once_its_log_has_reset_it(memory, allocator):
+    allocator.use(90)
+    validate(memory, allocator, 200, 30)
+    allocator.use(85)
+    assert drain_at_log(memory, allocator) == 100
+
+
+def test_training_that_never_resumed_keeps_what_it_reached(memory, allocator):
+    allocator.use(90)
+    memory.begin_validation()
+    allocator.use(200)
+    memory.observe()
+    assert memory.drain() == (100, 210)
+
+
+def test_a_window_right_after_validation_without_a_reset_stays_unknown(
+    memory, allocator
+):
+    validate(memory, allocator, 200)
+    for _ in range(2):
+        memory.observe()
+        assert memory.drain() == (None, 210)
+        assert memory.unknown
+    allocator.use(300)
+    memory.observe()
+    assert memory.drain() == (310, 310)
+
+
+def test_what_the_process_reached_before_training_is_not_trainings(allocator):
+    allocator.use(500)
+    memory = CudaMemory(allocator.read)
+    memory.begin()
+    allocator.use(90)
+    assert drain_at_log(memory, allocator) is None
+    allocator.use(90)
+    assert drain_at_log(memory, allocator) == 100
+
+
+def test_beginning_and_ending_validation_twice_does_no_harm(memory, allocator):
+    allocator.use(90)
+    memory.begin_validation()
+    allocator.use(200)
+    memory.begin_validation()
+    memory.end_validation()
+    allocator.reset()
+    allocator.use(50)
+    memory.end_validation()
+    assert drain_at_log(memory, allocator) == 100
+
+
+def test_the_same_peak_again_after_validation_is_seen(memory, allocator):
+    for _ in range(3):
+        allocator.use(90)
+        validate(memory, allocator, 40)
+        allocator.use(90)
+        memory.observe()
+        assert memory.drain()[0] == 100
+        assert not memory.is_clouded
+        allocator.reset()
+
+
+def test_the_same_peak_as_an_earlier_run_is_seen_after_the_first_log(allocator):
+    allocator.use(90)
+    memory = CudaMemory(allocator.read)
+    memory.begin()
+    allocator.use(90)
+    assert drain_at_log(memory, allocator) is None
+    allocator.use(90)
+    assert drain_at_log(memory, allocator) == 100
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just('train'), st.integers(1, 5)),
+        st.tuples(st.just('validate'), st.lists(st.integers(1, 5), min_size=1)),
+        st.tuples(st.just('log'), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_a_peak_is_the_truth_or_unknown(steps: list[tuple[str, Any]]):
+    allocator = Allocator(base=0)
+    memory = CudaMemory(allocator.read)
+    truth = highest_validation = 0
+    for step, extra in [*steps, ('log', 0)]:
+        if step == 'train':
+            allocator.use(extra)
+            truth = max(truth, extra)
+        elif step == 'validate':
+            validate(memory, allocator, *extra)
+            highest_validation = max(highest_validation, *extra)
+        else:
+            peak = drain_at_log(memory, allocator)
+            assert peak in (truth, None)
+            # never unknown when training clearly needed more
+            assert peak is not None or truth <= highest_validation
+            truth = highest_validation = 0
+
+
+def test_the_window_tells_creep_fragmentation_and_what_failed(memory, allocator):
+    allocator.retries, allocator.ooms = 2, 1
+    memory.observe()
+    allocator.current = 12
+    allocator.retries = 3
+    memory.observe()
+    assert memory.drain_window() == CudaMemoryWindow(
+        allocated_bytes=12, retries=3, ooms=1, inactive_bytes=7
+    )
+    memory.observe()
+    assert memory.drain_window() == CudaMemoryWindow(
+        allocated_bytes=12, retries=0, ooms=0, inactive_bytes=7
+    )
+    assert memory.drain_window() == CudaMemoryWindow(retries=0, ooms=0)
+
+
+def test_counts_begin_with_training_and_may_be_reset_by_others(allocator):
+    allocator.retries = 50
+    memory = CudaMemory(allocator.read)
+    assert memory.drain_window() == CudaMemoryWindow()
+    memory.begin()
+    allocator.retries, allocator.ooms = 51, 4
+    memory.observe()
+    window = memory.drain_window()
+    assert (window.retries, window.ooms) == (1, 4)
+    allocator.retries, allocator.ooms = 0, 5
+    memory.observe()
+    window = memory.drain_window()
+    assert (window.retries, window.ooms) == (None, 1)
+
+
+def test_an_allocator_with_fewer_figures_leaves_them_unknown():
+    memory = CudaMemory(lambda: stats(3, 4))
+    memory.begin()
+    memory.observe()
+    assert memory.drain_window() == CudaMemoryWindow(allocated_bytes=1)
+
+
+def test_the_pci_address_is_written_as_nvml_does():
+    properties = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0)
+    assert parse_pci_bus_id(properties) == '00000000:3B:00.0'
+    assert parse_pci_bus_id(SimpleNamespace(name='old torch')) is None
+
+
+class FakeCuda:
+    """``torch.cuda`` in use, on the device with index 1."""
+
+    def __init__(self, **properties: object) -> None:
+        self._properties = SimpleNamespace(**properties)
+        self.peak = 0
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 1
+
+    def get_device_properties(self, index: int) -> object:
+        assert index == 1
+        return self._properties
+
+    def memory_stats_as_nested_dict(self, index: int) -> dict[str, Any]:
+        assert index == 1
+        self.peak += 3
+        return stats(self.peak, 4)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda) -> None:
+    monkeypatch.setitem(sys.modules, 'torch', SimpleNamespace(cuda=cuda))
+
+
+def test_the_current_device_with_all_its_names(monkeypatch):
+    use(monkeypatch, FakeCuda(uuid=7, pci_domain_id=0, pci_bus_id=175, pci_device_id=0))
+    assert cuda_device() == CudaDevice('7', '00000000:AF:00.0', 1)
+
+
+def test_older_torch_tells_neither_uuid_nor_address(monkeypatch):
+    use(monkeypatch, FakeCuda())
+    module = 'mmgpu_hooks.measure.cuda.memory.read_pci_bus_id'
+    monkeypatch.setattr(module, lambda index: f'0000:0{index}:00.0')
+    assert cuda_device() == CudaDevice(None, '0000:01:00.0', 1)
+
+
+def test_the_current_devices_memory_is_read(monkeypatch):
+    use(monkeypatch, FakeCuda())
+    memory = open_cuda_memory()
+    assert isinstance(memory, CudaMemory)
+    memory.observe()
+    assert memory.drain() == (6, 4)
+
+
+def test_without_torch_nothing_is_imported():
+    code = (
+        'import sys\n'
+        'from mmgpu_hooks.measure.cuda.memory import cuda_device, open_cuda_memory\n'
+        "print(cuda_device(), open_cuda_memory().reason, 'torch' in sys.modules)\n"
+    )
+    output = subprocess.check_output([sys.executable, '-c', code], text=True)
+    assert output == 'None torch is not in use in this process False\n'
+
+
+def test_cuda_that_is_not_in_use_is_left_alone():
+    torch = pytest.importorskip('torch', exc_type=ImportError)
+    if torch.cuda.is_initialized():
+        pytest.skip('CUDA is in use in this process')
+    assert cuda_device() is None
+    absent = open_cuda_memory()
+    assert isinstance(absent, Absent)
+    assert 'training runs on the CPU' in absent.reason
+    assert not torch.cuda.is_initialized()
+
+
+@pytest.fixture
+def torch_on_cuda() -> Any:
+    torch = pytest.importorskip('torch', exc_type=ImportError)
+    if not torch.cuda.is_available():
+        pytest.skip('needs a CUDA device, and torch finds none')
+    torch.cuda.init()
+    return torch
+
+
+@pytest.mark.gpu
+def test_real_peaks_are_seen_and_never_reset(torch_on_cuda: Any):
+    torch = torch_on_cuda
+    memory = open_cuda_memory()
+    assert isinstance(memory, CudaMemory)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    block = torch.empty(64 << 20, dtype=torch.uint8, device='cuda')
+    del block
+    memory.observe()
+    assert torch.cuda.max_memory_allocated() == before + (64 << 20)
+    torch.cuda.reset_peak_memory_stats()
+    memory.observe()
+    peak, reserved = memory.drain()
+    assert peak == before + (64 << 20)
+    assert reserved is not None and reserved >= peak
+
+
+@pytest.mark.gpu
+def test_the_real_device_is_the_one_that_nvml_opens(torch_on_cuda: Any):
+    from mmgpu_hooks.measure.cuda.driver import read_pci_bus_id
+    from mmgpu_hooks.measure.gpu.nvml import Gpu, open_gpu
+
+    device = cuda_device()
+    assert device is not None
+    by_uuid = open_gpu(uuid=device.uuid)
+    by_address = open_gpu(pci_bus_id=read_pci_bus_id(device.cuda_index))
+    assert isinstance(by_uuid, Gpu) and isinstance(by_address, Gpu)
+    try:
+        assert by_uuid.device() == by_address.device()
+        name = torch_on_cuda.cuda.get_device_name(device.cuda_index)
+        assert by_uuid.device().name == name
+    finally:
+        by_uuid.close()
+        by_address.close()

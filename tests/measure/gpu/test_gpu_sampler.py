@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable
+from typing import Callable, Union
+
+import pytest
+
+from fakes.nvml import FakeGpu, FakeNvml
+from mmgpu_hooks.measure.gpu.nvml import Gpu, GpuSample, open_gpu
+from mmgpu_hooks.measure.gpu.sampler import THREAD_NAME, GpuSampler
+from mmgpu_hooks.measure.gpu.window import GpuFold
+from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.schema import GpuWindow
+
+Step = tuple[float, Union[float, Exception, None]]
+
+
+class Script:
+    """Turns the clock and gives the samples: one (seconds, utilisation) a step."""
+
+    def __init__(self, *steps: Step, mem_used: int | None = 5) -> None:
+        self.now = 100.0
+        self._steps = iter(steps)
+        self._mem_used = mem_used
+        self._value: float | Exception | None = None
+        self.periods: list[float] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def wait(self, stop: threading.Event, period_s: float) -> bool:
+        self.periods.append(period_s)
+        step = next(self._steps, None)
+        if step is None:
+            return True
+        self.now += step[0]
+        self._value = step[1]
+        return False
+
+    def read_sample(self) -> GpuSample:
+        if isinstance(self._value, Exception):
+            raise self._value
+        return GpuSample(self._value, self._mem_used)
+
+
+def finish(sampler: GpuSampler) -> None:
+    """Let the thread end by itself, without a stop."""
+    for thread in sampler_threads():
+        thread.join(5.0)
+    sampler.stop()
+
+
+def sampler_threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name == THREAD_NAME]
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.perf_counter() + 5.0
+    while not condition():
+        assert time.perf_counter() < deadline, 'waited 5 s in vain'
+        time.sleep(0.002)
+
+
+def fold(samples: Iterable[tuple[float, float | None, int | None]]) -> GpuWindow:
+    total = GpuFold()
+    for seconds, util, mem_used in samples:
+        total.add(seconds, GpuSample(util, mem_used))
+    return total.window()
+
+
+def test_a_sample_weighs_as_much_as_its_time():
+    window = fold([(3.0, 0.0, 7), (1.0, 80.0, 9)])
+    assert window == GpuWindow(
+        samples=2,
+        util_pct=20.0,  # the plain mean would be 40
+        zero_pct=75.0,
+        util_std_pct=pytest.approx(1200**0.5),
+        mem_used_bytes=9,
+        source='polled',
+        sampled_s=4.0,
+    )
+
+
+def test_equal_samples_do_not_swing_at_all():
+    window = fold([(0.1 + i / 7, 97.3, None) for i in range(1000)])
+    assert (window.util_pct, window.util_std_pct) == (97.3, 0.0)
+    assert (window.zero_pct, window.mem_used_bytes) == (0.0, None)
+
+
+def test_nothing_sampled_is_unknown_not_zero():
+    assert fold([]) == GpuWindow()
+    assert fold([(1.0, None, None)]) == GpuWindow()
+    assert fold([(0.0, 50.0, 3)]) == GpuWindow(samples=1, mem_used_bytes=3)
+
+
+def test_time_without_a_figure_counts_for_none():
+    window = fold([(1.0, 40.0, 1), (9.0, None, 8), (1.0, 60.0, 1)])
+    assert (window.samples, window.util_pct, window.mem_used_bytes) == (3, 50.0, 8)
+
+
+def test_the_thread_weighs_by_the_clock_and_not_by_the_period():
+    script = Script((0.2, 100.0), (0.6, 0.0), (0.2, 50.0))
+    sampler = GpuSampler(script.read_sample, clock=script.clock, wait=script.wait)
+    sampler.start()
+    finish(sampler)
+    window = sampler.drain()
+    assert window.samples == 3
+    assert window.util_pct == pytest.approx(30.0)
+    assert window.zero_pct == pytest.approx(60.0)
+    assert window.mem_used_bytes == 5
+    assert script.periods == [0.2] * 4
+    assert sampler.failure is None
+    assert sampler.drain() == GpuWindow()
+
+
+def test_time_across_a_drain_belongs_to_the_next_window():
+    turn, turned = threading.Semaphore(0), threading.Semaphore(0)
+    script = Script((1.0, 100.0), (3.0, 20.0))
+
+    def wait(stop: threading.Event, period_s: float) -> bool:
+        turned.release()
+        turn.acquire()
+        return script.wait(stop, period_s)
+
+    sampler = GpuSampler(script.read_sample, clock=script.clock, wait=wait)
+    sampler.start()
+    turned.acquire()
+    turn.release()
+    turned.acquire()  # the first sample is in
+    assert sampler.drain().util_pct == 100.0
+    turn.release()
+    turned.acquire()
+    second = sampler.drain()
+    assert (second.samples, second.util_pct, second.zero_pct) == (1, 20.0, 0.0)
+    turn.release()
+    finish(sampler)
+
+
+@pytest.mark.parametrize(
+    ('error', 'reason'),
+    [
+        (SourceError('NVML stopped answering'), 'NVML stopped answering'),
+        (OSError('odd'), 'OSError: odd'),
+    ],
+)
+def test_a_failing_source_ends_the_thread_and_says_why(error: Exception, reason: str):
+    script = Script((1.0, 60.0), (1.0, error), (1.0, 0.0))
+    sampler = GpuSampler(script.read_sample, clock=script.clock, wait=script.wait)
+    sampler.start()
+    until(lambda: sampler.failure)
+    assert sampler.failure == reason
+    finish(sampler)
+    assert sampler.drain().util_pct == 60.0
+    assert sampler.drain() == GpuWindow()
+
+
+def test_stop_and_start_may_be_repeated():
+    sampler = GpuSampler(lambda: GpuSample(10.0, 1), period_s=0.001)
+    assert sampler.stop()
+    sampler.start()
+    sampler.start()
+    assert len(sampler_threads()) == 1
+    assert sampler_threads()[0].daemon
+    until(lambda: sampler.drain().samples)
+    assert sampler.stop()
+    assert sampler.stop()
+    assert not sampler_threads()
+    sampler.drain()
+    sampler.start()
+    until(lambda: sampler.drain().samples)
+    assert sampler.stop()
+
+
+def test_stop_does_not_wait_for_the_period():
+    sampler = GpuSampler(lambda: GpuSample(10.0, 1), period_s=600.0)
+    sampler.start()
+    start = time.perf_counter()
+    assert sampler.stop()
+    assert time.perf_counter() - start < 1.0
+
+
+@pytest.mark.parametrize('error', [None, SourceError('closed meanwhile')])
+def test_stop_is_bounded_when_a_read_hangs(error: SourceError | None):
+    reading, release = threading.Event(), threading.Event()
+
+    def hang() -> GpuSample:
+        reading.set()
+        release.wait(30.0)
+        if error is not None:
+            raise error
+        return GpuSample(10.0, 1)
+
+    sampler = GpuSampler(hang, period_s=0.001)
+    sampler.start()
+    assert reading.wait(5.0)
+    start = time.perf_counter()
+    assert not sampler.stop()
+    assert time.perf_counter() - start < 1.0
+    release.set()
+    until(lambda: not sampler_threads())
+    # what came after the stop is neither a failure nor a sample
+    assert sampler.failure is None
+    assert sampler.drain() == GpuWindow()
+
+
+def test_in_a_forked_child_every_call_does_nothing(monkeypatch):
+    sampler = GpuSampler(lambda: GpuSample(10.0, 1), period_s=0.001)
+    sampler.start()
+    until(lambda: sampler.drain().samples)
+    idle = GpuSampler(lambda: GpuSample(10.0, 1), period_s=0.001)
+    with monkeypatch.context() as child:
+        child.setattr(os, 'getpid', lambda: -1)
+        time.sleep(0.02)
+        idle.start()
+        assert sampler.drain() == GpuWindow()
+        assert sampler.stop()
+    assert len(sampler_threads()) == 1  # the parent's goes on
+    assert sampler.stop()
+
+
+@pytest.mark.parametrize('period_s', [0.0, -1.0, float('nan')])
+def test_a_bad_period_is_refused(period_s: float):
+    with pytest.raises(ValueError, match='above 0'):
+        GpuSampler(lambda: GpuSample(None, None), period_s)
+
+
+def test_the_fake_gpu_is_sampled_until_it_is_lost(fake_nvml: FakeNvml):
+    fake_nvml.set(FakeGpu(util=(0, 100), memory=(1000, 640), fail={'util': (15, 40)}))
+    gpu = open_gpu(uuid=FakeGpu.uuid)
+    assert isinstance(gpu, Gpu)
+    sampler = GpuSampler(gpu.read_sample, period_s=0.005)
+    sampler.start()
+    until(lambda: sampler.failure)
+    sampler.stop()
+    window = sampler.drain()
+    gpu.close()
+    assert window.samples == 40
+    assert window.mem_used_bytes == 640
+    assert window.util_pct is not None and window.zero_pct is not None
+    # only zeros and hundreds: the two shares complete each other
+    assert window.util_pct + window.zero_pct == pytest.approx(100.0)
+    assert 'GPU is lost' in str(sampler.failure)

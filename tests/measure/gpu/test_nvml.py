@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from fakes.nvml import FakeGpu, FakeNvml
+from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.gpu.find import parse_uuid
+from mmgpu_hooks.measure.gpu.nvml import Gpu, GpuSample, open_gpu
+from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.schema import GpuDevice
+
+FIRST = FakeGpu(name='First', util=(0, 80, 0, 95), memory=(1000, 400))
+SECOND = FakeGpu(
+    uuid='GPU-00000000-1111-2222-3333-444444444444',
+    name='Second',
+    bus='00000000:AF:00.0',
+    util=(7,),
+)
+SLICE = FakeGpu(
+    uuid='MIG-99999999-1111-2222-3333-444444444444',
+    name='Slice',
+    bus='',
+    util=(),
+    memory=(200, 50),
+)
+
+
+def opened(**names: object) -> Gpu:
+    gpu = open_gpu(**names)  # type: ignore[arg-type]
+    assert isinstance(gpu, Gpu), gpu
+    return gpu
+
+
+def refused(**names: object) -> str:
+    absent = open_gpu(**names)  # type: ignore[arg-type]
+    assert isinstance(absent, Absent)
+    return absent.reason
+
+
+def name_of(**names: object) -> str | None:
+    gpu = opened(**names)
+    try:
+        return gpu.device().name
+    finally:
+        gpu.close()
+
+
+def test_device_and_samples(fake_nvml: FakeNvml):
+    fake_nvml.set(FIRST)
+    gpu = opened(uuid=FIRST.uuid)
+    assert gpu.device() == GpuDevice(
+        name='First',
+        uuid=FIRST.uuid,
+        memory_total_bytes=1000,
+        driver_version='550.90.07',
+    )
+    assert [gpu.read_sample() for _ in range(5)] == [
+        GpuSample(util, 400) for util in (0.0, 80.0, 0.0, 95.0, 0.0)
+    ]
+    assert gpu.unsupported == {}
+    gpu.close()
+    gpu.close()
+    with pytest.raises(SourceError, match='closed'):
+        gpu.read_sample()
+
+
+@pytest.mark.parametrize(
+    'uuid',
+    [
+        SECOND.uuid,
+        SECOND.uuid[4:],  # as torch writes it
+        SECOND.uuid[4:].replace('-', ''),
+        'gpu-' + SECOND.uuid[4:],
+        f' {SECOND.uuid}\n',
+    ],
+)
+def test_a_card_is_found_by_any_spelling_of_its_uuid(fake_nvml: FakeNvml, uuid: str):
+    fake_nvml.set(FIRST, SECOND)
+    assert name_of(uuid=uuid, index=0) == 'Second'
+
+
+def test_a_bare_uuid_is_a_card_or_a_slice():
+    assert parse_uuid('AB' * 16) == [
+        'GPU-abababab-abab-abab-abab-abababababab',
+        'MIG-abababab-abab-abab-abab-abababababab',
+    ]
+    assert parse_uuid('MIG-GPU-1/2/0') == ['MIG-GPU-1/2/0']
+
+
+def test_two_cards_in_the_other_order_keep_their_names(fake_nvml: FakeNvml):
+    for gpus in ((FIRST, SECOND), (SECOND, FIRST)):
+        fake_nvml.set(*gpus)
+        assert name_of(uuid=FIRST.uuid[4:], index=0) == 'First'
+        assert name_of(uuid=SECOND.uuid[4:], index=0) == 'Second'
+        assert name_of(pci_bus_id=SECOND.bus, index=0) == 'Second'
+
+
+def test_a_slice_and_a_card_in_one_box_are_told_apart(fake_nvml: FakeNvml):
+    fake_nvml.set(SLICE, FIRST, FakeGpu(uuid='GPU-2', name='Sliced', bus='', mig=1))
+    assert name_of(uuid=SLICE.uuid[4:], index=0) == 'Slice'
+    assert name_of(uuid=FIRST.uuid[4:], index=0) == 'First'
+    assert name_of(uuid='GPU-2') == 'Sliced'
+
+
+@pytest.mark.parametrize('bus', ['00000000:AF:00.0', '0000:af:00.0'])
+def test_a_card_is_found_by_its_pci_address(fake_nvml: FakeNvml, bus: str):
+    fake_nvml.set(FIRST, SECOND)
+    assert name_of(pci_bus_id=bus, index=0) == 'Second'
+
+
+def test_a_wrong_uuid_is_never_replaced_by_another_card(fake_nvml: FakeNvml):
+    fake_nvml.set(FIRST)
+    wrong = 'GPU-ffffffff-0000-0000-0000-000000000000'
+    assert refused(uuid=wrong, index=0) == f'the driver lists 1 GPU(s), but not {wrong}'
+    reason = refused(uuid=wrong, pci_bus_id=FIRST.bus, index=0)
+    assert FIRST.uuid in reason
+    assert wrong in reason
+    assert 'not 00000000:01:00.0' in refused(pci_bus_id='00000000:01:00.0', index=0)
+
+
+def test_a_slice_that_is_not_listed_is_looked_up_by_its_cards_address(
+    fake_nvml: FakeNvml,
+):
+    fake_nvml.set(FakeGpu(name='Sliced', mig=1, util=()))
+    assert name_of(uuid=SLICE.uuid, pci_bus_id=FakeGpu.bus) == 'Sliced'
+
+
+@pytest.mark.parametrize(
+    ('index', 'environ', 'name'),
+    [
+        (1, {'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}, 'Second'),
+        (1, {}, None),
+        (0, {'CUDA_DEVICE_ORDER': 'FASTEST_FIRST'}, None),
+        (0, {'CUDA_DEVICE_ORDER': 'PCI_BUS_ID', 'CUDA_VISIBLE_DEVICES': '1'}, None),
+        (2, {'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}, None),
+        (None, {}, None),
+    ],
+)
+def test_an_index_counts_only_when_it_is_certain(
+    fake_nvml: FakeNvml, index, environ, name
+):
+    fake_nvml.set(FIRST, SECOND)
+    if name is None:
+        assert refused(index=index, environ=environ)
+    else:
+        assert name_of(index=index, environ=environ) == name
+
+
+def test_the_only_card_needs_no_name(fake_nvml: FakeNvml):
+    fake_nvml.set(FIRST)
+    assert name_of(index=0, environ={'CUDA_VISIBLE_DEVICES': '5'}) == 'First'
+    assert refused(index=1, environ={})
+
+
+def test_a_mig_slice_has_memory_but_no_utilisation(fake_nvml: FakeNvml):
+    fake_nvml.set(FIRST, SLICE)
+    gpu = opened(uuid=SLICE.uuid[4:])
+    assert gpu.read_sample() == GpuSample(None, 50)
+    assert 'under MIG' in gpu.unsupported['util_pct']
+    gpu.close()
+
+
+def test_an_unsupported_figure_is_asked_for_once(fake_nvml: FakeNvml):
+    fake_nvml.set(FakeGpu(memory=None, fail={'util': (3, 0)}))
+    gpu = opened(uuid=FakeGpu.uuid)
+    assert gpu.read_sample() == GpuSample(None, None)
+    assert set(gpu.unsupported) == {'util_pct', 'mem_used_bytes'}
+    assert 'MIG' not in gpu.unsupported['util_pct']
+    assert gpu.device().memory_total_bytes is None
+    fake_nvml.set(FakeGpu())
+    assert gpu.read_sample() == GpuSample(None, None)
+    gpu.close()
+
+
+def test_a_figure_that_is_not_ready_is_asked_for_again(fake_nvml: FakeNvml):
+    fake_nvml.set(FakeGpu(fail={'util': (21, 0)}))
+    gpu = opened(uuid=FakeGpu.uuid)
+    assert gpu.read_sample() == GpuSample(None, 400)
+    assert gpu.read_sample() == GpuSample(None, 400)
+    assert (gpu.unsupported, gpu.missed['util_pct'].looks) == ({}, 2)
+    fake_nvml.set(FakeGpu(util=(30,)))
+    assert gpu.read_sample() == GpuSample(30.0, 400)
+    gpu.close()
+
+
+@pytest.mark.parametrize('util', [101, -1, 4294967295])
+def test_garbage_utilisation_is_unknown(fake_nvml: FakeNvml, util: int):
+    fake_nvml.set(FakeGpu(util=(util, 100)))
+    gpu = opened(uuid=FakeGpu.uuid)
+    assert gpu.read_sample() == GpuSample(None, 400)
+    assert 'reported' in gpu.missed['util_pct'].reason
+    assert gpu.unsupported == {}
+    assert gpu.read_sample() == GpuSample(100.0, 400)
+    gpu.close()
+
+
+@pytest.mark.parametrize('memory', [(1000, 1001), (0, 0)])
+def test_garbage_memory_is_unknown(fake_nvml: FakeNvml, memory):
+    fake_nvml.set(FakeGpu(memory=memory))
+    gpu = opened(uuid=FakeGpu.uuid)
+    assert gpu.read_sample() == GpuSample(50.0, None)
+    assert 'reported' in gpu.missed['mem_used_bytes'].reason
+    assert gpu.unsupported == {}
+    gpu.close()
+
+
+@pytest.mark.parametrize(('code', 'words'), [(15, 'GPU is lost'), (16, 'restart')])
+def test_a_gpu_lost_later_is_an_error_of_one_sentence(
+    fake_nvml: FakeNvml, code: int, words: str
+):
+    fake_nvml.set(FakeGpu(fail={'util': (code, 2)}))
+    gpu = opened(uuid=FakeGpu.uuid)
+    assert [gpu.read_sample().util_pct for _ in range(2)] == [50.0, 50.0]
+    with pytest.raises(SourceError, match=f'stopped answering for this GPU: .*{words}'):
+        gpu.read_sample()
+    gpu.close()
+
+
+def test_someone_elses_shutdown_is_an_error(fake_nvml: FakeNvml):
+    gpu = opened(uuid=FakeGpu.uuid)
+    fake_nvml.forget_users()
+    with pytest.raises(SourceError, match='Uninitialized'):
+        gpu.read_sample()
+    gpu.close()
+
+
+@pytest.mark.parametrize(
+    ('code', 'words'),
+    [(9, 'driver is not loaded'), (18, 'reboot'), (999, 'could not start: Unknown')],
+)
+def test_nvml_that_does_not_start(fake_nvml: FakeNvml, code: int, words: str):
+    fake_nvml.set(FIRST, init=code)
+    assert words in refused(uuid=FIRST.uuid)
+
+
+def test_a_driver_that_breaks_during_the_look_up(fake_nvml: FakeNvml):
+    wrong = 'GPU-ffffffff-0000-0000-0000-000000000000'
+    fake_nvml.set(FakeGpu(fail={'uuid': (15, 0)}))
+    assert 'GPU is lost' in refused(uuid=wrong, pci_bus_id=FakeGpu.bus)
+
+
+def test_a_missing_driver_library(monkeypatch):
+    import pynvml
+
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(pynvml, 'nvmlLib', None)
+    monkeypatch.setattr(pynvml, 'CDLL', missing)
+    assert 'docker run --gpus all' in refused(index=0)
+
+
+def test_a_missing_package_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'pynvml', None)
+    assert 'pip install nvidia-ml-py' in refused(index=0)
+
+
+def test_another_process_loads_the_fake_by_its_name(fake_nvml: FakeNvml):
+    fake_nvml.set(FIRST)
+    code = (
+        'import sys\n'
+        'from mmgpu_hooks.measure.gpu.nvml import open_gpu\n'
+        "assert 'pynvml' not in sys.modules\n"
+        'gpu = open_gpu(index=0)\n'
+        'print(gpu.device().name, [gpu.read_sample().util_pct for _ in range(4)])\n'
+        'gpu.close()\n'
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', code],
+        env=fake_nvml.environ(),
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ('First [0.0, 80.0, 0.0, 95.0]\n', '')
+
+
+def test_the_fake_refuses_a_script_it_does_not_know(fake_nvml: FakeNvml):
+    fake_nvml.script.write_text('device GPU-1\nutl 50\n')
+    assert 'could not start: Unknown' in refused(uuid='GPU-1')

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from mmgpu_hooks.measure.host.binding import Binding, find_binding, read_binding
+
+BIND = {'OMP_PROC_BIND': 'true'}
+OFF = {'OMP_PROC_BIND': 'FALSE', 'OMP_PLACES': 'cores'}
+NOT_KMP = {'KMP_AFFINITY': 'none'}
+ELASTIC = {**BIND, 'TORCHELASTIC_RUN_ID': 'none'}
+
+
+@pytest.mark.parametrize(
+    ('environ', 'library', 'thread', 'ancestor', 'found'),
+    [
+        (BIND, 8, 1, 8, (8, 'OMP_PROC_BIND')),
+        ({**BIND, 'OMP_PLACES': 'cores'}, 8, 1, 8, (8, 'OMP_PROC_BIND, OMP_PLACES')),
+        ({'GOMP_CPU_AFFINITY': '0'}, 8, None, None, (8, 'GOMP_CPU_AFFINITY')),
+        ({'KMP_AFFINITY': 'compact'}, None, 4, None, (4, 'KMP_AFFINITY')),
+        # a variable alone, or a wider parent, proves nothing: taskset has both
+        (BIND, 1, 1, 8, None),
+        ({}, None, 1, 8, None),
+        ({}, 8, 1, 8, None),
+        ({'OMP_PROC_BIND': ''}, 8, 1, 8, None),
+        (OFF, 8, 1, 8, None),
+        ({'KMP_AFFINITY': 'verbose,disabled'}, 1, 4, None, (4, None)),
+        ({**NOT_KMP, 'TORCHELASTIC_RUN_ID': 'none'}, 1, 1, 8, None),
+        # narrowed by code
+        ({}, None, 4, 8, (4, None)),
+        (OFF, 1, 4, 8, (4, None)),
+        # torchrun bound itself
+        (ELASTIC, 1, 1, 8, (8, 'OMP_PROC_BIND')),
+        (ELASTIC, 1, 1, None, None),
+        ({'TORCHELASTIC_RUN_ID': 'none'}, 1, 1, 8, None),
+        (ELASTIC, None, None, None, None),
+    ],
+)
+def test_who_bound_a_process_of_one_cpu(environ, library, thread, ancestor, found):
+    answer = find_binding(1, environ, library=library, thread=thread, ancestor=ancestor)
+    assert answer == (found and Binding(*found))
+
+
+def test_no_runtime_is_loaded_to_ask_it():
+    code = """if True:
+        from mmgpu_hooks.measure.host.binding import read_binding
+        print(read_binding(1 << 20, {'OMP_PROC_BIND': 'true'}))
+        print('libgomp' in open('/proc/self/maps').read())
+    """
+    command = [sys.executable, '-c', code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ['None', 'False'], done.stderr
+
+
+def test_nothing_is_known_without_proc(tmp_path):
+    assert read_binding(1, BIND, tmp_path) is None

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mmgpu_hooks.measure.host.limits import (
+    fold_usable_cores,
+    parse_meminfo,
+    parse_slurm_cpus,
+    read_host_limits,
+)
+from mmgpu_hooks.schema import HostLimits
+
+MEMINFO = """MemTotal:       24668432 kB
+MemFree:         1000000 kB
+MemAvailable:   22118804 kB
+HugePages_Total:       0
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """8 CPUs, 4 of them ours, a quota of 3 cores and 6 GiB."""
+    own, group = tmp_path / 'proc' / 'self', tmp_path / 'sys' / 'fs' / 'cgroup'
+    own.mkdir(parents=True)
+    group.mkdir(parents=True)
+    (tmp_path / 'proc' / 'meminfo').write_text(MEMINFO)
+    (own / 'cgroup').write_text('0::/\n')
+    mount = '31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n'
+    (own / 'mountinfo').write_text(mount)
+    (group / 'cpu.max').write_text('300000 100000\n')
+    (group / 'cpuset.cpus.effective').write_text('0-3,6\n')
+    (group / 'memory.max').write_text(f'{6 << 30}\n')
+    return tmp_path
+
+
+def read(host: Path, ranks: int = 1, cpus: int = 4, **environ: str) -> HostLimits:
+    return read_host_limits(
+        ranks_on_host=ranks,
+        proc=host / 'proc',
+        sys=host / 'sys',
+        shm=host,
+        environ=environ,
+        affinity=lambda: frozenset(range(cpus)),
+        cpu_count=lambda: 8,
+    )
+
+
+def test_every_limit_is_recorded(host: Path):
+    limits = read(host, SLURM_CPUS_PER_TASK='6')
+    assert limits.logical_cpus == 8
+    assert limits.affinity_cpus == 4
+    assert limits.cpuset_cpus == 5
+    assert limits.cgroup_cpu_cores == 3.0
+    assert limits.slurm_cpus == 6
+    assert limits.usable_cores == 3.0
+    assert limits.ram_total_bytes == 24668432 * 1024
+    assert limits.ram_available_bytes == 22118804 * 1024
+    assert limits.cgroup_memory_bytes == 6 << 30
+
+
+def test_ranks_share_the_host(host: Path):
+    limits = read(host, ranks=2)
+    assert limits.ranks_on_host == 2
+    assert limits.usable_cores == 1.5
+
+
+@pytest.mark.parametrize('ranks', [0, -1])
+def test_ranks_must_be_at_least_one(host: Path, ranks: int):
+    with pytest.raises(ValueError, match='at least 1'):
+        read(host, ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ('cpus', 'affinity', 'quota', 'slurm', 'ranks', 'is_task', 'usable'),
+    [
+        (8, 8, None, None, 1, True, 8.0),
+        (8, 2, None, None, 1, True, 2.0),
+        (8, 8, 1.5, None, 1, True, 1.5),
+        (8, 8, 6.0, None, 4, True, 1.5),
+        (64, 64, None, 8, 4, True, 8.0),  # SLURM's figure is per rank already
+        (64, 32, None, 8, 4, True, 8.0),  # the job's CPUs, shared by its ranks
+        (64, 8, None, 8, 4, True, 8.0),  # CPUs bound per task: ours alone
+        (64, 4, None, 8, 4, True, 4.0),
+        (64, 32, None, 32, 4, False, 8.0),  # torchrun: one task holds all ranks
+        (8, None, None, None, 2, True, 4.0),  # macOS tells no affinity
+        (None, None, None, None, 1, True, None),
+        (None, None, 0.5, None, 1, True, 0.5),
+    ],
+)
+def test_usable_cores(cpus, affinity, quota, slurm, ranks, is_task, usable):
+    assert usable == fold_usable_cores(
+        logical_cpus=cpus,
+        affinity_cpus=affinity,
+        cgroup_cpu_cores=quota,
+        slurm_cpus=slurm,
+        ranks_on_host=ranks,
+        rank_is_slurm_task=is_task,
+    )
+
+
+def test_torchrun_under_slurm_is_told_by_its_variable(host: Path):
+    (host / 'sys' / 'fs' / 'cgroup' / 'cpu.max').write_text('max 100000')
+    slurm = {'SLURM_CPUS_PER_TASK': '4'}
+    assert read(host, ranks=2, **slurm).usable_cores == 4.0
+    elastic = {**slurm, 'TORCHELASTIC_RUN_ID': 'none'}
+    assert read(host, ranks=2, **elastic).usable_cores == 2.0
+
+
+@pytest.mark.parametrize(
+    ('value', 'cpus'), [('8', 8), ('', None), ('0', None), ('-2', None), ('x', None)]
+)
+def test_slurm_counts_only_when_set_and_positive(value: str, cpus):
+    assert parse_slurm_cpus({'SLURM_CPUS_PER_TASK': value}) == cpus
+    assert parse_slurm_cpus({}) is None
+
+
+def test_old_kernels_tell_no_available_memory():
+    assert parse_meminfo('MemTotal: 100 kB\nMemFree: 10 kB\n') == (102400, None)
+
+
+def test_without_proc_and_sys_all_is_unknown(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'psutil', None)
+    monkeypatch.setitem(sys.modules, 'resource', None)
+    monkeypatch.delattr(os, 'statvfs', raising=False)
+    nowhere = tmp_path / 'nowhere'
+    limits = read_host_limits(
+        ranks_on_host=1,
+        proc=nowhere,
+        sys=nowhere,
+        shm=nowhere,
+        environ={},
+        affinity=lambda: None,
+        cpu_count=lambda: None,
+    )
+    assert limits == HostLimits()
+
+
+def test_memory_comes_from_psutil_where_there_is_no_meminfo(host: Path, monkeypatch):
+    (host / 'proc' / 'meminfo').unlink()
+    memory = SimpleNamespace(total=9, available=5)
+    psutil = SimpleNamespace(virtual_memory=lambda: memory)
+    monkeypatch.setitem(sys.modules, 'psutil', psutil)
+    limits = read(host)
+    assert (limits.ram_total_bytes, limits.ram_available_bytes) == (9, 5)
+
+
+@pytest.mark.skipif(not hasattr(os, 'statvfs'), reason='needs statvfs')
+def test_shared_memory_is_the_file_systems_size(host: Path):
+    limits, stat = read(host), os.statvfs(host)
+    assert limits.shm_total_bytes == stat.f_blocks * stat.f_frsize
+    free = stat.f_bavail * stat.f_frsize
+    assert limits.shm_free_bytes == pytest.approx(free, rel=0.1)
+
+
+def test_open_files_is_the_soft_limit(host: Path, monkeypatch):
+    resource = pytest.importorskip('resource', exc_type=ImportError)
+    monkeypatch.setattr(resource, 'getrlimit', lambda which: (256, 4096))
+    assert read(host).open_files_soft == 256
+    monkeypatch.setattr(
+        resource, 'getrlimit', lambda which: (resource.RLIM_INFINITY,) * 2
+    )
+    assert read(host).open_files_soft is None
+
+
+def test_this_host_has_cores_and_memory():
+    limits = read_host_limits(ranks_on_host=1)
+    assert limits.usable_cores is not None
+    assert 0 < limits.usable_cores <= (os.cpu_count() or 1)
+    assert limits.ram_total_bytes is not None
+    assert limits.ram_available_bytes is not None
+    assert 0 < limits.ram_available_bytes <= limits.ram_total_bytes
+
+
+@pytest.mark.parametrize(
+    ('environ', 'usable'),
+    [
+        ({}, 4.0),
+        ({'WORLD_SIZE': '2', 'SLURM_NTASKS': '2'}, 4.0),  # one task per rank
+        ({'WORLD_SIZE': '2', 'SLURM_NTASKS': '1'}, 2.0),  # one task holds both
+        ({'WORLD_SIZE': '2'}, 4.0),
+    ],
+)
+def test_a_launcher_under_slurm_is_told_by_the_number_of_tasks(
+    host: Path, environ: dict[str, str], usable: float
+):
+    (host / 'sys' / 'fs' / 'cgroup' / 'cpu.max').write_text('max 100000')
+    limits = read(host, ranks=2, cpus=8, SLURM_CPUS_PER_TASK='4', **environ)
+    assert limits.usable_cores == usable
+
+
+def test_a_meminfo_that_is_not_text_tells_nothing(host: Path):
+    (host / 'proc' / 'meminfo').write_bytes(b'MemTotal: \xff\xfe kB\n')
+    limits = read(host)
+    assert (limits.ram_total_bytes, limits.ram_available_bytes) == (None, None)

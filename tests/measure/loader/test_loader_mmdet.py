@@ -1,0 +1,237 @@
+"""The probe on MMDetection's own datasets, transforms and hooks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cv2
+import mmdet.datasets  # noqa: F401, registers
+import numpy as np
+import pytest
+from mmcv.transforms import TransformBroadcaster
+from mmdet.engine.hooks import PipelineSwitchHook, YOLOXModeSwitchHook
+from mmdet.registry import DATASETS, TRANSFORMS
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import DefaultScope
+from torch.utils.data import DataLoader
+
+from mmgpu_hooks.measure.loader import fetch
+from mmgpu_hooks.measure.loader.local_pipeline import LocalPipelineTimer
+from mmgpu_hooks.measure.loader.pipeline import PipelineTimer
+from mmgpu_hooks.measure.loader.probe import LoaderProbe
+
+IMAGES = 12
+LOAD = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True)]
+RESIZE = dict(
+    type='RandomResize', scale=(64, 64), ratio_range=(0.5, 1.5), keep_ratio=True
+)
+PACK = dict(type='PackDetInputs')
+LOGGER = SimpleNamespace(info=lambda text: None)
+
+
+@pytest.fixture(autouse=True)
+def names_of_mmdet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """MMEngine's pipelines look names up in MMDetection's registries."""
+    # such small images leave little time to time them
+    monkeypatch.setattr(fetch, '_TIMING_SHARE', 1.0)
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        yield
+
+
+@pytest.fixture(scope='module')
+def coco(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The config of a small dataset on disk."""
+    root = tmp_path_factory.mktemp('coco')
+    images, boxes = [], []
+    for number in range(IMAGES):
+        name = f'{number}.jpg'
+        cv2.imwrite(str(root / name), np.full((48, 64, 3), number, np.uint8))
+        images.append(dict(id=number, file_name=name, height=48, width=64))
+        boxes.append(
+            dict(
+                id=number,
+                image_id=number,
+                category_id=1,
+                bbox=[4, 4, 20, 20],
+                area=400,
+                iscrowd=0,
+            )
+        )
+    categories = [dict(id=1, name='thing')]
+    text = json.dumps(dict(images=images, annotations=boxes, categories=categories))
+    (Path(root) / 'all.json').write_text(text)
+    return dict(
+        type='CocoDataset',
+        data_root=str(root),
+        ann_file='all.json',
+        metainfo=dict(classes=('thing',)),
+        data_prefix=dict(img=''),
+    )
+
+
+class Epochs:
+    """Runs epochs over a dataset with a probe on the loader."""
+
+    def __init__(self, dataset: Any, *, workers: int, persistent: bool = False) -> None:
+        self.loader = DataLoader(
+            dataset,
+            batch_size=2,
+            num_workers=workers,
+            persistent_workers=persistent,
+            collate_fn=pseudo_collate,
+        )
+        self.probe = LoaderProbe(self.loader, lambda: 0)
+
+    def run(self) -> Any:
+        for _ in self.loader:
+            pass
+        window = self.probe.read()
+        assert window is not None
+        return window
+
+    def close(self) -> None:
+        self.probe.close()
+        self.loader._iterator = None
+
+
+@pytest.mark.parametrize('workers', [0, 1])
+def test_transforms_of_a_dataset_by_name(coco, workers: int):
+    choice = dict(type='RandomChoice', transforms=[[RESIZE], [RESIZE]])
+    mosaic = dict(type='CachedMosaic', img_scale=(64, 64))
+    pipeline = [*LOAD, mosaic, choice, dict(type='RandomFlip', prob=0.5), PACK]
+    epochs = Epochs(DATASETS.build(dict(coco, pipeline=pipeline)), workers=workers)
+    window = epochs.run()
+    epochs.close()
+    assert set(window.transforms) == {
+        'LoadImageFromFile',
+        'LoadAnnotations',
+        'CachedMosaic',
+        'RandomChoice',
+        'RandomResize',
+        'RandomFlip',
+        'PackDetInputs',
+    }
+    samples = window.timed_samples
+    assert samples >= 2
+    calls = {name: cost.calls for name, cost in window.transforms.items()}
+    # filtered images are fetched anew: a sample may take more than one load
+    assert calls['LoadImageFromFile'] >= calls['PackDetInputs'] == samples
+    assert calls['RandomResize'] == calls['RandomChoice']
+    spent = sum(cost.total_s for cost in window.transforms.values())
+    assert 0.0 < spent < window.occupancy.total_s
+
+
+def test_transforms_below_mixing_and_joining_datasets(coco):
+    loaded = dict(coco, pipeline=LOAD)
+    mixed = DATASETS.build(
+        dict(
+            type='MultiImageMixDataset',
+            dataset=loaded,
+            pipeline=[dict(type='Mosaic', img_scale=(32, 32)), PACK],
+        )
+    )
+    joined = DATASETS.build(
+        dict(
+            type='ConcatDataset',
+            datasets=[dict(coco, pipeline=[*LOAD, PACK])],
+        )
+    )
+    for dataset, loads, timer in (
+        (mixed, 4, PipelineTimer()),
+        (joined, 1, PipelineTimer()),
+        (mixed, 4, LocalPipelineTimer()),
+        (joined, 1, LocalPipelineTimer()),
+    ):
+        timer.start(SimpleNamespace(dataset=dataset))
+        dataset[1]
+        costs = timer.stop()
+        assert costs['LoadImageFromFile'].calls == loads
+        assert costs['PackDetInputs'].calls == 1
+        assert ('Mosaic' in costs) == (loads == 4)
+
+
+@pytest.mark.parametrize('timer', [PipelineTimer(), LocalPipelineTimer()])
+@pytest.mark.parametrize('share', [False, True])
+def test_a_broadcaster_gives_the_same_while_it_is_timed(share: bool, timer: Any):
+    broadcaster = TransformBroadcaster(
+        transforms=[TRANSFORMS.build(RESIZE)],
+        mapping=dict(img=['one', 'other']),
+        auto_remap=True,
+        share_random_params=share,
+    )
+
+    def run() -> list[bytes]:
+        np.random.seed(5)
+        image = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+        rounds = [broadcaster(dict(one=image, other=image)) for _ in range(8)]
+        return [made[name].tobytes() for made in rounds for name in ('one', 'other')]
+
+    plain = run()
+    holder = SimpleNamespace(pipeline=[broadcaster])
+    timer.start(holder)
+    (broadcaster,) = holder.pipeline  # or what stands in for it
+    timed = run()
+    costs = timer.stop()
+    (broadcaster,) = holder.pipeline
+    assert timed == plain
+    assert costs['RandomResize'].calls == 16
+    assert run() == plain
+
+
+@pytest.mark.parametrize('persistent', [False, True])
+def test_a_pipeline_that_a_hook_switches_is_followed(coco, persistent: bool):
+    dataset = DATASETS.build(dict(coco, pipeline=[*LOAD, RESIZE, PACK]))
+    epochs = Epochs(dataset, workers=1, persistent=persistent)
+    hook = PipelineSwitchHook(1, [*LOAD, dict(type='Resize', scale=(32, 32)), PACK])
+    names = []
+    for epoch in range(3):
+        runner = SimpleNamespace(
+            epoch=epoch, train_dataloader=epochs.loader, logger=LOGGER
+        )
+        hook.before_train_epoch(runner)
+        names.append({'RandomResize', 'Resize'} & set(epochs.run().transforms))
+    epochs.close()
+    assert names == [{'RandomResize'}, {'Resize'}, {'Resize'}]
+
+
+@pytest.mark.parametrize('workers', [0, 1])
+def test_mosaic_is_gone_after_yolox_switches_its_mode(coco, workers: int):
+    dataset = DATASETS.build(
+        dict(
+            type='MultiImageMixDataset',
+            dataset=dict(coco, pipeline=LOAD),
+            pipeline=[dict(type='Mosaic', img_scale=(32, 32)), PACK],
+        )
+    )
+    epochs = Epochs(dataset, workers=workers, persistent=workers > 0)
+    hook = YOLOXModeSwitchHook(num_last_epochs=1)
+    has_mosaic = []
+    for epoch in range(4):
+        runner = SimpleNamespace(
+            epoch=epoch,
+            max_epochs=4,
+            train_dataloader=epochs.loader,
+            model=SimpleNamespace(bbox_head=SimpleNamespace()),
+            logger=LOGGER,
+        )
+        hook.before_train_epoch(runner)
+        window = epochs.run()
+        assert window.source == 'inside'
+        assert window.occupancy.count == IMAGES // 2
+        has_mosaic.append('Mosaic' in window.transforms)
+    epochs.close()
+    assert has_mosaic == [True, True, False, False]
+
+
+def test_the_slowest_sample_is_named_by_what_it_was_packed_with(coco):
+    dataset = DATASETS.build(dict(coco, pipeline=[*LOAD, PACK]))
+    epochs = Epochs(dataset, workers=1)
+    slowest = epochs.run().slowest
+    epochs.close()
+    for sample in slowest:
+        path = f'{coco["data_root"]}/{sample.index}.jpg'
+        assert sample.image == f'{sample.index} {path}'

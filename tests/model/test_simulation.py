@@ -1,0 +1,263 @@
+"""The simulated loader against closed forms and a recurrence written independently."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmgpu_hooks.model import simulation
+from mmgpu_hooks.model.free_cores import has_free_cores
+from mmgpu_hooks.model.loop import Loop, Trace
+from mmgpu_hooks.model.simulation import simulate_loop
+
+MANY = 1000.0
+
+
+def make_loop(**fields) -> Loop:
+    """Loading that only waits, a step that only sleeps, more cores than tasks."""
+    loop = Loop(
+        workers=1,
+        prefetch_factor=2,
+        cores=MANY,
+        host_cores=MANY,
+        stranger_tasks=0.0,
+        batch_cpu_s=[0.0],
+        batch_wait_s=[0.0],
+        fetch_s=0.0,
+        fetch_busy_s=0.0,
+        step_cpu_s=0.0,
+        step_threads=1,
+        step_spin_s=0.0,
+        step_wait_s=0.0,
+    )
+    return replace(loop, **fields)
+
+
+def follow_events(loop: Loop, iterations: int, skip: int = 0) -> Trace:
+    """The simulation without the short cut of free cores."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation, 'has_free_cores', lambda loop: False)
+        return simulate_loop(loop, iterations, skip)
+
+
+def pace(loop: Loop, iterations: int = 64) -> float:
+    return simulate_loop(loop, iterations, 64).seconds / iterations
+
+
+@pytest.mark.parametrize(
+    ('workers', 'loading_s', 'step_s', 'fetch_s', 'expected_s'),
+    [
+        (1, 0.04, 0.01, 0.001, 0.04),
+        (2, 0.04, 0.01, 0.001, 0.02),
+        (4, 0.04, 0.01, 0.001, 0.011),
+        (8, 0.04, 0.01, 0.001, 0.011),
+        (1, 0.004, 0.01, 0.0, 0.01),
+    ],
+)
+def test_constant_costs_take_the_largest(
+    workers, loading_s, step_s, fetch_s, expected_s
+):
+    loop = make_loop(
+        workers=workers, batch_wait_s=[loading_s], step_wait_s=step_s, fetch_s=fetch_s
+    )
+    assert pace(loop) == pytest.approx(expected_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ('fields', 'expected_s'),
+    [
+        # (P + m) / C, whoever has a core at the moment
+        ({'cores': 1.0, 'batch_cpu_s': [0.03], 'step_cpu_s': 0.01}, 0.04),
+        ({'cores': 2.0, 'batch_cpu_s': [0.04]}, 0.02),
+        ({'cores': 0.5, 'batch_cpu_s': [0.04]}, 0.08),
+        # one worker beside one stranger on one core
+        (
+            {
+                'workers': 1,
+                'host_cores': 1.0,
+                'stranger_tasks': 1.0,
+                'batch_cpu_s': [0.01],
+            },
+            0.02,
+        ),
+        # strangers on cores that this loop may not use anyway
+        (
+            {
+                'workers': 1,
+                'cores': 1.0,
+                'host_cores': 2.0,
+                'stranger_tasks': 1.0,
+                'batch_cpu_s': [0.01],
+            },
+            0.01,
+        ),
+        # a step of two threads on two cores
+        ({'cores': 2.0, 'step_cpu_s': 0.04, 'step_threads': 2}, 0.02),
+    ],
+)
+def test_cores_are_shared_equally(fields, expected_s):
+    loop = make_loop(**{'workers': 4, **fields})
+    assert pace(loop) == pytest.approx(expected_s, rel=1e-6)
+
+
+def test_a_spinning_step_takes_a_core_but_gets_no_longer():
+    """The GPU works on, while its process waits for the core it lost."""
+    loading = {'workers': 2, 'cores': 1.0, 'batch_cpu_s': [0.01]}
+    spinning = make_loop(**loading, step_spin_s=0.05)
+    computing = make_loop(**loading, step_cpu_s=0.05)
+    assert pace(spinning) == pytest.approx(0.05, rel=1e-6)
+    assert pace(computing) == pytest.approx(0.06, rel=1e-6)
+
+
+def test_a_worker_waits_for_its_turn_when_no_core_is_free():
+    one = make_loop(cores=1.0, batch_cpu_s=[0.01], wake_s=0.003, step_cpu_s=0.02)
+    two = replace(one, cores=2.0)
+    # 3 ms for a turn, then half a core
+    assert simulate_loop(one, 64, 64).busy_s / 64 == pytest.approx(0.023)
+    assert simulate_loop(two, 64, 64).busy_s / 64 == pytest.approx(0.01)
+
+
+def test_fetching_takes_longer_when_no_core_is_free():
+    free = make_loop(cores=2.0, batch_cpu_s=[0.05], fetch_s=0.001, fetch_busy_s=0.004)
+    crowded = replace(free, workers=4)
+    assert simulate_loop(free, 64, 64).fetch_s / 64 == pytest.approx(0.001)
+    assert simulate_loop(crowded, 64, 64).fetch_s / 64 > 0.005
+
+
+def recur(waits, steps, workers, prefetch, fetch_s, iterations):
+    """Ends of the iterations by the loader's own recurrence; cores are no matter."""
+    finished, taken, ends = [], [], []
+    for i in range(iterations):
+        begin = max(
+            finished[i - workers] if i >= workers else 0.0,
+            taken[i - workers * prefetch] if i >= workers * prefetch else 0.0,
+        )
+        finished.append(begin + waits[i % len(waits)])
+        taken.append(max(finished[i], ends[-1] if ends else 0.0) + fetch_s)
+        ends.append(taken[-1] + steps[i % len(steps)])
+    return ends
+
+
+durations = st.lists(st.floats(0.001, 0.1), min_size=1, max_size=20)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    durations,
+    durations,
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.sampled_from([0.0, 0.002]),
+)
+def test_uneven_costs_follow_the_recurrence(waits, steps, workers, prefetch, fetch_s):
+    """In-order delivery: the late batch holds up those behind it, no other does."""
+    loop = make_loop(
+        workers=workers,
+        prefetch_factor=prefetch,
+        batch_cpu_s=[0.0] * len(waits),
+        batch_wait_s=waits,
+        fetch_s=fetch_s,
+        step_wait_s=1.0,
+        step_factors=steps,
+    )
+    expected = recur(waits, steps, workers, prefetch, fetch_s, 40)
+    assert simulate_loop(loop, 40).ends_s == pytest.approx(expected)
+    assert follow_events(loop, 40).ends_s == pytest.approx(expected)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0.0, 0.1), st.floats(0.0, 0.1)), min_size=1, max_size=20
+    ),
+    st.lists(st.floats(0.2, 3.0), min_size=1, max_size=20),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 0.02]),
+    st.sampled_from([None, 5, 13, 30]),
+    st.dictionaries(
+        st.integers(1, 45), st.tuples(st.floats(0.0, 0.1), st.floats(0.0, 0.1))
+    ),
+    st.sampled_from([(40, 0), (12, 4), (1, 1)]),
+)
+def test_on_free_cores_the_short_cut_gives_what_the_events_give(
+    costs, steps, workers, prefetch, threads, start_s, batches, pauses, asked
+):
+    loop = make_loop(
+        workers=workers,
+        prefetch_factor=prefetch,
+        # exactly a core for each task
+        cores=float(workers + threads),
+        host_cores=workers + threads + 0.5,
+        stranger_tasks=0.5,
+        batch_cpu_s=[cpu for cpu, _ in costs],
+        batch_wait_s=[wait for _, wait in costs],
+        fetch_s=0.003,
+        fetch_busy_s=0.05,
+        wake_s=0.05,
+        step_cpu_s=0.01 * threads,
+        step_threads=threads,
+        step_spin_s=0.005,
+        step_wait_s=0.02,
+        step_factors=steps,
+        start_s=start_s,
+        batches=batches,
+        pauses=pauses,
+    )
+    assert has_free_cores(loop)
+    assert not has_free_cores(replace(loop, cores=loop.cores - 0.1))
+    assert not has_free_cores(replace(loop, stranger_tasks=0.6))
+    short, events = simulate_loop(loop, *asked), follow_events(loop, *asked)
+    for name, value in vars(events).items():
+        assert getattr(short, name) == pytest.approx(value, rel=1e-9, abs=1e-9), name
+
+
+def test_an_epoch_ends_with_its_last_batch():
+    loop = make_loop(workers=2, batch_wait_s=[0.04], step_wait_s=0.01, batches=5)
+    trace = simulate_loop(loop, 99)
+    # both make one batch, then one more, then one of them the fifth
+    assert trace.iterations == 5
+    assert trace.ends_s == pytest.approx([0.05, 0.06, 0.09, 0.10, 0.13])
+    # and nobody makes a sixth
+    assert trace.busy_s == pytest.approx(5 * 0.04)
+
+
+def test_workers_start_one_after_the_other_before_the_first_batch():
+    loop = make_loop(
+        workers=3, batch_wait_s=[0.04], step_wait_s=0.01, start_s=0.02, batches=3
+    )
+    assert simulate_loop(loop, 3).ends_s == pytest.approx([0.11, 0.12, 0.13])
+
+
+def test_workers_make_batches_during_a_save():
+    loop = make_loop(workers=1, batch_wait_s=[0.04], step_wait_s=0.01)
+    saving = replace(loop, pauses={70: (0.02, 0.06)})
+    plain, paused = simulate_loop(loop, 64, 64), simulate_loop(saving, 64, 64)
+    assert paused.pause_s == pytest.approx(0.08)
+    # two batches stood ready after it: one of the two lost turns is won back
+    assert paused.seconds - plain.seconds == pytest.approx(0.01)
+
+
+def test_the_seconds_are_all_accounted_for():
+    loop = make_loop(
+        workers=3,
+        cores=2.0,
+        host_cores=2.0,
+        stranger_tasks=0.4,
+        batch_cpu_s=[0.02, 0.05],
+        batch_wait_s=[0.01, 0.0],
+        fetch_s=0.002,
+        fetch_busy_s=0.001,
+        wake_s=0.001,
+        step_cpu_s=0.005,
+        step_spin_s=0.002,
+        step_wait_s=0.003,
+    )
+    trace = simulate_loop(loop, 50, 20)
+    parts = trace.wait_s + trace.fetch_s + trace.step_s + trace.pause_s
+    assert parts == pytest.approx(trace.seconds)
+    assert trace.busy_s == pytest.approx(3 * trace.seconds)

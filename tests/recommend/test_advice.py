@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+
+from fakes.replaced import replace
+from fakes.runs import make_evidence, make_inside_workers, make_run
+from mmgpu_hooks.judge.facts import fold_facts
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.recommend.advice import advise
+from mmgpu_hooks.schema import HostLimits, TransformCost
+
+MAIN = {'process_cpu_s': 4.0}
+
+
+def advice(**fields) -> str:
+    evidence = make_evidence(**{**MAIN, **fields})
+    return ' '.join(advise(fold_facts(Run(evidence))))
+
+
+def test_the_costliest_transform_is_named_with_a_cheaper_one():
+    inside = make_inside_workers(
+        0.6,
+        transforms={
+            'Mosaic': TransformCost(calls=4, total_s=0.9),
+            'Pack': TransformCost(calls=4, total_s=0.1),
+        },
+    )
+    said = advice(workers=inside)
+    assert 'Mosaic takes 90 % of the pipeline' in said
+    assert 'cheaper: CachedMosaic' in said
+
+
+def test_an_unknown_transform_is_named_without_advice():
+    inside = make_inside_workers(
+        0.6, transforms={'Mine': TransformCost(calls=4, total_s=0.9)}
+    )
+    assert 'Mine takes 100 % of the pipeline (' in advice(workers=inside)
+    assert 'cheaper' not in advice(workers=inside)
+
+
+def test_a_loader_that_keeps_up_needs_no_cheaper_transforms():
+    assert advice(workers=make_inside_workers(0.1), data_wait_s=0.001) == ''
+
+
+def test_waiting_workers_need_nearer_data():
+    waiting = make_inside_workers(0.6)
+    cpu = replace(waiting, batch_cpu=make_inside_workers(0.05).batch_cpu)
+    assert 'a copy of the data on a local disk' in advice(workers=cpu)
+
+
+def test_confined_workers_need_their_cpus_back():
+    host = HostLimits(logical_cpus=8, affinity_cpus=8, usable_cores=8.0)
+    said = advice(
+        run=make_run(host=host), workers=make_inside_workers(0.6, affinity_cpus=1)
+    )
+    assert 'Workers may run on 1 of 8 CPUs' in said
+    assert 'OMP_PROC_BIND=false' in said
+
+
+def test_a_step_in_full_precision_on_a_gpu():
+    run = make_run(device='cuda', optim_wrapper='OptimWrapper')
+    said = advice(run=run, data_wait_s=0.001)
+    assert "optim_wrapper.type='AmpOptimWrapper'" in said
+    assert 'cudnn_benchmark' in said
+    mixed = make_run(device='cuda', optim_wrapper='AmpOptimWrapper')
+    assert 'AmpOptimWrapper' not in advice(run=mixed, data_wait_s=0.001)
+    assert advice(run=make_run(), data_wait_s=0.001) == ''
+
+
+def test_a_short_run_gets_no_advice():
+    assert advice(intervals=1, iterations=5) == ''
+
+
+LOADING = make_inside_workers(
+    0.6, transforms={'LoadImageFromFile': TransformCost(calls=4, total_s=1.0)}
+)
+
+
+@pytest.mark.parametrize(
+    ('decoder', 'ratio', 'ways'),
+    [
+        ('cv2', 11.4, ['11.4 times', 'turbojpeg']),
+        ('cv2', None, ['stored at the size', 'turbojpeg']),
+        ('cv2', 1.2, ['turbojpeg']),
+        ('pillow', 11.4, ['11.4 times', "imdecode_backend='cv2'"]),
+        ('turbojpeg', 11.4, ['11.4 times']),
+        ('turbojpeg', 1.0, []),
+    ],
+)
+def test_smaller_files_come_before_another_decoder(decoder, ratio, ways):
+    run = make_run(loader=replace(make_run().loader, image_decoder=decoder))
+    said = advice(run=run, workers=LOADING, stored_pixel_ratio=ratio)
+    places = [said.index(way) for way in ways]
+    assert places == sorted(places)
+    assert ('cheaper' in said) is bool(ways)
+    assert said.count('; then ') == max(len(ways) - 1, 0)

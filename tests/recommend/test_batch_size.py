@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import pytest
+
+from fakes.pooled import EACH, FIXED, make_pooled
+from fakes.replaced import replace
+from fakes.runs import GIB, make_inside_workers, steady
+from mmgpu_hooks.judge.card_room import fold_card_room
+from mmgpu_hooks.judge.facts import fold_facts
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.run_pool import PooledRun, pool_runs
+from mmgpu_hooks.recommend.learning_rate import word_learning_rate
+from mmgpu_hooks.recommend.policy import recommend_settings
+from mmgpu_hooks.schema import LearningRate, Recommendation, RunEvidence
+
+
+def recommend(*runs: RunEvidence) -> Recommendation:
+    """The newest first."""
+    read = [PooledRun(fold_facts(Run(e))) for e in runs]
+    pool = pool_runs(read)
+    facts = pool.newest.facts
+    together = type(facts)(facts.summary, pool.workload, facts.untold, facts.saves)
+    return recommend_settings(together, pool.memory)
+
+
+def changed(found: Recommendation) -> dict[str, object]:
+    return {c.key.replace('train_dataloader.', ''): c.new for c in found.changes}
+
+
+def two_sizes(small: int = 2, large: int = 4, **fields) -> list[RunEvidence]:
+    return [make_pooled(size, day=30 - size, **fields) for size in (small, large)]
+
+
+def card(gib: int) -> dict[str, object]:
+    """The run's record, on a card of that size."""
+    run = make_pooled().run
+    assert run.gpu is not None
+    return {'gpu': replace(run.gpu, memory_total_bytes=gib * GIB)}
+
+
+def test_a_larger_batch_that_fits_and_is_faster():
+    # 60 ms and 10 ms per image: 25 images/s with 2, 40 with 4, 57 with 8
+    found = recommend(*two_sizes())
+    assert changed(found)['batch_size'] == 8
+    first = found.changes[0]
+    assert (first.old, first.confidence) == (2, 'medium')
+    assert 'images/s are predicted, 24.7 now' in first.reason
+    assert 'peak at 17.0 GiB with batches padded as the largest seen' in first.reason
+    # 141 ms for 8 instead of 4 x 81 ms, less the first batches of the epochs
+    assert first.predicted_gain_pct == pytest.approx(54.6, abs=0.5)
+    assert first.predicted_gain_low_pct < 54.6 < first.predicted_gain_high_pct
+    assert first.predicted_iter_s == pytest.approx(0.141, rel=0.03)
+    assert found.batch_size[0].startswith('From 2 to 8 images per batch: memory is')
+
+
+def test_never_beyond_twice_what_was_measured():
+    sizes = [changed(recommend(*two_sizes(s, 2 * s))).get('batch_size') for s in (1, 2)]
+    assert sizes == [4, 8]
+
+
+@pytest.mark.parametrize(('gib', 'size'), [(10, 3), (14, 4), (16, 6), (80, 8)])
+def test_never_beyond_the_memory_that_is_safe(gib, size):
+    found = recommend(*two_sizes(run=card(gib)))
+    assert changed(found).get('batch_size', 2) <= size
+    room = 0.9 * (gib - 1)
+    assert FIXED / GIB + EACH / GIB * changed(found).get('batch_size', 2) <= room
+    if gib == 80:
+        assert changed(found)['batch_size'] == size
+
+
+def test_a_card_that_is_full_keeps_its_batch_size():
+    found = recommend(*two_sizes(run=card(7)))
+    assert 'batch_size' not in changed(found)
+    assert (
+        'stays at 2: none that is larger fits (5.4 GiB of the card are safe'
+        in (found.batch_size[0])
+    )
+
+
+def test_a_batch_that_is_no_faster_is_not_recommended():
+    # 0.2 ms besides 10 ms per image: one image is as fast as many
+    found = recommend(*two_sizes(constant_s=0.0002))
+    assert 'batch_size' not in changed(found)
+    assert 'be more than 3 % faster' in found.batch_size[0]
+
+
+def test_the_knee_and_not_the_largest_is_taken():
+    # 80, 95 and 98 images/s with 2, 12 and 24
+    found = recommend(*two_sizes(2, 12, constant_s=0.005))
+    assert changed(found)['batch_size'] == 12
+    assert (
+        'Up to 24 may be tried (12 is the largest that was measured)'
+        in (found.batch_size[0])
+    )
+    assert found.changes[0].confidence == 'high'
+
+
+def test_a_gain_that_is_unsure_is_no_reason_for_another_recipe():
+    # 87 and 95 images/s, and the starts of epochs take longer
+    found = recommend(*two_sizes(4, 12, constant_s=0.005))
+    assert 'batch_size' not in changed(found)
+    assert 'too unsure, for another recipe' in found.batch_size[0]
+
+
+def test_what_loads_too_slowly_gets_its_workers_with_the_larger_batch():
+    # one worker makes 2 images in 76 ms: enough for 2, and not for 8 in 140 ms
+    found = recommend(*two_sizes(num_workers=1, loading_s=0.038))
+    assert changed(found)['batch_size'] == 8
+    assert changed(found)['num_workers'] > 1
+    workers = next(c for c in found.changes if c.key.endswith('num_workers'))
+    assert 'with batch_size=8 would take' in workers.reason
+
+
+def test_workers_beyond_the_cores_are_allowed_with_the_larger_batch_too():
+    host = replace(make_pooled().run.host, usable_cores=2.0)
+    runs = []
+    for size in (2, 4):
+        batch_s = 0.1 * size
+        workers = make_inside_workers(
+            batch_s,
+            std_s=0.0001,
+            count=2,
+            cpu_s=20 * 0.1 * batch_s,
+            blocked_s=20 * 0.9 * batch_s,
+            batch_cpu=steady(0.1 * batch_s, 20),
+        )
+        runs.append(
+            make_pooled(size, 2, day=30 - size, run={'host': host}, workers=workers)
+        )
+    found = recommend(*runs)
+    assert changed(found)['batch_size'] == 8
+    assert changed(found)['num_workers'] > 2
+    assert all(change.predicted_gain_low_pct > 0 for change in found.changes)
+
+
+@pytest.mark.parametrize(
+    ('runs', 'why'),
+    [
+        ([make_pooled(4)], 'train a second run with another batch size'),
+        (two_sizes(4, 4), 'and only 4 was measured'),
+        (two_sizes(device='cpu'), "what a training process takes of the host's is not"),
+        (two_sizes(run={'gpu': None}), 'How much memory the card has is unknown'),
+        (two_sizes(gpu_mem_peak_bytes=GIB), 'Memory does not grow with the batch'),
+        (two_sizes(intervals=1, iterations=5), 'Not enough evidence: 5 steady'),
+    ],
+)
+def test_without_the_evidence_the_batch_size_stays(runs, why):
+    found = recommend(*runs)
+    assert 'batch_size' not in changed(found)
+    assert found.batch_size[0].startswith('The batch size stays as it is. ')
+    assert why in found.batch_size[0]
+
+
+def test_the_room_of_a_card_is_what_nobody_else_holds():
+    summary = Run(make_pooled())
+    room = fold_card_room(summary)
+    assert room is not None
+    # a GiB more was in use than the allocator had reserved
+    assert (room.total_bytes, room.beside_bytes) == (80 * GIB, GIB)
+    assert room.safe_bytes == int(0.9 * 79 * GIB)
+    unseen = fold_card_room(Run(make_pooled(gpu=None)))
+    assert unseen is not None
+    assert unseen.beside_bytes == 600 * 2**20
+
+
+def test_the_learning_rate_follows_by_itself_where_it_is_scaled():
+    rate = LearningRate(lr=0.02, base_batch_size=16, is_auto=True)
+    assert word_learning_rate(rate, 2, 8, 4, is_iter_based=False) == [
+        'auto_scale_lr is enabled (base_batch_size=16): the learning rate follows by '
+        'itself, from 0.01 to 0.04, with the batch of 8 to 32 images over 4 rank(s).'
+    ]
+
+
+def test_otherwise_the_scaled_rate_is_advice():
+    rate = LearningRate(lr=0.02, base_batch_size=16)
+    (said,) = word_learning_rate(rate, 2, 8, 1, is_iter_based=False)
+    assert said.startswith(
+        'The learning rate is not changed. The batch goes from 2 to 8'
+    )
+    assert 'linear scaling rule the rate goes from 0.02 to 0.08 (4 times)' in said
+    unread, length = word_learning_rate(None, 2, 8, 1, is_iter_based=True)
+    assert 'the rate goes along (4 times)' in unread
+    assert 'divide max_iters and the milestones by that' in length
+
+
+def test_where_no_usual_size_fits_the_largest_that_does_is_looked_at():
+    # 25 GiB with 12; 16 would take 33 of the 31.5 that are safe
+    runs = [
+        make_pooled(size, day=size, run=card(36), constant_s=1.0) for size in (4, 12)
+    ]
+    found = recommend(*runs)
+    assert 12 < changed(found)['batch_size'] < 16

@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.regret_nulls import draw_null
+from fakes.replaced import replace
+from fakes.runs import (
+    GIB,
+    make_evidence,
+    make_inside_workers,
+    make_interval,
+    make_run,
+    make_workers,
+)
+from mmgpu_hooks.judge.facts import fold_facts
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.recommend.policy import recommend_settings
+from mmgpu_hooks.schema import HostLimits, LoaderSettings, Recommendation
+
+
+def loader(num_workers: int, persistent: bool = True, **fields) -> LoaderSettings:
+    prefetch = fields.pop('prefetch', 2 if num_workers else None)
+    pin = fields.pop('pin', False)
+    return LoaderSettings(
+        num_workers=num_workers,
+        persistent_workers=persistent,
+        prefetch_factor=prefetch,
+        pin_memory=pin,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+        start_method='fork',
+    )
+
+
+def host(cores: float, **fields) -> HostLimits:
+    limits = {
+        'ram_available_bytes': 256 * GIB,
+        'shm_free_bytes': 64 * GIB,
+        'open_files_soft': 10**6,
+        **fields,
+    }
+    return HostLimits(usable_cores=cores, **limits)
+
+
+def recommend(settings: LoaderSettings, limits: HostLimits, **fields) -> Recommendation:
+    run = make_run(
+        loader=settings,
+        host=limits,
+        device=fields.pop('device', 'cpu'),
+        max_epochs=fields.pop('max_epochs', 12),
+    )
+    facts = fold_facts(Run(make_evidence(run=run, **fields)))
+    return recommend_settings(facts)
+
+
+def changed(recommendation: Recommendation) -> dict[str, object]:
+    return {
+        change.key.replace('train_dataloader.', ''): change.new
+        for change in recommendation.changes
+    }
+
+
+# A wait is per iteration, cpu_s per batch; the main process takes one core of the step.
+BUSY = {'process_cpu_s': 4.0}
+
+
+@pytest.mark.parametrize(
+    ('wait_s', 'cores', 'workers'),
+    [
+        (0.2, 8.0, 1),  # loading as long as the step, and always the same
+        (0.1, 8.0, 1),
+        (0.5, 8.0, 3),
+        (0.9, 16.0, 5),
+        (0.2, 2.0, 1),  # a core is all that is left
+        (5.0, 4.0, 4),  # into the core of the training process, since it pays
+    ],
+)
+def test_workers_are_as_few_as_keep_up(wait_s, cores, workers):
+    fields = {'data_wait_s': wait_s, 'data_wait_cpu_s': wait_s * 20, **BUSY}
+    fields['process_cpu_s'] += wait_s * 20
+    found = recommend(loader(0, False), host(cores), **fields)
+    assert changed(found) == {'num_workers': workers, 'persistent_workers': True}
+
+
+def test_the_prediction_is_the_step_and_the_fetching_of_ready_batches():
+    found = recommend(
+        loader(0, False), host(8.0), data_wait_s=0.1, data_wait_cpu_s=2.0, **BUSY
+    )
+    first = found.changes[0]
+    assert first.predicted_iter_s == pytest.approx(0.2033, abs=1e-4)
+    # 0.1 of 0.3 s is saved, less the fetching
+    assert first.predicted_gain_pct == pytest.approx(32.0, abs=0.5)
+    assert first.predicted_gain_low_pct < 32.0 < first.predicted_gain_high_pct
+    assert found.changes[0].confidence == 'high'
+    assert found.changes[0].rules == ('MG101',)
+
+
+def test_more_workers_where_two_starve_the_loop():
+    found = recommend(loader(2), host(16.0), workers=make_workers(0.6), **BUSY)
+    assert changed(found) == {'num_workers': 4}
+
+
+def test_nothing_where_the_loader_keeps_up():
+    found = recommend(loader(2), host(8.0), data_wait_s=0.005, **BUSY)
+    assert found.changes == ()
+    assert found.reason == 'In steady iterations data is at hand when it is needed.'
+
+
+def test_nothing_where_the_cpu_is_the_wall():
+    found = recommend(loader(2), host(2.0), workers=make_workers(0.39), **BUSY)
+    assert found.changes == ()
+    assert 'The CPU is the wall' in (found.reason or '')
+
+
+def test_workers_beyond_the_cores_are_taken_away():
+    # 16 x 0.3 s per batch: 0.38 s on a core, the rest waiting for one
+    crowd = make_workers(0.38, count=16, run_delay_s=4.35)
+    found = recommend(loader(16), host(2.0), workers=crowd, process_cpu_s=4.2)
+    assert changed(found) == {'num_workers': 2}
+    assert found.changes[0].rules == ('MG105', 'MG106')
+    assert found.changes[0].predicted_iter_s == pytest.approx(0.295, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ('limits', 'named'),
+    [
+        ({'ram_available_bytes': 4 * GIB}, 'memory'),
+        ({'cgroup_memory_bytes': 4 * GIB}, 'memory'),
+        ({'shm_free_bytes': 8 * 2**20}, '/dev/shm'),
+        ({'open_files_soft': 96}, 'open files'),
+    ],
+)
+def test_workers_never_exceed_the_host(limits, named):
+    loading = {'data_wait_s': 3.0, 'data_wait_cpu_s': 1.0}
+    found = recommend(loader(0, False), host(32.0, **limits), **loading, **BUSY)
+    assert changed(found)['num_workers'] == 2
+    assert named in found.changes[0].reason
+
+
+@pytest.mark.parametrize(('cpu_s', 'workers'), [(0.4, 2), (4.0, 1)])
+def test_workers_that_wait_share_the_core_of_the_training(cpu_s, workers):
+    # a batch takes 0.215 s and the step 0.2 s: a second worker saves less than a tenth
+    waits = {'data_wait_s': 0.215, 'data_wait_cpu_s': cpu_s, 'process_cpu_s': 4 + cpu_s}
+    found = recommend(loader(0, False), host(2.0), **waits)
+    assert changed(found)['num_workers'] == workers
+
+
+WAITING = {'data_wait_s': 4.0, 'data_wait_cpu_s': 16.0, **BUSY}
+"""A batch takes 4 s, of which a fifth is CPU."""
+
+
+def test_workers_that_wait_outnumber_the_cores():
+    found = recommend(loader(0, False), host(4.0), **WAITING)
+    assert changed(found)['num_workers'] == 18
+    reason = found.changes[0].reason
+    assert '4 usable cores, which a worker needs 20 % of its time' in reason
+    assert 'PyTorch will warn' in reason
+    assert found.changes[0].predicted_gain_low_pct > 0
+    # on enough cores PyTorch says nothing
+    wide = recommend(loader(0, False), host(64.0), **WAITING)
+    assert 'PyTorch' not in wide.changes[0].reason
+
+
+@pytest.mark.parametrize(('cpu_s', 'workers'), [(39.0, 8), (41.0, 4)])
+def test_workers_outnumber_the_cores_from_half_a_batch_of_waiting(cpu_s, workers):
+    half = {**WAITING, 'data_wait_cpu_s': cpu_s}
+    found = recommend(loader(0, False), host(4.0), **half)
+    assert changed(found)['num_workers'] == workers
+
+
+@pytest.mark.parametrize(
+    ('limits', 'named'),
+    [
+        ({'ram_available_bytes': 12 * GIB}, 'memory'),
+        ({'shm_free_bytes': 24 * 2**20}, '/dev/shm'),
+        ({'open_files_soft': 288}, 'open files'),
+    ],
+)
+def test_the_host_bounds_workers_that_wait(limits, named):
+    found = recommend(loader(0, False), host(4.0, **limits), **WAITING)
+    assert changed(found)['num_workers'] == 6
+    assert named in found.changes[0].reason
+
+
+def test_nothing_where_the_cores_are_unknown():
+    found = recommend(loader(0, False), HostLimits(), **BUSY)
+    assert found.changes == ()
+    assert 'usable cores of this host are unknown' in (found.reason or '')
+
+
+def test_nothing_from_short_evidence():
+    found = recommend(loader(0, False), host(8.0), intervals=2, iterations=15)
+    assert found.changes == ()
+    assert found.reason == (
+        'Not enough evidence: 15 steady iterations, 20 needed. Train at least 5 more.'
+    )
+
+
+def test_persistent_workers_where_start_up_was_measured():
+    fields = {'first_waits': 1, 'first_wait_s': 1.0, 'data_wait_s': 0.001}
+    found = recommend(loader(2, False), host(8.0), **fields)
+    # the wait itself is a thousandth of a second, so the second is all start-up
+    assert changed(found) == {'persistent_workers': True}
+    assert found.changes[0].rules == ('MG104',)
+
+
+@pytest.mark.parametrize(
+    'case',
+    [
+        {'first_waits': 1, 'first_wait_s': 0.02, 'data_wait_s': 0.001},
+        {'max_epochs': 1, 'first_waits': 1, 'first_wait_s': 1.0, 'data_wait_s': 0.001},
+    ],
+    ids=['start-up too short to measure', 'a single epoch'],
+)
+def test_workers_need_not_persist(case):
+    assert recommend(loader(2, False), host(8.0), **case).changes == ()
+
+
+def test_prefetching_one_batch_is_too_little_for_a_starved_loop():
+    found = recommend(
+        loader(2, prefetch=1), host(16.0), workers=make_workers(0.6), **BUSY
+    )
+    assert changed(found) == {'num_workers': 4, 'prefetch_factor': 2}
+
+
+@pytest.mark.parametrize(
+    ('device', 'pin', 'is_said'),
+    [
+        ('cuda', False, True),
+        ('cuda', True, False),
+        ('cpu', False, False),
+        ('cpu', True, False),
+    ],
+)
+def test_pinned_memory_is_advice_since_no_gain_of_it_was_measured(device, pin, is_said):
+    starved = {'workers': make_workers(0.6), **BUSY}
+    found = recommend(loader(2, pin=pin), host(16.0), device=device, **starved)
+    assert changed(found) == {'num_workers': 4}
+    assert any('pin_memory=True' in one for one in found.advice) is is_said
+    quick = recommend(loader(2, pin=pin), host(8.0), data_wait_s=0.001, device=device)
+    assert quick.changes == ()
+    assert not any('pin_memory' in one for one in quick.advice)
+
+
+def test_without_workers_nothing_that_needs_them_is_set():
+    found = recommend(loader(0, False), host(8.0), data_wait_s=0.001, device='cuda')
+    assert found.changes == ()
+
+
+def test_workers_that_wait_for_storage_are_not_taken_away():
+    crowd = make_workers(0.05, count=32)
+    found = recommend(loader(32), host(8.0), data_wait_s=0.001, workers=crowd, **BUSY)
+    assert found.changes == ()
+
+
+def test_workers_are_not_taken_away_where_the_rest_would_be_slower():
+    # 16 workers, 3.6 s of CPU per batch on 4 cores: three could not do it in a second
+    crowd = make_workers(3.6, count=16, run_delay_s=3.0)
+    fields = {'data_wait_s': 0.8, 'step_s': 0.2, 'workers': crowd}
+    found = recommend(loader(16), host(4.0), **fields, **BUSY)
+    predicted = found.changes[0].predicted_iter_s if found.changes else 0.0
+    assert predicted is not None
+    assert predicted <= 1.02
+
+
+def test_a_host_without_ranks_is_one_with_one():
+    limits = host(8.0, ram_available_bytes=64 * GIB, ranks_on_host=0)
+    found = recommend(loader(0, False), limits, data_wait_s=3.0, **BUSY)
+    assert changed(found)['num_workers'] > 0
+
+
+def test_limits_of_the_host_are_shared_by_its_ranks():
+    limits = host(32.0, ram_available_bytes=32 * GIB, ranks_on_host=8)
+    loading = {'data_wait_s': 3.0, 'data_wait_cpu_s': 1.0}
+    found = recommend(loader(0, False), limits, **loading, **BUSY)
+    assert changed(found)['num_workers'] == 2
+
+
+@pytest.mark.parametrize('free', [0, 2**20])
+def test_no_worker_where_shared_memory_holds_none(free):
+    loading = {'data_wait_s': 0.2, 'data_wait_cpu_s': 4.0, 'batch_bytes': 60 * 2**20}
+    found = recommend(
+        loader(0, False), host(8.0, shm_free_bytes=free), **loading, **BUSY
+    )
+    assert found.changes == ()
+    assert '/dev/shm' in (found.reason or '')
+
+
+def test_memory_is_reckoned_with_the_prefetching_that_is_advised():
+    fields = {'batch_bytes': 2**30, 'workers': make_workers(2.0, count=2)}
+    settings = loader(2, prefetch=1)
+    limits = host(32.0, shm_free_bytes=16 * GIB)
+    found = recommend(settings, limits, data_wait_s=2.0, **fields, **BUSY)
+    assert changed(found) == {'num_workers': 4, 'prefetch_factor': 2}
+
+
+def test_rare_stalls_are_no_reason_for_workers():
+    waits = replace(make_interval().data_wait, p95_s=0.001)
+    found = recommend(loader(4), host(16.0), data_wait=waits, workers=make_workers(0.1))
+    assert found.changes == ()
+    assert 'not those of a loader that cannot keep up' in (found.reason or '')
+
+
+def test_workers_that_only_cost_starts_are_taken_out_with_their_settings():
+    # loading takes a millisecond of a step of 20; each epoch of 5 starts 2 workers
+    settings = LoaderSettings(
+        num_workers=2,
+        persistent_workers=True,
+        prefetch_factor=2,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=5,
+        dataset_length=20,
+        start_method='fork',
+    )
+    inside = make_inside_workers(0.001, std_s=0.0)
+    fields = {'data_wait_s': 0.0005, 'step_s': 0.02, 'process_cpu_s': 0.4}
+    starts = {'first_waits': 4, 'first_wait_s': 4.0, 'workers': inside, **fields}
+    run = make_run(loader=settings, host=host(8.0), max_epochs=1)
+    found = recommend_settings(fold_facts(Run(make_evidence(run=run, **starts))))
+    assert changed(found) == {
+        'num_workers': 0,
+        'prefetch_factor': None,
+        'persistent_workers': False,
+    }
+
+
+def test_measured_memory_of_workers_goes_before_the_bound():
+    # half of 1.5 GiB is 3 workers as measured, and none as large as the process
+    tight = host(32.0, ram_available_bytes=3 * 2**29)
+    measured = make_inside_workers(0.6, pss_bytes=2 * 2**28)
+    found = recommend(loader(2), tight, workers=measured, **BUSY)
+    assert changed(found) == {'num_workers': 3}
+    assert 'measured 0.2 GiB each' in found.changes[0].reason
+    unknown = recommend(loader(2), tight, workers=make_inside_workers(0.6), **BUSY)
+    assert unknown.changes == ()
+
+
+SPREAD = {
+    'workers': make_inside_workers(0.25, std_s=0.5, asks=20, out_of_order=9),
+    'data_wait_s': 0.08,
+    'step_s': 0.2,
+    **BUSY,
+}
+"""Loading that varies by twice its mean."""
+
+
+def test_more_batches_ahead_where_they_carry_the_loop_over_late_ones():
+    found = recommend(loader(4), host(4.0), **SPREAD)
+    assert changed(found) == {'prefetch_factor': 4}
+
+
+def test_batches_ahead_never_exceed_shared_memory():
+    # half of 24 MiB is 4 x 2 batches of a MiB, and less than 4 x 4
+    tight = host(4.0, shm_free_bytes=24 * 2**20)
+    assert recommend(loader(4), tight, **SPREAD).changes == ()
+
+
+@pytest.mark.parametrize('seed', range(10))
+def test_nothing_is_changed_where_nothing_is_to_gain(seed):
+    evidence = draw_null(seed)
+    facts = fold_facts(Run(evidence))
+    assert recommend_settings(facts).changes == ()

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from fakes.replaced import replace
+from fakes.runs import (
+    add_to_end,
+    make_evidence,
+    make_inside_workers,
+    make_run,
+    steady,
+)
+from fakes.saves import (
+    HOST,
+    LOADER,
+    MIB,
+    make_aftermath,
+    make_calm,
+    make_contended,
+    make_save,
+    walls_of,
+)
+from mmgpu_hooks.judge.facts import fold_facts
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.recommend.save_cures import with_save_cures
+from mmgpu_hooks.schema import (
+    Change,
+    Recommendation,
+    SaveCure,
+    SaveRecord,
+)
+
+NOTHING = Recommendation(reason='In steady iterations data is at hand.')
+CONTENDED = [make_contended(10 * i) for i in range(1, 5)]
+POLITE = ('default_hooks.gpu_efficiency.worker_nice', None, 10)
+
+
+def fold(saves: Sequence[SaveRecord], occupancy_s: float = 0.2, **run) -> Run:
+    """A run of 40 s and its saves, whose eight workers need one to keep up."""
+    inside = make_inside_workers(
+        occupancy_s, std_s=0.0, count=8, batch_cpu=steady(0.15, 20)
+    )
+    run = {'host': HOST, 'loader': LOADER, **run}
+    evidence = make_evidence(
+        run=make_run(**run),
+        data_wait_s=0.0,
+        step_s=0.25,
+        workers=replace(inside, cpu_s=0.15 * 20, run_delay_s=0.4 * 20),
+    )
+    evidence = add_to_end(evidence, checkpoint_save=walls_of(saves))
+    end = replace(evidence.end, saves=len(saves))
+    after = tuple(make_aftermath(save.iteration) for save in saves)
+    evidence = replace(evidence, end=end, save_records=tuple(saves))
+    return Run(replace(evidence, save_aftermaths=after))
+
+
+def cures_of(summary: Run, settings=NOTHING) -> dict[str, SaveCure]:
+    found = with_save_cures(settings, fold_facts(summary))
+    return {cure.name: cure for cure in found.save_cures}
+
+
+def changes_of(summary: Run, settings=NOTHING) -> list[tuple]:
+    found = with_save_cures(settings, fold_facts(summary))
+    return [(change.key, change.old, change.new) for change in found.changes]
+
+
+def test_polite_workers_are_recommended_where_the_job_gains_by_them():
+    summary = fold(CONTENDED)
+    found = with_save_cures(NOTHING, fold_facts(summary))
+    assert changes_of(summary) == [POLITE]
+    assert found.reason is None
+    assert found.changes[0].rules == ('MG304',)
+    cure = cures_of(summary)['polite_workers']
+    # eight workers at a tenth of the weight leave the thread a core of two
+    assert (cure.saves, cure.save_s) == (4, pytest.approx(0.4))
+    assert (cure.run_gross_s, cure.run_net_s) == pytest.approx((6.4, 6.4))
+    assert found.changes[0].reason == (
+        'loader workers had the cores while checkpoints were saved; with polite ones 4 '
+        'saves are predicted to take 0.40 s each, now 2.00 s; 6.4 s less in all '
+        '(gross), the job gains 6.4 s (net)'
+    )
+
+
+def test_a_delay_that_is_won_back_changes_nothing_but_is_said():
+    summary = fold(CONTENDED)
+    back = tuple(
+        replace(after, usual_wait_s=0.1, waits_s=0.0)
+        for after in summary.save_aftermaths
+    )
+    summary = summary.altered(save_aftermaths=back)
+    assert changes_of(summary) == []
+    assert with_save_cures(NOTHING, fold_facts(summary)).reason == NOTHING.reason
+    cure = cures_of(summary)['polite_workers']
+    assert (cure.run_gross_s, cure.run_net_s) == (pytest.approx(6.4), 0.0)
+
+
+def test_an_unknown_net_delay_changes_nothing():
+    summary = fold(CONTENDED).altered(save_aftermaths=())
+    assert changes_of(summary) == []
+    cure = cures_of(summary)['polite_workers']
+    assert cure.run_net_s is None
+    assert 'the net delay is not known' in cure.sentence
+
+
+@pytest.mark.parametrize(
+    'saves',
+    [
+        make_calm(5),
+        [make_save(10, blocked_s=2.0)],
+        [make_save(10, run_delay_s=1.6, workers_cpu_s=0.0, strangers_cpu_s=3.6)],
+        [],
+    ],
+    ids=['healthy', 'storage', 'strangers', 'none'],
+)
+def test_workers_that_hold_up_no_save_are_left_alone(saves):
+    assert changes_of(fold(saves)) == []
+    assert not {'polite_workers', 'fewer_workers'} & set(cures_of(fold(saves)))
+
+
+@pytest.mark.parametrize('saves', [1, 4])
+def test_the_gain_must_be_worth_a_change(saves):
+    # 0.3 s each of a run of 40 s
+    contended = [make_contended(10 * i, run_delay_s=0.3) for i in range(1, saves + 1)]
+    assert changes_of(fold(contended)) == ([POLITE] if saves == 4 else [])
+
+
+@pytest.mark.parametrize(('count', 'changes'), [(3, [POLITE]), (2, [])])
+def test_small_delays_count_when_they_add_up(count, changes):
+    # 0.15 s each, of which none is slow
+    saves = [make_contended(10 * i, run_delay_s=0.15) for i in range(1, count + 1)]
+    summary = fold(saves)
+    assert changes_of(summary) == changes
+    assert ('polite_workers' in cures_of(summary)) is bool(changes)
+
+
+def test_polite_workers_stay_polite():
+    summary = fold(CONTENDED, worker_nice=10)
+    assert changes_of(summary) == []
+    assert 'polite_workers' not in cures_of(summary)
+
+
+def test_fewer_workers_are_the_fewest_that_keep_up():
+    cure = cures_of(fold(CONTENDED))['fewer_workers']
+    # a batch takes 0.2 s, an iteration 0.25 s
+    assert cure.sentence.startswith('num_workers=1, the fewest that are predicted')
+    # two cores carry the thread and one worker
+    assert cure.save_s == pytest.approx(0.4)
+
+
+def test_more_of_them_are_kept_where_loading_needs_them():
+    # a batch takes 0.6 s: three workers make one every 0.2 s
+    cure = cures_of(fold(CONTENDED, occupancy_s=0.6))['fewer_workers']
+    assert cure.sentence.startswith('num_workers=3,')
+    # of (1 + 8) / 2 - 1 = 3.5 times the CPU, (1 + 3) / 2 - 1 = 1 is left
+    assert cure.save_s == pytest.approx(0.4 + 1.6 / 3.5)
+
+
+def test_polite_workers_must_gain_beyond_fewer_ones():
+    fewer = Change('train_dataloader.num_workers', 8, 1, 'why not', 'high')
+    summary = fold(CONTENDED)
+    settings = Recommendation((fewer,))
+    assert changes_of(summary, settings) == [('train_dataloader.num_workers', 8, 1)]
+    cure = cures_of(summary, settings)['fewer_workers']
+    assert cure.sentence.startswith('num_workers=1,')
+    assert cure.save_s == pytest.approx(0.4)
+
+
+def test_a_longer_interval_is_said_and_never_applied():
+    saves = [make_save(10 * i) for i in range(1, 31)]
+    summary = fold(saves)
+    assert changes_of(summary) == []
+    cure = cures_of(summary)['longer_interval']
+    # 12 s of saves in 52; 2.1 s beside 40 s are a twentieth
+    assert cure.sentence.startswith('an interval of CheckpointHook 6 times as long: 25')
+    assert (cure.saves, cure.save_s) == (25, pytest.approx(0.4))
+    assert (cure.run_gross_s, cure.run_net_s) == pytest.approx((10.0, 10.0))
+    assert 'longer_interval' not in cures_of(fold(saves[:5]))
+
+
+def test_no_interval_is_so_long_that_nothing_is_saved():
+    saves = [make_save(10 * i, wall_s=50.0) for i in range(1, 5)]
+    cure = cures_of(fold(saves))['longer_interval']
+    assert cure.sentence.startswith(
+        'an interval of CheckpointHook 4 times as long: 3 of 4 saves less'
+    )
+
+
+@pytest.mark.parametrize('optimizer_mib', [100, 49])
+def test_a_checkpoint_without_the_optimizer_is_said(optimizer_mib):
+    saves = make_calm(10, optimizer_bytes=optimizer_mib * MIB)
+    cures = cures_of(fold(saves))
+    assert ('slimmer_checkpoint' in cures) is (optimizer_mib == 100)
+    if cures.get('slimmer_checkpoint'):
+        cure = cures['slimmer_checkpoint']
+        assert (cure.saves, cure.save_s) == (10, pytest.approx(0.2))
+        assert cure.run_net_s == pytest.approx(2.0)
+
+
+def test_unknown_cores_predict_nothing():
+    host = replace(HOST, usable_cores=None, logical_cpus=None)
+    assert 'polite_workers' not in cures_of(fold(CONTENDED, host=host))
+
+
+def test_what_runs_on_other_cores_of_the_host_changes_no_forecast():
+    host = replace(HOST, logical_cpus=64)
+    saves = [replace(save, strangers_cpu_s=80.0) for save in CONTENDED]
+    cures = cures_of(fold(saves, host=host))
+    assert cures == cures_of(fold(CONTENDED))

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import pytest
+
+from fakes.replaced import replace
+from fakes.runs import (
+    GIB,
+    make_evidence,
+    make_gpu_fields,
+    make_gpu_run,
+    make_inside_workers,
+    make_interval,
+    make_run,
+    steady,
+)
+from fakes.sweeps import make_sweep_row as row
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.recommend.sweep_rows import (
+    SETTLED,
+    choose_calibrations,
+    fit_sweep_workload,
+    fold_iter,
+    fold_sweep_row,
+    is_settled,
+    predict_rows,
+)
+from mmgpu_hooks.schema import (
+    LoaderWorkload,
+    NoPrediction,
+    SaveRecord,
+    SweepRow,
+    SweepSetting,
+)
+
+ENDED = SweepRow(SweepSetting(2, 4), 'completed', memory_peak_bytes=3 * GIB, warm_up=2)
+STEADY = {
+    'workers': make_inside_workers(0.4),
+    'data_wait_s': 0.1,
+    'step_s': 0.1,
+    'process_cpu_s': 20 * 0.03,
+    'largest_batch_pixels': 4 * 128 * 128,
+}
+
+
+def make_trial(slow: int = 2, **fields):
+    """Eight steady intervals after some slow ones."""
+    evidence = make_evidence(slow + 8, **{**STEADY, **fields})
+    warm_up = [make_interval(n, **{**STEADY, 'step_s': 5.0}) for n in range(slow)]
+    return replace(evidence, intervals=(*warm_up, *evidence.intervals[slow:]))
+
+
+def test_a_row_holds_what_was_recorded_after_the_warm_up():
+    found = fold_sweep_row(ENDED, Run(make_trial()))
+    assert found.iterations == 160
+    assert found.iter_s.value == pytest.approx(0.2)
+    assert found.iter_s.count == 8
+    assert found.data_wait_s == pytest.approx(0.1)
+    assert found.images_per_s == pytest.approx(20)
+    assert found.largest_batch_pixels == 4 * 128 * 128
+    assert found.batches_per_epoch == 100
+    # 0.03 s of its own and 0.36 s of the workers in 0.2 s
+    assert found.cpu_cores == pytest.approx((0.03 + 0.36) / 0.2)
+    assert (found.memory_peak_bytes, found.memory_source) == (3 * GIB, 'process_rss')
+    assert (found.most_workers, found.gpu_util_pct) == (8, None)
+    assert '8 usable cores' in found.most_workers_reason
+    assert (found.saves, found.save_s) == (0, None)
+
+
+def test_workers_that_wait_may_outnumber_the_cores_of_a_sweep_too():
+    waiting = make_inside_workers(0.4, batch_cpu=steady(0.1, 20))
+    found = fold_sweep_row(ENDED, Run(make_trial(workers=waiting)))
+    assert found.most_workers == 24
+    assert 'memory' in found.most_workers_reason
+
+
+def test_on_cuda_the_allocator_and_the_card_are_told():
+    evidence = make_trial(**make_gpu_fields())
+    found = fold_sweep_row(ENDED, Run(replace(evidence, run=make_gpu_run())))
+    assert (found.memory_peak_bytes, found.memory_source) == (7 * GIB, 'cuda_allocator')
+    gpu = (found.gpu_util_pct, found.gpu_zero_pct, found.gpu_swing_pct)
+    assert gpu == (62.0, 25.0, 40.0)
+
+
+def test_the_first_save_finds_cold_caches_and_a_failed_one_tells_nothing():
+    walls = (9.0, 1.0, 3.0, 2.0)
+    saves = [
+        SaveRecord(iteration=10 * n, epoch=1, wall_s=wall)
+        for n, wall in enumerate(walls)
+    ]
+    failed = SaveRecord(iteration=60, epoch=1, wall_s=0.1, error='OSError')
+    evidence = replace(make_trial(), save_records=(*saves, failed))
+    found = fold_sweep_row(ENDED, Run(evidence))
+    assert (found.saves, found.save_s) == (3, 2.0)
+
+
+@pytest.mark.parametrize('run', [None, Run(make_evidence(0)), Run(make_evidence(2))])
+def test_without_figures_the_row_stays_as_it_is(run):
+    assert fold_sweep_row(ENDED, run) == ENDED
+
+
+def test_too_few_intervals_give_figures_and_no_interval():
+    found = fold_sweep_row(ENDED, Run(make_evidence(4, **STEADY)))
+    assert (found.iter_s, found.iterations) == (None, 40)
+
+
+def test_few_intervals_give_a_wide_one_that_is_never_settled():
+    steps = (0.1, 0.1, 0.1, 0.1002, 0.1004)
+    evidence = make_trial(5)
+    intervals = [
+        make_interval(n, **{**STEADY, 'step_s': step}) for n, step in enumerate(steps)
+    ]
+    iter_s = fold_iter(Run(replace(evidence, intervals=tuple(intervals))), 2)
+    assert (iter_s.value, iter_s.count) == (pytest.approx(0.2002), 3)
+    # 12.7 is Student's t of one degree of freedom
+    error_s = 0.0002 * (2 / 3) ** 0.5
+    assert iter_s.half_width == pytest.approx(12.706 * error_s, rel=1e-3)
+    assert iter_s.half_width < SETTLED * iter_s.value
+    assert not is_settled(iter_s)
+    assert is_settled(replace(iter_s, count=6))
+
+
+def test_a_host_without_known_cores_has_no_known_limit():
+    run = make_run()
+    run = replace(run, host=replace(run.host, usable_cores=None))
+    found = fold_sweep_row(ENDED, Run(replace(make_trial(), run=run)))
+    assert (found.most_workers, found.most_workers_reason) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ('workers', 'chosen'),
+    [
+        ((0, 1, 2, 4), 2),
+        ((0, 1, 4), 1),
+        # as near: the one that has workers to tell of
+        ((0, 4), 4),
+        ((1, 3), 3),
+        ((0, 32), 0),
+        ((0,), 0),
+    ],
+)
+def test_predictions_come_from_two_workers_or_the_nearest(workers, chosen):
+    rows = [row(number) for number in workers]
+    found = choose_calibrations([*rows, row(8, None)])
+    assert set(found.values()) == {SweepSetting(chosen, 4)}
+    # one that failed is predicted too, and never predicted from
+    assert len(found) == len(rows) + 1
+
+
+def test_each_batch_size_and_precision_has_a_run_of_its_own():
+    full = [row(2), row(2, batch=8), row(0, None, batch=16)]
+    amp = row(0, setting={'amp': True})
+    found = choose_calibrations([*full, amp])
+    assert found == {
+        SweepSetting(2, 4): SweepSetting(2, 4),
+        SweepSetting(2, 8): SweepSetting(2, 8),
+        SweepSetting(0, 4, amp=True): SweepSetting(0, 4, amp=True),
+    }
+
+
+@pytest.mark.parametrize('status', ['out_of_memory', 'failed', 'interrupted'])
+def test_what_failed_after_some_intervals_is_never_predicted_from(status):
+    rows = [row(1), row(2, status=status, error='boom', predicted_s=0.4)]
+    assert set(choose_calibrations(rows).values()) == {SweepSetting(1, 4)}
+    assert choose_calibrations(rows[1:]) == {}
+    assert rows[1].prediction_error is None
+
+
+def test_the_usual_prefetch_is_predicted_from():
+    rows = [row(2, setting={'prefetch_factor': number}) for number in (4, 2, 8)]
+    assert set(choose_calibrations(rows).values()) == {SweepSetting(2, 4, 2)}
+
+
+def test_settings_are_predicted_from_one_trial():
+    rows = [row(2), row(4), row(0, None), row(2, batch=16, iter_s=None)]
+    workload = fit_sweep_workload(Run(make_trial()), 2)
+    assert isinstance(workload, LoaderWorkload)
+    # two workers of 0.4 s per batch, without what the warm-up took
+    assert workload.iter_time.mean_s == pytest.approx(0.2)
+    chosen = choose_calibrations(rows)
+    own, more, none, other = predict_rows(rows, chosen, {SweepSetting(2, 4): workload})
+    assert own.is_calibration and own.prediction_error is None
+    assert own.predicted.iter_time_s == pytest.approx(0.2, rel=0.02)
+    assert not more.is_calibration
+    assert more.predicted.iter_time_s == pytest.approx(0.1, rel=0.1)
+    assert more.prediction_error == more.predicted.iter_time_s / 0.5 - 1
+    # in the loop: 0.4 s of loading and 0.1 s of the step
+    assert none.predicted.iter_time_s == pytest.approx(0.5, rel=0.05)
+    assert none.prediction_error is None
+    assert other.predicted is None
+    assert 'No trial with this batch size was measured' in other.unpredicted
+
+
+def test_a_trial_whose_evidence_is_gone_predicts_nothing_and_says_so():
+    missing = fit_sweep_workload(None, 1)
+    assert isinstance(missing, NoPrediction)
+    rows = [row(2), row(4, predicted_s=0.3)]
+    found = predict_rows(rows, choose_calibrations(rows), {SweepSetting(2, 4): missing})
+    assert [one.predicted for one in found] == [None, None]
+    assert {one.unpredicted for one in found} == {missing.reason}

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fakes.replaced import replace
+from fakes.runs import GIB, make_run
+from fakes.validations import make_validation, summarise
+from mmgpu_hooks.judge.facts import fold_facts
+from mmgpu_hooks.recommend.policy import recommend_settings
+from mmgpu_hooks.recommend.validation_loader import (
+    ValidationAdvice,
+    advise_validation,
+)
+from mmgpu_hooks.schema import LoaderSettings, ValidationOutlook, ValidationRecord
+
+
+def advise(*validations: ValidationRecord, **fields: Any) -> ValidationAdvice:
+    return advise_validation(summarise(*validations, **fields))
+
+
+def outlook_of(advice: ValidationAdvice) -> ValidationOutlook:
+    assert advice.outlook is not None
+    return advice.outlook
+
+
+def changed(advice: ValidationAdvice) -> dict[str, Any]:
+    return {one.key: one.new for one in advice.changes}
+
+
+def test_workers_as_few_as_keep_up_with_validation():
+    # 80 ms of loading, 20 ms of step: 4 workers are within 2 % of any more
+    advice = advise(make_validation(), make_validation(1))
+    assert changed(advice) == {'val_dataloader.num_workers': 4}
+    told = outlook_of(advice)
+    assert told.validations == 2
+    # (199 x 60 + 200 + 200 x 20) ms, of which the steps and the start remain
+    assert told.loop_s == pytest.approx(16.14)
+    assert told.gain_s == pytest.approx(11.9, rel=0.05)
+    assert told.gain_low_s is not None and told.gain_high_s is not None
+    assert told.gain_low_s < told.gain_s < told.gain_high_s
+    # 8 intervals of 6 s, and two validations of 19.14 s
+    assert told.run_gain_pct == pytest.approx(200 * told.gain_s / 86.28)
+    assert told.sentence.startswith(
+        '2 validation(s) took 19.1 s each: 16.1 s in the loop, 12.1 s of them waiting '
+        'for data and for workers to start. The changes of val_dataloader are '
+        f'predicted to save {told.gain_s:.1f} s of each validation ('
+    )
+    (change,) = advice.changes
+    assert change.old == 1
+    assert change.confidence == 'high'
+    assert change.rules == ('MG302',)
+    assert change.predicted_iter_s is None
+
+
+def test_what_suits_training_is_not_copied_and_training_is_left_as_it_is():
+    # training with 2 workers keeps up; validation with 1 does not
+    summary = summarise(
+        make_validation(), make_validation(1), data_wait_s=0.001, step_s=0.299
+    )
+    found = recommend_settings(fold_facts(summary))
+    assert [change.key for change in found.changes] == ['val_dataloader.num_workers']
+    assert found.reason is None
+    assert found.validation is not None
+    # and the other way round
+    quiet = make_validation(occupancy_s=0.01)
+    summary = summarise(quiet, replace(quiet, iteration=200), data_wait_s=0.2)
+    told = recommend_settings(fold_facts(summary)).validation
+    assert told is not None and told.gain_s is None
+
+
+def test_without_workers_validation_gets_its_own_and_keeps_them():
+    none = [make_validation(number, workers=0) for number in range(2)]
+    found = changed(advise(*none))
+    assert found['val_dataloader.num_workers'] == 4
+    assert found['val_dataloader.persistent_workers'] is True
+
+
+def test_workers_that_start_for_each_validation_are_kept_where_that_costs():
+    starts = [
+        make_validation(number, occupancy_s=0.01, persistent=False, first_wait_s=2.0)
+        for number in range(3)
+    ]
+    advice = advise(*starts)
+    assert changed(advice) == {'val_dataloader.persistent_workers': True}
+    # three in 160 of 1,200 iterations
+    assert advice.changes[0].reason == (
+        'the workers are started anew for each of 22 validations otherwise'
+    )
+
+
+@pytest.mark.parametrize(
+    ('iterations', 'validations', 'more'),
+    [
+        (10, 1, 'at least 2 more'),  # the first becomes the warm-up
+        (10, 2, 'at least 1 more'),
+        (2, 5, 'at least 6 more'),
+    ],
+)
+def test_short_evidence_says_how_many_more_validations(iterations, validations, more):
+    advice = advise(
+        *(make_validation(n, iterations=iterations) for n in range(validations))
+    )
+    assert advice.changes == ()
+    sentence = outlook_of(advice).sentence
+    assert 'val_dataloader stays as it is' in sentence
+    assert more in sentence
+    assert outlook_of(advice).gain_s is None
+
+
+def test_a_run_without_validations_is_told_nothing():
+    assert advise() == ValidationAdvice()
+
+
+def test_a_loop_that_shows_no_iterations_is_left_alone():
+    unseen = ValidationRecord(iteration=100, epoch=1, wall_s=8.0)
+    advice = advise(unseen)
+    assert advice.changes == ()
+    assert outlook_of(advice) == ValidationOutlook(
+        '1 validation(s) took 8.0 s. val_dataloader stays as it is: their loop does '
+        'not show its iterations.',
+        validations=1,
+    )
+
+
+def test_nothing_where_data_is_at_hand():
+    quiet = [make_validation(number, occupancy_s=0.01) for number in range(2)]
+    advice = advise(*quiet)
+    assert advice.changes == ()
+    assert 'in its steady iterations data is at hand.' in outlook_of(advice).sentence
+
+
+def test_nothing_for_what_the_run_does_not_notice():
+    # the same validations, in a training of 24 hours
+    advice = advise(make_validation(), make_validation(1), step_s=500.0)
+    assert advice.changes == ()
+    assert 'which is too little' in outlook_of(advice).sentence
+
+
+def test_workers_of_training_that_stay_alive_leave_less_memory():
+    alive = [
+        make_validation(number, train_workers=4, train_workers_cpu_s=1.914)
+        for number in range(2)
+    ]
+    host = replace(make_run().host, ram_available_bytes=36 * GIB)
+    # a worker is as large as the training process, 4 GiB: half of what 4 leave of 36
+    fields = {'process_rss_bytes': 4 * GIB, 'run': make_run(host=host)}
+    advice = advise(*alive, **fields)
+    assert changed(advice) == {'val_dataloader.num_workers': 2}
+    assert outlook_of(advice).sentence.endswith(
+        'Meanwhile 4 worker(s) of train_dataloader stayed alive and used 0.10 cores.'
+    )
+
+
+def test_workers_that_training_will_have_leave_less_memory_too():
+    # training waits as long as it computes, without workers
+    none = LoaderSettings(
+        num_workers=0,
+        persistent_workers=False,
+        prefetch_factor=None,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+        start_method='fork',
+    )
+    host = replace(make_run().host, ram_available_bytes=4 * GIB)
+    summary = summarise(
+        make_validation(),
+        make_validation(1),
+        run=make_run(loader=none, host=host),
+        data_wait_s=0.3,
+        data_wait_cpu_s=6.0,
+        process_cpu_s=10.0,
+    )
+    found = recommend_settings(fold_facts(summary))
+    new = {change.key: change.new for change in found.changes}
+    # each takes 1 GiB at most: half of 4, and half of the 2 that are left
+    assert new['train_dataloader.num_workers'] == 2
+    assert new['train_dataloader.persistent_workers'] is True
+    assert 'val_dataloader.num_workers' not in new
+    assert advise_validation(summary).changes[0].new == 2
+
+
+def test_a_busy_host_leaves_little_confidence():
+    busy = [make_validation(number, strangers_cpu_s=4 * 19.14) for number in range(2)]
+    advice = advise(*busy)
+    assert {change.confidence for change in advice.changes} == {'low'}
+
+
+def test_other_ranks_are_no_strangers():
+    host = replace(make_run().host, ranks_on_host=2)
+    busy = [make_validation(number, strangers_cpu_s=4 * 19.14) for number in range(2)]
+    advice = advise(*busy, run=make_run(host=host, world_size=2))
+    assert {change.confidence for change in advice.changes} == {'high'}
+
+
+@pytest.mark.parametrize('value', [0.0, 1e-300, 1e300])
+@pytest.mark.parametrize('name', ['occupancy_s', 'step_s', 'first_wait_s'])
+def test_absurd_figures_change_nothing_and_raise_nothing(name, value):
+    edited = [make_validation(number, **{name: value}) for number in range(2)]
+    advice = advise(*edited)
+    assert outlook_of(advice).sentence
+
+
+@pytest.mark.parametrize(
+    'edited',
+    [
+        {'data_wait': None},
+        {'step': None},
+        {'iter': None},
+        {'wall_s': 0.0},
+        {'wall_s': 1.0},
+        {'wall_s': -1.0},
+        {'wall_s': 0.0, 'train_workers': 2, 'train_workers_cpu_s': 1.0},
+        {'first_waits': 10**9},
+    ],
+)
+def test_validations_that_cannot_have_been_are_not_judged_by(edited):
+    none = advise(*(make_validation(number, **edited) for number in range(2)))
+    assert none.changes == ()
+    assert outlook_of(none).loop_s is None
+    # and take nothing from the others
+    some = advise(make_validation(), make_validation(1, **edited), make_validation(2))
+    assert outlook_of(some).loop_s == pytest.approx(16.14)
+    assert changed(some) == {'val_dataloader.num_workers': 4}
+
+
+def test_first_waits_are_no_longer_than_all_waits():
+    edited = [replace(make_validation(number), first_wait_s=13.0) for number in (0, 1)]
+    assert outlook_of(advise(*edited)).loop_s is None
+
+
+def test_a_duration_that_no_run_has_is_not_spoken_of():
+    told = outlook_of(advise(make_validation(), make_validation(1, wall_s=1e14)))
+    assert told.sentence.startswith('1 validation(s) took 19.1 s: 16.1 s in the loop')
+    assert told.loop_s == pytest.approx(16.14)
+    none = outlook_of(advise(make_validation(wall_s=0.0)))
+    assert none.sentence == (
+        'How long 1 validation(s) took is unknown. val_dataloader stays as it is: '
+        'their loop does not show its iterations.'
+    )
+
+
+def test_a_loop_of_several_passes_is_one_validation():
+    twice = [make_validation(n, persistent=False, first_waits=2) for n in range(3)]
+    told = outlook_of(advise(*twice))
+    assert told.loop_s == pytest.approx(16.14)
+    assert ': 16.1 s in the loop, 12.1 s of them waiting' in told.sentence

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from fakes.runs import make_evidence, make_run
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.recommend.changes import KEY
+from mmgpu_hooks.recommend.verifiable import fold_predicted_gain, fold_settings
+from mmgpu_hooks.schema import Change, LoaderSettings, Recommendation
+
+
+def summary_of(*loader: object) -> Run:
+    names = LoaderSettings.__struct_fields__
+    settings = LoaderSettings(**dict(zip(names, loader)))
+    return Run(make_evidence(run=make_run(loader=settings)))
+
+
+def recommend(**settings: object) -> Recommendation:
+    return Recommendation(
+        tuple(
+            Change(KEY + name, 1, new, 'it helps', 'high', predicted_iter_s=0.2)
+            for name, new in settings.items()
+        )
+    )
+
+
+def test_what_ran_is_set_against_what_is_recommended():
+    summary = summary_of(2, False, 4, True, 4)
+    pair = fold_settings(summary, recommend(num_workers=3, persistent_workers=True))
+    assert pair.before == {
+        KEY + 'num_workers': 2,
+        KEY + 'persistent_workers': False,
+        KEY + 'prefetch_factor': 4,
+        KEY + 'pin_memory': True,
+    }
+    changed = {KEY + 'num_workers': 3, KEY + 'persistent_workers': True}
+    assert pair.after == {**pair.before, **changed}
+
+
+def test_without_workers_nothing_of_them_is_set():
+    loader = (0, False, None, False, 4)
+    pair = fold_settings(summary_of(*loader), recommend(num_workers=1))
+    assert pair.before == {KEY + 'num_workers': 0, KEY + 'pin_memory': False}
+    assert pair.after == {
+        KEY + 'num_workers': 1,
+        KEY + 'persistent_workers': False,
+        KEY + 'pin_memory': False,
+    }
+    workers = summary_of(2, True, 4, False, 4)
+    pair = fold_settings(workers, recommend(num_workers=0, prefetch_factor=None))
+    assert pair.after == {
+        KEY + 'num_workers': 0,
+        KEY + 'prefetch_factor': None,
+        KEY + 'pin_memory': False,
+    }
+
+
+def test_nothing_recommended_of_the_train_loader_is_nothing_to_train():
+    summary = summary_of(2, False, 4, True, 4)
+    assert fold_settings(summary, Recommendation(reason='It keeps up.')) is None
+    other = Change('val_dataloader.num_workers', 2, 4, 'it helps', 'high')
+    assert fold_settings(summary, Recommendation((other,))) is None
+
+
+def test_the_predicted_gain_is_in_images_per_second():
+    summary = summary_of(2, False, 4, True, 4).altered(iter_s=0.3)
+    assert fold_predicted_gain(summary, recommend(num_workers=3)) == pytest.approx(0.5)
+    twice = Recommendation(
+        (Change(KEY + 'batch_size', 4, 8, 'it fits', 'high', predicted_iter_s=0.4),)
+    )
+    assert fold_predicted_gain(summary, twice) == pytest.approx(0.5)
+    silent = Recommendation((Change(KEY + 'pin_memory', False, True, 'x', 'low'),))
+    assert fold_predicted_gain(summary, silent) is None

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes.replaced import replace
+from fakes.reported import make_full_ranks, make_full_run, make_reported, make_save
+from fakes.runs import make_evidence
+from mmgpu_hooks.judge.figures import TransformFigures
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.schema import (
+    Change,
+    Diagnosis,
+    Finding,
+    PlainRun,
+    Recommendation,
+    SaveJudgement,
+    SlowSample,
+    Verdict,
+)
+from mmgpu_hooks.show.html.page import SECTIONS, is_page, render_page
+from mmgpu_hooks.show.pictures.timeline import fold_timelines
+from mmgpu_hooks.show.recommendation import Answer
+from mmgpu_hooks.show.reported_run import ReportedRun, label_runs
+
+EVIL = '</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>"\'&\u2028'
+
+
+class Page(HTMLParser):
+    """The structure of a page, and its text by section."""
+
+    def __init__(self, markup: str):
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.headings: list[tuple[str, str]] = []
+        self.words: dict[str, str] = {}
+        self.scripts: list[str] = []
+        self._open: list[str] = []
+        self._section = ''
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, name, attributes):
+        known = dict(attributes)
+        self.tags.append((name, known))
+        if name not in ('meta', 'link'):
+            self._open.append(name)
+        if name == 'section':
+            self._section = known['id'] or ''
+        if name in ('h1', 'h2', 'h3'):
+            self.headings.append((name, ''))
+        if name == 'script':
+            self.scripts.append('')
+
+    def handle_endtag(self, name):
+        assert self._open.pop() == name
+
+    def handle_data(self, data):
+        if 'script' in self._open:
+            self.scripts[-1] += data
+            return
+        self.words[self._section] = self.words.get(self._section, '') + data
+        if self._open and {'h1', 'h2', 'h3'} & set(self._open):
+            level, words = self.headings[-1]
+            self.headings[-1] = (level, words + data)
+
+    def all(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+
+def page_of(*runs: ReportedRun) -> str:
+    return render_page(runs, fold_timelines(runs))
+
+
+def test_the_structure_of_a_page():
+    page = Page(page_of(make_full_run()))
+    assert [s['id'] for s in page.all('section')] == list(SECTIONS)
+    assert [words for level, words in page.headings if level == 'h1'] == [
+        'Data-bound, too few workers: 32\xa0% of an iteration is spent waiting for '
+        'data (0.100\xa0s of 0.310\xa0s, mean of 140 iterations), with num_workers=2.'
+    ]
+    assert [words for _, words in page.headings[1:]] == [
+        'What to change',
+        'Where the time went',
+        'Hooks by class',
+        'Over time',
+        'Other numbers of workers',
+        'Inside the loader',
+        'Transforms by cost',
+        'Slowest samples',
+        'Memory',
+        'Memory by part',
+        'Checkpoint saves',
+        'Slow saves by cause',
+        'Saves by phase',
+        'Saves by what they waited for',
+        'Ranks',
+        'The host',
+        'Findings',
+        'The run and its settings',
+        'Notes and what is unknown',
+    ]
+    assert [len(page.all(name)) for name in ('main', 'nav', 'header', 'footer')] == [
+        1
+    ] * 4
+
+
+def test_what_a_screen_reader_needs():
+    page = Page(page_of(make_full_run(), make_full_run('run2')))
+    ids = [known['id'] for _, known in page.tags if known.get('id')]
+    assert len(ids) == len(set(ids))
+    links = [known['href'] for known in page.all('a')]
+    assert links[0] == '#main'
+    assert {link[1:] for link in links} <= set(ids)
+    named = [known.get('aria-labelledby') for known in page.all('section')[1:]]
+    assert set(named) <= set(ids)
+    pictures = [known for known in page.all('svg') if known['role'] == 'img']
+    assert len(pictures) == len(page.all('svg')) > 0
+    assert all(known['aria-label'] for known in pictures)
+    assert len(page.all('caption')) == len(page.all('table'))
+    assert all(known['scope'] in ('col', 'row') for known in page.all('th'))
+    assert page.all('html') == [{'lang': 'en'}]
+
+
+def test_every_panel_has_its_figures():
+    words = Page(page_of(make_full_run())).words
+    for section, said in {
+        'changes': 'train_dataloader.num_workers',
+        'time': 'EMAHook',
+        'over-time': 'GPU utilisation',
+        'what-if': '0.270 s to 0.360 s',
+        'loader': 'LoadImageFromFile',
+        'memory': 'activationspeak - static6.5 GiB',
+        'saves': 'waiting for a core',
+        'ranks': 'slowest',
+        'host': 'usable cores8',
+        'findings': 'MG101',
+        'settings': 'num_workers2',
+        'notes': 'A note.',
+    }.items():
+        assert said in words[section].replace('\xa0', ' '), section
+
+
+def test_a_panel_without_evidence_says_why_it_is_empty():
+    words = Page(page_of(make_reported(make_evidence(2)))).words
+    for section, reason in {
+        'what-if': 'does not predict other settings',
+        'time': 'does not split the time in hooks by class',
+        'loader': 'No transform was timed',
+        'memory': 'this evidence does not count them',
+        'saves': 'No checkpoint was saved',
+        'ranks': 'The run has one rank',
+        'host': 'no interval looked at it',
+    }.items():
+        assert reason in words[section], section
+        assert 'Nothing to show.' in words[section]
+
+
+def test_the_log_of_mmengine_alone_is_shown_as_far_as_it_goes():
+    verdict = Verdict('not_enough_evidence', 'Not enough evidence: no hook.', 'low')
+    answer = Answer('scalars.json', Diagnosis(verdict), Recommendation(reason='None.'))
+    plain = PlainRun('scalars.json', 100, 10, 0.5, 0.25)
+    page = Page(page_of(ReportedRun('old', answer, plain=plain)))
+    assert '10 log lines' in page.words['verdict'].replace('\xa0', ' ')
+    only_log = 'only the log of MMEngine'
+    for section in ('over-time', 'loader', 'memory', 'saves', 'ranks', 'host'):
+        assert only_log in page.words[section], section
+
+
+def test_several_runs_stand_side_by_side_and_the_faster_one_is_named():
+    slow = make_reported(make_evidence(data_wait_s=0.4), 'slow')
+    fast = make_reported(make_evidence(data_wait_s=0.1), 'fast')
+    page = Page(page_of(slow, fast))
+    assert page.headings[0] == (
+        'h1',
+        '“fast” trains 2.00 times as fast as “slow”: 6.7 → 13.3 images/s over the '
+        'whole training.',
+    )
+    assert 'They differ' not in page.words['verdict']
+    assert len(page.all('div')) == len(re.findall('</div>', page_of(slow, fast)))
+
+
+def test_runs_that_trained_different_things_are_cautioned_about():
+    first = make_reported()
+    run = replace(make_evidence().run, config_path='/configs/other.py')
+    second = make_reported(make_evidence(run=run), 'run2')
+    words = Page(page_of(first, second)).words['verdict']
+    assert 'They differ in the config.' in words
+
+
+def test_nothing_is_fetched_and_only_our_script_may_run():
+    page = page_of(make_full_run())
+    assert not re.search(r'https?:|//[a-z]|@import|url\(', page.split('<body>')[0])
+    assert not re.search(r' (src|srcset|href)="(?!#|data:,)', page)
+    parsed = Page(page)
+    policy = next(
+        known['content'] or ''
+        for known in parsed.all('meta')
+        if known.get('http-equiv') == 'Content-Security-Policy'
+    )
+    assert policy.startswith("default-src 'none';")
+    data, script = parsed.scripts
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert 'unsafe' not in policy
+    assert json.loads(data)[0]['tracks'][0]['title'] == 'Data wait'
+
+
+def evil_run(text: str) -> ReportedRun:
+    """A run in which every string that comes from outside is the given one."""
+    run = make_reported(make_full_ranks(), text)
+    first = make_full_ranks()[0]
+    record = replace(
+        first.run,
+        work_dir=text,
+        config_path=text,
+        optim_wrapper=text,
+        versions={text: text},
+        unknown={text: text},
+    )
+    first = replace(first, run=record, save_records=(make_save(name=text),))
+    summary = Run(first)
+    summary = summary.altered(hooks={text: next(iter(summary.hooks.values()))})
+    assert summary.loader is not None
+    summary.loader.__dict__.update(
+        transforms=(TransformFigures(text, 1, 1.0, 1.0),),
+        slowest=(SlowSample(seconds=1.0, index=1, image=text),),
+    )
+    change = Change(text, text, text, text, text, (text,))
+    finding = Finding(text, text, text, text, 0.5)
+    answer = replace(
+        run.answer,
+        run_path=text,
+        diagnosis=Diagnosis(
+            Verdict('data_bound', text, text),
+            (finding,),
+            saves=(SaveJudgement(True, 'workers', 1.0, 7.0, 7.0, text),),
+        ),
+        recommendation=Recommendation((change,)),
+        summary=summary,
+        notes=(text,),
+    )
+    return replace(run, answer=answer)
+
+
+PLAIN_TAGS = [name for name, _ in Page(page_of(evil_run('plain'))).tags]
+
+
+@pytest.mark.parametrize('text', [EVIL, '\x00\ud800', '<b>', '--cfg-options "a b"'])
+def test_hostile_text_adds_no_element(text):
+    page = Page(page_of(evil_run(text)))
+    assert [name for name, _ in page.tags] == PLAIN_TAGS
+    assert len(page.scripts) == 2
+
+
+# a line break begins a paragraph, and ': ' ends the name of a verdict
+one_line = st.text(st.characters(exclude_characters='\n'), min_size=1, max_size=40)
+
+
+@settings(max_examples=12, deadline=None)
+@given(one_line.filter(lambda text: ': ' not in text))
+def test_no_text_adds_an_element(text):
+    page = Page(page_of(evil_run(text)))
+    assert [name for name, _ in page.tags] == PLAIN_TAGS
+
+
+def test_a_page_is_known_as_one():
+    page = page_of(make_reported()).encode()
+    assert is_page(page[:4096])
+    assert not is_page(b'<!DOCTYPE html><html><head>')
+
+
+@pytest.mark.parametrize(
+    ('paths', 'labels'),
+    [
+        (['/runs/one'], ['one']),
+        (['/runs/one/', '/runs/two'], ['one', 'two']),
+        (['/a/run', '/b/run'], ['a/run', 'b/run']),
+        (['/a/run', '/a/run'], ['1: /a/run', '2: /a/run']),
+    ],
+)
+def test_runs_are_told_apart(paths, labels):
+    assert label_runs(paths) == labels
