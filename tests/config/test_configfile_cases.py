@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from configfile.case_file import CASES, read_case
+from config.case_file import CASES, read_case
 
 from mmgpu_hooks.config.loading import read_config
 from mmgpu_hooks.config.rewrite import rewrite_config

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from configfile.strategies import garbage, literal_loaders, trees
+from config.strategies import garbage, literal_loaders, trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
