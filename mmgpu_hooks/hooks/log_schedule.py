@@ -70,36 +70,22 @@ class LogSchedule:
                 return is_logged, is_logged or iterations >= MOST_ITERATIONS
         return is_logged, iterations >= min(self.interval, MOST_ITERATIONS)
 
-    def is_before_last(self, batch_idx: int) -> bool:
-        """Whether the loader's next batch is, or may be, its last."""
-        return not self._batches or (batch_idx + 2) % self._batches == 0
-
-    def is_before_line(self, batch_idx: int) -> bool:
-        """Whether LoggerHook prints a line for the next iteration."""
-        return self._logger is not None and (batch_idx + 2) % self._logger.interval == 0
-
     def find_next(self, batch_idx: int, iterations: int) -> int:
-        """The next iteration to look at, by its number in the epoch.
-
-        In those before it nothing ends, and none is right before a line or the last.
+        """The next iteration at which something may end, by its number in the epoch.
 
         Args:
-            batch_idx: Of the iteration that was looked at.
+            batch_idx: Of the iteration that :meth:`look` was called for.
             iterations: Iterations since the last interval ended.
         """
         batches = self._batches
         if not batches:
             return batch_idx + 1
-        nexts = [
-            batch_idx + MOST_SKIPPED,
-            batch_idx + 1 + -(batch_idx + 3) % batches,
-        ]
+        nexts = [batch_idx + MOST_SKIPPED]
         if batch_idx < batches - 1:
             nexts.append(batches - 1)
         if self._own_interval is not None or self._logger is None:
             nexts.append(batch_idx + max(self.interval - iterations, 1))
         if self._logger is not None:
             interval = self._logger.interval
-            line = ((batch_idx + 1) // interval + 1) * interval - 1
-            nexts.append(max(line - 1, batch_idx + 1))
+            nexts.append(((batch_idx + 1) // interval + 1) * interval - 1)
         return min(nexts)

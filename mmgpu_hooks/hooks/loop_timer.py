@@ -9,7 +9,7 @@ from typing import Any, Callable
 from mmengine.hooks import RuntimeInfoHook
 from mmengine.runner import IterBasedTrainLoop
 
-from mmgpu_hooks.hooks.call_hook import UNKNOWN_HOOK, Calls, HookTimer, is_plain
+from mmgpu_hooks.hooks.call_hook import UNKNOWN_HOOK, Calls, HookTimer
 from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s, thread_cpu_s
 from mmgpu_hooks.measure.ledger import LAP, TimeLedger
 from mmgpu_hooks.measure.loader.waits import WaitTimer
@@ -51,11 +51,6 @@ class LoopTimer:
         )
         self.hooks = HookTimer(runner, self.ledger, self.before, self.after)
         """Calls the hooks."""
-
-    @property
-    def attributes_hooks(self) -> bool:
-        """Whether each hook is timed, or only all of a hook point together."""
-        return is_plain(self._runner)
 
     def open(self) -> None:
         """Put everything in place."""

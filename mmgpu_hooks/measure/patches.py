@@ -49,11 +49,6 @@ class Patches:
             find_owner = lambda: owner  # noqa: E731
         self._table.append(Patch(find_owner, name, ours, before, why))
 
-    @property
-    def in_place(self) -> list[Patch]:
-        """Those of ours that stand now, oldest first."""
-        return [one for one in self._table if _stands(one)]
-
     def close(self) -> None:
         """Take everything back, newest first; a second call does nothing."""
         while self._table:
