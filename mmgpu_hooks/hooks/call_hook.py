@@ -25,7 +25,8 @@ FOLLOWING: Mapping[str, str] = {
     'after_train': 'other',
 }
 
-Calls = Sequence[Callable[[], Any]]
+Calls = Mapping[str, Sequence[Callable[[], Any]]]
+"""What to call at hook points, by their names; it must not raise."""
 
 
 class HookTimer:
@@ -34,16 +35,13 @@ class HookTimer:
     Args:
         runner: The runner.
         ledger: Gets the seconds.
-        before: Called right before the hooks of a point, by its name; must not raise.
-        after: Called right after them.
+        before: Called right before the hooks of a point: of ``before_val`` alone.
+        after: Called right after the hooks of a point; of a validation after
+            ``after_val`` alone.
     """
 
     def __init__(
-        self,
-        runner: Any,
-        ledger: TimeLedger,
-        before: Mapping[str, Calls],
-        after: Mapping[str, Calls],
+        self, runner: Any, ledger: TimeLedger, before: Calls, after: Calls
     ) -> None:
         self._runner = runner
         self._ledger = ledger
@@ -59,14 +57,15 @@ class HookTimer:
         runner, ledger, original = self._runner, self._ledger, self._runner.call_hook
         each = _make_loop(runner, ledger) if is_plain(runner) else None
         running, note, clock = ledger.running, ledger.tape.extend, ledger.clock
-        before_points, after_points = self._before, self._after
-        following = self.following
+        before, after, following = self._before, self._after, self.following
 
         def call_hook(fn_name: str, **kwargs: Any) -> None:
             now = running[-1]
             if not self.is_open or now is QUIET[0] or now is QUIET[1]:
                 original(fn_name, **kwargs)
-                if fn_name == 'after_val':
+                if fn_name == 'after_val' and self.is_open and 'validation' in running:
+                    for call in after.get(fn_name, ()):
+                        call()
                     ledger.pop('validation')
                 return
             if fn_name == 'before_train_iter':
@@ -76,10 +75,10 @@ class HookTimer:
                     del running[1:]
             elif fn_name == 'before_val':
                 ledger.push('validation')
+                for call in before.get(fn_name, ()):
+                    call()
                 original(fn_name, **kwargs)
                 return
-            for call in before_points.get(fn_name, ()):
-                call()
             depth = len(running)
             note((clock(), running[-1]))
             running.append('hooks')
@@ -94,7 +93,7 @@ class HookTimer:
                 del running[depth:]
             if depth == 1:
                 running[0] = following.get(fn_name, running[0])
-            for call in after_points.get(fn_name, ()):
+            for call in after.get(fn_name, ()):
                 call()
 
         return call_hook

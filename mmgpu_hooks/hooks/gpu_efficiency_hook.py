@@ -198,18 +198,6 @@ class GPUEfficiencyHook(Hook):
         if self._recorder is not None:
             self._guard.run('epoch', self._recorder.begin_epoch)
 
-    def before_val(self, runner: Any) -> None:
-        if self._recorder is not None:
-            self._recorder.validation.begin()
-
-    def before_val_epoch(self, runner: Any) -> None:
-        if self._recorder is not None:
-            self._recorder.validation.ask_first()
-
-    def after_val(self, runner: Any) -> None:
-        if self._recorder is not None:
-            self._recorder.validation.end()
-
     def _finish(self, error: BaseException | None) -> None:
         status = 'completed'
         if error is not None:

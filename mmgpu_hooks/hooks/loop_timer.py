@@ -9,7 +9,7 @@ from typing import Any, Callable
 from mmengine.hooks import RuntimeInfoHook
 from mmengine.runner import IterBasedTrainLoop
 
-from mmgpu_hooks.hooks.call_hook import UNKNOWN_HOOK, Calls, HookTimer
+from mmgpu_hooks.hooks.call_hook import UNKNOWN_HOOK, HookTimer
 from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s, thread_cpu_s
 from mmgpu_hooks.measure.ledger import LAP, TimeLedger
 from mmgpu_hooks.measure.loader.waits import WaitTimer
@@ -36,10 +36,9 @@ class LoopTimer:
         self._runner = runner
         self._on_save = on_save
         self._patches = Patches()
-        self.before: dict[str, Calls] = {}
-        """What to call right before the hooks of a point, by its name."""
-        self.after: dict[str, Calls] = {}
-        """Likewise right after them."""
+        self.before: dict[str, tuple[Callable[[], Any], ...]] = {}
+        """What to call at hook points, as :class:`HookTimer` says."""
+        self.after: dict[str, tuple[Callable[[], Any], ...]] = {}
         self.ledger = TimeLedger(
             monotonic_s,
             name_hook=functools.partial(_name_hook, device != 'cpu'),

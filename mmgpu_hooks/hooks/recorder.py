@@ -16,7 +16,7 @@ from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
 from mmgpu_hooks.hooks.save_source import SaveSource
 from mmgpu_hooks.hooks.scalar_board import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.hooks.validation_source import ValidationSource
+from mmgpu_hooks.hooks.validation import ValidationSource
 from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.ledger import LedgerWindow
 from mmgpu_hooks.measure.patches import Patches
@@ -89,6 +89,7 @@ class Recorder:
         self._sources.open(runner, self._count_iterations, self._timer)
         if self._timer is not None:
             self._sources.watch(self._timer)
+            self.validation.watch(self._timer)
         if self._sources.batches is not None:
             run('batch contents', self._sources.batches.begin, self._begin_iteration)
         self._known = dict(self._sources.unknown)

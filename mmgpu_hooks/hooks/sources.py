@@ -169,7 +169,7 @@ class Sources:
         events = self.gpu.events
         if events is not None:
             timer.after['before_train_iter'] = (wrap('GPU idle', events.begin_step),)
-            timer.before['after_train_iter'] = (wrap('GPU idle', events.end_step),)
+            timer.after['after_train_iter'] = (wrap('GPU idle', events.end_step),)
 
     def complete(self, fields: dict[str, Any], batch: Any) -> IntervalRecord:
         """Make the record of an interval.

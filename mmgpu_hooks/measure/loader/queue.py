@@ -90,8 +90,8 @@ class QueueWatch:
         if not asked:
             self._on_last_ask()
 
-    def got(self) -> None:
-        """The loop has its batch."""
+    def got(self, batch: Any = None) -> None:
+        """The loop has its batch, which is not touched."""
         iterator = self._iterator()
         asked, self._asked = self._asked, None
         if iterator is None:

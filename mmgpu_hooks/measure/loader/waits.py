@@ -36,8 +36,9 @@ class WaitTimer:
         self.is_open = True
         """While false, waits are not timed."""
         self.before: Callable[[], Any] | None = None
-        """Called before each wait, and `after` after it; they must not raise."""
-        self.after: Callable[[], Any] | None = None
+        """Called before each wait; it must not raise."""
+        self.after: Callable[[Any], Any] | None = None
+        """Likewise after it, with the batch."""
 
     def follow(self, iterator: Any) -> None:
         """Time the waits of an iterator from now on.
@@ -82,7 +83,7 @@ class WaitTimer:
                 note((clock(), part))
                 del running[depth:]
             if self.after is not None:
-                self.after()
+                self.after(batch)
             return batch
 
         return timed
