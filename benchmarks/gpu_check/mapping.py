@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOOK_UP = """
 import json, torch
 torch.cuda.init()
-from mmgpu_hooks.measure.cuda.memory import cuda_device
+from mmgpu_hooks.measure.cuda import cuda_device
 from mmgpu_hooks.measure.gpu.nvml import Gpu, open_gpu
 device = cuda_device()
 found = {}

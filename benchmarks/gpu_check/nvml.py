@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from benchmarks.gpu_check.smi import Smi, ask_smi
 from benchmarks.gpu_check.table import Row, judged, skipped
 from mmgpu_hooks.measure.absent import Absent
-from mmgpu_hooks.measure.cuda.memory import cuda_device
+from mmgpu_hooks.measure.cuda import cuda_device
 from mmgpu_hooks.measure.gpu.nvml import Gpu, GpuSample, open_gpu
 from mmgpu_hooks.measure.gpu.sampler import GpuSampler
 from mmgpu_hooks.schema import GpuWindow

@@ -13,18 +13,18 @@ from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer, loading_cpu_clock
-from mmgpu_hooks.hooks.save_watch import mark_workers
+from mmgpu_hooks.hooks.saves import mark_workers
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.durations import fold_durations
-from mmgpu_hooks.measure.host.cpu import read_run_delay_s
+from mmgpu_hooks.measure.host import read_run_delay_s
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, LAP, TimeLedger
-from mmgpu_hooks.measure.loader.batch_contents import count_tensors
-from mmgpu_hooks.measure.loader.meanwhile import fold_workers_meanwhile
+from mmgpu_hooks.measure.loader.batches import count_tensors
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
+from mmgpu_hooks.measure.loader.processes import fold_workers_meanwhile
+from mmgpu_hooks.measure.loader.queue import WaitTimer
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
-from mmgpu_hooks.measure.loader.waits import WaitTimer
-from mmgpu_hooks.measure.saving.surroundings import Surroundings
+from mmgpu_hooks.measure.save import Surroundings
 from mmgpu_hooks.schema import LoaderSettings, ValidationRecord
 from mmgpu_hooks.schema.recorded import Line
 

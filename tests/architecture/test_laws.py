@@ -20,7 +20,7 @@ ALLOWED = {
     'pynvml': ['measure/gpu/nvml.py'],
     'torch': [
         'hooks/',
-        'measure/cuda/',
+        'measure/cuda.py',
         'measure/loader/worker.py',
         # a step of the real model is the only thing that knows what it keeps
         'experiment/saved_tensors.py',
@@ -32,9 +32,8 @@ ALLOWED = {
     'libcst': ['config/'],
     'psutil': [
         'experiment/process_tree.py',
-        'measure/host/cpu.py',
-        'measure/host/limits.py',
-        'measure/host/process_memory.py',
+        'measure/host.py',
+        'measure/proc.py',
     ],
     'rich': ['show/', 'commands/progress.py'],
     'cv2': ['experiment/'],

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.clock import Clock, monotonic_s, wall_unix_s
 from mmgpu_hooks.measure.gpu.answers import (
     checked_memory,
@@ -27,7 +28,6 @@ from mmgpu_hooks.measure.gpu.vitals import (
     read_throttle_reasons,
     read_vitals,
 )
-from mmgpu_hooks.measure.source_error import SourceError
 from mmgpu_hooks.schema import GpuDevice, GpuWindow
 
 _EACH_LOOK = ('util_pct', 'mem_used_bytes')

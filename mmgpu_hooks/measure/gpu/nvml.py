@@ -6,12 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.absent import Absent, SourceError
 from mmgpu_hooks.measure.clock import Clock, monotonic_s, wall_unix_s
 from mmgpu_hooks.measure.gpu.find import find_handle
 from mmgpu_hooks.measure.gpu.gpu import Gpu, GpuSample
 from mmgpu_hooks.measure.gpu.queries import describe
-from mmgpu_hooks.measure.source_error import SourceError
 
 __all__ = ['Gpu', 'GpuSample', 'open_gpu', 'start_nvml', 'stop_nvml']
 

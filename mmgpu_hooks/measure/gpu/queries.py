@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.measure.absent import SourceError
 
 # Return codes of nvml.h; pynvml names only those that its version knows.
 NOT_FOUND = (2, 6, 28)  # invalid argument, not found, GPU not found

@@ -12,11 +12,11 @@ import threading
 from collections import deque
 from typing import Callable
 
+from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.gpu.gpu import GpuSample
 from mmgpu_hooks.measure.gpu.queries import describe
 from mmgpu_hooks.measure.gpu.window import GpuFold
-from mmgpu_hooks.measure.source_error import SourceError
 from mmgpu_hooks.schema import GpuWindow
 
 Wait = Callable[[threading.Event, float], bool]

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.absent import Absent, SourceError
 from mmgpu_hooks.measure.clock import Clock, wall_unix_s
 from mmgpu_hooks.measure.gpu.answers import checked_memory, checked_util, read_text
 from mmgpu_hooks.measure.gpu.buffer import UtilBuffer
 from mmgpu_hooks.measure.gpu.nvml import start_nvml, stop_nvml
 from mmgpu_hooks.measure.gpu.queries import NEVER, NOT_FOUND, Queries, describe
 from mmgpu_hooks.measure.gpu.window import UtilisationIntegral
-from mmgpu_hooks.measure.source_error import SourceError
 from mmgpu_hooks.schema import CardState
 
 _MOST_CARDS = 64

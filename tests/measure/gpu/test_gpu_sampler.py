@@ -9,10 +9,10 @@ from typing import Callable, Union
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
+from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.gpu.nvml import Gpu, GpuSample, open_gpu
 from mmgpu_hooks.measure.gpu.sampler import THREAD_NAME, GpuSampler
 from mmgpu_hooks.measure.gpu.window import GpuFold
-from mmgpu_hooks.measure.source_error import SourceError
 from mmgpu_hooks.schema import GpuWindow
 
 Step = tuple[float, Union[float, Exception, None]]

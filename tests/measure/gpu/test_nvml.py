@@ -6,10 +6,9 @@ import sys
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.absent import Absent, SourceError
 from mmgpu_hooks.measure.gpu.find import parse_uuid
 from mmgpu_hooks.measure.gpu.nvml import Gpu, GpuSample, open_gpu
-from mmgpu_hooks.measure.source_error import SourceError
 from mmgpu_hooks.schema import GpuDevice
 
 FIRST = FakeGpu(name='First', util=(0, 80, 0, 95), memory=(1000, 400))

@@ -7,10 +7,9 @@ import pytest
 
 from fakes.clock import HandClock
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.absent import Absent, SourceError
 from mmgpu_hooks.measure.gpu.nvml import Gpu, GpuSample, open_gpu
 from mmgpu_hooks.measure.gpu.queries import Queries, describe
-from mmgpu_hooks.measure.source_error import SourceError
 
 GARBAGE = '\xff\xfe\xfa'
 FULL = (

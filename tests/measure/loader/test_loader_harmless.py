@@ -20,9 +20,9 @@ from torch.utils.data._utils import signal_handling
 from fakes import loader_datasets as planted
 from fakes.loader_loop import Loop, open_loops
 from fakes.open_files import kept_files
-from mmgpu_hooks.measure.loader.fetch import FetchProbe
+from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
-from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.measure.loader.worker import FetchProbe
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.evidence.save_aftermath import AftermathFolder
+from mmgpu_hooks.hooks.saves import AftermathFolder
 from mmgpu_hooks.schema import SaveAftermathRecord
 
 

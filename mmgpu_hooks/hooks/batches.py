@@ -1,7 +1,7 @@
 """What the batches of an interval held, from the workers if they can be believed.
 
-Looking at a batch takes 15 us and more between two steps of a real training, where
-caches are cold; in a worker it delays nobody's step. So the workers look too, and
+Examining a batch takes 15 us and more between two steps of a real training, where
+caches are cold; in a worker it delays nobody's step. So the workers do it too, and
 once some batches have shown that they see what the loop was given, they alone do.
 """
 
@@ -10,18 +10,150 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Callable
 
-from mmgpu_hooks.hooks.own_method import followed_by_own, is_empty
-from mmgpu_hooks.hooks.step_sizes import StepSizes
-from mmgpu_hooks.measure.absent import Absent
-from mmgpu_hooks.measure.loader.batch_contents import (
+from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.loader.batches import (
     BatchWatch,
     Contents,
+    DeliveredBatches,
+    Held,
     fold_contents,
 )
-from mmgpu_hooks.measure.loader.delivered import DeliveredBatches, Held
 from mmgpu_hooks.measure.patches import Patches
+
+_OURS = ('mmengine', 'mmgpu_hooks')
+"""Packages whose methods of our hook's do nothing that must be kept."""
+
+_CALLED = {'before_train_iter': '_before_iter', 'after_train_iter': '_after_iter'}
+"""What MMEngine's own methods call, for a hook that does the same at several points."""
+
+
+def is_empty(hook: Any, name: str) -> bool:
+    """Whether our hook's method is no user's, and so does nothing that must be kept."""
+    methods = [getattr(hook, one) for one in (name, _CALLED[name])]
+    return all(one.__module__.partition('.')[0] in _OURS for one in methods)
+
+
+def followed_by_own(
+    hook: Any, name: str, ours: Callable[..., None]
+) -> Callable[..., None]:
+    """``ours``, and then what a user's subclass of our hook does at the same point.
+
+    Args:
+        hook: Our hook.
+        name: Of its method that ``ours`` is set in place of.
+        ours: Called with the same arguments.
+    """
+    if is_empty(hook, name):
+        return ours
+    theirs = getattr(hook, name)
+
+    def both(*args: Any, **kwargs: Any) -> None:
+        ours(*args, **kwargs)
+        theirs(*args, **kwargs)
+
+    return both
+
+
+_RESIZER, _PAD = 'BatchSyncRandomResize', 'BatchFixedSizePad'
+
+
+class StepSizes:
+    """Knows the sizes of batches that the step resizes or pads.
+
+    ``BatchSyncRandomResize`` draws a size every few iterations for all batches until
+    the next draw, and keeps it in ``_input_size``: it is noted as each iteration
+    begins. Nothing of the model is touched.
+
+    Args:
+        resizer: Such an augment; ``None`` where the size never changes.
+        least: Height and width that every batch is padded to, at least.
+    """
+
+    def __init__(self, resizer: Any, least: tuple[int, int] | None = None) -> None:
+        self._resizer = resizer
+        self._least = least
+        self._sizes: set[Any] = set()
+        self._failure: Exception | None = None
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether :meth:`note` is to be called."""
+        return self._resizer is not None
+
+    def note(self, *_: Any, **__: Any) -> None:
+        """An iteration begins; 0.3 us. A failure is the next :meth:`drain`'s."""
+        try:
+            self._sizes.add(self._resizer._input_size)
+        except Exception as error:  # noqa: BLE001, it stands between two steps
+            self._failure = error
+
+    def drain(self, images: Sequence[float | None], pixels: int | None) -> int | None:
+        """Pixels of the largest batch since the last call, as the model was given it.
+
+        Args:
+            images: Of each batch.
+            pixels: Of the largest, as they were loaded.
+
+        Returns:
+            ``None`` where one of the two is unknown.
+
+        Raises:
+            SourceError: If the sizes could not be noted.
+        """
+        if self._failure is not None:
+            raise SourceError(f'the size of batches in the step: {self._failure}')
+        sizes, self._sizes = self._sizes - {None}, set()
+        if self._least is not None:
+            sizes = {self._least}
+        known = [one for one in images if one is not None]
+        if pixels is None or not known or len(known) < len(images):
+            return None
+        # before the first resize there is no size
+        largest = max((height * width for height, width in sizes), default=0)
+        given = int(max(known) * largest)
+        return max(given, pixels) if self._least or not sizes else given
+
+
+def find_step_sizes(model: Any) -> StepSizes | Absent | None:
+    """What a model's data preprocessor does to the size of a batch beyond padding.
+
+    Args:
+        model: The model, not its wrapper.
+
+    Returns:
+        ``None`` when it does nothing; a reason where that is not known.
+    """
+    try:
+        return _find_step_sizes(model)
+    except Exception as error:  # noqa: BLE001, of whatever make the augments are
+        return Absent(f'the data preprocessor cannot be looked at: {error}')
+
+
+def _find_step_sizes(model: Any) -> StepSizes | Absent | None:
+    preprocessor = getattr(model, 'data_preprocessor', None)
+    inner = getattr(preprocessor, 'data_preprocessor', None)
+    augments = [*_augments(preprocessor), *_augments(inner)]
+    if not augments:
+        return None
+    names = [one.__name__ for one in type(augments[0]).__mro__]
+    if len(augments) == 1 and inner is None:
+        if _RESIZER in names and hasattr(augments[0], '_input_size'):
+            return StepSizes(augments[0])
+        if _PAD in names:
+            height, width = augments[0].size
+            return StepSizes(None, (height, width))
+    kinds = ', '.join(type(one).__name__ for one in augments)
+    return Absent(f'the data preprocessor may change the size of batches: {kinds}')
+
+
+def _augments(preprocessor: Any) -> list[Any]:
+    try:
+        return list(getattr(preprocessor, 'batch_augments', None) or ())
+    except TypeError:  # of classifiers, which mix images and keep their size
+        return []
+
 
 _PROOF = 16
 """Batches that both must have seen alike."""
