@@ -20,8 +20,8 @@ from mmgpu_hooks.measure.cuda import (
     open_cuda_events,
     open_cuda_memory,
 )
-from mmgpu_hooks.measure.gpu.nvml import Gpu, open_gpu
-from mmgpu_hooks.measure.gpu.sampler import GpuSampler
+from mmgpu_hooks.measure.gpu import Gpu, open_gpu
+from mmgpu_hooks.measure.gpu_sampler import GpuSampler
 from mmgpu_hooks.measure.host import (
     CpuMeter,
     HostWindowMeter,
@@ -35,7 +35,13 @@ from mmgpu_hooks.measure.loader.batches import (
 )
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import write_nice
-from mmgpu_hooks.schema import GpuDevice, HostLimits, IntervalRecord, ModelBytesRecord
+from mmgpu_hooks.schema import (
+    GpuDevice,
+    GpuWindow,
+    HostLimits,
+    IntervalRecord,
+    ModelBytesRecord,
+)
 
 
 class GpuSource:
@@ -96,8 +102,10 @@ class GpuSource:
         )
         if self._gpu is None:
             return True
-        self.device = self._gpu.device()
-        self._sampler = GpuSampler(self._gpu.read_sample, period_s=self._period_s)
+        self.device = GpuDevice(**self._gpu.device())
+        self._sampler = GpuSampler(
+            self._gpu.read_sample, period_s=self._period_s, close=self._gpu.close
+        )
         self._sampler.start()
         return True
 
@@ -147,7 +155,7 @@ class GpuSource:
         if self._gpu is not None:
             for figure, reason in self._gpu.unsupported.items():
                 self._guard.switch_off(f'GPU {figure}', SourceError(reason))
-        return {'gpu': window}
+        return {'gpu': GpuWindow(**window)}
 
     def _read_idle(self, events: CudaEvents) -> dict[str, Any]:
         idle_pct, iterations = events.drain()
@@ -166,7 +174,7 @@ class GpuSource:
         """Stop the sampler and let the driver go."""
         if self._sampler is not None:
             self._guard.clean_up('GPU', self._sampler.stop)
-        if self._gpu is not None:
+        elif self._gpu is not None:
             self._guard.clean_up('GPU', self._gpu.close)
 
 

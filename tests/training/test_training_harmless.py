@@ -200,7 +200,7 @@ def test_training_goes_on_when_the_recording_itself_fails(
 def test_values_of_a_source_that_failed_are_not_shown_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch(monkeypatch, 'hooks.recorder.LogSchedule.look', 3)
+    patch(monkeypatch, 'hooks.recorder.LogSchedule.look', 2)
     train_and_look(tmp_path)
     shown = ['data_wait_s' in line for line in scalar_lines(tmp_path)]
     assert shown == [True, False, False, False, False, False]

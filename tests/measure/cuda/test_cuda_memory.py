@@ -385,7 +385,7 @@ def test_real_peaks_are_seen_and_never_reset(torch_on_cuda: Any):
 @pytest.mark.gpu
 def test_the_real_device_is_the_one_that_nvml_opens(torch_on_cuda: Any):
     from mmgpu_hooks.measure.cuda import read_pci_bus_id
-    from mmgpu_hooks.measure.gpu.nvml import Gpu, open_gpu
+    from mmgpu_hooks.measure.gpu import Gpu, open_gpu
 
     device = cuda_device()
     assert device is not None

@@ -8,11 +8,18 @@ from typing import Any
 
 from mmgpu_hooks.measure.absent import Absent, SourceError
 from mmgpu_hooks.measure.clock import Clock, wall_unix_s
-from mmgpu_hooks.measure.gpu.answers import checked_memory, checked_util, read_text
-from mmgpu_hooks.measure.gpu.buffer import UtilBuffer
-from mmgpu_hooks.measure.gpu.nvml import start_nvml, stop_nvml
-from mmgpu_hooks.measure.gpu.queries import NEVER, NOT_FOUND, Queries, describe
-from mmgpu_hooks.measure.gpu.window import UtilisationIntegral
+from mmgpu_hooks.measure.gpu import (
+    NEVER,
+    NOT_FOUND,
+    Queries,
+    describe,
+    is_sliced,
+    read_memory,
+    read_text,
+    start_nvml,
+    stop_nvml,
+)
+from mmgpu_hooks.measure.gpu_util import UtilBuffer, UtilisationIntegral, checked_util
 from mmgpu_hooks.schema import CardState
 
 _MOST_CARDS = 64
@@ -49,17 +56,14 @@ def _read_card(nvml: Any, index: int, wall: Clock) -> Iterator[CardState]:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid = read_text(nvml.nvmlDeviceGetUUID, handle)
-        is_sliced = _is_sliced(nvml, handle)
-        yield _read_state(
-            nvml,
-            handle,
-            wall,
-            CardState(index, uuid=uuid, card_uuid=uuid, is_sliced=is_sliced),
+        state = CardState(
+            index, uuid=uuid, card_uuid=uuid, is_sliced=is_sliced(nvml, handle)
         )
+        yield _read_state(nvml, handle, wall, state)
     except Exception as error:  # noqa: BLE001, one card is not all
         yield CardState(index, reason=f'cannot be read: {describe(error)}')
         return
-    if is_sliced:
+    if state.is_sliced:
         yield from _read_slices(nvml, handle, index, uuid, wall)
 
 
@@ -79,13 +83,6 @@ def _read_slices(
                 yield CardState(index, number, card_uuid=card_uuid, reason=reason)
 
 
-def _is_sliced(nvml: Any, handle: Any) -> bool:
-    try:
-        return bool(nvml.nvmlDeviceGetMigMode(handle)[0] == 1)
-    except (nvml.NVMLError, AttributeError):
-        return False  # most cards cannot be sliced and say so here
-
-
 def _most_slices(nvml: Any, handle: Any) -> int:
     try:
         return int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
@@ -101,11 +98,11 @@ def _read_state(nvml: Any, handle: Any, wall: Clock, state: CardState) -> CardSt
     name = total = free = util = reason = None
     try:
         name = queries.ask('name', lambda: read_text(nvml.nvmlDeviceGetName, handle))
-        memory = queries.ask('memory', lambda: _read_memory(nvml, handle))
+        memory = queries.ask('memory', lambda: read_memory(nvml, handle))
         if memory is None:
-            why = queries.reasons(['memory'])['memory']
+            why = queries.reasons()['memory']
             return replace(state, name=name, reason=f'its memory is unknown: {why}')
-        total, free = memory
+        total, free = memory[0], memory[0] - memory[1]
         util = _read_util(queries, handle, wall)
         reason = _read_refusal(queries, handle)
     except SourceError as error:
@@ -118,13 +115,6 @@ def _read_state(nvml: Any, handle: Any, wall: Clock, state: CardState) -> CardSt
         util_pct=util,
         reason=reason,
     )
-
-
-def _read_memory(nvml: Any, handle: Any) -> tuple[int, int]:
-    """Total and free bytes."""
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    total = int(memory.total)
-    return total, total - checked_memory(memory)
 
 
 def _read_util(queries: Queries, handle: Any, wall: Clock) -> float | None:
