@@ -227,9 +227,7 @@ class BatchSource:
     def _start(self) -> None:
         self._is_looking = True
         self._patches.close()
-        self._patches.set(
-            self._hook, _POINT, self._before_train_iter, 'looks at batches'
-        )
+        self._patches.set(self._hook, _POINT, self._before_train_iter)
 
     def close(self) -> None:
         """Look no more; a second call does nothing."""
@@ -241,9 +239,9 @@ class BatchSource:
         self.close()
         if self._changing is not None:
             note = followed_by_own(self._hook, _POINT, self._changing.note)
-            self._patches.set(self._hook, _POINT, note, 'sees batches')
+            self._patches.set(self._hook, _POINT, note)
         elif self._is_empty:
-            self._patches.set(self._hook, _POINT, _IGNORE, 'sees batches')
+            self._patches.set(self._hook, _POINT, _IGNORE)
 
     def follow(self) -> None:
         """To be called every few iterations: the workers' memory is bounded."""

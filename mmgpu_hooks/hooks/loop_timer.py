@@ -186,7 +186,7 @@ class LoopTimer:
     def open(self) -> None:
         """Put everything in place."""
         runner, patches = self._runner, self._patches
-        patches.set(runner, 'call_hook', self.hooks.make(), 'times each hook')
+        patches.set(runner, 'call_hook', self.hooks.make())
         self._time_saves(runner, 'save_checkpoint')
         if not runner.rank:
             for hook in runner.hooks:
@@ -210,7 +210,7 @@ class LoopTimer:
                 ledger.pop('checkpoint_save')
                 self._on_save()
 
-        self._patches.set(owner, name, save, 'times saves')
+        self._patches.set(owner, name, save)
 
     def follow(self, iterator: Any) -> None:
         """Time the waits of the loader's new iterator."""

@@ -229,7 +229,7 @@ class Recorder:
         if self._timer is not None:
             end = self._end_iterations(self._timer)
             end = followed_by_own(self._hook, 'after_train_iter', end)
-            self._patches.set(self._hook, 'after_train_iter', end, 'ends iterations')
+            self._patches.set(self._hook, 'after_train_iter', end)
 
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)

@@ -17,6 +17,7 @@ from typing import Any, Callable, Protocol
 
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
+from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import (
     PhaseClock,
     Surroundings,
@@ -140,7 +141,6 @@ class SaveProgress:
         return figures, unknown
 
 
-_NOTHING = object()
 _in_use = threading.Lock()
 """Two runners that save at once in two threads would take off each other's stand-ins:
 the second goes without."""
@@ -183,7 +183,7 @@ class SaveStamps:
         self._listener = listener
         self._on_error = on_error
         self._thread = threading.get_ident()
-        self._set: list[tuple[dict[str, Any], str, Any, Any]] = []
+        self._patches = Patches()
         self._holds_lock = _in_use.acquire(blocking=False)
         if not self._holds_lock:
             return
@@ -198,21 +198,15 @@ class SaveStamps:
         for model in (runner.model, getattr(runner.model, 'module', None)):
             if hasattr(model, 'state_dict'):
                 self._stand_in_once_for_state_dict(model)
-        self._put(vars(runner), 'call_hook', self._around_call_hook(runner.call_hook))
+        patches = self._patches
+        patches.set(runner, 'call_hook', self._around_call_hook(runner.call_hook))
         names = vars(mmengine_checkpoint)
         if 'get_file_backend' in names:
-            self._put(
-                names,
-                'get_file_backend',
-                self._around_backend(names['get_file_backend']),
-            )
+            around = self._around_backend(names['get_file_backend'])
+            patches.set(mmengine_checkpoint, 'get_file_backend', around)
         if 'FileClient' in names:
             client = _FileClientStandIn(names['FileClient'], self._seen)
-            self._put(names, 'FileClient', client)
-
-    def _put(self, names: dict[str, Any], name: str, value: Any) -> None:
-        self._set.append((names, name, value, names.get(name, _NOTHING)))
-        names[name] = value
+            patches.set(mmengine_checkpoint, 'FileClient', client)
 
     def close(self) -> None:
         """Take every stand-in away; a second call does nothing.
@@ -220,14 +214,7 @@ class SaveStamps:
         One that somebody replaced meanwhile is left alone, and is inert.
         """
         self._thread = -1
-        while self._set:
-            names, name, ours, before = self._set.pop()
-            if names.get(name) is not ours:
-                continue
-            if before is _NOTHING:
-                del names[name]
-            else:
-                names[name] = before
+        self._patches.close()
         if self._holds_lock:
             self._holds_lock = False
             _in_use.release()
@@ -242,7 +229,6 @@ class SaveStamps:
             self._on_error(error)
 
     def _stand_in_once_for_state_dict(self, model: Any) -> None:
-        # into the model's own names: wrappers pass an attribute that is set on them on
         names = vars(model)
         original = model.state_dict
 
@@ -256,7 +242,7 @@ class SaveStamps:
 
         # an instance that has its own already is left alone
         if 'state_dict' not in names:
-            self._put(names, 'state_dict', state_dict)
+            self._patches.set(model, 'state_dict', state_dict)
 
     def _around_call_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call_hook(*args: Any, **kwargs: Any) -> Any:
@@ -288,7 +274,7 @@ class SaveStamps:
                 finally:
                     self._tell(self._listener.end_write)
 
-            self._put(vars(backend), 'put', put)
+            self._patches.set(backend, 'put', put)
         return backend
 
 

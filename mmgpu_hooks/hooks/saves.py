@@ -452,14 +452,14 @@ class SaveSource:
         around = self._watch.around
         target = functools.partial(read_save_target, runner)
         saves = around(runner.save_checkpoint, target)
-        patches.set(runner, 'save_checkpoint', saves, 'takes saves apart')
+        patches.set(runner, 'save_checkpoint', saves)
         if runner.rank:
             return
         for hook in runner.hooks:
             # of MMEngine's CheckpointHook: it saves without the runner
             if hasattr(hook, '_publish_model'):
                 publish = around(hook._publish_model, read_publish_target)
-                patches.set(hook, '_publish_model', publish, 'takes saves apart')
+                patches.set(hook, '_publish_model', publish)
 
     def _note(self, save: SaveRecord) -> None:
         self._write(save)

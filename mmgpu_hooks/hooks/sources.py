@@ -189,6 +189,7 @@ class Sources:
         gpu_sample_period_s: Seconds between two looks of NVML.
         hook: The hook that they belong to.
         worker_nice: Nice value of the loader's workers; ``None`` leaves it alone.
+        probe: Of the train loader, where one watches it already.
     """
 
     def __init__(
@@ -197,6 +198,7 @@ class Sources:
         gpu_sample_period_s: float,
         hook: Any,
         worker_nice: int | None = None,
+        probe: LoaderProbe | None = None,
     ) -> None:
         self._guard = guard
         self.worker_nice = worker_nice
@@ -206,7 +208,7 @@ class Sources:
         self._own: OwnFiles | None = None
         self._cpu: CpuMeter | None = None
         self._host: HostWindowMeter | None = None
-        self._loader: LoaderProbe | None = None
+        self._loader = probe
         self._memory_thread: threading.Thread | None = None
         self._hook = hook
         self.batches: BatchSource | None = None
@@ -267,22 +269,20 @@ class Sources:
         self.device = self.read_device(runner)
         self.gpu.open(self.device)
         self.device = 'cuda' if self.gpu.is_used else self.device
-        divisor = run('batch contents', _pad_size_divisor, runner) or 1
         self._model = run('model bytes', ModelBytesWatch, runner.optim_wrapper)
-        self._loader = run(
-            'loader workers',
-            LoaderProbe,
-            runner.train_dataloader,
-            count_iterations,
-            on_create_begin=begin_creation,
-            on_create_end=end_creation,
-            pad_size_divisor=divisor,
-        )
+        probe, loader = self._loader, runner.train_dataloader
+        if probe is not None and probe.loader is not loader:
+            self._guard.clean_up('loader workers', probe.close)
+            probe = None
+        self._loader = probe = probe or open_probe(self._guard, runner, loader)
         # iteration-based loops start their workers before any hook is called
         endless = getattr(runner.train_loop, 'dataloader_iterator', None)
         running = getattr(endless, '_iterator', None)
-        if running is not None and self._loader is not None:
-            run('loader workers', self._loader.watch_running, running)
+        if probe is not None:
+            probe.count_iterations = count_iterations
+            probe.on_create_begin, probe.on_create_end = begin_creation, end_creation
+            if running is not None:
+                run('loader workers', probe.watch_running, running)
         if timer is not None:
             if running is not None:
                 run('ledger', timer.follow, running)
@@ -291,7 +291,7 @@ class Sources:
         self._set_nice()
         self.batches = BatchSource(
             self._hook,
-            BatchWatch(divisor),
+            BatchWatch(_pad_size_divisor(runner)),
             self._loader.delivered if self._loader is not None else None,
             run('batch contents', find_step_sizes, _bare(runner.model)),
         )
@@ -435,6 +435,12 @@ def _device_type(runner: Any) -> str:
 
 def _bare(model: Any) -> Any:
     return getattr(model, 'module', model)
+
+
+def open_probe(guard: Guard, runner: Any, loader: Any) -> LoaderProbe | None:
+    """Watch a loader of a Runner's."""
+    divisor = _pad_size_divisor(runner)
+    return guard.run('loader workers', LoaderProbe, loader, pad_size_divisor=divisor)
 
 
 def _pad_size_divisor(runner: Any) -> int:

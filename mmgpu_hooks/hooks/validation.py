@@ -187,12 +187,9 @@ class _ValidationLoop:
         self._waits.before = guard.wrap(SOURCE, self._ask)
         self._waits.after = guard.wrap(SOURCE, self._got)
         self._follow = guard.wrap(SOURCE, self._waits.follow)
-        self._probe = LoaderProbe(
-            loader,
-            lambda: self._batches,
-            on_create_begin=lambda: self._ledger.push(FIRST_WAIT),
-            on_create_end=self._created,
-        )
+        self._probe = LoaderProbe(loader, lambda: self._batches)
+        self._probe.on_create_begin = lambda: self._ledger.push(FIRST_WAIT)
+        self._probe.on_create_end = self._created
         running = getattr(loader, '_iterator', None)
         if running is not None:
             self._probe.watch_running(running)

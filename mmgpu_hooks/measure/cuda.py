@@ -15,6 +15,7 @@ from typing import Any, Callable, NamedTuple
 from msgspec import structs
 
 from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema import CudaMemoryWindow, ModelBytesRecord
 
 
@@ -606,14 +607,14 @@ class _GradientWatch:
         self._wrapper = wrapper
         self._bytes = 0
         self._is_set = True
-        self._before = vars(wrapper).get('zero_grad')
+        self._patches = Patches()
         original = wrapper.zero_grad
 
         def zero_grad(*args: Any, **kwargs: Any) -> Any:
             self._look()
             return original(*args, **kwargs)
 
-        self._ours = wrapper.zero_grad = zero_grad
+        self._patches.set(wrapper, 'zero_grad', zero_grad)
 
     @property
     def is_over(self) -> bool:
@@ -641,11 +642,7 @@ class _GradientWatch:
         return self._bytes or self._count()
 
     def close(self) -> None:
-        if self._is_set and vars(self._wrapper).get('zero_grad') is self._ours:
-            if self._before is None:
-                del self._wrapper.zero_grad
-            else:
-                self._wrapper.zero_grad = self._before
+        self._patches.close()
         self._is_set = False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator
 from threading import get_ident
@@ -9,6 +10,7 @@ from types import FunctionType
 from typing import Any, Callable, NamedTuple
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
+from mmgpu_hooks.measure.patches import Patches
 
 _DATASETS = ('dataset', 'datasets')
 _TRANSFORMS = (
@@ -20,13 +22,12 @@ _TRANSFORMS = (
 )
 _MOST_OBJECTS = 512
 _MOST_ENTRIES = 64
-_MISSING = object()
 
 
 class Place(NamedTuple):
     """An instance attribute that holds transforms."""
 
-    attributes: dict[str, Any]
+    owner: Any
     name: str
 
 
@@ -94,7 +95,7 @@ def search_pipeline(dataset: Any) -> tuple[list[Any], list[Place]]:
                 if name in attributes:
                     pending.append((attributes[name], are_transforms))
                     if are_transforms:
-                        places.append(Place(attributes, name))
+                        places.append(Place(owner, name))
     return list(found.values()), places
 
 
@@ -117,7 +118,7 @@ class PipelineTimer:
     def __init__(self, clock: Clock = monotonic_s) -> None:
         self._clock = clock
         self._names: dict[int, str] = {}
-        self._patched: list[tuple[type, Any, Any]] = []
+        self._patches = Patches()
         self._running: list[list[Any]] = []
         self._costs: dict[str, list[float]] = {}
         self._thread = 0
@@ -136,14 +137,9 @@ class PipelineTimer:
         # all originals first: a class must not inherit another's timing
         kinds: dict[type, Any] = {type(one): type(one).__call__ for one in transforms}
         for kind, original in kinds.items():
-            own = vars(kind).get('__call__', _MISSING)
-            timed = self._time(original)
-            # noted first: a signal handler may raise right after it is set
-            self._patched.append((kind, own, timed))
-            try:
-                setattr(kind, '__call__', timed)  # noqa: B010, mypy: it is a method
-            except (TypeError, AttributeError):  # it lets nobody
-                self._patched.pop()
+            # some let nobody
+            with contextlib.suppress(TypeError, AttributeError):
+                self._patches.set(kind, '__call__', self._time(original))
 
     def stop(self) -> dict[str, CallCost]:
         """Give the classes their own ``__call__`` back.
@@ -151,14 +147,7 @@ class PipelineTimer:
         Returns:
             Costs by class name; empty when nothing was started.
         """
-        while self._patched:
-            kind, own, timed = self._patched[-1]
-            if vars(kind).get('__call__') is timed:  # else somebody else's by now
-                if own is _MISSING:
-                    del kind.__call__
-                else:
-                    setattr(kind, '__call__', own)  # noqa: B010, mypy: it is a method
-            self._patched.pop()
+        self._patches.close()
         self._names = {}
         return {
             name: CallCost(int(calls), seconds)
@@ -217,7 +206,7 @@ class LocalPipelineTimer:
 
     def __init__(self, clock: Clock = monotonic_s) -> None:
         self._clock = clock
-        self._exchanged: list[tuple[Place, Any, Any]] = []
+        self._patches = Patches()
         # seconds in inner transforms, of those that run
         self._running: list[float] = []
         self._costs: dict[str, list[float]] = {}
@@ -239,12 +228,10 @@ class LocalPipelineTimer:
             if not any(hasattr(type(one), name) for name in _SEQUENCE)
         }
         for place in places:
-            original = place.attributes[place.name]
+            original = vars(place.owner)[place.name]
             timed = _exchange(original, stand_ins)
             if timed is not original:
-                # noted first: a signal handler may raise right after it is set
-                self._exchanged.append((place, original, timed))
-                place.attributes[place.name] = timed
+                self._patches.set(place.owner, place.name, timed)
 
     def stop(self) -> dict[str, CallCost]:
         """Give the attributes their own values back.
@@ -252,11 +239,7 @@ class LocalPipelineTimer:
         Returns:
             Costs by class name; empty when nothing was started.
         """
-        while self._exchanged:
-            place, original, timed = self._exchanged[-1]
-            if place.attributes.get(place.name) is timed:  # else replaced by now
-                place.attributes[place.name] = original
-            self._exchanged.pop()
+        self._patches.close()
         return {
             name: CallCost(int(calls), seconds)
             for name, (calls, seconds) in self._costs.items()

@@ -18,6 +18,7 @@ from mmgpu_hooks.measure.loader.processes import (
 )
 from mmgpu_hooks.measure.loader.queue import QueueWatch
 from mmgpu_hooks.measure.loader.worker import LocalProbe, WorkerInit, enter_workers
+from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema import WorkersWindow
 
 
@@ -58,8 +59,9 @@ class CreationWatch:
                 'something else stands where the loader makes its iterators'
             )
         self.active = not self.untold
+        self._patches = Patches()
         if self.active:
-            loader._get_iterator = self
+            self._patches.set(loader, '_get_iterator', self)
 
     def __call__(self) -> Any:
         """Make an iterator, as the loader would."""
@@ -79,8 +81,7 @@ class CreationWatch:
 
     def close(self) -> None:
         """Give the loader its own method back."""
-        if self.active and vars(self._loader).get('_get_iterator') is self:
-            del self._loader._get_iterator
+        self._patches.close()
         self.active = False
 
 
@@ -226,10 +227,6 @@ class LoaderProbe:
     Args:
         loader: That trains; anything that is no ``DataLoader`` is left alone.
         count_iterations: Tells how many iterations are done.
-        on_create_begin: Called before the loader makes an iterator and starts its
-            workers; it must not raise.
-        on_create_end: Called after that with the iterator, or with ``None`` when
-            that failed; it must not raise.
         pad_size_divisor: Of the model's data preprocessor.
         clock: Monotonic seconds.
     """
@@ -237,17 +234,17 @@ class LoaderProbe:
     def __init__(
         self,
         loader: Any,
-        count_iterations: Callable[[], int],
+        count_iterations: Callable[[], int] = lambda: 0,
         *,
-        on_create_begin: Callable[[], None] | None = None,
-        on_create_end: Callable[[Any], None] | None = None,
         pad_size_divisor: int = 1,
         clock: Clock = monotonic_s,
     ) -> None:
-        self._loader = loader
-        self._count_iterations = count_iterations
-        self._on_create_begin = on_create_begin
-        self._on_create_end = on_create_end
+        self.loader = loader
+        self.count_iterations = count_iterations
+        self.on_create_begin: Callable[[], None] | None = None
+        """Called before the loader makes an iterator and starts its workers."""
+        self.on_create_end: Callable[[Any], None] | None = None
+        """Called after that with the iterator, or with ``None`` when that failed."""
         self._pad_size_divisor = pad_size_divisor
         self._clock = clock
         self.delivered = DeliveredBatches()
@@ -274,11 +271,12 @@ class LoaderProbe:
         """Say that the loop has it."""
 
     def watch_running(self, iterator: Any) -> None:
-        """Follow an iterator made before we came, whose workers are out of reach."""
-        self._follow(iterator, None, is_running=True)
+        """Follow an iterator, which may have been made before we came."""
+        if self._current is None or self._current.living() is not iterator:
+            self._follow(iterator, None, is_running=True)
 
     def _before_creation(self) -> None:
-        self._notify(self._on_create_begin)
+        self._notify(self.on_create_begin)
         try:
             self._step_back()
         except Exception as error:  # noqa: BLE001, never harm training
@@ -286,7 +284,7 @@ class LoaderProbe:
         if self.inside_failure is not None:
             return
         try:
-            init = enter_workers(self._loader, self._pad_size_divisor)
+            init = enter_workers(self.loader, self._pad_size_divisor)
             if isinstance(init, Absent):
                 self.unsupported['loader inside'] = init.reason
             else:
@@ -298,14 +296,14 @@ class LoaderProbe:
         init, self._init = self._init, None
         try:
             if init is not None:
-                init.leave(self._loader, iterator)
+                init.leave(iterator)
             if iterator is not None:
                 self._follow(iterator, None if init is None else init.board)
             elif self._former is not None:
                 self._return_to_former()
         except Exception as error:  # noqa: BLE001, never harm training
             self._fail(error)
-        self._notify(self._on_create_end, iterator)
+        self._notify(self.on_create_end, iterator)
 
     def _notify(self, listener: Callable[..., None] | None, *args: Any) -> None:
         try:
@@ -336,7 +334,7 @@ class LoaderProbe:
             )
         if not self._is_watching:
             self._is_watching = True
-            self._begin_window(self._clock(), self._count_iterations())
+            self._begin_window(self._clock(), self.count_iterations())
         self._was_fresh = self._is_fresh
         # what is running made its batches ahead before we came
         self._is_fresh = self._is_fresh or not is_running
@@ -434,7 +432,7 @@ class LoaderProbe:
         outside, inside = self._outside.drain(), self._inside.drain()
         asks, ready_mean, ready_zero_pct, out_of_order = self._queue.drain()
         pss_bytes = self._memory.drain()
-        now_s, iteration = self._clock(), self._count_iterations()
+        now_s, iteration = self._clock(), self.count_iterations()
         is_inside = current is not None and current.is_inside
         fields = {
             **vars(outside),

@@ -47,9 +47,7 @@ class WaitTimer:
         Raises:
             AttributeError: If it is no iterator of a PyTorch ``DataLoader``.
         """
-        self._patches.set(
-            iterator, '_next_data', self._time(iterator), 'exact wait for data'
-        )
+        self._patches.set(iterator, '_next_data', self._time(iterator))
 
     def _time(self, iterator: Any) -> Callable[[], Any]:
         next_data = type(iterator)._next_data

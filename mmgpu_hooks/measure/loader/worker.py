@@ -20,6 +20,7 @@ from mmgpu_hooks.measure.loader.pipeline import (
     hide_frame,
 )
 from mmgpu_hooks.measure.loader.settings import read_start_method
+from mmgpu_hooks.measure.patches import Patches
 
 _IDS = ('img_id', 'image_id')
 _PATHS = ('img_path', 'filename', 'file_name')
@@ -377,6 +378,10 @@ class WorkerInit:
         self.user_init = user_init
         self.board = board
         self.pad_size_divisor = pad_size_divisor
+        self.patches = Patches()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WorkerInit, (self.user_init, self.board, self.pad_size_divisor)
 
     def __call__(self, worker_id: int) -> None:
         """Run in the worker, right before it takes its first task."""
@@ -392,14 +397,12 @@ class WorkerInit:
             return
         _probe_worker(slot, self.pad_size_divisor)
 
-    def leave(self, loader: Any, iterator: Any) -> None:
+    def leave(self, iterator: Any) -> None:
         """Give loader and iterator the user's function back."""
-        for holder, name in (
-            (loader, 'worker_init_fn'),
-            (iterator, '_worker_init_fn'),
-        ):
-            if self is getattr(holder, name, None):
-                setattr(holder, name, self.user_init)
+        self.patches.close()
+        # it took what it found on the loader
+        if getattr(iterator, '_worker_init_fn', None) is self:
+            iterator._worker_init_fn = self.user_init
 
 
 def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | Absent | None:
@@ -426,7 +429,7 @@ def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | Absent
             'their CPU is seen from outside'
         )
     init = WorkerInit(loader.worker_init_fn, Board(workers, method), pad_size_divisor)
-    loader.worker_init_fn = init
+    init.patches.set(loader, 'worker_init_fn', init)
     return init
 
 
@@ -461,9 +464,8 @@ class LocalProbe:
         self._probe = FetchProbe(
             self.slot, cpu_between_ends=False, timer=LocalPipelineTimer()
         )
-        self._fetcher = weakref.ref(fetcher)
         fetch = self._probe.wrap(type(fetcher).fetch)
-        fetcher_ref = self._fetcher  # a plain reference would be a cycle
+        fetcher_ref = weakref.ref(fetcher)  # a plain reference would be a cycle
 
         def measured(possibly_batched_index: Any) -> Any:
             try:
@@ -472,11 +474,10 @@ class LocalProbe:
                 hide_frame(error)
                 raise
 
-        self._measured = fetcher.fetch = measured
+        self._patches = Patches()
+        self._patches.set(fetcher, 'fetch', measured)
 
     def close(self) -> None:
         """Give the iterator its own fetcher's method back."""
         self._probe.close()
-        fetcher = self._fetcher()
-        if fetcher is not None and vars(fetcher).get('fetch') is self._measured:
-            del fetcher.fetch
+        self._patches.close()

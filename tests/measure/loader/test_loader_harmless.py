@@ -267,7 +267,8 @@ def test_listeners_that_fail_are_told_by_the_next_read_and_never_to_the_loader()
         raise ValueError('a bug of the ledger')
 
     loader = DataLoader(planted.Costly(4))
-    probe = LoaderProbe(loader, lambda: 0, on_create_begin=fail)
+    probe = LoaderProbe(loader)
+    probe.on_create_begin = fail
     assert len(list(loader)) == 4
     with pytest.raises(SourceError, match='a bug of the ledger'):
         probe.read()
