@@ -24,8 +24,14 @@ from typing import Any
 import torch
 
 from benchmarks.harness import Benchmark, Figure
-from benchmarks.planted import HOOK_S, TAPE, StampedLoader, build_planted
-from benchmarks.planted_rare import RARE_HOOKS, plant_rare
+from benchmarks.planted import (
+    HOOK_S,
+    RARE_HOOKS,
+    TAPE,
+    StampedLoader,
+    build_planted,
+    plant_rare,
+)
 from mmgpu_hooks.schema import RunEvidence
 from mmgpu_hooks.schema.reader import read_evidence
 

@@ -12,8 +12,7 @@ from typing import Callable
 import psutil
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
-from mmgpu_hooks.measure.host.cpu import read_system_cpu_times
-from mmgpu_hooks.measure.host.limits import read_memory
+from mmgpu_hooks.measure.host import read_memory, read_system_cpu_times
 
 _PACKAGES = {
     'torch': ('torch',),

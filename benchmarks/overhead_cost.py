@@ -28,7 +28,7 @@ from benchmarks.overhead_loop import (
     train,
 )
 from mmgpu_hooks import GPUEfficiencyHook
-from mmgpu_hooks.measure.gpu.sampler import THREAD_NAME as SAMPLER_NAME
+from mmgpu_hooks.measure.gpu_sampler import THREAD_NAME as SAMPLER_NAME
 
 PER_ITERATION_US, PER_INTERVAL_MS, THREADS_PCT = 20.0, 1.0, 0.5
 RUN_ITERATIONS = 304

@@ -30,7 +30,7 @@ from benchmarks.overhead_loop import (
 )
 from benchmarks.overhead_turns import train_side_by_side
 from mmgpu_hooks.hooks.scalars import SCALARS
-from mmgpu_hooks.measure.host.process_memory import read_process_rss_bytes
+from mmgpu_hooks.measure.proc import read_process_rss_bytes
 
 _MMENGINE = ('lr', 'loss', 'time', 'data_time')
 """Scalars of MMEngine's own hooks, whose histories do grow."""

@@ -37,7 +37,7 @@ from benchmarks.overhead_loop import (
 )
 from benchmarks.overhead_turns import SteppedLoop, train_side_by_side
 from mmgpu_hooks import GPUEfficiencyHook
-from mmgpu_hooks.measure.host.proc import read_process_cpu_s
+from mmgpu_hooks.measure.proc import read_process_cpu_s
 
 MARGIN_PCT = 0.5
 STEP_S = 0.02

@@ -324,3 +324,48 @@ def build_planted(
     )
     runner.call_edges()
     return runner
+
+
+SHORT_STEP_S = 0.005
+"""Shorter than usual, since many iterations are needed."""
+
+
+class _PlantedNowAndThen(Hook):
+    """Sleeps after each iteration that is its turn."""
+
+    seconds = 0.0
+    every = 1
+    first = 0
+
+    def after_train_iter(self, runner: Any, batch_idx: int, **rest: Any) -> None:
+        if runner.iter % self.every == self.first:
+            with TAPE.stamp(type(self).__name__):
+                time.sleep(self.seconds)
+
+
+class PlantedRare(_PlantedNowAndThen):
+    """Say, draws an image now and then."""
+
+    seconds, every, first = 0.06, 40, 33
+
+
+class PlantedOften(_PlantedNowAndThen):
+    """Takes long more often, and not so long."""
+
+    seconds, every, first = 0.005, 7, 3
+
+
+class PlantedBeside(_PlantedNowAndThen):
+    """Is never long."""
+
+    seconds = 0.0003
+
+
+RARE_HOOKS = (PlantedRare, PlantedOften, PlantedBeside)
+
+
+def plant_rare(runner: Any) -> None:
+    """Register all of them with a runner, and make its steps short."""
+    runner.model.step_s = SHORT_STEP_S
+    for hook in RARE_HOOKS:
+        runner.register_hook(hook())

@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu_check.load import Matmuls
 from benchmarks.gpu_check.table import Row, judged, skipped
 from mmgpu_hooks.measure.absent import Absent
-from mmgpu_hooks.measure.cuda.events import open_cuda_events
+from mmgpu_hooks.measure.cuda import open_cuda_events
 
 IDLE_POINTS = 2.0
 ITERATION_US = 15.0

@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LOOK_UP = """
 import json, torch
 torch.cuda.init()
-from mmgpu_hooks.measure.cuda.memory import cuda_device
-from mmgpu_hooks.measure.gpu.nvml import Gpu, open_gpu
+from mmgpu_hooks.measure.cuda import cuda_device
+from mmgpu_hooks.measure.gpu import Gpu, open_gpu
 device = cuda_device()
 found = {}
 for way, names in (
@@ -29,7 +29,7 @@ for way, names in (
     if None in names.values():
         continue
     gpu = open_gpu(**names)
-    found[way] = gpu.device().uuid if isinstance(gpu, Gpu) else gpu.reason
+    found[way] = gpu.device()['uuid'] if isinstance(gpu, Gpu) else gpu.reason
     if isinstance(gpu, Gpu):
         gpu.close()
 print(json.dumps(found))

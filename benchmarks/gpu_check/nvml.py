@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from benchmarks.gpu_check.smi import Smi, ask_smi
 from benchmarks.gpu_check.table import Row, judged, skipped
 from mmgpu_hooks.measure.absent import Absent
-from mmgpu_hooks.measure.cuda.memory import cuda_device
-from mmgpu_hooks.measure.gpu.nvml import Gpu, GpuSample, open_gpu
-from mmgpu_hooks.measure.gpu.sampler import GpuSampler
+from mmgpu_hooks.measure.cuda import cuda_device
+from mmgpu_hooks.measure.gpu import Gpu, GpuSample, open_gpu
+from mmgpu_hooks.measure.gpu_sampler import GpuSampler
 from mmgpu_hooks.schema import GpuWindow
 
 UTIL_POINTS = 5.0
@@ -72,7 +72,7 @@ def read_driver_version() -> str | None:
     gpu = open_our_gpu()
     if isinstance(gpu, Absent):
         return None
-    driver = gpu.device().driver_version
+    driver = gpu.device()['driver_version']
     gpu.close()
     return driver
 
@@ -136,7 +136,7 @@ def check_nvml() -> list[Row]:
     if isinstance(gpu, Absent):
         return [judged('NVML opens', gpu.reason, 'opens', False, sensitive=False)]
     try:
-        uuid = gpu.device().uuid
+        uuid = gpu.device()['uuid']
         load = Matmuls()
         has_smi = shutil.which('nvidia-smi') is not None and uuid is not None
         smi = Smi(str(uuid)) if has_smi else None
@@ -145,7 +145,12 @@ def check_nvml() -> list[Row]:
                 busy = run_phase('busy', sampler, load.keep_busy)
                 idle = run_phase('idle', sampler, time.sleep)
                 load.keep_busy(MORE_S)
-                windows = [busy.settling, busy.window, idle.window, sampler.drain()]
+                windows = [
+                    busy.settling,
+                    busy.window,
+                    idle.window,
+                    GpuWindow(**sampler.drain()),
+                ]
                 rows = _check_cost(sampler, cost)
                 why = sampler.failure or gpu.unsupported.get('util_pct')
         finally:
@@ -162,9 +167,9 @@ def check_nvml() -> list[Row]:
 def run_phase(name: str, sampler: GpuSampler, work: Callable[[float], None]) -> Phase:
     """Do it, and keep what was sampled."""
     work(SETTLE_S)
-    settling, since_s = sampler.drain(), time.time()
+    settling, since_s = GpuWindow(**sampler.drain()), time.time()
     work(MEASURE_S)
-    return Phase(name, settling, sampler.drain(), since_s, time.time())
+    return Phase(name, settling, GpuWindow(**sampler.drain()), since_s, time.time())
 
 
 def compare_phase(phase: Phase, smi: Smi | None, why: str | None) -> list[Row]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mmgpu_hooks.commands.pooling import pool_read_runs, read_each
-from mmgpu_hooks.evidence.plain_reader import read_plain_run
 from mmgpu_hooks.judge.facts import Facts, fold_facts
+from mmgpu_hooks.judge.other_logs import read_plain_run
 from mmgpu_hooks.judge.ranks import fold_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_diagnosis import diagnose_plain_run, diagnose_run

@@ -11,8 +11,8 @@ from mmgpu_hooks.experiment.card_choice import CardRequest, judge_cards, rank_ca
 from mmgpu_hooks.experiment.card_lease import CardLease, CardLeases
 from mmgpu_hooks.experiment.visible_cards import VARIABLE
 from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.cards import read_card_states
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
-from mmgpu_hooks.measure.gpu.vacancy import read_card_states
 from mmgpu_hooks.schema import CardState
 
 LOOK_S = 2.0

@@ -25,7 +25,7 @@ from mmgpu_hooks.experiment.demo_scene import (
     paint_texture,
     plan_image,
 )
-from mmgpu_hooks.measure.host.proc import read_affinity
+from mmgpu_hooks.measure.proc import read_affinity
 
 IMAGE_FOLDER = 'images'
 ANNOTATION_FILE = 'annotations.json'

@@ -15,7 +15,7 @@ from mmgpu_hooks.experiment.memory_probe import (
 )
 from mmgpu_hooks.experiment.padded_size import Size, locate_padded_size
 from mmgpu_hooks.experiment.saved_tensors import parameter_sizes
-from mmgpu_hooks.measure.cuda.model_bytes import TensorCounter
+from mmgpu_hooks.measure.cuda import TensorCounter
 from mmgpu_hooks.model.training_memory import (
     fit_activations,
     predict_activations,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Callable
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
-from mmgpu_hooks.measure.host.cpu import CpuMeter
+from mmgpu_hooks.measure.host import CpuMeter
 
 
 class StrangerMeter:

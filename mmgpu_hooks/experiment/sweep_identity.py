@@ -11,8 +11,8 @@ from typing import Any
 
 from mmgpu_hooks.config.loading import FlatConfig
 from mmgpu_hooks.measure.absent import Absent
-from mmgpu_hooks.measure.gpu.vacancy import read_card_states
-from mmgpu_hooks.measure.host.limits import read_host_limits
+from mmgpu_hooks.measure.cards import read_card_states
+from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.version import __version__
 
 _LIMITS = (

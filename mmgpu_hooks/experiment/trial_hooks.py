@@ -10,7 +10,7 @@ from mmengine.hooks import Hook
 
 from mmgpu_hooks.experiment.trial_channel import TrialChannel
 from mmgpu_hooks.measure.clock import monotonic_s
-from mmgpu_hooks.measure.host.process_memory import read_peak_rss_bytes
+from mmgpu_hooks.measure.proc import read_peak_rss_bytes
 
 _PROGRESS_PERIOD_S = 0.5
 

@@ -13,11 +13,14 @@ from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.recorder import Recorder
-from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.hooks.sources import Sources, open_probe
+from mmgpu_hooks.hooks.train_loader import expect_loop, expect_no_loop
 from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.measure.loader.probe import LoaderProbe
+from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema import RanksSummary
 from mmgpu_hooks.schema.reader import (
     read_other_ranks,
@@ -120,7 +123,9 @@ class GPUEfficiencyHook(Hook):
         self._pid = os.getpid()
         self._logger: Any = None
         self._guard = Guard(self._warn_off)
-        self._wrapped: tuple[Any, Any] | None = None
+        self._patches = Patches()
+        self._probe: LoaderProbe | None = None
+        self._guard.run('loader workers', expect_loop, self)
 
     def _warn_off(self, source: str, reason: str) -> None:
         if self._logger is not None:
@@ -131,29 +136,39 @@ class GPUEfficiencyHook(Hook):
         if self._recorder is not None:
             self._recorder.note_source_off(source, reason)
 
+    def see_loop(self, loop: Any) -> None:
+        """The Runner's train loop has its loader, and no worker yet."""
+        runner = loop.runner
+        self._logger = runner.logger
+        self._probe = open_probe(self._guard, runner, loop.dataloader)
+
     def before_run(self, runner: Any) -> None:
         self._logger = runner.logger
-        self._guard.run('start', self._wrap_train_loop, runner)
+        expect_no_loop(self)
+        if not self._guard.run('start', self._wrap_train_loop, runner):
+            probe, self._probe = self._probe, None
+            if probe is not None:
+                self._guard.clean_up('loader workers', probe.close)
 
-    def _wrap_train_loop(self, runner: Any) -> None:
+    def _wrap_train_loop(self, runner: Any) -> bool:
         # after a val() that failed ours is still there
-        self._unwrap_train_loop()
+        self._patches.close()
         # val() and test() call before_run too, with no train loop built yet
         loop = getattr(runner, '_train_loop', None)
         if not isinstance(loop, BaseLoop):
-            return
+            return False
         ours = (hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook))
         if next(ours) is not self:
             self._logger.warning(
                 'GPUEfficiencyHook: expected one in a config, found several; only '
                 'the first records, so remove the others.'
             )
-            return
+            return False
         original = loop.run
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            # once only: whoever trains again passes before_run again
-            self._unwrap_train_loop()
+            # once only: a Runner that trains again passes before_run again
+            self._patches.close()
             self._begin(runner)
             try:
                 result = original(*args, **kwargs)
@@ -163,26 +178,25 @@ class GPUEfficiencyHook(Hook):
             self._finish(None)
             return result
 
-        loop.run = run
-        self._wrapped = (loop, run)
-
-    def _unwrap_train_loop(self) -> None:
-        wrapped, self._wrapped = self._wrapped, None
-        if wrapped is not None and vars(wrapped[0]).get('run') is wrapped[1]:
-            del wrapped[0].run
+        self._patches.set(loop, 'run', run)
+        return True
 
     def after_run(self, runner: Any) -> None:
         # val() and test() leave the train loop as it was
-        self._guard.run('start', self._unwrap_train_loop)
+        self._guard.run('start', self._patches.close)
 
     def _begin(self, runner: Any) -> None:
         self._pid = os.getpid()
         self._guard = Guard(self._warn_off)
-        sources = Sources(self._guard, self.gpu_sample_period_s, self, self.worker_nice)
+        probe, self._probe = self._probe, None
+        period_s, nice = self.gpu_sample_period_s, self.worker_nice
+        sources = Sources(self._guard, period_s, self, nice, probe)
         self._recorder = self._guard.run(
             'start', Recorder, runner, self.interval, sources, self._guard, self
         )
-        if self._recorder is not None:
+        if self._recorder is None:
+            sources.close()
+        else:
             self._guard.run('start', self._recorder.begin)
 
     def after_train_iter(
@@ -197,18 +211,6 @@ class GPUEfficiencyHook(Hook):
     def before_train_epoch(self, runner: Any) -> None:
         if self._recorder is not None:
             self._guard.run('epoch', self._recorder.begin_epoch)
-
-    def before_val(self, runner: Any) -> None:
-        if self._recorder is not None:
-            self._recorder.validation.begin()
-
-    def before_val_epoch(self, runner: Any) -> None:
-        if self._recorder is not None:
-            self._recorder.validation.ask_first()
-
-    def after_val(self, runner: Any) -> None:
-        if self._recorder is not None:
-            self._recorder.validation.end()
 
     def _finish(self, error: BaseException | None) -> None:
         status = 'completed'

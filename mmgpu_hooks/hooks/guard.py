@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, TypeVar
 
-from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.measure.absent import SourceError
 
 _T = TypeVar('_T')
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Callable
 
+from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner
 
-from mmgpu_hooks.evidence.interval import interval_fields
+from mmgpu_hooks.hooks.batches import followed_by_own
 from mmgpu_hooks.hooks.guard import Guard
-from mmgpu_hooks.hooks.log_schedule import LogSchedule
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
-from mmgpu_hooks.hooks.own_method import followed_by_own
 from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
-from mmgpu_hooks.hooks.save_source import SaveSource
-from mmgpu_hooks.hooks.scalar_board import ScalarBoard
+from mmgpu_hooks.hooks.saves import SaveSource
+from mmgpu_hooks.hooks.scalars import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.hooks.validation_source import ValidationSource
+from mmgpu_hooks.hooks.validation import ValidationSource
 from mmgpu_hooks.measure.clock import wall_unix_s
+from mmgpu_hooks.measure.durations import fold_durations
 from mmgpu_hooks.measure.ledger import LedgerWindow
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema import (
@@ -30,6 +31,120 @@ from mmgpu_hooks.schema import (
 from mmgpu_hooks.schema.recorded import Ending
 from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
 from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
+
+DEFAULT_INTERVAL = 10
+"""LoggerHook's own default, for runs that have none."""
+
+
+MOST_ITERATIONS = 10_000
+"""An interval is cut here: each of its iterations is kept until it ends."""
+
+MOST_SKIPPED = 64
+"""Iterations; what is kept of them until the next look stays small."""
+
+
+class LogSchedule:
+    """Answers both questions for one runner.
+
+    Args:
+        runner: The runner that trains.
+        interval: Iterations per interval; ``None`` follows LoggerHook.
+    """
+
+    def __init__(self, runner: Any, interval: int | None) -> None:
+        loggers = [hook for hook in runner.hooks if isinstance(hook, LoggerHook)]
+        self._logger: Any | None = loggers[0] if loggers else None
+        self._own_interval = interval
+        self._runner = runner
+        self._batches: int | None = None
+        self.begin_epoch()
+        if interval is not None:
+            self.interval = interval
+        else:
+            self.interval = self._logger.interval if self._logger else DEFAULT_INTERVAL
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether LoggerHook prints any."""
+        return self._logger is not None
+
+    def begin_epoch(self) -> None:
+        """Look at the length of the epoch; asking for it each time costs more."""
+        try:
+            self._batches = len(self._runner.train_dataloader)
+        except (TypeError, NotImplementedError):
+            self._batches = None
+
+    def look(self, batch_idx: int, iterations: int) -> tuple[bool, bool]:
+        """What ends with an iteration.
+
+        Args:
+            batch_idx: Of the iteration, in its epoch.
+            iterations: Iterations since the last interval ended.
+
+        Returns:
+            Whether LoggerHook prints a line for it, and whether an interval ends.
+        """
+        logger = self._logger
+        is_logged = False
+        if logger is not None:
+            done, interval = batch_idx + 1, logger.interval
+            is_logged = done % interval == 0 or (
+                done == self._batches and (not logger.ignore_last or done <= interval)
+            )
+            if self._own_interval is None:
+                return is_logged, is_logged or iterations >= MOST_ITERATIONS
+        return is_logged, iterations >= min(self.interval, MOST_ITERATIONS)
+
+    def find_next(self, batch_idx: int, iterations: int) -> int:
+        """The next iteration at which something may end, by its number in the epoch.
+
+        Args:
+            batch_idx: Of the iteration that :meth:`look` was called for.
+            iterations: Iterations since the last interval ended.
+        """
+        batches = self._batches
+        if not batches:
+            return batch_idx + 1
+        nexts = [batch_idx + MOST_SKIPPED]
+        if batch_idx < batches - 1:
+            nexts.append(batches - 1)
+        if self._own_interval is not None or self._logger is None:
+            nexts.append(batch_idx + max(self.interval - iterations, 1))
+        if self._logger is not None:
+            interval = self._logger.interval
+            nexts.append(((batch_idx + 1) // interval + 1) * interval - 1)
+        return min(nexts)
+
+
+def interval_fields(
+    window: LedgerWindow, *, iteration: int, epoch: int, elapsed_s: float, saves: int
+) -> dict[str, Any]:
+    """The fields of an :class:`IntervalRecord` that the time ledger gives.
+
+    Args:
+        window: Of one interval; it holds an iteration at least.
+        iteration: 1-based number of the last iteration.
+        epoch: 1-based.
+        elapsed_s: Seconds since the ledger began.
+        saves: Checkpoint saves in it.
+    """
+    return dict(
+        iteration=iteration,
+        epoch=epoch,
+        iterations=len(window.iters_s),
+        elapsed_s=elapsed_s,
+        duration_s=math.fsum(window.parts_s.values()),
+        data_wait=fold_durations(window.waits_s),
+        step=fold_durations(window.steps_s),
+        iter=fold_durations(window.iters_s),
+        ledger_s=window.parts_s,
+        hooks_s=window.hooks_s,
+        data_wait_cpu_s=window.wait_cpu_s,
+        first_waits=len(window.firsts),
+        first_wait_s=math.fsum(window.waits_s[index] for index in window.firsts),
+        saves=saves,
+    )
 
 
 class Recorder:
@@ -89,6 +204,7 @@ class Recorder:
         self._sources.open(runner, self._count_iterations, self._timer)
         if self._timer is not None:
             self._sources.watch(self._timer)
+            self.validation.watch(self._timer)
         if self._sources.batches is not None:
             run('batch contents', self._sources.batches.begin, self._begin_iteration)
         self._known = dict(self._sources.unknown)
@@ -113,7 +229,7 @@ class Recorder:
         if self._timer is not None:
             end = self._end_iterations(self._timer)
             end = followed_by_own(self._hook, 'after_train_iter', end)
-            self._patches.set(self._hook, 'after_train_iter', end, 'ends iterations')
+            self._patches.set(self._hook, 'after_train_iter', end)
 
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)

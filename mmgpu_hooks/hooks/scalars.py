@@ -1,7 +1,12 @@
-"""What an interval looks like on the terminal line and in TensorBoard."""
+"""What LoggerHook and its backends show of us, and how it gets there."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from mmgpu_hooks.measure.durations import fold_durations
 from mmgpu_hooks.schema import IntervalRecord
 
 SCALARS: dict[str, str] = {
@@ -87,3 +92,165 @@ def fold_peaks(record: IntervalRecord) -> dict[str, float]:
 
 def _times(figure: float | None, weight: float) -> float | None:
     return None if figure is None else figure * weight
+
+
+MOST_KEPT = 10_000
+"""Durations that a percentile is taken of; of more, so many at least half."""
+
+
+class LineFigures:
+    """Collects records until a line shows them.
+
+    Means and shares are over all iterations of the records, peaks are the largest, and
+    percentiles are of the iterations themselves, not of the records. Nearly always
+    there is one record for a line, which then costs nothing here.
+    """
+
+    def __init__(self) -> None:
+        self._only: tuple[IntervalRecord, Sequence[float], Sequence[float]] | None = (
+            None
+        )
+        self._joined: _Joined | None = None
+
+    def add(
+        self,
+        record: IntervalRecord,
+        waits_s: Sequence[float],
+        iters_s: Sequence[float],
+    ) -> None:
+        """Add one interval.
+
+        Args:
+            record: Of the interval.
+            waits_s: The wait of each of its iterations; it must stay as it is.
+            iters_s: Likewise, what each took.
+        """
+        if self._only is None and self._joined is None:
+            self._only = record, waits_s, iters_s
+            return
+        if self._joined is None:
+            self._joined = _Joined()
+        if self._only is not None:
+            self._joined.add(*self._only)
+            self._only = None
+        self._joined.add(record, waits_s, iters_s)
+
+    def take(self) -> dict[str, float]:
+        """The scalars since the last call; none when no interval ended."""
+        only, joined = self._only, self._joined
+        self._only = self._joined = None
+        if joined is not None:
+            return joined.fold()
+        return {} if only is None else fold_scalars(only[0])
+
+
+class _Joined:
+    """Several records as one, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._parts: Parts = {}
+        self._peaks: dict[str, float] = {}
+        self._waits, self._iters = _Sample(), _Sample()
+
+    def add(
+        self,
+        record: IntervalRecord,
+        waits_s: Sequence[float],
+        iters_s: Sequence[float],
+    ) -> None:
+        parts, peaks = self._parts, self._peaks
+        for name, (part, whole) in fold_parts(record).items():
+            part_before, whole_before = parts.get(name, (0.0, 0.0))
+            parts[name] = part_before + part, whole_before + whole
+        for name, peak in fold_peaks(record).items():
+            peaks[name] = max(peaks.get(name, 0.0), peak)
+        self._waits.extend(waits_s)
+        self._iters.extend(iters_s)
+
+    def fold(self) -> dict[str, float]:
+        return {
+            **fold_shares(self._parts),
+            **self._peaks,
+            'data_wait_p95_s': fold_durations(self._waits.kept).p95_s,
+            'iter_p95_s': fold_durations(self._iters.kept).p95_s,
+        }
+
+
+class _Sample:
+    """Durations, of which each is as likely to be kept as any other."""
+
+    def __init__(self) -> None:
+        self.kept: list[float] = []
+        self._share = 1.0
+        # not every second one: that would favour one worker of two. Training's own
+        # draws are left as they are
+        self._draw = random.Random(0).random
+
+    def extend(self, seconds: Sequence[float]) -> None:
+        self.kept += seconds if self._share == 1.0 else self._thin(seconds, self._share)
+        while len(self.kept) > MOST_KEPT:
+            self._share /= 2
+            self.kept = self._thin(self.kept, 0.5)
+
+    def _thin(self, seconds: Sequence[float], share: float) -> list[float]:
+        return [one for one in seconds if self._draw() < share]
+
+
+_KEYS = {name: f'train/{name}' for name in SCALARS}
+"""Under which MMEngine's hub holds them."""
+
+
+class ScalarBoard:
+    """Keeps our scalars in MMEngine's message hub, at most one value each.
+
+    A key left in the hub is printed again on every later line, and a history that
+    grows is copied at each update and saved into each checkpoint. So ours are taken
+    out or written over, and none is resumable.
+    """
+
+    def __init__(self, message_hub: Any) -> None:
+        self._hub = message_hub
+        self._line = LineFigures()
+        self._buffers: dict[str, tuple[Any, Any]] = {}
+        """MMEngine's own, as it once made them, and what holds their one value: to have
+        it do so again takes as long as all the rest."""
+
+    def clear(self) -> None:
+        """Take our scalars out of the hub."""
+        scalars = self._hub.log_scalars
+        for key in _KEYS.values():
+            scalars.pop(key, None)
+
+    def add(
+        self,
+        record: IntervalRecord,
+        waits_s: Sequence[float],
+        iters_s: Sequence[float],
+    ) -> None:
+        """Keep one interval for the next line, as :meth:`LineFigures.add` does."""
+        self._line.add(record, waits_s, iters_s)
+
+    def publish(self) -> None:
+        """Show the intervals since the last call on LoggerHook's next line."""
+        scalars, buffers = self._hub.log_scalars, self._buffers
+        values = self._line.take()
+        for name, key in _KEYS.items():
+            value = values.get(name)
+            if value is None:
+                scalars.pop(key, None)
+                continue
+            if key not in buffers:
+                buffer = self._make_buffer(key, value)
+                buffers[key] = buffer, buffer.data[0]
+            buffer, array = buffers[key]
+            if scalars.get(key) is not buffer:
+                scalars[key] = buffer
+            array[0] = value
+
+    def _make_buffer(self, key: str, value: float) -> Any:
+        self._hub.log_scalars.pop(key, None)
+        # of a whole number MMEngine would make an array of whole numbers
+        self._hub.update_scalar(key, float(value), resumed=False)
+        # MMEngine saves the names of what is not resumable, and warns of each later
+        getattr(self._hub, '_resumed_keys', {}).pop(key, None)
+        return self._hub.log_scalars[key]

@@ -7,26 +7,176 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from mmgpu_hooks.hooks.batch_source import BatchSource
-from mmgpu_hooks.hooks.gpu_source import GpuSource
+from mmgpu_hooks.hooks.batches import BatchSource, find_step_sizes
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
-from mmgpu_hooks.hooks.ranks_on_host import count_ranks_on_host
-from mmgpu_hooks.hooks.step_sizes import find_step_sizes
-from mmgpu_hooks.measure.cuda.model_bytes import ModelBytesWatch
-from mmgpu_hooks.measure.host.cpu import CpuMeter
-from mmgpu_hooks.measure.host.limits import read_host_limits
-from mmgpu_hooks.measure.host.own_files import OwnFiles
-from mmgpu_hooks.measure.host.window import HostWindowMeter
-from mmgpu_hooks.measure.loader.batch_contents import (
+from mmgpu_hooks.hooks.run_record import count_ranks_on_host
+from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.cuda import (
+    CudaEvents,
+    CudaMemory,
+    ModelBytesWatch,
+    cuda_device,
+    open_cuda_events,
+    open_cuda_memory,
+)
+from mmgpu_hooks.measure.gpu import Gpu, open_gpu
+from mmgpu_hooks.measure.gpu_sampler import GpuSampler
+from mmgpu_hooks.measure.host import (
+    CpuMeter,
+    HostWindowMeter,
+    OwnFiles,
+    read_host_limits,
+)
+from mmgpu_hooks.measure.loader.batches import (
     BatchWatch,
     count_tensors,
     fold_stored_ratio,
 )
-from mmgpu_hooks.measure.loader.niceness import write_nice
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
-from mmgpu_hooks.measure.source_error import SourceError
-from mmgpu_hooks.schema import HostLimits, IntervalRecord, ModelBytesRecord
+from mmgpu_hooks.measure.loader.processes import write_nice
+from mmgpu_hooks.schema import (
+    GpuDevice,
+    GpuWindow,
+    HostLimits,
+    IntervalRecord,
+    ModelBytesRecord,
+)
+
+
+class GpuSource:
+    """Everything measured of the card that this rank trains on.
+
+    Args:
+        guard: Switches off what fails.
+        sample_period_s: Seconds between two looks of NVML.
+    """
+
+    def __init__(self, guard: Guard, sample_period_s: float) -> None:
+        self._guard = guard
+        self._period_s = sample_period_s
+        self.device: GpuDevice | None = None
+        self.is_used = False
+        """Whether this process uses CUDA."""
+        self._absent: dict[str, str] = {}
+        self.events: CudaEvents | None = None
+        self._gpu: Gpu | None = None
+        self._sampler: GpuSampler | None = None
+        self._memory: CudaMemory | None = None
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """Why a figure is missing, by source; what a card does not offer, too."""
+        found = dict(self._absent)
+        if self._gpu is not None:
+            for figure, reason in self._gpu.reasons().items():
+                found[f'GPU {figure}'] = reason
+        return found
+
+    def open(self, device: str) -> None:
+        """Open what there is.
+
+        Args:
+            device: ``cuda`` or ``cpu``.
+        """
+        run = self._guard.run
+        self.is_used = bool(run('GPU', self._open_driver, device))
+        self.events = self._present('GPU idle', run('GPU idle', open_cuda_events))
+        self._memory = self._present('GPU memory', run('GPU memory', open_cuda_memory))
+
+    def _present(self, source: str, opened: Any) -> Any:
+        if isinstance(opened, Absent):
+            self._absent[source] = opened.reason
+            return None
+        return opened
+
+    def _open_driver(self, device: str) -> bool:
+        """Whether this process uses CUDA."""
+        ours = cuda_device()
+        if ours is None:
+            self._absent['GPU'] = f'training runs on the {device.upper()}'
+            return False
+        self._gpu = self._present(
+            'GPU',
+            open_gpu(uuid=ours.uuid, pci_bus_id=ours.pci_bus_id, index=ours.cuda_index),
+        )
+        if self._gpu is None:
+            return True
+        self.device = GpuDevice(**self._gpu.device())
+        self._sampler = GpuSampler(
+            self._gpu.read_sample, period_s=self._period_s, close=self._gpu.close
+        )
+        self._sampler.start()
+        return True
+
+    def observe_memory(self) -> None:
+        """Look at the allocator's peaks before somebody resets them."""
+        if self._memory is not None:
+            self._guard.run('GPU memory', self._memory.observe)
+
+    def observe_reset(self) -> None:
+        """Look again where only a reset tells training's peak from validation's."""
+        if self._memory is not None and self._memory.is_clouded:
+            self.observe_memory()
+
+    def begin_validation(self) -> None:
+        """From here on the peak is validation's, and the GPU is not timed."""
+        if self._memory is not None:
+            self._guard.run('GPU memory', self._memory.begin_validation)
+
+    def end_validation(self) -> None:
+        """From here on the peak is training's again."""
+        if self._memory is not None:
+            self._guard.run('GPU memory', self._memory.end_validation)
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Leave the time since the last step out of the idle share."""
+        if self.events is not None:
+            self._guard.run('GPU idle', self.events.interrupt)
+
+    def read(self) -> dict[str, Any]:
+        """Fields of an ``IntervalRecord``, since the last call."""
+        run = self._guard.run
+        figures: dict[str, Any] = {}
+        if self._sampler is not None:
+            figures.update(run('GPU', self._read_driver, self._sampler) or {})
+        if self.events is not None:
+            figures.update(run('GPU idle', self._read_idle, self.events) or {})
+        if self._memory is not None:
+            figures.update(run('GPU memory', self._read_memory, self._memory) or {})
+        return figures
+
+    def _read_driver(self, sampler: GpuSampler) -> dict[str, Any]:
+        window = sampler.drain()
+        if sampler.failure is not None:
+            self._sampler = None
+            raise SourceError(sampler.failure)
+        if self._gpu is not None:
+            for figure, reason in self._gpu.unsupported.items():
+                self._guard.switch_off(f'GPU {figure}', SourceError(reason))
+        return {'gpu': GpuWindow(**window)}
+
+    def _read_idle(self, events: CudaEvents) -> dict[str, Any]:
+        idle_pct, iterations = events.drain()
+        return {'gpu_idle_pct': idle_pct, 'gpu_idle_iterations': iterations}
+
+    def _read_memory(self, memory: CudaMemory) -> dict[str, Any]:
+        memory.observe()
+        peak, reserved = memory.drain()
+        return {
+            'gpu_mem_peak_bytes': peak,
+            'gpu_mem_reserved_bytes': reserved,
+            'cuda_memory': memory.drain_window(),
+        }
+
+    def close(self) -> None:
+        """Stop the sampler and let the driver go."""
+        if self._sampler is not None:
+            self._guard.clean_up('GPU', self._sampler.stop)
+        elif self._gpu is not None:
+            self._guard.clean_up('GPU', self._gpu.close)
+
 
 MEMORY_THREAD_NAME = 'mmgpu-worker-memory'
 
@@ -39,6 +189,7 @@ class Sources:
         gpu_sample_period_s: Seconds between two looks of NVML.
         hook: The hook that they belong to.
         worker_nice: Nice value of the loader's workers; ``None`` leaves it alone.
+        probe: Of the train loader, where one watches it already.
     """
 
     def __init__(
@@ -47,6 +198,7 @@ class Sources:
         gpu_sample_period_s: float,
         hook: Any,
         worker_nice: int | None = None,
+        probe: LoaderProbe | None = None,
     ) -> None:
         self._guard = guard
         self.worker_nice = worker_nice
@@ -56,7 +208,7 @@ class Sources:
         self._own: OwnFiles | None = None
         self._cpu: CpuMeter | None = None
         self._host: HostWindowMeter | None = None
-        self._loader: LoaderProbe | None = None
+        self._loader = probe
         self._memory_thread: threading.Thread | None = None
         self._hook = hook
         self.batches: BatchSource | None = None
@@ -117,22 +269,20 @@ class Sources:
         self.device = self.read_device(runner)
         self.gpu.open(self.device)
         self.device = 'cuda' if self.gpu.is_used else self.device
-        divisor = run('batch contents', _pad_size_divisor, runner) or 1
         self._model = run('model bytes', ModelBytesWatch, runner.optim_wrapper)
-        self._loader = run(
-            'loader workers',
-            LoaderProbe,
-            runner.train_dataloader,
-            count_iterations,
-            on_create_begin=begin_creation,
-            on_create_end=end_creation,
-            pad_size_divisor=divisor,
-        )
+        probe, loader = self._loader, runner.train_dataloader
+        if probe is not None and probe.loader is not loader:
+            self._guard.clean_up('loader workers', probe.close)
+            probe = None
+        self._loader = probe = probe or open_probe(self._guard, runner, loader)
         # iteration-based loops start their workers before any hook is called
         endless = getattr(runner.train_loop, 'dataloader_iterator', None)
         running = getattr(endless, '_iterator', None)
-        if running is not None and self._loader is not None:
-            run('loader workers', self._loader.watch_running, running)
+        if probe is not None:
+            probe.count_iterations = count_iterations
+            probe.on_create_begin, probe.on_create_end = begin_creation, end_creation
+            if running is not None:
+                run('loader workers', probe.watch_running, running)
         if timer is not None:
             if running is not None:
                 run('ledger', timer.follow, running)
@@ -141,7 +291,7 @@ class Sources:
         self._set_nice()
         self.batches = BatchSource(
             self._hook,
-            BatchWatch(divisor),
+            BatchWatch(_pad_size_divisor(runner)),
             self._loader.delivered if self._loader is not None else None,
             run('batch contents', find_step_sizes, _bare(runner.model)),
         )
@@ -169,7 +319,7 @@ class Sources:
         events = self.gpu.events
         if events is not None:
             timer.after['before_train_iter'] = (wrap('GPU idle', events.begin_step),)
-            timer.before['after_train_iter'] = (wrap('GPU idle', events.end_step),)
+            timer.after['after_train_iter'] = (wrap('GPU idle', events.end_step),)
 
     def complete(self, fields: dict[str, Any], batch: Any) -> IntervalRecord:
         """Make the record of an interval.
@@ -285,6 +435,12 @@ def _device_type(runner: Any) -> str:
 
 def _bare(model: Any) -> Any:
     return getattr(model, 'module', model)
+
+
+def open_probe(guard: Guard, runner: Any, loader: Any) -> LoaderProbe | None:
+    """Watch a loader of a Runner's."""
+    divisor = _pad_size_divisor(runner)
+    return guard.run('loader workers', LoaderProbe, loader, pad_size_divisor=divisor)
 
 
 def _pad_size_divisor(runner: Any) -> int:

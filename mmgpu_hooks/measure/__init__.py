@@ -3,5 +3,5 @@
 One foreign library per file, imported lazily. A figure that cannot be had is
 ``None`` or an :class:`~mmgpu_hooks.measure.absent.Absent` with the reason; a
 source that worked and then broke raises
-:class:`~mmgpu_hooks.measure.source_error.SourceError`.
+:class:`~mmgpu_hooks.measure.absent.SourceError`.
 """

@@ -1,4 +1,4 @@
-"""Absence as a value."""
+"""Absence as a value, and the one exception that a source may raise."""
 
 from __future__ import annotations
 
@@ -11,3 +11,18 @@ class Absent:
 
     reason: str
     """One sentence: what was found and, where it helps, what to do."""
+
+
+class SourceError(Exception):
+    """A source that worked, or was expected to, can give no more figures.
+
+    The caller switches the source off with one warning. What was never there
+    is not an error but an :class:`~mmgpu_hooks.measure.absent.Absent`.
+
+    Args:
+        reason: One sentence for the user: what failed and what is known of it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

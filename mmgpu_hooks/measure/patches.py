@@ -1,22 +1,41 @@
-"""Attributes that this project replaces: set and taken back in one place."""
+"""Every attribute that this project replaces: what, where and why, in one table.
+
+Replaced attributes are set and taken back here alone. Inside worker processes PyTorch's
+``fetch`` is replaced, too, for as long as they live.
+"""
 
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Callable
+
+REPLACED: Mapping[str, str] = {
+    '__init__': "BaseLoop's, until a Runner is built: the loader before its workers",
+    'run': "the train loop's: the recording begins and ends with it",
+    'call_hook': "the Runner's: times each hook, and marks where a save has copied",
+    'save_checkpoint': "the Runner's: times saves and takes them apart",
+    '_publish_model': "CheckpointHook's: a save that does not ask the Runner",
+    'before_train_iter': "our own hook's: examines batches",
+    'after_train_iter': "our own hook's: ends iterations",
+    '_get_iterator': "a DataLoader's: sees its iterators and reaches its workers",
+    'worker_init_fn': "a DataLoader's, while it starts workers: measures inside them",
+    '_next_data': "a loader iterator's: the exact wait for a batch",
+    'fetch': "a fetcher's in this process: times batches",
+    '__call__': 'of transform classes in a worker, for one batch: times transforms',
+    'zero_grad': "an OptimWrapper's, until gradients are counted",
+    'state_dict': "the model's, during a save: where copying begins",
+    'get_file_backend': "MMEngine's, during a save: the backend that writes",
+    'FileClient': "MMEngine's, during a save: the older kind of backend",
+    'put': "a backend's, during a save: where writing begins and ends",
+    **dict.fromkeys(
+        ('pipeline', 'transforms', 'transform', 'pre_transform', 'branch_pipelines'),
+        "a dataset's in this process, for one batch: times transforms",
+    ),
+}
+"""Where each stands, and what for, by its name."""
 
 _ABSENT = object()
-
-
-class Patch(NamedTuple):
-    """One attribute in whose place something of ours stands."""
-
-    find_owner: Callable[[], Any]
-    """Gives the object, or ``None`` once it is gone: patches keep nothing alive."""
-    name: str
-    ours: Any
-    before: Any
-    why: str
 
 
 class Patches:
@@ -26,46 +45,51 @@ class Patches:
     """
 
     def __init__(self) -> None:
-        self._table: list[Patch] = []
+        self._set: list[tuple[Callable[[], Any], str, Any, Any]] = []
 
-    def set(self, owner: Any, name: str, ours: Any, why: str) -> None:
+    def set(self, owner: Any, name: str, ours: Any) -> None:
         """Put ``ours`` in the place of ``owner.name``, until :meth:`close`.
 
         Args:
-            owner: An object with attributes of its own.
-            name: Of the attribute.
+            owner: An object with attributes of its own; it is not kept alive.
+            name: Of the attribute, out of :data:`REPLACED`.
             ours: What stands there from now on.
-            why: What it is for, in a few words.
 
         Raises:
             TypeError: If the object takes no attributes.
             AttributeError: Likewise.
+            KeyError: If the name is not in the table.
         """
+        REPLACED[name]
         before = vars(owner).get(name, _ABSENT)
-        setattr(owner, name, ours)
         try:
             find_owner: Callable[[], Any] = weakref.ref(owner)
         except TypeError:
             find_owner = lambda: owner  # noqa: E731
-        self._table.append(Patch(find_owner, name, ours, before, why))
-
-    @property
-    def in_place(self) -> list[Patch]:
-        """Those of ours that stand now, oldest first."""
-        return [one for one in self._table if _stands(one)]
+        # noted first: a signal handler may raise right after it is set
+        self._set.append((find_owner, name, ours, before))
+        try:
+            _write(owner, name, ours)
+        except BaseException:
+            self._set.pop()
+            raise
 
     def close(self) -> None:
         """Take everything back, newest first; a second call does nothing."""
-        while self._table:
-            one = self._table.pop()
-            if not _stands(one):
-                continue
-            if one.before is _ABSENT:
-                delattr(one.find_owner(), one.name)
-            else:
-                setattr(one.find_owner(), one.name, one.before)
+        while self._set:
+            find_owner, name, ours, before = self._set[-1]
+            owner = find_owner()
+            if owner is not None and vars(owner).get(name) is ours:
+                _write(owner, name, before)
+            self._set.pop()
 
 
-def _stands(one: Patch) -> bool:
-    owner = one.find_owner()
-    return owner is not None and vars(owner).get(one.name) is one.ours
+def _write(owner: Any, name: str, value: Any) -> None:
+    names = vars(owner)
+    if not isinstance(names, dict):  # a class's cannot be written to
+        setattr(owner, name, value) if value is not _ABSENT else delattr(owner, name)
+    elif value is _ABSENT:
+        del names[name]
+    else:
+        # wrappers (DDP) would pass an attribute that is set on them on
+        names[name] = value

@@ -17,10 +17,10 @@ SOURCES = sorted(PACKAGE.rglob('*.py'))
 
 # Who may import what; a path ending in / stands for the whole room.
 ALLOWED = {
-    'pynvml': ['measure/gpu/nvml.py'],
+    'pynvml': ['measure/gpu.py'],
     'torch': [
         'hooks/',
-        'measure/cuda/',
+        'measure/cuda.py',
         'measure/loader/worker.py',
         # a step of the real model is the only thing that knows what it keeps
         'experiment/saved_tensors.py',
@@ -32,9 +32,8 @@ ALLOWED = {
     'libcst': ['config/'],
     'psutil': [
         'experiment/process_tree.py',
-        'measure/host/cpu.py',
-        'measure/host/limits.py',
-        'measure/host/process_memory.py',
+        'measure/host.py',
+        'measure/proc.py',
     ],
     'rich': ['show/', 'commands/progress.py'],
     'cv2': ['experiment/'],
@@ -135,7 +134,9 @@ def test_the_wall_clock_labels_records_and_reads_the_drivers_stamps_alone():
         if 'wall_unix_s' in path.read_text() and path.name != 'clock.py'
     }
     # the driver stamps its samples with it
-    others = {user for user in users if not user.startswith('measure/gpu/')}
+    others = {
+        user for user in users if not user.startswith(('measure/gpu', 'measure/cards'))
+    }
     assert others == {
         'hooks/recorder.py',
     }

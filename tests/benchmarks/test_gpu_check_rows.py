@@ -25,8 +25,8 @@ from benchmarks.gpu_check import events, load, mapping, nvml, smi, training
 from benchmarks.gpu_check.models import TorchvisionDetector, toy
 from benchmarks.gpu_check.table import MISSED, OK, SKIPPED, Row
 from benchmarks.gpu_check.training import HOOK, Trained, train
-from mmgpu_hooks.measure.cuda.events import CudaEvents
-from mmgpu_hooks.measure.gpu.nvml import Gpu, open_gpu
+from mmgpu_hooks.measure.cuda import CudaEvents
+from mmgpu_hooks.measure.gpu import Gpu, open_gpu
 
 __all__ = ['fake_nvml', 'fake_nvml_library']
 

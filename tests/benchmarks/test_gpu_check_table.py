@@ -182,7 +182,7 @@ class Hide:
 
 sys.meta_path.insert(0, Hide())
 from benchmarks.gpu_check import check, load, nvml
-from mmgpu_hooks.measure.gpu.nvml import open_gpu
+from mmgpu_hooks.measure.gpu import open_gpu
 check.why_no_cuda = lambda: None
 nvml.open_our_gpu = lambda: open_gpu(index=0, environ={})
 nvml.SETTLE_S = nvml.MEASURE_S = nvml.MORE_S = 0.3

@@ -17,7 +17,7 @@ from benchmarks.overhead_effect import Iteration, Round
 from benchmarks.overhead_figures import Spent
 from benchmarks.overhead_loop import INTERVAL
 from benchmarks.overhead_pairs import KEPT, WARM, Paired, judge_pairs, train_pairs
-from mmgpu_hooks.measure.gpu.sampler import THREAD_NAME
+from mmgpu_hooks.measure.gpu_sampler import THREAD_NAME
 
 US, MS = 1e-6, 1e-3
 

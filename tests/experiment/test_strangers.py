@@ -6,7 +6,7 @@ import pytest
 
 from fakes.clock import HandClock
 from mmgpu_hooks.experiment.strangers import StrangerMeter
-from mmgpu_hooks.measure.host.cpu import CpuMeter
+from mmgpu_hooks.measure.host import CpuMeter
 
 Times = namedtuple('Times', ['user', 'idle'])
 

@@ -20,12 +20,9 @@ class Loop:
         self.iterator: Any = None
         self.iterations = 0
         self.events: list[str] = []
-        self.probe = LoaderProbe(
-            loader,
-            lambda: self.iterations,
-            on_create_begin=lambda: self.events.append('begin'),
-            on_create_end=lambda iterator: self.events.append('end'),
-        )
+        self.probe = LoaderProbe(loader, lambda: self.iterations)
+        self.probe.on_create_begin = lambda: self.events.append('begin')
+        self.probe.on_create_end = lambda iterator: self.events.append('end')
 
     def run_epoch(self) -> list[Any]:
         batches = []

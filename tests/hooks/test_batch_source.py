@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from mmengine.hooks import Hook
 
-from mmgpu_hooks.hooks.batch_source import BatchSource
-from mmgpu_hooks.measure.loader.batch_contents import Contents
-from mmgpu_hooks.measure.loader.delivered import Held
+from mmgpu_hooks.hooks.batches import BatchSource
+from mmgpu_hooks.measure.loader.batches import Contents, Held
 
 BATCH = Contents(2, 100, 3)
 

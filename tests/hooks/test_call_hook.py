@@ -9,7 +9,7 @@ import pytest
 from mmengine.hooks import Hook
 from mmengine.runner import FlexibleRunner, Runner
 
-from mmgpu_hooks.hooks.call_hook import HookTimer, is_plain
+from mmgpu_hooks.hooks.loop_timer import HookTimer, is_plain
 from mmgpu_hooks.measure.ledger import TimeLedger
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.runs import make_interval
-from mmgpu_hooks.hooks.line_figures import MOST_KEPT, LineFigures
-from mmgpu_hooks.hooks.scalars import SCALARS, fold_scalars
+from mmgpu_hooks.hooks.scalars import MOST_KEPT, SCALARS, LineFigures, fold_scalars
 from mmgpu_hooks.measure.durations import fold_durations
 from mmgpu_hooks.schema import GpuWindow, IntervalRecord
 

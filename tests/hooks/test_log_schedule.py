@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from mmengine.hooks import LoggerHook
 
-from mmgpu_hooks.hooks.log_schedule import MOST_ITERATIONS, LogSchedule
+from mmgpu_hooks.hooks.recorder import MOST_ITERATIONS, LogSchedule
 
 
 def schedule_of(
@@ -31,12 +31,7 @@ def test_no_iteration_is_skipped_with_which_something_ends(
     for index in range(3 * batches + 5):
         iterations += 1
         found = schedule.look(index, iterations)
-        is_needed = (
-            any(found)
-            or schedule.is_before_last(index)
-            or schedule.is_before_line(index)
-        )
-        assert index >= due or not is_needed
+        assert index >= due or not any(found)
         if index >= due:
             iterations = 0 if found[1] else iterations
             due = schedule.find_next(index, iterations)
@@ -45,7 +40,6 @@ def test_no_iteration_is_skipped_with_which_something_ends(
 
 def test_an_epoch_of_unknown_length_may_end_any_time() -> None:
     schedule = schedule_of(None, 50, None, True)
-    assert schedule.is_before_last(3)
     assert schedule.find_next(3, 4) == 4
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmgpu_hooks.hooks.ranks_on_host import count_ranks_on_host
+from mmgpu_hooks.hooks.run_record import count_ranks_on_host
 
 
 @pytest.mark.parametrize(

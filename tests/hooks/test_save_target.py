@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from mmengine.hooks import CheckpointHook
 
-from mmgpu_hooks.hooks.save_target import read_publish_target, read_save_target
-from mmgpu_hooks.hooks.save_watch import Target
+from mmgpu_hooks.hooks.saves import Target, read_publish_target, read_save_target
 
 
 def make_runner(**arguments: Any) -> SimpleNamespace:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.hooks import save_warnings
-from mmgpu_hooks.hooks.save_warnings import SaveWarnings
+from mmgpu_hooks.hooks import saves as save_warnings
+from mmgpu_hooks.hooks.saves import SaveWarnings
 from mmgpu_hooks.schema import (
     HostLimits,
     LoaderSettings,

@@ -18,11 +18,9 @@ from mmengine.logging import MessageHub
 from mmengine.structures import InstanceData
 from torch import Tensor, rand, zeros
 
-from mmgpu_hooks.hooks.batch_source import BatchSource
-from mmgpu_hooks.hooks.step_sizes import StepSizes, find_step_sizes
-from mmgpu_hooks.measure.absent import Absent
-from mmgpu_hooks.measure.loader.batch_contents import BatchWatch
-from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.hooks.batches import BatchSource, StepSizes, find_step_sizes
+from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.loader.batches import BatchWatch
 
 
 def model_of(*augments: Any) -> Any:

@@ -15,7 +15,7 @@ from fakes.runs import (
     make_run,
     render_evidence,
 )
-from mmgpu_hooks.evidence.plain_reader import read_plain_run
+from mmgpu_hooks.judge.other_logs import read_plain_run
 from mmgpu_hooks.schema import SourceOffRecord
 from mmgpu_hooks.schema.lines import MOST_LINE_BYTES, encode_line
 from mmgpu_hooks.schema.reader import (

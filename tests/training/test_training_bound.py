@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.measure.host.limits import read_host_limits
+from mmgpu_hooks.measure.host import read_host_limits
 from training.detection import environ
 from training.toy import evidence_of
 from training.trial_toys import write_config

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from benchmarks.planted_job import build_runner
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.measure.loader import fetch
+from mmgpu_hooks.measure.loader import worker as fetch
 
 
 class Photos(Dataset[Any]):

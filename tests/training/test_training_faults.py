@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.measure.cuda.events import CudaEvents
-from mmgpu_hooks.measure.cuda.memory import CudaMemory
+from mmgpu_hooks.measure.cuda import CudaEvents, CudaMemory
 from training.faults import patch, train_and_look
 from training.toy import HOOK, evidence_of, log_of, losses_of
 
@@ -33,7 +32,7 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events and an allocator, as a training on a card has them."""
     events = CudaEvents(Event, SimpleNamespace)
     memory = CudaMemory(lambda: {'allocated_bytes': BYTES, 'reserved_bytes': BYTES})
-    source = 'mmgpu_hooks.hooks.gpu_source.open_cuda_'
+    source = 'mmgpu_hooks.hooks.sources.open_cuda_'
     monkeypatch.setattr(f'{source}events', lambda: events)
     monkeypatch.setattr(f'{source}memory', lambda: memory)
 
@@ -41,15 +40,15 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ('source', 'target', 'good_calls'),
     [
-        ('GPU idle', 'measure.cuda.events.CudaEvents.begin_step', 3),
-        ('GPU idle', 'measure.cuda.events.CudaEvents.end_step', 3),
-        ('GPU idle', 'measure.cuda.events.CudaEvents.interrupt', 1),
-        ('GPU idle', 'measure.cuda.events.CudaEvents.drain', 1),
-        ('GPU memory', 'measure.cuda.memory.CudaMemory.observe', 2),
-        ('GPU memory', 'measure.cuda.memory.CudaMemory.drain', 1),
-        ('GPU memory', 'measure.cuda.memory.CudaMemory.drain_window', 1),
-        ('GPU memory', 'measure.cuda.memory.CudaMemory.begin_validation', 0),
-        ('GPU memory', 'measure.cuda.memory.CudaMemory.end_validation', 0),
+        ('GPU idle', 'measure.cuda.CudaEvents.begin_step', 3),
+        ('GPU idle', 'measure.cuda.CudaEvents.end_step', 3),
+        ('GPU idle', 'measure.cuda.CudaEvents.interrupt', 1),
+        ('GPU idle', 'measure.cuda.CudaEvents.drain', 1),
+        ('GPU memory', 'measure.cuda.CudaMemory.observe', 2),
+        ('GPU memory', 'measure.cuda.CudaMemory.drain', 1),
+        ('GPU memory', 'measure.cuda.CudaMemory.drain_window', 1),
+        ('GPU memory', 'measure.cuda.CudaMemory.begin_validation', 0),
+        ('GPU memory', 'measure.cuda.CudaMemory.end_validation', 0),
     ],
 )
 def test_what_cuda_tells_fails_once_it_is_open(

@@ -11,7 +11,7 @@ from fakes.nvml import FakeGpu, FakeNvml
 from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_diagnosis import diagnose_run
-from mmgpu_hooks.measure.cuda.memory import CudaDevice
+from mmgpu_hooks.measure.cuda import CudaDevice
 from training.toy import HOOK, LossTape, build_runner, evidence_of, log_of, scalar_lines
 
 FAST = {**HOOK, 'gpu_sample_period_s': 0.01}
@@ -20,7 +20,7 @@ FAST = {**HOOK, 'gpu_sample_period_s': 0.01}
 @pytest.fixture(autouse=True)
 def trains_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     device = CudaDevice(uuid=None, pci_bus_id=FakeGpu().bus, cuda_index=0)
-    monkeypatch.setattr('mmgpu_hooks.hooks.gpu_source.cuda_device', lambda: device)
+    monkeypatch.setattr('mmgpu_hooks.hooks.sources.cuda_device', lambda: device)
 
 
 def test_utilisation_reaches_evidence_and_scalars(

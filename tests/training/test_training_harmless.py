@@ -66,12 +66,12 @@ FAILURES = [
     ('host limits', 'hooks.sources.read_host_limits', 0, ALL),
     ('device', 'hooks.sources._device_type', 0, ALL),
     ('CPU', 'hooks.sources.CpuMeter', 0, ALL - {'process_cpu_s'}),
-    ('CPU', 'measure.host.cpu.CpuMeter.read', 2, ALL - {'process_cpu_s'}),
+    ('CPU', 'measure.host.CpuMeter.read', 2, ALL - {'process_cpu_s'}),
     ('host', 'hooks.sources.HostWindowMeter', 0, ALL - {'host'}),
-    ('host', 'measure.host.window.HostWindowMeter.read', 2, ALL - {'host'}),
-    ('GPU', 'hooks.gpu_source.cuda_device', 0, ALL),
-    ('GPU idle', 'hooks.gpu_source.open_cuda_events', 0, ALL),
-    ('GPU memory', 'hooks.gpu_source.open_cuda_memory', 0, ALL),
+    ('host', 'measure.host.HostWindowMeter.read', 2, ALL - {'host'}),
+    ('GPU', 'hooks.sources.cuda_device', 0, ALL),
+    ('GPU idle', 'hooks.sources.open_cuda_events', 0, ALL),
+    ('GPU memory', 'hooks.sources.open_cuda_memory', 0, ALL),
     ('loader workers', 'hooks.sources.LoaderProbe', 0, ALL - {'workers'}),
     (
         'loader workers',
@@ -90,23 +90,23 @@ FAILURES = [
     ('loader queue', 'measure.loader.queue.QueueWatch.got', 5, ALL),
     (
         'batch contents',
-        'measure.loader.batch_contents.BatchWatch.look',
+        'measure.loader.batches.BatchWatch.look',
         5,
         ALL - CONTENTS,
     ),
-    ('batch contents', 'hooks.batch_source.BatchSource.follow', 1, ALL - CONTENTS),
-    ('batch contents', 'hooks.batch_source.BatchSource.drain', 1, ALL - CONTENTS),
+    ('batch contents', 'hooks.batches.BatchSource.follow', 1, ALL - CONTENTS),
+    ('batch contents', 'hooks.batches.BatchSource.drain', 1, ALL - CONTENTS),
     ('batch contents', 'hooks.sources.count_tensors', 1, ALL - CONTENTS),
     ('model bytes', 'hooks.sources.ModelBytesWatch', 0, ALL),
-    ('model bytes', 'measure.cuda.model_bytes.ModelBytesWatch.read', 0, ALL),
-    ('scalars', 'hooks.line_figures.fold_scalars', 1, ALL),
-    ('checkpoint saves', 'hooks.save_source.SaveWatch', 0, ALL),
-    ('checkpoint saves', 'hooks.save_watch.SaveProgress', 0, ALL),
-    ('checkpoint saves', 'hooks.save_watch.SaveStamps', 0, ALL),
-    ('checkpoint saves', 'hooks.save_progress.SaveProgress.begin_copy', 0, ALL),
-    ('checkpoint saves', 'hooks.save_progress.SaveProgress.end_write', 0, ALL),
-    ('checkpoint saves', 'hooks.save_progress.SaveProgress.end', 0, ALL),
-    ('checkpoint saves', 'hooks.save_progress.count_tensor_bytes', 0, ALL),
+    ('model bytes', 'measure.cuda.ModelBytesWatch.read', 0, ALL),
+    ('scalars', 'hooks.scalars.fold_scalars', 1, ALL),
+    ('checkpoint saves', 'hooks.saves.SaveWatch', 0, ALL),
+    ('checkpoint saves', 'hooks.saves.SaveProgress', 0, ALL),
+    ('checkpoint saves', 'hooks.saves.SaveStamps', 0, ALL),
+    ('checkpoint saves', 'hooks.save_phases.SaveProgress.begin_copy', 0, ALL),
+    ('checkpoint saves', 'hooks.save_phases.SaveProgress.end_write', 0, ALL),
+    ('checkpoint saves', 'hooks.save_phases.SaveProgress.end', 0, ALL),
+    ('checkpoint saves', 'hooks.save_phases.count_tensor_bytes', 0, ALL),
     ('summary', 'hooks.gpu_efficiency_hook.Run.read', 0, ALL),
 ]
 
@@ -143,7 +143,7 @@ def test_a_failure_inside_a_worker_is_said_once_and_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
 ) -> None:
     # the workers inherit it
-    patch(monkeypatch, 'measure.loader.fetch.FetchProbe._note_batch', 5)
+    patch(monkeypatch, 'measure.loader.worker.FetchProbe._note_batch', 5)
     trained = train_and_look(tmp_path)
     assert losses_of(trained.runner) == plain_losses
     assert trained.warnings == [
@@ -170,10 +170,10 @@ def test_a_failure_inside_a_worker_is_said_once_and_for_all(
         ('ledger', 'hooks.recorder.LoopTimer', 0),
         ('ledger', 'hooks.loop_timer.LoopTimer.open', 0),
         ('ledger', 'hooks.loop_timer.LoopTimer.follow', 0),
-        ('interval', 'hooks.log_schedule.LogSchedule.look', 6),
+        ('interval', 'hooks.recorder.LogSchedule.look', 6),
         ('interval', 'measure.ledger.TimeLedger.take', 1),
         ('interval', 'measure.ledger.TimeLedger.fold', 4),
-        ('epoch', 'hooks.log_schedule.LogSchedule.begin_epoch', 1),
+        ('epoch', 'hooks.recorder.LogSchedule.begin_epoch', 1),
         ('run record', 'hooks.recorder.read_run_record', 0),
         ('evidence', 'hooks.recorder.open_evidence', 0),
         ('evidence', 'schema.writer.EvidenceWriter.write', 2),
@@ -200,7 +200,7 @@ def test_training_goes_on_when_the_recording_itself_fails(
 def test_values_of_a_source_that_failed_are_not_shown_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch(monkeypatch, 'hooks.log_schedule.LogSchedule.look', 3)
+    patch(monkeypatch, 'hooks.recorder.LogSchedule.look', 2)
     train_and_look(tmp_path)
     shown = ['data_wait_s' in line for line in scalar_lines(tmp_path)]
     assert shown == [True, False, False, False, False, False]

@@ -16,7 +16,7 @@ import pytest
 from mmengine.hooks import Hook
 from mmengine.runner import FlexibleRunner, Runner
 
-from mmgpu_hooks.hooks import save_watch
+from mmgpu_hooks.hooks import saves as save_watch
 from mmgpu_hooks.schema import SAVE_PHASES, SaveRecord
 from training.saving import (
     FailBeforeSave,

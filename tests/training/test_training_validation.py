@@ -11,7 +11,7 @@ import pytest
 from mmengine.runner import ValLoop
 
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.evidence.validation import ValidationFolder
+from mmgpu_hooks.hooks.validation import _ValidationLoop
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.validation_loader import advise_validation
 from mmgpu_hooks.schema import RunEvidence
@@ -89,7 +89,7 @@ class Inspected(ValLoop):
 
     def run(self) -> Any:
         metrics = super().run()
-        self.is_patched.append('run_iter' in vars(self))
+        self.is_patched.append('_get_iterator' in vars(self.dataloader))
         return metrics
 
 
@@ -102,7 +102,7 @@ def test_what_is_switched_off_leaves_the_loop_at_once(
     monkeypatch.setattr(Inspected, 'is_patched', [])
     validate(tmp_path / 'whole', 0, cfg={'type': Inspected})
     assert Inspected.is_patched == [True, True]
-    monkeypatch.setattr(ValidationFolder, 'get', failing)
+    monkeypatch.setattr(_ValidationLoop, '_got', failing)
     validate(tmp_path / 'off', 0, cfg={'type': Inspected})
     assert Inspected.is_patched == [True, True, False, False]
 
@@ -115,14 +115,13 @@ def plain_losses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.mark.parametrize(
     ('target', 'recorded'),
     [
-        ('hooks.validation_source.LoaderProbe', 0),
-        ('hooks.validation_source.Surroundings', 0),
-        ('hooks.validation_source.count_tensors', 0),
-        ('evidence.validation.ValidationFolder.ask_first', 0),
-        ('evidence.validation.ValidationFolder.get', 0),
-        ('evidence.validation.ValidationFolder.end_step', 0),
-        ('evidence.validation.ValidationFolder.fold', 0),
-        ('hooks.validation_source.read_loader_settings', 0),
+        ('hooks.validation.LoaderProbe', 0),
+        ('hooks.validation.Surroundings', 0),
+        ('hooks.validation.count_tensors', 0),
+        ('hooks.validation._ValidationLoop._ask', 0),
+        ('hooks.validation._ValidationLoop._got', 0),
+        ('hooks.validation._ValidationLoop.end', 0),
+        ('hooks.validation.read_loader_settings', 0),
     ],
 )
 def test_training_and_validation_never_notice_a_failure(

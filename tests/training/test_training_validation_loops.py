@@ -46,14 +46,6 @@ def test_a_loop_that_goes_through_its_loader_twice(
         assert (one.iterations, one.first_waits) == (2 * BATCHES, 2)
 
 
-def test_a_loop_that_never_calls_its_iterations_is_said_to(tmp_path: Path) -> None:
-    validate(tmp_path, 0, cfg={'type': Foreign})
-    for one in evidence_of(tmp_path).validations:
-        assert (one.iterations, one.data_wait) == (0, None)
-        assert one.unknown == {'iterations': 'the loop never called its run_iter'}
-        assert one.wall_s > 0.0
-
-
 class FromOne(ValLoop):
     """Counts from 1 and on, and names what it hands over."""
 
@@ -93,9 +85,20 @@ class WithoutLoader(ValLoop):
         self.dataloader = loader
 
 
+class Untouching(ValLoop):
+    """Takes no batch of its loader."""
+
+    def run(self) -> Any:
+        self.runner.call_hook('before_val')
+        self.runner.call_hook('after_val')
+
+
+@pytest.mark.parametrize('loop', [FromOne, OfBatches, Foreign])
 @pytest.mark.parametrize('num_workers', [0, 1])
-def test_a_loop_that_counts_otherwise(tmp_path: Path, num_workers: int) -> None:
-    validate(tmp_path, num_workers, cfg={'type': FromOne})
+def test_a_loop_that_names_its_iterations_otherwise(
+    tmp_path: Path, num_workers: int, loop: type[ValLoop]
+) -> None:
+    validate(tmp_path, num_workers, cfg={'type': loop})
     for one in evidence_of(tmp_path).validations:
         assert (one.iterations, one.first_waits, one.unknown) == (BATCHES, 1, {})
         assert (one.batch_tensors, one.batch_bytes) == (2, 772)
@@ -106,7 +109,7 @@ def test_a_loop_that_counts_otherwise(tmp_path: Path, num_workers: int) -> None:
 @pytest.mark.parametrize(
     ('loop', 'why'),
     [
-        (OfBatches, "the loop's run_iter takes no index and batch"),
+        (Untouching, 'the loop took no batch of its dataloader'),
         (WithoutLoader, 'the loop has no DataLoader of PyTorch as its dataloader'),
     ],
 )

@@ -54,7 +54,6 @@ def validate(
     # what a loader has open is its own affair
     left = open_files() - files
     assert not [name for name in left if name.startswith('/proc')]
-    assert 'run_iter' not in vars(runner.val_loop)
     assert '_get_iterator' not in vars(loader)
     assert loader.worker_init_fn is None or 'mmgpu' not in repr(loader.worker_init_fn)
     return runner

@@ -2,21 +2,223 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+import contextlib
+import weakref
+from typing import Any, Callable, TypeVar
 
-from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.absent import Absent, SourceError
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
-from mmgpu_hooks.measure.loader.board import Board
-from mmgpu_hooks.measure.loader.creation import CreationWatch
-from mmgpu_hooks.measure.loader.delivered import DeliveredBatches
-from mmgpu_hooks.measure.loader.generation import Generation, OutsideTally
-from mmgpu_hooks.measure.loader.inside import InsideTally
-from mmgpu_hooks.measure.loader.memory import MemoryLook
-from mmgpu_hooks.measure.loader.processes import WorkerProcesses
+from mmgpu_hooks.measure.loader.batches import DeliveredBatches
+from mmgpu_hooks.measure.loader.board import Board, Slot
+from mmgpu_hooks.measure.loader.inside import InsideReader, InsideTally
+from mmgpu_hooks.measure.loader.processes import (
+    MemoryLook,
+    ProcessFigures,
+    WorkerProcesses,
+)
 from mmgpu_hooks.measure.loader.queue import QueueWatch
-from mmgpu_hooks.measure.loader.worker import WorkerInit, enter_workers
-from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.measure.loader.worker import LocalProbe, WorkerInit, enter_workers
+from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema import WorkersWindow
+
+
+class CreationWatch:
+    """Stands where a loader makes its iterators.
+
+    ``DataLoader.__iter__`` makes them through ``_get_iterator``; an instance attribute
+    of that name sees them all, in both train loops, and the loader stays the object it
+    was. A copy or a pickle of the loader has the loader's own method in its place.
+
+    Args:
+        loader: The loader; anything without ``_get_iterator`` is left alone.
+        before: Called before each creation; it must not raise.
+        after: Called with the new iterator, or with ``None`` when the creation
+            failed; it must not raise.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        before: Callable[[], None],
+        after: Callable[[Any], None],
+    ) -> None:
+        self._loader = loader
+        self._before = before
+        self._after = after
+        self._make = getattr(type(loader), '_get_iterator', None)
+        own = getattr(loader, '__dict__', {})
+        self.untold: dict[str, str] = {}
+        """Why iterators are not seen, by figure."""
+        if not callable(self._make):
+            self.untold['loader workers'] = (
+                f'batches come from a {type(loader).__name__}, which is no DataLoader '
+                'of PyTorch: its settings and workers cannot be seen'
+            )
+        elif '_get_iterator' in own:
+            self.untold['loader workers'] = (
+                'something else stands where the loader makes its iterators'
+            )
+        self.active = not self.untold
+        self._patches = Patches()
+        if self.active:
+            self._patches.set(loader, '_get_iterator', self)
+
+    def __call__(self) -> Any:
+        """Make an iterator, as the loader would."""
+        assert self._make is not None
+        if not self.active:  # whoever wrapped us may go on calling us
+            return self._make(self._loader)
+        iterator = None
+        self._before()
+        try:
+            iterator = self._make(self._loader)
+        finally:
+            self._after(iterator)
+        return iterator
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._loader, '_get_iterator')
+
+    def close(self) -> None:
+        """Give the loader its own method back."""
+        self._patches.close()
+        self.active = False
+
+
+_T = TypeVar('_T')
+
+
+class OutsideTally:
+    """Adds up what the workers of several iterators did, until :meth:`drain`."""
+
+    def __init__(self) -> None:
+        self._parts: list[ProcessFigures] = []
+
+    def add(self, figures: ProcessFigures) -> None:
+        """Add a window in which some worker was read at both ends."""
+        if figures.count:
+            self._parts.append(figures)
+
+    def drain(self) -> ProcessFigures:
+        """Sums since the last call; the most workers that there were at a time."""
+        parts, self._parts = self._parts, []
+        if len(parts) == 1:
+            return parts[0]
+        blocked = [one.blocked_s for one in parts if one.blocked_s is not None]
+        affinities = [one.affinity_cpus for one in parts if one.affinity_cpus]
+        return ProcessFigures(
+            count=max((one.count for one in parts), default=0),
+            window_s=sum(one.window_s for one in parts),
+            cpu_s=sum(one.cpu_s for one in parts),
+            run_delay_s=sum(one.run_delay_s for one in parts),
+            blocked_s=sum(blocked) if blocked else None,
+            worker_cpu_s=_add_by_worker([one.worker_cpu_s for one in parts]),
+            affinity_cpus=min(affinities, default=None),
+            worker_run_delay_s=_add_by_worker([p.worker_run_delay_s for p in parts]),
+            worker_affinity_cpus=_fold_by_worker(
+                min, [p.worker_affinity_cpus for p in parts]
+            ),
+        )
+
+
+def _add_by_worker(parts: list[tuple[float, ...]]) -> tuple[float, ...]:
+    return _fold_by_worker(sum, parts)
+
+
+def _fold_by_worker(
+    fold: Callable[[tuple[_T, ...]], _T], parts: list[tuple[_T, ...]]
+) -> tuple[_T, ...]:
+    # of a part that lacks a worker nobody knows whose the others are
+    if len({len(part) for part in parts}) != 1:
+        return ()
+    return tuple(fold(by_worker) for by_worker in zip(*parts))
+
+
+class Generation:
+    """What can be measured of one iterator and its workers.
+
+    Args:
+        iterator: The iterator; it is not kept alive.
+        board: What its workers write to, if they do.
+        is_running: They were there before we came.
+        may_probe: Whether an iterator without workers may be measured from inside.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        iterator: Any,
+        board: Board | None,
+        *,
+        is_running: bool,
+        may_probe: bool,
+        clock: Clock,
+    ) -> None:
+        self._iterator: Callable[[], Any] = lambda: None
+        with contextlib.suppress(TypeError):  # an iterator of another kind
+            self._iterator = weakref.ref(iterator)
+        self._reader: InsideReader | None = None
+        self._local: LocalProbe | None = None
+        self.processes: WorkerProcesses | None = None
+        """Its workers, seen from outside."""
+        self.slots: list[Slot] = []
+        """What the workers write to, by worker id."""
+        workers = getattr(iterator, '_workers', None) or ()
+        if workers:
+            pids = [worker.pid for worker in workers]
+            self.processes = WorkerProcesses(pids, is_running=is_running, clock=clock)
+            if board is not None:
+                self.slots = [board.slot(number) for number in range(len(workers))]
+                self._reader = InsideReader(self.slots)
+        elif may_probe and hasattr(iterator, '_dataset_fetcher'):
+            self._local = LocalProbe(iterator)
+            self._reader = InsideReader([self._local.slot])
+
+    def living(self) -> Any:
+        """The iterator, or ``None`` when it is gone or has ended its workers."""
+        iterator = self._iterator()
+        return None if getattr(iterator, '_shutdown', False) else iterator
+
+    def living_processes(self) -> WorkerProcesses | None:
+        """Its workers, unless it has ended them."""
+        return None if self.living() is None else self.processes
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether figures are taken where the batches are made."""
+        return self._reader is not None
+
+    def collect(self, inside: InsideTally) -> None:
+        """Add what was written inside since the last call."""
+        if self._reader is not None:
+            self._reader.collect(inside)
+
+    def read_processes(self, outside: OutsideTally) -> None:
+        """Add what the workers did since the last call; nothing when they are gone.
+
+        Raises:
+            SourceError: If the kernel's text is not understood.
+        """
+        if self.processes is not None:
+            outside.add(self.processes.read())
+
+    def retire(self, inside: InsideTally) -> None:
+        """Take what its workers still have to tell, and leave the iterator."""
+        try:
+            reader, self._reader = self._reader, None
+            if reader is not None:
+                reader.collect(inside, is_last=True)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Leave the iterator as it was; a second call does nothing."""
+        try:
+            if self._local is not None:
+                self._local.close()
+        finally:
+            if self.processes is not None:
+                self.processes.close()
 
 
 class LoaderProbe:
@@ -25,10 +227,6 @@ class LoaderProbe:
     Args:
         loader: That trains; anything that is no ``DataLoader`` is left alone.
         count_iterations: Tells how many iterations are done.
-        on_create_begin: Called before the loader makes an iterator and starts its
-            workers; it must not raise.
-        on_create_end: Called after that with the iterator, or with ``None`` when
-            that failed; it must not raise.
         pad_size_divisor: Of the model's data preprocessor.
         clock: Monotonic seconds.
     """
@@ -36,17 +234,17 @@ class LoaderProbe:
     def __init__(
         self,
         loader: Any,
-        count_iterations: Callable[[], int],
+        count_iterations: Callable[[], int] = lambda: 0,
         *,
-        on_create_begin: Callable[[], None] | None = None,
-        on_create_end: Callable[[Any], None] | None = None,
         pad_size_divisor: int = 1,
         clock: Clock = monotonic_s,
     ) -> None:
-        self._loader = loader
-        self._count_iterations = count_iterations
-        self._on_create_begin = on_create_begin
-        self._on_create_end = on_create_end
+        self.loader = loader
+        self.count_iterations = count_iterations
+        self.on_create_begin: Callable[[], None] | None = None
+        """Called before the loader makes an iterator and starts its workers."""
+        self.on_create_end: Callable[[Any], None] | None = None
+        """Called after that with the iterator, or with ``None`` when that failed."""
         self._pad_size_divisor = pad_size_divisor
         self._clock = clock
         self.delivered = DeliveredBatches()
@@ -73,11 +271,12 @@ class LoaderProbe:
         """Say that the loop has it."""
 
     def watch_running(self, iterator: Any) -> None:
-        """Follow an iterator made before we came, whose workers are out of reach."""
-        self._follow(iterator, None, is_running=True)
+        """Follow an iterator, which may have been made before we came."""
+        if self._current is None or self._current.living() is not iterator:
+            self._follow(iterator, None, is_running=True)
 
     def _before_creation(self) -> None:
-        self._notify(self._on_create_begin)
+        self._notify(self.on_create_begin)
         try:
             self._step_back()
         except Exception as error:  # noqa: BLE001, never harm training
@@ -85,7 +284,7 @@ class LoaderProbe:
         if self.inside_failure is not None:
             return
         try:
-            init = enter_workers(self._loader, self._pad_size_divisor)
+            init = enter_workers(self.loader, self._pad_size_divisor)
             if isinstance(init, Absent):
                 self.unsupported['loader inside'] = init.reason
             else:
@@ -97,14 +296,14 @@ class LoaderProbe:
         init, self._init = self._init, None
         try:
             if init is not None:
-                init.leave(self._loader, iterator)
+                init.leave(iterator)
             if iterator is not None:
                 self._follow(iterator, None if init is None else init.board)
             elif self._former is not None:
                 self._return_to_former()
         except Exception as error:  # noqa: BLE001, never harm training
             self._fail(error)
-        self._notify(self._on_create_end, iterator)
+        self._notify(self.on_create_end, iterator)
 
     def _notify(self, listener: Callable[..., None] | None, *args: Any) -> None:
         try:
@@ -135,7 +334,7 @@ class LoaderProbe:
             )
         if not self._is_watching:
             self._is_watching = True
-            self._begin_window(self._clock(), self._count_iterations())
+            self._begin_window(self._clock(), self.count_iterations())
         self._was_fresh = self._is_fresh
         # what is running made its batches ahead before we came
         self._is_fresh = self._is_fresh or not is_running
@@ -233,7 +432,7 @@ class LoaderProbe:
         outside, inside = self._outside.drain(), self._inside.drain()
         asks, ready_mean, ready_zero_pct, out_of_order = self._queue.drain()
         pss_bytes = self._memory.drain()
-        now_s, iteration = self._clock(), self._count_iterations()
+        now_s, iteration = self._clock(), self.count_iterations()
         is_inside = current is not None and current.is_inside
         fields = {
             **vars(outside),

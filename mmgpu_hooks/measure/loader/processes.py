@@ -2,20 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
+from typing import Callable, NamedTuple
 
+from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
-from mmgpu_hooks.measure.host.proc import (
+from mmgpu_hooks.measure.proc import (
     OpenSchedStat,
     TaskTimes,
     read_affinity,
     read_process_cpu_s,
     read_pss_bytes,
 )
-from mmgpu_hooks.measure.loader.meanwhile import WorkersMark, WorkerTimes
+
+
+class WorkerTimes(NamedTuple):
+    """Where a worker's times stood at one moment."""
+
+    cpu_s: float | None
+    """All its threads; ``None`` where the platform does not tell."""
+    wanting_s: float | None
+    """How long its main thread was on a core or waited for one; ``None`` where the
+    kernel does not tell."""
+
+
+WorkersMark = Mapping[int, WorkerTimes]
+"""The workers that are alive, by process id."""
+
+
+@dataclass(frozen=True)
+class WorkersMeanwhile:
+    """The workers between two marks; what one of them hides is ``None``."""
+
+    count: int
+    """Alive at both."""
+    busy: float | None
+    """How many of them were on a core or waited for one, mean."""
+    cpu_s: float | None
+
+
+def fold_workers_meanwhile(
+    before: WorkersMark, after: WorkersMark, wall_s: float
+) -> WorkersMeanwhile:
+    """What the workers did between two marks.
+
+    Those that started or ended in between are left out. A worker that waits for a
+    core when it is looked at is credited with that wait only when it is over.
+
+    Args:
+        before: The first mark.
+        after: The second.
+        wall_s: Seconds between them; above 0.
+    """
+    both = [(before[pid], after[pid]) for pid in before if pid in after]
+    busy_s = cpu_s = 0.0
+    is_busy_known, is_cpu_known = True, before.keys() == after.keys()
+    for begin, end in both:
+        if begin.wanting_s is None or end.wanting_s is None:
+            is_busy_known = False
+        else:
+            busy_s += min(max(end.wanting_s - begin.wanting_s, 0.0), wall_s)
+        if begin.cpu_s is None or end.cpu_s is None:
+            is_cpu_known = False
+        else:
+            cpu_s += max(end.cpu_s - begin.cpu_s, 0.0)
+    return WorkersMeanwhile(
+        count=len(both),
+        busy=busy_s / wall_s if is_busy_known else None,
+        cpu_s=cpu_s if is_cpu_known else None,
+    )
+
+
+def write_nice(pids: Iterable[int], nice: int, proc: Path = Path('/proc')) -> None:
+    """Set the nice value of processes with all their threads; 3 us per thread.
+
+    One that is nicer already stays as it is: going back needs a privilege. One that
+    ended is left out. Threads that start later have the value of whoever starts them.
+
+    Args:
+        pids: The processes, children of this one.
+        nice: 0, as most processes, to 19, only what nobody else wants.
+        proc: Root of the proc file system.
+
+    Raises:
+        SourceError: If the host refuses it.
+    """
+    try:
+        for pid in pids:
+            for thread in _list_threads(pid, proc):
+                # on Linux a priority belongs to a thread, whatever the call is named
+                with contextlib.suppress(ProcessLookupError):
+                    if os.getpriority(os.PRIO_PROCESS, thread) < nice:
+                        os.setpriority(os.PRIO_PROCESS, thread, nice)
+    except (AttributeError, OSError) as error:
+        raise SourceError(
+            f"the host refuses nice {nice} for the loader's workers: {error}"
+        ) from None
+
+
+def _list_threads(pid: int, proc: Path) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(proc / str(pid) / 'task')]
+    except OSError:  # hidden: then its main thread alone
+        return [pid]
+
 
 _RELIST_PERIOD_S = 30.0
 _MOST_RELISTS = 4
@@ -236,3 +330,53 @@ def _file_budget() -> int:
     if soft == resource.RLIM_INFINITY:
         return _MOST_FILES
     return min(int(soft) // _FILES_SHARE, _MOST_FILES)
+
+
+_PERIOD_S = 30.0
+
+
+class MemoryLook:
+    """Looks once per start of workers and every 30 seconds.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: WorkerProcesses | None = None
+        self._seen_s = 0.0
+        self._sizes: tuple[int | None, ...] = ()
+
+    def is_due(self, workers: WorkerProcesses | None) -> bool:
+        """Whether :meth:`look` would look.
+
+        Args:
+            workers: Those that live; ``None`` when none do.
+        """
+        is_seen = workers is self._seen
+        if is_seen and self._clock() - self._seen_s < _PERIOD_S:
+            return False
+        return workers is not None
+
+    def look(self, workers: WorkerProcesses) -> None:
+        """Look at their memory; 20 ms at most, on any thread."""
+        self._seen, self._seen_s = workers, self._clock()
+        self._sizes = workers.read_pss_bytes()
+
+    def drain(self) -> int | None:
+        """What was found since the last call.
+
+        Returns:
+            Bytes of all workers, where only some were looked at the others taken to be
+            like them; ``None`` when none shows them.
+        """
+        sizes, self._sizes = self._sizes, ()
+        known = tuple(size for size in sizes if size is not None)
+        if not known:
+            return None
+        return sum(known) * len(sizes) // len(known)
+
+    def close(self) -> None:
+        """Let the workers go."""
+        self._seen = None

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mmgpu_hooks.measure.cuda.driver import read_pci_bus_id
+from mmgpu_hooks.measure.cuda import read_pci_bus_id
 
 SOURCE = r"""
 #include <stdio.h>

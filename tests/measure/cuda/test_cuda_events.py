@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from fakes.clock import HandClock
-from mmgpu_hooks.measure.absent import Absent
-from mmgpu_hooks.measure.cuda.events import CudaEvents, open_cuda_events
-from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.cuda import CudaEvents, open_cuda_events
 
 
 class Gpu:

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmgpu_hooks.measure.absent import Absent
-from mmgpu_hooks.measure.cuda.memory import (
+from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.cuda import (
     CudaDevice,
     CudaMemory,
     cuda_device,
     open_cuda_memory,
     parse_pci_bus_id,
 )
-from mmgpu_hooks.measure.source_error import SourceError
 from mmgpu_hooks.schema import CudaMemoryWindow
 
 
@@ -322,7 +321,7 @@ def test_the_current_device_with_all_its_names(monkeypatch):
 
 def test_older_torch_tells_neither_uuid_nor_address(monkeypatch):
     use(monkeypatch, FakeCuda())
-    module = 'mmgpu_hooks.measure.cuda.memory.read_pci_bus_id'
+    module = 'mmgpu_hooks.measure.cuda.read_pci_bus_id'
     monkeypatch.setattr(module, lambda index: f'0000:0{index}:00.0')
     assert cuda_device() == CudaDevice(None, '0000:01:00.0', 1)
 
@@ -338,7 +337,7 @@ def test_the_current_devices_memory_is_read(monkeypatch):
 def test_without_torch_nothing_is_imported():
     code = (
         'import sys\n'
-        'from mmgpu_hooks.measure.cuda.memory import cuda_device, open_cuda_memory\n'
+        'from mmgpu_hooks.measure.cuda import cuda_device, open_cuda_memory\n'
         "print(cuda_device(), open_cuda_memory().reason, 'torch' in sys.modules)\n"
     )
     output = subprocess.check_output([sys.executable, '-c', code], text=True)
@@ -385,8 +384,8 @@ def test_real_peaks_are_seen_and_never_reset(torch_on_cuda: Any):
 
 @pytest.mark.gpu
 def test_the_real_device_is_the_one_that_nvml_opens(torch_on_cuda: Any):
-    from mmgpu_hooks.measure.cuda.driver import read_pci_bus_id
-    from mmgpu_hooks.measure.gpu.nvml import Gpu, open_gpu
+    from mmgpu_hooks.measure.cuda import read_pci_bus_id
+    from mmgpu_hooks.measure.gpu import Gpu, open_gpu
 
     device = cuda_device()
     assert device is not None

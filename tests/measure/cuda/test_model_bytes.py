@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.measure.cuda.model_bytes import ModelBytesWatch
-from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.measure.cuda import ModelBytesWatch
 
 torch = pytest.importorskip('torch', exc_type=ImportError)
 optim = pytest.importorskip('mmengine.optim', exc_type=ImportError)

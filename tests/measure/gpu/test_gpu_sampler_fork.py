@@ -26,9 +26,9 @@ FORKING = """
     import dataclasses, os, threading
     import torch
     from torch.utils.data import DataLoader, Dataset
-    from mmgpu_hooks.measure.gpu.sampler import THREAD_NAME, GpuSampler
-    from mmgpu_hooks.measure.gpu import gpu as nvml_gpu
-    from mmgpu_hooks.measure.gpu.nvml import open_gpu
+    from mmgpu_hooks.measure.gpu_sampler import THREAD_NAME, GpuSampler
+    from mmgpu_hooks.measure import gpu as nvml_gpu
+    from mmgpu_hooks.measure.gpu import open_gpu
 
     # all at every look
     for pace in ('VITALS_S', 'GPM_S', 'PROCESSES_S', 'POWER_S'):
@@ -50,7 +50,7 @@ FORKING = """
             names = [t.name for t in threading.enumerate()]
             assert THREAD_NAME not in names, names
             sampler.start()
-            assert sampler.drain().samples == 0
+            assert sampler.drain()['samples'] == 0
             assert sampler.stop()
             gpu.close()
             assert [t.name for t in threading.enumerate()] == names
@@ -64,8 +64,8 @@ FORKING = """
         assert sum(len(batch) for batch in loader) == 8
     assert sampler.failure is None, sampler.failure
     window = sampler.drain()
-    assert (window.source, window.samples > 5) == ('buffer', True), window
-    assert window.sm_active_pct == 1.0
+    assert (window['source'], window['samples'] > 5) == ('buffer', True), window
+    assert window['sm_active_pct'] == 1.0
     print('trained')
     {end}
 """

@@ -7,9 +7,9 @@ import pytest
 
 from fakes.clock import HandClock
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.measure.gpu.buffer import UtilSpan
-from mmgpu_hooks.measure.gpu.nvml import Gpu, GpuSample, open_gpu
-from mmgpu_hooks.measure.gpu.sampler import GpuSampler
+from mmgpu_hooks.measure.gpu import Gpu, GpuSample, open_gpu
+from mmgpu_hooks.measure.gpu_sampler import GpuSampler
+from mmgpu_hooks.measure.gpu_util import UtilSpan
 from mmgpu_hooks.schema import GpuWindow
 
 OTHER = FakeGpu(uuid='GPU-2', bus='00000000:AF:00.0', util=(10,))
@@ -46,7 +46,7 @@ def test_the_driver_that_keeps_samples_is_looked_at_less_often():
     )
     thread.run(sampler)
     assert thread.waits == [0.2, 0.2, 1.0, 1.0, 0.2]
-    window = sampler.drain()
+    window = GpuWindow(**sampler.drain())
     # 3 s of the buffer at 40 %, 0.2 and 1 s of polling at 0 %
     assert window.util_pct == pytest.approx(120 / 4.2)
     assert window.zero_pct == pytest.approx(100 * 1.2 / 4.2)
@@ -80,7 +80,7 @@ def test_a_curve_in_the_drivers_buffer_is_seen_whole(fake_nvml: FakeNvml):
     sampler.start()
     time.sleep(1.0)
     assert sampler.stop()
-    window = sampler.drain()
+    window = GpuWindow(**sampler.drain())
     gpu.close()
     assert sampler.failure is None
     assert window.source == 'buffer'
@@ -89,4 +89,4 @@ def test_a_curve_in_the_drivers_buffer_is_seen_whole(fake_nvml: FakeNvml):
     assert window.samples >= 12
     assert window.util_pct == pytest.approx(75.0, abs=100 / window.samples)
     assert window.util_pct + window.zero_pct == pytest.approx(100.0)
-    assert sampler.drain() == GpuWindow()
+    assert GpuWindow(**sampler.drain()) == GpuWindow()

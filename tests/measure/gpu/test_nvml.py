@@ -6,11 +6,8 @@ import sys
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.measure.absent import Absent
-from mmgpu_hooks.measure.gpu.find import parse_uuid
-from mmgpu_hooks.measure.gpu.nvml import Gpu, GpuSample, open_gpu
-from mmgpu_hooks.measure.source_error import SourceError
-from mmgpu_hooks.schema import GpuDevice
+from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.gpu import Gpu, GpuSample, open_gpu, parse_uuid
 
 FIRST = FakeGpu(name='First', util=(0, 80, 0, 95), memory=(1000, 400))
 SECOND = FakeGpu(
@@ -43,7 +40,7 @@ def refused(**names: object) -> str:
 def name_of(**names: object) -> str | None:
     gpu = opened(**names)
     try:
-        return gpu.device().name
+        return gpu.device()['name']
     finally:
         gpu.close()
 
@@ -51,12 +48,12 @@ def name_of(**names: object) -> str | None:
 def test_device_and_samples(fake_nvml: FakeNvml):
     fake_nvml.set(FIRST)
     gpu = opened(uuid=FIRST.uuid)
-    assert gpu.device() == GpuDevice(
-        name='First',
-        uuid=FIRST.uuid,
-        memory_total_bytes=1000,
-        driver_version='550.90.07',
-    )
+    assert gpu.device() == {
+        'name': 'First',
+        'uuid': FIRST.uuid,
+        'memory_total_bytes': 1000,
+        'driver_version': '550.90.07',
+    }
     assert [gpu.read_sample() for _ in range(5)] == [
         GpuSample(util, 400) for util in (0.0, 80.0, 0.0, 95.0, 0.0)
     ]
@@ -169,7 +166,7 @@ def test_an_unsupported_figure_is_asked_for_once(fake_nvml: FakeNvml):
     assert gpu.read_sample() == GpuSample(None, None)
     assert set(gpu.unsupported) == {'util_pct', 'mem_used_bytes'}
     assert 'MIG' not in gpu.unsupported['util_pct']
-    assert gpu.device().memory_total_bytes is None
+    assert gpu.device()['memory_total_bytes'] is None
     fake_nvml.set(FakeGpu())
     assert gpu.read_sample() == GpuSample(None, None)
     gpu.close()
@@ -262,10 +259,10 @@ def test_another_process_loads_the_fake_by_its_name(fake_nvml: FakeNvml):
     fake_nvml.set(FIRST)
     code = (
         'import sys\n'
-        'from mmgpu_hooks.measure.gpu.nvml import open_gpu\n'
+        'from mmgpu_hooks.measure.gpu import open_gpu\n'
         "assert 'pynvml' not in sys.modules\n"
         'gpu = open_gpu(index=0)\n'
-        'print(gpu.device().name, [gpu.read_sample().util_pct for _ in range(4)])\n'
+        'print(gpu.device()["name"], [gpu.read_sample().util_pct for _ in range(4)])\n'
         'gpu.close()\n'
     )
     done = subprocess.run(

@@ -6,8 +6,9 @@ import pytest
 
 from fakes.clock import HandClock
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.measure.gpu.buffer import LOOK_S, UtilSpan, fold_buffer
-from mmgpu_hooks.measure.gpu.nvml import Gpu, open_gpu
+from mmgpu_hooks.measure.gpu import SAMPLE_S, Gpu, open_gpu
+from mmgpu_hooks.measure.gpu_sampler import GpuFold
+from mmgpu_hooks.measure.gpu_util import UtilSpan, fold_buffer
 
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
@@ -118,13 +119,14 @@ def test_the_buffer_is_read_from_the_opening_on(box: Box):
     box.put((-0.3, 100), (-0.1, 100))  # before us: not ours
     box.open()
     box.put((0.1, 0), (0.4, 90))
-    box.turn(1.0)
+    box.turn(0.5)
     sample = box.gpu.read_sample()
     assert sample.spans == (UtilSpan(0.2, 0.0), UtilSpan(0.3, 90.0))
-    assert (sample.util_pct, sample.next_look_s) == (None, LOOK_S)
+    assert (sample.util_pct, sample.next_look_s) == (None, SAMPLE_S)
     box.put((0.5, 30))
-    box.turn(1.0)
+    box.turn(0.2)
     assert box.look() == [(0.1, 30.0)]
+    box.turn(0.3)
     assert box.look() == []
     assert 'util_buffer' not in box.gpu.not_offered
     assert box.gpu.unsupported == {}
@@ -139,23 +141,65 @@ def test_an_empty_buffer_is_polled_until_it_speaks(box: Box):
     box.put((0.8, 40), (0.9, 40))
     box.turn(1.0)
     assert box.look() is None  # the first one after a start
-    box.put((1.1, 50))
-    box.turn(1.0)
-    assert box.look() == [(pytest.approx(0.2), 50.0)]
+    box.put((1.1, 50), (2.0, 60))
+    box.turn(0.1)
+    assert box.look() == [(pytest.approx(0.2), 50.0), (pytest.approx(0.9), 60.0)]
 
 
-def test_a_buffer_that_falls_silent_is_polled(box: Box):
+def test_what_the_buffer_is_silent_about_is_polled(box: Box):
     box.put((-0.1, 40))
     box.open()
+    box.util = (0,)
     box.put((0.1, 50))
-    looks = []
-    for _ in range(6):
-        box.turn(1.0)
-        looks.append(box.look())
-    assert looks == [[(pytest.approx(0.2), 50.0)], [], [], [], None, None]
-    box.put((5.9, 90), (6.1, 80))
-    box.turn(1.0)
-    assert box.look() == [(0.2, 80.0)]  # 5.8 s of silence are not 90 %
+    spans: list[tuple[float, float]] = []
+    for _ in range(20):
+        box.turn(0.2)
+        spans += box.look() or []
+    box.put((3.9, 90), (4.1, 80))
+    box.turn(0.2)
+    spans += box.look() or []
+    # 0.2 s at 50 %, 3.9 s at 0 %, the rest up to the newest sample at 80 %
+    assert sum(seconds for seconds, _ in spans) == pytest.approx(4.2)
+    assert sum(seconds for seconds, pct in spans if not pct) == pytest.approx(3.9)
+    assert [pct for _, pct in spans if pct] == [50.0, 80.0]
+
+
+@pytest.mark.parametrize(
+    ('busy_s', 'idle_s'), [(0.2, 0.2), (0.5, 1.5), (1.0, 3.0), (3.0, 1.0)]
+)
+@pytest.mark.parametrize('period_s', [1 / 6, 1.0])
+def test_idle_stretches_count_where_the_buffer_goes_quiet(
+    box: Box, busy_s: float, idle_s: float, period_s: float
+):
+    wave_s = busy_s + idle_s
+
+    def is_busy(at_s: float) -> bool:
+        return at_s % wave_s < busy_s
+
+    box.put((-0.1, 100))
+    box.open()
+    fold, now_s, kept_s, wait_s = GpuFold(), 0.0, 0.0, 0.2
+    for _ in range(200):
+        box.turn(wait_s)
+        now_s += wait_s
+        while kept_s + period_s <= now_s:
+            kept_s += period_s
+            # all of a period at most is what a sample looks back by
+            ticks = [kept_s - period_s * i / 20 for i in range(20)]
+            share = sum(map(is_busy, ticks)) / len(ticks)
+            if share:
+                box.entries = box.entries[-30:]
+                box.put((kept_s, round(100 * share)))
+        box.util = (100 * is_busy(now_s - 0.01),)
+        box.write()
+        sample = box.gpu.read_sample()
+        fold.add(wait_s, sample)
+        wait_s = max(0.2, sample.next_look_s or 0.0)
+    window = fold.window()
+    assert window['util_pct'] == pytest.approx(
+        100 * busy_s / wave_s, abs=6.0 if wave_s > 1.0 else 13.0
+    )
+    assert window['sampled_s'] == pytest.approx(now_s, rel=0.05)
 
 
 @pytest.mark.parametrize('step_s', [3600.0, 0.6])
@@ -214,26 +258,16 @@ def test_values_of_another_type_are_not_read(box: Box):
     assert box.gpu.not_offered['util_buffer'] == 'the driver gave values of type 0'
 
 
-@pytest.mark.parametrize('rows', [4_000_000_000, 65_537])
-def test_no_memory_is_taken_for_an_impossible_count(fake_nvml: FakeNvml, rows: int):
-    fake_nvml.set(FakeGpu(more=['samples 1 2', f'samplerows {rows}']))
-    gpu = open_gpu(index=0, environ={})
-    assert isinstance(gpu, Gpu)
-    assert gpu.read_sample().util_pct == 50.0
-    assert f'reported {rows} rows' in gpu.missed['util_buffer'].reason
-    gpu.close()
-
-
 def test_a_buffer_that_is_busy_once_is_polled_once(box: Box):
     box.put((-0.1, 10))
     box.open()
     box.put((0.2, 20))
     box.write(samples=(10, 0))  # timeout
-    box.turn(1.0)
+    box.turn(0.3)
     assert box.look() is None
     assert 'util_buffer' in box.gpu.missed
     box.write()
-    box.turn(1.0)
+    box.turn(0.3)
     assert box.look() == [(pytest.approx(0.3), 20.0)]
 
 
@@ -250,5 +284,7 @@ def test_a_thread_held_between_two_clocks_is_no_clock_step(box: Box, monkeypatch
         return seconds
 
     monkeypatch.setattr(box.gpu._buffer, '_wall', wall)
-    assert box.look() == [(pytest.approx(0.3), 20.0)]
+    looked = box.look()
+    assert looked is not None
+    assert looked[0] == (pytest.approx(0.3), 20.0)
     assert box.gpu.missed == {}

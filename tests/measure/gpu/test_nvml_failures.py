@@ -7,10 +7,9 @@ import pytest
 
 from fakes.clock import HandClock
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.measure.absent import Absent
-from mmgpu_hooks.measure.gpu.nvml import Gpu, GpuSample, open_gpu
-from mmgpu_hooks.measure.gpu.queries import Queries, describe
-from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.gpu import Gpu, GpuSample, describe, open_gpu
+from mmgpu_hooks.measure.gpu_sampler import GpuSampler
 
 GARBAGE = '\xff\xfe\xfa'
 FULL = (
@@ -35,7 +34,8 @@ OPTIONAL = (
 
 def opened(clock: HandClock | None = None) -> Gpu:
     clock = clock or HandClock()
-    gpu = open_gpu(index=0, environ={}, clock=clock, wall=clock)
+    host = 'pid:[4026531836]'
+    gpu = open_gpu(index=0, environ={}, clock=clock, wall=clock, pid_namespace=host)
     assert isinstance(gpu, Gpu), gpu
     return gpu
 
@@ -66,8 +66,7 @@ def test_an_older_driver_gives_what_it_has(old_nvml: FakeNvml):
     reasons = gpu.not_offered
     assert 'Function Not Found' in reasons['util_buffer']
     assert 'Function Not Found' in reasons['sm_active_pct']
-    # the process list is there under its older name, without us in it
-    assert 'container' in gpu.missed['others_mem_bytes'].reason
+    assert 'others_mem_bytes' in gpu.missed
     gpu.close()
 
 
@@ -127,7 +126,7 @@ def test_a_card_without_a_name_is_read(fake_nvml: FakeNvml, code: int):
     fake_nvml.set(FakeGpu(fail={'name': (code, 0)}))
     gpu = opened()
     device = gpu.device()
-    assert (device.name, device.uuid) == (None, FakeGpu.uuid)
+    assert (device['name'], device['uuid']) == (None, FakeGpu.uuid)
     assert gpu.read_sample().util_pct == 50.0
     gpu.close()
 
@@ -216,8 +215,8 @@ def test_a_name_that_is_no_text_is_unknown(fake_nvml: FakeNvml):
     fake_nvml.set(FakeGpu(name=GARBAGE), driver=GARBAGE)
     gpu = opened()
     device = gpu.device()
-    assert (device.name, device.driver_version) == (None, None)
-    assert (device.uuid, device.memory_total_bytes) == (FakeGpu.uuid, 1000)
+    assert (device['name'], device['driver_version']) == (None, None)
+    assert (device['uuid'], device['memory_total_bytes']) == (FakeGpu.uuid, 1000)
     assert 'no text' in gpu.missed['name'].reason
     gpu.close()
 
@@ -225,7 +224,7 @@ def test_a_name_that_is_no_text_is_unknown(fake_nvml: FakeNvml):
 def test_a_uuid_that_is_no_text(fake_nvml: FakeNvml):
     fake_nvml.set(FakeGpu(uuid=GARBAGE))
     gpu = opened()
-    assert (gpu.device().uuid, gpu.read_sample().util_pct) == (None, 50.0)
+    assert (gpu.device()['uuid'], gpu.read_sample().util_pct) == (None, 50.0)
     gpu.close()
     absent = open_gpu(uuid='GPU-1', pci_bus_id=FakeGpu.bus)
     assert isinstance(absent, Absent)
@@ -248,8 +247,8 @@ def test_an_old_pynvml_that_lacks_a_wrapper(fake_nvml: FakeNvml, monkeypatch):
         'nvmlGpmQueryDeviceSupport',
         'nvmlDeviceGetPowerUsage',
         'nvmlDeviceGetMigMode',
-        'c_nvmlSample_t',
-        'c_nvmlProcessInfo_v2_t',
+        'nvmlDeviceGetSamples',
+        'nvmlDeviceGetComputeRunningProcesses',
     ):
         monkeypatch.delattr(pynvml, name)
     fake_nvml.set(FakeGpu(more=[*FULL, 'compute 1 1']))
@@ -262,12 +261,11 @@ def test_an_old_pynvml_that_lacks_a_wrapper(fake_nvml: FakeNvml, monkeypatch):
     gpu.close()
 
 
-def test_closing_under_a_look_leaves_it_to_the_looker(fake_nvml: FakeNvml, monkeypatch):
+def test_a_card_is_let_go_by_the_thread_that_reads_it(fake_nvml: FakeNvml, monkeypatch):
     import pynvml
 
-    fake_nvml.set(FakeGpu(more=FULL))
+    fake_nvml.set(FakeGpu(more=[line for line in FULL if line != 'samples']))
     gpu = opened()
-    gpu.read_sample()
     inside, go_on = threading.Event(), threading.Event()
     read = pynvml.nvmlDeviceGetUtilizationRates
 
@@ -277,23 +275,16 @@ def test_closing_under_a_look_leaves_it_to_the_looker(fake_nvml: FakeNvml, monke
         return read(handle)
 
     monkeypatch.setattr(pynvml, 'nvmlDeviceGetUtilizationRates', slow)
-    errors: list[str] = []
-
-    def look() -> None:
-        try:
-            gpu.read_sample()
-        except SourceError as error:
-            errors.append(error.reason)
-
-    looker = threading.Thread(target=look)
-    looker.start()
+    sampler = GpuSampler(gpu.read_sample, 0.001, close=gpu.close)
+    sampler.start()
     assert inside.wait(10.0)
-    gpu.close()
+    assert not sampler.stop(0.01)
     assert fake_nvml.users() == 1  # in use: neither freed nor shut down under it
     go_on.set()
-    looker.join(10.0)
+    assert sampler.stop(10.0)
     assert fake_nvml.users() == 0
-    assert errors == ['the GPU was read after it had been closed']
+    with pytest.raises(SourceError, match='after it had been closed'):
+        gpu.read_sample()
 
 
 @pytest.mark.parametrize(
@@ -336,19 +327,6 @@ def test_what_is_not_offered_has_a_reason_too_and_what_is_announced_has_none(
     assert 'util_pct' not in gpu.reasons()
     assert gpu.reasons()['power_w'] == gpu.not_offered['power_w']
     gpu.close()
-
-
-def test_misses_in_a_row_are_counted_from_the_last_answer():
-    queries = Queries(nvml=None)
-    for _ in range(2):
-        for _ in range(2):
-            queries.miss('power_w', 'odd', patience=3)
-        queries.found('power_w')
-    assert queries.refused == {}
-    for _ in range(3):
-        queries.miss('power_w', 'odd', patience=3)
-    assert queries.refused == {'power_w': 'odd'}
-    assert queries.missed['power_w'].looks == 7
 
 
 def test_an_error_that_cannot_be_printed_has_its_name():

@@ -7,10 +7,14 @@ import pytest
 
 from fakes.clock import HandClock
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.measure.gpu.nvml import Gpu, GpuSample, open_gpu
-from mmgpu_hooks.measure.gpu.queries import GarbageError
-from mmgpu_hooks.measure.gpu.vitals import parse_throttle_reasons
-from mmgpu_hooks.measure.gpu.window import GpuFold
+from mmgpu_hooks.measure.gpu import (
+    GarbageError,
+    Gpu,
+    GpuSample,
+    open_gpu,
+    parse_throttle_reasons,
+)
+from mmgpu_hooks.measure.gpu_sampler import GpuFold
 from mmgpu_hooks.schema import GpuWindow
 
 US = 1_000_000
@@ -25,12 +29,19 @@ class Watch:
     def __init__(self, fake: FakeNvml) -> None:
         self._fake = fake
         self.clock, self.wall = HandClock(), HandClock(NOW)
+        self.pid_namespace = 'pid:[4026531836]'
         self._gpu: Gpu | None = None
 
     @property
     def gpu(self) -> Gpu:
         if self._gpu is None:
-            gpu = open_gpu(index=0, environ={}, clock=self.clock, wall=self.wall)
+            gpu = open_gpu(
+                index=0,
+                environ={},
+                clock=self.clock,
+                wall=self.wall,
+                pid_namespace=self.pid_namespace,
+            )
             assert isinstance(gpu, Gpu), gpu
             self._gpu = gpu
         return self._gpu
@@ -107,7 +118,7 @@ def test_looks_fold_into_means_shares_and_maxima():
         }
         fold.add(1.0, GpuSample(None, 5, (), figures, frozenset(reasons)))
     fold.add(1.0, GpuSample(None, 5, ()))  # not their turn
-    window = fold.window()
+    window = GpuWindow(**fold.window())
     assert (window.sm_clock_mhz, window.temperature_c) == (1500.0, 75.0)
     assert window.others_mem_bytes == 75
     assert isinstance(window.others_mem_bytes, int)
@@ -119,8 +130,8 @@ def test_looks_fold_into_means_shares_and_maxima():
 def test_a_card_without_throttling_tells_so_and_one_that_is_mute_does_not():
     fold = GpuFold()
     fold.add(1.0, GpuSample(5.0, 5, throttle_reasons=frozenset()))
-    assert fold.window().throttled_pct == 0.0
-    assert GpuFold().window().throttled_pct is None
+    assert GpuWindow(**fold.window()).throttled_pct == 0.0
+    assert GpuWindow(**GpuFold().window()).throttled_pct is None
 
 
 @pytest.mark.parametrize(
@@ -160,15 +171,23 @@ def test_a_card_for_us_alone_has_no_others(watch: Watch):
     assert watch.look().figures == {'others_mem_bytes': 0.0}
 
 
+def test_in_a_container_other_processes_are_unknown(watch: Watch):
+    # its own number may be in the list, and processes of others may not
+    watch.pid_namespace = 'pid:[4026532281]'
+    watch.script(*processes())
+    assert watch.look().figures == {}
+    assert 'container' in watch.gpu.not_offered['others_mem_bytes']
+
+
 @pytest.mark.parametrize('listed', [f'compute {OTHER} 300', ''])
-def test_pids_of_another_namespace_are_not_taken_for_others(watch: Watch, listed: str):
+def test_without_ourselves_in_it_a_list_says_nothing(watch: Watch, listed: str):
     watch.script('running', *filter(None, [listed]))
     assert watch.look().figures == {}
-    assert 'container' in watch.gpu.missed['others_mem_bytes'].reason
+    assert 'does not list' in watch.gpu.missed['others_mem_bytes'].reason
     watch.look(3.0)
     assert 'others_mem_bytes' not in watch.gpu.not_offered
     watch.look(3.0)
-    assert 'container' in watch.gpu.not_offered['others_mem_bytes']
+    assert 'does not list' in watch.gpu.not_offered['others_mem_bytes']
 
 
 def test_memory_that_is_not_told_is_unknown(watch: Watch):
@@ -217,7 +236,7 @@ def test_a_look_without_counters_does_not_mix_two_times(watch: Watch):
 
 def test_cards_before_hopper_and_slices_have_no_counters(fake_nvml: FakeNvml):
     for fake, words in (
-        (FakeGpu(), 'before Hopper'),
+        (FakeGpu(), 'no GPM counters'),
         (FakeGpu(mig=1, more=['gpm 1 1 1 1 1 1']), 'MIG'),
     ):
         fake_nvml.set(fake)
@@ -239,7 +258,7 @@ def test_all_of_it_reaches_the_window(watch: Watch):
     fold = GpuFold()
     fold.add(1.0, watch.look())
     fold.add(2.0, watch.look(2.0))
-    window = fold.window()
+    window = GpuWindow(**fold.window())
     assert window.source == 'buffer'
     unknown = [
         name for name in GpuWindow.__struct_fields__ if getattr(window, name) is None

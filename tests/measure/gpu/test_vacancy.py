@@ -4,7 +4,7 @@ import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
 from mmgpu_hooks.measure.absent import Absent
-from mmgpu_hooks.measure.gpu.vacancy import read_card_states
+from mmgpu_hooks.measure.cards import read_card_states
 from mmgpu_hooks.schema import CardState
 
 FIRST = FakeGpu(memory=(1000, 700), util=(90,))

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mmgpu_hooks.measure.host.binding import Binding, find_binding, read_binding
+from mmgpu_hooks.measure.host import Binding, find_binding, read_binding
 
 BIND = {'OMP_PROC_BIND': 'true'}
 OFF = {'OMP_PROC_BIND': 'FALSE', 'OMP_PLACES': 'cores'}
@@ -45,7 +45,7 @@ def test_who_bound_a_process_of_one_cpu(environ, library, thread, ancestor, foun
 
 def test_no_runtime_is_loaded_to_ask_it():
     code = """if True:
-        from mmgpu_hooks.measure.host.binding import read_binding
+        from mmgpu_hooks.measure.host import read_binding
         print(read_binding(1 << 20, {'OMP_PROC_BIND': 'true'}))
         print('libgomp' in open('/proc/self/maps').read())
     """

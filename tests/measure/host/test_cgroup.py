@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.measure.host.cgroup import (
+from mmgpu_hooks.measure.cgroup import (
     CgroupLimits,
     CgroupMount,
     parse_cgroup_mounts,

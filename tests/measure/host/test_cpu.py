@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from mmgpu_hooks.measure.host.cpu import (
+from mmgpu_hooks.measure.host import (
     CpuMeter,
     CpuReading,
     fold_busy_pct,

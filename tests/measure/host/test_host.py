@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mmgpu_hooks.measure.host.limits import (
+from mmgpu_hooks.measure.host import (
     fold_usable_cores,
     parse_meminfo,
     parse_slurm_cpus,

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from fakes.clock import HandClock
-from mmgpu_hooks.measure.host.kept_file import KeptFile
-from mmgpu_hooks.measure.host.open_files import OpenFiles
-from mmgpu_hooks.measure.host.system_memory import (
+from mmgpu_hooks.measure.host import HostWindowMeter
+from mmgpu_hooks.measure.proc import (
+    KeptFile,
+    OpenFiles,
     page_size_bytes,
     parse_memory_bytes,
     parse_swapped_pages,
 )
-from mmgpu_hooks.measure.host.window import HostWindowMeter
 from mmgpu_hooks.schema import HostWindow
 
 V1_CPU = '33 32 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu'

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.measure.host.cpu import CpuMeter, read_system_cpu_times
-from mmgpu_hooks.measure.host.own_files import OwnFiles
-from mmgpu_hooks.measure.host.system_memory import page_size_bytes
+from mmgpu_hooks.measure.host import CpuMeter, OwnFiles, read_system_cpu_times
+from mmgpu_hooks.measure.proc import page_size_bytes
 
 STAT = 'cpu  100 20 300 4000 50 6 7 8 9 10\ncpu0 1 1 1 1 1 1 1 1 1 1\n'
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.measure.host.kept_file import KeptFile
-from mmgpu_hooks.measure.host.pressure import fold_pressure_pct, parse_pressure
+from mmgpu_hooks.measure.proc import KeptFile, fold_pressure_pct, parse_pressure
 
 TEXT = b"""some avg10=0.07 avg60=0.31 avg300=15.13 total=329505311
 full avg10=0.00 avg60=0.00 avg300=0.00 total=7

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.measure.host.proc import (
+from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.measure.proc import (
     OpenSchedStat,
     TaskTimes,
     parse_schedstat,
@@ -17,7 +18,6 @@ from mmgpu_hooks.measure.host.proc import (
     read_process_cpu_s,
     read_pss_bytes,
 )
-from mmgpu_hooks.measure.source_error import SourceError
 
 on_linux = pytest.mark.skipif(
     not Path('/proc/self/schedstat').exists(), reason='needs /proc/<pid>/schedstat'

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.measure.host.process_memory import (
+from mmgpu_hooks.measure.proc import (
+    page_size_bytes,
     parse_peak_rss_bytes,
     read_peak_rss_bytes,
     read_process_rss_bytes,
 )
-from mmgpu_hooks.measure.host.system_memory import page_size_bytes
 
 psutil = pytest.importorskip('psutil')
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from fakes.clock import HandClock
-from mmgpu_hooks.measure.host.cgroup import states_no_quota
-from mmgpu_hooks.measure.host.throttling import ThrottleMeter, parse_throttled_s
+from mmgpu_hooks.measure.cgroup import ThrottleMeter, parse_throttled_s, states_no_quota
 
 V2 = '31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw'
 

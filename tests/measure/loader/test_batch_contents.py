@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.measure.loader.batch_contents import (
+from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.measure.loader.batches import (
     BatchWatch,
     Contents,
     count_tensors,
     fold_contents,
 )
-from mmgpu_hooks.measure.source_error import SourceError
 
 
 class Array:

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from mmgpu_hooks.measure.loader import board
-from mmgpu_hooks.measure.loader.batch_contents import Contents
+from mmgpu_hooks.measure.loader.batches import Contents, DeliveredBatches
 from mmgpu_hooks.measure.loader.board import Slot, make_private_slot
-from mmgpu_hooks.measure.loader.delivered import DeliveredBatches
 
 
 class Iterator:

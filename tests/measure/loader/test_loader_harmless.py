@@ -20,9 +20,9 @@ from torch.utils.data._utils import signal_handling
 from fakes import loader_datasets as planted
 from fakes.loader_loop import Loop, open_loops
 from fakes.open_files import kept_files
-from mmgpu_hooks.measure.loader.fetch import FetchProbe
+from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
-from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.measure.loader.worker import FetchProbe
 
 
 @pytest.fixture
@@ -267,7 +267,8 @@ def test_listeners_that_fail_are_told_by_the_next_read_and_never_to_the_loader()
         raise ValueError('a bug of the ledger')
 
     loader = DataLoader(planted.Costly(4))
-    probe = LoaderProbe(loader, lambda: 0, on_create_begin=fail)
+    probe = LoaderProbe(loader)
+    probe.on_create_begin = fail
     assert len(list(loader)) == 4
     with pytest.raises(SourceError, match='a bug of the ledger'):
         probe.read()

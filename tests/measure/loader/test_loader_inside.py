@@ -9,8 +9,8 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFe
 from fakes.clock import HandClock
 from mmgpu_hooks.measure.loader import board
 from mmgpu_hooks.measure.loader.board import make_private_slot
-from mmgpu_hooks.measure.loader.fetch import FetchProbe
 from mmgpu_hooks.measure.loader.inside import InsideReader, InsideTally
+from mmgpu_hooks.measure.loader.worker import FetchProbe
 from mmgpu_hooks.schema import DurationStats, SlowSample, TransformCost
 
 pytestmark = pytest.mark.timing

@@ -19,9 +19,8 @@ from fakes.clock import HandClock
 from fakes.loader_datasets import Piped
 from fakes.loader_loop import Loop
 from mmgpu_hooks.measure.loader.board import make_private_slot
-from mmgpu_hooks.measure.loader.fetch import FetchProbe
-from mmgpu_hooks.measure.loader.local_pipeline import LocalPipelineTimer
-from mmgpu_hooks.measure.loader.pipeline import CallCost
+from mmgpu_hooks.measure.loader.pipeline import CallCost, LocalPipelineTimer
+from mmgpu_hooks.measure.loader.worker import FetchProbe
 
 CLOCK = HandClock()
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.measure.loader import niceness
-from mmgpu_hooks.measure.loader.meanwhile import (
+from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.measure.loader import processes as niceness
+from mmgpu_hooks.measure.loader.processes import (
+    WorkerProcesses,
     WorkersMeanwhile,
     WorkerTimes,
     fold_workers_meanwhile,
+    write_nice,
 )
-from mmgpu_hooks.measure.loader.niceness import write_nice
-from mmgpu_hooks.measure.loader.processes import WorkerProcesses
-from mmgpu_hooks.measure.source_error import SourceError
 
 
 def test_busy_is_on_a_core_or_waiting_for_one():

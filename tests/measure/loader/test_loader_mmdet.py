@@ -19,9 +19,8 @@ from mmengine.dataset import pseudo_collate
 from mmengine.registry import DefaultScope
 from torch.utils.data import DataLoader
 
-from mmgpu_hooks.measure.loader import fetch
-from mmgpu_hooks.measure.loader.local_pipeline import LocalPipelineTimer
-from mmgpu_hooks.measure.loader.pipeline import PipelineTimer
+from mmgpu_hooks.measure.loader import worker as fetch
+from mmgpu_hooks.measure.loader.pipeline import LocalPipelineTimer, PipelineTimer
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 
 IMAGES = 12

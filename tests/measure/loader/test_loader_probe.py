@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from fakes import loader_datasets as planted
 from fakes.loader_loop import open_loops
-from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.measure.absent import SourceError
 
 pytestmark = pytest.mark.timing
 

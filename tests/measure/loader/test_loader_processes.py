@@ -8,9 +8,8 @@ import pytest
 
 from fakes.clock import HandClock
 from fakes.open_files import kept_files
-from mmgpu_hooks.measure.loader.memory import MemoryLook
-from mmgpu_hooks.measure.loader.processes import MOST_TOLD, WorkerProcesses
-from mmgpu_hooks.measure.source_error import SourceError
+from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.measure.loader.processes import MOST_TOLD, MemoryLook, WorkerProcesses
 
 
 def no_clock(pid: int) -> float | None:

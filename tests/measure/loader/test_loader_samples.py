@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mmgpu_hooks.measure.loader.board import TOP_TEXT
-from mmgpu_hooks.measure.loader.samples import describe_sample
+from mmgpu_hooks.measure.loader.worker import describe_sample
 
 
 class Hostile:

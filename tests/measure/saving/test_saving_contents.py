@@ -8,8 +8,8 @@ import pytest
 import torch
 from mmengine.logging import HistoryBuffer
 
-from mmgpu_hooks.measure.saving import contents
-from mmgpu_hooks.measure.saving.contents import (
+from mmgpu_hooks.measure import save as contents
+from mmgpu_hooks.measure.save import (
     count_history_bytes,
     count_tensor_bytes,
     read_size_bytes,

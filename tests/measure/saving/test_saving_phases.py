@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.clock import HandClock
-from mmgpu_hooks.measure.saving.phases import (
+from mmgpu_hooks.measure.save import (
     PhaseClock,
     ThreadClock,
     ThreadTimes,

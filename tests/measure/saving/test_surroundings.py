@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fakes.clock import HandClock
-from mmgpu_hooks.measure.host.system_memory import page_size_bytes
-from mmgpu_hooks.measure.saving.surroundings import Surroundings
+from mmgpu_hooks.measure.proc import page_size_bytes
+from mmgpu_hooks.measure.save import Surroundings
 
 Times = namedtuple('Times', ['user', 'idle', 'iowait', 'steal', 'guest'])
 

@@ -1,1 +1,0 @@
-"""Samples folded into one record per interval, written out and read back."""

@@ -1,1 +1,0 @@
-"""Torch on CUDA: events, the allocator, the tensors of the model."""

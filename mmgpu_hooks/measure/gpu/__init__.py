@@ -1,1 +1,0 @@
-"""The driver's view of the GPUs, through NVML."""
