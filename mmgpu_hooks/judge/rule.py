@@ -6,10 +6,10 @@ import inspect
 from dataclasses import dataclass, replace
 from typing import Callable, Optional
 
-from mmgpu_hooks.judge.facts import Facts
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import Finding
 
-Judge = Callable[[Facts], Optional[Finding]]
+Judge = Callable[[Run], Optional[Finding]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def cannot_tell(missing: str) -> Finding:
     return Finding('', '', 'unknown', f'Cannot tell: {missing.rstrip(".")}.')
 
 
-def apply_rule(entry: Rule, facts: Facts) -> Finding | None:
+def apply_rule(entry: Rule, run: Run) -> Finding | None:
     """Judge, and label the finding with the rule's code and title."""
-    finding = entry.judge(facts)
+    finding = entry.judge(run)
     return finding and replace(finding, code=entry.code, title=entry.title)

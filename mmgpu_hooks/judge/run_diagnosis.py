@@ -9,8 +9,8 @@ from mmgpu_hooks.judge import (  # noqa: F401  # they register the rules
     writing_rules,
 )
 from mmgpu_hooks.judge.duration_text import format_seconds
-from mmgpu_hooks.judge.facts import Facts
 from mmgpu_hooks.judge.rule import RULES, apply_rule
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import DATA_WAIT_PROBLEM
 from mmgpu_hooks.judge.verdict import VERDICTS, diagnose_verdict
 from mmgpu_hooks.schema import (
@@ -24,30 +24,29 @@ __all__ = ['RULES', 'diagnose_plain_run', 'diagnose_run']
 _ORDER = {'problem': 0, 'notice': 1, 'ok': 2, 'unknown': 3}
 
 
-def diagnose_run(facts: Facts) -> Diagnosis:
+def diagnose_run(run: Run) -> Diagnosis:
     """Judge one run.
 
     Args:
-        facts: One rank's.
+        run: One rank's.
 
     Returns:
         The verdict and the findings, worst first; no changes yet.
     """
-    summary = facts.summary
-    judged = (apply_rule(entry, facts) for entry in RULES.values())
+    judged = (apply_rule(entry, run) for entry in RULES.values())
     findings = {finding.code: finding for finding in judged if finding is not None}
     return Diagnosis(
-        verdict=diagnose_verdict(facts, findings),
+        verdict=diagnose_verdict(run, findings),
         findings=tuple(
             sorted(findings.values(), key=lambda f: (_ORDER[f.severity], f.code))
         ),
         counts={
-            'iterations': summary.iterations,
-            'steady_iterations': summary.steady_iterations,
-            'gpu_samples': summary.gpu.samples if summary.gpu else 0,
-            'saves': summary.saves,
+            'iterations': run.iterations,
+            'steady_iterations': run.steady_iterations,
+            'gpu_samples': run.gpu.samples if run.gpu else 0,
+            'saves': run.saves,
         },
-        saves=facts.saves,
+        saves=run.judged_saves,
     )
 
 

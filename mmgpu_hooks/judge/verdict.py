@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
-from mmgpu_hooks.judge.facts import Facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.save_delay import fold_delay
 from mmgpu_hooks.judge.thresholds import (
@@ -52,64 +51,62 @@ _CAUSES = ('MG102', 'MG103', 'MG109', 'MG111', 'MG113')
 """They say why MG101 holds, so they never stand alone."""
 
 
-def diagnose_verdict(facts: Facts, findings: dict[str, Finding]) -> Verdict:
+def diagnose_verdict(run: Run, findings: dict[str, Finding]) -> Verdict:
     """Choose the verdict: the problem with the largest share of the time wins.
 
     Args:
-        facts: The run.
+        run: The run.
         findings: By rule code.
     """
-    summary = facts.summary
-    if not facts.is_enough:
+    if not run.is_enough:
         return Verdict(
             'not_enough_evidence',
             f'{VERDICTS["not_enough_evidence"]}: steady iterations recorded '
-            f'{summary.steady_iterations}, needed {MIN_ITERATIONS}; train at least '
-            f'{count_missing(summary)} more.',
+            f'{run.steady_iterations}, needed {MIN_ITERATIONS}; train at least '
+            f'{count_missing(run)} more.',
             'low',
         )
-    confidence = judge_confidence(facts)
+    confidence = judge_confidence(run)
     worst = _largest_problem(findings)
-    if worst is None and facts.is_data_bound:
+    if worst is None and run.is_data_bound:
         # a small share of the run, and yet the loader sets the speed of its iterations
         worst = findings.get('MG101')
     if worst is None:
-        share = facts.data_wait_share or 0.0
+        share = run.data_wait_share or 0.0
         return Verdict(
             'compute_bound',
             f'{VERDICTS["compute_bound"]}: data is at hand when it is needed '
             f'({100 * share:.0f} % of an iteration is waiting), so the step sets the '
             'speed.',
             confidence,
-            facts.headspace_pct,
+            run.headspace_pct,
         )
-    name = _OF_PROBLEM.get(worst.code) or _data_bound(facts, findings)
+    name = _OF_PROBLEM.get(worst.code) or _data_bound(run, findings)
     why = worst.detail
     if worst.code == 'MG101':
-        why = f'{why[:-1]}, {_cause(name, facts)}.'
+        why = f'{why[:-1]}, {_cause(name, run)}.'
     elif name == 'save_bound':
-        why = f'{why}{_save_cause(facts)}'
-    return Verdict(name, f'{VERDICTS[name]}: {why}', confidence, facts.headspace_pct)
+        why = f'{why}{_save_cause(run)}'
+    return Verdict(name, f'{VERDICTS[name]}: {why}', confidence, run.headspace_pct)
 
 
-def count_missing(summary: Run) -> int:
+def count_missing(run: Run) -> int:
     """How many more iterations a run needs before it is judged."""
-    more = MIN_ITERATIONS - summary.steady_iterations
-    if summary.steady_iterations == summary.iterations:
+    more = MIN_ITERATIONS - run.steady_iterations
+    if run.steady_iterations == run.iterations:
         # the only interval becomes the warm-up once there is another
-        more += max(summary.run.interval_iterations, summary.iterations)
+        more += max(run.run.interval_iterations, run.iterations)
     return max(more, 1)
 
 
-def judge_confidence(facts: Facts) -> str:
+def judge_confidence(run: Run) -> str:
     """``high``, ``medium`` or ``low``: how many iterations, on how quiet a host.
 
     Never high where saves and validations are in the figures of CPU.
     """
-    if facts.is_busy_host:
+    if run.is_busy_host:
         return 'low'
-    summary = facts.summary
-    sure = summary.steady_iterations >= SURE_ITERATIONS and not summary.cpu_aside_pct
+    sure = run.steady_iterations >= SURE_ITERATIONS and not run.cpu_aside_pct
     return 'high' if sure else 'medium'
 
 
@@ -123,7 +120,7 @@ def _largest_problem(findings: dict[str, Finding]) -> Finding | None:
     return max(causes, key=lambda f: f.share or 0.0, default=None)
 
 
-def _data_bound(facts: Facts, findings: dict[str, Finding]) -> str:
+def _data_bound(run: Run, findings: dict[str, Finding]) -> str:
     if any(_is_problem(findings.get(code)) for code in ('MG111', 'MG113')):
         return 'affinity_collapsed'
     if _is_problem(findings.get('MG102')):
@@ -131,13 +128,13 @@ def _data_bound(facts: Facts, findings: dict[str, Finding]) -> str:
     if _is_problem(findings.get('MG109')):
         return 'data_bound_order'
     # of a loader that cannot be seen, nobody knows what would help
-    if not facts.is_starved or facts.summary.run.loader.num_workers is None:
+    if not run.is_starved or run.run.loader.num_workers is None:
         return 'data_bound'
     # without workers the loading blocks the loop, whatever it waits for
-    if facts.summary.run.loader.num_workers and _is_problem(findings.get('MG103')):
+    if run.run.loader.num_workers and _is_problem(findings.get('MG103')):
         return 'data_bound_storage'
-    cores = facts.summary.run.host.usable_cores
-    workers = facts.summary.run.loader.num_workers or 0
+    cores = run.run.host.usable_cores
+    workers = run.run.loader.num_workers or 0
     if cores is not None and workers >= max(int(cores), 1):
         return 'data_bound'
     return 'data_bound_workers'
@@ -153,29 +150,29 @@ _HELD_BY = {
 }
 
 
-def _save_cause(facts: Facts) -> str:
+def _save_cause(run: Run) -> str:
     """What is proven to hold the saves up, if anything is."""
-    held = {cause: facts.saves_held_by(cause) for cause in _HELD_BY}
+    held = {cause: run.saves_held_by(cause) for cause in _HELD_BY}
     delays = {
-        cause: fold_delay(saves, len(facts.saves))
+        cause: fold_delay(saves, len(run.judged_saves))
         for cause, saves in held.items()
         if saves
     }
     if not delays:
-        return _small_delays(facts)
+        return _small_delays(run)
     cause = max(delays, key=lambda name: delays[name].gross_s)
     return f' {delays[cause].sentence(_HELD_BY[cause])}'
 
 
-def _small_delays(facts: Facts) -> str:
+def _small_delays(run: Run) -> str:
     """What is proven of delays that make no single save slow, but add up."""
     held_s = {
-        cause: sum(judged.held_s.get(cause, 0.0) for judged in facts.saves)
+        cause: sum(judged.held_s.get(cause, 0.0) for judged in run.judged_saves)
         for cause in _HELD_BY
     }
-    usual_s = sum(judged.uncontended_s or 0.0 for judged in facts.saves)
+    usual_s = sum(judged.uncontended_s or 0.0 for judged in run.judged_saves)
     cause = max(held_s, key=lambda name: held_s[name])
-    if not facts.saves or held_s[cause] < SLOW_SAVE_RATIO * usual_s:
+    if not run.judged_saves or held_s[cause] < SLOW_SAVE_RATIO * usual_s:
         return ''
     return (
         f' {format_sum(held_s[cause])} of it {_HELD_BY[cause]} (gross), though '
@@ -187,30 +184,30 @@ def _is_problem(finding: Finding | None) -> bool:
     return finding is not None and finding.severity == 'problem'
 
 
-def _cause(name: str, facts: Facts) -> str:
-    workers = facts.summary.run.loader.num_workers
+def _cause(name: str, run: Run) -> str:
+    workers = run.run.loader.num_workers
     if name == 'affinity_collapsed':
-        confined = facts.confined_cpus or facts.summary.run.host.affinity_cpus
+        confined = run.confined_cpus or run.run.host.affinity_cpus
         return f'as the workers may run on {confined} CPU(s) only'
     if name == 'data_bound_cpu':
         return 'and the usable cores cannot load faster: more workers will not help'
     if name == 'data_bound_order':
         return 'while batches that are ready stand behind late ones'
-    if facts.wait_cause == 'stalls':
-        p95_s = facts.summary.data_wait_p95_s
+    if run.wait_cause == 'stalls':
+        p95_s = run.data_wait_p95_s
         return (
             'in rare stalls (in the median interval, 95 % of the waits are below '
             f'{format_seconds(p95_s)})'
         )
-    if facts.wait_cause == 'fetching':
+    if run.wait_cause == 'fetching':
         return 'most of it in the training thread itself, fetching ready batches'
     if workers is None:
         return 'by a loader whose settings are unknown'
     if name == 'data_bound':
-        cores = facts.summary.run.host.usable_cores
+        cores = run.run.host.usable_cores
         return f'with num_workers={workers} on {cores:g} usable cores'
     if name == 'data_bound_storage':
-        blocked = 100 * (facts.blocked_share or 0.0)
+        blocked = 100 * (run.blocked_share or 0.0)
         return (
             f'while the workers wait for storage or locks {blocked:.0f} % of the time'
         )

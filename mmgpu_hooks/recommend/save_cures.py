@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from mmgpu_hooks.judge.facts import Facts
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import (
     OPTIMIZER_NOTICE,
     SAVE_CURE_WORTH,
@@ -32,29 +32,29 @@ POLITE = 10
 """Nice value of polite workers: a tenth of the weight, and not starved by anybody."""
 
 
-def with_save_cures(recommendation: Recommendation, facts: Facts) -> Recommendation:
+def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
     """Add the cures for slow or expensive saves to what is recommended anyway.
 
     Args:
         recommendation: Settings of the loader.
-        facts: The run it was made of.
+        run: The run it was made of.
 
     Returns:
         With ``save_cures``, and with polite workers among the changes where the job
         gains enough by them.
     """
-    old = facts.summary.run.loader.num_workers
+    old = run.run.loader.num_workers
     new = next(
         (c.new for c in recommendation.changes if c.key == f'{KEY}num_workers'), old
     )
     is_fewer = old is not None and new is not None and new < old
     cures = [
-        _cure_by_politeness(facts),
-        _cure_by_fewer(facts, new if is_fewer else fewest_that_keep_up(facts)),
-        _cure_by_interval(facts),
-        _cure_by_size(facts),
+        _cure_by_politeness(run),
+        _cure_by_fewer(run, new if is_fewer else fewest_that_keep_up(run)),
+        _cure_by_interval(run),
+        _cure_by_size(run),
     ]
-    changes = (*recommendation.changes, *_make_polite(facts, new))
+    changes = (*recommendation.changes, *_make_polite(run, new))
     return replace(
         recommendation,
         changes=changes,
@@ -85,10 +85,10 @@ def with_keys_set(
     return replace(recommendation, changes=kept)
 
 
-def _cure_by_politeness(facts: Facts) -> SaveCure | None:
-    run = facts.summary.run
-    polite = forecast_saves(facts, run.loader.num_workers, POLITE)
-    if polite is None or run.worker_nice:
+def _cure_by_politeness(run: Run) -> SaveCure | None:
+    record = run.run
+    polite = forecast_saves(run, record.loader.num_workers, POLITE)
+    if polite is None or record.worker_nice:
         return None
     return _cure(
         'polite_workers',
@@ -97,8 +97,8 @@ def _cure_by_politeness(facts: Facts) -> SaveCure | None:
     )
 
 
-def _cure_by_fewer(facts: Facts, workers: int | None) -> SaveCure | None:
-    fewer = forecast_saves(facts, workers)
+def _cure_by_fewer(run: Run, workers: int | None) -> SaveCure | None:
+    fewer = forecast_saves(run, workers)
     if fewer is None:
         return None
     return _cure(
@@ -119,24 +119,23 @@ def _cure(name: str, what: str, forecast: SaveForecast) -> SaveCure:
     )
 
 
-def _cure_by_interval(facts: Facts) -> SaveCure | None:
+def _cure_by_interval(run: Run) -> SaveCure | None:
     """Said, never done: how much work a crash may cost is the user's to decide."""
-    summary = facts.summary
-    seconds = summary.ledger_s.get('checkpoint_save', 0.0)
-    if summary.saves < 2 or facts.part_share('checkpoint_save') < SAVE_PROBLEM:
+    seconds = run.ledger_s.get('checkpoint_save', 0.0)
+    if run.saves < 2 or run.part_share('checkpoint_save') < SAVE_PROBLEM:
         return None
-    longer = times_less_often(seconds, summary.duration_s, SAVE_PROBLEM)
+    longer = times_less_often(seconds, run.duration_s, SAVE_PROBLEM)
     # one is left: the last of a run is what it was for
-    times = min(longer, summary.saves)
-    spared = summary.saves - summary.saves // times
+    times = min(longer, run.saves)
+    spared = run.saves - run.saves // times
     if times < 2:
         return None
-    each_s = seconds / summary.saves
-    net_s = max(seconds - _won_back_s(facts), 0.0) / summary.saves
+    each_s = seconds / run.saves
+    net_s = max(seconds - _won_back_s(run), 0.0) / run.saves
     return SaveCure(
         name='longer_interval',
         sentence=f'an interval of CheckpointHook {times} times as long: {spared} of '
-        f'{summary.saves} saves less, {each_s * spared:.1f} s of such a run (gross), '
+        f'{run.saves} saves less, {each_s * spared:.1f} s of such a run (gross), '
         f'the job gains {net_s * spared:.1f} s (net); it is never changed for you',
         save_s=each_s,
         saves=spared,
@@ -145,11 +144,11 @@ def _cure_by_interval(facts: Facts) -> SaveCure | None:
     )
 
 
-def _cure_by_size(facts: Facts) -> SaveCure | None:
+def _cure_by_size(run: Run) -> SaveCure | None:
     """Said, never done: a checkpoint without the optimizer cannot be resumed."""
     slim = [
         (save, judged, (save.optimizer_bytes or 0) / save.bytes)
-        for save, judged in zip(facts.summary.save_records, facts.saves)
+        for save, judged in zip(run.save_records, run.judged_saves)
         if save.bytes and (save.optimizer_bytes or 0) >= OPTIMIZER_NOTICE * save.bytes
     ]
     # what a write through busy cores takes is cured by freeing them
@@ -159,7 +158,7 @@ def _cure_by_size(facts: Facts) -> SaveCure | None:
     less_s = sum(
         length_s * min(share, 1.0) for length_s, (_, _, share) in zip(lengths, slim)
     )
-    if not slim or not _is_worth(facts, less_s):
+    if not slim or not _is_worth(run, less_s):
         return None
     mean_s = (sum(lengths) - less_s) / len(slim)
     spared = sum(save.optimizer_bytes or 0 for save, _, _ in slim) / len(slim)
@@ -175,32 +174,32 @@ def _cure_by_size(facts: Facts) -> SaveCure | None:
     )
 
 
-def _won_back_s(facts: Facts) -> float:
+def _won_back_s(run: Run) -> float:
     return sum(
         (judged.gross_delay_s or 0.0) - judged.net_delay_s
-        for judged in facts.saves
+        for judged in run.judged_saves
         if judged.net_delay_s is not None
     )
 
 
-def _is_worth(facts: Facts, net_s: float | None) -> bool:
-    return net_s is not None and facts.run_share(net_s) >= SAVE_CURE_WORTH
+def _is_worth(run: Run, net_s: float | None) -> bool:
+    return net_s is not None and run.run_share(net_s) >= SAVE_CURE_WORTH
 
 
-def _make_polite(facts: Facts, workers: int | None) -> tuple[Change, ...]:
+def _make_polite(run: Run, workers: int | None) -> tuple[Change, ...]:
     """One change, where the job gains enough beyond what a new number of them gives."""
-    polite = forecast_saves(facts, workers, POLITE)
-    anyway = forecast_saves(facts, workers)
-    if facts.summary.run.worker_nice or not workers or not polite or not anyway:
+    polite = forecast_saves(run, workers, POLITE)
+    anyway = forecast_saves(run, workers)
+    if run.run.worker_nice or not workers or not polite or not anyway:
         return ()
     if polite.net_s is None or anyway.net_s is None:
         return ()
-    if not _is_worth(facts, polite.net_s - anyway.net_s):
+    if not _is_worth(run, polite.net_s - anyway.net_s):
         return ()
     return (
         Change(
             key=NICE_KEY,
-            old=facts.summary.run.worker_nice,
+            old=run.run.worker_nice,
             new=POLITE,
             reason='loader workers had the cores while checkpoints were saved; with '
             f'polite ones {render_gains(polite)}',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmgpu_hooks.judge.facts import Facts
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.save_causes import strangers_here_s
 from mmgpu_hooks.judge.thresholds import SAVE_CURE_WORTH
 from mmgpu_hooks.model.prediction import predict_grid
@@ -27,7 +27,7 @@ class SaveForecast:
 
 
 def forecast_saves(
-    facts: Facts, workers: int | None, nice: int | None = None
+    run: Run, workers: int | None, nice: int | None = None
 ) -> SaveForecast | None:
     """Scale the wait for a core of each save that workers delay to another crowding.
 
@@ -35,24 +35,24 @@ def forecast_saves(
     Saves whose wait the model does not expect are left as they are.
 
     Args:
-        facts: The run.
+        run: The run.
         workers: The setting in question.
         nice: Nice value of its workers. Default: as in the run.
 
     Returns:
         ``None`` where workers delay no save by enough, or the cores are unknown.
     """
-    held = _delayed(facts)
-    run = facts.summary.run
-    old = run.loader.num_workers
-    if not held or not old or workers is None or run.host.usable_cores is None:
+    held = _delayed(run)
+    record = run.run
+    old = record.loader.num_workers
+    if not held or not old or workers is None or record.host.usable_cores is None:
         return None
-    now = run.worker_nice or 0
+    now = record.worker_nice or 0
     then = now if nice is None else nice
     gross_s = net_s = 0.0
     nets = 0
     for save, judged in held:
-        less_s = _less_s(save, judged, run.host, workers / old, (now, then))
+        less_s = _less_s(save, judged, record.host, workers / old, (now, then))
         delay_s = judged.gross_delay_s or 0.0
         gross_s += less_s
         if judged.net_delay_s is not None and delay_s > 0.0:
@@ -68,15 +68,15 @@ def forecast_saves(
     )
 
 
-def _delayed(facts: Facts) -> list[tuple[SaveRecord, SaveJudgement]]:
+def _delayed(run: Run) -> list[tuple[SaveRecord, SaveJudgement]]:
     delayed = [
         (save, judged)
-        for save, judged in zip(facts.summary.save_records, facts.saves)
+        for save, judged in zip(run.save_records, run.judged_saves)
         if judged.held_s.get('workers', 0.0) > 0.0
     ]
     seconds = sum(judged.held_s['workers'] for _, judged in delayed)
-    is_enough = facts.run_share(seconds) >= SAVE_CURE_WORTH
-    return delayed if is_enough or facts.saves_held_by('workers') else []
+    is_enough = run.run_share(seconds) >= SAVE_CURE_WORTH
+    return delayed if is_enough or run.saves_held_by('workers') else []
 
 
 def _less_s(
@@ -104,9 +104,9 @@ def _less_s(
     return 0.0 if then_s is None else max(delay_s - then_s, 0.0)
 
 
-def fewest_that_keep_up(facts: Facts) -> int | None:
+def fewest_that_keep_up(run: Run) -> int | None:
     """Fewer workers than now with which the iterations are as fast."""
-    workload = facts.workload
+    workload = run.workload
     if workload is None or not workload.is_occupancy_known:
         return None
     old, prefetch = workload.num_workers, workload.prefetch_factor

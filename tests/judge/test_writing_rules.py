@@ -17,7 +17,6 @@ from fakes.saves import (
     make_save,
     walls_of,
 )
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.ranks import with_saves_of
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_diagnosis import diagnose_run
@@ -41,7 +40,7 @@ def fold(saves: Sequence[SaveRecord], **fields) -> Run:
 
 
 def diagnose(*saves: SaveRecord, **fields) -> Diagnosis:
-    return diagnose_run(fold_facts(fold(saves, **fields)))
+    return diagnose_run(fold(saves, **fields))
 
 
 def finding(diagnosis: Diagnosis, code: str) -> Finding | None:
@@ -101,7 +100,7 @@ def test_a_delay_that_was_won_back_is_no_problem():
         replace(after, usual_wait_s=0.1, waits_s=0.0)
         for after in summary.save_aftermaths
     )
-    diagnosis = diagnose_run(fold_facts(summary.altered(save_aftermaths=back)))
+    diagnosis = diagnose_run(summary.altered(save_aftermaths=back))
     found = finding(diagnosis, 'MG304')
     assert (found.severity, found.share) == ('notice', 0.0)
     assert '8 of 8 saves took 12.8 s longer' in found.detail
@@ -112,12 +111,12 @@ def test_a_net_delay_that_is_unknown_is_not_counted():
     summary = fold([make_contended(10), make_contended(20)])
     one = summary.save_aftermaths[:1]
     part = summary.altered(save_aftermaths=one)
-    found = finding(diagnose_run(fold_facts(part)), 'MG304')
+    found = finding(diagnose_run(part), 'MG304')
     assert 'the job lost 1.6 s (net, of the 1 whose iterations after it are' in (
         found.detail
     )
     part = summary.altered(save_aftermaths=())
-    found = finding(diagnose_run(fold_facts(part)), 'MG304')
+    found = finding(diagnose_run(part), 'MG304')
     assert (found.severity, found.share) == ('notice', None)
     assert 'what the job lost (net) is not known' in found.detail
 
@@ -179,7 +178,7 @@ def test_ranks_that_wait_are_counted():
 def test_a_judged_rank_without_saves_has_those_of_the_first():
     first = fold([make_contended(10 * i) for i in range(1, 4)], world_size=2)
     judged = fold([], world_size=2, rank=1)
-    diagnosis = diagnose_run(fold_facts(with_saves_of(judged, first)))
+    diagnosis = diagnose_run(with_saves_of(judged, first))
     assert [entry.cause for entry in diagnosis.saves] == ['workers'] * 3
 
 
@@ -215,5 +214,5 @@ def test_saves_without_scheduler_statistics_are_said_to_be_unknown():
 def test_thousands_of_saves_are_judged_at_once():
     summary = fold([make_contended(n) for n in range(1, 5001)])
     since = time.process_time()
-    diagnose_run(fold_facts(summary))
+    diagnose_run(summary)
     assert time.process_time() - since < 1.5
