@@ -12,8 +12,8 @@ from mmgpu_hooks.commands.pooling import pool_read_runs, read_each
 from mmgpu_hooks.evidence.plain_reader import read_plain_run
 from mmgpu_hooks.judge.ranks import fold_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_plain_run, diagnose_run
 from mmgpu_hooks.judge.run_pool import pool_runs
+from mmgpu_hooks.judge.verdict import diagnose_plain_run, diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.recommend.save_cures import with_save_cures
 from mmgpu_hooks.schema import (

@@ -16,7 +16,7 @@ from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.schema import RanksSummary
 from mmgpu_hooks.schema.reader import (
     read_other_ranks,

@@ -47,7 +47,6 @@ from mmgpu_hooks.schema import (
     NoPrediction,
     RunEvidence,
     SaveJudgement,
-    SaveRecord,
 )
 from mmgpu_hooks.schema.parts import PARTS
 from mmgpu_hooks.schema.reader import read_evidence
@@ -575,15 +574,9 @@ class Run(Figures):
         logical = self.run.host.logical_cpus
         return bool(external and logical and external >= EXTERNAL_LOAD * logical)
 
-    def saves_held_by(
-        self, cause: str | None
-    ) -> list[tuple[SaveRecord, SaveJudgement]]:
+    def saves_held_by(self, cause: str | None) -> list[SaveJudgement]:
         """Slow saves with this cause; with ``None``, those whose cause is unproven."""
-        return [
-            (save, judged)
-            for save, judged in zip(self.save_records, self.judged_saves)
-            if judged.is_slow and judged.cause == cause
-        ]
+        return [one for one in self.judged_saves if one.is_slow and one.cause == cause]
 
     def run_share(self, seconds: float) -> float:
         """``seconds`` as a share of the whole run."""

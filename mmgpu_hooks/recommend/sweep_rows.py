@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -12,7 +13,6 @@ from mmgpu_hooks.judge.run_comparison import ITER, fold_figures
 from mmgpu_hooks.judge.static_memory import fold_static_bytes
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.model.save_cost import median
 from mmgpu_hooks.model.series import LEAST_VALUES, fold_mean
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH, cap_workers
 from mmgpu_hooks.schema import (
@@ -90,7 +90,7 @@ def fold_sweep_row(row: SweepRow, run: Run | None) -> SweepRow:
         cpu_cores=_fold_cores(steady),
         external_cpu_cores=steady.external_cpu_cores,
         saves=len(saves),
-        save_s=median(saves) if saves else None,
+        save_s=statistics.median(saves) if saves else None,
     )
     if steady.gpu is not None:
         row = replace(

@@ -15,7 +15,7 @@ from fakes.runs import (
 )
 from mmgpu_hooks.judge.ranks import fold_ranks
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.schema import RunEvidence, SavePhase, SaveRecord
 from mmgpu_hooks.show.recommendation import Answer

@@ -12,10 +12,9 @@ from fakes.runs import (
     make_workers,
     steady,
 )
-from mmgpu_hooks.judge.rule import RULES
+from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_plain_run, diagnose_run
-from mmgpu_hooks.judge.verdict import VERDICTS
+from mmgpu_hooks.judge.verdict import VERDICTS, diagnose_plain_run, diagnose_run
 from mmgpu_hooks.schema import (
     Diagnosis,
     GpuWindow,

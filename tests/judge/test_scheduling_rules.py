@@ -11,7 +11,7 @@ from fakes.runs import (
     make_workers,
 )
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.schema import Diagnosis, HostLimits, LoaderSettings, RunRecord
 
 MAIN = {'process_cpu_s': 4.0}

@@ -16,8 +16,7 @@ from fakes.runs import (
 from fakes.saves import make_save
 from fakes.validations import make_validation
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
-from mmgpu_hooks.judge.verdict import judge_confidence
+from mmgpu_hooks.judge.verdict import diagnose_run, judge_confidence
 from mmgpu_hooks.schema import HostLimits, LoaderSettings, RunEvidence
 
 

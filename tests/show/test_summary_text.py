@@ -23,7 +23,7 @@ from fakes.runs import (
 )
 from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.schema import (
     CudaMemoryWindow,
     GpuWindow,

@@ -9,7 +9,7 @@ import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.cuda.memory import CudaDevice
 from training.toy import HOOK, LossTape, build_runner, evidence_of, log_of, scalar_lines
 

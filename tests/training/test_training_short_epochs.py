@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.verdict import diagnose_run
 from training.toy import HOOK, build_runner, evidence_of, train
 
 

@@ -1,16 +1,15 @@
-"""Rules about everything but the loader."""
+"""Rules about the step, the card, validation and hooks."""
 
 from __future__ import annotations
 
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
-from mmgpu_hooks.judge.rule import cannot_tell, fine, notice, problem, rule
+from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import (
     DATA_WAIT_NOTICE,
     GPU_UTIL_LOW_PCT,
     GPU_ZERO_NOTICE_PCT,
     HOOKS_PROBLEM,
-    SAVE_PROBLEM,
     VALIDATION_NOTICE,
     VALIDATION_PROBLEM,
 )
@@ -56,26 +55,7 @@ def judge_gpu(run: Run) -> Finding | None:
     return notice(detail) if swings or gpu.util_pct < GPU_UTIL_LOW_PCT else fine(detail)
 
 
-@rule('MG301', 'Checkpoint saves take their share')
-def judge_saves(run: Run) -> Finding | None:
-    """Training stands still while a checkpoint is saved.
-
-    A longer ``interval`` of CheckpointHook saves less often; it is never changed for
-    you.
-    """
-    share = run.part_share('checkpoint_save')
-    saves = run.saves
-    if share < SAVE_PROBLEM or not saves:
-        return None
-    seconds = run.ledger_s['checkpoint_save']
-    return problem(
-        f'{saves} saves took {format_sum(seconds)} ({100 * share:.0f} % of the '
-        f'run, {format_seconds(seconds / saves)} each).',
-        share,
-    )
-
-
-@rule('MG302', 'Validation takes its share')
+@rule('MG302', 'Validation takes its share', 'validation_bound')
 def judge_validation(run: Run) -> Finding | None:
     """Training stands still during validation and its metrics.
 
@@ -92,7 +72,7 @@ def judge_validation(run: Run) -> Finding | None:
     return notice(detail, share)
 
 
-@rule('MG303', 'Hooks take their share')
+@rule('MG303', 'Hooks take their share', 'hook_bound')
 def judge_hooks(run: Run) -> Finding | None:
     """Hooks (logging, visualisation, EMA, schedulers) take more than they should.
 

@@ -1,52 +1,97 @@
-"""Rules about who gets a core, which batch comes first, and what decodes images."""
+"""Rules about who gets a core."""
 
 from __future__ import annotations
 
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
-from mmgpu_hooks.judge.rule import cannot_tell, notice, problem, rule
+from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import (
     MAIN_DELAY_PROBLEM,
-    ORDER_PROBLEM,
+    RUN_DELAY_PROBLEM,
     THROTTLED_NOTICE_PCT,
 )
-from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.schema import Finding, Prediction
+from mmgpu_hooks.schema import Finding
 
 
-@rule('MG109', 'Late batches hold up the ones behind them')
-def judge_order(run: Run) -> Finding | None:
-    """Batches arrive in order, so a slow one keeps the ready ones behind it waiting.
+@rule('MG102', 'The CPU is the wall', 'data_bound_cpu')
+def judge_cpu_wall(run: Run) -> Finding | None:
+    """The usable cores cannot load batches faster, however many workers there are.
 
-    The workers are not busy all the time and still the loop waits. More batches made
-    ahead (``prefetch_factor``) carry the loop over slow ones; so does finding what
-    makes some samples slow.
+    Loading one batch and training on it costs more CPU than the cores have in the
+    time of a step. Cheaper transforms, smaller images on disk or more cores help;
+    more workers do not, and they slow down everything else that needs a core.
     """
-    loader, workload = run.loader, run.workload
-    if not run.is_data_bound or not run.run.loader.num_workers:
+    workload = run.workload
+    if not run.is_data_bound:
         return None
-    if loader is None or loader.out_of_order is None:
-        return cannot_tell('the order in which batches came was not measured')
     if workload is None:
         return cannot_tell(run.why_no_workload or 'the loading was not measured')
-    early = loader.out_of_order / max(loader.asks, 1)
-    simulated = predict_setting(
-        workload, workload.num_workers, workload.prefetch_factor
-    )
-    if early < ORDER_PROBLEM or not isinstance(simulated, Prediction):
-        return None
-    if simulated.limit != 'head_of_line':
+    if not run.is_cpu_the_wall:
         return None
     return problem(
-        f'{loader.out_of_order} batches in {loader.asks} iterations came before their '
-        f'turn and waited for a late one; loading one takes '
-        f'{format_seconds(workload.occupancy.mean_s)}, give or take '
-        f'{format_seconds(workload.occupancy.std_s)}.',
+        f'A batch costs {format_seconds(workload.batch_cpu.mean_s)} of CPU to load and '
+        f'{format_seconds(workload.step_cpu_s)} to train on, and '
+        f'{run.free_cores:.1f} cores are free for it: no setting is faster than '
+        f'{format_seconds(run.cpu_floor_s)} per iteration.',
         run.data_wait_share or 0.0,
     )
 
 
-@rule('MG110', 'The training thread waits for a core')
+@rule('MG105', 'More workers than cores')
+def judge_too_many_workers(run: Run) -> Finding | None:
+    """``num_workers`` exceeds the cores this rank may use.
+
+    Workers beyond the cores only take turns, take memory, and make checkpoint saves
+    and the training thread wait for a core. PyTorch warns about it too. Workers that
+    were measured to wait for at least half of a batch's time (for storage, say) are
+    right to outnumber the cores: this rule is silent about them, PyTorch is not.
+    """
+    workers = run.run.loader.num_workers
+    cores = run.run.host.usable_cores
+    if workers is None or cores is None:
+        missing = 'number of workers' if workers is None else 'number of usable cores'
+        return cannot_tell(f'the {missing} is unknown')
+    if workers <= max(cores, 1) or run.waiting_share:
+        return None
+    return notice(f'num_workers={workers} on {cores:g} usable cores of this rank.')
+
+
+@rule('MG106', 'Workers wait for a core')
+def judge_run_delay(run: Run) -> Finding | None:
+    """Loader workers are ready to run and get no core: the CPU is oversubscribed.
+
+    Measured by the kernel (``/proc/<pid>/schedstat``). Fewer workers, fewer threads
+    or no neighbour on the machine help.
+    """
+    cpu_s, delay_s = run.worker_cpu_s, run.worker_run_delay_s
+    if not run.run.loader.num_workers or not run.is_enough:
+        return None
+    if cpu_s is None or delay_s is None:
+        return cannot_tell("the workers' scheduler statistics could not be read")
+    wanted_s = cpu_s + delay_s
+    if wanted_s <= 0 or delay_s / wanted_s < RUN_DELAY_PROBLEM:
+        return None
+    return notice(
+        f'Workers spent {format_seconds(delay_s)} per batch waiting for a core, beside '
+        f'{format_seconds(cpu_s)} on one.'
+    )
+
+
+@rule('MG107', 'Others use the CPU')
+def judge_external_load(run: Run) -> Finding | None:
+    """Other programs took a good part of this host's CPU while the run was measured.
+
+    Steps and loading were slower for it, and a setting that suits the crowded host
+    may not suit the quiet one. Measure again when they are gone, or plan with them.
+    """
+    external = run.external_cpu_cores
+    logical = run.run.host.logical_cpus
+    if external is None or logical is None or not run.is_busy_host:
+        return None
+    return notice(f'Others used {external:.1f} of {logical} CPUs meanwhile.')
+
+
+@rule('MG110', 'The training thread waits for a core', 'cpu_oversubscribed')
 def judge_main_delay(run: Run) -> Finding | None:
     """The thread that trains is ready to run and others have the cores.
 
@@ -71,7 +116,7 @@ def judge_main_delay(run: Run) -> Finding | None:
     )
 
 
-@rule('MG111', 'Workers are confined to a few CPUs')
+@rule('MG111', 'Workers are confined to a few CPUs', 'affinity_collapsed')
 def judge_affinity(run: Run) -> Finding | None:
     """Workers may not run on all CPUs that the training process may run on.
 
@@ -93,7 +138,7 @@ def judge_affinity(run: Run) -> Finding | None:
     return notice(detail)
 
 
-@rule('MG112', 'The CPU quota throttles')
+@rule('MG112', 'The CPU quota throttles', 'quota_throttled')
 def judge_quota(run: Run) -> Finding | None:
     """The control group used up its CPU quota and was stopped until the next period.
 
@@ -115,7 +160,7 @@ def judge_quota(run: Run) -> Finding | None:
     )
 
 
-@rule('MG113', 'The training process is bound to a few CPUs')
+@rule('MG113', 'The training process is bound to a few CPUs', 'affinity_collapsed')
 def judge_binding(run: Run) -> Finding | None:
     """The main thread may run on fewer CPUs than it was started with.
 
@@ -143,20 +188,3 @@ def judge_binding(run: Run) -> Finding | None:
     if run.is_data_bound and 0 < own <= workers:
         return problem(detail, run.data_wait_share or 0.0)
     return notice(detail)
-
-
-@rule('MG114', 'Pillow decodes the images')
-def judge_decoder(run: Run) -> Finding | None:
-    """``LoadImageFromFile(imdecode_backend='pillow')`` takes much longer than cv2.
-
-    A JPEG of 12 megapixels took Pillow 125 ms, ``cv2`` (which brings libjpeg-turbo, and
-    is MMDetection's default) 33 ms and ``turbojpeg`` 26 ms. Take ``imdecode_backend=
-    'cv2'``; pixels differ by rounding, so finish a training with what it began with.
-    """
-    if run.run.loader.image_decoder != 'pillow':
-        return None
-    loader = run.loader
-    timed = [one for one in (loader.transforms if loader else ()) if one.image_s]
-    took_s = {one.name: one.image_s for one in timed}.get('LoadImageFromFile')
-    took = f' and takes {format_seconds(took_s)} per image' if took_s else ''
-    return notice(f"LoadImageFromFile has imdecode_backend='pillow'{took}.")

@@ -1,20 +1,35 @@
-"""Rules about writing checkpoints, over a whole run: once per cause, with a count."""
+"""Rules about checkpoint saves, over a whole run: once per cause, with a count."""
 
 from __future__ import annotations
 
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
-from mmgpu_hooks.judge.rule import cannot_tell, fine, notice, problem, rule
+from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.save_delay import SaveDelay, fold_delay
-from mmgpu_hooks.judge.thresholds import (
-    HUB_NOTICE,
-    HUB_NOTICE_BYTES,
-    SAVE_PROBLEM,
-)
+from mmgpu_hooks.judge.saves import HELD_BY, SaveDelay, sum_delays
+from mmgpu_hooks.judge.thresholds import HUB_NOTICE, HUB_NOTICE_BYTES, SAVE_PROBLEM
 from mmgpu_hooks.schema import Finding
 
 
-@rule('MG304', 'Workers hold up saves')
+@rule('MG301', 'Checkpoint saves take their share', 'save_bound')
+def judge_saves(run: Run) -> Finding | None:
+    """Training stands still while a checkpoint is saved.
+
+    A longer ``interval`` of CheckpointHook saves less often; it is never changed for
+    you.
+    """
+    share = run.part_share('checkpoint_save')
+    saves = run.saves
+    if share < SAVE_PROBLEM or not saves:
+        return None
+    seconds = run.ledger_s['checkpoint_save']
+    return problem(
+        f'{saves} saves took {format_sum(seconds)} ({100 * share:.0f} % of the '
+        f'run, {format_seconds(seconds / saves)} each).',
+        share,
+    )
+
+
+@rule('MG304', 'Workers hold up saves', 'save_bound')
 def judge_saves_by_workers(run: Run) -> Finding | None:
     """While a checkpoint is saved, loader workers have the cores that the save needs.
 
@@ -24,44 +39,44 @@ def judge_saves_by_workers(run: Run) -> Finding | None:
     help, or ``GPUEfficiencyHook(worker_nice=10)``, which lets the saving thread go
     first.
     """
-    return _judge_cause(run, 'workers', 'because loader workers had the cores')
+    return _judge_cause(run, 'workers')
 
 
-@rule('MG305', 'Strangers hold up saves')
+@rule('MG305', 'Strangers hold up saves', 'save_bound')
 def judge_saves_by_strangers(run: Run) -> Finding | None:
     """While a checkpoint is saved, other programs have the cores that the save needs.
 
     No setting of the loader helps: run them elsewhere, or at another time.
     """
-    return _judge_cause(run, 'strangers', 'because other programs had the cores')
+    return _judge_cause(run, 'strangers')
 
 
-@rule('MG306', 'Storage holds up saves')
+@rule('MG306', 'Storage holds up saves', 'save_bound')
 def judge_saves_by_storage(run: Run) -> Finding | None:
     """The save is blocked in the write to a file system of this host: a slow disk.
 
     Workers are not the reason. Save to a faster disk, or less often.
     """
-    return _judge_cause(run, 'storage', 'blocked in the write to storage')
+    return _judge_cause(run, 'storage')
 
 
-@rule('MG307', 'Memory runs short in saves')
+@rule('MG307', 'Memory runs short in saves', 'save_bound')
 def judge_saves_by_memory(run: Run) -> Finding | None:
     """While a checkpoint is saved, tasks wait for memory, and pages are read again.
 
     MMEngine holds a checkpoint in memory, and the file as well, before it writes it.
     Free some memory (fewer workers, a smaller batch) or save without the optimizer.
     """
-    return _judge_cause(run, 'memory', 'because memory was short')
+    return _judge_cause(run, 'memory')
 
 
-@rule('MG308', 'The remote backend holds up saves')
+@rule('MG308', 'The remote backend holds up saves', 'save_bound')
 def judge_saves_by_remote(run: Run) -> Finding | None:
     """The save waits for a file backend that writes elsewhere than to this host.
 
     Save to a local disk and copy from there, or save less often.
     """
-    return _judge_cause(run, 'remote', 'waiting for a remote backend')
+    return _judge_cause(run, 'remote')
 
 
 @rule('MG309', 'Histories fill the checkpoint')
@@ -92,7 +107,7 @@ def judge_hub(run: Run) -> Finding | None:
         detail += f'iteration {first.iteration}'
     if not slow:
         return notice(f'{detail}.')
-    delay = fold_delay(slow, len(run.judged_saves))
+    delay = sum_delays(slow, len(run.judged_saves))
     return notice(f'{detail}; {delay.sentence("for it")}', _share(run, delay))
 
 
@@ -118,14 +133,10 @@ def judge_saving(run: Run) -> Finding | None:
             f'{format_sum(ranks * seconds / run.saves)} of their time per '
             f'save and {format_sum(ranks * seconds)} in all'
         )
-    slow = [
-        (save, judged)
-        for save, judged in zip(run.save_records, run.judged_saves)
-        if judged.is_slow
-    ]
+    slow = [judged for judged in run.judged_saves if judged.is_slow]
     if slow:
         detail += (
-            f'; {fold_delay(slow, len(run.judged_saves)).sentence("than they need")}'
+            f'; {sum_delays(slow, len(run.judged_saves)).sentence("than they need")}'
         )
     else:
         detail += '.'
@@ -146,7 +157,7 @@ def judge_unknown_saves(run: Run) -> Finding | None:
         if judged.gross_delay_s is None and save.error is None
     ]
     if slow:
-        worst = fold_delay(slow, len(run.judged_saves)).worst
+        worst = sum_delays(slow, len(run.judged_saves)).worst
         return cannot_tell(
             f'{len(slow)} of {len(run.judged_saves)} saves were slow, and no cause is '
             f'proven; the worst: {worst.rstrip(".")}'
@@ -159,12 +170,12 @@ def judge_unknown_saves(run: Run) -> Finding | None:
     return None
 
 
-def _judge_cause(run: Run, cause: str, why: str) -> Finding | None:
+def _judge_cause(run: Run, cause: str) -> Finding | None:
     slow = run.saves_held_by(cause)
     if not slow:
         return None
-    delay = fold_delay(slow, len(run.judged_saves))
-    detail = f'{delay.sentence(why)} The worst: {delay.worst}'
+    delay = sum_delays(slow, len(run.judged_saves))
+    detail = f'{delay.sentence(HELD_BY[cause])} The worst: {delay.worst}'
     share = _share(run, delay)
     if share is not None and share >= SAVE_PROBLEM:
         return problem(detail, share)
