@@ -27,9 +27,8 @@ from benchmarks.machine import StrangerLoad, TrainingsLoad
 from benchmarks.predict_judge import median, quantile
 from benchmarks.predict_pipelines import Pipeline
 from benchmarks.predict_training import Work, count_batches, make_works, train_once
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_pool import PooledRun, pool_runs
+from mmgpu_hooks.judge.run_pool import pool_runs
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.schema import Prediction
 from mmgpu_hooks.schema.reader import read_evidence
@@ -72,7 +71,7 @@ class Trial:
     workers: int
     iter_s: float
     """By the model's own stamps."""
-    run: PooledRun
+    run: Run
     strangers_pct: float
 
 
@@ -114,7 +113,7 @@ def measure(planted: Planted, works: dict[str, Work], seconds: float) -> list[Tr
     return trials
 
 
-def _read_run(path: Path) -> PooledRun:
+def _read_run(path: Path) -> Run:
     evidence = read_evidence(path)
     # planted data sets are as long as the training, and no longer
     loader = structs.replace(evidence.run.loader, dataset_length=None)
@@ -123,7 +122,7 @@ def _read_run(path: Path) -> PooledRun:
         run=structs.replace(evidence.run, loader=loader),
         intervals=tuple(evidence.intervals),
     )
-    return PooledRun(fold_facts(Run(evidence)))
+    return Run(evidence)
 
 
 def judge(trials: Sequence[Trial]) -> Iterator[Outcome]:

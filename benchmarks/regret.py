@@ -33,7 +33,6 @@ from benchmarks.regret_judge import (
 )
 from benchmarks.regret_measure import REPEATS, list_jobs, measure_all
 from benchmarks.regret_nulls import draw_null
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.policy import recommend_settings
 
@@ -206,7 +205,7 @@ def _judge_nulls(benchmark: Benchmark, count: int) -> None:
     alarms = 0
     for seed in range(count):
         evidence = draw_null(seed)
-        found = recommend_settings(fold_facts(Run(evidence)))
+        found = recommend_settings(Run(evidence))
         if found.changes:
             alarms += 1
             keys = {change.key.split('.')[-1]: change.new for change in found.changes}

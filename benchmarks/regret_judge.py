@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mmgpu_hooks.judge.facts import Facts, fold_facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend import choice
 from mmgpu_hooks.recommend.choice import job_s
@@ -66,7 +65,7 @@ def read_trials(path: Path) -> list[Trial]:
             evidence_path.write_text('\n'.join(line['evidence']) + '\n')
             evidence = read_evidence(evidence_path)
             summary = Run(evidence)
-            facts = fold_facts(summary)
+            run = summary
             pss = summary.loader.pss_bytes if summary.loader else None
             trials.append(
                 Trial(
@@ -76,15 +75,15 @@ def read_trials(path: Path) -> list[Trial]:
                     line['job_s'],
                     line['strangers_pct'],
                     pss or 0,
-                    recommend_settings(facts),
-                    _predict(facts) if line['num_workers'] == DEFAULT else {},
+                    recommend_settings(run),
+                    _predict(run) if line['num_workers'] == DEFAULT else {},
                 )
             )
     return trials
 
 
-def _predict(facts: Facts) -> dict[Setting, float]:
-    workload, plan = facts.workload, plan_job(facts.summary)
+def _predict(run: Run) -> dict[Setting, float]:
+    workload, plan = run.workload, plan_job(run)
     if workload is None:
         return {}
     return {

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from mmgpu_hooks.commands import exit_codes
-from mmgpu_hooks.judge.run_diagnosis import RULES
+from mmgpu_hooks.judge.rules import RULES
 
 NAME = 'explain'
 HELP = 'say what a rule code means'

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mmgpu_hooks.commands.pooling import pool_read_runs, read_each
-from mmgpu_hooks.judge.facts import Facts, fold_facts
 from mmgpu_hooks.judge.other_logs import read_plain_run
 from mmgpu_hooks.judge.ranks import fold_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_plain_run, diagnose_run
-from mmgpu_hooks.judge.run_pool import PooledRun, pool_runs, rank_peaks
+from mmgpu_hooks.judge.run_pool import pool_runs
+from mmgpu_hooks.judge.verdict import diagnose_plain_run, diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.recommend.save_cures import with_save_cures
 from mmgpu_hooks.schema import (
@@ -34,7 +33,7 @@ class JudgedRun:
 
     answer: Answer
     """Without a rewrite."""
-    facts: Facts | None = None
+    run: Run | None = None
     """Of the rank that was judged."""
     plain: PlainRun | None = None
     run_config: Path | None = None
@@ -48,7 +47,7 @@ class ReadRun:
     """One run, read and folded."""
 
     files: RunFiles
-    run: PooledRun
+    run: Run
     """The rank that is judged."""
     ranks: RanksSummary | None = None
     """``None`` when it has one."""
@@ -92,16 +91,15 @@ def judge_run_folders(
     else:
         runs, left_out = read_each(folders, _read)
         newest, pool = pool_read_runs(runs, load=load)
-    facts = newest.run.facts
-    run = facts.summary
-    together = replace(facts, workload=pool.workload)
+    run = newest.run
+    together = run.altered(workload=pool.workload)
     recommendation = recommend_settings(
         together, pool.memory if allow_batch_size else None
     )
     answer = Answer(
         run_path=run.path,
-        diagnosis=diagnose_run(facts),
-        recommendation=with_save_cures(recommendation, facts),
+        diagnosis=diagnose_run(run),
+        recommendation=with_save_cures(recommendation, run),
         summary=run,
         ranks=newest.ranks,
         notes=(
@@ -117,7 +115,7 @@ def judge_run_folders(
     path = run.run.config_path
     return JudgedRun(
         answer,
-        facts=facts,
+        run=run,
         run_config=Path(path) if path else None,
         config_copy=newest.files.config_copy,
     )
@@ -126,8 +124,8 @@ def judge_run_folders(
 def _read(files: RunFiles) -> ReadRun:
     assert files.evidence is not None
     with _collector_paused():
-        judged, ranks, others = _read_ranks(files.evidence, files.other_ranks)
-    return ReadRun(files, PooledRun(fold_facts(judged), rank_peaks(others)), ranks)
+        judged, ranks = _read_ranks(files.evidence, files.other_ranks)
+    return ReadRun(files, judged, ranks)
 
 
 @contextlib.contextmanager
@@ -144,8 +142,8 @@ def _collector_paused() -> Iterator[None]:
 
 def _read_ranks(
     first: Path, others: tuple[Path, ...]
-) -> tuple[Run, RanksSummary | None, list[Run]]:
-    """The rank that is judged, how it compares, and the other ranks.
+) -> tuple[Run, RanksSummary | None]:
+    """The rank that is judged, which has the others, and how it compares.
 
     It is the rank that the others wait for; without one, the rank that waits most.
     """
@@ -154,7 +152,7 @@ def _read_ranks(
     found = [Run(one) for one in evidence]
     ranks = fold_ranks(run, found, notes)
     if ranks is None or not ranks.rows:
-        return run, ranks, []
+        return run, ranks
     judged = ranks.slowest
     why = 'holds the others up'
     if judged is None:
@@ -165,7 +163,9 @@ def _read_ranks(
     same.sort(key=lambda rank: rank.run.rank != judged)
     note = f'Rank {judged} of {ranks.world_size} {why} and is judged.'
     ranks = replace(ranks, notes=(*ranks.notes, note))
-    return with_saves_of(same[0], run), ranks, same[1:]
+    chosen = with_saves_of(same[0], run)
+    chosen.other_ranks = same[1:]
+    return chosen, ranks
 
 
 def _judge_plain(files: RunFiles) -> JudgedRun:

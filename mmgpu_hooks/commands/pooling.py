@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from mmgpu_hooks.judge.run_pool import PooledRun, RunPool, find_newest, pool_runs
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.run_pool import RunPool, find_newest, pool_runs
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 
 
@@ -15,15 +16,15 @@ class _Read(Protocol):
     def files(self) -> RunFiles: ...
 
     @property
-    def run(self) -> PooledRun: ...
+    def run(self) -> Run: ...
 
 
-Run = TypeVar('Run', bound=_Read)
+Read = TypeVar('Read', bound=_Read)
 
 
 def read_each(
-    folders: Sequence[Path], read: Callable[[RunFiles], Run]
-) -> tuple[list[Run], list[str]]:
+    folders: Sequence[Path], read: Callable[[RunFiles], Read]
+) -> tuple[list[Read], list[str]]:
     """Read what can be read, and say what was left out.
 
     Args:
@@ -55,7 +56,7 @@ def read_each(
     return runs, left_out
 
 
-def pool_read_runs(runs: Sequence[Run], *, load: bool = True) -> tuple[Run, RunPool]:
+def pool_read_runs(runs: Sequence[Read], *, load: bool = True) -> tuple[Read, RunPool]:
     """Fit together what belongs together.
 
     Args:
@@ -66,9 +67,9 @@ def pool_read_runs(runs: Sequence[Run], *, load: bool = True) -> tuple[Run, RunP
     Returns:
         The run that is judged, and the pool.
     """
-    by_path = {run.run.run.path: run for run in runs}
+    by_path = {run.run.path: run for run in runs}
     pooled = [run.run for run in runs]
-    newest = by_path[find_newest(pooled).run.path]
+    newest = by_path[find_newest(pooled).path]
     if load:
         differences, uncompared = _compare_configs(newest, runs)
     else:
@@ -77,7 +78,7 @@ def pool_read_runs(runs: Sequence[Run], *, load: bool = True) -> tuple[Run, RunP
 
 
 def _compare_configs(
-    newest: Run, runs: Sequence[Run]
+    newest: Read, runs: Sequence[Read]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """What of each run's config is another one, and why others are not known.
 
@@ -92,10 +93,10 @@ def _compare_configs(
     for run in runs:
         if run is newest:
             continue
-        path = run.run.run.path
+        path = run.run.path
         mine, other = newest.files.config_copy, run.files.config_copy
         if mine is None or other is None:
-            bare = newest.run.run.path if mine is None else path
+            bare = newest.run.path if mine is None else path
             unknown[path] = f"MMEngine's copy of the config is not beside {bare}"
             continue
         try:

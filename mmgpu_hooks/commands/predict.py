@@ -12,10 +12,9 @@ from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.commands.pooling import pool_read_runs, read_each
 from mmgpu_hooks.commands.terminal import terminal_layout
 from mmgpu_hooks.judge.card_room import fold_card_room
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.ranks import fold_ranks
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_pool import PooledRun, RunPool, pool_runs, rank_peaks
+from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.model.batch_memory import MOST_BATCH
 from mmgpu_hooks.model.prediction import (
     MOST_PREFETCH,
@@ -126,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
 @dataclass(frozen=True)
 class _ReadRun:
     files: RunFiles
-    run: PooledRun
+    run: Run
 
 
 def predict_run(arguments: argparse.Namespace) -> Forecast:
@@ -143,7 +142,7 @@ def predict_run(arguments: argparse.Namespace) -> Forecast:
     else:
         runs, notes = read_each(folders, _read_ranks)
         read, pool = pool_read_runs(runs, load=not arguments.no_load)
-    run = read.run.run
+    run = read.run
     forecast = Forecast(
         run_path=run.path,
         status=run.status,
@@ -152,7 +151,7 @@ def predict_run(arguments: argparse.Namespace) -> Forecast:
         fitted=pool.fitted if len(folders) > 1 else (),
     )
     if pool.workload is None:
-        return replace(forecast, reason=read.run.facts.untold)
+        return replace(forecast, reason=read.run.why_no_workload)
     return _predict(forecast, pool.workload, pool, notes, arguments)
 
 
@@ -169,7 +168,7 @@ def _find_evidence(folder: Path) -> RunFiles:
 
 def _read(files: RunFiles) -> _ReadRun:
     assert files.evidence is not None
-    return _ReadRun(files, PooledRun(fold_facts(Run.read(files.evidence))))
+    return _ReadRun(files, Run.read(files.evidence))
 
 
 def _read_ranks(files: RunFiles) -> _ReadRun:
@@ -177,16 +176,16 @@ def _read_ranks(files: RunFiles) -> _ReadRun:
     read = _read(files)
     evidence, _ = read_other_ranks(files.other_ranks)
     others = [Run(one) for one in evidence]
-    ranks = fold_ranks(read.run.run, others)
+    ranks = fold_ranks(read.run, others)
     joined = {row.rank for row in ranks.rows} if ranks is not None else set()
-    peaks = rank_peaks(one for one in others if one.run.rank in joined)
-    return replace(read, run=replace(read.run, rank_peaks=peaks))
+    read.run.other_ranks = [one for one in others if one.run.rank in joined]
+    return read
 
 
 def _passed_over(read: _ReadRun) -> Iterator[str]:
     if read.files.other_ranks:
-        rank = read.run.run.run.rank
-        but = ', but for their peaks of memory' if read.run.rank_peaks else ''
+        rank = read.run.run.rank
+        but = ', but for their peaks of memory' if read.run.other_ranks else ''
         yield f'Rank {rank} was read; the other ranks were not{but}.'
     if read.files.older_runs:
         older = read.files.older_runs
@@ -257,5 +256,5 @@ def _report_memory(pool: RunPool, asked: Sequence[int] | None) -> MemoryReport |
         fit=fit,
         rules=pool.memory_rules,
         batch_sizes=tuple(dict.fromkeys(asked or ())),
-        card=fold_card_room(pool.newest.facts.summary),
+        card=fold_card_room(pool.newest),
     )

@@ -95,9 +95,9 @@ def read_runs(folders: Sequence[Path]) -> list[ReportedRun]:
     for label, folder in zip(labels, folders):
         judged = judge_run_folder(folder)
         run = ReportedRun(label, judged.answer, judged.plain)
-        if judged.facts is not None:
+        if judged.run is not None:
             changes = judged.answer.recommendation.changes
-            found, why = predict_workers(judged.facts, changes)
+            found, why = predict_workers(judged.run, changes)
             run = replace(run, predictions=found, why_no_predictions=why)
         runs.append(run)
     return runs

@@ -17,7 +17,6 @@ from mmgpu_hooks.commands.progress import show_progress
 from mmgpu_hooks.commands.terminal import terminal_layout
 from mmgpu_hooks.config.loading import LoadError, read_config
 from mmgpu_hooks.experiment.verification import VerificationError, run_verification
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.changes import KEY
 from mmgpu_hooks.recommend.policy import recommend_settings
@@ -146,7 +145,7 @@ def _read_run(path: Path, arguments: argparse.Namespace) -> _Job:
             "only MMEngine's log; train with the hook, or give two configs."
         )
     summary = Run.read(files.evidence)
-    recommendation = recommend_settings(fold_facts(summary))
+    recommendation = recommend_settings(summary)
     settings = fold_settings(summary, recommendation)
     if settings is None:
         reason = recommendation.reason or 'No change of the train loader.'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mmgpu_hooks.judge.facts import Facts
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prediction import predict_grid
 from mmgpu_hooks.recommend.changes import WORKERS_KEY
 from mmgpu_hooks.schema import Change, Prediction
@@ -16,20 +16,20 @@ _PREFETCH = 2
 
 
 def predict_workers(
-    facts: Facts, changes: Sequence[Change] = ()
+    run: Run, changes: Sequence[Change] = ()
 ) -> tuple[tuple[Prediction, ...], str]:
     """Predict the usual numbers of workers, the run's own and the recommended one.
 
     Args:
-        facts: One rank's.
+        run: One rank's.
         changes: What is recommended.
 
     Returns:
         The predictions, up to what the host carries, and why there are none.
     """
-    workload = facts.workload
+    workload = run.workload
     if workload is None:
-        return (), facts.untold or ''
+        return (), run.why_no_workload or ''
     carried = math.ceil(workload.usable_cores)
     asked = {workers for workers in _USUAL if workers <= carried}
     asked.add(workload.num_workers)
@@ -38,6 +38,6 @@ def predict_workers(
         for change in changes
         if change.key == WORKERS_KEY and isinstance(change.new, int)
     )
-    prefetch = facts.summary.run.loader.prefetch_factor or _PREFETCH
+    prefetch = run.run.loader.prefetch_factor or _PREFETCH
     grid = [(workers, prefetch) for workers in sorted(asked)]
     return tuple(predict_grid(workload, grid)), ''

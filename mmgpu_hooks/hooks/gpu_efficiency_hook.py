@@ -15,12 +15,12 @@ from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.sources import Sources, open_probe
 from mmgpu_hooks.hooks.train_loader import expect_loop, expect_no_loop
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.schema import RanksSummary
 from mmgpu_hooks.schema.reader import (
     read_other_ranks,
@@ -238,7 +238,7 @@ class GPUEfficiencyHook(Hook):
         judged = folded
         if slowest is not None:
             judged = with_saves_of(slowest, folded)
-        diagnosis = diagnose_run(fold_facts(judged))
+        diagnosis = diagnose_run(judged)
         self._logger.info(render_training_summary(folded, diagnosis, compared))
 
 

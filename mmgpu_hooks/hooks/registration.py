@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from importlib.abc import MetaPathFinder
 from typing import Any
 
 NAME = 'GPUEfficiencyHook'
 
 
-class _AtFirstUse(MetaPathFinder):
-    """Registers the hook when MMEngine is about to import what builds hooks."""
+class _AtFirstUse:
+    """Registers the hook when MMEngine is about to import what builds hooks.
+
+    A finder of modules without their base class, whose import is slow.
+    """
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
         if fullname in ('mmengine.hooks', 'mmengine.runner'):

@@ -33,14 +33,14 @@ class CardRoom:
         return int(SAFE_SHARE * self.room_bytes)
 
 
-def fold_card_room(summary: Run) -> CardRoom | None:
+def fold_card_room(run: Run) -> CardRoom | None:
     """The room that a run's card has; ``None`` when its size is unknown."""
-    gpu = summary.run.gpu
+    gpu = run.run.gpu
     total = gpu.memory_total_bytes if gpu else None
     if not total or total <= 0:
         return None
-    used = summary.gpu.mem_used_bytes if summary.gpu else None
-    reserved = summary.gpu_mem_reserved_bytes
+    used = run.gpu.mem_used_bytes if run.gpu else None
+    reserved = run.gpu_mem_reserved_bytes
     beside = CONTEXT_BYTES
     if used is not None and reserved is not None and 0 <= used - reserved <= total:
         beside = used - reserved

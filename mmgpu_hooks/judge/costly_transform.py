@@ -30,34 +30,34 @@ _CHEAPER = {
 """By class name; a change of augmentation changes what is trained."""
 
 
-def name_costliest(summary: Run) -> str | None:
+def name_costliest(run: Run) -> str | None:
     """A sentence with the transform's share and a cheaper way, if one is known.
 
     Args:
-        summary: One rank's figures.
+        run: One rank's figures.
 
     Returns:
         ``None`` when no transform was timed.
     """
-    transforms = summary.loader.transforms if summary.loader else ()
+    transforms = run.loader.transforms if run.loader else ()
     whole_s = sum(one.total_s for one in transforms)
-    if not transforms or whole_s <= 0.0 or summary.loader is None:
+    if not transforms or whole_s <= 0.0 or run.loader is None:
         return None
     first = max(transforms, key=lambda one: one.total_s)
     cheaper = _CHEAPER.get(first.name)
     if first.name == 'LoadImageFromFile':
-        cheaper = _name_cheaper_decoding(summary)
+        cheaper = _name_cheaper_decoding(run)
     hint = f'; cheaper: {cheaper}' if cheaper else ''
     return (
         f'{first.name} takes {100 * first.total_s / whole_s:.0f} % of the pipeline '
-        f'({summary.loader.timed_samples} samples timed){hint}.'
+        f'({run.loader.timed_samples} samples timed){hint}.'
     )
 
 
-def _name_cheaper_decoding(summary: Run) -> str | None:
+def _name_cheaper_decoding(run: Run) -> str | None:
     """Smaller files first, where they would be smaller; then a faster decoder."""
     ways = []
-    ratio = summary.stored_pixel_ratio
+    ratio = run.stored_pixel_ratio
     if ratio is None:
         ways.append('images stored at the size they are trained at')
     elif ratio >= _LARGER:
@@ -65,5 +65,5 @@ def _name_cheaper_decoding(summary: Run) -> str | None:
             f'images stored smaller (they have {ratio:.1f} times the pixels that are '
             'trained at)'
         )
-    faster = _DECODERS.get(summary.run.loader.image_decoder or '')
+    faster = _DECODERS.get(run.run.loader.image_decoder or '')
     return '; then '.join([*ways, *([faster] if faster else [])]) or None

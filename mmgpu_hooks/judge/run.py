@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,8 +32,22 @@ from mmgpu_hooks.judge.figures import (
     made_by_worker,
     median_of,
 )
+from mmgpu_hooks.judge.saves import judge_saves
+from mmgpu_hooks.judge.thresholds import (
+    BLOCKED_PROBLEM,
+    DATA_WAIT_PROBLEM,
+    EXTERNAL_LOAD,
+    MIN_ITERATIONS,
+)
 from mmgpu_hooks.judge.training_cpu import CpuFigures, find_cpu, find_external_cores
-from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.judge.workload import fit_workload
+from mmgpu_hooks.model.floors import cpu_s, free_cores, ready_s
+from mmgpu_hooks.schema import (
+    LoaderWorkload,
+    NoPrediction,
+    RunEvidence,
+    SaveJudgement,
+)
 from mmgpu_hooks.schema.parts import PARTS
 from mmgpu_hooks.schema.reader import read_evidence
 
@@ -51,6 +66,21 @@ class WorkerCost(NamedTuple):
     cpu_s: float | None = None
     run_delay_s: float | None = None
     workers: int | None = None
+
+
+def per_iteration(field: str, key: str | None = None) -> cached_property[float | None]:
+    """The steady mean over iterations of what intervals add up."""
+
+    def mean(run: Run) -> float | None:
+        seconds, count = total(run.steady.column(field, key)), run.steady_iterations
+        return seconds / count if count else None
+
+    return cached_property(mean)
+
+
+def part_of(group: str, name: str) -> cached_property[float | None]:
+    """One of several figures that are found together."""
+    return cached_property(lambda run: getattr(getattr(run, group), name))
 
 
 class Run(Figures):
@@ -76,6 +106,8 @@ class Run(Figures):
         self.save_aftermaths = evidence.save_aftermaths
         self.validations = evidence.validations
         self.notes = evidence.notes
+        self.other_ranks: Sequence[Run] = ()
+        """Of the same run, where they were read."""
         self._given: Mapping[str, Any] = {}
 
     @classmethod
@@ -87,16 +119,22 @@ class Run(Figures):
         """
         return cls(read_evidence(path))
 
+    def newest(self, count: int) -> Run:
+        """The last intervals, as a run of their own that did not end."""
+        intervals = self.intervals[-count:]
+        return Run(replace(self.evidence, intervals=intervals, end=None))
+
     def altered(self, **figures: Any) -> Run:
         """This run with other figures in place of its own, and what follows from them.
 
         What was measured of CPU and workers is that of the run as it was.
         """
-        foreign = [name for name in figures if not hasattr(self, name)]
+        foreign = [n for n in figures if n not in self.__dict__ and not hasattr(Run, n)]
         if foreign:
             raise AttributeError(f'expected figures of a run, found {foreign}')
         other = Run(self.evidence)
         other.every, other.steady = self.every, self.steady
+        other.other_ranks = self.other_ranks
         other._given = {**self._given, **figures}
         other.__dict__.update(other._given)
         return other
@@ -187,24 +225,10 @@ class Run(Figures):
         waits_s = total(steady.column('data_wait.total_s'))
         return max(waits_s - total(steady.column('first_wait_s')), 0.0) / count
 
-    @cached_property
-    def step_s(self) -> float | None:
-        """Steady mean."""
-        return self._per_iteration(self.steady.column('step.total_s'))
-
-    @cached_property
-    def hooks_s(self) -> float | None:
-        """Steady mean."""
-        return self._per_iteration(self.steady.column('ledger_s', 'hooks'))
-
-    def _per_iteration(self, seconds: Column) -> float | None:
-        count = self.steady_iterations
-        return total(seconds) / count if count else None
-
-    @cached_property
-    def loop_s(self) -> float | None:
-        """Steady mean of what the training loop does between two hook points."""
-        return self._per_iteration(self.steady.column('ledger_s', 'loop'))
+    step_s = per_iteration('step.total_s')
+    hooks_s = per_iteration('ledger_s', 'hooks')
+    loop_s = per_iteration('ledger_s', 'loop')
+    """What the training loop does between two hook points."""
 
     @cached_property
     def iter_s(self) -> float | None:
@@ -256,32 +280,17 @@ class Run(Figures):
             evidence.run, self.steady, evidence.save_records, evidence.validations
         )
 
-    @cached_property
-    def main_cpu_s(self) -> float | None:
-        """CPU of the training process per iteration, its waits' part left out."""
-        return self._cpu.main_s
-
-    @cached_property
-    def main_run_delay_s(self) -> float | None:
-        """What its main thread waited for a core, per iteration."""
-        return self._cpu.main_delay_s
-
-    @cached_property
-    def process_cpu_cores(self) -> float | None:
-        """Cores that the training process used."""
-        return self._cpu.process_cores
-
-    @cached_property
-    def system_cpu_pct(self) -> float | None:
-        """Of all logical CPUs of the host."""
-        return self._cpu.system_pct
-
-    @cached_property
-    def cpu_aside_pct(self) -> float | None:
-        """Share of the seconds behind the figures of CPU that are saves and
-        validations, whose own CPU is not known; ``None`` where they are not in the
-        figures."""
-        return self._cpu.aside_pct
+    main_cpu_s = part_of('_cpu', 'main_s')
+    """CPU of the training process per iteration, its waits' part left out."""
+    main_run_delay_s = part_of('_cpu', 'main_delay_s')
+    """What its main thread waited for a core, per iteration."""
+    process_cpu_cores = part_of('_cpu', 'process_cores')
+    """Cores that the training process used."""
+    system_cpu_pct = part_of('_cpu', 'system_pct')
+    """Of all logical CPUs of the host."""
+    cpu_aside_pct = part_of('_cpu', 'aside_pct')
+    """Share of the seconds behind the figures of CPU that are saves and validations,
+    whose own CPU is not known; ``None`` where they are not in the figures."""
 
     @cached_property
     def external_cpu_cores(self) -> float | None:
@@ -324,15 +333,10 @@ class Run(Figures):
             statistics.mode(windows.values('workers.count')),
         )
 
-    @cached_property
-    def worker_cpu_s(self) -> float | None:
-        """CPU of all workers per batch."""
-        return self._workers.cpu_s
-
-    @cached_property
-    def worker_run_delay_s(self) -> float | None:
-        """Time workers waited for a core, per batch."""
-        return self._workers.run_delay_s
+    worker_cpu_s = part_of('_workers', 'cpu_s')
+    """CPU of all workers per batch."""
+    worker_run_delay_s = part_of('_workers', 'run_delay_s')
+    """Time workers waited for a core, per batch."""
 
     @cached_property
     def worker_count(self) -> int | None:
@@ -389,3 +393,196 @@ class Run(Figures):
     def gpu_idle_iterations(self) -> int:
         """Iterations that share is taken over."""
         return count_all(self._timed.column('gpu_idle_iterations'))
+
+    # what the rules and the recommendation make of it
+
+    @cached_property
+    def _fitted(self) -> LoaderWorkload | NoPrediction:
+        return fit_workload(self)
+
+    @cached_property
+    def workload(self) -> LoaderWorkload | None:
+        """What predictions start from; ``None`` when the run does not show it."""
+        return self._fitted if isinstance(self._fitted, LoaderWorkload) else None
+
+    @property
+    def why_no_workload(self) -> str | None:
+        """A sentence; ``None`` when there is one."""
+        found = self._fitted
+        return found.reason if isinstance(found, NoPrediction) else None
+
+    @cached_property
+    def judged_saves(self) -> tuple[SaveJudgement, ...]:
+        """In the order of ``save_records``."""
+        return judge_saves(
+            self.save_records, self.save_aftermaths, self.run.host, self.run.loader
+        )
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether enough steady iterations, of measurable length, were recorded."""
+        return bool(self.iter_s) and (self.steady_iterations >= MIN_ITERATIONS)
+
+    @property
+    def data_wait_share(self) -> float | None:
+        """Share of a steady iteration spent waiting for data."""
+        wait_s, iter_s = self.data_wait_s, self.iter_s
+        if wait_s is None or not iter_s:
+            return None
+        return wait_s / iter_s
+
+    @property
+    def is_data_bound(self) -> bool:
+        """Whether waiting for data is a problem in steady iterations."""
+        share = self.data_wait_share
+        return self.is_enough and share is not None and share >= DATA_WAIT_PROBLEM
+
+    @property
+    def wait_cause(self) -> str | None:
+        """Why the loop of a data-bound run waits; ``None`` when it is none.
+
+        ``starved``: the loader cannot keep up. ``stalls``: starving workers make the
+        loop wait at least once in W iterations, so a mean above the 95th percentile of
+        a usual interval is made of rare stalls. ``fetching``: the wait is the training
+        thread's own CPU. No setting of the loader cures the last two.
+        """
+        wait_s = self.data_wait_s
+        if not self.is_data_bound or wait_s is None or not self.iter_s:
+            return None
+        if not self.run.loader.num_workers:
+            return 'starved'
+        p95_s = self.data_wait_p95_s
+        if p95_s is not None and p95_s < wait_s:
+            return 'stalls'
+        share = self.data_wait_cpu_share or 0.0
+        if (1.0 - share) * wait_s / self.iter_s < DATA_WAIT_PROBLEM:
+            return 'fetching'
+        return 'starved'
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether the loop waits because the loader cannot keep up."""
+        return self.wait_cause == 'starved'
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether rare stalls are all that is known of the waits.
+
+        Where loading was measured inside the workers, the workload tells more.
+        """
+        loader = self.loader
+        is_measured = loader is not None and loader.occupancy_s is not None
+        return self.wait_cause == 'stalls' and not is_measured
+
+    @property
+    def headspace_pct(self) -> float | None:
+        """At most this much faster, in per cent, if data cost no time at all.
+
+        Over the whole run, starts of the loader included, and what workers hold the
+        step up by being on its cores.
+        """
+        ledger_s, whole_s = self.ledger_s, self.duration_s
+        waits_s = ledger_s.get('data_wait', 0.0) + ledger_s.get('startup', 0.0)
+        if self.workload is not None:
+            waits_s += self.workload.iterations * self.workload.held_up_s
+        if not self.is_enough or not 0.0 <= waits_s < whole_s:
+            return None
+        return 100.0 * waits_s / (whole_s - waits_s)
+
+    @property
+    def blocked_share(self) -> float | None:
+        """Share of loading one batch in which nothing ran: storage, locks."""
+        workload = self.workload
+        if workload is None or not workload.is_occupancy_known:
+            return None
+        loader, delay_s = self.loader, self.worker_run_delay_s or 0.0
+        whole_s, cpu_s = workload.occupancy.mean_s, workload.batch_cpu.mean_s
+        if loader and loader.occupancy_s is not None and loader.batch_cpu_s is not None:
+            # waiting for a core is no waiting for storage
+            whole_s, cpu_s = loader.occupancy_s - delay_s, loader.batch_cpu_s
+        return max(1.0 - cpu_s / whole_s, 0.0) if whole_s > 0.0 else 0.0
+
+    @property
+    def waiting_share(self) -> float:
+        """``blocked_share`` where it is at least half of a batch, else 0.
+
+        Workers that wait so much may outnumber the cores.
+        """
+        share = self.blocked_share or 0.0
+        return share if share >= BLOCKED_PROBLEM else 0.0
+
+    @property
+    def confined_cpus(self) -> int | None:
+        """CPUs that the workers are confined to; ``None`` when they are not."""
+        loader, host = self.loader, self.run.host
+        confined = loader.affinity_cpus if loader else None
+        if confined is None or host.affinity_cpus is None:
+            return None
+        return confined if confined < host.affinity_cpus else None
+
+    @property
+    def unbinding(self) -> str | None:
+        """How to undo what bound the process; ``None`` when nothing did."""
+        host = self.run.host
+        if host.unbound_cpus is None:
+            return None
+        if host.bound_by is None:
+            return (
+                'Remove the call of sched_setaffinity in the training script or in a '
+                'module that it imports.'
+            )
+        return f'Unset {host.bound_by} where the training is started.'
+
+    @property
+    def cpu_floor_s(self) -> float | None:
+        """The CPU of an iteration over the cores that are free for it.
+
+        Never more than the run itself took.
+        """
+        if self.workload is None:
+            return None
+        floor_s = cpu_s(self.workload) / self.free_cores
+        return min(floor_s, self.iter_s or floor_s)
+
+    @property
+    def free_cores(self) -> float:
+        """Usable cores, less those that strangers want, or had at least."""
+        workload = self.workload
+        assert workload is not None
+        free = free_cores(workload)
+        if self.iter_s and cpu_s(workload) / free > self.iter_s:
+            # the run was faster than that: it had what they did not use
+            left = workload.host_cores - (self.external_cpu_cores or 0.0)
+            return min(workload.usable_cores, max(left, free))
+        return free
+
+    @property
+    def is_cpu_the_wall(self) -> bool:
+        """Whether the CPU floor, not the step, limits even an ideal loader."""
+        floor_s, workload = self.cpu_floor_s, self.workload
+        if floor_s is None or workload is None or not self.iter_s:
+            return False
+        if not workload.num_workers:
+            # one process alone does not hold its own against strangers; more would
+            floor_s = cpu_s(workload) / workload.usable_cores
+        return floor_s > max(ready_s(workload), 0.9 * self.iter_s)
+
+    @property
+    def is_busy_host(self) -> bool:
+        """Whether others took so much of the host that the figures are theirs too."""
+        external = self.external_cpu_cores
+        logical = self.run.host.logical_cpus
+        return bool(external and logical and external >= EXTERNAL_LOAD * logical)
+
+    def saves_held_by(self, cause: str | None) -> list[SaveJudgement]:
+        """Slow saves with this cause; with ``None``, those whose cause is unproven."""
+        return [one for one in self.judged_saves if one.is_slow and one.cause == cause]
+
+    def run_share(self, seconds: float) -> float:
+        """``seconds`` as a share of the whole run."""
+        whole = self.duration_s
+        return seconds / whole if whole > 0 else 0.0
+
+    def part_share(self, part: str) -> float:
+        """Share of the whole run in one part of the time ledger."""
+        return self.run_share(self.ledger_s.get(part, 0.0))

@@ -5,10 +5,9 @@ Everything else is that of the newest run alone, which is the one that is judged
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mmgpu_hooks.judge.facts import Facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_difference import find_unlike
 from mmgpu_hooks.judge.static_memory import fold_static_bytes
@@ -31,25 +30,10 @@ _UNKNOWN_MEMORY = (
 
 
 @dataclass(frozen=True)
-class PooledRun:
-    """One run that may be fitted together with others."""
-
-    facts: Facts
-    rank_peaks: tuple[tuple[int, int | None], ...] = ()
-    """Of the run's other ranks, peak of the CUDA allocator and padded pixels of the
-    largest batch: any rank can run out of memory."""
-
-    @property
-    def run(self) -> Run:
-        """What was recorded."""
-        return self.facts.summary
-
-
-@dataclass(frozen=True)
 class RunPool:
     """What belongs together, and what follows from all of it."""
 
-    newest: PooledRun
+    newest: Run
     """The newest that tells enough: it is the one that is judged."""
     workload: LoaderWorkload | None
     """Of the newest, with the line that all runs make; ``None`` when none tells
@@ -63,7 +47,7 @@ class RunPool:
 
 
 def pool_runs(
-    runs: Sequence[PooledRun],
+    runs: Sequence[Run],
     differences: Mapping[str, str] | None = None,
     uncompared: Mapping[str, str] | None = None,
 ) -> RunPool:
@@ -77,15 +61,15 @@ def pool_runs(
     """
     notes: list[str] = []
     ordered = _order(runs, notes)
-    newest = next((run for run in ordered if run.facts.workload), ordered[0])
-    if newest.facts.workload is None:
-        untold = newest.facts.untold or 'The run tells too little.'
+    newest = next((run for run in ordered if run.workload), ordered[0])
+    if newest.workload is None:
+        untold = newest.why_no_workload or 'The run tells too little.'
         return RunPool(newest, None, NoPrediction(untold), notes=tuple(notes))
     belonging = [newest]
     for run in ordered:
         if run is newest:
             continue
-        path = run.run.path
+        path = run.path
         why = _why_left_out(newest, run, differences or {})
         if why is not None:
             # a question is a whole sentence already
@@ -95,7 +79,7 @@ def pool_runs(
         belonging.append(run)
         if uncompared and path in uncompared:
             notes.append(
-                f'The configs of {newest.run.path} and {path} were not compared '
+                f'The configs of {newest.path} and {path} were not compared '
                 f'({uncompared[path]}); they are taken for the same training.'
             )
     points = _memory_points(belonging)
@@ -110,55 +94,42 @@ def pool_runs(
     )
 
 
-def rank_peaks(ranks: Iterable[Run]) -> tuple[tuple[int, int | None], ...]:
-    """Peak of the allocator and padded pixels of the largest batch of each rank."""
-    known = [(run.gpu_mem_peak_bytes, run.largest_batch_pixels) for run in ranks]
-    return tuple((peak, pixels) for peak, pixels in known if peak is not None)
-
-
-def find_newest(runs: Sequence[PooledRun]) -> PooledRun:
+def find_newest(runs: Sequence[Run]) -> Run:
     """The newest run that tells enough, else the newest."""
     ordered = _order(runs, [])
-    return next((run for run in ordered if run.facts.workload), ordered[0])
+    return next((run for run in ordered if run.workload), ordered[0])
 
 
-def _order(runs: Sequence[PooledRun], notes: list[str]) -> list[PooledRun]:
+def _order(runs: Sequence[Run], notes: list[str]) -> list[Run]:
     """Each run once, newest first."""
-    by_id: dict[str, PooledRun] = {}
+    by_id: dict[str, Run] = {}
     for run in runs:
-        first = by_id.setdefault(run.run.run.run_id, run)
+        first = by_id.setdefault(run.run.run_id, run)
         if first is not run:
             notes.append(
-                f'{run.run.path} is the same run as {first.run.path}: it is '
-                'counted once.'
+                f'{run.path} is the same run as {first.path}: it is counted once.'
             )
-    return sorted(
-        by_id.values(), key=lambda run: run.run.run.started_unix_s, reverse=True
-    )
+    return sorted(by_id.values(), key=lambda run: run.run.started_unix_s, reverse=True)
 
 
-def _why_left_out(
-    newest: PooledRun, run: PooledRun, differences: Mapping[str, str]
-) -> str | None:
-    unlike = find_unlike(newest.run, run.run)
-    unlike = unlike or differences.get(run.run.path)
+def _why_left_out(newest: Run, run: Run, differences: Mapping[str, str]) -> str | None:
+    unlike = find_unlike(newest, run)
+    unlike = unlike or differences.get(run.path)
     if unlike is not None:
         return unlike
-    if run.facts.workload is None:
-        return (run.facts.untold or 'it tells too little').rstrip('.')
-    if run.facts.workload.batch_size is None:
+    if run.workload is None:
+        return (run.why_no_workload or 'it tells too little').rstrip('.')
+    if run.workload.batch_size is None:
         return 'its batch size is unknown'
-    assert newest.facts.workload is not None  # it tells enough
-    if newest.facts.workload.batch_size is None:
-        return f'the batch size of {newest.run.path} is unknown'
+    assert newest.workload is not None  # it tells enough
+    if newest.workload.batch_size is None:
+        return f'the batch size of {newest.path} is unknown'
     return None
 
 
-def _fit(
-    runs: Sequence[PooledRun], notes: list[str]
-) -> tuple[Sequence[PooledRun], LoaderWorkload]:
+def _fit(runs: Sequence[Run], notes: list[str]) -> tuple[Sequence[Run], LoaderWorkload]:
     """The runs that make the line of the step, and the newest's workload with it."""
-    told = [run.facts.workload for run in runs if run.facts.workload]
+    told = [run.workload for run in runs if run.workload]
     newest = told[0]
     if len(runs) == 1:
         return runs, newest
@@ -178,44 +149,42 @@ def _fit(
     return runs, replace(newest, step_line=line)
 
 
-def _memory_points(runs: Sequence[PooledRun]) -> list[MemoryPoint] | NoPrediction:
+def _memory_points(runs: Sequence[Run]) -> list[MemoryPoint] | NoPrediction:
     points: list[MemoryPoint] = []
     for run in runs:
-        summary = run.facts.summary
-        batch, peak = summary.run.loader.batch_size, summary.gpu_mem_peak_bytes
-        if peak is None or batch is None:
+        batch = run.run.loader.batch_size
+        if run.gpu_mem_peak_bytes is None or batch is None:
             continue
-        static, gradients = fold_static_bytes(summary)
+        static, gradients = fold_static_bytes(run)
         points += [
             MemoryPoint(
                 batch_size=batch,
-                peak_bytes=rank_peak,
-                pixels=pixels,
+                peak_bytes=rank.gpu_mem_peak_bytes,
+                pixels=rank.largest_batch_pixels,
                 static_bytes=static,
                 gradient_bytes=gradients,
             )
-            for rank_peak, pixels in (
-                (peak, summary.largest_batch_pixels),
-                *run.rank_peaks,
-            )
+            # any rank can run out of memory
+            for rank in (run, *run.other_ranks)
+            if rank.gpu_mem_peak_bytes is not None
         ]
     if points:
         return points
     why = 'its peak was not recorded'
-    if runs[0].run.run.device != 'cuda':
+    if runs[0].run.device != 'cuda':
         why = 'the runs trained on the CPU'
     return NoPrediction(_UNKNOWN_MEMORY.format(why=why))
 
 
-def _describe(run: PooledRun) -> FittedRun:
-    workload = run.facts.workload
+def _describe(run: Run) -> FittedRun:
+    workload = run.workload
     assert workload is not None  # else it had been left out
     return FittedRun(
-        path=run.run.path,
+        path=run.path,
         num_workers=workload.num_workers,
         prefetch_factor=workload.prefetch_factor if workload.num_workers else None,
         batch_size=workload.batch_size,
         iterations=workload.iterations,
         iter_time_s=workload.iter_time.mean_s,
-        gpu_mem_peak_bytes=run.facts.summary.gpu_mem_peak_bytes,
+        gpu_mem_peak_bytes=run.gpu_mem_peak_bytes,
     )

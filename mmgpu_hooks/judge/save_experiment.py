@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Optional
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.saves import fold_won_back_s, judge_saves
+from mmgpu_hooks.judge.saves import judge_saves, net_delay_s, won_back_s
 from mmgpu_hooks.judge.thresholds import (
     BENCH_CHANCE,
     BENCH_SAVES,
@@ -16,7 +17,6 @@ from mmgpu_hooks.judge.thresholds import (
     SLOW_SAVE_S,
 )
 from mmgpu_hooks.model.rank_sum import rank_sum_chance
-from mmgpu_hooks.model.save_cost import median, net_delay_s
 from mmgpu_hooks.schema import (
     SaveBench,
     SaveBenchRow,
@@ -84,7 +84,7 @@ def fold_save_row(
     # one save an iteration, so that tells whose it is
     after = {one.iteration: one for one in run.save_aftermaths}
     loader = run.run.loader
-    won = [fold_won_back_s(after.get(save.iteration), loader) for save in saves]
+    won = [won_back_s(after.get(save.iteration), loader) for save in saves]
     return row, tuple(won)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from mmgpu_hooks.judge.run import Run
 
 
-def fold_static_bytes(summary: Run) -> tuple[int | None, int]:
+def fold_static_bytes(run: Run) -> tuple[int | None, int]:
     """Static bytes of a training, and the gradients' part of them.
 
     Returns:
         ``None`` and what is known of the gradients, where any part was not counted.
     """
-    counted = summary.model
+    counted = run.model
     if counted is None:
         return None, 0
     parts = (

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from mmgpu_hooks.judge.facts import Facts, fold_facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import (
     IntervalRecord,
@@ -24,43 +23,43 @@ _MOST_S = 366 * 86400.0
 """Of one validation: a longer one was never measured."""
 
 
-def fold_validation_facts(summary: Run) -> Facts | None:
+def fold_validation_facts(run: Run) -> Run | None:
     """Facts of the loader of validation, all of them measured while it was used.
 
     ``ledger_s`` and ``duration_s`` are those of the loops alone, metrics left out.
 
     Args:
-        summary: One rank's figures, with its validations.
+        run: One rank's figures, with its validations.
 
     Returns:
         ``None`` when no validation was recorded whose iterations were seen.
     """
-    alike = find_alike(summary)
+    alike = find_alike(run)
     if not alike:
         return None
     newest = alike[-1].loader
-    run = structs.replace(
-        summary.run,
+    record = structs.replace(
+        run.run,
         loader=newest,
         loop='epoch',
-        max_epochs=count_validations(summary),
+        max_epochs=count_validations(run),
         max_iters=None,
         start_iteration=0,
         interval_iterations=alike[-1].iterations,
         # what of its CPU spins for a GPU is not known here: none is the careful guess
         device='cpu',
     )
-    intervals = tuple(_as_interval(one, n, summary) for n, one in enumerate(alike))
-    folded = Run(RunEvidence(path='', run=run, intervals=intervals))
+    intervals = tuple(_as_interval(one, n, run) for n, one in enumerate(alike))
+    folded = Run(RunEvidence(path='', run=record, intervals=intervals))
     # the other ranks' part cannot be told from a stranger's
-    if run.host.ranks_on_host == 1:
+    if record.host.ranks_on_host == 1:
         folded = folded.altered(external_cpu_cores=_stranger_cores(alike))
-    return fold_facts(folded)
+    return folded
 
 
-def find_alike(summary: Run) -> list[ValidationRecord]:
+def find_alike(run: Run) -> list[ValidationRecord]:
     """Validations that can be judged by: as the newest of them, and possible at all."""
-    seen = [one for one in summary.validations if _is_possible(one)]
+    seen = [one for one in run.validations if _is_possible(one)]
     return [one for one in seen if one.loader == seen[-1].loader]
 
 
@@ -85,15 +84,15 @@ def _is_possible(one: ValidationRecord) -> bool:
     return 0.0 < loop_s <= one.wall_s and one.first_waits <= one.iterations
 
 
-def count_validations(summary: Run) -> int:
+def count_validations(run: Run) -> int:
     """How often the whole training validates, at the pace at which it has so far."""
-    run, seen = summary.run, len(summary.validations)
-    whole = run.max_iters
-    if run.loop == 'epoch' and run.max_epochs and run.loader.batches_per_epoch:
-        whole = run.max_epochs * run.loader.batches_per_epoch
-    if not whole or not summary.iterations:
+    record, seen = run.run, len(run.validations)
+    whole = record.max_iters
+    if record.loop == 'epoch' and record.max_epochs and record.loader.batches_per_epoch:
+        whole = record.max_epochs * record.loader.batches_per_epoch
+    if not whole or not run.iterations:
         return max(seen, 1)
-    return max(round(seen * whole / summary.iterations), seen, 1)
+    return max(round(seen * whole / run.iterations), seen, 1)
 
 
 def _stranger_cores(validations: Sequence[ValidationRecord]) -> float | None:
@@ -104,7 +103,7 @@ def _stranger_cores(validations: Sequence[ValidationRecord]) -> float | None:
     return math.fsum(one.strangers_cpu_s or 0.0 for one in told) / seconds
 
 
-def _as_interval(one: ValidationRecord, number: int, summary: Run) -> IntervalRecord:
+def _as_interval(one: ValidationRecord, number: int, run: Run) -> IntervalRecord:
     """A possible validation as an interval of the run that its loader has."""
     wait, step, iteration = one.data_wait, one.step, one.iter
     assert wait is not None and step is not None and iteration is not None
@@ -133,7 +132,7 @@ def _as_interval(one: ValidationRecord, number: int, summary: Run) -> IntervalRe
         first_wait_s=one.first_wait_s,
         batch_bytes=one.batch_bytes,
         batch_tensors=one.batch_tensors,
-        process_rss_bytes=summary.process_rss_bytes,
+        process_rss_bytes=run.process_rss_bytes,
         process_cpu_s=one.process_cpu_s,
         workers=one.workers,
     )

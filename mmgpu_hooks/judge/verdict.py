@@ -1,18 +1,21 @@
-"""One verdict per run, out of a closed list."""
+"""All rules over one run, and one verdict out of a closed list."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
-from mmgpu_hooks.judge.facts import Facts
+from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.save_delay import fold_delay
+from mmgpu_hooks.judge.saves import HELD_BY
 from mmgpu_hooks.judge.thresholds import (
+    DATA_WAIT_PROBLEM,
     MIN_ITERATIONS,
     SLOW_SAVE_RATIO,
     SURE_ITERATIONS,
     VERDICT_SHARE,
 )
-from mmgpu_hooks.schema import Finding, Verdict
+from mmgpu_hooks.schema import Diagnosis, Finding, PlainRun, Verdict
 
 VERDICTS: dict[str, str] = {
     'not_enough_evidence': 'Not enough evidence',
@@ -23,7 +26,7 @@ VERDICTS: dict[str, str] = {
     'data_bound_order': 'Data-bound, late batches hold up the ones behind them',
     'affinity_collapsed': 'Data-bound, workers are confined to a few CPUs',
     'quota_throttled': 'Held back by the CPU quota',
-    'cpu_oversubscribed': 'The training thread waits for a core',
+    'cpu_oversubscribed': 'CPU oversubscribed',
     'startup_bound': 'Bound by starts of the loader',
     'validation_bound': 'Bound by validation',
     'save_bound': 'Bound by checkpoint saves',
@@ -32,188 +35,171 @@ VERDICTS: dict[str, str] = {
 }
 """Every verdict there is, and how it is called in text."""
 
-_OF_PROBLEM = {
-    'MG104': 'startup_bound',
-    'MG108': 'startup_bound',
-    'MG302': 'validation_bound',
-    'MG301': 'save_bound',
-    'MG303': 'hook_bound',
-    'MG304': 'save_bound',
-    'MG305': 'save_bound',
-    'MG306': 'save_bound',
-    'MG307': 'save_bound',
-    'MG308': 'save_bound',
-    'MG110': 'cpu_oversubscribed',
-    'MG112': 'quota_throttled',
-}
+_DATA = 'MG101'
+_CAUSES = ('MG111', 'MG113', 'MG102', 'MG109', 'MG103')
+"""They say why there is waiting for data, the first of them before the others, and
+never stand alone."""
+
+_ORDER = ('problem', 'notice', 'ok', 'unknown')
 
 
-_CAUSES = ('MG102', 'MG103', 'MG109', 'MG111', 'MG113')
-"""They say why MG101 holds, so they never stand alone."""
+def diagnose_run(run: Run) -> Diagnosis:
+    """Judge one rank's run: the verdict and the findings, worst first."""
+    judged = (rule.apply(run) for rule in RULES.values())
+    findings = {finding.code: finding for finding in judged if finding is not None}
+    return Diagnosis(
+        verdict=_choose_verdict(run, findings),
+        findings=tuple(
+            sorted(findings.values(), key=lambda f: (_ORDER.index(f.severity), f.code))
+        ),
+        counts={
+            'iterations': run.iterations,
+            'steady_iterations': run.steady_iterations,
+            'gpu_samples': run.gpu.samples if run.gpu else 0,
+            'saves': run.saves,
+        },
+        saves=run.judged_saves,
+    )
 
 
-def diagnose_verdict(facts: Facts, findings: dict[str, Finding]) -> Verdict:
-    """Choose the verdict: the problem with the largest share of the time wins.
+def diagnose_plain_run(run: PlainRun) -> Diagnosis:
+    """Judge a run by MMEngine's own ``time`` and ``data_time``.
 
-    Args:
-        facts: The run.
-        findings: By rule code.
+    ``data_time`` holds the hooks after IterTimerHook, saves and, in iteration-based
+    runs, validation; so a low one clears the loader and a high one only suspects it.
     """
-    summary = facts.summary
-    if not facts.is_enough:
-        return Verdict(
-            'not_enough_evidence',
-            f'{VERDICTS["not_enough_evidence"]}: steady iterations recorded '
-            f'{summary.steady_iterations}, needed {MIN_ITERATIONS}; train at least '
-            f'{count_missing(summary)} more.',
-            'low',
+    share = run.data_time_s / run.time_s if run.time_s > 0 else 0.0
+    is_data = share >= DATA_WAIT_PROBLEM
+    name = 'data_bound' if is_data else 'compute_bound'
+    called = 'Perhaps data-bound' if is_data else VERDICTS[name]
+    doubt = ' (or hooks, saves and validation, which it also holds)' if is_data else ''
+    why = (
+        f"{called}: MMEngine's data_time is {100 * share:.0f} % of time "
+        f'({format_seconds(run.data_time_s)} of {format_seconds(run.time_s)}, '
+        f'median of {run.lines} log lines){doubt}.'
+    )
+    counts = {'iterations': run.iterations, 'log_lines': run.lines}
+    return Diagnosis(verdict=Verdict(name, why, 'low'), counts=counts)
+
+
+def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
+    """The problem with the largest share of the time wins."""
+    if not run.is_enough:
+        why = (
+            f'steady iterations recorded {run.steady_iterations}, needed '
+            f'{MIN_ITERATIONS}; train at least {count_missing(run)} more.'
         )
-    confidence = judge_confidence(facts)
-    worst = _largest_problem(findings)
-    if worst is None and facts.is_data_bound:
+        return _verdict('not_enough_evidence', why, 'low')
+    problems = {c: one for c, one in findings.items() if one.severity == 'problem'}
+    largest = max(
+        (
+            one
+            for code, one in problems.items()
+            if code not in _CAUSES and (one.share or 0.0) >= VERDICT_SHARE
+        ),
+        key=lambda one: one.share or 0.0,
+        default=None,
+    )
+    if largest is None and run.is_data_bound:
         # a small share of the run, and yet the loader sets the speed of its iterations
-        worst = findings.get('MG101')
-    if worst is None:
-        share = facts.data_wait_share or 0.0
-        return Verdict(
-            'compute_bound',
-            f'{VERDICTS["compute_bound"]}: data is at hand when it is needed '
-            f'({100 * share:.0f} % of an iteration is waiting), so the step sets the '
-            'speed.',
-            confidence,
-            facts.headspace_pct,
+        largest = findings.get(_DATA)
+    confidence, headspace_pct = judge_confidence(run), run.headspace_pct
+    if largest is None:
+        why = (
+            'data is at hand when it is needed '
+            f'({100 * (run.data_wait_share or 0.0):.0f} % of an iteration is waiting), '
+            'so the step sets the speed.'
         )
-    name = _OF_PROBLEM.get(worst.code) or _data_bound(facts, findings)
-    why = worst.detail
-    if worst.code == 'MG101':
-        why = f'{why[:-1]}, {_cause(name, facts)}.'
+        return _verdict('compute_bound', why, confidence, headspace_pct)
+    name, why = RULES[largest.code].verdict or '', largest.detail
+    if largest.code == _DATA:
+        name = _name_data_bound(run, problems)
+        why = f'{why[:-1]}, {_why_data_bound(name, run)}.'
     elif name == 'save_bound':
-        why = f'{why}{_save_cause(facts)}'
-    return Verdict(name, f'{VERDICTS[name]}: {why}', confidence, facts.headspace_pct)
+        why += _save_cause(run)
+    return _verdict(name, why, confidence, headspace_pct)
 
 
-def count_missing(summary: Run) -> int:
+def _verdict(
+    name: str, why: str, confidence: str, headspace_pct: float | None = None
+) -> Verdict:
+    return Verdict(name, f'{VERDICTS[name]}: {why}', confidence, headspace_pct)
+
+
+def count_missing(run: Run) -> int:
     """How many more iterations a run needs before it is judged."""
-    more = MIN_ITERATIONS - summary.steady_iterations
-    if summary.steady_iterations == summary.iterations:
+    more = MIN_ITERATIONS - run.steady_iterations
+    if run.steady_iterations == run.iterations:
         # the only interval becomes the warm-up once there is another
-        more += max(summary.run.interval_iterations, summary.iterations)
+        more += max(run.run.interval_iterations, run.iterations)
     return max(more, 1)
 
 
-def judge_confidence(facts: Facts) -> str:
+def judge_confidence(run: Run) -> str:
     """``high``, ``medium`` or ``low``: how many iterations, on how quiet a host.
 
     Never high where saves and validations are in the figures of CPU.
     """
-    if facts.is_busy_host:
+    if run.is_busy_host:
         return 'low'
-    summary = facts.summary
-    sure = summary.steady_iterations >= SURE_ITERATIONS and not summary.cpu_aside_pct
+    sure = run.steady_iterations >= SURE_ITERATIONS and not run.cpu_aside_pct
     return 'high' if sure else 'medium'
 
 
-def _largest_problem(findings: dict[str, Finding]) -> Finding | None:
-    problems = [f for f in findings.values() if f.severity == 'problem']
-    causes = [
-        finding
-        for finding in problems
-        if finding.code not in _CAUSES and (finding.share or 0.0) >= VERDICT_SHARE
-    ]
-    return max(causes, key=lambda f: f.share or 0.0, default=None)
-
-
-def _data_bound(facts: Facts, findings: dict[str, Finding]) -> str:
-    if any(_is_problem(findings.get(code)) for code in ('MG111', 'MG113')):
-        return 'affinity_collapsed'
-    if _is_problem(findings.get('MG102')):
-        return 'data_bound_cpu'
-    if _is_problem(findings.get('MG109')):
-        return 'data_bound_order'
-    # of a loader that cannot be seen, nobody knows what would help
-    if not facts.is_starved or facts.summary.run.loader.num_workers is None:
+def _name_data_bound(run: Run, problems: Mapping[str, Finding]) -> str:
+    cause = next((code for code in _CAUSES if code in problems), None)
+    workers, cores = run.run.loader.num_workers, run.run.host.usable_cores
+    if cause not in (None, 'MG103'):
+        return RULES[cause].verdict or ''
+    # of a loader that cannot be seen, it is unknown what would help
+    if not run.is_starved or workers is None:
         return 'data_bound'
     # without workers the loading blocks the loop, whatever it waits for
-    if facts.summary.run.loader.num_workers and _is_problem(findings.get('MG103')):
-        return 'data_bound_storage'
-    cores = facts.summary.run.host.usable_cores
-    workers = facts.summary.run.loader.num_workers or 0
-    if cores is not None and workers >= max(int(cores), 1):
-        return 'data_bound'
-    return 'data_bound_workers'
+    if workers and cause:
+        return RULES[cause].verdict or ''
+    is_full = cores is not None and workers >= max(int(cores), 1)
+    return 'data_bound' if is_full else 'data_bound_workers'
 
 
-_HELD_BY = {
-    'workers': 'waiting for a core while loader workers had them',
-    'strangers': 'waiting for a core while other programs had them',
-    'storage': 'blocked in the write to storage',
-    'memory': 'because memory was short',
-    'size': "because histories of MMEngine's message hub fill the file",
-    'remote': 'waiting for a remote backend',
-}
-
-
-def _save_cause(facts: Facts) -> str:
-    """What is proven to hold the saves up, if anything is."""
-    held = {cause: facts.saves_held_by(cause) for cause in _HELD_BY}
-    delays = {
-        cause: fold_delay(saves, len(facts.saves))
-        for cause, saves in held.items()
-        if saves
-    }
-    if not delays:
-        return _small_delays(facts)
-    cause = max(delays, key=lambda name: delays[name].gross_s)
-    return f' {delays[cause].sentence(_HELD_BY[cause])}'
-
-
-def _small_delays(facts: Facts) -> str:
-    """What is proven of delays that make no single save slow, but add up."""
-    held_s = {
-        cause: sum(judged.held_s.get(cause, 0.0) for judged in facts.saves)
-        for cause in _HELD_BY
-    }
-    usual_s = sum(judged.uncontended_s or 0.0 for judged in facts.saves)
-    cause = max(held_s, key=lambda name: held_s[name])
-    if not facts.saves or held_s[cause] < SLOW_SAVE_RATIO * usual_s:
-        return ''
-    return (
-        f' {format_sum(held_s[cause])} of it {_HELD_BY[cause]} (gross), though '
-        'no single save was slow for it.'
-    )
-
-
-def _is_problem(finding: Finding | None) -> bool:
-    return finding is not None and finding.severity == 'problem'
-
-
-def _cause(name: str, facts: Facts) -> str:
-    workers = facts.summary.run.loader.num_workers
+def _why_data_bound(name: str, run: Run) -> str:
+    workers, host = run.run.loader.num_workers, run.run.host
     if name == 'affinity_collapsed':
-        confined = facts.confined_cpus or facts.summary.run.host.affinity_cpus
+        confined = run.confined_cpus or host.affinity_cpus
         return f'as the workers may run on {confined} CPU(s) only'
     if name == 'data_bound_cpu':
         return 'and the usable cores cannot load faster: more workers will not help'
     if name == 'data_bound_order':
         return 'while batches that are ready stand behind late ones'
-    if facts.wait_cause == 'stalls':
-        p95_s = facts.summary.data_wait_p95_s
+    if run.wait_cause == 'stalls':
         return (
             'in rare stalls (in the median interval, 95 % of the waits are below '
-            f'{format_seconds(p95_s)})'
+            f'{format_seconds(run.data_wait_p95_s)})'
         )
-    if facts.wait_cause == 'fetching':
+    if run.wait_cause == 'fetching':
         return 'most of it in the training thread itself, fetching ready batches'
     if workers is None:
         return 'by a loader whose settings are unknown'
     if name == 'data_bound':
-        cores = facts.summary.run.host.usable_cores
-        return f'with num_workers={workers} on {cores:g} usable cores'
+        return f'with num_workers={workers} on {host.usable_cores:g} usable cores'
     if name == 'data_bound_storage':
-        blocked = 100 * (facts.blocked_share or 0.0)
+        blocked = 100 * (run.blocked_share or 0.0)
         return (
             f'while the workers wait for storage or locks {blocked:.0f} % of the time'
         )
     if workers == 0:
         return 'because the training process loads every batch itself (num_workers=0)'
     return f'with num_workers={workers}'
+
+
+def _save_cause(run: Run) -> str:
+    """What is proven to hold the saves up, alone or added up, if anything is."""
+    held_s = {
+        cause: sum(one.held_s.get(cause, 0.0) for one in run.judged_saves)
+        for cause in HELD_BY
+    }
+    cause = max(held_s, key=lambda name: held_s[name])
+    usual_s = sum(one.uncontended_s or 0.0 for one in run.judged_saves)
+    is_much = held_s[cause] > 0.0 and held_s[cause] >= SLOW_SAVE_RATIO * usual_s
+    if not is_much and not run.saves_held_by(cause):
+        return ''
+    return f' {format_sum(held_s[cause])} of it {HELD_BY[cause]} (gross).'

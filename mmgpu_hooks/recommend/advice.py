@@ -4,52 +4,52 @@ from __future__ import annotations
 
 from mmgpu_hooks.judge.costly_transform import name_costliest
 from mmgpu_hooks.judge.duration_text import format_seconds
-from mmgpu_hooks.judge.facts import Facts
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import DATA_WAIT_NOTICE
 
 _AMP = 'AmpOptimWrapper'
 
 
-def advise(facts: Facts) -> tuple[str, ...]:
+def advise(run: Run) -> tuple[str, ...]:
     """Sentences, the most telling first.
 
     Args:
-        facts: The run.
+        run: The run.
     """
-    if not facts.is_enough:
+    if not run.is_enough:
         return ()
     told = [
-        *_advise_binding(facts),
-        *_advise_pipeline(facts),
-        *_advise_storage(facts),
-        *_advise_threads(facts),
-        *_advise_pinning(facts),
-        *_advise_step(facts),
+        *_advise_binding(run),
+        *_advise_pipeline(run),
+        *_advise_storage(run),
+        *_advise_threads(run),
+        *_advise_pinning(run),
+        *_advise_step(run),
     ]
     return tuple(told)
 
 
-def _advise_binding(facts: Facts) -> list[str]:
-    host = facts.summary.run.host
-    if facts.unbinding is None:
+def _advise_binding(run: Run) -> list[str]:
+    host = run.run.host
+    if run.unbinding is None:
         return []
     return [
-        f'Undo the binding first (MG113). {facts.unbinding} The predictions are '
+        f'Undo the binding first (MG113). {run.unbinding} The predictions are '
         f'for {host.usable_cores:g} usable cores; until then the training process and '
         f'its workers share {host.affinity_cpus} CPU(s).'
     ]
 
 
-def _advise_pipeline(facts: Facts) -> list[str]:
-    if not facts.is_starved:
+def _advise_pipeline(run: Run) -> list[str]:
+    if not run.is_starved:
         return []
-    found = name_costliest(facts.summary)
+    found = name_costliest(run)
     return [found] if found else []
 
 
-def _advise_storage(facts: Facts) -> list[str]:
-    share, workload = facts.waiting_share, facts.workload
-    if not facts.is_starved or not share or workload is None:
+def _advise_storage(run: Run) -> list[str]:
+    share, workload = run.waiting_share, run.workload
+    if not run.is_starved or not share or workload is None:
         return []
     return [
         f'{100 * share:.0f} % of the {format_seconds(workload.occupancy.mean_s)} '
@@ -59,21 +59,21 @@ def _advise_storage(facts: Facts) -> list[str]:
     ]
 
 
-def _advise_threads(facts: Facts) -> list[str]:
-    confined = facts.confined_cpus
+def _advise_threads(run: Run) -> list[str]:
+    confined = run.confined_cpus
     if confined is None:
         return []
     return [
         f'Workers may run on {confined} of '
-        f'{facts.summary.run.host.affinity_cpus} CPUs: an OpenMP library bound them. '
+        f'{run.run.host.affinity_cpus} CPUs: an OpenMP library bound them. '
         'OMP_PROC_BIND=false in the environment, or OMP_NUM_THREADS=1 and '
         'env_cfg.mp_cfg.opencv_num_threads=0, keep it from doing so.'
     ]
 
 
-def _advise_pinning(facts: Facts) -> list[str]:
-    run = facts.summary.run
-    if not facts.is_data_bound or run.device != 'cuda' or run.loader.pin_memory:
+def _advise_pinning(run: Run) -> list[str]:
+    record = run.run
+    if not run.is_data_bound or record.device != 'cuda' or record.loader.pin_memory:
         return []
     return [
         'pin_memory=True of the loader makes copies to the GPU faster, with '
@@ -82,16 +82,16 @@ def _advise_pinning(facts: Facts) -> list[str]:
     ]
 
 
-def _advise_step(facts: Facts) -> list[str]:
-    summary, share = facts.summary, facts.data_wait_share
-    if summary.run.device != 'cuda' or share is None or share >= DATA_WAIT_NOTICE:
+def _advise_step(run: Run) -> list[str]:
+    share = run.data_wait_share
+    if run.run.device != 'cuda' or share is None or share >= DATA_WAIT_NOTICE:
         return []
-    step_pct = 100 * (summary.step_s or 0.0) / (summary.iter_s or 1.0)
+    step_pct = 100 * (run.step_s or 0.0) / (run.iter_s or 1.0)
     told = []
-    if summary.run.optim_wrapper not in (None, _AMP):
+    if run.run.optim_wrapper not in (None, _AMP):
         told.append(
             f'The step takes {step_pct:.0f} % of an iteration, in full precision '
-            f"({summary.run.optim_wrapper}): optim_wrapper.type='{_AMP}' is often "
+            f"({run.run.optim_wrapper}): optim_wrapper.type='{_AMP}' is often "
             'faster and takes less memory; check the accuracy.'
         )
     told.append(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from mmgpu_hooks.judge.card_room import fold_card_room
-from mmgpu_hooks.judge.facts import Facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
 from mmgpu_hooks.model.batch_memory import find_largest_batch, predict_peak
@@ -64,9 +63,9 @@ def choose_batch_size(
         decision: What is best with the run's own batch size.
         memory: Of the card against the batch size, or why that is not known.
     """
-    facts, workload = decision.facts, decision.workload
+    run, workload = decision.run, decision.workload
     old = workload.batch_size
-    limits = _find_limits(facts, workload, memory)
+    limits = _find_limits(run, workload, memory)
     if isinstance(limits, str) or old is None:
         return BatchChoice(f'The batch size stays as it is. {limits}')
     fit, most, limit = limits
@@ -92,7 +91,7 @@ def choose_batch_size(
 
 
 def _find_limits(
-    facts: Facts, workload: LoaderWorkload, memory: MemoryFit | NoPrediction
+    run: Run, workload: LoaderWorkload, memory: MemoryFit | NoPrediction
 ) -> tuple[MemoryFit, int, str] | str:
     """The fit, the largest batch size that may be, and what says so."""
     if isinstance(memory, NoPrediction):
@@ -102,7 +101,7 @@ def _find_limits(
             'Not enough evidence of the step against batch size: train a second run '
             'with another batch size.'
         )
-    room = fold_card_room(facts.summary)
+    room = fold_card_room(run)
     if room is None:
         return 'How much memory the card has is unknown.'
     safe = find_largest_batch(memory, room.safe_bytes)
@@ -111,9 +110,9 @@ def _find_limits(
         (safe, f'{room.safe_bytes / 2**30:.1f} GiB of the card are safe to plan for'),
         (FARTHEST * measured, f'{measured} is the largest that was measured'),
     ]
-    run = facts.summary.run
-    if run.loader.dataset_length:
-        images = run.loader.dataset_length // max(run.world_size, 1)
+    record = run.run
+    if record.loader.dataset_length:
+        images = record.loader.dataset_length // max(record.world_size, 1)
         limits.append((images, 'an epoch has no more images for this rank'))
     return (memory, *min(limits, key=lambda limit: limit[0]))
 
@@ -127,15 +126,15 @@ def _list_sizes(fit: MemoryFit, old: int, most: int) -> list[int]:
 
 def _decide(decision: Decision, batch_size: int) -> Decision:
     """The best setting of the loader with another batch size."""
-    facts, workload = decision.facts, decision.workload
+    run, workload = decision.run, decision.workload
     sized = at_batch_size(workload, batch_size)
     assert sized is not None  # its step against batch size is known
-    summary = _resize(facts.summary, workload.batch_size or batch_size, batch_size)
-    resized = replace(facts, summary=summary, workload=sized)
+    old = workload.batch_size or batch_size
+    resized = _resize(run, old, batch_size).altered(workload=sized)
     return replace(Chooser(resized, sized).propose(), batch_size=batch_size)
 
 
-def _resize(summary: Run, old: int, new: int) -> Run:
+def _resize(run: Run, old: int, new: int) -> Run:
     """The figures that the limits and the plan of the job are taken from.
 
     As many images are trained on as before.
@@ -147,17 +146,17 @@ def _resize(summary: Run, old: int, new: int) -> Run:
     def more(size: int | None) -> int | None:
         return None if size is None else -(-size * new // old)
 
-    run = summary.run
+    record = run.run
     loader = structs.replace(
-        run.loader,
-        batch_size=more(run.loader.batch_size),
-        batches_per_epoch=less(run.loader.batches_per_epoch),
+        record.loader,
+        batch_size=more(record.loader.batch_size),
+        batches_per_epoch=less(record.loader.batches_per_epoch),
     )
-    return summary.altered(
-        run=structs.replace(run, loader=loader, max_iters=less(run.max_iters)),
-        iterations=less(summary.iterations) or 1,
-        batch_bytes=more(summary.batch_bytes),
-        batch_tensors=more(summary.batch_tensors),
+    return run.altered(
+        run=structs.replace(record, loader=loader, max_iters=less(record.max_iters)),
+        iterations=less(run.iterations) or 1,
+        batch_bytes=more(run.batch_bytes),
+        batch_tensors=more(run.batch_tensors),
     )
 
 
@@ -171,7 +170,7 @@ def _predict_gain(old: Decision, new: Decision, *, is_old_setting: bool) -> Gain
             or with the best for its batch size.
     """
     before = old.old if is_old_setting else old.new
-    plans = plan_job(old.facts.summary), plan_job(new.facts.summary)
+    plans = plan_job(old.run), plan_job(new.run)
 
     def image_s(one: LoaderWorkload, setting: Setting, plan: JobPlan) -> float:
         # whole batches: an epoch of the new size may see a few images more
@@ -204,7 +203,7 @@ def _word_all(old: Decision, new: Decision, fit: MemoryFit) -> tuple[Change, ...
     gain = _predict_gain(old, new, is_old_setting=True)
     size, before = new.batch_size, old.workload.batch_size
     assert size is not None and before is not None
-    confidence = judge_gain(old.facts, gain)
+    confidence = judge_gain(old.run, gain)
     if confidence == 'high' and size not in {p.batch_size for p in fit.points}:
         confidence = 'medium'
     change = Change(

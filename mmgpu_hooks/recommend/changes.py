@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
-from mmgpu_hooks.judge.facts import Facts
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import judge_confidence
 from mmgpu_hooks.model.floors import ready_s
 from mmgpu_hooks.model.job import START_ERROR
@@ -23,7 +23,7 @@ WORKERS_KEY = f'{KEY}num_workers'
 class Decision:
     """The new setting, and what it was chosen by."""
 
-    facts: Facts
+    run: Run
     workload: LoaderWorkload
     cap: WorkerCap
     old: Setting
@@ -42,7 +42,7 @@ class Decision:
     @property
     def cores(self) -> int:
         """Whole cores that this rank may use."""
-        return max(math.floor(self.facts.summary.run.host.usable_cores or 0.0), 1)
+        return max(math.floor(self.run.run.host.usable_cores or 0.0), 1)
 
 
 def word_changes(decision: Decision) -> list[Change]:
@@ -70,26 +70,25 @@ def warn_of_many(decision: Decision) -> str:
     if decision.new.num_workers <= decision.cores:
         return ''
     return (
-        f'; they wait for {100 * decision.facts.waiting_share:.0f} % of a batch, so '
+        f'; they wait for {100 * decision.run.waiting_share:.0f} % of a batch, so '
         f'they may outnumber the {decision.cores} usable cores: PyTorch will warn '
         'about this many workers, which is expected here'
     )
 
 
-def word_persistent(facts: Facts) -> Change:
+def word_persistent(run: Run) -> Change:
     """Workers that live on, for what their starts were measured to cost."""
-    summary = facts.summary
-    share = facts.run_share(summary.startup_s)
-    starts = max(count_starts(summary), 1)
+    share = run.run_share(run.startup_s)
+    starts = max(count_starts(run), 1)
     saved_pct = 100 * share * (starts - 1) / starts
     reach_pct = COVERAGE * START_ERROR * saved_pct
     return Change(
         key=f'{KEY}persistent_workers',
         old=False,
         new=True,
-        reason=f'starting workers took {format_sum(summary.startup_s)} in '
-        f'{summary.epoch_starts} epoch start(s) ({100 * share:.0f} % of the run)',
-        confidence=judge_confidence(facts),
+        reason=f'starting workers took {format_sum(run.startup_s)} in '
+        f'{run.epoch_starts} epoch start(s) ({100 * share:.0f} % of the run)',
+        confidence=judge_confidence(run),
         rules=('MG104',),
         predicted_gain_pct=saved_pct,
         predicted_gain_low_pct=saved_pct - reach_pct,
@@ -98,12 +97,12 @@ def word_persistent(facts: Facts) -> Change:
 
 
 def _workers(decision: Decision) -> list[Change]:
-    summary, new = decision.facts.summary, decision.new.num_workers
+    run, new = decision.run, decision.new.num_workers
     old = decision.old.num_workers
     if new == old:
         return []
     now, after_s = _word_now(decision), decision.new_iter_s
-    if new > old or not summary.worker_run_delay_s or old <= decision.cores:
+    if new > old or not run.worker_run_delay_s or old <= decision.cores:
         rules: tuple[str, ...] = ('MG101',)
         reason = (
             f'an iteration {now} and the step needs '
@@ -117,9 +116,9 @@ def _workers(decision: Decision) -> list[Change]:
         rules = ('MG105', 'MG106')
         reason = (
             f'{old} workers share {decision.cores} usable cores and spent '
-            f'{format_seconds(summary.worker_run_delay_s)} per batch waiting for '
+            f'{format_seconds(run.worker_run_delay_s)} per batch waiting for '
             'one, beside '
-            f'{format_seconds(summary.worker_cpu_s)} on it; {new} are predicted to '
+            f'{format_seconds(run.worker_cpu_s)} on it; {new} are predicted to '
             'be as fast '
             f'or faster ({format_seconds(after_s)} per iteration, which {now})'
         )
@@ -133,11 +132,11 @@ def _word_now(decision: Decision) -> str:
             f'with batch_size={decision.batch_size} would take '
             f'{format_seconds(decision.old_iter_s)}'
         )
-    return f'now takes {format_seconds(decision.facts.summary.iter_s)}'
+    return f'now takes {format_seconds(decision.run.iter_s)}'
 
 
 def _prefetch(decision: Decision) -> list[Change]:
-    old, new = decision.facts.summary.run.loader.prefetch_factor, decision.new
+    old, new = decision.run.run.loader.prefetch_factor, decision.new
     if new.num_workers == 0:
         if not decision.old.num_workers or old is None:
             return []
@@ -166,9 +165,9 @@ def _persistent(decision: Decision) -> list[Change]:
         reason = 'there are no workers to keep'
         return [_change(decision, 'persistent_workers', True, False, reason, ())]
     if old.num_workers:
-        reason = word_persistent(decision.facts).reason
+        reason = word_persistent(decision.run).reason
     else:
-        starts = count_starts(decision.facts.summary)
+        starts = count_starts(decision.run)
         reason = f'the new workers would otherwise be started {starts} times over'
     return [_change(decision, 'persistent_workers', False, True, reason, ('MG104',))]
 
@@ -198,11 +197,11 @@ def _change(
 
 def judge_change(decision: Decision) -> str:
     """How sure a change is, in a word."""
-    facts, gain = decision.facts, decision.gain
-    return judge_confidence(facts) if gain is None else judge_gain(facts, gain)
+    run, gain = decision.run, decision.gain
+    return judge_confidence(run) if gain is None else judge_gain(run, gain)
 
 
-def judge_gain(facts: Facts, gain: Gain) -> str:
+def judge_gain(run: Run, gain: Gain) -> str:
     """How sure a gain is, in a word; never high where its interval holds a loss."""
-    confidence = judge_confidence(facts)
+    confidence = judge_confidence(run)
     return 'medium' if confidence == 'high' and gain.low < 0.0 else confidence

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from mmgpu_hooks.judge.facts import Facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import (
     RUN_DELAY_PROBLEM,
@@ -41,17 +40,16 @@ class Chooser:
     """Goes from the old setting to the new one, a step at a time.
 
     Args:
-        facts: The run.
+        run: The run.
         workload: What it tells.
     """
 
-    def __init__(self, facts: Facts, workload: LoaderWorkload) -> None:
-        self._facts, self._workload = facts, workload
-        self._summary = facts.summary
-        self._plan: JobPlan = plan_job(facts.summary)
-        self._old = read_setting(facts.summary)
+    def __init__(self, run: Run, workload: LoaderWorkload) -> None:
+        self._run, self._workload = run, workload
+        self._plan: JobPlan = plan_job(run)
+        self._old = read_setting(run)
         self._prefetch = max(self._old.prefetch_factor, DEFAULT_PREFETCH)
-        self._cap = cap_workers(facts, self._prefetch)
+        self._cap = cap_workers(run, self._prefetch)
 
     def decide(self) -> Decision:
         """The new setting, which is the old one where none is surely better."""
@@ -73,7 +71,7 @@ class Chooser:
         new = replace(new, persistent_workers=self._persist(new))
         new = self._choose_prefetch(new)
         return Decision(
-            facts=self._facts,
+            run=self._run,
             workload=self._workload,
             cap=self._cap,
             old=self._old,
@@ -123,7 +121,7 @@ class Chooser:
             lasting,
             self._plan,
             self._cap.workers,
-            are_waiting=self._facts.waiting_share > 0.0,
+            are_waiting=self._run.waiting_share > 0.0,
         ).num_workers
         new = replace(
             old,
@@ -139,7 +137,7 @@ class Chooser:
 
     @property
     def _cores(self) -> int:
-        return max(math.floor(self._summary.run.host.usable_cores or 0.0), 1)
+        return max(math.floor(self._run.run.host.usable_cores or 0.0), 1)
 
     def _is_worthwhile(self, before: Setting, after: Setting) -> bool:
         if before == after:
@@ -153,27 +151,27 @@ class Chooser:
         Only where that was measured: workers that wait for storage are right to
         outnumber the cores.
         """
-        cpu_s, delay_s = self._summary.worker_cpu_s, self._summary.worker_run_delay_s
+        cpu_s, delay_s = self._run.worker_cpu_s, self._run.worker_run_delay_s
         old = self._old
         if new.num_workers >= old.num_workers or old.num_workers <= self._cores:
             return False
         if not cpu_s or not delay_s or not workload.is_occupancy_known:
             return False
-        if self._facts.waiting_share or delay_s / (cpu_s + delay_s) < RUN_DELAY_PROBLEM:
+        if self._run.waiting_share or delay_s / (cpu_s + delay_s) < RUN_DELAY_PROBLEM:
             return False
         now_s = job_s(workload, old, self._plan)
         return job_s(workload, new, self._plan) <= now_s * (1 + SAME_SPEED)
 
     def _persist(self, new: Setting) -> bool:
         """Whether workers should live through all epochs."""
-        loader = self._summary.run.loader
+        loader = self._run.run.loader
         if new.num_workers == 0 or loader.persistent_workers is not False:
             return new.persistent_workers
         if new.num_workers > self._cap.workers:
             return False
         if not loader.num_workers:
-            return count_starts(self._summary) >= 2
-        return starts_cost(self._facts)
+            return count_starts(self._run) >= 2
+        return starts_cost(self._run)
 
     def _choose_prefetch(self, new: Setting) -> Setting:
         """More batches ahead, where they help by themselves."""
@@ -185,7 +183,7 @@ class Chooser:
             factor
             for factor in PREFETCHES
             if factor > new.prefetch_factor
-            and cap_workers(self._facts, factor).workers >= new.num_workers
+            and cap_workers(self._run, factor).workers >= new.num_workers
         ]
         if not factors:
             return new
@@ -193,9 +191,9 @@ class Chooser:
         return deeper if self._is_worthwhile(new, deeper) else new
 
 
-def read_setting(summary: Run) -> Setting:
+def read_setting(run: Run) -> Setting:
     """The run's own setting."""
-    loader = summary.run.loader
+    loader = run.run.loader
     workers = loader.num_workers or 0
     return Setting(
         workers,
@@ -204,7 +202,7 @@ def read_setting(summary: Run) -> Setting:
     )
 
 
-def starts_cost(facts: Facts) -> bool:
+def starts_cost(run: Run) -> bool:
     """Whether starting workers anew was measured to cost something."""
-    share = facts.run_share(facts.summary.startup_s)
-    return count_starts(facts.summary) >= 2 and share >= STARTUP_MEASURABLE
+    share = run.run_share(run.startup_s)
+    return count_starts(run) >= 2 and share >= STARTUP_MEASURABLE

@@ -5,7 +5,7 @@ and repeated from the recorded evidence alone, on any machine.
 from __future__ import annotations
 
 from mmgpu_hooks.judge.duration_text import format_seconds
-from mmgpu_hooks.judge.facts import Facts
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
 from mmgpu_hooks.judge.verdict import count_missing
 from mmgpu_hooks.recommend.advice import advise
@@ -24,7 +24,7 @@ _AT_HAND = 'In steady iterations data is at hand when it is needed.'
 
 
 def recommend_settings(
-    facts: Facts, memory: MemoryFit | NoPrediction | None = None
+    run: Run, memory: MemoryFit | NoPrediction | None = None
 ) -> Recommendation:
     """Decide num_workers, prefetch_factor and persistent_workers.
 
@@ -32,22 +32,22 @@ def recommend_settings(
     epochs and its saves; validation's on what its own loops showed.
 
     Args:
-        facts: One rank's, with the live settings and the host's limits.
+        run: One rank's, with the live settings and the host's limits.
         memory: Of the card against the batch size, or why that is not known; given,
             another batch size may be recommended too.
 
     Returns:
         The changes, or the reason why there is none.
     """
-    advice = advise(facts)
+    advice = advise(run)
     train: Setting | None = None
     said: tuple[str, ...] = ()
-    if facts.workload is None or facts.is_stalled:
-        changes, reason = _unpredicted(facts), _why_unpredicted(facts)
+    if run.workload is None or run.is_stalled:
+        changes, reason = _unpredicted(run), _why_unpredicted(run)
         if memory is not None:
             said = (f'The batch size stays as it is. {reason}',)
     else:
-        decision = Chooser(facts, facts.workload).decide()
+        decision = Chooser(run, run.workload).decide()
         changes, reason = word_changes(decision), _why_nothing(decision)
         train = decision.new
         if decision.doubt:
@@ -55,7 +55,7 @@ def recommend_settings(
         if memory is not None:
             choice = choose_batch_size(decision, memory)
             said, changes = (choice.sentence,), list(choice.changes) or changes
-    validation = advise_validation(facts.summary, train)
+    validation = advise_validation(run, train)
     together = (*changes, *validation.changes)
     return Recommendation(
         changes=together,
@@ -66,38 +66,38 @@ def recommend_settings(
     )
 
 
-def _unpredicted(facts: Facts) -> list[Change]:
+def _unpredicted(run: Run) -> list[Change]:
     """What a run tells of starts alone, when nothing can be predicted."""
-    loader = facts.summary.run.loader
-    if not facts.is_enough or not loader.num_workers:
+    loader = run.run.loader
+    if not run.is_enough or not loader.num_workers:
         return []
-    if loader.persistent_workers is not False or not starts_cost(facts):
+    if loader.persistent_workers is not False or not starts_cost(run):
         return []
-    return [word_persistent(facts)]
+    return [word_persistent(run)]
 
 
-def _why_unpredicted(facts: Facts) -> str:
-    if not facts.is_enough:
-        return f'{facts.untold} Train at least {count_missing(facts.summary)} more.'
-    if facts.is_stalled:
+def _why_unpredicted(run: Run) -> str:
+    if not run.is_enough:
+        return f'{run.why_no_workload} Train at least {count_missing(run)} more.'
+    if run.is_stalled:
         return 'The waits are not those of a loader that cannot keep up.'
-    if not facts.is_data_bound and facts.data_wait_share is not None:
+    if not run.is_data_bound and run.data_wait_share is not None:
         return _AT_HAND
-    return facts.untold or ''
+    return run.why_no_workload or ''
 
 
 def _why_nothing(decision: Decision) -> str:
-    facts, cap = decision.facts, decision.cap
+    run, cap = decision.run, decision.cap
     if decision.doubt:
         return 'What is predicted to help is not sure enough to be written.'
-    if not facts.is_data_bound:
+    if not run.is_data_bound:
         return _AT_HAND
     if cap.workers == 0:
         return f'The host carries no worker: {cap.reason}.'
-    if facts.is_cpu_the_wall:
+    if run.is_cpu_the_wall:
         return (
             f'The CPU is the wall: no number of workers is faster than '
-            f'{format_seconds(facts.cpu_floor_s)} per iteration on this host.'
+            f'{format_seconds(run.cpu_floor_s)} per iteration on this host.'
         )
     return (
         f'No other safe setting is predicted to be {100 * WORTHWHILE_GAIN:.0f} % '

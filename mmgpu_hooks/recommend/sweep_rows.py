@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mmgpu_hooks.judge.card_room import fold_card_room
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import ITER, fold_figures
 from mmgpu_hooks.judge.static_memory import fold_static_bytes
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.model.save_cost import median
 from mmgpu_hooks.model.series import LEAST_VALUES, fold_mean
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH, cap_workers
 from mmgpu_hooks.schema import (
@@ -67,43 +66,43 @@ def fold_sweep_row(row: SweepRow, run: Run | None) -> SweepRow:
     """
     if run is None or len(run.intervals) <= row.warm_up:
         return row
-    summary = _without_warm_up(run, row.warm_up)
-    saves = [save.wall_s for save in summary.save_records if save.error is None]
+    steady = _without_warm_up(run, row.warm_up)
+    saves = [save.wall_s for save in steady.save_records if save.error is None]
     # the first finds every cache cold
     saves = saves[1:] or saves
-    peak, source = _fold_memory(row, summary)
-    static, gradients = fold_static_bytes(summary)
-    card = fold_card_room(summary)
+    peak, source = _fold_memory(row, steady)
+    static, gradients = fold_static_bytes(steady)
+    card = fold_card_room(steady)
     row = replace(
         row,
-        iterations=summary.steady_iterations,
+        iterations=steady.steady_iterations,
         iter_s=fold_iter(run, row.warm_up),
-        data_wait_s=summary.data_wait_s,
-        images_per_s=_of_all_ranks(summary),
+        data_wait_s=steady.data_wait_s,
+        images_per_s=_of_all_ranks(steady),
         memory_peak_bytes=peak,
         memory_source=source,
         static_bytes=static,
         gradient_bytes=None if static is None else gradients,
         card_bytes=card.total_bytes if card else None,
         card_beside_bytes=card.beside_bytes if card else None,
-        largest_batch_pixels=summary.largest_batch_pixels,
-        batches_per_epoch=summary.run.loader.batches_per_epoch,
-        cpu_cores=_fold_cores(summary),
-        external_cpu_cores=summary.external_cpu_cores,
+        largest_batch_pixels=steady.largest_batch_pixels,
+        batches_per_epoch=steady.run.loader.batches_per_epoch,
+        cpu_cores=_fold_cores(steady),
+        external_cpu_cores=steady.external_cpu_cores,
         saves=len(saves),
-        save_s=median(saves) if saves else None,
+        save_s=statistics.median(saves) if saves else None,
     )
-    if summary.gpu is not None:
+    if steady.gpu is not None:
         row = replace(
             row,
-            gpu_util_pct=summary.gpu.util_pct,
-            gpu_zero_pct=summary.gpu.zero_pct,
-            gpu_swing_pct=summary.gpu.util_std_pct,
+            gpu_util_pct=steady.gpu.util_pct,
+            gpu_zero_pct=steady.gpu.zero_pct,
+            gpu_swing_pct=steady.gpu.util_std_pct,
         )
-    if summary.run.host.usable_cores is None:
+    if steady.run.host.usable_cores is None:
         return row
     prefetch = row.setting.prefetch_factor or DEFAULT_PREFETCH
-    cap = cap_workers(fold_facts(summary), prefetch)
+    cap = cap_workers(steady, prefetch)
     return replace(row, most_workers=cap.workers, most_workers_reason=cap.reason)
 
 
@@ -197,24 +196,24 @@ def _without_warm_up(run: Run, warm_up: int) -> Run:
     return Run(replace(run.evidence, intervals=intervals))
 
 
-def _of_all_ranks(summary: Run) -> float | None:
+def _of_all_ranks(run: Run) -> float | None:
     """Images per second: every rank has batches of the same size."""
-    speed = summary.images_per_s
-    return None if speed is None else speed * summary.run.world_size
+    speed = run.images_per_s
+    return None if speed is None else speed * run.run.world_size
 
 
-def _fold_memory(row: SweepRow, summary: Run) -> tuple[int | None, str | None]:
-    if summary.gpu_mem_peak_bytes is not None:
-        return summary.gpu_mem_peak_bytes, 'cuda_allocator'
-    resident = row.memory_peak_bytes or summary.process_rss_bytes
+def _fold_memory(row: SweepRow, run: Run) -> tuple[int | None, str | None]:
+    if run.gpu_mem_peak_bytes is not None:
+        return run.gpu_mem_peak_bytes, 'cuda_allocator'
+    resident = row.memory_peak_bytes or run.process_rss_bytes
     return resident, None if resident is None else 'process_rss'
 
 
-def _fold_cores(summary: Run) -> float | None:
+def _fold_cores(run: Run) -> float | None:
     """Cores in use by the training process and its workers."""
-    own, iter_s = summary.process_cpu_cores, summary.iter_s
-    if own is None or not summary.run.loader.num_workers:
+    own, iter_s = run.process_cpu_cores, run.iter_s
+    if own is None or not run.run.loader.num_workers:
         return own
-    if summary.worker_cpu_s is None or not iter_s or not math.isfinite(iter_s):
+    if run.worker_cpu_s is None or not iter_s or not math.isfinite(iter_s):
         return None
-    return own + summary.worker_cpu_s / iter_s
+    return own + run.worker_cpu_s / iter_s

@@ -20,7 +20,7 @@ class SettingPair(NamedTuple):
     after: dict[str, Any]
 
 
-def fold_settings(summary: Run, recommendation: Recommendation) -> SettingPair | None:
+def fold_settings(run: Run, recommendation: Recommendation) -> SettingPair | None:
     """What the run had, and what it is recommended.
 
     Returns:
@@ -33,7 +33,7 @@ def fold_settings(summary: Run, recommendation: Recommendation) -> SettingPair |
     }
     if not changes:
         return None
-    loader = summary.run.loader
+    loader = run.run.loader
     live = {KEY + name: getattr(loader, name) for name in _LIVE}
     before = {key: value for key, value in live.items() if value is not None}
     return SettingPair(_tidy(before, {}), _tidy({**before, **changes}, changes))
@@ -47,14 +47,14 @@ def _tidy(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in worn}
 
 
-def fold_predicted_gain(summary: Run, recommendation: Recommendation) -> float | None:
+def fold_predicted_gain(run: Run, recommendation: Recommendation) -> float | None:
     """The gain in images per second that was predicted of all changes together."""
     predicted = [
         change.predicted_iter_s
         for change in recommendation.changes
         if change.predicted_iter_s
     ]
-    if not predicted or not summary.iter_s:
+    if not predicted or not run.iter_s:
         return None
     sizes = [
         change.new / change.old
@@ -62,4 +62,4 @@ def fold_predicted_gain(summary: Run, recommendation: Recommendation) -> float |
         if change.key == KEY + 'batch_size'
     ]
     larger = sizes[0] if sizes else 1.0
-    return larger * summary.iter_s / predicted[-1] - 1
+    return larger * run.iter_s / predicted[-1] - 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mmgpu_hooks.judge.facts import Facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prediction import MOST_WORKERS
 
@@ -26,7 +25,7 @@ class WorkerCap:
     reason: str
 
 
-def cap_workers(facts: Facts, prefetch_factor: int = DEFAULT_PREFETCH) -> WorkerCap:
+def cap_workers(run: Run, prefetch_factor: int = DEFAULT_PREFETCH) -> WorkerCap:
     """The tightest of the host's limits.
 
     The usable cores never exceed the CPUs that the process may run on, beyond which
@@ -34,19 +33,18 @@ def cap_workers(facts: Facts, prefetch_factor: int = DEFAULT_PREFETCH) -> Worker
     which need a core at a time are no more than there are.
 
     Args:
-        facts: The run, with the host's limits as the hook recorded them; its usable
+        run: The run, with the host's limits as the hook recorded them; its usable
             cores must be known, as without them no number is known to be safe.
         prefetch_factor: Batches in flight per worker.
 
     Returns:
         Possibly no worker at all, when memory forbids it.
     """
-    summary = facts.summary
     limits = [
-        _by_cores(summary, facts.waiting_share),
-        _by_memory(summary),
-        _by_shared_memory(summary, prefetch_factor),
-        _by_open_files(summary, prefetch_factor),
+        _by_cores(run, run.waiting_share),
+        _by_memory(run),
+        _by_shared_memory(run, prefetch_factor),
+        _by_open_files(run, prefetch_factor),
     ]
     return WorkerCap(*min((one for one in limits if one), key=lambda one: one[0]))
 
@@ -54,10 +52,10 @@ def cap_workers(facts: Facts, prefetch_factor: int = DEFAULT_PREFETCH) -> Worker
 Limit = tuple[int, str]
 
 
-def _by_cores(summary: Run, waiting: float) -> Limit:
-    allowed = summary.run.host.usable_cores
+def _by_cores(run: Run, waiting: float) -> Limit:
+    allowed = run.run.host.usable_cores
     assert allowed is not None  # the caller has seen to it
-    crowd = summary.external_cpu_cores or 0.0
+    crowd = run.external_cpu_cores or 0.0
     taken = f', {crowd:.1f} of them used by others' if crowd >= 0.05 else ''
     if waiting > 0.0:
         taken += f', which a worker needs {100 * (1 - waiting):.0f} % of its time'
@@ -66,11 +64,11 @@ def _by_cores(summary: Run, waiting: float) -> Limit:
     return carried, f'{allowed:g} usable cores{taken}'
 
 
-def _by_memory(summary: Run) -> Limit | None:
-    host = summary.run.host
+def _by_memory(run: Run) -> Limit | None:
+    host = run.run.host
     sizes = [host.ram_available_bytes, host.cgroup_memory_bytes]
-    known = [size / _ranks(summary) for size in sizes if size is not None]
-    each, how = bytes_each(summary)
+    known = [size / _ranks(run) for size in sizes if size is not None]
+    each, how = bytes_each(run)
     if not known or not each:
         return None
     return (
@@ -80,25 +78,25 @@ def _by_memory(summary: Run) -> Limit | None:
     )
 
 
-def _ranks(summary: Run) -> int:
+def _ranks(run: Run) -> int:
     # an edited file may say anything
-    return max(summary.run.host.ranks_on_host, 1)
+    return max(run.run.host.ranks_on_host, 1)
 
 
-def bytes_each(summary: Run) -> tuple[float | None, str]:
+def bytes_each(run: Run) -> tuple[float | None, str]:
     """Memory of one worker: as measured, else what it is at worst; and which."""
-    pss = summary.loader.pss_bytes if summary.loader else None
-    if pss and summary.worker_count:
-        return pss / summary.worker_count, 'measured'
+    pss = run.loader.pss_bytes if run.loader else None
+    if pss and run.worker_count:
+        return pss / run.worker_count, 'measured'
     # a forked worker starts as large as the training process, at worst
-    return summary.process_rss_bytes, 'at most'
+    return run.process_rss_bytes, 'at most'
 
 
-def _by_shared_memory(summary: Run, prefetch_factor: int) -> Limit | None:
-    free, batch = summary.run.host.shm_free_bytes, summary.batch_bytes
+def _by_shared_memory(run: Run, prefetch_factor: int) -> Limit | None:
+    free, batch = run.run.host.shm_free_bytes, run.batch_bytes
     if free is None or not batch:
         return None
-    free_here = free / _ranks(summary)
+    free_here = free / _ranks(run)
     ahead = prefetch_factor * batch
     return (
         int(SAFE_SHARE * free_here / ahead),
@@ -107,8 +105,8 @@ def _by_shared_memory(summary: Run, prefetch_factor: int) -> Limit | None:
     )
 
 
-def _by_open_files(summary: Run, prefetch_factor: int) -> Limit | None:
-    files, tensors = summary.run.host.open_files_soft, summary.batch_tensors
+def _by_open_files(run: Run, prefetch_factor: int) -> Limit | None:
+    files, tensors = run.run.host.open_files_soft, run.batch_tensors
     if files is None or not tensors:
         return None
     ahead = prefetch_factor * tensors

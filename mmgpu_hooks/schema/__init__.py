@@ -4,6 +4,9 @@
 for several reasons, the record carries the reason beside it.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from mmgpu_hooks.schema.judged import (
     SAVE_CAUSES,
     Change,
@@ -20,15 +23,6 @@ from mmgpu_hooks.schema.judged import (
     ValidationOutlook,
     Verdict,
     Verification,
-)
-from mmgpu_hooks.schema.memory import (
-    ActivationFit,
-    ActivationPoint,
-    CardState,
-    MeasuredMemory,
-    MemoryEstimate,
-    ModuleActivations,
-    StaticBytes,
 )
 from mmgpu_hooks.schema.predicted import (
     BatchLine,
@@ -75,19 +69,30 @@ from mmgpu_hooks.schema.run import (
     RanksSummary,
     RunEvidence,
 )
-from mmgpu_hooks.schema.tried import (
-    MEMORY_SOURCES,
-    TRIAL_STATUSES,
-    SaveBench,
-    SaveBenchRow,
-    SavePlan,
-    SaveSetting,
-    Sweep,
-    SweepRow,
-    SweepSetting,
-    TrialResult,
-    TrialSpec,
-)
+
+if TYPE_CHECKING:
+    from mmgpu_hooks.schema.memory import (
+        ActivationFit,
+        ActivationPoint,
+        CardState,
+        MeasuredMemory,
+        MemoryEstimate,
+        ModuleActivations,
+        StaticBytes,
+    )
+    from mmgpu_hooks.schema.tried import (
+        MEMORY_SOURCES,
+        TRIAL_STATUSES,
+        SaveBench,
+        SaveBenchRow,
+        SavePlan,
+        SaveSetting,
+        Sweep,
+        SweepRow,
+        SweepSetting,
+        TrialResult,
+        TrialSpec,
+    )
 
 __all__ = [
     'MEMORY_SOURCES',
@@ -163,3 +168,12 @@ __all__ = [
     'Verification',
     'WorkersWindow',
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # experiments' records, late: judging a run needs none of them
+    for module in ('tried', 'memory'):
+        found = importlib.import_module(f'mmgpu_hooks.schema.{module}')
+        if hasattr(found, name):
+            return getattr(found, name)
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

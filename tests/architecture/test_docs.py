@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.judge import run_diagnosis, thresholds
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.verdict import VERDICTS
 from mmgpu_hooks.schema import recorded
 from mmgpu_hooks.schema.lines import KINDS
@@ -27,7 +28,7 @@ def render_rules() -> str:
         'Each finding carries the code of its rule; `mmgpu explain CODE` prints the '
         'same text.\n'
     ]
-    for rule in run_diagnosis.RULES.values():
+    for rule in RULES.values():
         text = rule.explanation.replace('``', '`')
         parts.append(f'## {rule.code}: {rule.title}\n\n{text}\n')
     return '\n'.join(parts)

@@ -13,10 +13,9 @@ from fakes.runs import (
     make_model_bytes,
     make_ranks,
 )
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.ranks import fold_ranks
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.schema import RunEvidence, SavePhase, SaveRecord
 from mmgpu_hooks.show.recommendation import Answer
@@ -114,8 +113,8 @@ def make_reported(
     summary = Run(ranks[0])
     answer = Answer(
         run_path=f'/runs/{label}/gpu_efficiency.jsonl',
-        diagnosis=diagnose_run(fold_facts(summary)),
-        recommendation=recommend_settings(fold_facts(summary)),
+        diagnosis=diagnose_run(summary),
+        recommendation=recommend_settings(summary),
         summary=summary,
         ranks=(
             fold_ranks(summary, [Run(rank) for rank in ranks[1:]])

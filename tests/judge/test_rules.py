@@ -12,11 +12,9 @@ from fakes.runs import (
     make_workers,
     steady,
 )
-from mmgpu_hooks.judge.facts import fold_facts
-from mmgpu_hooks.judge.rule import RULES
+from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_plain_run, diagnose_run
-from mmgpu_hooks.judge.verdict import VERDICTS
+from mmgpu_hooks.judge.verdict import VERDICTS, diagnose_plain_run, diagnose_run
 from mmgpu_hooks.schema import (
     Diagnosis,
     GpuWindow,
@@ -47,7 +45,7 @@ STARTS = {
 
 
 def diagnose(run=None, **fields) -> Diagnosis:
-    return diagnose_run(fold_facts(Run(make_evidence(run=run, **fields))))
+    return diagnose_run(Run(make_evidence(run=run, **fields)))
 
 
 def with_parts(**seconds: float) -> Diagnosis:
@@ -57,7 +55,7 @@ def with_parts(**seconds: float) -> Diagnosis:
     ledger = {**evidence.end.ledger_s, **seconds}
     total = sum(ledger.values())
     end = replace(evidence.end, ledger_s=ledger, duration_s=total, saves=4)
-    return diagnose_run(fold_facts(Run(replace(evidence, end=end))))
+    return diagnose_run(Run(replace(evidence, end=end)))
 
 
 def severity(diagnosis: Diagnosis, code: str) -> str | None:
@@ -119,29 +117,27 @@ def test_cores_that_strangers_want_are_no_wall_where_the_run_was_faster():
         workers=make_workers(0.39),
         process_cpu_s=4.0,
     )
-    facts = fold_facts(Run(evidence).altered(external_cpu_cores=0.5))
-    assert facts.workload is not None
-    crowded = replace(facts, workload=replace(facts.workload, stranger_tasks=3.5))
+    run = Run(evidence).altered(external_cpu_cores=0.5)
+    assert run.workload is not None
+    crowded = run.altered(workload=replace(run.workload, stranger_tasks=3.5))
     assert crowded.free_cores == 3.5
     assert not crowded.is_cpu_the_wall
-    assert crowded.cpu_floor_s <= crowded.summary.iter_s
+    assert crowded.cpu_floor_s <= crowded.iter_s
     assert severity(diagnose_run(crowded), 'MG102') is None
 
 
 def test_the_floor_is_never_above_what_the_run_took():
-    facts = fold_facts(
-        Run(make_evidence(workers=make_workers(0.39), process_cpu_s=4.0))
-    )
-    assert facts.workload is not None
-    narrow = replace(facts, workload=replace(facts.workload, usable_cores=0.5))
-    assert narrow.cpu_floor_s == facts.summary.iter_s
+    run = Run(make_evidence(workers=make_workers(0.39), process_cpu_s=4.0))
+    assert run.workload is not None
+    narrow = run.altered(workload=replace(run.workload, usable_cores=0.5))
+    assert narrow.cpu_floor_s == run.iter_s
 
 
 def test_a_run_that_mostly_validates_may_be_starved_in_its_iterations():
     evidence = make_evidence(12, data_wait_s=0.03, step_s=0.17)
     validated_s = 0.9 * sum(evidence.end.ledger_s.values())
     evidence = add_to_end(evidence, validation=validated_s)
-    verdict = diagnose_run(fold_facts(Run(evidence))).verdict
+    verdict = diagnose_run(Run(evidence)).verdict
     assert verdict.name.startswith('data_bound')
     assert '15 % of an iteration' in verdict.sentence
 

@@ -5,24 +5,19 @@ import pytest
 from fakes.pooled import EACH, FIXED, PIXELS, make_pooled
 from fakes.replaced import replace
 from fakes.runs import GIB, make_run
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_pool import PooledRun, RunPool, pool_runs
+from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.schema import MemoryFit, NoPrediction, RunEvidence
 
 
-def read(evidence: RunEvidence) -> PooledRun:
-    return PooledRun(fold_facts(Run(evidence)))
-
-
 def pool(*runs: RunEvidence, **differences: str) -> RunPool:
-    return pool_runs([read(run) for run in runs], differences)
+    return pool_runs([Run(run) for run in runs], differences)
 
 
 def test_one_run_is_fitted_as_it_always_was():
-    run = read(make_pooled())
+    run = Run(make_pooled())
     found = pool_runs([run])
-    assert found.workload == run.facts.workload
+    assert found.workload == run.workload
     assert found.notes == ()
     assert isinstance(found.memory, NoPrediction)
     assert 'and only 4 was measured' in found.memory.reason
@@ -31,9 +26,9 @@ def test_one_run_is_fitted_as_it_always_was():
 def test_runs_of_one_batch_size_leave_the_newest_as_it_is():
     newest = make_pooled(4, 4, day=22)
     found = pool(make_pooled(4, 2, day=20), newest, make_pooled(4, 1))
-    assert found.newest.run.run.loader.num_workers == 4
+    assert found.newest.run.loader.num_workers == 4
     assert [run.num_workers for run in found.fitted] == [4]
-    assert found.workload == read(newest).facts.workload
+    assert found.workload == Run(newest).workload
     assert found.notes == (
         'All runs have one batch size: the newest is judged by itself.',
     )
@@ -88,7 +83,7 @@ def test_a_run_that_does_not_belong_is_left_out_with_the_reason(other, why):
     assert found.notes[0].startswith(f'{stranger.path} is left out: ')
     assert why in found.notes[0]
     assert not found.notes[0].endswith('?.')
-    assert found.workload == read(newest).facts.workload
+    assert found.workload == Run(newest).workload
 
 
 def test_another_model_or_config_is_left_out():
@@ -119,7 +114,7 @@ def test_a_run_whose_batch_size_is_unknown_is_left_out():
 def test_configs_that_were_not_compared_are_named():
     newest, other = make_pooled(4, 4, day=22), make_pooled(8, 2)
     short = make_pooled(4, 1, intervals=1, iterations=5)
-    runs = [read(run) for run in (newest, other, short)]
+    runs = [Run(run) for run in (newest, other, short)]
     why = dict.fromkeys((newest.path, other.path, short.path), 'no copy')
     notes = pool_runs(runs, uncompared=why).notes
     assert notes[0] == (
@@ -140,7 +135,7 @@ def test_the_same_run_twice_counts_once():
 def test_the_newest_that_tells_enough_is_judged():
     short = make_pooled(4, 2, day=25, intervals=1, iterations=5)
     found = pool(make_pooled(4, 4, day=22), short)
-    assert found.newest.run.run.loader.num_workers == 4
+    assert found.newest.run.loader.num_workers == 4
     assert 'Not enough evidence' in found.notes[0]
     # none does: the newest says why
     found = pool(short)
@@ -168,7 +163,11 @@ def test_memory_that_falls_with_the_batch_size_is_no_fit():
 def test_every_rank_tells_of_memory():
     small, large = make_pooled(2, day=22), make_pooled(4, day=20)
     ranks = ((FIXED + 5 * EACH, 5 * PIXELS), (FIXED + 3 * EACH, None))
-    runs = [read(small), replace(read(large), rank_peaks=ranks)]
+    runs = [Run(small), Run(large)]
+    runs[1].other_ranks = [
+        Run(large).altered(gpu_mem_peak_bytes=peak, largest_batch_pixels=pixels)
+        for peak, pixels in ranks
+    ]
     fit = pool_runs(runs).memory
     assert isinstance(fit, MemoryFit)
     assert len(fit.points) == 4

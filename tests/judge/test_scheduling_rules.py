@@ -10,9 +10,8 @@ from fakes.runs import (
     make_run,
     make_workers,
 )
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.schema import Diagnosis, HostLimits, LoaderSettings, RunRecord
 
 MAIN = {'process_cpu_s': 4.0}
@@ -21,7 +20,7 @@ MAIN = {'process_cpu_s': 4.0}
 
 def diagnose(run: RunRecord | None = None, **fields) -> Diagnosis:
     summary = Run(make_evidence(run=run, **{**MAIN, **fields}))
-    return diagnose_run(fold_facts(summary))
+    return diagnose_run(summary)
 
 
 def finding(diagnosis: Diagnosis, code: str):
@@ -192,13 +191,13 @@ def test_the_headspace_is_what_free_data_would_give():
 
 def test_the_headspace_counts_what_workers_hold_the_step_up():
     evidence = make_evidence(workers=make_inside_workers(0.2), **MAIN)
-    facts = fold_facts(Run(evidence))
-    assert facts.workload is not None
-    held_up = replace(facts, workload=replace(facts.workload, held_up_s=0.1))
+    run = Run(evidence)
+    assert run.workload is not None
+    held_up = run.altered(workload=replace(run.workload, held_up_s=0.1))
     # 0.1 s of every 0.3 s is the step's own, in the steady iterations
-    whole_s = facts.summary.duration_s
-    waits_s = facts.headspace_pct * whole_s / (100.0 + facts.headspace_pct)
-    waits_s += 0.1 * facts.workload.iterations
+    whole_s = run.duration_s
+    waits_s = run.headspace_pct * whole_s / (100.0 + run.headspace_pct)
+    waits_s += 0.1 * run.workload.iterations
     assert held_up.headspace_pct == pytest.approx(
         100.0 * waits_s / (whole_s - waits_s), rel=0.01
     )

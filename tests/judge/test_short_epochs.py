@@ -15,10 +15,8 @@ from fakes.runs import (
 )
 from fakes.saves import make_save
 from fakes.validations import make_validation
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
-from mmgpu_hooks.judge.verdict import judge_confidence
+from mmgpu_hooks.judge.verdict import diagnose_run, judge_confidence
 from mmgpu_hooks.schema import HostLimits, LoaderSettings, RunEvidence
 
 
@@ -44,7 +42,7 @@ def short_epochs(**fields: Any) -> Run:
 
 def test_short_epochs_that_all_end_with_a_save_are_judged() -> None:
     blocked = replace(make_inside_workers(0.55), batch_cpu=steady(0.02, 20))
-    diagnosis = diagnose_run(fold_facts(short_epochs(workers=blocked)))
+    diagnosis = diagnose_run(short_epochs(workers=blocked))
     assert diagnosis.verdict.name == 'data_bound_storage'
     assert diagnosis.verdict.confidence == 'high'
     assert 'MG103' in [f.code for f in diagnosis.findings if f.severity == 'problem']
@@ -58,7 +56,7 @@ def test_what_is_unknown_is_said_with_its_true_reason() -> None:
     summary = summary.altered(
         main_cpu_s=None, unknown={'CPU': 'nobody looked.', **summary.unknown}
     )
-    details = {f.code: f.detail for f in diagnose_run(fold_facts(summary)).findings}
+    details = {f.code: f.detail for f in diagnose_run(summary).findings}
     assert (
         details['MG102']
         == details['MG103']
@@ -72,12 +70,12 @@ def test_what_is_unknown_is_said_with_its_true_reason() -> None:
 
 def test_saves_within_the_figures_of_cpu_make_them_less_sure() -> None:
     summary = short_epochs(workers=make_workers(0.1)).altered(cpu_aside_pct=5.0)
-    assert judge_confidence(fold_facts(summary)) == 'medium'
+    assert judge_confidence(summary) == 'medium'
 
 
 def test_figures_have_the_digits_that_their_share_needs() -> None:
     summary = Run(make_evidence(data_wait_s=0.00143, step_s=0.0062, hooks_s=7e-4))
-    details = {f.code: f.detail for f in diagnose_run(fold_facts(summary)).findings}
+    details = {f.code: f.detail for f in diagnose_run(summary).findings}
     assert '17 % of an iteration' in details['MG101']
     assert '(1.4 ms of 8.3 ms, mean of' in details['MG101']
     assert details['MG303'] == 'Hooks took 0.112 s (8 % of the run).'
@@ -87,8 +85,8 @@ def test_a_loader_that_is_none_of_pytorch_is_said_to_be_unknown() -> None:
     run = make_run(
         loader=LoaderSettings(), unknown={'loader workers': 'batches come from a list'}
     )
-    untold = fold_facts(Run(make_evidence(run=run))).untold
-    verdict = diagnose_run(fold_facts(Run(make_evidence(run=run)))).verdict
+    untold = Run(make_evidence(run=run)).why_no_workload
+    verdict = diagnose_run(Run(make_evidence(run=run))).verdict
     assert verdict.name == 'data_bound'
     assert 'by a loader whose settings are unknown' in verdict.sentence
     assert untold == (

@@ -9,8 +9,7 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_interval, make_run
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.workload import fit_workload
-from mmgpu_hooks.judge.workload_segment import NEWEST
+from mmgpu_hooks.judge.workload import NEWEST, fit_workload
 from mmgpu_hooks.model import handover
 from mmgpu_hooks.model.prediction import predict_grid
 from mmgpu_hooks.schema import (

@@ -4,7 +4,6 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_run
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.advice import advise
 from mmgpu_hooks.schema import HostLimits, TransformCost
@@ -14,7 +13,7 @@ MAIN = {'process_cpu_s': 4.0}
 
 def advice(**fields) -> str:
     evidence = make_evidence(**{**MAIN, **fields})
-    return ' '.join(advise(fold_facts(Run(evidence))))
+    return ' '.join(advise(Run(evidence)))
 
 
 def test_the_costliest_transform_is_named_with_a_cheaper_one():

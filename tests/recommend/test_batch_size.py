@@ -6,9 +6,8 @@ from fakes.pooled import EACH, FIXED, make_pooled
 from fakes.replaced import replace
 from fakes.runs import GIB, make_inside_workers, steady
 from mmgpu_hooks.judge.card_room import fold_card_room
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_pool import PooledRun, pool_runs
+from mmgpu_hooks.judge.run_pool import pool_runs
 from mmgpu_hooks.recommend.learning_rate import word_learning_rate
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.schema import LearningRate, Recommendation, RunEvidence
@@ -16,10 +15,10 @@ from mmgpu_hooks.schema import LearningRate, Recommendation, RunEvidence
 
 def recommend(*runs: RunEvidence) -> Recommendation:
     """The newest first."""
-    read = [PooledRun(fold_facts(Run(e))) for e in runs]
+    read = [Run(e) for e in runs]
     pool = pool_runs(read)
-    facts = pool.newest.facts
-    together = type(facts)(facts.summary, pool.workload, facts.untold, facts.saves)
+    run = pool.newest
+    together = run.altered(workload=pool.workload)
     return recommend_settings(together, pool.memory)
 
 

@@ -12,7 +12,6 @@ from fakes.runs import (
     make_run,
     make_workers,
 )
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.schema import HostLimits, LoaderSettings, Recommendation
@@ -50,8 +49,8 @@ def recommend(settings: LoaderSettings, limits: HostLimits, **fields) -> Recomme
         device=fields.pop('device', 'cpu'),
         max_epochs=fields.pop('max_epochs', 12),
     )
-    facts = fold_facts(Run(make_evidence(run=run, **fields)))
-    return recommend_settings(facts)
+    run = Run(make_evidence(run=run, **fields))
+    return recommend_settings(run)
 
 
 def changed(recommendation: Recommendation) -> dict[str, object]:
@@ -318,7 +317,7 @@ def test_workers_that_only_cost_starts_are_taken_out_with_their_settings():
     fields = {'data_wait_s': 0.0005, 'step_s': 0.02, 'process_cpu_s': 0.4}
     starts = {'first_waits': 4, 'first_wait_s': 4.0, 'workers': inside, **fields}
     run = make_run(loader=settings, host=host(8.0), max_epochs=1)
-    found = recommend_settings(fold_facts(Run(make_evidence(run=run, **starts))))
+    found = recommend_settings(Run(make_evidence(run=run, **starts)))
     assert changed(found) == {
         'num_workers': 0,
         'prefetch_factor': None,
@@ -360,5 +359,5 @@ def test_batches_ahead_never_exceed_shared_memory():
 @pytest.mark.parametrize('seed', range(10))
 def test_nothing_is_changed_where_nothing_is_to_gain(seed):
     evidence = draw_null(seed)
-    facts = fold_facts(Run(evidence))
-    assert recommend_settings(facts).changes == ()
+    run = Run(evidence)
+    assert recommend_settings(run).changes == ()

@@ -22,7 +22,6 @@ from fakes.saves import (
     make_save,
     walls_of,
 )
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.save_cures import with_save_cures
 from mmgpu_hooks.schema import (
@@ -57,18 +56,18 @@ def fold(saves: Sequence[SaveRecord], occupancy_s: float = 0.2, **run) -> Run:
 
 
 def cures_of(summary: Run, settings=NOTHING) -> dict[str, SaveCure]:
-    found = with_save_cures(settings, fold_facts(summary))
+    found = with_save_cures(settings, summary)
     return {cure.name: cure for cure in found.save_cures}
 
 
 def changes_of(summary: Run, settings=NOTHING) -> list[tuple]:
-    found = with_save_cures(settings, fold_facts(summary))
+    found = with_save_cures(settings, summary)
     return [(change.key, change.old, change.new) for change in found.changes]
 
 
 def test_polite_workers_are_recommended_where_the_job_gains_by_them():
     summary = fold(CONTENDED)
-    found = with_save_cures(NOTHING, fold_facts(summary))
+    found = with_save_cures(NOTHING, summary)
     assert changes_of(summary) == [POLITE]
     assert found.reason is None
     assert found.changes[0].rules == ('MG304',)
@@ -91,7 +90,7 @@ def test_a_delay_that_is_won_back_changes_nothing_but_is_said():
     )
     summary = summary.altered(save_aftermaths=back)
     assert changes_of(summary) == []
-    assert with_save_cures(NOTHING, fold_facts(summary)).reason == NOTHING.reason
+    assert with_save_cures(NOTHING, summary).reason == NOTHING.reason
     cure = cures_of(summary)['polite_workers']
     assert (cure.run_gross_s, cure.run_net_s) == (pytest.approx(6.4), 0.0)
 

@@ -7,7 +7,6 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import GIB, make_run
 from fakes.validations import make_validation, summarise
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.recommend.validation_loader import (
     ValidationAdvice,
@@ -59,14 +58,14 @@ def test_what_suits_training_is_not_copied_and_training_is_left_as_it_is():
     summary = summarise(
         make_validation(), make_validation(1), data_wait_s=0.001, step_s=0.299
     )
-    found = recommend_settings(fold_facts(summary))
+    found = recommend_settings(summary)
     assert [change.key for change in found.changes] == ['val_dataloader.num_workers']
     assert found.reason is None
     assert found.validation is not None
     # and the other way round
     quiet = make_validation(occupancy_s=0.01)
     summary = summarise(quiet, replace(quiet, iteration=200), data_wait_s=0.2)
-    told = recommend_settings(fold_facts(summary)).validation
+    told = recommend_settings(summary).validation
     assert told is not None and told.gain_s is None
 
 
@@ -174,7 +173,7 @@ def test_workers_that_training_will_have_leave_less_memory_too():
         data_wait_cpu_s=6.0,
         process_cpu_s=10.0,
     )
-    found = recommend_settings(fold_facts(summary))
+    found = recommend_settings(summary)
     new = {change.key: change.new for change in found.changes}
     # each takes 1 GiB at most: half of 4, and half of the 2 that are left
     assert new['train_dataloader.num_workers'] == 2

@@ -8,9 +8,8 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import make_evidence
 from fakes.saves import make_aftermath, make_calm, make_contended, make_save
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.save_cures import with_save_cures
 from mmgpu_hooks.schema import Recommendation
 from mmgpu_hooks.show.recommendation import Answer, render_json, render_text
@@ -43,13 +42,13 @@ def fold(*saves):
 
 def describe(*saves) -> list[str]:
     summary = fold(*saves)
-    return describe_saves(summary, diagnose_run(fold_facts(summary)).saves).splitlines()
+    return describe_saves(summary, diagnose_run(summary).saves).splitlines()
 
 
 def answer(*saves) -> Answer:
     summary = fold(*saves)
-    found = with_save_cures(Recommendation(reason='Nothing.'), fold_facts(summary))
-    return Answer('run.jsonl', diagnose_run(fold_facts(summary)), found, summary)
+    found = with_save_cures(Recommendation(reason='Nothing.'), summary)
+    return Answer('run.jsonl', diagnose_run(summary), found, summary)
 
 
 HOG = {'workers': 0, 'workers_cpu_s': 0.0, 'strangers_cpu_s': 8.0}
@@ -81,7 +80,7 @@ def test_a_net_delay_that_is_partly_known_is_said_to_be():
     for known, expected in ((1, 'net of 1 1.300 s'), (0, 'net unknown')):
         after = tuple(make_aftermath(20) for _ in range(known))
         partly = summary.altered(save_aftermaths=after)
-        text = describe_saves(partly, diagnose_run(fold_facts(partly)).saves)
+        text = describe_saves(partly, diagnose_run(partly).saves)
         assert text.endswith(expected)
 
 
@@ -97,17 +96,17 @@ def test_saves_that_tell_little_are_described_all_the_same():
 
 def test_the_summary_of_a_training_has_a_row_for_its_saves():
     summary = fold(*make_calm(3))
-    text = render_training_summary(summary, diagnose_run(fold_facts(summary)))
+    text = render_training_summary(summary, diagnose_run(summary))
     assert '  saves      3 save(s) of up to 200 MiB took 0.400 s (median)' in text
     empty = fold()
-    text = render_training_summary(empty, diagnose_run(fold_facts(empty)))
+    text = render_training_summary(empty, diagnose_run(empty))
     assert '  saves   ' not in text
 
 
 @pytest.mark.parametrize('count', [1, 5000])
 def test_it_stays_short_and_cheap(count):
     summary = fold(*(make_contended(n) for n in range(count)))
-    judged = diagnose_run(fold_facts(summary)).saves
+    judged = diagnose_run(summary).saves
     since = time.process_time()
     lines = describe_saves(summary, judged).splitlines()
     assert time.process_time() - since < 0.2

@@ -21,10 +21,9 @@ from fakes.runs import (
     make_workers,
     steady,
 )
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.schema import (
     CudaMemoryWindow,
     GpuWindow,
@@ -43,7 +42,7 @@ def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
     run, *ranks = map(Run, (evidence, *others))
     compared = fold_ranks(run, ranks)
     slowest = find_slowest(compared, [run, *ranks])
-    judged = diagnose_run(fold_facts(slowest or run))
+    judged = diagnose_run(slowest or run)
     return render_training_summary(run, judged, compared)
 
 
@@ -103,7 +102,7 @@ def test_it_fits_into_a_log(ranks: int):
 def test_it_is_rendered_at_once():
     evidence = full_run()
     summary = Run(evidence)
-    diagnosis = diagnose_run(fold_facts(summary))
+    diagnosis = diagnose_run(summary)
     since = time.process_time()
     for _ in range(10):
         render_training_summary(summary, diagnosis)
@@ -420,6 +419,6 @@ def test_workers_beyond_the_cores_make_no_more_than_these_allow():
 def test_saves_within_the_figures_of_cpu_are_named():
     summary = Run(make_evidence(process_cpu_s=4.0))
     summary = summary.altered(cpu_aside_pct=5.4)
-    judged = diagnose_run(fold_facts(summary))
+    judged = diagnose_run(summary)
     text = unwrapped(render_training_summary(summary, judged))
     assert '(5.4 % of the time saves and validations, which are in it)' in text

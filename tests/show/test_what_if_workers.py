@@ -8,7 +8,6 @@ from fakes.replaced import replace
 from fakes.reported import make_reported
 from fakes.runs import make_evidence, make_inside_workers
 from mmgpu_hooks.commands.what_if import predict_workers
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import Change
 from mmgpu_hooks.show.pictures.what_if_chart import marked_workers
@@ -34,7 +33,7 @@ def test_the_workers_of_validation_are_no_workers_of_training(
     recommendation = replace(run.answer.recommendation, changes=changes)
     run = replace(run, answer=replace(run.answer, recommendation=recommendation))
     assert marked_workers(run) == marked
-    predictions, _ = predict_workers(fold_facts(Run(evidence)), changes)
+    predictions, _ = predict_workers(Run(evidence), changes)
     shown = {one.num_workers for one in predictions}
     assert 5 not in shown
     assert (7 in shown) == (TRAIN in changes)

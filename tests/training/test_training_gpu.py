@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
 from mmgpu_hooks.measure.cuda import CudaDevice
+from mmgpu_hooks.judge.verdict import diagnose_run
 from training.toy import HOOK, LossTape, build_runner, evidence_of, log_of, scalar_lines
 
 FAST = {**HOOK, 'gpu_sample_period_s': 0.01}
@@ -100,7 +99,7 @@ def test_one_odd_figure_costs_that_figure_only(
     for record in evidence.intervals:
         assert record.gpu is not None
         assert (record.gpu.util_pct, record.gpu.mem_used_bytes) == (None, 400)
-    findings = diagnose_run(fold_facts(Run(evidence))).findings
+    findings = diagnose_run(Run(evidence)).findings
     (detail,) = (found.detail for found in findings if found.code == 'MG202')
     assert 'Unknown Error' in detail
 

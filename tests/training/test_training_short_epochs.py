@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.verdict import diagnose_run
 from training.toy import HOOK, build_runner, evidence_of, train
 
 
@@ -40,7 +39,7 @@ def test_the_cause_of_the_waits_is_named(tmp_path: Path) -> None:
     assert summary.cpu_aside_pct is None
     assert summary.main_cpu_s is not None and 0 < summary.main_cpu_s < 0.02
     assert summary.main_run_delay_s is not None
-    diagnosis = diagnose_run(fold_facts(summary))
+    diagnosis = diagnose_run(summary)
     # workers sleep 40 ms for a batch of two
     assert diagnosis.verdict.name == 'data_bound_storage'
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmgpu_hooks.judge import loading_rules, training_rules  # noqa: F401
-from mmgpu_hooks.judge.rule import RULES
+from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.schema import Finding, RunRecord
 from mmgpu_hooks.show.figures import format_pct
 from mmgpu_hooks.show.html.panel import (

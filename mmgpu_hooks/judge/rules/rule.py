@@ -6,33 +6,44 @@ import inspect
 from dataclasses import dataclass, replace
 from typing import Callable, Optional
 
-from mmgpu_hooks.judge.facts import Facts
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import Finding
 
-Judge = Callable[[Facts], Optional[Finding]]
+Judge = Callable[[Run], Optional[Finding]]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One judgement: its docstring is the text users read with ``--explain``."""
+    """One judgement: its docstring is the page of ``mmgpu explain CODE``."""
 
     code: str
     title: str
-    explanation: str
+    verdict: str | None
+    """Of a run whose largest problem it is; ``None`` for what never is the largest."""
     judge: Judge
+
+    @property
+    def explanation(self) -> str:
+        """The docstring of the judgement."""
+        return inspect.getdoc(self.judge) or ''
+
+    def apply(self, run: Run) -> Finding | None:
+        """Judge, and label the finding with the rule's code and title."""
+        finding = self.judge(run)
+        return finding and replace(finding, code=self.code, title=self.title)
 
 
 RULES: dict[str, Rule] = {}
-"""Every rule by its code, in the order they are printed."""
+"""Every rule by its code."""
 
 
-def rule(code: str, title: str) -> Callable[[Judge], Judge]:
+def rule(code: str, title: str, verdict: str | None = None) -> Callable[[Judge], Judge]:
     """Register a judgement under a stable code."""
 
     def register(judge: Judge) -> Judge:
         if code in RULES:
             raise ValueError(f'rule {code} is defined twice')
-        RULES[code] = Rule(code, title, inspect.getdoc(judge) or '', judge)
+        RULES[code] = Rule(code, title, verdict, judge)
         return judge
 
     return register
@@ -56,9 +67,3 @@ def fine(detail: str) -> Finding:
 def cannot_tell(missing: str) -> Finding:
     """The rule lacks an input; unknown is neither good nor bad."""
     return Finding('', '', 'unknown', f'Cannot tell: {missing.rstrip(".")}.')
-
-
-def apply_rule(entry: Rule, facts: Facts) -> Finding | None:
-    """Judge, and label the finding with the rule's code and title."""
-    finding = entry.judge(facts)
-    return finding and replace(finding, code=entry.code, title=entry.title)

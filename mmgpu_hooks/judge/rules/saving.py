@@ -1,21 +1,36 @@
-"""Rules about writing checkpoints, over a whole run: once per cause, with a count."""
+"""Rules about checkpoint saves, over a whole run: once per cause, with a count."""
 
 from __future__ import annotations
 
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
-from mmgpu_hooks.judge.facts import Facts
-from mmgpu_hooks.judge.rule import cannot_tell, fine, notice, problem, rule
-from mmgpu_hooks.judge.save_delay import SaveDelay, fold_delay
-from mmgpu_hooks.judge.thresholds import (
-    HUB_NOTICE,
-    HUB_NOTICE_BYTES,
-    SAVE_PROBLEM,
-)
+from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.saves import HELD_BY, SaveDelay, sum_delays
+from mmgpu_hooks.judge.thresholds import HUB_NOTICE, HUB_NOTICE_BYTES, SAVE_PROBLEM
 from mmgpu_hooks.schema import Finding
 
 
-@rule('MG304', 'Workers hold up saves')
-def judge_saves_by_workers(facts: Facts) -> Finding | None:
+@rule('MG301', 'Checkpoint saves take their share', 'save_bound')
+def judge_saves(run: Run) -> Finding | None:
+    """Training stands still while a checkpoint is saved.
+
+    A longer ``interval`` of CheckpointHook saves less often; it is never changed for
+    you.
+    """
+    share = run.part_share('checkpoint_save')
+    saves = run.saves
+    if share < SAVE_PROBLEM or not saves:
+        return None
+    seconds = run.ledger_s['checkpoint_save']
+    return problem(
+        f'{saves} saves took {format_sum(seconds)} ({100 * share:.0f} % of the '
+        f'run, {format_seconds(seconds / saves)} each).',
+        share,
+    )
+
+
+@rule('MG304', 'Workers hold up saves', 'save_bound')
+def judge_saves_by_workers(run: Run) -> Finding | None:
     """While a checkpoint is saved, loader workers have the cores that the save needs.
 
     The saving thread was ready to run and got no core, and the workers' CPU in that
@@ -24,48 +39,48 @@ def judge_saves_by_workers(facts: Facts) -> Finding | None:
     help, or ``GPUEfficiencyHook(worker_nice=10)``, which lets the saving thread go
     first.
     """
-    return _judge_cause(facts, 'workers', 'because loader workers had the cores')
+    return _judge_cause(run, 'workers')
 
 
-@rule('MG305', 'Strangers hold up saves')
-def judge_saves_by_strangers(facts: Facts) -> Finding | None:
+@rule('MG305', 'Strangers hold up saves', 'save_bound')
+def judge_saves_by_strangers(run: Run) -> Finding | None:
     """While a checkpoint is saved, other programs have the cores that the save needs.
 
     No setting of the loader helps: run them elsewhere, or at another time.
     """
-    return _judge_cause(facts, 'strangers', 'because other programs had the cores')
+    return _judge_cause(run, 'strangers')
 
 
-@rule('MG306', 'Storage holds up saves')
-def judge_saves_by_storage(facts: Facts) -> Finding | None:
+@rule('MG306', 'Storage holds up saves', 'save_bound')
+def judge_saves_by_storage(run: Run) -> Finding | None:
     """The save is blocked in the write to a file system of this host: a slow disk.
 
     Workers are not the reason. Save to a faster disk, or less often.
     """
-    return _judge_cause(facts, 'storage', 'blocked in the write to storage')
+    return _judge_cause(run, 'storage')
 
 
-@rule('MG307', 'Memory runs short in saves')
-def judge_saves_by_memory(facts: Facts) -> Finding | None:
+@rule('MG307', 'Memory runs short in saves', 'save_bound')
+def judge_saves_by_memory(run: Run) -> Finding | None:
     """While a checkpoint is saved, tasks wait for memory, and pages are read again.
 
     MMEngine holds a checkpoint in memory, and the file as well, before it writes it.
     Free some memory (fewer workers, a smaller batch) or save without the optimizer.
     """
-    return _judge_cause(facts, 'memory', 'because memory was short')
+    return _judge_cause(run, 'memory')
 
 
-@rule('MG308', 'The remote backend holds up saves')
-def judge_saves_by_remote(facts: Facts) -> Finding | None:
+@rule('MG308', 'The remote backend holds up saves', 'save_bound')
+def judge_saves_by_remote(run: Run) -> Finding | None:
     """The save waits for a file backend that writes elsewhere than to this host.
 
     Save to a local disk and copy from there, or save less often.
     """
-    return _judge_cause(facts, 'remote', 'waiting for a remote backend')
+    return _judge_cause(run, 'remote')
 
 
 @rule('MG309', 'Histories fill the checkpoint')
-def judge_hub(facts: Facts) -> Finding | None:
+def judge_hub(run: Run) -> Finding | None:
     """Every checkpoint holds all histories of MMEngine's message hub, which only grow.
 
     Each scalar that is logged adds 16 bytes per iteration. Log fewer, or update those
@@ -73,14 +88,14 @@ def judge_hub(facts: Facts) -> Finding | None:
     """
     known = [
         save
-        for save in facts.summary.save_records
+        for save in run.save_records
         if save.message_hub_bytes is not None and save.bytes and save.error is None
     ]
     if not known:
         return None
     first, last = known[0], known[-1]
     hub, whole = last.message_hub_bytes or 0, last.bytes or 1
-    slow = facts.saves_held_by('size')
+    slow = run.saves_held_by('size')
     if not slow and (hub < HUB_NOTICE_BYTES or hub < HUB_NOTICE * whole):
         return None
     detail = (
@@ -92,83 +107,80 @@ def judge_hub(facts: Facts) -> Finding | None:
         detail += f'iteration {first.iteration}'
     if not slow:
         return notice(f'{detail}.')
-    delay = fold_delay(slow, len(facts.saves))
-    return notice(f'{detail}; {delay.sentence("for it")}', _share(facts, delay))
+    delay = sum_delays(slow, len(run.judged_saves))
+    return notice(f'{detail}; {delay.sentence("for it")}', _share(run, delay))
 
 
 @rule('MG310', 'What saving costs')
-def judge_saving(facts: Facts) -> Finding | None:
+def judge_saving(run: Run) -> Finding | None:
     """All checkpoint saves of the run together, and what the other ranks lose to them.
 
     Training stands still meanwhile, the GPU too, and ranks that do not save wait for
     those that do. The *gross* delay is what slow saves took too long; the *net* delay
     is what the job lost, after what the workers made ahead was won back.
     """
-    summary = facts.summary
-    seconds = summary.ledger_s.get('checkpoint_save', 0.0)
-    if not summary.saves or seconds <= 0:
+    seconds = run.ledger_s.get('checkpoint_save', 0.0)
+    if not run.saves or seconds <= 0:
         return None
-    share, ranks = facts.part_share('checkpoint_save'), summary.run.world_size
+    share, ranks = run.part_share('checkpoint_save'), run.run.world_size
     detail = (
-        f'{summary.saves} save(s) took {format_seconds(seconds / summary.saves)} each, '
+        f'{run.saves} save(s) took {format_seconds(seconds / run.saves)} each, '
         f'{format_sum(seconds)} in all ({100 * share:.1f} % of the run)'
     )
     if ranks > 1:
         detail += (
             f'; all {ranks} ranks stood still meanwhile, '
-            f'{format_sum(ranks * seconds / summary.saves)} of their time per '
+            f'{format_sum(ranks * seconds / run.saves)} of their time per '
             f'save and {format_sum(ranks * seconds)} in all'
         )
-    slow = [
-        (save, judged)
-        for save, judged in zip(summary.save_records, facts.saves)
-        if judged.is_slow
-    ]
+    slow = [judged for judged in run.judged_saves if judged.is_slow]
     if slow:
-        detail += f'; {fold_delay(slow, len(facts.saves)).sentence("than they need")}'
+        detail += (
+            f'; {sum_delays(slow, len(run.judged_saves)).sentence("than they need")}'
+        )
     else:
         detail += '.'
     return notice(detail, share) if share >= SAVE_PROBLEM else fine(detail)
 
 
 @rule('MG311', 'Saves that cannot be judged')
-def judge_unknown_saves(facts: Facts) -> Finding | None:
+def judge_unknown_saves(run: Run) -> Finding | None:
     """Some saves were slow without a proven cause, or were not measured well enough.
 
     Without the scheduler's statistics of the saving thread
     (``/proc/thread-self/schedstat``), nobody can tell what it waited for.
     """
-    slow = facts.saves_held_by(None)
+    slow = run.saves_held_by(None)
     unknown = [
         judged
-        for save, judged in zip(facts.summary.save_records, facts.saves)
+        for save, judged in zip(run.save_records, run.judged_saves)
         if judged.gross_delay_s is None and save.error is None
     ]
     if slow:
-        worst = fold_delay(slow, len(facts.saves)).worst
+        worst = sum_delays(slow, len(run.judged_saves)).worst
         return cannot_tell(
-            f'{len(slow)} of {len(facts.saves)} saves were slow, and no cause is '
+            f'{len(slow)} of {len(run.judged_saves)} saves were slow, and no cause is '
             f'proven; the worst: {worst.rstrip(".")}'
         )
     if unknown:
         return cannot_tell(
-            f'{len(unknown)} of {len(facts.saves)} saves; '
+            f'{len(unknown)} of {len(run.judged_saves)} saves; '
             f'{unknown[0].sentence.rstrip(".")}'
         )
     return None
 
 
-def _judge_cause(facts: Facts, cause: str, why: str) -> Finding | None:
-    slow = facts.saves_held_by(cause)
+def _judge_cause(run: Run, cause: str) -> Finding | None:
+    slow = run.saves_held_by(cause)
     if not slow:
         return None
-    delay = fold_delay(slow, len(facts.saves))
-    detail = f'{delay.sentence(why)} The worst: {delay.worst}'
-    share = _share(facts, delay)
+    delay = sum_delays(slow, len(run.judged_saves))
+    detail = f'{delay.sentence(HELD_BY[cause])} The worst: {delay.worst}'
+    share = _share(run, delay)
     if share is not None and share >= SAVE_PROBLEM:
         return problem(detail, share)
     return notice(detail, share)
 
 
-def _share(facts: Facts, delay: SaveDelay) -> float | None:
-    return None if delay.net_s is None else facts.run_share(delay.net_s)
+def _share(run: Run, delay: SaveDelay) -> float | None:
+    return None if delay.net_s is None else run.run_share(delay.net_s)

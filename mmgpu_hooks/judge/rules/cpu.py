@@ -1,0 +1,190 @@
+"""Rules about who gets a core."""
+
+from __future__ import annotations
+
+from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
+from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.thresholds import (
+    MAIN_DELAY_PROBLEM,
+    RUN_DELAY_PROBLEM,
+    THROTTLED_NOTICE_PCT,
+)
+from mmgpu_hooks.schema import Finding
+
+
+@rule('MG102', 'The CPU is the wall', 'data_bound_cpu')
+def judge_cpu_wall(run: Run) -> Finding | None:
+    """The usable cores cannot load batches faster, however many workers there are.
+
+    Loading one batch and training on it costs more CPU than the cores have in the
+    time of a step. Cheaper transforms, smaller images on disk or more cores help;
+    more workers do not, and they slow down everything else that needs a core.
+    """
+    workload = run.workload
+    if not run.is_data_bound:
+        return None
+    if workload is None:
+        return cannot_tell(run.why_no_workload or 'the loading was not measured')
+    if not run.is_cpu_the_wall:
+        return None
+    return problem(
+        f'A batch costs {format_seconds(workload.batch_cpu.mean_s)} of CPU to load and '
+        f'{format_seconds(workload.step_cpu_s)} to train on, and '
+        f'{run.free_cores:.1f} cores are free for it: no setting is faster than '
+        f'{format_seconds(run.cpu_floor_s)} per iteration.',
+        run.data_wait_share or 0.0,
+    )
+
+
+@rule('MG105', 'More workers than cores')
+def judge_too_many_workers(run: Run) -> Finding | None:
+    """``num_workers`` exceeds the cores this rank may use.
+
+    Workers beyond the cores only take turns, take memory, and make checkpoint saves
+    and the training thread wait for a core. PyTorch warns about it too. Workers that
+    were measured to wait for at least half of a batch's time (for storage, say) are
+    right to outnumber the cores: this rule is silent about them, PyTorch is not.
+    """
+    workers = run.run.loader.num_workers
+    cores = run.run.host.usable_cores
+    if workers is None or cores is None:
+        missing = 'number of workers' if workers is None else 'number of usable cores'
+        return cannot_tell(f'the {missing} is unknown')
+    if workers <= max(cores, 1) or run.waiting_share:
+        return None
+    return notice(f'num_workers={workers} on {cores:g} usable cores of this rank.')
+
+
+@rule('MG106', 'Workers wait for a core')
+def judge_run_delay(run: Run) -> Finding | None:
+    """Loader workers are ready to run and get no core: the CPU is oversubscribed.
+
+    Measured by the kernel (``/proc/<pid>/schedstat``). Fewer workers, fewer threads
+    or no neighbour on the machine help.
+    """
+    cpu_s, delay_s = run.worker_cpu_s, run.worker_run_delay_s
+    if not run.run.loader.num_workers or not run.is_enough:
+        return None
+    if cpu_s is None or delay_s is None:
+        return cannot_tell("the workers' scheduler statistics could not be read")
+    wanted_s = cpu_s + delay_s
+    if wanted_s <= 0 or delay_s / wanted_s < RUN_DELAY_PROBLEM:
+        return None
+    return notice(
+        f'Workers spent {format_seconds(delay_s)} per batch waiting for a core, beside '
+        f'{format_seconds(cpu_s)} on one.'
+    )
+
+
+@rule('MG107', 'Others use the CPU')
+def judge_external_load(run: Run) -> Finding | None:
+    """Other programs took a good part of this host's CPU while the run was measured.
+
+    Steps and loading were slower for it, and a setting that suits the crowded host
+    may not suit the quiet one. Measure again when they are gone, or plan with them.
+    """
+    external = run.external_cpu_cores
+    logical = run.run.host.logical_cpus
+    if external is None or logical is None or not run.is_busy_host:
+        return None
+    return notice(f'Others used {external:.1f} of {logical} CPUs meanwhile.')
+
+
+@rule('MG110', 'The training thread waits for a core', 'cpu_oversubscribed')
+def judge_main_delay(run: Run) -> Finding | None:
+    """The thread that trains is ready to run and others have the cores.
+
+    Measured by the kernel (``/proc/self/task/<tid>/schedstat``). It delays every
+    launch on a GPU too. Fewer workers, fewer threads or no neighbour help.
+    """
+    if not run.is_enough:
+        return None
+    if run.main_run_delay_s is None:
+        return cannot_tell(
+            "the training thread's wait for cores, apart from that in saves and "
+            'validations, was not recorded'
+        )
+    share = run.main_run_delay_s / (run.iter_s or 1.0)
+    if share < MAIN_DELAY_PROBLEM:
+        return None
+    return problem(
+        f'The training thread waited {format_seconds(run.main_run_delay_s)} per '
+        'iteration '
+        f'for a core ({100 * share:.0f} % of {format_seconds(run.iter_s)}).',
+        share,
+    )
+
+
+@rule('MG111', 'Workers are confined to a few CPUs', 'affinity_collapsed')
+def judge_affinity(run: Run) -> Finding | None:
+    """Workers may not run on all CPUs that the training process may run on.
+
+    An OpenMP library bound them when it was loaded, so that many workers take turns
+    on the same few cores. ``OMP_PROC_BIND=false`` in the environment keeps it from
+    doing so; more workers do not help.
+    """
+    confined, host = run.confined_cpus, run.run.host
+    workers = run.run.loader.num_workers or 0
+    if confined is None:
+        return None
+    detail = (
+        f'The most confined of {workers} workers may run on {confined} CPU(s), the '
+        f'training process on {host.affinity_cpus}.'
+    )
+    # each on a core of its own is as good as all on all
+    if confined < workers and run.is_data_bound:
+        return problem(detail, run.data_wait_share or 0.0)
+    return notice(detail)
+
+
+@rule('MG112', 'The CPU quota throttles', 'quota_throttled')
+def judge_quota(run: Run) -> Finding | None:
+    """The control group used up its CPU quota and was stopped until the next period.
+
+    Containers have such quotas. Fewer workers and threads use it more evenly; a
+    larger one removes it.
+    """
+    host = run.host
+    if host is None or host.throttled_pct is None:
+        return None
+    if host.throttled_pct < THROTTLED_NOTICE_PCT:
+        return None
+    quota = run.run.host.cgroup_cpu_cores
+    of_quota = f' of {quota:g} CPUs' if quota is not None else ''
+    share = min(host.throttled_pct / 100.0, 1.0)
+    return problem(
+        f'The quota{of_quota} held tasks back for {format_sum(host.throttled_s)} '
+        f'({host.throttled_pct:.0f} % of the time, summed over CPUs).',
+        share,
+    )
+
+
+@rule('MG113', 'The training process is bound to a few CPUs', 'affinity_collapsed')
+def judge_binding(run: Run) -> Finding | None:
+    """The main thread may run on fewer CPUs than it was started with.
+
+    Loader workers inherit them, so more workers only share them. An OpenMP library
+    binds the thread that imports torch when the environment has ``OMP_PROC_BIND``,
+    ``OMP_PLACES``, ``GOMP_CPU_AFFINITY`` or ``KMP_AFFINITY``: unset them, or set
+    ``OMP_PROC_BIND=false``, where the training (or ``torchrun``) is started. "Bound
+    after start" means that code called ``sched_setaffinity``: look for it in the
+    training script and the modules of ``custom_imports``. Usable cores, predictions
+    and recommended settings count the CPUs as they are without the binding.
+
+    CPUs that were taken before the start (``taskset``, SLURM, a container) are no
+    finding: nobody can tell them from what was intended. The summary then says how
+    many of the cpuset's CPUs the process may use.
+    """
+    host, workers = run.run.host, run.run.loader.num_workers or 0
+    own, before = host.affinity_cpus, host.unbound_cpus
+    if own is None or before is None:
+        return None
+    bound = f'{host.bound_by} bound it' if host.bound_by else 'It was bound after start'
+    too = f', and its {workers} worker(s) with it' if workers else ''
+    detail = (
+        f'{bound} to {own} of {before} CPUs ({before - own} lost){too}. {run.unbinding}'
+    )
+    if run.is_data_bound and 0 < own <= workers:
+        return problem(detail, run.data_wait_share or 0.0)
+    return notice(detail)

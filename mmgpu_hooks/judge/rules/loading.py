@@ -1,0 +1,153 @@
+"""Rules about waiting for data."""
+
+from __future__ import annotations
+
+from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
+from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.thresholds import (
+    DATA_WAIT_NOTICE,
+    DATA_WAIT_PROBLEM,
+    ORDER_PROBLEM,
+    STARTUP_PROBLEM,
+)
+from mmgpu_hooks.model.prediction import predict_setting
+from mmgpu_hooks.schema import Finding, Prediction
+
+
+@rule('MG101', 'Waiting for data', 'data_bound')
+def judge_data_wait(run: Run) -> Finding | None:
+    """The training loop stands still until a batch arrives.
+
+    ``data_wait`` is the time blocked in ``next(loader)`` alone; hooks, checkpoint
+    saves and validation are not in it (they are in MMEngine's ``data_time``). From
+    10 % of an iteration on, the loader and not the model sets the speed.
+    """
+    share = run.data_wait_share
+    if share is None:
+        return cannot_tell('no iteration was measured')
+    detail = (
+        f'{100 * share:.0f} % of an iteration is spent waiting for data '
+        f'({format_seconds(run.data_wait_s)} of '
+        f'{format_seconds(run.iter_s)}, mean of '
+        f'{run.steady_iterations} iterations).'
+    )
+    if share >= DATA_WAIT_PROBLEM:
+        waits_s = (run.data_wait_s or 0.0) * run.iterations
+        return problem(detail, run.run_share(waits_s))
+    if share >= DATA_WAIT_NOTICE:
+        return notice(detail, share)
+    return fine(detail)
+
+
+@rule('MG103', 'Loading is blocked, not busy', 'data_bound_storage')
+def judge_blocked_loading(run: Run) -> Finding | None:
+    """While a batch is loaded, most of the time nothing runs: storage, network, locks.
+
+    More workers help, because they wait side by side; faster storage, a local copy
+    or a cache help more.
+    """
+    if not run.is_starved:
+        return None
+    share, workload = run.blocked_share, run.workload
+    if workload is None:
+        return cannot_tell(run.why_no_workload or 'the loading was not measured')
+    if share is None:
+        return cannot_tell('the time to load a batch was only bounded, not measured')
+    if not run.waiting_share:
+        return None
+    return problem(
+        f'Of {format_seconds(workload.occupancy.mean_s)} to load a batch only '
+        f'{format_seconds(workload.batch_cpu.mean_s)} is CPU; {100 * share:.0f} % is '
+        'waiting for storage or locks.',
+        run.data_wait_share or 0.0,
+    )
+
+
+@rule('MG104', 'Workers start again and again', 'startup_bound')
+def judge_startup(run: Run) -> Finding | None:
+    """The first batch of each epoch waits for workers to start.
+
+    ``persistent_workers=True`` keeps them from one epoch to the next. Short epochs
+    suffer most.
+    """
+    share = run.run_share(run.startup_s)
+    loader = run.run.loader
+    if not loader.num_workers or loader.persistent_workers is not False:
+        return None
+    if run.run.loop == 'iter' or share < STARTUP_PROBLEM:
+        return None
+    return problem(
+        f'{format_sum(run.startup_s)} ({100 * share:.0f} % of the run) went '
+        'into first '
+        f'batches of {run.epoch_starts} epoch start(s), beyond a normal wait.',
+        share,
+    )
+
+
+@rule('MG108', 'The loader starts over', 'startup_bound')
+def judge_restarts(run: Run) -> Finding | None:
+    """Iteration-based training comes to the end of its data and begins again.
+
+    MMEngine then makes a new iterator and pauses for two seconds. A sampler without an
+    end (``sampler=dict(type='InfiniteSampler')``) never gets there.
+    """
+    share = run.run_share(run.startup_s)
+    if run.run.loop != 'iter' or run.epoch_starts < 2:
+        return None
+    if share < STARTUP_PROBLEM:
+        return None
+    return problem(
+        f'{format_sum(run.startup_s)} ({100 * share:.0f} % of the run) went '
+        f'into {run.epoch_starts} starts of the loader, beyond a normal wait.',
+        share,
+    )
+
+
+@rule('MG109', 'Late batches hold up the ones behind them', 'data_bound_order')
+def judge_order(run: Run) -> Finding | None:
+    """Batches arrive in order, so a slow one keeps the ready ones behind it waiting.
+
+    The workers are not busy all the time and still the loop waits. More batches made
+    ahead (``prefetch_factor``) carry the loop over slow ones; so does finding what
+    makes some samples slow.
+    """
+    loader, workload = run.loader, run.workload
+    if not run.is_data_bound or not run.run.loader.num_workers:
+        return None
+    if loader is None or loader.out_of_order is None:
+        return cannot_tell('the order in which batches came was not measured')
+    if workload is None:
+        return cannot_tell(run.why_no_workload or 'the loading was not measured')
+    early = loader.out_of_order / max(loader.asks, 1)
+    simulated = predict_setting(
+        workload, workload.num_workers, workload.prefetch_factor
+    )
+    if early < ORDER_PROBLEM or not isinstance(simulated, Prediction):
+        return None
+    if simulated.limit != 'head_of_line':
+        return None
+    return problem(
+        f'{loader.out_of_order} batches in {loader.asks} iterations came before their '
+        f'turn and waited for a late one; loading one takes '
+        f'{format_seconds(workload.occupancy.mean_s)}, give or take '
+        f'{format_seconds(workload.occupancy.std_s)}.',
+        run.data_wait_share or 0.0,
+    )
+
+
+@rule('MG114', 'Pillow decodes the images')
+def judge_decoder(run: Run) -> Finding | None:
+    """``LoadImageFromFile(imdecode_backend='pillow')`` takes much longer than cv2.
+
+    A JPEG of 12 megapixels took Pillow 125 ms, ``cv2`` (which brings libjpeg-turbo, and
+    is MMDetection's default) 33 ms and ``turbojpeg`` 26 ms. Take ``imdecode_backend=
+    'cv2'``; pixels differ by rounding, so finish a training with what it began with.
+    """
+    if run.run.loader.image_decoder != 'pillow':
+        return None
+    loader = run.loader
+    timed = [one for one in (loader.transforms if loader else ()) if one.image_s]
+    took_s = {one.name: one.image_s for one in timed}.get('LoadImageFromFile')
+    took = f' and takes {format_seconds(took_s)} per image' if took_s else ''
+    return notice(f"LoadImageFromFile has imdecode_backend='pillow'{took}.")
