@@ -44,7 +44,6 @@ setup(
     install_requires=[
         'nvidia-ml-py>=12.535',
         'psutil>=5.9',
-        'libcst>=1.1',
         'msgspec>=0.18',
         'numpy>=1.22',
         'rich>=13',

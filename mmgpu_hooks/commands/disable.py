@@ -11,8 +11,6 @@ HELP = 'take GPUEfficiencyHook out of a config'
 DESCRIPTION = """\
 Take GPUEfficiencyHook out of a config, in place. What was there is kept as .bak."""
 EPILOG = rewriting.EPILOG
-SUFFIX = '_disabled'
-"""What the name of an overlay ends in."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,9 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Rewrite, print."""
-    # late, because LibCST takes longer to import than everything else here
     from mmgpu_hooks.config.rewrite import disable_hook
 
-    options = rewriting.parse_options(arguments, SUFFIX)
+    options = rewriting.parse_options(arguments)
     outcome = disable_hook(arguments.config, options)
     return rewriting.print_outcome(NAME, outcome, arguments)

@@ -12,8 +12,6 @@ DESCRIPTION = """\
 Add GPUEfficiencyHook to a config, in place, and drop nobody's hooks: it goes into
 default_hooks, which MMEngine merges. What was there is kept as .bak."""
 EPILOG = rewriting.EPILOG
-SUFFIX = '_enabled'
-"""What the name of an overlay ends in."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,9 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Rewrite, print."""
-    # late, because LibCST takes longer to import than everything else here
     from mmgpu_hooks.config.rewrite import enable_hook
 
-    options = rewriting.parse_options(arguments, SUFFIX)
+    options = rewriting.parse_options(arguments)
     outcome = enable_hook(arguments.config, options)
     return rewriting.print_outcome(NAME, outcome, arguments)

@@ -69,14 +69,12 @@ def judge_run_folders(
     folders: Sequence[Path],
     *,
     allow_batch_size: bool = False,
-    load: bool = True,
 ) -> JudgedRun:
     """Judge the newest run, and recommend by all that belong together.
 
     Args:
         folders: What :func:`read_run_folder` takes, each.
         allow_batch_size: Whether another batch size may be recommended.
-        load: Whether the configs of several runs may be loaded, to compare them.
 
     Raises:
         EvidenceError: If there is nothing that can be judged.
@@ -90,7 +88,7 @@ def judge_run_folders(
         pool = pool_runs([newest.run])
     else:
         runs, left_out = read_each(folders, _read)
-        newest, pool = pool_read_runs(runs, load=load)
+        newest, pool = pool_read_runs(runs)
     run = newest.run
     together = run.altered(workload=pool.workload)
     recommendation = recommend_settings(

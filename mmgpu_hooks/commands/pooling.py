@@ -56,13 +56,11 @@ def read_each(
     return runs, left_out
 
 
-def pool_read_runs(runs: Sequence[Read], *, load: bool = True) -> tuple[Read, RunPool]:
+def pool_read_runs(runs: Sequence[Read]) -> tuple[Read, RunPool]:
     """Fit together what belongs together.
 
     Args:
         runs: Of :func:`read_each`.
-        load: Whether the runs' own copies of their configs may be loaded, to compare
-            them.
 
     Returns:
         The run that is judged, and the pool.
@@ -70,11 +68,7 @@ def pool_read_runs(runs: Sequence[Read], *, load: bool = True) -> tuple[Read, Ru
     by_path = {run.run.path: run for run in runs}
     pooled = [run.run for run in runs]
     newest = by_path[find_newest(pooled).path]
-    if load:
-        differences, uncompared = _compare_configs(newest, runs)
-    else:
-        differences, uncompared = {}, dict.fromkeys(by_path, 'no config was loaded')
-    return newest, pool_runs(pooled, differences, uncompared)
+    return newest, pool_runs(pooled, *_compare_configs(newest, runs))
 
 
 def _compare_configs(
@@ -85,8 +79,8 @@ def _compare_configs(
     Both by path of its evidence, as clauses.
     """
     # late: MMEngine takes long to import, and one run has nothing to compare with
+    from mmgpu_hooks.config.drift import read_workload_drift
     from mmgpu_hooks.config.loading import LoadError, NoMMEngineError
-    from mmgpu_hooks.config.workload_drift import read_workload_drift
 
     found: dict[str, str] = {}
     unknown: dict[str, str] = {}

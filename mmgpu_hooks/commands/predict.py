@@ -79,12 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'with several',
     )
     parser.add_argument(
-        '--no-load',
-        action='store_true',
-        help='do not load the configs of several runs to compare them (loading '
-        'executes them)',
-    )
-    parser.add_argument(
         '--format', choices=('text', 'json'), default='text', help='default: text'
     )
 
@@ -141,7 +135,7 @@ def predict_run(arguments: argparse.Namespace) -> Forecast:
         pool = pool_runs([read.run])
     else:
         runs, notes = read_each(folders, _read_ranks)
-        read, pool = pool_read_runs(runs, load=not arguments.no_load)
+        read, pool = pool_read_runs(runs)
     run = read.run
     forecast = Forecast(
         run_path=run.path,

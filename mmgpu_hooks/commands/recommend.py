@@ -70,7 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help='write nothing; exit 1 when something would change',
     )
-    rewriting.add_manner(parser)
     parser.add_argument(
         '--format', choices=('text', 'json'), default='text', help='default: text'
     )
@@ -105,7 +104,6 @@ def recommend_run(arguments: argparse.Namespace) -> Answer:
     judged = judge_run_folders(
         arguments.run_folders,
         allow_batch_size=arguments.allow_batch_size,
-        load=not arguments.no_load,
     )
     if not judged.answer.recommendation.changes:
         return judged.answer
@@ -114,7 +112,6 @@ def recommend_run(arguments: argparse.Namespace) -> Answer:
 
 def _rewrite(judged: JudgedRun, arguments: argparse.Namespace) -> Answer:
     """Rewrite the config, or say in the answer why it was refused."""
-    # late, because LibCST takes longer to import than everything else here
     from mmgpu_hooks.config.drift import read_drift
     from mmgpu_hooks.config.outcome import Options
     from mmgpu_hooks.config.rewrite import rewrite_recommended
@@ -123,10 +120,10 @@ def _rewrite(judged: JudgedRun, arguments: argparse.Namespace) -> Answer:
     config, note = _choose_config(arguments.config, judged.run_config, copy)
     if config is None:
         return replace(answer, error=note)
-    answer = _with_learning_rate(answer, None if arguments.no_load else config)
+    answer = _with_learning_rate(answer, config)
     drift = None
     # before the rewrite, which may edit this very file
-    if config != copy and copy is not None and not arguments.no_load:
+    if config != copy and copy is not None:
         drift = read_drift(config, copy)
     rewrite = functools.partial(
         rewrite_recommended,
@@ -135,9 +132,6 @@ def _rewrite(judged: JudgedRun, arguments: argparse.Namespace) -> Answer:
             output=arguments.output,
             in_place=arguments.in_place,
             dry_run=arguments.dry_run or arguments.check,
-            overlay=arguments.overlay,
-            edit_base=arguments.edit_base,
-            load=not arguments.no_load,
             is_rate_told=True,
         ),
     )
@@ -199,23 +193,23 @@ def _without_validation(answer: Answer, why: str) -> Answer:
     return answer if kept == found else replace(answer, recommendation=kept)
 
 
-def _with_learning_rate(answer: Answer, config: Path | None) -> Answer:
+def _with_learning_rate(answer: Answer, config: Path) -> Answer:
     """What a new batch size means for the learning rate, before the config is edited.
 
     Args:
-        answer: Whose changes may hold one.
-        config: To load; ``None`` when it must not be.
+        answer: Its changes may hold a batch size.
+        config: To load.
     """
     change = next(
         (c for c in answer.recommendation.changes if c.key == BATCH_KEY), None
     )
     if change is None or answer.summary is None:
         return answer
-    from mmgpu_hooks.config.learning_rate import read_learning_rate
+    from mmgpu_hooks.config.drift import read_learning_rate
 
     run = answer.summary.run
     said = word_learning_rate(
-        read_learning_rate(config) if config is not None else None,
+        read_learning_rate(config),
         change.old,
         change.new,
         run.world_size,

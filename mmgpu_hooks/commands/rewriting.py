@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser, *, in_place: bool) -> None:
         target.add_argument(
             '--in-place', action='store_true', help='edit the config, keep it as .bak'
         )
-    add_manner(parser)
     trial = parser.add_mutually_exclusive_group()
     trial.add_argument('--dry-run', action='store_true', help='write nothing')
     trial.add_argument(
@@ -50,38 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser, *, in_place: bool) -> None:
     )
 
 
-def add_manner(parser: argparse.ArgumentParser) -> None:
-    """Add how the edit is made and proven."""
-    parser.add_argument(
-        '--edit-base',
-        action='store_true',
-        help='edit the base config that spells the setting, in place',
-    )
-    parser.add_argument(
-        '--overlay',
-        action='store_true',
-        help='write a child config that inherits the original, instead of a copy',
-    )
-    parser.add_argument(
-        '--no-load',
-        action='store_true',
-        help='do not load the config with MMEngine as proof, which executes it',
-    )
-
-
-def parse_options(arguments: argparse.Namespace, suffix: str) -> Options:
+def parse_options(arguments: argparse.Namespace, suffix: str = '') -> Options:
     """The options of the rewrite that the arguments ask for."""
     from mmgpu_hooks.config.outcome import Options
 
-    elsewhere = arguments.output is not None or arguments.overlay
-    default = not elsewhere and not arguments.edit_base
     return Options(
         output=arguments.output,
-        in_place=getattr(arguments, 'in_place', default),
+        in_place=getattr(arguments, 'in_place', arguments.output is None),
         dry_run=arguments.dry_run or arguments.check,
-        overlay=arguments.overlay,
-        edit_base=arguments.edit_base,
-        load=not arguments.no_load,
         suffix=suffix,
     )
 
@@ -110,8 +85,6 @@ def render_text(outcome: RewriteOutcome, written: bool) -> str:
         return f'{outcome.source} says so already. Nothing to change.'
     lines = [outcome.diff.rstrip('\n'), '']
     lines += [f'- {note}' for note in outcome.notes]
-    if not outcome.proven:
-        lines.append('- Not loaded with MMEngine: only the text is proven.')
     if written:
         lines.append(f'Written to {render_path(outcome.target)}')
     if written and outcome.backup is not None:

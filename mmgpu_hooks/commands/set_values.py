@@ -59,7 +59,6 @@ def take_settings(arguments: argparse.Namespace, left: list[str]) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Parse the settings, rewrite, print."""
-    # late, because LibCST takes longer to import than everything else here
     from mmgpu_hooks.config.outcome import RefusedError, RewriteOutcome
     from mmgpu_hooks.config.request import parse_assignments
     from mmgpu_hooks.config.rewrite import rewrite_with

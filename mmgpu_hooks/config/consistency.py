@@ -1,16 +1,13 @@
-"""Settings that entail, exclude or concern others. Pure.
-
-``before`` is the loaded config, or ``None`` where it was not to be loaded.
-"""
+"""Settings that entail, exclude or concern others. Pure."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from types import MappingProxyType
 
 from mmgpu_hooks.config.loading import Container, FlatConfig, KeyPath
 from mmgpu_hooks.config.outcome import REMOVE, RefusedError, Setting
+from mmgpu_hooks.config.proof import is_same
 from mmgpu_hooks.config.request import (
     HOOK_KEY,
     HOOK_TYPE,
@@ -18,7 +15,6 @@ from mmgpu_hooks.config.request import (
     OBJECTS,
     is_our_hook,
 )
-from mmgpu_hooks.config.verify import is_same
 
 _OF_WORKERS = (
     'persistent_workers',
@@ -54,9 +50,7 @@ _OF_SCALING: tuple[str, ...] = ('enable', 'base_batch_size')
 
 
 def complete_settings(
-    before: FlatConfig | None,
-    wanted: Mapping[str, Setting],
-    spelled: Mapping[str, object] = MappingProxyType({}),
+    before: FlatConfig, wanted: Mapping[str, Setting]
 ) -> dict[str, Setting]:
     """Adds what the settings entail.
 
@@ -65,7 +59,6 @@ def complete_settings(
     Args:
         before: The loaded config.
         wanted: What is asked for.
-        spelled: Workers by dotted key that the text says, where nothing was loaded.
 
     Raises:
         RefusedError: If PyTorch or MMEngine would refuse the combination.
@@ -76,8 +69,6 @@ def complete_settings(
         asked = [key for key in _OF_WORKERS if wanted.get(f'{loader}.{key}')]
         asked = [key for key in asked if wanted[f'{loader}.{key}'] is not REMOVE]
         explicit = f'{loader}.num_workers' in wanted
-        if before is None and not explicit:
-            workers = spelled.get(f'{loader}.num_workers', 'unknown')
         if workers:
             continue
         if asked:
@@ -88,10 +79,10 @@ def complete_settings(
             )
         for key in _OF_WORKERS if explicit else ():
             dotted = f'{loader}.{key}'
-            if dotted not in wanted and _value(before, {}, dotted, True):
+            if dotted not in wanted and _value(before, {}, dotted):
                 complete[dotted] = REMOVE
     scaled = wanted.get('auto_scale_lr.enable') is True
-    base = _value(before, wanted, 'auto_scale_lr.base_batch_size', 1)
+    base = _value(before, wanted, 'auto_scale_lr.base_batch_size')
     if scaled and not isinstance(base, int):
         raise RefusedError(
             'expected auto_scale_lr.base_batch_size with auto_scale_lr.enable, found '
@@ -100,16 +91,9 @@ def complete_settings(
     return complete
 
 
-def _value(
-    before: FlatConfig | None,
-    wanted: Mapping[str, Setting],
-    dotted: str,
-    unknown: object = None,
-) -> object:
+def _value(before: FlatConfig, wanted: Mapping[str, Setting], dotted: str) -> object:
     if dotted in wanted:
         return None if wanted[dotted] is REMOVE else wanted[dotted]
-    if before is None:
-        return unknown
     return before.get(tuple(dotted.split('.')))
 
 
@@ -140,7 +124,7 @@ def verify_known(changes: Mapping[str, Setting], held: Collection[KeyPath]) -> N
 
     Args:
         changes: By dotted key. To take a key out is no mistake.
-        held: What the config has: loaded, or as far as its text says.
+        held: What the loaded config has.
 
     Raises:
         RefusedError: If there is one.

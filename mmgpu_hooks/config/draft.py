@@ -1,35 +1,28 @@
-"""An edit in the making: a parsed config and the steps that led to it. Pure."""
+"""Edits settings in the text of a config. Pure: ``str -> str``.
+
+One step per setting: the first spelling that matches makes the edit, so all other
+bytes stay. Settings that need a statement of their own get one together.
+"""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-import libcst as cst
-
-from mmgpu_hooks.config.expression import render_module
-from mmgpu_hooks.config.locate import Path
-from mmgpu_hooks.config.outcome import RefusedError, Setting
-
-Changes = Mapping[Path, Setting]
-"""Values by the keys below one top-level name."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One change of the text."""
-
-    before: str
-    after: str
-    root: str
-    """The name whose settings it changes."""
-
-    values: Changes
-    """The settings it changes."""
-
-    variable: str | None = None
-    """The variable that is changed instead."""
+from mmgpu_hooks.config.edit import (
+    Edit,
+    Form,
+    Statement,
+    append,
+    follow,
+    render_statement,
+    resting,
+)
+from mmgpu_hooks.config.locate import KeyPath, locate_setting
+from mmgpu_hooks.config.outcome import Setting
+from mmgpu_hooks.config.spellings import SPELLINGS, absent, shared
+from mmgpu_hooks.config.syntax import Module
 
 
 @dataclass
@@ -37,61 +30,122 @@ class Draft:
     """An edit in the making, and in the end its result."""
 
     text: str
-    module: cst.Module
-    steps: list[Step] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    free: set[str] = field(default_factory=set)
-    """Variables that nothing but a setting uses in the original text."""
-
     variables: dict[str, Setting] = field(default_factory=dict)
-    """Those of them that were changed."""
-
-    tail: str = field(init=False)
-    """Blanks at the end that LibCST would not keep."""
-
-    def __post_init__(self) -> None:
-        self.tail = self.text[len(render_module(self.module)) :]
-
-    def move(
-        self,
-        module: cst.Module,
-        root: str,
-        values: Changes,
-        name: str | None = None,
-        text: str | None = None,
-    ) -> None:
-        """Takes the next step; ``text`` is what the module was parsed from."""
-        code = render_module(module)
-        text = code + self.tail if text is None else text
-        self.tail = text[len(code) :]
-        if text != self.text:
-            self.steps.append(Step(self.text, text, root, values, name))
-        self.text, self.module = text, module
+    """Those that were changed in place of a setting."""
 
 
-@functools.lru_cache(maxsize=4)
-def parse_module(text: str) -> cst.Module:
-    """Parses a config; trees are never changed, so a text is parsed once.
+def edit_settings(
+    text: str,
+    settings: Mapping[str, Setting],
+    *,
+    apart: bool = False,
+    fresh: AbstractSet[str] = frozenset(),
+    popped: AbstractSet[str] = frozenset(),
+) -> Draft:
+    """Changes settings in a config.
+
+    Args:
+        text: Source of the config.
+        settings: Values by dotted key, such as ``train_dataloader.num_workers``.
+        apart: Override each setting at the end of the file, where no other
+            statement can see it, whatever there is to edit.
+        fresh: Top-level names that neither the file nor its bases have yet.
+        popped: Keys to take out of what is inherited.
 
     Raises:
-        RefusedError: If LibCST finds a syntax error.
+        RefusedError: If a setting is spelled in a way that cannot be edited safely.
     """
-    try:
-        module = cst.parse_module(text)
-    except cst.ParserSyntaxError as error:
-        raise RefusedError(
-            'expected a Python config, LibCST found a syntax error here; mend it first',
-            error.raw_line,
-        ) from error
-    if render_module(module) != text:
-        # LibCST loses blanks on the last lines; they are put back as they were.
-        body = text.rstrip(' \t\f\r\n')
-        head = body + text[len(body) :][: 2 if text[len(body) :][:2] == '\r\n' else 1]
-        module = cst.parse_module(head)
-        if render_module(module) == head:
-            return module
-        raise RefusedError(
-            'expected newlines that LibCST keeps, found others, such as a single '
-            'carriage return; save the file with one kind of newline'
-        )
-    return module
+    original = Module(text)
+    roots: dict[str, dict[KeyPath, Setting]] = {}
+    for dotted, value in settings.items():
+        path = tuple(dotted.split('.'))
+        roots.setdefault(path[0], {})[path] = value
+    together = {} if apart else _parse_aliases(original, roots)
+    draft = Draft(text)
+    for root, changes in roots.items():
+        if root in together:
+            continue
+        original.together = {i for other, i in together.values() if other == root}
+        # refusals name lines of the file as it is, so match before the first step
+        edits = [_match(original, p, v, apart) for p, v in changes.items()]
+        forms = [edit.form for edit in edits if isinstance(edit, Statement)]
+        # one key alone would hide from a second pass where the others are
+        rebound = 'rebind' in forms and root not in fresh
+        _edit_root(draft, original, changes, apart or rebound, root in fresh)
+    for dotted in popped:
+        root, key = dotted.split('.')
+        name = root if original.is_lazy else f'_base_.{root}'
+        draft.text = append(draft.text, f'{name}.pop({key!r})', original.newline)
+    return draft
+
+
+def _edit_root(
+    draft: Draft,
+    original: Module,
+    changes: Mapping[KeyPath, Setting],
+    apart: bool,
+    fresh: bool,
+) -> None:
+    late: dict[tuple[int, Form], dict[KeyPath, Setting]] = {}
+    for path, value in changes.items():
+        module = Module(draft.text, original)
+        edit = _match(module, path, value, apart)
+        if isinstance(edit, Statement):
+            form: Form = 'inherit' if fresh else edit.form
+            late.setdefault((edit.index, form), {})[path] = resting(path, value)
+            continue
+        for start, stop, code in sorted(edit.spans, reverse=True):
+            draft.text = draft.text[:start] + code + draft.text[stop:]
+        draft.notes += edit.notes
+        if edit.variable is not None:
+            draft.variables[edit.variable] = value
+    # the last first, so that the indices of the others hold; -1 is the end
+    for (index, form), values in sorted(late.items(), reverse=True):
+        module = Module(draft.text)
+        code = render_statement(values, form, module.newline)
+        if index >= 0:
+            draft.text = follow(module, index, code)
+        else:
+            draft.text = append(draft.text, code, module.newline)
+        if form == 'rebind':
+            root = next(iter(values))[0]
+            draft.notes.append(
+                f'Other statements use {root} too and are to see no change, so '
+                'it gets a statement of its own at the end.'
+            )
+
+
+def _match(module: Module, path: KeyPath, value: Setting, apart: bool) -> Edit:
+    if apart and (edit := absent.match(module, path, value)) is not None:
+        return edit
+    if apart:
+        return shared.override(module, path)
+    for match in SPELLINGS:
+        edit = match(module, path, value)
+        if edit is not None:
+            return edit
+    raise AssertionError(f'no spelling matches {path}')
+
+
+def _parse_aliases(
+    module: Module, roots: Mapping[str, Mapping[KeyPath, Setting]]
+) -> dict[str, tuple[str, int]]:
+    """Finds names that stand for another's dict and are asked to change alike.
+
+    Returns:
+        The other name and the index of the assignment, by name.
+    """
+    found = {}
+    for name, values in roots.items():
+        writers = [touch for touch in module.touches(name) if touch.how != 'read']
+        if len(writers) != 1 or writers[0].how != 'bind' or writers[0].path:
+            continue
+        other = getattr(writers[0].node.value, 'id', name)
+        alike = {(other, *path[1:]): value for path, value in values.items()}
+        if other != name and alike == roots.get(other):
+            index = writers[0].index
+            places = [locate_setting(module, path, {index}) for path in alike]
+            if not any(place.shared for place in places):
+                found[name] = (other, index)
+    return found

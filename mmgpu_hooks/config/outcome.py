@@ -33,25 +33,17 @@ ABSENT: Final[Mapping[str, tuple[Setting, ...]]] = {
 
 
 class RefusedError(Exception):
-    """A rewrite that cannot be done safely; inside this room only.
+    """A rewrite that cannot be done safely; inside this package only.
 
     Args:
         reason: What was expected, what was found, what to do.
         line: Line of the config the reason is about, from 1.
-        path: The file the reason is about. Default: the one that is edited.
     """
 
-    def __init__(
-        self, reason: str, line: int | None = None, path: Path | None = None
-    ) -> None:
+    def __init__(self, reason: str, line: int | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.line = line
-        self.path = path
-
-
-class UnseenError(RefusedError):
-    """A rewrite that the text alone cannot justify, but the loaded config may."""
 
 
 SUFFIX: Final = '_recommended'
@@ -60,14 +52,11 @@ SUFFIX: Final = '_recommended'
 
 @dataclass(frozen=True)
 class Options:
-    """Where a rewrite goes and how it is proven; see ``rewrite_config``."""
+    """Where a rewrite goes; see ``rewrite_config``."""
 
     output: Path | None = None
     in_place: bool = False
     dry_run: bool = False
-    overlay: bool = False
-    edit_base: bool = False
-    load: bool = True
     suffix: str = SUFFIX
     is_rate_told: bool = False
     """Whether the caller says what a new batch size means for the learning rate."""

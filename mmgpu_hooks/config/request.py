@@ -5,9 +5,15 @@ from __future__ import annotations
 import ast
 import keyword
 import math
+import re
+import shlex
 from collections.abc import Iterable, Mapping
 
+from mmgpu_hooks.config.edit import resting
 from mmgpu_hooks.config.outcome import RefusedError, Remove, Setting
+
+_PLAIN_TEXT = re.compile(r'[A-Za-z_][\w.:/-]*\Z', re.ASCII)
+_NO_TEXT = frozenset(('true', 'false', 'none', 'nan', 'inf', 'infinity'))
 
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
@@ -160,3 +166,23 @@ def _parse_value(text: str) -> Setting:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
     return value
+
+
+def render_options(changes: Mapping[str, Setting]) -> str | None:
+    """Renders the argument of ``tools/train.py`` that changes the same.
+
+    Returns:
+        It, quoted for a shell; ``None`` if that parser would read other values.
+    """
+    words = []
+    for dotted, value in changes.items():
+        try:
+            given = resting(tuple(dotted.split('.')), value)
+        except RefusedError:
+            return None
+        if isinstance(given, str) and (
+            not _PLAIN_TEXT.match(given) or given.lower() in _NO_TEXT
+        ):
+            return None
+        words.append(shlex.quote(f'{dotted}={given}'))
+    return f'--cfg-options {" ".join(words)}' if words else None

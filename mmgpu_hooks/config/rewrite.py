@@ -7,27 +7,23 @@ or not at all.
 from __future__ import annotations
 
 import contextlib
-import functools
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Optional
 
-from mmgpu_hooks.config.base_edit import locate_base
-from mmgpu_hooks.config.bases import (
-    ReadChain,
-    is_lazy_text,
-    read_bases,
-    read_chain,
+from mmgpu_hooks.config.consistency import (
+    complete_settings,
+    render_notes,
+    verify_known,
+    verify_present,
 )
-from mmgpu_hooks.config.consistency import complete_settings, render_notes
-from mmgpu_hooks.config.edit import HOOK_ROOTS
+from mmgpu_hooks.config.draft import edit_settings
+from mmgpu_hooks.config.edit import resting
 from mmgpu_hooks.config.hook_entry import (
     disabling_settings,
     enabling_settings,
     place_settings,
-    verify_own,
 )
 from mmgpu_hooks.config.loading import (
     FlatConfig,
@@ -36,22 +32,26 @@ from mmgpu_hooks.config.loading import (
     read_config,
 )
 from mmgpu_hooks.config.outcome import (
+    REMOVE,
     SUFFIX,
     Options,
     RefusedError,
     RewriteOutcome,
     Setting,
-    UnseenError,
 )
-from mmgpu_hooks.config.overlay import render_options
-from mmgpu_hooks.config.prove import Job, prove_loaded, prove_static, sketch
-from mmgpu_hooks.config.request import LOADERS, parse_settings
-from mmgpu_hooks.config.source import SourceText, read_source, render_error
-from mmgpu_hooks.config.spelled import has_bases, parse_spelled
-from mmgpu_hooks.config.target import locate_target
-from mmgpu_hooks.config.write import locked, write_config
+from mmgpu_hooks.config.proof import is_element, is_held, verify_config
+from mmgpu_hooks.config.request import parse_settings, render_options
+from mmgpu_hooks.config.source import (
+    SourceText,
+    read_source,
+    render_diff,
+    render_error,
+)
+from mmgpu_hooks.config.syntax import Module
+from mmgpu_hooks.config.write import locate_target, locked, write_config
 
-_Choose = Callable[[Optional[FlatConfig], ReadChain], Mapping[str, Setting]]
+_Choose = Callable[['FlatConfig | None'], Mapping[str, Setting]]
+"""What to set in the loaded config; in one that cannot be loaded for ``None``."""
 
 _IN_PLACE = Options(in_place=True)
 
@@ -63,9 +63,6 @@ def rewrite_config(
     output: Path | None = None,
     in_place: bool = False,
     dry_run: bool = False,
-    overlay: bool = False,
-    edit_base: bool = False,
-    load: bool = True,
     suffix: str = SUFFIX,
 ) -> RewriteOutcome:
     """Changes settings of a config, proven by loading the result.
@@ -83,10 +80,8 @@ def rewrite_config(
         output: The file to write. Default: ``<stem><suffix>.py`` beside the source,
             where relative bases stay valid.
         in_place: Edit the source itself and keep ``<name>.py.bak``.
-        dry_run: Prove the edit, but write nothing.
-        overlay: Write a child config that inherits the source, instead of a copy.
-        edit_base: Edit, in place, the base that spells the settings.
-        load: Load the config with MMEngine as proof, which executes it.
+        dry_run: Prove the edit, but write nothing. Where MMEngine is not installed,
+            the edit is shown without proof.
         suffix: What the name of a copy ends in; a source that ends so already, with
             the original beside it, is edited in place.
 
@@ -101,7 +96,7 @@ def rewrite_config(
         ... )
         >>> outcome.status, outcome.diff, outcome.reason
     """
-    options = Options(output, in_place, dry_run, overlay, edit_base, load, suffix)
+    options = Options(output, in_place, dry_run, suffix)
     return rewrite_with(source, settings, options)
 
 
@@ -109,7 +104,7 @@ def rewrite_with(
     source: Path, settings: Mapping[str, Setting], options: Options
 ) -> RewriteOutcome:
     """Does what :func:`rewrite_config` does, with the options in one."""
-    return _rewrite(source, lambda before, read: parse_settings(settings), options)
+    return _rewrite(source, lambda before: parse_settings(settings), options)
 
 
 def rewrite_recommended(
@@ -122,12 +117,12 @@ def rewrite_recommended(
         settings: Arguments of our hook are named as those of
             ``default_hooks.gpu_efficiency``. Where the config has no such hook, they
             are left out and a note says so.
-        options: Where it goes and how it is proven.
+        options: Where it goes.
     """
     left_out: list[str] = []
 
-    def choose(before: FlatConfig | None, read: ReadChain) -> Mapping[str, Setting]:
-        placed, left_out[:] = place_settings(parse_settings(settings), before, read)
+    def choose(before: FlatConfig | None) -> Mapping[str, Setting]:
+        placed, left_out[:] = place_settings(parse_settings(settings), before)
         return placed
 
     outcome = _rewrite(source, choose, options)
@@ -156,48 +151,44 @@ def disable_hook(source: Path, options: Options = _IN_PLACE) -> RewriteOutcome:
 
 
 def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
-    job: Job | None = None
+    job: _Job | None = None
     try:
         source = Path(source)
     except TypeError:
         reason = f'expected the path of a config, found {source!r}'
         return RewriteOutcome('refused', Path(), None, None, '', reason)
     try:
-        # Parsing an old config may warn of its escape sequences.
         with contextlib.ExitStack() as held:
+            # parsing an old config may warn of its escape sequences
             held.enter_context(warnings.catch_warnings())
             warnings.simplefilter('ignore')
             if not options.dry_run:
                 held.enter_context(locked(source))
             original = read_source(source)
-            job = _open_job(source, original, options)
-            changed = _prove(job, choose, options)
-            if not changed:
-                return RewriteOutcome(
-                    'unchanged', source, None, None, '', proven=options.load
-                )
+            target = locate_target(
+                source, options.output, options.in_place, options.suffix
+            )
+            job = _Job(source, original, target, options)
+            if not job.prove(choose):
+                return RewriteOutcome('unchanged', source, None, None, '', proven=True)
             assert job.text is not None
-            content = job.original.encode(job.text)
             backup = None
             if not options.dry_run:
-                if job.shared:
-                    held.enter_context(locked(job.edited))
-                backup = write_config(job.edited, job.original, job.target, content)
+                backup = write_config(source, original, target, job.text.encode())
         return RewriteOutcome(
             'rewritten',
             source,
-            job.target,
+            target,
             job.text,
             job.diff,
             backup=backup,
             changes=job.changes,
             notes=tuple(job.notes),
             cfg_options=render_options(job.changes),
-            proven=options.load,
+            proven=job.proven,
         )
     except RefusedError as refusal:
-        edited = refusal.path or (job.edited if job else source)
-        place = f'{edited}:{refusal.line}' if refusal.line else f'{edited}'
+        place = f'{source}:{refusal.line}' if refusal.line else f'{source}'
         reason = f'{place}: {refusal.reason}'
     except OSError as error:
         path = error.filename or source
@@ -208,93 +199,158 @@ def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
     return RewriteOutcome('refused', source, None, text, diff, reason)
 
 
-def _open_job(source: Path, original: SourceText, options: Options) -> Job:
-    if options.edit_base and (options.overlay or options.output is not None):
-        raise RefusedError(
-            'expected an edit of the base in place, found an output or overlay asked '
-            'for as well; drop one'
-        )
-    target = locate_target(
-        source, options.output, options.in_place, options.suffix, options.overlay
-    )
-    lazy = is_lazy_text(original.text)
-    return Job(source, source, original, target, options.overlay, lazy)
+class _NotOnlyError(RefusedError):
+    """The edit is sound, but the loaded config shows more or less than was asked."""
 
 
-def _prove(job: Job, choose: _Choose, options: Options) -> bool:
-    """Makes the edit and proves it; ``False`` when everything holds already."""
-    before = None
-    # Before anything is loaded, so that what is asked for is sound.
-    read = functools.partial(read_chain, job.source, job.original.text)
-    wanted: Mapping[str, Setting] = {}
-    try:
-        wanted = choose(None, read)
-    except UnseenError:
-        if not options.load:
-            raise
-    if options.load:
-        before = _read_original(job, wanted)
-        wanted = choose(before, read)
-    else:
-        _verify_unloaded(job, read, wanted)
-    workers = [f'{loader}.num_workers' for loader in LOADERS]
-    spelled = parse_spelled(job.original.text, workers) if before is None else {}
-    settings = complete_settings(before, wanted, spelled)
-    if options.edit_base and settings:
-        _choose_base(job, settings)
-    if before is None:
-        return prove_static(job, settings)
-    changed = prove_loaded(job, before, settings)
-    if changed:
-        job.notes += render_notes(
-            before, job.changes, is_rate_told=options.is_rate_told
-        )
-    return changed
+@dataclass
+class _Job:
+    """One rewrite under way: an edit and its proof. Writes nothing."""
 
+    source: Path
+    original: SourceText
+    target: Path
+    options: Options
+    text: str | None = None
+    """The new text, so that a refusal can show it too."""
 
-def _verify_unloaded(job: Job, read: ReadChain, wanted: Mapping[str, Setting]) -> None:
-    for dotted in wanted:
-        root, _, key = dotted.partition('.')
-        if root in HOOK_ROOTS and '.' in key and not key.endswith('.type'):
-            verify_own(read(), dotted)
-        none = key == 'num_workers' and wanted[dotted] == 0
-        if none and has_bases(job.original.text):
-            job.notes.append(
-                f'The bases were not loaded: where they set persistent_workers or '
-                f'prefetch_factor of {root}, PyTorch refuses {dotted}=0.'
-            )
+    diff: str = ''
+    changes: Mapping[str, Setting] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    proven: bool = True
 
+    def prove(self, choose: _Choose) -> bool:
+        """Makes the edit and proves it; ``False`` when everything holds already.
 
-def _read_original(job: Job, wanted: Mapping[str, Setting]) -> FlatConfig:
-    try:
-        return read_config(job.source)
-    except NoMMEngineError as error:
-        sketch(job, wanted)
-        raise RefusedError(
-            f'expected MMEngine to prove the edit, cannot import it ({error}); '
-            'install it, rewrite without loading, or apply the diff by hand'
-        ) from error
-    except LoadError as error:
-        with contextlib.suppress(RefusedError):
-            sketch(job, wanted)
-        hint = '; it starts with a byte-order mark' if job.original.bom else ''
-        raise RefusedError(
-            f'expected a config that MMEngine loads, it does not ({error}){hint}; '
-            'mend it, run where its bases are, or rewrite without loading'
-        ) from error
-
-
-def _choose_base(job: Job, settings: Mapping[str, Setting]) -> None:
-    """Turns the job to the file of the chain that spells the settings."""
-    originals = {job.source: job.original}
-    for path in read_bases(job.source)[1:]:
+        Raises:
+            RefusedError: If it cannot be made, or the proof fails.
+        """
+        asked = choose(None)  # what is asked must be sound before anything is loaded
+        Module(self.original.text)
         try:
-            originals[path] = read_source(path)
-        except RefusedError as refusal:
-            refusal.path = path
-            raise
-    texts = {path: original.text for path, original in originals.items()}
-    base = locate_base(texts, settings)
-    job.edited, job.original, job.target = base, originals[base], base
-    if base != job.source:
-        job.notes.append(f'{base} is shared: every config that inherits it changes.')
+            before = read_config(self.source)
+        except LoadError as error:
+            return self._sketch(asked, error)
+        settings = complete_settings(before, choose(before))
+        pending = {k: v for k, v in settings.items() if not is_held(before, k, v)}
+        if not pending:
+            return False
+        verify_present(before, pending)
+        verify_known(pending, before)
+        try:
+            after = self._edit(before, pending, apart=False)
+        except _NotOnlyError as first:
+            text, diff = self.text, self.diff
+            try:
+                # what sees the edit does not see a statement after everything
+                after = self._edit(before, pending, apart=True)
+            except RefusedError:
+                self.text, self.diff = text, diff
+                raise first from None
+        again = complete_settings(after, choose(after))
+        if not all(is_held(after, key, value) for key, value in again.items()):
+            raise RefusedError('expected a second pass to change nothing, it does')
+        told = self.options.is_rate_told
+        self.notes += render_notes(before, self.changes, is_rate_told=told)
+        return True
+
+    def _sketch(self, asked: Mapping[str, Setting], error: LoadError) -> bool:
+        """Makes the edit without any proof, to be shown in a refusal or a dry run."""
+        absent = isinstance(error, NoMMEngineError)
+        try:
+            self._keep(edit_settings(self.original.text, asked).text)
+        except RefusedError:
+            if absent:
+                raise
+        if not absent:
+            raise RefusedError(
+                f'expected a config that MMEngine loads, it does not ({error}); '
+                'mend it, or run where its bases are'
+            ) from error
+        if not self.options.dry_run:
+            raise RefusedError(
+                f'expected MMEngine to prove the edit, cannot import it ({error}); '
+                'install it, or apply the diff by hand'
+            ) from error
+        self.changes, self.proven = asked, False
+        self.notes.append(
+            f'Not proven, since MMEngine cannot be imported here ({error}).'
+        )
+        return self.text is not None
+
+    def _keep(self, text: str) -> None:
+        self.text, self.diff = None, ''
+        if text != self.original.text:
+            self.text = text
+            self.diff = render_diff(self.original.text, text, self.source, self.target)
+
+    def _edit(
+        self, before: FlatConfig, pending: Mapping[str, Setting], apart: bool
+    ) -> FlatConfig:
+        """Makes the edit, and proves it by loading the result."""
+        changes, popped = dict(pending), set[str]()
+        roots = {dotted.partition('.')[0] for dotted in changes}
+        fresh = {root for root in roots if (root,) not in before}
+        for _ in range(2):
+            draft = edit_settings(
+                self.original.text, changes, apart=apart, fresh=fresh, popped=popped
+            )
+            self._keep(draft.text)
+            after = self._load(draft.text)
+            # what the file does not have any more may be in a base still
+            kept = [
+                dotted
+                for dotted, value in changes.items()
+                if value is REMOVE
+                and not is_element(dotted)
+                and not is_held(after, dotted, REMOVE)
+            ]
+            if not kept:
+                break
+            for dotted in kept:
+                if dotted.startswith('default_hooks.'):
+                    popped.add(dotted)
+                else:
+                    changes[dotted] = resting(tuple(dotted.split('.')), REMOVE)
+        self._allow_own_name(before, after)
+        reason = verify_config(before, after, {**changes, **draft.variables})
+        if reason is not None:
+            raise _NotOnlyError(reason)
+        self.changes = changes
+        self.notes += draft.notes
+        return after
+
+    def _load(self, text: str) -> FlatConfig:
+        # MMEngine fills the file's name into configs: the one that it will have
+        try:
+            return read_config(self.target, {self.target: text.encode()})
+        except LoadError as error:
+            hint = 'change the settings by hand'
+            if not self.target.parent.samefile(self.source.parent):
+                hint = 'relative bases do not resolve there; write beside the original'
+            raise _NotOnlyError(
+                f'expected the result to load from {self.target.parent}, it does not '
+                f'({error}); {hint}'
+            ) from error
+
+    def _allow_own_name(self, before: FlatConfig, after: FlatConfig) -> None:
+        """Lets a copy log to a folder of its own name, and refuses any other use of it.
+
+        Raises:
+            RefusedError: If MMEngine fills the file's name into another value.
+        """
+        old, new = self.source.stem, self.target.stem
+        for path, value in after.items():
+            was = before.get(path)
+            if not (isinstance(value, str) and isinstance(was, str)) or value == was:
+                continue
+            if value.replace(new, old) != was:
+                continue
+            if path != ('work_dir',):
+                raise RefusedError(
+                    'expected a config that means the same in a copy, found the name '
+                    f'of the file in {".".join(path)}; edit it in place'
+                )
+            after[path] = was
+            note = f'work_dir has the name of the file: the copy trains in {value}.'
+            self.notes = [*(one for one in self.notes if one != note), note]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-import codecs
 import difflib
-import io
 import os
 import re
 import stat
-import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 
 from mmgpu_hooks.config.outcome import RefusedError
+from mmgpu_hooks.config.syntax import split_lines
 
 _LIMIT_BYTES = 200_000
 """The longest config of MMDetection has 40 000 bytes; reading takes long beyond."""
@@ -26,27 +23,13 @@ class SourceText:
     raw: bytes
     """The bytes of the file."""
 
-    text: str
-    """Its text, newlines untouched, without a byte-order mark."""
-
-    encoding: str
-    """Encoding by byte-order mark, PEP 263 cookie, or UTF-8."""
-
-    bom: bytes
-    """The byte-order mark, mostly empty."""
-
     status: os.stat_result
     """Mode and owner, of the file a symbolic link points to."""
 
-    def encode(self, text: str) -> bytes:
-        """Encodes another text the way the file is encoded."""
-        try:
-            return self.bom + text.encode(self.encoding)
-        except UnicodeEncodeError as error:
-            raise RefusedError(
-                f'expected settings that {self.encoding} can hold, found '
-                f'{error.object[error.start : error.end]!r}; save the file as UTF-8'
-            ) from error
+    @property
+    def text(self) -> str:
+        """Its text, newlines untouched; MMEngine reads UTF-8 whatever it declares."""
+        return self.raw.decode()
 
 
 def read_source(path: Path) -> SourceText:
@@ -89,42 +72,25 @@ def read_source(path: Path) -> SourceText:
             'expected a text file, found binary data; name the right one'
         )
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
-        text = raw.decode(encoding)
-    except (SyntaxError, UnicodeDecodeError) as error:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
         raise RefusedError(
-            f'expected text in the declared encoding, found other bytes '
-            f'({render_error(error)}); save the file as UTF-8'
+            f'expected text in UTF-8, found other bytes ({render_error(error)}); save '
+            'the file as UTF-8'
         ) from error
-    bom = codecs.BOM_UTF8 if encoding == 'utf-8-sig' else b''
-    encoding = 'utf-8' if bom else encoding
-    _check_syntax(text)
-    return SourceText(raw, text, encoding, bom, status)
-
-
-def _check_syntax(text: str) -> None:
-    try:
-        ast.parse(text)
-    except SyntaxError as error:
+    if text[0] == '\ufeff':
         raise RefusedError(
-            f'expected valid Python, found a syntax error ({error.msg}); mend it first',
-            error.lineno,
-        ) from error
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise RefusedError(
-            f'expected valid Python, it cannot be parsed ({render_error(error)})'
-        ) from error
+            'expected a config that MMEngine loads, found that it starts with a '
+            'byte-order mark; save it without'
+        )
+    return SourceText(raw, status)
 
 
 def render_diff(before: str, after: str, source: Path, target: Path) -> str:
-    """Renders a unified diff that ``patch -p0`` accepts, newlines untouched.
-
-    Without a text before, it creates the target, and the source is not named.
-    """
+    """Renders a unified diff that ``patch -p0`` accepts, newlines untouched."""
     lines: list[str] = []
-    old, new = _split_lines(before), _split_lines(after)
-    names = _name(source) if before else os.devnull, _name(target)
-    for line in difflib.unified_diff(old, new, *names):
+    old, new = split_lines(before), split_lines(after)
+    for line in difflib.unified_diff(old, new, _name(source), _name(target)):
         ended = line.endswith(('\n', '\r'))
         lines.append(line if ended else f'{line}\n\\ No newline at end of file\n')
     return ''.join(lines)
@@ -135,11 +101,6 @@ def _name(path: Path) -> str:
     relative = os.path.relpath(path)
     name = str(path) if relative.startswith(os.pardir) else relative
     return f'{name}\t' if re.search(r'\s', name) else name
-
-
-def _split_lines(text: str) -> list[str]:
-    # str.splitlines would also split at form feeds and Unicode separators.
-    return re.findall(r'[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z', text)
 
 
 def render_error(error: BaseException) -> str:

@@ -17,10 +17,9 @@ from mmgpu_hooks.hooks.sources import Sources, open_probe
 from mmgpu_hooks.hooks.train_loader import expect_loop, expect_no_loop
 from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.patches import Patches
-from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.schema import RanksSummary
 from mmgpu_hooks.schema.reader import (
     read_other_ranks,

@@ -29,7 +29,6 @@ ALLOWED = {
         'experiment/process_group.py',
     ],
     'mmengine': ['hooks/', 'config/', 'experiment/'],
-    'libcst': ['config/'],
     'psutil': [
         'experiment/process_tree.py',
         'measure/host.py',

@@ -46,7 +46,7 @@ def test_the_wheel_requires_no_training_framework(wheel: Path):
         for line in lines
         if line.startswith('Requires-Dist') and 'extra ==' not in line
     }
-    assert required == {'nvidia-ml-py', 'psutil', 'libcst', 'msgspec', 'numpy', 'rich'}
+    assert required == {'nvidia-ml-py', 'psutil', 'msgspec', 'numpy', 'rich'}
     assert 'Requires-Python: >=3.9' in lines
 
 

@@ -134,7 +134,7 @@ def test_two_edits_at_one_moment_both_last(config, monkeypatch, capsys):
     codes = {}
 
     def edit(word: str) -> None:
-        codes[word] = main(['set', str(config), word, '--in-place', '--no-load'])
+        codes[word] = main(['set', str(config), word, '--in-place'])
 
     first, second = (threading.Thread(target=edit, args=[w]) for w in (WORKERS, BATCH))
     first.start()
@@ -175,7 +175,6 @@ def test_a_copy_in_which_a_value_would_be_another_is_refused(name, config, capsy
     assert NAMED[name].split()[0] in err
     assert 'edit it in place' in err
     assert [path.name for path in config.parent.iterdir()] == ['mine.py']
-    assert main(['set', str(config), WORKERS, '--overlay']) == 0
     answer = ['set', str(config), WORKERS, '--in-place', '--format', 'json']
     capsys.readouterr()
     assert main(answer) == 0
@@ -198,7 +197,7 @@ def test_a_name_that_is_too_long_is_one_sentence(run_folder, tmp_path, capsys):
     assert 'too long' in line
 
 
-IN_PLACE = [WORKERS, '--in-place', '--no-load']
+IN_PLACE = [WORKERS, '--in-place']
 
 
 def kill_at_replace() -> None:

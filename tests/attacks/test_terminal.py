@@ -17,13 +17,13 @@ from mmgpu_hooks.commands.main import _COMMANDS, main
 ROOT = Path(__file__).resolve().parents[2]
 
 PRINTING = {
-    'recommend': ['RUN', '--dry-run', '--no-load'],
+    'recommend': ['RUN', '--dry-run'],
     'predict': ['RUN'],
     'compare': ['RUN', 'RUN'],
     'report': ['RUN'],
-    'set': ['CONFIG', 'train_dataloader.num_workers=7', '--no-load', '--dry-run'],
-    'enable': ['CONFIG', '--no-load', '--dry-run'],
-    'disable': ['CONFIG', '--no-load', '--dry-run'],
+    'set': ['CONFIG', 'train_dataloader.num_workers=7', '--dry-run'],
+    'enable': ['CONFIG', '--dry-run'],
+    'disable': ['CONFIG', '--dry-run'],
     'estimate-memory': ['CONFIG'],
     'pick-gpu': ['--leases', 'leases'],
     'save-bench': ['CONFIG', '--num-workers', '0', '--dry-run'],

@@ -21,7 +21,7 @@ try:
     main(['recommend', '--help'])
 except SystemExit:
     pass
-heavy = {'torch', 'mmcv', 'mmdet', 'mmengine.hooks', 'libcst', 'cv2'} & set(sys.modules)
+heavy = {'torch', 'mmcv', 'mmdet', 'mmengine.hooks', 'cv2'} & set(sys.modules)
 assert not heavy, heavy
 """
 

@@ -242,12 +242,19 @@ def test_its_own_edit_is_no_change_since_the_run(work_dir, config, capsys):
     assert 'is not what the run was started with' not in unwrapped(capsys)
 
 
-def test_an_overlay_can_be_asked_for(work_dir, config):
-    assert main(['recommend', str(work_dir), '--overlay']) == 0
-    assert (config.parent / 'mine_recommended.py').read_text() == (
-        "_base_ = './mine.py'\n\n"
-        'train_dataloader = dict(num_workers=2, persistent_workers=True)\n'
-    )
+def test_where_mmengine_is_not_a_dry_run_answers_and_says_it_is_not_proven(
+    work_dir, config, capsys, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, 'mmengine', None)
+    monkeypatch.setitem(sys.modules, 'mmengine.config', None)
+    words = ['recommend', str(work_dir), '--format', 'json']
+    assert main([*words, '--dry-run']) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert '+' in answer['diff'] and answer['error'] is None
+    assert any('Not proven' in note for note in answer['notes'])
+    assert main(words) == 2
+    assert config.read_text() == CONFIG
+    assert not config.with_name('mine_recommended.py').exists()
 
 
 def test_when_no_config_is_left_it_is_asked_for(work_dir, config, capsys):

@@ -55,17 +55,16 @@ def recommend(work_dir: Path, capsys, *flags: str) -> dict:
     return {**answer, 'code': code}
 
 
-@pytest.mark.parametrize('load', [(), ('--no-load',)], ids=['loaded', 'unloaded'])
 @pytest.mark.parametrize('place', PLACES)
-def test_it_is_written_where_the_hook_is(work_dir, config, capsys, place, load):
+def test_it_is_written_where_the_hook_is(work_dir, config, capsys, place):
     before, after = PLACES[place]
     config.write_text(LOADING + before)
-    answer = recommend(work_dir, capsys, *load)
+    answer = recommend(work_dir, capsys)
     assert (answer['code'], answer['error']) == (0, None)
     changes = [(c['key'], c['old'], c['new']) for c in answer['changes']]
     assert changes == [(f'{place}.worker_nice', None, 10)]
     assert config.with_name('mine_recommended.py').read_text() == LOADING + after
-    assert recommend(work_dir, capsys, '--check', *load)['code'] == 1
+    assert recommend(work_dir, capsys, '--check')['code'] == 1
 
 
 def test_a_hook_of_the_base_is_set_in_the_leaf(work_dir, config, capsys):
@@ -78,12 +77,11 @@ def test_a_hook_of_the_base_is_set_in_the_leaf(work_dir, config, capsys):
     assert 'worker_nice' not in base.read_text()
 
 
-@pytest.mark.parametrize('load', [(), ('--no-load',)], ids=['loaded', 'unloaded'])
 def test_a_hook_that_was_switched_on_elsewhere_is_left_to_the_user(
-    work_dir, config, capsys, load
+    work_dir, config, capsys
 ):
     config.write_text(LOADING)
-    answer = recommend(work_dir, capsys, *load)
+    answer = recommend(work_dir, capsys)
     assert (answer['code'], answer['error'], answer['changes']) == (0, None, [])
     assert answer['no_change_reason'] == f'Nothing of it can be set in {config}.'
     assert any('worker_nice was left out' in note for note in answer['notes'])

@@ -96,13 +96,12 @@ def test_the_loader_of_validation_is_rewritten_by_its_own_evidence(
 @pytest.mark.parametrize(
     'without', ['', 'val_dataloader = None\n', 'val_dataloader = []\n']
 )
-@pytest.mark.parametrize('flags', [[], ['--no-load']])
 def test_training_is_rewritten_where_validation_cannot_be(
-    config: Path, capsys: pytest.CaptureFixture[str], without: str, flags: list[str]
+    config: Path, capsys: pytest.CaptureFixture[str], without: str
 ) -> None:
     config.write_text(TRAIN + without)
     folder = write_run(config, waits=True)
-    assert main(['recommend', folder, '--format', 'json', *flags]) == 0
+    assert main(['recommend', folder, '--format', 'json']) == 0
     answer = answer_of(capsys)
     assert [change['key'] for change in answer['changes']] == [
         'train_dataloader.num_workers',

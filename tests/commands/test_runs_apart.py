@@ -48,7 +48,6 @@ def test_configs_that_were_not_compared_are_told(command, tmp_path, capsys):
     for arguments, why in (
         (bare, f"MMEngine's copy of the config is not beside {bare[1]}"),
         (torn, 'one of them does not load: '),
-        ([*whole, '--no-load'], 'no config was loaded'),
     ):
         notes = ask(capsys, *command, *arguments)['notes']
         told = [note for note in notes if 'were not compared' in note]

@@ -148,11 +148,6 @@ def test_a_learning_rate_that_is_scaled_follows(runs, config, capsys):
     config.write_text(CONFIG.replace('enable=False', 'enable=True'))
     answer = ask(capsys, 'recommend', *runs, '--allow-batch-size', '--dry-run')
     assert 'follows by itself, from 0.0025 to 0.01' in answer['batch_size'][1]
-    # not loaded, not known
-    answer = ask(
-        capsys, 'recommend', *runs, '--allow-batch-size', '--dry-run', '--no-load'
-    )
-    assert 'the rate goes along (4 times)' in answer['batch_size'][1]
 
 
 def test_one_batch_size_is_not_enough(runs, capsys):

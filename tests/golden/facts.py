@@ -22,7 +22,7 @@ CASES = Path(__file__).parent
 EXPECTED = 'expected.json'
 PLACEHOLDER = '@CASE@'
 SHARED_CONFIG = CASES / 'shared_config.py'
-"""Of the cases without one of their own, and never loaded: that takes long."""
+"""Of the cases without one of their own."""
 
 Json = dict[str, Any]
 Ask = Callable[[list[str]], tuple[int, str]]
@@ -57,11 +57,10 @@ def gather_facts(
     config = folder / 'config.py'
     if not config.exists():
         config.write_bytes(SHARED_CONFIG.read_bytes())
-        flags = [*flags, '--no-load']
     before = _files(folder)
     code, answer = _ask_json(ask, ['recommend', *runs, *flags])
     sizes = ['--batch-size', '2', '4', '8'] if '--allow-batch-size' in flags else []
-    _, forecast = _ask_json(ask, ['predict', *runs, *sizes, '--no-load'])
+    _, forecast = _ask_json(ask, ['predict', *runs, *sizes])
     _, compared = _ask_json(ask, ['compare', runs[0], runs[0]])
     written = sorted(_files(folder) - before)
     measured = {**dict(_measured(answer)), **dict(_compared(compared))}

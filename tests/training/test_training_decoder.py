@@ -69,7 +69,7 @@ def test_smaller_files_come_first_and_pillow_is_found(
     runner.train()
     (tmp_path / 'config.py').write_text('train_dataloader = dict(num_workers=0)\n')
     capsys.readouterr()
-    words = [runner.work_dir, '--config', str(tmp_path / 'config.py'), '--no-load']
+    words = [runner.work_dir, '--config', str(tmp_path / 'config.py')]
     assert main(['recommend', *words, '--dry-run', '--format', 'json']) == 0
     answer = json.loads(capsys.readouterr().out)
     found = {one['code']: one['detail'] for one in answer['findings']}

@@ -9,8 +9,8 @@ import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.measure.cuda import CudaDevice
 from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.measure.cuda import CudaDevice
 from training.toy import HOOK, LossTape, build_runner, evidence_of, log_of, scalar_lines
 
 FAST = {**HOOK, 'gpu_sample_period_s': 0.01}

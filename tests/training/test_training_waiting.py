@@ -37,7 +37,7 @@ def train_and_ask(
     )
     capsys.readouterr()
     words = [str(folder / f'run_{workers}'), '--config', str(config)]
-    assert main(['recommend', *words, '--no-load', '--format', 'json']) == 0
+    assert main(['recommend', *words, '--format', 'json']) == 0
     answer: dict[str, Any] = json.loads(capsys.readouterr().out)
     return answer
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from mmgpu_hooks.config.loading import read_config
-from mmgpu_hooks.config.outcome import Options
+from mmgpu_hooks.config.outcome import REMOVE, Options
 from mmgpu_hooks.config.rewrite import disable_hook, enable_hook, rewrite_config
 
 pytest.importorskip('mmengine.config', reason='the proof loads configs with MMEngine')
@@ -141,18 +139,7 @@ def test_where_it_cannot_be_taken_out(config):
     assert config.read_text() == "_base_ = 'base.py'\n"
 
 
-def test_with_and_without_loading_alike(config):
-    config.write_text("_base_ = 'base.py'\n")
-    blind = Options(in_place=True, load=False)
-    assert enable_hook(config, blind).status == 'rewritten'
-    assert f'default_hooks = dict({OURS})' in config.read_text()
-    assert enable_hook(config, blind).status == 'unchanged'
-    assert disable_hook(config, blind).status == 'rewritten'
-    assert config.read_text() == "_base_ = 'base.py'\n"
-    assert disable_hook(config, blind).status == 'unchanged'
-
-
-def test_an_argument_over_the_base_and_in_the_base(config):
+def test_an_argument_over_the_base(config):
     enable_hook(config.with_name('base.py'), HERE)
     key = 'default_hooks.gpu_efficiency.worker_nice'
     config.write_text("_base_ = 'base.py'\n")
@@ -164,17 +151,91 @@ def test_an_argument_over_the_base_and_in_the_base(config):
     outcome = rewrite_config(config, {key: 10})
     assert outcome.status == 'rewritten', outcome.reason
     assert read_config(outcome.target)[TYPE] == 'mmgpu_hooks.GPUEfficiencyHook'
-    outcome = rewrite_config(config, {key: 10}, edit_base=True)
-    assert (outcome.status, outcome.target.name) == ('rewritten', 'base.py')
-    assert 'worker_nice=10' in config.with_name('base.py').read_text()
 
 
-def test_without_mmengine_the_diff_is_still_there(config, monkeypatch):
-    enable_hook(config.with_name('base.py'), HERE)
-    raw = config.with_name('base.py').read_bytes()
-    monkeypatch.setitem(sys.modules, 'mmengine.config', None)
-    outcome = disable_hook(config.with_name('base.py'), HERE)
-    assert outcome.status == 'refused'
-    assert 'cannot import it' in outcome.reason
-    assert 'gpu_efficiency' in outcome.diff
-    assert config.with_name('base.py').read_bytes() == raw
+@pytest.mark.parametrize(
+    'raw',
+    [
+        b'# only\n',
+        b'# only',
+        b'a = 1',
+        b'a = 1\n\n',
+        b'a = 1\n\n\n\n',
+        b'a = 1\r\n\r\n',
+        b'a = 1\n   ',
+        b'a = 1\n\n  \n',
+        b'a = 1\n\n  \n\t',
+        b'a = 1\n# end\n  \n',
+        b'default_hooks = dict()\n',
+        b'a = 1\n\ndefault_hooks = dict()\n',
+        b'default_hooks = dict()\nb = 1\n',
+        b'default_hooks = {}\n',
+        b"default_hooks = dict(a=dict(type='IterTimerHook'))\n\n\nb = 1\n",
+    ],
+)
+def test_it_is_undone_to_the_byte(config, raw):
+    config.write_bytes(raw)
+    outcome = enable_hook(config, HERE)
+    assert (outcome.status, outcome.reason) == ('rewritten', None)
+    assert enable_hook(config, HERE).status == 'unchanged'
+    outcome = disable_hook(config, HERE)
+    assert (outcome.status, outcome.reason) == ('rewritten', None)
+    assert config.read_bytes() == raw
+
+
+@pytest.mark.parametrize(
+    ('head', 'line'),
+    [
+        ('a = 1\n', f'default_hooks = dict({OURS})\n'),
+        (
+            'default_hooks = dict()\n',
+            "default_hooks['gpu_efficiency'] = dict(type='GPUEfficiencyHook')\n",
+        ),
+    ],
+)
+def test_the_blank_lines_around_a_line_of_the_user_stay(config, head, line):
+    config.write_text(f'{head}\n{line}\nb = 1\n')
+    outcome = disable_hook(config)
+    assert (outcome.status, outcome.reason) == ('rewritten', None)
+    assert config.read_text() == f'{head}\n\nb = 1\n'
+
+
+HOOKS = (
+    "default_hooks = dict(timer=dict(type='IterTimerHook', interval=5),\n"
+    "                     gpu_efficiency=dict(type='GPUEfficiencyHook', interval=5))\n"
+    "custom_hooks = [dict(type='EMAHook', b=1)]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ('key', 'value'),
+    [
+        ('default_hooks.timer.type', 'mmgpu_hooks.GPUEfficiencyHook'),
+        ('default_hooks.fresh.type', 'mmgpu_hooks.GPUEfficiencyHook'),
+        ('default_hooks.gpu_efficiency.type', 'Evil'),
+        ('default_hooks.gpu_efficiency.type', REMOVE),
+        ('custom_hooks.0.type', 'mmgpu_hooks.GPUEfficiencyHook'),
+        ('default_hooks.timer.interval', 6),
+        ('default_hooks.timer.interval', REMOVE),
+        ('custom_hooks.0.b', REMOVE),
+    ],
+)
+def test_hooks_of_others_are_left_alone(config, key, value):
+    config.write_text(HOOKS)
+    outcome = rewrite_config(config, {key: value})
+    assert outcome.status == 'refused', outcome.text
+    assert 'hook' in outcome.reason.lower()
+
+
+@pytest.mark.parametrize('value', [6, REMOVE])
+def test_arguments_of_ours_are_set(config, value):
+    config.write_text(HOOKS)
+    key = 'default_hooks.gpu_efficiency.interval'
+    assert rewrite_config(config, {key: value}).status == 'rewritten'
+
+
+def test_a_place_that_is_taken_is_not_made_ours(config):
+    config.write_text("default_hooks = dict(gpu_efficiency=dict(type='Mine', a=1))\n")
+    key = 'default_hooks.gpu_efficiency.type'
+    outcome = rewrite_config(config, {key: 'mmgpu_hooks.GPUEfficiencyHook'})
+    assert 'found another or none' in outcome.reason

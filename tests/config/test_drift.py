@@ -4,9 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.config.learning_rate import read_learning_rate
-from mmgpu_hooks.config.loading import LoadError
-from mmgpu_hooks.config.workload_drift import read_workload_drift
+from mmgpu_hooks.config.drift import (
+    parse_drift,
+    read_drift,
+    read_learning_rate,
+    read_workload_drift,
+)
+from mmgpu_hooks.config.loading import LoadError, parse_flat
 from mmgpu_hooks.schema import LearningRate
 
 CONFIG = """\
@@ -85,3 +89,22 @@ def test_the_learning_rate_of_a_config(tmp_path):
     assert read_learning_rate(path) == LearningRate(0.02, 16, True)
     path.write_text('model = dict()')
     assert read_learning_rate(path) == LearningRate(None, None, False)
+
+
+def test_a_config_that_changed_since_the_run_is_noticed(tmp_path):
+    config, copy = tmp_path / 'config.py', tmp_path / 'copy.py'
+    config.write_text(CONFIG)
+    copy.write_text(CONFIG.replace('batch_size=4', 'batch_size=8, pin_memory=True'))
+    said = read_drift(config, copy)
+    assert 'train_dataloader.batch_size 8 -> 4' in said
+    assert 'train_dataloader.pin_memory True -> None' in said
+    copy.write_text(CONFIG)
+    assert read_drift(config, copy) is None
+    copy.write_text('1 / 0\n')
+    assert read_drift(config, copy) is None
+
+
+def test_what_a_dump_spells_otherwise_is_no_drift():
+    now = parse_flat({'train_dataloader': {'a': (1, 2), 't': int, '_x': 1}, 'lr': 1})
+    then = parse_flat({'train_dataloader': {'a': [1, 2], 't': 'int'}, 'lr': 2})
+    assert parse_drift(now, then) == []

@@ -1,4 +1,4 @@
-"""Proves that a rewrite changed what was asked in the loaded config. Pure."""
+"""Proves that a rewrite changed what was asked for in the loaded config. Pure."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def is_held(config: FlatConfig, dotted: str, value: Setting) -> bool:
     return path in config and is_same(config[path], value)
 
 
+def is_element(dotted: str) -> bool:
+    """Says whether a key is an index: taken out of a list, the next one has it."""
+    return dotted.rpartition('.')[2].isdigit()
+
+
 def verify_config(
     before: FlatConfig, after: FlatConfig, settings: Mapping[str, Setting]
 ) -> str | None:
@@ -30,8 +35,7 @@ def verify_config(
     missed = [
         key
         for key, value in settings.items()
-        if not is_held(after, key, value)
-        and not (value is REMOVE and key.rpartition('.')[2].isdigit())
+        if not is_held(after, key, value) and not (value is REMOVE and is_element(key))
     ]
     if missed:
         return (
@@ -41,7 +45,7 @@ def verify_config(
     asked = [tuple(dotted.split('.')) for dotted in settings]
     for dotted, value in settings.items():
         path = tuple(dotted.split('.'))
-        if value is REMOVE and path[-1].isdigit():
+        if value is REMOVE and is_element(dotted):
             before = _without_element(before, path)
             asked.remove(path)
     # The first setting of a dict brings the dict, the last one takes it along.

@@ -50,17 +50,13 @@ def refuse(source, settings=None, **options):
         (b'train_dataloader = [1]\n', 'to be a dict, found a list'),
         (b'a = 1\nb = = 2\n', 'c.py:2: expected valid Python'),
         (b'\x00\x01\x02', 'binary data'),
-        (b'\x89PNG\r\n\x1a\n', 'expected text in the declared encoding'),
-        (b'# caf\xe9\ntrain_dataloader = dict()\n', 'expected text in the declared'),
-        (b'# coding: nope\n', 'unknown encoding: nope'),
-        (b'# coding: latin-1\nx = "\xe9"\n' + OWN, 'UnicodeDecodeError'),
+        (b'\x89PNG\r\n\x1a\n', 'expected text in UTF-8'),
+        (b'# caf\xe9\ntrain_dataloader = dict()\n', 'expected text in UTF-8'),
         (b'\xef\xbb\xbf' + OWN, 'it starts with a byte-order mark'),
         (b'_base_ = "./gone.py"\n' + OWN, 'gone.py'),
         (b'_base_ = "nosuchpackage::a/b.py"\n' + OWN, 'nosuchpackage'),
         (b'raise SystemExit(3)\n' + OWN, 'SystemExit: 3'),
         (b'print "a"\n' + OWN, 'c.py:1: expected valid Python'),
-        (OWN[:-1] + b'\r', 'expected newlines that LibCST keeps'),
-        (b'y = 1\nexec("train_dataloader = {}")\n', 'c.py:2: expected a train_data'),
         (b'x = "' + b'a' * 201_000 + b'"\n' + OWN, 'found 201 KB'),
         (b'def f():\n    return {}\ntrain_dataloader = f()\n', 'c.py:3: expected'),
         (b'if 1:\n    train_dataloader = {}\n', 'c.py:2: expected train_dataloader'),
@@ -129,13 +125,6 @@ def test_settings(tmp_path, settings, words):
     source = tmp_path / 'c.py'
     source.write_bytes(b'train_dataloader = dict(num_workers=1, dataset=dict(a=1))\n')
     assert words in refuse(source, settings).reason
-
-
-def test_a_value_the_encoding_cannot_hold(tmp_path):
-    source = tmp_path / 'c.py'
-    source.write_bytes(b'# coding: ascii\n' + OWN)
-    outcome = refuse(source, {'train_dataloader.pin_memory_device': '\u4e2d'})
-    assert 'settings that ascii can hold' in outcome.reason
 
 
 def test_without_mmengine_the_diff_is_still_there(tmp_path, monkeypatch):

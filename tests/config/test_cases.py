@@ -50,16 +50,6 @@ def test_it_is_rewritten(case, config):
     assert (again.status, again.diff) == ('unchanged', '')
 
 
-def test_it_is_rewritten_alike_without_loading(case, config):
-    config.write_text(case.before)
-    outcome = rewrite_config(config, case.settings, load=False, dry_run=True)
-    assert outcome.reason is None
-    assert (outcome.text, outcome.proven) == (case.after, False)
-    config.write_text(case.after)
-    again = rewrite_config(config, case.settings, load=False)
-    assert (again.status, again.reason) == ('unchanged', None)
-
-
 def test_the_command_line_says_the_same(case, config):
     from mmengine.config import Config, DictAction
 

@@ -1,0 +1,19 @@
+"""A key that is to be taken out, and that the file does not have."""
+
+from __future__ import annotations
+
+from mmgpu_hooks.config.edit import Edit, Replacement
+from mmgpu_hooks.config.locate import KeyPath, locate_setting
+from mmgpu_hooks.config.outcome import REMOVE, Setting
+from mmgpu_hooks.config.syntax import Module
+
+
+def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
+    """Leaves the text as it is; what a base says shows when the result is loaded."""
+    if value is not REMOVE:
+        return None
+    place = locate_setting(module, path)
+    gone = place.kind in ('inherited', 'gone')
+    return (
+        Replacement() if gone or (place.kind == 'missing' and place.certain) else None
+    )

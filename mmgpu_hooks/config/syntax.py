@@ -1,0 +1,328 @@
+"""Reads the text of a config with ``ast``: offsets, literals, uses of a name. Pure.
+
+One :class:`Touch` per place that uses a name, in the order in which Python runs them.
+What is not understood is still a touch, so nothing that may matter goes unseen.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+from mmgpu_hooks.config.outcome import RefusedError
+
+How = Literal['bind', 'write', 'update', 'change', 'lose', 'read']
+Display = Union[ast.Call, ast.Dict, ast.List]
+"""A ``dict(...)`` call, ``x.update(...)``, a ``{...}`` literal or a list."""
+
+UNKNOWN = '?'
+"""Stands for a subscript that is neither a string nor an integer literal."""
+
+_LINE = re.compile(r'[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z')
+_READERS = frozenset(('get', 'keys', 'values', 'items', 'copy', 'to_dict'))
+_OF_ONE_KEY = frozenset(('get', 'pop', 'setdefault'))
+_UNCONDITIONAL = (
+    *(ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.Expr, ast.Assert),
+    *(ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
+)
+
+
+@dataclass(frozen=True)
+class Touch:
+    """One place in a config that reads or changes a name."""
+
+    how: How
+    """``bind``: ``x = ...``; ``write``: ``x['k'] = ...``; ``update``:
+    ``x.update(...)``; ``change``: another way to change it; ``lose``: deleted,
+    imported, or a function now; ``read``: any use of its value."""
+
+    path: tuple[str, ...]
+    """The keys below the name that it concerns, none for the name as a whole."""
+
+    index: int
+    """Index of the statement in the module's body."""
+
+    node: Any
+    """The assignment, the call, or the expression."""
+
+    inherited: bool = False
+    """Whether it is about ``_base_.x``, the value of the bases."""
+
+    conditional: bool = False
+    """Whether it stands below an ``if``, ``for``, ``while``, ``try`` or ``with``."""
+
+    @property
+    def is_start(self) -> bool:
+        """Whether it gives the name a value in every run, whatever it was before."""
+        return self.how == 'bind' and not self.path and not self.conditional
+
+    def crosses(self, path: tuple[str, ...]) -> bool:
+        """Says whether it may concern the value at a path."""
+        pairs = zip(self.path, path)
+        return all(a == b or UNKNOWN in (a, b) for a, b in pairs)
+
+
+class Module:
+    """A parsed config.
+
+    Args:
+        text: Its source.
+        original: The module before the first edit. Default: this one.
+
+    Raises:
+        RefusedError: If it is no Python.
+    """
+
+    def __init__(self, text: str, original: Module | None = None) -> None:
+        try:
+            self.body = ast.parse(text).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            said = getattr(error, 'msg', None) or ' '.join(str(error).split())
+            raise RefusedError(
+                f'expected valid Python, found a syntax error ({said}); mend it first',
+                getattr(error, 'lineno', None),
+            ) from error
+        self.text = text
+        self.original = original or self
+        self.together: AbstractSet[int] = original.together if original else set()
+        """Statements that share a dict and are to see its change."""
+        self.lines = split_lines(text)
+        ended = [re.search(r'(\r\n|\n|\r)\Z', line) for line in self.lines[:1]]
+        self.newline = ended[0].group() if ended and ended[0] else '\n'
+        self._starts = [0]
+        for line in self.lines:
+            self._starts.append(self._starts[-1] + len(line))
+        self._touches: dict[str, list[Touch]] = {}
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether bases are imported in ``with read_base():``."""
+        return any(map(_is_read_base, self.body))
+
+    def offset(self, line: int, column: int) -> int:
+        """The index in the text of one of ast's positions, which count bytes."""
+        start = self._starts[line - 1]
+        if not column or (text := self.lines[line - 1]).isascii():
+            return start + column
+        return start + len(text.encode()[:column].decode())
+
+    def span(self, node: Any) -> tuple[int, int]:
+        """Where a node starts and stops in the text."""
+        start = self.offset(node.lineno, node.col_offset)
+        return start, self.offset(node.end_lineno, node.end_col_offset)
+
+    def code(self, node: Any) -> str:
+        """The source of a node."""
+        return self.text[slice(*self.span(node))]
+
+    def describe(self, node: ast.expr) -> str:
+        """Says in a few words what an expression is, for a refusal."""
+        code = ' '.join(self.code(node).split())
+        code = code if len(code) <= 40 else code[:37] + '...'
+        for kinds, words in _WORDS.items():
+            if isinstance(node, kinds):
+                return words + code
+        return code
+
+    def touches(self, name: str) -> list[Touch]:
+        """Lists the touches of a name at module level, in order of execution."""
+        if name not in self._touches:
+            found = self._touches[name] = []
+            for index, statement in enumerate(self.body):
+                # most statements do not name it, and walking them would take long
+                if name in self.code(statement) and not _is_read_base(statement):
+                    reader = _Reader(name, index, statement)
+                    reader.visit(statement)
+                    found += reader.touches
+        return self._touches[name]
+
+
+_WORDS: dict[tuple[type[ast.expr], ...], str] = {
+    (ast.Name,): 'the variable ',
+    (ast.Call,): 'the function call ',
+    (ast.IfExp, ast.BoolOp, ast.Compare): 'the condition ',
+    (ast.BinOp, ast.UnaryOp): 'the computed value ',
+}
+
+
+def split_lines(text: str) -> list[str]:
+    """Splits at newlines alone, unlike ``str.splitlines``, and keeps them."""
+    return _LINE.findall(text)
+
+
+def _is_read_base(statement: ast.stmt) -> bool:
+    """Says whether it is ``with read_base():``, whose names are inherited."""
+    return isinstance(statement, ast.With) and (
+        ast.unparse(statement.items[0].context_expr) == 'read_base()'
+    )
+
+
+class _Reader(ast.NodeVisitor):
+    def __init__(self, name: str, index: int, statement: ast.stmt) -> None:
+        self.name = name
+        self.index = index
+        self.conditional = not isinstance(statement, _UNCONDITIONAL)
+        self.scopes = 0
+        self.touches: list[Touch] = []
+
+    def _path(self, node: ast.expr) -> tuple[tuple[str, ...], bool] | None:
+        chain = parse_chain(node)
+        inherited = chain[0] == '_base_'
+        chain = chain[1:] if inherited else chain
+        return (chain[1:], inherited) if chain[:1] == (self.name,) else None
+
+    def _add(self, how: How, node: ast.AST, path: tuple[str, ...], base: bool) -> None:
+        # what a function assigns is its own
+        how = 'read' if self.scopes and how in ('bind', 'lose') else how
+        how = 'write' if how == 'bind' and path else how
+        self.touches.append(Touch(how, path, self.index, node, base, self.conditional))
+
+    def _note(self, how: How, node: ast.AST, place: ast.expr) -> bool:
+        found = self._path(place)
+        if found is not None:
+            self._add(how, node, *found)
+        return found is not None
+
+    def visit(self, node: ast.AST) -> None:
+        names = [getattr(node, 'name', None)]  # of functions, except, match
+        if isinstance(node, ast.alias):
+            names = [(node.asname or node.name).partition('.')[0]]
+        if self.name in names:
+            self._add('lose', node, (), False)
+        inner = isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef))
+        self.scopes += inner
+        super().visit(node)
+        self.scopes -= inner
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        if len(node.targets) == 1 and self._note('bind', node, node.targets[0]):
+            return
+        for target in node.targets:
+            self._store(target)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+            if not self._note('bind', node, node.target):
+                self.visit(node.target)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self.visit(node.value)
+        self._store(node.target)
+
+    def _store(self, target: ast.expr) -> None:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            for element in target.elts:
+                self._store(element)
+        elif isinstance(target, ast.Starred):
+            self._store(target.value)
+        elif not self._note('change', target, target):
+            self.visit(target)
+
+    def visit_For(self, node: ast.For) -> None:
+        self._store(node.target)
+        self.generic_visit(node)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self._store(node.target)
+        self.visit(node.value)
+
+    def visit_Delete(self, node: ast.Delete) -> None:
+        for place in node.targets:
+            whole = self._path(place) == ((), False)
+            self._note('lose' if whole else 'change', node, place)
+
+    def visit_withitem(self, node: ast.withitem) -> None:
+        if node.optional_vars is not None:
+            self._note('lose', node.context_expr, node.optional_vars)
+        self.visit(node.context_expr)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        for part in (*node.args, *node.keywords):
+            self.visit(part)
+        func = node.func
+        found = self._path(func.value) if isinstance(func, ast.Attribute) else None
+        if found is None or not isinstance(func, ast.Attribute):
+            self.visit(func)
+            return
+        path, inherited = found
+        key = parse_string(node.args[0]) if node.args else None
+        if func.attr in _OF_ONE_KEY and key is not None:
+            path = (*path, key)
+        how: How = 'read' if func.attr in _READERS else 'change'
+        self._add('update' if func.attr == 'update' else how, node, path, inherited)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if not self._note('read', node, node):
+            self.visit(node.value)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self.visit(node.slice)
+        if not self._note('read', node, node):
+            self.visit(node.value)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        self._note('read', node, node)
+
+
+def parse_chain(node: ast.AST) -> tuple[str, ...]:
+    """Reads ``a.b['c'][0]`` as ``('a', 'b', 'c', '0')``."""
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute):
+        return (*parse_chain(node.value), node.attr)
+    if isinstance(node, ast.Subscript):
+        key = getattr(node.slice, 'value', None)
+        known = type(key) in (str, int)
+        return (*parse_chain(node.value), str(key) if known else UNKNOWN)
+    return (UNKNOWN,)
+
+
+def parse_string(node: ast.AST | None) -> str | None:
+    """Returns the value of a string literal, ``None`` for anything else."""
+    value = node.value if isinstance(node, ast.Constant) else None
+    return value if isinstance(value, str) else None
+
+
+def parse_literal(node: ast.expr) -> tuple[type, object] | None:
+    """Reads a literal as its type and value, ``None`` for any other expression."""
+    if is_template(node):
+        return None
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, SyntaxError, TypeError, RecursionError):
+        return None
+    return type(value), value
+
+
+def is_template(node: ast.expr) -> bool:
+    """Says whether it is ``{{_base_.x}}`` or ``{{'$X:1'}}``, filled in as text."""
+    inner = _parse_inner(node)
+    return inner is not None and (
+        parse_chain(inner)[0] == '_base_' or (parse_string(inner) or '')[:1] == '$'
+    )
+
+
+def parse_template(node: ast.expr) -> ast.expr | None:
+    """Returns the ``_base_.x`` in ``{{_base_.x}}``, ``None`` for anything else."""
+    inner = _parse_inner(node)
+    return inner if inner is not None and parse_chain(inner)[0] == '_base_' else None
+
+
+def _parse_inner(node: ast.expr) -> ast.expr | None:
+    for _ in range(2):
+        if not isinstance(node, ast.Set) or len(node.elts) != 1:
+            return None
+        node = node.elts[0]
+    return node
+
+
+def is_display(node: ast.AST | None) -> bool:
+    """Says whether it is ``dict(...)`` or ``{...}``."""
+    if isinstance(node, ast.Call):
+        return parse_chain(node.func) == ('dict',)
+    return isinstance(node, ast.Dict)

@@ -1,0 +1,62 @@
+"""The proof must notice every kind of damage, not only accept good edits."""
+
+from __future__ import annotations
+
+import functools
+
+from mmgpu_hooks.config.loading import parse_flat
+from mmgpu_hooks.config.outcome import REMOVE
+from mmgpu_hooks.config.proof import is_held, is_same, verify_config
+
+
+def flat(**loader):
+    return parse_flat({'train_dataloader': loader, 'other': {'x': [1, (2,)]}})
+
+
+def test_config_proof_names_an_unintended_change():
+    settings = {'train_dataloader.num_workers': 8}
+    before, after = flat(num_workers=2), flat(num_workers=8)
+    assert verify_config(before, after, settings) is None
+    assert 'overrides' in str(verify_config(before, before, settings))
+    worse = {**after, ('other', 'x', '0'): 5}
+    assert 'other.x.0 would change' in str(verify_config(before, worse, settings))
+    more = {**worse, ('new',): 1}
+    assert '1 more' in str(verify_config(before, more, settings))
+    fewer = {key: value for key, value in after.items() if key[:1] != ('other',)}
+    assert verify_config(before, fewer, settings) is not None
+    assert parse_flat({'a': [1]}) != parse_flat({'a': (1,)})
+
+
+def test_what_holds_already():
+    config = flat(num_workers=1, prefetch_factor=None, timeout=None)
+    assert is_held(config, 'train_dataloader.num_workers', 1)
+    assert not is_held(config, 'train_dataloader.num_workers', True)
+    assert not is_held(config, 'train_dataloader.num_workers', REMOVE)
+    assert not is_held(config, 'train_dataloader.pin_memory', None)
+    assert is_held(config, 'train_dataloader.pin_memory', REMOVE)
+    assert is_held(config, 'train_dataloader.prefetch_factor', REMOVE)
+    assert not is_held(config, 'train_dataloader.timeout', REMOVE)
+
+
+def test_leaves_compare_by_type_value_and_definition():
+    class Odd:
+        def __eq__(self, other):
+            raise RuntimeError('no')
+
+        def __hash__(self):
+            return 0
+
+    def make(number):
+        exec(f'def f(): return {number}\ndef g(): return f()', space := {})
+        return space['f']
+
+    nan = float('nan')
+    assert is_same(nan, float('nan'))
+    assert is_same(int, int)
+    assert not is_same(int, str)
+    assert not is_same(1, 1.0)
+    assert is_same(Odd(), Odd())
+    assert is_same(make(1), make(1))
+    assert not is_same(make(1), make(2))
+    assert not is_same(functools.partial(int, 1), functools.partial(int, 2))
+    assert not is_same('a', 'b')
