@@ -24,7 +24,6 @@ from mmgpu_hooks.schema.judged import (
 from mmgpu_hooks.schema.memory import (
     ActivationFit,
     ActivationPoint,
-    CardState,
     MeasuredMemory,
     MemoryEstimate,
     ModuleActivations,
@@ -99,7 +98,6 @@ __all__ = [
     'ActivationPoint',
     'BatchLine',
     'CardImbalance',
-    'CardState',
     'Change',
     'Cost',
     'CudaMemoryWindow',
