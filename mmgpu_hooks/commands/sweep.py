@@ -23,8 +23,6 @@ from mmgpu_hooks.commands.trainable import (
 from mmgpu_hooks.config.loading import FlatConfig
 from mmgpu_hooks.config.write import verify_output
 from mmgpu_hooks.experiment.cards import picked_cards
-from mmgpu_hooks.experiment.checkpoint_size import estimate_checkpoint_bytes
-from mmgpu_hooks.experiment.config_model import ModelError
 from mmgpu_hooks.experiment.save_experiment import SaveExperimentError, check_room
 from mmgpu_hooks.experiment.sweep import SweepError, run_sweep
 from mmgpu_hooks.experiment.sweep_identity import read_identity
@@ -41,6 +39,7 @@ from mmgpu_hooks.experiment.sweep_plan import (
     TrialLimits,
     plan_pace,
 )
+from mmgpu_hooks.memory.estimate import estimate_checkpoint_bytes
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.sweep_table import render_sweep_json
 from mmgpu_hooks.show.sweep_text import render_sweep, render_sweep_plan
@@ -70,7 +69,7 @@ class _InputError(Exception):
 _REFUSALS = (
     _InputError,
     LedgerError,
-    ModelError,
+    UserError,
     NotTrainableError,
     SaveExperimentError,
     SweepError,
