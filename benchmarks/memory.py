@@ -27,9 +27,8 @@ from pathlib import Path
 from benchmarks.harness import Benchmark, Figure
 from benchmarks.memory_judge import Judged, judge_on_cpu, judge_on_cuda, read_published
 from benchmarks.memory_kept import keep_figures, read_kept
-from mmgpu_hooks.experiment.model_memory import (
+from mmgpu_hooks.memory.estimate import (
     OPTIMIZERS,
-    EstimateRequest,
     estimate_memory,
 )
 from mmgpu_hooks.model.training_memory import predict_activations
@@ -121,8 +120,7 @@ def measure_model(task: tuple[str, Path, bool]) -> list[Figure]:
     """Estimate and judge one model; runs in a process of its own."""
     name, config, with_cuda = task
     print(f'{name} ...', file=sys.stderr, flush=True)
-    request = EstimateRequest(config, optimizers=('config', *OPTIMIZERS))
-    estimate = estimate_memory(request)
+    estimate = estimate_memory(config, optimizers=('config', *OPTIMIZERS))
     if estimate.fit is None:
         target, note = f'within {TARGET_PCT:g}', '; '.join(estimate.notes)
         return [Figure(f'{name}: activations off', None, '%', target, note=note)]

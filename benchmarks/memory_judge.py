@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.harness import Figure
-from mmgpu_hooks.experiment.config_model import read_config_model
-from mmgpu_hooks.experiment.cuda_operators import as_on_cuda
+from mmgpu_hooks.memory.activations import as_on_cuda
+from mmgpu_hooks.memory.config_model import read_config_model
 from mmgpu_hooks.schema import MemoryEstimate
 
 CUDA_STEPS = 3

@@ -10,15 +10,14 @@ from pathlib import Path
 
 from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.commands.terminal import terminal_layout
-from mmgpu_hooks.experiment.config_model import ModelError
-from mmgpu_hooks.experiment.model_memory import (
+from mmgpu_hooks.memory.estimate import (
     CONFIG_OPTIMIZER,
     OPTIMIZERS,
-    EstimateRequest,
     estimate_memory,
 )
 from mmgpu_hooks.model.memory_check import compare_with_run
 from mmgpu_hooks.schema import MemoryEstimate, RunEvidence
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.reader import read_evidence
 from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 from mmgpu_hooks.show.memory_estimate import render_estimate, render_estimate_json
@@ -86,16 +85,14 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         evidence = _read_evidence(arguments.run_folder)
         estimate = estimate_memory(
-            EstimateRequest(
-                config=arguments.config,
-                batch_sizes=tuple(dict.fromkeys(arguments.batch_size)),
-                optimizers=tuple(dict.fromkeys(arguments.optimizer)),
-                image_size=arguments.image_size,
-                mixed_precision=arguments.amp,
-                on_step=_tell if sys.stderr.isatty() else lambda what: None,
-            )
+            arguments.config,
+            tuple(dict.fromkeys(arguments.batch_size)),
+            tuple(dict.fromkeys(arguments.optimizer)),
+            image_size=arguments.image_size,
+            mixed_precision=arguments.amp,
+            on_step=_tell if sys.stderr.isatty() else lambda what: None,
         )
-    except (ModelError, EvidenceError) as error:
+    except (UserError, EvidenceError) as error:
         print(f'mmgpu {NAME}: {error}', file=sys.stderr)
         return exit_codes.BAD_INPUT
     if evidence is not None:

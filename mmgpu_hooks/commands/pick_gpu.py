@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,7 @@ from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.commands.terminal import terminal_layout
 
 if TYPE_CHECKING:
-    from mmgpu_hooks.experiment.card_choice import CardRequest
-    from mmgpu_hooks.experiment.card_pick import CardPick
+    from mmgpu_hooks.experiment.cards import Card
 
 NAME = 'pick-gpu'
 HELP = 'pick the free cards of this host'
@@ -34,6 +34,9 @@ examples:
 exit codes: that of the command; without one, 0 picked, 1 fewer cards are free than
 asked for, 2 input that cannot be used, no driver or no NVML (one sentence on standard
 error says why)"""
+
+_LOOK_S = 2.0
+"""Seconds between two looks while waiting."""
 
 _UNITS = {'k': 2**10, 'm': 2**20, 'g': 2**30, 't': 2**40}
 _SIZE = re.compile(r'(\d{1,12}(?:\.\d{1,12})?)\s*([kmgt])(i?b)?', re.IGNORECASE)
@@ -84,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--leases',
         type=_folder,
         metavar='DIR',
-        help='folder that all users of the host share (default: /tmp/mmgpu-leases)',
+        help='folder of the lock files (default: /tmp/mmgpu-UID, of this user)',
     )
     parser.add_argument(
         'run_command',
@@ -96,74 +99,108 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Pick, then print or become the command."""
-    # late: file locks exist on POSIX alone, and other commands run elsewhere too
-    from mmgpu_hooks.experiment.card_choice import CardRequest
-    from mmgpu_hooks.experiment.card_lease import LeaseError
-    from mmgpu_hooks.experiment.card_pick import NoDriverError
-    from mmgpu_hooks.experiment.visible_cards import CardNameError
+    from mmgpu_hooks.schema.errors import UserError
 
-    command = arguments.run_command
-    if command and shutil.which(command[0]) is None:
-        return _refuse(f'expected a command to run, found no {command[0]!r} on PATH.')
-    least_bytes, least_pct = arguments.min_free
-    names = [name for text in arguments.exclude for name in text.split(',') if name]
-    request = CardRequest(arguments.count, least_bytes, least_pct, tuple(names))
     try:
-        return _pick(arguments, request, command)
-    except (CardNameError, LeaseError, NoDriverError) as error:
-        return _refuse(str(error))
+        return _pick(arguments)
+    except UserError as error:
+        _say(str(error))
+        return exit_codes.BAD_INPUT
 
 
-def _pick(
-    arguments: argparse.Namespace, request: CardRequest, command: Sequence[str]
-) -> int:
-    from mmgpu_hooks.experiment import card_lease, card_pick
-
-    leases = card_lease.CardLeases(arguments.leases or card_lease.LEASES)
-
-    def tell_wait(pick: CardPick) -> None:
-        why = card_pick.describe_shortage(pick, request)
-        _say(f'waiting {arguments.wait:g} s: {why}')
-
-    pick = card_pick.pick_cards(
-        request, leases, os.environ, wait_s=arguments.wait, on_wait=tell_wait
+def _pick(arguments: argparse.Namespace) -> int:
+    # late: file locks exist on POSIX alone, and other commands run elsewhere too
+    from mmgpu_hooks.experiment.cards import (
+        CardLocks,
+        CardRequest,
+        describe_shortage,
+        judge_cards,
+        read_cards,
     )
+    from mmgpu_hooks.schema.errors import UserError
+
+    command, count = arguments.run_command, arguments.count
+    if command and shutil.which(command[0]) is None:
+        raise UserError(f'expected a command to run, found no {command[0]!r} on PATH.')
     form = arguments.format or ('table' if sys.stdout.isatty() else 'env')
+    names = [name for text in arguments.exclude for name in text.split(',') if name]
+    least_bytes, least_pct = arguments.min_free
+    request = CardRequest(count, least_bytes, least_pct, names)
+    locks = CardLocks(arguments.leases)
+    end_s, is_waiting = time.monotonic() + arguments.wait, False
+    while True:
+        cards = judge_cards(read_cards(), request, os.environ)
+        try:
+            picked, cards = locks.pick(cards, count)
+        except UserError:
+            if form != 'table' or command:
+                raise
+            # a table takes nothing: it shows what the driver says
+            picked = [card for card in cards if card.reason is None][:count]
+        left_s = end_s - time.monotonic()
+        if len(picked) == count or left_s <= 0:
+            break
+        if not is_waiting:
+            is_waiting = True
+            _say(f'waiting {arguments.wait:g} s: {describe_shortage(cards, count)}')
+        time.sleep(min(_LOOK_S, left_s))
     if form == 'table' and not command:
-        _print_table(pick)
-    if not pick.picked:
-        _say(card_pick.describe_shortage(pick, request))
+        _print_table(cards, picked)
+    if len(picked) < count:
+        _say(f'{describe_shortage(cards, count)}; --wait SECONDS waits for them.')
         return exit_codes.NO_FREE_CARD
+    visible = ','.join(card.uuid for card in picked)
     if command:
-        return _become(command, pick)
+        labels = ', '.join(f'GPU {card.index} ({card.name})' for card in picked)
+        _say(f'picked {labels}')
+        locks.pass_on()
+        return _become(command, visible)
     if form == 'env':
-        for lease in pick.leases:
-            lease.reserve(arguments.reserve)
-    print(pick.assignment)
+        locks.reserve(arguments.reserve)
+    print(f'CUDA_VISIBLE_DEVICES={visible}')
     return exit_codes.OK
 
 
-def _print_table(pick: CardPick) -> None:
-    from mmgpu_hooks.show.cards_table import render_cards
+def _print_table(cards: Sequence[Card], picked: Sequence[Card]) -> None:
+    from rich.table import Table
+    from rich.text import Text
 
-    print(render_cards(pick.cards, pick.picked, **terminal_layout(sys.stdout)))
+    from mmgpu_hooks.show.console import bind_units, render
+    from mmgpu_hooks.show.figures import format_bytes, format_pct
+
+    table = Table(box=None, pad_edge=False, header_style='bold')
+    for name in ('GPU', 'name', 'free', 'of', 'busy', ''):
+        table.add_column(
+            name, justify='left' if name in ('GPU', 'name', '') else 'right'
+        )
+    chosen = {card.index for card in picked}
+    for card in sorted(cards, key=lambda card: card.index):
+        is_chosen = card.index in chosen
+        busy = 'unknown' if card.util_pct is None else format_pct(card.util_pct)
+        table.add_row(
+            Text(str(card.index)),
+            Text(card.name),
+            bind_units(format_bytes(card.free_bytes)),
+            bind_units(format_bytes(card.total_bytes)),
+            bind_units(busy),
+            Text('picked' if is_chosen else card.reason or 'free'),
+            style='bold' if is_chosen else None,
+        )
+    print(render(table, **terminal_layout(sys.stdout)))
 
 
-def _become(command: Sequence[str], pick: CardPick) -> int:
-    """Put the command in the place of this process, which leaves it the leases."""
-    from mmgpu_hooks.show.cards_table import describe_card
-
-    _say(f'picked {", ".join(describe_card(card) for card in pick.picked)}')
-    for lease in pick.leases:
-        lease.pass_on(command)
+def _become(command: Sequence[str], visible: str) -> int:
+    """Put the command in the place of this process, which leaves it the locks."""
     sys.stdout.flush()
     # Python ignores these, and the command would inherit that
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
     try:
-        os.execvpe(command[0], list(command), pick.environ(os.environ))
+        environ = {**os.environ, 'CUDA_VISIBLE_DEVICES': visible}
+        os.execvpe(command[0], list(command), environ)
     except OSError as error:
-        return _refuse(f'{command[0]} could not be started: {error.strerror}.')
+        _say(f'{command[0]} could not be started: {error.strerror}.')
+        return exit_codes.BAD_INPUT
 
 
 def parse_least_free(text: str) -> tuple[int, float]:
@@ -208,11 +245,6 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds < float('inf'):
         raise argparse.ArgumentTypeError(f'expected seconds, 0 or more, found {text!r}')
     return seconds
-
-
-def _refuse(reason: str) -> int:
-    _say(reason)
-    return exit_codes.BAD_INPUT
 
 
 def _say(text: str) -> None:

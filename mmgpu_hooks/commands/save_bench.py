@@ -18,8 +18,6 @@ from mmgpu_hooks.commands.trainable import (
     lengthen,
     read_trainable_config,
 )
-from mmgpu_hooks.experiment.checkpoint_size import estimate_checkpoint_bytes
-from mmgpu_hooks.experiment.config_model import ModelError
 from mmgpu_hooks.experiment.save_experiment import (
     SaveExperiment,
     SaveExperimentError,
@@ -29,7 +27,9 @@ from mmgpu_hooks.experiment.save_experiment import (
     temporary_folder,
 )
 from mmgpu_hooks.judge.thresholds import BENCH_SAVES
+from mmgpu_hooks.memory.estimate import estimate_checkpoint_bytes
 from mmgpu_hooks.schema import SaveBench, SavePlan
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.save_bench_text import (
     render_save_bench,
     render_save_bench_json,
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Plan, train, print."""
     try:
         return _run(arguments)
-    except (_InputError, NotTrainableError, ModelError, SaveExperimentError) as error:
+    except (_InputError, NotTrainableError, UserError, SaveExperimentError) as error:
         print(f'mmgpu {NAME}: {error}', file=sys.stderr)
     except OSError as error:
         print(

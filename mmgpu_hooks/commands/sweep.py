@@ -22,8 +22,7 @@ from mmgpu_hooks.commands.trainable import (
 )
 from mmgpu_hooks.config.loading import FlatConfig
 from mmgpu_hooks.config.write import verify_output
-from mmgpu_hooks.experiment.checkpoint_size import estimate_checkpoint_bytes
-from mmgpu_hooks.experiment.config_model import ModelError
+from mmgpu_hooks.experiment.cards import picked_cards
 from mmgpu_hooks.experiment.save_experiment import SaveExperimentError, check_room
 from mmgpu_hooks.experiment.sweep import SweepError, run_sweep
 from mmgpu_hooks.experiment.sweep_identity import read_identity
@@ -40,6 +39,8 @@ from mmgpu_hooks.experiment.sweep_plan import (
     TrialLimits,
     plan_pace,
 )
+from mmgpu_hooks.memory.estimate import estimate_checkpoint_bytes
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.sweep_table import render_sweep_json
 from mmgpu_hooks.show.sweep_text import render_sweep, render_sweep_plan
 
@@ -68,10 +69,11 @@ class _InputError(Exception):
 _REFUSALS = (
     _InputError,
     LedgerError,
-    ModelError,
+    UserError,
     NotTrainableError,
     SaveExperimentError,
     SweepError,
+    UserError,
 )
 
 
@@ -188,30 +190,8 @@ def _cards(count: int) -> Iterator[tuple[str, ...]]:
     if count == 1:
         yield ()
         return
-    # late: its locks are not for every platform that other commands run on
-    from mmgpu_hooks.experiment.card_choice import CardRequest
-    from mmgpu_hooks.experiment.card_lease import CardLeases, LeaseError
-    from mmgpu_hooks.experiment.card_pick import NoDriverError, pick_cards
-    from mmgpu_hooks.experiment.visible_cards import CardNameError
-
-    leases = CardLeases()
-    try:
-        pick = pick_cards(CardRequest(count), leases, os.environ)
-    except (CardNameError, LeaseError, NoDriverError) as error:
-        raise _InputError(str(error)) from error
-    try:
-        if not pick.picked:
-            free = sum(
-                card.reason is None and not card.is_sliced for card in pick.cards
-            )
-            raise _InputError(
-                f'expected {count} free GPUs, found {free}; mmgpu pick-gpu says why '
-                'the others are not, and fewer can be asked for with --gpus.'
-            )
-        yield tuple(str(card.uuid) for card in pick.picked)
-    finally:
-        pick.release()
-        leases.close()
+    with picked_cards(count) as cards:
+        yield cards
 
 
 @contextlib.contextmanager

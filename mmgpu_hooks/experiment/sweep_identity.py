@@ -10,9 +10,9 @@ from importlib import metadata
 from typing import Any
 
 from mmgpu_hooks.config.loading import FlatConfig
-from mmgpu_hooks.measure.absent import Absent
-from mmgpu_hooks.measure.cards import read_card_states
+from mmgpu_hooks.experiment.cards import read_cards
 from mmgpu_hooks.measure.host import read_host_limits
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.version import __version__
 
 _LIMITS = (
@@ -57,14 +57,15 @@ def read_identity(
         What JSON knows, by what a sentence calls it.
     """
     limits = read_host_limits(ranks_on_host=1, environ=environ)
-    cards = read_card_states()
+    try:
+        cards = [card.uuid for card in read_cards()]
+    except UserError:
+        cards = []
     return {
         'config': digest_config(config),
         'host': {
             'name': platform.node(),
-            'cards': []
-            if isinstance(cards, Absent)
-            else [card.uuid or card.name for card in cards],
+            'cards': cards,
             **{name: getattr(limits, name) for name in _LIMITS},
         },
         'environment': {name: environ.get(name) for name in _VARIABLES},

@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from queue import SimpleQueue
 from typing import Callable
 
+from mmgpu_hooks.experiment.cards import VARIABLE
 from mmgpu_hooks.experiment.sweep_plan import (
     SweepJob,
     folder_name,
@@ -21,7 +22,6 @@ from mmgpu_hooks.experiment.sweep_trial import (
     read_run,
     run_sweep_trial,
 )
-from mmgpu_hooks.experiment.visible_cards import VARIABLE
 from mmgpu_hooks.recommend.sweep_rows import fold_sweep_row
 from mmgpu_hooks.schema import SweepRow, SweepSetting
 

@@ -24,6 +24,14 @@ from mmgpu_hooks.schema.judged import (
     Verdict,
     Verification,
 )
+from mmgpu_hooks.schema.memory import (
+    ActivationFit,
+    ActivationPoint,
+    MeasuredMemory,
+    MemoryEstimate,
+    ModuleActivations,
+    StaticBytes,
+)
 from mmgpu_hooks.schema.predicted import (
     BatchLine,
     Cost,
@@ -74,7 +82,6 @@ if TYPE_CHECKING:
     from mmgpu_hooks.schema.memory import (
         ActivationFit,
         ActivationPoint,
-        CardState,
         MeasuredMemory,
         MemoryEstimate,
         ModuleActivations,
@@ -104,7 +111,6 @@ __all__ = [
     'ActivationPoint',
     'BatchLine',
     'CardImbalance',
-    'CardState',
     'Change',
     'Cost',
     'CudaMemoryWindow',

@@ -1,4 +1,4 @@
-"""Memory that a training will need, and the cards that may have it free."""
+"""Memory that a training will need."""
 
 from __future__ import annotations
 
@@ -118,33 +118,3 @@ class MemoryEstimate:
         static = self.static.total_bytes(optimizer)
         activations = self.activation_bytes.get(batch_size)
         return None if static is None or activations is None else static + activations
-
-
-@dataclass(frozen=True)
-class CardState:
-    """One card of the host, or one slice of a card (MIG), as it is at a moment."""
-
-    index: int
-    """NVML's index of the card on this host, the one of ``nvidia-smi``."""
-    slice_index: Optional[int] = None
-    """Index of the slice on its card; ``None`` for a whole card."""
-    uuid: Optional[str] = None
-    """Such as ``GPU-...`` or ``MIG-...``; ``None`` for a card that may not be read."""
-    card_uuid: Optional[str] = None
-    """Of the card that a slice is part of; the same as ``uuid`` for a whole card."""
-    name: Optional[str] = None
-    memory_total_bytes: Optional[int] = None
-    memory_free_bytes: Optional[int] = None
-    util_pct: Optional[float] = None
-    """Mean over what the driver keeps (some 20 s), else over its last period."""
-    is_sliced: bool = False
-    """Whether it is a card that is cut into slices."""
-    reason: Optional[str] = None
-    """Why nothing may run on it; ``None`` when it may."""
-
-    @property
-    def label(self) -> str:
-        """``2``, or ``2:0`` for the first slice of that card."""
-        if self.slice_index is None:
-            return str(self.index)
-        return f'{self.index}:{self.slice_index}'

@@ -59,8 +59,6 @@ def name_missing_run(folder: Path) -> list[str]:
 
 
 UNESCAPED = pytest.mark.xfail(strict=True, reason='what is shown is not escaped')
-FOLLOWED = pytest.mark.xfail(strict=True, reason='chmod follows a link')
-ENDLESS = pytest.mark.xfail(strict=True, reason='the lock is waited for without end')
 WIDE = pytest.mark.xfail(strict=True, reason='iterations are packed as 32 bits')
 
 
@@ -81,7 +79,6 @@ def test_nothing_commands_the_terminal(show, tmp_path):
     assert not [mark for mark in MARKS if mark in out + err]
 
 
-@UNESCAPED
 def test_no_card_commands_the_terminal(fake_nvml, tmp_path):
     fake_nvml.set(FakeGpu(name='H100 \x1b]0;OWNED\x07', util=(0,)))
     options = ['--format', 'table', '--leases', str(tmp_path / 'leases')]
@@ -148,7 +145,6 @@ def pick(fake_nvml, tmp_path, monkeypatch):
     return lambda *words, **more: run_forked(['pick-gpu', *words], **more)
 
 
-@FOLLOWED
 def test_a_link_that_appears_while_the_lease_folder_is_made_changes_nothing(
     pick, tmp_path
 ):
@@ -165,7 +161,6 @@ def test_a_link_that_appears_while_the_lease_folder_is_made_changes_nothing(
     assert stat.S_IMODE(theirs.stat().st_mode) == 0o700
 
 
-@ENDLESS
 @pytest.mark.parametrize('form', ['env', 'table'])
 def test_a_lock_that_others_hold_is_waited_for_shortly(pick, tmp_path, form):
     fcntl = pytest.importorskip('fcntl')
@@ -173,7 +168,7 @@ def test_a_lock_that_others_hold_is_waited_for_shortly(pick, tmp_path, form):
     assert pick(*options)[0] == 0
     with (tmp_path / 'leases' / 'picking.lock').open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        code, _, err = pick(*options, limit_s=2)
+        code, _, err = pick(*options, limit_s=5)
     assert code == (2 if form == 'env' else 0)
     assert err.count('\n') == (form == 'env')
 

@@ -63,7 +63,7 @@ def test_every_command_has_help(name, capsys):
 @pytest.mark.parametrize('name', _COMMANDS)
 def test_every_command_says_what_it_lacks(name, fake_nvml, tmp_path, monkeypatch):
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    monkeypatch.setattr('mmgpu_hooks.experiment.card_lease.LEASES', tmp_path / 'leases')
+    monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', tmp_path / 'locks')
     code, out, err = run_forked([name])
     assert code == WITHOUT_ARGUMENTS.get(name, 2)
     assert 'Traceback' not in err

@@ -104,7 +104,7 @@ def folder(tmp_path, fake_nvml, monkeypatch):
     fake_nvml.set(*cards)
     monkeypatch.setenv('PATH', f'{tmp_path / "bin"}:{os.environ["PATH"]}')
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    monkeypatch.setattr('mmgpu_hooks.experiment.card_lease.LEASES', tmp_path / 'leases')
+    monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', tmp_path / 'locks')
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -56,7 +56,7 @@ def test_two_started_together_choose_different_cards(environ, leases):
     assert chosen == {'GPU-empty', 'GPU-half'}
     third = pick(environ, *leases)
     assert (third.returncode, third.stdout) == (1, '')
-    assert all(f'in use by process {one.pid} of ' in third.stderr for one in both)
+    assert all(f'in use by process {one.pid}' in third.stderr for one in both)
     # the lock has gone with the command that took its place, however it ends
     both[0].send_signal(signal.SIGKILL)
     for process in both:
@@ -89,10 +89,7 @@ def test_the_command_takes_our_place(environ, leases):
     code = 'import os, signal, sys; signal.raise_signal(signal.SIGTERM)'
     done = pick(environ, *leases, '-n', '2', '--', sys.executable, '-c', code)
     assert done.returncode == -signal.SIGTERM
-    assert done.stderr == (
-        'mmgpu pick-gpu: picked GPU 1 (NVIDIA Fake 100, 900 bytes of 1000 bytes free, '
-        '0 % busy), GPU 0 (NVIDIA Fake 100, 500 bytes of 1000 bytes free, 0 % busy)\n'
-    )
+    assert 'picked GPU 1 (NVIDIA Fake 100), GPU 0 (NVIDIA Fake 100)' in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -164,7 +161,7 @@ def test_without_a_driver_it_says_so(environ, leases, fake_nvml):
     [
         (['--exclude', '9'], "to exclude, found '9'"),
         (['--', 'no-such-command'], "found no 'no-such-command' on PATH"),
-        (['--leases', '/proc/none'], 'expected a folder for leases'),
+        (['--leases', '/proc/none'], 'expected a folder for lock files'),
     ],
 )
 def test_bad_input_is_one_sentence(fake_nvml, leases, capsys, arguments, sentence):

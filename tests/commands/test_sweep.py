@@ -99,7 +99,7 @@ def test_another_sweep_in_the_same_folder(config, tmp_path, capsys):
 def test_several_gpus_without_a_driver(config, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, 'pynvml', None)
     words = [config, '--gpus', '2', '--fresh', '--work-dir', tmp_path / 'w']
-    assert 'need the package nvidia-ml-py' in refusal(capsys, *words)
+    assert 'the package nvidia-ml-py' in refusal(capsys, *words)
     assert not (tmp_path / 'w').exists()
     with open_ledger(tmp_path / 'w' / 'sweep') as ledger:
         ledger.append(make_sweep_row(2), {}, TrialLimits(60.0, 600.0))

@@ -16,7 +16,6 @@ import pytest
 
 from fakes.nvml import FakeGpu
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.experiment.card_lease import CardLeases
 from mmgpu_hooks.experiment.sweep_plan import SweepJob, TrialLimits
 from mmgpu_hooks.experiment.sweep_progress import SweepProgress
 from mmgpu_hooks.experiment.sweep_trials import train_settings
@@ -132,8 +131,7 @@ def test_trials_run_side_by_side_each_on_a_card_of_its_own(
 ):
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     monkeypatch.setenv('SEEN_CARDS', str(tmp_path / 'cards.txt'))
-    leases = (tmp_path / 'leases',)
-    monkeypatch.setattr(CardLeases.__init__, '__defaults__', leases)
+    monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', tmp_path / 'locks')
     fake_nvml.set(
         FakeGpu(uuid='GPU-one', memory=(1000, 100), util=(0,)),
         FakeGpu(uuid='GPU-two', memory=(1000, 100), util=(0,)),
@@ -146,10 +144,7 @@ def test_trials_run_side_by_side_each_on_a_card_of_its_own(
     assert set(seen) == {'GPU-one', 'GPU-two'}
 
     sweep(config, '--num-workers', '0', '--gpus', '3', code=2)
-    assert (
-        'expected 3 free GPUs, found 2; mmgpu pick-gpu says why'
-        in capsys.readouterr().err
-    )
+    assert 'expected 3 free card(s), found 2 of 2' in capsys.readouterr().err
 
 
 @pytest.mark.slow

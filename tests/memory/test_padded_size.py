@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmgpu_hooks.experiment.padded_size import locate_padded_size
+from mmgpu_hooks.memory.padded_size import locate_padded_size
 
 PACK = {'type': 'PackDetInputs'}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.experiment.late_training import find_progress
-from mmgpu_hooks.experiment.model_memory import EstimateRequest, estimate_memory
+from mmgpu_hooks.memory.config_model import find_progress
+from mmgpu_hooks.memory.estimate import estimate_memory
 
 torch = pytest.importorskip('torch', exc_type=ImportError)
 pytest.importorskip('mmdet', exc_type=ImportError)
@@ -48,7 +48,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_model_is_run_as_in_its_last_epoch(config):
-    told = estimate_memory(EstimateRequest(config, (3,)))
+    told = estimate_memory(config, (3,))
     assert dict(told.activation_bytes) == {3: 3 * 10 * 4}
 
 
@@ -58,7 +58,7 @@ def test_whoever_trains_in_this_process_notices_nothing(config):
     hub = MessageHub.get_current_instance()
     hub.update_info('epoch', 2)
     hub.pop_info('iter')
-    estimate_memory(EstimateRequest(config, (3,)))
+    estimate_memory(config, (3,))
     assert hub.pop_info('epoch') == 2
     assert 'iter' not in hub.runtime_info
 

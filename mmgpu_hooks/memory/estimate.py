@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable
 
-from mmgpu_hooks.experiment.config_model import ConfigModel, read_config_model
-from mmgpu_hooks.experiment.memory_probe import (
+from mmgpu_hooks.measure.cuda import TensorCounter
+from mmgpu_hooks.memory.activations import (
     CannotRunError,
     ModelProbe,
     fold_modules,
+    parameter_sizes,
 )
-from mmgpu_hooks.experiment.padded_size import Size, locate_padded_size
-from mmgpu_hooks.experiment.saved_tensors import parameter_sizes
-from mmgpu_hooks.measure.cuda import TensorCounter
+from mmgpu_hooks.memory.config_model import ConfigModel, read_config_model
+from mmgpu_hooks.memory.padded_size import Size, locate_padded_size
 from mmgpu_hooks.model.training_memory import (
     fit_activations,
     predict_activations,
@@ -42,36 +41,35 @@ _EMA_STEPS_BYTES = 8
 """MMEngine's averaged model counts its steps in one 64-bit number."""
 
 
-@dataclass(frozen=True)
-class EstimateRequest:
-    """What is asked for."""
-
-    config: Path
-    batch_sizes: tuple[int, ...] = ()
-    """The config's own, when empty."""
-    optimizers: tuple[str, ...] = (CONFIG_OPTIMIZER,)
-    """Keys of :data:`OPTIMIZERS`, or ``config``."""
-    image_size: Size | None = None
-    """Padded height and width; the config's, when ``None``."""
-    mixed_precision: bool = False
-    """Autocast, also where the config has none."""
-    on_step: Callable[[str], None] = field(default=lambda what: None, compare=False)
-    """Called with what is being done."""
-
-
-def estimate_memory(request: EstimateRequest) -> MemoryEstimate:
+def estimate_memory(
+    config: Path,
+    batch_sizes: tuple[int, ...] = (),
+    optimizers: tuple[str, ...] = (CONFIG_OPTIMIZER,),
+    *,
+    image_size: Size | None = None,
+    mixed_precision: bool = False,
+    on_step: Callable[[str], None] = lambda what: None,
+) -> MemoryEstimate:
     """Build a config's model and estimate what training it needs.
 
     A model that cannot be run on the CPU gets its static part, and a note that says
     why; its trainable parameters then stand for those that get a gradient.
 
+    Args:
+        config: The file.
+        batch_sizes: The config's own, when empty.
+        optimizers: Keys of :data:`OPTIMIZERS`, or ``config``.
+        image_size: Padded height and width; the config's, when ``None``.
+        mixed_precision: Autocast, also where the config has none.
+        on_step: Called with what is being done.
+
     Raises:
-        ModelError: If the config gives no model.
+        UserError: If the config gives no model.
     """
-    request.on_step('building the model')
-    built = read_config_model(request.config)
-    mixed = request.mixed_precision or built.is_mixed_precision
-    size, source = request.image_size, '--image-size'
+    on_step('building the model')
+    built = read_config_model(config)
+    mixed = mixed_precision or built.is_mixed_precision
+    size, source = image_size, '--image-size'
     if size is None:
         size, source = locate_padded_size(built.config)
     notes = list(built.notes)
@@ -79,7 +77,7 @@ def estimate_memory(request: EstimateRequest) -> MemoryEstimate:
     fit: ActivationFit | None = None
     modules: tuple[ModuleActivations, ...] = ()
     try:
-        probe = ModelProbe(built, mixed, request.on_step)
+        probe = ModelProbe(built, mixed, on_step)
         points, saved = probe.run(size)
         gradients = probe.gradients
         fit = fit_activations(points)
@@ -91,29 +89,25 @@ def estimate_memory(request: EstimateRequest) -> MemoryEstimate:
             'The config sets cudnn_benchmark=True: cuDNN then takes workspaces of up '
             'to gigabytes for the fastest algorithm; nothing is known of them here.'
         )
+    activations: dict[int, int | None] = dict.fromkeys(
+        batch_sizes or (built.batch_size or 1,)
+    )
     if size is None:
         notes.append(f'Totals are unknown: {source}; name one with --image-size.')
-    batches = request.batch_sizes or (built.batch_size or 1,)
+    elif fit is not None:
+        pixels = size[0] * size[1]
+        activations = {b: predict_activations(fit, b, pixels) for b in activations}
     return MemoryEstimate(
         model=type(built.model).__name__,
-        static=count_static(built, gradients, request.optimizers, notes),
+        static=count_static(built, gradients, optimizers, notes),
         image_size=size,
         image_size_source=source,
         mixed_precision=mixed,
         fit=fit,
         modules=modules,
-        activation_bytes=predict_batches(fit, batches, size),
+        activation_bytes=activations,
         notes=tuple(notes),
     )
-
-
-def predict_batches(
-    fit: ActivationFit | None, batches: tuple[int, ...], size: Size | None
-) -> dict[int, int | None]:
-    """Bytes of activations by batch size; ``None`` without a fit or a size."""
-    if fit is None or size is None:
-        return dict.fromkeys(batches)
-    return {b: predict_activations(fit, b, size[0] * size[1]) for b in batches}
 
 
 def count_static(
@@ -165,3 +159,24 @@ def _label(optimizer: tuple[str, Mapping[str, Any]] | None) -> str:
         return CONFIG_OPTIMIZER
     name, options = optimizer
     return 'SGD with momentum' if name == 'SGD' and options.get('momentum') else name
+
+
+_USUAL_OPTIMIZER = 'adamw'
+"""The largest state of the usual ones stands for one that is not known."""
+
+
+def estimate_checkpoint_bytes(config: Path) -> int:
+    """Tensors of a checkpoint with its optimizer, by building the model on the CPU.
+
+    Histories of the message hub, which grow with the run, are not in it.
+
+    Raises:
+        UserError: If the config gives no model.
+    """
+    built = read_config_model(config)
+    gradients = parameter_sizes(built.model)
+    static = count_static(built, gradients, (CONFIG_OPTIMIZER, _USUAL_OPTIMIZER), [])
+    states = list(static.optimizer_state_bytes.values())
+    state = next(size for size in states if size is not None)
+    model = static.parameter_bytes + static.buffer_bytes
+    return model + static.ema_bytes + state

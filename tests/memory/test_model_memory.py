@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from mmgpu_hooks.config.loading import silence
-from mmgpu_hooks.experiment import config_model, cuda_operators, memory_probe
-from mmgpu_hooks.experiment.model_memory import EstimateRequest, estimate_memory
+from mmgpu_hooks.memory import activations, config_model
+from mmgpu_hooks.memory.estimate import estimate_memory
 from mmgpu_hooks.model.training_memory import predict_activations
 from mmgpu_hooks.schema import MemoryEstimate
+from mmgpu_hooks.schema.errors import UserError
 
 torch = pytest.importorskip('torch', exc_type=ImportError)
 pytest.importorskip('mmdet', exc_type=ImportError)
@@ -66,7 +67,7 @@ def retinanet(folder: Path) -> MemoryEstimate:
 
 
 def estimate(config: Path, **options: Any) -> MemoryEstimate:
-    return estimate_memory(EstimateRequest(config, (1, 4), ALL, **options))
+    return estimate_memory(config, (1, 4), ALL, **options)
 
 
 @contextlib.contextmanager
@@ -80,7 +81,7 @@ def loss_of(config: Path, images: int, *size: int) -> Iterator[tuple[Any, Any, i
         kept.append(tensor)
         return tensor
 
-    with built.running(), cuda_operators.as_on_cuda():
+    with built.running(), activations.as_on_cuda():
         batch = built.make_batches().make(images, *size)
         data = built.model.data_preprocessor(batch, True)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -162,9 +163,7 @@ def test_mixed_precision_keeps_less(folder, retinanet):
     assert not without.mixed_precision
     share = retinanet.activation_bytes[4] / without.activation_bytes[4]
     assert 0.4 < share < 0.9
-    mixed = estimate_memory(
-        EstimateRequest(full, (4,), image_size=(64, 128), mixed_precision=True)
-    )
+    mixed = estimate_memory(full, (4,), image_size=(64, 128), mixed_precision=True)
     assert mixed.activation_bytes[4] == retinanet.activation_bytes[4]
 
 
@@ -181,7 +180,7 @@ def test_what_stands_in_for_a_kernel_changes_no_number(folder, monkeypatch):
     (folder / 'full.py').write_text(RETINANET.replace('AmpOptim', 'Optim'))
     torch.manual_seed(1)
     ours = grads()
-    monkeypatch.setattr(cuda_operators, '_STAND_INS', ())
+    monkeypatch.setattr(activations, '_STAND_INS', ())
     torch.manual_seed(1)
     plain = grads()
     assert ours[0] == plain[0]
@@ -230,7 +229,7 @@ def own_models(monkeypatch) -> None:
 
 @pytest.mark.usefixtures('own_models')
 def test_a_model_that_does_not_run_here_has_its_static_part(folder):
-    told = estimate_memory(EstimateRequest(folder / 'CudaOnly.py'))
+    told = estimate_memory(folder / 'CudaOnly.py')
     assert told.static.gradient_bytes == told.static.parameter_bytes == 4 * 22
     assert (told.fit, told.modules, dict(told.activation_bytes)) == (
         None,
@@ -247,21 +246,21 @@ def test_a_model_that_does_not_run_here_has_its_static_part(folder):
 
 @pytest.mark.usefixtures('own_models')
 def test_storage_is_counted_once_and_parameters_never(folder):
-    told = estimate_memory(EstimateRequest(folder / 'Own.py', (1, 3)))
+    told = estimate_memory(folder / 'Own.py', (1, 3))
     assert told.image_size == (64, 96)
     assert dict(told.activation_bytes) == {1: 40 + 28, 3: 120 + 28}
     assert {m.name: m.saved_bytes for m in told.modules} == {'layer': 40, 'losses': 28}
 
 
 def test_small_images_of_the_same_shape_are_run():
-    assert memory_probe.choose_probe_sizes((1344, 800)) == [
+    assert activations.choose_probe_sizes((1344, 800)) == [
         (384, 256),
         (640, 384),
         (896, 512),
     ]
-    assert memory_probe.choose_probe_sizes((608, 608))[-1] == (608, 608)
-    assert memory_probe.choose_probe_sizes((128, 128)) == [(128, 128)]
-    assert memory_probe.choose_probe_sizes(None)[0] == (256, 256)
+    assert activations.choose_probe_sizes((608, 608))[-1] == (608, 608)
+    assert activations.choose_probe_sizes((128, 128)) == [(128, 128)]
+    assert activations.choose_probe_sizes(None)[0] == (256, 256)
 
 
 @pytest.mark.parametrize(
@@ -276,5 +275,5 @@ def test_small_images_of_the_same_shape_are_run():
 def test_a_config_without_a_model_is_refused(tmp_path, text, sentence):
     config = tmp_path / 'config.py'
     config.write_text(text)
-    with pytest.raises(config_model.ModelError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         config_model.read_config_model(config)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.config.loading import silence
-from mmgpu_hooks.experiment.late_training import late_in_training
-from mmgpu_hooks.experiment.padded_size import type_name
-from mmgpu_hooks.experiment.synthetic_batch import SyntheticBatches
-
-
-class ModelError(Exception):
-    """The config gives no model; the message is one sentence."""
+from mmgpu_hooks.memory.padded_size import each_transform, type_name
+from mmgpu_hooks.schema.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -88,25 +83,25 @@ def read_config_model(path: Path) -> ConfigModel:
     makes them.
 
     Raises:
-        ModelError: If there is no such config, or no model in it.
+        UserError: If there is no such config, or no model in it.
     """
     if not path.is_file():
-        raise ModelError(f'expected a config file, found none at {path}.')
+        raise UserError(f'expected a config file, found none at {path}.')
     notes: list[str] = []
     with silence():
         try:
             from mmengine.config import Config
         except ImportError as error:
-            raise ModelError(
+            raise UserError(
                 f'expected MMEngine, with which the config is loaded, found none '
                 f'({error}); install what the training needs.'
             ) from error
         try:
             config = Config.fromfile(os.path.abspath(path))
         except (Exception, SystemExit) as error:
-            raise ModelError(f'{path} cannot be loaded: {_fold(error)}.') from error
+            raise UserError(f'{path} cannot be loaded: {_fold(error)}.') from error
     if not config.get('model'):
-        raise ModelError(f'expected a config with a model, found none in {path}.')
+        raise UserError(f'expected a config with a model, found none in {path}.')
     prepared = _without_pretrained(config.model)
     preprocessor = prepared.get('data_preprocessor') or {}
     if preprocessor.get('batch_augments'):
@@ -130,7 +125,7 @@ def _build(path: Path, prepared: Any, preprocessor: Any) -> Any:
     try:
         return MODELS.build(prepared)
     except Exception as error:
-        raise ModelError(
+        raise UserError(
             f'the model of {path} cannot be built: {_fold(error)}.'
         ) from error
 
@@ -167,3 +162,142 @@ def _fold(error: BaseException) -> str:
     text = ' '.join(str(error).split())
     text = text if len(text) <= 200 else text[:197] + '...'
     return f'{type(error).__name__}: {text}' if text else type(error).__name__
+
+
+@contextlib.contextmanager
+def late_in_training(config: Mapping[str, Any]) -> Iterator[None]:
+    """Have the hub say what it says in the last epoch, and then what it said before.
+
+    Args:
+        config: The loaded config.
+    """
+    from mmengine.logging import MessageHub
+
+    hub = MessageHub.get_current_instance()
+    told = find_progress(config)
+    before = {name: hub.get_info(name) for name in told if name in hub.runtime_info}
+    hub.update_info_dict(told)
+    try:
+        yield
+    finally:
+        for name in told:
+            hub.pop_info(name)
+        hub.update_info_dict(before)
+
+
+def find_progress(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What MMEngine's ``RuntimeInfoHook`` tells in the last epoch.
+
+    What a config leaves open is told as in a training of one epoch, of one iteration.
+
+    Examples:
+        >>> find_progress({'train_cfg': {'max_epochs': 12}})['epoch']
+        11
+    """
+    train = config.get('train_cfg') or {}
+    epochs, iterations = train.get('max_epochs') or 1, train.get('max_iters') or 1
+    return {
+        'loop_stage': 'train',
+        'epoch': epochs - 1,
+        'iter': iterations - 1,
+        'max_epochs': epochs,
+        'max_iters': iterations,
+    }
+
+
+BOXES = 7
+"""Per image, as in COCO, where an image has 7.3 on average."""
+
+
+class NoSampleError(Exception):
+    """The config's transforms make no sample of a made-up image; one sentence."""
+
+
+class SyntheticBatches:
+    """Makes batches for a config.
+
+    Args:
+        config: The loaded config; its registry scope must be active.
+        build: Builds a transform of its config.
+
+    Raises:
+        NoSampleError: If the pipeline has no transform that packs.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], build: Callable[[Any], Callable[[Any], Any]]
+    ) -> None:
+        transforms = list(each_transform(config))
+        load = [t for t in transforms if type_name(t).endswith('LoadAnnotations')]
+        pack = [t for t in transforms if type_name(t).startswith('Pack')]
+        if not pack:
+            raise NoSampleError('the train pipeline has no transform that packs')
+        self._steps = [build(part) for part in (*load[:1], pack[-1])]
+
+    def make(self, batch_size: int, height: int, width: int) -> dict[str, list[Any]]:
+        """Make a batch as the data loader would hand it over.
+
+        Args:
+            batch_size: Images.
+            height: In pixels.
+            width: In pixels.
+
+        Returns:
+            Lists of inputs and of data samples.
+
+        Raises:
+            NoSampleError: If the transforms want more than an image with boxes.
+        """
+        samples = [
+            self._make_sample(number, height, width) for number in range(batch_size)
+        ]
+        return {name: [sample[name] for sample in samples] for name in samples[0]}
+
+    def _make_sample(self, number: int, height: int, width: int) -> dict[str, Any]:
+        results = _raw(number, height, width)
+        try:
+            for step in self._steps:
+                results = step(results)
+        except Exception as error:
+            raise NoSampleError(
+                f'its annotations cannot be made up ({type(error).__name__}: {error})'
+            ) from error
+        return results
+
+
+def _raw(number: int, height: int, width: int) -> dict[str, Any]:
+    """What the data set and the loading of the image would have given."""
+    import numpy as np
+
+    pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3))
+    return {
+        'img': pixels.astype(np.uint8),
+        'img_id': number,
+        'img_path': '',
+        'img_shape': (height, width),
+        'ori_shape': (height, width),
+        'height': height,
+        'width': width,
+        'scale_factor': (1.0, 1.0),
+        'flip': False,
+        'flip_direction': None,
+        'instances': [_instance(k, height, width) for k in range(BOXES)],
+    }
+
+
+def _instance(number: int, height: int, width: int) -> dict[str, Any]:
+    """A box with its outline as mask: from 8 to 40 % of the image, spread evenly."""
+    share = 0.08 * 1.5 ** (number % 5)
+    # multiples of the golden ratio and its square, which spread evenly
+    middle_x = width * (0.2 + 0.6 * (0.618 * number % 1))
+    middle_y = height * (0.2 + 0.6 * (0.382 * number % 1))
+    left, right = middle_x - width * share / 2, middle_x + width * share / 2
+    top, bottom = middle_y - height * share / 2, middle_y + height * share / 2
+    left, right = max(left, 0.0), min(right, float(width))
+    top, bottom = max(top, 0.0), min(bottom, float(height))
+    return {
+        'bbox': [left, top, right, bottom],
+        'bbox_label': 0,
+        'ignore_flag': 0,
+        'mask': [[left, top, right, top, right, bottom, left, bottom]],
+    }

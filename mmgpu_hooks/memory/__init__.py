@@ -1,0 +1,1 @@
+"""The memory that training a config takes, counted on the CPU."""
