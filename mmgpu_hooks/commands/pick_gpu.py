@@ -144,14 +144,14 @@ def _pick(
 
 
 def _print_table(pick: CardPick) -> None:
-    from mmgpu_hooks.show.cards_table import render_cards
+    from mmgpu_hooks.show.cards import render_cards
 
     print(render_cards(pick.cards, pick.picked, **terminal_layout(sys.stdout)))
 
 
 def _become(command: Sequence[str], pick: CardPick) -> int:
     """Put the command in the place of this process, which leaves it the leases."""
-    from mmgpu_hooks.show.cards_table import describe_card
+    from mmgpu_hooks.show.cards import describe_card
 
     _say(f'picked {", ".join(describe_card(card) for card in pick.picked)}')
     for lease in pick.leases:

@@ -38,12 +38,14 @@ ALLOWED = {
     ],
     'rich': ['show/', 'commands/progress.py'],
     'cv2': ['experiment/'],
-    'matplotlib': ['show/pictures/png.py'],
-    'numpy': ['experiment/', 'judge/'],
+    'matplotlib': ['show/charts.py'],
+    'jinja2': ['show/page.py'],
+    'markupsafe': ['show/page.py'],
+    'numpy': ['experiment/', 'judge/', 'show/run_charts.py'],
     'mmdet': [],
     'mmcv': [],
 }
-LATE = ('pynvml', 'psutil', 'torch', 'cv2', 'matplotlib')
+LATE = ('pynvml', 'psutil', 'torch', 'cv2', 'matplotlib', 'jinja2')
 
 
 @functools.cache

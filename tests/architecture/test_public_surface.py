@@ -122,6 +122,7 @@ def test_commands_and_flags():
             '--allow-batch-size',
             '--check',
             '--config',
+            '--details',
             '--dry-run',
             '--edit-base',
             '--format',

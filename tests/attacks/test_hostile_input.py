@@ -58,13 +58,10 @@ def name_missing_run(folder: Path) -> list[str]:
     return ['report', str(folder / OWNED)]
 
 
-UNESCAPED = pytest.mark.xfail(strict=True, reason='what is shown is not escaped')
 FOLLOWED = pytest.mark.xfail(strict=True, reason='chmod follows a link')
 ENDLESS = pytest.mark.xfail(strict=True, reason='the lock is waited for without end')
-WIDE = pytest.mark.xfail(strict=True, reason='iterations are packed as 32 bits')
 
 
-@UNESCAPED
 @pytest.mark.parametrize(
     'show',
     [
@@ -81,7 +78,6 @@ def test_nothing_commands_the_terminal(show, tmp_path):
     assert not [mark for mark in MARKS if mark in out + err]
 
 
-@UNESCAPED
 def test_no_card_commands_the_terminal(fake_nvml, tmp_path):
     fake_nvml.set(FakeGpu(name='H100 \x1b]0;OWNED\x07', util=(0,)))
     options = ['--format', 'table', '--leases', str(tmp_path / 'leases')]
@@ -110,7 +106,6 @@ def test_a_config_where_none_can_be_is_one_sentence(command, tmp_path):
     assert err.count('\n') == 1
 
 
-@WIDE
 def test_iterations_beyond_32_bits_are_reported(tmp_path):
     found = make_starved()
     many = [replace(o, iteration=o.iteration + 2**33) for o in found.intervals]

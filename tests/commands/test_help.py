@@ -39,7 +39,7 @@ def test_a_command_imports_no_other():
         'import sys\n'
         'from mmgpu_hooks.commands.main import main\n'
         "main(['explain', 'MG101'])\n"
-        "commands = [name for name in sys.modules if '.cli.' in name]\n"
+        "commands = [name for name in sys.modules if '.commands.' in name]\n"
         "names = {name.rpartition('.')[2] for name in commands}\n"
         "assert 'explain' in names\n"
         "assert not names & {'recommend', 'predict', 'sweep', 'demo', 'compare'}\n"
