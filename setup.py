@@ -38,7 +38,7 @@ setup(
     packages=find_packages(include=['mmgpu_hooks', 'mmgpu_hooks.*']),
     package_data={
         'mmgpu_hooks': ['py.typed'],
-        'mmgpu_hooks.show.html': ['page.css', 'page.js'],
+        'mmgpu_hooks.show': ['page.html', 'page.css'],
     },
     python_requires='>=3.9',
     install_requires=[
@@ -47,6 +47,7 @@ setup(
         'msgspec>=0.18',
         'numpy>=1.22',
         'rich>=13',
+        'jinja2>=3',
     ],
     extras_require={'plots': ['matplotlib>=3.5']},
     entry_points={'console_scripts': ['mmgpu = mmgpu_hooks.commands.main:main']},

@@ -12,7 +12,7 @@ from mmgpu_hooks.commands.terminal import terminal_layout
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import compare_runs
 from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
-from mmgpu_hooks.show.run_comparison import (
+from mmgpu_hooks.show.comparison import (
     CompareAnswer,
     render_compare_json,
     render_compare_text,

@@ -14,8 +14,9 @@ from mmgpu_hooks.experiment.demo_scene import DEMO_SPEC
 from mmgpu_hooks.experiment.training import TrainingError, run_training
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
-from mmgpu_hooks.show.demo_comparison import images_per_second, render_comparison
+from mmgpu_hooks.show.comparison import render_demo
 from mmgpu_hooks.show.recommendation import Answer, render_text
+from mmgpu_hooks.show.run_sections import images_per_second
 
 NAME = 'demo'
 HELP = 'show the whole way on a small data set'
@@ -86,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     _say('5/5  Before and after')
     before, after = _read(before_dir), _read(after_dir)
-    print(render_comparison(before, after, **terminal_layout(sys.stdout)))
+    print(render_demo(before, after, **terminal_layout(sys.stdout)))
     print(f'\nOpen it:  tensorboard --logdir {arguments.work_dir}')
     old, new = images_per_second(before) or 0.0, images_per_second(after) or 0.0
     return exit_codes.OK if new > old else exit_codes.NOT_FASTER

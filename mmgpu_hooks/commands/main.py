@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import io
 import os
 import signal
 import sys
@@ -13,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 from mmgpu_hooks.commands import exit_codes
+from mmgpu_hooks.show.terminal import guarded_output
 from mmgpu_hooks.version import __version__
 
 _COMMANDS = {
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if argv is None else argv
     try:
-        with _stopped_by_signals():
+        with _stopped_by_signals(), guarded_output():
             return _run(words)
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
@@ -126,9 +126,6 @@ def _run(words: Sequence[str]) -> int:
     if arguments.command is None:
         parser.print_help(sys.stderr)
         return exit_codes.BAD_INPUT
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # a config's comments may hold what the terminal cannot show
-        sys.stdout.reconfigure(errors='backslashreplace')
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()

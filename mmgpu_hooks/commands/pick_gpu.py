@@ -162,31 +162,27 @@ def _pick(arguments: argparse.Namespace) -> int:
 
 
 def _print_table(cards: Sequence[Card], picked: Sequence[Card]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from mmgpu_hooks.show.console import bind_units, render
+    from mmgpu_hooks.show.document import Section, Table
     from mmgpu_hooks.show.figures import format_bytes, format_pct
+    from mmgpu_hooks.show.terminal import render
 
-    table = Table(box=None, pad_edge=False, header_style='bold')
-    for name in ('GPU', 'name', 'free', 'of', 'busy', ''):
-        table.add_column(
-            name, justify='left' if name in ('GPU', 'name', '') else 'right'
-        )
+    cards = sorted(cards, key=lambda card: card.index)
     chosen = {card.index for card in picked}
-    for card in sorted(cards, key=lambda card: card.index):
-        is_chosen = card.index in chosen
-        busy = 'unknown' if card.util_pct is None else format_pct(card.util_pct)
-        table.add_row(
-            Text(str(card.index)),
-            Text(card.name),
-            bind_units(format_bytes(card.free_bytes)),
-            bind_units(format_bytes(card.total_bytes)),
-            bind_units(busy),
-            Text('picked' if is_chosen else card.reason or 'free'),
-            style='bold' if is_chosen else None,
+    rows = [
+        (
+            card.index,
+            card.name,
+            format_bytes(card.free_bytes),
+            format_bytes(card.total_bytes),
+            'unknown' if card.util_pct is None else format_pct(card.util_pct),
+            'picked' if card.index in chosen else card.reason or 'free',
         )
-    print(render(table, **terminal_layout(sys.stdout)))
+        for card in cards
+    ]
+    strong = [row for row, card in enumerate(cards) if card.index in chosen]
+    head = ('GPU', 'name', 'free', 'of', 'busy', '')
+    section = Section(table=Table(head, rows, texts=2, strong=strong))
+    print(render([section], **terminal_layout(sys.stdout)))
 
 
 def _become(command: Sequence[str], visible: str) -> int:

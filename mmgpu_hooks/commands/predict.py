@@ -24,9 +24,9 @@ from mmgpu_hooks.model.prediction import (
 from mmgpu_hooks.schema import LoaderWorkload, NoPrediction, Prediction
 from mmgpu_hooks.schema.reader import read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
-from mmgpu_hooks.show.batch_memory import MemoryReport
 from mmgpu_hooks.show.predictions import (
     Forecast,
+    MemoryReport,
     render_forecast,
     render_forecast_json,
 )

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Callable
 
+from mmgpu_hooks.show.figures import visible
+from mmgpu_hooks.show.terminal import unguarded
+
 
 @contextmanager
 def show_progress() -> Iterator[Callable[[str, float], None]]:
@@ -24,7 +27,7 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
         TimeElapsedColumn,
     )
 
-    console = Console(stderr=True, highlight=False)
+    console = Console(file=unguarded(sys.stderr), highlight=False)
     columns = (
         SpinnerColumn(),
         BarColumn(bar_width=24),
@@ -37,5 +40,5 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
     ) as progress:
         task = progress.add_task('', total=1.0)
         yield lambda words, share: progress.update(
-            task, description=words, completed=share
+            task, description=visible(words), completed=share
         )

@@ -71,6 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='write nothing; exit 1 when something would change',
     )
     parser.add_argument(
+        '--details',
+        action='store_true',
+        help='also print the time ledger, the loader, memory, saves, ranks, the host, '
+        'all findings and all advice',
+    )
+    parser.add_argument(
         '--format', choices=('text', 'json'), default='text', help='default: text'
     )
 
@@ -87,7 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == 'json':
         print(render_json(answer))
     else:
-        print(render_text(answer, **terminal_layout(sys.stdout)))
+        layout = terminal_layout(sys.stdout)
+        print(render_text(answer, details=arguments.details, **layout))
     if answer.error is not None:
         return exit_codes.BAD_INPUT
     if arguments.check and answer.recommendation.changes:

@@ -13,7 +13,7 @@ from mmgpu_hooks.commands.judging import judge_run_folder
 from mmgpu_hooks.commands.what_if import predict_workers
 from mmgpu_hooks.schema.run_folder import EvidenceError
 from mmgpu_hooks.show.figures import format_bytes
-from mmgpu_hooks.show.reported_run import ReportedRun, label_runs
+from mmgpu_hooks.show.run_sections import ReportedRun, label_runs
 
 NAME = 'report'
 HELP = 'write one run or several as an HTML page'
@@ -49,36 +49,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='file to write (default: %(default)s); an older report is replaced',
     )
     parser.add_argument(
-        '--plots', type=Path, metavar='DIR', help='write the pictures there as well'
+        '--plots',
+        type=Path,
+        metavar='DIR',
+        help='write the charts there as well; needs matplotlib',
     )
     parser.add_argument(
         '--format',
         choices=('svg', 'png'),
         default='svg',
-        help='of the pictures (default: %(default)s); png needs matplotlib',
+        help='of the charts (default: %(default)s)',
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Judge the runs, render all, then write."""
     # late, because no other command draws
-    from mmgpu_hooks.show.pictures.png import PngMissingError
+    from mmgpu_hooks.show.charts import NoMatplotlibError
 
     try:
         _check_output(arguments.output)
         runs = read_runs(arguments.run_folders)
-        files, notes = render_files(
-            runs, arguments.output, arguments.plots, arguments.format
-        )
+        files = render_files(runs, arguments.output, arguments.plots, arguments.format)
         write_files(files)
-    except (EvidenceError, OutputError, PngMissingError) as error:
+    except (EvidenceError, OutputError, NoMatplotlibError) as error:
         print(f'mmgpu report: {error}', file=sys.stderr)
         return exit_codes.BAD_INPUT
-    for note in notes:
-        print(note)
-    pictures = len(files) - 1
     if arguments.plots is not None:
-        print(f'{pictures} picture(s) written to {arguments.plots}')
+        print(f'{len(files) - 1} chart(s) written to {arguments.plots}')
     size = format_bytes(len(files[arguments.output]))
     print(f'Written to {arguments.output} ({size}, {len(runs)} run(s))')
     return exit_codes.OK
@@ -105,33 +103,21 @@ def read_runs(folders: Sequence[Path]) -> list[ReportedRun]:
 
 def render_files(
     runs: Sequence[ReportedRun], output: Path, plots: Path | None, ending: str
-) -> tuple[dict[Path, bytes], list[str]]:
-    """The content of every file to write, and a note for each picture there is not.
+) -> dict[Path, bytes]:
+    """The content of every file to write, the page last.
 
     Raises:
-        PngMissingError: If PNG is asked for and cannot be drawn.
+        NoMatplotlibError: If charts are asked for and cannot be drawn.
     """
-    from mmgpu_hooks.show.html.page import render_page
-    from mmgpu_hooks.show.pictures.all_charts import list_charts
-    from mmgpu_hooks.show.pictures.bars import WIDTHS
-    from mmgpu_hooks.show.pictures.chart import NoChart
-    from mmgpu_hooks.show.pictures.png import render_png
-    from mmgpu_hooks.show.pictures.svg import render_svg
-    from mmgpu_hooks.show.pictures.timeline import fold_timelines
+    from mmgpu_hooks.show.charts import draw
+    from mmgpu_hooks.show.page import list_charts, render_page
 
-    timelines = fold_timelines(runs)
-    files, notes = {}, []
-    for name, chart in list_charts(runs, timelines) if plots is not None else ():
-        assert plots is not None
-        if isinstance(chart, NoChart):
-            notes.append(f'No picture {name}: {chart.reason}')
-            continue
-        picture = chart.draw(WIDTHS['wide'])
-        files[plots / f'{name}.{ending}'] = (
-            render_png(picture) if ending == 'png' else render_svg(picture).encode()
-        )
-    files[output] = render_page(runs, timelines).encode()
-    return files, notes
+    files = {}
+    if plots is not None:
+        for name, chart in list_charts(runs):
+            files[plots / f'{name}.{ending}'] = draw(chart, ending)
+    files[output] = render_page(runs).encode()
+    return files
 
 
 def write_files(files: dict[Path, bytes]) -> None:
@@ -177,7 +163,7 @@ def _check_output(output: Path) -> None:
             'with --output.'
         ) from error
     # late, because the page takes longer to import than everything else here
-    from mmgpu_hooks.show.html.page import is_page
+    from mmgpu_hooks.show.page import is_page
 
     if beginning and not is_page(beginning):
         raise OutputError(

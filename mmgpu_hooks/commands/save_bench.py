@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -30,7 +29,8 @@ from mmgpu_hooks.judge.thresholds import BENCH_SAVES
 from mmgpu_hooks.memory.estimate import estimate_checkpoint_bytes
 from mmgpu_hooks.schema import SaveBench, SavePlan
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.show.save_bench_text import (
+from mmgpu_hooks.show.charts import can_draw
+from mmgpu_hooks.show.save_bench import (
     render_save_bench,
     render_save_bench_json,
     render_save_plan,
@@ -179,20 +179,14 @@ def _refuse_untrained(bench: SaveBench, plans: tuple[SavePlan, ...]) -> None:
 def _write_plot(bench: SaveBench, path: Path) -> None:
     # late, because only this option draws
     from mmgpu_hooks.config.write import write_atomic
-    from mmgpu_hooks.show.pictures.bars import WIDTHS
-    from mmgpu_hooks.show.pictures.chart import NoChart
-    from mmgpu_hooks.show.pictures.png import render_png
-    from mmgpu_hooks.show.pictures.save_bench_chart import chart_save_bench
-    from mmgpu_hooks.show.pictures.svg import render_svg
+    from mmgpu_hooks.show.charts import draw
+    from mmgpu_hooks.show.save_bench import chart_save_bench
 
     chart = chart_save_bench(bench)
-    if isinstance(chart, NoChart):
-        print(f'No picture: {chart.reason}', file=sys.stderr)
+    if chart is None:
+        print('No chart: no save was measured.', file=sys.stderr)
         return
-    picture = chart.draw(WIDTHS['wide'])
-    is_png = path.suffix.lower() == '.png'
-    content = render_png(picture) if is_png else render_svg(picture).encode()
-    write_atomic(path, content)
+    write_atomic(path, draw(chart, path.suffix.lower()[1:]))
     print(f'Drawn in {path}', file=sys.stderr)
 
 
@@ -213,10 +207,9 @@ def _plot(text: str) -> Path:
         raise argparse.ArgumentTypeError(
             f'expected to write {text}, found {error.strerror}'
         ) from error
-    is_png = path.suffix.lower() == '.png'
-    if is_png and importlib.util.find_spec('matplotlib') is None:
+    if not can_draw():
         raise argparse.ArgumentTypeError(
             f'expected matplotlib to draw {text}, found none; run `pip install '
-            "'mmgpu_hooks[plots]'`, or name a .svg file"
+            "'mmgpu_hooks[plots]'`"
         )
     return path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -41,8 +40,8 @@ from mmgpu_hooks.experiment.sweep_plan import (
 )
 from mmgpu_hooks.memory.estimate import estimate_checkpoint_bytes
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.show.sweep_table import render_sweep_json
-from mmgpu_hooks.show.sweep_text import render_sweep, render_sweep_plan
+from mmgpu_hooks.show.charts import can_draw
+from mmgpu_hooks.show.sweep import render_sweep, render_sweep_json, render_sweep_plan
 
 __all__ = ['DESCRIPTION', 'EPILOG', 'HELP', 'NAME', 'add_arguments', 'run']
 
@@ -125,11 +124,10 @@ def _read_job(arguments: argparse.Namespace, ranks: int) -> SweepJob:
             f'expected --gpus or a launcher of ranks, found both: under torchrun '
             f'each trial trains on {ranks} cards, one trial at a time.'
         )
-    is_png = arguments.plot_format == 'png'
-    if is_png and importlib.util.find_spec('matplotlib') is None:
+    if (arguments.plots or arguments.plot_format) and not can_draw():
         raise _InputError(
-            'expected matplotlib to draw PNG files, found none; run `pip install '
-            "'mmgpu_hooks[plots]'`, or take --plot-format svg."
+            'expected matplotlib to draw charts, found none; run `pip install '
+            "'mmgpu_hooks[plots]'`, or leave --plots and --plot-format out."
         )
     config = read_trainable_config(arguments.config)
     grid = SweepGrid(
@@ -232,7 +230,7 @@ def _sweep(job: SweepJob, arguments: argparse.Namespace) -> int:
         with show_progress() as told:
             sweep = run_sweep(replace(job, cards=cards), ledger, kept, told)
         notes = write_sweep_files(
-            sweep, config, job.folder, plots, arguments.plot_format
+            sweep, config, job.folder, plots, arguments.plot_format or 'svg'
         )
     if arguments.format == 'json':
         print(render_sweep_json(sweep, config, str(job.folder)))

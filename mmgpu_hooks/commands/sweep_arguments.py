@@ -94,13 +94,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--plots',
         type=Path,
         metavar='DIR',
-        help=f'where the pictures go (default: {PLOTS_FOLDER} beside the results)',
+        help=f'where the charts go (default: {PLOTS_FOLDER} beside the results)',
     )
     parser.add_argument(
         '--plot-format',
         choices=('svg', 'png'),
-        default='svg',
-        help='of the pictures (default: %(default)s); png needs matplotlib',
+        help='of the charts (default: svg)',
     )
     parser.add_argument(
         '--dry-run', action='store_true', help='say what would be trained, and end'

@@ -6,7 +6,7 @@ import os
 import shutil
 from typing import Any, TextIO
 
-from mmgpu_hooks.show.console import DEFAULT_WIDTH
+from mmgpu_hooks.show.terminal import DEFAULT_WIDTH
 
 
 def terminal_layout(stream: TextIO) -> dict[str, Any]:

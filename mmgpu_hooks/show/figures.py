@@ -8,17 +8,14 @@ from mmgpu_hooks.judge.duration_text import format_seconds
 
 __all__ = [
     'PART_NAMES',
-    'bind_figures',
+    'bind_units',
     'format_bytes',
     'format_count',
     'format_pct',
     'format_seconds',
-    'unbind_figures',
+    'unbind_units',
+    'visible',
 ]
-
-# a private character, because rich breaks lines at a no-break space too
-_BOUND_SPACE = '\ue000'
-_UNIT = re.compile(r'(\d) (%|s|us|ms|min|KiB|MiB|GiB|MHz|W|C)(?![A-Za-z])')
 
 PART_NAMES = {
     'data_wait': 'data wait',
@@ -57,11 +54,33 @@ def format_count(count: int) -> str:
     return f'{count / 1e6:.1f} M' if count >= 1e5 else str(count)
 
 
-def bind_figures(text: str) -> str:
-    """Text in which no line will be broken between a figure and its unit."""
-    return _UNIT.sub(rf'\1{_BOUND_SPACE}\2', text)
+_INVISIBLE = re.compile(
+    '[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069'
+    '\ud800-\udfff\ufeff\ufffe\uffff]|\r(?!\n)'
+)
 
 
-def unbind_figures(text: str) -> str:
+def visible(text: object) -> str:
+    r"""Text in which control and bidi characters are seen and command nothing.
+
+    A name from a file, a config or a driver may hold any of them: ``\x1b]0;`` sets
+    a terminal's title, U+202E reverses what follows. All that is shown passes here:
+    lines of a terminal or log, cells of a page, labels of a chart. Tabs and line
+    breaks stay.
+    """
+    return _INVISIBLE.sub(lambda match: ascii(match[0])[1:-1], str(text))
+
+
+_BOUND_SPACE = '\ue000'
+"""A private character, because rich breaks lines at a no-break space too."""
+_UNIT = re.compile(r'(\d) (%|s|us|ms|min|KiB|MiB|GiB|MHz|W|C)(?![A-Za-z])')
+
+
+def bind_units(text: str, space: str = _BOUND_SPACE) -> str:
+    """Text in which no line is broken between a figure and its unit."""
+    return _UNIT.sub(rf'\1{space}\2', text)
+
+
+def unbind_units(text: str) -> str:
     """The text as it is read, once its lines are broken."""
     return text.replace(_BOUND_SPACE, ' ')

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
-
-from rich.table import Table
-from rich.text import Text
 
 from mmgpu_hooks.schema import ActivationFit, MeasuredMemory, MemoryEstimate
-from mmgpu_hooks.show.console import DEFAULT_WIDTH, bind_units, grid, render
+from mmgpu_hooks.show.document import Section, Table
 from mmgpu_hooks.show.figures import format_bytes, format_count, format_pct
+from mmgpu_hooks.show.terminal import DEFAULT_WIDTH, render
 
 _MODULES = 8
 
 _BESIDE = (
-    'Beside these totals a GPU holds the CUDA context (300 to 600 MiB per process), '
+    'On top of these totals a GPU holds the CUDA context (300 to 600 MiB per process), '
     'workspaces of cuDNN, and fragments of the allocator: the peaks that MMDetection '
     'published were 1.15 to 1.9 times such a total for six of seven models, and 6.7 '
     'times for SSD300.'
@@ -33,10 +30,12 @@ def render_estimate(
         width: Columns to wrap at.
         color: Whether the terminal shows colours.
     """
-    rows = [(label, bind_units(text)) for label, text in _describe(estimate)]
-    parts: list[Any] = [grid(rows), '', _totals(estimate), '']
-    parts += [bind_units(note) for note in (*estimate.notes, _BESIDE)]
-    return render(*parts, width=width, color=color)
+    sections = [
+        Section(facts=_describe(estimate)),
+        Section(table=_totals(estimate)),
+        Section(sentences=(*estimate.notes, _BESIDE)),
+    ]
+    return render(sections, width=width, color=color)
 
 
 def render_estimate_json(estimate: MemoryEstimate) -> str:
@@ -129,12 +128,14 @@ def _describe_measured(measured: MeasuredMemory) -> str:
 
 
 def _totals(estimate: MemoryEstimate) -> Table:
-    table = Table(box=None, pad_edge=False, header_style='bold')
     optimizers = list(estimate.static.optimizer_state_bytes)
-    for name in ('batch', 'activations', *(f'total, {name}' for name in optimizers)):
-        table.add_column(Text(name), justify='right')
-    for batch, activations in estimate.activation_bytes.items():
-        totals = [estimate.total_bytes(name, batch) for name in optimizers]
-        cells = (format_bytes(size) for size in (activations, *totals))
-        table.add_row(str(batch), *(bind_units(cell) for cell in cells))
-    return table
+    rows = [
+        (
+            batch,
+            format_bytes(activations),
+            *(format_bytes(estimate.total_bytes(name, batch)) for name in optimizers),
+        )
+        for batch, activations in estimate.activation_bytes.items()
+    ]
+    head = ['batch', 'activations', *(f'total, {name}' for name in optimizers)]
+    return Table(head, rows, 'Memory of training', texts=0)

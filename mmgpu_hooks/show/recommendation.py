@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import structs
 
@@ -19,27 +21,13 @@ from mmgpu_hooks.schema import (
     RanksSummary,
     Recommendation,
 )
-from mmgpu_hooks.show.console import (
-    DEFAULT_WIDTH,
-    bind_units,
-    grid,
-    list_section,
-    render,
-    styled,
-)
-from mmgpu_hooks.show.description import describe_run
-from mmgpu_hooks.show.fitted_runs import describe_fitted
-from mmgpu_hooks.show.saves_text import list_saves
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
+from mmgpu_hooks.show.document import Item, Section, Table, listing
+from mmgpu_hooks.show.figures import format_seconds
+from mmgpu_hooks.show.run_text import describe_settings
+from mmgpu_hooks.show.terminal import DEFAULT_WIDTH, render
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""
-
-_MARKS = {'problem': '!', 'notice': '-', 'ok': '+', 'unknown': '?'}
-_STYLES = {'problem': 'red', 'notice': 'yellow', 'ok': 'green', 'unknown': 'dim'}
 
 
 @dataclass(frozen=True)
@@ -111,9 +99,13 @@ def render_json(answer: Answer) -> str:
 
 
 def _saves(answer: Answer) -> list[dict[str, Any]]:
+    """Every save with what is judged of it."""
     if answer.summary is None:
         return []
-    return list_saves(answer.summary, answer.diagnosis.saves)
+    return [
+        {**structs.asdict(save), **asdict(judgement)}
+        for save, judgement in zip(answer.summary.save_records, answer.diagnosis.saves)
+    ]
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -142,130 +134,183 @@ def _change(change: Change) -> dict[str, Any]:
 
 
 def render_text(
-    answer: Answer, *, width: int = DEFAULT_WIDTH, color: bool = False
+    answer: Answer,
+    *,
+    details: bool = False,
+    width: int = DEFAULT_WIDTH,
+    color: bool = False,
 ) -> str:
-    """The answer for a terminal: verdict, findings, changes, diff, next command.
+    """The answer for a terminal, some 20 lines: verdict, both settings, diff, command.
 
     Args:
         answer: What to say.
+        details: Also the time ledger, the loader, memory, saves, ranks, the host,
+            every finding and all advice.
         width: Columns to wrap at; the diff and commands are never wrapped.
         color: Whether the terminal shows colours.
     """
-    verdict = answer.diagnosis.verdict
-    parts: list[RenderableType] = [
-        styled(f'{verdict.sentence} ({verdict.confidence} confidence)', style='bold'),
-        *_headspace(answer),
-        '',
-        _facts(answer),
-    ]
-    if answer.diagnosis.findings:
-        parts += ['', styled('Findings', style='bold'), _findings(answer)]
-    cures = [_sentence(cure.sentence) for cure in answer.recommendation.save_cures]
-    parts += list_section('What would make saves cost less', cures)
-    parts += ['', *_changes(answer)]
-    parts += list_section('Batch size', answer.recommendation.batch_size)
-    if answer.recommendation.validation is not None:
-        sentence = bind_units(answer.recommendation.validation.sentence)
-        title = styled("Validation's loader", style='bold')
-        parts += ['', title, grid([(sentence,)], indent=2)]
-    advice = answer.recommendation.advice
-    parts += list_section('Advice, nothing of which is applied', advice)
-    parts += list_section('Notes', answer.notes)
-    return render(*parts, width=width, color=color)
+    sections = [*_headline(answer, details), *_changes(answer)]
+    if details:
+        # late, because it needs this module
+        from mmgpu_hooks.show.run_sections import detail_sections
+
+        sections += detail_sections(answer)
+        facts = [('evidence', answer.run_path), *describe_fitted(answer.fitted)]
+        notes = [Item(note) for note in answer.notes]
+        sections.append(Section('Notes', facts=facts, items=notes))
+    sections.append(_ending(answer, details))
+    return render([s for s in sections if s != Section()], width=width, color=color)
 
 
-def _headspace(answer: Answer) -> list[RenderableType]:
-    verdict = answer.diagnosis.verdict
-    if verdict.headspace_pct is None:
-        return []
-    # another batch size makes the step itself faster
-    but = ' but the batch size' if answer.recommendation.batch_size else ''
-    return [
-        bind_units(
+def _headline(answer: Answer, details: bool) -> Iterator[Section]:
+    verdict, run = answer.diagnosis.verdict, answer.summary
+    name, _, why = verdict.sentence.partition(': ')
+    said = [sentence_of(why)] if why else []
+    ranks = answer.ranks
+    if not details and ranks is not None and ranks.slowest is not None:
+        said.append(ranks.why)
+    if run is not None and not answer.recommendation.changes:
+        said.append(describe_settings(run))
+    if details and verdict.headspace_pct is not None:
+        # another batch size makes the step itself faster
+        but = ' but the batch size' if answer.recommendation.batch_size else ''
+        said.append(
             f'If data cost no time, training would be {verdict.headspace_pct:.1f} % '
             f'faster: no setting of the loader{but} gives more.'
         )
-    ]
+    yield Section(f'{name} ({verdict.confidence} confidence)', sentences=said)
 
 
-def _facts(answer: Answer) -> RenderableType:
-    rows: list[tuple[str, str]] = [('evidence', answer.run_path)]
-    rows += describe_fitted(answer.fitted)
-    if answer.summary is not None:
-        rows += describe_run(answer.summary, answer.ranks, saves=answer.diagnosis.saves)
-    return grid([(label, bind_units(text)) for label, text in rows])
-
-
-def _findings(answer: Answer) -> RenderableType:
-    return grid(
-        [
-            (
-                styled(_MARKS[finding.severity], style=_STYLES[finding.severity]),
-                styled(finding.code),
-                bind_units(f'{finding.title}: {finding.detail}'),
-            )
-            for finding in answer.diagnosis.findings
-        ],
-        indent=2,
-    )
-
-
-def _changes(answer: Answer) -> list[RenderableType]:
-    changes = answer.recommendation.changes
+def _changes(answer: Answer) -> Iterator[Section]:
+    """Both settings side by side, what the change gives, the diff."""
+    recommendation, run = answer.recommendation, answer.summary
+    changes = recommendation.changes
     if not changes:
-        return [
-            styled(f'Nothing to change. {answer.recommendation.reason or ""}'.rstrip())
+        reason = recommendation.reason or ''
+        yield Section(sentences=[f'Nothing to change. {reason}'.rstrip()])
+    else:
+        rows = [
+            (_name(change, changes), _value(change.old), _value(change.new), '')
+            for change in changes
         ]
-    parts: list[RenderableType] = [styled('Changes', style='bold')]
-    for change in changes:
-        parts += [
-            styled(
-                f'  {change.key}: {change.old} -> {change.new} '
-                f'({change.confidence} confidence)'
+        if run is not None:
+            rows += _gains(run, changes)
+        yield Section(
+            table=Table(
+                ['', 'now', 'recommended', '9 times in 10'], rows, remarks=True
             ),
-            grid([(bind_units(_sentence(change.reason)),)], indent=6),
-        ]
-    parts += _gain(changes)
-    if answer.diff:
-        parts += ['', *(_diff_line(line) for line in answer.diff.splitlines())]
-    if answer.cfg_options is not None:
-        parts += ['', _unwrapped(f'For one run only:  {answer.cfg_options}')]
-    if answer.output is not None:
-        parts += ['', _unwrapped(f'Written to {answer.output}')]
-        if answer.backup is not None:
-            parts.append(_unwrapped(f'What was there is kept as {answer.backup}'))
-        if answer.train_command is not None:
-            parts.append(_unwrapped(f'Train with it:  {answer.train_command}'))
-    return parts
+            facts=[('Why', sentence_of(changes[0].reason)), *_validation(answer)],
+        )
+    yield from listing('Batch size', recommendation.batch_size)
+    changed = [line for line in answer.diff.splitlines() if line[:1] in '+-@']
+    if changes and changed:
+        yield Section(code='\n'.join(changed))
 
 
-def _gain(changes: Sequence[Change]) -> list[RenderableType]:
+def _validation(answer: Answer) -> Iterator[tuple[str, str]]:
+    """What changes of validation's loader give, which are in no other gain."""
+    found = answer.recommendation
+    keys = [change.key for change in found.changes]
+    if found.validation is not None and any(k.startswith(VALIDATION_KEY) for k in keys):
+        yield 'Val', found.validation.sentence
+
+
+def _name(change: Change, changes: Sequence[Change]) -> str:
+    """The last part of its key, more where that names several settings."""
+    short = change.key.rpartition('.')[2]
+    same = [other for other in changes if other.key.rpartition('.')[2] == short]
+    return short if len(same) == 1 else change.key
+
+
+def _value(value: object) -> str:
+    return 'not set' if value is None else str(value)
+
+
+def _gains(run: Run, changes: Sequence[Change]) -> Iterator[tuple[str, str, str, str]]:
     """What all changes together are predicted to give, validation's left out."""
-    whose = 'All changes'
-    if any(change.key.startswith(VALIDATION_KEY) for change in changes):
-        # of validation's loader its own section tells
-        whose = "The train loader's changes"
+    for change in changes:
+        if change.predicted_iter_s is not None:
+            then = format_seconds(change.predicted_iter_s)
+            yield 'iteration', format_seconds(run.iter_s), then, ''
+            break
     for change in changes:
         gain, low = change.predicted_gain_pct, change.predicted_gain_low_pct
         high = change.predicted_gain_high_pct
         if gain is not None and low is not None and high is not None:
-            return [
-                bind_units(
-                    f'  {whose} together save {gain:.1f} % of the whole '
-                    f"training's time ({low:.1f} to {high:.1f} %, 9 times in 10)."
-                )
-            ]
-    return []
+            less = f'{gain:.1f} % less ({low:.1f} to {high:.1f} %)'
+            now = then = ''
+            if run.status == 'completed':
+                now = format_seconds(run.duration_s)
+                then = format_seconds(run.duration_s * (1 - gain / 100))
+            is_all = not any(c.key.startswith(VALIDATION_KEY) for c in changes)
+            name = 'whole training' if is_all else 'training (train loader)'
+            yield name, now, then, less
+            break
 
 
-def _sentence(reason: str) -> str:
-    return f'{reason[0].upper()}{reason[1:]}.'
+def _ending(answer: Answer, details: bool) -> Section:
+    """What else helps and what was odd; where it was written; what to type next."""
+    facts = []
+    if not details:
+        advice = answer.recommendation.advice
+        facts += [('Also    ', sentence) for sentence in advice[:1]]
+        facts += [('Note    ', note) for note in answer.notes[:_NOTES_SHOWN]]
+    run = answer.summary
+    lines = []
+    if answer.output is not None:
+        lines.append(('Written', answer.output))
+    if answer.backup is not None:
+        lines.append(('Kept', f'{answer.backup} (what was there)'))
+    if details and answer.cfg_options is not None:
+        lines.append(('Or once', answer.cfg_options))
+    if details and answer.train_command is not None:
+        lines.append(('Train', answer.train_command))
+    folder = shown_path(run.run.work_dir) if run is not None else None
+    if folder is not None and answer.output is not None:
+        lines.append(('Measure', f'mmgpu verify {folder}'))
+    left = []
+    if not details:
+        left = [
+            f'{len(counted)} {words}'
+            for counted, words in (
+                (answer.diagnosis.findings, 'finding(s)'),
+                (answer.recommendation.advice[1:], 'more advice'),
+                (answer.notes[_NOTES_SHOWN:], 'more note(s)'),
+            )
+            if counted
+        ]
+    if left:
+        lines.append(('More', f'--details: {", ".join(left)}'))
+    code = '\n'.join(f'{label:<10}{text}' for label, text in lines)
+    return Section(facts=facts, code=code)
 
 
-def _diff_line(line: str) -> Text:
-    style = {'+': 'green', '-': 'red', '@': 'cyan'}.get(line[:1], '')
-    return _unwrapped(line, style)
+_NOTES_SHOWN = 3
 
 
-def _unwrapped(line: str, style: str = '') -> Text:
-    return styled(line, style=style, no_wrap=True)
+def shown_path(path: str | None) -> str | None:
+    """A path as a user here would type it."""
+    if path is None:
+        return None
+    relative = os.path.relpath(path)
+    return shlex.quote(path if relative.startswith('..') else relative)
+
+
+def sentence_of(reason: str) -> str:
+    """A clause as a sentence; names of settings keep their spelling."""
+    first = reason.split(' ')[0]
+    is_name = '=' in first or '_' in first
+    begin = reason[:1] if is_name else reason[:1].upper()
+    return f'{begin}{reason[1:]}{"" if reason.endswith(".") else "."}'
+
+
+def describe_fitted(fitted: Sequence[FittedRun]) -> list[tuple[str, str]]:
+    """A row for each of the runs that were fitted together."""
+    return [
+        (
+            '' if number else 'fitted',
+            f'{format_seconds(run.iter_time_s)} per iteration over {run.iterations}, '
+            f'num_workers={run.num_workers}, batch_size={run.batch_size} ({run.path})',
+        )
+        for number, run in enumerate(fitted)
+    ]

@@ -1,25 +1,31 @@
-"""The summary that training ends with."""
+"""The summary that training ends with: at most ten lines."""
 
 from __future__ import annotations
 
-import os
 import textwrap
+from collections.abc import Iterator
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import Diagnosis, RanksSummary
-from mmgpu_hooks.show.description import describe_run
-from mmgpu_hooks.show.figures import bind_figures, unbind_figures
+from mmgpu_hooks.show.figures import (
+    PART_NAMES,
+    format_bytes,
+    format_pct,
+    format_seconds,
+    visible,
+)
+from mmgpu_hooks.show.recommendation import shown_path
 
 _WIDTH = 100
-_INDENT = '  '
-_LABEL = 10
-_MOST_RANKS = 2
+_LABEL = 11
+_WORTH_PCT = 1.0
+"""Of the run, from which a part outside of iterations is named."""
 
 
 def render_training_summary(
     summary: Run, diagnosis: Diagnosis, ranks: RanksSummary | None = None
 ) -> str:
-    """About 25 lines of ASCII: the verdict first, the command to run next last.
+    """ASCII: the verdict first, the command to run next last.
 
     It takes about 1 ms, and no more for a long run.
 
@@ -28,45 +34,117 @@ def render_training_summary(
         diagnosis: What is judged of them; of the slowest rank, where there is one.
         ranks: All ranks, when there is more than one.
     """
-    verdict = diagnosis.verdict
-    sentence = f'{verdict.sentence} ({verdict.confidence} confidence)'
-    if ranks is not None and ranks.slowest not in (None, summary.run.rank):
-        sentence = f'Rank {ranks.slowest}: {sentence}'
-    described = describe_run(summary, ranks, _MOST_RANKS, diagnosis.saves)
-    rows = [('verdict', sentence), *described]
-    if ranks is not None and ranks.notes:
-        rows.append(('notes', '\n'.join(ranks.notes)))
-    lines = [line for label, text in rows for line in _wrap(label, text)]
-    # a command that is broken into two lines is none
-    command = f'mmgpu recommend {_shown(summary.run.work_dir)}'
-    lines.append(f'{_INDENT}{"next":<{_LABEL}} {command}')
-    text = '\n'.join(['GPUEfficiencyHook summary', *lines])
-    # paths of images may hold anything, and a log file or terminal may not take it
-    return text.encode('ascii', 'backslashreplace').decode('ascii')
-
-
-def _wrap(label: str, text: str) -> list[str]:
-    """Lines that all begin with two spaces, the text in a column of its own."""
-    width = _WIDTH - len(_INDENT) - _LABEL - 1
-    wrapped = []
-    for line in bind_figures(text).split('\n'):
-        # a line of a table is kept as it is
-        fits = len(line) <= width
-        wrapped += (
-            [line]
-            if fits
-            else textwrap.wrap(
-                line, width, break_long_words=False, break_on_hyphens=False
-            )
-        )
-    return [
-        f'{_INDENT}{"" if number else label:<{_LABEL}} {unbind_figures(line)}'.rstrip()
-        for number, line in enumerate(wrapped)
+    run, verdict = summary, diagnosis.verdict
+    name, _, why = verdict.sentence.partition(': ')
+    rank = ''
+    if ranks is not None and ranks.slowest not in (None, run.run.rank):
+        rank = f'Rank {ranks.slowest}: '
+    rows = [('verdict', f'{rank}{name} ({verdict.confidence} confidence)')]
+    if why:
+        rows.append(('', why))
+    rows.append(('iteration', ', '.join(_iteration(run))))
+    rows.append(('loader', ', '.join(_loader(run))))
+    rows.append(('machine', ', '.join(_machine(run))))
+    rows.append(('GPU', ', '.join(_gpu(run))))
+    outside = list(_outside(run))
+    if outside:
+        rows.append(('rest', ', '.join(outside)))
+    if ranks is not None and ranks.world_size > 1:
+        rows.append(('ranks', ' '.join((ranks.why, *ranks.notes))))
+    folder = shown_path(run.run.work_dir) or '<work_dir>'
+    lines = [
+        f'GPUEfficiencyHook: {run.status} after {run.iterations} iterations, '
+        f'{format_seconds(run.duration_s)}',
+        *(_line(label, text) for label, text in rows),
+        f'  {"next":<{_LABEL}}mmgpu recommend {folder}',
     ]
+    # paths of images may hold anything, and a log file or terminal may not take it
+    return visible('\n'.join(lines)).encode('ascii', 'backslashreplace').decode('ascii')
 
 
-def _shown(path: str | None) -> str:
-    if path is None:
-        return '<work_dir>'
-    relative = os.path.relpath(path)
-    return path if relative.startswith('..') else relative
+def _line(label: str, text: str) -> str:
+    room = _WIDTH - _LABEL - 2
+    one_line = ' '.join(text.split())
+    return f'  {label:<{_LABEL}}{textwrap.shorten(one_line, room, placeholder=" ...")}'
+
+
+def _iteration(run: Run) -> Iterator[str]:
+    if not run.iter_s:
+        yield 'unknown: no steady iteration was measured'
+        return
+    yield f'{format_seconds(run.iter_s)} (mean of {run.steady_iterations})'
+    for name, seconds in (
+        ('data wait', run.data_wait_s),
+        ('step', run.step_s),
+        ('hooks', run.hooks_s),
+    ):
+        if seconds is not None:
+            yield f'{name} {100 * seconds / run.iter_s:.0f} %'
+    if run.images_per_s is not None:
+        yield f'{run.images_per_s:.1f} images/s'
+
+
+def _loader(run: Run) -> Iterator[str]:
+    settings, loader = run.run.loader, run.loader
+    workers = settings.num_workers
+    yield f'num_workers={"unknown" if workers is None else workers}'
+    if loader is None or loader.occupancy_s is None:
+        return
+    yield f'a batch takes {"a worker " if workers else ""}' + format_seconds(
+        loader.occupancy_s
+    )
+    costs = [t for t in loader.transforms if t.image_s]
+    whole_s = sum(cost.image_s or 0.0 for cost in costs)
+    if costs and loader.timed_samples:
+        share = 100 * (costs[0].image_s or 0.0) / whole_s
+        yield f'{share:.0f} % of it {costs[0].name}'
+
+
+def _machine(run: Run) -> Iterator[str]:
+    usable = run.run.host.usable_cores
+    if run.process_cpu_cores is None:
+        yield f'CPU unknown: {run.unknown.get("CPU", "no interval has it")}'
+    else:
+        cores = 'unknown' if usable is None else f'{usable:g}'
+        used = run.process_cpu_cores
+        if run.worker_cpu_s is not None and run.iter_s:
+            used += run.worker_cpu_s / run.iter_s
+        yield f'{used:.1f} of {cores} cores busy'
+    if run.external_cpu_cores is not None:
+        yield f'other programs {run.external_cpu_cores:.1f}'
+    if run.process_rss_bytes is not None:
+        total = run.run.host.ram_total_bytes
+        of = f' of {format_bytes(total)}' if total else ''
+        yield f'memory of the process {format_bytes(run.process_rss_bytes)}{of}'
+
+
+def _gpu(run: Run) -> Iterator[str]:
+    gpu = run.gpu
+    if gpu is None or gpu.util_pct is None:
+        if run.run.device == 'cpu':
+            yield 'not used'
+            return
+        yield f'utilisation unknown: {run.why_no_gpu_util}'
+    else:
+        yield f'utilisation {gpu.util_pct:.0f} %'
+        if gpu.zero_pct is not None:
+            yield f'0 % for {gpu.zero_pct:.0f} % of the time'
+    if run.gpu_idle_pct is not None:
+        yield f'idle {run.gpu_idle_pct:.0f} % of an iteration'
+    if run.gpu_mem_peak_bytes is not None:
+        total = run.run.gpu.memory_total_bytes if run.run.gpu else None
+        of = f' of {format_bytes(total)}' if total else ''
+        yield f'memory peak {format_bytes(run.gpu_mem_peak_bytes)}{of}'
+
+
+def _outside(run: Run) -> Iterator[str]:
+    """Parts of the time ledger that are in no iteration."""
+    for part, seconds in run.ledger_s.items():
+        share = 100 * seconds / run.duration_s if run.duration_s > 0 else 0.0
+        is_save = part == 'checkpoint_save' and run.saves
+        if part in ('data_wait', 'step', 'hooks') or not (
+            share >= _WORTH_PCT or is_save
+        ):
+            continue
+        count = f'{run.saves} save(s)' if is_save else PART_NAMES[part]
+        yield f'{count} {format_seconds(seconds)} ({format_pct(share)})'

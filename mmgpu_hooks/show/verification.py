@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from mmgpu_hooks.schema import Estimate, Verification
-from mmgpu_hooks.show.console import DEFAULT_WIDTH, bind_units, list_section, render
+from mmgpu_hooks.show.document import Section, Table, listing
 from mmgpu_hooks.show.figures import format_seconds
+from mmgpu_hooks.show.terminal import DEFAULT_WIDTH, render
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""
@@ -56,25 +53,23 @@ def render_verify_text(
         width: Columns to wrap at.
         color: Whether the terminal shows colours.
     """
-    verification = answer.verification
-    sentences = [_predicted(verification), *_tell_starts(answer)]
-    parts: list[RenderableType] = [
-        Text(_sentence(verification.gain), style='bold'),
-        *(bind_units(sentence) for sentence in sentences),
-        '',
-        _table(answer),
-        '',
-        bind_units(
-            f'{verification.pairs} pairs of blocks in turns, '
-            f'{verification.iterations} measured iterations of each, '
-            f'{format_seconds(verification.seconds)} in all; {verification.ending}.'
-        ),
+    measured = answer.verification
+    said = [
+        f'{measured.pairs} pairs of blocks in turns, {measured.iterations} measured '
+        f'iterations of each, {format_seconds(measured.seconds)} in all; '
+        f'{measured.ending}.'
     ]
-    strangers = verification.external_cpu_cores
-    if strangers is not None:
-        parts.append(Text(f'Others used {strangers:.1f} cores of the host meanwhile.'))
-    parts += list_section('Notes', verification.notes)
-    return render(*parts, width=width, color=color)
+    if measured.external_cpu_cores is not None:
+        cores = f'{measured.external_cpu_cores:.1f}'
+        said.append(f'Other programs used {cores} cores of the host meanwhile.')
+    title = _sentence(measured.gain)
+    sections = [
+        Section(title, sentences=[_predicted(measured), *_describe_starts(answer)]),
+        Section(table=_table(answer)),
+        Section(sentences=said),
+        *listing('Notes', measured.notes),
+    ]
+    return render(sections, width=width, color=color)
 
 
 def format_gain(gain: float) -> str:
@@ -105,8 +100,8 @@ def _predicted(verification: Verification) -> str:
     return f'Predicted: {format_gain(predicted)}, {words} the measured interval.'
 
 
-def _tell_starts(answer: VerifyAnswer) -> list[str]:
-    """The gain over whole epochs, where their starts were seen and matter."""
+def _describe_starts(answer: VerifyAnswer) -> list[str]:
+    """The gain over whole epochs, where their starts were measured."""
     measured, batches = answer.verification, answer.batches_per_epoch
     before_s, after_s = measured.before_start_s, measured.after_start_s
     if not batches or before_s is None or after_s is None:
@@ -121,23 +116,18 @@ def _tell_starts(answer: VerifyAnswer) -> list[str]:
 
 
 def _table(answer: VerifyAnswer) -> Table:
-    table = Table(box=None, pad_edge=False, header_style='bold')
-    table.add_column('')
-    table.add_column('first', justify='right')
-    table.add_column('second', justify='right')
-    keys = [*answer.before, *(key for key in answer.after if key not in answer.before)]
-    for key in keys:
-        table.add_row(
-            key.rpartition('.')[2],
-            *(str(side.get(key, '-')) for side in (answer.before, answer.after)),
-        )
+    sides = (answer.before, answer.after)
+    rows: list[tuple[object, ...]] = [
+        (key.rpartition('.')[2], *(side.get(key, '-') for side in sides))
+        for key in {**answer.before, **answer.after}
+    ]
     measured = answer.verification
-    for label, before_s, after_s in (
-        ('iteration, mean', measured.before_s, measured.after_s),
-        ('an epoch start adds', measured.before_start_s, measured.after_start_s),
+    for label, seconds in (
+        ('iteration, mean', (measured.before_s, measured.after_s)),
+        ('an epoch start adds', (measured.before_start_s, measured.after_start_s)),
     ):
-        table.add_row(label, _seconds(before_s), _seconds(after_s))
-    return table
+        rows.append((label, *map(_seconds, seconds)))
+    return Table(['', 'first', 'second'], rows)
 
 
 def _seconds(seconds: float | None) -> str:

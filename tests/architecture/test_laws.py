@@ -35,12 +35,14 @@ ALLOWED = {
     ],
     'rich': ['show/', 'commands/'],
     'cv2': ['experiment/'],
-    'matplotlib': ['show/pictures/png.py'],
-    'numpy': ['experiment/', 'memory/', 'judge/'],
+    'matplotlib': ['show/charts.py'],
+    'jinja2': ['show/page.py'],
+    'markupsafe': ['show/page.py'],
+    'numpy': ['experiment/', 'memory/', 'judge/', 'show/run_charts.py'],
     'mmdet': [],
     'mmcv': [],
 }
-LATE = ('pynvml', 'psutil', 'torch', 'cv2', 'matplotlib')
+LATE = ('pynvml', 'psutil', 'torch', 'cv2', 'matplotlib', 'jinja2')
 
 
 @functools.cache

@@ -115,6 +115,7 @@ def test_commands_and_flags():
             '--allow-batch-size',
             '--check',
             '--config',
+            '--details',
             '--dry-run',
             '--format',
             '--help',

@@ -29,6 +29,7 @@ KEPT = {
 """Fields that nothing reads yet, and what will."""
 
 ANSWERS = {
+    'Prediction': '`predict --format json`: `predictions`',
     'SaveCure': '`recommend --format json`: `save_cures`',
     'ValidationOutlook': '`recommend --format json`: `validation`',
     'RankRow': '`recommend --format json`: `ranks`',

@@ -32,7 +32,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
     assert {top for top in tops if not top.endswith('.dist-info')} == {'mmgpu_hooks'}
     sources = {str(p.relative_to(ROOT)) for p in (ROOT / 'mmgpu_hooks').rglob('*.py')}
     assert sources <= set(names)
-    data = {'py.typed', 'show/html/page.css', 'show/html/page.js'}
+    data = {'py.typed', 'show/page.html', 'show/page.css'}
     assert {f'mmgpu_hooks/{name}' for name in data} <= set(names)
 
 
@@ -46,7 +46,9 @@ def test_the_wheel_requires_no_training_framework(wheel: Path):
         for line in lines
         if line.startswith('Requires-Dist') and 'extra ==' not in line
     }
-    assert required == {'nvidia-ml-py', 'psutil', 'msgspec', 'numpy', 'rich'}
+    assert required == {
+        *('nvidia-ml-py', 'psutil', 'msgspec', 'numpy', 'rich', 'jinja2')
+    }
     assert 'Requires-Python: >=3.9' in lines
 
 

@@ -58,11 +58,8 @@ def name_missing_run(folder: Path) -> list[str]:
     return ['report', str(folder / OWNED)]
 
 
-UNESCAPED = pytest.mark.xfail(strict=True, reason='what is shown is not escaped')
-WIDE = pytest.mark.xfail(strict=True, reason='iterations are packed as 32 bits')
 
 
-@UNESCAPED
 @pytest.mark.parametrize(
     'show',
     [
@@ -107,7 +104,6 @@ def test_a_config_where_none_can_be_is_one_sentence(command, tmp_path):
     assert err.count('\n') == 1
 
 
-@WIDE
 def test_iterations_beyond_32_bits_are_reported(tmp_path):
     found = make_starved()
     many = [replace(o, iteration=o.iteration + 2**33) for o in found.intervals]

@@ -110,7 +110,6 @@ def test_ctrl_c_while_python_imports_is_no_traceback():
     assert done.stderr == ''
 
 
-@pytest.mark.xfail(strict=True, reason='the last columns are cut')
 def test_a_prediction_fits_into_80_columns(run_folder, capsys, monkeypatch):
     narrow = {'width': 80, 'color': False}
     monkeypatch.setattr(predict, 'terminal_layout', lambda stream: narrow)

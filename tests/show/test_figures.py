@@ -3,12 +3,13 @@ from __future__ import annotations
 import pytest
 
 from mmgpu_hooks.show.figures import (
-    bind_figures,
+    bind_units,
     format_bytes,
     format_count,
     format_pct,
     format_seconds,
-    unbind_figures,
+    unbind_units,
+    visible,
 )
 
 
@@ -57,6 +58,20 @@ def test_millions_are_told_from_a_few():
 
 def test_no_line_breaks_between_a_figure_and_its_unit():
     text = 'it took 2.1 ms, 3 MiB, 51 % and 5 C at 9 MHz; 3 more workers'
-    bound = bind_figures(text)
+    bound = bind_units(text)
     assert len(bound.split()) == len(text.split()) - 5
-    assert unbind_figures(bound) == text
+    assert unbind_units(bound) == text
+
+
+@pytest.mark.parametrize(
+    ('text', 'shown'),
+    [
+        ('epoch_1.pth, 50 %\tä→\n', 'epoch_1.pth, 50 %\tä→\n'),
+        ('\x1b]0;OWNED\x07', '\\x1b]0;OWNED\\x07'),
+        ('\u202eab\u2066', '\\u202eab\\u2066'),
+        ('\x9b2J\x00\ud800', '\\x9b2J\\x00\\ud800'),
+        ('a\rb\r\n', 'a\\rb\r\n'),
+    ],
+)
+def test_control_and_bidi_characters_are_shown(text, shown):
+    assert visible(text) == shown

@@ -103,4 +103,4 @@ def test_ranks_that_cannot_be_compared_cost_the_comparison_only(
         'comparison of ranks is switched off for this run (RuntimeError: planted); '
         'training goes on.'
     ]
-    assert 'GPUEfficiencyHook summary' in log_of(trained.runner)
+    assert '  verdict    ' in log_of(trained.runner)

@@ -136,7 +136,7 @@ def test_a_source_that_fails_is_switched_off_alone(
         reasons = dict(evidence.run.unknown)
         reasons.update({off.source: off.reason for off in evidence.sources_off})
         assert reasons[source] == 'RuntimeError: planted'
-        assert 'GPUEfficiencyHook summary' in log_of(trained.runner)
+        assert '  verdict    ' in log_of(trained.runner)
 
 
 def test_a_failure_inside_a_worker_is_said_once_and_for_all(
@@ -250,7 +250,7 @@ def test_a_disk_that_fills_up_ends_the_evidence_on_a_whole_line(
     assert losses['full'] == losses['room']
     full = logs['full']
     assert full.count('evidence is switched off for this run (OSError: ') == 1
-    assert 'GPUEfficiencyHook summary' in full
+    assert '  verdict    ' in full
     text = find_evidence(tmp_path / 'full').read_text()
     assert text.endswith('\n')
     assert 5000 < len(text) <= 12_000
@@ -303,7 +303,7 @@ def test_the_last_room_on_a_disk_is_left_to_the_training(
     assert [one.iteration for one in evidence.intervals] == [4, 16, 20, 24]
     assert evidence.end is not None
     assert evidence.notes == ()
-    assert 'GPUEfficiencyHook summary' in log_of(trained.runner)
+    assert '  verdict    ' in log_of(trained.runner)
 
 
 def test_a_disk_without_room_from_the_start_is_said_once(

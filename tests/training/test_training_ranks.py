@@ -56,7 +56,7 @@ def test_of_a_runner_rank_0_alone_saves(ranks: dict[str, Path]) -> None:
 
 def test_rank_0_alone_logs_one_summary(ranks: dict[str, Path]) -> None:
     log = (ranks['with'].parent / 'log.txt').read_text()
-    assert log.count('GPUEfficiencyHook summary') == 1
+    assert log.count('  verdict    ') == 1
 
 
 def test_no_collective_is_added_and_no_loss_changed(ranks: dict[str, Path]) -> None:

@@ -227,4 +227,4 @@ def test_values_are_in_the_message_hub_with_one_entry_each(tmp_path: Path) -> No
     for name, value in fold_scalars(last).items():
         buffer = runner.message_hub.get_scalar(f'train/{name}')
         assert buffer.data[0].tolist() == [pytest.approx(value, rel=1e-6, abs=1e-9)]
-    assert 'GPUEfficiencyHook summary' in log_of(runner)
+    assert '  verdict    ' in log_of(runner)

@@ -1,1 +1,0 @@
-"""Pictures of a run: geometry in plain Python, written as SVG or PNG."""

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import re
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from fakes.replaced import replace
+from fakes.reported import make_full_ranks, make_full_run
+from fakes.runs import make_evidence
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.show.charts import (
+    COLORS,
+    Chart,
+    NoMatplotlibError,
+    Panel,
+    Series,
+    draw,
+    draw_inline,
+)
+from mmgpu_hooks.show.page import list_charts
+from mmgpu_hooks.show.run_charts import chart_ledger, chart_timeline, stack
+
+EVIL = '</svg><script>"\'&$x$\x00\x1b\u202e\ud800'
+BARS = Chart(
+    'bars',
+    EVIL,
+    EVIL,
+    labels=[EVIL, 'b'],
+    bars=[Series(EVIL, [1.0, None], 'step'), Series('b', [0.5, 2.0], 'hooks')],
+    texts=[EVIL, ''],
+)
+LINES = Chart(
+    'lines',
+    EVIL,
+    EVIL,
+    x=[0.0, 1.0, 2.0],
+    x_title=EVIL,
+    marks=[(0.5, 'save'), (1.0, 'validation'), (1.5, 'epoch')],
+    panels=[
+        Panel(EVIL, [Series(EVIL, [1.0, None, 3.0], 'step', [0, 0, 0], [2, 2, 4])]),
+        Panel('b', [Series('b', [None, None, None], 'gpu', style='marks')]),
+    ],
+)
+
+
+@pytest.mark.parametrize('chart', [BARS, LINES])
+def test_any_chart_is_drawn(chart):
+    root = ET.fromstring(draw(chart, 'svg'))
+    assert not [one for one in root.iter() if one.tag.endswith('script')]
+    assert draw(chart, 'png').startswith(b'\x89PNG')
+    assert draw(chart, 'svg') == draw(chart, 'svg')
+
+
+@pytest.mark.parametrize('chart', [BARS, LINES])
+def test_on_a_page_a_chart_has_its_own_ids_and_the_colours_of_the_page(chart):
+    source = draw_inline(chart, 'c1')
+    root = ET.fromstring(source)
+    assert root.attrib['role'] == 'img'
+    assert 'style' not in ''.join(key for one in root.iter() for key in one.attrib)
+    ids = [one.attrib['id'] for one in root.iter() if 'id' in one.attrib]
+    assert len(set(ids)) == len(ids)
+    assert all(name.startswith('c1-') for name in ids)
+    assert set(re.findall(r'(?:url\(#|href="#)([^")]*)', source)) <= set(ids)
+    assert 'var(--step)' in source
+    assert not set(re.findall('#[0-9a-f]{6}', source))
+
+
+def test_without_matplotlib_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'matplotlib', None)
+    with pytest.raises(NoMatplotlibError, match='pip install'):
+        draw(BARS, 'svg')
+
+
+def test_every_chart_of_a_full_run():
+    charts = dict(list_charts([make_full_run()]))
+    assert list(charts) == [
+        *('ledger', 'hooks', 'timeline', 'what-if', 'transforms', 'memory'),
+        *('slow-saves-by-cause', 'saves-by-phase', 'saves-by-cause', 'ranks'),
+    ]
+    for chart in charts.values():
+        assert chart.description
+        ET.fromstring(draw(chart, 'svg'))
+
+
+def test_bars_add_up():
+    chart = stack('a', 'A', [('x', [('p', 'step', 1.0)], '1 s'), ('y', [], '0 s')])
+    assert chart is not None
+    assert [list(one.values) for one in chart.bars] == [[1.0, None]]
+    assert stack('a', 'A', []) is None
+    ledger = chart_ledger([('', Run(make_full_ranks()[0]))])
+    assert ledger is not None
+    assert sum(one.values[0] or 0.0 for one in ledger.bars) == pytest.approx(100.0)
+
+
+def test_a_long_run_is_merged_and_loses_no_extreme():
+    evidence = make_evidence(2000)
+    stall = replace(
+        evidence.intervals[700],
+        data_wait=replace(evidence.intervals[700].data_wait, total_s=500.0),
+    )
+    intervals = (*evidence.intervals[:700], stall, *evidence.intervals[701:])
+    chart = chart_timeline(Run(replace(evidence, intervals=intervals)))
+    assert chart is not None
+    (wait,) = chart.panels[0].series
+    assert len(chart.x) == len(wait.values) == len(wait.high) <= 401
+    # the stall is cut off, and its height is written
+    assert 'highest 25.0 s' in chart.panels[0].title
+    factor = 1000 if ', ms' in chart.panels[0].title else 1
+    assert max(value or 0 for value in wait.high) == pytest.approx(25.0 * factor)
+    assert chart.panels[0].top < 25.0 * factor
+    assert chart_timeline(Run(make_evidence(0))) is None
+
+
+def luminance(color: str) -> float:
+    channels = (int(color[n : n + 2], 16) / 255 for n in (1, 3, 5))
+    linear = [
+        c / 12.92 if c <= 0.04 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize('is_dark', [False, True])
+def test_colours_can_be_read(is_dark):
+    paper = luminance(COLORS['paper'][is_dark])
+    for role, pair in COLORS.items():
+        if role in ('paper', 'panel', 'rule'):
+            continue
+        low, high = sorted((paper, luminance(pair[is_dark])))
+        text = role in ('ink', 'faint', 'accent', 'problem', 'notice', 'ok')
+        assert (high + 0.05) / (low + 0.05) >= (4.5 if text else 3.0), role

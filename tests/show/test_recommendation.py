@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fakes.replaced import replace
+from fakes.reported import make_full_run
+from fakes.runs import make_evidence
+from fakes.saves import make_aftermath, make_calm, make_contended, make_save
+from mmgpu_hooks.judge.facts import fold_facts
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.recommend.save_cures import with_save_cures
+from mmgpu_hooks.schema import Recommendation
+from mmgpu_hooks.show.recommendation import (
+    Answer,
+    render_json,
+    render_text,
+    sentence_of,
+)
+from mmgpu_hooks.show.run_text import describe_saves
+
+HOG = {'workers': 0, 'workers_cpu_s': 0.0, 'strangers_cpu_s': 8.0}
+
+
+def fold(*saves) -> Run:
+    after = tuple(make_aftermath(save.iteration) for save in saves)
+    evidence = replace(make_evidence(), save_records=saves, save_aftermaths=after)
+    return Run(evidence)
+
+
+def describe(run: Run) -> list[str]:
+    return describe_saves(run, diagnose_run(fold_facts(run)).saves)
+
+
+def answer(*saves) -> Answer:
+    run = fold(*saves)
+    found = with_save_cures(Recommendation(reason='Nothing.'), fold_facts(run))
+    return Answer('run.jsonl', diagnose_run(fold_facts(run)), found, run)
+
+
+def words_of(text: str) -> str:
+    return ' '.join(text.split())
+
+
+def test_the_answer_is_short_and_the_details_are_not():
+    full = make_full_run().answer
+    short, long = render_text(full), render_text(full, details=True)
+    assert len(short.splitlines()) <= 25
+    assert max(map(len, short.splitlines())) <= 80
+    assert 'num_workers 2 3 ' in words_of(short)
+    assert 'A note.' in words_of(short)
+    assert f'{len(full.diagnosis.findings)} finding(s)' in short
+    for said in (
+        'MG101',
+        'EMAHook',
+        'peak',
+        'GPU swings',
+        'pin_memory',
+        'slowest sample',
+    ):
+        assert said.lower() in long.lower()
+        assert said.lower() not in short.lower()
+    # nothing is said twice
+    for said in ('Rank 1 is the slowest', 'A note.', 'whole training'):
+        assert (short.count(said), long.count(said)) == (1, 1)
+
+
+def test_nothing_to_change_says_why():
+    text = render_text(answer())
+    assert 'Nothing to change. Nothing.' in text
+
+
+def test_saves_are_summed_by_cause():
+    slow = [make_contended(n, run_delay_s=2.0, **HOG) for n in (100, 110, 120)]
+    run = fold(*make_calm(3), *slow, make_save(130, blocked_s=1.5))
+    first, mean, *by_cause = describe(run)
+    assert '7 save(s) of up to 200 MiB' in first
+    assert 'blocked' in mean
+    assert ['3 slow' in by_cause[0], '6.000 s longer' in by_cause[0]] == [True, True]
+    assert ['1 slow' in by_cause[1], 'net 1.500 s' in by_cause[1]] == [True, True]
+
+
+def test_a_net_delay_that_is_partly_known_is_said_to_be():
+    saves = [make_save(n, blocked_s=1.5) for n in (10, 20)]
+    run = fold(*make_calm(3, bytes=1), *saves)
+    for known, expected in ((1, 'net of 1 1.300 s.'), (0, 'net unknown.')):
+        after = tuple(make_aftermath(20) for _ in range(known))
+        assert describe(run.altered(save_aftermaths=after))[-1].endswith(expected)
+
+
+def test_a_save_that_failed_is_named():
+    bare = make_save(7, bytes=None, phases={}, error='OSError')
+    bare = replace(bare, cpu_s=None, run_delay_s=None, blocked_s=None)
+    assert describe(fold(bare))[1:] == ['1 failed, the last with OSError.']
+
+
+def test_the_json_answer_lists_every_save():
+    slow = make_contended(100, run_delay_s=2.0, workers_cpu_s=17.0, workers_busy=7.5)
+    body = json.loads(render_json(answer(*make_calm(3), slow)))
+    saves = body['checkpoint_saves']
+    assert [save['iteration'] for save in saves] == [10, 20, 30, 100]
+    asked = {'occasion', 'wall_s', 'cpu_s', 'bytes', 'workers_busy', 'uncontended_s'}
+    assert asked | {'gross_delay_s', 'sentence'} <= set(saves[0])
+    assert (saves[0]['cause'], saves[3]['cause']) == (None, 'workers')
+    assert saves[3]['phases']['serialise']['run_delay_s'] == 1.5
+    assert saves[3]['net_delay_s'] == pytest.approx(2.0)
+    assert {cure['name'] for cure in body['save_cures']} >= {'polite_workers'}
+    assert json.loads(render_json(answer()))['checkpoint_saves'] == []
+
+
+def test_what_would_help_saves_is_a_detail():
+    slow = make_contended(100, run_delay_s=2.0, workers_cpu_s=17.0)
+    text = words_of(render_text(answer(slow), details=True))
+    assert 'What would make saves cost less' in text
+    calm = render_text(answer(*make_calm(1)), details=True)
+    assert 'What would make' not in calm
+
+
+@pytest.mark.parametrize(
+    ('clause', 'sentence'),
+    [
+        ('the step needs 1 s', 'The step needs 1 s.'),
+        ('num_workers=0 waits.', 'num_workers=0 waits.'),
+        ('', '.'),
+    ],
+)
+def test_a_clause_becomes_a_sentence(clause, sentence):
+    assert sentence_of(clause) == sentence

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from fakes.replaced import replace
+from fakes.runs import (
+    add_to_end,
+    make_evidence,
+    make_gpu_fields,
+    make_gpu_run,
+    make_inside_workers,
+    make_model_bytes,
+    make_ranks,
+    make_run,
+)
+from mmgpu_hooks.judge.facts import fold_facts
+from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.show.summary import render_training_summary
+
+HOOKS = {'LoggerHook': 0.12, 'EMAHook': 0.06, 'RuntimeInfoHook': 0.004}
+
+
+def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
+    run, *ranks = map(Run, (evidence, *others))
+    compared = fold_ranks(run, ranks)
+    slowest = find_slowest(compared, [run, *ranks])
+    judged = diagnose_run(fold_facts(slowest or run))
+    return render_training_summary(run, judged, compared)
+
+
+def full_run() -> RunEvidence:
+    """A run without a GPU in which everything else is known."""
+    evidence = make_evidence(
+        hooks_s=0.01,
+        by_hook=HOOKS,
+        workers=make_inside_workers(0.55),
+        process_cpu_s=4.0,
+        first_waits=1,
+    )
+    assert evidence.end is not None
+    end = replace(evidence.end, saves=2)
+    evidence = replace(evidence, model=make_model_bytes(), end=end)
+    return add_to_end(
+        evidence, validation=6.0, startup=2.5, checkpoint_save=1.2, other=0.11
+    )
+
+
+def rows_of(text: str) -> dict[str, str]:
+    rows = {line[2:13].strip(): line[13:] for line in text.splitlines()[1:]}
+    rows.pop('', None)
+    return rows
+
+
+def test_it_holds_the_figures_of_the_run():
+    text = render_of(full_run())
+    rows = rows_of(text)
+    assert list(rows) == [
+        *('verdict', 'iteration', 'loader', 'machine', 'GPU', 'rest', 'next')
+    ]
+    assert rows['verdict'] == 'Data-bound (high confidence)'
+    for label, figures in {
+        'iteration': ('0.315 s', 'data wait 33 %', 'step 63 %', '12.7 images/s'),
+        'loader': ('num_workers=2', '0.550 s', '65 % of it LoadImageFromFile'),
+        'machine': ('2.2 of 8 cores', 'other programs 0.0', '1.0 GiB'),
+        'GPU': ('not used',),
+        'rest': ('2 save(s) 1.200 s (2.0 %)', 'validation 6.000 s (10 %)'),
+        'next': ('mmgpu recommend /runs/one',),
+    }.items():
+        assert [figure for figure in figures if figure not in rows[label]] == []
+
+
+@pytest.mark.parametrize('ranks', [1, 4, 64])
+def test_it_fits_into_a_log(ranks: int):
+    found = [full_run()]
+    if ranks > 1:
+        waits = [0.006] * (ranks - 1) + [0.052]
+        fields = {'workers': make_inside_workers(), 'process_cpu_s': 4.0}
+        found = make_ranks(waits, hooks_s=0.002, by_hook=HOOKS, **fields)
+    text = render_of(*found)
+    lines = text.splitlines()
+    assert len(lines) <= 10
+    assert max(map(len, lines)) <= 100
+    # so that they differ from the other lines of a log
+    assert all(line.startswith('  ') for line in lines[1:])
+    assert text.isascii()
+    if ranks > 1:
+        assert f'Rank {ranks - 1}' in rows_of(text)['verdict']
+        assert 'slowest' in rows_of(text)['ranks']
+
+
+def test_it_is_rendered_at_once():
+    run = Run(full_run())
+    diagnosis = diagnose_run(fold_facts(run))
+    since = time.process_time()
+    for _ in range(10):
+        render_training_summary(run, diagnosis)
+    assert (time.process_time() - since) / 10 < 0.05
+
+
+def gpu_row(**fields: Any) -> str:
+    evidence = make_evidence(run=make_gpu_run(), **{**make_gpu_fields(), **fields})
+    return rows_of(render_of(evidence))['GPU']
+
+
+def test_a_card_has_its_use_and_its_memory():
+    row = gpu_row()
+    assert 'utilisation ' in row
+    assert 'memory peak ' in row
+
+
+def test_a_run_that_was_not_measured_says_so():
+    text = render_of(make_evidence(0))
+    assert 'Not enough evidence' in rows_of(text)['verdict']
+    assert rows_of(text)['iteration'].startswith('unknown')
+
+
+def test_the_work_dir_is_a_word_of_the_shell():
+    run = make_run(work_dir='/runs/my run\x1b]0;x\x07')
+    text = render_of(make_evidence(run=run))
+    assert text.splitlines()[-1].endswith(
+        "mmgpu recommend '/runs/my run\\x1b]0;x\\x07'"
+    )

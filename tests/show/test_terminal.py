@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from mmgpu_hooks.show.document import Item, Section, Table
+from mmgpu_hooks.show.terminal import guarded_output, render, unguarded
+
+PATH = '/runs/' + 'a-long-name/' * 12 + 'gpu_efficiency.jsonl'
+OWNED = '\x1b]0;OWNED\x07\u202e[bold]'
+
+
+@pytest.mark.parametrize('width', [40, 80, 200])
+def test_lines_keep_to_the_width_and_nothing_is_cut(width):
+    sections = [
+        Section(PATH, sentences=['word ' * 40], facts=[('evidence', PATH)]),
+        Section(
+            table=Table(['name', 'size', ''], [('a', '1 s', 'word ' * 9)]),
+            items=[Item(PATH)],
+        ),
+    ]
+    text = render(sections, width=width)
+    assert max(map(len, text.splitlines())) <= min(width, 100)
+    squeezed = ''.join(text.split())
+    assert squeezed.count(PATH) >= 2
+    assert '…' not in text
+
+
+def test_code_is_never_wrapped():
+    text = render([Section(code=f'mmgpu recommend {PATH}\n+ a\n- b')], width=40)
+    assert text.splitlines() == [f'mmgpu recommend {PATH}', '+ a', '- b']
+
+
+@pytest.mark.parametrize('color', [False, True])
+def test_no_part_commands_the_terminal(color):
+    everything = Section(
+        OWNED,
+        sentences=[OWNED],
+        facts=[(OWNED, OWNED)],
+        table=Table([OWNED], [(OWNED,)]),
+        items=[Item(OWNED, OWNED, OWNED, 'problem')],
+        code=OWNED,
+    )
+    text = render([everything], color=color)
+    assert '\x1b]' not in text
+    assert '\x07' not in text
+    assert '\u202e' not in text
+    assert ('\x1b[1m' in text) is color
+    assert text.count('[bold]') == 10
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ('stream', 'shown'),
+    [
+        (io.StringIO(), '\\x1b[1mbold\\x1b[0m \\x1b]0;x\\x07 \\u202e\n'),
+        # colours of our own pass, other sequences do not
+        (Terminal(), '\x1b[1mbold\x1b[0m \\x1b]0;x\\x07 \\u202e\n'),
+    ],
+)
+def test_what_is_printed_is_guarded(stream, shown, monkeypatch):
+    monkeypatch.setattr(sys, 'stdout', stream)
+    with guarded_output():
+        print('\x1b[1mbold\x1b[0m \x1b]0;x\x07 \u202e')
+        sys.stdout.writelines([])
+        assert sys.stdout.isatty() is isinstance(stream, Terminal)
+        assert unguarded(sys.stdout) is stream
+    assert sys.stdout is stream
+    assert stream.getvalue() == shown
+
+
+def test_a_closed_output_stays_closed(monkeypatch):
+    monkeypatch.setattr(sys, 'stdout', None)
+    with guarded_output():
+        assert sys.stdout is None
