@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.browser import open_browser
+from benchmarks.report import open_browser
 from fakes.reported import make_full_run
 from mmgpu_hooks.show.html.page import render_page
 from mmgpu_hooks.show.pictures.timeline import fold_timelines
