@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
 .PHONY: bench-memory bench-predict bench-recommend bench-regret bench-report bench-saves
-.PHONY: bench-batch-size bench-sweep bench-overhead-check gpu-check
+.PHONY: bench-sweep gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -24,10 +24,8 @@ help:
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
 	@echo 'make bench-memory    memory estimates of 12 models against real steps (10 minutes)'
-	@echo 'make bench-overhead  what the hook costs, beside other tools (8 minutes)'
-	@echo 'make bench-overhead-check  would it find a cost: planted ones (7 minutes)'
+	@echo 'make bench-overhead  what the hook costs, beside TraceML (10 minutes)'
 	@echo 'make bench-predict   planted pipelines against predictions (13 minutes)'
-	@echo 'make bench-batch-size  other batch sizes, predicted from two (3 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-recommend judge long and short runs (1 minute)'
@@ -36,7 +34,7 @@ help:
 	@echo 'make bench-report    a run of 100,000 intervals as a page (2 minutes)'
 	@echo 'make gpu-check       what only a CUDA machine can show, its table kept (2 minutes)'
 	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...,'
-	@echo '         BENCH_FLAGS="--output FILE" writes the table of a benchmark'
+	@echo '         BENCH_FLAGS=--output keeps the table of a benchmark, --quick tries it'
 
 demo: setup
 	$(BIN)/python tools/demo.py $(DEMO_CONFIG) --work-dir work_dirs/demo
@@ -54,9 +52,6 @@ lint: setup
 bench-overhead: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.overhead $(BENCH_FLAGS)
 
-bench-overhead-check: setup
-	$(BIN)/python -m benchmarks.overhead_check $(BENCH_FLAGS)
-
 bench-ledger: setup
 	$(BIN)/python -m benchmarks.ledger $(BENCH_FLAGS)
 
@@ -65,9 +60,6 @@ bench-memory: setup
 
 bench-predict: setup
 	$(BIN)/python -m benchmarks.predict $(BENCH_FLAGS)
-
-bench-batch-size: setup
-	$(BIN)/python -m benchmarks.batch_size $(BENCH_FLAGS)
 
 bench-regret: setup
 	$(BIN)/python -m benchmarks.regret $(BENCH_FLAGS)
@@ -82,7 +74,7 @@ bench-saves: setup
 	$(BIN)/python -m benchmarks.saves $(BENCH_FLAGS)
 
 bench-sweep: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sweep $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.sweep $(BENCH_FLAGS)
 
 # opens the page in Chromium, which it says when there is none
 bench-report: setup

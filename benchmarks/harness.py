@@ -1,28 +1,49 @@
-"""What every benchmark prints, writes and returns.
+"""What every benchmark shares: its table, its exit code, the machine it ran on.
 
-The last line printed is a summary of one line. Exit codes: 0 every target is met,
-1 one is missed, 3 strangers used too much of the machine to judge. Figures that
-fall short are printed and written as they are.
+The last line printed is a summary. Exit codes: 0 every target is met, 1 one is missed,
+3 other programs used too much of the machine to judge. Figures that fall short are
+printed and written as they are. ``--quick`` runs fewer cases, for seeing that it works;
+its table is never kept.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
+import io
+import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from typing import Any, Callable
 
-from benchmarks.machine import StrangerLoad, describe_machine
-from mmgpu_hooks.config.write import write_atomic
+import numpy as np
+import psutil
 
 OK, MISSED, TOO_BUSY = 0, 1, 3
 
 BUSY_LIMIT_PCT = 4.0
-"""Of the machine: with more in the hands of strangers, nothing is judged."""
+"""Of the machine: with more used by other programs, nothing is judged."""
 
 RESULTS = Path(__file__).resolve().parent / 'results'
+
+_PACKAGES = {
+    'torch': ('torch',),
+    'mmengine': ('mmengine', 'onedl-mmengine'),
+    'mmcv': ('mmcv', 'onedl-mmcv'),
+    'mmdet': ('mmdet', 'onedl-mmdetection'),
+}
+"""Distributions that bring a package, upstream first."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +68,84 @@ class Figure:
         return 'met' if self.is_met and self.value is not None else 'missed'
 
 
+def at_most(
+    name: str, value: float | None, most: float, unit: str = '', note: str = ''
+) -> Figure:
+    """A figure with an upper limit."""
+    is_met = value is not None and value <= most
+    return Figure(name, value, unit, f'<= {most:g}', is_met, note)
+
+
+def at_least(
+    name: str, value: float | None, least: float, unit: str = '', note: str = ''
+) -> Figure:
+    """A figure with a lower limit."""
+    is_met = value is not None and value >= least
+    return Figure(name, value, unit, f'>= {least:g}', is_met, note)
+
+
+def exactly(
+    name: str, value: float | None, wanted: float, unit: str = '', note: str = ''
+) -> Figure:
+    """A count that must be this one."""
+    return Figure(name, value, unit, f'= {wanted:g}', value == wanted, note)
+
+
+class OtherLoad:
+    """How much of the machine other programs use from now on.
+
+    The kernel counts in ticks of 10 ms, so the span should be seconds. Descendants
+    that ended without being waited for count as other programs.
+
+    Args:
+        busy_s: CPU seconds of the whole host.
+        own_s: CPU seconds of this process and its descendants.
+        clock: Monotonic, in seconds.
+        cpus: Logical CPUs. Defaults to those of this host.
+    """
+
+    def __init__(
+        self,
+        busy_s: Callable[[], float] | None = None,
+        own_s: Callable[[], float] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        cpus: int | None = None,
+    ) -> None:
+        self._readers = busy_s or read_busy_cpu_s, own_s or read_tree_cpu_s, clock
+        self._cpus = cpus or os.cpu_count() or 1
+        self._began = [read() for read in self._readers]
+
+    def read_pct(self) -> float:
+        """Share of the machine that other programs have used, 0 to 100."""
+        spent = [read() - began for read, began in zip(self._readers, self._began)]
+        busy_s, own_s, seconds = spent
+        if seconds <= 0.0:
+            return 0.0
+        share = (busy_s - own_s) / (seconds * self._cpus)
+        return 100.0 * min(max(share, 0.0), 1.0)
+
+
+def read_busy_cpu_s() -> float:
+    """CPU seconds that all CPUs of the host worked since it started."""
+    times = psutil.cpu_times()._asdict()
+    # guest time is in user and nice already
+    leave_out = ('idle', 'iowait', 'guest', 'guest_nice')
+    return float(sum(s for kind, s in times.items() if kind not in leave_out))
+
+
+def read_tree_cpu_s() -> float:
+    """CPU seconds of this process, its descendants and those that have ended."""
+    times = os.times()
+    total_s = times.user + times.system + times.children_user + times.children_system
+    for child in psutil.Process().children(recursive=True):
+        # one that has just ended: its parent has its time by now
+        with contextlib.suppress(psutil.Error):
+            used = child.cpu_times()
+            total_s += used.user + used.system
+            total_s += used.children_user + used.children_system
+    return total_s
+
+
 class Benchmark:
     """Collects the figures of one run and ends it.
 
@@ -55,8 +154,8 @@ class Benchmark:
         description: What it measures; the first sentence is the title.
         argv: Arguments. Defaults to those of the command line.
         parser: With options of its own. Its values are in :attr:`options`.
-        load: Measures what strangers use, from now on.
-        is_timed: Whether strangers can change the figures; bytes they cannot.
+        load: Measures what other programs use, from now on.
+        is_timed: Whether other programs can change the figures; bytes they cannot.
     """
 
     def __init__(
@@ -66,7 +165,7 @@ class Benchmark:
         argv: Sequence[str] | None = None,
         *,
         parser: argparse.ArgumentParser | None = None,
-        load: StrangerLoad | None = None,
+        load: OtherLoad | None = None,
         is_timed: bool = True,
     ) -> None:
         self.name = name
@@ -83,71 +182,85 @@ class Benchmark:
             metavar='FILE',
             help=f'write the table as Markdown (benchmarks/results/{name}.md)',
         )
+        parser.add_argument(
+            '--quick', action='store_true', help='fewer cases, within 2 minutes'
+        )
         self.options = parser.parse_args(argv)
+        self.is_quick: bool = self.options.quick
+        if self.is_quick and self.options.output is not None:
+            parser.error('the table of a quick run is not kept: leave --output out')
         self.figures: list[Figure] = []
-        self._load = load or StrangerLoad()
+        self.shares_pct: list[float] = []
+        """Other load during each training that is judged; their mean counts then."""
+        self._load = load or OtherLoad()
         self._is_timed = is_timed
 
-    def add(self, figure: Figure) -> None:
-        """Add a line to the table."""
-        self.figures.append(figure)
+    def add(self, *figures: Figure) -> None:
+        """Add lines to the table."""
+        self.figures += figures
 
-    def finish(self) -> int:
+    def finish(self, appendix: str = '') -> int:
         """Print everything, write it when asked to, and judge.
+
+        Args:
+            appendix: Markdown below the table.
 
         Returns:
             The exit code.
         """
-        strangers_pct = self._load.read_pct()
-        code = judge(self.figures, strangers_pct if self._is_timed else 0.0)
-        page = self._render(describe_machine(), strangers_pct, code)
+        other_pct = self._load.read_pct()
+        if self.shares_pct:
+            other_pct = statistics.fmean(self.shares_pct)
+        code = judge(self.figures, other_pct if self._is_timed else 0.0)
+        limit = f'limit {BUSY_LIMIT_PCT:g} %' if self._is_timed else 'does not matter'
+        facts = {
+            'date': datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+            **describe_machine(),
+            'used by other programs meanwhile': f'{other_pct:.1f} % of the machine '
+            f'({limit})',
+        }
+        parts = [
+            f'# {self.title}' + (' (quick run: figures mean little)' * self.is_quick),
+            render_figures(self.figures),
+            *([appendix] if appendix else []),
+            '\n'.join(f'- {name}: {value}' for name, value in facts.items()),
+            summarise(self.name, self.figures, other_pct, code),
+        ]
+        page = '\n\n'.join(parts) + '\n'
         if self.options.output is not None:
-            write_atomically(self.options.output, page)
+            self.options.output.parent.mkdir(parents=True, exist_ok=True)
+            self.options.output.write_text(page)
         print(page, end='')
         return code
 
-    def _render(
-        self, machine: Mapping[str, str], strangers_pct: float, code: int
-    ) -> str:
-        facts = {
-            'date': datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-            **machine,
-            'used by strangers meanwhile': f'{strangers_pct:.1f} % of the machine '
-            + (f'(limit {BUSY_LIMIT_PCT:g} %)' if self._is_timed else '(no matter)'),
-        }
-        parts = [
-            f'# {self.title}',
-            render_figures(self.figures),
-            '\n'.join(f'- {name}: {value}' for name, value in facts.items()),
-            summarise(self.name, self.figures, strangers_pct, code),
-        ]
-        return '\n\n'.join(parts) + '\n'
+
+def say(text: str) -> None:
+    """Report progress."""
+    print(text, file=sys.stderr, flush=True)
 
 
-def judge(figures: Sequence[Figure], strangers_pct: float) -> int:
+def judge(figures: Sequence[Figure], other_pct: float) -> int:
     """Exit code of a run; a benchmark without any target judged nothing: missed."""
-    if strangers_pct > BUSY_LIMIT_PCT:
+    if other_pct > BUSY_LIMIT_PCT:
         return TOO_BUSY
     verdicts = {figure.verdict for figure in figures}
     return OK if 'met' in verdicts and 'missed' not in verdicts else MISSED
 
 
-def summarise(
-    name: str, figures: Sequence[Figure], strangers_pct: float, code: int
-) -> str:
+def summarise(name: str, figures: Sequence[Figure], other_pct: float, code: int) -> str:
     """The run in one line."""
     judged = [figure for figure in figures if figure.verdict]
     missed = [figure.name for figure in judged if figure.verdict == 'missed']
     text = f'{name}: {len(judged) - len(missed)} of {len(judged)} targets met'
     if code == TOO_BUSY:
-        text += f'; not judged: strangers used {strangers_pct:.1f} % of the machine'
+        text += f'; not judged: other programs used {other_pct:.1f} % of the machine'
     elif missed:
         text += f'; missed: {", ".join(missed)}'
     return text
 
 
 def render_figures(figures: Sequence[Figure]) -> str:
-    """The table of the figures; columns that are empty all along are left out."""
+    """The table of the figures; columns that are empty throughout are left out."""
     header = ('figure', 'value', 'unit', 'target', 'verdict', 'note')
     rows = [
         (f.name, render_value(f.value), f.unit, f.target, f.verdict, f.note)
@@ -181,7 +294,128 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a whole file or none; folders are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, text.encode())
+def describe_machine(proc: Path = Path('/proc')) -> dict[str, str]:
+    """What figures depend on; no host names and no paths.
+
+    Args:
+        proc: Root of the proc file system.
+    """
+    torch, model = sys.modules.get('torch'), platform.machine()
+    with contextlib.suppress(OSError):
+        for line in (proc / 'cpuinfo').read_text(errors='replace').splitlines():
+            if line.startswith('model name'):
+                model = line.partition(':')[2].strip()
+                break
+    # a benchmark that needs none must not start CUDA for its name
+    has_gpu = torch is not None and torch.cuda.is_initialized()
+    return {
+        'CPU': model,
+        'logical CPUs': str(os.cpu_count()),
+        'RAM': f'{psutil.virtual_memory().total / 2**30:.1f} GiB',
+        'GPU': str(torch.cuda.get_device_name()) if has_gpu and torch else 'not used',
+        'kernel': f'{platform.system()} {platform.release()}',
+        'Python': platform.python_version(),
+        **{name: _version(name) for name in _PACKAGES},
+    }
+
+
+def _version(package: str) -> str:
+    for distribution in _PACKAGES[package]:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+    return 'not installed'
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Linearly interpolated between order statistics."""
+    return float(np.quantile(values, share))
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A mean with its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Of the interval."""
+        return (self.high - self.low) / 2
+
+
+def mean_effect(observations: Sequence[float], confidence: float = 0.9) -> Effect:
+    """Mean of independent observations, such as paired differences or ratios.
+
+    The two-sided interval is Student's.
+
+    Args:
+        observations: At least 2.
+        confidence: Of the interval.
+    """
+    from scipy.stats import t
+
+    mean, count = statistics.fmean(observations), len(observations)
+    half = t.ppf((1 + confidence) / 2, count - 1) * statistics.stdev(observations)
+    half = float(half) / math.sqrt(count)
+    return Effect(mean, mean - half, mean + half)
+
+
+@contextmanager
+def busy_programs(count: int) -> Iterator[None]:
+    """Run programs that always want a core, as long as the block lasts."""
+    command = [sys.executable, '-c', 'while True: pass']
+    started = [subprocess.Popen(command) for _ in range(count)]
+    try:
+        if started:
+            time.sleep(0.5)
+        yield
+    finally:
+        for program in started:
+            program.kill()
+            program.wait()
+
+
+def end_workers(iterator: Any) -> None:
+    """End a loader's persistent workers.
+
+    They live on until the run is collected, and are told only after 5 s each then.
+    """
+    if hasattr(iterator, '_shutdown_workers'):
+        iterator._shutdown_workers()
+
+
+def find_evidence(work_dir: Path) -> Path:
+    """The file that the hook wrote in one training's folder."""
+    (path,) = work_dir.rglob('gpu_efficiency.jsonl')
+    return path
+
+
+def read_records(evidence: Path, kind: str) -> list[dict[str, Any]]:
+    """The records of one kind, as they stand in the file."""
+    lines = map(json.loads, evidence.read_text().splitlines())
+    return [record for record in lines if record['kind'] == kind]
+
+
+def recommend(evidence: Path) -> Mapping[str, Any]:
+    """What ``mmgpu recommend --format json`` answers to one run; rewrites nothing.
+
+    A run that has changes to make needs a config: a small one is put beside it.
+
+    Raises:
+        SystemExit: If it refuses.
+    """
+    from mmgpu_hooks.commands.main import main
+
+    config = evidence.with_name('config.py')
+    config.write_text('train_dataloader = dict(num_workers=2, dataset=dict())\n')
+    words = ['recommend', str(evidence), '--config', str(config)]
+    words += ['--dry-run', '--format', 'json']
+    answer = io.StringIO()
+    with contextlib.redirect_stdout(answer):
+        code = main(words)
+    if code:
+        raise SystemExit(f'expected `mmgpu {" ".join(words)}` to end with 0: {code}')
+    found: Mapping[str, Any] = json.loads(answer.getvalue())
+    return found

@@ -1,38 +1,37 @@
 """How exact are the estimates of training memory, for models of MMDetection?
 
-    python -m benchmarks.memory [--models retinanet detr ...] [--cuda] [--resume]
+    python -m benchmarks.memory [--models retinanet detr ...] [--quick] [--output]
 
-Static bytes are held against torch's own optimizers after a real step, activations
-against a count of saved tensors at a batch and an image size that no estimate was
-fitted to, totals against the live tensors of a whole step on the CPU. The counts share
-no code with the product but the stand-ins for CUDA kernels. With ``--cuda``, totals are
-held against the allocator's peak of real training steps.
+``mmgpu estimate-memory`` is asked for its JSON. Static bytes are held against torch's
+own optimizers after a real step, activations against a count of saved tensors at a
+batch and an image size that no estimate was fitted to. The counts share no code with
+the product but how a model is built and the stand-ins for CUDA kernels.
 
 Beside them, for information, are the peaks that MMDetection published, measured on
-V100s with the torch of the day: with cuDNN's workspaces.
-
-With ``--resume``, a model that this very code has measured before is not run again:
-several calls, of some models each, make one table.
+V100s with the torch of the day: with cuDNN's workspaces. About 10 minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
+import io
+import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
-from benchmarks.harness import Benchmark, Figure
-from benchmarks.memory_judge import Judged, judge_on_cpu, judge_on_cuda, read_published
-from benchmarks.memory_kept import keep_figures, read_kept
-from mmgpu_hooks.memory.estimate import (
-    OPTIMIZERS,
-    estimate_memory,
-)
-from mmgpu_hooks.model.training_memory import predict_activations
-from mmgpu_hooks.schema import MemoryEstimate
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from benchmarks.harness import Benchmark, Figure, exactly, say
+from mmgpu_hooks.commands.main import main as run_command
+from mmgpu_hooks.memory.config_model import read_config_model
+from mmgpu_hooks.memory.activations import as_on_cuda
 
 TARGET_PCT = 10.0
 LARGER_BATCH = 4
@@ -51,113 +50,154 @@ MODELS = {
     'rtmdet-ins-tiny': 'rtmdet/rtmdet-ins_tiny_8xb32-300e_coco.py',
     'detr': 'detr/detr_r50_8xb2-150e_coco.py',
 }
+QUICK = ['ssd300', 'rtmdet-tiny']
+
+OPTIMIZERS = {
+    'sgd': lambda p: torch.optim.SGD(p, lr=0.0),
+    'momentum': lambda p: torch.optim.SGD(p, lr=0.0, momentum=0.9),
+    'adam': lambda p: torch.optim.Adam(p, lr=0.0),
+    'adamw': lambda p: torch.optim.AdamW(p, lr=0.0),
+}
 
 
-def choose_judged_size(estimate: MemoryEstimate) -> tuple[int, int]:
+def estimate(config: Path) -> dict[str, Any]:
+    """What the command answers."""
+    words = ['estimate-memory', str(config), '--format', 'json']
+    answer = io.StringIO()
+    with contextlib.redirect_stdout(answer):
+        code = run_command([*words, '--optimizer', 'config', *OPTIMIZERS])
+    if code:
+        raise SystemExit(f'expected `mmgpu {" ".join(words)}` to end with 0: {code}')
+    found: dict[str, Any] = json.loads(answer.getvalue())
+    return found
+
+
+def choose_judged_size(fit: Mapping[str, Any]) -> tuple[int, int]:
     """A size between the fitted ones, or the only one that the model takes."""
-    assert estimate.fit is not None
-    sizes = sorted({(p.height, p.width) for p in estimate.fit.points})
+    sizes = sorted({(point['height'], point['width']) for point in fit['points']})
     if len(sizes) == 1:
         return sizes[0]
     (height, width), (next_height, next_width) = sizes[:2]
     return (height + next_height) // 64 * 32, (width + next_width) // 64 * 32
 
 
-def fold_figures(
-    name: str, estimate: MemoryEstimate, judged: Judged, published: float | None
-) -> list[Figure]:
+def count_step(config: Path, size: tuple[int, int]) -> tuple[int, int, dict[str, int]]:
+    """Run one forward and backward pass, and a step of each optimizer, on the CPU.
+
+    Returns:
+        Bytes kept for the backward pass when the forward pass had ended, bytes of
+        gradients, and bytes of each optimizer's state.
+    """
+    built = read_config_model(config)
+    model, kept = built.model, list[torch.Tensor]()
+    torch.manual_seed(0)
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with built.running(), as_on_cuda():
+        batch = built.make_batches().make(LARGER_BATCH, *size)
+        data = model.data_preprocessor(batch, True)
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = model.parse_losses(model(**data, mode='loss'))[0]
+        own = {t.untyped_storage().data_ptr() for t in model.state_dict().values()}
+        storages = [tensor.untyped_storage() for tensor in kept]
+        saved = {one.data_ptr(): one.nbytes() for one in storages}
+        saved_bytes = sum(bytes_ for place, bytes_ in saved.items() if place not in own)
+        loss.backward()
+    state_bytes = {}
+    for name, make in OPTIMIZERS.items():
+        optimizer = make(model.parameters())
+        optimizer.step()
+        state_bytes[name] = sum(
+            value.nbytes
+            for state in optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor)
+        )
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    return saved_bytes, sum(grad.nbytes for grad in grads), state_bytes
+
+
+def judge_model(name: str, config: Path) -> Iterator[Figure]:
     """The lines of one model."""
-    static = estimate.static
-    states = {key: static.optimizer_state_bytes[key] for key in OPTIMIZERS}
-    off = sum(
-        abs((states[key] or 0) - judged.state_bytes[key]) for key in OPTIMIZERS
-    ) + abs(static.gradient_bytes - judged.gradient_bytes)
-    height, width = judged.image_size
-    figures = [Figure(f'{name}: static bytes off', off, 'bytes', '0', off == 0)]
-    assert estimate.fit is not None
-    predicted = predict_activations(estimate.fit, judged.batch_size, height * width)
-    error = 100 * (predicted / judged.saved_bytes - 1)
-    figures.append(
-        Figure(
-            f'{name}: activations off',
-            error,
-            '%',
-            f'within {TARGET_PCT:g}',
-            abs(error) <= TARGET_PCT,
-            f'batch {judged.batch_size} of {height}x{width}, '
-            f'{judged.saved_bytes / 2**20:.0f} MiB; fit within '
-            f'{estimate.fit.residual_pct:.2f} %',
-        )
+    found = estimate(config)
+    static, fit = found['static'], found['fit']
+    activations = f'{name}: activations off'
+    if fit is None:
+        target, note = f'within {TARGET_PCT:g}', '; '.join(found['notes'])
+        yield Figure(activations, None, '%', target, note=note)
+        return
+    height, width = choose_judged_size(fit)
+    saved_bytes, gradient_bytes, state_bytes = count_step(config, (height, width))
+    off = abs(static['gradient_bytes'] - gradient_bytes) + sum(
+        abs((static['optimizer_state_bytes'][key] or 0) - count)
+        for key, count in state_bytes.items()
     )
-    total = (static.total_bytes('momentum') or 0) + predicted
-    live = judged.live_bytes + (states['momentum'] or 0)
-    figures.append(
-        Figure(
-            f'{name}: total off the live tensors',
-            100 * (total / live - 1),
-            '%',
-            note=f'{live / 2**20:.0f} MiB at that batch, SGD with momentum',
-        )
+    yield exactly(f'{name}: static bytes off', off, 0, 'bytes')
+    pixels = height * width
+    image_bytes = fit['image_bytes'] + pixels * fit['pixel_bytes']
+    image_bytes += pixels**2 * fit['squared_pixel_bytes']
+    error_pct = 100 * (
+        (fit['fixed_bytes'] + LARGER_BATCH * image_bytes) / saved_bytes - 1
     )
+    yield Figure(
+        activations,
+        error_pct,
+        '%',
+        f'within {TARGET_PCT:g}',
+        abs(error_pct) <= TARGET_PCT,
+        f'batch {LARGER_BATCH} of {height}x{width}, {saved_bytes / 2**20:.0f} MiB; '
+        f'fit within {fit["residual_pct"]:.2f} %',
+    )
+    published = read_published(config)
     if published is not None:
-        own, (batch, _) = (
-            next(iter(static.optimizer_state_bytes)),
-            next(iter(estimate.activation_bytes.items())),
+        ((batch, total_bytes),) = next(iter(found['total_bytes'].values())).items()
+        gib = (total_bytes or 0) / 2**30
+        yield Figure(
+            f'{name}: total off the published peak',
+            100 * (gib / published - 1),
+            '%',
+            note=f'{gib:.1f} GiB at batch {batch}, published {published:g} GB',
         )
-        gib = (estimate.total_bytes(own, batch) or 0) / 2**30
-        figures.append(
-            Figure(
-                f'{name}: total off the published peak',
-                100 * (gib / published - 1),
-                '%',
-                note=f'{gib:.1f} GiB at batch {batch}, published {published:g} GB',
-            )
-        )
-    return figures
 
 
-def measure_model(task: tuple[str, Path, bool]) -> list[Figure]:
-    """Estimate and judge one model; runs in a process of its own."""
-    name, config, with_cuda = task
-    print(f'{name} ...', file=sys.stderr, flush=True)
-    estimate = estimate_memory(config, optimizers=('config', *OPTIMIZERS))
-    if estimate.fit is None:
-        target, note = f'within {TARGET_PCT:g}', '; '.join(estimate.notes)
-        return [Figure(f'{name}: activations off', None, '%', target, note=note)]
-    judged = judge_on_cpu(config, LARGER_BATCH, choose_judged_size(estimate))
-    figures = fold_figures(name, estimate, judged, read_published(config))
-    if with_cuda:
-        figures.append(judge_on_cuda(name, config, estimate, TARGET_PCT))
-    keep_figures(name, with_cuda, figures)
-    return figures
+def read_published(config: Path) -> float | None:
+    """``Training Memory (GB)`` of the config, from MMDetection's ``metafile.yml``."""
+    metafile = config.with_name('metafile.yml')
+    if not metafile.is_file():
+        return None
+    entry = re.search(
+        rf'Name: {re.escape(config.stem)}\n(?:(?!Name:).*\n)*?.*'
+        r'Training Memory \(GB\): ([\d.]+)',
+        metafile.read_text(),
+    )
+    return float(entry[1]) if entry else None
+
+
+def measure_model(name: str, config: Path) -> list[Figure]:
+    """Judge one model; runs in a process of its own."""
+    say(name)
+    return list(judge_model(name, config))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Estimate and judge them all, and print the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument('--models', nargs='+', choices=MODELS, default=list(MODELS))
-    parser.add_argument(
-        '--cuda', action='store_true', help='judge totals by real steps on the GPU'
-    )
-    parser.add_argument(
-        '--resume', action='store_true', help='run no model that was measured before'
-    )
+    parser.add_argument('--models', nargs='+', choices=MODELS)
     benchmark = Benchmark('memory', __doc__ or '', argv, parser=parser, is_timed=False)
     spec = importlib.util.find_spec('mmdet')
     if spec is None or spec.origin is None:
         print('memory: expected MMDetection to be installed, found none')
         return 2
     configs = Path(spec.origin).parent / '.mim' / 'configs'
-    options = benchmark.options
+    names = benchmark.options.models or (QUICK if benchmark.is_quick else MODELS)
     # a process each: gigabytes of one model must be gone before the next
     with get_context('spawn').Pool(1, maxtasksperchild=1) as pool:
-        for name in options.models:
-            figures = read_kept(name, options.cuda) if options.resume else None
-            if figures is None:
-                task = name, configs / MODELS[name], options.cuda
-                figures = pool.apply(measure_model, (task,))
-            for figure in figures:
-                benchmark.add(figure)
+        for name in names:
+            task = name, configs / MODELS[name]
+            benchmark.add(*pool.apply(measure_model, task))
     return benchmark.finish()
 
 

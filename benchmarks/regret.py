@@ -1,226 +1,655 @@
 """What a recommended setting loses of a whole job, beside rules of thumb.
 
-    python -m benchmarks.regret [--trials FILE] [--nulls N] [--output [FILE]]
+    python -m benchmarks.regret [--trials FILE] [--nulls N] [--quick] [--output]
 
 Planted jobs train with every setting of a grid; epoch starts and saves count. A setting
 is recommended from each training with 2 workers, MMDetection's default, and what it
 loses over the best of the grid stands beside what fixed numbers of workers lose. Each
-setting is trained twice, the faster counts, and a loss within what the best one's two
-trainings differ by is none. Some jobs are drawn from a random generator, and the policy
-was not tuned to them. Then evidence of loops with nothing to gain is simulated: any
-change there is a false alarm.
+setting is trained twice, the faster counts, and a loss within what the best one's
+trainings differ by is none. The best of 16 noisy trainings is a lucky one: where a
+setting seems to lose, it and the best are trained four more times each, in turns, and
+those fresh trainings alone are judged. Some jobs are drawn from a random generator, and
+the policy was not tuned to them. Then evidence of loops with nothing to gain is
+simulated: any change there is a false alarm. About 25 minutes.
+
+With ``--trials`` the grid is read from a file; fresh trainings that it lacks are added.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
+import random
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchmarks.harness import Benchmark, Figure
-from benchmarks.machine import TrainingsLoad
-from benchmarks.overhead_figures import quantile
-from benchmarks.regret_judge import (
-    Outcome,
-    judge_recommended,
-    judge_rule,
-    keep_whole,
-    list_errors,
-    read_trials,
+import torch
+from mmengine.hooks import Hook
+
+from benchmarks.harness import (
+    Benchmark,
+    Figure,
+    OtherLoad,
+    at_most,
+    end_workers,
+    find_evidence,
+    quantile,
+    recommend,
+    say,
 )
-from benchmarks.regret_measure import REPEATS, list_jobs, measure_all
-from benchmarks.regret_nulls import draw_null
-from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.policy import recommend_settings
+from benchmarks.predict import (
+    MMDET,
+    Pipeline,
+    StampedModel,
+    Work,
+    append_trial,
+    build_runner,
+    make_dataset,
+    make_works,
+)
 
 MEDIAN_LIMIT, WORST_LIMIT, ALARM_LIMIT = 1.0, 5.0, 1.0
-RULES = (0, 1, 2, 4, 8)
 TRIALS = Path('work_dirs/bench_regret/trials.jsonl')
+
+DEFAULT = 2
+"""Workers; MMDetection's own."""
+WORKERS, OF_RECIPES = (0, 1, 2, 3, 4, 5, 6, 8), (0, 1, 2, 3, 4)
+RULES = (0, 1, 2, 4, 8)
+REPEATS, FRESH = 2, 4
+"""Trainings of each setting in the grid, and of each of two that are compared."""
+SECONDS, SECONDS_OF_RECIPES, LEAST_ITERATIONS = 1.8, 6.0, 40
+"""Of a job, about; fewer iterations make no evidence."""
+
+UNSEEN_SEED, UNSEEN_COUNT = 70_913, 5
+MIB, GIB = 2**20, 2**30
+
+Setting = tuple[int, bool]
+"""``num_workers`` and ``persistent_workers``."""
+Trial = dict[str, Any]
+"""One training of a job, as it is kept."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A whole training, as a user would have configured it."""
+
+    pipeline: Pipeline
+    epochs: int = 2
+    persistent_workers: bool = True
+    saves_per_epoch: int = 0
+    save_mib: int = 0
+    """Of the model's weights that are saved."""
+    worker_mib: int = 0
+    """Memory that each worker takes."""
+
+    @property
+    def name(self) -> str:
+        """Of the pipeline."""
+        return self.pipeline.name
+
+    def list_grid(self) -> list[Setting]:
+        """The settings to try; both kinds of workers only where they end."""
+        counts = OF_RECIPES if self.pipeline.recipe else WORKERS
+        grid = [(count, self.persistent_workers) for count in counts]
+        return grid + [(n, True) for n in (1, 2, 4) if not self.persistent_workers]
+
+
+SEEN = (
+    Job(Pipeline('CPU', 6, 0, 0.3, 4, 15)),
+    Job(Pipeline('waiting', 0.5, 5, 0.2, 4, 14)),
+    Job(Pipeline('long waiting', 0.3, 11, 0.3, 4, 14)),
+    Job(Pipeline('storage', 0.5, 30, 0.3, 4, 25)),
+    Job(Pipeline('mixed, step burns', 4, 2, 0.5, 4, 20, 'burn')),
+    Job(Pipeline('nothing to gain', 0.7, 0, 0.1, 4, 20)),
+    Job(Pipeline('nothing to gain, step burns', 0.7, 0, 0.1, 4, 20, 'burn')),
+    Job(
+        Pipeline('short epochs, workers end', 3, 0, 0.3, 4, 15),
+        epochs=12,
+        persistent_workers=False,
+    ),
+    Job(Pipeline('large workers', 3, 1, 0.5, 4, 15), worker_mib=300),
+    Job(
+        Pipeline('saves, step burns', 4, 0, 0.3, 4, 20, 'burn'),
+        saves_per_epoch=2,
+        save_mib=48,
+    ),
+    Job(Pipeline('busy main process', 3, 0, 0.4, 4, 20, 'threads')),
+)
+
+
+def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[Job]:
+    """Jobs from a random generator."""
+    rng = random.Random(seed)
+    drawn = []
+    for number in range(count):
+        batch = rng.choice([1, 2, 4, 8])
+        loading_ms = math.exp(rng.uniform(math.log(4), math.log(40)))
+        cpu_share = rng.choice([rng.random(), 1.0])
+        pipeline = Pipeline(
+            f'drawn {number + 1}',
+            cpu_ms=loading_ms * cpu_share / batch,
+            wait_ms=loading_ms * (1 - cpu_share) / batch,
+            spread=rng.uniform(0, 1),
+            batch=batch,
+            step_ms=math.exp(rng.uniform(math.log(8), math.log(40))),
+            step=rng.choice(['sleep', 'burn', 'threads']),
+            side=rng.choice([32, 64, 128]),
+            is_unseen=True,
+        )
+        is_short = rng.random() < 0.4
+        job = Job(pipeline, epochs=10 if is_short else 2)
+        if is_short:
+            job = replace(job, persistent_workers=rng.random() < 0.5)
+        if rng.random() < 0.3:
+            job = replace(job, saves_per_epoch=1, save_mib=32)
+        drawn.append(job)
+    return drawn
+
+
+JOBS = {
+    job.name: job
+    for job in (*SEEN, *draw_unseen(), *(Job(one, epochs=1) for one in MMDET))
+}
+
+
+class Span(Hook):
+    """Seconds from the first epoch's start to the last one's end."""
+
+    priority = 0
+    began_s = seconds = 0.0
+
+    def before_train(self, runner: Any) -> None:
+        self.began_s = time.perf_counter()
+
+    def after_train(self, runner: Any) -> None:
+        self.seconds = time.perf_counter() - self.began_s
+
+
+class HoldMemory:
+    """Takes memory in each worker, as a data set with a cache does."""
+
+    def __init__(self, mib: int) -> None:
+        self._mib = mib
+        self._held: Any = None
+
+    def __call__(self, worker: int) -> None:
+        self._held = torch.ones(self._mib * MIB // 4)
+
+
+def train_job(job: Job, setting: Setting, works: dict[str, Work]) -> Trial:
+    """Train all epochs of a job with a setting."""
+    pipeline, (workers, persistent) = job.pipeline, setting
+    seconds = SECONDS_OF_RECIPES if pipeline.recipe else SECONDS
+    usual_s = pipeline.guess_iter_s(DEFAULT, len(os.sched_getaffinity(0)))
+    wanted = max(seconds / usual_s, LEAST_ITERATIONS)
+    iterations = max(round(wanted / job.epochs), 4)
+    loader: dict[str, Any] = {'batch_size': pipeline.batch, 'num_workers': workers}
+    if workers:
+        loader |= {'prefetch_factor': 2, 'persistent_workers': persistent}
+        if job.worker_mib:
+            loader['worker_init_fn'] = HoldMemory(job.worker_mib)
+    checkpoint: dict[str, Any] | None = None
+    if job.saves_per_epoch:
+        checkpoint = {
+            'type': 'CheckpointHook',
+            'by_epoch': False,
+            'interval': iterations // job.saves_per_epoch,
+            'max_keep_ckpts': 1,
+        }
+    model, span, load = (
+        StampedModel(pipeline, works[pipeline.step]),
+        Span(),
+        OtherLoad(),
+    )
+    model.register_buffer('ballast', torch.zeros(job.save_mib * MIB // 4))
+    with tempfile.TemporaryDirectory() as name:
+        folder, length = Path(name), iterations * pipeline.batch
+        runner = build_runner(
+            folder,
+            model,
+            make_dataset(folder, pipeline, works['burn'], length),
+            loader,
+            epochs=job.epochs,
+            interval=10,
+            checkpoint=checkpoint,
+            custom_hooks=[span],
+        )
+        runner.train()
+        end_workers(runner.train_loop.dataloader._iterator)
+        evidence = find_evidence(folder).read_text().splitlines()
+    say(f'{job.name}: {workers} workers, persistent {persistent}: {span.seconds:.2f} s')
+    return {
+        'job': job.name,
+        'setting': setting,
+        'job_s': span.seconds,
+        'other_load_pct': load.read_pct(),
+        'evidence': evidence,
+    }
+
+
+def measure_grid(
+    jobs: Sequence[Job], repeats: int, output: Path, is_quick: bool
+) -> None:
+    """Train every job with every setting, job by job, in random order."""
+    works = make_works()
+    for job in jobs:
+        grid = [one for one in job.list_grid() if not is_quick or one[0] in (0, 2, 4)]
+        for repeat in range(repeats):
+            for setting in random.Random(repeat).sample(grid, len(grid)):
+                append_trial(output, train_job(job, setting, works))
+
+
+def read_trials(path: Path) -> list[Trial]:
+    """The trainings that were kept."""
+    trials = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{**one, 'setting': tuple(one['setting'])} for one in trials]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one way of choosing lost of one job."""
+
+    job: str
+    setting: Setting
+    lost_pct: float
+    """Over the best; 0 within what the best one's own trainings differ by."""
+
+
+@dataclass
+class Times:
+    """What each setting of a job took, in seconds."""
+
+    of: dict[Setting, list[float]] = field(default_factory=dict)
+
+    def add(self, trial: Trial) -> None:
+        """One training."""
+        self.of.setdefault(trial['setting'], []).append(trial['job_s'])
+
+    def best(self) -> Setting:
+        """The fastest; of each setting the fastest training counts."""
+        return min(self.of, key=lambda setting: min(self.of[setting]))
+
+    def lost_pct(self, setting: Setting) -> float:
+        """What a setting loses over the best."""
+        best, took_s = self.of[self.best()], min(self.of[setting])
+        return 0.0 if took_s <= max(best) else 100 * (took_s / min(best) - 1.0)
+
+    def nearest(self, workers: int, persistent: bool) -> Setting:
+        """The setting that comes nearest; prefetching is not in the grid."""
+        return min(
+            self.of, key=lambda one: (abs(one[0] - workers), one[1] != persistent, one)
+        )
+
+
+Ask = Callable[[Sequence[str]], dict[str, Any]]
+
+
+def ask_policy(evidence: Sequence[str]) -> dict[str, Any]:
+    """What is recommended from one training: new values by the last word of the key."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, 'gpu_efficiency.jsonl')
+        path.write_text('\n'.join(evidence) + '\n')
+        changes = recommend(path)['changes']
+    return {change['key'].split('.')[-1]: change['new'] for change in changes}
+
+
+def choose_settings(
+    trials: Sequence[Trial], times: Times, ask: Ask = ask_policy
+) -> list[Setting]:
+    """What is recommended from each of a job's trainings with the default."""
+    # a grid has both kinds of workers only where the job's own end
+    persistent = all(trial['setting'][1] for trial in trials)
+    chosen = []
+    for trial in trials:
+        if trial['setting'] == (DEFAULT, persistent):
+            new = ask(trial['evidence'])
+            workers = new.get('num_workers', DEFAULT)
+            keeps = new.get('persistent_workers', persistent)
+            chosen.append(times.nearest(workers, keeps))
+    return chosen
+
+
+def compare_fresh(
+    chosen: Setting,
+    best: Setting,
+    kept: Sequence[Trial],
+    train: Callable[[Setting], Trial],
+    count: int = FRESH,
+) -> float:
+    """What a setting loses by trainings that neither was chosen for, in percent.
+
+    Args:
+        chosen: The recommended setting.
+        best: The fastest of the grid.
+        kept: Fresh trainings of a job, those of other pairs among them.
+        train: Trains with a setting, and keeps the training.
+        count: Trainings of each of the two.
+    """
+    pair = [list(chosen), list(best)]
+    fresh = [trial for trial in kept if [list(one) for one in trial['pair']] == pair]
+    for turn in range(len(fresh) // 2, count):
+        for setting in (chosen, best)[:: 1 - 2 * (turn % 2)]:
+            fresh.append(train(setting))
+    times = Times()
+    for trial in fresh:
+        times.add(trial)
+    return times.lost_pct(chosen)
+
+
+def train_fresh(
+    job: Job,
+    pair: tuple[Setting, Setting],
+    works: dict[str, Work],
+    path: Path,
+    setting: Setting,
+) -> Trial:
+    """Train one of a pair again, and keep the training."""
+    trial = {**train_job(job, setting, works), 'pair': pair}
+    append_trial(path, trial)
+    return trial
+
+
+def judge_jobs(
+    trials: Sequence[Trial], path: Path, count: int
+) -> tuple[list[Outcome], list[Outcome], dict[int, list[Outcome]]]:
+    """Outcomes of recommendations, the same by the grid alone, and those of rules."""
+    judged, by_grid = [], []
+    rules: dict[int, list[Outcome]] = {workers: [] for workers in RULES}
+    works: dict[str, Work] = {}
+    for name in dict.fromkeys(trial['job'] for trial in trials):
+        of_job = [trial for trial in trials if trial['job'] == name]
+        grid = [trial for trial in of_job if 'pair' not in trial]
+        fresh = [trial for trial in of_job if 'pair' in trial]
+        times = Times()
+        for trial in grid:
+            times.add(trial)
+        best = times.best()
+
+        losses: dict[Setting, float] = {}
+        for setting in choose_settings(grid, times):
+            lost_pct = times.lost_pct(setting)
+            by_grid.append(Outcome(name, setting, lost_pct))
+            if lost_pct and setting not in losses:
+                works = works or make_works()
+                train = partial(train_fresh, JOBS[name], (setting, best), works, path)
+                losses[setting] = compare_fresh(setting, best, fresh, train, count)
+            judged.append(Outcome(name, setting, losses.get(setting, 0.0)))
+        persistent = JOBS[name].persistent_workers
+        for workers in RULES:
+            if (workers, persistent) in times.of:
+                setting = workers, persistent
+                rules[workers].append(Outcome(name, setting, times.lost_pct(setting)))
+    return judged, by_grid, rules
+
+
+def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
+    """Against the best of all settings that were tried."""
+    parts = {
+        'all': outcomes,
+        'seen': [one for one in outcomes if JOBS[one.job] in SEEN],
+        'unseen': [one for one in outcomes if JOBS[one.job].pipeline.is_unseen],
+        'MMDetection': [one for one in outcomes if JOBS[one.job].pipeline.recipe],
+    }
+    for name, some in parts.items():
+        if some:
+            lost = [one.lost_pct for one in some]
+            median, note = statistics.median(lost), f'{len(some)} recommendations'
+            yield at_most(f'{name}: time lost, median', median, MEDIAN_LIMIT, '%', note)
+            yield at_most(f'{name}: time lost, worst', max(lost), WORST_LIMIT, '%')
+
+
+def compare_rules(
+    by_grid: Sequence[Outcome], rules: dict[int, list[Outcome]]
+) -> Iterator[Figure]:
+    """With fixed numbers of workers, by the grid alone.
+
+    Over the jobs that were trained with each; MMDetection's were not.
+    """
+    known = [some for some in rules.values() if some]
+    done = set.intersection(*({one.job for one in some} for some in known))
+
+    def mean_pct(some: Sequence[Outcome]) -> float:
+        return statistics.fmean(one.lost_pct for one in some if one.job in done)
+
+    least_pct = min(mean_pct(some) for some in known)
+    name = "time lost, mean, beside the best rule's"
+    yield at_most(name, mean_pct(by_grid), round(least_pct, 1), '%', 'by the grid')
+    names = {(os.cpu_count() or 1) - i: f' (cores{" - 1" * i})' for i in (0, 1)}
+    for workers, some in rules.items():
+        if some:
+            lost = [one.lost_pct for one in some]
+            yield Figure(
+                f'always {workers}{names.get(workers, "")}: time lost, mean',
+                statistics.fmean(lost),
+                '%',
+                note=f'median {statistics.median(lost):.1f}, worst {max(lost):.0f} %',
+            )
+
+
+def show_jobs(
+    judged: Sequence[Outcome], by_grid: Sequence[Outcome]
+) -> Iterator[Figure]:
+    """What was chosen for each job, and what it lost."""
+    for job in dict.fromkeys(one.job for one in judged):
+        both = [(a, b) for a, b in zip(judged, by_grid) if a.job == job]
+        workers = ', '.join(
+            f'{one.setting[0]}{"" if one.setting[1] else " (they end)"}'
+            for one, _ in both
+        )
+        yield Figure(
+            f'{job}: time lost',
+            statistics.fmean(one.lost_pct for one, _ in both),
+            '%',
+            note=f'workers: {workers}; by the grid alone '
+            f'{statistics.fmean(one.lost_pct for _, one in both):.1f} %',
+        )
+
+
+INTERVAL = 10
+NOTHING = 0.015
+"""Share of an iteration below which waits leave nothing to gain."""
+FETCH_S = 0.0005
+
+
+def draw_null(seed: int) -> list[str]:
+    """Evidence of a run whose loader keeps up: at most 1.5 % of it could be saved.
+
+    The number of workers, the host, the spread of loading, other load and the length
+    are random; steps jitter, some hang, and figures are read with errors.
+
+    Returns:
+        Lines as the hook would have written them.
+    """
+    rng = random.Random(seed)
+    while True:
+        step_s = math.exp(rng.uniform(math.log(0.01), math.log(0.5)))
+        workers = rng.choice([1, 2, 2, 2, 4, 8])
+        cores = rng.choice([2, 4, 8, 16])
+        busy_s = rng.uniform(0.02, 0.7) * step_s * min(workers, cores)
+        cpu_s = busy_s * rng.choice([rng.random(), 1.0])
+        spread, jitter = rng.uniform(0.0, 0.8), rng.uniform(0.0, 0.2)
+        step_cpu_s = step_s * rng.choice([0.1, rng.random(), 1.0])
+        others = rng.choice([0.0, 0.0, rng.uniform(0, 1)])
+        count = INTERVAL * rng.choice([3, 4, 6, 12, 30])
+        sigma = math.sqrt(math.log1p(spread * spread))
+        batches = [
+            busy_s * math.exp(rng.gauss(-sigma * sigma / 2, sigma))
+            for _ in range(count)
+        ]
+        steps = [step_s * max(rng.gauss(1.0, jitter), 0.2) for _ in range(count)]
+        waits = simulate_waits(workers, batches, steps)
+        lost_s = math.fsum(waits) - count * FETCH_S
+        wanted = others + (cpu_s + step_cpu_s) / step_s
+        if wanted <= cores and lost_s <= NOTHING * math.fsum(steps):
+            break
+    # some steps hang: a page fault, another program, a garbage collection
+    steps = [
+        one + (rng.uniform(1, 3) * step_s if rng.random() < 0.01 else 0.0)
+        for one in steps
+    ]
+    lines = [_null_run(rng, workers, cores, count)]
+    for first in range(0, count, INTERVAL):
+        span = slice(first, first + INTERVAL)
+        whole = [wait + step for wait, step in zip(waits[span], steps[span])]
+        seconds, spent_s = math.fsum(whole), [cpu_s / busy_s * s for s in batches[span]]
+        burnt_s = math.fsum(spent_s) + INTERVAL * step_cpu_s + others * seconds
+        busy = min(rng.gauss(1.0, 0.05) * burnt_s / (cores * seconds), 1.0)
+        lines.append(
+            {
+                'kind': 'interval',
+                'iteration': first + INTERVAL,
+                'epoch': 1,
+                'iterations': INTERVAL,
+                'elapsed_s': 0.0,
+                'duration_s': seconds,
+                'data_wait': _durations(waits[span]),
+                'step': _durations(steps[span]),
+                'iter': _durations(whole),
+                'ledger_s': {
+                    'data_wait': math.fsum(waits[span]),
+                    'step': math.fsum(steps[span]),
+                    'other': 0.0,
+                },
+                'data_wait_cpu_s': INTERVAL * FETCH_S,
+                'process_cpu_s': INTERVAL * step_cpu_s * rng.gauss(1.0, 0.03),
+                'system_cpu_pct': 100.0 * busy,
+                'process_rss_bytes': GIB,
+                'batch_bytes': 4 * MIB,
+                'batch_tensors': 4,
+                'workers': {
+                    'count': workers,
+                    'window_s': seconds,
+                    'iterations': INTERVAL,
+                    'cpu_s': math.fsum(spent_s) * rng.gauss(1.0, 0.03),
+                    'run_delay_s': 0.02 * math.fsum(spent_s),
+                    'source': 'inside',
+                    'occupancy': _durations(batches[span]),
+                    'occupancy_std_s': statistics.pstdev(batches[span]),
+                    'batch_cpu': _durations(spent_s),
+                    'worker_batches': [INTERVAL // workers] * workers,
+                    'asks': INTERVAL,
+                    'ready_mean': workers,
+                    'ready_zero_pct': 0.0,
+                    'out_of_order': 0,
+                },
+            }
+        )
+    return [json.dumps(line) for line in lines]
+
+
+def simulate_waits(
+    workers: int, batches_s: Sequence[float], steps_s: Sequence[float]
+) -> list[float]:
+    """What a loop waits for each batch, as PyTorch's DataLoader hands them out.
+
+    Batch ``i`` is worker ``i % workers``'s, is asked for when batch ``i - 2 * workers``
+    is taken (``prefetch_factor=2``), and is taken in order.
+    """
+    ready_s, taken_s, now_s, waits = list[float](), list[float](), 0.0, list[float]()
+    for index, (batch_s, step_s) in enumerate(zip(batches_s, steps_s)):
+        free_s = ready_s[index - workers] if index >= workers else 0.0
+        asked_s = taken_s[index - 2 * workers] if index >= 2 * workers else 0.0
+        ready_s.append(max(free_s, asked_s) + batch_s)
+        if not index:
+            now_s = ready_s[0]
+        taken_s.append(max(now_s, ready_s[index]) + FETCH_S)
+        waits.append(taken_s[index] - now_s)
+        now_s = taken_s[index] + step_s
+    return waits
+
+
+def _null_run(
+    rng: random.Random, workers: int, cores: int, count: int
+) -> dict[str, Any]:
+    return {
+        'kind': 'run',
+        'schema': 1,
+        'run_id': 'null',
+        'started_unix_s': 0.0,
+        'loop': 'epoch',
+        'max_epochs': 12,
+        'interval_iterations': INTERVAL,
+        'device': rng.choice(['cpu', 'cuda']),
+        'loader': {
+            'num_workers': workers,
+            'persistent_workers': True,
+            'prefetch_factor': 2,
+            'pin_memory': False,
+            'batch_size': 4,
+            'batches_per_epoch': max(count, 200),
+            'dataset_length': 4 * count,
+            'start_method': 'fork',
+        },
+        'host': {
+            'logical_cpus': cores,
+            'affinity_cpus': cores,
+            'usable_cores': float(cores),
+            'ram_available_bytes': 64 * GIB,
+            'shm_free_bytes': 16 * GIB,
+            'open_files_soft': 2**16,
+        },
+    }
+
+
+def _durations(seconds: Sequence[float]) -> dict[str, float]:
+    return {
+        'count': len(seconds),
+        'total_s': math.fsum(seconds),
+        'mean_s': statistics.fmean(seconds),
+        'p50_s': quantile(seconds, 0.5),
+        'p95_s': quantile(seconds, 0.95),
+    }
+
+
+def judge_nulls(count: int) -> Figure:
+    """How often something is changed where nothing is to gain."""
+    alarms = 0
+    for seed in range(count):
+        changes = ask_policy(draw_null(seed))
+        if changes:
+            alarms += 1
+            say(f'false alarm {seed}: {changes}')
+    name, note = 'changes where nothing is to gain', f'{count} simulated runs'
+    return at_most(name, 100 * alarms / count, ALARM_LIMIT, '%', note)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, unless that was done, and judge."""
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        '--trials', type=Path, help='judge these trainings and measure nothing'
-    )
+    parser.add_argument('--trials', type=Path, help='judge the grid of this file')
     parser.add_argument(
         '--nulls', type=int, default=1000, help='runs with nothing to gain'
     )
-    load = TrainingsLoad()
-    benchmark = Benchmark('regret', __doc__ or '', argv, parser=parser, load=load)
-    path = benchmark.options.trials
+    benchmark = Benchmark('regret', __doc__ or '', argv, parser=parser)
+    warnings.filterwarnings('ignore')
+    path, is_quick = benchmark.options.trials, benchmark.is_quick
     if path is None:
-        path = TRIALS
+        path = TRIALS.with_name('quick.jsonl') if is_quick else TRIALS
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        measure_all(path, list_jobs(), repeats=REPEATS)
-    trials = keep_whole(read_trials(path))
-    load.shares_pct = [trial.strangers_pct for trial in trials]
-    cores = len(os.sched_getaffinity(0))
-    recommended = judge_recommended(trials)
-    _judge_all(benchmark, recommended)
-    rules = {workers: judge_rule(trials, workers) for workers in RULES}
-    _compare_rules(benchmark, recommended, rules)
-    _show_rules(benchmark, rules, cores)
-    _show_jobs(benchmark, recommended, list_errors(trials))
-    _judge_nulls(benchmark, benchmark.options.nulls)
+        jobs = [SEEN[0], SEEN[7], draw_unseen()[0]] if is_quick else [*JOBS.values()]
+        measure_grid(jobs, 1 if is_quick else REPEATS, path, is_quick)
+    judged, by_grid, rules = judge_jobs(
+        read_trials(path), path, 1 if is_quick else FRESH
+    )
+    benchmark.shares_pct = [one['other_load_pct'] for one in read_trials(path)]
+    benchmark.add(*judge_lost(judged))
+    benchmark.add(*compare_rules(by_grid, rules))
+    benchmark.add(*show_jobs(judged, by_grid))
+    if benchmark.options.nulls:
+        say('loops with nothing to gain')
+        benchmark.add(judge_nulls(50 if is_quick else benchmark.options.nulls))
     return benchmark.finish()
-
-
-def _judge_all(benchmark: Benchmark, outcomes: list[Outcome]) -> None:
-    """Against the best of all settings that were tried."""
-    unseen = {job.name for job in list_jobs() if job.pipeline.is_unseen}
-    recipes = {job.name for job in list_jobs() if job.pipeline.recipe}
-    parts = {
-        'all': outcomes,
-        'seen': [one for one in outcomes if one.job not in unseen | recipes],
-        'unseen': [one for one in outcomes if one.job in unseen],
-        'MMDetection': [one for one in outcomes if one.job in recipes],
-    }
-    for name, some in parts.items():
-        if some:
-            lost = [100 * one.lost for one in some]
-            note = f'{len(some)} recommendations'
-            _add_limited(benchmark, f'{name}: time lost', lost, note)
-
-
-def _add_limited(
-    benchmark: Benchmark, name: str, lost_pct: Sequence[float], note: str
-) -> None:
-    for what, value, limit in (
-        ('median', statistics.median(lost_pct), MEDIAN_LIMIT),
-        ('worst', max(lost_pct), WORST_LIMIT),
-    ):
-        benchmark.add(
-            Figure(f'{name}, {what}', value, '%', f'<= {limit:g}', value <= limit, note)
-        )
-
-
-def _compare_rules(
-    benchmark: Benchmark, outcomes: list[Outcome], rules: dict[int, list[Outcome]]
-) -> None:
-    """With fixed numbers of workers, over all jobs that were trained with each.
-
-    Those of MMDetection were not tried with every number.
-    """
-    done = set.intersection(*({one.job for one in some} for some in rules.values()))
-    outcomes = [one for one in outcomes if one.job in done]
-    ours_pct = _mean_pct(outcomes)
-    best_pct = min(
-        _mean_pct([one for one in some if one.job in done]) for some in rules.values()
-    )
-    benchmark.add(
-        Figure(
-            'time lost, mean',
-            ours_pct,
-            '%',
-            f'<= {best_pct:.1f}, the best rule',
-            ours_pct <= best_pct,
-            _describe(outcomes),
-        )
-    )
-
-
-def _show_rules(
-    benchmark: Benchmark, rules: dict[int, list[Outcome]], cores: int
-) -> None:
-    names = {cores: 'cores', cores - 1: 'cores - 1'}
-    for workers, outcomes in rules.items():
-        called = f' ({names[workers]})' if workers in names else ''
-        benchmark.add(
-            Figure(
-                f'always {workers}{called}: time lost, mean',
-                _mean_pct(outcomes),
-                '%',
-                note=_describe(outcomes),
-            )
-        )
-
-
-def _mean_pct(outcomes: Sequence[Outcome]) -> float:
-    return 100 * statistics.mean(one.lost for one in outcomes)
-
-
-def _describe(outcomes: Sequence[Outcome]) -> str:
-    lost_pct = [100 * one.lost for one in outcomes]
-    workers = statistics.mean(one.setting[0] for one in outcomes)
-    size = statistics.mean(one.workers_bytes for one in outcomes) / 2**20
-    return (
-        f'median {statistics.median(lost_pct):.1f}, worst {max(lost_pct):.0f} %; '
-        f'{workers:.1f} workers, {size:.0f} MiB'
-    )
-
-
-def _show_jobs(
-    benchmark: Benchmark,
-    recommended: list[Outcome],
-    errors: Mapping[str, list[tuple[int, float]]],
-) -> None:
-    """What was chosen for each job, what it lost, and how well it was predicted."""
-    everything = [abs(off) for some in errors.values() for _, off in some]
-    if everything:
-        benchmark.add(
-            Figure(
-                'whole job predicted from 2 workers: error, median',
-                100 * statistics.median(everything),
-                '%',
-                note=f'{len(everything)} predictions, 90th percentile '
-                f'{100 * quantile(everything, 0.9):.1f} %',
-            )
-        )
-    for job in dict.fromkeys(one.job for one in recommended):
-        some = [one for one in recommended if one.job == job]
-        benchmark.add(
-            Figure(
-                f'{job}: time lost',
-                _mean_pct(some),
-                '%',
-                note=f'workers: {_workers(some)}; predicted from 2: '
-                + _word_errors(errors.get(job, [])),
-            )
-        )
-
-
-def _word_errors(errors: list[tuple[int, float]]) -> str:
-    means = {
-        workers: statistics.mean(off for to, off in errors if to == workers)
-        for workers in sorted({to for to, _ in errors})
-    }
-    return ', '.join(f'{n} workers {100 * off:+.0f} %' for n, off in means.items())
-
-
-def _workers(outcomes: Sequence[Outcome]) -> str:
-    return ', '.join(
-        f'{one.setting[0]}{"" if one.setting[1] else " (they end)"}' for one in outcomes
-    )
-
-
-def _judge_nulls(benchmark: Benchmark, count: int) -> None:
-    if not count:
-        return
-    alarms = 0
-    for seed in range(count):
-        evidence = draw_null(seed)
-        found = recommend_settings(Run(evidence))
-        if found.changes:
-            alarms += 1
-            keys = {change.key.split('.')[-1]: change.new for change in found.changes}
-            print(f'false alarm {seed}: {keys}', file=sys.stderr)
-    value = 100 * alarms / count
-    benchmark.add(
-        Figure(
-            'changes where nothing is to gain',
-            value,
-            '%',
-            f'<= {ALARM_LIMIT:g}',
-            value <= ALARM_LIMIT,
-            f'{count} simulated runs',
-        )
-    )
 
 
 if __name__ == '__main__':

@@ -1,11 +1,12 @@
 """Why was that save slow? Planted causes against those that are named.
 
-    python -m benchmarks.saves [--only SCENE ...]
+    python -m benchmarks.saves [--only SCENE ...] [--quick] [--output]
 
-On MMEngine's own Runner, in a folder in memory, each cause holds at least ten saves:
-busy workers, strangers on the cores, a backend that writes elsewhere, storage that
-blocks, long histories in the message hub. Every one must be named, and no healthy save
-of 200. Then the counterfactual, polite workers, and a real MMDetection training.
+On MMEngine's own Runner, in a folder in memory, each cause holds twelve saves: busy
+workers, other programs on the cores, a backend that writes elsewhere, storage that
+blocks, long histories in the message hub. ``mmgpu recommend`` must name each of them,
+and no healthy save of 200. Then what a save would take without its workers, niced
+workers, and a real MMDetection training. About 7 minutes.
 """
 
 from __future__ import annotations
@@ -13,37 +14,330 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import shutil
+import re
 import statistics
 import sys
 import tempfile
+import time
+import uuid
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
+import numpy as np
 import psutil
 import torch
+from mmengine.dataset import pseudo_collate
+from mmengine.fileio import FileClient, LocalBackend, register_backend
+from mmengine.hooks import Hook
+from mmengine.logging import HistoryBuffer
+from mmengine.model import BaseModel
+from mmengine.runner import Runner
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
-from benchmarks.harness import Benchmark, Figure
-from benchmarks.saves_judge import (
-    Judged,
-    closing_error,
-    judge_run,
-    name_cause,
-    render_causes,
+from benchmarks.harness import (
+    Benchmark,
+    Figure,
+    at_least,
+    at_most,
+    busy_programs,
+    end_workers,
+    exactly,
+    find_evidence,
+    read_records,
+    recommend,
+    say,
 )
-from benchmarks.saves_mmdet import train_detector
-from benchmarks.saves_plant import Trained, hogs, train_planted
+from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
+from mmgpu_hooks.experiment.training import run_training
 
-SAVES = 12
-"""Of each planted cause."""
 HEALTHY = ((5.0, 0, 0.0), (50.0, 2, 0.001), (100.0, 1, 0.0), (200.0, 0, 0.002))
 """Megabytes, workers and CPU per item of healthy trainings, 50 saves each."""
 BUSY_WORKERS, BUSY_CPU_S, BUSY_INTERVAL = 16, 0.25, 12
 """Workers that never get ahead of the loop, so that they are busy in every save."""
 PUT_S = 1.0
 NICE = 10
+OTHER_PROGRAMS = 'strangers'
+"""The cause's code in the answer."""
+WARNING = 'GPUEfficiencyHook: Saving'
+
+
+class PlantedDataset(Dataset[dict]):
+    """Items that each take so much CPU of a worker.
+
+    Args:
+        cpu_s: CPU seconds per item.
+    """
+
+    def __init__(self, cpu_s: float) -> None:
+        self.cpu_s = cpu_s
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        until = time.thread_time() + self.cpu_s
+        while time.thread_time() < until:
+            pass
+        return {'inputs': torch.tensor(float(index % 97))}
+
+
+class PlantedModel(BaseModel):
+    """One weight that learns, beside many bytes that are saved with it."""
+
+    def __init__(self, megabytes: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.register_buffer('ballast', torch.zeros(int(megabytes * 250_000)))
+
+    def forward(self, inputs: Any, mode: str = 'tensor', **_: Any) -> Any:
+        return {'loss': (self.weight * torch.stack(inputs) / 97 - 1).pow(2).mean()}
+
+
+class SlowBackend(LocalBackend):
+    """Blocks in ``put``, as a disk does that has others to serve.
+
+    Args:
+        put_s: For how long.
+    """
+
+    def __init__(self, put_s: float = 0.0) -> None:
+        self.put_s = put_s
+
+    def put(self, obj: bytes, filepath: str | Path) -> None:
+        time.sleep(self.put_s)
+        super().put(obj, filepath)
+
+
+class FarBackend(SlowBackend):
+    """Writes nowhere on this host."""
+
+    def put(self, obj: bytes, filepath: str | Path) -> None:
+        time.sleep(self.put_s)
+
+
+for _name, _backend in (('slow', SlowBackend), ('far', FarBackend)):
+    register_backend(_name, _backend, prefixes=_name, force=True)
+    FileClient.register_backend(_name, _backend, prefixes=_name, force=True)
+
+
+class Planted(Hook):
+    """Keeps each iteration's loss bit by bit, and plants what a scene asks for.
+
+    Args:
+        hub_megabytes: Histories in the message hub, as after a million iterations.
+        pause_s: Of each iteration, in which nothing is done.
+    """
+
+    def __init__(self, hub_megabytes: float, pause_s: float) -> None:
+        self.hub_megabytes, self.pause_s = hub_megabytes, pause_s
+        self.losses: list[str] = []
+
+    def before_train(self, runner: Runner) -> None:
+        length = int(self.hub_megabytes * 1e6 / 10 / 16)
+        for number in range(10 if length else 0):
+            history = HistoryBuffer()
+            history._log_history = np.zeros(length)
+            history._count_history = np.ones(length)
+            runner.message_hub.log_scalars[f'train/history_{number}'] = history
+            runner.message_hub._resumed_keys[f'train/history_{number}'] = True
+
+    def after_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: Any = None,
+        outputs: Any = None,
+    ) -> None:
+        self.losses.append(outputs['loss'].item().hex())
+        time.sleep(self.pause_s)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What one training left."""
+
+    saves: list[dict[str, Any]]
+    """As ``mmgpu recommend`` judges them."""
+    warnings: int
+    """Of slow saves, while it was on."""
+    losses: list[str]
+    duration_s: float = 0.0
+
+    @property
+    def wall_s(self) -> float:
+        """Median of the saves."""
+        return statistics.median(save['wall_s'] for save in self.saves)
+
+    @property
+    def gap_s(self) -> float:
+        """Mean time from one save's end to the next one's start."""
+        saves_s = sum(save['wall_s'] for save in self.saves)
+        return (self.duration_s - saves_s) / len(self.saves)
+
+    @property
+    def causes(self) -> Counter[str]:
+        """How often each cause was named."""
+        return Counter(
+            (save['cause'] or 'slow, no cause') if save['is_slow'] else 'healthy'
+            for save in self.saves
+        )
+
+
+def describe(causes: Counter[str]) -> str:
+    """How often each was named."""
+    return ', '.join(f'{count} {name}' for name, count in causes.most_common())
+
+
+def train_planted(
+    parent: Path,
+    *,
+    saves: int,
+    megabytes: float = 200.0,
+    interval: int = 1,
+    num_workers: int = 0,
+    cpu_s: float = 0.0,
+    worker_nice: int | None = None,
+    backend: str | None = None,
+    hub_megabytes: float = 0.0,
+    pause_s: float = 0.0,
+) -> Trained:
+    """Train for so many saves.
+
+    Args:
+        parent: Of the run's folder; in memory, so that no disk has a part in it.
+        saves: How many.
+        megabytes: Of each.
+        interval: Iterations between two saves.
+        num_workers: Of the loader.
+        cpu_s: CPU that an item takes a worker.
+        worker_nice: Argument of our hook.
+        backend: ``slow`` or ``far``, each taking :data:`PUT_S`.
+        hub_megabytes: Histories in the message hub.
+        pause_s: In each iteration, so that saves are as far apart as in another run.
+    """
+    planted = Planted(hub_megabytes, pause_s)
+    checkpoint: dict[str, Any] = {
+        'type': 'CheckpointHook',
+        'by_epoch': False,
+        'interval': interval,
+        'max_keep_ckpts': 1,
+    }
+    with tempfile.TemporaryDirectory(dir=parent) as name:
+        folder = Path(name)
+        if backend is not None:
+            prefix = 'far://' if backend == 'far' else ''
+            checkpoint['out_dir'] = f'{prefix}{folder}/out'
+            checkpoint['backend_args'] = {'backend': backend, 'put_s': PUT_S}
+        runner = Runner(
+            model=PlantedModel(megabytes),
+            work_dir=str(folder / 'run'),
+            train_dataloader={
+                'dataset': PlantedDataset(cpu_s),
+                'sampler': {'type': 'DefaultSampler', 'shuffle': False},
+                'batch_size': 1,
+                'num_workers': num_workers,
+                'collate_fn': {'type': pseudo_collate},
+            },
+            train_cfg={'by_epoch': False, 'max_iters': saves * interval},
+            optim_wrapper={'optimizer': {'type': 'SGD', 'lr': 0.01}},
+            default_hooks={
+                'logger': {'type': 'LoggerHook', 'interval': 10},
+                'checkpoint': checkpoint,
+                'gpu_efficiency': {
+                    'type': 'mmgpu_hooks.GPUEfficiencyHook',
+                    'worker_nice': worker_nice,
+                    'summary': False,
+                },
+            },
+            custom_hooks=[planted],
+            log_processor={'by_epoch': False},
+            log_level='WARNING',
+            randomness={'seed': 3},
+            experiment_name=f'saves_{uuid.uuid4().hex}',
+        )
+        try:
+            runner.train()
+        finally:
+            end_workers(runner.train_loop.dataloader_iterator._iterator)
+        evidence = find_evidence(folder / 'run')
+        (log,) = (folder / 'run').glob('*/*.log')
+        warnings = sum(WARNING in line for line in log.read_text().splitlines())
+        (end,) = read_records(evidence, 'end')
+        judged = recommend(evidence)['checkpoint_saves']
+        return Trained(judged, warnings, planted.losses, end['duration_s'])
+
+
+CONFIG = """\
+_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'
+default_hooks = dict(
+    logger=dict(interval=3),
+    checkpoint=dict(by_epoch=False, interval=6, max_keep_ckpts=1),
+    gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook', summary=False),
+)
+custom_hooks = []
+model = dict(backbone=dict(init_cfg=None), bbox_head=dict(num_classes=2))
+train_dataloader = dict(
+    batch_size=4, num_workers={num_workers}, persistent_workers=True,
+    # a pass over few images would end before the workers are busy
+    sampler=dict(type='InfiniteSampler', shuffle=True),
+    dataset=dict(
+        data_root='{data_root}/', ann_file='annotations.json',
+        data_prefix=dict(img='images/'),
+        metainfo=dict(classes=('rectangle', 'ellipse')),
+        pipeline=[
+            dict(type='LoadImageFromFile'),
+            dict(type='LoadAnnotations', with_bbox=True),
+            dict(type='RandomResize', scale=(2560, 1920), ratio_range=(0.8, 1.2),
+                 keep_ratio=True),
+            dict(type='PhotoMetricDistortion'),
+            dict(type='RandomCrop', crop_size=(64, 64)),
+            dict(type='RandomFlip', prob=0.5),
+            dict(type='Pad', size=(64, 64)),
+            dict(type='PackDetInputs'),
+        ],
+    ),
+)
+train_cfg = dict(
+    _delete_=True, type='IterBasedTrainLoop', max_iters=24, val_interval=1000)
+log_processor = dict(by_epoch=False)
+val_cfg = val_dataloader = val_evaluator = None
+test_cfg = test_dataloader = test_evaluator = None
+randomness = dict(seed=7)
+"""
+"""RTMDet-tiny on small crops of large, distorted images: loading is the work, so that
+workers never get ahead of the loop and are busy in every save."""
+
+
+def train_detector(folder: Path, num_workers: int) -> Trained:
+    """Train with MMDetection's own script, on two cores.
+
+    Args:
+        folder: Of the run and its images.
+        num_workers: Of the loader.
+    """
+    data = folder / 'images'
+    write_demo_dataset(data, images=40, width=960, height=720)
+    work_dir = folder / f'detector_{num_workers}'
+    config = work_dir.with_suffix('.py')
+    config.write_text(CONFIG.format(data_root=data, num_workers=num_workers))
+    warnings: list[str] = []
+
+    def note(line: str) -> None:
+        if re.search(WARNING, line):
+            warnings.append(line)
+
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(sorted(usable)[:2]))
+    try:
+        run_training(config, work_dir, on_line=note, environ={'OMP_NUM_THREADS': '1'})
+    finally:
+        os.sched_setaffinity(0, usable)
+    judged = recommend(find_evidence(work_dir))['checkpoint_saves']
+    return Trained(judged, len(warnings), [])
 
 
 class Scenes:
@@ -55,40 +349,31 @@ class Scenes:
     """
 
     def __init__(self, benchmark: Benchmark, folder: Path) -> None:
-        self._add = benchmark.add
-        self._folder = folder
-        self._judged: dict[str, Judged] = {}
+        self._add, self._folder = benchmark.add, folder
+        self._saves = 4 if benchmark.is_quick else 12
+        self._healthy = 10 if benchmark.is_quick else 50
+        self._judged: list[dict[str, Any]] = []
         self._busy: Trained | None = None
 
     def _train(self, **arguments: Any) -> Trained:
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
-        try:
-            return train_planted(folder, **arguments)
-        finally:
-            shutil.rmtree(folder)
+        trained = train_planted(self._folder, **{'saves': self._saves, **arguments})
+        self._judged += trained.saves
+        return trained
 
     def _train_busy(self, **more: Any) -> Trained:
-        return self._train(
-            saves=SAVES,
-            interval=BUSY_INTERVAL,
-            num_workers=BUSY_WORKERS,
-            cpu_s=BUSY_CPU_S,
-            **more,
-        )
+        busy = {'num_workers': BUSY_WORKERS, 'cpu_s': BUSY_CPU_S}
+        return self._train(interval=BUSY_INTERVAL, **busy, **more)
 
     def _plant(self, cause: str, trained: Trained) -> None:
         """One row of the confusion matrix."""
-        judged = judge_run(trained.evidence)
-        self._judged[cause] = judged
-        named = Counter(name_cause(judgement) for _, judgement in judged)
+        count = len(trained.saves)
         self._add(
-            Figure(
+            exactly(
                 f'planted: {cause}',
-                named[cause],
-                f'of {len(judged)} named {cause}',
-                f'= {len(judged)}',
-                named[cause] == len(judged) >= 10,
-                render_causes(named) + f'; {trained.warnings} warning(s) in the run',
+                trained.causes[cause],
+                max(count, self._saves),
+                f'of {count} named {cause}',
+                f'{describe(trained.causes)}; {trained.warnings} warning(s) in the run',
             )
         )
 
@@ -96,187 +381,125 @@ class Scenes:
         self._busy = self._train_busy()
         self._plant('workers', self._busy)
 
-    def strangers(self) -> None:
-        with hogs(2 * (os.cpu_count() or 1)):
-            trained = self._train(saves=SAVES, megabytes=300.0)
-        self._plant('strangers', trained)
+    def other_programs(self) -> None:
+        with busy_programs(2 * (os.cpu_count() or 1)):
+            trained = self._train(megabytes=300.0)
+        self._plant(OTHER_PROGRAMS, trained)
 
     def remote(self) -> None:
-        far = {'backend': 'far', 'put_s': PUT_S}
-        self._plant('remote', self._train(saves=SAVES, megabytes=20.0, backend=far))
+        self._plant('remote', self._train(megabytes=20.0, backend='far'))
 
     def storage(self) -> None:
-        slow = {'backend': 'slow', 'put_s': PUT_S}
-        trained = self._train(saves=SAVES, megabytes=20.0, backend=slow)
+        trained = self._train(megabytes=20.0, backend='slow')
         self._plant('storage', trained)
         blocked = [
-            (save.phases['write'].blocked_s or math.inf) / PUT_S
-            for save, _ in self._judged['storage']
+            (save['phases']['write']['blocked_s'] or math.inf) / PUT_S
+            for save in trained.saves
         ]
-        error_pct = 100 * abs(statistics.median(blocked) - 1)
-        self._add(
-            Figure(
-                'blocked in the write against the planted wait',
-                error_pct,
-                '% off',
-                '<= 3',
-                error_pct <= 3,
-                f'median of {len(blocked)}',
-            )
-        )
+        off_pct = 100 * abs(statistics.median(blocked) - 1)
+        name = 'blocked in the write against the planted wait'
+        self._add(at_most(name, off_pct, 3, '% off', f'median of {len(blocked)}'))
 
     def size(self) -> None:
-        trained = self._train(saves=SAVES, megabytes=20.0, hub_megabytes=600.0)
-        self._plant('size', trained)
+        self._plant('size', self._train(megabytes=20.0, hub_megabytes=600.0))
 
     def memory(self) -> None:
         # without swap the kernel has nowhere to put what does not fit
+        note = 'skipped: pressure on memory would stall the whole machine'
         if not psutil.swap_memory().total:
             note = 'skipped: this machine has no swap, and memory short of it is a kill'
-        else:
-            note = 'skipped: pressure on memory would stall the whole machine'
         self._add(Figure('planted: memory', None, note=note))
 
     def healthy(self) -> None:
         named: Counter[str] = Counter()
-        warnings = saves = blamed = 0
+        warnings = blamed = 0
         for megabytes, num_workers, cpu_s in HEALTHY:
             trained = self._train(
-                saves=50, megabytes=megabytes, num_workers=num_workers, cpu_s=cpu_s
+                saves=self._healthy,
+                megabytes=megabytes,
+                num_workers=num_workers,
+                cpu_s=cpu_s,
             )
-            judged = judge_run(trained.evidence)
-            self._judged[f'healthy {megabytes:g} MB'] = judged
-            named.update(name_cause(judgement) for _, judgement in judged)
+            named.update(trained.causes)
             warnings += trained.warnings
-            blamed += sum(one.cause is not None for _, one in judged)
-            saves += len(judged)
-        self._add(
-            Figure(
-                'healthy saves that were warned of',
-                max(warnings, blamed),
-                f'of {saves}',
-                '= 0',
-                saves >= 200 and not warnings and not blamed,
-                render_causes(named),
-            )
-        )
+            blamed += sum(save['cause'] is not None for save in trained.saves)
+        name, wrong = 'healthy saves that were warned of', max(warnings, blamed)
+        self._add(exactly(name, wrong, 0, f'of {named.total()}', describe(named)))
 
     def counterfactual(self) -> None:
         """The same saves, as far apart, beside workers that have nothing to do."""
         busy = self._busy or self._train_busy()
-        idle = self._train(
-            saves=SAVES,
-            interval=2,
-            num_workers=BUSY_WORKERS,
-            pause_s=busy.gap_s / 2,
-        )
-        alone_s = statistics.median(s.wall_s for s in idle.evidence.save_records)
-        judged = judge_run(busy.evidence)
+        pause_s = busy.gap_s / 2
+        idle = self._train(interval=2, num_workers=BUSY_WORKERS, pause_s=pause_s)
         errors = [
-            abs((judgement.uncontended_s or math.inf) / alone_s - 1)
-            for _, judgement in judged
+            abs((save['uncontended_s'] or math.inf) / idle.wall_s - 1)
+            for save in busy.saves
         ]
-        slow_s = statistics.median(save.wall_s for save, _ in judged)
-        error_pct = 100 * statistics.median(errors)
         self._add(
-            Figure(
+            at_most(
                 'uncontended save, predicted against measured',
-                error_pct,
+                100 * statistics.median(errors),
+                15,
                 '% off',
-                '<= 15',
-                error_pct <= 15,
-                f'median of {len(errors)}; {alone_s:.3f} s beside idle workers, '
-                f'{slow_s:.3f} s beside {BUSY_WORKERS} busy ones',
+                f'median of {len(errors)}; {idle.wall_s:.3f} s beside idle workers, '
+                f'{busy.wall_s:.3f} s beside {BUSY_WORKERS} busy ones',
             )
         )
 
-    def polite(self) -> None:
+    def niced(self) -> None:
         """Busy workers that give way."""
         busy = self._busy or self._train_busy()
-        polite = self._train_busy(worker_nice=NICE)
-        walls = [
-            statistics.median(save.wall_s for save in trained.evidence.save_records)
-            for trained in (busy, polite)
-        ]
-        self._add(
-            Figure(
-                f'save beside busy workers, over that with worker_nice={NICE}',
-                walls[0] / walls[1],
-                'times',
-                '>= 2',
-                walls[0] / walls[1] >= 2,
-                f'{walls[0]:.3f} s and {walls[1]:.3f} s, medians of {SAVES}',
-            )
-        )
-        differ = sum(a != b for a, b in zip(busy.losses, polite.losses))
-        differ += abs(len(busy.losses) - len(polite.losses))
-        self._add(
-            Figure(
-                'losses that polite workers changed',
-                differ,
-                f'of {len(busy.losses)}',
-                '= 0',
-                differ == 0,
-            )
-        )
+        niced = self._train_busy(worker_nice=NICE)
+        name = f'save beside busy workers, over that with worker_nice={NICE}'
+        note = f'{busy.wall_s:.3f} s and {niced.wall_s:.3f} s, medians'
+        self._add(at_least(name, busy.wall_s / niced.wall_s, 2, 'times', note))
+        differ = sum(a != b for a, b in zip(busy.losses, niced.losses))
+        differ += abs(len(busy.losses) - len(niced.losses))
+        unit = f'of {len(busy.losses)}'
+        self._add(exactly('losses that niced workers changed', differ, 0, unit))
 
     def mmdet(self) -> None:
         """MMDetection on two cores, saving every few iterations."""
-        for num_workers, is_slow in ((16, True), (1, False)):
+        for num_workers, judge in ((16, at_least), (1, at_most)):
             run = train_detector(self._folder, num_workers)
-            walls = [save.wall_s for save in run.evidence.save_records]
-            named = Counter(name_cause(one) for _, one in judge_run(run.evidence))
-            self._add(
-                Figure(
-                    f'MMDetection, num_workers={num_workers}: warnings',
-                    len(run.warnings),
-                    f'in {len(walls)} saves',
-                    '>= 1' if is_slow else '= 0',
-                    bool(run.warnings) == is_slow,
-                    render_causes(named)
-                    + f'; median save {statistics.median(walls):.2f} s',
-                )
-            )
+            name = f'MMDetection, num_workers={num_workers}: warnings'
+            note = f'{describe(run.causes)}; median save {run.wall_s:.2f} s'
+            limit = int(judge is at_least)
+            self._add(judge(name, run.warnings, limit, f'in {len(run.saves)}', note))
 
     def close(self) -> None:
         """What concerns the saves of all scenes."""
-        saves = [save for judged in self._judged.values() for save, _ in judged]
-        if not saves:
-            return
-        errors = [closing_error(save) for save in saves]
-        error_pct = 100 * statistics.median(errors)
-        self._add(
-            Figure(
-                'cpu + run delay + blocked against the wall clock',
-                error_pct,
-                '% off',
-                '<= 3',
-                error_pct <= 3,
-                f'median of {len(saves)} saves; {100 * max(errors):.2f} % at most',
-            )
-        )
+        errors = []
+        for save in self._judged:
+            parts = [save['cpu_s'], save['run_delay_s'], save['blocked_s']]
+            known = None not in parts
+            errors.append(abs(sum(parts) / save['wall_s'] - 1) if known else 1.0)
+        name = 'cpu + run delay + blocked against the wall clock'
+        note = f'median of {len(errors)} saves; {100 * max(errors):.2f} % at most'
+        self._add(at_most(name, 100 * statistics.median(errors), 3, '% off', note))
+
+
+SCENES = (
+    *('workers', 'other_programs', 'remote', 'storage', 'size', 'memory', 'healthy'),
+    *('counterfactual', 'niced', 'mmdet', 'close'),
+)
+QUICK = ('workers', 'other_programs', 'remote', 'storage', 'size', 'healthy', 'close')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the scenes and print the table."""
-    names = [name for name, value in vars(Scenes).items() if _is_scene(name, value)]
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        '--only', nargs='+', choices=names, default=names, metavar='SCENE'
-    )
+    parser.add_argument('--only', nargs='+', choices=SCENES, metavar='SCENE')
     benchmark = Benchmark('saves', __doc__ or '', argv, parser=parser)
     torch.set_num_threads(1)
     shm = Path('/dev/shm')
     with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
         scenes = Scenes(benchmark, Path(folder))
-        for name in benchmark.options.only:
+        names = benchmark.options.only or (QUICK if benchmark.is_quick else SCENES)
+        for name in names:
+            say(name)
             getattr(scenes, name)()
-        scenes.close()
     return benchmark.finish()
-
-
-def _is_scene(name: str, value: Callable[..., Any]) -> bool:
-    return callable(value) and not name.startswith('_') and name != 'close'
 
 
 if __name__ == '__main__':

@@ -1,12 +1,11 @@
-"""Does one run tell what the others would take? The demo's detector, swept.
+"""Does one run predict what the others would take? The demo's detector, swept.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.sweep [--only WORKERS-BATCH ...]
+    python -m benchmarks.sweep [--seconds S] [--quick] [--output]
 
-RTMDet-tiny on the demo's JPEG files, trained for real with batches of 1, 3 and 8 and
-0, 1, 2, 4 and 8 workers by ``mmgpu sweep``; with CUDA, with batches of 1, 3 and 32 and
-1, 8, 16 and 32 workers. For each batch size the trial with 2 workers (MMDetection's
-default, or the nearest to it) is the one run from which the others are predicted.
-Errors are those of the other trials.
+RTMDet-tiny on the demo's JPEG files, trained for real by ``mmgpu sweep`` with batches
+of 1, 3 and 8 and 0, 1, 2, 4 and 8 workers; with CUDA, batches of 1, 3 and 32 and 1, 8,
+16 and 32 workers. For each batch size one trial is what the others are predicted from;
+errors are those of the other trials. About 18 minutes.
 
 ``--output`` writes the pictures too, beside the table.
 """
@@ -17,46 +16,38 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks.harness import Benchmark, write_atomically
-from benchmarks.machine import TrainingsLoad
-from benchmarks.sweep_judge import fold_figures, render_trials
-from mmgpu_hooks.commands.exit_codes import INTERRUPTED
-from mmgpu_hooks.commands.trainable import lengthen, read_trainable_config
+from benchmarks.harness import (
+    Benchmark,
+    Figure,
+    at_least,
+    at_most,
+    exactly,
+    render_table,
+)
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
-from mmgpu_hooks.experiment.sweep import run_sweep
-from mmgpu_hooks.experiment.sweep_identity import read_identity
-from mmgpu_hooks.experiment.sweep_ledger import KeptTrials, open_ledger
-from mmgpu_hooks.experiment.sweep_plan import SweepGrid, SweepJob, TrialLimits
-from mmgpu_hooks.schema import Sweep, SweepRow, SweepSetting
-from mmgpu_hooks.show.pictures.bars import WIDTHS
-from mmgpu_hooks.show.pictures.chart import Chart
-from mmgpu_hooks.show.pictures.svg import render_svg
-from mmgpu_hooks.show.pictures.sweep_charts import list_sweep_charts
 
 ROOT = Path(__file__).resolve().parents[1]
-DEMO = ROOT / 'configs' / 'demo' / 'rtmdet-tiny_demo.py'
-DATA = ROOT / 'data' / 'demo'
+MEDIAN_TARGET_PCT, COVERED_TARGET_PCT = 5.0, 90.0
+"""Those of ``make bench-predict``, on a real detector."""
 
-ON_CPU = SweepGrid((0, 1, 2, 4, 8), (1, 3, 8))
-ON_CUDA = SweepGrid((1, 8, 16, 32), (1, 3, 32))
-
+ON_CPU = (0, 1, 2, 4, 8), (1, 3, 8)
+ON_CUDA = (1, 8, 16, 32), (1, 3, 32)
+QUICK = (0, 2), (1,)
 IMAGES, WIDTH, HEIGHT = 240, 4000, 3000
-LOGGED = 10
-"""Iterations from one line of MMEngine's log to the next, in the demo's config."""
-
 TIMES = 200
 """Over the data set in an epoch, so that no epoch begins while it is measured."""
 
 CONFIG = """\
 _base_ = '{base}'
-log_processor = dict(window_size={logged})
 train_dataloader = dict(
     dataset=dict(
         _delete_=True, type='RepeatDataset', times={times},
@@ -68,67 +59,96 @@ train_dataloader = dict(
             pipeline={{{{_base_.train_dataloader.dataset.pipeline}}}})))
 """
 
-
-def list_strangers_pct(sweep: Sweep) -> list[float]:
-    """What strangers used of the machine during each trial, as the trial saw it.
-
-    Seen from here, workers that end after their trial would be strangers.
-    """
-    cores = [row.external_cpu_cores for row in sweep.rows]
-    cpus = os.cpu_count() or 1
-    return [100 * one / cpus for one in cores if one is not None]
+Row = Mapping[str, Any]
+"""A trial, as the command answers it."""
 
 
-def run_table(
-    grid: Sequence[SweepSetting], seconds: float, folder: Path, data: Path
-) -> tuple[Sweep, list[float | None]]:
-    """Train every setting with the product's own sweep; MMEngine's timings beside."""
-    config = folder / 'detector.py'
-    config.write_text(CONFIG.format(base=DEMO, times=TIMES, data=data, logged=LOGGED))
-    flat = read_trainable_config(config)
-    job = SweepJob(
-        config=str(config),
-        folder=folder / 'sweep',
-        settings=grid,
-        limits=TrialLimits(seconds, 300.0),
-        identity=read_identity(flat, saves=False),
-        lengthened=lengthen(flat, 10**6),
+def run_sweep(
+    grid: tuple[Sequence[int], Sequence[int]], seconds: float, plots: Path, data: Path
+) -> list[Row]:
+    """Train every setting with the command."""
+    workers, batches = (list(map(str, numbers)) for numbers in grid)
+    base = ROOT / 'configs' / 'demo' / 'rtmdet-tiny_demo.py'
+    with tempfile.TemporaryDirectory() as name:
+        config = Path(name) / 'detector.py'
+        config.write_text(CONFIG.format(base=base, times=TIMES, data=data))
+        command = [sys.executable, '-m', 'mmgpu_hooks', 'sweep', str(config)]
+        command += ['--num-workers', *workers, '--batch-size', *batches]
+        command += ['--seconds', str(seconds), '--work-dir', name, '--format', 'json']
+        done = subprocess.run(
+            [*command, '--plots', str(plots)],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            env={'OMP_NUM_THREADS': '1', **os.environ},
+        )
+    rows: list[Row] = json.loads(done.stdout)['rows']
+    return rows
+
+
+def judge_rows(rows: Sequence[Row]) -> Iterator[Figure]:
+    """Predicted beside measured."""
+    measured = [row for row in rows if row['iter_s'] is not None]
+    yield exactly('trials measured', len(measured), len(rows))
+    known = [row for row in measured if row['prediction_error'] is not None]
+    errors = [100 * abs(row['prediction_error']) for row in known]
+    yield at_most(
+        'iteration, predicted from one run: error, median',
+        statistics.median(errors) if errors else None,
+        MEDIAN_TARGET_PCT,
+        '%',
+        f'{len(errors)} predictions; worst {max(errors, default=0):.1f} %',
     )
-    with open_ledger(job.folder) as ledger:
-        sweep = run_sweep(job, ledger, KeptTrials(), _tell)
-    return sweep, [read_mmengine_s(job.folder, row) for row in sweep.rows]
+    inside = [
+        row['predicted']['iter_time_low_s']
+        <= row['iter_s']['value']
+        <= row['predicted']['iter_time_high_s']
+        for row in known
+    ]
+    covered = 100 * sum(inside) / len(inside) if inside else None
+    note = f'{sum(inside)} of {len(inside)}'
+    name = 'intervals that hold the truth'
+    yield at_least(name, covered, COVERED_TARGET_PCT, '%', note)
+    for batch in sorted({row['setting']['batch_size'] for row in known}):
+        same = [r for r in measured if r['setting']['batch_size'] == batch]
+        same = [row for row in same if row['predicted']]
+        chosen = min(same, key=lambda row: row['predicted']['iter_time_s'])
+        fastest = min(same, key=lambda row: row['iter_s']['value'])
+        yield Figure(
+            f'batch {batch}: lost by the setting predicted fastest',
+            100 * (chosen['iter_s']['value'] / fastest['iter_s']['value'] - 1),
+            '%',
+            note=f'{chosen["setting"]["num_workers"]} workers are predicted to be '
+            f'fastest, {fastest["setting"]["num_workers"]} are',
+        )
 
 
-def read_mmengine_s(folder: Path, row: SweepRow) -> float | None:
-    """A steady iteration by MMEngine's own timer, which its log has for 10 at a time.
-
-    Args:
-        folder: Of the sweep.
-        row: Of the trial.
-    """
-    if row.evidence is None:
-        return None
-    log = (folder / row.evidence).with_name('scalars.json')
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    warm_up = row.warm_up * max(LOGGED, row.setting.num_workers)
-    times = [line['time'] for line in lines if line.get('step', 0) - LOGGED >= warm_up]
-    return statistics.fmean(times) if times else None
+HEADER = (
+    *('batch', 'workers', 'iteration, ms', 'predicted, ms', '9 in 10 within'),
+    *('error, %', 'images/s', 'data wait, ms', 'status'),
+)
 
 
-def _tell(words: str, share: float) -> None:
-    if sys.stderr.isatty():
-        print(f'\r{words[:100]:100}', end='', file=sys.stderr, flush=True)
+def list_cells(row: Row) -> list[str]:
+    """One line of the table of trials."""
+    found, predicted, error = row['iter_s'], row['predicted'], row['prediction_error']
+    within = ('iter_time_s', 'iter_time_low_s', 'iter_time_high_s')
+    ms = [_ms(predicted[key]) for key in within] if predicted else ['', '', '']
+    return [
+        str(row['setting']['batch_size']),
+        str(row['setting']['num_workers']),
+        _ms(found and found['value']),
+        ms[0],
+        f'{ms[1]} to {ms[2]}' if predicted else '',
+        'the one run' if row['is_calibration'] else f'{100 * (error or 0):+.1f}',
+        '' if row['images_per_s'] is None else f'{row["images_per_s"]:.1f}',
+        _ms(row['data_wait_s']),
+        row['status'],
+    ]
 
 
-def write_pictures(sweep: Sweep, folder: Path) -> list[str]:
-    """Draw the sweep; lines of Markdown that show the pictures."""
-    lines = []
-    for chart in list_sweep_charts(sweep):
-        if isinstance(chart, Chart):
-            name = f'{chart.name}.svg'
-            write_atomically(folder / name, render_svg(chart.draw(WIDTHS['wide'])))
-            lines.append(f'![{chart.title}](sweep/{name})')
-    return lines
+def _ms(seconds: float | None) -> str:
+    return '' if seconds is None else f'{1000 * seconds:.1f}'
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,36 +157,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         '--seconds', type=float, default=30.0, help='to measure each trial for at most'
     )
-    parser.add_argument(
-        '--only', nargs='+', metavar='WORKERS-BATCH', help='trials such as 2-1'
-    )
-    parser.add_argument('--data', type=Path, default=DATA, help="of the demo's images")
-    load = TrainingsLoad()
-    benchmark = Benchmark('sweep', __doc__ or '', argv, parser=parser, load=load)
-    options = benchmark.options
-    os.environ.setdefault('OMP_NUM_THREADS', '1')
-    settings = (ON_CUDA if torch.cuda.is_available() else ON_CPU).list_settings()
-    if options.only:
-        asked = {tuple(map(int, words.split('-'))) for words in options.only}
-        settings = tuple(SweepSetting(*pair) for pair in sorted(asked))
-    data = options.data.absolute()
+    benchmark = Benchmark('sweep', __doc__ or '', argv, parser=parser)
+    options, grid = benchmark.options, ON_CUDA if torch.cuda.is_available() else ON_CPU
+    data = ROOT / 'data' / 'demo'
     write_demo_dataset(data, images=IMAGES, width=WIDTH, height=HEIGHT)
     with tempfile.TemporaryDirectory() as folder:
-        sweep, others_s = run_table(settings, options.seconds, Path(folder), data)
-    if sweep.is_interrupted:
-        return INTERRUPTED
-    load.shares_pct = list_strangers_pct(sweep) or [100.0]
-    for figure in fold_figures(sweep, others_s):
-        benchmark.add(figure)
-    table = render_trials(sweep.rows)
-    print(f'{table}\n')
-    code = benchmark.finish()
-    if options.output is not None:
-        pictures = write_pictures(sweep, options.output.parent / 'sweep')
-        page = options.output.read_text()
-        parts = ['## Every trial', table, *pictures]
-        write_atomically(options.output, page + '\n' + '\n\n'.join(parts) + '\n')
-    return code
+        plots = options.output.parent / 'sweep' if options.output else Path(folder)
+        if benchmark.is_quick:
+            rows = run_sweep(QUICK, 5.0, plots, data)
+        else:
+            rows = run_sweep(grid, options.seconds, plots, data)
+        pictures = [
+            f'![{path.stem}](sweep/{path.name})'
+            for path in sorted(plots.glob('*.svg'))
+            if options.output
+        ]
+    # as each trial saw it: from here, workers that end after it would be others
+    cores = [row['external_cpu_cores'] or 0.0 for row in rows]
+    benchmark.shares_pct = [100 * one / (os.cpu_count() or 1) for one in cores]
+    benchmark.add(*judge_rows(rows))
+    table = render_table(HEADER, [list_cells(row) for row in rows])
+    return benchmark.finish('\n\n'.join(['## Every trial', table, *pictures]))
 
 
 if __name__ == '__main__':

@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import pytest
 
-from benchmarks.machine import StrangerLoad
+from benchmarks.harness import OtherLoad
 from fakes.calm import find_disturbance
 
 # threads that wait for each other on few cores would be most of a toy's step; before
@@ -61,7 +61,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     if item.get_closest_marker('timing') is None:
         yield
         return
-    load = StrangerLoad()
+    load = OtherLoad()
     try:
         yield
     except (AssertionError, subprocess.TimeoutExpired, pytest.fail.Exception) as error:

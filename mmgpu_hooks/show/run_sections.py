@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmgpu_hooks.judge import run_diagnosis
+from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import Change, Finding, PlainRun, Prediction
 from mmgpu_hooks.schema.parts import PARTS, UNATTRIBUTED
@@ -492,7 +492,7 @@ def _finding(finding: Finding) -> Item:
     share = ''
     if finding.share is not None:
         share = f' · {format_pct(100 * finding.share)} of the time'
-    rule = run_diagnosis.RULES.get(finding.code)
+    rule = RULES.get(finding.code)
     return Item(
         finding.detail,
         finding.title,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import write_atomically
 from fakes.forked import run_forked
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.config import write
@@ -113,12 +112,6 @@ def test_a_read_only_config_stays_as_it_is(config, options, capsys):
     assert (code, names) == (0, ['mine.py', 'mine_set.py'])
     assert main(['set', str(config), BATCH]) == 0
     assert 'batch_size=3' in config.with_name('mine_set.py').read_text()
-
-
-def test_a_benchmark_replaces_no_device(device):
-    with pytest.raises(OSError, match='in the place of a file'):
-        write_atomically(device, 'text')
-    assert device.is_char_device()
 
 
 def test_two_edits_at_one_moment_both_last(config, monkeypatch, capsys):

@@ -10,8 +10,7 @@ import statistics
 import textwrap
 import time
 
-from benchmarks.harness import BUSY_LIMIT_PCT
-from benchmarks.machine import StrangerLoad
+from benchmarks.harness import BUSY_LIMIT_PCT, OtherLoad
 
 SLEEP_S = 0.03
 """A step of the trainings in the tests."""
@@ -24,15 +23,15 @@ MOST_LATE_S = 0.001
 """A sleep may last so much longer; 0.1 ms is usual."""
 
 
-def find_disturbance(load: StrangerLoad) -> str | None:
+def find_disturbance(load: OtherLoad) -> str | None:
     """Why times that were just measured say little; ``None`` on a calm machine.
 
     Args:
         load: Began to measure before the test did.
     """
-    strangers_pct = load.read_pct()
-    if strangers_pct > BUSY_LIMIT_PCT:
-        return f'strangers used {strangers_pct:.0f} % of the machine'
+    other_pct = load.read_pct()
+    if other_pct > BUSY_LIMIT_PCT:
+        return f'other programs used {other_pct:.0f} % of the machine'
     late_s, cold_s = [], []
     for _ in range(20):
         began = time.perf_counter()

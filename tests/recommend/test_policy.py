@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.regret_nulls import draw_null
+from benchmarks.regret import draw_null
 from fakes.replaced import replace
 from fakes.runs import (
     GIB,
@@ -357,7 +357,7 @@ def test_batches_ahead_never_exceed_shared_memory():
 
 
 @pytest.mark.parametrize('seed', range(10))
-def test_nothing_is_changed_where_nothing_is_to_gain(seed):
-    evidence = draw_null(seed)
-    run = Run(evidence)
-    assert recommend_settings(run).changes == ()
+def test_nothing_is_changed_where_nothing_is_to_gain(seed, tmp_path):
+    path = tmp_path / 'gpu_efficiency.jsonl'
+    path.write_text('\n'.join(draw_null(seed)) + '\n')
+    assert recommend_settings(Run.read(path)).changes == ()

@@ -8,9 +8,8 @@ from fakes.replaced import replace
 from fakes.reported import make_full_run
 from fakes.runs import make_evidence
 from fakes.saves import make_aftermath, make_calm, make_contended, make_save
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.save_cures import with_save_cures
 from mmgpu_hooks.schema import Recommendation
 from mmgpu_hooks.show.recommendation import (
@@ -31,13 +30,13 @@ def fold(*saves) -> Run:
 
 
 def describe(run: Run) -> list[str]:
-    return describe_saves(run, diagnose_run(fold_facts(run)).saves)
+    return describe_saves(run, diagnose_run(run).saves)
 
 
 def answer(*saves) -> Answer:
     run = fold(*saves)
-    found = with_save_cures(Recommendation(reason='Nothing.'), fold_facts(run))
-    return Answer('run.jsonl', diagnose_run(fold_facts(run)), found, run)
+    found = with_save_cures(Recommendation(reason='Nothing.'), run)
+    return Answer('run.jsonl', diagnose_run(run), found, run)
 
 
 def words_of(text: str) -> str:

@@ -16,10 +16,9 @@ from fakes.runs import (
     make_ranks,
     make_run,
 )
-from mmgpu_hooks.judge.facts import fold_facts
 from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_diagnosis import diagnose_run
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.schema import RunEvidence
 from mmgpu_hooks.show.summary import render_training_summary
 
@@ -30,7 +29,7 @@ def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
     run, *ranks = map(Run, (evidence, *others))
     compared = fold_ranks(run, ranks)
     slowest = find_slowest(compared, [run, *ranks])
-    judged = diagnose_run(fold_facts(slowest or run))
+    judged = diagnose_run(slowest or run)
     return render_training_summary(run, judged, compared)
 
 
@@ -96,7 +95,7 @@ def test_it_fits_into_a_log(ranks: int):
 
 def test_it_is_rendered_at_once():
     run = Run(full_run())
-    diagnosis = diagnose_run(fold_facts(run))
+    diagnosis = diagnose_run(run)
     since = time.process_time()
     for _ in range(10):
         render_training_summary(run, diagnosis)

@@ -16,7 +16,7 @@ from mmengine.model import BaseModel
 from torch import nn
 from torch.utils.data import Dataset
 
-from benchmarks.planted_job import build_runner
+from benchmarks.predict import build_runner
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.measure.loader import worker as fetch
 

@@ -13,7 +13,7 @@ import torch
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from benchmarks.planted import TAPE, WORKER_START_S, build_planted
+from benchmarks.ledger import TAPE, WORKER_START_S, build_planted
 from mmgpu_hooks import GPUEfficiencyHook
 from mmgpu_hooks.measure.ledger import TimeLedger
 from mmgpu_hooks.schema import RunEvidence

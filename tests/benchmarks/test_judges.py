@@ -1,0 +1,193 @@
+"""The benchmarks' own arithmetic, on made-up measurements."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+from typing import Any
+
+import pytest
+
+from benchmarks import overhead, regret
+from benchmarks.overhead import Account, Growth, Pairs, Spent
+from benchmarks.predict import BLOCK, Case, draw_factors, draw_unseen
+from benchmarks.rewrite import differing, flatten, is_kept
+from fakes.clock import HandClock
+
+
+def test_an_account_is_what_lies_between_its_borders(monkeypatch):
+    clock, account = HandClock(), Account()
+    monkeypatch.setattr(overhead.time, 'perf_counter', clock)
+    inner = account.beneath(lambda: clock.turn(3.0))
+    outer = account.above(lambda: (clock.turn(0.5), inner(), clock.turn(0.25)))
+    outer()
+    assert account.spent_s == pytest.approx(0.75)
+
+
+def test_costs_are_net_of_the_borders():
+    with_it = Spent([50e-6] * 9 + [150e-6], [1e-3] * 3)
+    cost = overhead.net_cost(with_it, Spent([40e-6] * 10, [60e-6] * 3))
+    assert cost.iteration_s == pytest.approx(20e-6)
+    # (1000 - 50) - (60 - 40) us
+    assert cost.interval_s == pytest.approx(930e-6)
+    verdicts = {
+        peer_us: [
+            figure.verdict
+            for figure in overhead.judge_cost(cost, overhead.Cost(peer_us / 1e6, 0, ''))
+        ]
+        for peer_us in (299, 310)
+    }
+    assert verdicts[299] == ['', 'missed', '', 'missed']
+    assert verdicts[310] == ['', 'met', '', 'met']
+    assert overhead.judge_cost(cost, 'not installed')[1].verdict == 'missed'
+
+
+def test_ends_of_intervals_are_parted_from_the_others():
+    spent = overhead.split_ends([float(number) for number in range(1, 201)])
+    assert spent.ends == [99.0, 149.0, 199.0]
+    assert len(spent.ordinary) == 196
+
+
+@pytest.mark.parametrize(
+    ('hooks_ms', 'rest_ms', 'threads', 'verdict'),
+    [
+        (0, 0, 0, 'met'),
+        (0.2, 0, 0, 'missed'),
+        (0, 0.2, 0, 'missed'),
+        (0, 0, 0.005, 'missed'),
+    ],
+)
+def test_what_is_added_is_found_wherever_it_is(hooks_ms, rest_ms, threads, verdict):
+    lots = random.Random(0)
+    # one round in twenty is hit hard, with the hook or without
+    tails = [lots.choice((-1, 1)) * 20 * (lots.random() < 0.05) for _ in range(800)]
+    pairs = Pairs(
+        [(hooks_ms + lots.gauss(0, 0.1)) / 1000 for _ in tails],
+        [(rest_ms + lots.gauss(0, 0.8) + tail) / 1000 for tail in tails],
+        [0.028] * len(tails),
+        [threads],
+    )
+    whole = overhead.judge_pairs(pairs)[0]
+    planted = 100 * (hooks_ms + rest_ms) / 28 + 100 * threads
+    assert whole.value == pytest.approx(planted, abs=0.15)
+    assert whole.verdict == verdict
+
+
+@pytest.mark.parametrize(('grows', 'verdict'), [(0.0, 'met'), (0.2, 'missed')])
+def test_growth_is_found(grows, verdict):
+    lots, count = random.Random(1), 400
+    costs = [
+        1 + grows * i / count + lots.gauss(0, 0.05) + 5 * (lots.random() < 0.02)
+        for i in range(count)
+    ]
+    kept = [1000 + int(grows * 5000) * i for i in range(10)]
+    figures = overhead.judge_growth(Growth(costs, costs, [2**20] * 10, kept))
+    assert [figure.verdict for figure in figures] == [verdict, verdict, 'met', verdict]
+
+
+def test_planted_costs_come_up_to_their_mean_in_every_block():
+    factors = list(itertools.islice(draw_factors(1.0, seed=1), 2 * BLOCK))
+    first, second = factors[:BLOCK], factors[BLOCK:]
+    assert statistics.fmean(first) == pytest.approx(1.0)
+    assert first != second and sorted(first) == pytest.approx(sorted(second))
+
+
+def test_the_drawn_pipelines_are_the_same_each_time():
+    assert draw_unseen() == draw_unseen()
+    assert regret.draw_unseen() == regret.draw_unseen()
+    assert regret.draw_null(3) == regret.draw_null(3)
+
+
+@pytest.mark.parametrize(
+    ('predicted_s', 'error_pct', 'is_covered'), [(0.11, 10, True), (0.2, 100, False)]
+)
+def test_a_case_is_judged_against_what_was_measured(predicted_s, error_pct, is_covered):
+    interval = 0.9 * predicted_s, 1.1 * predicted_s
+    case = Case(draw_unseen()[0], 0.1, predicted_s, *interval)
+    assert case.error_pct == pytest.approx(error_pct)
+    assert case.is_covered is is_covered
+
+
+def trial(workers: int, job_s: float, **more: Any) -> regret.Trial:
+    evidence = ['fewer'] if more.pop('fewer', False) else []
+    setting = (workers, True)
+    return {
+        'job': 'CPU',
+        'setting': setting,
+        'job_s': job_s,
+        'evidence': evidence,
+    } | more
+
+
+GRID = [
+    *(trial(1, 10.0), trial(2, 12.0, fewer=True), trial(8, 9.0)),
+    *(trial(1, 9.9), trial(2, 11.0), trial(8, 9.5)),
+]
+
+
+def ask(evidence: list[str]) -> dict[str, Any]:
+    return {'num_workers': 1} if evidence else {}
+
+
+def test_the_faster_counts_and_a_loss_within_the_spread_is_none():
+    times = regret.Times()
+    for one in GRID:
+        times.add(one)
+    assert regret.choose_settings(GRID, times, ask) == [(1, True), (2, True)]
+    assert times.best() == (8, True)
+    assert times.lost_pct((1, True)) == pytest.approx(10.0)
+    times.add(trial(8, 9.95))
+    assert times.lost_pct((1, True)) == 0.0
+
+
+def test_a_loss_is_judged_by_fresh_trainings_in_turns_alone():
+    pair = ((1, True), (8, True))
+    kept = [
+        trial(1, 10.2, pair=pair),
+        trial(8, 10.0, pair=pair),
+        trial(8, 1.0, pair=((4, True), (8, True))),
+    ]
+    asked = []
+
+    def train(setting: regret.Setting) -> regret.Trial:
+        asked.append(setting[0])
+        return trial(setting[0], {1: 10.1, 8: 9.9}[setting[0]])
+
+    # the best of the grid was lucky, and is no faster than 9.9 s
+    lost_pct = regret.compare_fresh((1, True), (8, True), kept, train, count=3)
+    assert asked == [8, 1, 1, 8]
+    assert lost_pct == pytest.approx(100 * (10.1 / 9.9 - 1), abs=0.01)
+    assert regret.compare_fresh((1, True), (8, True), kept, train, count=1) > 0
+
+
+def test_waits_are_those_of_a_loader_that_hands_out_in_order():
+    # one worker, 3 s a batch and 1 s a step: each wait but the first is 2 s
+    waits = regret.simulate_waits(1, [3.0] * 4, [1.0] * 4)
+    assert waits[1:] == pytest.approx([2.0] * 3, abs=0.01)
+    # two workers keep up with steps of 2 s
+    assert max(regret.simulate_waits(2, [3.0] * 20, [2.0] * 20)[2:]) < 0.01
+
+
+OLD = 'a = 1\ntrain_dataloader = dict(num_workers=2, dataset=1)\n'
+APPENDED = OLD + '\ntrain_dataloader = dict(\n    num_workers=8,\n    batch_size=3)\n'
+
+
+@pytest.mark.parametrize(
+    ('new', 'good'),
+    [
+        (OLD.replace('=2', '=8, pin_memory=True'), True),
+        (OLD.replace('=2', '=8').replace('a = 1', 'a = 2'), False),
+        (OLD.replace('dataset=1', 'dataset=2'), False),
+        (APPENDED, True),
+        (APPENDED.replace('batch_size', 'lr'), False),
+        (APPENDED.replace('train_', 'val_'), False),
+    ],
+)
+def test_bytes_outside_an_edit_are_compared(new, good):
+    assert is_kept(OLD, new) is good
+
+
+def test_values_are_compared_by_type_and_text():
+    left, right = flatten({'a': {'b': [1, True]}}), flatten({'a': {'b': [1, 1]}})
+    assert differing(left, right) == [('a', 'b', '1')]
