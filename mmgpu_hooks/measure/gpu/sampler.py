@@ -8,6 +8,7 @@ a forked child, where the thread does not exist, the sampler does nothing.
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections import deque
 from typing import Callable
@@ -33,11 +34,14 @@ class GpuSampler:
 
     Args:
         read_sample: Looks at the GPU; may raise `SourceError`.
-        period_s: Seconds between two looks, above 0. Where the driver keeps
+        period_s: Seconds between two looks on average, above 0; each waits half to
+            one and a half of it, since iterations as regular as the looks would be
+            seen at the same few places again and again. Where the driver keeps
             samples itself, a look says how long the next may wait at least.
             Default: 0.2.
         clock: Monotonic clock.
         wait: Waits for the stop event.
+        draw: Random numbers from 0 to 1; not of the generators that training uses.
 
     Raises:
         ValueError: If ``period_s`` is not above 0.
@@ -50,6 +54,7 @@ class GpuSampler:
         *,
         clock: Clock = monotonic_s,
         wait: Wait = threading.Event.wait,
+        draw: Callable[[], float] = random.Random().random,
     ) -> None:
         if not period_s > 0.0:
             raise ValueError(f'period_s must be above 0, found {period_s}')
@@ -59,6 +64,7 @@ class GpuSampler:
         self._period_s = period_s
         self._clock = clock
         self._wait = wait
+        self._draw = draw
         self._pid = os.getpid()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -114,8 +120,8 @@ class GpuSampler:
         return fold.window()
 
     def _run(self, stop: threading.Event, last_s: float) -> None:
-        wait_s = self._period_s
-        while not self._wait(stop, wait_s):
+        at_least_s = 0.0
+        while not self._wait(stop, max(self._draw_period_s(), at_least_s)):
             try:
                 sample = self._read_sample()
             except Exception as error:  # noqa: BLE001, the training must go on
@@ -127,7 +133,10 @@ class GpuSampler:
                 return
             self._pending.append((now_s - last_s, sample))
             last_s = now_s
-            wait_s = max(self._period_s, sample.next_look_s or 0.0)
+            at_least_s = sample.next_look_s or 0.0
+
+    def _draw_period_s(self) -> float:
+        return self._period_s * (0.5 + self._draw())
 
 
 def _reason(error: Exception) -> str:
