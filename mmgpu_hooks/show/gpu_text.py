@@ -14,6 +14,7 @@ _OTHERS_BYTES = 2**28
 """A context alone takes this much."""
 _SLOW_CLOCK = 0.95
 """Of the fastest card's clock, below which one is remarked on."""
+_NO_TWO_SAMPLES = 'it takes two samples, 2 s apart'
 _INACTIVE_SHARE = 0.1
 """Of what is reserved, from which fragmentation is remarked on."""
 
@@ -23,6 +24,9 @@ def describe_gpu(summary: Run) -> str:
     said = [_utilisation(summary)]
     if summary.gpu is not None:
         said += [*_clocks(summary.gpu), *_others(summary.gpu)]
+        if summary.gpu.sm_active_pct is None:
+            why = summary.unknown.get('GPU sm_active_pct', _NO_TWO_SAMPLES)
+            said.append(f'SM activity unknown: {why}')
     return '; '.join(said)
 
 
@@ -37,6 +41,9 @@ def _utilisation(summary: Run) -> str:
         text += '' if std is None else f' (std {std:.0f} %)'
         text += '' if zero is None else f', 0 % for {zero:.0f} % of the time'
         text += f' ({gpu.samples} {_SOURCES.get(gpu.source or "", "samples")})'
+        if summary.gpu_last_iteration is not None:
+            text += f' until iteration {summary.gpu_last_iteration}, then unknown: '
+            text += summary.why_no_gpu_util
     if summary.gpu_idle_pct is not None:
         return (
             f'{text}; idle {summary.gpu_idle_pct:.0f} % of an iteration '
