@@ -263,7 +263,7 @@ class GpuFigures(Figures):
     others_mem_bytes = largest_of('gpu.others_mem_bytes')
     sm_clock_mhz = seldom_mean_of('gpu.sm_clock_mhz')
     power_w = seldom_mean_of('gpu.power_w')
-    throttled_pct = mean_of('gpu.throttled_pct')
+    throttled_pct = seldom_mean_of('gpu.throttled_pct')
     sm_active_pct = seldom_mean_of('gpu.sm_active_pct')
 
     @cached_property
@@ -311,6 +311,7 @@ class GpuFigures(Figures):
     def throttle_reasons_pct(self) -> dict[str, float]:
         """Mean share of each reason, largest first; what an interval lacks was 0."""
         known = self.steady.having('gpu.throttled_pct')
+        known = known if len(known) else self.every.having('gpu.throttled_pct')
         field = 'gpu.throttle_reasons_pct'
         names = sorted({name for one in known.values(field) for name in one})
         seconds = known.column('duration_s')
