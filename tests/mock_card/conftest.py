@@ -50,6 +50,42 @@ CARDS = Path('driver/cards.yaml')
 the environment that the process was started with, which is the server's."""
 
 
+def merge(base: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Set what ``more`` holds, in mappings inside of mappings too."""
+    for name, value in more.items():
+        if isinstance(value, Mapping) and name in base:
+            merge(base[name], value)
+        else:
+            base[name] = value
+
+
+def write_cards(
+    source: Path,
+    folder: Path,
+    kind: str,
+    defaults: Mapping[str, Any],
+    devices: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+) -> None:
+    """Write the driver's configuration.
+
+    Args:
+        source: The folder with ``driver/``.
+        folder: That the process will run in.
+        kind: Of the cards, such as ``h100``.
+        defaults: Set for all of them.
+        devices: Set for one, by its index.
+    """
+    original = source / 'driver' / f'mock-nvml-config-{kind}.yaml'
+    told = yaml.safe_load(original.read_text())
+    merge(told['device_defaults'], defaults)
+    for index, more in devices.items():
+        merge(told['devices'][index], more)
+    cards = folder / CARDS
+    cards.parent.mkdir(parents=True)
+    # JSON is YAML in which no two readers differ about what is a number
+    cards.write_text(json.dumps(told).replace('"OWN_PID"', 'OWN_PID'))
+
+
 @dataclass(frozen=True)
 class Training:
     """One training on the mock card, and what it left in its folder."""
@@ -148,14 +184,7 @@ class MockCards:
     ) -> Training:
         """Start a training of any config that imports ``mock_card.card``."""
         folder = self.folder / name
-        cards = folder / CARDS
-        cards.parent.mkdir(parents=True)
-        told = yaml.safe_load(
-            (self.source / f'driver/mock-nvml-config-{kind}.yaml').read_text()
-        )
-        told['device_defaults'].update(driver)
-        # JSON is YAML in which no two readers differ about what is a number
-        cards.write_text(json.dumps(told).replace('"OWN_PID"', 'OWN_PID'))
+        write_cards(self.source, folder, kind, driver)
         (folder / 'config.py').write_text(text)
         words = ['config.py', '--work-dir', 'work_dir']
         environ = {'MOCK_CARD_PROFILE': kind, **environ}
@@ -227,16 +256,23 @@ def mock_source() -> Path:
 
 
 @pytest.fixture(scope='session')
-def mock_cards(
-    mock_source: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[MockCards]:
-    """Trains on the cards of the mock driver, four trainings at a time."""
-    environ = {
+def mock_environ(mock_source: Path) -> dict[str, str]:
+    """Environment of a process that finds the driver, and its cards by `CARDS`."""
+    return {
         FOLDER: str(mock_source),
         'LD_LIBRARY_PATH': str(mock_source / 'driver'),
         'MOCK_NVML_CONFIG': str(CARDS),
         'MOCK_NVML_OVERRIDES_TTL': '10ms',
     }
-    server = TrainServer(at_once=4, **environ)
+
+
+@pytest.fixture(scope='session')
+def mock_cards(
+    mock_source: Path,
+    mock_environ: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[MockCards]:
+    """Trains on the cards of the mock driver, four trainings at a time."""
+    server = TrainServer(at_once=4, **mock_environ)
     yield MockCards(mock_source, server, tmp_path_factory.mktemp('mock_card'))
     server.close()

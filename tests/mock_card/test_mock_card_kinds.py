@@ -28,6 +28,14 @@ CASES: dict[str, tuple[str, dict[str, str], str | None, str | None]] = {
 HELD_MIB = 4096
 """Of the card's memory by another process."""
 
+HOT = {
+    'thermal': {'temperature_gpu_c': 81},
+    'power': {'current_draw_mw': 63_500},
+    'clocks': {'sm_current': 1110},
+    'clocks_throttle_reasons': {'gpu_idle': False, 'sw_power_cap': True},
+}
+"""Cards whose clocks are held down."""
+
 
 @pytest.fixture(scope='module')
 def kinds(mock_cards: MockCards) -> dict[str, Training]:
@@ -36,7 +44,8 @@ def kinds(mock_cards: MockCards) -> dict[str, Training]:
         'processes': [
             {'pid': 'OWN_PID', 'used_memory_mib': 1024, **process},
             {'pid': 4242, 'used_memory_mib': HELD_MIB, **process},
-        ]
+        ],
+        **HOT,
     }
     started = {
         name: mock_cards.start(name, kind, iterations=8, driver=others, **environ)
@@ -70,3 +79,14 @@ def test_memory_of_other_processes_is_known(
     assert gpu is not None
     assert gpu.others_mem_bytes == HELD_MIB * 2**20
     assert 'other processes hold 4.0 GiB' in kinds[name].summary
+
+
+@pytest.mark.parametrize('name', ['t4', 'a100', 'by_address'])
+def test_what_limits_the_card_is_known(kinds: dict[str, Training], name: str) -> None:
+    gpu = kinds[name].run.gpu
+    assert gpu is not None
+    assert (gpu.temperature_c, gpu.power_w, gpu.sm_clock_mhz) == (81, 63.5, 1110)
+    assert (gpu.throttled_pct, gpu.throttle_reasons_pct) == (100, {'power_cap': 100})
+    assert '1110 MHz, 64 W, 81 C at most' in kinds[name].summary
+    assert 'SM activity unknown: ' in kinds[name].summary
+    assert 'before Hopper' in kinds[name].summary

@@ -44,6 +44,7 @@ def detectors(
     return started
 
 
+@pytest.mark.slow
 def test_its_card_is_measured_and_its_losses_are_the_same(
     detectors: dict[str, Training], capsys: pytest.CaptureFixture[str]
 ) -> None:
