@@ -66,7 +66,8 @@ class GPUEfficiencyHook(Hook):
     Args:
         interval: Iterations per record. Defaults to LoggerHook's interval, and
             then to its very iterations. The scalars appear on LoggerHook's lines.
-        gpu_sample_period_s: Seconds between two looks at the GPU. Defaults to 0.2.
+        gpu_sample_period_s: Seconds between two looks at the GPU, on average. Defaults
+            to 0.2.
         summary: Whether the main process logs a summary when training ends.
             Defaults to True.
         worker_nice: Nice value of the train loader's workers, 0 to 19: with 10 the

@@ -58,6 +58,19 @@ def mean_of(field: str, weight: str = 'duration_s') -> cached_property[float | N
     return cached_property(mean)
 
 
+def seldom_mean_of(field: str) -> cached_property[float | None]:
+    """The mean of a field that short intervals lack; over all where steady ones do."""
+
+    def mean(figures: Figures) -> float | None:
+        means = (
+            average(some.column(field), some.column('duration_s'))
+            for some in (figures.steady, figures.every)
+        )
+        return next((value for value in means if value is not None), None)
+
+    return cached_property(mean)
+
+
 def median_of(field: str) -> cached_property[float | None]:
     """The median over intervals, of a median or a percentile: the usual interval's."""
     return cached_property(lambda figures: median(figures.steady.column(field)))
@@ -248,10 +261,10 @@ class GpuFigures(Figures):
 
     mem_used_bytes = largest_of('gpu.mem_used_bytes')
     others_mem_bytes = largest_of('gpu.others_mem_bytes')
-    sm_clock_mhz = mean_of('gpu.sm_clock_mhz')
-    power_w = mean_of('gpu.power_w')
-    throttled_pct = mean_of('gpu.throttled_pct')
-    sm_active_pct = mean_of('gpu.sm_active_pct')
+    sm_clock_mhz = seldom_mean_of('gpu.sm_clock_mhz')
+    power_w = seldom_mean_of('gpu.power_w')
+    throttled_pct = seldom_mean_of('gpu.throttled_pct')
+    sm_active_pct = seldom_mean_of('gpu.sm_active_pct')
 
     @cached_property
     def samples(self) -> int:
@@ -298,6 +311,7 @@ class GpuFigures(Figures):
     def throttle_reasons_pct(self) -> dict[str, float]:
         """Mean share of each reason, largest first; what an interval lacks was 0."""
         known = self.steady.having('gpu.throttled_pct')
+        known = known if len(known) else self.every.having('gpu.throttled_pct')
         field = 'gpu.throttle_reasons_pct'
         names = sorted({name for one in known.values(field) for name in one})
         seconds = known.column('duration_s')
@@ -309,13 +323,21 @@ class GpuFigures(Figures):
         return {name: share for name, share in largest_first if share}
 
 
-def gpu_figures(intervals: Intervals) -> GpuFigures | None:
-    """Of steady intervals; ``None`` where no sample was taken."""
-    every = intervals.where(filled(intervals.column('gpu.samples')))
-    if not len(every):
+def gpu_figures(
+    intervals: Intervals, every: Intervals | None = None
+) -> GpuFigures | None:
+    """Of steady intervals; ``None`` where no sample was taken.
+
+    Args:
+        intervals: Means are taken over these.
+        every: What is read every few seconds only is looked for in these.
+    """
+    sampled = intervals.where(filled(intervals.column('gpu.samples')))
+    if not len(sampled):
         return None
-    calm = every.calm()
-    return GpuFigures(every, every.where(calm) if calm.sum() >= MIN_CALM else every)
+    calm = sampled.calm()
+    steady = sampled.where(calm) if calm.sum() >= MIN_CALM else sampled
+    return GpuFigures(sampled if every is None else every.having('gpu'), steady)
 
 
 class CudaMemoryFigures(Figures):

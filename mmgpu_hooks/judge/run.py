@@ -363,13 +363,22 @@ class Run(Figures):
     @cached_property
     def gpu(self) -> GpuFigures | None:
         """The card that this rank trains on."""
-        return gpu_figures(self.steady)
+        return gpu_figures(self.steady, self.every)
 
     @property
     def why_no_gpu_util(self) -> str:
         """The reason of the whole card, else of this figure alone."""
         reasons = (self.unknown.get(source) for source in ('GPU', 'GPU util_pct'))
         return next(filter(None, reasons), 'no sample was taken')
+
+    @cached_property
+    def gpu_last_iteration(self) -> int | None:
+        """The last one with GPU utilisation, where that ended before the run."""
+        off = {one.source for one in self.evidence.sources_off}
+        sampled = self.every.having('gpu.util_pct').values('iteration')
+        if off.isdisjoint(('GPU', 'GPU util_pct')) or not sampled:
+            return None
+        return int(sampled[-1])
 
     @cached_property
     def cuda_memory(self) -> CudaMemoryFigures | None:

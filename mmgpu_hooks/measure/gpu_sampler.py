@@ -8,6 +8,7 @@ a forked child, where the thread does not exist, the sampler does nothing.
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections import Counter, deque
 from typing import Any, Callable
@@ -111,13 +112,16 @@ class GpuSampler:
 
     Args:
         read_sample: Samples the GPU; may raise `SourceError`.
-        period_s: Seconds between two samples, above 0. Where the driver keeps
+        period_s: Seconds between two samples on average, above 0; each waits half to
+            one and a half of it, since iterations as regular as the samples would be
+            seen at the same few places again and again. Where the driver keeps
             samples itself, a sample says how long the next may wait at least.
             Default: 0.2.
         close: Lets the GPU go, called by the thread as it ends: never while the
             driver is in use.
         clock: Monotonic clock.
         wait: Waits for the stop event.
+        draw: Random numbers from 0 to 1; not of the generators that training uses.
 
     Raises:
         ValueError: If ``period_s`` is not above 0.
@@ -131,6 +135,7 @@ class GpuSampler:
         close: Callable[[], None] = lambda: None,
         clock: Clock = monotonic_s,
         wait: Wait = threading.Event.wait,
+        draw: Callable[[], float] = random.Random().random,
     ) -> None:
         if not period_s > 0.0:
             raise ValueError(f'period_s must be above 0, found {period_s}')
@@ -141,6 +146,7 @@ class GpuSampler:
         self._close = close
         self._clock = clock
         self._wait = wait
+        self._draw = draw
         self._pid = os.getpid()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -194,8 +200,8 @@ class GpuSampler:
             self._close()
 
     def _sample(self, last_s: float) -> None:
-        stop, wait_s = self._stop, self._period_s
-        while not self._wait(stop, wait_s):
+        stop, at_least_s = self._stop, 0.0
+        while not self._wait(stop, max(self._draw_period_s(), at_least_s)):
             try:
                 sample = self._read_sample()
             except Exception as error:  # noqa: BLE001, the training must go on
@@ -209,4 +215,7 @@ class GpuSampler:
                 return
             self._pending.append((now_s - last_s, sample))
             last_s = now_s
-            wait_s = max(self._period_s, sample.next_look_s or 0.0)
+            at_least_s = sample.next_look_s or 0.0
+
+    def _draw_period_s(self) -> float:
+        return self._period_s * (0.5 + self._draw())

@@ -196,6 +196,9 @@ def describe_gpu(run: Run) -> list[str]:
         said += '' if zero is None else f', 0 % for {zero:.0f} % of the time'
         polled = ' polled' if gpu.source == 'polled' else ''
         said += f' ({gpu.samples}{polled} samples)'
+        if run.gpu_last_iteration is not None:
+            said += f' until iteration {run.gpu_last_iteration}, then unknown: '
+            said += run.why_no_gpu_util
     if run.gpu_idle_pct is not None:
         said += f'; idle {run.gpu_idle_pct:.0f} % of an iteration'
         said += f' ({run.gpu_idle_iterations} timed)'
@@ -218,6 +221,9 @@ def describe_gpu(run: Run) -> list[str]:
         why = ', '.join(f'{reason} {format_pct(share)}' for reason, share in shares)
         held = f'clocks held down {format_pct(gpu.throttled_pct)} of the time'
         clocks.append(f'{held} ({why})' if why else held)
+    if gpu.sm_active_pct is None:
+        why = run.unknown.get('GPU sm_active_pct', 'it takes two samples, 2 s apart')
+        clocks.append(f'SM activity unknown: {why}')
     if (gpu.others_mem_bytes or 0) >= _OTHERS_BYTES:
         clocks.append(f'other processes hold {format_bytes(gpu.others_mem_bytes)}')
     return [f'{said}.', *([f'The card: {", ".join(clocks)}.'] if clocks else [])]

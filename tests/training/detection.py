@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,21 +124,36 @@ class TrainServer:
 
     While a training runs its process id is in ``<folder>/<name>.pid``, and then its
     exit code in ``<folder>/<name>.exit``; what it prints is in ``<folder>/<name>.log``.
+
+    Args:
+        at_once: Trainings that run at a time.
+        more: More environment.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = 2, **more: str) -> None:
         from mmgpu_hooks.experiment.training import find_train_script
 
         script = str(find_train_script())
-        command = [sys.executable, '-m', 'training.detection', script]
+        command = [sys.executable, '-m', 'training.detection', script, str(at_once)]
         self._process = subprocess.Popen(
-            command, env=environ(), stdin=subprocess.PIPE, text=True
+            command, env={**environ(), **more}, stdin=subprocess.PIPE, text=True
         )
 
-    def start(self, name: str, words: list[str], folder: Path) -> None:
-        """Have ``train.py`` run with these arguments in the folder; two at a time."""
+    def start(
+        self,
+        name: str,
+        words: list[str],
+        folder: Path,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """Have ``train.py`` run with these arguments in the folder, once it is time."""
         assert self._process.stdin is not None
-        task = {'name': name, 'words': words, 'folder': str(folder)}
+        task = {
+            'name': name,
+            'words': words,
+            'folder': str(folder),
+            'environ': dict(environ or {}),
+        }
         self._process.stdin.write(json.dumps(task) + '\n')
         self._process.stdin.flush()
 
@@ -171,7 +187,7 @@ class TrainServer:
         self._process.communicate(timeout=30)
 
 
-def main(script: str) -> None:
+def main(script: str, at_once: str) -> None:
     """Import, then fork for each line of standard input, until it ends."""
     for name in IMPORTED_ONCE:
         importlib.import_module(name)
@@ -189,10 +205,12 @@ def main(script: str) -> None:
             is_open = bool(told)
             *lines, text = (text + told).split(b'\n')
             tasks += map(json.loads, lines)
-        while tasks and len(running) < 2:
+        while tasks and len(running) < int(at_once):
             task = tasks.pop(0)
             path = Path(task['folder']) / task['name']
-            pid = _fork([script, *task['words']], path.with_suffix('.log'))
+            pid = _fork(
+                [script, *task['words']], path.with_suffix('.log'), task['environ']
+            )
             path.with_suffix('.pid').write_text(str(pid))
             running[pid] = path
         _note_ends(running)
@@ -209,7 +227,7 @@ def _note_ends(running: dict[int, Path]) -> None:
             path.with_suffix('.part').replace(path)
 
 
-def _fork(words: list[str], log: Path) -> int:
+def _fork(words: list[str], log: Path, environ: dict[str, str]) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -218,6 +236,7 @@ def _fork(words: list[str], log: Path) -> int:
         for descriptor in (1, 2):
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
         os.chdir(log.parent)
+        os.environ.update(environ)
         sys.argv = words
         runpy.run_path(words[0], run_name='__main__')
         code = 0
@@ -231,4 +250,4 @@ def _fork(words: list[str], log: Path) -> int:
 
 
 if __name__ == '__main__':
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -102,7 +102,13 @@ def test_time_without_a_figure_counts_for_none():
 
 def test_the_thread_weighs_by_the_clock_and_not_by_the_period():
     script = Script((0.2, 100.0), (0.6, 0.0), (0.2, 50.0))
-    sampler = GpuSampler(script.read_sample, clock=script.clock, wait=script.wait)
+    draws = iter((0.5, 0.0, 1.0, 0.25))
+    sampler = GpuSampler(
+        script.read_sample,
+        clock=script.clock,
+        wait=script.wait,
+        draw=lambda: next(draws),
+    )
     sampler.start()
     finish(sampler)
     window = GpuWindow(**sampler.drain())
@@ -110,7 +116,7 @@ def test_the_thread_weighs_by_the_clock_and_not_by_the_period():
     assert window.util_pct == pytest.approx(30.0)
     assert window.zero_pct == pytest.approx(60.0)
     assert window.mem_used_bytes == 5
-    assert script.periods == [0.2] * 4
+    assert script.periods == pytest.approx([0.2, 0.1, 0.3, 0.15])
     assert sampler.failure is None
     assert GpuWindow(**sampler.drain()) == GpuWindow()
 

@@ -42,7 +42,11 @@ def test_the_driver_that_keeps_samples_is_looked_at_less_often():
     buffered = GpuSample(None, 5, (UtilSpan(1.0, 40.0),), next_look_s=1.0)
     samples = iter([GpuSample(0.0, 5), buffered, buffered, GpuSample(0.0, 5), buffered])
     sampler = GpuSampler(
-        lambda: next(samples), clock=thread.clock, wait=thread.wait, period_s=0.2
+        lambda: next(samples),
+        clock=thread.clock,
+        wait=thread.wait,
+        draw=lambda: 0.5,
+        period_s=0.2,
     )
     thread.run(sampler)
     assert thread.waits == [0.2, 0.2, 1.0, 1.0, 0.2]
@@ -59,6 +63,7 @@ def test_a_slower_pace_that_the_user_asked_for_is_kept():
         lambda: GpuSample(None, 5, (), next_look_s=1.0),
         clock=thread.clock,
         wait=thread.wait,
+        draw=lambda: 0.5,
         period_s=5.0,
     )
     thread.run(sampler)

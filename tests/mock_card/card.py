@@ -1,0 +1,126 @@
+"""Makes torch believe in the cards of the mock driver; a config imports it first.
+
+FakeGPU stands for ``torch.cuda``: the arithmetic runs on the CPU, the allocator is
+modelled. Added here is what it lacks: names of the cards that the driver knows too,
+``CUDA_VISIBLE_DEVICES``, events that measure time, nested allocator statistics.
+
+Environment:
+    MMGPU_MOCK_CARD: Folder with ``driver/`` and ``fakegpu_src/``.
+    MOCK_NVML_CONFIG: The driver's cards. ``OWN_PID`` in it becomes the number of this
+        process.
+    MOCK_CARD_PROFILE: The same cards for FakeGPU.
+    MOCK_CARD_NAMED_BY: What torch tells of a card: ``uuid``, ``pci`` or ``nothing``.
+    MOCK_CARD_MIB: Its memory; default: the profile's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from mmengine.device import utils as mmengine_device
+
+NAMED_BY = os.environ.get('MOCK_CARD_NAMED_BY', 'uuid')
+
+
+class Event:
+    """A CUDA event on a card whose work is done when it is asked for."""
+
+    def __init__(self, **_: Any) -> None:
+        self._at_s = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        self._at_s = time.perf_counter()
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: Event) -> float:
+        return (other._at_s - self._at_s) * 1e3
+
+
+def visible_cards(path: Path) -> list[dict[str, Any]]:
+    """The driver's cards that CUDA would show, in its order."""
+    cards: list[dict[str, Any]] = yaml.safe_load(path.read_text())['devices']
+    chosen = os.environ.get('CUDA_VISIBLE_DEVICES')
+    if chosen is None:
+        return cards
+    return [
+        card
+        for name in chosen.split(',')
+        for index, card in enumerate(cards)
+        if name == str(index) or (name[:4] == 'GPU-' and card['uuid'].startswith(name))
+    ]
+
+
+def name_card(properties: Any, card: dict[str, Any]) -> Any:
+    """Give torch's device properties what tells one card from another."""
+    if NAMED_BY == 'uuid':
+        properties.uuid = card['uuid'].removeprefix('GPU-')
+    elif NAMED_BY == 'pci':
+        domain, bus, slot = card['pci']['bus_id'].split('.')[0].split(':')
+        properties.pci_domain_id = int(domain, 16)
+        properties.pci_bus_id = int(bus, 16)
+        properties.pci_device_id = int(slot, 16)
+    return properties
+
+
+def nest(flat: dict[str, Any]) -> dict[str, Any]:
+    """``{'a.b': 1}`` as ``{'a': {'b': 1}}``."""
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        *path, last = name.split('.')
+        at = nested
+        for part in path:
+            at = at.setdefault(part, {})
+        at[last] = value
+    return nested
+
+
+def plug_in() -> None:
+    """Once per process, before anything is put on the device."""
+    driver_config = Path(os.environ['MOCK_NVML_CONFIG'])
+    text = driver_config.read_text()
+    driver_config.write_text(text.replace('OWN_PID', str(os.getpid())))
+    cards = visible_cards(driver_config)
+    profile = os.environ['MOCK_CARD_PROFILE']
+    sys.path.append(str(Path(os.environ['MMGPU_MOCK_CARD']) / 'fakegpu_src'))
+    fakegpu, torch_patch, upstream = map(
+        importlib.import_module,
+        ('fakegpu', 'fakegpu.torch_patch', 'fakegpu._upstream'),
+    )
+    if 'MOCK_CARD_MIB' in os.environ:
+        mib = int(os.environ['MOCK_CARD_MIB'])
+        torch_patch._PROFILE_TOTAL_MEMORY[profile] = mib * 2**20
+    fakegpu.init(runtime='fakecuda', profile=profile, device_count=len(cards))
+
+    map_tree = upstream._tree_map
+
+    def map_named(function: Any, tree: Any) -> Any:
+        # keep the `.values` and `.indices` of what max, min, topk and sort return
+        if type(tree).__module__ == 'torch.return_types':
+            return type(tree)([map_named(function, item) for item in tree])
+        return map_tree(function, tree)
+
+    upstream._tree_map = map_named
+
+    get_properties, get_stats = (
+        torch.cuda.get_device_properties,
+        torch.cuda.memory_stats,
+    )
+    torch.cuda.get_device_properties = lambda device=None: name_card(
+        get_properties(device), cards[torch.cuda._utils._get_device_index(device, True)]
+    )
+    torch.cuda.memory_stats_as_nested_dict = lambda device=None: nest(get_stats(device))
+    torch.cuda.Event = Event
+    # MMEngine asks for it when it is imported, which tests do once for all trainings
+    mmengine_device.DEVICE = 'cuda'
+
+
+plug_in()
