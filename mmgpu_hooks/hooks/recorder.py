@@ -16,6 +16,7 @@ from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
 from mmgpu_hooks.hooks.save_source import SaveSource
 from mmgpu_hooks.hooks.scalar_board import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.hooks.stuck_source import StuckSource
 from mmgpu_hooks.hooks.validation_source import ValidationSource
 from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.ledger import LedgerWindow
@@ -70,6 +71,7 @@ class Recorder:
         self._saves = 0
         self._interval_saves = 0
         self._writer: EvidenceWriter | None = None
+        self._stuck: StuckSource | None = None
         self._saving = SaveSource(runner, guard, self._read_position, self._write)
         self.validation = ValidationSource(
             runner,
@@ -114,6 +116,20 @@ class Recorder:
             end = self._end_iterations(self._timer)
             end = followed_by_own(self._hook, 'after_train_iter', end)
             self._patches.set(self._hook, 'after_train_iter', end, 'ends iterations')
+            if self._hook.stuck_after_s:
+                run('watchdog', self._watch, self._timer)
+
+    def _watch(self, timer: LoopTimer) -> None:
+        self._stuck = StuckSource(
+            self._hook.stuck_after_s,
+            self._guard,
+            timer,
+            self._sources,
+            lambda: (self._start + self._taken + timer.ledger.iterations, self._epoch),
+            self._write,
+            self._runner.logger.warning,
+        )
+        self._stuck.start()
 
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
@@ -203,6 +219,8 @@ class Recorder:
         )
         record = self._sources.complete(fields, batch)
         self._write(record)
+        if self._stuck is not None:
+            self._stuck.note(record)
         self._write_once_known()
         return record
 
@@ -252,6 +270,8 @@ class Recorder:
         Returns:
             The evidence file, for the summary; ``None`` when there is none.
         """
+        if self._stuck is not None:
+            self._guard.clean_up('watchdog', self._stuck.close)
         self._saving.leave()
         self._guard.clean_up('validation', self.validation.close)
         timer, window = self._timer, None

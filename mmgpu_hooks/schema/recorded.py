@@ -562,6 +562,47 @@ class SourceOffRecord(Line, frozen=True, kw_only=True, tag='source_off'):
     iteration: Optional[Count] = None
 
 
+class StuckRecord(Line, frozen=True, kw_only=True, tag='stuck'):
+    """Training stood still for long: what ran, and what is seen of it from outside."""
+
+    iteration: Count
+    """Iterations that were done, counted over the whole training."""
+    part: str
+    """Of the time ledger."""
+    hook: Optional[str] = None
+    """Class of the hook that ran."""
+    waited_s: Number
+    """How long nothing had gone on."""
+    is_over: bool = False
+    """Whether it went on by itself after that; the other fields are left out then."""
+    stack: Tuple[str, ...] = ()
+    """Calls of the thread that trains, the innermost first."""
+    worker: Optional[Count] = None
+    """Id of the loader's worker that owed the next batch."""
+    pid: Optional[Count] = None
+    """Of that worker."""
+    state: Optional[str] = None
+    """Its state as in ``ps``: R, S, D, T, Z, or X when it is gone."""
+    is_busy: Optional[bool] = None
+    """Whether it used a core meanwhile."""
+    sample: Optional[Count] = None
+    """Index of the sample that it was making; without workers, that the loop made."""
+    sample_s: Optional[Number] = None
+    """For how long."""
+    call: Optional[str] = None
+    """System call that it waited in."""
+    waits_in: Optional[str] = None
+    """Function of the kernel that it slept in."""
+    path: Optional[str] = None
+    """File that the call was about."""
+    mount: Optional[str] = None
+    """Type of the file system that holds the file."""
+    worker_stack: Tuple[str, ...] = ()
+    """Its calls, the innermost first; empty when it did not answer."""
+    alike: Count = 0
+    """How many workers stood at the same line, itself included."""
+
+
 Ending = Literal['completed', 'interrupted', 'failed']
 """``completed``, ``interrupted`` or ``failed``."""
 

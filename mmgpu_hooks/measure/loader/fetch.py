@@ -122,7 +122,7 @@ class FetchProbe:
         # iterable-style datasets have no samples to ask for
         if not hasattr(fetcher, 'dataset_iter'):
             fetcher.dataset = TimedDataset(
-                fetcher.dataset, self._note_sample, self._clock
+                fetcher.dataset, self._begin_sample, self._note_sample, self._clock
             )
 
     def _release(self) -> None:
@@ -144,6 +144,7 @@ class FetchProbe:
             cpu = self._cpu_clock()
             self._note_batch(now - self._since_s, cpu - (self._since_cpu_s or cpu))
             self._since_cpu_s = cpu
+            self._figures[board.LOADING_SINCE] = 0.0
             if self._is_timing:
                 self._note_transforms(len(index) if fetcher.auto_collation else 1, now)
             self._is_busy = False
@@ -154,6 +155,7 @@ class FetchProbe:
         try:
             self._stop_timing()
             self._is_busy = False
+            self._figures[board.LOADING_SINCE] = 0.0
         except Exception as error:  # noqa: BLE001, a fetch must not see it
             self._switch_off(error)
 
@@ -192,6 +194,14 @@ class FetchProbe:
             for place in range(board.TOP):
                 figures[board.TOP_SECONDS + place] = 0.0
             figures[board.GENERATION] = asked
+
+    def _begin_sample(self, index: Any, since: float) -> None:
+        figures = self._figures
+        try:
+            figures[board.LOADING_INDEX] = operator.index(index)
+        except Exception:  # noqa: BLE001, a sampler of the user's own kind of index
+            figures[board.LOADING_INDEX] = board.UNKNOWN
+        figures[board.LOADING_SINCE] = since
 
     def _note_sample(self, index: Any, sample: Any, seconds: float) -> None:
         try:

@@ -99,7 +99,8 @@ class Generation:
                 self._reader = InsideReader(self.slots)
         elif may_probe and hasattr(iterator, '_dataset_fetcher'):
             self._local = LocalProbe(iterator)
-            self._reader = InsideReader([self._local.slot])
+            self.slots = [self._local.slot]
+            self._reader = InsideReader(self.slots)
 
     def living(self) -> Any:
         """The iterator, or ``None`` when it is gone or has ended its workers."""

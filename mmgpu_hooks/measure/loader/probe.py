@@ -12,6 +12,7 @@ from mmgpu_hooks.measure.loader.delivered import DeliveredBatches
 from mmgpu_hooks.measure.loader.generation import Generation, OutsideTally
 from mmgpu_hooks.measure.loader.inside import InsideTally
 from mmgpu_hooks.measure.loader.memory import MemoryLook
+from mmgpu_hooks.measure.loader.owed import Owed, find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses
 from mmgpu_hooks.measure.loader.queue import QueueWatch
 from mmgpu_hooks.measure.loader.worker import WorkerInit, enter_workers
@@ -268,6 +269,14 @@ class LoaderProbe:
     def is_memory_due(self) -> bool:
         """Whether :meth:`read_memory` would look: once per iterator and 30 seconds."""
         return self._memory.is_due(self.processes)
+
+    def find_owed(self) -> Owed | None:
+        """Who owes the loop its next batch; ``None`` where that is not known."""
+        current = self._current
+        iterator = None if current is None else current.living()
+        if current is None or iterator is None:
+            return None
+        return find_owed(iterator, current.slots, self._clock)
 
     def read_memory(self) -> None:
         """Look at it, on any thread, if it is due; the next :meth:`read` tells of it.

@@ -19,19 +19,26 @@ class TimedDataset:
 
     Args:
         dataset: The user's map-style dataset.
-        note: Called with index, sample and seconds; it must not raise.
+        begin: Called with the index and the time before; it must not raise.
+        note: Called with index, sample and seconds; neither must this.
         clock: Monotonic seconds.
     """
 
     def __init__(
-        self, dataset: Any, note: Callable[[Any, Any, float], None], clock: Clock
+        self,
+        dataset: Any,
+        begin: Callable[[Any, float], None],
+        note: Callable[[Any, Any, float], None],
+        clock: Clock,
     ) -> None:
         self._mmgpu_dataset = dataset
+        self._mmgpu_begin = begin
         self._mmgpu_note = note
         self._mmgpu_clock = clock
 
     def __getitem__(self, index: Any) -> Any:
         since = self._mmgpu_clock()
+        self._mmgpu_begin(index, since)
         try:
             sample = self._mmgpu_dataset[index]
         except BaseException as error:

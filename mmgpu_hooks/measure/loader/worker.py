@@ -9,6 +9,7 @@ from mmgpu_hooks.measure.absent import Absent
 from mmgpu_hooks.measure.loader import board
 from mmgpu_hooks.measure.loader.batch_contents import BatchWatch
 from mmgpu_hooks.measure.loader.board import Board, Slot, make_private_slot
+from mmgpu_hooks.measure.loader.call_stack import offer_stack
 from mmgpu_hooks.measure.loader.fetch import FetchProbe
 from mmgpu_hooks.measure.loader.frames import hide_frame
 from mmgpu_hooks.measure.loader.local_pipeline import LocalPipelineTimer
@@ -99,6 +100,10 @@ def _probe_worker(slot: Slot, pad_size_divisor: int) -> None:
         # the fetcher is made after us; the classes are this worker's own
         for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             kind.fetch = probe.wrap(kind.fetch)
+        how = offer_stack()
+        if how is not None:
+            slot.figures[board.STACK_FILE] = how.descriptor
+            slot.figures[board.STACK_SIGNAL] = how.number
     except Exception as error:  # noqa: BLE001, a worker must not see it
         slot.write_reason(f'{type(error).__name__}: {error}')
         slot.figures[board.STATE] = board.OFF
