@@ -181,7 +181,7 @@ def rank_lost() -> None:
     'The ranks wait for one another in a collective',
     'Find the rank that is not in it: mmgpu why WORK_DIR, or py-spy dump.',
     'A slow part on one rank (validation, a save) needs a longer timeout: '
-    "env_cfg.dist_cfg.timeout, or TORCH_NCCL_TRACE_BUFFER_SIZE=2000 for NCCL's history.",
+    'env_cfg.dist_cfg.timeout. TORCH_NCCL_TRACE_BUFFER_SIZE=2000 keeps its history.',
 )
 def rank_waits() -> None:
     """A collective timed out: at least one rank never came to it.

@@ -20,9 +20,6 @@ MOST_LINE_BYTES = 2**16
 _CONTEXT = 400
 """Lines after a traceback's last frame within which it may end; ranks interleave."""
 
-_CALM = 200
-"""Ordinary lines after which an exception that no sign knows was caught."""
-
 
 class Order(enum.IntEnum):
     """Which sign wins, smallest first."""
@@ -80,11 +77,15 @@ STATED oom_cgroup sure
     \bOUT_OF_ME\w*\b|\bOOMKilled\b
     (?i:exceeded (?:job|step) memory limit|memory limit .{0,80}being killed)
     TERM_MEMLIMIT|PBS: job killed: v?mem .*exceeded limit
+    hit memory(?:\+swap)? limit at least once
 STATED oom_host sure
     (?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process
     oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET)
     (?:systemd-oomd|earlyoom).*[Kk]ill|low on resource: memory
-    OutOfMemoryError: Task was killed due to the node
+    OutOfMemoryError: Task was killed due to the node|killed due to memory pressure
+    session crashed after using all available RAM
+STATED oom_host
+    killed by the OOM killer|Failed with result 'oom-kill'
 STATED disk_full sure
     low on resource: ephemeral-storage|ephemeral.storage usage exceeds
 STATED gpu_lost sure
@@ -99,7 +100,7 @@ HINTED storage_stalled
     task (?:python|pt_data_worker)\S*:\d+ blocked for more than
 ENDED preempted sure
     CANCELLED AT .*DUE TO |TERM_(?:PREEMPT|RUNLIMIT)
-    PBS: job killed: walltime .* exceeded limit
+    PBS: job killed: walltime .* exceeded limit|exceeded hard wallclock
     this job is (?:preempted|timed-out)|Preempted (?:in order to admit|by) \S
     (?i:\bjob .{0,20}\bpreempted)
 ENDED preempted
@@ -118,6 +119,7 @@ ENDED interrupted
     DataLoader worker .*killed by signal: (?:Interrupt|Hangup)
 AFTER interrupted
     ^Terminated$|Received SIGTERM|line \d+:\s+\d+ Terminated
+    terminated by signal (?:SIGTERM|15)|(?i:exit(?:ed)?.{0,8} code:? 143\b)
 RESOURCE shm_full sure survives=64
     (?:SHM).*(?:No space left|\(28\)|Errno 28)|No space left.*(?:SHM)
 RESOURCE open_files sure survives=64
@@ -175,7 +177,7 @@ RESOURCE config_error sure raised
     (?:prefetch_factor|persistent_workers|timeout) option (?:could|needs|should)
     num_classes.*does not match|does not matches the length of
 RESOURCE config_error sure
-    ^\S+(?:\.py|torchrun|train): error:\s
+    ^\S+(?:\.py|torchrun|train): error:\s|^Could not override '
 RESOURCE config_error sure raised needs=config
     unexpected keyword arg
 HINTED config_error raised needs=config
@@ -187,7 +189,7 @@ WORKER oom_host victim=worker
     DataLoader worker .*killed by signal: Killed
 WORKER worker_killed sure
     DataLoader worker .*killed by signal: (?:Segm|Abort|Illegal|Floating|Trace)
-    Unexpected (?:segmentation fault|floating.point\w*) encountered in worker
+    Unexpected (?:segmentation fault|floating.point exception) encountered in worker
 LOST worker_killed
     DataLoader worker .*(?:killed by signal:|exited unexpectedly)
 WORKER worker_stuck sure raised
@@ -201,9 +203,11 @@ AFTER unknown raised
 KILLED oom_host victim=process
     (?:^|[\]\)]\s?|\ds)Killed(?:: 9)?$|^(?:已杀死|zsh: killed\b.*)$
     line \d+:\s+\d+ Killed\b|^\[\d+\]\+?\s+\d* ?Killed\b
-    (?i:exit(?:ed)?(?: with)?(?: status| code|_code)?[ :=]+137\b)
+    (?i:exit(?:ed)?(?: with)?[ _]?(?:status|code)?[ :=]+137\b)
+    terminated by signal (?:SIGKILL|9)\b|code=killed, status=9
 KILLED oom_host victim=rank
     failed \(exitcode: -9\)|exited on signal 9|KILLED BY SIGNAL: 9
+    exits with return code = -9
     terminated with signal SIGKILL|died with <Signals.SIGKILL
 KILLED_TOO oom_host victim=rank
     srun: error: .*\btasks? [\d,-]+: Killed
@@ -223,17 +227,19 @@ PEER_GONE rank_lost
     (?i:remote process exited or there was a network error|ncclRemoteError)
     (?i:(?:gloo|pair\.cc|NCCL|c10d|TCPStore).*(?:closed|reset) by (?:remote )?peer)
     watchdog got stuck|heartbeat monitor timed out|(?:recvValue|sendBytes) failed
+    NCCL communicator was aborted|srun: error: Node failure on
 CRASHED rank_lost
-    exitcode: -(?:11|4|6|7|8)\b|exited on signal (?:11|6|7)\b
+    (?:exitcode:|return code =) -(?:11|4|6|7|8)\b|exited on signal (?:11|6|7)\b
     terminated with signal SIG(?:SEGV|ABRT|BUS)|KILLED BY SIGNAL: (?:11|6|7)
     \btasks? [\d,-]+: (?:Segmentation fault|Aborted|Bus error)
 CRASHED unknown
     ^(?:Fatal Python error: )?(?:Segmentation fault|Aborted|Bus error)\b
-    line \d+:\s+\d+ (?:Segm|Abort|Bus e)
+    line \d+:\s+\d+ (?:Segm|Abort|Bus e)|Memory access fault by GPU
 WRAPPER unknown
     ChildFailedError|ProcessRaisedException|CalledProcessError|\(exitcode: -?\d+\)
     Exited with exit code [1-9]|exited with non-zero status|BAD TERMINATION
-    exit(?:ed)? (?:code|status):? [1-9]\d*\b|\(core dumped\)
+    exit(?:ed)? (?:code|status):? -?[1-9]\d*\b|\(core dumped\)
+    exits with return code = -?[1-9]
     ^terminate called (?:after throwing|without)
 """
 """Order, cause and marks; below them the patterns. SHM stands for what is in shared
@@ -276,7 +282,7 @@ rror|xception|nterrupt|illed|KILL|Xid|GPU|CANCELLED|reempt|PREEMPT|Traceback|Fil
 timing out|TERM|of memory|OUT_OF|Out Of|allocate|shm|reset by|shared memory|nan\b|inf\b
 NaN|victed|resource: |exit|Exit|\^C|responding|ALLOC|Root Cause|reclaim|blocked for|oom
 OOM|by peer|terminate|dumped|exceed|PBS:|hung|lost|Bus e|已杀死|collectives|watchdog
-heartbeat|failed|unexpected|Caught|Trainer.fit|train_runtime|loss:[ ]
+heartbeat|failed|unexpected|Caught|override|Trainer.fit|train_runtime|nvironment
 raining (?:time|complete|finished|is done|done)
 """).pattern.encode()
 )
@@ -328,6 +334,7 @@ _DONE = re.compile(
     r"`?Trainer\.fit`? stopped: `?max_|Total training time:|'train_runtime':"
     r'|(?i:^\W*training (?:completed|finished|complete|is done|done)\b)'
 )
+_START = re.compile(r'^(?:System environment|Environment info):')
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
 _ROOT = re.compile(r'Root Cause \(first observed failure\)')
 _FLAGS = (
@@ -419,11 +426,11 @@ class ConsoleLog:
         self._order += 1
         if not _TRIGGER.search(raw):
             self._calm += 1
-            if self._events or self._nans or self._order % 16 == 0:
+            if self._events or self._order % 16 == 0 or b'loss: ' in raw:
                 self._note_progress(line, raw.decode('utf-8', 'replace'))
             return
         text = _ANSI.sub('', raw.decode('utf-8', 'replace')).rstrip()
-        bar = _BAR.match(text)
+        bar = _BAR.match(text) if '[' in text and '/' in text else None
         if bar is not None:
             self._note_progress(line, bar[0])
             text = text[bar.end() :]
@@ -456,6 +463,11 @@ class ConsoleLog:
             traceback.begin(order, False)
             traceback.flags.add('root')
             return
+        if _START.search(text) and self.progress:
+            # another attempt in the same log: what ended the last one is past
+            self._events.clear()
+            self._nans = []
+            return
         if _DONE.search(text):
             self.done = line
             self._events.clear()
@@ -466,8 +478,8 @@ class ConsoleLog:
         sign = self._match(text, raised, traceback, is_open, is_exception)
         if 'DataLoader worker process' in text:
             traceback.flags.add('worker')
-        if sign is None and is_exception and is_open and not _QUIET.match(raised):
-            sign = self._unnamed(traceback)
+        if sign is None and is_exception and not _QUIET.match(raised):
+            sign = self._unnamed(traceback) if is_open else _BARE
         if sign is not None:
             self._add(self._event(sign, line, text, rank, traceback.frame))
         elif not is_open:
@@ -536,7 +548,7 @@ class ConsoleLog:
         return True
 
     def _is_alive(self, event: Event) -> bool:
-        if event.sign.order == Order.RAISED and self._calm - event.calm >= _CALM:
+        if self._calm - event.calm >= _CALM.get(event.sign, self._order):
             return False
         return self.progress - event.progress < event.sign.survives
 
@@ -555,7 +567,10 @@ class ConsoleLog:
 _SAMPLE = Sign('sample_raised', Order.WORKER, '', True)
 _CONFIG = Sign('config_error', Order.HINTED, '')
 _UNNAMED = Sign('unknown', Order.RAISED, '')
+_BARE = Sign('unknown', Order.WRAPPER, '', survives=1)
 _NAN = Sign('nan_loss', Order.RESOURCE, '', True)
+_CALM = {_UNNAMED: 200, _BARE: 5}
+"""Ordinary lines after which an exception that no sign knows was caught."""
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:

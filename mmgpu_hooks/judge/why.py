@@ -113,17 +113,30 @@ def _lead(events: Sequence[Event]) -> Event | None:
             or (e.order < ending.order and e.sign.order in _OWN_REASONS)
         ]
         return min(before, key=_urgency, default=ending)
-    raised = min((e.order for e in events if _is_other_failure(e)), default=None)
-    # a launcher ends the other ranks by SIGKILL once one has failed
-    alone = [
-        e for e in events if not (e.sign.victim and raised and e.order > raised)
-        or e.sign.order < Order.KILLED
-    ]  # fmt: skip
-    return min(alone, key=_urgency, default=None)
+    failed = min((e.order for e in events if _is_other_failure(e)), default=None)
+    asked = min((e.order for e in events if _is_sigterm(e)), default=None)
+    # a launcher ends the other ranks by SIGKILL once one has failed, and docker stop
+    # sends it some time after SIGTERM
+    own = [
+        e
+        for e in events
+        if not (_is_kill(e) and failed is not None and failed < e.order)
+        and not (_is_kill(e, 'process') and asked is not None and asked < e.order)
+    ]
+    return min(own, key=_urgency, default=None)
 
 
 def _urgency(event: Event) -> tuple[int, int]:
     return event.sign.order, event.order
+
+
+def _is_kill(event: Event, victim: str = '') -> bool:
+    is_kill = event.sign.order in (Order.KILLED, Order.KILLED_TOO)
+    return is_kill and event.sign.victim in (victim or event.sign.victim)
+
+
+def _is_sigterm(event: Event) -> bool:
+    return event.sign.order == Order.AFTER and event.sign.cause == 'interrupted'
 
 
 def _is_other_failure(event: Event) -> bool:
