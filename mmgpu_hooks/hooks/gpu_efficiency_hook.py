@@ -226,14 +226,14 @@ class GPUEfficiencyHook(Hook):
         if error is not None:
             is_stop = isinstance(error, (KeyboardInterrupt, SystemExit))
             status = 'interrupted' if is_stop else 'failed'
-        self._end(status, type(error).__name__ if error is not None else None)
+        self._end(status, error)
 
-    def _end(self, status: str, name: str | None) -> None:
+    def _end(self, status: str, error: BaseException | None) -> None:
         recorder, self._recorder = self._recorder, None
         # a child that user code forked ends for itself, and not for the training
         if recorder is None or os.getpid() != self._pid:
             return
-        path = self._guard.run('end', recorder.finish, status, name)
+        path = self._guard.run('end', recorder.finish, status, error)
         if path is not None and self.summary:
             self._guard.run('summary', self._log_summary, path)
 

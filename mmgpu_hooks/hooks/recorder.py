@@ -12,6 +12,7 @@ from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.log_schedule import LogSchedule
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.own_method import followed_by_own
+from mmgpu_hooks.hooks.raised import describe_error
 from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
 from mmgpu_hooks.hooks.save_source import SaveSource
 from mmgpu_hooks.hooks.scalar_board import ScalarBoard
@@ -19,6 +20,8 @@ from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.hooks.stuck_source import StuckSource
 from mmgpu_hooks.hooks.validation_source import ValidationSource
 from mmgpu_hooks.measure.clock import wall_unix_s
+from mmgpu_hooks.measure.host.limits import read_file_system, read_memory
+from mmgpu_hooks.measure.host.now import read_oom_kills
 from mmgpu_hooks.measure.ledger import LedgerWindow
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema import (
@@ -70,6 +73,7 @@ class Recorder:
         """Iterations of this run that are in records."""
         self._saves = 0
         self._interval_saves = 0
+        self._memory_cgroup: str | None = None
         self._writer: EvidenceWriter | None = None
         self._stuck: StuckSource | None = None
         self._saving = SaveSource(runner, guard, self._read_position, self._write)
@@ -107,6 +111,7 @@ class Recorder:
             unknown={**self._known, **self._guard.off},
         )
         if record is not None:
+            self._memory_cgroup = record.memory_cgroup
             run('evidence', self._open_writer, record)
         if self._timer is not None:
             run('ledger', self._timer.open)
@@ -260,12 +265,12 @@ class Recorder:
         if self._writer is not None:
             self._guard.run('evidence', self._writer.write, record)
 
-    def finish(self, status: Ending, error: str | None) -> Path | None:
+    def finish(self, status: Ending, error: BaseException | None) -> Path | None:
         """Close everything; a second call does nothing.
 
         Args:
             status: ``completed``, ``interrupted`` or ``failed``.
-            error: Type name of the exception that ended training.
+            error: The exception that ended training.
 
         Returns:
             The evidence file, for the summary; ``None`` when there is none.
@@ -295,7 +300,9 @@ class Recorder:
         self._guard.clean_up('evidence', writer.close)
         return writer.path
 
-    def _end(self, is_timed: bool, status: Ending, error: str | None) -> EndRecord:
+    def _end(
+        self, is_timed: bool, status: Ending, error: BaseException | None
+    ) -> EndRecord:
         # the totals of a ledger that was switched off would be wrong
         ledger = self._timer.ledger if is_timed and self._timer else None
         return EndRecord(
@@ -305,8 +312,17 @@ class Recorder:
             hooks_s=ledger.totals.hooks_s if ledger else {},
             duration_s=ledger.elapsed_s if ledger else None,
             saves=self._saves,
-            error=error,
+            ram_available_bytes=read_memory()[1],
+            shm_free_bytes=read_file_system('/dev/shm')[1],
+            disk_free_bytes=read_file_system(vis_data_folder(self._runner))[1],
+            oom_kills=read_oom_kills(self._memory_cgroup),
+            **(self._describe(error) if error is not None else {}),
         )
+
+    def _describe(self, error: BaseException) -> dict[str, Any]:
+        """A user's exception may raise when it is read."""
+        described = self._guard.run('exception', describe_error, error)
+        return described or {'error': type(error).__name__}
 
     def _note_save(self) -> None:
         # of a Runner, the first rank alone saves; a FlexibleRunner's ranks all do

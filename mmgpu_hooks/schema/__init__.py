@@ -11,7 +11,9 @@ from mmgpu_hooks.schema.judged import (
     Estimate,
     FigureComparison,
     Finding,
+    HostNow,
     LearningRate,
+    Proof,
     Recommendation,
     RunComparison,
     SaveCure,
@@ -20,6 +22,7 @@ from mmgpu_hooks.schema.judged import (
     ValidationOutlook,
     Verdict,
     Verification,
+    Why,
 )
 from mmgpu_hooks.schema.memory import (
     ActivationFit,
@@ -114,6 +117,7 @@ __all__ = [
     'GpuDevice',
     'GpuWindow',
     'HostLimits',
+    'HostNow',
     'HostWindow',
     'IntervalRecord',
     'JobPlan',
@@ -131,6 +135,7 @@ __all__ = [
     'PeakPrediction',
     'PlainRun',
     'Prediction',
+    'Proof',
     'RankRow',
     'RanksSummary',
     'Recommendation',
@@ -163,5 +168,6 @@ __all__ = [
     'ValidationRecord',
     'Verdict',
     'Verification',
+    'Why',
     'WorkersWindow',
 ]

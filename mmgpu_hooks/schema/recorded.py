@@ -158,6 +158,14 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
     versions: Mapping[str, str] = {}
     unknown: Mapping[str, str] = {}
     """Why a figure is missing, by source."""
+    hostname: Optional[str] = None
+    pid: Optional[Count] = None
+    process_start: Optional[Count] = None
+    """Clock ticks after boot when it began: numbers of processes are used again."""
+    memory_cgroup: Optional[str] = None
+    """Folder of the control group that limits its memory."""
+    oom_kills: Optional[Count] = None
+    """Processes that the kernel had killed there for memory when training began."""
     schema: Count = SCHEMA_VERSION
     """A reader refuses newer ones."""
 
@@ -624,3 +632,21 @@ class EndRecord(Line, frozen=True, kw_only=True, tag='end'):
     """Of the whole run, those after the last iteration included."""
     error: Optional[str] = None
     """Type of the exception that ended it."""
+    message: Optional[str] = None
+    """First line of its message."""
+    causes: Tuple[str, ...] = ()
+    """Type and first line of the exceptions that led to it, the last one first."""
+    frames: Tuple[str, ...] = ()
+    """Innermost frames of the user's code, the innermost last."""
+    worker_frames: Tuple[str, ...] = ()
+    """The same of the loader worker's traceback."""
+    worker_error: Optional[str] = None
+    """Last line of that traceback."""
+    sample: Optional[str] = None
+    """What of the data set was being loaded when loading raised: index or path."""
+    ram_available_bytes: Optional[Count] = None
+    shm_free_bytes: Optional[Count] = None
+    disk_free_bytes: Optional[Count] = None
+    """Where the evidence is written."""
+    oom_kills: Optional[Count] = None
+    """Processes that the kernel has killed in the control group for memory."""

@@ -38,8 +38,10 @@ def render_training_summary(
         rows.append(('notes', '\n'.join(ranks.notes)))
     lines = [line for label, text in rows for line in _wrap(label, text)]
     # a command that is broken into two lines is none
-    command = f'mmgpu recommend {_shown(summary.run.work_dir)}'
-    lines.append(f'{_INDENT}{"next":<{_LABEL}} {command}')
+    ended_well = summary.end is None or summary.end.status == 'completed'
+    for label, name in (('next', 'recommend'), ('', 'why'))[: 2 - ended_well]:
+        command = f'mmgpu {name} {_shown(summary.run.work_dir)}'
+        lines.append(f'{_INDENT}{label:<{_LABEL}} {command}')
     text = '\n'.join(['GPUEfficiencyHook summary', *lines])
     # paths of images may hold anything, and a log file or terminal may not take it
     return text.encode('ascii', 'backslashreplace').decode('ascii')

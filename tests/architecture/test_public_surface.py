@@ -10,6 +10,7 @@ import mmgpu_hooks
 from mmgpu_hooks import schema
 from mmgpu_hooks.commands.main import build_parser
 from mmgpu_hooks.judge import run_diagnosis
+from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rule import RULES
 from mmgpu_hooks.judge.verdict import VERDICTS
 from mmgpu_hooks.schema.lines import KINDS
@@ -133,6 +134,7 @@ def test_commands_and_flags():
             '-h',
             'run_folders',
         ],
+        'why': ['--format', '--help', '--log', '--watch', '-h', 'work_dir'],
         'report': [
             '--format',
             '--help',
@@ -278,6 +280,31 @@ def test_rules():
     ]
 
 
+def test_causes():
+    assert list(CAUSES) == [
+        'oom_host',
+        'oom_cgroup',
+        'oom_gpu',
+        'shm_full',
+        'open_files',
+        'worker_killed',
+        'worker_stuck',
+        'worker_deadlock',
+        'sample_raised',
+        'rank_lost',
+        'rank_waits',
+        'gpu_lost',
+        'storage_stalled',
+        'disk_full',
+        'interrupted',
+        'preempted',
+        'nan_loss',
+        'config_error',
+        'resume_refused',
+        'unknown',
+    ]
+
+
 def test_verdicts():
     assert list(VERDICTS) == [
         'not_enough_evidence',
@@ -325,6 +352,18 @@ def test_evidence():
 
 
 RECORD_FIELDS = {
+    'Why': [
+        'state',
+        'cause',
+        'certainty',
+        'sentence',
+        'proof',
+        'do',
+        'rank',
+        'sample',
+        'notes',
+    ],
+    'Proof': ['source', 'line', 'text'],
     'ValidationOutlook': [
         'sentence',
         'validations',
