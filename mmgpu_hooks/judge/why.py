@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.console_log import ConsoleLog, Event, Order, split_lines
+from mmgpu_hooks.judge.standstill import judge_standstill
 from mmgpu_hooks.measure.host.now import read_host_now
 from mmgpu_hooks.schema import EndRecord, HostNow, Proof, RunEvidence, RunRecord, Why
 
@@ -24,6 +25,8 @@ _LITTLE_DISK = 64 * 2**20
 _CHUNK_BYTES = 2**18
 _MOST_PROOF = 4
 _GIB = 2**30
+_GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
+"""How somebody ends a run that stands still."""
 _OWN_REASONS = {o for o in Order if o < Order.CRASHED} - {Order.AFTER, Order.ENDED}
 """What ended a run before somebody ended it, who saw it stand still."""
 _QUOTED = re.compile(r'[\'"]([^\'"]*[/\\][^\'"]+|[^\'"/]+\.\w{2,5})[\'"]')
@@ -65,12 +68,15 @@ def judge_end(
         return Why('completed', None, 'sure', 'Training ended as planned.')
     if end is not None:
         logs = [*logs, ('evidence', _retell(end))]
+    standstill = judge_standstill(evidence, host) if evidence else None
     led = [(source, _lead(log.events()), log) for source, log in logs]
     known = [(source, event, log) for source, event, log in led if event]
     state = 'running' if host.is_alive else 'ended'
     if not known:
-        return _judge_silence(logs, evidence, host)
+        return standstill or _judge_silence(logs, evidence, host)
     source, event, log = min(known, key=lambda found: found[1].sign.order)
+    if standstill and event.sign.order in _GIVEN_UP:
+        return standstill
     why = _name(source, event, log, state)
     why = _weigh(why, event, evidence, host)
     sample = (end.sample if end else None) or _sample_of(why)

@@ -29,7 +29,8 @@ def test_hook():
     hook = mmgpu_hooks.GPUEfficiencyHook
     assert str(inspect.signature(hook)) == (
         "(interval: 'int | None' = None, gpu_sample_period_s: 'float' = 0.2, "
-        "summary: 'bool' = True, worker_nice: 'int | None' = None) -> 'None'"
+        "summary: 'bool' = True, worker_nice: 'int | None' = None, "
+        "stuck_after_s: 'float' = 60) -> 'None'"
     )
     assert hook.priority == 55
 
@@ -334,6 +335,7 @@ def test_evidence():
         'validation',
         'unknown',
         'source_off',
+        'stuck',
         'end',
     ]
     assert PARTS == (

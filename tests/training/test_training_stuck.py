@@ -9,14 +9,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mmengine.hooks import Hook
 
+from mmgpu_hooks.judge.standstill import judge_standstill
+from mmgpu_hooks.judge.why import judge_end
 from mmgpu_hooks.measure.watchdog import THREAD_NAME
-from mmgpu_hooks.schema import StuckRecord
+from mmgpu_hooks.schema import HostNow, StuckRecord
 from training.toy import (
     HOOK,
     LossTape,
@@ -70,6 +73,18 @@ def free(folder: Path) -> None:
         os.kill(worker.pid or 0, signal.SIGCONT)
 
 
+def name_cause(runner: Any) -> str | None:
+    """What ``mmgpu why`` said while it stood still, and is silent of afterwards."""
+    evidence = evidence_of(Path(runner.work_dir))
+    assert judge_standstill(evidence, HostNow(is_alive=True)) is None
+    first = evidence.stuck[0]
+    before = [one for one in evidence.intervals if one.iteration <= first.iteration]
+    cut = replace(evidence, stuck=(first,), intervals=tuple(before), end=None)
+    why = judge_end([], cut, HostNow(is_alive=True))
+    assert why.state == 'running'
+    return why.cause
+
+
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
     def train_with(
@@ -97,13 +112,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
 
 
 @pytest.mark.parametrize(
-    ('loop', 'sample', 'state', 'is_busy', 'line'),
+    ('loop', 'sample', 'state', 'is_busy', 'line', 'cause'),
     [
-        ('epoch', stand_still, 'S', None, 'stand_still'),
-        ('epoch', burn, None, True, 'burn'),
-        ('epoch', read_fifo, 'S', False, 'read_fifo'),
-        ('epoch', stop_itself, 'T', False, None),
-        ('iter', read_fifo, 'S', False, None),
+        ('epoch', stand_still, 'S', None, 'stand_still', 'worker_stuck'),
+        ('epoch', burn, None, True, 'burn', 'worker_stuck'),
+        ('epoch', read_fifo, 'S', False, 'read_fifo', 'storage_stalled'),
+        ('epoch', stop_itself, 'T', False, None, 'worker_stuck'),
+        ('iter', read_fifo, 'S', False, None, 'storage_stalled'),
     ],
 )
 def test_the_worker_and_the_sample_are_named(
@@ -113,6 +128,7 @@ def test_the_worker_and_the_sample_are_named(
     state: str | None,
     is_busy: bool | None,
     line: str | None,
+    cause: str,
 ) -> None:
     runner, (stuck, over) = run(sample, loop=loop, length=80)
     assert (stuck.part, stuck.hook, stuck.is_over) == ('data_wait', None, False)
@@ -125,6 +141,7 @@ def test_the_worker_and_the_sample_are_named(
     log = log_of(runner)
     assert f'Worker {stuck.worker} (pid {stuck.pid}) owes the next batch' in log
     assert 'training goes on' in log
+    assert name_cause(runner) == cause
     if loop == 'iter':
         # its workers were there before us
         assert stuck.sample is None
