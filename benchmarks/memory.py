@@ -30,8 +30,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from benchmarks.harness import Benchmark, Figure, exactly, say
 from mmgpu_hooks.commands.main import main as run_command
-from mmgpu_hooks.memory.config_model import read_config_model
 from mmgpu_hooks.memory.activations import as_on_cuda
+from mmgpu_hooks.memory.config_model import read_config_model
 
 TARGET_PCT = 10.0
 LARGER_BATCH = 4

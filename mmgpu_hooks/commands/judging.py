@@ -199,7 +199,10 @@ def _incomplete(evidence: RunEvidence) -> list[str]:
         for off in evidence.sources_off
     ]
     if evidence.end is None:
-        notes.append('The run has no end record: it is still training, or was killed.')
+        notes.append(
+            'The run has no end record: it is still training, or was killed. Ask '
+            '"mmgpu why" with its folder.'
+        )
     elif evidence.end.error is not None:
-        notes.append(f'Training ended with {evidence.end.error}.')
+        notes.append(f'Training ended with {evidence.end.error}. "mmgpu why" says why.')
     return notes

@@ -17,6 +17,7 @@ from mmgpu_hooks.version import __version__
 
 _COMMANDS = {
     'recommend': 'recommend',
+    'why': 'why',
     'predict': 'predict',
     'verify': 'verify',
     'compare': 'compare',

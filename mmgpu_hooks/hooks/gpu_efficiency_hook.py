@@ -73,6 +73,9 @@ class GPUEfficiencyHook(Hook):
         worker_nice: Nice value of the train loader's workers, 0 to 19: with 10 the
             thread that trains and saves goes first where cores are short. Defaults to
             ``None``, which leaves it alone. No loss changes.
+        stuck_after_s: The log says where training stands when nothing went on for so
+            many seconds and 20 times what it usually takes (10 times so many where it
+            has not ended once). Nothing is ended. Defaults to 60; 0 switches it off.
 
     Raises:
         TypeError: If an argument has another type.
@@ -93,6 +96,7 @@ class GPUEfficiencyHook(Hook):
         gpu_sample_period_s: float = 0.2,
         summary: bool = True,
         worker_nice: int | None = None,
+        stuck_after_s: float = 60,
     ) -> None:
         if interval is not None:
             _check_type('interval', interval, int, 'a whole number of iterations')
@@ -115,7 +119,14 @@ class GPUEfficiencyHook(Hook):
                     'GPUEfficiencyHook: expected worker_nice between 0 and 19, found '
                     f'{worker_nice}; 10 lets the thread that trains go first.'
                 )
+        _check_type('stuck_after_s', stuck_after_s, (int, float), 'seconds')
+        if not 0 <= stuck_after_s <= 86_400:
+            raise ValueError(
+                'GPUEfficiencyHook: expected stuck_after_s between 0 (off) and 86400, '
+                f'found {stuck_after_s}; the default is 60.'
+            )
         self.interval = interval
+        self.stuck_after_s = float(stuck_after_s)
         self.gpu_sample_period_s = float(gpu_sample_period_s)
         self.summary = summary
         self.worker_nice = worker_nice
@@ -217,14 +228,14 @@ class GPUEfficiencyHook(Hook):
         if error is not None:
             is_stop = isinstance(error, (KeyboardInterrupt, SystemExit))
             status = 'interrupted' if is_stop else 'failed'
-        self._end(status, type(error).__name__ if error is not None else None)
+        self._end(status, error)
 
-    def _end(self, status: str, name: str | None) -> None:
+    def _end(self, status: str, error: BaseException | None) -> None:
         recorder, self._recorder = self._recorder, None
         # a child that user code forked ends for itself, and not for the training
         if recorder is None or os.getpid() != self._pid:
             return
-        path = self._guard.run('end', recorder.finish, status, name)
+        path = self._guard.run('end', recorder.finish, status, error)
         if path is not None and self.summary:
             self._guard.run('summary', self._log_summary, path)
 

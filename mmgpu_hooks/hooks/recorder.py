@@ -12,14 +12,18 @@ from mmengine.runner import Runner
 from mmgpu_hooks.hooks.batches import followed_by_own
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
+from mmgpu_hooks.hooks.raised import describe_error
 from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
 from mmgpu_hooks.hooks.saves import SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.hooks.stuck_source import StuckSource
 from mmgpu_hooks.hooks.validation import ValidationSource
 from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.durations import fold_durations
+from mmgpu_hooks.measure.host import read_file_system, read_memory
 from mmgpu_hooks.measure.ledger import LedgerWindow
+from mmgpu_hooks.measure.now import read_oom_kills
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema import (
     EndRecord,
@@ -184,7 +188,9 @@ class Recorder:
         """Iterations of this run that are in records."""
         self._saves = 0
         self._interval_saves = 0
+        self._memory_cgroup: str | None = None
         self._writer: EvidenceWriter | None = None
+        self._stuck: StuckSource | None = None
         self._saving = SaveSource(runner, guard, self._read_position, self._write)
         self.validation = ValidationSource(
             runner,
@@ -221,6 +227,7 @@ class Recorder:
             unknown={**self._known, **self._guard.off},
         )
         if record is not None:
+            self._memory_cgroup = record.memory_cgroup
             run('evidence', self._open_writer, record)
         if self._timer is not None:
             run('ledger', self._timer.open)
@@ -230,6 +237,20 @@ class Recorder:
             end = self._end_iterations(self._timer)
             end = followed_by_own(self._hook, 'after_train_iter', end)
             self._patches.set(self._hook, 'after_train_iter', end)
+            if self._hook.stuck_after_s:
+                run('watchdog', self._watch, self._timer)
+
+    def _watch(self, timer: LoopTimer) -> None:
+        self._stuck = StuckSource(
+            self._hook.stuck_after_s,
+            self._guard,
+            timer,
+            self._sources,
+            lambda: (self._start + self._taken + timer.ledger.iterations, self._epoch),
+            self._write,
+            self._runner.logger.warning,
+        )
+        self._stuck.start()
 
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
@@ -319,6 +340,8 @@ class Recorder:
         )
         record = self._sources.complete(fields, batch)
         self._write(record)
+        if self._stuck is not None:
+            self._stuck.note(record)
         self._write_once_known()
         return record
 
@@ -358,16 +381,18 @@ class Recorder:
         if self._writer is not None:
             self._guard.run('evidence', self._writer.write, record)
 
-    def finish(self, status: Ending, error: str | None) -> Path | None:
+    def finish(self, status: Ending, error: BaseException | None) -> Path | None:
         """Close everything; a second call does nothing.
 
         Args:
             status: ``completed``, ``interrupted`` or ``failed``.
-            error: Type name of the exception that ended training.
+            error: The exception that ended training.
 
         Returns:
             The evidence file, for the summary; ``None`` when there is none.
         """
+        if self._stuck is not None:
+            self._guard.clean_up('watchdog', self._stuck.close)
         self._saving.leave()
         self._guard.clean_up('validation', self.validation.close)
         timer, window = self._timer, None
@@ -391,7 +416,9 @@ class Recorder:
         self._guard.clean_up('evidence', writer.close)
         return writer.path
 
-    def _end(self, is_timed: bool, status: Ending, error: str | None) -> EndRecord:
+    def _end(
+        self, is_timed: bool, status: Ending, error: BaseException | None
+    ) -> EndRecord:
         # the totals of a ledger that was switched off would be wrong
         ledger = self._timer.ledger if is_timed and self._timer else None
         return EndRecord(
@@ -401,8 +428,17 @@ class Recorder:
             hooks_s=ledger.totals.hooks_s if ledger else {},
             duration_s=ledger.elapsed_s if ledger else None,
             saves=self._saves,
-            error=error,
+            ram_available_bytes=read_memory()[1],
+            shm_free_bytes=read_file_system('/dev/shm')[1],
+            disk_free_bytes=read_file_system(vis_data_folder(self._runner))[1],
+            oom_kills=read_oom_kills(self._memory_cgroup),
+            **(self._describe(error) if error is not None else {}),
         )
+
+    def _describe(self, error: BaseException) -> dict[str, Any]:
+        """A user's exception may raise when it is read."""
+        described = self._guard.run('exception', describe_error, error)
+        return described or {'error': type(error).__name__}
 
     def _note_save(self) -> None:
         # of a Runner, the first rank alone saves; a FlexibleRunner's ranks all do

@@ -14,6 +14,7 @@ from typing import Any
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
+from mmgpu_hooks.measure.now import read_identity
 from mmgpu_hooks.schema import GpuDevice, HostLimits, RunRecord
 from mmgpu_hooks.version import __version__
 
@@ -101,6 +102,7 @@ def read_run_record(
         gpu=gpu,
         versions=_versions(),
         unknown=dict(unknown),
+        **read_identity(),
     )
 
 

@@ -92,6 +92,12 @@ class TimeLedger:
         innermost = self.running[-1]
         return innermost if isinstance(innermost, str) else 'hooks'
 
+    @property
+    def stamped_s(self) -> float:
+        """When the last stamp was taken, by the ledger's clock; from any thread."""
+        newest = self.tape[-2:]
+        return float(newest[0]) if newest else self._until
+
     def push(self, part: Any) -> None:
         """Begin a part, or a call of a hook, inside what runs."""
         self.tape.extend((self.clock(), self.running[-1]))

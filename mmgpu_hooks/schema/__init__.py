@@ -14,7 +14,9 @@ from mmgpu_hooks.schema.judged import (
     Estimate,
     FigureComparison,
     Finding,
+    HostNow,
     LearningRate,
+    Proof,
     Recommendation,
     RunComparison,
     SaveCure,
@@ -23,6 +25,7 @@ from mmgpu_hooks.schema.judged import (
     ValidationOutlook,
     Verdict,
     Verification,
+    Why,
 )
 from mmgpu_hooks.schema.memory import (
     ActivationFit,
@@ -65,6 +68,7 @@ from mmgpu_hooks.schema.recorded import (
     SaveRecord,
     SlowSample,
     SourceOffRecord,
+    StuckRecord,
     TransformCost,
     UnknownRecord,
     ValidationRecord,
@@ -124,6 +128,7 @@ __all__ = [
     'GpuDevice',
     'GpuWindow',
     'HostLimits',
+    'HostNow',
     'HostWindow',
     'IntervalRecord',
     'JobPlan',
@@ -141,6 +146,7 @@ __all__ = [
     'PeakPrediction',
     'PlainRun',
     'Prediction',
+    'Proof',
     'RankRow',
     'RanksSummary',
     'Recommendation',
@@ -161,6 +167,7 @@ __all__ = [
     'SourceOffRecord',
     'SpeedPoint',
     'StaticBytes',
+    'StuckRecord',
     'Sweep',
     'SweepRow',
     'SweepSetting',
@@ -172,6 +179,7 @@ __all__ = [
     'ValidationRecord',
     'Verdict',
     'Verification',
+    'Why',
     'WorkersWindow',
 ]
 

@@ -249,3 +249,44 @@ class Verification:
     predicted_gain: Optional[float] = None
     """What was predicted of the gain; ``None`` without a prediction."""
     notes: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HostNow:
+    """What the host shows of a run that ended, or stands still."""
+
+    is_alive: Optional[bool] = None
+    """Whether its process is there; ``None`` on another host."""
+    oom_kills: Optional[int] = None
+    """Processes that the kernel has killed in its control group for memory."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One line that says why."""
+
+    source: str
+    """``console``, ``log`` (MMEngine's own), ``evidence``, ``kernel`` or ``host``."""
+    line: Optional[int]
+    """In that file, from 1 on; ``None`` where there is none."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Why:
+    """Why a run ended badly or stands still."""
+
+    state: str
+    """``completed``, ``running``, ``ended``, or ``unknown``."""
+    cause: Optional[str]
+    """A name of ``mmgpu explain``; ``None`` where nothing ended badly."""
+    certainty: str
+    """``sure``, ``likely`` or ``unknown``."""
+    sentence: str
+    proof: Tuple[Proof, ...] = ()
+    do: Tuple[str, ...] = ()
+    rank: Optional[int] = None
+    """Whose line it is, where the log says so."""
+    sample: Optional[str] = None
+    """The sample that raised: index or path."""
+    notes: Tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from mmgpu_hooks.schema.recorded import (
     SaveAftermathRecord,
     SaveRecord,
     SourceOffRecord,
+    StuckRecord,
     UnknownRecord,
     ValidationRecord,
 )
@@ -34,6 +35,7 @@ AnyLine = Union[
     ValidationRecord,
     UnknownRecord,
     SourceOffRecord,
+    StuckRecord,
     EndRecord,
 ]
 

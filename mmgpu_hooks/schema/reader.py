@@ -25,6 +25,7 @@ from mmgpu_hooks.schema.recorded import (
     SaveAftermathRecord,
     SaveRecord,
     SourceOffRecord,
+    StuckRecord,
     UnknownRecord,
     ValidationRecord,
 )
@@ -106,6 +107,7 @@ def _make_evidence(
         intervals=all_of(IntervalRecord),
         end=next(reversed(all_of(EndRecord)), None),
         sources_off=all_of(SourceOffRecord),
+        stuck=all_of(StuckRecord),
         model=next(reversed(all_of(ModelBytesRecord)), None),
         save_records=all_of(SaveRecord),
         save_aftermaths=all_of(SaveAftermathRecord),

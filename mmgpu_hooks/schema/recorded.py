@@ -158,6 +158,14 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
     versions: Mapping[str, str] = {}
     unknown: Mapping[str, str] = {}
     """Why a figure is missing, by source."""
+    hostname: Optional[str] = None
+    pid: Optional[Count] = None
+    process_start: Optional[Count] = None
+    """Clock ticks after boot when it began: numbers of processes are used again."""
+    memory_cgroup: Optional[str] = None
+    """Folder of the control group that limits its memory."""
+    oom_kills: Optional[Count] = None
+    """Processes that the kernel had killed there for memory when training began."""
     schema: Count = SCHEMA_VERSION
     """A reader refuses newer ones."""
 
@@ -562,6 +570,47 @@ class SourceOffRecord(Line, frozen=True, kw_only=True, tag='source_off'):
     iteration: Optional[Count] = None
 
 
+class StuckRecord(Line, frozen=True, kw_only=True, tag='stuck'):
+    """Training stood still for long: what ran, and what is seen of it from outside."""
+
+    iteration: Count
+    """Iterations that were done, counted over the whole training."""
+    part: str
+    """Of the time ledger."""
+    hook: Optional[str] = None
+    """Class of the hook that ran."""
+    waited_s: Number
+    """How long nothing had gone on."""
+    is_over: bool = False
+    """Whether it went on by itself after that; the other fields are left out then."""
+    stack: Tuple[str, ...] = ()
+    """Calls of the thread that trains, the innermost first."""
+    worker: Optional[Count] = None
+    """Id of the loader's worker that owed the next batch."""
+    pid: Optional[Count] = None
+    """Of that worker."""
+    state: Optional[str] = None
+    """Its state as in ``ps``: R, S, D, T, Z, or X when it is gone."""
+    is_busy: Optional[bool] = None
+    """Whether it used a core meanwhile."""
+    sample: Optional[Count] = None
+    """Index of the sample that it was making; without workers, that the loop made."""
+    sample_s: Optional[Number] = None
+    """For how long."""
+    call: Optional[str] = None
+    """System call that it waited in."""
+    waits_in: Optional[str] = None
+    """Function of the kernel that it slept in."""
+    path: Optional[str] = None
+    """File that the call was about."""
+    mount: Optional[str] = None
+    """Type of the file system that holds the file."""
+    worker_stack: Tuple[str, ...] = ()
+    """Its calls, the innermost first; empty when it did not answer."""
+    alike: Count = 0
+    """How many workers stood at the same line, itself included."""
+
+
 Ending = Literal['completed', 'interrupted', 'failed']
 """``completed``, ``interrupted`` or ``failed``."""
 
@@ -583,3 +632,21 @@ class EndRecord(Line, frozen=True, kw_only=True, tag='end'):
     """Of the whole run, those after the last iteration included."""
     error: Optional[str] = None
     """Type of the exception that ended it."""
+    message: Optional[str] = None
+    """First line of its message."""
+    causes: Tuple[str, ...] = ()
+    """Type and first line of the exceptions that led to it, the last one first."""
+    frames: Tuple[str, ...] = ()
+    """Innermost frames of the user's code, the innermost last."""
+    worker_frames: Tuple[str, ...] = ()
+    """The same of the loader worker's traceback."""
+    worker_error: Optional[str] = None
+    """Last line of that traceback."""
+    sample: Optional[str] = None
+    """What of the data set was being loaded when loading raised: index or path."""
+    ram_available_bytes: Optional[Count] = None
+    shm_free_bytes: Optional[Count] = None
+    disk_free_bytes: Optional[Count] = None
+    """Where the evidence is written."""
+    oom_kills: Optional[Count] = None
+    """Processes that the kernel has killed in the control group for memory."""

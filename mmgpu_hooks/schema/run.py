@@ -13,6 +13,7 @@ from mmgpu_hooks.schema.recorded import (
     SaveAftermathRecord,
     SaveRecord,
     SourceOffRecord,
+    StuckRecord,
     ValidationRecord,
 )
 
@@ -26,6 +27,7 @@ class RunEvidence:
     intervals: Tuple[IntervalRecord, ...]
     end: Optional[EndRecord] = None
     sources_off: Tuple[SourceOffRecord, ...] = ()
+    stuck: Tuple[StuckRecord, ...] = ()
     model: Optional[ModelBytesRecord] = None
     save_records: Tuple[SaveRecord, ...] = ()
     save_aftermaths: Tuple[SaveAftermathRecord, ...] = ()

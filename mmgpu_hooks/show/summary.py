@@ -52,11 +52,14 @@ def render_training_summary(
     if ranks is not None and ranks.world_size > 1:
         rows.append(('ranks', ' '.join((ranks.why, *ranks.notes))))
     folder = shown_path(run.run.work_dir) or '<work_dir>'
+    commands = [('next', 'recommend')]
+    if run.end is None or run.end.status != 'completed':
+        commands.append(('', 'why'))
     lines = [
         f'GPUEfficiencyHook: {run.status} after {run.iterations} iterations, '
         f'{format_seconds(run.duration_s)}',
         *(_line(label, text) for label, text in rows),
-        f'  {"next":<{_LABEL}}mmgpu recommend {folder}',
+        *(f'  {label:<{_LABEL}}mmgpu {name} {folder}' for label, name in commands),
     ]
     # paths of images may hold anything, and a log file or terminal may not take it
     return visible('\n'.join(lines)).encode('ascii', 'backslashreplace').decode('ascii')

@@ -9,6 +9,7 @@ import inspect
 import mmgpu_hooks
 from mmgpu_hooks import schema
 from mmgpu_hooks.commands.main import build_parser
+from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.verdict import VERDICTS
 from mmgpu_hooks.schema.lines import KINDS
@@ -27,7 +28,8 @@ def test_hook():
     hook = mmgpu_hooks.GPUEfficiencyHook
     assert str(inspect.signature(hook)) == (
         "(interval: 'int | None' = None, gpu_sample_period_s: 'float' = 0.2, "
-        "summary: 'bool' = True, worker_nice: 'int | None' = None) -> 'None'"
+        "summary: 'bool' = True, worker_nice: 'int | None' = None, "
+        "stuck_after_s: 'float' = 60) -> 'None'"
     )
     assert hook.priority == 55
 
@@ -124,6 +126,7 @@ def test_commands_and_flags():
             '-h',
             'run_folders',
         ],
+        'why': ['--format', '--help', '--log', '--watch', '-h', 'work_dir'],
         'report': [
             '--format',
             '--help',
@@ -268,6 +271,31 @@ def test_rules():
     ]
 
 
+def test_causes():
+    assert list(CAUSES) == [
+        'oom_host',
+        'oom_cgroup',
+        'oom_gpu',
+        'shm_full',
+        'open_files',
+        'worker_killed',
+        'worker_stuck',
+        'worker_deadlock',
+        'sample_raised',
+        'rank_lost',
+        'rank_waits',
+        'gpu_lost',
+        'storage_stalled',
+        'disk_full',
+        'interrupted',
+        'preempted',
+        'nan_loss',
+        'config_error',
+        'resume_refused',
+        'unknown',
+    ]
+
+
 def test_verdicts():
     assert list(VERDICTS) == [
         'not_enough_evidence',
@@ -297,6 +325,7 @@ def test_evidence():
         'validation',
         'unknown',
         'source_off',
+        'stuck',
         'end',
     ]
     assert PARTS == (
@@ -315,6 +344,18 @@ def test_evidence():
 
 
 RECORD_FIELDS = {
+    'Why': [
+        'state',
+        'cause',
+        'certainty',
+        'sentence',
+        'proof',
+        'do',
+        'rank',
+        'sample',
+        'notes',
+    ],
+    'Proof': ['source', 'line', 'text'],
     'ValidationOutlook': [
         'sentence',
         'validations',

@@ -36,6 +36,8 @@ ANSWERS = {
     'RanksSummary': '`recommend --format json`: `ranks`',
     'CardImbalance': '`recommend --format json`: `ranks`',
     'FigureComparison': '`compare --format json`',
+    'Why': '`why --format json`',
+    'Proof': '`why --format json`',
     'SaveBenchRow': '`save-bench --format json`',
 }
 """Kinds that are printed whole, and where."""

@@ -58,8 +58,6 @@ def name_missing_run(folder: Path) -> list[str]:
     return ['report', str(folder / OWNED)]
 
 
-
-
 @pytest.mark.parametrize(
     'show',
     [

@@ -29,6 +29,7 @@ PRINTING = {
     'save-bench': ['CONFIG', '--num-workers', '0', '--dry-run'],
     'sweep': ['CONFIG', '--dry-run'],
     'explain': [],
+    'why': ['RUN'],
 }
 """Arguments with which each prints something soon; ``verify`` and ``demo`` train."""
 

@@ -29,7 +29,13 @@ GENERATION = 6
 """Of the slowest samples, as the worker last saw it."""
 ASKED_GENERATION = 7
 """Written by the reader: from here on, keep slowest samples anew."""
-HEAD = 8
+LOADING_SINCE = 8
+"""When the sample that is being made was begun, monotonic; 0 between samples."""
+LOADING_INDEX = 9
+STACK_SIGNAL = 10
+"""How to ask for the worker's stack, see `call_stack`; 0 where it does not offer."""
+STACK_FILE = 11
+HEAD = 12
 TOP_SECONDS = HEAD
 TOP_INDEX = TOP_SECONDS + TOP
 WALL_RING = TOP_INDEX + TOP

@@ -11,6 +11,7 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.loader.batches import DeliveredBatches
 from mmgpu_hooks.measure.loader.board import Board, Slot
 from mmgpu_hooks.measure.loader.inside import InsideReader, InsideTally
+from mmgpu_hooks.measure.loader.owed import Owed, find_owed
 from mmgpu_hooks.measure.loader.processes import (
     MemoryLook,
     ProcessFigures,
@@ -172,7 +173,8 @@ class Generation:
                 self._reader = InsideReader(self.slots)
         elif may_probe and hasattr(iterator, '_dataset_fetcher'):
             self._local = LocalProbe(iterator)
-            self._reader = InsideReader([self._local.slot])
+            self.slots = [self._local.slot]
+            self._reader = InsideReader(self.slots)
 
     def living(self) -> Any:
         """The iterator, or ``None`` when it is gone or has ended its workers."""
@@ -467,6 +469,14 @@ class LoaderProbe:
     def is_memory_due(self) -> bool:
         """Whether :meth:`read_memory` would look: once per iterator and 30 seconds."""
         return self._memory.is_due(self.processes)
+
+    def find_owed(self) -> Owed | None:
+        """Who owes the loop its next batch; ``None`` where that is not known."""
+        current = self._current
+        iterator = None if current is None else current.living()
+        if current is None or iterator is None:
+            return None
+        return find_owed(iterator, current.slots, self._clock)
 
     def read_memory(self) -> None:
         """Look at it, on any thread, if it is due; the next :meth:`read` tells of it.

@@ -14,6 +14,7 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.loader import board
 from mmgpu_hooks.measure.loader.batches import BatchWatch
 from mmgpu_hooks.measure.loader.board import TOP_TEXT, Board, Slot, make_private_slot
+from mmgpu_hooks.measure.loader.call_stack import offer_stack
 from mmgpu_hooks.measure.loader.pipeline import (
     LocalPipelineTimer,
     PipelineTimer,
@@ -32,19 +33,26 @@ class TimedDataset:
 
     Args:
         dataset: The user's map-style dataset.
-        note: Called with index, sample and seconds; it must not raise.
+        begin: Called with the index and the time before; it must not raise.
+        note: Called with index, sample and seconds; neither must this.
         clock: Monotonic seconds.
     """
 
     def __init__(
-        self, dataset: Any, note: Callable[[Any, Any, float], None], clock: Clock
+        self,
+        dataset: Any,
+        begin: Callable[[Any, float], None],
+        note: Callable[[Any, Any, float], None],
+        clock: Clock,
     ) -> None:
         self._mmgpu_dataset = dataset
+        self._mmgpu_begin = begin
         self._mmgpu_note = note
         self._mmgpu_clock = clock
 
     def __getitem__(self, index: Any) -> Any:
         since = self._mmgpu_clock()
+        self._mmgpu_begin(index, since)
         try:
             sample = self._mmgpu_dataset[index]
         except BaseException as error:
@@ -216,7 +224,7 @@ class FetchProbe:
         # iterable-style datasets have no samples to ask for
         if not hasattr(fetcher, 'dataset_iter'):
             fetcher.dataset = TimedDataset(
-                fetcher.dataset, self._note_sample, self._clock
+                fetcher.dataset, self._begin_sample, self._note_sample, self._clock
             )
 
     def _release(self) -> None:
@@ -238,6 +246,7 @@ class FetchProbe:
             cpu = self._cpu_clock()
             self._note_batch(now - self._since_s, cpu - (self._since_cpu_s or cpu))
             self._since_cpu_s = cpu
+            self._figures[board.LOADING_SINCE] = 0.0
             if self._is_timing:
                 self._note_transforms(len(index) if fetcher.auto_collation else 1, now)
             self._is_busy = False
@@ -248,6 +257,7 @@ class FetchProbe:
         try:
             self._stop_timing()
             self._is_busy = False
+            self._figures[board.LOADING_SINCE] = 0.0
         except Exception as error:  # noqa: BLE001, a fetch must not see it
             self._switch_off(error)
 
@@ -286,6 +296,14 @@ class FetchProbe:
             for place in range(board.TOP):
                 figures[board.TOP_SECONDS + place] = 0.0
             figures[board.GENERATION] = asked
+
+    def _begin_sample(self, index: Any, since: float) -> None:
+        figures = self._figures
+        try:
+            figures[board.LOADING_INDEX] = operator.index(index)
+        except Exception:  # noqa: BLE001, a sampler of the user's own kind of index
+            figures[board.LOADING_INDEX] = board.UNKNOWN
+        figures[board.LOADING_SINCE] = since
 
     def _note_sample(self, index: Any, sample: Any, seconds: float) -> None:
         try:
@@ -442,6 +460,10 @@ def _probe_worker(slot: Slot, pad_size_divisor: int) -> None:
         # the fetcher is made after us; the classes are this worker's own
         for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             kind.fetch = probe.wrap(kind.fetch)
+        how = offer_stack()
+        if how is not None:
+            slot.figures[board.STACK_FILE] = how.descriptor
+            slot.figures[board.STACK_SIGNAL] = how.number
     except Exception as error:  # noqa: BLE001, a worker must not see it
         slot.write_reason(f'{type(error).__name__}: {error}')
         slot.figures[board.STATE] = board.OFF

@@ -1,0 +1,180 @@
+"""``mmgpu why``: why a run ended badly or stands still."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from mmgpu_hooks.commands import exit_codes
+from mmgpu_hooks.commands.terminal import terminal_layout
+from mmgpu_hooks.judge.console_log import ConsoleLog
+from mmgpu_hooks.judge.why import judge_end, look_at_host, read_log
+from mmgpu_hooks.schema import HostNow, RunEvidence, Why
+from mmgpu_hooks.schema.reader import read_evidence
+from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
+
+NAME = 'why'
+HELP = 'say why a run ended badly or stands still'
+DESCRIPTION = """\
+Say why a run ended badly or stands still: from its evidence, MMEngine's log, the host
+and what the console showed (slurm-123.out, the output of tools/train.py)."""
+EPILOG = """\
+exit codes: 0 an answer (a cause, or that nothing ended badly), 2 input that cannot be
+used (one sentence on standard error says why)"""
+
+_LOOK_S = 2.0
+_MOST_LOGS = 4
+_UNSAFE = re.compile(
+    '[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069]'
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument(
+        'work_dir', type=Path, nargs='?', help='work_dir of a training; its newest run'
+    )
+    parser.add_argument(
+        '--log', metavar='FILE', help='what the console showed; - reads standard input'
+    )
+    parser.add_argument(
+        '--watch', action='store_true', help='look again until the run has ended'
+    )
+    parser.add_argument(
+        '--format', choices=('text', 'json'), default='text', help='default: text'
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read what is left of the run, judge, print."""
+    try:
+        if arguments.work_dir is None and arguments.log is None:
+            raise EvidenceError(
+                'expected the work_dir of a training or --log FILE, found neither; '
+                'name what the console showed, such as --log slurm-123.out.'
+            )
+        why = explain_run(arguments.work_dir, arguments.log)
+        while arguments.watch and why.state in ('running', 'unknown'):
+            shown = why
+            _print(why, arguments)
+            while why == shown:
+                time.sleep(_LOOK_S)
+                why = explain_run(arguments.work_dir, arguments.log)
+    except EvidenceError as error:
+        print(f'mmgpu why: {_safe(str(error))}', file=sys.stderr)
+        return exit_codes.BAD_INPUT
+    _print(why, arguments)
+    return exit_codes.OK
+
+
+def explain_run(work_dir: Path | None, log: str | None) -> Why:
+    """Judge a run by its folder, by what its console showed, or by both.
+
+    Args:
+        work_dir: What `read_run_folder` takes, or a folder with MMEngine's log alone.
+        log: A file; ``-`` is standard input.
+
+    Raises:
+        EvidenceError: If one of them cannot be read.
+    """
+    logs = []
+    if log is not None:
+        with _opened(log) as file:
+            logs.append(('console', read_log(file)))
+    evidence, host = None, HostNow()
+    if work_dir is not None:
+        evidence, own_logs = _read_folder(work_dir)
+        logs += [('log', one) for one in own_logs]
+        if evidence is None and not logs:
+            # says what is wrong with the folder
+            read_run_folder(work_dir)
+    if evidence is not None:
+        host = look_at_host(evidence.run)
+    return judge_end(logs, evidence, host)
+
+
+def _read_folder(work_dir: Path) -> tuple[RunEvidence | None, list[ConsoleLog]]:
+    try:
+        files = read_run_folder(work_dir)
+    except EvidenceError:
+        files = None
+    found = files and (files.evidence or files.plain)
+    folder = work_dir
+    if found and found.parent.name == 'vis_data':
+        folder = found.parent.parent
+    logs = []
+    # MMEngine names its log as the folder of the run
+    for path in sorted([*folder.glob('*.log'), *folder.glob('*/*.log')])[-_MOST_LOGS:]:
+        with contextlib.suppress(EvidenceError), _opened(str(path)) as file:
+            logs.append(read_log(file))
+    evidence = None
+    if files and files.evidence:
+        evidence = read_evidence(files.evidence)
+    return evidence, logs[-1:]
+
+
+@contextlib.contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    if name == '-':
+        yield sys.stdin.buffer
+        return
+    try:
+        kind = os.stat(name).st_mode
+        # a shell's <(command) is a pipe; another one might be waited for for ever
+        if not (stat.S_ISREG(kind) or name.startswith(('/dev/fd/', '/proc/self/fd/'))):
+            raise EvidenceError(
+                f'{name}: expected a file with what the console showed, found a '
+                'folder, a pipe or a device; use --log - to read standard input.'
+            )
+        with open(name, 'rb') as file:
+            yield file
+    except OSError as error:
+        raise EvidenceError(
+            f'{name}: expected a file that can be read, found "{error.strerror}"; '
+            'check the path and its permissions.'
+        ) from error
+
+
+def _print(why: Why, arguments: argparse.Namespace) -> None:
+    if arguments.format == 'json':
+        print(json.dumps(dataclasses.asdict(why), indent=2))
+    else:
+        width = terminal_layout(sys.stdout)['width']
+        print(render_why(why, width))
+    sys.stdout.flush()
+
+
+def render_why(why: Why, width: int) -> str:
+    """The answer as text: what, its proof, its cause, and what to do."""
+    states = {'ended': 'Dead', 'running': 'Running', 'completed': 'Completed'}
+    lines = [f'{states.get(why.state, "Unknown")}: {why.sentence}']
+    for proof in why.proof:
+        place = f'line {proof.line}' if proof.line else proof.source
+        room = max(width - 4 - len(place), 40)
+        lines.append(f'  {place}  {_safe(proof.text[:room])}')
+    rows = []
+    if why.cause is not None:
+        more = '' if why.cause == why.certainty else f' ({why.certainty})'
+        rows.append(('Cause', f'{why.cause}{more}    mmgpu explain {why.cause}'))
+    if why.rank is not None:
+        rows.append(('Rank', str(why.rank)))
+    if why.sample is not None:
+        rows.append(('Sample', _safe(why.sample)))
+    rows += [('' if index else 'Do', text) for index, text in enumerate(why.do)]
+    rows += [('Note', note) for note in why.notes]
+    return '\n'.join([*lines, '', *(f'{label:<9} {text}' for label, text in rows)])
+
+
+def _safe(text: str) -> str:
+    """Text whose control and bidirectional characters cannot reach the terminal."""
+    return _UNSAFE.sub(lambda found: f'\\u{ord(found[0]):04x}', text)

@@ -1,0 +1,201 @@
+"""Says in the log and in the evidence that training stands still, and where."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from mmgpu_hooks.hooks.guard import Guard
+from mmgpu_hooks.hooks.loop_timer import LoopTimer
+from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.measure.loader.owed import Owed
+from mmgpu_hooks.measure.watchdog import Moment, Watchdog
+from mmgpu_hooks.schema import IntervalRecord, StuckRecord
+
+_DOING = {
+    'data_wait': 'waiting for data',
+    'first_wait': 'waiting for the first batch of an epoch',
+    'step': 'in the step',
+    'hooks': 'calling hooks',
+    'checkpoint_save': 'in a checkpoint save',
+    'validation': 'in validation',
+    'startup': 'starting',
+    'teardown': 'ending workers',
+    'resume': 'skipping batches that were trained on',
+}
+_STATES = {
+    'R': 'running',
+    'S': 'asleep',
+    'D': 'in an uninterruptible sleep, so it cannot answer',
+    'T': 'stopped (SIGSTOP)',
+    't': 'stopped by a debugger',
+    'Z': 'dead',
+    'X': 'dead',
+}
+_WAITS = 'data_wait', 'first_wait'
+
+
+class StuckSource:
+    """Watches the train loop of one run.
+
+    Args:
+        stuck_after_s: The least time that is too long.
+        guard: Switches it off when it fails.
+        timer: Knows what runs.
+        sources: Knows the loader.
+        read_position: Gives iteration and epoch, without changing anything.
+        write: Writes a record.
+        warn: Of the Runner's logger.
+    """
+
+    def __init__(
+        self,
+        stuck_after_s: float,
+        guard: Guard,
+        timer: LoopTimer,
+        sources: Sources,
+        read_position: Callable[[], tuple[int, int]],
+        write: Callable[[Any], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._guard = guard
+        self._ledger = timer.ledger
+        self._sources = sources
+        self._read_position = read_position
+        self._write = write
+        self._warn = warn
+        self.usual_s: dict[str, float] = {}
+        """What a part that has ended takes, by part."""
+        self._watchdog = Watchdog(
+            stuck_after_s, self._read, self._note_stuck, self._note_freed
+        )
+
+    def start(self) -> None:
+        """Begin to watch the calling thread."""
+        self._watchdog.start()
+
+    def note(self, record: IntervalRecord) -> None:
+        """Learn from an interval what is usual."""
+        usual_s = self.usual_s
+        usual_s['data_wait'] = record.data_wait.p50_s
+        usual_s['step'] = record.step.p50_s
+        usual_s['hooks'] = usual_s['loop'] = record.iter.p50_s
+        for part in ('checkpoint_save', 'validation', 'teardown'):
+            if record.ledger_s.get(part):
+                usual_s[part] = record.ledger_s[part]
+
+    def _read(self) -> Moment:
+        ledger = self._ledger
+        running = ledger.running[-1]
+        part = running if isinstance(running, str) else 'hooks'
+        name = part if isinstance(running, str) else type(running).__name__
+        return Moment(name, ledger.stamped_s, self.usual_s.get(part))
+
+    def _note_stuck(self, moment: Moment, waited_s: float) -> None:
+        self._guard.run('watchdog', self._tell, moment, waited_s)
+
+    def _tell(self, moment: Moment, waited_s: float) -> None:
+        part = self._ledger.part
+        loader, owed = self._sources.loader, None
+        if part in _WAITS and loader is not None:
+            owed = loader.find_owed()
+        iteration, epoch = self._read_position()
+        record = StuckRecord(
+            iteration=iteration,
+            part='data_wait' if part in _WAITS else part,
+            hook=moment.part if part == 'hooks' and moment.part != part else None,
+            waited_s=waited_s,
+            stack=self._watchdog.read_stack(),
+            **_fields_of(owed),
+        )
+        self._write(record)
+        self._warn(phrase_stuck(record, epoch, is_first=moment.usual_s is None))
+
+    def _note_freed(self, moment: Moment, waited_s: float) -> None:
+        iteration, _ = self._read_position()
+        part = 'data_wait' if moment.part in _WAITS else moment.part
+        record = StuckRecord(
+            iteration=iteration, part=part, waited_s=waited_s, is_over=True
+        )
+        self._guard.run('watchdog', self._write, record)
+        self._warn(
+            f'GPUEfficiencyHook: training goes on after {waited_s:.0f} s '
+            f'{_DOING.get(moment.part, "in " + moment.part)}.'
+        )
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._watchdog.stop()
+
+
+def _fields_of(owed: Owed | None) -> dict[str, Any]:
+    if owed is None:
+        return {}
+    fields: dict[str, Any] = dict(
+        worker=owed.worker,
+        pid=owed.pid,
+        is_busy=owed.is_busy,
+        sample=owed.sample,
+        sample_s=owed.sample_s,
+        worker_stack=owed.stack,
+        alike=owed.alike,
+    )
+    if owed.state is not None:
+        letter, waits_in, call, path, mount = owed.state
+        fields.update(
+            state=letter, waits_in=waits_in, call=call, path=path, mount=mount
+        )
+    return fields
+
+
+def phrase_stuck(record: StuckRecord, epoch: int, *, is_first: bool = False) -> str:
+    """The warning for the log: what stands still, where, and what to type.
+
+    Args:
+        record: What was seen.
+        epoch: 1-based.
+        is_first: Whether the part has not ended once, so that it may just be slow.
+    """
+    doing = f'in {record.hook}' if record.hook else _DOING.get(record.part, record.part)
+    lines = [
+        f'GPUEfficiencyHook: nothing went on for {record.waited_s:.0f} s, {doing} '
+        f'(iteration {record.iteration + 1}, epoch {epoch}).'
+    ]
+    if is_first:
+        lines.append('  This part has not ended once yet: it may only be slow.')
+    if record.worker is not None:
+        sample = 'a sample that is unknown: it was out of reach'
+        if record.sample is not None:
+            sample = f'sample {record.sample} for {record.sample_s or 0.0:.0f} s'
+        lines.append(
+            f'  Worker {record.worker} (pid {record.pid}) owes the next batch; it is '
+            f'{_phrase_state(record)}, loading {sample}.'
+        )
+    elif record.sample is not None:
+        lines.append(
+            f'  Sample {record.sample} has been loading for '
+            f'{record.sample_s or 0.0:.0f} s.'
+        )
+    if record.path:
+        lines.append(f'  It is in {record.call}() on {record.path} ({record.mount}).')
+    if record.alike > 1:
+        lines.append(
+            f'  {record.alike} workers stand at that line: a lock, or storage.'
+        )
+    calls = record.worker_stack or (() if record.worker is not None else record.stack)
+    lines += [f'    {call}' for call in calls[:6]]
+    lines.append('  Training is left alone. More: mmgpu why WORK_DIR')
+    return '\n'.join(map(_printable, lines))
+
+
+def _printable(line: str) -> str:
+    # paths may hold anything, and this is read in a terminal
+    return ''.join(c if c.isprintable() else '?' for c in line)
+
+
+def _phrase_state(record: StuckRecord) -> str:
+    state = _STATES.get(record.state or '', f'in state {record.state}')
+    if record.state == 'S' and record.call and not record.path:
+        state += f' in {record.call}()'
+    if record.state == 'S' and record.is_busy:
+        state = 'running'
+    return state

@@ -1,0 +1,597 @@
+"""A table of regular expressions over a console log: what ended the run.
+
+Pure: lines in, events out; memory does not grow with the log. A line is cleaned of
+colours, time stamps and rank prefixes first. An event that training survived, because
+iterations went on after it, is dropped.
+"""
+
+from __future__ import annotations
+
+import codecs
+import enum
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+MOST_LINE_BYTES = 2**16
+"""The rest of a longer line is left out; `\\r` ends a line here, as `\\n` does."""
+
+_CONTEXT = 400
+"""Lines after a traceback's last frame within which it may end; ranks interleave."""
+
+
+class Order(enum.IntEnum):
+    """Which sign wins, smallest first."""
+
+    STATED = 0
+    """The kernel or the scheduler says so."""
+    RESOURCE = 10
+    """An exception names what ran out, or what is wrong."""
+    HINTED = 15
+    """It says so less plainly."""
+    WORKER = 20
+    """What a loader's worker met."""
+    WRAPPED = 25
+    LOST = 30
+    """A worker is gone."""
+    KILLED = 40
+    """SIGKILL of a whole process."""
+    KILLED_TOO = 45
+    """The same, where a launcher may have sent it to end the others."""
+    ENDED = 50
+    """A person or the scheduler ended it."""
+    RAISED = 60
+    """An exception that no sign knows."""
+    AFTER = 70
+    """What follows when a worker or the run was ended."""
+    PEERS = 80
+    """What ranks say of other ranks."""
+    PEER_GONE = 84
+    CRASHED = 88
+    WRAPPER = 90
+    """It ended badly, and no more."""
+
+
+class Sign(NamedTuple):
+    """Lines that say the same."""
+
+    cause: str
+    order: int
+    pattern: str
+    is_sure: bool = False
+    is_raised: bool = False
+    """Counts only as an exception: at the start of a line, or within a traceback."""
+    victim: str = ''
+    """Who got a SIGKILL: ``worker``, ``rank`` or ``process``."""
+    needs: str = ''
+    """A flag that frames of the traceback set."""
+    survives: int = 3
+    """Iterations after which training evidently went on."""
+
+
+_TABLE = r"""
+STATED oom_cgroup sure
+    Memory cgroup out of memory|oom-kill:constraint=CONSTRAINT_MEMCG
+    Detected \d+ oom[-_]kill event|\btasks? [\d,-]+: Out Of Memory
+    \bOUT_OF_ME\w*\b|\bOOMKilled\b
+    (?i:exceeded (?:job|step) memory limit|memory limit .{0,80}being killed)
+    TERM_MEMLIMIT|PBS: job killed: v?mem .*exceeded limit
+    hit memory(?:\+swap)? limit at least once
+STATED oom_host sure
+    (?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process
+    oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET)
+    (?:systemd-oomd|earlyoom).*[Kk]ill|low on resource: memory
+    OutOfMemoryError: Task was killed due to the node|killed due to memory pressure
+    session crashed after using all available RAM
+STATED oom_host
+    killed by the OOM killer|Failed with result 'oom-kill'
+STATED disk_full sure
+    low on resource: ephemeral-storage|ephemeral.storage usage exceeds
+STATED gpu_lost sure
+    Xid \([^)]*\): (?:48|62|63|64|74|79|92|94|95|110|119|120|121|140|143)\b
+    (?i:GPU has fallen off the bus|GPU is lost)
+    Unable to determine the device handle for GPU
+STATED gpu_lost
+    (?i:GPU requires (?:a )?reset|RmInitAdapter failed)
+HINTED storage_stalled
+    nfs: server \S+ not responding
+    (?:ceph|Lustre).*(?:hung|lost connection|session lost)
+    task (?:python|pt_data_worker)\S*:\d+ blocked for more than
+ENDED preempted sure
+    CANCELLED AT .*DUE TO |TERM_(?:PREEMPT|RUNLIMIT)
+    PBS: job killed: walltime .* exceeded limit|exceeded hard wallclock
+    this job is (?:preempted|timed-out)|Preempted (?:in order to admit|by) \S
+    (?i:\bjob .{0,20}\bpreempted)
+ENDED preempted
+    (?i:(?:spot|preemptible).{0,40}(?:interrupt|terminat|reclaim))
+    (?i:preempt(?:ion|ed).{0,30}(?:signal|notice|by scheduler))
+    [Rr]eason: +(?:Preempted|Evicted)|[Pp]od was (?:preempted|evicted)
+ENDED interrupted sure raised
+    (?:^|[\s:\]])KeyboardInterrupt\b(?!.*[Pp]ress)
+    SignalException: .*got signal: (?:1|2|15)\b
+ENDED interrupted sure
+    (?:^|[\]\s|])\^C(?:\s|$|Traceback)|srun: (?:interrupt \(|sending Ctrl-C)
+    Received (?:1|2|15|Signals\.SIG\w+) death signal|^Hangup$
+ENDED interrupted
+    \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ \*\*\*
+    closing signal SIG(?:INT|HUP)|Detected KeyboardInterrupt
+    DataLoader worker .*killed by signal: (?:Interrupt|Hangup)
+AFTER interrupted
+    ^Terminated$|Received SIGTERM|line \d+:\s+\d+ Terminated
+    terminated by signal (?:SIGTERM|15)|(?i:exit(?:ed)?.{0,8} code:? 143\b)
+RESOURCE shm_full sure survives=64
+    (?:SHM).*(?:No space left|\(28\)|Errno 28)|No space left.*(?:SHM)
+RESOURCE open_files sure survives=64
+    received \d+ items of ancdata|Too many open files|\[Errno 24\]
+RESOURCE oom_host survives=64
+    unable to mmap .*Cannot allocate memory
+RESOURCE shm_full survives=64
+    (?i:unable to allocate shared memory ?\(shm\))
+    unable to (?:write to|resize) file </?torch_
+    Error while creating shared memory segment
+WORKER shm_full
+    killed by signal: Bus error|insufficient shared memory
+HINTED open_files raised survives=64
+    unable to open shared memory object .*read-write mode(?!.*\d+\))
+RESOURCE oom_gpu sure raised
+    (?:CUDA|HIP|XPU|NPU|MPS backend) out of memory|(?:^|\.)OutOfMemoryError: (?!Task)
+    (?i:CUDA (?:runtime )?error.{0,10}: out of memory)
+RESOURCE oom_gpu
+    CUDA_ERROR_OUT_OF_MEMORY|Cuda failure.*'out of memory'
+RESOURCE oom_gpu raised
+    CU(?:BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED
+RESOURCE gpu_lost sure raised
+    uncorrectable ECC error
+RESOURCE gpu_lost raised
+    over nvlink or a hardware error
+RESOURCE shm_full needs=shm
+    \[Errno 28\] No space left on device
+RESOURCE disk_full sure
+    Disk quota exceeded|\[Errno 122\]|database or disk is full
+    (?i:(?:: |\[Errno 28\] )no space left on device)
+HINTED disk_full raised
+    PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos
+    No usable temporary directory found
+RESOURCE oom_host sure raised
+    DefaultCPUAllocator: (?:can't allocate|not enough) memory
+    \[Errno 12\]|OSError: .*Cannot allocate memory
+    (?:^|\.)_?(?:Array)?MemoryError\b|\(-4:Insufficient memory\)
+RESOURCE oom_host sure
+    WinError 1455|paging file is too small|fork: Cannot allocate memory
+RESOURCE oom_host
+    std::bad_alloc
+RESOURCE resume_refused sure raised
+    Weights only load failed|Unsupported global: GLOBAL|WeightsUnpickler error
+RESOURCE nan_loss sure raised
+    (?i:loss bec[ao]me infinite or nan|FloatingPointError: .*(?:nan|infin|loss scale))
+    returned nan values in its
+RESOURCE nan_loss sure
+    (?i:\bloss is (?:nan|inf),? ?(?:stopping|exit|abort|terminat))
+RESOURCE nan_loss raised
+    loss scale already at minimum|matrix contains invalid numer
+RESOURCE config_error sure raised
+    is not in the .{0,60}\bregistry|'ConfigDict' object has no attribute
+    Duplicate key is not allowed among bases|Failed to import custom modules
+    Only py/yml/yaml/json type are supported|^(?:omegaconf|hydra)\.
+    (?:prefetch_factor|persistent_workers|timeout) option (?:could|needs|should)
+    num_classes.*does not match|does not matches the length of
+RESOURCE config_error sure
+    ^\S+(?:\.py|torchrun|train): error:\s|^Could not override '
+RESOURCE config_error sure raised needs=config
+    unexpected keyword arg
+HINTED config_error raised needs=config
+    (?:Syntax|Indentation|Name|FileNotFound|NotADirectory)Error:\s
+WORKER storage_stalled raised
+    Stale (?:NFS )?file handle|\[Errno 1(?:07|12|16)\]
+    Transport endpoint is not connected
+WORKER oom_host victim=worker
+    DataLoader worker .*killed by signal: Killed
+WORKER worker_killed sure
+    DataLoader worker .*killed by signal: (?:Segm|Abort|Illegal|Floating|Trace)
+    Unexpected (?:segmentation fault|floating.point exception) encountered in worker
+LOST worker_killed
+    DataLoader worker .*(?:killed by signal:|exited unexpectedly)
+WORKER worker_stuck sure raised
+    DataLoader timed out after [\d.]+ sec
+WRAPPED sample_raised sure
+    Caught \w+ in DataLoader worker process
+AFTER worker_killed needs=loader
+    ^(?:Connection(?:Reset|Refused)|EOF|BrokenPipe)Error\b
+AFTER unknown raised
+    Pin memory thread exited unexpectedly
+KILLED oom_host victim=process
+    (?:^|[\]\)]\s?|\ds)Killed(?:: 9)?$|^(?:已杀死|zsh: killed\b.*)$
+    line \d+:\s+\d+ Killed\b|^\[\d+\]\+?\s+\d* ?Killed\b
+    (?i:exit(?:ed)?(?: with)?[ _]?(?:status|code)?[ :=]+137\b)
+    terminated by signal (?:SIGKILL|9)\b|code=killed, status=9
+KILLED oom_host victim=rank
+    failed \(exitcode: -9\)|exited on signal 9|KILLED BY SIGNAL: 9
+    exits with return code = -9
+    terminated with signal SIGKILL|died with <Signals.SIGKILL
+KILLED_TOO oom_host victim=rank
+    srun: error: .*\btasks? [\d,-]+: Killed
+KILLED_TOO oom_host victim=rank needs=root
+    exitcode\s+: -9\b|Signal 9 \(SIGKILL\) received
+PEERS rank_waits sure
+    Watchdog caught collective operation timeout
+    ran for \d+ milliseconds before timing out
+    Timed out waiting \d+ ?ms for|failed to pass monitoredBarrier
+PEERS rank_waits sure raised
+    (?i:timed out .{0,60}(?:store.based barrier|process group))
+    Timed out after \d+ seconds waiting for clients
+    Detected mismatch between collectives on ranks
+PEER_GONE rank_waits
+    Some NCCL operations have failed or timed out
+PEER_GONE rank_lost
+    (?i:remote process exited or there was a network error|ncclRemoteError)
+    (?i:(?:gloo|pair\.cc|NCCL|c10d|TCPStore).*(?:closed|reset) by (?:remote )?peer)
+    watchdog got stuck|heartbeat monitor timed out|(?:recvValue|sendBytes) failed
+    NCCL communicator was aborted|srun: error: Node failure on
+CRASHED rank_lost
+    (?:exitcode:|return code =) -(?:11|4|6|7|8)\b|exited on signal (?:11|6|7)\b
+    terminated with signal SIG(?:SEGV|ABRT|BUS)|KILLED BY SIGNAL: (?:11|6|7)
+    \btasks? [\d,-]+: (?:Segmentation fault|Aborted|Bus error)
+CRASHED unknown
+    ^(?:Fatal Python error: )?(?:Segmentation fault|Aborted|Bus error)\b
+    line \d+:\s+\d+ (?:Segm|Abort|Bus e)|Memory access fault by GPU
+WRAPPER unknown
+    ChildFailedError|ProcessRaisedException|CalledProcessError|\(exitcode: -?\d+\)
+    Exited with exit code [1-9]|exited with non-zero status|BAD TERMINATION
+    exit(?:ed)? (?:code|status):? -?[1-9]\d*\b|\(core dumped\)
+    exits with return code = -?[1-9]
+    ^terminate called (?:after throwing|without)
+"""
+"""Order, cause and marks; below them the patterns. SHM stands for what is in shared
+memory; of two signs of one line the upper counts."""
+
+_SHM = (
+    r'/dev/shm|</?torch_|[\'" ]/torch_\d|shared memory|shm\)|shm\.h|shmutils'
+    r'|posix_fallocate|/pym-'
+)
+
+
+def _read_table(table: str) -> Iterator[Sign]:
+    for block in re.findall(r'^(\S.*)\n((?:    .*\n)+)', table, re.MULTILINE):
+        order, cause, *marks = block[0].split()
+        values = dict(mark.split('=') for mark in marks if '=' in mark)
+        pattern = '|'.join(line.strip() for line in block[1].splitlines())
+        yield Sign(
+            cause,
+            Order[order],
+            pattern.replace('SHM', _SHM),
+            is_sure='sure' in marks,
+            is_raised='raised' in marks,
+            victim=values.get('victim', ''),
+            needs=values.get('needs', ''),
+            survives=int(values.get('survives', 3)),
+        )
+
+
+def _any(patterns: str, start: str = '') -> re.Pattern[str]:
+    """One expression of several, each on a line of its own."""
+    return re.compile(f'{start}(?:{"|".join(patterns.split(chr(10))[1:-1])})')
+
+
+_SIGNS = tuple((sign, re.compile(sign.pattern)) for sign in _read_table(_TABLE))
+
+_TRIGGER = re.compile(
+    _any(r"""
+rror|xception|nterrupt|illed|KILL|Xid|GPU|CANCELLED|reempt|PREEMPT|Traceback|File "
+│|╭|space left|quota|ignal|egmentation|bort|Terminated|Hangup|losed|imed out|timeout
+timing out|TERM|of memory|OUT_OF|Out Of|allocate|shm|reset by|shared memory|nan\b|inf\b
+NaN|victed|resource: |exit|Exit|\^C|responding|ALLOC|Root Cause|reclaim|blocked for|oom
+OOM|by peer|terminate|dumped|exceed|PBS:|hung|lost|Bus e|已杀死|collectives|watchdog
+heartbeat|failed|unexpected|Caught|override|Trainer.fit|train_runtime|nvironment
+raining (?:time|complete|finished|is done|done)
+""").pattern.encode()
+)
+"""Whatever a sign holds holds one of these; other lines can only be progress."""
+
+_ANSI = re.compile(
+    r'\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])'
+)
+_PREFIX = _any(
+    r"""
+\[?\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?\]?[ ,:|-]*
+\d\d/\d\d \d\d:\d\d:\d\d - \w+ - (?!WARN)[A-Z]+ -[ ]
+std(?:out|err)(?: [FP]|:)[ ]
+\[?(?:default|[Rr]ank)[ _]?(?P<a>\d+)\]?: ?|(?P<b>\d{1,4}):[ ]|\[(?P<h>\d+)\]:\s
+\[\d+,(?P<c>\d+)\]<std(?:err|out)>: ?|\(\w+ pid=\d+[^)]*\)[ ]
+(?:[\w.-]+-\d+|worker\S*|node\S*|gpu\S*) +\|[ ]
+[\w.-]+-\d+:[ ](?=\S*(?:Error|Trace)|  File)
+(?:\w+ - )?(?:ERROR|CRITICAL|FATAL)(?: -|:)? (?=\S*(?:Error|Exception|Interrupt)\b)
+""",
+    r'\s*',
+)
+_BAR = re.compile(
+    r'^.*?(?:\d+%\|[^|]*\|\s*\S+ \[[^\]]*\]|task/s, elapsed: \d+s, ETA:\s+\d+s'
+    r'|\[\d\d:\d\d<[^\]]*\])'
+)
+_IN_CONFIG = r'(?:mmengine|mmcv/utils)/(?:config|registry)|/addict/|argparse\.py'
+_HEADER = re.compile(r'Traceback \(most recent call last\)|╭─+ Traceback')
+_FRAME = re.compile(r'^\s*(?:\|\s*)?File "([^"]+)", line (\d+)(?:, in (\S+))?')
+_RICH_FRAME = re.compile(r'^\s*│ (\S+\.py):(\d+)\s+(?:in (\S+))?')
+_EXCEPTION = re.compile(
+    r'^(?:[A-Za-z_]\w*\.)*(?:\w*(?:Error|Exception|Exit|Failure|Invalid\w*)|error'
+    r'|Timeout\w*|StopIteration)(?::|$)'
+)
+_QUIET = re.compile(
+    r'^(?:\w+\.)*(?:Empty|SystemExit|ModuleNotFoundError: No module named .(?:apex'
+    r'|tensorboard|flash_attn))'
+)
+_PROGRESS = _any(r"""
+(?:Epoch|Iter) ?\((?:train|val|test)\) +((?:\[ *\d+(?:/ *\d+)?\] *)+)
+Epoch:? ?(\[\d+\] ?\[ *\d+/\d+\])|Iter \[ *(\d+/\d+)\]|\d+%\|[^|]*\| *(\d+/\d+) \[
+\biter: (\d+) .*loss|(?i:(?:step|iter(?:ation)?|epoch)\w*[ :=#\[]+\d+)(.{0,40}loss)
+^\{'loss': ([^,]+),.*'epoch': [\d.]+|^ *(\d+/\d+) +[\d.]+G[ ]
+""")
+_LOSS = re.compile(
+    r'(?i)(?:^|[\s,{\'"(])(?:total_)?loss[\'"]?\s*[:=]\s*\[?(?:tensor\()?'
+    r'(nan|[-+]?inf|[-+.\d]+)'
+)
+_DONE = re.compile(
+    r"`?Trainer\.fit`? stopped: `?max_|Total training time:|'train_runtime':"
+    r'|(?i:^\W*training (?:completed|finished|complete|is done|done)\b)'
+)
+_START = re.compile(r'^(?:System environment|Environment info):')
+_WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
+_ROOT = re.compile(r'Root Cause \(first observed failure\)')
+_FLAGS = (
+    (
+        'data',
+        re.compile(
+            r'torch/utils/data/_utils/(?:fetch|worker)\.py|mmengine/dataset/base_dataset'
+            r'|/mmdet/datasets/(?:transforms|pipelines|base)'
+        ),
+    ),
+    (
+        'loader',
+        re.compile(r'torch/utils/data/|multiprocessing/(?:conn|queue|resource_|redu)'),
+    ),
+    ('shm', re.compile(r'multiprocessing/(?:synchronize|shared_memory)\.py')),
+    ('config', re.compile(_IN_CONFIG)),
+)
+_LIBRARY = re.compile(r'site-packages|dist-packages|/lib/python\d|<frozen|lib/python3')
+
+
+class Event(NamedTuple):
+    """A line that counts against the run."""
+
+    sign: Sign
+    line: int
+    """In the file, from 1 on; 0 where it stands in none."""
+    text: str
+    order: int
+    """Of all lines read, so that what came first is known."""
+    progress: int
+    """Iterations seen before it."""
+    calm: int
+    """Lines before it that are no part of a traceback."""
+    rank: int | None = None
+    frame: str | None = None
+    """Innermost frame of the user's code in the traceback above it."""
+
+
+class _Traceback:
+    """Where one stream of lines stands in a traceback."""
+
+    def __init__(self) -> None:
+        self.flags: set[str] = set()
+        self.seen = -_CONTEXT
+        self.frame: str | None = None
+        self.innermost = ''
+
+    def begin(self, order: int, is_worker: bool) -> None:
+        kept = self.flags & {'worker', 'root'} if is_worker else set()
+        self.flags, self.seen, self.frame, self.innermost = kept, order, None, ''
+
+    def add(self, order: int, frame: re.Match[str]) -> None:
+        path = frame[1].replace('\\', '/')
+        self.seen, self.innermost = order, path
+        self.flags |= {name for name, known in _FLAGS if known.search(path)}
+        if frame[3] in ('_worker_loop', '__getitem__'):
+            self.flags.add('data')
+        if not _LIBRARY.search(path):
+            self.frame = f'{frame[1]}:{frame[2]}' + (
+                f' in {frame[3]}' if frame[3] else ''
+            )
+
+
+class ConsoleLog:
+    """Reads lines and keeps the events that training did not survive.
+
+    At most two events of each sign are kept: the first, and the last.
+    """
+
+    def __init__(self) -> None:
+        self.lines = 0
+        """Number of the last line."""
+        self.progress = 0
+        """Distinct iterations that were logged."""
+        self.last_progress: tuple[int, str] | None = None
+        """The last iteration's line, where one was logged."""
+        self.done: int | None = None
+        """Line that says training is complete."""
+        self._order = 0
+        self._recent: deque[str] = deque(maxlen=64)
+        self._tracebacks: dict[int | None, _Traceback] = {}
+        self._events: dict[Sign, list[Event]] = {}
+        self._calm = 0
+        self._nans: list[Event] = []
+
+    def feed(self, line: int, raw: bytes) -> None:
+        """Take one line, without its end; bytes that are no UTF-8 are replaced."""
+        self.lines = line
+        self._order += 1
+        if not _TRIGGER.search(raw):
+            self._calm += 1
+            if self._events or self._order % 16 == 0 or b'loss: ' in raw:
+                self._note_progress(line, raw.decode('utf-8', 'replace'))
+            return
+        text = _ANSI.sub('', raw.decode('utf-8', 'replace')).rstrip()
+        bar = _BAR.match(text) if '[' in text and '/' in text else None
+        if bar is not None:
+            self._note_progress(line, bar[0])
+            text = text[bar.end() :]
+        rank = None
+        for _ in range(4):
+            prefix = _PREFIX.match(text)
+            if prefix is None:
+                break
+            label = next(filter(None, prefix.groups()), None)
+            rank = int(label) if label is not None else rank
+            text = text[prefix.end() :]
+        if text:
+            self._read(line, text, rank)
+
+    def _read(self, line: int, text: str, rank: int | None) -> None:
+        order = self._order
+        if self._note_progress(line, text):
+            return
+        if rank not in self._tracebacks and len(self._tracebacks) >= 256:
+            self._tracebacks.clear()
+        traceback = self._tracebacks.setdefault(rank, _Traceback())
+        if _HEADER.search(text):
+            traceback.begin(order, 'Original Traceback' in text)
+            return
+        frame = _FRAME.match(text) or _RICH_FRAME.match(text)
+        if frame is not None:
+            traceback.add(order, frame)
+            return
+        if _ROOT.search(text):
+            traceback.begin(order, False)
+            traceback.flags.add('root')
+            return
+        if _START.search(text) and self.progress:
+            # another attempt in the same log: what ended the last one is past
+            self._events.clear()
+            self._nans = []
+            return
+        if _DONE.search(text):
+            self.done = line
+            self._events.clear()
+            return
+        is_open = order - traceback.seen <= _CONTEXT
+        raised = text.lstrip('│╰─ E') if is_open else text
+        is_exception = bool(_EXCEPTION.match(raised))
+        sign = self._match(text, raised, traceback, is_open, is_exception)
+        if 'DataLoader worker process' in text:
+            traceback.flags.add('worker')
+        if sign is None and is_exception and not _QUIET.match(raised):
+            sign = self._unnamed(traceback) if is_open else _BARE
+        if sign is not None:
+            self._add(self._event(sign, line, text, rank, traceback.frame))
+        elif not is_open:
+            self._calm += 1
+
+    @staticmethod
+    def _match(
+        text: str, raised: str, traceback: _Traceback, is_open: bool, is_exception: bool
+    ) -> Sign | None:
+        is_warning = bool(_WARNING.search(text[:60])) and not is_exception
+        for sign, pattern in _SIGNS:
+            if sign.needs and not (is_open and sign.needs in traceback.flags):
+                continue
+            if sign.is_raised:
+                starts = is_exception or (is_open and not text.startswith((' ', '\t')))
+                starts = starts or raised.startswith('KeyboardInterrupt')
+                if not starts or is_warning:
+                    continue
+            if pattern.search(raised if sign.is_raised else text):
+                return sign
+        return None
+
+    @staticmethod
+    def _unnamed(traceback: _Traceback) -> Sign:
+        """An exception that no sign knows, by where it was raised."""
+        if traceback.flags & {'data', 'worker'}:
+            return _SAMPLE
+        if re.search(_IN_CONFIG, traceback.innermost):
+            return _CONFIG
+        return _UNNAMED
+
+    def _event(
+        self,
+        sign: Sign,
+        line: int,
+        text: str,
+        rank: int | None = None,
+        frame: str | None = None,
+    ) -> Event:
+        order, progress, calm = self._order, self.progress, self._calm
+        return Event(sign, line, text[:400], order, progress, calm, rank, frame)
+
+    def _add(self, event: Event) -> None:
+        kept = self._events.setdefault(event.sign, [])
+        kept[:] = [old for old in kept if self._is_alive(old)][:1]
+        kept.append(event)
+
+    def _note_progress(self, line: int, text: str) -> bool:
+        found = _PROGRESS.search(text)
+        if found is None:
+            return False
+        key = next(filter(None, found.groups()), found[0])
+        is_new = key not in self._recent or 'loss' in key
+        if is_new:
+            self._recent.append(key)
+            self.progress += 1
+            self.done = None
+        self.last_progress = line, text.strip()[:200]
+        loss = _LOSS.search(text)
+        if loss is not None and is_new:
+            if loss[1][-1].lower() in 'nf':
+                nan = self._event(_NAN, line, text.strip())
+                self._nans = [*self._nans[:1], nan]
+            else:
+                self._nans = []
+        return True
+
+    def _is_alive(self, event: Event) -> bool:
+        if self._calm - event.calm >= _CALM.get(event.sign, self._order):
+            return False
+        return self.progress - event.progress < event.sign.survives
+
+    def events(self) -> list[Event]:
+        """What training did not survive, in the order it was read."""
+        found = [e for kept in self._events.values() for e in kept if self._is_alive(e)]
+        nans = self._nans
+        if len(nans) > 1 and nans[-1].progress - nans[0].progress > 1:
+            found.append(nans[0])
+        if self.done is not None:
+            # workers and threads that complain while Python ends
+            found = [event for event in found if event.sign.order <= Order.RESOURCE]
+        return sorted(found, key=lambda event: event.order)
+
+
+_SAMPLE = Sign('sample_raised', Order.WORKER, '', True)
+_CONFIG = Sign('config_error', Order.HINTED, '')
+_UNNAMED = Sign('unknown', Order.RAISED, '')
+_BARE = Sign('unknown', Order.WRAPPER, '', survives=1)
+_NAN = Sign('nan_loss', Order.RESOURCE, '', True)
+_CALM = {_UNNAMED: 200, _BARE: 5}
+"""Ordinary lines after which an exception that no sign knows was caught."""
+
+
+def split_lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Lines of a log with their number; those that ``\\r`` parts share one.
+
+    Args:
+        chunks: The log in pieces of any size. UTF-16 with a byte-order mark, as
+            PowerShell writes, is taken too.
+    """
+    number, rest, decoder = 1, b'', None
+    for count, piece in enumerate(chunks):
+        chunk = piece
+        if count == 0 and chunk[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            decoder = codecs.getincrementaldecoder('utf-16')('replace')
+        if decoder is not None:
+            chunk = decoder.decode(chunk).encode('utf-8', 'replace')
+        pieces = re.split(rb'(\r\n|\n|\r)', rest + chunk)
+        rest = pieces.pop()[:MOST_LINE_BYTES]
+        for text, end in zip(pieces[::2], pieces[1::2]):
+            if text:
+                yield number, text[:MOST_LINE_BYTES]
+            number += end != b'\r'
+    if rest:
+        yield number, rest

@@ -1,0 +1,277 @@
+"""Judges a run that ended or stands still, by what is left of it.
+
+Pure but for `read_log` and `look_at_host`: lines of logs become events (see
+`console_log`), one of them leads, and figures of memory confirm or refute it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import BinaryIO
+
+from mmgpu_hooks.judge.causes import CAUSES
+from mmgpu_hooks.judge.console_log import ConsoleLog, Event, Order, split_lines
+from mmgpu_hooks.judge.standstill import judge_standstill
+from mmgpu_hooks.measure.now import read_host_now
+from mmgpu_hooks.schema import EndRecord, HostNow, Proof, RunEvidence, RunRecord, Why
+
+_SCARCE = 0.03
+"""Share of memory below which the kernel is about to kill."""
+_AMPLE = 0.15
+"""Share of memory above which it was not short a moment later."""
+_LITTLE_DISK = 64 * 2**20
+_CHUNK_BYTES = 2**18
+_MOST_PROOF = 4
+_GIB = 2**30
+_GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
+"""How somebody ends a run that stands still."""
+_OWN_REASONS = {o for o in Order if o < Order.CRASHED} - {Order.AFTER, Order.ENDED}
+"""What ended a run before somebody ended it, who saw it stand still."""
+_QUOTED = re.compile(r'[\'"]([^\'"]*[/\\][^\'"]+|[^\'"/]+\.\w{2,5})[\'"]')
+
+Found = Sequence[tuple[str, ConsoleLog]]
+"""Logs that were read, each with the name of its source; the console's first."""
+
+
+def read_log(file: BinaryIO) -> ConsoleLog:
+    """Read a log to its end in pieces; memory does not grow with it."""
+    log = ConsoleLog()
+    for number, line in split_lines(iter(lambda: file.read(_CHUNK_BYTES), b'')):
+        log.feed(number, line)
+    return log
+
+
+def look_at_host(run: RunRecord) -> HostNow:
+    """What this host shows of a run now."""
+    return read_host_now(run)
+
+
+def judge_end(
+    logs: Found, evidence: RunEvidence | None = None, host: HostNow | None = None
+) -> Why:
+    """Say why a run ended badly or stands still.
+
+    Args:
+        logs: What was read of console, MMEngine's log and kernel.
+        evidence: Of the rank that is judged, if it has some.
+        host: What its host shows now.
+
+    Returns:
+        The cause and how sure it is. A cause is named only where a line or a figure
+        says it; anything else is ``unknown``.
+    """
+    end = evidence.end if evidence else None
+    host = host or HostNow()
+    if end is not None and end.status == 'completed':
+        return Why('completed', None, 'sure', 'Training ended as planned.')
+    if end is not None:
+        logs = [*logs, ('evidence', _retell(end))]
+    standstill = judge_standstill(evidence, host) if evidence else None
+    led = [(source, _lead(log.events()), log) for source, log in logs]
+    known = [(source, event, log) for source, event, log in led if event]
+    state = 'running' if host.is_alive else 'ended'
+    if not known:
+        return standstill or _judge_silence(logs, evidence, host)
+    source, event, log = min(known, key=lambda found: found[1].sign.order)
+    if standstill and event.sign.order in _GIVEN_UP:
+        return standstill
+    why = _name(source, event, log, state)
+    why = _weigh(why, event, evidence, host)
+    sample = (end.sample if end else None) or _sample_of(why)
+    return _complete(why, evidence, sample)
+
+
+def _retell(end: EndRecord) -> ConsoleLog:
+    """An end record as the lines that the console showed."""
+    log = ConsoleLog()
+    lines = [*reversed(end.causes), f'{end.error}: {end.message or ""}'.rstrip(': ')]
+    if end.status == 'interrupted' and end.error != 'KeyboardInterrupt':
+        lines = ['Received SIGTERM']
+    if end.worker_error:
+        lines += ['Original Traceback (most recent call last):']
+        lines += [_frame_line(frame) for frame in end.worker_frames]
+        lines += [end.worker_error]
+    elif end.sample:
+        lines[-1:] = [lines[-1], '  File "x", line 1, in __getitem__', lines[-1]]
+    frames = [_frame_line(frame) for frame in end.frames]
+    for line in ['Traceback (most recent call last):', *frames, *lines]:
+        log.feed(0, line.encode('utf-8', 'replace'))
+    return log
+
+
+def _frame_line(frame: str) -> str:
+    place, _, function = frame.rpartition(' in ')
+    path, _, line = place.rpartition(':')
+    return f'  File "{path}", line {line}, in {function}'
+
+
+def _lead(events: Sequence[Event]) -> Event | None:
+    """The event that the others follow from."""
+    ending = next((e for e in events if e.sign.order == Order.ENDED), None)
+    if ending is not None:
+        # what comes after Ctrl-C or a cancelled job is its consequence
+        before = [
+            e
+            for e in events
+            if e.sign.order == Order.STATED
+            or (e.order < ending.order and e.sign.order in _OWN_REASONS)
+        ]
+        return min(before, key=_urgency, default=ending)
+    failed = min((e.order for e in events if _is_other_failure(e)), default=None)
+    asked = min((e.order for e in events if _is_sigterm(e)), default=None)
+    # a launcher ends the other ranks by SIGKILL once one has failed, and docker stop
+    # sends it some time after SIGTERM
+    own = [
+        e
+        for e in events
+        if not (_is_kill(e) and failed is not None and failed < e.order)
+        and not (_is_kill(e, 'process') and asked is not None and asked < e.order)
+    ]
+    return min(own, key=_urgency, default=None)
+
+
+def _urgency(event: Event) -> tuple[int, int]:
+    return event.sign.order, event.order
+
+
+def _is_kill(event: Event, victim: str = '') -> bool:
+    is_kill = event.sign.order in (Order.KILLED, Order.KILLED_TOO)
+    return is_kill and event.sign.victim in (victim or event.sign.victim)
+
+
+def _is_sigterm(event: Event) -> bool:
+    return event.sign.order == Order.AFTER and event.sign.cause == 'interrupted'
+
+
+def _is_other_failure(event: Event) -> bool:
+    is_exit = event.sign.order == Order.WRAPPER and 'xited with exit code' in event.text
+    return event.sign.order == Order.RAISED or is_exit
+
+
+def _name(source: str, event: Event, log: ConsoleLog, state: str) -> Why:
+    sign, events = event.sign, log.events()
+    cause, certainty = sign.cause, 'sure' if sign.is_sure else 'likely'
+    peers = [e for e in events if Order.PEERS <= e.sign.order <= Order.CRASHED]
+    if sign.order == Order.RAISED and any(e.sign.cause != 'unknown' for e in peers):
+        # the others say that a rank left them, and this is what that rank met
+        cause, certainty = 'rank_lost', 'likely'
+    same = [e for e in events if e.sign.cause in (sign.cause, cause) and e is not event]
+    proof = [Proof(source, event.line or None, event.text[:200])]
+    if event.frame:
+        proof.append(Proof(source, None, f'raised at {event.frame}'))
+    proof += [Proof(source, e.line or None, e.text[:200]) for e in same]
+    return Why(
+        state,
+        cause,
+        'unknown' if cause == 'unknown' else certainty,
+        CAUSES[cause].title + '.',
+        tuple(dict.fromkeys(proof))[:_MOST_PROOF],
+        rank=event.rank,
+    )
+
+
+def _judge_silence(logs: Found, evidence: RunEvidence | None, host: HostNow) -> Why:
+    """No line says anything."""
+    if evidence is None:
+        log = logs[0][1] if logs else ConsoleLog()
+        if log.done is not None:
+            proof = Proof(logs[0][0], log.done, 'training is complete')
+            return Why('completed', None, 'sure', 'Nothing ended badly.', (proof,))
+        last = log.last_progress
+        where = (
+            f'the last iteration stands in line {last[0]}' if last else 'no iteration'
+        )
+        return Why(
+            'unknown',
+            None,
+            'unknown',
+            f'Nothing in {log.lines} lines says that it ended badly; {where}.',
+        )
+    if host.is_alive:
+        return Why('running', None, 'sure', 'It is running; no line says otherwise.')
+    if host.is_alive is None:
+        unknown = 'It has no end record: it still trains elsewhere, or was killed.'
+        return _complete(Why('unknown', 'unknown', 'unknown', unknown), evidence, None)
+    gone = f'process {evidence.run.pid} is gone and left no end record'
+    why = Why('ended', 'unknown', 'unknown', '', (Proof('host', None, gone),))
+    return _complete(_weigh_kill(why, 'process', evidence, host), evidence, None)
+
+
+def _weigh(why: Why, event: Event, evidence: RunEvidence | None, host: HostNow) -> Why:
+    """What figures of the run say about a cause that a line names."""
+    end = evidence.end if evidence else None
+    if event.sign.victim:
+        return _weigh_kill(why, event.sign.victim, evidence, host)
+    if end is None or evidence is None:
+        return why
+    shm, total = end.shm_free_bytes, evidence.run.host.shm_total_bytes
+    if why.cause == 'shm_full' and shm is not None and total and shm < total * 0.1:
+        return _with(why, 'sure', f'{_gib(shm)} of {_gib(total)} of /dev/shm were free')
+    disk = end.disk_free_bytes
+    if why.cause == 'disk_full' and disk is not None and disk < _LITTLE_DISK:
+        return _with(why, 'sure', f'{_gib(disk)} of the disk were free')
+    return why
+
+
+def _with(why: Why, certainty: str, text: str, cause: str | None = None) -> Why:
+    cause = cause or why.cause or 'unknown'
+    proof = (*why.proof, Proof('evidence', None, text))
+    sentence = f'{CAUSES[cause].title}.'
+    return replace(
+        why, cause=cause, certainty=certainty, sentence=sentence, proof=proof
+    )
+
+
+def _weigh_kill(
+    why: Why, victim: str, evidence: RunEvidence | None, host: HostNow
+) -> Why:
+    """SIGKILL: memory, unless its figures speak against it."""
+    if evidence is None:
+        return why
+    limits, end = evidence.run.host, evidence.end
+    kills = host.oom_kills if host.oom_kills is not None else end and end.oom_kills
+    before = evidence.run.oom_kills
+    other = {'worker': 'worker_killed', 'rank': 'rank_lost'}.get(victim, 'interrupted')
+    if kills is not None and before is not None and kills >= before:
+        text = f'the kernel killed {kills - before} of its processes for memory'
+        if kills == before:
+            return _with(why, 'likely', text, other)
+        is_limited = limits.cgroup_memory_bytes is not None
+        return _with(why, 'sure', text, 'oom_cgroup' if is_limited else 'oom_host')
+    free, total = _last_free(evidence), limits.ram_total_bytes
+    if free is None or not total:
+        return why
+    text = f'{_gib(free)} of {_gib(total)} of memory were available in its last figures'
+    if free < total * _SCARCE:
+        return _with(why, 'likely', text, 'oom_host')
+    if free > total * _AMPLE and limits.cgroup_memory_bytes is None:
+        return _with(why, 'likely', text, other)
+    return _with(why, why.certainty, text)
+
+
+def _last_free(evidence: RunEvidence) -> int | None:
+    """Of the last interval: once a process was killed its memory is free again."""
+    hosts = (interval.host for interval in reversed(evidence.intervals))
+    known = (host.ram_available_bytes for host in hosts if host)
+    return next((free for free in known if free is not None), None)
+
+
+def _gib(count: int) -> str:
+    return f'{count / _GIB:.1f} GiB'
+
+
+def _sample_of(why: Why) -> str | None:
+    if why.cause != 'sample_raised':
+        return None
+    found = (_QUOTED.search(proof.text) for proof in why.proof)
+    return next((match[1] for match in found if match), None)
+
+
+def _complete(why: Why, evidence: RunEvidence | None, sample: str | None) -> Why:
+    """The answer with what to do."""
+    do: tuple[str, ...] = CAUSES[why.cause].do if why.cause else ()
+    if evidence is None and why.certainty != 'sure':
+        do = (*do, 'With GPUEfficiencyHook on, the next run shows memory and workers.')
+    return replace(why, do=do, sample=sample)

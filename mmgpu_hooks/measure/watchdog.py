@@ -1,0 +1,141 @@
+"""Notices that something has not ended for a long time. It ends nothing itself.
+
+A thread asks now and then what is running and when that last went on. Time in which
+the thread itself did not run (the process was stopped, the host asleep) does not count,
+nor does the time in which somebody debugs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any, Callable, NamedTuple
+
+from mmgpu_hooks.measure.clock import Clock, monotonic_s
+
+THREAD_NAME = 'mmgpu-watchdog'
+
+USUAL_TIMES = 20
+"""A part is late from so many times its usual duration on."""
+UNKNOWN_TIMES = 10
+"""The patience with a part that has not ended once, over the least patience."""
+AGAIN_S = (0.0, 600.0, 3600.0)
+"""After the first alarm: when it is said."""
+
+_MOST_GAP = 3.0
+"""Times its period that the thread may be late; beyond, it did not run."""
+_DEBUGGERS = ('pdb.py', 'bdb.py', 'pydevd.py')
+
+
+class Moment(NamedTuple):
+    """What runs."""
+
+    part: str
+    """Of the time ledger, or the class of a hook."""
+    beat: float
+    """Anything that changes when it goes on."""
+    usual_s: float | None
+    """What the part takes otherwise; ``None`` until it has ended once."""
+
+
+class Watchdog:
+    """Watches one training.
+
+    Args:
+        stuck_after_s: The least time without progress that is too long.
+        read: Tells what runs; ``None`` when nothing is to be watched now.
+        on_stuck: Called in the thread with what runs and for how long, s; once per
+            time in `AGAIN_S`.
+        on_freed: Called in the thread when that went on after all, with the same.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        stuck_after_s: float,
+        read: Callable[[], Moment | None],
+        on_stuck: Callable[[Moment, float], Any],
+        on_freed: Callable[[Moment, float], Any],
+        clock: Clock = monotonic_s,
+    ) -> None:
+        self._stuck_after_s = stuck_after_s
+        self._read = read
+        self._on_stuck = on_stuck
+        self._on_freed = on_freed
+        self._clock = clock
+        self._period_s = min(max(stuck_after_s / 20, 0.05), 1.0)
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._trainer = threading.get_ident()
+        self._moment: Moment | None = None
+        self._stands_s = 0.0
+        self._told = 0
+        self._looked_s = clock()
+
+    def start(self) -> None:
+        """Begin; the calling thread is the one that trains."""
+        self._trainer = threading.get_ident()
+        self._looked_s = self._clock()
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        # a worker that is forked has no such thread: nothing to do there
+        while not self._ended.wait(self._period_s):
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001, the training must not see it
+                return
+
+    def look(self) -> None:
+        """One look; the thread takes one per period."""
+        now_s = self._clock()
+        passed_s, self._looked_s = now_s - self._looked_s, now_s
+        moment = self._read()
+        before, self._moment = self._moment, moment
+        if moment is None or before is None or moment.beat != before.beat:
+            if self._told and before is not None:
+                self._on_freed(before, self._stands_s)
+            self._stands_s, self._told = 0.0, 0
+            return
+        if passed_s > _MOST_GAP * self._period_s or self._is_debugged():
+            return
+        self._stands_s += passed_s
+        if self._told < len(AGAIN_S):
+            due_s = self.patience_s(moment) + AGAIN_S[self._told]
+            if self._stands_s >= due_s:
+                self._told += 1
+                self._on_stuck(moment, self._stands_s)
+
+    def patience_s(self, moment: Moment) -> float:
+        """How long a part may take."""
+        if moment.usual_s is None:
+            return UNKNOWN_TIMES * self._stuck_after_s
+        return max(self._stuck_after_s, USUAL_TIMES * moment.usual_s)
+
+    def _is_debugged(self) -> bool:
+        frame = sys._current_frames().get(self._trainer)
+        while frame is not None:
+            if frame.f_code.co_filename.endswith(_DEBUGGERS):
+                return True
+            frame = frame.f_back
+        return False
+
+    def read_stack(self) -> tuple[str, ...]:
+        """Where the thread that trains stands, the innermost call first."""
+        frame = sys._current_frames().get(self._trainer)
+        calls = []
+        while frame is not None:
+            code = frame.f_code
+            calls.append(f'{code.co_filename}:{frame.f_lineno} in {code.co_name}')
+            frame = frame.f_back
+        return tuple(calls)
+
+    def stop(self) -> None:
+        """End the thread; a second call does nothing."""
+        self._ended.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and os.getpid() == self._pid:
+            thread.join(1.0)

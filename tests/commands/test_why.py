@@ -1,0 +1,132 @@
+"""``mmgpu why``: rough console logs, each with its cause, and what is left of a run."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.judge.causes import CAUSES
+
+HERE = Path(__file__).parent
+STAMP = '2024/05/01 09:{:02d}:00 - mmengine - INFO - '
+ITERATION = 'Epoch(train)  [{}][{:3d}/100]  lr: 1.0e-02  eta: 1:00:00  loss: 0.{}'
+BAR = '\r 12%|█▏        | 12/100 [00:03<00:21,  4.13it/s]'
+FRAME = '[rank3]:   File "/env/lib/python3.9/site-packages/torch/nn/modules/module.py"'
+
+
+def _iterations(epoch: int) -> str:
+    return '\n'.join(
+        STAMP.format(n) + ITERATION.format(epoch, 10 * n, n + 3) for n in range(1, 8)
+    )
+
+
+def _read_cases(name: str) -> list[tuple[str, str, str]]:
+    text = (HERE / name).read_text()
+    text = text.replace('@run', _iterations(1)).replace('@more', _iterations(2))
+    blocks = re.findall(r'^## (\w+) ?(.*)\n((?:(?!## ).*\n)*)', text, re.MULTILINE)
+    return [(cause, f'{cause} {title}', log) for cause, title, log in blocks]
+
+
+def _each(text: str, change) -> str:
+    return '\n'.join(change(line) if line else line for line in text.split('\n'))
+
+
+NOISE = {
+    'plain': str,
+    'windows': lambda text: text.replace('\n', '\r\n'),
+    'colours': lambda text: _each(text, lambda line: f'\x1b[31m{line}\x1b[0m'),
+    'bars': lambda text: _each(
+        text, lambda line: line if line[0].isspace() else BAR + line
+    ),
+    'ranks': lambda text: _each(text, lambda line: f'[rank1]: {line}'),
+    'pod': lambda text: _each(
+        text, lambda line: f'2024-06-01T10:00:00.123456789Z stderr F {line}'
+    ),
+    'srun': lambda text: _each(text, lambda line: f'1: {line}'),
+    'mixed': lambda text: text.replace('\n', f'\n{FRAME}, line 1, in forward\n'),
+    'bytes': lambda text: 'bild_\udce4\udcff.jpg\n' + text.rstrip('\n'),
+    'power shell': lambda text: '\ufeff' + text,
+}
+
+
+@pytest.fixture
+def ask(capsys):
+    """Runs the command and returns its JSON answer."""
+
+    def run(*words: str) -> dict:
+        assert main(['why', *words, '--format', 'json']) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+@pytest.mark.parametrize('noise', NOISE)
+@pytest.mark.parametrize('name', ['console_logs.txt', 'console_logs_of_others.txt'])
+def test_console_logs(ask, tmp_path, name, noise):
+    wrong = []
+    cases = _read_cases(name)
+    for cause, title, text in cases:
+        encoding = 'utf-16-le' if noise == 'power shell' else 'utf-8'
+        data = NOISE[noise](text).encode(encoding, 'surrogateescape')
+        (tmp_path / 'slurm.out').write_bytes(data)
+        answer = ask('--log', str(tmp_path / 'slurm.out'))
+        if answer['cause'] != (None if cause == 'null' else cause):
+            wrong.append((title, answer['cause'], answer['proof']))
+        if cause not in ('null', 'unknown'):
+            proof = answer['proof'][0]
+            assert proof['line'] and answer['do'], title
+    assert not wrong, f'{len(wrong)} of {len(cases)}: {wrong}'
+
+
+def test_explains_every_cause(capsys):
+    for cause in CAUSES:
+        assert main(['explain', cause]) == 0
+        assert len(capsys.readouterr().out) > 200
+    named = {
+        cause for name in ('console_logs.txt',) for cause, _, _ in _read_cases(name)
+    }
+    assert named - {'null'} == set(CAUSES) - {'worker_deadlock'}
+
+
+def test_from_a_pipe_with_line_numbers(ask, monkeypatch):
+    log = b'one\r 10%|# | 1/10 [00:01<00:09,  1.00it/s]\ntwo\nKilled\n'
+    monkeypatch.setattr(sys, 'stdin', io.TextIOWrapper(io.BytesIO(log)))
+    answer = ask('--log', '-')
+    assert (answer['cause'], answer['certainty']) == ('oom_host', 'likely')
+    assert answer['proof'][0]['line'] == 3
+
+
+def test_says_which_sample_raised(ask, tmp_path):
+    case = next(c for c in _read_cases('console_logs.txt') if 'missing file' in c[1])
+    (tmp_path / 'log').write_text(case[2])
+    answer = ask('--log', str(tmp_path / 'log'))
+    assert answer['sample'] == 'data/coco/train/000000012.jpg'
+
+
+def test_nothing_reaches_the_terminal_raw(capsys, tmp_path):
+    text = (
+        'RuntimeError: CUDA out of memory \x07 \u202egnp.\u2066 \x9b31m \x1b]0;owned\n'
+    )
+    (tmp_path / 'log').write_text(text)
+    assert main(['why', '--log', str(tmp_path / 'log')]) == 0
+    shown = capsys.readouterr().out
+    assert 'oom_gpu (sure)' in shown
+    assert not re.search(
+        '[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]', shown
+    )
+
+
+@pytest.mark.parametrize(
+    'words', [[], ['--log', 'nowhere'], ['--log', '.'], ['nothing']]
+)
+def test_what_cannot_be_read(capsys, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    assert main(['why', *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith('mmgpu why: ') and said.count('\n') == 1

@@ -1,0 +1,124 @@
+"""The watchdog by a scripted clock, and what it reads of processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mmgpu_hooks.measure.loader.call_stack import StackSignal, ask_stack
+from mmgpu_hooks.measure.process_state import find_mount, read_state
+from mmgpu_hooks.measure.watchdog import Moment, Watchdog
+
+PERIOD_S = 1.0
+STEP = Moment('step', 7.0, usual_s=0.1)
+
+
+class Scene:
+    """A watchdog of 60 s whose clock is turned by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.moment: Moment | None = STEP
+        self.alarms: list[float] = []
+        self.freed: list[float] = []
+        self.watchdog = Watchdog(
+            60.0,
+            lambda: self.moment,
+            lambda _, seconds: self.alarms.append(seconds),
+            lambda _, seconds: self.freed.append(seconds),
+            clock=lambda: self.now_s,
+        )
+
+    def pass_s(self, seconds: float) -> None:
+        for _ in range(round(seconds / PERIOD_S)):
+            self.now_s += PERIOD_S
+            self.watchdog.look()
+
+
+def test_it_says_so_once_and_again_after_10_and_60_minutes():
+    scene = Scene()
+    scene.pass_s(60)
+    assert scene.alarms == []
+    scene.pass_s(2)
+    assert scene.alarms == [60]
+    scene.pass_s(8000)
+    assert scene.alarms == [60, 660, 3660]
+    scene.moment = STEP._replace(beat=8.0)
+    scene.pass_s(2)
+    assert scene.freed == [pytest.approx(8061)]
+
+
+def test_what_goes_on_is_never_stuck():
+    scene = Scene()
+    for beat in range(20):
+        scene.moment = STEP._replace(beat=beat)
+        scene.pass_s(50)
+    assert scene.alarms == scene.freed == []
+
+
+@pytest.mark.parametrize(
+    ('usual_s', 'patience_s'), [(0.1, 60), (3.0, 60), (10.0, 200), (None, 600)]
+)
+def test_the_patience_follows_what_is_usual(usual_s, patience_s):
+    scene = Scene()
+    scene.moment = STEP._replace(usual_s=usual_s)
+    scene.pass_s(patience_s)
+    assert scene.alarms == []
+    scene.pass_s(2)
+    assert scene.alarms == [patience_s]
+
+
+def test_time_in_which_it_did_not_run_itself_does_not_count():
+    scene = Scene()
+    scene.pass_s(30)
+    scene.now_s += 5000  # SIGSTOP, or a host that slept
+    scene.pass_s(29)
+    assert scene.alarms == []
+    scene.pass_s(5)
+    assert scene.alarms == [60]
+
+
+def test_a_debugger_is_no_standstill():
+    scene = Scene()
+    code = compile('scene.pass_s(1000)', '/usr/lib/python3.11/pdb.py', 'exec')
+    exec(code, {'scene': scene})
+    assert scene.alarms == []
+    scene.pass_s(62)
+    assert scene.alarms == [60]
+
+
+def test_a_process_is_seen_to_sleep_stop_and_be_gone(tmp_path):
+    fifo = tmp_path / 'fifo'
+    os.mkfifo(fifo)
+    code = f'import os; os.read(os.open({str(fifo)!r}, os.O_RDWR), 1)'
+    child = subprocess.Popen([sys.executable, '-c', code])
+    try:
+        until = time.monotonic() + 10
+        while read_state(child.pid).path != str(fifo) and time.monotonic() < until:
+            time.sleep(0.02)
+        state = read_state(child.pid)
+        if state.call is not None:  # some containers hide it
+            assert (state.letter, state.call, state.path) == ('S', 'read', str(fifo))
+            assert state.mount
+        # it offered nothing, and the signal would kill it
+        assert ask_stack(child.pid, StackSignal(50, 3)) == ()
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+    assert read_state(child.pid).letter == 'X'
+
+
+def test_the_innermost_mount_holds_a_file():
+    mountinfo = (
+        '21 1 8:1 / / rw - ext4 /dev/sda1 rw\n'
+        '30 21 0:50 / /mnt/my\\040data rw shared:1 - nfs4 server:/x rw\n'
+        '31 21 0:51 / /mnt/my rw - tmpfs tmpfs rw\n'
+    )
+    assert find_mount('/mnt/my data/a.jpg', mountinfo) == 'nfs4'
+    assert find_mount('/mnt/mydata', mountinfo) == 'ext4'
+    assert find_mount('/', mountinfo) == 'ext4'

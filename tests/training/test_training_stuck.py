@@ -1,0 +1,228 @@
+"""Real trainings that stand still until the watchdog has said so, and then go on."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mmengine.hooks import Hook
+
+from mmgpu_hooks.judge.standstill import judge_standstill
+from mmgpu_hooks.judge.why import judge_end
+from mmgpu_hooks.measure.watchdog import THREAD_NAME
+from mmgpu_hooks.schema import HostNow, StuckRecord
+from training.toy import (
+    HOOK,
+    LossTape,
+    ToyDataset,
+    ToyModel,
+    build_runner,
+    evidence_of,
+    log_of,
+    losses_of,
+    train,
+)
+
+AFTER_S, PATIENCE_S = 0.4, 30.0
+STUCK_SAMPLE = 37
+WATCHED = {**HOOK, 'stuck_after_s': AFTER_S, 'summary': False}
+
+
+def has_been_noticed(folder: Path) -> bool:
+    return any(
+        '"kind":"stuck"' in path.read_text()
+        for path in folder.glob('*/vis_data/gpu_efficiency.jsonl')
+    )
+
+
+def stand_still(folder: Path) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not has_been_noticed(folder) and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def burn(folder: Path) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not has_been_noticed(folder) and time.monotonic() < until:
+        sum(range(100_000))
+
+
+def read_fifo(folder: Path) -> None:
+    (folder / 'fifo').read_bytes()
+
+
+def stop_itself(folder: Path) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def free(folder: Path) -> None:
+    """Let the training go on once it was noticed that it does not."""
+    stand_still(folder)
+    with contextlib.suppress(OSError):  # nobody reads it
+        os.close(os.open(folder / 'fifo', os.O_WRONLY | os.O_NONBLOCK))
+    for worker in multiprocessing.active_children():
+        os.kill(worker.pid or 0, signal.SIGCONT)
+
+
+def name_cause(runner: Any) -> str | None:
+    """What ``mmgpu why`` said while it stood still, and is silent of afterwards."""
+    evidence = evidence_of(Path(runner.work_dir))
+    assert judge_standstill(evidence, HostNow(is_alive=True)) is None
+    first = evidence.stuck[0]
+    before = [one for one in evidence.intervals if one.iteration <= first.iteration]
+    cut = replace(evidence, stuck=(first,), intervals=tuple(before), end=None)
+    why = judge_end([], cut, HostNow(is_alive=True))
+    assert why.state == 'running'
+    return why.cause
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
+    def train_with(
+        sample: Callable[[Path], None] | None = None, **more: Any
+    ) -> tuple[Any, list[StuckRecord]]:
+        load = ToyDataset.__getitem__
+        folder = tmp_path / 'run'
+        folder.mkdir()
+        os.mkfifo(folder / 'fifo')
+
+        def load_or_stand(dataset: ToyDataset, index: int) -> Any:
+            if index == STUCK_SAMPLE and sample is not None:
+                sample(folder)
+            return load(dataset, index)
+
+        monkeypatch.setattr(ToyDataset, '__getitem__', load_or_stand)
+        helper = threading.Thread(target=free, args=(folder,), daemon=True)
+        helper.start()
+        options: dict[str, Any] = {'iterations': 40, 'num_workers': 2, 'hook': WATCHED}
+        runner = train(build_runner(folder, **{**options, **more}))
+        return runner, list(evidence_of(folder).stuck)
+
+    yield train_with
+    assert THREAD_NAME not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.parametrize(
+    ('loop', 'sample', 'state', 'is_busy', 'line', 'cause'),
+    [
+        ('epoch', stand_still, 'S', None, 'stand_still', 'worker_stuck'),
+        ('epoch', burn, None, True, 'burn', 'worker_stuck'),
+        ('epoch', read_fifo, 'S', False, 'read_fifo', 'storage_stalled'),
+        ('epoch', stop_itself, 'T', False, None, 'worker_stuck'),
+        ('iter', read_fifo, 'S', False, None, 'storage_stalled'),
+    ],
+)
+def test_the_worker_and_the_sample_are_named(
+    run: Callable,
+    loop: str,
+    sample: Callable[[Path], None],
+    state: str | None,
+    is_busy: bool | None,
+    line: str | None,
+    cause: str,
+) -> None:
+    runner, (stuck, over) = run(sample, loop=loop, length=80)
+    assert (stuck.part, stuck.hook, stuck.is_over) == ('data_wait', None, False)
+    assert over.is_over
+    assert over.waited_s >= stuck.waited_s >= AFTER_S
+    if state is not None:
+        assert stuck.state == state
+    if is_busy is not None:
+        assert stuck.is_busy is is_busy
+    log = log_of(runner)
+    assert f'Worker {stuck.worker} (pid {stuck.pid}) owes the next batch' in log
+    assert 'training goes on' in log
+    assert name_cause(runner) == cause
+    if loop == 'iter':
+        # its workers were there before us
+        assert stuck.sample is None
+        return
+    assert stuck.sample == STUCK_SAMPLE
+    assert stuck.sample_s > AFTER_S / 2
+    assert (line is None) == (stuck.worker_stack == ())
+    if line is not None:
+        assert any(f' in {line}' in call for call in stuck.worker_stack)
+
+
+def test_without_workers_the_sample_is_named_too(run: Callable) -> None:
+    _, (stuck, _) = run(stand_still, num_workers=0)
+    assert (stuck.part, stuck.worker, stuck.sample) == ('data_wait', None, STUCK_SAMPLE)
+    assert any(' in stand_still' in call for call in stuck.stack)
+
+
+class StandingHook(Hook):
+    """Stands still at one iteration."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def after_train_iter(self, runner: Any, batch_idx: int, **_: Any) -> None:
+        if batch_idx == 20:
+            stand_still(self.folder)
+
+
+def test_a_hook_is_named(run: Callable, tmp_path: Path) -> None:
+    hook = StandingHook(tmp_path / 'run')
+    runner, (stuck, _) = run(custom_hooks=[hook])
+    assert (stuck.part, stuck.hook) == ('hooks', 'StandingHook')
+    assert 'in StandingHook' in log_of(runner)
+
+
+def test_a_step_is_told_by_its_stack(
+    run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, calls = ToyModel.forward, []
+
+    def forward_or_stand(model: ToyModel, *args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 25:
+            stand_still(tmp_path / 'run')
+        return forward(model, *args, **kwargs)
+
+    monkeypatch.setattr(ToyModel, 'forward', forward_or_stand)
+    _, (stuck, _) = run()
+    assert (stuck.part, stuck.worker) == ('step', None)
+    assert any(' in forward_or_stand' in call for call in stuck.stack)
+
+
+def test_what_has_not_ended_once_is_given_more_time(
+    run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, calls = ToyDataset.__getitem__, []
+
+    def load_slowly_first(dataset: ToyDataset, index: int) -> Any:
+        calls.append(1)
+        time.sleep(4 * AFTER_S if len(calls) == 1 else 0.0)
+        return load(dataset, index)
+
+    monkeypatch.setattr(ToyDataset, '__getitem__', load_slowly_first)
+    _, records = run(num_workers=0)
+    assert records == []
+
+
+def test_zero_switches_it_off_and_losses_are_the_same(
+    run: Callable, tmp_path: Path
+) -> None:
+    runner, records = run(
+        hook={**WATCHED, 'stuck_after_s': 0}, custom_hooks=[LossTape()]
+    )
+    assert records == []
+    watched = train(
+        build_runner(
+            tmp_path / 'watched',
+            iterations=40,
+            num_workers=2,
+            hook=WATCHED,
+            custom_hooks=[LossTape()],
+        )
+    )
+    assert losses_of(watched) == losses_of(runner)
