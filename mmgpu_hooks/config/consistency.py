@@ -45,6 +45,7 @@ _OF_OUR_HOOK: tuple[str, ...] = (
     'gpu_sample_period_s',
     'summary',
     'worker_nice',
+    'stuck_after_s',
 )
 _OF_SCALING: tuple[str, ...] = ('enable', 'base_batch_size')
 
