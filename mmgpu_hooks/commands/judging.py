@@ -206,7 +206,5 @@ def _incomplete(evidence: RunEvidence) -> list[str]:
             '"mmgpu why" with its folder.'
         )
     elif evidence.end.error is not None:
-        notes.append(
-            f'Training ended with {evidence.end.error}. "mmgpu why" says why.'
-        )
+        notes.append(f'Training ended with {evidence.end.error}. "mmgpu why" says why.')
     return notes

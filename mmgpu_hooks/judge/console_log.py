@@ -528,15 +528,18 @@ class ConsoleLog:
         kept.append(event)
 
     def _note_progress(self, line: int, text: str) -> bool:
-        found = _PROGRESS.search(text)
-        if found is None:
+        is_progress = is_new = False
+        # a bar may be glued to the line of a log
+        for found in _PROGRESS.finditer(text):
+            is_progress = True
+            key = next(filter(None, found.groups()), found[0])
+            if key not in self._recent or 'loss' in key:
+                self._recent.append(key)
+                self.progress += 1
+                self.done = None
+                is_new = True
+        if not is_progress:
             return False
-        key = next(filter(None, found.groups()), found[0])
-        is_new = key not in self._recent or 'loss' in key
-        if is_new:
-            self._recent.append(key)
-            self.progress += 1
-            self.done = None
         self.last_progress = line, text.strip()[:200]
         loss = _LOSS.search(text)
         if loss is not None and is_new:

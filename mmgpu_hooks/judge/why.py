@@ -42,7 +42,7 @@ def read_log(file: BinaryIO) -> ConsoleLog:
 
 def look_at_host(run: RunRecord) -> HostNow:
     """What this host shows of a run now."""
-    return read_host_now(run)
+    return read_host_now(run.hostname, run.pid, run.process_start, run.memory_cgroup)
 
 
 def judge_end(
