@@ -103,6 +103,10 @@ def _frame_line(frame: str) -> str:
 
 def _lead(events: Sequence[Event]) -> Event | None:
     """The event that the others follow from."""
+    failed = min((e.order for e in events if _is_other_failure(e)), default=None)
+    if failed is not None:
+        # srun cancels the step once one task has failed
+        events = [e for e in events if not (_is_cancelled(e) and failed < e.order)]
     ending = next((e for e in events if e.sign.order == Order.ENDED), None)
     if ending is not None:
         # what comes after Ctrl-C or a cancelled job is its consequence
@@ -113,7 +117,6 @@ def _lead(events: Sequence[Event]) -> Event | None:
             or (e.order < ending.order and e.sign.order in _OWN_REASONS)
         ]
         return min(before, key=_urgency, default=ending)
-    failed = min((e.order for e in events if _is_other_failure(e)), default=None)
     asked = min((e.order for e in events if _is_sigterm(e)), default=None)
     # a launcher ends the other ranks by SIGKILL once one has failed, and docker stop
     # sends it some time after SIGTERM
@@ -133,6 +136,10 @@ def _urgency(event: Event) -> tuple[int, int]:
 def _is_kill(event: Event, victim: str = '') -> bool:
     is_kill = event.sign.order in (Order.KILLED, Order.KILLED_TOO)
     return is_kill and event.sign.victim in (victim or event.sign.victim)
+
+
+def _is_cancelled(event: Event) -> bool:
+    return event.sign.order == Order.ENDED and not event.sign.is_sure
 
 
 def _is_sigterm(event: Event) -> bool:
@@ -225,7 +232,9 @@ def _weigh_kill(
     if evidence is None:
         return why
     limits, end = evidence.run.host, evidence.end
-    kills = host.oom_kills if host.oom_kills is not None else end and end.oom_kills
+    kills = host.oom_kills
+    if kills is None and end is not None:
+        kills = end.oom_kills
     before = evidence.run.oom_kills
     other = {'worker': 'worker_killed', 'rank': 'rank_lost'}.get(victim, 'interrupted')
     if kills is not None and before is not None and kills >= before:
