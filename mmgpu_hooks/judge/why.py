@@ -46,7 +46,10 @@ def look_at_host(run: RunRecord) -> HostNow:
 
 
 def judge_end(
-    logs: Found, evidence: RunEvidence | None = None, host: HostNow | None = None
+    logs: Found,
+    evidence: RunEvidence | None = None,
+    host: HostNow | None = None,
+    others: Sequence[RunEvidence] = (),
 ) -> Why:
     """Say why a run ended badly or stands still.
 
@@ -54,6 +57,7 @@ def judge_end(
         logs: What was read of console, MMEngine's log and kernel.
         evidence: Of the rank that is judged, if it has some.
         host: What its host shows now.
+        others: Evidence of the other ranks.
 
     Returns:
         The cause and how sure it is. A cause is named only where a line or a figure
@@ -62,9 +66,11 @@ def judge_end(
     end = evidence.end if evidence else None
     host = host or HostNow()
     if end is not None and end.status == 'completed':
-        return Why('completed', None, 'sure', 'Training ended as planned.')
-    if end is not None:
-        logs = [*logs, ('evidence', _retell(end))]
+        speed = 'mmgpu recommend says what it spent its time on.'
+        return Why('completed', None, 'sure', 'It ended as planned.', do=(speed,))
+    for rank in (evidence, *others) if evidence else ():
+        if rank.end is not None and rank.end.status != 'completed':
+            logs = [*logs, ('evidence', _retell(rank.end, rank.run))]
     led = [(source, _lead(log.events()), log) for source, log in logs]
     known = [(source, event, log) for source, event, log in led if event]
     state = 'running' if host.is_alive else 'ended'
@@ -77,7 +83,7 @@ def judge_end(
     return _complete(why, evidence, sample)
 
 
-def _retell(end: EndRecord) -> ConsoleLog:
+def _retell(end: EndRecord, run: RunRecord) -> ConsoleLog:
     """An end record as the lines that the console showed."""
     log = ConsoleLog()
     lines = [*reversed(end.causes), f'{end.error}: {end.message or ""}'.rstrip(': ')]
@@ -90,8 +96,9 @@ def _retell(end: EndRecord) -> ConsoleLog:
     elif end.sample:
         lines[-1:] = [lines[-1], '  File "x", line 1, in __getitem__', lines[-1]]
     frames = [_frame_line(frame) for frame in end.frames]
+    label = f'[rank{run.rank}]: ' if run.world_size > 1 else ''
     for line in ['Traceback (most recent call last):', *frames, *lines]:
-        log.feed(0, line.encode('utf-8', 'replace'))
+        log.feed(0, f'{label}{line}'.encode('utf-8', 'replace'))
     return log
 
 

@@ -361,7 +361,6 @@ RECORD_FIELDS = {
         'do',
         'rank',
         'sample',
-        'notes',
     ],
     'Proof': ['source', 'line', 'text'],
     'ValidationOutlook': [

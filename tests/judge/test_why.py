@@ -110,6 +110,20 @@ def test_the_end_record_alone(fields, cause, certainty):
     assert why.sample == fields.get('sample')
 
 
+def test_another_rank_tells_the_reason():
+    lost = 'gloo/transport/tcp/pair.cc:5] Connection closed by peer [127.0.0.1]:1'
+    first = make_end(status='failed', error='RuntimeError', message=lost)
+    raised = 'CUDA out of memory. Tried to allocate 1 GiB'
+    second = make_end(status='failed', error='OutOfMemoryError', message=raised)
+    ranks = [
+        replace(make_evidence(run=make_run(rank=rank, world_size=2)), end=end)
+        for rank, end in enumerate((first, second))
+    ]
+    assert judge_end([], ranks[0], GONE).cause == 'rank_lost'
+    why = judge_end([], ranks[0], GONE, ranks[1:])
+    assert (why.cause, why.rank) == ('oom_gpu', 1)
+
+
 def test_proc_and_cgroup():
     stat = '41 (a) b) S ' + ' '.join(str(n) for n in range(4, 53))
     assert parse_process_start(stat) == ('S', 22)
