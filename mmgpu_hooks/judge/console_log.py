@@ -239,7 +239,8 @@ PEER_GONE rank_lost
     NCCL communicator was aborted|srun: error: Node failure on
 CRASHED rank_lost
     (?:exitcode:|return code =) -(?:11|4|6|7|8)\b|exited on signal (?:11|6|7)\b
-    terminated with signal SIG(?:SEGV|ABRT|BUS)|KILLED BY SIGNAL: (?:11|6|7)
+    (?:terminated with signal |died with <Signals\.)SIG(?:SEGV|ABRT|BUS)
+    KILLED BY SIGNAL: (?:11|6|7)
     \btasks? [\d,-]+: (?:Segmentation fault|Aborted|Bus error)
 CRASHED unknown
     ^(?:Fatal Python error: )?(?:Segmentation fault|Aborted|Bus error)\b
@@ -347,16 +348,10 @@ _START = re.compile(r'^(?:System environment|Environment info):')
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
 _ROOT = re.compile(r'Root Cause \(first observed failure\)')
 _FLAGS = (
-    (
-        'data',
-        re.compile(
-            r'torch/utils/data/_utils/(?:fetch|worker)\.py|mmengine/dataset/base_dataset'
-            r'|/mmdet/datasets/(?:transforms|pipelines|base)'
-        ),
-    ),
+    ('data', re.compile(r'torch/utils/data/_utils/(?:fetch|worker)\.py')),
     (
         'loader',
-        re.compile(r'torch/utils/data/|multiprocessing/(?:conn|queue|resource_|redu)'),
+        re.compile(r'torch/utils/data/|multiprocessing/(?:conn|queue|reso|redu)'),
     ),
     ('shm', re.compile(r'multiprocessing/(?:synchronize|shared_memory)\.py')),
     ('config', re.compile(_IN_CONFIG)),
