@@ -17,11 +17,10 @@ from typing import BinaryIO
 
 from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.commands.terminal import terminal_layout
-from mmgpu_hooks.judge.console_log import ConsoleLog
 from mmgpu_hooks.judge.why import judge_end, look_at_host, read_log
-from mmgpu_hooks.schema import HostNow, RunEvidence, Why
-from mmgpu_hooks.schema.reader import read_evidence
-from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
+from mmgpu_hooks.schema import Why
+from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
+from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 
 NAME = 'why'
 HELP = 'say why a run ended badly or stands still'
@@ -33,7 +32,6 @@ exit codes: 0 an answer (a cause, or that nothing ended badly), 2 input that can
 used (one sentence on standard error says why)"""
 
 _LOOK_S = 2.0
-_MOST_LOGS = 4
 _UNSAFE = re.compile(
     '[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069]'
 )
@@ -63,11 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
                 'expected the work_dir of a training or --log FILE, found neither; '
                 'name what the console showed, such as --log slurm-123.out.'
             )
+        if arguments.watch and arguments.log == '-':
+            raise EvidenceError('--watch reads a log again and again: name a file.')
         why = explain_run(arguments.work_dir, arguments.log)
         while arguments.watch and why.state in ('running', 'unknown'):
-            shown = why
+            shown = why.state, why.cause
             _print(why, arguments)
-            while why == shown:
+            while shown == (why.state, why.cause):
                 time.sleep(_LOOK_S)
                 why = explain_run(arguments.work_dir, arguments.log)
     except EvidenceError as error:
@@ -91,36 +91,26 @@ def explain_run(work_dir: Path | None, log: str | None) -> Why:
     if log is not None:
         with _opened(log) as file:
             logs.append(('console', read_log(file)))
-    evidence, host = None, HostNow()
-    if work_dir is not None:
-        evidence, own_logs = _read_folder(work_dir)
-        logs += [('log', one) for one in own_logs]
-        if evidence is None and not logs:
-            # says what is wrong with the folder
-            read_run_folder(work_dir)
-    if evidence is not None:
-        host = look_at_host(evidence.run)
-    return judge_end(logs, evidence, host)
-
-
-def _read_folder(work_dir: Path) -> tuple[RunEvidence | None, list[ConsoleLog]]:
+    if work_dir is None:
+        return judge_end(logs)
     try:
         files = read_run_folder(work_dir)
     except EvidenceError:
-        files = None
-    found = files and (files.evidence or files.plain)
-    folder = work_dir
-    if found and found.parent.name == 'vis_data':
-        folder = found.parent.parent
-    logs = []
-    # MMEngine names its log as the folder of the run
-    for path in sorted([*folder.glob('*.log'), *folder.glob('*/*.log')])[-_MOST_LOGS:]:
+        files = RunFiles(None, None, None)
+    found = files.evidence or files.plain
+    is_run = found is not None and found.parent.name == 'vis_data'
+    folder = found.parent.parent if found is not None and is_run else work_dir
+    # MMEngine names its log as the folder of the run, by its start
+    for path in sorted([*folder.glob('*.log'), *folder.glob('*/*.log')])[-1:]:
         with contextlib.suppress(EvidenceError), _opened(str(path)) as file:
-            logs.append(read_log(file))
-    evidence = None
-    if files and files.evidence:
-        evidence = read_evidence(files.evidence)
-    return evidence, logs[-1:]
+            logs.append(('log', read_log(file)))
+    if files.evidence is None:
+        if not logs:
+            read_run_folder(work_dir)  # says what is wrong with it
+        return judge_end(logs)
+    evidence = read_evidence(files.evidence)
+    others, _ = read_other_ranks(files.other_ranks)
+    return judge_end(logs, evidence, look_at_host(evidence.run), others)
 
 
 @contextlib.contextmanager
@@ -171,7 +161,6 @@ def render_why(why: Why, width: int) -> str:
     if why.sample is not None:
         rows.append(('Sample', _safe(why.sample)))
     rows += [('' if index else 'Do', text) for index, text in enumerate(why.do)]
-    rows += [('Note', note) for note in why.notes]
     return '\n'.join([*lines, '', *(f'{label:<9} {text}' for label, text in rows)])
 
 

@@ -21,6 +21,13 @@ _CONTEXT = 400
 """Lines after a traceback's last frame within which it may end; ranks interleave."""
 
 
+_SURVIVED = 3
+"""Iterations after which training evidently went on."""
+
+_NEAR = 5
+"""Lines within which one belongs to the next, though ranks interleave."""
+
+
 class Order(enum.IntEnum):
     """Which sign wins, smallest first."""
 
@@ -66,8 +73,8 @@ class Sign(NamedTuple):
     """Who got a SIGKILL: ``worker``, ``rank`` or ``process``."""
     needs: str = ''
     """A flag that frames of the traceback set."""
-    survives: int = 3
-    """Iterations after which training evidently went on."""
+    survives: int = _SURVIVED
+    """More where workers go on for a while."""
 
 
 _TABLE = r"""
@@ -99,7 +106,7 @@ HINTED storage_stalled
     (?:ceph|Lustre).*(?:hung|lost connection|session lost)
     task (?:python|pt_data_worker)\S*:\d+ blocked for more than
 ENDED preempted sure
-    CANCELLED AT .*DUE TO |TERM_(?:PREEMPT|RUNLIMIT)
+    CANCELLED (?:AT .*)?DUE TO |TERM_(?:PREEMPT|RUNLIMIT)
     PBS: job killed: walltime .* exceeded limit|exceeded hard wallclock
     this job is (?:preempted|timed-out)|Preempted (?:in order to admit|by) \S
     (?i:\bjob .{0,20}\bpreempted)
@@ -115,11 +122,13 @@ ENDED interrupted sure
     Received (?:1|2|15|Signals\.SIG\w+) death signal|^Hangup$
 ENDED interrupted
     \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ \*\*\*
+    CANCELLED AT \S+ DUE to SIGNAL|exited on signal 2 \(
     closing signal SIG(?:INT|HUP)|Detected KeyboardInterrupt
     DataLoader worker .*killed by signal: (?:Interrupt|Hangup)
 AFTER interrupted
     ^Terminated$|Received SIGTERM|line \d+:\s+\d+ Terminated
-    terminated by signal (?:SIGTERM|15)|(?i:exit(?:ed)?.{0,8} code:? 143\b)
+    (?:terminated by|exited on) signal (?:SIGTERM|15)
+    (?i:exit(?:ed)?.{0,8} code:? 143\b)
 RESOURCE shm_full sure survives=64
     (?:SHM).*(?:No space left|\(28\)|Errno 28)|No space left.*(?:SHM)
 RESOURCE open_files sure survives=64
@@ -230,7 +239,8 @@ PEER_GONE rank_lost
     NCCL communicator was aborted|srun: error: Node failure on
 CRASHED rank_lost
     (?:exitcode:|return code =) -(?:11|4|6|7|8)\b|exited on signal (?:11|6|7)\b
-    terminated with signal SIG(?:SEGV|ABRT|BUS)|KILLED BY SIGNAL: (?:11|6|7)
+    (?:terminated with signal |died with <Signals\.)SIG(?:SEGV|ABRT|BUS)
+    KILLED BY SIGNAL: (?:11|6|7)
     \btasks? [\d,-]+: (?:Segmentation fault|Aborted|Bus error)
 CRASHED unknown
     ^(?:Fatal Python error: )?(?:Segmentation fault|Aborted|Bus error)\b
@@ -264,7 +274,7 @@ def _read_table(table: str) -> Iterator[Sign]:
             is_raised='raised' in marks,
             victim=values.get('victim', ''),
             needs=values.get('needs', ''),
-            survives=int(values.get('survives', 3)),
+            survives=int(values.get('survives', _SURVIVED)),
         )
 
 
@@ -338,16 +348,10 @@ _START = re.compile(r'^(?:System environment|Environment info):')
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
 _ROOT = re.compile(r'Root Cause \(first observed failure\)')
 _FLAGS = (
-    (
-        'data',
-        re.compile(
-            r'torch/utils/data/_utils/(?:fetch|worker)\.py|mmengine/dataset/base_dataset'
-            r'|/mmdet/datasets/(?:transforms|pipelines|base)'
-        ),
-    ),
+    ('data', re.compile(r'torch/utils/data/_utils/(?:fetch|worker)\.py')),
     (
         'loader',
-        re.compile(r'torch/utils/data/|multiprocessing/(?:conn|queue|resource_|redu)'),
+        re.compile(r'torch/utils/data/|multiprocessing/(?:conn|queue|reso|redu)'),
     ),
     ('shm', re.compile(r'multiprocessing/(?:synchronize|shared_memory)\.py')),
     ('config', re.compile(_IN_CONFIG)),
@@ -381,9 +385,13 @@ class _Traceback:
         self.seen = -_CONTEXT
         self.frame: str | None = None
         self.innermost = ''
+        self.ignored = -_CONTEXT
+        """Where Python said that it ignores the next one, as at its end."""
 
     def begin(self, order: int, is_worker: bool) -> None:
         kept = self.flags & {'worker', 'root'} if is_worker else set()
+        if order - self.ignored < _NEAR:
+            kept = {'ignored'}
         self.flags, self.seen, self.frame, self.innermost = kept, order, None, ''
 
     def add(self, order: int, frame: re.Match[str]) -> None:
@@ -411,8 +419,7 @@ class ConsoleLog:
         """Distinct iterations that were logged."""
         self.last_progress: tuple[int, str] | None = None
         """The last iteration's line, where one was logged."""
-        self.done: int | None = None
-        """Line that says training is complete."""
+        self._done: tuple[int, int] | None = None
         self._order = 0
         self._recent: deque[str] = deque(maxlen=64)
         self._tracebacks: dict[int | None, _Traceback] = {}
@@ -430,8 +437,7 @@ class ConsoleLog:
                 self._note_progress(line, raw.decode('utf-8', 'replace'))
             return
         text = _ANSI.sub('', raw.decode('utf-8', 'replace')).rstrip()
-        bar = _BAR.match(text) if '[' in text and '/' in text else None
-        if bar is not None:
+        while '[' in text and '/' in text and (bar := _BAR.match(text)) is not None:
             self._note_progress(line, bar[0])
             text = text[bar.end() :]
         rank = None
@@ -459,6 +465,9 @@ class ConsoleLog:
         if frame is not None:
             traceback.add(order, frame)
             return
+        if 'Exception ignored in' in text:
+            traceback.ignored = order
+            return
         if _ROOT.search(text):
             traceback.begin(order, False)
             traceback.flags.add('root')
@@ -469,7 +478,7 @@ class ConsoleLog:
             self._nans = []
             return
         if _DONE.search(text):
-            self.done = line
+            self._done = line, self.progress
             self._events.clear()
             return
         is_open = order - traceback.seen <= _CONTEXT
@@ -480,6 +489,8 @@ class ConsoleLog:
             traceback.flags.add('worker')
         if sign is None and is_exception and not _QUIET.match(raised):
             sign = self._unnamed(traceback) if is_open else _BARE
+        if sign is not None and is_open and 'ignored' in traceback.flags:
+            sign = sign if sign.order in (Order.STATED, Order.ENDED) else None
         if sign is not None:
             self._add(self._event(sign, line, text, rank, traceback.frame))
         elif not is_open:
@@ -528,15 +539,17 @@ class ConsoleLog:
         kept.append(event)
 
     def _note_progress(self, line: int, text: str) -> bool:
-        found = _PROGRESS.search(text)
-        if found is None:
+        is_progress = is_new = False
+        # a bar may be glued to the line of a log
+        for found in _PROGRESS.finditer(text):
+            is_progress = True
+            key = next(filter(None, found.groups()), found[0])
+            if key not in self._recent or 'loss' in key:
+                self._recent.append(key)
+                self.progress += 1
+                is_new = True
+        if not is_progress:
             return False
-        key = next(filter(None, found.groups()), found[0])
-        is_new = key not in self._recent or 'loss' in key
-        if is_new:
-            self._recent.append(key)
-            self.progress += 1
-            self.done = None
         self.last_progress = line, text.strip()[:200]
         loss = _LOSS.search(text)
         if loss is not None and is_new:
@@ -551,6 +564,13 @@ class ConsoleLog:
         if self._calm - event.calm >= _CALM.get(event.sign, self._order):
             return False
         return self.progress - event.progress < event.sign.survives
+
+    @property
+    def done(self) -> int | None:
+        """Line that says training is complete, if nothing went on after it."""
+        if self._done is None or self.progress - self._done[1] >= _SURVIVED:
+            return None
+        return self._done[0]
 
     def events(self) -> list[Event]:
         """What training did not survive, in the order it was read."""

@@ -45,11 +45,14 @@ def read_log(file: BinaryIO) -> ConsoleLog:
 
 def look_at_host(run: RunRecord) -> HostNow:
     """What this host shows of a run now."""
-    return read_host_now(run)
+    return read_host_now(run.hostname, run.pid, run.process_start, run.memory_cgroup)
 
 
 def judge_end(
-    logs: Found, evidence: RunEvidence | None = None, host: HostNow | None = None
+    logs: Found,
+    evidence: RunEvidence | None = None,
+    host: HostNow | None = None,
+    others: Sequence[RunEvidence] = (),
 ) -> Why:
     """Say why a run ended badly or stands still.
 
@@ -57,6 +60,7 @@ def judge_end(
         logs: What was read of console, MMEngine's log and kernel.
         evidence: Of the rank that is judged, if it has some.
         host: What its host shows now.
+        others: Evidence of the other ranks.
 
     Returns:
         The cause and how sure it is. A cause is named only where a line or a figure
@@ -65,9 +69,11 @@ def judge_end(
     end = evidence.end if evidence else None
     host = host or HostNow()
     if end is not None and end.status == 'completed':
-        return Why('completed', None, 'sure', 'Training ended as planned.')
-    if end is not None:
-        logs = [*logs, ('evidence', _retell(end))]
+        speed = 'mmgpu recommend says what it spent its time on.'
+        return Why('completed', None, 'sure', 'It ended as planned.', do=(speed,))
+    for rank in (evidence, *others) if evidence else ():
+        if rank.end is not None and rank.end.status != 'completed':
+            logs = [*logs, ('evidence', _retell(rank.end, rank.run))]
     standstill = judge_standstill(evidence, host) if evidence else None
     led = [(source, _lead(log.events()), log) for source, log in logs]
     known = [(source, event, log) for source, event, log in led if event]
@@ -83,7 +89,7 @@ def judge_end(
     return _complete(why, evidence, sample)
 
 
-def _retell(end: EndRecord) -> ConsoleLog:
+def _retell(end: EndRecord, run: RunRecord) -> ConsoleLog:
     """An end record as the lines that the console showed."""
     log = ConsoleLog()
     lines = [*reversed(end.causes), f'{end.error}: {end.message or ""}'.rstrip(': ')]
@@ -96,8 +102,9 @@ def _retell(end: EndRecord) -> ConsoleLog:
     elif end.sample:
         lines[-1:] = [lines[-1], '  File "x", line 1, in __getitem__', lines[-1]]
     frames = [_frame_line(frame) for frame in end.frames]
+    label = f'[rank{run.rank}]: ' if run.world_size > 1 else ''
     for line in ['Traceback (most recent call last):', *frames, *lines]:
-        log.feed(0, line.encode('utf-8', 'replace'))
+        log.feed(0, f'{label}{line}'.encode('utf-8', 'replace'))
     return log
 
 
@@ -109,6 +116,10 @@ def _frame_line(frame: str) -> str:
 
 def _lead(events: Sequence[Event]) -> Event | None:
     """The event that the others follow from."""
+    failed = min((e.order for e in events if _is_other_failure(e)), default=None)
+    if failed is not None:
+        # srun cancels the step once one task has failed
+        events = [e for e in events if not (_is_cancelled(e) and failed < e.order)]
     ending = next((e for e in events if e.sign.order == Order.ENDED), None)
     if ending is not None:
         # what comes after Ctrl-C or a cancelled job is its consequence
@@ -119,7 +130,6 @@ def _lead(events: Sequence[Event]) -> Event | None:
             or (e.order < ending.order and e.sign.order in _OWN_REASONS)
         ]
         return min(before, key=_urgency, default=ending)
-    failed = min((e.order for e in events if _is_other_failure(e)), default=None)
     asked = min((e.order for e in events if _is_sigterm(e)), default=None)
     # a launcher ends the other ranks by SIGKILL once one has failed, and docker stop
     # sends it some time after SIGTERM
@@ -139,6 +149,10 @@ def _urgency(event: Event) -> tuple[int, int]:
 def _is_kill(event: Event, victim: str = '') -> bool:
     is_kill = event.sign.order in (Order.KILLED, Order.KILLED_TOO)
     return is_kill and event.sign.victim in (victim or event.sign.victim)
+
+
+def _is_cancelled(event: Event) -> bool:
+    return event.sign.order == Order.ENDED and not event.sign.is_sure
 
 
 def _is_sigterm(event: Event) -> bool:
@@ -231,7 +245,9 @@ def _weigh_kill(
     if evidence is None:
         return why
     limits, end = evidence.run.host, evidence.end
-    kills = host.oom_kills if host.oom_kills is not None else end and end.oom_kills
+    kills = host.oom_kills
+    if kills is None and end is not None:
+        kills = end.oom_kills
     before = evidence.run.oom_kills
     other = {'worker': 'worker_killed', 'rank': 'rank_lost'}.get(victim, 'interrupted')
     if kills is not None and before is not None and kills >= before:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.measure.cgroup import read_cgroup_folders
-from mmgpu_hooks.schema import HostNow, RunRecord
+from mmgpu_hooks.schema import HostNow
 
 _PROC, _SYS = Path('/proc'), Path('/sys')
 
@@ -63,10 +63,24 @@ def _read_start(pid: int, proc: Path) -> tuple[str, int | None]:
         return '', None
 
 
-def read_host_now(run: RunRecord, proc: Path = _PROC) -> HostNow:
-    """What this host shows of a run; nothing where the run was on another one."""
-    if run.pid is None or run.hostname != socket.gethostname() or not proc.is_dir():
+def read_host_now(
+    hostname: str | None,
+    pid: int | None,
+    process_start: int | None,
+    memory_cgroup: str | None,
+    proc: Path = _PROC,
+) -> HostNow:
+    """What this host shows of a run; nothing where the run was on another one.
+
+    Args:
+        hostname: Of the run, as are the next three; see `RunRecord`.
+        pid: Its process.
+        process_start: Clock ticks after boot.
+        memory_cgroup: Folder of its control group.
+        proc: Root of the proc file system.
+    """
+    if pid is None or hostname != socket.gethostname() or not proc.is_dir():
         return HostNow()
-    state, start = _read_start(run.pid, proc)
-    is_alive = start is not None and start == run.process_start and state not in 'ZX'
-    return HostNow(is_alive=is_alive, oom_kills=read_oom_kills(run.memory_cgroup))
+    state, start = _read_start(pid, proc)
+    is_alive = start is not None and start == process_start and state not in 'ZX'
+    return HostNow(is_alive=is_alive, oom_kills=read_oom_kills(memory_cgroup))

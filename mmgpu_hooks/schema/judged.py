@@ -289,4 +289,3 @@ class Why:
     """Whose line it is, where the log says so."""
     sample: Optional[str] = None
     """The sample that raised: index or path."""
-    notes: Tuple[str, ...] = ()

@@ -353,7 +353,6 @@ RECORD_FIELDS = {
         'do',
         'rank',
         'sample',
-        'notes',
     ],
     'Proof': ['source', 'line', 'text'],
     'ValidationOutlook': [
