@@ -86,9 +86,9 @@ def test_paths(tmp_path):
     assert 'device or pipe' in refuse(tmp_path / 'pipe.py').reason
     assert "found '.json'" in refuse(tmp_path / 'c.json').reason
     for name, words in (
-        ('folder.py', 'expected a regular file or nothing'),
-        ('link_out.py', 'expected a regular file or nothing'),
-        ('pipe.py', 'expected a regular file or nothing'),
+        ('folder.py', 'in the place of a file'),
+        ('link_out.py', 'in the place of a file'),
+        ('pipe.py', 'in the place of a file'),
         ('own.py', 'in-place'),
         ('x.txt', 'ends in .py'),
         ('no/x.py', 'expected a folder'),
