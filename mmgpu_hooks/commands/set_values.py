@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Parse the settings, rewrite, print."""
     from mmgpu_hooks.config.outcome import RefusedError, RewriteOutcome
     from mmgpu_hooks.config.request import parse_assignments
-    from mmgpu_hooks.config.rewrite import rewrite_with
+    from mmgpu_hooks.config.rewrite import rewrite_config
 
     try:
         settings = parse_assignments(arguments.settings, arguments.unset)
@@ -75,5 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return rewriting.print_outcome(NAME, outcome, arguments)
     options = rewriting.parse_options(arguments, SUFFIX)
-    outcome = rewrite_with(arguments.config, settings, options)
+    outcome = rewrite_config(
+        arguments.config,
+        settings,
+        output=options.output,
+        in_place=options.in_place,
+        dry_run=options.dry_run,
+        suffix=SUFFIX,
+    )
     return rewriting.print_outcome(NAME, outcome, arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping
 
+from mmgpu_hooks.config.edit import HOOK_ROOTS
 from mmgpu_hooks.config.loading import Container, FlatConfig, KeyPath
 from mmgpu_hooks.config.outcome import REMOVE, RefusedError, Setting
 from mmgpu_hooks.config.proof import is_same
@@ -67,18 +68,20 @@ def complete_settings(
     complete = dict(wanted)
     for loader in LOADERS:
         workers = _value(before, wanted, f'{loader}.num_workers')
-        asked = [key for key in _OF_WORKERS if wanted.get(f'{loader}.{key}')]
-        asked = [key for key in asked if wanted[f'{loader}.{key}'] is not REMOVE]
-        explicit = f'{loader}.num_workers' in wanted
         if workers:
             continue
+        asked = [
+            key
+            for key in _OF_WORKERS
+            if wanted.get(f'{loader}.{key}', REMOVE) not in (REMOVE, False, None, 0)
+        ]
         if asked:
             raise RefusedError(
                 f'expected num_workers above 0 with {loader}.{asked[0]}, found '
                 f'{0 if workers is None else workers}; PyTorch refuses that, set '
                 f'{loader}.num_workers too'
             )
-        for key in _OF_WORKERS if explicit else ():
+        for key in _OF_WORKERS if f'{loader}.num_workers' in wanted else ():
             dotted = f'{loader}.{key}'
             if dotted not in wanted and _value(before, {}, dotted):
                 complete[dotted] = REMOVE
@@ -106,13 +109,11 @@ def verify_present(config: FlatConfig, changes: Mapping[str, Setting]) -> None:
     """
     for dotted, value in changes.items():
         path = tuple(dotted.split('.'))
-        if path[0] in LOADERS:
-            _verify_loader(config, path[0])
-        elif path[0] == 'auto_scale_lr':
-            _verify_dict(config, path[:1])
+        if path[0] not in HOOK_ROOTS:
+            _verify_dict(config, path[0])
         elif len(path) == _ARGUMENT:
             _verify_hook(config, path, value)
-        whole = value is REMOVE and path[0] not in (*LOADERS, 'auto_scale_lr')
+        whole = value is REMOVE and path[0] in HOOK_ROOTS
         if isinstance(config.get(path), Container) and not whole:
             raise RefusedError(
                 f'expected a single value in {dotted}, found a dict or list; '
@@ -149,22 +150,18 @@ def verify_known(changes: Mapping[str, Setting], held: Collection[KeyPath]) -> N
             )
 
 
-def _verify_loader(config: FlatConfig, loader: str) -> None:
-    if (loader,) not in config:
+def _verify_dict(config: FlatConfig, name: str) -> None:
+    if name in LOADERS and (name,) not in config:
         raise RefusedError(
-            f'expected a {loader} in the config or its bases, found none; '
+            f'expected a {name} in the config or its bases, found none; '
             'name the config that is trained'
         )
-    _verify_dict(config, (loader,))
-
-
-def _verify_dict(config: FlatConfig, path: tuple[str, ...]) -> None:
-    found = config.get(path, Container('dict', 0))
+    found = config.get((name,), Container('dict', 0))
     if found != Container('dict', 0):
-        name = f'a {found.kind}' if isinstance(found, Container) else repr(found)
+        kind = f'a {found.kind}' if isinstance(found, Container) else repr(found)
         raise RefusedError(
-            f'expected {".".join(path)} to be a dict, found {name}; name the config '
-            'that is trained, or change it by hand'
+            f'expected {name} to be a dict, found {kind}; name the config that is '
+            'trained, or change it by hand'
         )
 
 
@@ -193,7 +190,7 @@ def find_hooks(config: FlatConfig) -> list[tuple[str, ...]]:
         for path, value in config.items()
         if len(path) == 3
         and path[-1] == 'type'
-        and path[0] in ('default_hooks', 'custom_hooks')
+        and path[0] in HOOK_ROOTS
         and is_our_hook(value)
     ]
 

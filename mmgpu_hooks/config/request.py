@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 
-from mmgpu_hooks.config.edit import resting
+from mmgpu_hooks.config.edit import HOOK_ROOTS, resting
 from mmgpu_hooks.config.outcome import RefusedError, Remove, Setting
 
 _PLAIN_TEXT = re.compile(r'[A-Za-z_][\w.:/-]*\Z', re.ASCII)
@@ -104,7 +104,7 @@ def _refuse_impossible(dotted: str, value: Setting) -> None:
 
 def _refuse_type(dotted: str, value: Setting) -> None:
     root, _, key = dotted.partition('.')
-    if root not in ('default_hooks', 'custom_hooks') or not key.endswith('.type'):
+    if root not in HOOK_ROOTS or not key.endswith('.type'):
         return
     if (key, value) != (f'{HOOK_KEY}.type', HOOK_TYPE):
         raise RefusedError(

@@ -97,13 +97,6 @@ def rewrite_config(
         >>> outcome.status, outcome.diff, outcome.reason
     """
     options = Options(output, in_place, dry_run, suffix)
-    return rewrite_with(source, settings, options)
-
-
-def rewrite_with(
-    source: Path, settings: Mapping[str, Setting], options: Options
-) -> RewriteOutcome:
-    """Does what :func:`rewrite_config` does, with the options in one."""
     return _rewrite(source, lambda before: parse_settings(settings), options)
 
 

@@ -18,6 +18,8 @@ How = Literal['bind', 'write', 'update', 'change', 'lose', 'read']
 Display = Union[ast.Call, ast.Dict, ast.List]
 """A ``dict(...)`` call, ``x.update(...)``, a ``{...}`` literal or a list."""
 
+_Parents = dict[ast.AST, ast.AST]
+
 UNKNOWN = '?'
 """Stands for a subscript that is neither a string nor an integer literal."""
 
@@ -134,9 +136,7 @@ class Module:
             for index, statement in enumerate(self.body):
                 # most statements do not name it, and walking them would take long
                 if name in self.code(statement) and not _is_read_base(statement):
-                    reader = _Reader(name, index, statement)
-                    reader.visit(statement)
-                    found += reader.touches
+                    found += _read_touches(statement, name, index)
         return self._touches[name]
 
 
@@ -160,113 +160,73 @@ def _is_read_base(statement: ast.stmt) -> bool:
     )
 
 
-class _Reader(ast.NodeVisitor):
-    def __init__(self, name: str, index: int, statement: ast.stmt) -> None:
-        self.name = name
-        self.index = index
-        self.conditional = not isinstance(statement, _UNCONDITIONAL)
-        self.scopes = 0
-        self.touches: list[Touch] = []
-
-    def _path(self, node: ast.expr) -> tuple[tuple[str, ...], bool] | None:
-        chain = parse_chain(node)
-        inherited = chain[0] == '_base_'
-        chain = chain[1:] if inherited else chain
-        return (chain[1:], inherited) if chain[:1] == (self.name,) else None
-
-    def _add(self, how: How, node: ast.AST, path: tuple[str, ...], base: bool) -> None:
-        # what a function assigns is its own
-        how = 'read' if self.scopes and how in ('bind', 'lose') else how
-        how = 'write' if how == 'bind' and path else how
-        self.touches.append(Touch(how, path, self.index, node, base, self.conditional))
-
-    def _note(self, how: How, node: ast.AST, place: ast.expr) -> bool:
-        found = self._path(place)
-        if found is not None:
-            self._add(how, node, *found)
-        return found is not None
-
-    def visit(self, node: ast.AST) -> None:
+def _read_touches(statement: ast.stmt, name: str, index: int) -> list[Touch]:
+    """Lists what one statement does with a name, its reads first, as they run first."""
+    nodes = list(ast.walk(statement))
+    parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
+    conditional = not isinstance(statement, _UNCONDITIONAL)
+    found = []
+    for node in nodes:
         names = [getattr(node, 'name', None)]  # of functions, except, match
         if isinstance(node, ast.alias):
             names = [(node.asname or node.name).partition('.')[0]]
-        if self.name in names:
-            self._add('lose', node, (), False)
-        inner = isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef))
-        self.scopes += inner
-        super().visit(node)
-        self.scopes -= inner
+        inherited = parse_chain(node) == ('_base_', name)
+        how: How = 'lose'
+        place, path, owner = node, (), statement
+        if inherited or (isinstance(node, ast.Name) and node.id == name):
+            place, path = _climb(node, parents)
+            how, path, owner = _classify(place, path, parents.get(place), inherited)
+        elif name not in names:
+            continue
+        if how in ('bind', 'lose') and _is_inner(place, parents):
+            how = 'read'  # what a function assigns is its own
+        found.append(Touch(how, path, index, owner, inherited, conditional))
+    return sorted(found, key=lambda touch: touch.how != 'read')
 
-    def visit_Assign(self, node: ast.Assign) -> None:
-        self.visit(node.value)
-        if len(node.targets) == 1 and self._note('bind', node, node.targets[0]):
-            return
-        for target in node.targets:
-            self._store(target)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
-            self.visit(node.value)
-            if not self._note('bind', node, node.target):
-                self.visit(node.target)
+def _climb(node: Any, parents: _Parents) -> tuple[Any, tuple[str, ...]]:
+    """Follows ``x.a['b']`` upwards from ``x``."""
+    depth = len(parse_chain(node))
+    while getattr(parents.get(node), 'value', None) is node and isinstance(
+        parents[node], (ast.Attribute, ast.Subscript)
+    ):
+        node = parents[node]
+    return node, parse_chain(node)[depth:]
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self.visit(node.value)
-        self._store(node.target)
 
-    def _store(self, target: ast.expr) -> None:
-        if isinstance(target, (ast.Tuple, ast.List)):
-            for element in target.elts:
-                self._store(element)
-        elif isinstance(target, ast.Starred):
-            self._store(target.value)
-        elif not self._note('change', target, target):
-            self.visit(target)
+def _classify(
+    place: Any, path: tuple[str, ...], parent: Any, inherited: bool
+) -> tuple[How, tuple[str, ...], Any]:
+    """Says how a place is used, which keys that concerns, and by which node."""
+    if isinstance(place.ctx, ast.Del):
+        return 'change' if path or inherited else 'lose', path, parent
+    if isinstance(place.ctx, ast.Store):
+        if isinstance(parent, ast.comprehension):
+            return 'read', path, place
+        if isinstance(parent, ast.withitem):
+            return 'lose', path, parent.context_expr
+        only = isinstance(parent, ast.Assign) and len(parent.targets) == 1
+        if not only and not isinstance(parent, ast.AnnAssign):
+            return 'change', path, place
+        if parent.value is None:
+            return 'read', path, place
+        return 'write' if path else 'bind', path, parent
+    if not isinstance(parent, ast.Call) or parent.func is not place or not path:
+        return 'read', path, place
+    *keys, method = path
+    key = parse_string(parent.args[0]) if parent.args else None
+    if method in _OF_ONE_KEY and key is not None:
+        keys.append(key)
+    how: How = 'read' if method in _READERS else 'change'
+    return 'update' if method == 'update' else how, tuple(keys), parent
 
-    def visit_For(self, node: ast.For) -> None:
-        self._store(node.target)
-        self.generic_visit(node)
 
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
-        self._store(node.target)
-        self.visit(node.value)
-
-    def visit_Delete(self, node: ast.Delete) -> None:
-        for place in node.targets:
-            whole = self._path(place) == ((), False)
-            self._note('lose' if whole else 'change', node, place)
-
-    def visit_withitem(self, node: ast.withitem) -> None:
-        if node.optional_vars is not None:
-            self._note('lose', node.context_expr, node.optional_vars)
-        self.visit(node.context_expr)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        for part in (*node.args, *node.keywords):
-            self.visit(part)
-        func = node.func
-        found = self._path(func.value) if isinstance(func, ast.Attribute) else None
-        if found is None or not isinstance(func, ast.Attribute):
-            self.visit(func)
-            return
-        path, inherited = found
-        key = parse_string(node.args[0]) if node.args else None
-        if func.attr in _OF_ONE_KEY and key is not None:
-            path = (*path, key)
-        how: How = 'read' if func.attr in _READERS else 'change'
-        self._add('update' if func.attr == 'update' else how, node, path, inherited)
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        if not self._note('read', node, node):
-            self.visit(node.value)
-
-    def visit_Subscript(self, node: ast.Subscript) -> None:
-        self.visit(node.slice)
-        if not self._note('read', node, node):
-            self.visit(node.value)
-
-    def visit_Name(self, node: ast.Name) -> None:
-        self._note('read', node, node)
+def _is_inner(node: Any, parents: _Parents) -> bool:
+    while node in parents:
+        node = parents[node]
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return True
+    return False
 
 
 def parse_chain(node: ast.AST) -> tuple[str, ...]:

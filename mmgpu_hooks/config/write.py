@@ -43,14 +43,8 @@ def locate_target(
         raise RefusedError(
             f'expected a folder at {target.parent}, found none; create it'
         )
-    if not os.path.lexists(target):
-        return target
-    if not stat.S_ISREG(target.lstat().st_mode):
-        raise RefusedError(
-            f'expected a regular file or nothing at {target}, found a directory, '
-            'link or device; choose another output'
-        )
-    if os.path.samefile(source, target):
+    verify_output(target)
+    if target.exists() and os.path.samefile(source, target):
         raise RefusedError(
             'expected an output beside the original, found the original '
             'itself; ask for an in-place rewrite'
@@ -132,28 +126,18 @@ def write_config(
         )
     real = path.resolve() if target == path else target
     verify_output(real)  # before a backup is made of it
-    if target != path:
-        return _write_beside(target, original, content)
-    backup = locate_backup(real, original.raw)
-    fresh = not backup.exists()
-    write_atomic(backup, original.raw, original.status)
+    # what says otherwise, a copy too, may be hand-made, and is kept
+    old = real.read_bytes() if real.exists() else content
+    backup = locate_backup(real, old) if old != content else None
+    fresh = backup is not None and not backup.exists()
+    if backup is not None:
+        write_atomic(backup, old, real.stat())
     try:
         write_atomic(real, content, original.status)
     except BaseException:
-        if fresh:
+        if backup is not None and fresh:
             backup.unlink()
         raise
-    return backup
-
-
-def _write_beside(target: Path, original: SourceText, content: bytes) -> Path | None:
-    """Writes the copy; one that says otherwise may be hand-made, and is kept."""
-    backup = None
-    old = target.read_bytes() if target.exists() else content
-    if old != content:
-        backup = locate_backup(target, old)
-        write_atomic(backup, old, target.stat())
-    write_atomic(target, content, original.status)
     return backup
 
 

@@ -225,17 +225,3 @@ def test_hooks_of_others_are_left_alone(config, key, value):
     outcome = rewrite_config(config, {key: value})
     assert outcome.status == 'refused', outcome.text
     assert 'hook' in outcome.reason.lower()
-
-
-@pytest.mark.parametrize('value', [6, REMOVE])
-def test_arguments_of_ours_are_set(config, value):
-    config.write_text(HOOKS)
-    key = 'default_hooks.gpu_efficiency.interval'
-    assert rewrite_config(config, {key: value}).status == 'rewritten'
-
-
-def test_a_place_that_is_taken_is_not_made_ours(config):
-    config.write_text("default_hooks = dict(gpu_efficiency=dict(type='Mine', a=1))\n")
-    key = 'default_hooks.gpu_efficiency.type'
-    outcome = rewrite_config(config, {key: 'mmgpu_hooks.GPUEfficiencyHook'})
-    assert 'found another or none' in outcome.reason

@@ -86,9 +86,9 @@ def test_paths(tmp_path):
     assert 'device or pipe' in refuse(tmp_path / 'pipe.py').reason
     assert "found '.json'" in refuse(tmp_path / 'c.json').reason
     for name, words in (
-        ('folder.py', 'expected a regular file or nothing'),
-        ('link_out.py', 'expected a regular file or nothing'),
-        ('pipe.py', 'expected a regular file or nothing'),
+        ('folder.py', 'in the place of a file'),
+        ('link_out.py', 'in the place of a file'),
+        ('pipe.py', 'in the place of a file'),
         ('own.py', 'in-place'),
         ('x.txt', 'ends in .py'),
         ('no/x.py', 'expected a folder'),
@@ -98,12 +98,6 @@ def test_paths(tmp_path):
     assert 'found both' in both.reason
     assert 'file name' in refuse(tmp_path / f'{"a" * 300}.py').reason.lower()
     assert refuse(tmp_path / 'a\0b.py').reason
-
-
-def test_the_default_target_is_a_directory(tmp_path):
-    (tmp_path / 'own.py').write_bytes(OWN)
-    (tmp_path / 'own_recommended.py').mkdir()
-    assert 'own_recommended.py, found a dir' in refuse(tmp_path / 'own.py').reason
 
 
 @pytest.mark.parametrize(
@@ -117,6 +111,14 @@ def test_the_default_target_is_a_directory(tmp_path):
         ({'train_dataloader.num_workers': [2]}, 'pass a plain value'),
         ({'train_dataloader.timeout': float('inf')}, 'found inf'),
         ({'val_dataloader.num_workers': 2}, 'expected a val_dataloader'),
+        ({'train_dataloader.num_workers': None}, 'whole number of at least 0'),
+        ({'train_dataloader.num_workers': '8'}, 'whole number of at least 0'),
+        ({'train_dataloader.batch_size': 0}, 'whole number of at least 1'),
+        ({'train_dataloader.batch_size': True}, 'whole number of at least 1'),
+        ({'train_dataloader.prefetch_factor': -2}, 'whole number of at least 1'),
+        ({'train_dataloader.persistent_workers': 1}, 'expected True or False'),
+        ({'train_dataloader.pin_memory': 'cuda'}, 'expected True or False'),
+        ({'train_dataloader.sampler': 'dict(x=1)'}, 'changed by hand'),
         ({'train_dataloader.dataset': None}, 'found a dict or list'),
         ({'train_dataloader.dataset': REMOVE}, 'found a dict or list'),
     ],
@@ -146,15 +148,6 @@ def test_a_missing_base_still_shows_the_edit(tmp_path):
     assert 'own-' not in outcome.reason
 
 
-def test_a_folder_nobody_can_write_in(tmp_path):
-    source = tmp_path / 'own.py'
-    source.write_bytes(OWN)
-    # procfs refuses new files even to root, which ignores mode bits.
-    outcome = refuse(source, output=Path('/proc/x.py'))
-    assert 'nothing was written, /proc/' in outcome.reason
-    assert outcome.diff
-
-
 def test_a_read_only_folder(tmp_path, monkeypatch):
     source = tmp_path / 'own.py'
     source.write_bytes(OWN)
@@ -173,20 +166,6 @@ def test_a_read_only_folder(tmp_path, monkeypatch):
     away.mkdir()
     outcome = rewrite_config(source, WORKERS, output=away / 'x.py')
     assert outcome.status == 'rewritten', outcome.reason
-
-
-def test_an_unreadable_file(tmp_path, monkeypatch):
-    source = tmp_path / 'own.py'
-    source.write_bytes(OWN)
-
-    def deny(path):
-        raise PermissionError(13, 'Permission denied', str(path))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, 'read_bytes', deny)
-        outcome = rewrite_config(source, WORKERS)
-    assert outcome.status == 'refused'
-    assert 'Permission denied' in outcome.reason
 
 
 def test_the_original_changes_meanwhile(tmp_path, monkeypatch):
