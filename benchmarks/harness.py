@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -398,24 +398,43 @@ def read_records(evidence: Path, kind: str) -> list[dict[str, Any]]:
     return [record for record in lines if record['kind'] == kind]
 
 
-def recommend(evidence: Path) -> Mapping[str, Any]:
-    """What ``mmgpu recommend --format json`` answers to one run; rewrites nothing.
+class HoldMemory:
+    """A ``worker_init_fn`` that takes memory, as a data set with a cache does.
 
-    A run that has changes to make needs a config: a small one is put beside it.
+    Args:
+        mib: Of each worker.
+    """
+
+    def __init__(self, mib: float) -> None:
+        self._mib = mib
+        self._held: Any = None
+
+    def __call__(self, worker: int) -> None:
+        self._held = np.ones(int(self._mib * 2**17))
+
+
+def ask(*words: str) -> dict[str, Any]:
+    """What a command of ``mmgpu`` answers with ``--format json``.
 
     Raises:
         SystemExit: If it refuses.
     """
     from mmgpu_hooks.commands.main import main
 
-    config = evidence.with_name('config.py')
-    config.write_text('train_dataloader = dict(num_workers=2, dataset=dict())\n')
-    words = ['recommend', str(evidence), '--config', str(config)]
-    words += ['--dry-run', '--format', 'json']
     answer = io.StringIO()
     with contextlib.redirect_stdout(answer):
-        code = main(words)
+        code = main([*words, '--format', 'json'])
     if code:
         raise SystemExit(f'expected `mmgpu {" ".join(words)}` to end with 0: {code}')
-    found: Mapping[str, Any] = json.loads(answer.getvalue())
+    found: dict[str, Any] = json.loads(answer.getvalue())
     return found
+
+
+def recommend(evidence: Path) -> dict[str, Any]:
+    """What ``mmgpu recommend`` answers to one run; rewrites nothing.
+
+    A run that has changes to make needs a config: a small one is put beside it.
+    """
+    config = evidence.with_name('config.py')
+    config.write_text('train_dataloader = dict(num_workers=2, dataset=dict())\n')
+    return ask('recommend', str(evidence), '--config', str(config), '--dry-run')

@@ -14,10 +14,7 @@ V100s with the torch of the day: with cuDNN's workspaces. About 10 minutes.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
-import io
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +29,7 @@ from benchmarks.harness import Benchmark, Figure, exactly, say
 from mmgpu_hooks.commands.main import main as run_command
 from mmgpu_hooks.memory.activations import as_on_cuda
 from mmgpu_hooks.memory.config_model import read_config_model
+from benchmarks.harness import Benchmark, Figure, ask, exactly, say
 
 TARGET_PCT = 10.0
 LARGER_BATCH = 4
@@ -58,18 +56,6 @@ OPTIMIZERS = {
     'adam': lambda p: torch.optim.Adam(p, lr=0.0),
     'adamw': lambda p: torch.optim.AdamW(p, lr=0.0),
 }
-
-
-def estimate(config: Path) -> dict[str, Any]:
-    """What the command answers."""
-    words = ['estimate-memory', str(config), '--format', 'json']
-    answer = io.StringIO()
-    with contextlib.redirect_stdout(answer):
-        code = run_command([*words, '--optimizer', 'config', *OPTIMIZERS])
-    if code:
-        raise SystemExit(f'expected `mmgpu {" ".join(words)}` to end with 0: {code}')
-    found: dict[str, Any] = json.loads(answer.getvalue())
-    return found
 
 
 def choose_judged_size(fit: Mapping[str, Any]) -> tuple[int, int]:
@@ -122,7 +108,7 @@ def count_step(config: Path, size: tuple[int, int]) -> tuple[int, int, dict[str,
 
 def judge_model(name: str, config: Path) -> Iterator[Figure]:
     """The lines of one model."""
-    found = estimate(config)
+    found = ask('estimate-memory', str(config), '--optimizer', 'config', *OPTIMIZERS)
     static, fit = found['static'], found['fit']
     activations = f'{name}: activations off'
     if fit is None:

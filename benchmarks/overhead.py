@@ -56,6 +56,7 @@ from benchmarks.harness import (
     Benchmark,
     Effect,
     Figure,
+    HoldMemory,
     at_most,
     end_workers,
     mean_effect,
@@ -236,17 +237,6 @@ class TurnLoop(EpochBasedTrainLoop):
         return time.perf_counter() - begin_s
 
 
-class HoldMemory:
-    """Has each worker hold memory of its own, as a data set with a cache does."""
-
-    def __init__(self, gib: float) -> None:
-        self._gib = gib
-        self._held: Any = None
-
-    def __call__(self, worker: int) -> None:
-        self._held = torch.ones(int(self._gib * 2**28))
-
-
 def build(
     work_dir: Path,
     model: BaseModel,
@@ -275,7 +265,7 @@ def build(
             num_workers=WORKERS,
             persistent_workers=True,
             collate_fn=pseudo_collate,
-            worker_init_fn=HoldMemory(worker_gib) if worker_gib else None,
+            worker_init_fn=HoldMemory(1024 * worker_gib) if worker_gib else None,
         ),
         train_cfg=train_cfg or {'by_epoch': True, 'max_epochs': 1},
         optim_wrapper={'optimizer': {'type': 'SGD', 'lr': 1e-4, 'momentum': 0.9}},

@@ -26,7 +26,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Benchmark, Figure, at_most, exactly, find_evidence, say
+from benchmarks.harness import Benchmark, Figure, at_most, find_evidence, say
 
 ROOT = Path(__file__).resolve().parents[1]
 LONG, RANKS, OF_RANK, SHORT = 20_000, 8, 2_000, 20
@@ -142,16 +142,6 @@ def recommend(folder: Path) -> list[str]:
     return [*command, '--dry-run', '--format', 'json']
 
 
-def imports_torch(folder: Path) -> bool:
-    """Whether the command imports torch on its way."""
-    python, *rest = recommend(folder)
-    done = subprocess.run(
-        [python, '-X', 'importtime', *rest], capture_output=True, text=True, check=True
-    )
-    names = {line.rpartition('|')[2].strip() for line in done.stderr.splitlines()}
-    return 'torch' in names
-
-
 def judge(folder: Path, repeats: int) -> Iterator[Figure]:
     """Measure a long run, one of several ranks and a short one."""
     trained = train_lines()
@@ -177,7 +167,6 @@ def judge(folder: Path, repeats: int) -> Iterator[Figure]:
     note = f'{short_s:.3f} s over {libraries_s:.3f} s of CPU, best of {2 * repeats}'
     name = f"{SHORT} intervals over 'import numpy, msgspec'"
     yield at_most(name, short_s / libraries_s, MOST_RATIO, '', note)
-    yield exactly('torch imported', imports_torch(folder / 'short'), 0)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -39,6 +39,7 @@ from mmengine.hooks import Hook
 from benchmarks.harness import (
     Benchmark,
     Figure,
+    HoldMemory,
     OtherLoad,
     at_most,
     end_workers,
@@ -173,17 +174,6 @@ class Span(Hook):
 
     def after_train(self, runner: Any) -> None:
         self.seconds = time.perf_counter() - self.began_s
-
-
-class HoldMemory:
-    """Takes memory in each worker, as a data set with a cache does."""
-
-    def __init__(self, mib: int) -> None:
-        self._mib = mib
-        self._held: Any = None
-
-    def __call__(self, worker: int) -> None:
-        self._held = torch.ones(self._mib * MIB // 4)
 
 
 def train_job(job: Job, setting: Setting, works: dict[str, Work]) -> Trial:

@@ -10,7 +10,6 @@ are compared here. About 7 minutes.
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import difflib
 import importlib.util
@@ -23,7 +22,6 @@ import sys
 import tempfile
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +30,7 @@ from unittest import mock
 
 from mmengine.config import Config
 
-from benchmarks.harness import Benchmark, Figure, at_most, exactly, quantile
+from benchmarks.harness import Benchmark, Figure, at_most, exactly, quantile, say
 from mmgpu_hooks.config.rewrite import rewrite_config
 
 MAX_REFUSED_PCT, MAX_SECONDS = 1.0, 0.1
@@ -59,10 +57,9 @@ class Tally:
     """What was seen over all configs."""
 
     files: int = 0
-    out_of_scope: Counter[str] = field(default_factory=Counter)
-    rewritten: Counter[str] = field(default_factory=Counter)
-    refusals: dict[str, str] = field(default_factory=dict)
-    faults: dict[str, str] = field(default_factory=dict)
+    rewritten: int = 0
+    refused: int = 0
+    faults: int = 0
     seconds: list[float] = field(default_factory=list)
 
 
@@ -193,35 +190,19 @@ def find_fault(
     return f'--cfg-options differs in {odd[:3]}' if odd else None
 
 
-def describe_spelling(text: str) -> str:
-    """Names how a config spells ``num_workers``."""
-    spelling = 'only in a base'
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == LOADER:
-            keywords = getattr(node.value, 'keywords', ())
-            value = {one.arg: one.value for one in keywords}.get('num_workers')
-            spelling = 'own dict without the key'
-            if value is not None:
-                is_literal = isinstance(value, ast.Constant)
-                spelling = 'own literal' if is_literal else 'through a variable'
-    return spelling
-
-
 def rewrite_all(paths: Sequence[Path], root: Path, script: Any) -> Tally:
     """Rewrite every config that loads and has a train loader."""
     tally, clock = Tally(files=len(paths)), LoadClock()
     timed = staticmethod(clock.wrap(Config.fromfile))
     as_dict = clock.wrap(Config.to_dict)
     for path in paths:
-        name = str(path.relative_to(root))
+        name = path.relative_to(root)
         try:
             before = flatten(load(path).to_dict(keep_imported=True))
         except Exception as error:  # noqa: BLE001 - a config is a program
-            reason = f'{type(error).__name__}: {error}'.replace(f'{root}/', '')
-            tally.out_of_scope[f'MMEngine does not load it: {reason}'] += 1
+            say(f'{name}: MMEngine does not load it: {type(error).__name__}: {error}')
             continue
         if (LOADER, 'num_workers') not in before and before.get((LOADER,)) != 'dict':
-            tally.out_of_scope['no train loader'] += 1
             continue
         settings = choose_settings(before)
         clock.seconds, begin = 0.0, time.process_time()
@@ -232,38 +213,26 @@ def rewrite_all(paths: Sequence[Path], root: Path, script: Any) -> Tally:
             outcome = rewrite_config(path, settings)
         tally.seconds.append(time.process_time() - begin - clock.seconds)
         if outcome.status == 'refused':
-            tally.refusals[name] = str(outcome.reason)
+            say(f'{name}: refused: {outcome.reason}')
+            tally.refused += 1
             continue
         fault = find_fault(path, before, settings, outcome, script)
         if fault is not None:
-            tally.faults[name] = fault
-        else:
-            tally.rewritten[describe_spelling(path.read_text())] += 1
+            say(f'{name}: {fault}')
+        tally.faults += fault is not None
+        tally.rewritten += fault is None
         outcome.target.unlink()
     return tally
 
 
-def print_details(tally: Tally) -> None:
-    """What is not in the table: reasons by name."""
-    print(f'{tally.files} files; not in scope:')
-    for reason, number in tally.out_of_scope.most_common():
-        print(f'  {number:4}  {reason[:150]}')
-    for title, reasons in (('refused', tally.refusals), ('faults', tally.faults)):
-        print(f'{title}: {len(reasons)}')
-        for name, reason in reasons.items():
-            print(f'  {name}\n      {reason}')
-    print()
-
-
 def list_figures(tally: Tally) -> Iterator[Figure]:
     """The table."""
-    count = tally.rewritten.total() + len(tally.refusals) + len(tally.faults)
-    for spelling, number in tally.rewritten.most_common():
-        yield Figure(f'rewritten, num_workers {spelling}', number)
-    yield Figure('configs in scope', count, note=f'of {tally.files} files')
-    refused_pct = 100 * len(tally.refusals) / max(1, count)
+    count = tally.rewritten + tally.refused + tally.faults
+    note = f'of {tally.files} files; the others have no train loader, or do not load'
+    yield Figure('configs in scope', count, note=note)
+    refused_pct = 100 * tally.refused / max(1, count)
     yield at_most('refused', refused_pct, MAX_REFUSED_PCT, '%')
-    yield exactly('faults', len(tally.faults), 0)
+    yield exactly('faults', tally.faults, 0)
     seconds, name = tally.seconds, 'CPU per config besides loading'
     yield Figure(f'{name}, median', quantile(seconds, 0.5), 's')
     yield at_most(f'{name}, p95', quantile(seconds, 0.95), MAX_SECONDS, 's')
@@ -292,7 +261,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         paths = sorted(root.rglob('*.py'))[: benchmark.options.limit]
         step = QUICK_STEP if benchmark.is_quick else 1
         tally = rewrite_all(paths[::step], root, script)
-    print_details(tally)
     benchmark.add(*list_figures(tally))
     return benchmark.finish()
 

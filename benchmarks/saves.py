@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from mmengine.dataset import pseudo_collate
 from mmengine.fileio import FileClient, LocalBackend, register_backend
@@ -40,7 +39,6 @@ from torch.utils.data import Dataset
 
 from benchmarks.harness import (
     Benchmark,
-    Figure,
     at_least,
     at_most,
     busy_programs,
@@ -403,13 +401,6 @@ class Scenes:
     def size(self) -> None:
         self._plant('size', self._train(megabytes=20.0, hub_megabytes=600.0))
 
-    def memory(self) -> None:
-        # without swap the kernel has nowhere to put what does not fit
-        note = 'skipped: pressure on memory would stall the whole machine'
-        if not psutil.swap_memory().total:
-            note = 'skipped: this machine has no swap, and memory short of it is a kill'
-        self._add(Figure('planted: memory', None, note=note))
-
     def healthy(self) -> None:
         named: Counter[str] = Counter()
         warnings = blamed = 0
@@ -480,7 +471,7 @@ class Scenes:
 
 
 SCENES = (
-    *('workers', 'other_programs', 'remote', 'storage', 'size', 'memory', 'healthy'),
+    *('workers', 'other_programs', 'remote', 'storage', 'size', 'healthy'),
     *('counterfactual', 'niced', 'mmdet', 'close'),
 )
 QUICK = ('workers', 'other_programs', 'remote', 'storage', 'size', 'healthy', 'close')

@@ -31,7 +31,6 @@ from benchmarks.harness import (
     at_least,
     at_most,
     exactly,
-    render_table,
 )
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 
@@ -123,36 +122,22 @@ def judge_rows(rows: Sequence[Row]) -> Iterator[Figure]:
         )
 
 
-HEADER = (
-    *('batch', 'workers', 'iteration, ms', 'predicted, ms', '9 in 10 within'),
-    *('error, %', 'images/s', 'data wait, ms', 'status'),
-)
-
-
-def list_cells(row: Row) -> list[str]:
-    """One line of the table of trials."""
-    found, predicted, error = row['iter_s'], row['predicted'], row['prediction_error']
-    within = ('iter_time_s', 'iter_time_low_s', 'iter_time_high_s')
-    ms = [_ms(predicted[key]) for key in within] if predicted else ['', '', '']
-    return [
-        str(row['setting']['batch_size']),
-        str(row['setting']['num_workers']),
-        _ms(found and found['value']),
-        ms[0],
-        f'{ms[1]} to {ms[2]}' if predicted else '',
-        'the one run' if row['is_calibration'] else f'{100 * (error or 0):+.1f}',
-        '' if row['images_per_s'] is None else f'{row["images_per_s"]:.1f}',
-        _ms(row['data_wait_s']),
-        row['status'],
-    ]
-
-
-def _ms(seconds: float | None) -> str:
-    return '' if seconds is None else f'{1000 * seconds:.1f}'
+def show_row(row: Row) -> Figure:
+    """One trial."""
+    setting, found, predicted = row['setting'], row['iter_s'], row['predicted']
+    note = row['status'] if found else f'{row["status"]}: {row["error"]}'
+    if predicted:
+        within = ('iter_time_s', 'iter_time_low_s', 'iter_time_high_s')
+        middle, low, high = (1000 * predicted[key] for key in within)
+        note = f'predicted {middle:.1f}, 9 in 10 within {low:.1f} to {high:.1f}'
+    if row['is_calibration']:
+        note = 'predicted from this one'
+    name = f'batch {setting["batch_size"]}, {setting["num_workers"]} workers'
+    return Figure(name, 1000 * found['value'] if found else None, 'ms', note=note)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Sweep, and print the tables."""
+    """Sweep, and print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument(
         '--seconds', type=float, default=30.0, help='to measure each trial for at most'
@@ -176,8 +161,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     cores = [row['external_cpu_cores'] or 0.0 for row in rows]
     benchmark.shares_pct = [100 * one / (os.cpu_count() or 1) for one in cores]
     benchmark.add(*judge_rows(rows))
-    table = render_table(HEADER, [list_cells(row) for row in rows])
-    return benchmark.finish('\n\n'.join(['## Every trial', table, *pictures]))
+    benchmark.add(*map(show_row, rows))
+    return benchmark.finish('\n\n'.join(pictures))
 
 
 if __name__ == '__main__':
