@@ -35,10 +35,8 @@ from mmgpu_hooks.experiment.sweep_identity import read_identity
 from mmgpu_hooks.experiment.sweep_ledger import KeptTrials, open_ledger
 from mmgpu_hooks.experiment.sweep_plan import SweepGrid, SweepJob, TrialLimits
 from mmgpu_hooks.schema import Sweep, SweepRow, SweepSetting
-from mmgpu_hooks.show.pictures.bars import WIDTHS
-from mmgpu_hooks.show.pictures.chart import Chart
-from mmgpu_hooks.show.pictures.svg import render_svg
-from mmgpu_hooks.show.pictures.sweep_charts import list_sweep_charts
+from mmgpu_hooks.show.charts import draw
+from mmgpu_hooks.show.sweep import list_sweep_charts
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / 'configs' / 'demo' / 'rtmdet-tiny_demo.py'
@@ -124,10 +122,9 @@ def write_pictures(sweep: Sweep, folder: Path) -> list[str]:
     """Draw the sweep; lines of Markdown that show the pictures."""
     lines = []
     for chart in list_sweep_charts(sweep):
-        if isinstance(chart, Chart):
-            name = f'{chart.name}.svg'
-            write_atomically(folder / name, render_svg(chart.draw(WIDTHS['wide'])))
-            lines.append(f'![{chart.title}](sweep/{name})')
+        name = f'{chart.name}.svg'
+        write_atomically(folder / name, draw(chart, 'svg').decode())
+        lines.append(f'![{chart.title}](sweep/{name})')
     return lines
 
 
