@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
-.PHONY: bench-memory bench-predict bench-recommend bench-regret bench-report bench-saves
+.PHONY: bench-memory bench-predict bench-recommend bench-regret bench-saves
 .PHONY: bench-sweep gpu-check
 
 help:
@@ -31,7 +31,6 @@ help:
 	@echo 'make bench-recommend judge long and short runs (1 minute)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make bench-sweep     the demo at 15 settings, predicted beside measured (18 minutes)'
-	@echo 'make bench-report    a run of 100,000 intervals as a page (2 minutes)'
 	@echo 'make gpu-check       what only a CUDA machine can show, its table kept (2 minutes)'
 	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...,'
 	@echo '         BENCH_FLAGS=--output keeps the table of a benchmark, --quick tries it'
@@ -76,17 +75,12 @@ bench-saves: setup
 bench-sweep: setup
 	$(BIN)/python -m benchmarks.sweep $(BENCH_FLAGS)
 
-# opens the page in Chromium, which it says when there is none
-bench-report: setup
-	$(BIN)/python -m benchmarks.report $(BENCH_FLAGS)
-
 # on the machine's own Python: .venv has torch for the CPU
 gpu-check:
 	'$(PYTHON)' -m benchmarks.gpu_check $(BENCH_FLAGS)
 
 clean:
 	rm -rf build dist *.egg-info data/demo work_dirs/demo configs/demo/*_recommended.py
-	rm -rf work_dirs/report_screenshots
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 

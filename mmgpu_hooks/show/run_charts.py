@@ -13,7 +13,6 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.changes import WORKERS_KEY
 from mmgpu_hooks.schema import (
     SAVE_CAUSES,
-    SAVE_PHASES,
     Change,
     Prediction,
     RankRow,
@@ -163,7 +162,6 @@ _CAUSE_COLORS = {
     'size': ('histories', 'validation'),
     'remote': ('remote backend', 'gpu'),
 }
-_PHASE_COLORS = dict(zip(SAVE_PHASES, ('step', 'hooks', 'data_wait', 'other')))
 WAITS = (
     ('on a core', 'cpu_s', 'step'),
     ('waiting for a core', 'run_delay_s', 'data_wait'),
@@ -204,20 +202,6 @@ def chart_slow_saves(run: Run, judged: Sequence[SaveJudgement]) -> Chart | None:
         parts = [part for part in parts if part[2] >= 0.01 * save.wall_s]
         bars.append((name_save(save), parts, format_seconds(save.wall_s)))
     return stack('slow-saves-by-cause', 'Slow saves by cause', bars)
-
-
-def chart_save_phases(run: Run) -> Chart | None:
-    """One bar a save, longest first."""
-    bars = [
-        (
-            name_save(save),
-            [(p, _PHASE_COLORS[p], save.phases[p].wall_s) for p in save.phases],
-            format_seconds(save.wall_s),
-        )
-        for save in longest_saves(run)
-        if save.phases
-    ]
-    return stack('saves-by-phase', 'Saves by phase', bars)
 
 
 def chart_save_waits(run: Run) -> Chart | None:

@@ -386,7 +386,6 @@ def saves_section(answer: Answer, run: Run) -> Section:
             chart=run_charts.chart_slow_saves(run, judged),
             items=[Item(entry.sentence) for _, entry in slow],
         ),
-        Section('Saves by phase', chart=run_charts.chart_save_phases(run)),
         Section(
             'Saves by what they waited for',
             table=Table([*heads, 'size'], longest, f'The {len(longest)} longest saves'),

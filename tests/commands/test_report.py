@@ -159,12 +159,12 @@ def test_pictures_are_written_beside(tmp_path, capsys):
         f'{name}.svg'
         for name in (
             *('ledger', 'timeline', 'hooks', 'transforms'),
-            *('memory', 'what-if', 'saves-by-phase', 'saves-by-cause'),
+            *('memory', 'what-if', 'saves-by-cause'),
             'slow-saves-by-cause',
         )
     }
     out = capsys.readouterr().out
-    assert '9 chart(s) written' in out
+    assert '8 chart(s) written' in out
 
 
 def test_other_numbers_of_workers_are_predicted(tmp_path):

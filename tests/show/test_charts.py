@@ -77,7 +77,7 @@ def test_every_chart_of_a_full_run():
     charts = dict(list_charts([make_full_run()]))
     assert list(charts) == [
         *('ledger', 'hooks', 'timeline', 'what-if', 'transforms', 'memory'),
-        *('slow-saves-by-cause', 'saves-by-phase', 'saves-by-cause', 'ranks'),
+        *('slow-saves-by-cause', 'saves-by-cause', 'ranks'),
     ]
     for chart in charts.values():
         assert chart.description

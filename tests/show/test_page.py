@@ -89,11 +89,11 @@ def test_the_structure_of_a_page():
     assert [s['id'] for s in page.all('section')] == SECTIONS
     (verdict,) = [words for level, words in page.headings if level == 'h1']
     assert '32\xa0% of an iteration' in verdict
-    assert len([words for level, words in page.headings if level == 'h3']) == 8
+    assert len([words for level, words in page.headings if level == 'h3']) == 7
     assert [len(page.all(name)) for name in ('main', 'nav', 'header', 'footer')] == [
         1
     ] * 4
-    assert len(page.all('svg')) == 10
+    assert len(page.all('svg')) == 9
 
 
 def test_what_a_screen_reader_needs():
