@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from mmgpu_hooks.commands.main import main
-from mock_card.conftest import MockCards, SquareWave, Training
+from mock_card.trainings import MockCards, SquareWave, Training
 
 
 @dataclass(frozen=True)
