@@ -20,7 +20,7 @@ class Wave:
 
 
 WAVES = {
-    '3 s': (90, 1.0, 2.0, 5),
+    '3 s': (90, 1.0, 2.0, 4),
     '0.6 s': (80, 0.3, 0.3, 20),
 }
 """Per cent, seconds up and down, and whole waves beside the first interval."""
