@@ -110,6 +110,17 @@ def plug_in() -> None:
 
     upstream._tree_map = map_named
 
+    to_cuda = upstream._module_cuda_impl
+
+    def to_cuda_alive(module: Any, *arguments: Any) -> Any:
+        # it remembers tensors by id(), which must not be given to others meanwhile
+        alive = [*module.parameters(), *module.buffers()]
+        moved = to_cuda(module, *arguments)
+        del alive
+        return moved
+
+    upstream._module_cuda_impl = to_cuda_alive
+
     get_properties, get_stats = (
         torch.cuda.get_device_properties,
         torch.cuda.memory_stats,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mock_card.conftest import MockCards, Training
+from mock_card.trainings import MockCards, Training
 
 L40S_OF_6 = 'GPU-14050000-0000-0000-0000-000000000006'
 

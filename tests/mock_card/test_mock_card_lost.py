@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mmgpu_hooks.commands.main import main
-from mock_card.conftest import MockCards, Training
+from mock_card.trainings import MockCards, Training
 
 LOOKS = {'gpu_sample_period_s': 0.05}
 LATER = 60

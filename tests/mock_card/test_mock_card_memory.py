@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mock_card.conftest import MockCards, Training
+from mock_card.trainings import MockCards, Training
 
 MIB = 2**20
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mock_card.conftest import write_cards
+from mock_card.trainings import write_cards
 
 ROOT = Path(__file__).resolve().parents[2]
 PICK = [sys.executable, str(ROOT / 'tools' / 'pick_gpu.py'), '--leases', 'leases']

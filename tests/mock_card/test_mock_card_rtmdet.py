@@ -8,7 +8,7 @@ import pytest
 
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
-from mock_card.conftest import MockCards, Training
+from mock_card.trainings import MockCards, Training
 from training.detection import render_config
 from training.toy import scalar_lines
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from mmgpu_hooks.commands.main import main
-from mock_card.conftest import MockCards, SquareWave, Training
+from mock_card.trainings import MockCards, SquareWave, Training
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Wave:
 
 
 WAVES = {
-    '3 s': (90, 1.0, 2.0, 5),
+    '3 s': (90, 1.0, 2.0, 4),
     '0.6 s': (80, 0.3, 0.3, 20),
 }
 """Per cent, seconds up and down, and whole waves beside the first interval."""

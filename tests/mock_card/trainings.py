@@ -1,0 +1,239 @@
+"""Trainings on the mock driver's cards, and what is planted there."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from mmgpu_hooks.judge.run import Run
+from training.detection import TrainServer
+from training.toy import evidence_of
+
+CONFIG = """\
+custom_imports = dict(imports=['mock_card.card', 'mmgpu_hooks'])
+custom_hooks = [
+    dict(type='training.toy.LossTape', path='losses.json'),
+    {hook}
+]
+default_hooks = dict(
+    logger=dict(type='LoggerHook', interval={interval}),
+    checkpoint=dict(type='CheckpointHook', interval=-1),
+)
+model = {model}
+train_dataloader = dict(
+    batch_size=2, num_workers=0,
+    sampler=dict(type='DefaultSampler', shuffle=True),
+    dataset=dict(type='training.toy.ToyDataset', length={length}),
+    collate_fn=dict(type='pseudo_collate'),
+)
+train_cfg = dict(by_epoch=True, max_epochs=1)
+optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.01))
+randomness = dict(seed=3)
+visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')])
+"""
+
+CARDS = Path('driver/cards.yaml')
+"""The driver's configuration, in the folder that a training runs in: the driver reads
+the environment that the process was started with, which is the server's."""
+
+
+def merge(base: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Set what ``more`` holds, in mappings inside of mappings too."""
+    for name, value in more.items():
+        if isinstance(value, Mapping) and name in base:
+            merge(base[name], value)
+        else:
+            base[name] = value
+
+
+def write_cards(
+    source: Path,
+    folder: Path,
+    kind: str,
+    defaults: Mapping[str, Any],
+    devices: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+) -> None:
+    """Write the driver's configuration.
+
+    Args:
+        source: The folder with ``driver/``.
+        folder: That the process will run in.
+        kind: Of the cards, such as ``h100``.
+        defaults: Set for all of them.
+        devices: Set for one, by its index.
+    """
+    original = source / 'driver' / f'mock-nvml-config-{kind}.yaml'
+    told = yaml.safe_load(original.read_text())
+    merge(told['device_defaults'], defaults)
+    for index, more in devices.items():
+        merge(told['devices'][index], more)
+    cards = folder / CARDS
+    cards.parent.mkdir(parents=True)
+    # JSON is YAML in which no two readers differ about what is a number
+    cards.write_text(json.dumps(told).replace('"OWN_PID"', 'OWN_PID'))
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training on the mock card, and what it left in its folder."""
+
+    folder: Path
+    server: TrainServer
+
+    def wait(self) -> int:
+        """Its exit code."""
+        return self.server.wait('training', self.folder)
+
+    @property
+    def work_dir(self) -> Path:
+        """The run's own folder."""
+        return self.folder / 'work_dir'
+
+    @cached_property
+    def run(self) -> Run:
+        """Its evidence."""
+        return Run(evidence_of(self.work_dir))
+
+    @property
+    def printed(self) -> str:
+        """Its log, as the user saw it."""
+        return (self.folder / 'training.log').read_text()
+
+    @property
+    def summary(self) -> str:
+        """What it printed last, its line breaks left out."""
+        text = self.printed[self.printed.index('GPUEfficiencyHook summary') :]
+        return ' '.join(text.split())
+
+    @property
+    def losses(self) -> list[str]:
+        """Bit by bit."""
+        losses: list[str] = json.loads((self.folder / 'losses.json').read_text())
+        return losses
+
+
+@dataclass(frozen=True)
+class MockCards:
+    """Trains on the cards of the mock driver: eight of a kind, four of the T4.
+
+    Args:
+        source: The folder with ``driver/``.
+        server: Runs the trainings.
+        folder: Of which each training has a folder.
+    """
+
+    source: Path
+    server: TrainServer
+    folder: Path
+
+    def start(
+        self,
+        name: str,
+        kind: str = 'h100',
+        *,
+        iterations: int = 20,
+        step_s: float = 0.05,
+        interval: int = 5,
+        model: Mapping[str, Any] = MappingProxyType({}),
+        hook: Mapping[str, Any] | None = MappingProxyType({}),
+        driver: Mapping[str, Any] = MappingProxyType({}),
+        **environ: str,
+    ) -> Training:
+        """Start a training of a small model with MMDetection's ``train.py``.
+
+        Args:
+            name: Of it.
+            kind: Of the cards.
+            iterations: Of its one epoch.
+            step_s: That a step sleeps.
+            interval: Iterations of a log line.
+            model: Arguments of `HungryModel`.
+            hook: Arguments of ours; ``None`` leaves it out.
+            driver: Set for all cards in the driver's configuration.
+            environ: More environment.
+        """
+        text = CONFIG.format(
+            hook='' if hook is None else f'{dict(hook, type="GPUEfficiencyHook")},',
+            interval=interval,
+            model=dict(model, type='mock_card.small.HungryModel', step_s=step_s),
+            length=2 * iterations,
+        )
+        return self.start_config(name, text, kind, driver=driver, **environ)
+
+    def start_config(
+        self,
+        name: str,
+        text: str,
+        kind: str = 'h100',
+        *,
+        driver: Mapping[str, Any] = MappingProxyType({}),
+        **environ: str,
+    ) -> Training:
+        """Start a training of any config that imports ``mock_card.card``."""
+        folder = self.folder / name
+        write_cards(self.source, folder, kind, driver)
+        (folder / 'config.py').write_text(text)
+        words = ['config.py', '--work-dir', 'work_dir']
+        environ = {'MOCK_CARD_PROFILE': kind, **environ}
+        self.server.start('training', words, folder, environ)
+        return Training(folder, self.server)
+
+
+class SquareWave(threading.Thread):
+    """Plants a utilisation that is up and down by turns, and keeps when it was.
+
+    Args:
+        training: On whose cards.
+        pct: While it is up.
+        up_s: Seconds up.
+        down_s: Seconds down.
+    """
+
+    def __init__(
+        self, training: Training, pct: int, *, up_s: float, down_s: float
+    ) -> None:
+        super().__init__(daemon=True)
+        self._path = training.folder / CARDS.with_name('overrides.yaml')
+        self._pct = pct
+        self._lengths_s = up_s, down_s
+        self._ended = threading.Event()
+        self._changes: list[tuple[float, int]] = []
+        self._plant(0)
+
+    def run(self) -> None:
+        due_s, turn = time.monotonic(), 0
+        while not self._ended.is_set():
+            self._plant(0 if turn % 2 else self._pct)
+            due_s += self._lengths_s[turn % 2]
+            turn += 1
+            self._ended.wait(max(due_s - time.monotonic(), 0.0))
+
+    def _plant(self, pct: int) -> None:
+        part = self._path.with_suffix('.part')
+        part.write_text(f'version: 1\nall:\n  utilization: {{gpu: {pct}, memory: 0}}\n')
+        part.replace(self._path)
+        self._changes.append((time.time(), pct))
+
+    def stop(self) -> None:
+        """Plant nothing more."""
+        self._ended.set()
+        self.join()
+
+    def planted(self, begin_s: float, end_s: float) -> tuple[float, float]:
+        """Mean and share of the time at 0, in per cent, between two times."""
+        total = zero_s = 0.0
+        ends = [when for when, _ in self._changes[1:]] + [end_s]
+        for (when, pct), until in zip(self._changes, ends, strict=True):
+            seconds = max(min(until, end_s) - max(when, begin_s), 0.0)
+            total += pct * seconds
+            zero_s += seconds * (pct == 0)
+        return total / (end_s - begin_s), 100 * zero_s / (end_s - begin_s)
