@@ -22,7 +22,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mmgpu_hooks.model.student_t import student_t
+from mmgpu_hooks.model.stats import student_t
 
 Round = Mapping[str, Sequence['Iteration']]
 """By arm, the iterations of one round; a round may be without some arms."""

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmgpu_hooks.model.student_t import student_t
+from mmgpu_hooks.model.stats import student_t
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ from mmgpu_hooks.commands.judging import JudgedRun, judge_run_folders
 from mmgpu_hooks.commands.terminal import terminal_layout
 from mmgpu_hooks.config.outcome import RewriteOutcome
 from mmgpu_hooks.experiment.training import TrainingError, find_train_script
-from mmgpu_hooks.recommend.batch_size import BATCH_KEY
-from mmgpu_hooks.recommend.learning_rate import word_learning_rate
+from mmgpu_hooks.recommend.batch_size import BATCH_KEY, word_learning_rate
 from mmgpu_hooks.recommend.save_cures import with_keys_set
-from mmgpu_hooks.recommend.validation_loader import leave_validation
+from mmgpu_hooks.recommend.validation import leave_validation
 from mmgpu_hooks.schema.run_folder import EvidenceError
 from mmgpu_hooks.show.recommendation import Answer, render_json, render_text
 

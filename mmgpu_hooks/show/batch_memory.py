@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from mmgpu_hooks.judge.card_room import CardRoom
-from mmgpu_hooks.model.batch_memory import (
+from mmgpu_hooks.judge.memory import CardRoom
+from mmgpu_hooks.model.batches import (
     find_largest_batch,
     find_oom_batch,
     predict_peak,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.validation_loader import VALIDATION_KEY
+from mmgpu_hooks.recommend.validation import VALIDATION_KEY
 from mmgpu_hooks.schema import (
     Change,
     Diagnosis,

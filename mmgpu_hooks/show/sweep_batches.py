@@ -9,8 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from mmgpu_hooks.model.batch_memory import predict_peak
-from mmgpu_hooks.model.batch_speed import KNEE_SHARE
+from mmgpu_hooks.model.batches import KNEE_SHARE, predict_peak
 from mmgpu_hooks.recommend.sweep_batches import (
     CARD_MEMORY,
     BatchSizes,

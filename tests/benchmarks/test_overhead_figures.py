@@ -12,7 +12,7 @@ from benchmarks.overhead_figures import (
     quantile,
     split_ends,
 )
-from mmgpu_hooks.model.student_t import student_t
+from mmgpu_hooks.model.stats import student_t
 
 
 def test_iterations_that_end_an_interval_are_kept_apart():

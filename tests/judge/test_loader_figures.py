@@ -12,8 +12,7 @@ from fakes.runs import (
     make_workers,
     steady,
 )
-from mmgpu_hooks.judge.figures import LoaderFigures
-from mmgpu_hooks.judge.odd_worker import OddWorker
+from mmgpu_hooks.judge.figures import LoaderFigures, OddWorker
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import (
     RunEvidence,

@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from mmgpu_hooks.model.student_t import student_t
+from mmgpu_hooks.model.stats import student_t
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import pytest
 from fakes.pooled import EACH, FIXED, make_pooled
 from fakes.replaced import replace
 from fakes.runs import GIB, make_inside_workers, steady
-from mmgpu_hooks.judge.card_room import fold_card_room
+from mmgpu_hooks.judge.memory import fold_card_room
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import pool_runs
-from mmgpu_hooks.recommend.learning_rate import word_learning_rate
+from mmgpu_hooks.recommend.batch_size import word_learning_rate
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.schema import LearningRate, Recommendation, RunEvidence
 

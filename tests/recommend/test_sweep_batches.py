@@ -4,7 +4,7 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.swept_batches import EACH, GIB, STATIC, WORKSPACE, make_full, make_trial
-from mmgpu_hooks.judge.card_room import CardRoom
+from mmgpu_hooks.judge.memory import CardRoom
 from mmgpu_hooks.recommend.sweep_batches import (
     BatchSizes,
     PrecisionRow,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmgpu_hooks.model.batch_memory import predict_peak
+from mmgpu_hooks.model.batches import predict_peak
 from mmgpu_hooks.recommend.sweep_batches import BatchSizes, fold_batch_sizes
 from mmgpu_hooks.schema import MemoryFit, SweepRow
 from mmgpu_hooks.show.figures import format_bytes
