@@ -176,7 +176,7 @@ def _rewrite_what_can_be(
         The answer with what was set, the outcome and, when something was left out, why.
     """
     outcome = rewrite(_settings(answer))
-    rest = _without_validation(answer, 'this config cannot take its changes.')
+    rest = _without_validation(answer, 'This config cannot take its changes.')
     if outcome.status != 'refused' or rest is answer or not _settings(rest):
         return answer, outcome, None
     retried = rewrite(_settings(rest))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -68,25 +69,25 @@ def compare_ranks(
     shared = {number: _take(rank.steady, common) for number, rank in ranks.items()}
     plain = _plain_training(list(shared.values()))
     gpus = {number: gpu_figures(some.where(plain)) for number, some in shared.items()}
-    imbalance = _compare_cards(gpus)
     rows = [
         _row(rank, shared[number], gpus[number])
         for number, rank in ranks.items()
         if common
     ]
+    summary = RanksSummary(
+        world,
+        f'The slowest rank cannot be told: {len(rows)} rank(s) have '
+        f'{len(common)} interval(s) in common beside the warm-up, needed '
+        f'{MIN_INTERVALS} of at least 2 ranks.',
+        rows=tuple(rows),
+        iterations=iterations,
+        first_iteration=common[0][0] - common[0][1] + 1 if common else None,
+        last_iteration=common[-1][0] if common else None,
+        imbalance=_compare_cards(gpus),
+        notes=tuple(notes),
+    )
     if len(rows) < 2 or len(common) < MIN_INTERVALS:
-        return RanksSummary(
-            world,
-            f'The slowest rank cannot be told: {len(rows)} rank(s) have '
-            f'{len(common)} interval(s) in common beside the warm-up, needed '
-            f'{MIN_INTERVALS} of at least 2 ranks.',
-            rows=tuple(rows),
-            iterations=iterations,
-            first_iteration=common[0][0] - common[0][1] + 1 if common else None,
-            last_iteration=common[-1][0] if common else None,
-            imbalance=imbalance,
-            notes=tuple(notes),
-        )
+        return summary
     slowest = max(rows, key=lambda row: row.own_s)
     others = [row for row in rows if row is not slowest]
     lost_s = slowest.own_s - statistics.median(row.own_s for row in others)
@@ -108,19 +109,13 @@ def compare_ranks(
         )
     else:
         part, why = _reason(slowest, others, lost_s, iterations)
-    return RanksSummary(
-        world,
-        why,
-        rows=tuple(rows),
-        iterations=iterations,
-        first_iteration=common[0][0] - common[0][1] + 1,
-        last_iteration=common[-1][0],
+    return replace(
+        summary,
+        why=why,
         slowest=slowest.rank if part else None,
         part=part,
         lost_s=lost_s if part else None,
         noise_s=noise_s,
-        imbalance=imbalance,
-        notes=tuple(notes),
     )
 
 
@@ -225,26 +220,24 @@ def _compare_cards(
     known = {n: gpu for n, gpu in gpus.items() if gpu and gpu.util_pct is not None}
     if len(known) < 2:
         return ()
-    utils = {number: gpu.util_pct or 0.0 for number, gpu in known.items()}
-    clocks = {
-        number: gpu.sm_clock_mhz
-        for number, gpu in known.items()
-        if gpu.sm_clock_mhz is not None
-    }
-    least, most = min(utils, key=utils.__getitem__), max(utils, key=utils.__getitem__)
-    slow = None
-    if len(clocks) == len(known):
-        slow = min(clocks, key=clocks.__getitem__)
+    by_util = sorted(known, key=lambda number: known[number].util_pct or 0.0)
+    imbalance = CardImbalance(
+        cards=len(known),
+        samples=sum(gpu.samples for gpu in known.values()),
+        util_min_pct=known[by_util[0]].util_pct or 0.0,
+        util_max_pct=known[by_util[-1]].util_pct or 0.0,
+        least_rank=by_util[0],
+        most_rank=by_util[-1],
+    )
+    clocks = {n: gpu.sm_clock_mhz for n, gpu in known.items() if gpu.sm_clock_mhz}
+    if len(clocks) < len(known):
+        return (imbalance,)
+    slow = min(clocks, key=clocks.__getitem__)
     return (
-        CardImbalance(
-            cards=len(known),
-            samples=sum(gpu.samples for gpu in known.values()),
-            util_min_pct=utils[least],
-            util_max_pct=utils[most],
-            least_rank=least,
-            most_rank=most,
-            clock_min_mhz=None if slow is None else clocks[slow],
-            clock_max_mhz=None if slow is None else max(clocks.values()),
+        replace(
+            imbalance,
+            clock_min_mhz=clocks[slow],
+            clock_max_mhz=max(clocks.values()),
             slow_clock_rank=slow,
         ),
     )

@@ -90,7 +90,8 @@ def fit_line(
 
 
 USUAL_ERROR = 0.02
-"""Standard error of a step over itself, from one training to the next."""
+"""Standard error of a step, and of a peak, over itself from one training to the
+next."""
 
 KNEE_SHARE = 0.03
 """A batch size this close to the fastest is as fast: less memory, and less is asked of
@@ -159,10 +160,9 @@ def find_knee(images_per_s: Mapping[int, float]) -> int | None:
     return min(batch for batch, rate in images_per_s.items() if rate >= enough)
 
 
-USUAL_ERROR, USUAL_DEGREES = 0.02, 4
-"""Standard error of a peak over itself, and how many degrees of freedom that belief is
-worth: cuDNN chooses other workspaces from size to size, and two points show no error
-of their own."""
+USUAL_DEGREES = 4
+"""How many degrees of freedom the belief in :data:`USUAL_ERROR` is worth: cuDNN chooses
+other workspaces from size to size, and two points show no error of their own."""
 
 MOST_BATCH = 2**16
 """Images in a batch; a larger one is a slip of a hand."""

@@ -69,13 +69,6 @@ def test_what_suits_training_is_not_copied_and_training_is_left_as_it_is():
     assert told is not None and told.gain_s is None
 
 
-def test_without_workers_validation_gets_its_own_and_keeps_them():
-    none = [make_validation(number, workers=0) for number in range(2)]
-    found = changed(advise(*none))
-    assert found['val_dataloader.num_workers'] == 4
-    assert found['val_dataloader.persistent_workers'] is True
-
-
 def test_workers_that_start_for_each_validation_are_kept_where_that_costs():
     starts = [
         make_validation(number, occupancy_s=0.01, persistent=False, first_wait_s=2.0)
@@ -176,12 +169,6 @@ def test_workers_that_training_will_have_leave_less_memory_too():
     assert advise_validation(summary).changes[0].new == 2
 
 
-def test_a_busy_host_leaves_little_confidence():
-    busy = [make_validation(number, strangers_cpu_s=4 * 19.14) for number in range(2)]
-    advice = advise(*busy)
-    assert {change.confidence for change in advice.changes} == {'low'}
-
-
 def test_other_ranks_are_no_strangers():
     host = replace(make_run().host, ranks_on_host=2)
     busy = [make_validation(number, strangers_cpu_s=4 * 19.14) for number in range(2)]
@@ -218,11 +205,6 @@ def test_validations_that_cannot_have_been_are_not_judged_by(edited):
     some = advise(make_validation(), make_validation(1, **edited), make_validation(2))
     assert outlook_of(some).loop_s == pytest.approx(16.14)
     assert changed(some) == {'val_dataloader.num_workers': 4}
-
-
-def test_first_waits_are_no_longer_than_all_waits():
-    edited = [replace(make_validation(number), first_wait_s=13.0) for number in (0, 1)]
-    assert outlook_of(advise(*edited)).loop_s is None
 
 
 def test_a_duration_that_no_run_has_is_not_spoken_of():
