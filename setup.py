@@ -48,6 +48,7 @@ setup(
         'numpy>=1.22',
         'rich>=13',
         'jinja2>=3',
+        'scipy>=1.7',
     ],
     extras_require={'plots': ['matplotlib>=3.5']},
     entry_points={'console_scripts': ['mmgpu = mmgpu_hooks.commands.main:main']},

@@ -25,11 +25,9 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from benchmarks.harness import Benchmark, Figure, exactly, say
-from mmgpu_hooks.commands.main import main as run_command
+from benchmarks.harness import Benchmark, Figure, ask, exactly, say
 from mmgpu_hooks.memory.activations import as_on_cuda
 from mmgpu_hooks.memory.config_model import read_config_model
-from benchmarks.harness import Benchmark, Figure, ask, exactly, say
 
 TARGET_PCT = 10.0
 LARGER_BATCH = 4

@@ -11,11 +11,11 @@ from pathlib import Path
 from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.commands.pooling import pool_read_runs, read_each
 from mmgpu_hooks.commands.terminal import terminal_layout
-from mmgpu_hooks.judge.card_room import fold_card_room
+from mmgpu_hooks.judge.memory import fold_card_room
 from mmgpu_hooks.judge.ranks import fold_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
-from mmgpu_hooks.model.batch_memory import MOST_BATCH
+from mmgpu_hooks.model.batches import MOST_BATCH
 from mmgpu_hooks.model.prediction import (
     MOST_PREFETCH,
     MOST_WORKERS,

@@ -18,10 +18,9 @@ from mmgpu_hooks.commands.judging import JudgedRun, judge_run_folders
 from mmgpu_hooks.commands.terminal import terminal_layout
 from mmgpu_hooks.config.outcome import RewriteOutcome
 from mmgpu_hooks.experiment.training import TrainingError, find_train_script
-from mmgpu_hooks.recommend.batch_size import BATCH_KEY
-from mmgpu_hooks.recommend.learning_rate import word_learning_rate
+from mmgpu_hooks.recommend.batch_size import BATCH_KEY, word_learning_rate
 from mmgpu_hooks.recommend.save_cures import with_keys_set
-from mmgpu_hooks.recommend.validation_loader import leave_validation
+from mmgpu_hooks.recommend.validation import leave_validation
 from mmgpu_hooks.schema.run_folder import EvidenceError
 from mmgpu_hooks.show.recommendation import Answer, render_json, render_text
 
@@ -178,7 +177,7 @@ def _rewrite_what_can_be(
         The answer with what was set, the outcome and, when something was left out, why.
     """
     outcome = rewrite(_settings(answer))
-    rest = _without_validation(answer, 'this config cannot take its changes.')
+    rest = _without_validation(answer, 'This config cannot take its changes.')
     if outcome.status != 'refused' or rest is answer or not _settings(rest):
         return answer, outcome, None
     retried = rewrite(_settings(rest))

@@ -24,7 +24,7 @@ from mmgpu_hooks.experiment.blocks import (
 )
 from mmgpu_hooks.experiment.strangers import StrangerMeter
 from mmgpu_hooks.measure.clock import monotonic_s
-from mmgpu_hooks.model.paired import alternate, fold_gain
+from mmgpu_hooks.model.stats import alternate, fold_gain
 from mmgpu_hooks.schema import Estimate, TrialSpec, Verification
 
 _MOST_PAIRS = 1000

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mmgpu_hooks.judge.memory import fold_static_bytes
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_difference import find_unlike
-from mmgpu_hooks.judge.static_memory import fold_static_bytes
-from mmgpu_hooks.model.batch_memory import compare_rules, fit_batch_memory
-from mmgpu_hooks.model.batch_speed import fit_step_line
+from mmgpu_hooks.judge.run_comparison import find_unlike
+from mmgpu_hooks.model.batches import compare_rules, fit_batch_memory, fit_step_line
 from mmgpu_hooks.schema import (
     FittedRun,
     LoaderWorkload,

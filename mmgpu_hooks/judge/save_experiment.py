@@ -16,7 +16,7 @@ from mmgpu_hooks.judge.thresholds import (
     SLOW_SAVE_RATIO,
     SLOW_SAVE_S,
 )
-from mmgpu_hooks.model.rank_sum import rank_sum_chance
+from mmgpu_hooks.model.stats import rank_sum_chance
 from mmgpu_hooks.schema import (
     SaveBench,
     SaveBenchRow,

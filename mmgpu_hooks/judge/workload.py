@@ -22,7 +22,7 @@ from mmgpu_hooks.model.calibration import calibrate
 from mmgpu_hooks.model.handover import estimate_handover
 from mmgpu_hooks.model.job import first_batch_s
 from mmgpu_hooks.model.prediction import MOST_PREFETCH, MOST_WORKERS
-from mmgpu_hooks.model.segments import find_last_change
+from mmgpu_hooks.model.stats import find_last_change
 from mmgpu_hooks.schema import Cost, LoaderWorkload, NoPrediction
 
 if TYPE_CHECKING:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mmgpu_hooks.model.loop import Trace
 from mmgpu_hooks.model.pace import alone_step_s
 from mmgpu_hooks.model.scene import make_loop, rate_of, step_rate_of, step_threads
-from mmgpu_hooks.model.simulation import simulate_loop
+from mmgpu_hooks.model.simulation import Trace, simulate_loop
 from mmgpu_hooks.model.team import bound_team_cpu, fit_power, quieten_team
 from mmgpu_hooks.schema import LoaderWorkload
 

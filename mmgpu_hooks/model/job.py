@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mmgpu_hooks.model.loop import Loop
 from mmgpu_hooks.model.prediction import check_setting, estimate_iter_s
 from mmgpu_hooks.model.scene import make_loop, rate_of
-from mmgpu_hooks.model.simulation import simulate_loop
+from mmgpu_hooks.model.simulation import Loop, simulate_loop
 from mmgpu_hooks.schema import JobPlan, LoaderWorkload
 
 START_ERROR = 0.3

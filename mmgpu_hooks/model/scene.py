@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from mmgpu_hooks.model.draws import draw_factors, draw_normals
-from mmgpu_hooks.model.loop import Loop
+from mmgpu_hooks.model.simulation import Loop, draw_factors, draw_normals
 from mmgpu_hooks.schema import Cost, LoaderWorkload
 
 WAKE_S = 0.0025

@@ -3,20 +3,203 @@
 Batch i is made by worker ``i mod W``; each worker has ``prefetch_factor`` batches to
 make, and the next is given out when the loop has taken one. Batches are handed over in
 order, so a late one holds up those behind it. All tasks that want a core (workers, the
-threads of the step, strangers) share the cores equally, none having more than one:
-processor sharing, followed on a clock that runs at the speed of one task. A step on
-several threads whose threads wait for each other loses more than each of them.
+threads of the step, other processes) share the cores equally, none having more than
+one: processor sharing, followed on a clock that runs at the speed of one task. A step
+on several threads whose threads wait for each other loses more than each of them. Where
+every task has a core of its own, one pass over the batches gives the same in a tenth of
+the time.
+
+Durations are a stratified sample, the same for every setting, so that settings compare:
+the n quantiles in the middles of n equal strata, shuffled. Their mean is exact, so a
+loop that waits for its workers all the time comes out at S / W without noise.
 """
 
 from __future__ import annotations
 
+import functools
 import heapq
+import math
+import random
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from operator import add
+from statistics import NormalDist
 
-from mmgpu_hooks.model.free_cores import follow_batches, has_free_cores
-from mmgpu_hooks.model.loop import Loop, Trace
+
+@dataclass(frozen=True)
+class Loop:
+    """What is simulated; seconds. Sequences are gone through in turn, over and over."""
+
+    workers: int
+    """At least one."""
+    prefetch_factor: int
+    cores: float
+    """That the loop and its workers may use together."""
+    host_cores: float
+    """That they and the strangers share."""
+    stranger_tasks: float
+    batch_cpu_s: Sequence[float]
+    batch_wait_s: Sequence[float]
+    """Of a worker for each batch, beside its CPU; as many as ``batch_cpu_s``."""
+    fetch_s: float
+    """CPU of fetching a ready batch, of the loop and of the worker in turn."""
+    fetch_busy_s: float
+    """What it takes longer when no core is free."""
+    step_cpu_s: float
+    """CPU of the step, spinning left out, over its threads."""
+    step_threads: int
+    step_spin_s: float
+    step_wait_s: float
+    wake_s: float = 0.0
+    """How long a worker that gets a batch to make waits for a core when none is free:
+    it has to wait for a turn."""
+    step_factors: Sequence[float] = (1.0,)
+    step_power: float = 1.0
+    """See `LoaderWorkload.step_power`."""
+    start_s: float = 0.0
+    """CPU of the training process to start one worker, before the first batch."""
+    batches: int | None = None
+    """Batches of the epoch; ``None`` for one without end."""
+    pauses: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """CPU and waiting of saves, by the number of iterations done before them."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What came of it; the sums are over the iterations that were asked for."""
+
+    ends_s: Sequence[float]
+    """When each iteration ended, the first ones included."""
+    iterations: int
+    """That the sums are over."""
+    seconds: float
+    wait_s: float
+    """The loop had no batch."""
+    step_s: float
+    fetch_s: float
+    pause_s: float
+    busy_s: float
+    """Workers had a batch to make, summed over them."""
+    stranger_cpu_s: float
+
+
+_SEED = 20240521
+_NORMAL = NormalDist()
+
+
+@functools.lru_cache(maxsize=8)
+def draw_normals(count: int, stream: int) -> tuple[float, ...]:
+    """Standard normal deviates in random order.
+
+    Args:
+        count: How many.
+        stream: Different ones are independent.
+    """
+    values = [_NORMAL.inv_cdf((index + 0.5) / count) for index in range(count)]
+    random.Random(_SEED + stream).shuffle(values)
+    return tuple(values)
+
+
+# settings are compared under the same costs
+@functools.lru_cache(maxsize=32)
+def draw_factors(normals: tuple[float, ...], variation: float) -> tuple[float, ...]:
+    """Log-normal factors of mean 1, such as the costs of images relative to their mean.
+
+    Args:
+        normals: From :func:`draw_normals`.
+        variation: Standard deviation over mean.
+    """
+    if variation <= 0.0:
+        return (1.0,) * len(normals)
+    sigma = math.sqrt(math.log1p(variation * variation))
+    factors = [math.exp(sigma * z) for z in normals]
+    mean = math.fsum(factors) / len(factors)
+    return tuple(factor / mean for factor in factors)
+
+
+def has_free_cores(loop: Loop) -> bool:
+    """Whether no task ever waits for a core, or slows down another one."""
+    tasks = loop.workers + max(loop.step_threads, 1)
+    return tasks <= loop.cores and tasks + loop.stranger_tasks <= loop.host_cores
+
+
+def follow_batches(loop: Loop, iterations: int, skip: int = 0) -> Trace:
+    """Follow a loop that has free cores from its start.
+
+    Args:
+        loop: With at least one worker.
+        iterations: Iterations to take sums over; an epoch may end before.
+        skip: Iterations to leave out of the sums first.
+    """
+    workers, in_flight = loop.workers, loop.workers * loop.prefetch_factor
+    whole = iterations + skip
+    batches = whole + in_flight
+    if loop.batches is not None:
+        whole, batches = min(whole, loop.batches), min(batches, loop.batches)
+    making_s = _repeat(map(add, loop.batch_cpu_s, loop.batch_wait_s), batches)
+    step_s = loop.step_cpu_s / loop.step_threads + loop.step_spin_s + loop.step_wait_s
+    steps_s = _repeat((step_s * factor for factor in loop.step_factors), whole)
+    now_s = loop.start_s * workers
+    begins_s: list[float] = []
+    made_s: list[float] = []
+    ends_s: list[float] = []
+    waits_s: list[float] = []
+    for batch in range(min(in_flight, batches)):
+        begin_s = now_s if batch < workers else made_s[batch - workers]
+        begins_s.append(begin_s)
+        made_s.append(begin_s + making_s[batch])
+    for iteration, step_s in enumerate(steps_s):
+        wait_s = made_s[iteration] - now_s
+        if wait_s > 0.0:
+            now_s += wait_s
+        else:
+            wait_s = 0.0
+        waits_s.append(wait_s)
+        now_s += loop.fetch_s
+        batch = iteration + in_flight
+        if batch < batches:
+            # the batch that was taken makes room for one more
+            begin_s = max(now_s, made_s[batch - workers])
+            begins_s.append(begin_s)
+            made_s.append(begin_s + making_s[batch])
+        now_s += step_s
+        ends_s.append(now_s)
+        if loop.pauses:
+            now_s += sum(loop.pauses.get(iteration + 1, ()))
+    from_s, until_s = ends_s[skip - 1] if skip else 0.0, ends_s[-1]
+    return Trace(
+        ends_s=ends_s,
+        iterations=whole - skip,
+        seconds=until_s - from_s,
+        wait_s=math.fsum(waits_s[skip:]),
+        fetch_s=loop.fetch_s * (whole - skip),
+        step_s=math.fsum(steps_s[skip:]),
+        pause_s=math.fsum(
+            sum(pause) for done, pause in loop.pauses.items() if skip <= done < whole
+        ),
+        busy_s=_overlap_s(begins_s, made_s, from_s, until_s),
+        stranger_cpu_s=loop.stranger_tasks * (until_s - from_s),
+    )
+
+
+def _repeat(values: Iterable[float], count: int) -> list[float]:
+    """So many values, which are gone through over and over."""
+    return list(islice(cycle(values), count))
+
+
+def _overlap_s(
+    begins_s: Sequence[float], ends_s: Sequence[float], from_s: float, until_s: float
+) -> float:
+    """How long the pieces of work take of a stretch of time, summed over them."""
+    pieces = zip(begins_s, ends_s)
+    return math.fsum(
+        min(end_s, until_s) - max(begin_s, from_s)
+        for begin_s, end_s in pieces
+        if end_s > from_s and begin_s < until_s
+    )
+
 
 _MAIN = -1
 _QUEUING, _LOADING, _BLOCKED = range(3)  # what a worker is in

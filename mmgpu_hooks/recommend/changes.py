@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
 from mmgpu_hooks.judge.verdict import judge_confidence
 from mmgpu_hooks.model.floors import ready_s
 from mmgpu_hooks.model.job import START_ERROR
-from mmgpu_hooks.recommend.choice import COVERAGE, Gain, Setting, iter_s
+from mmgpu_hooks.recommend.choice import COVERAGE, Gain, Setting
 from mmgpu_hooks.recommend.job_plan import count_starts
 from mmgpu_hooks.recommend.worker_cap import WorkerCap
 from mmgpu_hooks.schema import Change, LoaderWorkload
 
 KEY = 'train_dataloader.'
 WORKERS_KEY = f'{KEY}num_workers'
+
+AT_HAND = 'In steady iterations data is at hand when it is needed.'
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,81 @@ class Decision:
 
 def word_changes(decision: Decision) -> list[Change]:
     """Every setting that changes, with the gain of all of them together."""
-    return [*_workers(decision), *_prefetch(decision), *_persistent(decision)]
+    gain = decision.gain
+    confidence = judge_confidence(decision.run)
+    if gain is not None:
+        confidence = judge_gain(decision.run, gain)
+    return [
+        Change(
+            key=KEY + name,
+            old=old,
+            new=new,
+            reason=reason,
+            confidence=confidence,
+            rules=rules,
+            predicted_iter_s=decision.new_iter_s,
+            predicted_gain_pct=100 * gain.share if gain else None,
+            predicted_gain_low_pct=100 * gain.low if gain else None,
+            predicted_gain_high_pct=100 * gain.high if gain else None,
+        )
+        for name, old, new, reason, rules in _list_changes(decision)
+    ]
+
+
+def _list_changes(
+    decision: Decision,
+) -> Iterator[tuple[str, Any, Any, str, tuple[str, ...]]]:
+    """Name, old and new value of each setting that changes, why, and by which rules."""
+    old, new, run = decision.old, decision.new, decision.run
+    if new.num_workers != old.num_workers:
+        reason, rules = _why_workers(decision)
+        yield 'num_workers', old.num_workers, new.num_workers, reason, rules
+    prefetch = run.run.loader.prefetch_factor
+    if not new.num_workers:
+        if old.num_workers and prefetch is not None:
+            reason = 'there are no workers to make batches ahead'
+            yield 'prefetch_factor', prefetch, None, reason, ()
+    elif new.prefetch_factor != old.prefetch_factor:
+        reason = 'batches vary; more of them made ahead carry the loop over slow ones'
+        yield 'prefetch_factor', prefetch, new.prefetch_factor, reason, ('MG101',)
+    if new.persistent_workers != old.persistent_workers:
+        is_kept = new.persistent_workers
+        reason = 'there are no workers to keep'
+        if is_kept and old.num_workers:
+            reason = word_persistent(run).reason
+        elif is_kept:
+            starts = count_starts(run)
+            reason = f'the new workers would otherwise be started {starts} times over'
+        yield 'persistent_workers', not is_kept, is_kept, reason, ('MG104',) * is_kept
+
+
+def _why_workers(decision: Decision) -> tuple[str, tuple[str, ...]]:
+    run, old, new = decision.run, decision.old.num_workers, decision.new.num_workers
+    now = f'now takes {format_seconds(run.iter_s)}'
+    if decision.batch_size is not None:
+        old_s = format_seconds(decision.old_iter_s)
+        now = f'with batch_size={decision.batch_size} would take {old_s}'
+    after = f'{format_seconds(decision.new_iter_s)} with {new} worker(s)'
+    if new < old and run.worker_run_delay_s and old > decision.cores:
+        return (
+            f'{old} workers share {decision.cores} usable cores and spent '
+            f'{format_seconds(run.worker_run_delay_s)} per batch waiting for one, '
+            f'beside {format_seconds(run.worker_cpu_s)} on it; an iteration {now} and '
+            f'is predicted to take {after}'
+        ), ('MG105', 'MG106')
+    reason = (
+        f'an iteration {now}, of which the step needs '
+        f'{format_seconds(ready_s(decision.workload))}; it is predicted to take '
+        f'{after} (the host carries at most {decision.cap.workers}: '
+        f'{decision.cap.reason})'
+    )
+    if new > decision.cores:
+        reason += (
+            f'; they wait for {100 * run.waiting_share:.0f} % of a batch, so they may '
+            f'outnumber the {decision.cores} usable cores: PyTorch will warn about '
+            'this many workers, which is expected here'
+        )
+    return reason, ('MG101',)
 
 
 def phrase_setting(old: Setting, new: Setting) -> str:
@@ -65,17 +144,6 @@ def phrase_gain(gain: Gain) -> str:
     )
 
 
-def warn_of_many(decision: Decision) -> str:
-    """What PyTorch will say of more workers than cores; nothing of fewer."""
-    if decision.new.num_workers <= decision.cores:
-        return ''
-    return (
-        f'; they wait for {100 * decision.run.waiting_share:.0f} % of a batch, so '
-        f'they may outnumber the {decision.cores} usable cores: PyTorch will warn '
-        'about this many workers, which is expected here'
-    )
-
-
 def word_persistent(run: Run) -> Change:
     """Workers that live on, for what their starts were measured to cost."""
     share = run.run_share(run.startup_s)
@@ -87,7 +155,7 @@ def word_persistent(run: Run) -> Change:
         old=False,
         new=True,
         reason=f'starting workers took {format_sum(run.startup_s)} in '
-        f'{run.epoch_starts} epoch start(s) ({100 * share:.0f} % of the run)',
+        f'{run.epoch_starts} start(s)',
         confidence=judge_confidence(run),
         rules=('MG104',),
         predicted_gain_pct=saved_pct,
@@ -96,112 +164,27 @@ def word_persistent(run: Run) -> Change:
     )
 
 
-def _workers(decision: Decision) -> list[Change]:
-    run, new = decision.run, decision.new.num_workers
-    old = decision.old.num_workers
-    if new == old:
-        return []
-    now, after_s = _word_now(decision), decision.new_iter_s
-    if new > old or not run.worker_run_delay_s or old <= decision.cores:
-        rules: tuple[str, ...] = ('MG101',)
-        reason = (
-            f'an iteration {now} and the step needs '
-            f'{format_seconds(ready_s(decision.workload))} of it; with {new} '
-            'worker(s) it is '
-            f'predicted to take {format_seconds(after_s)} (the host carries at most '
-            f'{decision.cap.workers}: {decision.cap.reason})'
-        )
-        reason += warn_of_many(decision)
-    else:
-        rules = ('MG105', 'MG106')
-        reason = (
-            f'{old} workers share {decision.cores} usable cores and spent '
-            f'{format_seconds(run.worker_run_delay_s)} per batch waiting for '
-            'one, beside '
-            f'{format_seconds(run.worker_cpu_s)} on it; {new} are predicted to '
-            'be as fast '
-            f'or faster ({format_seconds(after_s)} per iteration, which {now})'
-        )
-    return [_change(decision, 'num_workers', old, new, reason, rules)]
-
-
-def _word_now(decision: Decision) -> str:
-    """What an iteration takes with the old setting: measured, or predicted."""
-    if decision.batch_size is not None:
-        return (
-            f'with batch_size={decision.batch_size} would take '
-            f'{format_seconds(decision.old_iter_s)}'
-        )
-    return f'now takes {format_seconds(decision.run.iter_s)}'
-
-
-def _prefetch(decision: Decision) -> list[Change]:
-    old, new = decision.run.run.loader.prefetch_factor, decision.new
-    if new.num_workers == 0:
-        if not decision.old.num_workers or old is None:
-            return []
-        reason = 'there are no workers to make batches ahead'
-        return [_change(decision, 'prefetch_factor', old, None, reason, ())]
-    if new.prefetch_factor == decision.old.prefetch_factor:
-        return []
-    less = replace(new, prefetch_factor=decision.old.prefetch_factor)
-    reason = (
-        'batches vary, and more of them made ahead carry the loop over slow ones: '
-        f'{format_seconds(decision.new_iter_s)} per iteration are predicted, and '
-        f'{format_seconds(iter_s(decision.workload, less))} without'
-    )
-    return [
-        _change(
-            decision, 'prefetch_factor', old, new.prefetch_factor, reason, ('MG101',)
-        )
-    ]
-
-
-def _persistent(decision: Decision) -> list[Change]:
-    old, new = decision.old, decision.new
-    if old.persistent_workers == new.persistent_workers:
-        return []
-    if not new.persistent_workers:
-        reason = 'there are no workers to keep'
-        return [_change(decision, 'persistent_workers', True, False, reason, ())]
-    if old.num_workers:
-        reason = word_persistent(decision.run).reason
-    else:
-        starts = count_starts(decision.run)
-        reason = f'the new workers would otherwise be started {starts} times over'
-    return [_change(decision, 'persistent_workers', False, True, reason, ('MG104',))]
-
-
-def _change(
-    decision: Decision,
-    name: str,
-    old: object,
-    new: object,
-    reason: str,
-    rules: tuple[str, ...],
-) -> Change:
-    gain = decision.gain
-    return Change(
-        key=KEY + name,
-        old=old,
-        new=new,
-        reason=reason,
-        confidence=judge_change(decision),
-        rules=rules,
-        predicted_iter_s=decision.new_iter_s,
-        predicted_gain_pct=100 * gain.share if gain else None,
-        predicted_gain_low_pct=100 * gain.low if gain else None,
-        predicted_gain_high_pct=100 * gain.high if gain else None,
-    )
-
-
-def judge_change(decision: Decision) -> str:
-    """How sure a change is, in a word."""
-    run, gain = decision.run, decision.gain
-    return judge_confidence(run) if gain is None else judge_gain(run, gain)
-
-
 def judge_gain(run: Run, gain: Gain) -> str:
     """How sure a gain is, in a word; never high where its interval holds a loss."""
     confidence = judge_confidence(run)
     return 'medium' if confidence == 'high' and gain.low < 0.0 else confidence
+
+
+def why_nothing(decision: Decision) -> str:
+    """Why no setting is changed, as a sentence."""
+    run, cap = decision.run, decision.cap
+    if decision.doubt:
+        return 'What is predicted to help is not sure enough to be written.'
+    if not run.is_data_bound:
+        return AT_HAND
+    if cap.workers == 0:
+        return f'The host carries no worker: {cap.reason}.'
+    if run.is_cpu_the_wall:
+        return (
+            f'The CPU is the wall: no number of workers is faster than '
+            f'{format_seconds(run.cpu_floor_s)} per iteration on this host.'
+        )
+    return (
+        f'No other safe setting is predicted to be {100 * WORTHWHILE_GAIN:.0f} % '
+        f'faster (at most {cap.workers} worker(s): {cap.reason}).'
+    )

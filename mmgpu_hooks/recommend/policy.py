@@ -4,23 +4,20 @@ and repeated from the recorded evidence alone, on any machine.
 
 from __future__ import annotations
 
-from mmgpu_hooks.judge.duration_text import format_seconds
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
 from mmgpu_hooks.judge.verdict import count_missing
 from mmgpu_hooks.recommend.advice import advise
 from mmgpu_hooks.recommend.batch_size import choose_batch_size
 from mmgpu_hooks.recommend.changes import (
-    Decision,
+    AT_HAND,
+    why_nothing,
     word_changes,
     word_persistent,
 )
 from mmgpu_hooks.recommend.choice import Setting
 from mmgpu_hooks.recommend.chooser import Chooser, starts_cost
-from mmgpu_hooks.recommend.validation_loader import advise_validation
+from mmgpu_hooks.recommend.validation import advise_validation
 from mmgpu_hooks.schema import Change, MemoryFit, NoPrediction, Recommendation
-
-_AT_HAND = 'In steady iterations data is at hand when it is needed.'
 
 
 def recommend_settings(
@@ -48,7 +45,7 @@ def recommend_settings(
             said = (f'The batch size stays as it is. {reason}',)
     else:
         decision = Chooser(run, run.workload).decide()
-        changes, reason = word_changes(decision), _why_nothing(decision)
+        changes, reason = word_changes(decision), why_nothing(decision)
         train = decision.new
         if decision.doubt:
             advice = (decision.doubt, *advice)
@@ -82,24 +79,5 @@ def _why_unpredicted(run: Run) -> str:
     if run.is_stalled:
         return 'The waits are not those of a loader that cannot keep up.'
     if not run.is_data_bound and run.data_wait_share is not None:
-        return _AT_HAND
+        return AT_HAND
     return run.why_no_workload or ''
-
-
-def _why_nothing(decision: Decision) -> str:
-    run, cap = decision.run, decision.cap
-    if decision.doubt:
-        return 'What is predicted to help is not sure enough to be written.'
-    if not run.is_data_bound:
-        return _AT_HAND
-    if cap.workers == 0:
-        return f'The host carries no worker: {cap.reason}.'
-    if run.is_cpu_the_wall:
-        return (
-            f'The CPU is the wall: no number of workers is faster than '
-            f'{format_seconds(run.cpu_floor_s)} per iteration on this host.'
-        )
-    return (
-        f'No other safe setting is predicted to be {100 * WORTHWHILE_GAIN:.0f} % '
-        f'faster (at most {cap.workers} worker(s): {cap.reason}).'
-    )

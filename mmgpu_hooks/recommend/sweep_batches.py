@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mmgpu_hooks.judge.card_room import CardRoom
-from mmgpu_hooks.model.batch_memory import compare_rules, fit_batch_memory
-from mmgpu_hooks.model.batch_speed import find_knee
+from mmgpu_hooks.judge.memory import CardRoom
+from mmgpu_hooks.model.batches import compare_rules, find_knee, fit_batch_memory
 from mmgpu_hooks.recommend.sweep_choice import is_eligible
 from mmgpu_hooks.schema import (
     MemoryFit,

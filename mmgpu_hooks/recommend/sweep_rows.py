@@ -7,13 +7,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mmgpu_hooks.judge.card_room import fold_card_room
+from mmgpu_hooks.judge.memory import fold_card_room, fold_static_bytes
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import ITER, fold_figures
-from mmgpu_hooks.judge.static_memory import fold_static_bytes
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.model.series import LEAST_VALUES, fold_mean
+from mmgpu_hooks.model.stats import LEAST_VALUES, fold_mean
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH, cap_workers
 from mmgpu_hooks.schema import (
     Estimate,

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mmgpu_hooks.judge.card_room import CardRoom
-from mmgpu_hooks.model.batch_memory import (
+from mmgpu_hooks.judge.memory import CardRoom
+from mmgpu_hooks.model.batches import (
     find_largest_batch,
     find_oom_batch,
     predict_peak,

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.validation_loader import VALIDATION_KEY
+from mmgpu_hooks.recommend.validation import VALIDATION_KEY
 from mmgpu_hooks.schema import (
     Change,
     Diagnosis,

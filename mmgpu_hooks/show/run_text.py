@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmgpu_hooks.judge.figures import LoaderFigures
-from mmgpu_hooks.judge.odd_worker import OddWorker
+from mmgpu_hooks.judge.figures import LoaderFigures, OddWorker
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import (
     SAVE_CAUSES,

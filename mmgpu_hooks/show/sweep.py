@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Callable
 
-from mmgpu_hooks.model.batch_memory import predict_peak
-from mmgpu_hooks.model.batch_speed import KNEE_SHARE
+from mmgpu_hooks.model.batches import KNEE_SHARE, predict_peak
 from mmgpu_hooks.recommend.sweep_batches import (
     CARD_MEMORY,
     BatchSizes,

@@ -113,10 +113,7 @@ def test_training_is_rewritten_where_validation_cannot_be(
     (note,) = [one for one in answer['notes'] if 'val_dataloader was left' in one]
     assert 'mine.py' in note and note.endswith('.') and not note.endswith('..')
     assert answer['validation']['gain_s'] is None
-    assert (
-        'val_dataloader stays as it is: this config cannot take its changes.'
-        in answer['validation']['sentence']
-    )
+    assert 'config cannot take its changes' in answer['validation']['sentence']
 
 
 def test_validation_alone_that_cannot_be_set_is_refused(

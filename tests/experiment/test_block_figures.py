@@ -12,7 +12,7 @@ from mmgpu_hooks.experiment.block_figures import (
     plan_blocks,
 )
 from mmgpu_hooks.experiment.blocks import Block
-from mmgpu_hooks.model.paired import fold_gain
+from mmgpu_hooks.model.stats import fold_gain
 from mmgpu_hooks.schema import Estimate
 
 

@@ -4,7 +4,6 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.runs import (
-    make_evidence,
     make_interval,
     make_run,
 )
@@ -95,16 +94,6 @@ def test_means_are_of_plain_training_where_there_is_enough(part: str):
     assert fold_with(2).util_pct == pytest.approx(60.0)
 
 
-def test_the_swing_between_intervals_is_in_the_spread():
-    gpu = fold(
-        (20, GpuWindow(samples=5, util_pct=100.0, util_std_pct=0.0)),
-        (20, GpuWindow(samples=5, util_pct=0.0, util_std_pct=0.0)),
-    )
-    assert gpu.util_std_pct == pytest.approx(50.0)
-    alike = GpuWindow(samples=5, util_pct=60.0, util_std_pct=30.0)
-    assert fold((20, alike), (20, alike)).util_std_pct == pytest.approx(30.0)
-
-
 def test_a_reason_that_a_window_lacks_was_not_there_in_it():
     cap, heat = {'power_cap': 40.0}, {'power_cap': 20.0, 'thermal': 60.0}
     gpu = fold(
@@ -118,14 +107,6 @@ def test_a_reason_that_a_window_lacks_was_not_there_in_it():
     assert gpu.throttle_reasons_pct['thermal'] == pytest.approx(30.0)
 
 
-def test_two_ways_of_measuring_are_said_to_be_mixed():
-    gpu = fold(
-        (20, GpuWindow(samples=5, source='buffer')),
-        (20, GpuWindow(samples=5, source='polled')),
-    )
-    assert gpu.source == 'mixed'
-
-
 def test_idling_is_weighted_by_the_iterations_timed():
     records = (
         make_interval(0, gpu_idle_pct=99.0, gpu_idle_iterations=20),
@@ -136,19 +117,3 @@ def test_idling_is_weighted_by_the_iterations_timed():
     summary = Run(RunEvidence('x', make_run(), records))
     assert summary.gpu_idle_pct == pytest.approx(20.0)
     assert summary.gpu_idle_iterations == 40
-
-
-def test_idling_in_long_iterations_weighs_more():
-    records = (
-        make_interval(0),
-        make_interval(1, step_s=0.9, gpu_idle_pct=80.0, gpu_idle_iterations=10),
-        make_interval(2, step_s=0.4, gpu_idle_pct=10.0, gpu_idle_iterations=20),
-    )
-    summary = Run(RunEvidence('x', make_run(), records))
-    # 10 iterations of 1 s beside 20 of 0.5 s
-    assert summary.gpu_idle_pct == pytest.approx(45.0)
-
-
-def test_a_run_without_samples_has_no_card():
-    summary = Run(make_evidence(3))
-    assert (summary.gpu, summary.gpu_idle_pct) == (None, None)

@@ -10,14 +10,11 @@ from fakes.runs import (
     make_interval,
     make_run,
     make_workers,
-    steady,
 )
-from mmgpu_hooks.judge.figures import LoaderFigures
-from mmgpu_hooks.judge.odd_worker import OddWorker
+from mmgpu_hooks.judge.figures import LoaderFigures, OddWorker
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import (
     RunEvidence,
-    SlowSample,
     TransformCost,
     WorkersWindow,
 )
@@ -68,25 +65,6 @@ def test_warm_up_is_left_out_unless_all_batches_were_made_in_it():
         loader = Run(RunEvidence('x', make_run(), (first, later))).loader
         assert loader is not None
         assert loader.occupancy_s == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    ('windows', 'source'),
-    [
-        ((make_inside_workers(), make_inside_workers()), 'inside'),
-        ((make_workers(0.1), make_workers(0.1)), 'outside'),
-        ((make_inside_workers(), make_workers(0.1)), 'mixed'),
-    ],
-)
-def test_it_is_said_where_the_figures_were_taken(windows, source):
-    assert known(*windows).source == source
-
-
-def test_from_outside_what_is_inside_stays_unknown():
-    loader = known(make_workers(0.1))
-    assert (loader.source, loader.batches, loader.transforms) == ('outside', 0, ())
-    assert (loader.occupancy_s, loader.batch_cpu_s, loader.ready_mean) == (None,) * 3
-    assert (loader.share_max_pct, loader.odd_worker, loader.asks) == (None, None, 0)
 
 
 def test_readiness_is_weighted_by_asks():
@@ -141,16 +119,6 @@ def test_of_no_worker_more_is_said_than_is_known(windows):
     assert known(*[make_inside_workers(**one) for one in windows]).odd_worker is None
 
 
-def test_extremes_are_of_the_whole_run():
-    first = make_interval(
-        0, workers=make_inside_workers(affinity_cpus=1, pss_bytes=2**30)
-    )
-    later = make_interval(1, workers=make_inside_workers(affinity_cpus=2))
-    loader = Run(RunEvidence('x', make_run(), (first, later))).loader
-    assert loader is not None
-    assert (loader.affinity_cpus, loader.pss_bytes) == (1, 2**30)
-
-
 def test_transforms_are_added_up_and_given_per_image():
     loader = known(
         make_inside_workers(
@@ -171,23 +139,3 @@ def test_transforms_are_added_up_and_given_per_image():
     # over all samples timed, those that passed it by too
     assert flip.image_s == pytest.approx(0.12)
     assert (load.name, load.image_s) == ('Load', pytest.approx(0.04))
-
-
-def test_the_slowest_samples_come_slowest_first_and_once_each():
-    slow = [
-        SlowSample(seconds=float(seconds), index=seconds % 3) for seconds in range(9)
-    ]
-    loader = known(
-        make_inside_workers(slowest=tuple(slow[:5])),
-        make_inside_workers(slowest=tuple(slow[5:])),
-    )
-    assert loader.slowest == (slow[8], slow[7], slow[6])
-
-
-def test_without_workers_there_is_no_loader():
-    assert fold(None, None) is None
-
-
-def test_a_window_without_a_batch_weighs_nothing():
-    empty = replace(make_inside_workers(), occupancy=steady(0.0, 0), iterations=0)
-    assert known(empty, make_inside_workers(0.4)).occupancy_s == pytest.approx(0.4)

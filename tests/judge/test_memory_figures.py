@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fakes.runs import make_evidence, make_interval, make_model_bytes, make_run
+from fakes.runs import make_interval, make_run
 from mmgpu_hooks.judge.figures import find_creep
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import CudaMemoryWindow, RunEvidence
@@ -69,26 +69,3 @@ def test_noise_is_no_leak(seed: int):
 )
 def test_what_is_no_steady_growth_is_no_creep(sizes: list[float]):
     assert find_creep(points(sizes)) is None
-
-
-def test_sixteen_intervals_are_enough():
-    assert find_creep(points([float(10 * n) for n in range(16)])) == pytest.approx(
-        200 * MIB
-    )
-
-
-def test_the_largest_batch_and_the_static_part_are_kept():
-    records = (
-        make_interval(0, largest_batch_pixels=7, most_boxes=3),
-        make_interval(1, largest_batch_pixels=5, most_boxes=None),
-    )
-    evidence = RunEvidence('x', make_run(), records, model=make_model_bytes())
-    summary = Run(evidence)
-    assert (summary.largest_batch_pixels, summary.most_boxes) == (7, 3)
-    assert summary.model == make_model_bytes()
-
-
-def test_a_run_of_older_evidence_has_none_of_it():
-    summary = Run(make_evidence(3))
-    assert (summary.cuda_memory, summary.model) == (None, None)
-    assert (summary.largest_batch_pixels, summary.most_boxes) == (None, None)

@@ -56,11 +56,6 @@ def test_the_slowest_is_who_waits_for_data_and_not_who_steps_longest():
     assert summary.notes == ()
 
 
-def test_of_two_ranks_one_is_compared_with_the_other():
-    why = compare(make_ranks([0.1, 0.01])).why
-    assert 'it waits for data 100.0 ms, 90.0 ms more than the other (mean' in why
-
-
 @pytest.mark.parametrize(
     ('part', 'words'),
     [
@@ -163,13 +158,6 @@ def test_only_what_all_ranks_have_recorded_is_compared():
     )
 
 
-def test_a_lost_line_costs_its_interval_only():
-    ranks = make_ranks([0.01, 0.05])
-    records = ranks[1].intervals
-    ranks[1] = replace(ranks[1], intervals=(*records[:3], *records[4:]))
-    assert compare(ranks).iterations == 120
-
-
 def test_too_few_intervals_in_common_tell_nothing():
     ranks = make_ranks([0.01, 0.2])
     ranks[1] = replace(ranks[1], intervals=ranks[1].intervals[:3])
@@ -185,13 +173,6 @@ def test_a_rank_that_recorded_nothing_leaves_the_others_to_be_compared():
     summary = compare(ranks)
     assert summary.slowest == 1
     assert summary.notes == ('Rank 2 recorded no interval.',)
-
-
-def test_no_rank_that_recorded_anything():
-    ranks = [replace(rank, intervals=()) for rank in make_ranks([0.1, 0.1])]
-    summary = compare(ranks)
-    assert summary.rows == ()
-    assert '0 rank(s) have 0 interval(s) in common' in summary.why
 
 
 def test_missing_ranks_are_said():
@@ -228,21 +209,8 @@ def test_files_of_another_run_are_left_out_and_said(field):
     assert f'old is of another run ({reason}).' in summary.notes
 
 
-def test_ranks_start_within_seconds_of_each_other():
-    first, other = make_ranks([0.01, 0.2])
-    run = replace(other.run, started_unix_s=other.run.started_unix_s - 60)
-    assert compare([first, replace(other, run=run)]).slowest == 1
-
-
 def test_a_run_of_one_rank_has_nothing_to_compare():
     assert fold_ranks(Run(make_evidence(3)), []) is None
-
-
-def test_a_stray_file_beside_a_run_of_one_rank_is_said():
-    stray = replace(make_ranks([0.1, 0.1])[1], path='stray')
-    summary = compare([make_evidence(3), stray])
-    assert summary.rows == ()
-    assert summary.notes == ('stray is of another run (world_size 2 instead of 1).',)
 
 
 def test_the_cards_that_the_ranks_train_on_are_compared():
@@ -251,31 +219,6 @@ def test_the_cards_that_the_ranks_train_on_are_compared():
     assert (cards.least_rank, cards.most_rank) == (0, 2)
     assert (cards.util_min_pct, cards.util_max_pct) == pytest.approx((62.0, 72.0))
     assert (cards.clock_min_mhz, cards.slow_clock_rank) == (1755.0, 0)
-
-
-def test_evidence_without_the_newer_parts_is_compared_too():
-    ranks = [
-        replace(
-            rank,
-            intervals=tuple(
-                replace(
-                    record,
-                    ledger_s={
-                        part: seconds
-                        for part, seconds in record.ledger_s.items()
-                        if part != 'startup'
-                    },
-                    gpu=None,
-                )
-                for record in rank.intervals
-            ),
-        )
-        for rank in make_ranks([0.01, 0.09])
-    ]
-    summary = compare(ranks)
-    assert summary.slowest == 1
-    assert summary.imbalance == ()
-    assert summary.rows[0].gpu_util_pct is None
 
 
 def test_the_slowest_is_found():
@@ -321,9 +264,3 @@ def test_a_rank_that_saves_too_keeps_its_own():
     # no more can be moved than the steps took
     most = ranks[0].altered(saves=3, ledger_s={'checkpoint_save': 1e9})
     assert with_saves_of(ranks[1], most).ledger_s['step'] == 0.0
-
-
-def test_sixty_four_ranks_are_compared():
-    waits = [0.01] * 64
-    waits[37] = 0.1
-    assert compare(make_ranks(waits, intervals=4)).slowest == 37

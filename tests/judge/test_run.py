@@ -5,7 +5,7 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_interval, make_run, make_workers
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import GpuWindow, LoaderSettings, RunEvidence, SourceOffRecord
+from mmgpu_hooks.schema import LoaderSettings, RunEvidence
 
 
 def evidence_of(*intervals, **fields) -> RunEvidence:
@@ -106,37 +106,6 @@ def test_external_load_is_unknown_when_the_workers_are():
     assert summary.external_cpu_cores is None
 
 
-def test_a_part_that_an_old_file_lacks_took_nothing():
-    records = [replace(make_interval(i), ledger_s={'step': 4.0}) for i in range(2)]
-    assert Run(evidence_of(*records)).hooks_s == 0.0
-
-
-def test_gpu_windows_are_weighted_by_time():
-    short = make_interval(
-        1,
-        iterations=10,
-        gpu=GpuWindow(
-            samples=5, util_pct=100.0, zero_pct=0.0, util_std_pct=0.0, mem_used_bytes=7
-        ),
-    )
-    long = make_interval(
-        2,
-        iterations=30,
-        gpu=GpuWindow(
-            samples=15,
-            util_pct=20.0,
-            zero_pct=60.0,
-            util_std_pct=10.0,
-            mem_used_bytes=9,
-        ),
-    )
-    gpu = Run(evidence_of(make_interval(0), short, long)).gpu
-    assert gpu is not None
-    assert gpu.util_pct == pytest.approx(40.0)
-    assert gpu.zero_pct == pytest.approx(45.0)
-    assert (gpu.samples, gpu.mem_used_bytes) == (20, 9)
-
-
 def test_unknown_stays_unknown():
     summary = Run(
         make_evidence(3, images=None, process_cpu_s=None, data_wait_cpu_s=None)
@@ -152,12 +121,6 @@ def test_a_run_without_intervals_knows_nothing():
     summary = Run(evidence_of())
     assert (summary.iterations, summary.steady_iterations) == (0, 0)
     assert (summary.iter_s, summary.data_wait_s, summary.step_s) == (None, None, None)
-
-
-def test_reasons_of_the_start_and_of_later_are_joined():
-    off = SourceOffRecord(source='CPU', reason='OSError: gone', iteration=20)
-    unknown = Run(evidence_of(make_interval(), sources_off=(off,))).unknown
-    assert unknown == {'GPU': 'training runs on the CPU', 'CPU': 'OSError: gone'}
 
 
 def test_main_cpu_leaves_the_waits_out():

@@ -9,7 +9,7 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import GIB, make_evidence, make_run
 from mmgpu_hooks.judge.why import judge_end, read_log
-from mmgpu_hooks.measure.host.now import parse_oom_kills, parse_process_start
+from mmgpu_hooks.measure.now import parse_oom_kills, parse_process_start
 from mmgpu_hooks.schema import EndRecord, HostNow, HostWindow
 
 WORKER = 'RuntimeError: DataLoader worker (pid 4) is killed by signal: Killed.'

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -188,11 +187,6 @@ def test_growing_histories_are_noticed_from_a_tenth_on(hub, fires):
         )
 
 
-def test_histories_of_a_small_checkpoint_matter_to_nobody():
-    saves = make_calm(4, bytes=16 * MIB, message_hub_bytes=15 * MIB)
-    assert finding(diagnose(*saves), 'MG309') is None
-
-
 def test_saves_without_scheduler_statistics_are_said_to_be_unknown():
     why = {'run_delay_s': 'no schedstat'}
     saves = [replace(s, run_delay_s=None, unknown=why) for s in make_calm(3)]
@@ -200,11 +194,3 @@ def test_saves_without_scheduler_statistics_are_said_to_be_unknown():
     assert found.severity == 'unknown'
     assert found.detail.startswith('Cannot tell: 3 of 3 saves; Saving iter_10.pth')
     assert 'cannot tell the rest: no schedstat.' in found.detail
-
-
-@pytest.mark.timing
-def test_thousands_of_saves_are_judged_at_once():
-    summary = fold([make_contended(n) for n in range(1, 5001)])
-    since = time.process_time()
-    diagnose_run(summary)
-    assert time.process_time() - since < 1.5

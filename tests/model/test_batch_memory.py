@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmgpu_hooks.model.batch_memory import (
+from mmgpu_hooks.model.batches import (
     MOST_BATCH,
     compare_rules,
     find_largest_batch,

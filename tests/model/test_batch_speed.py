@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmgpu_hooks.model.batch_speed import find_knee, fit_step_line
+from mmgpu_hooks.model.batches import find_knee, fit_step_line
 from mmgpu_hooks.schema import BatchLine, NoPrediction, SpeedPoint
 
 

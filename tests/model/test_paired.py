@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from mmgpu_hooks.model.paired import alternate, fold_gain
+from mmgpu_hooks.model.stats import alternate, fold_gain
 
 
 def test_the_gain_is_that_of_the_pairs():

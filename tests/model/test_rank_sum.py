@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from mmgpu_hooks.model.rank_sum import rank_sum_chance
+from mmgpu_hooks.model.stats import rank_sum_chance
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmgpu_hooks.model.segments import find_last_change
+from mmgpu_hooks.model.stats import find_last_change
 
 NOISE = [0.01, -0.02, 0.015, -0.005, 0.0, 0.02]
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from mmgpu_hooks.model.series import (
+from mmgpu_hooks.model.stats import (
     SeriesMean,
     fold_difference,
     fold_mean,

@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmgpu_hooks.model import simulation
-from mmgpu_hooks.model.free_cores import has_free_cores
-from mmgpu_hooks.model.loop import Loop, Trace
-from mmgpu_hooks.model.simulation import simulate_loop
+from mmgpu_hooks.model.simulation import Loop, Trace, has_free_cores, simulate_loop
 
 MANY = 1000.0
 

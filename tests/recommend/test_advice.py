@@ -29,18 +29,6 @@ def test_the_costliest_transform_is_named_with_a_cheaper_one():
     assert 'cheaper: CachedMosaic' in said
 
 
-def test_an_unknown_transform_is_named_without_advice():
-    inside = make_inside_workers(
-        0.6, transforms={'Mine': TransformCost(calls=4, total_s=0.9)}
-    )
-    assert 'Mine takes 100 % of the pipeline (' in advice(workers=inside)
-    assert 'cheaper' not in advice(workers=inside)
-
-
-def test_a_loader_that_keeps_up_needs_no_cheaper_transforms():
-    assert advice(workers=make_inside_workers(0.1), data_wait_s=0.001) == ''
-
-
 def test_waiting_workers_need_nearer_data():
     waiting = make_inside_workers(0.6)
     cpu = replace(waiting, batch_cpu=make_inside_workers(0.05).batch_cpu)

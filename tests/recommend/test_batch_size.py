@@ -5,10 +5,10 @@ import pytest
 from fakes.pooled import EACH, FIXED, make_pooled
 from fakes.replaced import replace
 from fakes.runs import GIB, make_inside_workers, steady
-from mmgpu_hooks.judge.card_room import fold_card_room
+from mmgpu_hooks.judge.memory import fold_card_room
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import pool_runs
-from mmgpu_hooks.recommend.learning_rate import word_learning_rate
+from mmgpu_hooks.recommend.batch_size import word_learning_rate
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.schema import LearningRate, Recommendation, RunEvidence
 
@@ -65,15 +65,6 @@ def test_never_beyond_the_memory_that_is_safe(gib, size):
     assert FIXED / GIB + EACH / GIB * changed(found).get('batch_size', 2) <= room
     if gib == 80:
         assert changed(found)['batch_size'] == size
-
-
-def test_a_card_that_is_full_keeps_its_batch_size():
-    found = recommend(*two_sizes(run=card(7)))
-    assert 'batch_size' not in changed(found)
-    assert (
-        'stays at 2: none that is larger fits (5.4 GiB of the card are safe'
-        in (found.batch_size[0])
-    )
 
 
 def test_a_batch_that_is_no_faster_is_not_recommended():
@@ -180,12 +171,3 @@ def test_otherwise_the_scaled_rate_is_advice():
     unread, length = word_learning_rate(None, 2, 8, 1, is_iter_based=True)
     assert 'the rate goes along (4 times)' in unread
     assert 'divide max_iters and the milestones by that' in length
-
-
-def test_where_no_usual_size_fits_the_largest_that_does_is_looked_at():
-    # 25 GiB with 12; 16 would take 33 of the 31.5 that are safe
-    runs = [
-        make_pooled(size, day=size, run=card(36), constant_s=1.0) for size in (4, 12)
-    ]
-    found = recommend(*runs)
-    assert 12 < changed(found)['batch_size'] < 16

@@ -82,19 +82,6 @@ def test_workers_are_as_few_as_keep_up(wait_s, cores, workers):
     assert changed(found) == {'num_workers': workers, 'persistent_workers': True}
 
 
-def test_the_prediction_is_the_step_and_the_fetching_of_ready_batches():
-    found = recommend(
-        loader(0, False), host(8.0), data_wait_s=0.1, data_wait_cpu_s=2.0, **BUSY
-    )
-    first = found.changes[0]
-    assert first.predicted_iter_s == pytest.approx(0.2033, abs=1e-4)
-    # 0.1 of 0.3 s is saved, less the fetching
-    assert first.predicted_gain_pct == pytest.approx(32.0, abs=0.5)
-    assert first.predicted_gain_low_pct < 32.0 < first.predicted_gain_high_pct
-    assert found.changes[0].confidence == 'high'
-    assert found.changes[0].rules == ('MG101',)
-
-
 def test_more_workers_where_two_starve_the_loop():
     found = recommend(loader(2), host(16.0), workers=make_workers(0.6), **BUSY)
     assert changed(found) == {'num_workers': 4}
@@ -188,14 +175,6 @@ def test_nothing_where_the_cores_are_unknown():
     assert 'usable cores of this host are unknown' in (found.reason or '')
 
 
-def test_nothing_from_short_evidence():
-    found = recommend(loader(0, False), host(8.0), intervals=2, iterations=15)
-    assert found.changes == ()
-    assert found.reason == (
-        'Not enough evidence: 15 steady iterations, 20 needed. Train at least 5 more.'
-    )
-
-
 def test_persistent_workers_where_start_up_was_measured():
     fields = {'first_waits': 1, 'first_wait_s': 1.0, 'data_wait_s': 0.001}
     found = recommend(loader(2, False), host(8.0), **fields)
@@ -263,12 +242,6 @@ def test_workers_are_not_taken_away_where_the_rest_would_be_slower():
     assert predicted <= 1.02
 
 
-def test_a_host_without_ranks_is_one_with_one():
-    limits = host(8.0, ram_available_bytes=64 * GIB, ranks_on_host=0)
-    found = recommend(loader(0, False), limits, data_wait_s=3.0, **BUSY)
-    assert changed(found)['num_workers'] > 0
-
-
 def test_limits_of_the_host_are_shared_by_its_ranks():
     limits = host(32.0, ram_available_bytes=32 * GIB, ranks_on_host=8)
     loading = {'data_wait_s': 3.0, 'data_wait_cpu_s': 1.0}
@@ -323,17 +296,6 @@ def test_workers_that_only_cost_starts_are_taken_out_with_their_settings():
         'prefetch_factor': None,
         'persistent_workers': False,
     }
-
-
-def test_measured_memory_of_workers_goes_before_the_bound():
-    # half of 1.5 GiB is 3 workers as measured, and none as large as the process
-    tight = host(32.0, ram_available_bytes=3 * 2**29)
-    measured = make_inside_workers(0.6, pss_bytes=2 * 2**28)
-    found = recommend(loader(2), tight, workers=measured, **BUSY)
-    assert changed(found) == {'num_workers': 3}
-    assert 'measured 0.2 GiB each' in found.changes[0].reason
-    unknown = recommend(loader(2), tight, workers=make_inside_workers(0.6), **BUSY)
-    assert unknown.changes == ()
 
 
 SPREAD = {

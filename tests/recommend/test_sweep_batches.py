@@ -4,14 +4,14 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.swept_batches import EACH, GIB, STATIC, WORKSPACE, make_full, make_trial
-from mmgpu_hooks.judge.card_room import CardRoom
+from mmgpu_hooks.judge.memory import CardRoom
 from mmgpu_hooks.recommend.sweep_batches import (
     BatchSizes,
     PrecisionRow,
     compare_precisions,
     fold_batch_sizes,
 )
-from mmgpu_hooks.schema import MemoryFit, NoPrediction, SweepRow
+from mmgpu_hooks.schema import MemoryFit, SweepRow
 
 
 def fold_one(*rows: SweepRow) -> BatchSizes:
@@ -117,14 +117,6 @@ def test_peaks_of_a_card_and_of_a_process_are_not_one_line():
     assert [row.batch_size for row in group.rules] == [1, 2]
 
 
-def test_without_peaks_there_is_a_reason():
-    group = fold_one(*(make_trial(batch, memory_peak_bytes=None) for batch in (1, 2)))
-    assert isinstance(group.memory, NoPrediction)
-    assert 'none was measured' in group.memory.reason
-    assert (group.source, group.rules, group.card) == (None, (), None)
-    assert group.knee is not None
-
-
 @pytest.mark.parametrize(
     'rows',
     [
@@ -151,16 +143,3 @@ def test_precisions_are_fitted_apart_and_compared():
         PrecisionRow(1, pytest.approx(2 / 3.5), pytest.approx(40 * 0.07)),
         PrecisionRow(3, pytest.approx(4 / 7.5), pytest.approx(40 * 0.09 / 3)),
     )
-
-
-def test_precisions_of_one_batch_size_are_compared_too():
-    rows = [full(make_trial(4)), mixed(make_trial(4), images_per_s=None)]
-    assert compare_precisions(rows) == (PrecisionRow(4, 1.0, None),)
-    assert compare_precisions(rows[:1]) == ()
-    assert compare_precisions([make_trial(4), rows[1]]) == ()
-
-
-def test_memory_of_different_kinds_is_not_compared():
-    rows = [full(make_trial(4)), mixed(make_trial(4), memory_source='process_rss')]
-    (row,) = compare_precisions(rows)
-    assert (row.memory_ratio, row.speed_ratio) == (None, 1.0)

@@ -10,7 +10,6 @@ from fakes.runs import (
     make_gpu_run,
     make_inside_workers,
     make_interval,
-    make_run,
     steady,
 )
 from fakes.sweeps import make_sweep_row as row
@@ -98,11 +97,6 @@ def test_without_figures_the_row_stays_as_it_is(run):
     assert fold_sweep_row(ENDED, run) == ENDED
 
 
-def test_too_few_intervals_give_figures_and_no_interval():
-    found = fold_sweep_row(ENDED, Run(make_evidence(4, **STEADY)))
-    assert (found.iter_s, found.iterations) == (None, 40)
-
-
 def test_few_intervals_give_a_wide_one_that_is_never_settled():
     steps = (0.1, 0.1, 0.1, 0.1002, 0.1004)
     evidence = make_trial(5)
@@ -117,13 +111,6 @@ def test_few_intervals_give_a_wide_one_that_is_never_settled():
     assert iter_s.half_width < SETTLED * iter_s.value
     assert not is_settled(iter_s)
     assert is_settled(replace(iter_s, count=6))
-
-
-def test_a_host_without_known_cores_has_no_known_limit():
-    run = make_run()
-    run = replace(run, host=replace(run.host, usable_cores=None))
-    found = fold_sweep_row(ENDED, Run(replace(make_trial(), run=run)))
-    assert (found.most_workers, found.most_workers_reason) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -163,11 +150,6 @@ def test_what_failed_after_some_intervals_is_never_predicted_from(status):
     assert set(choose_calibrations(rows).values()) == {SweepSetting(1, 4)}
     assert choose_calibrations(rows[1:]) == {}
     assert rows[1].prediction_error is None
-
-
-def test_the_usual_prefetch_is_predicted_from():
-    rows = [row(2, setting={'prefetch_factor': number}) for number in (4, 2, 8)]
-    assert set(choose_calibrations(rows).values()) == {SweepSetting(2, 4, 2)}
 
 
 def test_settings_are_predicted_from_one_trial():

@@ -13,7 +13,7 @@ from mmengine.runner import ValLoop
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.hooks.validation import _ValidationLoop
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.validation_loader import advise_validation
+from mmgpu_hooks.recommend.validation import advise_validation
 from mmgpu_hooks.schema import RunEvidence
 from training.conftest import DEFAULT_HOOKS, ITERATIONS, LOGGED, PLAIN, Detections
 from training.toy import (

@@ -1,4 +1,4 @@
-"""Peak memory against batch size, from a few measured trainings. Pure.
+"""Step time and peak memory against batch size: weighted least squares of a line. Pure.
 
 ``peak = static + batch x activations(pixels) + workspace`` is a line over the padded
 pixels of the largest batch. It is not proportional to the batch: parameters,
@@ -8,22 +8,161 @@ gradients, optimizer state and workspaces are there for one image as for a hundr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from mmgpu_hooks.model.line import fit_line
-from mmgpu_hooks.model.student_t import student_t
+from mmgpu_hooks.model.stats import student_t
 from mmgpu_hooks.schema import (
+    BatchLine,
     MemoryFit,
     MemoryPoint,
     MemoryRuleRow,
     NoPrediction,
     PeakPrediction,
+    SpeedPoint,
 )
 
-USUAL_ERROR, USUAL_DEGREES = 0.02, 4
-"""Standard error of a peak over itself, and how many degrees of freedom that belief is
-worth: cuDNN chooses other workspaces from size to size, and two points show no error
-of their own."""
+
+@dataclass(frozen=True)
+class Line:
+    """``constant + slope x x`` with how well both are known.
+
+    Variances are multiples of the square of a unit error: that of a point whose scale
+    is 1.
+    """
+
+    constant: float
+    slope: float
+    constant_variance: float
+    slope_variance: float
+    covariance: float
+    squared_residuals: float
+    """Sum of squares of the distances, each over its point's scale."""
+    parameters: int
+    """How many were free: 1 where the line begins at ``least_constant``."""
+
+
+def fit_line(
+    xs: Sequence[float],
+    ys: Sequence[float],
+    scales: Sequence[float],
+    *,
+    least_constant: float = -math.inf,
+) -> Line:
+    """Weighted least squares; a line that would begin too low begins at the least.
+
+    Args:
+        xs: At least two different ones.
+        ys: As many.
+        scales: Standard error of each ``y``, up to a factor that all share; above 0.
+        least_constant: What the line at 0 is never below.
+
+    Raises:
+        ValueError: If there are fewer than two different ``xs``.
+    """
+    weights = [scale**-2 for scale in scales]
+    whole = math.fsum(weights)
+    middle = math.fsum(w * x for w, x in zip(weights, xs)) / whole
+    level = math.fsum(w * y for w, y in zip(weights, ys)) / whole
+    spread = math.fsum(w * (x - middle) ** 2 for w, x in zip(weights, xs))
+    if len(set(xs)) < 2 or spread <= 0.0:
+        raise ValueError('a line needs at least two different places')
+    slope = (
+        math.fsum(w * (x - middle) * (y - level) for w, x, y in zip(weights, xs, ys))
+        / spread
+    )
+    constant = level - slope * middle
+    if constant >= least_constant:
+        variances = 1 / whole + middle**2 / spread, 1 / spread, -middle / spread
+        parameters = 2
+    else:
+        squares = math.fsum(w * x**2 for w, x in zip(weights, xs))
+        constant, parameters = least_constant, 1
+        slope = (
+            math.fsum(w * x * (y - constant) for w, x, y in zip(weights, xs, ys))
+            / squares
+        )
+        variances = 0.0, 1 / squares, 0.0
+    residuals = (
+        w * (y - constant - slope * x) ** 2 for w, x, y in zip(weights, xs, ys)
+    )
+    return Line(constant, slope, *variances, math.fsum(residuals), parameters)
+
+
+USUAL_ERROR = 0.02
+"""Standard error of a step, and of a peak, over itself from one training to the
+next."""
+
+KNEE_SHARE = 0.03
+"""A batch size this close to the fastest is as fast: less memory, and less is asked of
+the learning rate."""
+
+_LONGEST_S = 3600.0
+
+
+def fit_step_line(points: Sequence[SpeedPoint]) -> BatchLine | NoPrediction:
+    """Fit ``step = constant + image x batch``, neither part below zero.
+
+    A GPU that is not full takes as long for one image as for a few: the line is an
+    average of that and of what comes after, so it holds between the points and not
+    far beyond them.
+
+    Args:
+        points: With at least two batch sizes. Repeated ones are welcome.
+
+    Returns:
+        The line, or why there is none.
+    """
+    for point in points:
+        if point.batch_size < 1 or not 0.0 < point.step_s <= _LONGEST_S:
+            return NoPrediction(
+                f'A step of {point.step_s:g} s with a batch size of '
+                f'{point.batch_size} is absurd; was the evidence edited?'
+            )
+    sizes = tuple(sorted({point.batch_size for point in points}))
+    if len(sizes) < 2:
+        return NoPrediction(
+            'The step against batch size needs runs with at least two batch sizes: '
+            'train a second run with another one.'
+        )
+    batches = [float(point.batch_size) for point in points]
+    steps_s = [point.step_s for point in points]
+    errors_s = [math.hypot(p.error_s, USUAL_ERROR * p.step_s) for p in points]
+    line = fit_line(batches, steps_s, errors_s, least_constant=0.0)
+    image_error_s = math.sqrt(line.slope_variance)
+    if line.slope < -2.0 * image_error_s:
+        first = min(points, key=lambda p: p.batch_size)
+        last = max(points, key=lambda p: p.batch_size)
+        return NoPrediction(
+            f'The step does not grow with the batch size: {first.step_s:.4f} s with '
+            f'{first.batch_size}, {last.step_s:.4f} s with {last.batch_size}; the runs '
+            'did not train the same, or others took their time.'
+        )
+    if line.slope <= 0.0:
+        constant_s = math.fsum(s / e**2 for s, e in zip(steps_s, errors_s))
+        constant_s /= math.fsum(error**-2 for error in errors_s)
+        return BatchLine(constant_s, 0.0, image_error_s, sizes)
+    return BatchLine(line.constant, line.slope, image_error_s, sizes)
+
+
+def find_knee(images_per_s: Mapping[int, float]) -> int | None:
+    """The smallest batch size that is within 3 % of the fastest.
+
+    Args:
+        images_per_s: By batch size, of those that memory allows.
+
+    Returns:
+        ``None`` without any.
+    """
+    if not images_per_s:
+        return None
+    enough = (1.0 - KNEE_SHARE) * max(images_per_s.values())
+    return min(batch for batch, rate in images_per_s.items() if rate >= enough)
+
+
+USUAL_DEGREES = 4
+"""How many degrees of freedom the belief in :data:`USUAL_ERROR` is worth: cuDNN chooses
+other workspaces from size to size, and two points show no error of their own."""
 
 MOST_BATCH = 2**16
 """Images in a batch; a larger one is a slip of a hand."""

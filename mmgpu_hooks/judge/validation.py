@@ -23,7 +23,7 @@ _MOST_S = 366 * 86400.0
 """Of one validation: a longer one was never measured."""
 
 
-def fold_validation_facts(run: Run) -> Run | None:
+def make_validation_run(run: Run) -> Run | None:
     """Facts of the loader of validation, all of them measured while it was used.
 
     ``ledger_s`` and ``duration_s`` are those of the loops alone, metrics left out.

@@ -1,4 +1,4 @@
-"""How much of the card's memory is there for tensors of the training. Pure."""
+"""The card's memory: what there is room for, and what a run's model takes. Pure."""
 
 from __future__ import annotations
 
@@ -45,3 +45,24 @@ def fold_card_room(run: Run) -> CardRoom | None:
     if used is not None and reserved is not None and 0 <= used - reserved <= total:
         beside = used - reserved
     return CardRoom(total, beside)
+
+
+def fold_static_bytes(run: Run) -> tuple[int | None, int]:
+    """Static bytes of a training, and the gradients' part of them.
+
+    Returns:
+        ``None`` and what is known of the gradients, where any part was not counted.
+    """
+    counted = run.model
+    if counted is None:
+        return None, 0
+    parts = (
+        counted.parameter_bytes,
+        counted.gradient_bytes,
+        counted.optimizer_state_bytes,
+        counted.buffer_bytes,
+        counted.ema_bytes,
+    )
+    known = [part for part in parts if part is not None]
+    static = sum(known) if len(known) == len(parts) else None
+    return static, counted.gradient_bytes or 0

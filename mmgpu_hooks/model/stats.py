@@ -1,0 +1,270 @@
+"""Statistics of short, noisy series: Student's t, AR(1) errors, ranks, change points.
+
+Intervals of one training are not independent: a program that compiles for a minute is
+in several of them. Taken for independent they would seem to tell more than they do, and
+every second comparison of equal runs would find a difference. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mmgpu_hooks.schema import Estimate
+
+CONFIDENCE = 0.95
+
+
+def student_t(share: float, degrees: float) -> float:
+    """Quantile of Student's t.
+
+    Args:
+        share: Probability below the quantile.
+        degrees: Degrees of freedom, above 0; need not be whole.
+    """
+    # late, because only what has several runs or blocks needs it
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, share))
+
+
+def fold_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate | None:
+    """How much faster the second setting is, from pairs measured one after the other.
+
+    Each pair shares what the machine was like then, so the logarithms of their ratios
+    are averaged, and their spread is that of the noise alone: a t interval on them.
+
+    Args:
+        before_s: Seconds of the first setting, per image or any other unit of work.
+        after_s: Of the second; one without a partner is left out.
+
+    Returns:
+        ``before / after - 1`` with its interval, or ``None`` below two pairs.
+    """
+    logs = [math.log(old / new) for old, new in zip(before_s, after_s)]
+    if len(logs) < 2:
+        return None
+    middle = statistics.fmean(logs)
+    error = statistics.stdev(logs) / math.sqrt(len(logs))
+    half = student_t((1 + CONFIDENCE) / 2, len(logs) - 1) * error
+    return Estimate(
+        value=math.expm1(middle),
+        low=math.expm1(middle - half),
+        high=math.expm1(middle + half),
+        count=len(logs),
+    )
+
+
+def alternate(pairs: int) -> list[bool]:
+    """Which setting's turn it is: A B B A A B B A, so that a drift cancels out.
+
+    Returns:
+        Two per pair; whether it is the second setting's.
+    """
+    return [bool((index + index // 2) % 2) for index in range(2 * pairs)]
+
+
+LEAST_VALUES = 6
+"""Below these nothing can be said of how neighbours resemble each other."""
+
+_LEAST_INDEPENDENT = 2.0
+_MOST_ALIKE = 0.99
+_LEAST_DEGREES = 1.0
+
+
+@dataclass(frozen=True)
+class SeriesMean:
+    """A mean, and how well it is known."""
+
+    value: float
+    error: float
+    """Standard error."""
+    independent: float
+    """As how many independent values the series counts."""
+    count: int
+
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom behind the error."""
+        return max(self.independent, _LEAST_INDEPENDENT) - 1
+
+    @property
+    def is_drift(self) -> bool:
+        """Whether it counts for less than two values: its error is a guess."""
+        return self.independent < _LEAST_INDEPENDENT
+
+
+def fold_series(
+    values: Sequence[float], weights: Sequence[float], least: int = LEAST_VALUES
+) -> SeriesMean | None:
+    """The mean of a series, with an error that knows of its autocorrelation.
+
+    The series is taken for an autoregressive one of first order: of ``n`` values,
+    ``n (1 - r) / (1 + r)`` count as independent. Its coefficient ``r`` is estimated
+    too low from short series, which is corrected to first order (Kendall 1954). Of
+    fewer than :data:`LEAST_VALUES` it cannot be: they count as two.
+
+    Args:
+        values: In their order.
+        weights: What each is taken over, such as iterations.
+        least: Values that are enough, from 2 on.
+
+    Returns:
+        ``None`` for a series too short.
+    """
+    count, total = len(values), math.fsum(weights)
+    if count < least or total <= 0:
+        return None
+    mean = math.fsum(v * w for v, w in zip(values, weights)) / total
+    away = [value - mean for value in values]
+    square = math.fsum(w * a * a for a, w in zip(away, weights)) / total
+    plain = math.fsum(a * a for a in away)
+    if square <= 0:
+        return SeriesMean(mean, 0.0, float(count), count)
+    independent = _LEAST_INDEPENDENT
+    if count >= LEAST_VALUES:
+        neighbours = math.fsum(a * b for a, b in zip(away, away[1:]))
+        alike = (count * neighbours / plain + 1) / (count - 3)
+        alike = min(max(alike, 0.0), _MOST_ALIKE)
+        independent = count * (1 - alike) / (1 + alike)
+    # of so few independent values, the spread around their own mean is too small
+    error = math.sqrt(square / (max(independent, _LEAST_INDEPENDENT) - 1))
+    return SeriesMean(mean, error, independent, count)
+
+
+def fold_mean(series: SeriesMean) -> Estimate:
+    """The mean with its interval."""
+    half = student_t((1 + CONFIDENCE) / 2, series.degrees) * series.error
+    return Estimate(
+        series.value, series.value - half, series.value + half, series.count
+    )
+
+
+def fold_difference(before: SeriesMean, after: SeriesMean) -> Estimate:
+    """``after - before`` with its interval, by Welch's test."""
+    error, degrees = _join(before.error, before.degrees, after.error, after.degrees)
+    half = student_t((1 + CONFIDENCE) / 2, degrees) * error
+    value = after.value - before.value
+    return Estimate(value, value - half, value + half, min(before.count, after.count))
+
+
+def fold_ratio(before: SeriesMean, after: SeriesMean) -> Estimate | None:
+    """``after / before`` with its interval, on the logarithms.
+
+    Returns:
+        ``None`` where one of them is not clearly above zero.
+    """
+    relative = [
+        series.error / series.value if series.value > 0 else math.inf
+        for series in (before, after)
+    ]
+    if max(relative) > 1 / 3:
+        return None
+    error, degrees = _join(relative[0], before.degrees, relative[1], after.degrees)
+    half = student_t((1 + CONFIDENCE) / 2, degrees) * error
+    value = after.value / before.value
+    return Estimate(
+        value,
+        value * math.exp(-half),
+        value * math.exp(half),
+        min(before.count, after.count),
+    )
+
+
+def _join(
+    first: float, first_degrees: float, second: float, second_degrees: float
+) -> tuple[float, float]:
+    """Error of a difference, and its degrees after Welch and Satterthwaite."""
+    variance = first**2 + second**2
+    if variance <= 0:
+        return 0.0, first_degrees + second_degrees
+    below = first**4 / first_degrees + second**4 / second_degrees
+    return math.sqrt(variance), max(variance**2 / below, _LEAST_DEGREES)
+
+
+def rank_sum_chance(low: Sequence[float], high: Sequence[float]) -> float:
+    """Chance of values as high as ``high`` if there were no difference, one-sided.
+
+    The exact rank sum test (Mann and Whitney 1947): of all ways to deal the values out,
+    the share in which no fewer pairs are in order. A tie counts as half a pair,
+    rounded down.
+
+    Args:
+        low: What is thought to be the smaller one.
+        high: What is thought to be the larger one.
+
+    Returns:
+        From ``1 / C(n + m, n)`` to 1; 1 where one of them is empty.
+    """
+    in_order = math.floor(sum((a < b) + (a == b) / 2 for a in low for b in high))
+    ways = _count_ways(len(low), len(high))
+    return sum(ways[in_order:]) / sum(ways)
+
+
+def _count_ways(n: int, m: int) -> list[int]:
+    """Orders of n and m values by the pairs in order, 0 to n m.
+
+    The coefficients of Gauss's binomial: the product of ``(1 - q^(m + i))`` over that
+    of ``(1 - q^i)``, i from 1 to n.
+    """
+    ways = [1, *[0] * (n * m)]
+    for i in range(1, n + 1):
+        for k in range(n * m, m + i - 1, -1):
+            ways[k] -= ways[k - m - i]
+        for k in range(i, n * m + 1):
+            ways[k] += ways[k - i]
+    return ways
+
+
+_LEAST = 3
+"""Values on either side of a change."""
+
+
+def find_last_change(values: Sequence[float], least_change: float = 0.1) -> int | None:
+    """Where the last level begins.
+
+    The series is cut in two where the halves' medians differ most against their
+    scatter, and its last part again, until no cut stands out.
+
+    Args:
+        values: One per interval.
+        least_change: Relative; a smaller one is none.
+
+    Returns:
+        Index of the first value of the last level; ``None`` when there is one only.
+    """
+    begin = 0
+    while True:
+        cut = _find_cut(values[begin:], least_change)
+        if cut is None:
+            return begin or None
+        begin += cut
+
+
+def _find_cut(values: Sequence[float], least_change: float) -> int | None:
+    count = len(values)
+    if count < 2 * _LEAST:
+        return None
+    total, best, best_cut = math.fsum(values), 0.0, None
+    left = math.fsum(values[: _LEAST - 1])
+    for cut in range(_LEAST, count - _LEAST + 1):
+        left += values[cut - 1]
+        before, after = left / cut, (total - left) / (count - cut)
+        gain = (after - before) * (after - before) * cut * (count - cut) / count
+        if gain > best:
+            best, best_cut = gain, cut
+    if best_cut is None:
+        return None
+    early, late = values[:best_cut], values[best_cut:]
+    before, after = statistics.median(early), statistics.median(late)
+    if abs(after - before) <= least_change * max(abs(before), abs(after)):
+        return None
+    return best_cut if abs(after - before) > 4.0 * _scatter(values) else None
+
+
+def _scatter(values: Sequence[float]) -> float:
+    """Standard deviation from value to value; changes of the level hardly raise it."""
+    steps = (abs(late - early) for early, late in zip(values, values[1:]))
+    return 1.4826 * statistics.median(steps) / math.sqrt(2.0)

@@ -1,0 +1,183 @@
+"""The same policy for validation's loader, by what validations showed. Pure.
+
+Nothing of the train loader's settings is carried over: a validation has batches, a
+step and a rate of its own, and mostly starts with no batch made.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+from msgspec import structs
+
+from mmgpu_hooks.judge.duration_text import format_sum
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.thresholds import MIN_ITERATIONS, VALIDATION_WORTH
+from mmgpu_hooks.judge.validation import find_alike, is_timed, make_validation_run
+from mmgpu_hooks.judge.verdict import count_missing
+from mmgpu_hooks.recommend.changes import Decision, why_nothing, word_changes
+from mmgpu_hooks.recommend.choice import Setting
+from mmgpu_hooks.recommend.chooser import Chooser, read_setting
+from mmgpu_hooks.recommend.worker_cap import bytes_each
+from mmgpu_hooks.schema import Change, Recommendation, ValidationOutlook
+
+VALIDATION_KEY = 'val_dataloader.'
+
+
+class ValidationAdvice(NamedTuple):
+    """What to change about validation's loader, and what is known of it."""
+
+    changes: tuple[Change, ...] = ()
+    outlook: ValidationOutlook | None = None
+    """``None`` for a run without validations."""
+
+
+def advise_validation(run: Run, train: Setting | None = None) -> ValidationAdvice:
+    """Decide ``num_workers``, ``persistent_workers`` and prefetching of validation.
+
+    Judged on the loops of all validations of the training; what their metrics take,
+    no loader changes.
+
+    Args:
+        run: One rank's, with its validations.
+        train: The setting that the train loader will have; by default it keeps its
+            own.
+    """
+    if not run.validations:
+        return ValidationAdvice()
+    validation = make_validation_run(_leave_to_training(run, train))
+    if validation is None:
+        return _stay(run, None, 'Their loop does not show its iterations.')
+    if validation.workload is None or validation.is_stalled or not validation.is_enough:
+        return _stay(run, validation, _why_unpredicted(validation))
+    decision = Chooser(validation, validation.workload).decide()
+    if decision.gain is None:
+        why = decision.doubt or why_nothing(decision)
+        return _stay(run, validation, why)
+    loop_s, gain, whole_s = _loop_s(run, validation), decision.gain, run.duration_s
+    saved_s, low_s, high_s = (
+        share * loop_s for share in (gain.share, gain.low, gain.high)
+    )
+    run_share = saved_s * len(run.validations) / whole_s if whole_s else 0.0
+    saved = (
+        f'are predicted to save {format_sum(saved_s)} of each validation '
+        f'({format_sum(low_s)} to {format_sum(high_s)}, 9 times in 10), '
+        f'{100 * run_share:.1f} % of the run'
+    )
+    if run_share < VALIDATION_WORTH:
+        why = f'Other settings {saved}, which is too little.'
+        return _stay(run, validation, why)
+    outlook = ValidationOutlook(
+        sentence=f'{_word_now(run, validation)} The changes of val_dataloader {saved}.',
+        validations=len(run.validations),
+        loop_s=loop_s,
+        gain_s=saved_s,
+        gain_low_s=low_s,
+        gain_high_s=high_s,
+        run_gain_pct=100 * run_share,
+    )
+    return ValidationAdvice(_word_changes(decision), outlook)
+
+
+def leave_validation(
+    recommendation: Recommendation, run: Run, why: str
+) -> Recommendation:
+    """The recommendation without changes of validation's loader.
+
+    Args:
+        recommendation: With or without such changes.
+        run: The run it is for.
+        why: Nothing of them is needed or can be set, as a sentence.
+    """
+    kept = tuple(
+        one for one in recommendation.changes if not one.key.startswith(VALIDATION_KEY)
+    )
+    outlook = recommendation.validation
+    if len(kept) < len(recommendation.changes):
+        outlook = _stay(run, make_validation_run(run), why).outlook
+    return replace(recommendation, changes=kept, validation=outlook)
+
+
+def _leave_to_training(run: Run, train: Setting | None) -> Run:
+    """The run, its host without what workers of training hold meanwhile."""
+    train = train or read_setting(run)
+    alive = max((one.train_workers or 0 for one in run.validations), default=0)
+    if train.persistent_workers or run.run.loop == 'iter':
+        alive = max(alive, train.num_workers)
+    host = run.run.host
+    # memory and /dev/shm are those of all ranks on the host
+    ranks, ahead = max(host.ranks_on_host, 1), alive * train.prefetch_factor
+    held = ranks * round(alive * (bytes_each(run)[0] or 0.0))
+    taken = {
+        'ram_available_bytes': held,
+        'cgroup_memory_bytes': held,
+        'shm_free_bytes': ranks * ahead * (run.batch_bytes or 0),
+        'open_files_soft': ahead * (run.batch_tensors or 0),
+    }
+    left = {
+        name: max(getattr(host, name) - size, 0)
+        for name, size in taken.items()
+        if getattr(host, name) is not None
+    }
+    return run.altered(run=structs.replace(run.run, host=structs.replace(host, **left)))
+
+
+def _stay(run: Run, validation: Run | None, why: str) -> ValidationAdvice:
+    outlook = ValidationOutlook(
+        f'{_word_now(run, validation)} val_dataloader stays as it is. {why}',
+        validations=len(run.validations),
+        loop_s=None if validation is None else _loop_s(run, validation),
+    )
+    return ValidationAdvice(outlook=outlook)
+
+
+def _loop_s(run: Run, validation: Run) -> float:
+    """Mean seconds of one validation's loop, however often it goes through its data."""
+    return validation.duration_s / len(find_alike(run))
+
+
+def _word_now(run: Run, validation: Run | None) -> str:
+    """How long validations took, and what of it was their loader's."""
+    walls_s = [one.wall_s for one in run.validations if is_timed(one)]
+    if not walls_s:
+        return f'How long {len(run.validations)} validation(s) took is unknown.'
+    each_s, each = math.fsum(walls_s) / len(walls_s), ' each' * (len(walls_s) > 1)
+    now = f'{len(walls_s)} validation(s) took {format_sum(each_s)}{each}'
+    if validation is None:
+        return f'{now}.'
+    waits_s = validation.ledger_s['data_wait'] + validation.ledger_s['startup']
+    return (
+        f'{now}: {format_sum(_loop_s(run, validation))} in the loop, '
+        f'{format_sum(waits_s / len(find_alike(run)))} of them waiting for data and '
+        'for workers to start.'
+    )
+
+
+def _why_unpredicted(validation: Run) -> str:
+    if validation.is_enough:
+        known = validation.why_no_workload
+        return known or 'Its waits are not those of a loader that is too slow.'
+    each = max(validation.run.interval_iterations, 1)
+    return (
+        f'{validation.steady_iterations} of their iterations can be judged by, and '
+        f'{MIN_ITERATIONS} are needed: at least '
+        f'{math.ceil(count_missing(validation) / each)} more validation(s) as long as '
+        'the last.'
+    )
+
+
+def _word_changes(decision: Decision) -> tuple[Change, ...]:
+    """As those of the train loader; what they save is in the outlook."""
+    return tuple(
+        Change(
+            key=VALIDATION_KEY + change.key.rpartition('.')[2],
+            old=change.old,
+            new=change.new,
+            reason=change.reason,
+            confidence=change.confidence,
+            rules=('MG302',),
+        )
+        for change in word_changes(decision)
+    )
