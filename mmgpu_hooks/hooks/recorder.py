@@ -282,6 +282,8 @@ class Recorder:
         if self._sources.batches is not None and not is_end:
             guard.run('batch contents', self._sources.batches.follow)
         following = schedule.find_next(batch_idx, ledger.iterations)
+        if is_logged and self._sources.gpu.is_clouded:
+            following = batch_idx + 1
         self._quiet[:] = batch_idx, following
 
     def begin_epoch(self) -> None:

@@ -19,7 +19,7 @@ SCALARS: dict[str, str] = {
     'images_per_s': 'images per second of iteration, this rank',
     'gpu_util_pct': 'NVML utilisation, time-weighted, percent',
     'gpu_zero_pct': 'share of the sampled time at 0 % utilisation, percent',
-    'gpu_idle_pct': 'share of an iteration in which the GPU had nothing to do, percent',
+    'gpu_idle_pct': 'GPU idle between two steps, hooks included in the step, percent',
     'gpu_mem_peak_mib': "allocator's peak, MiB",
     'gpu_mem_reserved_mib': 'most the allocator held, MiB',
     'process_cpu_cores': 'cores the training process used, workers excluded',

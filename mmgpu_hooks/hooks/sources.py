@@ -36,6 +36,7 @@ from mmgpu_hooks.measure.loader.batches import (
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import write_nice
 from mmgpu_hooks.schema import (
+    CudaMemoryWindow,
     GpuDevice,
     GpuWindow,
     HostLimits,
@@ -71,6 +72,9 @@ class GpuSource:
         if self._gpu is not None:
             for figure, reason in self._gpu.reasons().items():
                 found[f'GPU {figure}'] = reason
+        if self._memory is not None:
+            for figure, reason in self._memory.lacking.items():
+                found[f'GPU memory {figure}'] = reason
         return found
 
     def open(self, device: str) -> None:
@@ -114,9 +118,14 @@ class GpuSource:
         if self._memory is not None:
             self._guard.run('GPU memory', self._memory.observe)
 
+    @property
+    def is_clouded(self) -> bool:
+        """Whether a reset alone would separate training's peak from validation's."""
+        return self._memory is not None and self._memory.is_clouded
+
     def observe_reset(self) -> None:
-        """Look again where only a reset tells training's peak from validation's."""
-        if self._memory is not None and self._memory.is_clouded:
+        """Sample the allocator where a reset matters."""
+        if self.is_clouded:
             self.observe_memory()
 
     def begin_validation(self) -> None:
@@ -167,7 +176,7 @@ class GpuSource:
         return {
             'gpu_mem_peak_bytes': peak,
             'gpu_mem_reserved_bytes': reserved,
-            'cuda_memory': memory.drain_window(),
+            'cuda_memory': CudaMemoryWindow(**memory.drain_window()._asdict()),
         }
 
     def close(self) -> None:
@@ -405,7 +414,7 @@ class Sources:
         )
         if record is not None or 'model bytes' in self._guard.off:
             self._model = None
-        return record
+        return None if record is None else ModelBytesRecord(**record._asdict())
 
     def close(self) -> None:
         """Stop the threads and leave everything as it was."""
