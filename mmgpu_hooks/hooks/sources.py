@@ -25,7 +25,6 @@ from mmgpu_hooks.measure.gpu_sampler import GpuSampler
 from mmgpu_hooks.measure.host import (
     CpuMeter,
     HostWindowMeter,
-    OwnFiles,
     read_host_limits,
 )
 from mmgpu_hooks.measure.loader.batches import (
@@ -35,6 +34,7 @@ from mmgpu_hooks.measure.loader.batches import (
 )
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import write_nice
+from mmgpu_hooks.measure.proc import read_process_rss_bytes
 from mmgpu_hooks.schema import (
     CudaMemoryWindow,
     GpuDevice,
@@ -214,7 +214,6 @@ class Sources:
         self.host = HostLimits()
         self.device = 'cpu'
         self.gpu = GpuSource(guard, gpu_sample_period_s)
-        self._own: OwnFiles | None = None
         self._cpu: CpuMeter | None = None
         self._host: HostWindowMeter | None = None
         self._loader = probe
@@ -273,7 +272,7 @@ class Sources:
 
         self._runner = runner
         self.host = run('host limits', _read_host, runner) or self.host
-        self._cpu = run('CPU', self._open_cpu)
+        self._cpu = run('CPU', CpuMeter)
         self._host = run('host', HostWindowMeter)
         self.device = self.read_device(runner)
         self.gpu.open(self.device)
@@ -308,10 +307,6 @@ class Sources:
     def read_device(self, runner: Any) -> str:
         """Type of the device that the model is on."""
         return self._guard.run('device', _device_type, runner) or 'cpu'
-
-    def _open_cpu(self) -> CpuMeter:
-        self._own = own = OwnFiles()
-        return CpuMeter(own.read_cpu_times, run_delay=own.read_run_delay_s)
 
     def _set_nice(self) -> None:
         """Set the nice value of the workers, each time they start."""
@@ -373,10 +368,10 @@ class Sources:
         self._memory_thread.start()
 
     def _read_cpu(self) -> dict[str, Any]:
-        if self._cpu is None or self._own is None:
+        if self._cpu is None:
             return {}
         figures = self._cpu.read()._asdict()
-        figures['process_rss_bytes'] = self._own.read_rss_bytes()
+        figures['process_rss_bytes'] = read_process_rss_bytes()
         return figures
 
     def _read_host_window(self) -> dict[str, Any]:
@@ -425,7 +420,6 @@ class Sources:
             ('batch contents', self.batches),
             ('loader workers', self._loader),
             ('host', self._host),
-            ('CPU', self._own),
             ('model bytes', self._model),
         ):
             if opened is not None:
