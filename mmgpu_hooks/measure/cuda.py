@@ -663,7 +663,7 @@ class _GradientWatch:
         return self._bytes > 0 or self.failure is not None
 
     def _look(self) -> None:
-        # whoever wrapped ours in turn may go on calling it
+        # a wrapper around ours may go on calling it
         if not self._is_set:
             return
         try:

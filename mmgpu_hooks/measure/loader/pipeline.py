@@ -89,7 +89,7 @@ class PipelineTimer:
     """Times every transform between :meth:`start` and :meth:`stop`.
 
     For that time the transforms' *classes* get a timing ``__call__``, in this process.
-    So each transform stays the object it is: whoever tests its type, its attributes or
+    So each transform stays the object it is: a test of its type, its attributes or
     its identity, or copies it, meets nothing of ours. Instances that are not in the
     pipeline, and other threads, pass untimed.
 
@@ -119,7 +119,7 @@ class PipelineTimer:
         # all originals first: a class must not inherit another's timing
         kinds: dict[type, Any] = {type(one): type(one).__call__ for one in transforms}
         for kind, original in kinds.items():
-            # some let nobody
+            # some classes refuse it
             with contextlib.suppress(TypeError, AttributeError):
                 self._patches.set(kind, '__call__', self._time(original))
 

@@ -81,7 +81,7 @@ def write_nice(pids: Iterable[int], nice: int, proc: Path = Path('/proc')) -> No
     """Set the nice value of processes with all their threads; 3 us per thread.
 
     One that is nicer already stays as it is: going back needs a privilege. One that
-    ended is left out. Threads that start later have the value of whoever starts them.
+    ended is left out. Threads that start later have the value of their starter.
 
     Args:
         pids: The processes, children of this one.
