@@ -182,7 +182,8 @@ class GPUEfficiencyHook(Hook):
         return True
 
     def after_run(self, runner: Any) -> None:
-        # val() and test() leave the train loop as it was
+        # val() and test() leave the train loop as it was; one that joined late, too
+        expect_no_loop(self)
         self._guard.run('start', self._patches.close)
 
     def _begin(self, runner: Any) -> None:

@@ -248,8 +248,8 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     """CPUs that the most confined worker may run on; asked when workers start and
     every 30 seconds."""
     pss_bytes: Optional[Count] = None
-    """Memory of all workers, shared pages counted in part; looked at once per start
-    of workers and every 30 seconds."""
+    """Memory of all workers, shared pages counted in part; read every 5 minutes at
+    most, and no more where that took 20 ms."""
     transforms: Mapping[str, TransformCost] = {}
     """By class name, over the batches that were timed."""
     timed_samples: Count = 0

@@ -89,9 +89,8 @@ class PipelineTimer:
     """Times every transform between :meth:`start` and :meth:`stop`.
 
     For that time the transforms' *classes* get a timing ``__call__``, in this process.
-    So each transform stays the object it is: a test of its type, its attributes or
-    its identity, or copies it, meets nothing of ours. Instances that are not in the
-    pipeline, and other threads, pass untimed.
+    So each transform stays the object it is, with its type, attributes and identity.
+    Instances that are not in the pipeline, and other threads, pass untimed.
 
     Args:
         clock: Monotonic seconds.

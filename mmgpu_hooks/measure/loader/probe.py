@@ -465,7 +465,7 @@ class LoaderProbe:
 
     @property
     def is_memory_due(self) -> bool:
-        """Whether :meth:`read_memory` would look: once per iterator and 30 seconds."""
+        """Whether :meth:`read_memory` would read it: at most every 5 minutes."""
         return self._memory.is_due(self.processes)
 
     def read_memory(self) -> None:
@@ -487,7 +487,6 @@ class LoaderProbe:
         finally:
             generations = (self._current, self._former)
             self._current = self._former = None
-            self._memory.close()
             self._is_watching = False
             self._queue.watch(None)
             self.delivered.follow(None, ())
