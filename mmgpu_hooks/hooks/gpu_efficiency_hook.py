@@ -49,7 +49,7 @@ class GPUEfficiencyHook(Hook):
     ``images_per_s``         images per second of iteration, this rank
     ``gpu_util_pct``         NVML utilisation, time-weighted, %
     ``gpu_zero_pct``         share of the sampled time at 0 % utilisation, %
-    ``gpu_idle_pct``         share of an iteration the GPU had nothing to do, %
+    ``gpu_idle_pct``         GPU idle between two steps, of the time, %
     ``gpu_mem_peak_mib``     peak bytes of the CUDA allocator, MiB
     ``gpu_mem_reserved_mib`` most bytes the allocator held, MiB
     ``process_cpu_cores``    cores the training process used (without workers)
@@ -66,8 +66,8 @@ class GPUEfficiencyHook(Hook):
     Args:
         interval: Iterations per record. Defaults to LoggerHook's interval, and
             then to its very iterations. The scalars appear on LoggerHook's lines.
-        gpu_sample_period_s: Seconds between two looks at the GPU, on average. Defaults
-            to 0.2.
+        gpu_sample_period_s: Seconds between two samples of the GPU, on average.
+            Defaults to 0.2.
         summary: Whether the main process logs a summary when training ends.
             Defaults to True.
         worker_nice: Nice value of the train loader's workers, 0 to 19: with 10 the
@@ -193,7 +193,8 @@ class GPUEfficiencyHook(Hook):
         return True
 
     def after_run(self, runner: Any) -> None:
-        # val() and test() leave the train loop as it was
+        # val() and test() leave the train loop as it was; one that joined late, too
+        expect_no_loop(self)
         self._guard.run('start', self._patches.close)
 
     def _begin(self, runner: Any) -> None:

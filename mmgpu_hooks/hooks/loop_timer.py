@@ -70,7 +70,8 @@ class HookTimer:
             now = running[-1]
             if not self.is_open or now is QUIET[0] or now is QUIET[1]:
                 original(fn_name, **kwargs)
-                if fn_name == 'after_val' and self.is_open and 'validation' in running:
+                is_end = fn_name == 'after_val' and self.is_open
+                if is_end and any(one is QUIET[1] for one in running):
                     for call in after.get(fn_name, ()):
                         call()
                     ledger.pop('validation')

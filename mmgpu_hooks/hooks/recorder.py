@@ -303,6 +303,8 @@ class Recorder:
         if self._sources.batches is not None and not is_end:
             guard.run('batch contents', self._sources.batches.follow)
         following = schedule.find_next(batch_idx, ledger.iterations)
+        if is_logged and self._sources.gpu.is_clouded:
+            following = batch_idx + 1
         self._quiet[:] = batch_idx, following
 
     def begin_epoch(self) -> None:
@@ -360,16 +362,16 @@ class Recorder:
     def note_source_off(self, source: str, reason: str) -> None:
         """Leave in the evidence why a figure is missing from here on."""
         if source in ('ledger', 'interval') and self._timer is not None:
-            # the tape that nobody takes must not grow
+            # a tape that is not taken must not grow
             self._timer.stop()
         if source == 'validation':
             self._guard.clean_up(source, self.validation.close)
         batches = self._sources.batches
-        # nobody would take what they see
+        # what they see would not be taken
         if source in ('batch contents', 'ledger', 'interval') and batches is not None:
             batches.close()
         if source in ('ledger', 'interval', 'scalars'):
-            # nobody else takes the last values off LoggerHook's lines
+            # nothing else takes the last values off LoggerHook's lines
             self._board.clear()
         self._write(
             SourceOffRecord(

@@ -393,7 +393,7 @@ class _Save(NamedTuple):
 
 
 def mark_workers(loader: LoaderProbe | None) -> WorkersMark | None:
-    """Where the workers of a loader stand; ``None`` when nobody watches it."""
+    """Where the workers of a loader stand; ``None`` when it is not watched."""
     if loader is None:
         return None
     processes = loader.processes

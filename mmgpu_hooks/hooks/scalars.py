@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +19,7 @@ SCALARS: dict[str, str] = {
     'images_per_s': 'images per second of iteration, this rank',
     'gpu_util_pct': 'NVML utilisation, time-weighted, percent',
     'gpu_zero_pct': 'share of the sampled time at 0 % utilisation, percent',
-    'gpu_idle_pct': 'share of an iteration in which the GPU had nothing to do, percent',
+    'gpu_idle_pct': 'GPU idle between two steps, hooks included in the step, percent',
     'gpu_mem_peak_mib': "allocator's peak, MiB",
     'gpu_mem_reserved_mib': 'most the allocator held, MiB',
     'process_cpu_cores': 'cores the training process used, workers excluded',
@@ -95,7 +95,7 @@ def _times(figure: float | None, weight: float) -> float | None:
 
 
 MOST_KEPT = 10_000
-"""Durations that a percentile is taken of; of more, so many at least half."""
+"""Durations that a percentile is taken of: the newest."""
 
 
 class LineFigures:
@@ -150,7 +150,8 @@ class _Joined:
     def __init__(self) -> None:
         self._parts: Parts = {}
         self._peaks: dict[str, float] = {}
-        self._waits, self._iters = _Sample(), _Sample()
+        self._waits: deque[float] = deque(maxlen=MOST_KEPT)
+        self._iters: deque[float] = deque(maxlen=MOST_KEPT)
 
     def add(
         self,
@@ -171,29 +172,9 @@ class _Joined:
         return {
             **fold_shares(self._parts),
             **self._peaks,
-            'data_wait_p95_s': fold_durations(self._waits.kept).p95_s,
-            'iter_p95_s': fold_durations(self._iters.kept).p95_s,
+            'data_wait_p95_s': fold_durations(self._waits).p95_s,
+            'iter_p95_s': fold_durations(self._iters).p95_s,
         }
-
-
-class _Sample:
-    """Durations, of which each is as likely to be kept as any other."""
-
-    def __init__(self) -> None:
-        self.kept: list[float] = []
-        self._share = 1.0
-        # not every second one: that would favour one worker of two. Training's own
-        # draws are left as they are
-        self._draw = random.Random(0).random
-
-    def extend(self, seconds: Sequence[float]) -> None:
-        self.kept += seconds if self._share == 1.0 else self._thin(seconds, self._share)
-        while len(self.kept) > MOST_KEPT:
-            self._share /= 2
-            self.kept = self._thin(self.kept, 0.5)
-
-    def _thin(self, seconds: Sequence[float], share: float) -> list[float]:
-        return [one for one in seconds if self._draw() < share]
 
 
 _KEYS = {name: f'train/{name}' for name in SCALARS}

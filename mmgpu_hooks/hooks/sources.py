@@ -25,7 +25,6 @@ from mmgpu_hooks.measure.gpu_sampler import GpuSampler
 from mmgpu_hooks.measure.host import (
     CpuMeter,
     HostWindowMeter,
-    OwnFiles,
     read_host_limits,
 )
 from mmgpu_hooks.measure.loader.batches import (
@@ -35,7 +34,9 @@ from mmgpu_hooks.measure.loader.batches import (
 )
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import write_nice
+from mmgpu_hooks.measure.proc import read_process_rss_bytes
 from mmgpu_hooks.schema import (
+    CudaMemoryWindow,
     GpuDevice,
     GpuWindow,
     HostLimits,
@@ -71,6 +72,9 @@ class GpuSource:
         if self._gpu is not None:
             for figure, reason in self._gpu.reasons().items():
                 found[f'GPU {figure}'] = reason
+        if self._memory is not None:
+            for figure, reason in self._memory.lacking.items():
+                found[f'GPU memory {figure}'] = reason
         return found
 
     def open(self, device: str) -> None:
@@ -114,9 +118,14 @@ class GpuSource:
         if self._memory is not None:
             self._guard.run('GPU memory', self._memory.observe)
 
+    @property
+    def is_clouded(self) -> bool:
+        """Whether a reset alone would separate training's peak from validation's."""
+        return self._memory is not None and self._memory.is_clouded
+
     def observe_reset(self) -> None:
-        """Look again where only a reset tells training's peak from validation's."""
-        if self._memory is not None and self._memory.is_clouded:
+        """Sample the allocator where a reset matters."""
+        if self.is_clouded:
             self.observe_memory()
 
     def begin_validation(self) -> None:
@@ -167,7 +176,7 @@ class GpuSource:
         return {
             'gpu_mem_peak_bytes': peak,
             'gpu_mem_reserved_bytes': reserved,
-            'cuda_memory': memory.drain_window(),
+            'cuda_memory': CudaMemoryWindow(**memory.drain_window()._asdict()),
         }
 
     def close(self) -> None:
@@ -205,7 +214,6 @@ class Sources:
         self.host = HostLimits()
         self.device = 'cpu'
         self.gpu = GpuSource(guard, gpu_sample_period_s)
-        self._own: OwnFiles | None = None
         self._cpu: CpuMeter | None = None
         self._host: HostWindowMeter | None = None
         self._loader = probe
@@ -264,7 +272,7 @@ class Sources:
 
         self._runner = runner
         self.host = run('host limits', _read_host, runner) or self.host
-        self._cpu = run('CPU', self._open_cpu)
+        self._cpu = run('CPU', CpuMeter)
         self._host = run('host', HostWindowMeter)
         self.device = self.read_device(runner)
         self.gpu.open(self.device)
@@ -299,10 +307,6 @@ class Sources:
     def read_device(self, runner: Any) -> str:
         """Type of the device that the model is on."""
         return self._guard.run('device', _device_type, runner) or 'cpu'
-
-    def _open_cpu(self) -> CpuMeter:
-        self._own = own = OwnFiles()
-        return CpuMeter(own.read_cpu_times, run_delay=own.read_run_delay_s)
 
     def _set_nice(self) -> None:
         """Set the nice value of the workers, each time they start."""
@@ -364,10 +368,10 @@ class Sources:
         self._memory_thread.start()
 
     def _read_cpu(self) -> dict[str, Any]:
-        if self._cpu is None or self._own is None:
+        if self._cpu is None:
             return {}
         figures = self._cpu.read()._asdict()
-        figures['process_rss_bytes'] = self._own.read_rss_bytes()
+        figures['process_rss_bytes'] = read_process_rss_bytes()
         return figures
 
     def _read_host_window(self) -> dict[str, Any]:
@@ -405,7 +409,7 @@ class Sources:
         )
         if record is not None or 'model bytes' in self._guard.off:
             self._model = None
-        return record
+        return None if record is None else ModelBytesRecord(**record._asdict())
 
     def close(self) -> None:
         """Stop the threads and leave everything as it was."""
@@ -416,7 +420,6 @@ class Sources:
             ('batch contents', self.batches),
             ('loader workers', self._loader),
             ('host', self._host),
-            ('CPU', self._own),
             ('model bytes', self._model),
         ):
             if opened is not None:

@@ -69,7 +69,7 @@ class ValidationSource:
         self._is_on = False
         self._workers_before: Any = None
         self._position = (0, 0)
-        self._began = (0.0, 0.0, None)
+        self._began: tuple[float, float, float | None] = (0.0, 0.0, None)
 
     def watch(self, timer: LoopTimer) -> None:
         """Be called where validations begin and end."""

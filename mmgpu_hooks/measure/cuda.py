@@ -7,16 +7,14 @@ here synchronises.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable, NamedTuple
 
-from msgspec import structs
-
 from mmgpu_hooks.measure.absent import Absent, SourceError
 from mmgpu_hooks.measure.patches import Patches
-from mmgpu_hooks.schema import CudaMemoryWindow, ModelBytesRecord
 
 
 def open_cuda_driver() -> ctypes.CDLL:
@@ -98,6 +96,35 @@ def parse_pci_bus_id(properties: Any) -> str | None:
     return f'{domain:08X}:{bus:02X}:{device:02X}.0'
 
 
+class AllocatorFigures(NamedTuple):
+    """What the allocator holds, and what failed since the last drain."""
+
+    allocated_bytes: int | None = None
+    inactive_bytes: int | None = None
+    retries: int | None = None
+    ooms: int | None = None
+
+
+def find_lacking(backend: str, settings: str) -> dict[str, str]:
+    """Figures that an allocator leaves at zero, and why.
+
+    Args:
+        backend: As ``torch.cuda.get_allocator_backend()`` says.
+        settings: Of ``PYTORCH_CUDA_ALLOC_CONF`` or ``PYTORCH_ALLOC_CONF``.
+
+    Examples:
+        >>> list(find_lacking('native', 'expandable_segments:True'))
+        ['inactive_bytes']
+    """
+    if backend != 'native':
+        reason = f'the allocator {backend} does not count it'
+        return dict.fromkeys(('retries', 'ooms', 'inactive_bytes'), reason)
+    # pytorch#159564
+    if 'expandable_segments:true' in settings.replace(' ', '').lower():
+        return {'inactive_bytes': 'expandable segments do not count it'}
+    return {}
+
+
 class CudaMemory:
     """What the CUDA allocator went through since the last drain; resets nothing.
 
@@ -121,9 +148,15 @@ class CudaMemory:
 
     Args:
         read_stats: Returns the allocator's statistics, nested as torch does.
+        lacking: Why a figure is missing for the whole run, by its name.
     """
 
-    def __init__(self, read_stats: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        read_stats: Callable[[], Mapping[str, Any]],
+        lacking: Mapping[str, str] | None = None,
+    ) -> None:
+        self.lacking = lacking or {}
         self.unknown: dict[str, str] = {}
         """Why the peak last drained is missing; empty when it is not."""
         self._read_stats = read_stats
@@ -136,9 +169,9 @@ class CudaMemory:
         """The register when training took over, until it climbs above or is reset."""
         self._at_most: int | None = None
         """What training may have reached in this window, unseen."""
-        self._window = CudaMemoryWindow()
-        self._counts: _Counts | None = None
-        self._counts_drained: _Counts | None = None
+        self._figures = AllocatorFigures()
+        """Counts are of the whole process."""
+        self._drained = AllocatorFigures()
 
     def begin(self) -> None:
         """Training takes over: what the process reached before is not its own.
@@ -147,7 +180,7 @@ class CudaMemory:
             SourceError: If the allocator does not keep these statistics.
         """
         self._left = self._look()
-        self._counts_drained = self._counts
+        self._drained = self._figures
         self.drain()
 
     @property
@@ -187,14 +220,13 @@ class CudaMemory:
                 f'the CUDA allocator keeps no peak statistics (no {error})'
             ) from error
         self._reserved = max(self._reserved or 0, reserved)
-        self._window = CudaMemoryWindow(
+        found = AllocatorFigures(
             allocated_bytes=_current(stats, 'allocated_bytes'),
             inactive_bytes=_current(stats, 'inactive_split_bytes'),
-        )
-        self._counts = _Counts(
             retries=_whole(stats.get('num_alloc_retries')),
             ooms=_whole(stats.get('num_ooms')),
         )
+        self._figures = found._replace(**dict.fromkeys(self.lacking, None))
         return register
 
     def begin_validation(self) -> None:
@@ -239,7 +271,7 @@ class CudaMemory:
             peak = None
         return peak, reserved
 
-    def drain_window(self) -> CudaMemoryWindow:
+    def drain_window(self) -> AllocatorFigures:
         """Return what the last observation saw, and what failed since the last drain.
 
         Retries and errors of validations in between are counted too; without
@@ -249,22 +281,13 @@ class CudaMemory:
             All ``None`` when not observed; a count is ``None`` when somebody reset
             it meanwhile.
         """
-        window, before, now = self._window, self._counts_drained, self._counts
-        self._window, self._counts_drained = CudaMemoryWindow(), now
-        if before is None or now is None:
-            return window
-        return structs.replace(
-            window,
+        now, before = self._figures, self._drained
+        self._drained = now
+        self._figures = AllocatorFigures(retries=now.retries, ooms=now.ooms)
+        return now._replace(
             retries=_growth(before.retries, now.retries),
             ooms=_growth(before.ooms, now.ooms),
         )
-
-
-class _Counts(NamedTuple):
-    """Of the whole process, since it started or since somebody reset them."""
-
-    retries: int | None
-    ooms: int | None
 
 
 def _current(stats: Mapping[str, Any], name: str) -> int | None:
@@ -298,8 +321,14 @@ def open_cuda_memory() -> CudaMemory | Absent:
     if isinstance(torch, Absent):
         return torch
     index = int(torch.cuda.current_device())
+    names = ('PYTORCH_CUDA_ALLOC_CONF', 'PYTORCH_ALLOC_CONF')
+    settings = ','.join(os.environ.get(name, '') for name in names)
+    backend = getattr(torch.cuda, 'get_allocator_backend', lambda: 'native')()
     # the flat form of the statistics costs several times as much
-    memory = CudaMemory(lambda: torch.cuda.memory_stats_as_nested_dict(index))
+    memory = CudaMemory(
+        lambda: torch.cuda.memory_stats_as_nested_dict(index),
+        find_lacking(backend, settings),
+    )
     memory.begin()
     return memory
 
@@ -329,7 +358,12 @@ class _Pair(NamedTuple):
 
 
 class CudaEvents:
-    """Idle share of the iterations, one pair of events each.
+    """Idle share between steps, one pair of CUDA events each that nothing waits for.
+
+    An event notes the time when the GPU gets to it. One stands before a step's work,
+    one behind that of the hooks after it: until the next step begins the GPU has
+    nothing of ours to do. What it idles inside a step, or among those hooks, is not
+    seen.
 
     Costs the main thread one look at the current stream, two records, one query and
     two readings an iteration: 1.0 us of it is ours, and ``make gpu-check`` measures
@@ -381,10 +415,7 @@ class CudaEvents:
             raise _refusal(error) from error
 
     def end_step(self) -> None:
-        """Call right after it was given, before anything waits for the results.
-
-        Work that hooks give to the GPU later (EMA) counts as idle time, unless this
-        is called again behind it: the last call counts.
+        """Call once the hooks behind the step have given theirs: the last call counts.
 
         Raises:
             SourceError: If CUDA refuses.
@@ -498,6 +529,19 @@ _PATIENCE = 1000
 """Iterations to wait for a call of ``zero_grad`` that custom code may never make."""
 
 
+class ModelBytes(NamedTuple):
+    """By the names of the record."""
+
+    iteration: int
+    parameters: int
+    parameter_bytes: int
+    trainable_bytes: int
+    gradient_bytes: int | None
+    optimizer_state_bytes: int | None
+    buffer_bytes: int
+    ema_bytes: int
+
+
 class ModelBytesWatch:
     """Counts a model once, when its optimizers have stepped for the first time.
 
@@ -527,7 +571,7 @@ class ModelBytesWatch:
         hooks: Iterable[Any],
         iteration: int,
         final: bool = False,
-    ) -> ModelBytesRecord | None:
+    ) -> ModelBytes | None:
         """Count after an iteration, unless it is too early or has been done.
 
         Gradients are as they were when the optimizers had stepped. Where custom code
@@ -543,7 +587,7 @@ class ModelBytesWatch:
             final: There will be no further call: do not wait any longer.
 
         Returns:
-            The record, once.
+            Fields of the record, once.
 
         Raises:
             SourceError: If something in the model is not as torch makes it.
@@ -567,20 +611,18 @@ class ModelBytesWatch:
                 f'{type(error).__name__}: {error}'
             ) from error
 
-    def _count(
-        self, model: Any, hooks: Iterable[Any], iteration: int
-    ) -> ModelBytesRecord:
+    def _count(self, model: Any, hooks: Iterable[Any], iteration: int) -> ModelBytes:
         counter = TensorCounter()
         trainable = counter.add(p for p in model.parameters() if p.requires_grad)
         frozen = counter.add(model.parameters())
         numbers = counter.numbers
-        return ModelBytesRecord(
+        gradients = sum(watch.gradient_bytes() for watch in self._watches)
+        return ModelBytes(
             iteration=iteration,
             parameters=numbers,
             parameter_bytes=trainable + frozen,
             trainable_bytes=trainable,
-            gradient_bytes=sum(watch.gradient_bytes() for watch in self._watches)
-            or None,
+            gradient_bytes=gradients or None,
             optimizer_state_bytes=self._count_state(counter),
             buffer_bytes=counter.add(model.buffers()),
             ema_bytes=counter.add(_averaged_tensors(hooks)),
@@ -621,7 +663,7 @@ class _GradientWatch:
         return self._bytes > 0 or self.failure is not None
 
     def _look(self) -> None:
-        # whoever wrapped ours in turn may go on calling it
+        # a wrapper around ours may go on calling it
         if not self._is_set:
             return
         try:

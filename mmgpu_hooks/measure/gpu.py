@@ -411,7 +411,7 @@ class Gpu:
         others = [used for pid, used in memory.items() if pid != self._pid]
         if None in others:
             raise GarbageError('the driver hides the memory of another process')
-        return sum(others)
+        return int(sum(others))
 
     def _read_gpm(self) -> dict[str, float]:
         """SM activity: a mean between two samples of the hardware's counter."""

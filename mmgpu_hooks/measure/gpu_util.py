@@ -207,9 +207,9 @@ class UtilBuffer:
         """
         now_us = int(self._wall() * 1e6)
         self._last_us = None
-        spans, newest_us = self._take(now_us), self._last_us
-        is_fresh = newest_us is not None and now_us - newest_us < 2 * _LONGEST_SPAN_US
-        return spans if spans and is_fresh else None
+        spans = self._take(now_us)
+        age_us = now_us - (self._last_us or 0)
+        return spans if spans and age_us < 2 * _LONGEST_SPAN_US else None
 
     def _read_clocks(self) -> tuple[float, float]:
         """Both clocks at one moment, however busy the cores are."""

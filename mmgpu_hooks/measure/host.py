@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional, TypeVar, cast
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.cgroup import (
@@ -24,12 +24,8 @@ from mmgpu_hooks.measure.proc import (
     page_size_bytes,
     parse_memory_bytes,
     parse_pressure,
-    parse_resident_pages,
-    parse_schedstat,
     parse_swapped_pages,
     read_affinity,
-    read_begin,
-    read_process_rss_bytes,
 )
 from mmgpu_hooks.schema import HostLimits, HostWindow
 
@@ -338,63 +334,11 @@ class CpuReading(NamedTuple):
     """The main thread was ready to run and waited for a core."""
 
 
-class CpuTimes(NamedTuple):
-    """Seconds of all CPUs since boot, by kind."""
+def read_system_cpu_times() -> Any:
+    """Seconds of all CPUs since boot, by kind, as a named tuple."""
+    import psutil
 
-    user: float
-    nice: float
-    system: float
-    idle: float
-    iowait: float
-    irq: float
-    softirq: float
-    steal: float
-    guest: float
-    guest_nice: float
-
-
-_KINDS = len(CpuTimes._fields)
-
-
-def parse_cpu_times(text: bytes, ticks_per_s: float) -> CpuTimes:
-    """Parse the first line of ``/proc/stat`` (Linux 2.6.33 and later), of all CPUs::
-
-        cpu  10132153 290696 3084719 46828483 16683 0 25195 0 175628 0
-
-    Args:
-        text: The file, or its beginning.
-        ticks_per_s: What the figures count.
-
-    Raises:
-        ValueError: If the line is not of this form.
-    """
-    # the next line begins with a word: a short one ends in no number
-    words = text.split(None, _KINDS + 1)
-    try:
-        if words[0] == b'cpu':
-            ticks = map(int, words[1 : _KINDS + 1])
-            return CpuTimes(*[one / ticks_per_s for one in ticks])
-    except (ValueError, TypeError, IndexError):
-        pass
-    raise ValueError(f'expected "cpu <ten figures>" in stat, found {text[:80]!r}')
-
-
-def read_system_cpu_times(proc: Path = Path('/proc')) -> Any:
-    """Seconds of all CPUs since boot, by kind, as a named tuple.
-
-    Out of ``/proc/stat``, and from ``psutil`` where there is none: that takes four
-    times as long, and ten between two steps of a training.
-
-    Args:
-        proc: Root of the proc file system.
-    """
-    try:
-        text = read_begin(os.path.join(proc, 'stat'), 512)
-        return parse_cpu_times(text, os.sysconf('SC_CLK_TCK'))
-    except (OSError, ValueError, AttributeError):
-        import psutil
-
-        return psutil.cpu_times()
+    return psutil.cpu_times()
 
 
 def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
@@ -442,19 +386,21 @@ class CpuMeter:
         """Return what was used since the last read, or since construction."""
         process_s, times = self._process_cpu(), self._times()
         before_s, self._last_delay_s = self._last_delay_s, self._run_delay()
+        before = self._last_times
         reading = CpuReading(
             process_s - self._last_process_s,
-            _fold_pct(self._last_times, times),
+            None if None in (before, times) else fold_busy_pct(before, times),
             _difference(before_s, self._last_delay_s),
         )
         self._last_process_s, self._last_times = process_s, times
         return reading
 
-    def _times(self) -> Any:
+    def _times(self) -> Mapping[str, float] | None:
         if self.unknown:
             return None
         try:
-            return self._read_cpu_times()
+            found: Mapping[str, float] = self._read_cpu_times()._asdict()
+            return found
         except ImportError:
             reason = 'psutil is not installed: pip install psutil'
         except (OSError, RuntimeError, TypeError, ValueError) as error:
@@ -467,23 +413,6 @@ def _difference(before_s: float | None, after_s: float | None) -> float | None:
     if before_s is None or after_s is None:
         return None
     return max(after_s - before_s, 0.0)
-
-
-def _fold_pct(before: Any, after: Any) -> float | None:
-    """As :func:`fold_busy_pct`, of what was read; without dictionaries if it can."""
-    if before is None or after is None:
-        return None
-    if not type(before) is type(after) is CpuTimes:
-        return fold_busy_pct(_by_kind(before), _by_kind(after))
-    spent = [now - then if now > then else 0.0 for now, then in zip(after, before)]
-    user, nice, system, idle, iowait, irq, softirq, steal, _, _ = spent
-    busy = user + nice + system + irq + softirq + steal
-    total = busy + idle + iowait
-    return 100.0 * busy / total if total > 0.0 else None
-
-
-def _by_kind(times: Any) -> Mapping[str, float]:
-    return cast(Mapping[str, float], times._asdict())
 
 
 def fold_busy_pct(
@@ -528,69 +457,6 @@ def _fold_spent(
 
 def _fold_busy(spent: Mapping[str, float]) -> float:
     return sum(seconds for kind, seconds in spent.items() if kind not in _IDLE)
-
-
-class OwnFiles:
-    """Reads what :class:`CpuMeter` asks for, and memory, without opening a file.
-
-    Opening takes twice as long as reading. A file that could not be opened, or that
-    is not understood, is left to the functions that open it each time, which know
-    where else to look.
-
-    Args:
-        proc: Root of the proc file system.
-    """
-
-    def __init__(self, proc: Path = Path('/proc')) -> None:
-        self._stat = _keep(proc / 'stat')
-        self._schedstat = _keep(proc / 'self' / 'schedstat')
-        self._statm = _keep(proc / 'self' / 'statm')
-        self._proc = proc
-        self._page_bytes = page_size_bytes()
-        self._ticks_per_s = os.sysconf('SC_CLK_TCK') if hasattr(os, 'sysconf') else 100
-
-    def read_cpu_times(self) -> Any:
-        """As :func:`read_system_cpu_times` does."""
-        if self._stat is not None:
-            try:
-                return parse_cpu_times(self._stat.read_begin(512), self._ticks_per_s)
-            except (OSError, ValueError):
-                pass
-        return read_system_cpu_times(self._proc)
-
-    def read_run_delay_s(self) -> float | None:
-        """As :func:`read_run_delay_s` does."""
-        if self._schedstat is not None:
-            try:
-                return parse_schedstat(self._schedstat.read_begin(128))[1] / 1e9
-            except (OSError, SourceError):
-                pass
-        return read_run_delay_s(self._proc)
-
-    def read_rss_bytes(self) -> int | None:
-        """As :func:`read_process_rss_bytes` does."""
-        if self._statm is not None:
-            try:
-                text = self._statm.read_begin(128)
-                return parse_resident_pages(text) * self._page_bytes
-            except (OSError, ValueError, IndexError):
-                pass
-        return read_process_rss_bytes(self._proc)
-
-    def close(self) -> None:
-        """Close every file; a second call does nothing."""
-        files = self._stat, self._schedstat, self._statm
-        self._stat = self._schedstat = self._statm = None
-        for file in files:
-            if file is not None:
-                file.close()
-
-
-def _keep(path: Path) -> KeptFile | None:
-    try:
-        return KeptFile(path)
-    except OSError:
-        return None
 
 
 _T = TypeVar('_T')

@@ -1,7 +1,7 @@
 """The time ledger: at any moment exactly one part of training runs.
 
-It knows no trainer. Whoever drives it stamps what just ended; the seconds since the
-stamp before belong to it. So the parts add up to the wall clock by construction, and
+It knows no trainer. Its driver stamps what just ended; the seconds since the stamp
+before belong to it. So the parts add up to the wall clock by construction, and
 nothing is counted twice, however calls nest.
 
 Between two steps caches are cold, and a sum costs ten times what it costs in a row. So
@@ -69,7 +69,7 @@ class TimeLedger:
         self.running: list[Any] = [part]
         """What runs, the innermost last: parts, and hooks."""
         self.wait_cpu_s = 0.0
-        """CPU inside waits so far; whoever times the waits adds to it."""
+        """CPU inside waits so far; what times the waits adds to it."""
         self.totals = LedgerWindow()
         """Sums over all windows taken."""
         self._name_hook = name_hook

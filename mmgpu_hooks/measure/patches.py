@@ -22,16 +22,12 @@ REPLACED: Mapping[str, str] = {
     'worker_init_fn': "a DataLoader's, while it starts workers: measures inside them",
     '_next_data': "a loader iterator's: the exact wait for a batch",
     'fetch': "a fetcher's in this process: times batches",
-    '__call__': 'of transform classes in a worker, for one batch: times transforms',
+    '__call__': 'of transform classes, for one batch: times transforms',
     'zero_grad': "an OptimWrapper's, until gradients are counted",
     'state_dict': "the model's, during a save: where copying begins",
     'get_file_backend': "MMEngine's, during a save: the backend that writes",
     'FileClient': "MMEngine's, during a save: the older kind of backend",
     'put': "a backend's, during a save: where writing begins and ends",
-    **dict.fromkeys(
-        ('pipeline', 'transforms', 'transform', 'pre_transform', 'branch_pipelines'),
-        "a dataset's in this process, for one batch: times transforms",
-    ),
 }
 """Where each stands, and what for, by its name."""
 

@@ -356,7 +356,7 @@ class Surroundings:
 
         Args:
             workers_cpu_s: CPU of the loader's workers since :meth:`begin`, so that
-                they are no strangers; ``None`` when it is not known.
+                they are not counted as others; ``None`` when it is not known.
 
         Returns:
             Fields of a :class:`~mmgpu_hooks.schema.SaveRecord`, and why one of them

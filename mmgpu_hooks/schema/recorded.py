@@ -256,8 +256,8 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     """CPUs that the most confined worker may run on; asked when workers start and
     every 30 seconds."""
     pss_bytes: Optional[Count] = None
-    """Memory of all workers, shared pages counted in part; looked at once per start
-    of workers and every 30 seconds."""
+    """Memory of all workers, shared pages counted in part; read every 5 minutes at
+    most, and no more where that took 20 ms."""
     transforms: Mapping[str, TransformCost] = {}
     """By class name, over the batches that were timed."""
     timed_samples: Count = 0
@@ -295,7 +295,8 @@ class GpuWindow(Recorded, frozen=True, kw_only=True):
     throttle_reasons_pct: Mapping[str, Number] = {}
     """That share by reason, such as ``power_cap`` or ``thermal``."""
     others_mem_bytes: Optional[Count] = None
-    """Largest device memory of other processes on the same card."""
+    """Largest device memory of other processes on the same card; unknown in a
+    container."""
     sm_active_pct: Optional[Number] = None
     """Share of multiprocessors with work (GPM, Hopper and later)."""
     sampled_s: Optional[Number] = None
@@ -369,7 +370,8 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     workers: Optional[WorkersWindow] = None
     gpu: Optional[GpuWindow] = None
     gpu_idle_pct: Optional[Number] = None
-    """Share of the timed iterations in which the GPU had nothing to do."""
+    """Share of the timed iterations in which the GPU was idle between two steps: from
+    the end of the hooks behind a step. Gaps inside a step are not seen."""
     gpu_idle_iterations: Count = 0
     """Iterations that share is taken over; 0 leaves it unknown."""
     gpu_mem_peak_bytes: Optional[Count] = None
@@ -505,8 +507,7 @@ class ValidationRecord(Line, frozen=True, kw_only=True, tag='validation'):
     """One validation in the midst of training, with what its own loader did.
 
     A validation that an error ended has no record. Nothing is touched before the first
-    validation. What measuring it costs is booked as ``GPUEfficiencyHook`` in
-    ``hooks_s``.
+    validation.
     """
 
     iteration: Count

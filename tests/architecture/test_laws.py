@@ -155,6 +155,14 @@ def test_the_hook_neither_synchronises_nor_gathers(call):
     assert users == []
 
 
+def test_what_reads_a_gpu_knows_no_record():
+    for source in SOURCES:
+        if str(source.relative_to(PACKAGE)).startswith(('measure/gpu', 'measure/cuda')):
+            text = source.read_text()
+            assert 'mmgpu_hooks.schema' not in text
+            assert 'msgspec' not in text
+
+
 def test_no_room_is_a_drawer():
     drawers = {'utils.py', 'common.py', 'helpers.py'}
     assert not [path for path in SOURCES if path.name in drawers]

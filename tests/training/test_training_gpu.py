@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
 
 from fakes.nvml import FakeGpu, FakeNvml
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
-from mmgpu_hooks.measure.cuda import CudaDevice
+from mmgpu_hooks.measure.cuda import CudaDevice, CudaEvents
 from training.toy import HOOK, LossTape, build_runner, evidence_of, log_of, scalar_lines
 
 FAST = {**HOOK, 'gpu_sample_period_s': 0.01}
@@ -125,3 +128,45 @@ def test_a_device_that_does_not_tell_its_name_is_let_go(
     runner.train()
     assert log_of(runner).count('GPU is switched off for this run (') == 1
     assert evidence_of(tmp_path).end is not None
+
+
+class GivesWork(Hook):
+    """The last of the hooks behind a step, such as one that averages the weights."""
+
+    priority = 'LOWEST'
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, **rest: Any) -> None:
+        self.log.append('hook')
+
+
+class Event:
+    """Notes when it is recorded; it has passed at once."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def record(self, stream: Any) -> None:
+        self.log.append('event')
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: Event) -> float:
+        return 1.0
+
+
+def test_the_work_of_hooks_is_in_no_idle_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+    events = CudaEvents(lambda: Event(log), lambda: 'stream')
+    monkeypatch.setattr('mmgpu_hooks.hooks.sources.open_cuda_events', lambda: events)
+    monkeypatch.setattr('mmgpu_hooks.hooks.sources.cuda_device', lambda: None)
+    runner = build_runner(tmp_path, iterations=8, custom_hooks=[GivesWork(log)])
+    runner.train()
+    assert log == ['event', 'hook', 'event'] * 8
+    idle = [record.gpu_idle_iterations for record in evidence_of(tmp_path).intervals]
+    assert sum(idle) >= 6

@@ -67,7 +67,7 @@ class CreationWatch:
     def __call__(self) -> Any:
         """Make an iterator, as the loader would."""
         assert self._make is not None
-        if not self.active:  # whoever wrapped us may go on calling us
+        if not self.active:  # a wrapper around us may go on calling us
             return self._make(self._loader)
         iterator = None
         self._before()
@@ -129,7 +129,7 @@ def _add_by_worker(parts: list[tuple[float, ...]]) -> tuple[float, ...]:
 def _fold_by_worker(
     fold: Callable[[tuple[_T, ...]], _T], parts: list[tuple[_T, ...]]
 ) -> tuple[_T, ...]:
-    # of a part that lacks a worker nobody knows whose the others are
+    # in a part that lacks a worker the others cannot be named
     if len({len(part) for part in parts}) != 1:
         return ()
     return tuple(fold(by_worker) for by_worker in zip(*parts))
@@ -376,9 +376,9 @@ class LoaderProbe:
     def _return_to_former(self) -> None:
         """Follow the iterator before this one, which the loop never left."""
         try:
-            stranger, self._current = self._current, None
-            if stranger is not None:
-                stranger.close()
+            other, self._current = self._current, None
+            if other is not None:
+                other.close()
             former, self._former = self._former, None
             iterator = None if former is None else former.living()
             if iterator is None:
@@ -467,7 +467,7 @@ class LoaderProbe:
 
     @property
     def is_memory_due(self) -> bool:
-        """Whether :meth:`read_memory` would look: once per iterator and 30 seconds."""
+        """Whether :meth:`read_memory` would read it: at most every 5 minutes."""
         return self._memory.is_due(self.processes)
 
     def find_owed(self) -> Owed | None:
@@ -497,7 +497,6 @@ class LoaderProbe:
         finally:
             generations = (self._current, self._former)
             self._current = self._former = None
-            self._memory.close()
             self._is_watching = False
             self._queue.watch(None)
             self.delivered.follow(None, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def write_nice(pids: Iterable[int], nice: int, proc: Path = Path('/proc')) -> No
     """Set the nice value of processes with all their threads; 3 us per thread.
 
     One that is nicer already stays as it is: going back needs a privilege. One that
-    ended is left out. Threads that start later have the value of whoever starts them.
+    ended is left out. Threads that start later have the value of their starter.
 
     Args:
         pids: The processes, children of this one.
@@ -197,6 +198,8 @@ class WorkerProcesses:
             if is_running:
                 stat.relist()
             self._workers.append(_Worker(pid, stat))
+        self.is_memory_costly = False
+        """Whether reading the memory of one took long."""
         self._is_first = True
         self._relisted_s = clock()
         self._unlisted: list[_Worker] = []
@@ -299,21 +302,28 @@ class WorkerProcesses:
             for worker in self._workers if is_first else few:
                 worker.read_affinity()
 
-    def read_pss_bytes(self) -> tuple[int | None, ...]:
+    def read_pss_bytes(self, most_s: float = math.inf) -> tuple[int | None, ...]:
         """Memory of each worker, by worker id; about 1 ms for each of 16 at most.
 
         Of more workers 16 are looked at. It may be called from another thread than
         :meth:`read`.
+
+        Args:
+            most_s: After a worker that takes so long no other is read.
 
         Returns:
             Bytes, shared pages counted in part; ``None`` for a worker that was not
             looked at or does not show them.
         """
         step = max(-(-len(self._workers) // _MOST_PSS_READS), 1)
-        return tuple(
-            read_pss_bytes(worker.pid, self._proc) if number % step == 0 else None
-            for number, worker in enumerate(self._workers)
-        )
+        sizes: list[int | None] = [None] * len(self._workers)
+        for number in range(0, len(sizes), step):
+            began_s = self._clock()
+            sizes[number] = read_pss_bytes(self._workers[number].pid, self._proc)
+            if self._clock() - began_s >= most_s:
+                self.is_memory_costly = True
+                break
+        return tuple(sizes)
 
     def close(self) -> None:
         """Close all files; a second call does nothing."""
@@ -332,11 +342,15 @@ def _file_budget() -> int:
     return min(int(soft) // _FILES_SHARE, _MOST_FILES)
 
 
-_PERIOD_S = 30.0
+_PERIOD_S = 300.0
+_COSTLY_S = 0.02
 
 
 class MemoryLook:
-    """Looks once per start of workers and every 30 seconds.
+    """Reads the workers' memory at most every 5 minutes.
+
+    The kernel walks all pages of a worker for it. After one that took 20 ms, as those
+    of some GiB do, none is read again.
 
     Args:
         clock: Monotonic seconds.
@@ -344,8 +358,8 @@ class MemoryLook:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._seen: WorkerProcesses | None = None
-        self._seen_s = 0.0
+        self._seen_s: float | None = None
+        self._is_costly = False
         self._sizes: tuple[int | None, ...] = ()
 
     def is_due(self, workers: WorkerProcesses | None) -> bool:
@@ -354,15 +368,15 @@ class MemoryLook:
         Args:
             workers: Those that live; ``None`` when none do.
         """
-        is_seen = workers is self._seen
-        if is_seen and self._clock() - self._seen_s < _PERIOD_S:
+        if workers is None or self._is_costly:
             return False
-        return workers is not None
+        return self._seen_s is None or self._clock() - self._seen_s >= _PERIOD_S
 
     def look(self, workers: WorkerProcesses) -> None:
-        """Look at their memory; 20 ms at most, on any thread."""
-        self._seen, self._seen_s = workers, self._clock()
-        self._sizes = workers.read_pss_bytes()
+        """Read their memory, on any thread."""
+        self._seen_s = self._clock()
+        self._sizes = workers.read_pss_bytes(_COSTLY_S)
+        self._is_costly = workers.is_memory_costly
 
     def drain(self) -> int | None:
         """What was found since the last call.
@@ -376,7 +390,3 @@ class MemoryLook:
         if not known:
             return None
         return sum(known) * len(sizes) // len(known)
-
-    def close(self) -> None:
-        """Let the workers go."""
-        self._seen = None

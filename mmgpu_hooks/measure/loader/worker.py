@@ -16,7 +16,6 @@ from mmgpu_hooks.measure.loader.batches import BatchWatch
 from mmgpu_hooks.measure.loader.board import TOP_TEXT, Board, Slot, make_private_slot
 from mmgpu_hooks.measure.loader.call_stack import offer_stack
 from mmgpu_hooks.measure.loader.pipeline import (
-    LocalPipelineTimer,
     PipelineTimer,
     hide_frame,
 )
@@ -140,7 +139,7 @@ class FetchProbe:
         cpu_between_ends: Count the process's CPU from the end of one fetch to the
             end of the next, so that what a worker does to hand a batch over is in it;
             else the CPU during the fetch alone.
-        timer: Times transforms; ``None`` takes the one for a worker.
+        timer: Times transforms; ``None`` makes one.
         batches: Looks at what each batch holds, if that is wanted.
         clock: Monotonic seconds.
         cpu_clock: CPU seconds of this process, all threads.
@@ -151,7 +150,7 @@ class FetchProbe:
         slot: Slot,
         *,
         cpu_between_ends: bool,
-        timer: PipelineTimer | LocalPipelineTimer | None = None,
+        timer: PipelineTimer | None = None,
         batches: BatchWatch | None = None,
         clock: Clock = monotonic_s,
         cpu_clock: Clock = process_cpu_s,
@@ -483,9 +482,7 @@ class LocalProbe:
         fetcher = iterator._dataset_fetcher
         self.slot = make_private_slot()
         """Where the figures are."""
-        self._probe = FetchProbe(
-            self.slot, cpu_between_ends=False, timer=LocalPipelineTimer()
-        )
+        self._probe = FetchProbe(self.slot, cpu_between_ends=False)
         fetch = self._probe.wrap(type(fetcher).fetch)
         fetcher_ref = weakref.ref(fetcher)  # a plain reference would be a cycle
 

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from mmgpu_hooks.measure.absent import Absent, SourceError
 from mmgpu_hooks.measure.cuda import (
+    AllocatorFigures,
     CudaDevice,
     CudaMemory,
     cuda_device,
+    find_lacking,
     open_cuda_memory,
     parse_pci_bus_id,
 )
-from mmgpu_hooks.schema import CudaMemoryWindow
 
 
 def stats(peak: int, reserved: int) -> dict[str, Any]:
@@ -249,20 +250,20 @@ def test_the_window_tells_creep_fragmentation_and_what_failed(memory, allocator)
     allocator.current = 12
     allocator.retries = 3
     memory.observe()
-    assert memory.drain_window() == CudaMemoryWindow(
+    assert memory.drain_window() == AllocatorFigures(
         allocated_bytes=12, retries=3, ooms=1, inactive_bytes=7
     )
     memory.observe()
-    assert memory.drain_window() == CudaMemoryWindow(
+    assert memory.drain_window() == AllocatorFigures(
         allocated_bytes=12, retries=0, ooms=0, inactive_bytes=7
     )
-    assert memory.drain_window() == CudaMemoryWindow(retries=0, ooms=0)
+    assert memory.drain_window() == AllocatorFigures(retries=0, ooms=0)
 
 
 def test_counts_begin_with_training_and_may_be_reset_by_others(allocator):
     allocator.retries = 50
     memory = CudaMemory(allocator.read)
-    assert memory.drain_window() == CudaMemoryWindow()
+    assert memory.drain_window() == AllocatorFigures()
     memory.begin()
     allocator.retries, allocator.ooms = 51, 4
     memory.observe()
@@ -278,7 +279,7 @@ def test_an_allocator_with_fewer_figures_leaves_them_unknown():
     memory = CudaMemory(lambda: stats(3, 4))
     memory.begin()
     memory.observe()
-    assert memory.drain_window() == CudaMemoryWindow(allocated_bytes=1)
+    assert memory.drain_window() == AllocatorFigures(allocated_bytes=1)
 
 
 def test_the_pci_address_is_written_as_nvml_does():
@@ -399,3 +400,23 @@ def test_the_real_device_is_the_one_that_nvml_opens(torch_on_cuda: Any):
     finally:
         by_uuid.close()
         by_address.close()
+
+
+@pytest.mark.parametrize(
+    ('backend', 'settings', 'lacking'),
+    [
+        ('native', '', set()),
+        ('native', 'max_split_size_mb:64', set()),
+        ('native', 'expandable_segments:False', set()),
+        ('native', 'garbage:0.8, expandable_segments: True', {'inactive_bytes'}),
+        ('cudaMallocAsync', '', {'inactive_bytes', 'retries', 'ooms'}),
+    ],
+)
+def test_what_an_allocator_does_not_count_is_no_zero(backend, settings, lacking):
+    allocator = Allocator()
+    memory = CudaMemory(allocator.read, find_lacking(backend, settings))
+    memory.begin()
+    memory.observe()
+    found = memory.drain_window()._asdict()
+    assert {name for name, value in found.items() if value is None} == lacking
+    assert memory.lacking.keys() == lacking

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -11,11 +9,7 @@ from mmgpu_hooks.measure.host import (
     CpuMeter,
     CpuReading,
     fold_busy_pct,
-    fold_busy_s,
-    read_system_cpu_times,
 )
-
-psutil = pytest.importorskip('psutil')
 
 
 class Times(NamedTuple):
@@ -49,43 +43,10 @@ def test_busy_share(before: Times, after: Times, pct):
     assert fold_busy_pct(before._asdict(), after._asdict()) == pct
 
 
-def test_the_first_line_of_stat_is_of_all_cpus(tmp_path: Path):
-    line = 'cpu  100 20 300 4000 50 6 7 8 9 10'
-    (tmp_path / 'stat').write_text(f'{line}\ncpu0 1 1 1 1 1 1 1 1 1 1\n')
-    times = read_system_cpu_times(tmp_path)
-    ticks = os.sysconf('SC_CLK_TCK')
-    assert times._asdict() == {
-        'user': 100 / ticks,
-        'nice': 20 / ticks,
-        'system': 300 / ticks,
-        'idle': 4000 / ticks,
-        'iowait': 50 / ticks,
-        'irq': 6 / ticks,
-        'softirq': 7 / ticks,
-        'steal': 8 / ticks,
-        'guest': 9 / ticks,
-        'guest_nice': 10 / ticks,
-    }
-    assert fold_busy_s(times._replace(user=0.0)._asdict(), times._asdict()) == 1.0
-
-
-@pytest.mark.parametrize('text', ['', 'cpu 1 2 3\n', 'cpu0 1 1 1 1 1 1 1 1 1 1\n'])
-def test_psutil_is_asked_where_the_kernel_does_not_tell(tmp_path: Path, text: str):
-    (tmp_path / 'stat').write_text(text)
-    told = read_system_cpu_times(tmp_path)
-    assert told.idle == pytest.approx(psutil.cpu_times().idle, rel=0.01)
-
-
-def test_without_proc_and_psutil_the_rest_goes_on_and_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_without_psutil_the_rest_goes_on_and_says_why(monkeypatch):
     monkeypatch.setitem(sys.modules, 'psutil', None)
     process = iter([1.0, 1.5])
-    meter = CpuMeter(
-        lambda: read_system_cpu_times(tmp_path),
-        lambda: next(process),
-        run_delay=lambda: None,
-    )
+    meter = CpuMeter(process_cpu=lambda: next(process), run_delay=lambda: None)
     assert meter.read() == CpuReading(process_cpu_s=0.5, system_cpu_pct=None)
     assert 'pip install psutil' in meter.unknown['system_cpu_pct']
 

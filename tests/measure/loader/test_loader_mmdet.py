@@ -20,7 +20,7 @@ from mmengine.registry import DefaultScope
 from torch.utils.data import DataLoader
 
 from mmgpu_hooks.measure.loader import worker as fetch
-from mmgpu_hooks.measure.loader.pipeline import LocalPipelineTimer, PipelineTimer
+from mmgpu_hooks.measure.loader.pipeline import PipelineTimer
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 
 IMAGES = 12
@@ -142,8 +142,6 @@ def test_transforms_below_mixing_and_joining_datasets(coco):
     for dataset, loads, timer in (
         (mixed, 4, PipelineTimer()),
         (joined, 1, PipelineTimer()),
-        (mixed, 4, LocalPipelineTimer()),
-        (joined, 1, LocalPipelineTimer()),
     ):
         timer.start(SimpleNamespace(dataset=dataset))
         dataset[1]
@@ -153,7 +151,7 @@ def test_transforms_below_mixing_and_joining_datasets(coco):
         assert ('Mosaic' in costs) == (loads == 4)
 
 
-@pytest.mark.parametrize('timer', [PipelineTimer(), LocalPipelineTimer()])
+@pytest.mark.parametrize('timer', [PipelineTimer()])
 @pytest.mark.parametrize('share', [False, True])
 def test_a_broadcaster_gives_the_same_while_it_is_timed(share: bool, timer: Any):
     broadcaster = TransformBroadcaster(

@@ -179,6 +179,34 @@ def test_memory_of_many_workers_is_that_of_some_of_them(proc: FakeProc):
     many.close()
 
 
+def test_memory_is_read_every_five_minutes_and_no_more_where_it_takes_long(
+    proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+):
+    took_s = 0.001
+
+    def read(*_: object) -> int:
+        clock.turn(took_s)
+        return 1024
+
+    monkeypatch.setattr('mmgpu_hooks.measure.loader.processes.read_pss_bytes', read)
+    clock = HandClock()
+    workers = watch(proc, [1, 2, 3], clock)
+    memory = MemoryLook(clock)
+    assert memory.is_due(workers)
+    memory.look(workers)
+    assert memory.drain() == 3 * 1024
+    clock.turn(299.0)
+    assert not memory.is_due(workers)
+    clock.turn(1.0)
+    assert memory.is_due(workers)
+    took_s = 0.046
+    memory.look(workers)
+    assert memory.drain() == 3 * 1024  # of one worker, taken for all
+    clock.turn(1000.0)
+    assert not memory.is_due(workers)
+    workers.close()
+
+
 def test_of_very_many_workers_the_sums_are_told(proc: FakeProc):
     pids = list(range(1, MOST_TOLD + 2))
     for pid in pids:
