@@ -106,25 +106,25 @@ def _verdict(ratio: Estimate) -> str:
         return f'The second run is slower: {figures} per iteration.'
     if ratio.high < 1:
         return f'The second run is faster: {figures} per iteration.'
-    return f'No difference can be told from noise: {figures} per iteration.'
+    return f'No difference beyond noise: {figures} per iteration.'
 
 
 def _cause(comparison: RunComparison) -> list[str]:
-    """The parts whose change can be told from noise, the largest first."""
+    """The parts whose change is beyond noise, the largest first."""
     certain = [
         (figure.name.removesuffix('_s'), figure.difference)
         for figure in comparison.figures
         if figure.name not in (_ITER, _RATE) and figure.difference is not None
     ]
-    told = [
+    known = [
         (PART_NAMES[part], change)
         for part, change in certain
         if change.low > 0 or change.high < 0
     ]
-    told.sort(key=lambda item: -abs(item[1].value))
-    if not told:
+    known.sort(key=lambda item: -abs(item[1].value))
+    if not known:
         return []
-    words = ', '.join(f'{name} {_signed(change.value)}' for name, change in told)
+    words = ', '.join(f'{name} {_signed(change.value)}' for name, change in known)
     return [f'Per iteration: {words}.']
 
 

@@ -115,8 +115,8 @@ def _sentences(bench: SaveBench) -> Iterator[str]:
         yield f'{_delay(row)}{_held(row)}'
     elif compared and bench.is_told:
         longest = max(compared, key=lambda row: row.gross_s or 0.0)
-        untold = [row for row in plain if row.remark and row is not reference]
-        none = 'No number of workers that could be judged' if untold else 'None'
+        unknown = [row for row in plain if row.remark and row is not reference]
+        none = 'No number of workers that could be judged' if unknown else 'None'
         yield (
             f'{none} was harmful: the longest saves, {_beside(longest)}, took '
             f'{format_seconds(longest.save_s)}, those {beside} '

@@ -89,7 +89,7 @@ def _sentence(gain: Estimate) -> str:
         return f'Measured: {figures} images/s; the second setting is faster.'
     if gain.high < 0:
         return f'Measured: {figures} images/s; the second setting is slower.'
-    return f'Measured: {figures} images/s; no difference can be told from noise.'
+    return f'Measured: {figures} images/s; no difference beyond noise.'
 
 
 def _predicted(verification: Verification) -> str:
