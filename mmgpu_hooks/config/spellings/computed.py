@@ -7,12 +7,14 @@ import ast
 from mmgpu_hooks.config.edit import Edit, Replacement, resting
 from mmgpu_hooks.config.locate import KeyPath, locate_setting
 from mmgpu_hooks.config.outcome import RefusedError, Setting
-from mmgpu_hooks.config.syntax import (
-    UNKNOWN,
-    Module,
-    is_template,
-    parse_chain,
+from mmgpu_hooks.config.syntax import Module
+
+_READING = (
+    *(ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.expr_context),
+    *(ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop),
+    ast.Set,  # {{_base_.n}}
 )
+"""What a value that only reads variables is made of."""
 
 
 def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
@@ -21,14 +23,16 @@ def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
     if place.kind != 'value':
         return None
     setting, node = '.'.join(path), place.node
-    names = _parse_names(node)
-    if names is None:
+    parts = list(ast.walk(node))
+    if not all(isinstance(part, _READING) for part in parts):
         raise RefusedError(
             f'expected {setting} as a literal or computed from variables, found '
             f'{module.describe(node)}; write the value there as a literal, or change '
             'it by hand',
             node.lineno,
         )
+    names = [part.id for part in parts if isinstance(part, ast.Name)]
+    names = [name for name in dict.fromkeys(names) if name != '_base_']
     for name in names:
         for touch in module.touches(name):
             if touch.conditional and touch.how != 'read':
@@ -43,20 +47,3 @@ def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
     kept = f'; {" and ".join(users)} {"stay" if users[1:] else "stays"} as before'
     note = f'{note} it{kept if users else ""}.'
     return Replacement(((*module.span(node), repr(resting(path, value))),), (note,))
-
-
-def _parse_names(node: ast.expr) -> list[str] | None:
-    """Lists the names in a value that only reads them, ``None`` for any other."""
-    if isinstance(node, ast.Constant) or is_template(node):
-        return []
-    if isinstance(node, ast.BinOp):
-        left, right = _parse_names(node.left), _parse_names(node.right)
-        if left is None or right is None:
-            return None
-        return list(dict.fromkeys([*left, *right]))
-    if isinstance(node, ast.UnaryOp):
-        return _parse_names(node.operand)
-    chain = parse_chain(node)
-    if UNKNOWN in chain:
-        return None
-    return [] if chain[0] == '_base_' else [chain[0]]
