@@ -172,7 +172,8 @@ def _read_touches(statement: ast.stmt, name: str, index: int) -> list[Touch]:
             names = [(node.asname or node.name).partition('.')[0]]
         inherited = parse_chain(node) == ('_base_', name)
         how: How = 'lose'
-        place, path, owner = node, (), statement
+        place, owner = node, statement
+        path: tuple[str, ...] = ()
         if inherited or (isinstance(node, ast.Name) and node.id == name):
             place, path = _climb(node, parents)
             how, path, owner = _classify(place, path, parents.get(place), inherited)
@@ -187,10 +188,9 @@ def _read_touches(statement: ast.stmt, name: str, index: int) -> list[Touch]:
 def _climb(node: Any, parents: _Parents) -> tuple[Any, tuple[str, ...]]:
     """Follows ``x.a['b']`` upwards from ``x``."""
     depth = len(parse_chain(node))
-    while getattr(parents.get(node), 'value', None) is node and isinstance(
-        parents[node], (ast.Attribute, ast.Subscript)
-    ):
-        node = parents[node]
+    above = parents.get(node)
+    while isinstance(above, (ast.Attribute, ast.Subscript)) and above.value is node:
+        node, above = above, parents.get(above)
     return node, parse_chain(node)[depth:]
 
 
