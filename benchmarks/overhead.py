@@ -65,8 +65,8 @@ from benchmarks.harness import (
 from mmgpu_hooks import GPUEfficiencyHook
 
 PEER = 'TraceML'
-PEER_SHARE, PEER_INTERVAL = 1 / 15, 3.0
-"""Limits of one iteration and of one interval, both over the peer's iteration."""
+PEER_SHARE, PEER_INTERVAL = 0.0667, 3.0
+"""Most of one iteration (a fifteenth) and of one interval, over its iteration."""
 ADDED_PCT, ADDED_HALF_WIDTH_PCT = 0.4, 0.2
 GROWN_RATIO, GROWN_MIB, KEPT_BLOCKS = 1.05, 1.0, 0.5
 """What keeps one object more with each interval keeps at least one block; what lives
