@@ -18,7 +18,7 @@ How = Literal['bind', 'write', 'update', 'change', 'lose', 'read']
 Display = Union[ast.Call, ast.Dict, ast.List]
 """A ``dict(...)`` call, ``x.update(...)``, a ``{...}`` literal or a list."""
 
-_Parents = dict[ast.AST, ast.AST]
+_Parents = dict[Any, Any]
 
 UNKNOWN = '?'
 """Stands for a subscript that is neither a string nor an integer literal."""
@@ -172,8 +172,9 @@ def _read_touches(statement: ast.stmt, name: str, index: int) -> list[Touch]:
             names = [(node.asname or node.name).partition('.')[0]]
         inherited = parse_chain(node) == ('_base_', name)
         how: How = 'lose'
-        place, owner = node, statement
+        place: Any = node
         path: tuple[str, ...] = ()
+        owner: Any = statement
         if inherited or (isinstance(node, ast.Name) and node.id == name):
             place, path = _climb(node, parents)
             how, path, owner = _classify(place, path, parents.get(place), inherited)
@@ -188,9 +189,10 @@ def _read_touches(statement: ast.stmt, name: str, index: int) -> list[Touch]:
 def _climb(node: Any, parents: _Parents) -> tuple[Any, tuple[str, ...]]:
     """Follows ``x.a['b']`` upwards from ``x``."""
     depth = len(parse_chain(node))
-    above = parents.get(node)
-    while isinstance(above, (ast.Attribute, ast.Subscript)) and above.value is node:
-        node, above = above, parents.get(above)
+    while getattr(parents.get(node), 'value', None) is node and isinstance(
+        parents[node], (ast.Attribute, ast.Subscript)
+    ):
+        node = parents[node]
     return node, parse_chain(node)[depth:]
 
 

@@ -7,29 +7,23 @@ another way, and raises :class:`RefusedError` where no edit would be safe.
 
 from __future__ import annotations
 
+import importlib
+
 from mmgpu_hooks.config.edit import Match
-from mmgpu_hooks.config.spellings import (
-    absent,
-    alias,
-    computed,
-    entry,
-    inherited,
-    literal,
-    missing_key,
-    overridden,
-    shared,
-    variable,
+
+_NAMES = (
+    'absent',
+    'shared',
+    'entry',
+    'literal',
+    'variable',
+    'computed',
+    'missing_key',
+    'alias',
+    'overridden',
+    'inherited',
 )
 
-SPELLINGS: tuple[Match, ...] = (
-    absent.match,
-    shared.match,
-    entry.match,
-    literal.match,
-    variable.match,
-    computed.match,
-    missing_key.match,
-    alias.match,
-    overridden.match,
-    inherited.match,
+SPELLINGS: tuple[Match, ...] = tuple(
+    importlib.import_module(f'{__name__}.{name}').match for name in _NAMES
 )
