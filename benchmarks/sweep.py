@@ -30,10 +30,8 @@ from benchmarks.sweep_judge import fold_figures, render_trials
 from mmgpu_hooks.commands.exit_codes import INTERRUPTED
 from mmgpu_hooks.commands.trainable import lengthen, read_trainable_config
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
-from mmgpu_hooks.experiment.sweep import run_sweep
-from mmgpu_hooks.experiment.sweep_identity import read_identity
-from mmgpu_hooks.experiment.sweep_ledger import KeptTrials, open_ledger
-from mmgpu_hooks.experiment.sweep_plan import SweepGrid, SweepJob, TrialLimits
+from mmgpu_hooks.experiment.engine import run_plan
+from mmgpu_hooks.experiment.sweep import SweepPlan, list_settings
 from mmgpu_hooks.schema import Sweep, SweepRow, SweepSetting
 from mmgpu_hooks.show.pictures.bars import WIDTHS
 from mmgpu_hooks.show.pictures.chart import Chart
@@ -44,8 +42,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / 'configs' / 'demo' / 'rtmdet-tiny_demo.py'
 DATA = ROOT / 'data' / 'demo'
 
-ON_CPU = SweepGrid((0, 1, 2, 4, 8), (1, 3, 8))
-ON_CUDA = SweepGrid((1, 8, 16, 32), (1, 3, 32))
+ON_CPU = list_settings((0, 1, 2, 4, 8), (1, 3, 8))
+ON_CUDA = list_settings((1, 8, 16, 32), (1, 3, 32))
 
 IMAGES, WIDTH, HEIGHT = 240, 4000, 3000
 LOGGED = 10
@@ -86,17 +84,16 @@ def run_table(
     config = folder / 'detector.py'
     config.write_text(CONFIG.format(base=DEMO, times=TIMES, data=data, logged=LOGGED))
     flat = read_trainable_config(config)
-    job = SweepJob(
+    plan = SweepPlan(
         config=str(config),
         folder=folder / 'sweep',
         settings=grid,
-        limits=TrialLimits(seconds, 300.0),
-        identity=read_identity(flat, saves=False),
+        measure_s=seconds,
+        whole_s=300.0,
         lengthened=lengthen(flat, 10**6),
     )
-    with open_ledger(job.folder) as ledger:
-        sweep = run_sweep(job, ledger, KeptTrials(), _tell)
-    return sweep, [read_mmengine_s(job.folder, row) for row in sweep.rows]
+    sweep = plan.finish(run_plan(plan, on_progress=_tell))
+    return sweep, [read_mmengine_s(plan.folder, row) for row in sweep.rows]
 
 
 def read_mmengine_s(folder: Path, row: SweepRow) -> float | None:
@@ -145,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     benchmark = Benchmark('sweep', __doc__ or '', argv, parser=parser, load=load)
     options = benchmark.options
     os.environ.setdefault('OMP_NUM_THREADS', '1')
-    settings = (ON_CUDA if torch.cuda.is_available() else ON_CPU).list_settings()
+    settings = ON_CUDA if torch.cuda.is_available() else ON_CPU
     if options.only:
         asked = {tuple(map(int, words.split('-'))) for words in options.only}
         settings = tuple(SweepSetting(*pair) for pair in sorted(asked))

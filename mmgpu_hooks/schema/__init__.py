@@ -84,7 +84,7 @@ from mmgpu_hooks.schema.tried import (
     Sweep,
     SweepRow,
     SweepSetting,
-    TrialResult,
+    Trial,
     TrialSpec,
 )
 
@@ -152,7 +152,7 @@ __all__ = [
     'SweepRow',
     'SweepSetting',
     'TransformCost',
-    'TrialResult',
+    'Trial',
     'TrialSpec',
     'UnknownRecord',
     'ValidationOutlook',

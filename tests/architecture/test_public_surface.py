@@ -182,6 +182,7 @@ def test_commands_and_flags():
         'save-bench': [
             '--dry-run',
             '--format',
+            '--fresh',
             '--help',
             '--iterations-between',
             '--num-workers',
@@ -235,6 +236,7 @@ def test_commands_and_flags():
         'verify': [
             '--config',
             '--format',
+            '--fresh',
             '--help',
             '--max-minutes',
             '--one-at-a-time',
@@ -357,10 +359,7 @@ RECORD_FIELDS = {
         'folder',
         'settings',
         'iterations',
-        'seconds',
-        'seed',
         'interval',
-        'saves',
         'save_interval',
         'evidence',
         'hook',
@@ -454,13 +453,15 @@ RECORD_FIELDS = {
         'ranks',
         'notes',
     ],
-    'TrialResult': [
-        'settings',
+    'Trial': [
+        'name',
         'status',
-        'folder',
+        'error',
         'seconds',
         'iterations',
-        'error',
+        'folder',
+        'figures',
+        'is_reused',
     ],
 }
 

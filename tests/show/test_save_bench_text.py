@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from fakes.save_bench import make_bench, make_row
-from mmgpu_hooks.experiment.save_experiment import plan_saves
+from mmgpu_hooks.experiment.save_bench import plan_saves
 from mmgpu_hooks.show.pictures.bars import WIDTHS
 from mmgpu_hooks.show.pictures.chart import NoChart
 from mmgpu_hooks.show.pictures.save_bench_chart import chart_save_bench
