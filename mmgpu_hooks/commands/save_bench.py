@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import shutil
 import sys
 from pathlib import Path
 
 from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.commands.number_types import whole_from
-from mmgpu_hooks.commands.progress import show_progress
+from mmgpu_hooks.commands.progress import show_progress, warner
 from mmgpu_hooks.commands.terminal import terminal_layout
 from mmgpu_hooks.commands.trainable import (
     add_fresh,
@@ -152,14 +153,11 @@ def _run(arguments: argparse.Namespace) -> int:
         open_store(folder, identity, fresh=arguments.fresh) as store,
         show_progress() as told,
     ):
-        outcome = run_plan(
-            plan,
-            store,
-            on_progress=told,
-            on_warning=lambda sentence: print(
-                f'mmgpu {NAME}: {sentence}', file=sys.stderr, flush=True
-            ),
-        )
+        try:
+            outcome = run_plan(plan, store, on_progress=told, on_warning=warner(NAME))
+        finally:
+            for left in folder.glob('*/'):
+                shutil.rmtree(left, ignore_errors=True)
         bench = plan.finish(outcome)
         if not bench.is_interrupted:
             # what is whole is printed, and not gone on with

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.commands import exit_codes
-from mmgpu_hooks.commands.progress import show_progress
+from mmgpu_hooks.commands.progress import show_progress, warner
 from mmgpu_hooks.commands.sweep_arguments import PLOTS_FOLDER, add_arguments
 from mmgpu_hooks.commands.terminal import terminal_layout
 from mmgpu_hooks.commands.trainable import lengthen, read_trainable_config
@@ -198,9 +198,7 @@ def _sweep(
             store,
             cards=cards,
             on_progress=told,
-            on_warning=lambda sentence: print(
-                f'mmgpu {NAME}: {sentence}', file=sys.stderr, flush=True
-            ),
+            on_warning=warner(NAME),
         )
         sweep = plan.finish(outcome)
         notes = write_sweep_files(

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.commands import exit_codes
-from mmgpu_hooks.commands.progress import show_progress
+from mmgpu_hooks.commands.progress import show_progress, warner
 from mmgpu_hooks.commands.terminal import terminal_layout
-from mmgpu_hooks.commands.trainable import add_fresh
-from mmgpu_hooks.config.loading import FlatConfig, LoadError, read_config
+from mmgpu_hooks.commands.trainable import add_fresh, read_trainable_config
+from mmgpu_hooks.config.loading import FlatConfig
 from mmgpu_hooks.experiment.engine import run_plan
 from mmgpu_hooks.experiment.store import digest_config, open_store, read_identity
 from mmgpu_hooks.experiment.verify import VerifyPlan
@@ -203,14 +203,7 @@ def _caveats(run: RunRecord) -> list[str]:
 
 def _read_side(config: Path, settings: Mapping[str, Any]) -> tuple[FlatConfig, int]:
     """The loaded config, and the workers that it has with these settings."""
-    if not config.is_file():
-        raise UserError(f'{config}: expected a config file, found nothing there.')
-    try:
-        loaded = read_config(config)
-    except LoadError as error:
-        raise UserError(
-            f'{config}: expected a config that MMEngine loads, found {error}'
-        ) from error
+    loaded = read_trainable_config(config)
     workers = settings.get(KEY + 'num_workers')
     if workers is None:
         workers = loaded.get(('train_dataloader', 'num_workers'), 0)
@@ -250,9 +243,7 @@ def _verify(job: _Job, arguments: argparse.Namespace) -> VerifyAnswer | None:
             store,
             max_seconds=plan.budget_s,
             on_progress=on_progress,
-            on_warning=lambda sentence: print(
-                f'mmgpu {NAME}: {sentence}', file=sys.stderr, flush=True
-            ),
+            on_warning=warner(NAME),
         )
         if outcome.is_interrupted:
             return None
