@@ -9,8 +9,11 @@ from pathlib import Path
 
 from mmgpu_hooks.commands import exit_codes, recommend
 from mmgpu_hooks.commands.terminal import terminal_layout
-from mmgpu_hooks.experiment.demo_dataset import DemoDatasetError, write_demo_dataset
-from mmgpu_hooks.experiment.demo_scene import DEMO_SPEC
+from mmgpu_hooks.experiment.demo_dataset import (
+    DEMO_SPEC,
+    DemoDatasetError,
+    write_demo_dataset,
+)
 from mmgpu_hooks.experiment.training import TrainingError, run_training
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder

@@ -42,3 +42,8 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
         yield lambda words, share: progress.update(
             task, description=visible(words), completed=share
         )
+
+
+def warner(name: str) -> Callable[[str], None]:
+    """What prints a sentence of a command on standard error at once."""
+    return lambda sentence: print(f'mmgpu {name}: {sentence}', file=sys.stderr)

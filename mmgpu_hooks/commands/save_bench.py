@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from pathlib import Path
 
 from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.commands.number_types import whole_from
-from mmgpu_hooks.commands.progress import show_progress
+from mmgpu_hooks.commands.progress import show_progress, warner
 from mmgpu_hooks.commands.terminal import terminal_layout
 from mmgpu_hooks.commands.trainable import (
-    NotTrainableError,
+    add_fresh,
     add_time_limit,
     lengthen,
     read_trainable_config,
 )
-from mmgpu_hooks.experiment.save_experiment import (
-    SaveExperiment,
-    SaveExperimentError,
-    check_room,
-    plan_saves,
-    run_save_experiment,
-    temporary_folder,
-)
+from mmgpu_hooks.experiment.engine import run_plan
+from mmgpu_hooks.experiment.save_bench import SaveBenchPlan, check_room, plan_saves
+from mmgpu_hooks.experiment.store import open_store, read_identity
 from mmgpu_hooks.judge.thresholds import BENCH_SAVES
 from mmgpu_hooks.memory.estimate import estimate_checkpoint_bytes
-from mmgpu_hooks.schema import SaveBench, SavePlan
+from mmgpu_hooks.schema import SaveBench
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.charts import can_draw
 from mmgpu_hooks.show.save_bench import (
@@ -44,15 +40,13 @@ iterations, and say from which number on they make saves slow on this machine, a
 the job loses by it. Checkpoints go to a temporary folder, which is removed."""
 EPILOG = """\
 exit codes: 0 measured, 2 input that cannot be used (one sentence on standard error
-says why), 130 Ctrl-C, after a table of what was measured; nothing is left running"""
+says why), 130 Ctrl-C, after a table of what was measured: the same command goes on
+from there; nothing is left running, and no checkpoint"""
 
+_FOLDER = 'save-bench'
 _PLOTS = ('.svg', '.png')
 _PREFETCH_FACTOR = 2
 """PyTorch's own."""
-
-
-class _InputError(Exception):
-    """What was given cannot be used; one sentence for the user."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='train each with this nice value of the workers as well, such as 10',
     )
     add_time_limit(parser)
+    add_fresh(parser)
     parser.add_argument(
         '--work-dir',
         type=Path,
@@ -111,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Plan, train, print."""
     try:
         return _run(arguments)
-    except (_InputError, NotTrainableError, UserError, SaveExperimentError) as error:
+    except UserError as error:
         print(f'mmgpu {NAME}: {error}', file=sys.stderr)
     except OSError as error:
         print(
@@ -145,16 +140,28 @@ def _run(arguments: argparse.Namespace) -> int:
         )
         print(text)
         return exit_codes.OK
-    with temporary_folder(work_dir.absolute()) as folder, show_progress() as told:
-        experiment = SaveExperiment(
-            config=os.path.abspath(arguments.config),
-            folder=str(folder),
-            plans=plans,
-            settings=lengthen(config, max(plan.iterations for plan in plans)),
-            time_limit_s=arguments.time_limit,
-        )
-        bench = run_save_experiment(experiment, on_progress=told)
-    _refuse_untrained(bench, plans)
+    folder = work_dir.absolute() / _FOLDER
+    plan = SaveBenchPlan(
+        config=os.path.abspath(arguments.config),
+        folder=folder,
+        plans=plans,
+        settings=lengthen(config, max(plan.iterations for plan in plans)),
+        time_limit_s=arguments.time_limit,
+    )
+    identity = read_identity(config)
+    with (
+        open_store(folder, identity, fresh=arguments.fresh) as store,
+        show_progress() as told,
+    ):
+        try:
+            outcome = run_plan(plan, store, on_progress=told, on_warning=warner(NAME))
+        finally:
+            for left in folder.glob('*/'):
+                shutil.rmtree(left, ignore_errors=True)
+        bench = plan.finish(outcome)
+        if not bench.is_interrupted:
+            # what is whole is printed, and not gone on with
+            store.clear()
     if arguments.format == 'json':
         print(render_save_bench_json(bench, str(arguments.config)))
     else:
@@ -162,18 +169,6 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         _write_plot(bench, arguments.plot)
     return exit_codes.INTERRUPTED if bench.is_interrupted else exit_codes.OK
-
-
-def _refuse_untrained(bench: SaveBench, plans: tuple[SavePlan, ...]) -> None:
-    """Nothing was measured, and nobody stopped it: the config does not train here."""
-    if bench.is_interrupted or any(row.saves for row in bench.rows):
-        return
-    row = bench.rows[0]
-    raise _InputError(
-        f'expected a config that trains and saves, found that it does not with any of '
-        f'{len(plans)} setting(s); with {row.setting.name}: {row.error or row.status}; '
-        'make it train, or give it more time with --time-limit.'
-    )
 
 
 def _write_plot(bench: SaveBench, path: Path) -> None:

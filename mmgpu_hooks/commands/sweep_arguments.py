@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from mmgpu_hooks.commands.number_types import seconds_above_0, whole_from
-from mmgpu_hooks.commands.trainable import add_time_limit
+from mmgpu_hooks.commands.trainable import add_fresh, add_time_limit
 from mmgpu_hooks.model.prediction import MOST_PREFETCH, MOST_WORKERS
 from mmgpu_hooks.recommend.sweep_rows import LEAST_INTERVALS
 
@@ -87,9 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="results go to DIR/sweep (default: the config's work_dir, or "
         'work_dirs/CONFIG)',
     )
-    parser.add_argument(
-        '--fresh', action='store_true', help='forget what was measured before'
-    )
+    add_fresh(parser)
     parser.add_argument(
         '--plots',
         type=Path,

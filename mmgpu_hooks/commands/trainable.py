@@ -9,10 +9,7 @@ from typing import Any
 from mmgpu_hooks.commands.number_types import seconds_above_0
 from mmgpu_hooks.config.loading import FlatConfig, LoadError, read_config
 from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S
-
-
-class NotTrainableError(Exception):
-    """The config cannot be trained; one sentence for the user."""
+from mmgpu_hooks.schema.errors import UserError
 
 
 def add_time_limit(parser: argparse.ArgumentParser) -> None:
@@ -26,25 +23,32 @@ def add_time_limit(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_fresh(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that forgets what an earlier start has measured."""
+    parser.add_argument(
+        '--fresh', action='store_true', help='forget what was measured before'
+    )
+
+
 def read_trainable_config(path: Path) -> FlatConfig:
     """Load a config, and see that it says what to train.
 
     Raises:
-        NotTrainableError: If it is missing, does not load, or trains nothing.
+        UserError: If it is missing, does not load, or trains nothing.
     """
     if not path.is_file():
-        raise NotTrainableError(f'{path}: expected a config file, found nothing there.')
+        raise UserError(f'{path}: expected a config file, found nothing there.')
     try:
         config = read_config(path)
     except LoadError as error:
-        raise NotTrainableError(
+        raise UserError(
             f'{path}: expected a config that MMEngine loads, found {error}'
         ) from error
     missing = [
         key for key in ('train_dataloader', 'train_cfg') if not config.get((key,))
     ]
     if missing:
-        raise NotTrainableError(
+        raise UserError(
             f'{path}: expected a config that trains, found none of '
             f'{" and ".join(missing)} in it; name the one that you train.'
         )

@@ -6,22 +6,25 @@ import argparse
 import math
 import os
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.commands import exit_codes
-from mmgpu_hooks.commands.progress import show_progress
+from mmgpu_hooks.commands.progress import show_progress, warner
 from mmgpu_hooks.commands.terminal import terminal_layout
-from mmgpu_hooks.config.loading import LoadError, read_config
-from mmgpu_hooks.experiment.verification import VerificationError, run_verification
+from mmgpu_hooks.commands.trainable import add_fresh, read_trainable_config
+from mmgpu_hooks.config.loading import FlatConfig
+from mmgpu_hooks.experiment.engine import run_plan
+from mmgpu_hooks.experiment.store import digest_config, open_store, read_identity
+from mmgpu_hooks.experiment.verify import VerifyPlan
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.changes import KEY
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.recommend.verifiable import fold_predicted_gain, fold_settings
 from mmgpu_hooks.schema import RunRecord, TrialSpec
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.show.verification import (
     VerifyAnswer,
@@ -36,13 +39,9 @@ Train the settings of a run and the recommended ones (or two configs) in short
 alternating blocks, and say what the change really gives, beside what was predicted."""
 EPILOG = """\
 exit codes: 0 measured, 2 input that cannot be used (one sentence on standard error
-says why), 130 Ctrl-C; nothing is left running"""
+says why), 130 Ctrl-C: the same command goes on from there; nothing is left running"""
 
 _FOLDER = 'verify'
-
-
-class _InputError(Exception):
-    """What was given cannot be verified; one sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help='never hold both trainings in memory; slower',
     )
+    add_fresh(parser)
     parser.add_argument(
         '--format', choices=('text', 'json'), default='text', help='default: text'
     )
@@ -96,7 +96,13 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         job = _read_job(arguments)
         answer = _verify(job, arguments)
-    except (_InputError, EvidenceError, VerificationError) as error:
+        if answer is None:
+            print(
+                f'mmgpu {NAME}: stopped; the same command goes on from there.',
+                file=sys.stderr,
+            )
+            return exit_codes.INTERRUPTED
+    except (UserError, EvidenceError) as error:
         print(f'mmgpu verify: {error}', file=sys.stderr)
         return exit_codes.BAD_INPUT
     except OSError as error:
@@ -125,12 +131,12 @@ def _read_job(arguments: argparse.Namespace) -> _Job:
     are_configs = [path.suffix == '.py' for path in runs]
     if len(runs) == 2 and all(are_configs):
         if arguments.config is not None:
-            raise _InputError('expected --config with a run, found it with two configs')
+            raise UserError('expected --config with a run, found it with two configs')
         work_dir = arguments.work_dir or Path('work_dirs')
         return _Job((runs[0], runs[1]), {}, {}, work_dir)
     if len(runs) != 1 or any(are_configs):
         found = ' '.join(map(str, runs))
-        raise _InputError(
+        raise UserError(
             f'expected the folder of one run or two configs, found {found}; train '
             'once with GPUEfficiencyHook, or name a second config.'
         )
@@ -140,7 +146,7 @@ def _read_job(arguments: argparse.Namespace) -> _Job:
 def _read_run(path: Path, arguments: argparse.Namespace) -> _Job:
     files = read_run_folder(path)
     if files.evidence is None:
-        raise _InputError(
+        raise UserError(
             f'{path}: expected evidence of GPUEfficiencyHook to recommend from, found '
             "only MMEngine's log; train with the hook, or give two configs."
         )
@@ -149,7 +155,7 @@ def _read_run(path: Path, arguments: argparse.Namespace) -> _Job:
     settings = fold_settings(summary, recommendation)
     if settings is None:
         reason = recommendation.reason or 'No change of the train loader.'
-        raise _InputError(
+        raise UserError(
             f'{path}: expected a recommendation to verify, found none. {reason}'
         )
     config = _choose_config(arguments.config, files, summary.run)
@@ -172,7 +178,7 @@ def _choose_config(asked: Path | None, files: RunFiles, run: RunRecord) -> Path:
         return files.config_copy
     if run.config_path is not None and os.path.isfile(run.config_path):
         return Path(run.config_path)
-    raise _InputError(
+    raise UserError(
         f'expected the config of the run, found neither {run.config_path or "its path"}'
         " nor a copy in the run's folder; name it with --config."
     )
@@ -194,57 +200,68 @@ def _caveats(run: RunRecord) -> list[str]:
     return notes
 
 
-def _read_workers(config: Path, settings: Mapping[str, Any]) -> int:
-    """Workers that a config with these settings has; also proves that it loads."""
-    if not config.is_file():
-        raise _InputError(f'{config}: expected a config file, found nothing there.')
-    try:
-        loaded = read_config(config)
-    except LoadError as error:
-        raise _InputError(
-            f'{config}: expected a config that MMEngine loads, found {error}'
-        ) from error
+def _read_side(config: Path, settings: Mapping[str, Any]) -> tuple[FlatConfig, int]:
+    """The loaded config, and the workers that it has with these settings."""
+    loaded = read_trainable_config(config)
     workers = settings.get(KEY + 'num_workers')
     if workers is None:
         workers = loaded.get(('train_dataloader', 'num_workers'), 0)
     if not isinstance(workers, int):
-        raise _InputError(f'{config}: expected a number of workers, found {workers!r}.')
-    return workers
+        raise UserError(f'{config}: expected a number of workers, found {workers!r}.')
+    return loaded, workers
 
 
-def _verify(job: _Job, arguments: argparse.Namespace) -> VerifyAnswer:
+def _verify(job: _Job, arguments: argparse.Namespace) -> VerifyAnswer | None:
+    """What was measured; ``None`` when it was interrupted."""
     sides = list(zip(job.configs, (job.before, job.after)))
-    workers = [_read_workers(config, settings) for config, settings in sides]
-    folder = job.work_dir / _FOLDER / time.strftime('%Y%m%d_%H%M%S')
-    specs = [
-        TrialSpec(os.path.abspath(config), os.path.abspath(folder / name), settings)
+    (first, first_workers), (second, second_workers) = (
+        _read_side(config, settings) for config, settings in sides
+    )
+    folder = (job.work_dir / _FOLDER).absolute()
+    before, after = (
+        TrialSpec(os.path.abspath(config), str(folder / name), settings)
         for (config, settings), name in zip(sides, ('first', 'second'))
-    ]
-    with show_progress() as on_progress:
-        measured = run_verification(
-            specs[0],
-            specs[1],
-            workers=(workers[0], workers[1]),
-            max_seconds=60 * arguments.max_minutes,
-            one_at_a_time=arguments.one_at_a_time,
+    )
+    plan = VerifyPlan(
+        (before, after),
+        (first_workers, second_workers),
+        60 * arguments.max_minutes,
+        arguments.one_at_a_time,
+    )
+    identity = read_identity(
+        first,
+        settings=[job.before, job.after],
+        **{'second config': digest_config(second)},
+    )
+    with (
+        open_store(folder, identity, fresh=arguments.fresh) as store,
+        show_progress() as on_progress,
+    ):
+        outcome = run_plan(
+            plan,
+            store,
+            max_seconds=plan.budget_s,
             on_progress=on_progress,
-            on_warning=lambda sentence: print(
-                f'mmgpu verify: {sentence}', file=sys.stderr, flush=True
-            ),
+            on_warning=warner(NAME),
         )
+        if outcome.is_interrupted:
+            return None
+        measured = plan.finish(outcome)
+        # what is whole is printed, and not gone on with
+        store.clear()
     measured = replace(
         measured,
         predicted_gain=job.predicted_gain,
         notes=(*job.notes, *measured.notes),
     )
-    before, after = (
+    named = [
         dict(settings) if job.run is not None else {'config': str(config)}
         for config, settings in sides
-    )
+    ]
     return VerifyAnswer(
         measured,
-        before,
-        after,
+        named[0],
+        named[1],
         str(folder),
         job.run.loader.batches_per_epoch if job.run else None,
     )

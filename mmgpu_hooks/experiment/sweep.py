@@ -1,88 +1,105 @@
-"""Trains one setting after another for a short while, and sets them side by side."""
+"""The plan of ``mmgpu sweep``: a short training of each combination of settings."""
 
 from __future__ import annotations
 
-import contextlib
+import itertools
+import math
 import random
-from collections.abc import Sequence
-from dataclasses import astuple
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from mmgpu_hooks.experiment.sweep_ledger import KeptTrials, SweepLedger
-from mmgpu_hooks.experiment.sweep_plan import SweepJob, folder_name
-from mmgpu_hooks.experiment.sweep_progress import Progress, SweepProgress
-from mmgpu_hooks.experiment.sweep_trials import TRIALS_FOLDER, train_settings
+import msgspec
+
+from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
+from mmgpu_hooks.experiment.trial import Progress, locate_evidence, read_trial_run
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.measure.clock import monotonic_s
+from mmgpu_hooks.recommend.changes import KEY
 from mmgpu_hooks.recommend.sweep_choice import choose_best
 from mmgpu_hooks.recommend.sweep_rows import (
+    LEAST_INTERVALS,
     choose_calibrations,
     fit_sweep_workload,
+    fold_iter,
+    fold_sweep_row,
+    is_settled,
     predict_rows,
 )
-from mmgpu_hooks.schema import (
-    LoaderWorkload,
-    NoPrediction,
-    Sweep,
-    SweepRow,
-    SweepSetting,
-)
+from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
+from mmgpu_hooks.schema import Sweep, SweepRow, SweepSetting, Trial, TrialSpec
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import EvidenceError
+
+LEAST_WARM_UP = 10
+TRIALS_FOLDER = 'trials'
 
 _ALIKE = 2
 """Trials, the first ones, that fail alike: the others would fail alike too."""
+_LEAST_INTERVAL = 10
+_LOOK_S = 1.0
+"""About so long trains a block, after which the evidence is read again."""
+_SAVE_EVERY = 2
+"""Intervals from one save to the next."""
+_AMP, _FULL = 'AmpOptimWrapper', 'OptimWrapper'
+_OF_AMP = ('loss_scale', 'dtype', 'use_fsdp')
+"""Arguments of MMEngine's AmpOptimWrapper that its OptimWrapper refuses."""
+_RECOMPUTED = ('predicted', 'unpredicted', 'is_calibration', 'is_reused')
 
 
-class SweepError(Exception):
-    """The config cannot be swept; one sentence for the user."""
-
-
-def run_sweep(
-    job: SweepJob, ledger: SweepLedger, kept: KeptTrials, on_progress: Progress
-) -> Sweep:
-    """Train every setting that is not known yet, in random order.
-
-    A trial that crashes, hangs or runs out of memory is a row of the table. Ctrl-C
-    ends what is on its way, and what was measured is judged. Nothing is left running.
+def list_settings(
+    num_workers: Sequence[int],
+    batch_sizes: Sequence[int | None] = (None,),
+    prefetch_factors: Sequence[int | None] = (None,),
+    *,
+    pin_memory: bool = False,
+    amp: bool = False,
+) -> tuple[SweepSetting, ...]:
+    """Every combination once, in the order of the table.
 
     Args:
-        job: What to train.
-        ledger: Takes each trial as soon as it has ended.
-        kept: What need not be trained again.
-        on_progress: Told what goes on.
-
-    Raises:
-        SweepError: If the first trials fail alike, or all of them fail.
-        OSError: If a folder, a process or the ledger's line cannot be made.
+        num_workers: Numbers of workers.
+        batch_sizes: Images per batch; ``None`` keeps the config's own.
+        prefetch_factors: The same of batches in flight per worker.
+        pin_memory: Whether each is trained without and with pinned memory.
+        amp: Whether each is trained in full and in mixed precision.
     """
-    begin_s = monotonic_s()
-    rows = {row.setting: row for row in kept.rows}
-    order = order_settings(
-        [setting for setting in job.settings if setting not in rows], job.seed
+    settings = (
+        # without workers nothing is fetched ahead
+        SweepSetting(workers, batch, prefetch if workers else None, pin, mixed)
+        for mixed, pin, batch, prefetch, workers in itertools.product(
+            (False, True) if amp else (None,),
+            (False, True) if pin_memory else (None,),
+            sorted(set(batch_sizes), key=lambda size: size or 0),
+            sorted(set(prefetch_factors), key=lambda factor: factor or 0),
+            sorted(set(num_workers)),
+        )
     )
-    is_interrupted = False
-    whole, at_once = len(job.settings), max(len(job.cards), 1)
-    told = SweepProgress(on_progress, whole, len(rows), at_once)
-    try:
-        with contextlib.closing(train_settings(job, order, told)) as trials:
-            for row in trials:
-                ledger.append(row, job.identity, job.limits)
-                rows[row.setting] = row
-                told.add(row.seconds)
-                _refuse_failing(job, list(rows.values()))
-    except KeyboardInterrupt:
-        is_interrupted = True
-    judged = _predict(job, [rows[one] for one in job.settings if one in rows])
-    return Sweep(
-        rows=tuple(judged),
-        asked=len(job.settings),
-        best=choose_best(judged),
-        seed=job.seed,
-        seconds=monotonic_s() - begin_s,
-        is_interrupted=is_interrupted,
-        ranks=job.ranks,
-        notes=kept.notes,
-    )
+    return tuple(dict.fromkeys(settings))
+
+
+@dataclass(frozen=True)
+class SweepPace:
+    """How one trial is cut into intervals."""
+
+    interval: int
+    """Iterations: a round of all workers at least, whose batches come in bursts."""
+    warm_up: int
+    """First intervals, left out: what workers make while the model is built comes all
+    at once."""
+
+    @property
+    def least_iterations(self) -> int:
+        """As many as it trains however long they take, warm-up included."""
+        # the one that is on its way when the others are judged
+        return (self.warm_up + LEAST_INTERVALS + 1) * self.interval
+
+
+def plan_pace(setting: SweepSetting) -> SweepPace:
+    """How a setting's trial is cut."""
+    interval = max(_LEAST_INTERVAL, setting.num_workers)
+    ahead = setting.num_workers * (setting.prefetch_factor or DEFAULT_PREFETCH)
+    return SweepPace(interval, -(-max(LEAST_WARM_UP, ahead) // interval))
 
 
 def order_settings(settings: Sequence[SweepSetting], seed: int) -> list[SweepSetting]:
@@ -90,55 +107,229 @@ def order_settings(settings: Sequence[SweepSetting], seed: int) -> list[SweepSet
 
     A drift of the machine must not look like the effect of a setting. And where both of
     the first two fail, it is not for the batch size or the precision of one of them.
-
-    Args:
-        settings: To be trained.
-        seed: Of the order.
     """
     order = list(settings)
     random.Random(seed).shuffle(order)
     if order:
-        second = max(order, key=lambda one: _count_differences(order[0], one))
+
+        def count_differences(other: SweepSetting) -> int:
+            return sum(a != b for a, b in zip(astuple(order[0]), astuple(other)))
+
+        second = max(order, key=count_differences)
         if second != order[0]:
             order.remove(second)
             order.insert(1, second)
     return order
 
 
-def _count_differences(one: SweepSetting, other: SweepSetting) -> int:
-    return sum(mine != its for mine, its in zip(astuple(one), astuple(other)))
+@dataclass
+class SweepPlan(Plan):
+    """What is swept, and when a trial is long enough."""
 
+    config: str
+    """Absolute."""
+    folder: Path
+    """Of the sweep; absolute."""
+    settings: Sequence[SweepSetting]
+    measure_s: float
+    """Seconds of measuring, once there are ``LEAST_INTERVALS``."""
+    whole_s: float
+    """Seconds of a whole trial, its start included; then it is killed."""
+    lengthened: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that keep a short training from ending early."""
+    saves: bool = False
+    seed: int = 0
+    """Of the order."""
+    ranks: int = 1
+    """Processes that train together in each trial, a card each."""
 
-def _refuse_failing(job: SweepJob, rows: Sequence[SweepRow]) -> None:
-    """It is the config that does not train, not one setting of it."""
-    if any(row.status != 'failed' for row in rows):
-        return
-    is_alike = len(rows) == _ALIKE and len({row.error for row in rows}) == 1
-    if is_alike or len(rows) == len(job.settings):
-        row = rows[-1]
-        raise SweepError(
-            f'{job.config}: expected a config that trains, found that '
-            f'{len(rows)} of {len(rows)} trial(s) failed, with {row.setting.name}: '
-            f'{row.error}; the whole output is in '
-            f'{job.folder / TRIALS_FOLDER / folder_name(row.setting)}.'
+    def __post_init__(self) -> None:
+        self.count = len(self.settings)
+        self._order: list[SweepSetting] | None = None
+
+    def choose(self, trials: Sequence[Trial], begun: Collection[str]) -> Turn | None:
+        names = {trial.name for trial in trials} | set(begun)
+        if self._order is None:
+            left = [one for one in self.settings if one.name not in names]
+            self._order = order_settings(left, self.seed)
+        self._refuse_failing(trials)
+        chosen = next((one for one in self._order if one.name not in names), None)
+        return None if chosen is None else self._make_turn(chosen)
+
+    def wants(self, name: str) -> bool:
+        return any(setting.name == name for setting in self.settings)
+
+    def keep(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Those that were measured, or ran out of memory or of as much time as now.
+
+        A crash may have been mended since, so it is tried again.
+        """
+
+        def is_done(trial: Trial) -> bool:
+            figures = trial.figures
+            try:
+                row = read_row(trial)
+                measure_s = float(figures['measure_s'])
+                whole_s = float(figures['whole_s'])
+            except (KeyError, TypeError, ValueError):
+                return False
+            if row.status == 'completed':
+                is_enough = row.is_settled or measure_s >= self.measure_s
+                return row.is_measured and is_enough
+            if row.status == 'timed_out':
+                return whole_s >= self.whole_s
+            return row.status == 'out_of_memory'
+
+        return [trial for trial in trials if is_done(trial)]
+
+    def finish(self, outcome: Outcome) -> Sweep:
+        """The table, with what the model of one trial says of the others.
+
+        Raises:
+            UserError: If all of them fail.
+        """
+        self._refuse_failing(outcome.trials)
+        by_setting = {row.setting: row for row in map(read_row, outcome.trials)}
+        rows = [by_setting[one] for one in self.settings if one in by_setting]
+        chosen = choose_calibrations(rows)
+        workloads = {
+            setting: fit_sweep_workload(
+                self._read_run(by_setting[setting]), by_setting[setting].warm_up
+            )
+            for setting in dict.fromkeys(chosen.values())
+        }
+        judged = predict_rows(rows, chosen, workloads)
+        return Sweep(
+            rows=tuple(judged),
+            asked=len(self.settings),
+            best=choose_best(judged),
+            seed=self.seed,
+            seconds=outcome.seconds,
+            is_interrupted=outcome.is_interrupted,
+            ranks=self.ranks,
+            notes=outcome.notes,
         )
 
+    def _refuse_failing(self, trials: Sequence[Trial]) -> None:
+        """It is the config that does not train, not one setting of it."""
+        if not trials or any(trial.status != 'failed' for trial in trials):
+            return
+        is_alike = len(trials) == _ALIKE and len({trial.error for trial in trials}) == 1
+        if is_alike or len(trials) == len(self.settings):
+            last = trials[-1]
+            raise UserError(
+                f'{self.config}: expected a config that trains, found that '
+                f'{len(trials)} of {len(trials)} trial(s) failed, with {last.name}: '
+                f'{last.error}; the whole output is in {last.folder}.'
+            )
 
-def _predict(job: SweepJob, rows: Sequence[SweepRow]) -> list[SweepRow]:
-    chosen = choose_calibrations(rows)
-    by_setting = {row.setting: row for row in rows}
-    workloads: dict[SweepSetting, LoaderWorkload | NoPrediction] = {}
-    for setting in dict.fromkeys(chosen.values()):
-        row = by_setting[setting]
-        run = _read_kept(job.folder, row)
-        workloads[setting] = fit_sweep_workload(run, row.warm_up)
-    return predict_rows(rows, chosen, workloads)
+    def _make_turn(self, setting: SweepSetting) -> Turn:
+        pace = plan_pace(setting)
+
+        def add(progress: Progress) -> int:
+            return self._add(pace, progress)
+
+        def fold(progress: Progress) -> dict[str, Any]:
+            return self._fold(setting, pace, progress)
+
+        return Turn(
+            setting.name,
+            self.make_spec(setting),
+            # the block that is judged is never the last one that it knows of
+            blocks=(pace.warm_up * pace.interval, pace.interval, pace.interval),
+            more=add,
+            fold=fold,
+            time_limit_s=self.whole_s,
+        )
+
+    def make_spec(self, setting: SweepSetting) -> TrialSpec:
+        """The trial of a setting.
+
+        Workers persist, so that short epochs do not make it a measurement of their
+        start.
+        """
+        pace = plan_pace(setting)
+        settings = {**self.lengthened, f'{KEY}num_workers': setting.num_workers}
+        if setting.num_workers:
+            settings[f'{KEY}persistent_workers'] = True
+        named = {
+            f'{KEY}batch_size': setting.batch_size,
+            f'{KEY}prefetch_factor': setting.prefetch_factor,
+            f'{KEY}pin_memory': setting.pin_memory,
+        }
+        settings |= {key: value for key, value in named.items() if value is not None}
+        if setting.amp is not None:
+            settings['optim_wrapper.type'] = _AMP if setting.amp else _FULL
+        if setting.amp is False:
+            settings |= {f'optim_wrapper.{key}': None for key in _OF_AMP}
+        name = setting.name.replace(', ', '-').replace(' ', '-')
+        return TrialSpec(
+            config=self.config,
+            folder=str(self.folder / TRIALS_FOLDER / name),
+            settings=settings,
+            interval=pace.interval,
+            save_interval=_SAVE_EVERY * pace.interval if self.saves else None,
+            ranks=self.ranks,
+        )
+
+    def _add(self, pace: SweepPace, progress: Progress) -> int:
+        """Iterations until it is judged again; none when it is known well enough."""
+        iter_s = fold_iter(read_trial_run(progress.folder), pace.warm_up)
+        passed_s = progress.seconds - (progress.first_block_s or 0.0)
+        is_late = iter_s is not None and passed_s >= self.measure_s
+        if is_settled(iter_s) or is_late:
+            return 0
+        seconds = progress.blocks[-1].seconds
+        interval_s = math.fsum(seconds) / len(seconds) * pace.interval
+        intervals = max(math.ceil(_LOOK_S / max(interval_s, 1e-6)), 1)
+        return min(intervals, 1000) * pace.interval
+
+    def _fold(
+        self, setting: SweepSetting, pace: SweepPace, progress: Progress
+    ) -> dict[str, Any]:
+        peaks = [block.peak_rss_bytes for block in progress.blocks]
+        peak = next((one for one in reversed(peaks) if one), None)
+        path = locate_evidence(progress.folder)
+        row = SweepRow(
+            setting,
+            progress.status,
+            error=progress.error,
+            seconds=progress.seconds,
+            is_loss_finite=(
+                progress.blocks[-1].is_loss_finite if progress.blocks else None
+            ),
+            memory_peak_bytes=peak,
+            memory_source='process_rss' if peak else None,
+            evidence=str(path.relative_to(self.folder)) if path is not None else None,
+            warm_up=pace.warm_up,
+        )
+        row = fold_sweep_row(row, read_trial_run(progress.folder))
+        row = replace(row, is_settled=is_settled(row.iter_s))
+        body = {k: v for k, v in asdict(row).items() if k not in _RECOMPUTED}
+        return {'row': body, 'measure_s': self.measure_s, 'whole_s': self.whole_s}
+
+    def _read_run(self, row: SweepRow) -> Run | None:
+        try:
+            return Run.read(self.folder / row.evidence) if row.evidence else None
+        except (EvidenceError, OSError):
+            return None
 
 
-def _read_kept(folder: Path, row: SweepRow) -> Run | None:
-    if row.evidence is None:
-        return None
-    try:
-        return Run.read(folder / row.evidence)
-    except (EvidenceError, OSError):
-        return None
+def read_row(trial: Trial) -> SweepRow:
+    """The row of a trial.
+
+    Raises:
+        KeyError: If it has none.
+        ValueError: If it is none that a trial gives.
+    """
+    row = msgspec.convert(trial.figures['row'], SweepRow)
+    found = row.iter_s
+    if found and not (found.value > 0 and found.low <= found.value <= found.high):
+        raise ValueError(f'expected an interval, found {found}')
+    return replace(
+        row,
+        status=trial.status,
+        error=trial.error,
+        seconds=trial.seconds,
+        is_reused=trial.is_reused,
+    )

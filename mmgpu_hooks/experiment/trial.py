@@ -1,4 +1,4 @@
-"""Runs one short real training with settings of its own, and says what became of it."""
+"""A training in a process of its own: started, given iterations, held, ended."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Callable
 
 from mmgpu_hooks.experiment.process_tree import ProcessTree, stops_put_off
-from mmgpu_hooks.experiment.training import LOG_NAME
-from mmgpu_hooks.experiment.trial_channel import TrialReader
-from mmgpu_hooks.experiment.trial_events import read_events
+from mmgpu_hooks.experiment.trial_events import (
+    ENDLESS,
+    LOG_NAME,
+    TrialReader,
+    read_events,
+)
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.clock import monotonic_s
-from mmgpu_hooks.schema import TrialResult, TrialSpec
+from mmgpu_hooks.schema import Trial, TrialSpec
 from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 
-_LOOK_PERIOD_S = 0.2
 DEFAULT_TIME_LIMIT_S = 600.0
+
+_LOOK_PERIOD_S = 0.2
 
 
 class RunningTrial:
@@ -30,7 +34,7 @@ class RunningTrial:
 
     Args:
         spec: What to train.
-        block: Iterations after which it halts for a word; ``None`` lets it run.
+        block: Iterations after which it waits for a word.
         environ: Environment variables to add.
 
     Raises:
@@ -40,8 +44,7 @@ class RunningTrial:
     def __init__(
         self,
         spec: TrialSpec,
-        *,
-        block: int | None = None,
+        block: int = ENDLESS,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self.spec = spec
@@ -74,10 +77,7 @@ class RunningTrial:
         """End it with all its workers, whatever it is at."""
         try:
             self.tree.kill()
-            if self._process.stdin is not None:
-                # what could not be sent to one that is gone would be sent again
-                with contextlib.suppress(BrokenPipeError):
-                    self._process.stdin.close()
+            self.finish()
         finally:
             self._reader.close()
 
@@ -87,17 +87,15 @@ class RunningTrial:
         return monotonic_s() - self._begin_s
 
     def send(self, iterations: int) -> None:
-        """Let a halted trial train so many more."""
+        """Let it train so many more after those that it knows of."""
         assert self._process.stdin is not None
-        try:
+        # of one that is gone the next look at its events tells
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(b'%d\n' % iterations)
             self._process.stdin.flush()
-        except BrokenPipeError:
-            # it is gone, which the next look at its events tells
-            return
 
     def finish(self) -> None:
-        """Let it end by itself after the blocks that it was told of."""
+        """Let it end by itself after the blocks that it knows of."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -110,19 +108,64 @@ class RunningTrial:
         return read_events(self._process, self._reader, self._log_path, _LOOK_PERIOD_S)
 
 
+@dataclass(frozen=True)
+class Block:
+    """Consecutive iterations of one training."""
+
+    seconds: tuple[float, ...]
+    """Each from the end of the one before."""
+    starts: tuple[int, ...] = ()
+    """Indices of those that began an epoch."""
+    batch_size: int | None = None
+    left: int | None = None
+    """Iterations that the training still has."""
+    is_loss_finite: bool | None = None
+    peak_rss_bytes: int | None = None
+
+
+@dataclass
+class Progress:
+    """How far a trial is, and in the end how it ended."""
+
+    folder: Path
+    status: str = 'timed_out'
+    error: str | None = None
+    seconds: float = 0.0
+    iterations: int = 0
+    blocks: list[Block] = field(default_factory=list)
+    is_over: bool = False
+    """Whether the process has ended."""
+    is_enough: bool = False
+    """Whether no further iterations are asked for."""
+    first_block_s: float | None = None
+    """``seconds`` when it was done."""
+
+    def heed(self, event: Mapping[str, Any]) -> None:
+        """Take one event in."""
+        if event['event'] == 'over':
+            self.is_over = True
+            self.status, self.error = event['status'], event['error']
+            self.iterations = event.get('iterations', self.iterations)
+            return
+        known = {name: event[name] for name in Block.__dataclass_fields__}
+        known |= {name: tuple(event[name]) for name in ('seconds', 'starts')}
+        self.blocks.append(Block(**known))
+        self.iterations += len(event['seconds'])
+        if self.first_block_s is None:
+            self.first_block_s = self.seconds
+
+
 def run_trial(
     spec: TrialSpec,
     *,
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-    on_progress: Callable[[int], None] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> TrialResult:
+) -> Trial:
     """Train once, in a process of its own, and leave none of it running.
 
     Args:
-        spec: What to train, and until when.
+        spec: What to train, and how many iterations.
         time_limit_s: Seconds after which it is killed, its start included.
-        on_progress: Called with the iterations done, about twice a second.
         environ: Environment variables to add.
 
     Returns:
@@ -132,49 +175,83 @@ def run_trial(
         OSError: If its folder or its process cannot be made.
         KeyboardInterrupt: As pressed; the training is ended first.
     """
-    status, error, iterations = 'timed_out', None, 0
-    with contextlib.closing(RunningTrial(spec, environ=environ)) as trial:
-        while status == 'timed_out' and trial.elapsed_s < time_limit_s:
+    progress = Progress(Path(spec.folder))
+    with contextlib.closing(
+        RunningTrial(spec, spec.iterations or ENDLESS, environ)
+    ) as trial:
+        trial.finish()
+        while not progress.is_over and trial.elapsed_s < time_limit_s:
             for event in trial.read_events():
-                iterations = event.get('iterations', iterations)
-                if event['event'] == 'over':
-                    status, error = event['status'], event['error']
-                elif on_progress is not None:
-                    on_progress(iterations)
-        seconds = trial.elapsed_s
-    if status == 'timed_out':
-        error = f'killed after {time_limit_s:g} s, {iterations} iterations done'
-    return TrialResult(
-        settings=dict(spec.settings),
-        status=status,
-        folder=spec.folder,
-        seconds=seconds,
-        iterations=iterations,
+                progress.heed(event)
+        progress.seconds = trial.elapsed_s
+    return end_trial(spec.folder, progress, time_limit_s)
+
+
+def end_trial(
+    name: str,
+    progress: Progress,
+    time_limit_s: float,
+    figures: Mapping[str, Any] | None = None,
+) -> Trial:
+    """The record of a trial."""
+    error = progress.error
+    if progress.status == 'timed_out':
+        done = progress.iterations
+        error = f'killed after {time_limit_s:g} s, {done} iterations done'
+    return Trial(
+        name=name,
+        status=progress.status,
         error=error,
+        seconds=progress.seconds,
+        iterations=progress.iterations,
+        folder=str(progress.folder),
+        figures=figures or {},
     )
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """The next trial needs the room."""
+    for checkpoint in folder.rglob('*.pth'):
+        checkpoint.unlink(missing_ok=True)
+
+
+def read_trial_run(folder: Path) -> Run | None:
+    """What a trial has recorded so far; ``None`` when nothing can be read."""
+    path = locate_evidence(folder)
+    try:
+        return Run.read(path) if path is not None else None
+    except EvidenceError:
+        return None
+
+
+def locate_evidence(folder: Path) -> Path | None:
+    """The evidence of a trial; ``None`` when there is none."""
+    try:
+        return read_run_folder(folder).evidence
+    except EvidenceError:
+        return None
 
 
 def _start(
     body: Mapping[str, Any], write_end: int, log: IO[bytes], environ: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    module = 'trial_ranks' if body['spec']['ranks'] > 1 else 'trial_child'
-    command = [sys.executable, '-m', f'mmgpu_hooks.experiment.{module}']
+    command = [sys.executable, '-m', 'mmgpu_hooks.experiment.trial_child']
     return subprocess.Popen(
         [*command, json.dumps(body)],
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=subprocess.STDOUT,
-        env=_environ(environ),
+        # what was printed before a kill is in the log
+        env={
+            **os.environ,
+            'PYTHONPATH': _python_path(),
+            'PYTHONUNBUFFERED': '1',
+            **environ,
+        },
         pass_fds=(write_end,),
         # Ctrl-C is for us alone, and all of it can be ended by one id
         start_new_session=True,
     )
-
-
-def _environ(added: Mapping[str, str]) -> dict[str, str]:
-    # what was printed before a kill is in the log
-    ours = {'PYTHONPATH': _python_path(), 'PYTHONUNBUFFERED': '1'}
-    return {**os.environ, **ours, **added}
 
 
 def _python_path() -> str:
@@ -184,12 +261,3 @@ def _python_path() -> str:
     # an installed one is found, and its folder would come before the standard library
     parts = [given] if is_installed else [str(root), given]
     return os.pathsep.join(part for part in parts if part)
-
-
-def read_trial(result: TrialResult) -> Run | None:
-    """What a trial recorded; ``None`` when it left nothing that can be read."""
-    try:
-        files = read_run_folder(Path(result.folder))
-        return Run.read(files.evidence) if files.evidence else None
-    except EvidenceError:
-        return None

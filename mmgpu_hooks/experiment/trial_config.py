@@ -56,7 +56,7 @@ def read_trial_config(spec: TrialSpec) -> Any:
     _set_hooks(config, spec)
     if config.get('visualizer'):
         config.visualizer['vis_backends'] = [{'type': 'LocalVisBackend'}]
-    _set_seed(config, spec)
+    _set_seed(config)
     return config
 
 
@@ -94,7 +94,7 @@ def _set_hooks(config: Any, spec: TrialSpec) -> None:
         custom = [hook for hook in custom if not _saves(hook)]
         hooks = {name: hook for name, hook in hooks.items() if not _saves(hook)}
         hooks['checkpoint'] = _at_interval(saver, spec.save_interval)
-    elif not spec.saves:
+    else:
         # MMEngine would put its own one in the place of one that is merely missing
         hooks['checkpoint'] = None
         custom = [hook for hook in custom if not _saves(hook)]
@@ -131,8 +131,8 @@ def _saves(hook: Any) -> bool:
     return bool(name.endswith('CheckpointHook'))
 
 
-def _set_seed(config: Any, spec: TrialSpec) -> None:
+def _set_seed(config: Any) -> None:
     randomness = dict(config.get('randomness') or {})
-    if spec.seed is not None or randomness.get('seed') is None:
-        randomness['seed'] = spec.seed if spec.seed is not None else _DEFAULT_SEED
+    if randomness.get('seed') is None:
+        randomness['seed'] = _DEFAULT_SEED
     config.randomness = randomness

@@ -8,11 +8,9 @@ from typing import Any
 
 from mmengine.hooks import Hook
 
-from mmgpu_hooks.experiment.trial_channel import TrialChannel
+from mmgpu_hooks.experiment.trial_events import TrialChannel
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.proc import read_peak_rss_bytes
-
-_PROGRESS_PERIOD_S = 0.5
 
 
 class TrialOver(SystemExit):
@@ -23,44 +21,6 @@ class TrialOver(SystemExit):
 
 
 class TrialHook(Hook):
-    """Counts iterations, and ends the training at a limit.
-
-    Args:
-        channel: Where to tell how far it is.
-        iterations: Limit; ``None`` is none.
-        seconds: Limit, counted from the end of the first iteration; ``None`` is none.
-    """
-
-    # after every other hook: the last iteration is recorded whole
-    priority = 'LOWEST'
-
-    def __init__(
-        self, channel: TrialChannel, iterations: int | None, seconds: float | None
-    ) -> None:
-        self._channel = channel
-        self._iterations = iterations
-        self._seconds = seconds
-        self._first_s: float | None = None
-        self._told_s = 0.0
-        self.done = 0
-
-    def after_train_iter(
-        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
-    ) -> None:
-        self.done += 1
-        now_s = monotonic_s()
-        if self._first_s is None:
-            self._first_s = now_s
-        elif self._seconds is not None and now_s - self._first_s >= self._seconds:
-            raise TrialOver
-        if self.done == self._iterations:
-            raise TrialOver
-        if now_s - self._told_s >= _PROGRESS_PERIOD_S:
-            self._told_s = now_s
-            self._channel.send('progress', iterations=self.done)
-
-
-class BlockHook(Hook):
     """Trains a block of iterations, tells what each took, and waits for the next.
 
     An iteration is timed from the end of one to the end of the next; the time spent
@@ -72,6 +32,7 @@ class BlockHook(Hook):
         words: Iterations of each further block; the training is over when it ends.
     """
 
+    # after every other hook: the last iteration is recorded whole
     priority = 'LOWEST'
 
     def __init__(

@@ -23,7 +23,7 @@ from mmgpu_hooks.schema import (
     SavePlan,
     SaveRecord,
     SaveSetting,
-    TrialResult,
+    Trial,
 )
 
 Won = tuple[Optional[float], ...]
@@ -31,7 +31,7 @@ Won = tuple[Optional[float], ...]
 
 
 def fold_save_row(
-    plan: SavePlan, result: TrialResult, run: Run | None
+    plan: SavePlan, result: Trial, run: Run | None
 ) -> tuple[SaveBenchRow, Won]:
     """The saves of one setting, by themselves.
 

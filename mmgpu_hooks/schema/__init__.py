@@ -101,7 +101,7 @@ if TYPE_CHECKING:
         Sweep,
         SweepRow,
         SweepSetting,
-        TrialResult,
+        Trial,
         TrialSpec,
     )
 

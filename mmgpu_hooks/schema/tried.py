@@ -268,15 +268,8 @@ class TrialSpec:
     """By dotted key, as in ``--cfg-options``; ``None`` takes the key out."""
     iterations: Optional[int] = None
     """Iterations after which it ends; ``None`` sets no such limit."""
-    seconds: Optional[float] = None
-    """Seconds of training, from the end of the first iteration on, after which it
-    ends; ``None`` sets no such limit."""
-    seed: Optional[int] = None
-    """``None`` keeps the config's own, or takes 0 where it has none."""
     interval: Optional[int] = None
     """Iterations per evidence interval; ``None`` keeps that of the config's hook."""
-    saves: bool = False
-    """Whether the config's checkpoint hooks stay in."""
     save_interval: Optional[int] = None
     """Iterations from one save into the trial's folder to the next, in the place of the
     config's checkpoint hooks; the newest is kept. ``None`` asks for none."""
@@ -289,17 +282,22 @@ class TrialSpec:
 
 
 @dataclass(frozen=True)
-class TrialResult:
+class Trial:
     """What became of a trial; a training that fails is a result like any other."""
 
-    settings: Mapping[str, Any]
+    name: str
+    """Of what was trained; a plan has no two of the same name."""
     status: str
     """One of :data:`TRIAL_STATUSES`."""
-    folder: str
-    """With the log, and the evidence to be read again."""
-    seconds: float
+    error: Optional[str] = None
+    """The decisive line; ``None`` when it completed."""
+    seconds: float = 0.0
     """Of the whole trial, imports and the building of the model included."""
     iterations: int = 0
     """Iterations trained, whatever the status."""
-    error: Optional[str] = None
-    """The decisive line; ``None`` when it completed."""
+    folder: str = ''
+    """With the log, and the evidence to be read again."""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    """What its plan made of it, as JSON."""
+    is_reused: bool = False
+    """Whether an earlier start of the plan had measured it."""

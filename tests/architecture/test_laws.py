@@ -25,7 +25,7 @@ ALLOWED = {
         # a step of the real model is the only thing that knows what it keeps
         'memory/activations.py',
         # MMEngine joins ranks on CUDA cards alone
-        'experiment/process_group.py',
+        'experiment/trial_child.py',
     ],
     'mmengine': ['hooks/', 'config/', 'experiment/', 'memory/'],
     'psutil': [

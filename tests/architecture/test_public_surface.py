@@ -175,6 +175,7 @@ def test_commands_and_flags():
         'save-bench': [
             '--dry-run',
             '--format',
+            '--fresh',
             '--help',
             '--iterations-between',
             '--num-workers',
@@ -228,6 +229,7 @@ def test_commands_and_flags():
         'verify': [
             '--config',
             '--format',
+            '--fresh',
             '--help',
             '--max-minutes',
             '--one-at-a-time',
@@ -387,10 +389,7 @@ RECORD_FIELDS = {
         'folder',
         'settings',
         'iterations',
-        'seconds',
-        'seed',
         'interval',
-        'saves',
         'save_interval',
         'evidence',
         'hook',
@@ -484,13 +483,15 @@ RECORD_FIELDS = {
         'ranks',
         'notes',
     ],
-    'TrialResult': [
-        'settings',
+    'Trial': [
+        'name',
         'status',
-        'folder',
+        'error',
         'seconds',
         'iterations',
-        'error',
+        'folder',
+        'figures',
+        'is_reused',
     ],
 }
 

@@ -69,7 +69,7 @@ def test_a_disk_without_room_for_one_checkpoint(config, tmp_path, capsys, monkey
 def test_a_work_dir_that_is_a_file(config, tmp_path, capsys):
     (tmp_path / 'taken').write_text('')
     line = refusal(capsys, config, '--work-dir', tmp_path / 'taken')
-    assert 'expected a folder to write to, found File exists' in line
+    assert 'expected a folder to write to, found Not a directory' in line
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,22 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fakes.sweeps import make_sweep_row
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.config.loading import read_config
-from mmgpu_hooks.experiment.sweep_identity import read_identity
-from mmgpu_hooks.experiment.sweep_ledger import LEDGER_NAME, open_ledger
-from mmgpu_hooks.experiment.sweep_plan import TrialLimits
+from mmgpu_hooks.experiment.store import STORE_NAME, open_store, read_identity
+from mmgpu_hooks.schema import Trial
 from training.trial_toys import write_config
+
+ROW = make_sweep_row(2)
+MEASURED = Trial(
+    ROW.setting.name,
+    'completed',
+    figures={'row': msgspec.to_builtins(ROW), 'measure_s': 60.0, 'whole_s': 600.0},
+)
 
 
 def refusal(capsys, *arguments: object) -> str:
@@ -88,12 +95,13 @@ def test_charts_without_matplotlib(config, capsys, monkeypatch):
 
 
 def test_another_sweep_in_the_same_folder(config, tmp_path, capsys):
-    with open_ledger(tmp_path / 'w' / 'sweep') as ledger:
-        ledger.append(make_sweep_row(2), {}, TrialLimits(60.0, 600.0))
+    path = tmp_path / 'w' / 'sweep' / STORE_NAME
+    with open_store(path.parent, {}) as store:
+        store.append(MEASURED)
         line = refusal(capsys, config, '--work-dir', tmp_path / 'w', '--fresh')
-        assert len(ledger.read_lines()) == 1
+        assert path.read_text().count('\n') == 1
     assert 'found that another one is at work in it' in line
-    assert [path.name for path in (tmp_path / 'w' / 'sweep').iterdir()] == [LEDGER_NAME]
+    assert [path.name for path in (tmp_path / 'w' / 'sweep').iterdir()] == [STORE_NAME]
 
 
 def test_several_gpus_without_a_driver(config, tmp_path, capsys, monkeypatch):
@@ -101,12 +109,12 @@ def test_several_gpus_without_a_driver(config, tmp_path, capsys, monkeypatch):
     words = [config, '--gpus', '2', '--fresh', '--work-dir', tmp_path / 'w']
     assert 'the package nvidia-ml-py' in refusal(capsys, *words)
     assert not (tmp_path / 'w').exists()
-    with open_ledger(tmp_path / 'w' / 'sweep') as ledger:
-        ledger.append(make_sweep_row(2), {}, TrialLimits(60.0, 600.0))
-        before = ledger.read_lines()
+    path = tmp_path / 'w' / 'sweep' / STORE_NAME
+    with open_store(path.parent, {}) as store:
+        store.append(MEASURED)
+    before = path.read_bytes()
     refusal(capsys, *words)
-    with open_ledger(tmp_path / 'w' / 'sweep') as ledger:
-        assert ledger.read_lines() == before
+    assert path.read_bytes() == before
 
 
 def test_pictures_that_cannot_be_kept_leave_no_folder(config, tmp_path, capsys):
@@ -157,9 +165,10 @@ def test_a_dry_run_knows_what_is_done_and_what_is_of_another_config(
     config, tmp_path, capsys
 ):
     words = [str(config), *DRY, '--work-dir', str(tmp_path)]
-    identity = read_identity(read_config(config), saves=False)
-    with open_ledger(tmp_path / 'sweep') as ledger:
-        ledger.append(make_sweep_row(2), identity, TrialLimits(60.0, 600.0))
+    facts = {'saves': False, 'number of GPUs': 1, 'number of ranks': 1}
+    identity = read_identity(read_config(config), **facts)
+    with open_store(tmp_path / 'sweep', identity) as store:
+        store.append(MEASURED)
     assert main(['sweep', *words]) == 0
     out = ' '.join(capsys.readouterr().out.split())
     assert 'Would train 1 of 2 setting(s)' in out
@@ -174,8 +183,8 @@ def test_a_dry_run_knows_what_is_done_and_what_is_of_another_config(
     assert main(['sweep', *words, '--fresh']) == 0
     assert 'earlier' not in capsys.readouterr().out
     # a dry run forgets nothing
-    (line,) = (tmp_path / 'sweep' / LEDGER_NAME).read_text().splitlines()
-    assert json.loads(line)['row']['setting']['num_workers'] == 2
+    (line,) = (tmp_path / 'sweep' / STORE_NAME).read_text().splitlines()
+    assert json.loads(line)['trial']['name'] == '2 workers, batch 4'
 
 
 def test_without_a_batch_size_the_config_s_own_is_named(config, tmp_path, capsys):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
 from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
+from fakes.trials import scripted
 
-__all__ = ['fake_nvml', 'fake_nvml_library']
+__all__ = ['fake_nvml', 'fake_nvml_library', 'scripted']

@@ -10,15 +10,13 @@ import pytest
 
 from mmgpu_hooks.experiment import demo_dataset
 from mmgpu_hooks.experiment.demo_dataset import (
-    DemoDatasetError,
-    write_demo_dataset,
-)
-from mmgpu_hooks.experiment.demo_scene import (
     CATEGORIES,
     DEMO_SPEC,
+    DemoDatasetError,
     DemoSpec,
     format_coco,
     plan_image,
+    write_demo_dataset,
 )
 
 SMALL = {'images': 6, 'width': 160, 'height': 120}
@@ -84,7 +82,7 @@ def test_coco_and_opencv_read_what_was_written(tmp_path: Path) -> None:
 def test_objects_are_painted_in_their_boxes() -> None:
     np = pytest.importorskip('numpy')
     pytest.importorskip('cv2')
-    from mmgpu_hooks.experiment.demo_scene import ImagePlan, paint_image
+    from mmgpu_hooks.experiment.demo_dataset import ImagePlan, paint_image
 
     spec = DemoSpec(images=40, width=320, height=240, seed=1)
     black = np.zeros((spec.height, spec.width, 3), np.uint8)

@@ -89,21 +89,17 @@ def test_a_setting_that_pytorch_would_refuse_is_refused(tmp_path):
         read(tmp_path, settings=settings)
 
 
-def test_saves_and_the_hook_are_as_asked_for(tmp_path):
-    config = read(tmp_path, saves=True, evidence=False)
-    assert config.default_hooks.checkpoint.interval == 1
-    assert len(config.custom_hooks) == 2
+def test_the_hook_is_as_asked_for(tmp_path):
+    config = read(tmp_path, evidence=False)
+    assert config.default_hooks.checkpoint is None
     assert 'mine' not in config.default_hooks
     assert 'gpu_efficiency' not in config.default_hooks
     assert read(tmp_path, interval=2).default_hooks.gpu_efficiency.interval == 2
 
 
-@pytest.mark.parametrize(
-    ('line', 'asked', 'seed'),
-    [('', None, 0), ('randomness = dict(seed=5)', None, 5), ('', 9, 9)],
-)
-def test_the_seed_is_the_config_s_own_unless_asked(tmp_path, line, asked, seed):
-    config = read(tmp_path, textwrap.dedent(CONFIG) + line, seed=asked)
+@pytest.mark.parametrize(('line', 'seed'), [('', 0), ('randomness = dict(seed=5)', 5)])
+def test_the_seed_is_the_config_s_own(tmp_path, line, seed):
+    config = read(tmp_path, textwrap.dedent(CONFIG) + line)
     assert config.randomness.seed == seed
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.experiment.trial_ranks import choose_end
+from mmgpu_hooks.experiment.trial_child import choose_end
 
 
 def over(status: str, error: str | None = None) -> dict[str, Any]:

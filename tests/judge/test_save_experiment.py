@@ -8,7 +8,7 @@ from fakes.save_bench import make_bench, make_row
 from fakes.saves import LOADER, make_aftermath, make_contended, make_save
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.save_experiment import fold_save_row
-from mmgpu_hooks.schema import SavePlan, SaveSetting, TrialResult
+from mmgpu_hooks.schema import SavePlan, SaveSetting, Trial
 
 WIDE = (0.3, 0.4, 1.0, 1.0, 3.0, 4.0)
 
@@ -105,7 +105,7 @@ def fold(saves, aftermaths=(), *, count=6, status='completed', error=None):
         save_records=tuple(saves),
         save_aftermaths=tuple(aftermaths),
     )
-    result = TrialResult({}, status, 'trial', 30.0, 200, error)
+    result = Trial('trial', status, error, 30.0, 200)
     return fold_save_row(
         SavePlan(SaveSetting(8), count, 24, 184), result, Run(evidence)
     )
@@ -143,7 +143,7 @@ def test_a_training_cut_short_has_the_saves_until_then():
 
 
 def test_a_training_without_evidence_is_a_row_without_figures():
-    result = TrialResult({}, 'failed', 'trial', 3.0, 0, 'TypeError: no')
+    result = Trial('trial', 'failed', 'TypeError: no', 3.0, 0)
     row, won = fold_save_row(SavePlan(SaveSetting(8), 6, 24, 184), result, None)
     assert (row.save_s, row.saves, won) == (None, (), ())
     bench = make_bench(make_row(0, 0.4), (row, won))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fakes.save_bench import make_bench, make_row
-from mmgpu_hooks.experiment.save_experiment import plan_saves
+from mmgpu_hooks.experiment.save_bench import plan_saves
 from mmgpu_hooks.show.save_bench import (
     chart_save_bench,
     render_save_bench,

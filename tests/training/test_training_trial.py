@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.experiment.trial import read_trial, run_trial
-from mmgpu_hooks.schema import TrialResult, TrialSpec
+from mmgpu_hooks.experiment.trial import read_trial_run, run_trial
+from mmgpu_hooks.schema import Trial, TrialSpec
 from training.detection import environ, render_config
 from training.trial_toys import processes_of, write_config
 
@@ -30,7 +30,7 @@ SPECS: dict[str, dict[str, Any]] = {
 }
 
 
-def run_toy(folder: Path, name: str) -> TrialResult:
+def run_toy(folder: Path, name: str) -> Trial:
     root = folder / name
     root.mkdir()
     spec = TrialSpec(
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope='module')
-def results(folder: Path) -> dict[str, TrialResult]:
+def results(folder: Path) -> dict[str, Trial]:
     # the one that hangs waits beside the others
     with ThreadPoolExecutor(3) as pool:
         names = ['hanging', *(name for name in TRIALS if name != 'hanging')]
@@ -59,7 +59,7 @@ def results(folder: Path) -> dict[str, TrialResult]:
 def test_a_trial_trains_with_its_own_settings(results):
     result = results['completed']
     assert (result.status, result.error, result.iterations) == ('completed', None, 30)
-    summary = read_trial(result)
+    summary = read_trial_run(Path(result.folder))
     assert summary is not None
     assert summary.iterations == 30
     assert summary.steady_iterations == 20
@@ -72,7 +72,7 @@ def test_a_trial_trains_with_its_own_settings(results):
 
 def test_a_trial_neither_validates_nor_saves_and_keeps_the_training_s_hooks(results):
     folder = Path(results['completed'].folder)
-    assert read_trial(results['completed']).ledger_s['validation'] == 0
+    assert read_trial_run(folder).ledger_s['validation'] == 0
     assert not list(folder.rglob('*.pth'))
     assert not list(folder.rglob('events.out.*'))
     assert 'EMAHook' in (folder / 'training.log').read_text()
@@ -111,7 +111,7 @@ def test_mmdetection_is_tried_with_a_setting_of_its_own(images, tmp_path):
     )
     result = run_trial(spec, environ=environ())
     assert (result.status, result.error, result.iterations) == ('completed', None, 20)
-    recorded = read_trial(result)
+    recorded = read_trial_run(Path(result.folder))
     assert recorded.run.loader.num_workers == 2
     assert recorded.run.versions['mmdet']
     assert processes_of(tmp_path) == []

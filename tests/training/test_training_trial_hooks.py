@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mmgpu_hooks.experiment.trial_channel import TrialChannel, TrialReader
-from mmgpu_hooks.experiment.trial_hooks import BlockHook, TrialHook, TrialOver
+from mmgpu_hooks.experiment.trial_events import TrialChannel, TrialReader
+from mmgpu_hooks.experiment.trial_hooks import TrialHook, TrialOver
 
 
 @pytest.fixture
@@ -38,27 +38,9 @@ def train(hook, runner, iterations: int) -> None:
         runner.iter += 1
 
 
-def test_a_trial_ends_after_its_iterations_and_tells_how_far_it_is(pipe):
-    channel, reader = pipe
-    hook = TrialHook(channel, 3, None)
-    train(hook, make_runner(), 2)
-    with pytest.raises(TrialOver):
-        train(hook, make_runner(), 5)
-    assert hook.done == 3
-    # not more often than twice a second
-    assert reader.read_events(1) == [{'event': 'progress', 'iterations': 1}]
-
-
-def test_its_seconds_count_from_the_end_of_the_first_iteration(pipe):
-    hook = TrialHook(pipe[0], None, 0.0)
-    with pytest.raises(TrialOver):
-        train(hook, make_runner(), 5)
-    assert hook.done == 2
-
-
 def test_a_block_tells_its_iterations_and_waits_for_a_word(pipe):
     channel, reader = pipe
-    hook = BlockHook(channel, 2, iter([3]))
+    hook = TrialHook(channel, 2, iter([3]))
     runner = make_runner()
     hook.before_train_epoch(runner)
     train(hook, runner, 2)
@@ -84,7 +66,7 @@ def test_a_block_tells_its_iterations_and_waits_for_a_word(pipe):
 def test_a_block_tells_whether_every_loss_was_a_number(pipe, losses, is_finite):
     channel, reader = pipe
     with pytest.raises(TrialOver):
-        train(BlockHook(channel, 1, iter([])), make_runner(losses), 1)
+        train(TrialHook(channel, 1, iter([])), make_runner(losses), 1)
     (block,) = reader.read_events(1)
     assert block['is_loss_finite'] is is_finite
     assert block['peak_rss_bytes'] > 50e6
@@ -94,7 +76,7 @@ def test_a_loader_that_begins_again_is_a_start(pipe):
     channel, reader = pipe
     endless = SimpleNamespace(_epoch=0)
     runner = make_runner(dataloader_iterator=endless)
-    hook = BlockHook(channel, 4, iter([]))
+    hook = TrialHook(channel, 4, iter([]))
     train(hook, runner, 2)
     endless._epoch = 1
     with pytest.raises(TrialOver):

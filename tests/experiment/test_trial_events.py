@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmgpu_hooks.experiment.trial_failure import classify_error, classify_exit
+from mmgpu_hooks.experiment.trial_events import classify_error, classify_exit
 
 IN_WORKER = """\
 Caught {error} in DataLoader worker process 0.

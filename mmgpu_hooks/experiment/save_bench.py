@@ -1,0 +1,201 @@
+"""The plan of ``mmgpu save-bench``: saves beside several numbers of workers."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
+from mmgpu_hooks.experiment.trial import (
+    DEFAULT_TIME_LIMIT_S,
+    Progress,
+    end_trial,
+    read_trial_run,
+)
+from mmgpu_hooks.judge.save_experiment import Won, fold_save_row, judge_save_bench
+from mmgpu_hooks.schema import (
+    SaveBench,
+    SaveBenchRow,
+    SavePlan,
+    SaveSetting,
+    Trial,
+    TrialSpec,
+)
+from mmgpu_hooks.schema.errors import UserError
+
+SETTLING = 8
+"""Least iterations between saves in which the workers' queue is what it usually is; as
+many as there are workers where those are more, since their batches come in bursts."""
+
+_ROOM = 1.25
+"""Room that is asked for, over the tensors of one checkpoint: names, histories and the
+evidence come on top, and the disk is not to be filled to the brim."""
+
+
+def plan_saves(
+    num_workers: Sequence[int],
+    *,
+    saves: int,
+    prefetch_factor: int,
+    interval: int | None = None,
+    worker_nice: int | None = None,
+) -> tuple[SavePlan, ...]:
+    """What each setting is to be trained for; each is there once.
+
+    What workers make ahead during a save lasts for ``prefetch_factor x num_workers``
+    iterations. A save in that time would meet workers that rest, so the next one comes
+    a round of all workers later, :data:`SETTLING` iterations at least; and after the
+    last one as many are trained as that takes, so that it is known what was won back.
+
+    Args:
+        num_workers: Numbers of workers.
+        saves: To be measured of each.
+        prefetch_factor: Of the loader.
+        interval: Iterations between saves; ``None`` takes those above.
+        worker_nice: Nice value that every setting with workers is trained with as well.
+    """
+    plain = [SaveSetting(workers) for workers in sorted(set(num_workers))]
+    niced = [
+        SaveSetting(setting.num_workers, worker_nice)
+        for setting in plain
+        if setting.num_workers and worker_nice is not None
+    ]
+    plans = []
+    for setting in (*plain, *niced):
+        ahead = prefetch_factor * setting.num_workers
+        between = interval or ahead + max(SETTLING, setting.num_workers)
+        iterations = (saves + 1) * between + min(ahead, between - 1)
+        plans.append(SavePlan(setting, saves, between, iterations))
+    return tuple(plans)
+
+
+@dataclass
+class SaveBenchPlan(Plan):
+    """What is to be found out, and how."""
+
+    config: str
+    """Absolute."""
+    folder: Path
+    """Where checkpoints go while it lasts."""
+    plans: Sequence[SavePlan]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of every training, by dotted key."""
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S
+    """Of each training, its start included."""
+
+    def __post_init__(self) -> None:
+        self.count = len(self.plans)
+        # a drift of the machine is then not taken for the effect of a setting
+        self._order = random.sample(self.plans, len(self.plans))
+
+    def choose(self, trials: Sequence[Trial], begun: Collection[str]) -> Turn | None:
+        names = {trial.name for trial in trials} | set(begun)
+        for plan in self._order:
+            if plan.setting.name not in names:
+                return self._make_turn(plan)
+        return None
+
+    def wants(self, name: str) -> bool:
+        return any(plan.setting.name == name for plan in self.plans)
+
+    def keep(self, trials: Sequence[Trial]) -> list[Trial]:
+        plans = {plan.setting.name: msgspec.to_builtins(plan) for plan in self.plans}
+
+        def is_done(trial: Trial) -> bool:
+            with contextlib.suppress(KeyError, ValueError):
+                _read_row(trial)
+                is_whole = trial.status == 'completed'
+                return is_whole and trial.figures['plan'] == plans[trial.name]
+            return False
+
+        return [trial for trial in trials if is_done(trial)]
+
+    def finish(self, outcome: Outcome) -> SaveBench:
+        """Every setting against the one with the fewest workers.
+
+        Raises:
+            UserError: If nothing was measured, and nobody stopped it.
+        """
+        measured = [_read_row(trial) for trial in outcome.trials]
+        if not outcome.is_interrupted and not any(row.saves for row, _ in measured):
+            row = measured[0][0]
+            raise UserError(
+                'expected a config that trains and saves, found that it does not with '
+                f'any of {len(measured)} setting(s), with {row.setting.name}: '
+                f'{row.error or row.status}; make it train, or give it more time with '
+                '--time-limit.'
+            )
+        settings = {plan.setting.name: plan.setting for plan in self._order}
+        trained = {trial.name: settings.pop(trial.name) for trial in outcome.trials}
+        return judge_save_bench(
+            measured,
+            order=[*trained.values(), *settings.values()],
+            seconds=outcome.seconds,
+            is_interrupted=outcome.is_interrupted,
+        )
+
+    def _make_turn(self, plan: SavePlan) -> Turn:
+        setting = plan.setting
+        spec = TrialSpec(
+            config=self.config,
+            folder=str(self.folder / f'{setting.num_workers}-{setting.worker_nice}'),
+            settings={
+                **self.settings,
+                'train_dataloader.num_workers': setting.num_workers,
+            },
+            interval=plan.interval,
+            save_interval=plan.interval,
+            # one that the config has must not make every row niced
+            hook={'worker_nice': setting.worker_nice},
+        )
+        rounds, rest = divmod(plan.iterations, plan.interval)
+
+        def fold(progress: Progress) -> dict[str, Any]:
+            trial = end_trial(setting.name, progress, self.time_limit_s)
+            row, won = fold_save_row(plan, trial, read_trial_run(progress.folder))
+            # the next one needs the room
+            shutil.rmtree(progress.folder, ignore_errors=True)
+            body: dict[str, Any] = msgspec.to_builtins(
+                {'row': row, 'won': won, 'plan': plan}
+            )
+            return body
+
+        return Turn(
+            setting.name,
+            spec,
+            blocks=(plan.interval,) * rounds + ((rest,) if rest else ()),
+            fold=fold,
+            time_limit_s=self.time_limit_s,
+        )
+
+
+def _read_row(trial: Trial) -> tuple[SaveBenchRow, Won]:
+    row = msgspec.convert(trial.figures['row'], SaveBenchRow)
+    return row, msgspec.convert(trial.figures['won'], Won)
+
+
+def check_room(folder: Path, checkpoint_bytes: int) -> None:
+    """Make sure that one checkpoint fits where checkpoints are to go.
+
+    Args:
+        folder: It, or where it will be made.
+        checkpoint_bytes: Of the tensors in one.
+
+    Raises:
+        UserError: If there is not enough room.
+    """
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    free, needed = shutil.disk_usage(there).free, round(_ROOM * checkpoint_bytes)
+    if free < needed:
+        raise UserError(
+            f'expected room for a checkpoint of {checkpoint_bytes / 1e6:.0f} MB and a '
+            f'quarter more in {there}, found {free / 1e6:.0f} MB free; free some, or '
+            'name another folder with --work-dir.'
+        )

@@ -1,0 +1,223 @@
+"""Keeps the trials of a plan, one JSON line each, so that it can go on later."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mmgpu_hooks.config.loading import FlatConfig
+from mmgpu_hooks.config.write import verify_output
+from mmgpu_hooks.experiment.cards import VARIABLE, read_cards
+from mmgpu_hooks.measure.host import read_host_limits
+from mmgpu_hooks.schema import TRIAL_STATUSES, Trial
+from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.version import __version__
+
+if TYPE_CHECKING:
+    from mmgpu_hooks.experiment.engine import Plan
+
+STORE_NAME = 'trials.jsonl'
+_VERSION = 2
+"""Raised when a key of a line changes its meaning or goes away."""
+
+_LIMITS = (
+    'logical_cpus',
+    'affinity_cpus',
+    'cgroup_cpu_cores',
+    'slurm_cpus',
+    'ram_total_bytes',
+    'cgroup_memory_bytes',
+    'shm_total_bytes',
+)
+"""Those that do not change from one minute to the next."""
+_PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet')
+_VARIABLES = (VARIABLE, 'OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'PYTORCH_CUDA_ALLOC_CONF')
+"""Of the environment, those that make the same training a faster or slower one."""
+
+
+class TrialStore:
+    """The open, locked file of one folder.
+
+    Args:
+        path: Of the file.
+        identity: What a trial must have in common with those of now.
+        descriptor: Of the open file; ``None`` for a look that changes nothing.
+    """
+
+    def __init__(
+        self, path: Path, identity: Mapping[str, Any], descriptor: int | None = None
+    ) -> None:
+        self.path = path
+        self._identity = {'version': _VERSION, **identity}
+        self._descriptor = descriptor
+
+    def append(self, trial: Trial) -> None:
+        """Add one trial, in one write.
+
+        Raises:
+            OSError: If it cannot be written whole; nothing of it is left then.
+        """
+        assert self._descriptor is not None
+        line = {'identity': self._identity, 'trial': trial}
+        raw = msgspec.json.encode(line) + b'\n'
+        end = os.lseek(self._descriptor, 0, os.SEEK_END)
+        # what a kill left of a line must not swallow this one
+        if end and os.pread(self._descriptor, 1, end - 1) != b'\n':
+            raw = b'\n' + raw
+        if os.write(self._descriptor, raw) < len(raw):
+            os.ftruncate(self._descriptor, end)
+            words = 'room for only a part of a line'
+            raise OSError(errno.ENOSPC, words, str(self.path))
+
+    def read(self, plan: Plan) -> tuple[list[Trial], tuple[str, ...]]:
+        """The trials that count, the newest of each name, and notes on the others."""
+        text = ''
+        if self.path.is_file():
+            text = self.path.read_text(encoding='utf-8', errors='replace')
+        kept: dict[str, Trial] = {}
+        torn, others = 0, 0
+        differing: dict[str, None] = {}
+        for line in filter(str.strip, text.splitlines()):
+            try:
+                body = msgspec.json.decode(line)
+                trial = msgspec.convert(body['trial'], Trial)
+                known = dict(body['identity'])
+                if trial.status not in TRIAL_STATUSES:
+                    raise ValueError(trial.status)
+            except (ValueError, KeyError, TypeError, RecursionError):
+                torn += 1
+                continue
+            if not plan.wants(trial.name):
+                continue
+            unlike = [n for n, own in self._identity.items() if known.get(n) != own]
+            if unlike:
+                others += 1
+                differing.update(dict.fromkeys(unlike))
+            else:
+                kept[trial.name] = replace(trial, is_reused=True)
+        notes = []
+        if others:
+            notes.append(
+                f'{others} earlier trial(s) are of another {" and ".join(differing)} '
+                'and were not reused.'
+            )
+        if torn:
+            notes.append(f'{torn} line(s) of {STORE_NAME} could not be read.')
+        return plan.keep(list(kept.values())), tuple(notes)
+
+    def clear(self) -> None:
+        """Forget every trial."""
+        assert self._descriptor is not None
+        os.ftruncate(self._descriptor, 0)
+
+
+@contextlib.contextmanager
+def open_store(
+    folder: Path, identity: Mapping[str, Any], *, fresh: bool = False
+) -> Iterator[TrialStore]:
+    """Open the store of a folder for this process alone.
+
+    The folder is made. When nothing comes to be in it, it goes again, with the parents
+    that it needed.
+
+    Args:
+        folder: Of the plan.
+        identity: Of :func:`read_identity`.
+        fresh: Whether to forget what was measured before.
+
+    Raises:
+        UserError: If another process is at work in the folder.
+        OSError: If it cannot be opened.
+    """
+    # late: Windows has none, and other commands run there
+    import fcntl
+
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    path = folder / STORE_NAME
+    descriptor, is_ours = None, False
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        verify_output(path)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f'expected {folder} for this command alone, found that another one is '
+                'at work in it; wait for it, or name another folder with --work-dir.'
+            ) from error
+        is_ours = True
+        store = TrialStore(path, identity, descriptor)
+        if fresh:
+            store.clear()
+        yield store
+    finally:
+        if descriptor is not None:
+            if is_ours and not os.fstat(descriptor).st_size:
+                path.unlink(missing_ok=True)
+            os.close(descriptor)
+        for empty in made:
+            # what has come into it stays
+            with contextlib.suppress(OSError):
+                empty.rmdir()
+
+
+def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
+    """What two measurements must have in common to stand in one table.
+
+    Args:
+        config: As loaded; comments and the spelling of it are no matter.
+        **facts: More of it, by what a sentence calls it.
+    """
+    limits = read_host_limits(ranks_on_host=1, environ=os.environ)
+    try:
+        cards = [card.uuid for card in read_cards()]
+    except UserError:
+        cards = []
+    return {
+        'config': digest_config(config),
+        'host': {
+            'name': platform.node(),
+            'cards': cards,
+            **{name: getattr(limits, name) for name in _LIMITS},
+        },
+        'environment': {name: os.environ.get(name) for name in _VARIABLES},
+        'versions': {
+            'python': platform.python_version(),
+            'mmgpu_hooks': __version__,
+            **{name: _read_version(name) for name in _PACKAGES},
+        },
+        **facts,
+    }
+
+
+def digest_config(config: FlatConfig) -> str:
+    """The same for equal configs, in any process."""
+    lines = sorted(f'{path!r} {_spell(value)}' for path, value in config.items())
+    return hashlib.sha256('\n'.join(lines).encode()).hexdigest()
+
+
+def _spell(value: object) -> str:
+    # the text of a class or function may hold its address
+    name = getattr(value, '__qualname__', None)
+    if isinstance(name, str):
+        return f'{getattr(value, "__module__", "")}.{name}'
+    return repr(value)
+
+
+def _read_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,270 @@
+"""The plan of ``mmgpu verify``: blocks of two settings in turns, A B B A."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
+from mmgpu_hooks.experiment.trial import Progress
+from mmgpu_hooks.model.stats import alternate, fold_gain
+from mmgpu_hooks.schema import Estimate, Trial, TrialSpec, Verification
+from mmgpu_hooks.schema.errors import UserError
+
+LEAST_PAIRS = 6
+"""Below these a narrow interval is too often narrow by chance: stopping at +-2 % from
+6 pairs on, an interval of 95 % covers the truth 92 to 96 times in 100."""
+SETTLED = 0.02
+"""The gain is known well enough when its interval is +- so much,"""
+SETTLED_SHARE = 0.1
+"""or so much of the gain itself."""
+
+_LEAST_WARM_UP = 10
+_MOST_PAIRS = 1000
+_BLOCK_S = 3.0
+_LEAST, _MOST, _FEWEST = 8, 400, 4
+_RESUMED = 2
+"""Iterations after a halt whose caches are cold."""
+
+
+@dataclass
+class VerifyPlan(Plan):
+    """Two settings. Both trainings live until the end, and one is held while the other
+    trains; where memory does not hold both, each block is a training of its own.
+    """
+
+    specs: tuple[TrialSpec, TrialSpec]
+    workers: tuple[int, int]
+    budget_s: float
+    one_at_a_time: bool = False
+
+    def choose(self, trials: Sequence[Trial], begun: Collection[str]) -> Turn | None:
+        blocks = self._sort(trials)
+        if begun or (
+            trials and not (self._is_short_of_memory(trials[-1]) or blocks.is_well)
+        ):
+            return None
+        done = len(blocks.warm_ups) + len(blocks.measured)
+        warm_up = max(_LEAST_WARM_UP, 2 * max(self.workers))
+        if len(blocks.warm_ups) < 2:
+            side, skipped, iterations = len(blocks.warm_ups), 0, warm_up
+        else:
+            turn = len(blocks.measured)
+            if turn >= 2 * _MOST_PAIRS or (not turn % 2 and is_settled(blocks.gain)):
+                return None
+            side = int(alternate(turn // 2 + 1)[turn])
+            skipped, measured = self._plan_block(blocks.warm_ups)
+            iterations = skipped + measured
+
+        def fold(progress: Progress) -> dict[str, Any]:
+            return _fold_block(progress, side, skipped, iterations)
+
+        way = 'held' if blocks.is_held else 'fresh'
+        return Turn(
+            f'{way} {done}',
+            replace(self.specs[side], evidence=False),
+            blocks=(iterations,),
+            fold=fold,
+            stays=blocks.is_held,
+            warm_up=0 if len(blocks.warm_ups) < 2 else warm_up,
+            title=_describe(blocks),
+        )
+
+    def keep(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Whole pairs, with the warm-ups by which their length was chosen."""
+        kept = [one for one in trials if one.status == 'completed' and _is_block(one)]
+        blocks = self._sort(kept)
+        measured = blocks.measured[: len(blocks.measured) // 2 * 2]
+        return [*blocks.warm_ups, *measured] if measured else []
+
+    def doubt(self, trials: Sequence[Trial]) -> str | None:
+        gain = self._sort(trials).gain
+        if gain is None:
+            return 'the difference is not known'
+        if gain.low <= 0 <= gain.high:
+            return 'the difference is still within the noise'
+        return None
+
+    def finish(self, outcome: Outcome) -> Verification:
+        """The gain with its interval.
+
+        Raises:
+            UserError: If one of them cannot train, or too few blocks were done.
+        """
+        trials = outcome.trials
+        blocks, last = self._sort(trials), trials[-1] if trials else None
+        ending = 'enough pairs were trained'
+        if outcome.is_late or (last and last.status == 'timed_out'):
+            ending = 'the time budget is used up'
+        elif last and last.status == 'completed' and not last.figures:
+            ending = 'a training was at its end'
+        elif last and last.status == 'out_of_memory':
+            raise UserError(
+                'expected two settings that train, found one that runs out of memory '
+                f'({last.error}); free some, or lower the batch size or the workers.'
+            )
+        elif last and last.status != 'completed':
+            side = 'first' if last.folder == self.specs[0].folder else 'second'
+            raise UserError(
+                f'expected two settings that train, found that the {side} one does '
+                f'not ({last.error}); the whole output is in {last.folder}.'
+            )
+        elif is_settled(blocks.gain):
+            ending = 'the gain is known well enough'
+        gain = blocks.gain
+        if gain is None:
+            raise UserError(
+                f'expected at least two pairs of blocks, found {len(blocks.of(1))} '
+                f'when {ending}; give it more time with --max-minutes, or a longer '
+                'training.'
+            )
+        steady = [[f['steady_s'] for f in blocks.of(side)] for side in (0, 1)]
+        starts = [
+            [start for f in blocks.of(side) for start in f['starts_s']]
+            for side in (0, 1)
+        ]
+        _, measured = self._plan_block(blocks.warm_ups)
+        return Verification(
+            gain=gain,
+            before_s=statistics.fmean(steady[0][: gain.count]),
+            after_s=statistics.fmean(steady[1][: gain.count]),
+            before_start_s=statistics.fmean(starts[0]) if starts[0] else None,
+            after_start_s=statistics.fmean(starts[1]) if starts[1] else None,
+            pairs=gain.count,
+            iterations=gain.count * measured,
+            seconds=outcome.seconds,
+            ending=ending,
+            external_cpu_cores=outcome.external_cpu_cores,
+            notes=tuple(self._note(trials, outcome.notes)),
+        )
+
+    def _note(self, trials: Sequence[Trial], notes: Sequence[str]) -> list[str]:
+        memory = [one.error for one in trials if self._is_short_of_memory(one)]
+        reused = sum(one.is_reused for one in self._sort(trials).measured) // 2
+        return [
+            *notes,
+            *(
+                f'Both trainings did not fit in memory together ({error}), so each '
+                'block was a training of its own.'
+                for error in memory
+            ),
+            *(
+                [f'{reused} of the pairs are of an earlier start; --fresh forgets it.']
+                if reused
+                else []
+            ),
+        ]
+
+    def _is_short_of_memory(self, trial: Trial) -> bool:
+        """Whether it failed because both trainings are in memory together."""
+        is_held = trial.name.startswith('held')
+        return is_held and trial.status == 'out_of_memory'
+
+    def _sort(self, trials: Sequence[Trial]) -> _Blocks:
+        is_held = not (self.one_at_a_time or any(map(self._is_short_of_memory, trials)))
+        # side by side they need twice what the user's training does: begin again
+        way = 'held' if is_held else 'fresh'
+        mine = [trial for trial in trials if trial.name.startswith(way)]
+        done = [one for one in mine if one.status == 'completed' and one.figures]
+        return _Blocks(done[:2], done[2:], is_held, len(done) == len(mine))
+
+    def _plan_block(self, warm_ups: Sequence[Trial]) -> tuple[int, int]:
+        """Iterations that are skipped and measured, long enough to average over
+        batches, short enough to share a moment.
+
+        What a worker waits for while it is held (storage, a sleep) goes on, and comes
+        as a gift to its next batch: a batch of each worker is left out, and two for
+        the caches.
+        """
+        iteration_s = [trial.figures['late_s'] for trial in warm_ups]
+        skipped = max(self.workers) + _RESUMED
+        measured = min(math.ceil(_BLOCK_S / statistics.fmean(iteration_s)), _MOST)
+        left_s = self.budget_s - sum(trial.seconds for trial in warm_ups)
+        affordable = [left_s / math.fsum(iteration_s)]
+        lefts = [trial.figures['left'] for trial in warm_ups]
+        affordable += [left for left in lefts if left is not None]
+        most = math.floor(min(affordable) / LEAST_PAIRS) - skipped
+        return skipped, max(min(max(measured, _LEAST), most), _FEWEST)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Trials in their roles."""
+
+    warm_ups: list[Trial]
+    measured: list[Trial]
+    is_held: bool
+    is_well: bool
+    """Whether none of them failed or ended early."""
+
+    def of(self, side: int) -> list[Mapping[str, Any]]:
+        return [one.figures for one in self.measured if one.figures['side'] == side]
+
+    @property
+    def gain(self) -> Estimate | None:
+        before, after = ([f['image_s'] for f in self.of(side)] for side in (0, 1))
+        return fold_gain(before, after)
+
+
+def is_settled(gain: Estimate | None) -> bool:
+    """Whether more pairs would tell nothing that matters.
+
+    Only after an even number of pairs: then each setting was first as often.
+    """
+    if gain is None or gain.count < LEAST_PAIRS or gain.count % 2:
+        return False
+    return gain.half_width <= max(SETTLED, SETTLED_SHARE * abs(gain.value))
+
+
+def _fold_block(
+    progress: Progress, side: int, skipped: int, iterations: int
+) -> dict[str, Any]:
+    """What the last block took; nothing when the training ended within it."""
+    block = progress.blocks[-1] if progress.blocks else None
+    if (
+        block is None
+        or len(block.seconds) != iterations
+        or progress.status != 'completed'
+    ):
+        return {}
+    steady = [
+        seconds
+        for index, seconds in enumerate(block.seconds)
+        if index >= skipped and index not in block.starts
+    ]
+    mean_s = statistics.fmean(steady or block.seconds)
+    return {
+        'side': side,
+        'steady_s': mean_s,
+        'image_s': mean_s / (block.batch_size or 1),
+        'starts_s': [block.seconds[index] - mean_s for index in block.starts],
+        'late_s': statistics.fmean(block.seconds[len(block.seconds) // 2 :]),
+        'left': block.left,
+    }
+
+
+def _is_block(trial: Trial) -> bool:
+    """Whether a line of the store has what a block gives."""
+    with contextlib.suppress(KeyError, TypeError):
+        figures = trial.figures
+        times = [figures[name] for name in ('steady_s', 'image_s', 'late_s')]
+        is_timed = all(0 < value < math.inf for value in times)
+        math.fsum(figures['starts_s'])
+        return is_timed and figures['side'] in (0, 1) and 'left' in figures
+    return False
+
+
+def _describe(blocks: _Blocks) -> str:
+    pairs, gain = len(blocks.of(1)), blocks.gain
+    if len(blocks.warm_ups) < 2:
+        return 'starting both trainings'
+    if gain is None:
+        return f'{pairs} pair(s) of blocks'
+    return (
+        f'{pairs} pairs of blocks, gain {100 * gain.value:+.1f} % '
+        f'({100 * gain.low:+.1f} to {100 * gain.high:+.1f})'
+    )

@@ -1,0 +1,375 @@
+"""What sweep, verify and save-bench ask for, and make of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fakes.replaced import replace
+from fakes.runs import make_evidence
+from fakes.sweeps import make_sweep_row as row
+from mmgpu_hooks.experiment import sweep
+from mmgpu_hooks.experiment.engine import run_plan
+from mmgpu_hooks.experiment.save_bench import plan_saves
+from mmgpu_hooks.experiment.store import digest_config, open_store, read_identity
+from mmgpu_hooks.experiment.sweep import (
+    SweepPlan,
+    list_settings,
+    order_settings,
+    plan_pace,
+)
+from mmgpu_hooks.experiment.trial_config import read_trial_config
+from mmgpu_hooks.experiment.verify import VerifyPlan, is_settled
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.stats import fold_gain
+from mmgpu_hooks.schema import Estimate, SaveSetting, SweepSetting, Trial, TrialSpec
+from mmgpu_hooks.schema.errors import UserError
+
+GRID = list_settings((0, 1, 2), (1, 3), amp=True)
+
+
+def make_plan(*settings: SweepSetting, folder: Path = Path('/runs'), **more):
+    given = {'measure_s': 60.0, 'whole_s': 600.0, **more}
+    return SweepPlan('/a.py', folder, settings, **given)
+
+
+class TestSweep:
+    def test_every_combination_is_there_once_in_the_order_of_the_table(self):
+        assert list_settings((4, 0, 4), (8, 1), (2, 4)) == (
+            SweepSetting(0, 1),
+            SweepSetting(4, 1, 2),
+            SweepSetting(4, 1, 4),
+            SweepSetting(0, 8),
+            SweepSetting(4, 8, 2),
+            SweepSetting(4, 8, 4),
+        )
+        assert list_settings((2,), pin_memory=True, amp=True) == (
+            SweepSetting(2, None, None, False, False),
+            SweepSetting(2, None, None, True, False),
+            SweepSetting(2, None, None, False, True),
+            SweepSetting(2, None, None, True, True),
+        )
+
+    @pytest.mark.parametrize(
+        ('workers', 'prefetch', 'pace'),
+        [
+            (0, None, (10, 1)),
+            (4, None, (10, 1)),
+            # 16 batches are made ahead, so two rounds of ten are left out
+            (8, None, (10, 2)),
+            (8, 4, (10, 4)),
+            # a round of all workers
+            (32, None, (32, 2)),
+        ],
+    )
+    def test_an_interval_is_a_round_and_the_queue_is_warm_up(
+        self, workers, prefetch, pace
+    ):
+        found = plan_pace(SweepSetting(workers, prefetch_factor=prefetch))
+        assert (found.interval, found.warm_up) == pace
+        # three to judge by, and one that is on its way meanwhile
+        assert found.least_iterations == (pace[1] + 4) * pace[0]
+
+    @pytest.mark.parametrize(
+        ('setting', 'settings'),
+        [
+            (SweepSetting(0), {}),
+            (
+                SweepSetting(16, 3, 4, True, True),
+                {
+                    'train_dataloader.persistent_workers': True,
+                    'train_dataloader.batch_size': 3,
+                    'train_dataloader.prefetch_factor': 4,
+                    'train_dataloader.pin_memory': True,
+                    'optim_wrapper.type': 'AmpOptimWrapper',
+                },
+            ),
+        ],
+    )
+    def test_only_what_is_asked_for_is_set(self, setting, settings):
+        plan = make_plan(setting, lengthened={'train_cfg.max_epochs': 9}, saves=True)
+        spec = plan.make_spec(setting)
+        workers = {'train_dataloader.num_workers': setting.num_workers}
+        assert spec.settings == {'train_cfg.max_epochs': 9, **workers, **settings}
+        assert spec.save_interval == 2 * spec.interval
+
+    @pytest.mark.parametrize('amp', [False, True])
+    def test_a_config_in_mixed_precision_trains_in_full_precision_too(
+        self, tmp_path, amp
+    ):
+        path = tmp_path / 'mixed.py'
+        mixed = {'loss_scale': 'dynamic', 'dtype': 'float16', 'use_fsdp': False}
+        always = {'accumulative_counts': 2, 'optimizer': {'type': 'SGD', 'lr': 0.02}}
+        path.write_text(
+            'train_dataloader = dict(batch_size=4, num_workers=2)\n'
+            f'optim_wrapper = { ({"type": "AmpOptimWrapper", **mixed, **always})!r}\n'
+        )
+        setting = SweepSetting(2, amp=amp)
+        spec = replace(make_plan(setting).make_spec(setting), config=str(path))
+        found = read_trial_config(spec).optim_wrapper.to_dict()
+        kept = {'type': 'AmpOptimWrapper', **mixed} if amp else {'type': 'OptimWrapper'}
+        assert found == {**kept, **always}
+
+    def test_the_order_is_random_and_its_first_two_have_little_in_common(self):
+        orders = [order_settings(GRID, seed) for seed in range(20)]
+        assert orders == [order_settings(GRID, seed) for seed in range(20)]
+        assert len({tuple(order) for order in orders}) > 15
+        for first, second, *others in orders:
+            assert sorted(map(str, (first, second, *others))) == sorted(map(str, GRID))
+            assert first.num_workers != second.num_workers
+            assert first.batch_size != second.batch_size
+            assert first.amp != second.amp
+        assert order_settings(GRID[:1], 0) == [GRID[0]]
+
+    @pytest.mark.parametrize(
+        ('measure_s', 'trained'),
+        [
+            # its time was up long before it had three
+            (1.0, 50),
+            (250.0, 50),
+            (350.0, 60),
+            # it settles with the sixth
+            (9000.0, 80),
+        ],
+    )
+    def test_a_slow_trial_ends_when_its_time_is_up(
+        self, scripted, monkeypatch, tmp_path, measure_s, trained
+    ):
+        def read(folder: Path) -> Run:
+            return Run(make_evidence(scripted.started[0].trained // 10, step_s=5.0))
+
+        monkeypatch.setattr(sweep, 'read_trial_run', read)
+        scripted.iteration_s = staticmethod(lambda spec: 10.0)
+        setting = SweepSetting(0)
+        limits = {'measure_s': measure_s, 'whole_s': 1e6}
+        plan = make_plan(setting, folder=tmp_path, **limits)
+        (found,) = plan.finish(run_plan(plan)).rows
+        assert (found.status, scripted.started[0].trained) == ('completed', trained)
+        assert found.is_settled is (trained == 80)
+        assert trained >= plan_pace(setting).least_iterations
+
+    def test_a_config_that_does_not_train_is_given_up_early(self, scripted, tmp_path):
+        scripted.ending = staticmethod(lambda spec: ('failed', 'E: no'))
+        plan = make_plan(*GRID, folder=tmp_path)
+        with pytest.raises(UserError, match=r'2 of 2 trial\(s\) failed, with .*E: no'):
+            run_plan(plan)
+        assert len(scripted.started) == 2
+
+    MEASURED = row(2, evidence='trials/2/gpu_efficiency.jsonl', warm_up=1)
+
+    @pytest.mark.parametrize(
+        ('kept', 'limits', 'is_reused'),
+        [
+            (MEASURED, (60.0, 600.0), True),
+            (MEASURED, (600.0, 6000.0), True),
+            # it did not settle, and now there is more time
+            (replace(MEASURED, is_settled=False), (60.0, 600.0), True),
+            (replace(MEASURED, is_settled=False), (61.0, 600.0), False),
+            (row(2, None, status='out_of_memory'), (60.0, 600.0), True),
+            (row(2, None, status='timed_out'), (60.0, 600.0), True),
+            (row(2, None, status='timed_out'), (60.0, 601.0), False),
+            # what crashed may have been mended, what was stopped says nothing
+            (row(2, None), (60.0, 600.0), False),
+            (row(2, None, status='interrupted'), (60.0, 600.0), False),
+            (row(2, None, status='completed', error=None), (60.0, 600.0), False),
+        ],
+    )
+    def test_what_is_done_need_not_be_done_again(self, kept, limits, is_reused):
+        plan = make_plan(kept.setting, measure_s=limits[0], whole_s=limits[1])
+        assert bool(plan.keep([make_trial(kept)])) is is_reused
+
+    @pytest.mark.parametrize(
+        ('path', 'value'),
+        [
+            ('row', [1]),
+            ('row.setting.num_workers', [1]),
+            ('row.iter_s', 0.5),
+            ('row.iter_s', {'value': 0, 'low': 0, 'high': 0, 'count': 6}),
+            ('row.iter_s.value', -5),
+            ('row.iter_s.low', 0.6),
+            ('row.iter_s.low', None),
+            ('measure_s', 'x'),
+            ('measure_s', None),
+        ],
+    )
+    def test_figures_that_no_trial_gives_are_not_reused(self, path, value):
+        trial = make_trial(self.MEASURED)
+        figures = json.loads(json.dumps(trial.figures))
+        *parents, last = path.split('.')
+        holder = figures
+        for parent in parents:
+            holder = holder[parent]
+        holder[last] = value
+        plan = make_plan(self.MEASURED.setting)
+        assert plan.keep([trial])
+        assert plan.keep([replace(trial, figures=figures)]) == []
+
+
+def make_trial(kept) -> Trial:
+    figures = {'row': msgspec.to_builtins(kept), 'measure_s': 60.0, 'whole_s': 600.0}
+    return Trial(kept.setting.name, kept.status, kept.error, figures=figures)
+
+
+def make_verify(folder: Path, **more) -> VerifyPlan:
+    specs = [TrialSpec('a.py', str(folder / name)) for name in ('first', 'second')]
+    given = {'workers': (0, 2), 'budget_s': 300.0, **more}
+    return VerifyPlan((specs[0], specs[1]), **given)
+
+
+class TestVerify:
+    def test_blocks_alternate_and_the_other_training_is_held(self, scripted, tmp_path):
+        scripted.iteration_s = staticmethod(
+            lambda spec: 0.2 if spec.folder.endswith('first') else 0.1
+        )
+        plan = make_verify(tmp_path)
+        outcome = run_plan(plan, max_seconds=300.0)
+        found = plan.finish(outcome)
+        assert found.gain.value == pytest.approx(1.0)
+        assert (found.before_s, found.after_s) == pytest.approx((0.2, 0.1))
+        assert (found.pairs, found.ending) == (6, 'the gain is known well enough')
+        sides = [trial.figures['side'] for trial in outcome.trials]
+        assert sides == [0, 1, *[0, 1, 1, 0] * 3]
+        assert len(scripted.started) == 2
+        # three seconds of 150 ms, after a batch of each worker and two more
+        assert found.iterations == 6 * 20
+        assert scripted.started[0].trained == 10 + 6 * 24
+
+    @pytest.mark.parametrize('fails', ['first', 'second'])
+    def test_one_that_does_not_train_is_named(self, scripted, tmp_path, fails):
+        scripted.ending = staticmethod(
+            lambda spec: ('failed', 'E: no') if spec.folder.endswith(fails) else None
+        )
+        plan = make_verify(tmp_path)
+        outcome = run_plan(plan, max_seconds=300.0)
+        with pytest.raises(UserError, match=rf'the {fails} one does not \(E: no\)'):
+            plan.finish(outcome)
+
+    def test_what_does_not_fit_together_is_trained_one_at_a_time(
+        self, scripted, tmp_path
+    ):
+        def end(spec: TrialSpec) -> tuple[str, str] | None:
+            # the first one is there already
+            is_second = len(scripted.started) == 2
+            return ('out_of_memory', 'no room') if is_second else None
+
+        scripted.ending = staticmethod(end)
+        plan = make_verify(tmp_path, budget_s=3000.0)
+        found = plan.finish(run_plan(plan, max_seconds=3000.0))
+        assert 'did not fit in memory together (no room)' in found.notes[0]
+        assert found.pairs == 6
+
+    def test_too_few_pairs_are_said_to_be(self, scripted, tmp_path):
+        scripted.iteration_s = staticmethod(lambda spec: 5.0)
+        plan = make_verify(tmp_path)
+        with pytest.raises(UserError, match='the time budget is used up'):
+            plan.finish(run_plan(plan, max_seconds=200.0))
+
+    def test_whole_pairs_of_an_earlier_start_count(self, scripted, tmp_path):
+        plan = make_verify(tmp_path / 'trials')
+        scripted.iteration_s = staticmethod(lambda spec: 0.1)
+        with open_store(tmp_path / 'kept', {}) as store:
+            # warm-ups of a second each, then three blocks of 3.4 s
+            assert len(run_plan(plan, store, max_seconds=12.0).trials) == 5
+        scripted.started.clear()
+        with open_store(tmp_path / 'kept', {}) as store:
+            found = plan.finish(run_plan(plan, store, max_seconds=300.0))
+        assert found.pairs == 6
+        assert found.notes[-1].startswith('1 of the pairs')
+        # of each, what remained to be trained, after a warm-up
+        assert [one.trained for one in scripted.started] == [10 + 5 * 34] * 2
+
+    @pytest.mark.parametrize(
+        ('value', 'half', 'pairs', 'settled'),
+        [
+            (0.0, 0.019, 6, True),
+            (0.0, 0.021, 6, False),
+            (0.5, 0.049, 6, True),
+            (-0.5, 0.051, 8, False),
+            (0.0, 0.001, 7, False),
+            (0.0, 0.001, 4, False),
+        ],
+    )
+    def test_a_gain_settles(self, value, half, pairs, settled):
+        gain = Estimate(value, value - half, value + half, pairs)
+        assert is_settled(gain) is settled
+        assert is_settled(None) is False
+
+    @pytest.mark.parametrize(('noise', 'gain'), [(0.01, 0.0), (0.03, 0.1), (0.08, 0.5)])
+    def test_stopping_when_it_settles_keeps_the_interval_honest(self, noise, gain):
+        lots, covered, rounds = random.Random(5), 0, 250
+        for _ in range(rounds):
+            before: list[float] = []
+            after: list[float] = []
+            estimate = None
+            while not is_settled(estimate) and len(before) < 60:
+                machine = math.exp(lots.gauss(0, 0.3))
+                before.append(machine * math.exp(lots.gauss(0, noise)))
+                after.append(machine * math.exp(lots.gauss(0, noise)) / (1 + gain))
+                estimate = fold_gain(before, after)
+            covered += estimate.low <= gain <= estimate.high
+        assert covered / rounds >= 0.9
+
+
+class TestSaves:
+    def test_each_number_is_planned_once_and_niced_only_with_workers(self):
+        plans = plan_saves([8, 0, 8], saves=6, prefetch_factor=2, worker_nice=10)
+        settings = [plan.setting for plan in plans]
+        assert settings == [SaveSetting(0), SaveSetting(8), SaveSetting(8, 10)]
+
+    @pytest.mark.parametrize(
+        ('workers', 'prefetch', 'interval', 'planned'),
+        [
+            # nobody works ahead
+            (0, 2, None, (8, 56)),
+            # 16 batches and 8 iterations from save to save, 16 after the last
+            (8, 2, None, (24, 184)),
+            (8, 4, None, (40, 312)),
+            # 64 batches, and a round of 32 workers
+            (32, 2, None, (96, 736)),
+            # as asked for; the next save would be due where the training ends
+            (8, 2, 5, (5, 39)),
+            (2, 2, 5, (5, 39)),
+            (1, 2, 5, (5, 37)),
+            (8, 2, 1, (1, 7)),
+        ],
+    )
+    def test_saves_are_as_far_apart_as_the_queue_is_long(
+        self, workers, prefetch, interval, planned
+    ):
+        (plan,) = plan_saves(
+            [workers], saves=6, prefetch_factor=prefetch, interval=interval
+        )
+        assert (plan.interval, plan.iterations) == planned
+
+
+def make_function():
+    def collate(items):
+        return items
+
+    return collate
+
+
+def test_a_config_is_known_by_what_it_says():
+    one = {('a',): 1, ('b', '0'): 'x', ('c',): print}
+    assert digest_config(one) == digest_config(dict(reversed(one.items())))
+    assert digest_config(one) != digest_config({**one, ('a',): 2})
+    # the text of a function differs from process to process, its name does not
+    assert digest_config({('c',): make_function()}) == digest_config(
+        {('c',): make_function()}
+    )
+    assert digest_config({('c',): print}) != digest_config({('c',): len})
+
+
+def test_what_a_measurement_depends_on_is_named(monkeypatch):
+    monkeypatch.setenv('OMP_NUM_THREADS', '1')
+    first, again = (read_identity({('a',): 1}, saves=False) for _ in range(2))
+    monkeypatch.delenv('OMP_NUM_THREADS')
+    other = read_identity({('a',): 2}, saves=True)
+    assert json.loads(json.dumps(first)) == first == again
+    differing = [name for name in first if first[name] != other[name]]
+    assert differing == ['config', 'environment', 'saves']

@@ -1,0 +1,91 @@
+"""A training's process that is none: it does as it is told, by a clock of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mmgpu_hooks.experiment import engine
+from mmgpu_hooks.schema import TrialSpec
+
+
+class ScriptedTrial:
+    """Stands for ``RunningTrial``; every iteration takes what the script says.
+
+    The class holds the script, so that a test can set it.
+    """
+
+    iteration_s: Callable[[TrialSpec], float] = staticmethod(lambda spec: 0.1)
+    ending: Callable[[TrialSpec], tuple[str, str | None] | None] = staticmethod(
+        lambda spec: None
+    )
+    """How it ends before its first block, if it does."""
+    batch_size = 2
+    left: int | None = None
+    clock_s = 0.0
+    started: list[ScriptedTrial]
+
+    def __init__(
+        self, spec: TrialSpec, block: int, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self.spec, self.environ = spec, environ
+        self.words, self.trained = [block], 0
+        self.is_finishing = self.is_closed = False
+        self.is_held = False
+        self.tree = SimpleNamespace(
+            hold=lambda: setattr(self, 'is_held', True),
+            resume=lambda: setattr(self, 'is_held', False),
+            read_cpu_s=lambda: 0.0,
+        )
+        type(self).started.append(self)
+
+    def send(self, iterations: int) -> None:
+        self.words.append(iterations)
+
+    def finish(self) -> None:
+        self.is_finishing = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def read_events(self) -> list[dict[str, Any]]:
+        assert not self.is_held
+        end = self.ending(self.spec)
+        if end is not None or (not self.words and self.is_finishing):
+            status, error = end or ('completed', None)
+            return [{'event': 'over', 'status': status, 'error': error}]
+        if not self.words:
+            return []
+        count, seconds = self.words.pop(0), self.iteration_s(self.spec)
+        self.trained += count
+        ScriptedTrial.clock_s += count * seconds
+        return [
+            {
+                'event': 'block',
+                'seconds': [seconds] * count,
+                'starts': [],
+                'batch_size': self.batch_size,
+                'left': self.left,
+                'is_loss_finite': None,
+                'peak_rss_bytes': None,
+            }
+        ]
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedTrial]:
+    """Trainings by script, in the place of processes."""
+
+    class Trial(ScriptedTrial):
+        started: list[ScriptedTrial] = []  # noqa: RUF012
+
+    monkeypatch.setattr(ScriptedTrial, 'clock_s', 0.0)
+    monkeypatch.setattr(engine, 'RunningTrial', Trial)
+    monkeypatch.setattr(
+        engine, 'monotonic_s', lambda: time.monotonic() + ScriptedTrial.clock_s
+    )
+    return Trial
