@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -55,61 +55,42 @@ def find_odd_worker(windows: Intervals) -> OddWorker | None:
     Returns:
         ``None`` when none stands out, or nothing is known of each.
     """
-    return _confined(windows) or _starved(windows) or _burning(windows)
-
-
-def _confined(windows: Intervals) -> OddWorker | None:
     table = windows.lists('workers.worker_affinity_cpus')
     # workers that were never known are not in the table at all
     cpus = [float(np.nanmin(column)) for column in table.T]
-    if len(cpus) < 2 or min(cpus) == max(cpus):
-        return None
-    return _odd('affinity_cpus', cpus, min)
-
-
-def _starved(windows: Intervals) -> OddWorker | None:
-    known = _listing(windows, 'workers.worker_run_delay_s')
-    delays_s = _sums(known, 'workers.worker_run_delay_s')
+    if len(cpus) > 1 and min(cpus) < max(cpus):
+        return _odd('affinity_cpus', cpus, cpus.index(min(cpus)))
+    known, delays_s = _by_worker(windows, 'workers.worker_run_delay_s')
     window_s = total(known.column('workers.window_s'))
-    if not delays_s or max(delays_s) < _LEAST_S or window_s <= 0:
-        return None
-    # of all threads of a worker, which may wait at the same time
-    shares_pct = [min(100 * one / window_s, 100.0) for one in delays_s]
-    odd = _odd('run_delay_pct', shares_pct, max)
-    is_far = odd.own >= max(_FAR * odd.others, odd.others + _LEAST_PCT)
-    return odd if is_far else None
-
-
-def _burning(windows: Intervals) -> OddWorker | None:
-    known = _listing(windows, 'workers.worker_cpu_s')
-    known = _listing(known, 'workers.worker_batches')
-    cpu_s = _sums(known, 'workers.worker_cpu_s')
-    batches = _sums(known, 'workers.worker_batches')
+    if delays_s and max(delays_s) >= _LEAST_S and window_s > 0:
+        # of all threads of a worker, which may wait at the same time
+        shares_pct = [min(100 * one / window_s, 100.0) for one in delays_s]
+        odd = _odd('run_delay_pct', shares_pct, shares_pct.index(max(shares_pct)))
+        if odd.own >= max(_FAR * odd.others, odd.others + _LEAST_PCT):
+            return odd
+    known, _ = _by_worker(windows, 'workers.worker_cpu_s')
+    known, batches = _by_worker(known, 'workers.worker_batches')
+    cpu_s = _by_worker(known, 'workers.worker_cpu_s')[1]
     if not cpu_s or len(cpu_s) != len(batches) or not all(batches):
         return None
-    if max(cpu_s) < _LEAST_S:
-        return None
-    odd = _odd('batch_cpu_s', [s / n for s, n in zip(cpu_s, batches)], max)
-    return odd if odd.own >= _FAR * odd.others else None
+    each_s = [seconds / count for seconds, count in zip(cpu_s, batches)]
+    odd = _odd('batch_cpu_s', each_s, each_s.index(max(each_s)))
+    return odd if max(cpu_s) >= _LEAST_S and odd.own >= _FAR * odd.others else None
 
 
-def _listing(windows: Intervals, field: str) -> Intervals:
-    """Those that know the figure of each worker."""
-    return windows.where([bool(one) for one in windows.values(field)])
+def _by_worker(windows: Intervals, field: str) -> tuple[Intervals, list[float]]:
+    """The windows that know a figure of each worker, and its sums.
 
-
-def _sums(windows: Intervals, field: str) -> list[float]:
-    """By worker; empty of fewer than two, and where their number changed."""
-    table = windows.lists(field)
+    No sums of fewer than two workers, and where their number changed.
+    """
+    known = windows.where([bool(one) for one in windows.values(field)])
+    table = known.lists(field)
     if table.shape[1] < 2 or np.isnan(table).any():
-        return []
-    return [total(column) for column in table.T]
+        return known, []
+    return known, [total(column) for column in table.T]
 
 
-def _odd(
-    figure: str, figures: Sequence[float], pick: Callable[[Sequence[float]], float]
-) -> OddWorker:
-    worker = figures.index(pick(figures))
+def _odd(figure: str, figures: Sequence[float], worker: int) -> OddWorker:
     others = [one for number, one in enumerate(figures) if number != worker]
     return OddWorker(worker, figure, figures[worker], statistics.median(others))
 

@@ -19,7 +19,6 @@ from mmgpu_hooks.schema import (
     MemoryPoint,
     MemoryRuleRow,
     NoPrediction,
-    SpeedPoint,
 )
 
 _UNKNOWN_MEMORY = (
@@ -135,13 +134,7 @@ def _fit(runs: Sequence[Run], notes: list[str]) -> tuple[Sequence[Run], LoaderWo
     if len({workload.batch_size for workload in told}) == 1:
         notes.append('All runs have one batch size: the newest is judged by itself.')
         return runs[:1], newest
-    line = fit_step_line(
-        [
-            SpeedPoint(one.batch_size, one.step.mean_s, one.step.error_s)
-            for one in told
-            if one.batch_size
-        ]
-    )
+    line = fit_step_line([(one.batch_size, one.step) for one in told if one.batch_size])
     if isinstance(line, NoPrediction):
         notes.append(f'{line.reason} The newest run is judged by itself.')
         return runs[:1], newest

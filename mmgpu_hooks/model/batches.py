@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from mmgpu_hooks.model.stats import student_t
 from mmgpu_hooks.schema import (
     BatchLine,
+    Cost,
     MemoryFit,
     MemoryPoint,
     MemoryRuleRow,
     NoPrediction,
     PeakPrediction,
-    SpeedPoint,
 )
 
 
@@ -100,7 +100,7 @@ the learning rate."""
 _LONGEST_S = 3600.0
 
 
-def fit_step_line(points: Sequence[SpeedPoint]) -> BatchLine | NoPrediction:
+def fit_step_line(points: Sequence[tuple[int, Cost]]) -> BatchLine | NoPrediction:
     """Fit ``step = constant + image x batch``, neither part below zero.
 
     A GPU that is not full takes as long for one image as for a few: the line is an
@@ -108,34 +108,34 @@ def fit_step_line(points: Sequence[SpeedPoint]) -> BatchLine | NoPrediction:
     far beyond them.
 
     Args:
-        points: With at least two batch sizes. Repeated ones are welcome.
+        points: Batch size and step; at least two batch sizes, some repeated perhaps.
 
     Returns:
         The line, or why there is none.
     """
-    for point in points:
-        if point.batch_size < 1 or not 0.0 < point.step_s <= _LONGEST_S:
+    for size, step in points:
+        if size < 1 or not 0.0 < step.mean_s <= _LONGEST_S:
             return NoPrediction(
-                f'A step of {point.step_s:g} s with a batch size of '
-                f'{point.batch_size} is absurd; was the evidence edited?'
+                f'A step of {step.mean_s:g} s with a batch size of {size} is absurd; '
+                'was the evidence edited?'
             )
-    sizes = tuple(sorted({point.batch_size for point in points}))
+    sizes = tuple(sorted({size for size, _ in points}))
     if len(sizes) < 2:
         return NoPrediction(
             'The step against batch size needs runs with at least two batch sizes: '
             'train a second run with another one.'
         )
-    batches = [float(point.batch_size) for point in points]
-    steps_s = [point.step_s for point in points]
-    errors_s = [math.hypot(p.error_s, USUAL_ERROR * p.step_s) for p in points]
+    batches = [float(size) for size, _ in points]
+    steps_s = [step.mean_s for _, step in points]
+    errors_s = [math.hypot(s.error_s, USUAL_ERROR * s.mean_s) for _, s in points]
     line = fit_line(batches, steps_s, errors_s, least_constant=0.0)
     image_error_s = math.sqrt(line.slope_variance)
     if line.slope < -2.0 * image_error_s:
-        first = min(points, key=lambda p: p.batch_size)
-        last = max(points, key=lambda p: p.batch_size)
+        first = min(points, key=lambda point: point[0])
+        last = max(points, key=lambda point: point[0])
         return NoPrediction(
-            f'The step does not grow with the batch size: {first.step_s:.4f} s with '
-            f'{first.batch_size}, {last.step_s:.4f} s with {last.batch_size}; the runs '
+            f'The step does not grow with the batch size: {first[1].mean_s:.4f} s with '
+            f'{first[0]}, {last[1].mean_s:.4f} s with {last[0]}; the runs '
             'did not train the same, or others took their time.'
         )
     if line.slope <= 0.0:

@@ -47,7 +47,6 @@ from mmgpu_hooks.schema.predicted import (
     NoPrediction,
     PeakPrediction,
     Prediction,
-    SpeedPoint,
 )
 from mmgpu_hooks.schema.recorded import (
     SAVE_PHASES,

@@ -259,15 +259,5 @@ class MemoryRuleRow:
         return _error_pct(self.proportional_bytes, self.peak_bytes)
 
 
-@dataclass(frozen=True)
-class SpeedPoint:
-    """What a step took with one batch size, data at hand."""
-
-    batch_size: int
-    step_s: float
-    error_s: float = 0.0
-    """Standard error of it."""
-
-
 def _error_pct(said: Optional[int], measured: int) -> Optional[float]:
     return None if said is None else 100.0 * (said - measured) / measured

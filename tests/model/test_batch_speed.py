@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmgpu_hooks.model.batches import find_knee, fit_step_line
-from mmgpu_hooks.schema import BatchLine, NoPrediction, SpeedPoint
+from mmgpu_hooks.schema import BatchLine, Cost, NoPrediction
 
 
 def fitted(*steps: tuple[int, float], error_s: float = 0.0) -> BatchLine:
-    line = fit_step_line([SpeedPoint(b, s, error_s) for b, s in steps])
+    line = fit_step_line([(b, Cost(s, error_s=error_s)) for b, s in steps])
     assert isinstance(line, BatchLine)
     return line
 
@@ -22,7 +22,7 @@ def test_two_batch_sizes_make_a_line():
 
 
 def test_a_badly_known_step_counts_less():
-    points = [SpeedPoint(1, 0.1), SpeedPoint(2, 0.2), SpeedPoint(4, 0.9, error_s=1.0)]
+    points = [(1, Cost(0.1)), (2, Cost(0.2)), (4, Cost(0.9, error_s=1.0))]
     line = fit_step_line(points)
     assert line.image_s == pytest.approx(0.1, rel=0.02)
 
@@ -42,12 +42,12 @@ def test_neither_part_is_below_zero():
     ('points', 'reason'),
     [
         ([], 'at least two batch sizes'),
-        ([SpeedPoint(4, 0.1), SpeedPoint(4, 0.2)], 'train a second run'),
-        ([SpeedPoint(2, 0.2), SpeedPoint(4, 0.1)], '0.2000 s with 2, 0.1000 s with 4'),
-        ([SpeedPoint(2, 0.0), SpeedPoint(4, 0.1)], 'A step of 0 s'),
-        ([SpeedPoint(2, -1.0), SpeedPoint(4, 0.1)], 'A step of -1 s'),
-        ([SpeedPoint(2, float('nan')), SpeedPoint(4, 0.1)], 'A step of nan s'),
-        ([SpeedPoint(0, 0.1), SpeedPoint(4, 0.1)], 'a batch size of 0 is absurd'),
+        ([(4, Cost(0.1)), (4, Cost(0.2))], 'train a second run'),
+        ([(2, Cost(0.2)), (4, Cost(0.1))], '0.2000 s with 2, 0.1000 s with 4'),
+        ([(2, Cost(0.0)), (4, Cost(0.1))], 'A step of 0 s'),
+        ([(2, Cost(-1.0)), (4, Cost(0.1))], 'A step of -1 s'),
+        ([(2, Cost(float('nan'))), (4, Cost(0.1))], 'A step of nan s'),
+        ([(0, Cost(0.1)), (4, Cost(0.1))], 'a batch size of 0 is absurd'),
     ],
 )
 def test_points_that_make_no_line(points, reason):

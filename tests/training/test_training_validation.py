@@ -217,4 +217,3 @@ def test_a_detectors_validation_is_spoken_of(
     assert main(['recommend', str(folder), '--dry-run']) == 0
     printed = ' '.join(capsys.readouterr().out.split())
     assert "Validation's loader 2 validation(s) took" in printed
-    assert 'Meanwhile 2 worker(s) of train_dataloader stayed alive' in printed
