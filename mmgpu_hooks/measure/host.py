@@ -389,7 +389,7 @@ class CpuMeter:
         before = self._last_times
         reading = CpuReading(
             process_s - self._last_process_s,
-            None if None in (before, times) else fold_busy_pct(before, times),
+            None if before is None or times is None else fold_busy_pct(before, times),
             _difference(before_s, self._last_delay_s),
         )
         self._last_process_s, self._last_times = process_s, times
