@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 from mmgpu_hooks.commands import exit_codes
-from mmgpu_hooks.show.terminal import guarded_output
+from mmgpu_hooks.show.escaping import guarded_output
 from mmgpu_hooks.version import __version__
 
 _COMMANDS = {

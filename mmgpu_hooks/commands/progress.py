@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Callable
 
-from mmgpu_hooks.show.figures import visible
-from mmgpu_hooks.show.terminal import unguarded
+from mmgpu_hooks.show.escaping import unguarded, visible
 
 
 @contextmanager

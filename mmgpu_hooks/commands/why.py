@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import stat
 import sys
 import time
@@ -21,6 +20,7 @@ from mmgpu_hooks.judge.why import judge_end, look_at_host, read_log
 from mmgpu_hooks.schema import Why
 from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
+from mmgpu_hooks.show.escaping import visible
 
 NAME = 'why'
 HELP = 'say why a run ended badly or stands still'
@@ -32,9 +32,6 @@ exit codes: 0 an answer (a cause, or that nothing ended badly), 2 input that can
 used (one sentence on standard error says why)"""
 
 _LOOK_S = 2.0
-_UNSAFE = re.compile(
-    '[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069]'
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
                 time.sleep(_LOOK_S)
                 why = explain_run(arguments.work_dir, arguments.log)
     except EvidenceError as error:
-        print(f'mmgpu why: {_safe(str(error))}', file=sys.stderr)
+        print(f'mmgpu why: {visible(str(error))}', file=sys.stderr)
         return exit_codes.BAD_INPUT
     _print(why, arguments)
     return exit_codes.OK
@@ -151,7 +148,7 @@ def render_why(why: Why, width: int) -> str:
     for proof in why.proof:
         place = f'line {proof.line}' if proof.line else proof.source
         room = max(width - 4 - len(place), 40)
-        lines.append(f'  {place}  {_safe(proof.text[:room])}')
+        lines.append(f'  {place}  {visible(proof.text[:room])}')
     rows = []
     if why.cause is not None:
         more = '' if why.cause == why.certainty else f' ({why.certainty})'
@@ -159,11 +156,6 @@ def render_why(why: Why, width: int) -> str:
     if why.rank is not None:
         rows.append(('Rank', str(why.rank)))
     if why.sample is not None:
-        rows.append(('Sample', _safe(why.sample)))
+        rows.append(('Sample', visible(why.sample)))
     rows += [('' if index else 'Do', text) for index, text in enumerate(why.do)]
     return '\n'.join([*lines, '', *(f'{label:<9} {text}' for label, text in rows)])
-
-
-def _safe(text: str) -> str:
-    """Text whose control and bidirectional characters cannot reach the terminal."""
-    return _UNSAFE.sub(lambda found: f'\\u{ord(found[0]):04x}', text)

@@ -10,6 +10,7 @@ from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.measure.loader.owed import Owed
 from mmgpu_hooks.measure.watchdog import Moment, Watchdog
 from mmgpu_hooks.schema import IntervalRecord, StuckRecord
+from mmgpu_hooks.show.escaping import visible
 
 _DOING = {
     'data_wait': 'waiting for data',
@@ -184,12 +185,7 @@ def phrase_stuck(record: StuckRecord, epoch: int, *, is_first: bool = False) -> 
     calls = record.worker_stack or (() if record.worker is not None else record.stack)
     lines += [f'    {call}' for call in calls[:6]]
     lines.append('  Training is left alone. More: mmgpu why WORK_DIR')
-    return '\n'.join(map(_printable, lines))
-
-
-def _printable(line: str) -> str:
-    # paths may hold anything, and this is read in a terminal
-    return ''.join(c if c.isprintable() else '?' for c in line)
+    return visible('\n'.join(lines))
 
 
 def _phrase_state(record: StuckRecord) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmgpu_hooks.show.figures import visible
+from mmgpu_hooks.show.escaping import visible
 
 COLORS: dict[str, tuple[str, str]] = {
     'paper': ('#ffffff', '#14171a'),

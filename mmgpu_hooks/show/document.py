@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from mmgpu_hooks.show.charts import Chart
+if TYPE_CHECKING:
+    from mmgpu_hooks.show.charts import Chart
 
 Fact = tuple[str, str]
 """A label and what stands behind it."""

@@ -14,7 +14,6 @@ __all__ = [
     'format_pct',
     'format_seconds',
     'unbind_units',
-    'visible',
 ]
 
 PART_NAMES = {
@@ -52,23 +51,6 @@ def format_pct(share: float) -> str:
 def format_count(count: int) -> str:
     """``41.9 M`` for what comes in millions, else every one of them."""
     return f'{count / 1e6:.1f} M' if count >= 1e5 else str(count)
-
-
-_INVISIBLE = re.compile(
-    '[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069'
-    '\ud800-\udfff\ufeff\ufffe\uffff]|\r(?!\n)'
-)
-
-
-def visible(text: object) -> str:
-    r"""Text in which control and bidi characters are seen and command nothing.
-
-    A name from a file, a config or a driver may hold any of them: ``\x1b]0;`` sets
-    a terminal's title, U+202E reverses what follows. All that is shown passes here:
-    lines of a terminal or log, cells of a page, labels of a chart. Tabs and line
-    breaks stay.
-    """
-    return _INVISIBLE.sub(lambda match: ascii(match[0])[1:-1], str(text))
 
 
 _BOUND_SPACE = '\ue000'

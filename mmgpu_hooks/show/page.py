@@ -14,7 +14,8 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.show import run_charts
 from mmgpu_hooks.show.charts import COLORS, Chart, can_draw, draw_inline
 from mmgpu_hooks.show.document import Section, Table
-from mmgpu_hooks.show.figures import bind_units, visible
+from mmgpu_hooks.show.escaping import visible
+from mmgpu_hooks.show.figures import bind_units
 from mmgpu_hooks.show.run_sections import (
     ReportedRun,
     describe_run,

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import Diagnosis, RanksSummary
+from mmgpu_hooks.show.escaping import visible
 from mmgpu_hooks.show.figures import (
     PART_NAMES,
     format_bytes,
     format_pct,
     format_seconds,
-    visible,
 )
 from mmgpu_hooks.show.recommendation import shown_path
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import re
-import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING
 
 from mmgpu_hooks.show.document import Item, Section, Table
-from mmgpu_hooks.show.figures import bind_units, unbind_units, visible
+from mmgpu_hooks.show.escaping import visible
+from mmgpu_hooks.show.figures import bind_units, unbind_units
 
 if TYPE_CHECKING:
     # late: JSON needs none of it
@@ -150,49 +148,3 @@ def _table(table: Table, indent: int) -> Grid:
         style = 'bold' if number in table.strong else ''
         grid.add_row(*([''] if indent else []), *cells, style=style)
     return grid
-
-
-_OWN_STYLES = re.compile(r'(\x1b\[(?:0|1|2|1?;?3[1236])m)')
-"""Colours and bold type as :func:`render` writes them for a terminal."""
-
-
-class _Guarded:
-    """A stream that shows control characters in place of obeying them."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._is_terminal = stream.isatty()
-
-    def write(self, text: str) -> int:
-        parts = _OWN_STYLES.split(text) if self._is_terminal else [text]
-        shown = [p if n % 2 else visible(p) for n, p in enumerate(parts)]
-        self._stream.write(''.join(shown))
-        return len(text)
-
-    def writelines(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-def unguarded(stream: TextIO) -> TextIO:
-    """The stream itself, for what moves the cursor on purpose: a progress bar."""
-    return stream._stream if isinstance(stream, _Guarded) else stream
-
-
-@contextlib.contextmanager
-def guarded_output() -> Iterator[None]:
-    """All that a command prints, errors included, passes :func:`visible`."""
-    before = sys.stdout, sys.stderr
-    for stream in before:
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors='backslashreplace')
-    # one that is closed is None
-    guarded: Any = [stream and _Guarded(stream) for stream in before]
-    sys.stdout, sys.stderr = guarded
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before

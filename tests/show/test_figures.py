@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from mmgpu_hooks.show.escaping import visible
 from mmgpu_hooks.show.figures import (
     bind_units,
     format_bytes,
@@ -9,7 +10,6 @@ from mmgpu_hooks.show.figures import (
     format_pct,
     format_seconds,
     unbind_units,
-    visible,
 )
 
 

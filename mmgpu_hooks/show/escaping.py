@@ -1,0 +1,72 @@
+"""Control and bidi characters of names and paths are shown, and command nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
+
+_INVISIBLE = re.compile(
+    '[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069'
+    '\ud800-\udfff\ufeff\ufffe\uffff]|\r(?!\n)'
+)
+
+
+def visible(text: object) -> str:
+    r"""Text in which control and bidi characters are seen and command nothing.
+
+    A name from a file, a config or a driver may hold any of them: ``\x1b]0;`` sets
+    a terminal's title, U+202E reverses what follows. All that is shown passes here:
+    lines of a terminal or log, cells of a page, labels of a chart. Tabs and line
+    breaks stay.
+    """
+    return _INVISIBLE.sub(lambda match: ascii(match[0])[1:-1], str(text))
+
+
+_OWN_STYLES = re.compile(r'(\x1b\[(?:0|1|2|1?;?3[1236])m)')
+"""Colours and bold type as `terminal.render` writes them for a terminal."""
+
+
+class _Guarded:
+    """A stream that shows control characters in place of obeying them."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_terminal = stream.isatty()
+
+    def write(self, text: str) -> int:
+        parts = _OWN_STYLES.split(text) if self._is_terminal else [text]
+        shown = [p if n % 2 else visible(p) for n, p in enumerate(parts)]
+        self._stream.write(''.join(shown))
+        return len(text)
+
+    def writelines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def unguarded(stream: TextIO) -> TextIO:
+    """The stream itself, for what moves the cursor on purpose: a progress bar."""
+    return stream._stream if isinstance(stream, _Guarded) else stream
+
+
+@contextlib.contextmanager
+def guarded_output() -> Iterator[None]:
+    """All that a command prints, errors included, passes :func:`visible`."""
+    before = sys.stdout, sys.stderr
+    for stream in before:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors='backslashreplace')
+    # one that is closed is None
+    guarded: Any = [stream and _Guarded(stream) for stream in before]
+    sys.stdout, sys.stderr = guarded
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
