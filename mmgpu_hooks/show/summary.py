@@ -45,6 +45,7 @@ def render_training_summary(
     rows.append(('iteration', ', '.join(_iteration(run))))
     rows.append(('loader', ', '.join(_loader(run))))
     rows.append(('machine', ', '.join(_machine(run))))
+    rows += [('', text) for text in _binding(run)]
     rows.append(('GPU', ', '.join(_gpu(run))))
     outside = list(_outside(run))
     if outside:
@@ -119,6 +120,20 @@ def _machine(run: Run) -> Iterator[str]:
         total = run.run.host.ram_total_bytes
         of = f' of {format_bytes(total)}' if total else ''
         yield f'memory of the process {format_bytes(run.process_rss_bytes)}{of}'
+
+
+def _binding(run: Run) -> Iterator[str]:
+    """Which cores are out of reach."""
+    host = run.run.host
+    process, before = host.affinity_cpus, host.unbound_cpus
+    if before is not None:
+        by = f'by {host.bound_by}' if host.bound_by else 'after start'
+        yield f'bound {by} to {process} of {before} cores (MG113)'
+    elif process and process < (host.cpuset_cpus or process):
+        yield (
+            f'this process may use {process} of {host.cpuset_cpus} cores; if you did '
+            'not bind it: MG113'
+        )
 
 
 def _gpu(run: Run) -> Iterator[str]:

@@ -72,13 +72,15 @@ def test_the_card_is_named(kinds: dict[str, Training], name: str) -> None:
 
 
 @pytest.mark.parametrize('name', ['t4', 'by_uuid'])
-def test_memory_of_other_processes_is_known(
+def test_memory_of_other_processes_is_no_fact_where_we_are_not_listed(
     kinds: dict[str, Training], name: str
 ) -> None:
     gpu = kinds[name].run.gpu
     assert gpu is not None
-    assert gpu.others_mem_bytes == HELD_MIB * 2**20
-    assert 'other processes hold 4.0 GiB' in kinds[name].summary
+    # the mock driver lists another process and not this one, as in a container, where
+    # what others hold may not be all
+    assert gpu.others_mem_bytes is None
+    assert kinds[name].run.unknown['GPU others_mem_bytes']
 
 
 @pytest.mark.parametrize('name', ['t4', 'a100', 'by_address'])
@@ -89,4 +91,4 @@ def test_what_limits_the_card_is_known(kinds: dict[str, Training], name: str) ->
     assert (gpu.throttled_pct, gpu.throttle_reasons_pct) == (100, {'power_cap': 100})
     assert '1110 MHz, 64 W, 81 C at most' in kinds[name].summary
     assert 'SM activity unknown: ' in kinds[name].summary
-    assert 'before Hopper' in kinds[name].summary
+    assert 'no GPM counters' in kinds[name].summary

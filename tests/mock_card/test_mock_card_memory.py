@@ -35,7 +35,7 @@ def test_peaks_are_those_of_the_interval(hungry: dict[str, Training]) -> None:
     for record in run.intervals[1:]:
         assert record.gpu_mem_reserved_bytes is not None
         assert 72 * MIB <= record.gpu_mem_reserved_bytes <= 120 * MIB
-    assert 'peak 72 MiB allocated' in hungry['fits'].summary
+    assert 'Peak 72 MiB allocated' in hungry['fits'].summary
     assert run.cuda_memory is not None and run.cuda_memory.ooms == 0
 
 

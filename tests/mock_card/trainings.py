@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import threading
 import time
@@ -14,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.judge.run import Run
 from training.detection import TrainServer
 from training.toy import evidence_of
@@ -110,9 +113,11 @@ class Training:
 
     @property
     def summary(self) -> str:
-        """What it printed last, its line breaks left out."""
-        text = self.printed[self.printed.index('GPUEfficiencyHook summary') :]
-        return ' '.join(text.split())
+        """What ``mmgpu recommend --details`` says of it, its line breaks left out."""
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            main(['recommend', str(self.work_dir), '--dry-run', '--details'])
+        return ' '.join(said.getvalue().split())
 
     @property
     def losses(self) -> list[str]:

@@ -214,6 +214,6 @@ def test_a_detectors_validation_is_spoken_of(
     detections: Detections, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = detections.work_dir(DEFAULT_HOOKS)
-    assert main(['recommend', str(folder), '--dry-run']) == 0
+    assert main(['recommend', str(folder), '--dry-run', '--details']) == 0
     printed = ' '.join(capsys.readouterr().out.split())
-    assert "Validation's loader 2 validation(s) took" in printed
+    assert "Validation's loader: 2 validation(s) took" in printed
