@@ -25,6 +25,8 @@ CASES: dict[str, tuple[str, dict[str, str], str | None, str | None]] = {
     'by_nothing': ('h100', {'MOCK_CARD_NAMED_BY': 'nothing'}, None, None),
 }
 
+OFTEN = {'gpu_sample_period_s': 0.05}
+
 HELD_MIB = 4096
 """Of the card's memory by another process."""
 
@@ -48,7 +50,9 @@ def kinds(mock_cards: MockCards) -> dict[str, Training]:
         **HOT,
     }
     started = {
-        name: mock_cards.start(name, kind, iterations=8, driver=others, **environ)
+        name: mock_cards.start(
+            name, kind, iterations=20, hook=OFTEN, driver=others, **environ
+        )
         for name, (kind, environ, *_) in CASES.items()
     }
     for training in started.values():
@@ -77,8 +81,8 @@ def test_memory_of_other_processes_is_no_fact_where_we_are_not_listed(
 ) -> None:
     gpu = kinds[name].run.gpu
     assert gpu is not None
-    # the mock driver lists another process and not this one, as in a container, where
-    # what others hold may not be all
+    # through pynvml the mock driver's list of processes is empty, as in a container:
+    # what others hold is not known then
     assert gpu.others_mem_bytes is None
     assert kinds[name].run.unknown['GPU others_mem_bytes']
 
