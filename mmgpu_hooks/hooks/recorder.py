@@ -249,8 +249,13 @@ class Recorder:
             lambda: (self._start + self._taken + timer.ledger.iterations, self._epoch),
             self._write,
             self._runner.logger.warning,
+            str(self._runner.work_dir),
         )
         self._stuck.start()
+
+    @staticmethod
+    def _close_watchdog(stuck: StuckSource, status: Ending) -> None:
+        stuck.close(went_on=status == 'completed')
 
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
@@ -394,7 +399,7 @@ class Recorder:
             The evidence file, for the summary; ``None`` when there is none.
         """
         if self._stuck is not None:
-            self._guard.clean_up('watchdog', self._stuck.close)
+            self._guard.clean_up('watchdog', self._close_watchdog, self._stuck, status)
         self._saving.leave()
         self._guard.clean_up('validation', self.validation.close)
         timer, window = self._timer, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Callable
 
 from mmgpu_hooks.hooks.guard import Guard
@@ -46,6 +47,7 @@ class StuckSource:
         read_position: Gives iteration and epoch, without changing anything.
         write: Writes a record.
         warn: Of the Runner's logger.
+        work_dir: To name in what is said.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class StuckSource:
         read_position: Callable[[], tuple[int, int]],
         write: Callable[[Any], None],
         warn: Callable[[str], None],
+        work_dir: str,
     ) -> None:
         self._guard = guard
         self._ledger = timer.ledger
@@ -64,6 +67,7 @@ class StuckSource:
         self._read_position = read_position
         self._write = write
         self._warn = warn
+        self._work_dir = work_dir
         self.usual_s: dict[str, float] = {}
         """What a part that has ended takes, by part."""
         self._watchdog = Watchdog(
@@ -109,7 +113,9 @@ class StuckSource:
             **_fields_of(owed),
         )
         self._write(record)
-        self._warn(phrase_stuck(record, epoch, is_first=moment.usual_s is None))
+        is_first = moment.usual_s is None
+        said = phrase_stuck(record, epoch, self._work_dir, is_first=is_first)
+        self._warn(said)
 
     def _note_freed(self, moment: Moment, waited_s: float) -> None:
         iteration, _ = self._read_position()
@@ -123,9 +129,16 @@ class StuckSource:
             f'{_DOING.get(moment.part, "in " + moment.part)}.'
         )
 
-    def close(self) -> None:
-        """Watch no longer."""
+    def close(self, *, went_on: bool) -> None:
+        """Watch no longer.
+
+        Args:
+            went_on: Whether training came to its end, so that nothing stands still.
+        """
         self._watchdog.stop()
+        if went_on:
+            # it may have gone on since the last look
+            self._watchdog.look()
 
 
 def _fields_of(owed: Owed | None) -> dict[str, Any]:
@@ -148,12 +161,15 @@ def _fields_of(owed: Owed | None) -> dict[str, Any]:
     return fields
 
 
-def phrase_stuck(record: StuckRecord, epoch: int, *, is_first: bool = False) -> str:
+def phrase_stuck(
+    record: StuckRecord, epoch: int, work_dir: str, *, is_first: bool = False
+) -> str:
     """The warning for the log: what stands still, where, and what to type.
 
     Args:
         record: What was seen.
         epoch: 1-based.
+        work_dir: Of the run.
         is_first: Whether the part has not ended once, so that it may just be slow.
     """
     doing = f'in {record.hook}' if record.hook else _DOING.get(record.part, record.part)
@@ -184,7 +200,7 @@ def phrase_stuck(record: StuckRecord, epoch: int, *, is_first: bool = False) -> 
         )
     calls = record.worker_stack or (() if record.worker is not None else record.stack)
     lines += [f'    {call}' for call in calls[:6]]
-    lines.append('  Training is left alone. More: mmgpu why WORK_DIR')
+    lines.append(f'  Training is left alone. More: mmgpu why {shlex.quote(work_dir)}')
     return visible('\n'.join(lines))
 
 
