@@ -253,10 +253,6 @@ class Recorder:
         )
         self._stuck.start()
 
-    @staticmethod
-    def _close_watchdog(stuck: StuckSource, status: Ending) -> None:
-        stuck.close(went_on=status == 'completed')
-
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
         warn = self._runner.logger.warning
@@ -399,7 +395,8 @@ class Recorder:
             The evidence file, for the summary; ``None`` when there is none.
         """
         if self._stuck is not None:
-            self._guard.clean_up('watchdog', self._close_watchdog, self._stuck, status)
+            went_on = status == 'completed'
+            self._guard.clean_up('watchdog', self._stuck.close, went_on)
         self._saving.leave()
         self._guard.clean_up('validation', self.validation.close)
         timer, window = self._timer, None

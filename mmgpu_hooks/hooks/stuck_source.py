@@ -129,7 +129,7 @@ class StuckSource:
             f'{_DOING.get(moment.part, "in " + moment.part)}.'
         )
 
-    def close(self, *, went_on: bool) -> None:
+    def close(self, went_on: bool) -> None:
         """Watch no longer.
 
         Args:
