@@ -189,7 +189,9 @@ def test_what_is_predicted_is_what_more_workers_give(tmp_path: Path) -> None:
     validate(tmp_path / 'more', workers, **slow)
     more_s = loop_s(evidence_of(tmp_path / 'more'))
     assert advice.outlook is not None and advice.outlook.gain_s is not None
-    assert loop_s(one) - advice.outlook.gain_s == pytest.approx(more_s, rel=0.25)
+    # not what is left: a step of 1 ms takes half of that once it never waits
+    saved_s = loop_s(one) - more_s
+    assert advice.outlook.gain_s == pytest.approx(saved_s, rel=0.1)
 
 
 def test_a_detector_is_validated_as_it_is_without_us(detections: Detections) -> None:
