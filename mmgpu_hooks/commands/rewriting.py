@@ -104,7 +104,7 @@ def render_command(outcome: RewriteOutcome) -> str | None:
 
 
 def render_json(outcome: RewriteOutcome, written: bool) -> str:
-    """The outcome with stable keys; ``docs/rewrite.md`` documents them."""
+    """The outcome with stable keys; ``docs/en/rewrite.md`` documents them."""
     body: dict[str, Any] = {
         'version': JSON_VERSION,
         'status': outcome.status,

@@ -43,7 +43,7 @@ class CompareAnswer:
 
 
 def render_compare_json(answer: CompareAnswer) -> str:
-    """The answer as one JSON object; see ``docs/compare.md``."""
+    """The answer as one JSON object; see ``docs/en/compare.md``."""
     body = {
         'version': JSON_VERSION,
         'before': answer.before,

@@ -237,7 +237,7 @@ def tabulate_rules(rules: Sequence[MemoryRuleRow]) -> Table:
 
 
 def render_memory_json(report: MemoryReport) -> dict[str, Any]:
-    """The same with stable keys; ``docs/batch-size.md`` documents them."""
+    """The same with stable keys; ``docs/en/batch-size.md`` documents them."""
     fit, card = report.fit, report.card
     workspace = fit.workspace_bytes
     return {

@@ -59,7 +59,7 @@ class Answer:
 
 
 def render_json(answer: Answer) -> str:
-    """The answer with stable keys; ``docs/recommend.md`` documents them."""
+    """The answer with stable keys; ``docs/en/recommend.md`` documents them."""
     verdict = answer.diagnosis.verdict
     body: dict[str, Any] = {
         'version': JSON_VERSION,

@@ -33,7 +33,7 @@ _COLUMNS = (
 
 
 def render_save_bench_json(bench: SaveBench, config: str) -> str:
-    """The answer as one JSON object; see ``docs/slow-saves.md``."""
+    """The answer as one JSON object; see ``docs/en/slow-saves.md``."""
     body = {'version': JSON_VERSION, 'config': config, **asdict(bench)}
     return json.dumps(body, indent=2, default=structs.asdict)
 

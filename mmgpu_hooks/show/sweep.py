@@ -449,7 +449,7 @@ def _memory(group: BatchSizes, fit: MemoryFit) -> MemoryReport:
 
 
 def render_sweep_json(sweep: Sweep, config: str, folder: str) -> str:
-    """The answer as one JSON object; see ``docs/sweep.md``."""
+    """The answer as one JSON object; see ``docs/en/sweep.md``."""
     rows = [
         {
             **asdict(row),

@@ -30,7 +30,7 @@ class VerifyAnswer:
 
 
 def render_verify_json(answer: VerifyAnswer) -> str:
-    """The answer as one JSON object; see ``docs/verify.md``."""
+    """The answer as one JSON object; see ``docs/en/verify.md``."""
     measured = asdict(answer.verification)
     body = {
         'version': JSON_VERSION,

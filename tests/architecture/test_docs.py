@@ -17,8 +17,8 @@ from mmgpu_hooks.schema.lines import KINDS
 from mmgpu_hooks.show import memory_estimate
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES_PAGE = ROOT / 'docs' / 'rules.md'
-EVIDENCE_PAGE = ROOT / 'docs' / 'evidence-format.md'
+RULES_PAGE = ROOT / 'docs' / 'en' / 'rules.md'
+EVIDENCE_PAGE = ROOT / 'docs' / 'en' / 'evidence-format.md'
 
 
 def render_rules() -> str:
@@ -97,7 +97,7 @@ def test_the_page_of_rules_is_up_to_date():
 def test_every_relative_link_leads_somewhere():
     broken = [
         (page.name, target)
-        for page in [*ROOT.glob('*.md'), *(ROOT / 'docs').glob('*.md')]
+        for page in [*ROOT.glob('*.md'), *(ROOT / 'docs' / 'en').glob('*.md')]
         for target in re.findall(r'\]\((?!https?:|#)([^)#]+)', page.read_text())
         if not (page.parent / target).exists()
     ]
@@ -111,7 +111,7 @@ def test_published_peaks_are_said_as_the_benchmark_has_them():
     said = r'1\.15 to 1\.9 times .*?(?:and )?6\.7\s+times for SSD300'
     assert f'{factors.pop("ssd300"):.1f}' == '6.7'
     assert 1.15 <= min(factors.values()) <= max(factors.values()) <= 1.9
-    for page in (ROOT / 'README.md', ROOT / 'docs' / 'will-it-fit.md'):
+    for page in (ROOT / 'README.md', ROOT / 'docs' / 'en' / 'will-it-fit.md'):
         assert re.search(said, page.read_text(), re.DOTALL), page
     assert re.search(said, memory_estimate._BESIDE)
 
@@ -121,13 +121,13 @@ def test_published_peaks_are_said_as_the_benchmark_has_them():
     [
         'README.md',
         'CONTRIBUTING.md',
-        'docs/batch-size.md',
-        'docs/evidence-format.md',
-        'docs/how-it-works.md',
-        'docs/pick-a-gpu.md',
-        'docs/read-the-summary.md',
-        'docs/what-the-scalars-mean.md',
-        'docs/will-it-fit.md',
+        'docs/en/batch-size.md',
+        'docs/en/evidence-format.md',
+        'docs/en/how-it-works.md',
+        'docs/en/pick-a-gpu.md',
+        'docs/en/read-the-summary.md',
+        'docs/en/what-the-scalars-mean.md',
+        'docs/en/will-it-fit.md',
     ],
 )
 def test_a_page_says_what_no_real_card_has_shown(page: str):
@@ -135,7 +135,7 @@ def test_a_page_says_what_no_real_card_has_shown(page: str):
 
 
 def test_every_verdict_is_documented():
-    page = (ROOT / 'docs' / 'recommend.md').read_text()
+    page = (ROOT / 'docs' / 'en' / 'recommend.md').read_text()
     assert [name for name in VERDICTS if f'`{name}`' not in page] == []
 
 

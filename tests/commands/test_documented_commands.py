@@ -23,7 +23,11 @@ from fakes.runs import GIB
 from mmgpu_hooks.commands.main import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *sorted(ROOT.glob('docs/*.md'))]
+PAGES = [
+    ROOT / 'README.md',
+    ROOT / 'CONTRIBUTING.md',
+    *sorted(ROOT.glob('docs/en/*.md')),
+]
 
 PLACEHOLDERS = {
     'work_dirs/CONFIG': 'work_dirs/mine',
