@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mmgpu_hooks.judge.memory import fold_card_room, fold_static_bytes
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import ITER, fold_figures
 from mmgpu_hooks.judge.workload import fit_workload
@@ -70,8 +69,6 @@ def fold_sweep_row(row: SweepRow, run: Run | None) -> SweepRow:
     # the first finds every cache cold
     saves = saves[1:] or saves
     peak, source = _fold_memory(row, steady)
-    static, gradients = fold_static_bytes(steady)
-    card = fold_card_room(steady)
     row = replace(
         row,
         iterations=steady.steady_iterations,
@@ -80,11 +77,6 @@ def fold_sweep_row(row: SweepRow, run: Run | None) -> SweepRow:
         images_per_s=_of_all_ranks(steady),
         memory_peak_bytes=peak,
         memory_source=source,
-        static_bytes=static,
-        gradient_bytes=None if static is None else gradients,
-        card_bytes=card.total_bytes if card else None,
-        card_beside_bytes=card.beside_bytes if card else None,
-        largest_batch_pixels=steady.largest_batch_pixels,
         batches_per_epoch=steady.run.loader.batches_per_epoch,
         cpu_cores=_fold_cores(steady),
         external_cpu_cores=steady.external_cpu_cores,
@@ -96,7 +88,6 @@ def fold_sweep_row(row: SweepRow, run: Run | None) -> SweepRow:
             row,
             gpu_util_pct=steady.gpu.util_pct,
             gpu_zero_pct=steady.gpu.zero_pct,
-            gpu_swing_pct=steady.gpu.util_std_pct,
         )
     if steady.run.host.usable_cores is None:
         return row

@@ -71,22 +71,9 @@ class SweepRow:
     gpu_util_pct: Optional[float] = None
     gpu_zero_pct: Optional[float] = None
     """Share of the time at 0 %."""
-    gpu_swing_pct: Optional[float] = None
-    """Standard deviation of the utilisation over time, in points."""
     memory_peak_bytes: Optional[int] = None
     memory_source: Optional[str] = None
     """What the peak is of: one of :data:`MEMORY_SOURCES`."""
-    static_bytes: Optional[int] = None
-    """Parameters, gradients, optimizer state, buffers and averaged copies, as they were
-    counted after the first step; ``None`` when they were not."""
-    gradient_bytes: Optional[int] = None
-    """Part of ``static_bytes``."""
-    card_bytes: Optional[int] = None
-    """Memory of the card; ``None`` without one, or when it is unknown."""
-    card_beside_bytes: Optional[int] = None
-    """Of it, held by the CUDA context and by other processes."""
-    largest_batch_pixels: Optional[int] = None
-    """Images x padded height x padded width of the largest batch."""
     batches_per_epoch: Optional[int] = None
     cpu_cores: Optional[float] = None
     """In use by the training process and its workers, mean."""

@@ -7,15 +7,18 @@ the same list.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
     from mmgpu_hooks.show.charts import Chart
 
-Fact = tuple[str, str]
-"""A label and what stands behind it."""
+Fact = tuple[str, object]
+"""A label and what stands behind it; ``None`` leaves it out."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +30,17 @@ class Table:
     caption: str = ''
     texts: int = 1
     """Columns from the left that hold words; the others hold figures."""
-    remarks: bool = False
-    """Whether the last column holds words, too."""
     strong: Sequence[int] = ()
     """Rows that stand out."""
 
     def is_words(self, column: int) -> bool:
-        """Whether a column holds words; a last one without a heading does."""
+        """Whether a column holds words; a last one that is named so does."""
         is_last = column == len(self.head) - 1
-        return column < self.texts or (
-            is_last and (self.remarks or not self.head[column])
-        )
+        return column < self.texts or (is_last and self.head[column] in _WORDS)
+
+
+_WORDS = ('', 'limited by', '9 times in 10')
+"""Headings of a last column with words."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +66,23 @@ class Section:
     """On a page: its anchor, the same for each of several runs."""
     sentences: Sequence[str] = ()
     figures: Sequence[tuple[str, str, str]] = ()
-    """Name, value with its unit, what it rests on: in large print."""
+    """Name, value with its unit, what it rests on: in large print, on a page."""
     facts: Sequence[Fact] = ()
     table: Table | None = None
     chart: Chart | None = None
+    """The page alone shows it."""
     items: Sequence[Item] = ()
     code: str = ''
     """Lines that are never wrapped: a diff, commands."""
-    parts: Sequence[Section] = field(default=())
-    """Sections inside; the page alone shows them."""
 
 
 def listing(title: str, sentences: Iterable[str], name: str = '') -> list[Section]:
     """A titled list of sentences; nothing where nothing is said."""
     items = tuple(Item(sentence) for sentence in sentences)
     return [Section(title, name, items=items)] if items else []
+
+
+def to_json(**body: Any) -> str:
+    """An answer as one JSON object: records become objects, unknown is ``null``."""
+    plain = msgspec.to_builtins(body, str_keys=True, enc_hook=lambda one: one.item())
+    return json.dumps(plain, indent=2)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import cache
 from importlib.resources import files
+from itertools import count
 from typing import Any
 
 from mmgpu_hooks.judge.run import Run
@@ -30,13 +27,6 @@ GENERATOR = 'mmgpu_hooks'
 
 _NO_BREAK = '\u00a0'
 _SETTINGS = ('num_workers', 'persistent_workers', 'prefetch_factor', 'batch_size')
-_NO_CHARTS = (
-    'Charts are left out, because matplotlib is not installed: their figures stand in '
-    "tables. To have them: pip install 'mmgpu_hooks[plots]'"
-)
-
-Group = list[tuple[str, Section]]
-"""The same section of each run, with the runs' labels."""
 
 
 def is_page(beginning: bytes) -> bool:
@@ -64,28 +54,24 @@ def render_page(runs: Sequence[ReportedRun]) -> str:
             return value
         return bind_units(visible(value), _NO_BREAK)
 
-    numbers = iter(range(1, 10_000))
+    numbers = count(1)
 
     def draw(chart: Chart) -> Markup:
-        # matplotlib escapes what it writes
+        # what is drawn is escaped already
         return Markup(draw_inline(chart, f'c{next(numbers)}'))
 
     environment = Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=shown
     )
-    style = _style()
-    digest = hashlib.sha256(style.encode()).digest()
     template = environment.from_string(_read_own('page.html'))
     return template.render(
         can_draw=can_draw(),
-        digest=base64.b64encode(digest).decode('ascii'),
         draw=draw,
         generator=f'{GENERATOR} {__version__}',
         groups=list(_group(runs)),
-        no_charts=_NO_CHARTS,
         signs=SIGNS,
         several=len(runs) > 1,
-        style=Markup(style),
+        style=Markup(_style()),
         title=', '.join(run.label for run in runs),
         verdict=_open_page(runs),
         version=__version__,
@@ -98,9 +84,8 @@ def list_charts(runs: Sequence[ReportedRun]) -> Iterator[tuple[str, Chart]]:
         label = ''.join(c if c.isalnum() or c in '._' else '-' for c in run.label)
         prefix = f'{number}-{label.strip("-.")}-' if len(runs) > 1 else ''
         for section in describe_run(run):
-            for part in (section, *section.parts):
-                if part.chart is not None:
-                    yield f'{prefix}{part.chart.name}', part.chart
+            if section.chart is not None:
+                yield f'{prefix}{section.chart.name}', section.chart
 
 
 def _open_page(runs: Sequence[ReportedRun]) -> Section:
@@ -117,9 +102,9 @@ def _open_page(runs: Sequence[ReportedRun]) -> Section:
         rows.append((name, *(figures.get(name, 'unknown') for figures in by_run)))
     head = ['figure', *(run.label for run in runs)]
     return Section(
-        compare_runs(runs),
+        _compare_speeds(known),
         'verdict',
-        _differences([run for _, run in known]),
+        _list_differences([run for _, run in known]),
         table=Table(head, rows, 'The runs side by side'),
         chart=run_charts.chart_ledger(known),
     )
@@ -130,16 +115,12 @@ def _setting(run: Run | None, name: str) -> str:
     return 'none' if value is None else str(value)
 
 
-def compare_runs(runs: Sequence[ReportedRun]) -> str:
+def _compare_speeds(runs: Sequence[tuple[str, Run]]) -> str:
     """How many times as fast the fastest run is as the slowest, if that can be said."""
-    rates = [
-        (images_per_second(run.answer.summary), run.label)
-        for run in runs
-        if run.answer.summary is not None
-    ]
+    rates = [(images_per_second(run), label) for label, run in runs]
     known = [(rate, label) for rate, label in rates if rate]
     if len(known) < 2:
-        return f'{len(runs)} runs side by side; their speeds cannot be compared.'
+        return 'The speeds of the runs cannot be compared.'
     (least, slow), (most, fast) = min(known), max(known)
     if most < 1.02 * least:
         return f'{len(runs)} runs side by side: all at about {most:.1f} images/s.'
@@ -149,38 +130,34 @@ def compare_runs(runs: Sequence[ReportedRun]) -> str:
     )
 
 
-def _differences(runs: Sequence[Run]) -> list[str]:
+def _list_differences(runs: Sequence[Run]) -> list[str]:
     """A caution where the runs did not train the same thing."""
-    compared: dict[str, list[object]] = {
-        'the length of the data set': [run.run.loader.dataset_length for run in runs],
-        'the batch size': [run.run.loader.batch_size for run in runs],
-        'the number of ranks': [run.run.world_size for run in runs],
-        'the device': [r.run.gpu.name if r.run.gpu else r.run.device for r in runs],
-        'the config': [run.run.config_path for run in runs],
+    compared: dict[str, set[Any]] = {
+        'the length of the data set': {run.run.loader.dataset_length for run in runs},
+        'the batch size': {run.run.loader.batch_size for run in runs},
+        'the number of ranks': {run.run.world_size for run in runs},
+        'the device': {r.run.gpu.name if r.run.gpu else r.run.device for r in runs},
+        'the config': {run.run.config_path for run in runs},
     }
-    differing = [name for name, values in compared.items() if len(set(values)) > 1]
+    differing = [name for name, values in compared.items() if len(values) > 1]
     return [f'They differ in {", ".join(differing)}.'] if differing else []
 
 
-def _group(runs: Sequence[ReportedRun]) -> Iterator[Group]:
-    """Sections of the same name together, in the order of the page."""
+def _group(runs: Sequence[ReportedRun]) -> Iterator[list[tuple[str, Section]]]:
+    """The same section of each run with the run's label, in the order of the page."""
     described = [(run.label, describe_run(run)) for run in runs]
-    names = dict.fromkeys(s.name for _, sections in described for s in sections)
-    if len(runs) == 1:
-        names.pop('verdict')
-    for name in names:
+    for name in dict.fromkeys(s.name for _, sections in described for s in sections):
         group = [(label, s) for label, ss in described for s in ss if s.name == name]
-        if name == 'verdict':
+        if name != 'verdict':
+            yield group
+        elif len(runs) > 1:
             # the figures of several runs stand in the first table
-            group = [
-                (label, replace(s, title='Verdicts', name='verdicts', figures=(),
-                                sentences=[s.title, *s.sentences]))
+            yield [
+                (label, Section('Verdicts', 'verdicts', [s.title, *s.sentences]))
                 for label, s in group
-            ]  # fmt: skip
-        yield group
+            ]
 
 
-@cache
 def _style() -> str:
     light, dark = (
         ''.join(f'--{role}:{pair[is_dark]};' for role, pair in COLORS.items())

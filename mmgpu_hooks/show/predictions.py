@@ -177,7 +177,7 @@ def _table(forecast: Forecast, workload: LoaderWorkload) -> Table:
                 LIMITS[one.limit],
             )
         )
-    return Table(head, rows, texts=0, remarks=True)
+    return Table(head, rows, texts=0)
 
 
 def memory_sections(report: MemoryReport) -> list[Section]:

@@ -23,7 +23,6 @@ from mmgpu_hooks.schema import (
 )
 from mmgpu_hooks.show.document import Item, Section, Table, listing
 from mmgpu_hooks.show.figures import format_seconds
-from mmgpu_hooks.show.run_text import describe_settings
 from mmgpu_hooks.show.terminal import DEFAULT_WIDTH, render
 
 JSON_VERSION = 1
@@ -195,12 +194,10 @@ def _changes(answer: Answer) -> Iterator[Section]:
         ]
         if run is not None:
             rows += _gains(run, changes)
-        yield Section(
-            table=Table(
-                ['', 'now', 'recommended', '9 times in 10'], rows, remarks=True
-            ),
-            facts=[('Why', sentence_of(changes[0].reason)), *_validation(answer)],
-        )
+        head = ['', 'now', 'recommended', '9 times in 10']
+        yield Section(table=Table(head, rows))
+        why = sentence_of(changes[0].reason)
+        yield Section(facts=[('Why', why), *_validation(answer)])
     yield from listing('Batch size', recommendation.batch_size)
     changed = [line for line in answer.diff.splitlines() if line[:1] in '+-@']
     if changes and changed:
@@ -294,6 +291,24 @@ def shown_path(path: str | None) -> str | None:
         return None
     relative = os.path.relpath(path)
     return shlex.quote(path if relative.startswith('..') else relative)
+
+
+def describe_settings(run: Run) -> str:
+    """Of the train loader, as ``num_workers=2 (persistent), batch_size=4``."""
+    loader = run.run.loader
+    if loader.num_workers is None:
+        why = run.unknown.get('loader inside', 'they were not recorded')
+        return f'Settings unknown: {why}.'
+    if loader.num_workers == 0:
+        said = 'num_workers=0: the training process makes every batch itself'
+    else:
+        kept = {True: ' (persistent)', False: ' (not persistent)', None: ''}
+        said = (
+            f'num_workers={loader.num_workers}{kept[loader.persistent_workers]}, '
+            f'prefetch_factor={loader.prefetch_factor}, '
+            f'pin_memory={loader.pin_memory}'
+        )
+    return f'{said}, batch_size={loader.batch_size} per rank.'
 
 
 def sentence_of(reason: str) -> str:

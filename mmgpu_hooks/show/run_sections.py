@@ -1,38 +1,46 @@
-"""A run as sections: the page has all of them, ``--details`` those without pictures."""
+"""A run as sections: the page has all of them, ``--details`` those that explain."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import Change, Finding, PlainRun, Prediction
+from mmgpu_hooks.recommend.changes import WORKERS_KEY
+from mmgpu_hooks.schema import Change, Finding, PlainRun, Prediction, SaveRecord
 from mmgpu_hooks.schema.parts import PARTS, UNATTRIBUTED
 from mmgpu_hooks.show import run_charts
-from mmgpu_hooks.show.document import Item, Section, Table, listing
+from mmgpu_hooks.show.document import Fact, Item, Section, Table, listing
 from mmgpu_hooks.show.figures import (
     PART_NAMES,
     format_bytes,
+    format_count,
     format_pct,
     format_seconds,
 )
-from mmgpu_hooks.show.recommendation import Answer, sentence_of
-from mmgpu_hooks.show.run_text import (
-    CAUSE_NAMES,
-    describe_gpu,
-    describe_host,
-    describe_imbalance,
-    describe_loader,
-    describe_memory,
-    describe_saves,
-)
+from mmgpu_hooks.show.recommendation import Answer, describe_settings, sentence_of
+
+CAUSE_NAMES = {
+    'workers': 'loader workers',
+    'strangers': 'other programs',
+    'storage': 'storage',
+    'memory': 'memory',
+    'size': 'histories in the file',
+    'remote': 'remote backend',
+    None: '',
+}
+"""What held a save."""
 
 _HOOKS_NAMED = 3
+_SHOWN = 12
+"""Rows at most: transforms, saves."""
+_RANKS_SHOWN = 16
 _SHOWN_SHARE = 0.0005
 """Of the run: a part that took less is not worth a line."""
+_OTHERS_BYTES = 2**28
+"""A CUDA context alone takes this much."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +57,13 @@ class ReportedRun:
 
 
 def label_runs(paths: list[str]) -> list[str]:
-    """The last parts of the paths, as many as tell them apart.
+    """The last parts of the paths, as many as make them differ.
 
     Args:
         paths: Folders or files, in the order of the runs.
     """
     parts = [path.rstrip('/').split('/') for path in paths]
-    for depth in range(1, max((len(part) for part in parts), default=0) + 1):
+    for depth in range(1, max(map(len, parts), default=0) + 1):
         labels = ['/'.join(part[-depth:]) for part in parts]
         if len(set(labels)) == len(labels):
             return labels
@@ -65,74 +73,41 @@ def label_runs(paths: list[str]) -> list[str]:
 def describe_run(reported: ReportedRun) -> list[Section]:
     """Every section of a run, in the order of the page."""
     answer, run = reported.answer, reported.answer.summary
-    measured: list[Section | None] = []
+    sections = [_verdict_section(reported), _changes_section(answer)]
     if run is not None:
-        changes = answer.recommendation.changes
-        measured = [
-            time_section(run),
-            Section('Over time', 'over-time', chart=run_charts.chart_timeline(run)),
-            Section(
-                'Other numbers of workers',
-                'what-if',
-                [reported.why_no_predictions] if not reported.predictions else (),
-                table=_what_if_table(run, reported.predictions, changes),
-                chart=run_charts.chart_what_if(run, reported.predictions, changes),
-            ),
-            loader_section(run),
-            Section(
-                'Memory',
-                'memory',
-                describe_memory(run),
-                table=_memory_table(run),
-                chart=run_charts.chart_memory(run),
-            ),
-            saves_section(answer, run),
-            ranks_section(answer),
-            host_section(run),
-        ]
-    sections: list[Section | None] = [
-        _verdict_section(reported),
-        changes_section(answer),
-        *measured,
-        findings_section(answer),
-        *([_settings_section(answer, run.run)] if run is not None else []),
-        *listing('Notes', list_notes(answer), 'notes'),
-    ]
-    return [section for section in sections if section is not None]
+        time, *others = _measured_sections(answer, run)
+        chart = run_charts.chart_timeline(run)
+        over_time = Section('Over time', 'over-time', chart=chart)
+        sections += [time, over_time, _what_if_section(reported, run), *others]
+    sections += _findings_section(answer)
+    if run is not None:
+        facts = list(_settings(answer, run))
+        sections.append(Section('The run and its settings', 'settings', facts=facts))
+    unknown = run.unknown.items() if run is not None else ()
+    notes = [*answer.notes, *(f'{name} unknown: {why}' for name, why in unknown)]
+    return [*sections, *listing('Notes', notes, 'notes')]
 
 
 def detail_sections(answer: Answer) -> Iterator[Section]:
     """What ``mmgpu recommend --details`` adds."""
-    run = answer.summary
-    if run is not None:
-        yield time_section(run)
-        yield loader_section(run)
-        yield Section('Memory', sentences=describe_memory(run))
-        yield saves_section(answer, run)
-        ranks = ranks_section(answer)
-        if ranks is not None:
-            yield ranks
-        yield Section('Host', sentences=[describe_host(run), *describe_gpu(run)])
-    findings = findings_section(answer)
-    if findings is not None:
-        yield findings
+    if answer.summary is not None:
+        yield from _measured_sections(answer, answer.summary)
+    yield from _findings_section(answer)
     cures = answer.recommendation.save_cures
     said = [sentence_of(cure.sentence) for cure in cures]
     yield from listing('What would make saves cost less', said)
-    yield from listing('Advice, nothing of which is applied', list_advice(answer))
+    yield from listing('Advice, nothing of which is applied', _list_advice(answer))
 
 
-def list_advice(answer: Answer) -> list[str]:
-    """What else would help."""
-    validation = answer.recommendation.validation
-    said = [f"Validation's loader: {validation.sentence}"] if validation else []
-    return [*answer.recommendation.advice, *said]
-
-
-def list_notes(answer: Answer) -> list[str]:
-    """What was odd, and why figures are missing."""
-    unknown = answer.summary.unknown.items() if answer.summary is not None else ()
-    return [*answer.notes, *(f'{name} unknown: {why}' for name, why in unknown)]
+def _measured_sections(answer: Answer, run: Run) -> list[Section]:
+    return [
+        _time_section(run),
+        _loader_section(run),
+        _memory_section(run),
+        _saves_section(answer, run),
+        *_ranks_section(answer),
+        Section('The host', 'host', facts=[*_host(run), *_gpu(run)]),
+    ]
 
 
 def _verdict_section(reported: ReportedRun) -> Section:
@@ -146,16 +121,12 @@ def _verdict_section(reported: ReportedRun) -> Section:
             basis.append(f'rank {run.run.rank} of {run.run.world_size}')
     elif reported.plain is not None:
         basis.append(f"{reported.plain.lines} lines of MMEngine's own log")
-    return Section(
-        verdict.sentence,
-        'verdict',
-        [' · '.join(basis)],
-        figures=list(list_figures(reported)),
-    )
+    figures = list(list_figures(reported))
+    return Section(verdict.sentence, 'verdict', [' · '.join(basis)], figures)
 
 
 def images_per_second(run: Run) -> float | None:
-    """Images over the whole training, worker starts and everything else included."""
+    """Over the whole training, everything between iterations included."""
     batch = run.run.loader.batch_size
     if batch is None or run.duration_s <= 0:
         return None
@@ -163,7 +134,7 @@ def images_per_second(run: Run) -> float | None:
 
 
 def list_figures(reported: ReportedRun) -> Iterator[tuple[str, str, str]]:
-    """The few figures that tell a run from another; unknown ones say so."""
+    """The few figures by which runs differ; unknown ones say so."""
     run, plain = reported.answer.summary, reported.plain
     if run is None:
         if plain is not None:
@@ -195,7 +166,7 @@ def list_figures(reported: ReportedRun) -> Iterator[tuple[str, str, str]]:
     yield 'Training', format_seconds(run.duration_s), f'{run.saves} save(s)'
 
 
-def changes_section(answer: Answer) -> Section:
+def _changes_section(answer: Answer) -> Section:
     """Each recommended setting with its reason."""
     recommendation, run = answer.recommendation, answer.summary
     said, code = [], ''
@@ -203,98 +174,79 @@ def changes_section(answer: Answer) -> Section:
         said.append(f'Nothing to change. {recommendation.reason or ""}'.rstrip())
     elif run is not None and run.run.work_dir is not None:
         code = f'mmgpu recommend {shlex.quote(run.run.work_dir)}'
-    return Section(
-        'What to change',
-        'changes',
-        said,
-        items=[
-            *(_change(change) for change in recommendation.changes),
-            *(Item(sentence) for sentence in list_advice(answer)),
-        ],
-        code=code,
-    )
+    items = [
+        *map(_change, recommendation.changes),
+        *map(Item, _list_advice(answer)),
+    ]
+    return Section('What to change', 'changes', said, items=items, code=code)
 
 
 def _change(change: Change) -> Item:
-    facts = [f'{change.confidence} confidence', *change.rules]
+    basis = [f'{change.confidence} confidence', *change.rules]
     if change.predicted_iter_s is not None:
         predicted = format_seconds(change.predicted_iter_s)
-        facts.insert(1, f'{predicted} per iteration predicted with all changes')
-    old = 'not set' if change.old is None else change.old
-    new = 'not set' if change.new is None else change.new
-    return Item(
-        sentence_of(change.reason),
-        f'{change.key}: {old} → {new}',
-        ' · '.join(facts),
-        'change',
-    )
+        basis.insert(1, f'{predicted} per iteration predicted with all changes')
+    old, new = ('not set' if one is None else one for one in (change.old, change.new))
+    title = f'{change.key}: {old} → {new}'
+    return Item(sentence_of(change.reason), title, ' · '.join(basis), 'change')
 
 
-def time_section(run: Run) -> Section:
-    """The time ledger: every second of training, and hooks by class."""
+def _list_advice(answer: Answer) -> list[str]:
+    validation = answer.recommendation.validation
+    said = [f"Validation's loader: {validation.sentence}"] if validation else []
+    return [*answer.recommendation.advice, *said]
+
+
+def _time_section(run: Run) -> Section:
+    """The time ledger: every second of training."""
     whole_s, count = run.duration_s, run.iterations
-
-    def row(name: str, seconds: float, remark: str = '') -> tuple[str, ...]:
-        share = f'{100 * seconds / whole_s:.1f} %' if whole_s > 0 else 'unknown'
-        mean = format_seconds(seconds / count if count else None)
-        return name, format_seconds(seconds), share, mean, remark
-
-    seconds = {part: run.ledger_s.get(part, 0.0) for part in PARTS}
-    rows = [
-        row(PART_NAMES[part], seconds[part], _remark(part, run))
-        for part in sorted(PARTS, key=lambda part: -seconds[part])
-        if seconds[part] >= _SHOWN_SHARE * whole_s or part == 'other'
-    ]
-    rows.append(row('all', whole_s, f'{run.status} after {count} iterations'))
-    hooks = [
-        (name, format_seconds(cost.seconds), format_seconds(cost.iteration_s))
-        for name, cost in run.hooks.items()
-    ]
-    rank = ''
-    if run.run.world_size > 1:
-        rank = f', rank {run.run.rank} of {run.run.world_size}'
-    return Section(
-        'Where the time went',
-        'time',
-        table=Table(
-            ['part', 'time', 'share', 'per iteration', ''],
-            rows,
-            f'The whole training by part, {count} iterations{rank}',
-        ),
-        chart=run_charts.chart_ledger([('', run)]),
-        parts=[
-            Section(
-                'Hooks by class',
-                table=Table(
-                    ['hook', 'whole run', 'per steady iteration'],
-                    hooks,
-                    'Hooks by class',
-                ),
-                chart=run_charts.chart_hooks(run),
-            )
-        ],
-    )
-
-
-def _remark(part: str, run: Run) -> str:
-    if part == 'hooks':
-        costs = [(n, c.seconds) for n, c in run.hooks.items() if n != UNATTRIBUTED]
-        named = [f'{n} {format_seconds(s)}' for n, s in costs[:_HOOKS_NAMED]]
-        return ', '.join(named)
-    if part == 'loop' and run.run.loop == 'iter' and run.epoch_starts:
-        return 'MMEngine pauses 2 s before each start of the loader but the first'
-    return {
+    costs = [(n, cost.seconds) for n, cost in run.hooks.items() if n != UNATTRIBUTED]
+    remarks = {
+        'hooks': ', '.join(f'{n} {format_seconds(s)}' for n, s in costs[:_HOOKS_NAMED]),
         'startup': f'{run.epoch_starts} start(s) of the loader',
         'resume': f'{run.run.start_iteration} batches of before are drawn again',
         'checkpoint_save': f'{run.saves} save(s)',
         'other': 'in none of the parts above',
-    }.get(part, '')
+    }
+    if run.run.loop == 'iter' and run.epoch_starts:
+        remarks['loop'] = 'MMEngine pauses 2 s before each start of the loader but one'
+    seconds = {part: run.ledger_s.get(part, 0.0) for part in PARTS}
+    shown = [
+        (PART_NAMES[part], seconds[part], remarks.get(part, ''))
+        for part in sorted(PARTS, key=lambda part: -seconds[part])
+        if seconds[part] >= _SHOWN_SHARE * whole_s or part == 'other'
+    ]
+    shown.append(('all', whole_s, f'{run.status} after {count} iterations'))
+    rows = [
+        (
+            name,
+            format_seconds(part_s),
+            f'{100 * part_s / whole_s:.1f} %' if whole_s > 0 else 'unknown',
+            format_seconds(part_s / count if count else None),
+            remark,
+        )
+        for name, part_s, remark in shown
+    ]
+    head = ['part', 'time', 'share', 'per iteration', '']
+    caption = f'The whole training by part, {count} iterations'
+    return Section(
+        'Where the time went',
+        'time',
+        table=Table(head, rows, caption),
+        chart=run_charts.chart_ledger([('', run)]),
+    )
 
 
-def _what_if_table(
-    run: Run, predictions: Sequence[Prediction], changes: Sequence[Change]
-) -> Table:
-    marked = run_charts.marked_workers(run, changes)
+def _what_if_section(reported: ReportedRun, run: Run) -> Section:
+    """The fastest prediction for each number of workers."""
+    best: dict[int, Prediction] = {}
+    for one in sorted(reported.predictions, key=lambda one: one.iter_time_s):
+        best.setdefault(one.num_workers, one)
+    points = [best[workers] for workers in sorted(best)]
+    marked = {run.run.loader.num_workers or 0: 'now'}
+    for change in reported.answer.recommendation.changes:
+        if change.key == WORKERS_KEY and isinstance(change.new, int):
+            marked[change.new] = 'recommended'
     rows = [
         (
             point.num_workers,
@@ -303,188 +255,310 @@ def _what_if_table(
             format_seconds(point.iter_time_s),
             f'{format_seconds(point.iter_time_low_s)} to '
             f'{format_seconds(point.iter_time_high_s)}',
-            'unknown'
-            if point.images_per_s is None
-            else f'{point.images_per_s:.1f} images/s',
+            'unknown' if point.images_per_s is None else f'{point.images_per_s:.1f}',
         )
-        for point in run_charts.pick_points(predictions)
+        for point in points
     ]
-    head = ['num_workers', 'which', 'prefetch_factor', 'iteration', '9 times in 10']
-    return Table([*head, 'speed'], rows, 'Predicted with other settings', texts=2)
+    head = ['num_workers', 'which', 'prefetch_factor', 'iteration', '9 in 10 within']
+    return Section(
+        'Other numbers of workers',
+        'what-if',
+        [] if points else [reported.why_no_predictions],
+        table=Table([*head, 'images/s'], rows, 'Predicted with other settings', 2),
+        chart=run_charts.chart_what_if(run, points, marked),
+    )
 
 
-def loader_section(run: Run) -> Section:
+def _loader_section(run: Run) -> Section:
     """What making a batch costs."""
-    loader, parts = run.loader, []
-    if loader is not None and loader.transforms:
-        rows = [(t.name, format_seconds(t.image_s), t.calls) for t in loader.transforms]
-        caption = f'Time per image, {loader.timed_samples} timed samples'
-        head = ['transform', 'per image', 'calls timed']
-        parts.append(
-            Section(
-                'Transforms by cost',
-                table=Table(head, rows, caption),
-                chart=run_charts.chart_transforms(run),
+    costs = []
+    if run.loader is not None and run.loader.timed_samples:
+        costs = [(t.name, t.image_s) for t in run.loader.transforms if t.image_s]
+    rows = [(name, format_seconds(seconds)) for name, seconds in costs]
+    samples = run.loader.timed_samples if run.loader else 0
+    caption = f'Time per image, mean of {samples} timed samples'
+    return Section(
+        'Inside the loader',
+        'loader',
+        facts=list(_loader(run)),
+        table=Table(['transform', 'per image'], rows[:_SHOWN], caption),
+        chart=run_charts.chart_transforms(costs[:_SHOWN]),
+    )
+
+
+def _loader(run: Run) -> Iterator[Fact]:
+    """What the workers could give against what the loop could take."""
+    loader, workers = run.loader, run.worker_count or run.run.loader.num_workers
+    yield 'settings', describe_settings(run)
+    if loader is None or loader.occupancy_s is None:
+        sources = ('loader inside', 'loader workers')
+        why = [run.unknown[one] for one in sources if one in run.unknown]
+        why = why or ['no interval has it']
+        yield 'a batch takes', f'unknown: {why[0]}'
+        if run.worker_cpu_s is not None:
+            yield 'CPU', f'{format_seconds(run.worker_cpu_s)} of all workers per batch'
+    else:
+        cpu = format_seconds(loader.batch_cpu_s)
+        yield (
+            'a batch takes',
+            f'{format_seconds(loader.occupancy_s)}{" of a worker" if workers else ""} '
+            f'({cpu} of CPU; p95 {format_seconds(loader.occupancy_p95_s)}; '
+            f'{loader.batches} batches)',
+        )
+        if workers and run.step_s is not None and run.hooks_s is not None:
+            # workers beyond the cores take turns, however long each of them may take
+            cores_s = (loader.batch_cpu_s or 0.0) / (run.run.host.usable_cores or 1e9)
+            every_s = max(loader.occupancy_s / workers, cores_s)
+            needed = format_seconds(run.step_s + run.hooks_s)
+            each = f'every {format_seconds(every_s)} from {workers} worker(s)'
+            yield 'a batch comes', f'{each}; step and hooks take {needed}'
+    if loader is None:
+        return
+    if loader.ready_mean is not None:
+        zero = loader.ready_zero_pct
+        none = '' if zero is None else f', none at {format_pct(zero)}'
+        asks = f'{loader.ready_mean:.1f} batches{none} of {loader.asks} asks'
+        yield 'ready', f'{asks}; {loader.out_of_order or 0} came before their turn'
+    if loader.pss_bytes is not None:
+        yield 'memory', f'{format_bytes(loader.pss_bytes)} in all workers'
+    if loader.slowest:
+        slow = loader.slowest[0]
+        image = f', image {slow.image}' if slow.image else ''
+        seconds = format_seconds(slow.seconds)
+        yield 'slowest sample', f'{seconds}: index {slow.index}{image}'
+
+
+def why_no_peak(run: Run) -> str:
+    """Why the peak of the card's memory is unknown."""
+    why = run.unknown.get('GPU memory')
+    if why is None and run.run.device != 'cuda':
+        why = f'training runs on the {run.run.device.upper()}'
+    return why or 'no interval has it'
+
+
+def _memory_section(run: Run) -> Section:
+    """Peak, what of it is always there, and what the allocator went through."""
+    parts = list(_split_memory(run))
+    rows = [(name, format_bytes(size)) for name, _, size in parts]
+    return Section(
+        'Memory',
+        'memory',
+        facts=list(_memory(run)),
+        table=Table(['part', 'size'], rows, 'Memory by part'),
+        chart=run_charts.chart_memory(parts),
+    )
+
+
+def _memory(run: Run) -> Iterator[Fact]:
+    if run.gpu_mem_peak_bytes is None:
+        yield 'GPU', f'unknown: {why_no_peak(run)}'
+    else:
+        used = run.gpu.mem_used_bytes if run.gpu else None
+        whole = run.run.gpu.memory_total_bytes if run.run.gpu else None
+        yield (
+            'GPU',
+            f'peak {format_bytes(run.gpu_mem_peak_bytes)} allocated, '
+            f'{format_bytes(run.gpu_mem_reserved_bytes)} reserved; '
+            f'{format_bytes(used)} of {format_bytes(whole)} in use on the card',
+        )
+    if run.process_rss_bytes is not None:
+        yield 'process', format_bytes(run.process_rss_bytes)
+    if run.largest_batch_pixels is not None:
+        boxes = f', at most {run.most_boxes} boxes' if run.most_boxes else ''
+        yield 'largest batch', f'{format_count(run.largest_batch_pixels)} pixels{boxes}'
+    allocator = run.cuda_memory
+    if allocator is None:
+        return
+    if allocator.retries or allocator.ooms:
+        counts = (
+            f'{allocator.retries or 0} retries, {allocator.ooms or 0} out of memory'
+        )
+        yield 'allocator', counts
+    if allocator.inactive_bytes:
+        yield 'fragmented', f'up to {format_bytes(allocator.inactive_bytes)}'
+    if allocator.creep_bytes_per_1000 is not None:
+        grown = format_bytes(int(allocator.creep_bytes_per_1000))
+        yield 'live tensors', f'grow by {grown} per 1000 iterations'
+
+
+def _split_memory(run: Run) -> Iterator[tuple[str, str, int]]:
+    """Name, colour and bytes of each part that is known: static ones, as counted, then
+    activations and workspace = peak - static."""
+    model, peak = run.model, run.gpu_mem_peak_bytes
+    if model is None:
+        return
+    static = [
+        ('parameters', 'step', model.parameter_bytes),
+        ('gradients', 'hooks', model.gradient_bytes),
+        ('optimizer state', 'checkpoint_save', model.optimizer_state_bytes),
+        ('buffers', 'validation', model.buffer_bytes),
+        ('averaged copy', 'startup', model.ema_bytes),
+    ]
+    yield from ((name, role, size) for name, role, size in static if size)
+    if peak is not None and all(size is not None for _, _, size in static):
+        left = peak - sum(size or 0 for _, _, size in static)
+        if left > 0:
+            yield 'activations (peak - static)', 'data_wait', left
+
+
+def _saves_section(answer: Answer, run: Run) -> Section:
+    """How long saves took and waited, the longest first; slow ones with their cause."""
+    saves, judged = run.save_records, answer.diagnosis.saves
+    if not run.saves and not saves:
+        return Section('Checkpoint saves', 'saves', ['No checkpoint was saved.'])
+    whole = format_seconds(run.ledger_s.get('checkpoint_save'))
+    said = [f'{run.saves} save(s) took {whole} in all.']
+    failed = [save.error for save in saves if save.error is not None]
+    if failed:
+        said.append(f'{len(failed)} failed, the last with {failed[-1]}.')
+    # judgements may be those of another rank's saves
+    both = zip(saves, judged if len(judged) == len(saves) else [None] * len(saves))
+    longest = sorted(both, key=lambda pair: -pair[0].wall_s)[:_SHOWN]
+    rows = []
+    for save, entry in longest:
+        gross_s = entry.gross_delay_s if entry and entry.is_slow else None
+        seconds = (save.wall_s, save.cpu_s, save.run_delay_s, save.blocked_s)
+        rows.append(
+            (
+                _name_save(save),
+                *map(format_seconds, seconds),
+                '-' if gross_s is None else format_seconds(gross_s),
+                CAUSE_NAMES[entry.cause] if entry else '',
             )
         )
-    if loader is not None and loader.slowest:
-        slow = [
-            (str(one.index), one.image or 'unknown', format_seconds(one.seconds))
-            for one in loader.slowest
-        ]
-        head = ['index in the data set', 'image', 'time to make']
-        table = Table(head, slow, 'Slowest samples seen', texts=2)
-        parts.append(Section('Slowest samples', table=table))
-    title = 'Inside the loader'
-    return Section(title, 'loader', describe_loader(run), parts=parts)
-
-
-def _memory_table(run: Run) -> Table:
-    rows = [
-        (name, why, format_bytes(size))
-        for name, _, size, why in run_charts.split_memory(run)
-    ]
-    return Table(['part', 'how it is known', 'size'], rows, 'Memory by part', texts=2)
-
-
-def saves_section(answer: Answer, run: Run) -> Section:
-    """Why saves took as long as they did."""
-    judged = answer.diagnosis.saves
-    slow = run_charts.list_slow_saves(run, judged)
-    rows = [
-        (
-            run_charts.name_save(save),
-            CAUSE_NAMES[entry.cause],
-            *(
-                format_seconds(seconds)
-                for seconds in (
-                    *(save.wall_s, entry.uncontended_s),
-                    *(entry.gross_delay_s, entry.net_delay_s),
-                )
-            ),
-        )
-        for save, entry in slow
-    ]
-    head = ['save', 'cause', 'took', 'uncontended', 'longer (gross)', 'lost (net)']
-    longest = [
-        (
-            run_charts.name_save(save),
-            save.iteration,
-            *map(
-                format_seconds,
-                (save.wall_s, save.cpu_s, save.run_delay_s, save.blocked_s),
-            ),
-            format_bytes(save.bytes),
-        )
-        for save in run_charts.longest_saves(run)
-    ]
-    heads = ['save', 'iteration', 'took', 'on a core', 'waiting for a core', 'blocked']
-    parts = [
-        Section(
-            'Slow saves by cause',
-            table=Table(head, rows, 'Slow saves', texts=2),
-            chart=run_charts.chart_slow_saves(run, judged),
-            items=[Item(entry.sentence) for _, entry in slow],
-        ),
-        Section(
-            'Saves by what they waited for',
-            table=Table([*heads, 'size'], longest, f'The {len(longest)} longest saves'),
-            chart=run_charts.chart_save_waits(run),
-        ),
-    ]
+    head = ['save', 'took', 'on a core', 'waits for one', 'blocked']
+    caption = f'The {len(rows)} longest saves; "longer" than without what held it'
+    named = [(_name_save(save), save) for save, _ in longest]
     return Section(
         'Checkpoint saves',
         'saves',
-        describe_saves(run, judged),
-        parts=[part for part in parts if part.chart is not None],
+        said,
+        table=Table([*head, 'longer', ''], rows, caption),
+        chart=run_charts.chart_saves(named),
     )
 
 
-def ranks_section(answer: Answer) -> Section | None:
-    """All ranks, and which one the others wait for; ``None`` of one."""
+def _name_save(save: SaveRecord) -> str:
+    return save.name or f'{save.occasion}, iteration {save.iteration}'
+
+
+def _ranks_section(answer: Answer) -> list[Section]:
+    """An iteration of each rank by part, and which one the others wait for."""
     ranks = answer.ranks
     if ranks is None:
-        return None
+        return []
+    # those with most time of their own, and the one with least
+    shown = sorted(ranks.rows, key=lambda row: -row.own_s)
+    if len(shown) > _RANKS_SHOWN:
+        shown = [*shown[: _RANKS_SHOWN - 1], shown[-1]]
     rows = []
-    for row in run_charts.shown_ranks(ranks):
-        slowest = ' (slowest)' if row.rank == ranks.slowest else ''
-        parts = run_charts.rank_parts(row)
-        seconds = map(format_seconds, (*parts.values(), row.own_s))
-        rows.append((f'{row.rank}{slowest}', *seconds))
-    head = ['rank', 'data wait', 'start-up', 'hooks', 'saves', 'step', 'its own']
-    caption = f'Per iteration over {ranks.iterations}: {len(rows)} of {len(ranks.rows)}'
-    return Section(
-        'Ranks',
-        'ranks',
-        [ranks.why, *map(describe_imbalance, ranks.imbalance)],
-        table=Table(head, rows, caption),
-        chart=run_charts.chart_ranks(ranks),
-    )
-
-
-def host_section(run: Run) -> Section:
-    """What the host allows, and what it went through."""
-    host = run.run.host
-    limits: list[tuple[str, Any]] = [
-        ('logical CPUs', host.logical_cpus),
-        ('CPUs by affinity', host.affinity_cpus),
-        ('CPUs by cpuset', host.cpuset_cpus),
-        ('CPUs by SLURM', host.slurm_cpus),
-        ('CPU quota of the group, cores', host.cgroup_cpu_cores),
-        ('usable cores', host.usable_cores),
-        ('ranks on the host', host.ranks_on_host),
-        ('memory', format_bytes(host.ram_total_bytes)),
-        ('memory free at the start', format_bytes(host.ram_available_bytes)),
-        ('memory limit of the group', format_bytes(host.cgroup_memory_bytes)),
-        ('/dev/shm', format_bytes(host.shm_total_bytes)),
-        ('/dev/shm free at the start', format_bytes(host.shm_free_bytes)),
-        ('open files', host.open_files_soft),
-    ]
-    said = [describe_host(run), *describe_gpu(run)]
-    parts = [_facts_part('What one rank may use', limits)]
-    seen = run.host
-    if seen is None:
-        why = run.unknown.get('host', 'no interval has it')
-        said.append(f'What the host went through is unknown: {why}.')
-    else:
-        shares = {
-            'waiting for a core, some task': seen.cpu_pressure_pct,
-            'waiting for storage, some task': seen.io_pressure_pct,
-            'waiting for memory, some task': seen.memory_pressure_pct,
-            'held back by the CPU quota': seen.throttled_pct,
-        }
-        rows: list[tuple[str, Any]] = [
-            (name, None if share is None else format_pct(share))
-            for name, share in shares.items()
-        ]
-        rows += [
-            ('swapped in', format_bytes(seen.swap_in_bytes)),
-            ('swapped out', format_bytes(seen.swap_out_bytes)),
-            ('least memory free', format_bytes(seen.ram_available_bytes)),
-            ('least of /dev/shm free', format_bytes(seen.shm_free_bytes)),
-            ('most open files', seen.open_files),
-        ]
-        title = (
-            f'What it went through, {format_seconds(seen.seconds)} of steady training'
+    for row in sorted(shown, key=lambda row: row.rank):
+        parts = (row.data_wait_s, row.startup_s, row.hooks_s, row.save_s, row.step_s)
+        rows.append(
+            (
+                f'{row.rank}{" (slowest)" if row.rank == ranks.slowest else ""}',
+                *map(format_seconds, (*parts, row.own_s)),
+                '-' if row.gpu_util_pct is None else f'{row.gpu_util_pct:.0f} %',
+            )
         )
-        parts.append(_facts_part(title, rows))
-    return Section('The host', 'host', said, parts=parts)
+    head = ['rank', 'data wait', 'start-up', 'hooks', 'saves', 'step', 'its own', 'GPU']
+    caption = f'Per iteration over {ranks.iterations}: {len(rows)} of {len(ranks.rows)}'
+    said = [ranks.why]
+    for cards in ranks.imbalance:
+        slow, fast = cards.clock_min_mhz, cards.clock_max_mhz
+        if slow is not None and fast is not None and slow < 0.95 * fast:
+            rank = f'{slow:.0f} MHz (rank {cards.slow_clock_rank})'
+            said.append(f'The clocks of the cards differ: {rank} to {fast:.0f} MHz.')
+    return [Section('Ranks', 'ranks', said, table=Table(head, rows, caption))]
 
 
-def _facts_part(title: str, facts: Sequence[tuple[str, Any]]) -> Section:
-    rows = [
-        (name, f'{value:g}' if isinstance(value, float) else value)
-        for name, value in facts
-        if value not in (None, 'unknown')
-    ]
-    return Section(title, table=Table(['what', 'value'], rows, title))
+def _host(run: Run) -> Iterator[Fact]:
+    """What the host allows, and what it went through."""
+    host, seen = run.run.host, run.host
+    usable = 'unknown' if host.usable_cores is None else f'{host.usable_cores:g}'
+    if run.process_cpu_cores is None:
+        said = f'unknown: {run.unknown.get("CPU", "no interval has it")}'
+    else:
+        said = f'training process {run.process_cpu_cores:.2f} of {usable} usable cores'
+        if run.cpu_aside_pct:
+            aside = format_pct(run.cpu_aside_pct)
+            said += f' (saves and validations, {aside} of the time, are in it)'
+    if run.external_cpu_cores is not None:
+        said += f'; other programs {run.external_cpu_cores:.1f}'
+    yield 'CPU', said
+    counts = {
+        'on the host': host.logical_cpus,
+        'by affinity': host.affinity_cpus,
+        'by cpuset': host.cpuset_cpus,
+        'by SLURM': host.slurm_cpus,
+        'by CPU quota': host.cgroup_cpu_cores,
+    }
+    yield 'cores', ', '.join(f'{n:g} {words}' for words, n in counts.items() if n)
+    yield 'ranks', host.ranks_on_host
+    least = host if seen is None else seen
+    group = host.cgroup_memory_bytes
+    limit = f'; limit of the group {format_bytes(group)}' if group else ''
+    for name, whole, free in (
+        ('memory', host.ram_total_bytes, least.ram_available_bytes),
+        ('/dev/shm', host.shm_total_bytes, least.shm_free_bytes),
+    ):
+        of = limit if name == 'memory' else ''
+        yield name, f'{format_bytes(whole)}, {format_bytes(free)} free at least{of}'
+    yield 'open files', f'{host.open_files_soft or "unknown"} allowed'
+    if seen is None:
+        yield 'pressure', f'unknown: {run.unknown.get("host", "no interval has it")}'
+        return
+    shares = {
+        'for a core': seen.cpu_pressure_pct,
+        'for storage': seen.io_pressure_pct,
+        'for memory': seen.memory_pressure_pct,
+        'for the CPU quota': seen.throttled_pct,
+    }
+    waits = [f'{n} {format_pct(pct)}' for n, pct in shares.items() if pct is not None]
+    yield 'some task waited', ', '.join(waits) or None
+    if seen.swap_in_bytes or seen.swap_out_bytes:
+        came, went = map(format_bytes, (seen.swap_in_bytes, seen.swap_out_bytes))
+        yield 'swapped', f'{came} in, {went} out'
 
 
-def findings_section(answer: Answer) -> Section | None:
+def _gpu(run: Run) -> Iterator[Fact]:
+    """Utilisation and idling; clocks and other processes."""
+    gpu = run.gpu
+    if gpu is None or gpu.util_pct is None:
+        yield 'GPU utilisation', f'unknown: {run.why_no_gpu_util}'
+    else:
+        std = '' if gpu.util_std_pct is None else f' (std {gpu.util_std_pct:.0f} %)'
+        zero = '' if gpu.zero_pct is None else f', 0 % for {gpu.zero_pct:.0f} %'
+        counted = f' of the time ({gpu.samples} samples)'
+        yield 'GPU utilisation', f'{gpu.util_pct:.0f} %{std}{zero}{counted}'
+    if gpu is None:
+        return
+    if run.gpu_idle_pct is not None:
+        timed = f'of an iteration ({run.gpu_idle_iterations} timed)'
+        yield 'GPU idle', f'{run.gpu_idle_pct:.0f} % {timed}'
+    else:
+        why = run.unknown.get('GPU idle', 'no interval has it')
+        yield 'GPU idle', f'unknown: {why}'
+    figures = (
+        (gpu.sm_clock_mhz, 'MHz'),
+        (gpu.power_w, 'W'),
+        (gpu.temperature_c, 'C at most'),
+        (gpu.sm_active_pct, '% of its SMs active'),
+    )
+    said = [f'{value:.0f} {unit}' for value, unit in figures if value is not None]
+    if gpu.throttled_pct:
+        why = ', '.join(gpu.throttle_reasons_pct)
+        said.append(f'held down {format_pct(gpu.throttled_pct)} of the time ({why})')
+    if (gpu.others_mem_bytes or 0) >= _OTHERS_BYTES:
+        said.append(f'other processes hold {format_bytes(gpu.others_mem_bytes)}')
+    if said:
+        yield 'the card', ', '.join(said)
+
+
+def _findings_section(answer: Answer) -> list[Section]:
     """Each judgement with its numbers, and the text of its rule behind it."""
-    findings = answer.diagnosis.findings
-    items = [_finding(finding) for finding in findings]
-    return Section('Findings', 'findings', items=items) if items else None
+    items = [_finding(finding) for finding in answer.diagnosis.findings]
+    return [Section('Findings', 'findings', items=items)] if items else []
 
 
 def _finding(finding: Finding) -> Item:
@@ -492,41 +566,28 @@ def _finding(finding: Finding) -> Item:
     if finding.share is not None:
         share = f' · {format_pct(100 * finding.share)} of the time'
     rule = RULES.get(finding.code)
-    return Item(
-        finding.detail,
-        finding.title,
-        f'{finding.code}{share}',
-        finding.severity,
-        rule.explanation.split('\n\n') if rule else (),
-    )
+    more = rule.explanation.split('\n\n') if rule else ()
+    basis = f'{finding.code}{share}'
+    return Item(finding.detail, finding.title, basis, finding.severity, more)
 
 
-def _settings_section(answer: Answer, run: Any) -> Section:
+def _settings(answer: Answer, run: Run) -> Iterator[Fact]:
     """What the run was started with, as it was when it ran."""
-    loader = run.loader
-    rows = [
-        ('num_workers', loader.num_workers),
-        ('persistent_workers', loader.persistent_workers),
-        ('prefetch_factor', loader.prefetch_factor),
-        ('pin_memory', loader.pin_memory),
-        ('batch_size per rank', loader.batch_size),
-        ('batches per epoch', loader.batches_per_epoch),
-        ('samples in the data set', loader.dataset_length),
-        ('start method of workers', loader.start_method),
-        ('loop', run.loop),
-        ('epochs', run.max_epochs),
-        ('iterations', run.max_iters),
-        ('iterations before this run', run.start_iteration),
-        ('gradients accumulated over', run.accumulative_counts),
-        ('optimizer wrapper', run.optim_wrapper),
-        ('device', run.gpu.name if run.gpu and run.gpu.name else run.device),
-        ('ranks', run.world_size),
-        ('config', run.config_path),
-        ('work_dir', run.work_dir),
-        ('versions', ', '.join(f'{n} {v}' for n, v in run.versions.items())),
-        ('evidence', answer.run_path),
-    ]
-    shown = [(name, 'none' if value is None else value) for name, value in rows]
-    caption = 'As the loader and the runner had them'
-    table = Table(['setting', 'value'], shown, caption, texts=2)
-    return Section('The run and its settings', 'settings', table=table)
+    record, loader = run.run, run.run.loader
+    yield 'loader', describe_settings(run)
+    yield 'batches per epoch', loader.batches_per_epoch
+    yield 'samples', loader.dataset_length
+    yield 'start method of workers', loader.start_method
+    yield 'loop', record.loop
+    yield 'epochs', record.max_epochs
+    yield 'iterations', record.max_iters
+    yield 'iterations before this run', record.start_iteration or None
+    yield 'gradients accumulated over', record.accumulative_counts
+    yield 'optimizer wrapper', record.optim_wrapper
+    named = record.gpu.name if record.gpu else None
+    yield 'device', named or record.device
+    yield 'ranks', record.world_size
+    yield 'config', record.config_path
+    yield 'work_dir', record.work_dir
+    yield 'versions', ', '.join(f'{n} {v}' for n, v in record.versions.items())
+    yield 'evidence', answer.run_path

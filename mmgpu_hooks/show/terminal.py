@@ -78,12 +78,13 @@ def _lay_out(section: Section) -> Iterator[RenderableType]:
     if section.sentences:
         rows = [[_text(sentence)] for sentence in section.sentences]
         yield _grid(rows, indent)
+    facts = [[_text(n), _text(v)] for n, v in section.facts if v is not None]
+    if facts:
+        yield _grid(facts, indent)
     if section.table is not None and section.table.rows:
-        if section.sentences:
+        if section.sentences or facts:
             yield ''
         yield _table(section.table, indent)
-    if section.facts:
-        yield _grid([[_text(n), _text(text)] for n, text in section.facts], indent)
     if section.items:
         yield _grid([_item(item) for item in section.items], indent)
     for line in section.code.splitlines():

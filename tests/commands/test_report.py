@@ -155,14 +155,8 @@ def test_pictures_are_written_beside(tmp_path, capsys):
     output, plots = tmp_path / 'report.html', tmp_path / 'plots'
     command = ['report', str(folder), '-o', str(output), '--plots', str(plots)]
     assert main(command) == 0
-    assert files_under(plots) == {
-        f'{name}.svg'
-        for name in (
-            *('ledger', 'timeline', 'hooks', 'transforms'),
-            *('memory', 'what-if', 'saves-by-cause'),
-            'slow-saves-by-cause',
-        )
-    }
+    names = ('ledger', 'timeline', 'what-if', 'transforms', 'memory', 'saves')
+    assert files_under(plots) == {f'{name}.svg' for name in names}
     out = capsys.readouterr().out
     assert '8 chart(s) written' in out
 

@@ -55,7 +55,6 @@ def test_a_row_holds_what_was_recorded_after_the_warm_up():
     assert found.iter_s.count == 8
     assert found.data_wait_s == pytest.approx(0.1)
     assert found.images_per_s == pytest.approx(20)
-    assert found.largest_batch_pixels == 4 * 128 * 128
     assert found.batches_per_epoch == 100
     # 0.03 s of its own and 0.36 s of the workers in 0.2 s
     assert found.cpu_cores == pytest.approx((0.03 + 0.36) / 0.2)
@@ -76,8 +75,7 @@ def test_on_cuda_the_allocator_and_the_card_are_told():
     evidence = make_trial(**make_gpu_fields())
     found = fold_sweep_row(ENDED, Run(replace(evidence, run=make_gpu_run())))
     assert (found.memory_peak_bytes, found.memory_source) == (7 * GIB, 'cuda_allocator')
-    gpu = (found.gpu_util_pct, found.gpu_zero_pct, found.gpu_swing_pct)
-    assert gpu == (62.0, 25.0, 40.0)
+    assert (found.gpu_util_pct, found.gpu_zero_pct) == (62.0, 25.0)
 
 
 def test_the_first_save_finds_cold_caches_and_a_failed_one_tells_nothing():

@@ -69,7 +69,7 @@ def test_settings_are_trained_kept_and_not_trained_again(tmp_path, capsys):
         len(list(csv.DictReader(io.StringIO((folder / 'sweep.csv').read_text())))) == 2
     )
     assert json.loads((folder / 'sweep.json').read_text()) == body
-    assert (folder / 'plots' / 'sweep-predicted.svg').is_file()
+    assert (folder / 'plots' / 'sweep.svg').is_file()
     assert not list(tmp_path.rglob('*.pth'))
 
     # nothing of it is trained again, and the predictions come from what was kept
@@ -203,9 +203,4 @@ def test_mmdetection_is_swept(images, tmp_path, capsys):
     sweep(config, '--num-workers', '0', '2', '--batch-size', '1', '2')
     body = read_answer(capsys)
     assert [row['status'] for row in body['rows']] == ['completed'] * 4
-    for row in body['rows']:
-        assert row['largest_batch_pixels'] == row['setting']['batch_size'] * 64 * 64
     assert len(body['best']) == 2
-    (group,) = body['batch_sizes']
-    assert (group['memory_source'], group['out_of_memory']) == ('process_rss', [])
-    assert [one['batch_size'] for one in group['images_per_s']] == [1, 2]
