@@ -16,7 +16,8 @@ from typing import BinaryIO
 
 from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.commands.terminal import terminal_layout
-from mmgpu_hooks.judge.why import judge_end, look_at_host, read_log
+from mmgpu_hooks.judge.standstill import Rank
+from mmgpu_hooks.judge.why import judge_end, read_host, read_log
 from mmgpu_hooks.schema import Why
 from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
@@ -107,7 +108,7 @@ def explain_run(work_dir: Path | None, log: str | None) -> Why:
         return judge_end(logs)
     evidence = read_evidence(files.evidence)
     others, _ = read_other_ranks(files.other_ranks)
-    return judge_end(logs, evidence, look_at_host(evidence.run), others)
+    return judge_end(logs, [Rank(one, read_host(one)) for one in (evidence, *others)])
 
 
 @contextlib.contextmanager

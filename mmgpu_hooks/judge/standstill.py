@@ -1,15 +1,20 @@
-"""Judges a run that stood still and did not go on, by what its watchdog recorded."""
+"""Judges a run that stood still and did not go on, by what its watchdogs recorded."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.schema import HostNow, Proof, RunEvidence, StuckRecord, Why
 
 _NETWORK = re.compile(r'nfs|fuse|ceph|lustre|cifs|smb|9p|gpfs|beegfs|afs', re.I)
 _OPENING = 'open', 'openat', 'read', 'pread64', 'readv'
-_COLLECTIVE = 'torch/distributed/', 'mmengine/dist/'
+_COLLECTIVE = re.compile(r'torch/distributed/|mmengine/dist/')
+_OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
+"""Where a step of several ranks waits for the gradients of the others."""
+_IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
 _STATES = {
     'R': 'runs',
@@ -28,52 +33,98 @@ _DOING = {
 }
 
 
-def judge_standstill(evidence: RunEvidence, host: HostNow) -> Why | None:
-    """Say what a run stands still in.
+class Rank(NamedTuple):
+    """One rank of a run."""
+
+    evidence: RunEvidence
+    host: HostNow = HostNow()
+    """What its host shows of it now."""
+
+    @property
+    def number(self) -> int | None:
+        """``None`` of a run that has one rank."""
+        run = self.evidence.run
+        return run.rank if run.world_size > 1 else None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process ended without a word."""
+        return self.host.is_alive is False and self.evidence.end is None
+
+    @property
+    def stuck(self) -> StuckRecord | None:
+        """What it stands still in; ``None`` where it went on after that."""
+        evidence = self.evidence
+        stuck = evidence.stuck[-1] if evidence.stuck else None
+        last = evidence.intervals[-1].iteration if evidence.intervals else 0
+        if stuck is None or stuck.is_over or last > stuck.iteration:
+            return None
+        return stuck
+
+
+def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
+    """Say what a run stands still in, and which of its ranks the others wait for.
 
     Args:
-        evidence: Of one rank.
-        host: What its host shows now.
+        ranks: Those whose evidence is at hand.
 
     Returns:
-        ``None`` where it never stood still for long, or went on after that.
+        ``None`` where none of them stands still.
     """
-    stuck = evidence.stuck[-1] if evidence.stuck else None
-    if stuck is None or stuck.is_over:
+    standing = [(rank, rank.stuck) for rank in ranks]
+    found = [(rank, stuck) for rank, stuck in standing if stuck is not None]
+    if not found:
         return None
-    last = evidence.intervals[-1].iteration if evidence.intervals else 0
-    if last > stuck.iteration:
-        return None
-    cause, certainty = _name_cause(stuck, evidence.run.loader.num_workers or 0)
-    doing = _DOING.get(stuck.part, f'in {stuck.part}')
-    if stuck.hook:
-        doing = f'in {stuck.hook}'
-    state = 'running' if host.is_alive else 'ended'
+    own = [pair for pair in found if not _waits_for_ranks(*pair)]
+    rank, stuck = (own or found)[0]
+    gone = [one for one in ranks if one.is_gone]
+    proof = _list_proof(stuck)
+    cause, certainty = _name_cause(rank, stuck)
+    if not own and 0 < len(gone) < len(ranks):
+        rank, cause, certainty = gone[0], 'rank_lost', 'sure'
+        proof = [f'process {rank.evidence.run.pid} of rank {rank.number} is gone']
+    proof += [
+        f'rank {other.number} is {_phrase_part(one)} at iteration {one.iteration + 1}'
+        for other, one in found
+        if other is not rank
+    ]
     sentence = (
-        f'Stuck for {stuck.waited_s:.0f} s and more, {doing} '
+        f'Stuck for {stuck.waited_s:.0f} s and more, {_phrase_part(stuck)} '
         f'(iteration {stuck.iteration + 1}).'
     )
+    if len(found) > 1 and (own or cause == 'rank_lost'):
+        sentence += f' The other ranks wait for rank {rank.number}.'
     if cause != 'unknown':
         sentence += f' {CAUSES[cause].title}.'
     return Why(
-        state,
+        'running' if any(one.host.is_alive for one in ranks) else 'ended',
         cause,
         certainty,
         sentence,
-        tuple(Proof('watchdog', None, text) for text in _list_proof(stuck)),
+        tuple(Proof('watchdog', None, text) for text in proof),
         CAUSES[cause].do,
+        rank=rank.number if own or cause == 'rank_lost' else None,
         sample=None if stuck.sample is None else str(stuck.sample),
     )
 
 
-def _name_cause(stuck: StuckRecord, workers: int) -> tuple[str, str]:
+def _phrase_part(stuck: StuckRecord) -> str:
+    return f'in {stuck.hook}' if stuck.hook else _DOING.get(stuck.part, stuck.part)
+
+
+def _waits_for_ranks(rank: Rank, stuck: StuckRecord) -> bool:
+    """Whether it stands in a collective."""
+    if any(_COLLECTIVE.search(call) for call in stuck.stack):
+        return True
+    innermost = '\n'.join(stuck.stack[:3])
+    return rank.number is not None and bool(_OTHERS_NEEDED.search(innermost))
+
+
+def _name_cause(rank: Rank, stuck: StuckRecord) -> tuple[str, str]:
     """The cause and how sure it is."""
-    if stuck.part == 'step':
-        in_collective = any(
-            part in call for call in stuck.stack for part in _COLLECTIVE
-        )
-        return ('rank_waits', 'likely') if in_collective else ('unknown', 'unknown')
     if stuck.part != 'data_wait':
+        if _waits_for_ranks(rank, stuck):
+            return 'rank_waits', 'likely'
         return 'unknown', 'unknown'
     if stuck.state in ('Z', 'X'):
         return 'worker_killed', 'sure'
@@ -84,11 +135,20 @@ def _name_cause(stuck: StuckRecord, workers: int) -> tuple[str, str]:
     is_idle = stuck.is_busy is False and stuck.state == 'S'
     if is_idle and stuck.call in _OPENING and _is_file(stuck):
         return 'storage_stalled', 'likely'
+    workers = rank.evidence.run.loader.num_workers or 0
     if is_idle and stuck.call == 'futex' and stuck.alike >= max(workers, 1):
         return 'worker_deadlock', 'likely'
-    if stuck.state is not None or stuck.sample is not None:
-        return 'worker_stuck', 'sure' if stuck.sample is not None else 'likely'
-    return 'unknown', 'unknown'
+    if stuck.sample is not None:
+        return 'worker_stuck', 'sure'
+    # one that answers and loads nothing has sent its batch, and it was lost
+    if stuck.state is None or is_lost(stuck):
+        return 'unknown', 'unknown'
+    return 'worker_stuck', 'likely'
+
+
+def is_lost(stuck: StuckRecord) -> bool:
+    """Whether the worker that owes the batch waits for work itself."""
+    return stuck.sample is None and bool(_IDLE.search(''.join(stuck.worker_stack[:3])))
 
 
 def _is_file(stuck: StuckRecord) -> bool:
@@ -109,6 +169,11 @@ def _list_proof(stuck: StuckRecord) -> list[str]:
         )
     if stuck.sample is not None:
         found.append(f'loading sample {stuck.sample} for {stuck.sample_s or 0.0:.0f} s')
+    elif is_lost(stuck):
+        found.append(
+            'it waits for work: the batch was lost on its way, as when /dev/shm is '
+            'full or files cannot be opened; the console says which (--log)'
+        )
     elif stuck.worker is not None:
         found.append('its sample is unknown: the worker was out of reach')
     if stuck.call is not None:

@@ -1,6 +1,6 @@
 """Judges a run that ended or stands still, by what is left of it.
 
-Pure but for `read_log` and `look_at_host`: lines of logs become events (see
+Pure but for `read_log` and `read_host`: lines of logs become events (see
 `console_log`), one of them leads, and figures of memory confirm or refute it.
 """
 
@@ -13,9 +13,9 @@ from typing import BinaryIO
 
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.console_log import ConsoleLog, Event, Order, split_lines
-from mmgpu_hooks.judge.standstill import judge_standstill
+from mmgpu_hooks.judge.standstill import Rank, judge_standstill
 from mmgpu_hooks.measure.now import read_host_now
-from mmgpu_hooks.schema import EndRecord, HostNow, Proof, RunEvidence, RunRecord, Why
+from mmgpu_hooks.schema import EndRecord, HostNow, Proof, RunEvidence, Why
 
 _SCARCE = 0.03
 """Share of memory below which the kernel is about to kill."""
@@ -29,7 +29,12 @@ _GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
 """How somebody ends a run that stands still."""
 _OWN_REASONS = {o for o in Order if o < Order.CRASHED} - {Order.AFTER, Order.ENDED}
 """What ended a run before somebody ended it, who saw it stand still."""
+_UNNAMED = {Order.RAISED, Order.CRASHED, Order.WRAPPER}
+"""An end that needs a reason from elsewhere."""
 _QUOTED = re.compile(r'[\'"]([^\'"]*[/\\][^\'"]+|[^\'"/]+\.\w{2,5})[\'"]')
+_PID = re.compile(r'\(pid(?:\(s\))? ([\d, ]+)\)')
+_KILLED = re.compile(r'Killed process (\d+)')
+_CARD_LOST = re.compile(r'GPU is lost|fallen off the bus', re.I)
 
 Found = Sequence[tuple[str, ConsoleLog]]
 """Logs that were read, each with the name of its source; the console's first."""
@@ -43,53 +48,85 @@ def read_log(file: BinaryIO) -> ConsoleLog:
     return log
 
 
-def look_at_host(run: RunRecord) -> HostNow:
+def read_host(evidence: RunEvidence) -> HostNow:
     """What this host shows of a run now."""
+    run = evidence.run
     return read_host_now(run.hostname, run.pid, run.process_start, run.memory_cgroup)
 
 
-def judge_end(
-    logs: Found,
-    evidence: RunEvidence | None = None,
-    host: HostNow | None = None,
-    others: Sequence[RunEvidence] = (),
-) -> Why:
+def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     """Say why a run ended badly or stands still.
 
     Args:
         logs: What was read of console, MMEngine's log and kernel.
-        evidence: Of the rank that is judged, if it has some.
-        host: What its host shows now.
-        others: Evidence of the other ranks.
+        ranks: Evidence of its ranks, where it has some; the first is judged.
 
     Returns:
         The cause and how sure it is. A cause is named only where a line or a figure
         says it; anything else is ``unknown``.
     """
-    end = evidence.end if evidence else None
-    host = host or HostNow()
+    first = ranks[0] if ranks else None
+    end = first.evidence.end if first else None
     if end is not None and end.status == 'completed':
-        speed = 'mmgpu recommend says what it spent its time on.'
-        return Why('completed', None, 'sure', 'It ended as planned.', do=(speed,))
-    for rank in (evidence, *others) if evidence else ():
-        if rank.end is not None and rank.end.status != 'completed':
-            logs = [*logs, ('evidence', _retell(rank.end, rank.run))]
-    standstill = judge_standstill(evidence, host) if evidence else None
+        return _judge_completed(logs)
+    ended = [
+        (rank, end)
+        for rank in ranks
+        if (end := rank.evidence.end) is not None and end.status != 'completed'
+    ]
+    logs = [*logs, *(('evidence', _retell(end, rank)) for rank, end in ended)]
+    standstill = judge_standstill(ranks)
     led = [(source, _lead(log.events()), log) for source, log in logs]
     known = [(source, event, log) for source, event, log in led if event]
-    state = 'running' if host.is_alive else 'ended'
     if not known:
-        return standstill or _judge_silence(logs, evidence, host)
-    source, event, log = min(known, key=lambda found: found[1].sign.order)
-    if standstill and event.sign.order in _GIVEN_UP:
+        return standstill or _judge_silence(logs, first)
+    # a rank's own record says whose line it is
+    source, event, log = min(
+        known, key=lambda one: (one[1].sign.order, not one[1].rank)
+    )
+    is_unnamed = event.sign.order in _UNNAMED
+    if standstill and (event.sign.order in _GIVEN_UP or (is_unnamed and not ended)):
         return standstill
-    why = _name(source, event, log, state)
-    why = _weigh(why, event, evidence, host)
-    sample = (end.sample if end else None) or _sample_of(why)
-    return _complete(why, evidence, sample)
+    state = 'running' if first and first.host.is_alive else 'ended'
+    why = _name(source, event, log, state, standstill is not None and len(ranks) > 1)
+    if first is None:
+        return _complete(why, first, None)
+    why = _weigh(why, event, first)
+    gone = next((rank for rank in ranks if rank.is_gone), None)
+    if (
+        why.cause == 'rank_lost'
+        and gone is not None
+        and event.sign.order != Order.RAISED
+    ):
+        why = replace(_weigh_kill(why, 'rank', gone, event.text), rank=gone.number)
+    if is_unnamed:
+        why = _find_lost_card(why, ranks)
+    samples = [end.sample for rank, end in ended if event.rank in (None, rank.number)]
+    return _complete(why, first, next(filter(None, samples), None))
 
 
-def _retell(end: EndRecord, run: RunRecord) -> ConsoleLog:
+def _judge_completed(logs: Found) -> Why:
+    for source, log in logs:
+        for event in log.events():
+            if event.sign.cause == 'nan_loss':
+                nan, proof = CAUSES['nan_loss'], Proof(source, event.line, event.text)
+                said = f'It came to its end, but: {nan.title}.'
+                return Why('completed', nan.name, 'sure', said, (proof,), nan.do)
+    speed = 'mmgpu recommend says what it spent its time on.'
+    return Why('completed', None, 'sure', 'It ended as planned.', do=(speed,))
+
+
+def _find_lost_card(why: Why, ranks: Sequence[Rank]) -> Why:
+    """Whether the driver said meanwhile that the card is lost."""
+    for rank in ranks:
+        said = [off.reason for off in rank.evidence.sources_off if off.source == 'GPU']
+        for text in (*said, *rank.host.kernel):
+            if _CARD_LOST.search(text):
+                return _with(why, 'sure', text, 'gpu_lost')
+    return why
+
+
+def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
     """An end record as the lines that the console showed."""
     log = ConsoleLog()
     lines = [*reversed(end.causes), f'{end.error}: {end.message or ""}'.rstrip(': ')]
@@ -102,7 +139,7 @@ def _retell(end: EndRecord, run: RunRecord) -> ConsoleLog:
     elif end.sample:
         lines[-1:] = [lines[-1], '  File "x", line 1, in __getitem__', lines[-1]]
     frames = [_frame_line(frame) for frame in end.frames]
-    label = f'[rank{run.rank}]: ' if run.world_size > 1 else ''
+    label = '' if rank.number is None else f'[rank{rank.number}]: '
     for line in ['Traceback (most recent call last):', *frames, *lines]:
         log.feed(0, f'{label}{line}'.encode('utf-8', 'replace'))
     return log
@@ -164,12 +201,17 @@ def _is_other_failure(event: Event) -> bool:
     return event.sign.order == Order.RAISED or is_exit
 
 
-def _name(source: str, event: Event, log: ConsoleLog, state: str) -> Why:
+def _name(
+    source: str, event: Event, log: ConsoleLog, state: str, is_waited_for: bool
+) -> Why:
     sign, events = event.sign, log.events()
     cause, certainty = sign.cause, 'sure' if sign.is_sure else 'likely'
-    peers = [e for e in events if Order.PEERS <= e.sign.order <= Order.CRASHED]
-    if sign.order == Order.RAISED and any(e.sign.cause != 'unknown' for e in peers):
-        # the others say that a rank left them, and this is what that rank met
+    is_waited_for |= any(
+        Order.PEERS <= e.sign.order <= Order.CRASHED and e.sign.cause != 'unknown'
+        for e in events
+    )
+    if sign.order == Order.RAISED and is_waited_for:
+        # the others stand, or say that a rank left them: this is what that rank met
         cause, certainty = 'rank_lost', 'likely'
     same = [e for e in events if e.sign.cause in (sign.cause, cause) and e is not event]
     proof = [Proof(source, event.line or None, event.text[:200])]
@@ -186,9 +228,9 @@ def _name(source: str, event: Event, log: ConsoleLog, state: str) -> Why:
     )
 
 
-def _judge_silence(logs: Found, evidence: RunEvidence | None, host: HostNow) -> Why:
+def _judge_silence(logs: Found, rank: Rank | None) -> Why:
     """No line says anything."""
-    if evidence is None:
+    if rank is None:
         log = logs[0][1] if logs else ConsoleLog()
         if log.done is not None:
             proof = Proof(logs[0][0], log.done, 'training is complete')
@@ -197,33 +239,29 @@ def _judge_silence(logs: Found, evidence: RunEvidence | None, host: HostNow) -> 
         where = (
             f'the last iteration stands in line {last[0]}' if last else 'no iteration'
         )
-        return Why(
-            'unknown',
-            None,
-            'unknown',
-            f'Nothing in {log.lines} lines says that it ended badly; {where}.',
-        )
-    if host.is_alive:
+        said = f'Nothing in {log.lines} lines says that it ended badly; {where}.'
+        return Why('unknown', None, 'unknown', said)
+    is_alive, run = rank.host.is_alive, rank.evidence.run
+    if is_alive:
         return Why('running', None, 'sure', 'It is running; no line says otherwise.')
-    if host.is_alive is None:
+    if is_alive is None:
         unknown = 'It has no end record: it still trains elsewhere, or was killed.'
-        return _complete(Why('unknown', 'unknown', 'unknown', unknown), evidence, None)
-    gone = f'process {evidence.run.pid} is gone and left no end record'
+        return _complete(Why('unknown', 'unknown', 'unknown', unknown), rank, None)
+    gone = f'process {run.pid} is gone and left no end record'
     why = Why('ended', 'unknown', 'unknown', '', (Proof('host', None, gone),))
-    return _complete(_weigh_kill(why, 'process', evidence, host), evidence, None)
+    return _complete(_weigh_kill(why, 'process', rank, ''), rank, None)
 
 
-def _weigh(why: Why, event: Event, evidence: RunEvidence | None, host: HostNow) -> Why:
+def _weigh(why: Why, event: Event, rank: Rank) -> Why:
     """What figures of the run say about a cause that a line names."""
-    end = evidence.end if evidence else None
     if event.sign.victim:
-        return _weigh_kill(why, event.sign.victim, evidence, host)
-    if end is None or evidence is None:
+        return _weigh_kill(why, event.sign.victim, rank, event.text)
+    end, total = rank.evidence.end, rank.evidence.run.host.shm_total_bytes
+    if end is None:
         return why
-    shm, total = end.shm_free_bytes, evidence.run.host.shm_total_bytes
+    shm, disk = end.shm_free_bytes, end.disk_free_bytes
     if why.cause == 'shm_full' and shm is not None and total and shm < total * 0.1:
         return _with(why, 'sure', f'{_gib(shm)} of {_gib(total)} of /dev/shm were free')
-    disk = end.disk_free_bytes
     if why.cause == 'disk_full' and disk is not None and disk < _LITTLE_DISK:
         return _with(why, 'sure', f'{_gib(disk)} of the disk were free')
     return why
@@ -238,12 +276,22 @@ def _with(why: Why, certainty: str, text: str, cause: str | None = None) -> Why:
     )
 
 
-def _weigh_kill(
-    why: Why, victim: str, evidence: RunEvidence | None, host: HostNow
-) -> Why:
-    """SIGKILL: memory, unless its figures speak against it."""
-    if evidence is None:
-        return why
+def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
+    """SIGKILL: memory, unless its figures speak against it.
+
+    Args:
+        why: What is known.
+        victim: See `Sign`.
+        rank: Whose figures count.
+        text: The line that says so, which may name processes.
+    """
+    evidence, host = rank
+    named = [pid for pids in _PID.findall(text) for pid in re.findall(r'\d+', pids)]
+    for line in host.kernel:
+        killed = _KILLED.search(line)
+        if killed is not None and killed[1] in (str(evidence.run.pid), *named):
+            cause = 'oom_cgroup' if 'emory cgroup' in line else 'oom_host'
+            return _with(why, 'sure', line, cause)
     limits, end = evidence.run.host, evidence.end
     kills = host.oom_kills
     if kills is None and end is not None:
@@ -285,9 +333,9 @@ def _sample_of(why: Why) -> str | None:
     return next((match[1] for match in found if match), None)
 
 
-def _complete(why: Why, evidence: RunEvidence | None, sample: str | None) -> Why:
+def _complete(why: Why, rank: Rank | None, sample: str | None) -> Why:
     """The answer with what to do."""
     do: tuple[str, ...] = CAUSES[why.cause].do if why.cause else ()
-    if evidence is None and why.certainty != 'sure':
+    if rank is None and why.certainty != 'sure':
         do = (*do, 'With GPUEfficiencyHook on, the next run shows memory and workers.')
-    return replace(why, do=do, sample=sample)
+    return replace(why, do=do, sample=sample or _sample_of(why))

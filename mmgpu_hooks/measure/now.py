@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import socket
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.measure.cgroup import read_cgroup_folders
 from mmgpu_hooks.schema import HostNow
 
-_PROC, _SYS = Path('/proc'), Path('/sys')
+_PROC, _SYS, _KMSG = Path('/proc'), Path('/sys'), Path('/dev/kmsg')
+_TELLING = re.compile(r'Killed process \d+|\bXid\b|fallen off the bus')
+_MOST_LINES, _RECORD_BYTES = 64, 8192
 
 
 def parse_process_start(text: str) -> tuple[str, int]:
@@ -69,6 +74,7 @@ def read_host_now(
     process_start: int | None,
     memory_cgroup: str | None,
     proc: Path = _PROC,
+    kmsg: Path = _KMSG,
 ) -> HostNow:
     """What this host shows of a run; nothing where the run was on another one.
 
@@ -78,9 +84,42 @@ def read_host_now(
         process_start: Clock ticks after boot.
         memory_cgroup: Folder of its control group.
         proc: Root of the proc file system.
+        kmsg: The kernel's log.
     """
     if pid is None or hostname != socket.gethostname() or not proc.is_dir():
         return HostNow()
     state, start = _read_start(pid, proc)
     is_alive = start is not None and start == process_start and state not in 'ZX'
-    return HostNow(is_alive=is_alive, oom_kills=read_oom_kills(memory_cgroup))
+    return HostNow(
+        is_alive=is_alive,
+        oom_kills=read_oom_kills(memory_cgroup),
+        kernel=read_kernel_log((process_start or 0) / os.sysconf('SC_CLK_TCK'), kmsg),
+    )
+
+
+def read_kernel_log(since_s: float, kmsg: Path = _KMSG) -> tuple[str, ...]:
+    """Lines about processes killed for memory and about lost cards, if it may be read.
+
+    A record has the time in microseconds after boot::
+
+        6,1234,81234567890,-;Out of memory: Killed process 991 (python)
+
+    Args:
+        since_s: Seconds after boot, from which on lines count.
+        kmsg: The kernel's log.
+    """
+    found: deque[str] = deque(maxlen=_MOST_LINES)
+    try:
+        log = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return ()
+    with contextlib.suppress(OSError), os.fdopen(log, 'rb', 0) as file:
+        # a read gives one record, and would block at the end
+        while record := file.read(_RECORD_BYTES):
+            for line in record.decode('utf-8', 'replace').splitlines():
+                head, _, text = line.partition(';')
+                fields = head.split(',')
+                is_known = _TELLING.search(text) and len(fields) > 2
+                if is_known and fields[2].isdigit() and int(fields[2]) >= since_s * 1e6:
+                    found.append(text)
+    return tuple(found)

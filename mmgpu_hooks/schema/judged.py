@@ -259,6 +259,8 @@ class HostNow:
     """Whether its process is there; ``None`` on another host."""
     oom_kills: Optional[int] = None
     """Processes that the kernel has killed in its control group for memory."""
+    kernel: Tuple[str, ...] = ()
+    """What the kernel's log says since then of processes killed and of lost cards."""
 
 
 @dataclass(frozen=True)

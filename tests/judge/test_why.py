@@ -8,6 +8,7 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.runs import GIB, make_evidence, make_run
+from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end, read_log
 from mmgpu_hooks.measure.now import parse_oom_kills, parse_process_start
 from mmgpu_hooks.schema import EndRecord, HostNow, HostWindow
@@ -34,7 +35,7 @@ def judge(text, *, free=None, limit=None, kills=None, end=None, host=GONE):
     if kills is not None:
         host = replace(host, oom_kills=2 + kills)
     logs = [('console', read_log(io.BytesIO(text.encode())))] if text else []
-    return judge_end(logs, evidence, host)
+    return judge_end(logs, [Rank(evidence, host)])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_figures_confirm_or_refute(text, figures, cause, certainty):
 def test_the_end_record_alone(fields, cause, certainty):
     end = make_end(**{'status': 'failed', **fields})
     evidence = replace(make_evidence(run=make_run(oom_kills=2)), end=end)
-    why = judge_end([], evidence, GONE)
+    why = judge_end([], [Rank(evidence, GONE)])
     assert (why.cause, why.certainty) == (cause, certainty)
     assert why.sample == fields.get('sample')
 
@@ -119,8 +120,8 @@ def test_another_rank_tells_the_reason():
         replace(make_evidence(run=make_run(rank=rank, world_size=2)), end=end)
         for rank, end in enumerate((first, second))
     ]
-    assert judge_end([], ranks[0], GONE).cause == 'rank_lost'
-    why = judge_end([], ranks[0], GONE, ranks[1:])
+    assert judge_end([], [Rank(ranks[0], GONE)]).cause == 'rank_lost'
+    why = judge_end([], [Rank(one, GONE) for one in ranks])
     assert (why.cause, why.rank) == ('oom_gpu', 1)
 
 

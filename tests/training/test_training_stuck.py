@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from mmengine.hooks import Hook
 
-from mmgpu_hooks.judge.standstill import judge_standstill
+from mmgpu_hooks.judge.standstill import Rank, judge_standstill
 from mmgpu_hooks.judge.why import judge_end
 from mmgpu_hooks.measure.watchdog import THREAD_NAME
 from mmgpu_hooks.schema import HostNow, StuckRecord
@@ -76,11 +76,11 @@ def free(folder: Path) -> None:
 def name_cause(runner: Any) -> str | None:
     """What ``mmgpu why`` said while it stood still, and is silent of afterwards."""
     evidence = evidence_of(Path(runner.work_dir))
-    assert judge_standstill(evidence, HostNow(is_alive=True)) is None
+    assert judge_standstill([Rank(evidence, HostNow(is_alive=True))]) is None
     first = evidence.stuck[0]
     before = [one for one in evidence.intervals if one.iteration <= first.iteration]
     cut = replace(evidence, stuck=(first,), intervals=tuple(before), end=None)
-    why = judge_end([], cut, HostNow(is_alive=True))
+    why = judge_end([], [Rank(cut, HostNow(is_alive=True))])
     assert why.state == 'running'
     return why.cause
 
