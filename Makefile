@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
 .PHONY: bench-memory bench-predict bench-recommend bench-regret bench-saves
-.PHONY: bench-sweep gpu-check
+.PHONY: bench-sweep bench-why gpu-check
 
 help:
 	@echo 'make demo   write a data set, train twice with MMDetection, compare (5 minutes)'
@@ -31,6 +31,7 @@ help:
 	@echo 'make bench-recommend judge long and short runs (1 minute)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make bench-sweep     the demo at 15 settings, predicted beside measured (18 minutes)'
+	@echo 'make bench-why       planted ends of trainings, and the cause that is named (5 minutes)'
 	@echo 'make gpu-check       what only a CUDA machine can show, its table kept (2 minutes)'
 	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...,'
 	@echo '         BENCH_FLAGS=--output keeps the table of a benchmark, --quick tries it'
@@ -74,6 +75,9 @@ bench-saves: setup
 
 bench-sweep: setup
 	$(BIN)/python -m benchmarks.sweep $(BENCH_FLAGS)
+
+bench-why: setup
+	$(BIN)/python -m benchmarks.why $(BENCH_FLAGS)
 
 # on the machine's own Python: .venv has torch for the CPU
 gpu-check:

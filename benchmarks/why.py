@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -62,7 +63,7 @@ class Case:
     Attributes:
         causes: Names that are right.
         at: Where it is planted: ``sample``, ``iteration``, or elsewhere.
-        stands: Whether it stands still, rather than end.
+        stands: How many ranks stand still and say so, rather than end.
         sample: That must be named, with worker 1.
         ranks: Processes that train together.
     """
@@ -70,9 +71,10 @@ class Case:
     causes: tuple[str | None, ...]
     plant: Callable[[Path], Any] | None = None
     at: str = 'sample'
-    stands: bool = False
+    stands: int = 0
     sample: int | None = None
     worker: int = 1
+    workers: int = WORKERS
     ranks: int = 1
     rank: int | None = None
     is_twin: bool = False
@@ -102,6 +104,10 @@ def read_fifo(folder: Path) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkfifo(path)
     path.read_bytes()
+
+
+def backtrack_for_ever(_: Path) -> None:
+    re.match('(a+)+b', 'a' * 64)
 
 
 def take_lock(_: Path) -> None:
@@ -134,7 +140,8 @@ def be_killed_for_memory(folder: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def lose_card(folder: Path) -> None:
+def lose_card(_: Path) -> None:
+    time.sleep(2.0)
     raise RuntimeError('CUDA error: unspecified launch failure')
 
 
@@ -153,26 +160,26 @@ def debug(_: Path) -> None:
 
 CASES = {
     'a sample that sleeps for ever': Case(
-        ('worker_stuck',), sleep_for_ever, stands=True, sample=AT
+        ('worker_stuck',), sleep_for_ever, stands=1, sample=AT
     ),
     'a sample that burns for ever': Case(
-        ('worker_stuck',), burn_for_ever, stands=True, sample=AT
+        ('worker_stuck',), burn_for_ever, stands=1, sample=AT
     ),
     'a lock held while workers fork': Case(
-        ('worker_deadlock',), take_lock, 'lock', stands=True, sample=0, worker=0
+        ('worker_deadlock',), take_lock, 'lock', stands=1, sample=0, worker=0
     ),
     'a worker killed by SIGKILL': Case(('worker_killed',), kill(signal.SIGKILL)),
     'a worker killed by SIGSEGV': Case(('worker_killed',), kill(signal.SIGSEGV)),
     'a worker stopped by SIGSTOP': Case(
-        ('worker_stuck',), kill(signal.SIGSTOP), stands=True, sample=AT
+        ('worker_stuck',), kill(signal.SIGSTOP), stands=1, sample=AT
     ),
     'an exception in a sample': Case(
         ('sample_raised',), open_missing_file, sample=AT, worker=-1
     ),
     'a FIFO that nobody writes to': Case(
-        ('storage_stalled',), read_fifo, stands=True, sample=AT
+        ('storage_stalled',), read_fifo, stands=1, sample=AT
     ),
-    '/dev/shm full': Case(('shm_full',), at='shm', stands=True, needs='mount'),
+    '/dev/shm full': Case(('shm_full',), at='shm', stands=1, needs='mount'),
     'too few open files': Case(('open_files',), limit_files, 'iteration'),
     'the disk full': Case(('disk_full',), at='disk', needs='mount'),
     'killed for memory in a control group': Case(
@@ -183,19 +190,28 @@ CASES = {
         ('rank_lost',), kill_rank_1, 'iteration', ranks=2, rank=1
     ),
     'a rank raises, the other waits': Case(
-        ('rank_lost',), raise_on_rank_1, 'iteration', stands=True, ranks=2, rank=1
+        ('rank_lost',), raise_on_rank_1, 'iteration', stands=1, ranks=2, rank=1
     ),
     'a rank loads, the other waits': Case(
-        ('worker_stuck',), sleep_on_rank_1, stands=True, sample=AT, ranks=2, rank=1
+        ('worker_stuck',),
+        sleep_on_rank_1,
+        stands=2,
+        sample=AT,
+        ranks=2,
+        worker=0,
+        rank=1,
     ),
     'a card lost in mid-run': Case(('gpu_lost',), lose_card, 'iteration', needs='card'),
+    "C code that holds Python's lock": Case(
+        ('worker_stuck',), backtrack_for_ever, stands=1, workers=0
+    ),
     'NaN losses': Case(('nan_loss',), at='loss'),
     'a typo in the config': Case(('config_error',), at='config'),
     'Ctrl-C': Case(('interrupted',), kill(signal.SIGINT), 'iteration'),
     'a sample that sleeps, at the default of 60 s': Case(
         ('worker_stuck',),
         sleep_for_ever,
-        stands=True,
+        stands=1,
         sample=AT,
         stuck_after_s=DEFAULT_AFTER_S,
     ),
@@ -267,7 +283,7 @@ def play(name: str, folder: Path) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Conv2d(3, 4, 3)
-            self.ballast = torch.nn.Linear(300, 300)
+            self.ballast = torch.nn.Linear(300, 300, bias=False)
             self.steps = 0
 
         def forward(self, inputs: Any, data_samples: Any = None, mode: str = '') -> Any:
@@ -336,7 +352,7 @@ def play(name: str, folder: Path) -> None:
             'dataset': Images(ITERATIONS * BATCH * case.ranks),
             'sampler': {'type': 'DefaultSampler', 'shuffle': False},
             'batch_size': BATCH,
-            'num_workers': WORKERS,
+            'num_workers': case.workers,
             'collate_fn': {'type': pseudo_collate},
         },
         train_cfg={'by_epoch': True, 'max_epochs': 2},
@@ -427,7 +443,7 @@ def write_card(folder: Path) -> dict[str, str]:
 
     driver = Path(os.environ['MMGPU_MOCK_CARD'], 'driver')
     cards = yaml.safe_load((driver / 'mock-nvml-config-h100.yaml').read_text())
-    failure = {'mode': 'lost', 'after_calls': 60, 'xid': {'code': 79}}
+    failure = {'mode': 'lost', 'after_calls': 40, 'xid': {'code': 79}}
     cards['device_defaults']['failure'] = failure
     (folder / 'cards.yaml').write_text(yaml.safe_dump(cards))
     return {
@@ -465,8 +481,12 @@ def play_and_ask(name: str, case: Case, folder: Path) -> Played:
             if in_log_s is None and all(words in log for words in named):
                 in_log_s = time.time() - float((folder / 'began').read_text())
             records = ''.join(p.read_text() for p in run.glob('*/vis_data/gpu_eff*'))
+            is_mute = any(
+                path.stat().st_size for path in run.glob('*/vis_data/*.stack')
+            )
             # each rank has its own, a second or so apart
-            if case.stands and records.count('"kind":"stuck"') >= case.ranks:
+            noticed = records.count('"kind":"stuck"') + is_mute
+            if 0 < case.stands <= noticed:
                 time.sleep(1.0)
                 break
         asked = {
@@ -623,6 +643,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def play_case(name: str, folder: Path) -> int:
     """Train; a rank that raised lives on, as one with a thread of its own does."""
+    # a shell's background job ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         play(name, folder)
     except ValueError:

@@ -250,6 +250,7 @@ class Recorder:
             self._write,
             self._runner.logger.warning,
             str(self._runner.work_dir),
+            None if self._writer is None else self._writer.path,
         )
         self._stuck.start()
 
@@ -409,6 +410,9 @@ class Recorder:
         if window is not None:
             self._guard.run('last interval', self._record_interval, None, window)
         self._saving.finish()
+        if error is not None:
+            # a card that was lost meanwhile is the reason
+            self._sources.gpu.read()
         self._guard.run('end', self._write_once_known, is_final=True)
         end = self._guard.run('end', self._end, window is not None, status, error)
         if end is not None:

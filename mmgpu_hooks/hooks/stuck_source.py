@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Callable
 
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.judge.standstill import Rank
+from mmgpu_hooks.judge.why import judge_end, read_host
 from mmgpu_hooks.measure.loader.owed import Owed
 from mmgpu_hooks.measure.watchdog import Moment, Watchdog
-from mmgpu_hooks.schema import IntervalRecord, StuckRecord
+from mmgpu_hooks.schema import IntervalRecord, RunEvidence, StuckRecord
+from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
+from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_other_ranks
 from mmgpu_hooks.show.escaping import visible
 
 _DOING = {
@@ -34,6 +41,8 @@ _STATES = {
     'X': 'dead',
 }
 _WAITS = 'data_wait', 'first_wait'
+_RANKS_S, _RANKS_BYTES = 2.0, 2**20
+"""What the others are given to say where they stand, and what of it is read."""
 
 
 class StuckSource:
@@ -48,6 +57,7 @@ class StuckSource:
         write: Writes a record.
         warn: Of the Runner's logger.
         work_dir: To name in what is said.
+        evidence: File that it is written to, if any.
     """
 
     def __init__(
@@ -60,6 +70,7 @@ class StuckSource:
         write: Callable[[Any], None],
         warn: Callable[[str], None],
         work_dir: str,
+        evidence: Path | None,
     ) -> None:
         self._guard = guard
         self._ledger = timer.ledger
@@ -68,10 +79,16 @@ class StuckSource:
         self._write = write
         self._warn = warn
         self._work_dir = work_dir
+        self._evidence = evidence
         self.usual_s: dict[str, float] = {}
         """What a part that has ended takes, by part."""
         self._watchdog = Watchdog(
-            stuck_after_s, self._read, self._note_stuck, self._note_freed
+            stuck_after_s,
+            self._read,
+            self._note_stuck,
+            self._note_freed,
+            lambda _: self._guard.run('watchdog', self._is_proven) or False,
+            evidence and evidence.with_suffix(STACK_SUFFIX),
         )
 
     def start(self) -> None:
@@ -95,6 +112,19 @@ class StuckSource:
         name = part if isinstance(running, str) else type(running).__name__
         return Moment(name, ledger.stamped_s, self.usual_s.get(part))
 
+    def _is_proven(self) -> bool:
+        """Whether the first batch will never come, whatever is usual."""
+        loader = self._sources.loader
+        owed = None
+        if self._ledger.part in _WAITS and loader is not None:
+            owed = loader.find_owed()
+        if owed is None or owed.state is None:
+            return False
+        if owed.state.letter in 'ZXTD':
+            return True
+        # one lock that all of them wait for; alone it may be a slow library
+        return owed.alike > 1 and owed.is_busy is False and owed.state.call == 'futex'
+
     def _note_stuck(self, moment: Moment, waited_s: float) -> None:
         self._guard.run('watchdog', self._tell, moment, waited_s)
 
@@ -115,6 +145,12 @@ class StuckSource:
         self._write(record)
         is_first = moment.usual_s is None
         said = phrase_stuck(record, epoch, self._work_dir, is_first=is_first)
+        if self._evidence is not None:
+            paths = find_other_ranks(self._evidence)
+            if paths:
+                time.sleep(_RANKS_S)
+            others, _ = read_other_ranks(paths, _RANKS_BYTES)
+            said += phrase_cause(read_evidence(self._evidence, _RANKS_BYTES), others)
         self._warn(said)
 
     def _note_freed(self, moment: Moment, waited_s: float) -> None:
@@ -202,6 +238,17 @@ def phrase_stuck(
     lines += [f'    {call}' for call in calls[:6]]
     lines.append(f'  Training is left alone. More: mmgpu why {shlex.quote(work_dir)}')
     return visible('\n'.join(lines))
+
+
+def phrase_cause(own: RunEvidence, others: Sequence[RunEvidence]) -> str:
+    """The cause, and the rank that the others wait for; empty where it is unknown."""
+    why = judge_end([], [Rank(one, read_host(one)) for one in (own, *others)])
+    if why.cause in (None, 'unknown'):
+        return ''
+    said = [f'\n  Cause: {why.cause} ({why.certainty}); mmgpu explain {why.cause}']
+    if why.rank not in (None, own.run.rank):
+        said += [f'Rank {why.rank}:', *(proof.text for proof in why.proof[:3])]
+    return visible('\n    '.join(said))
 
 
 def _phrase_state(record: StuckRecord) -> str:

@@ -39,6 +39,8 @@ class Order(enum.IntEnum):
     """It says so less plainly."""
     WORKER = 20
     """What a loader's worker met."""
+    WATCHED = 22
+    """The hook's own watchdog said so."""
     WRAPPED = 25
     LOST = 30
     """A worker is gone."""
@@ -167,7 +169,8 @@ RESOURCE oom_host sure raised
     \[Errno 12\]|OSError: .*Cannot allocate memory
     (?:^|\.)_?(?:Array)?MemoryError\b|\(-4:Insufficient memory\)
 RESOURCE oom_host sure
-    WinError 1455|paging file is too small|fork: Cannot allocate memory
+    WinError 1455|error code: <1455>|paging file is too small
+    fork: Cannot allocate memory
 RESOURCE oom_host
     std::bad_alloc
 RESOURCE resume_refused sure raised
@@ -185,6 +188,7 @@ RESOURCE config_error sure raised
     Only py/yml/yaml/json type are supported|^(?:omegaconf|hydra)\.
     (?:prefetch_factor|persistent_workers|timeout) option (?:could|needs|should)
     num_classes.*does not match|does not matches the length of
+    (?:not a valid|Non-existent) config key
 RESOURCE config_error sure
     ^\S+(?:\.py|torchrun|train): error:\s|^Could not override '
 RESOURCE config_error sure raised needs=config
@@ -207,6 +211,8 @@ WRAPPED sample_raised sure
     Caught \w+ in DataLoader worker process
 AFTER worker_killed needs=loader
     ^(?:Connection(?:Reset|Refused)|EOF|BrokenPipe)Error\b
+WRAPPED unknown raised needs=spawn
+    ^[\w.]*(?:Error|Exception)\b
 AFTER unknown raised
     Pin memory thread exited unexpectedly
 KILLED oom_host victim=process
@@ -228,7 +234,7 @@ PEERS rank_waits sure
     Timed out waiting \d+ ?ms for|failed to pass monitoredBarrier
 PEERS rank_waits sure raised
     (?i:timed out .{0,60}(?:store.based barrier|process group))
-    Timed out after \d+ seconds waiting for clients
+    Timed out after \d+ seconds waiting for clients|client socket has timed out
     Detected mismatch between collectives on ranks
 PEER_GONE rank_waits
     Some NCCL operations have failed or timed out
@@ -293,7 +299,7 @@ timing out|TERM|of memory|OUT_OF|Out Of|allocate|shm|reset by|shared memory|nan\
 NaN|victed|resource: |exit|Exit|\^C|responding|ALLOC|Root Cause|reclaim|blocked for|oom
 OOM|by peer|terminate|dumped|exceed|PBS:|hung|lost|Bus e|已杀死|collectives|watchdog
 heartbeat|failed|unexpected|Caught|override|Trainer.fit|train_runtime|nvironment
-raining (?:time|complete|finished|is done|done)
+mmgpu explain|raining (?:time|complete|finished|is done|done)
 """).pattern.encode()
 )
 """Whatever a sign holds holds one of these; other lines can only be progress."""
@@ -318,7 +324,11 @@ _BAR = re.compile(
     r'^.*?(?:\d+%\|[^|]*\|\s*\S+ \[[^\]]*\]|task/s, elapsed: \d+s, ETA:\s+\d+s'
     r'|\[\d\d:\d\d<[^\]]*\])'
 )
-_IN_CONFIG = r'(?:mmengine|mmcv/utils)/(?:config|registry)|/addict/|argparse\.py'
+_IN_CONFIG = (
+    r'(?:mmengine|mmcv/utils)/(?:config|registry)|/addict/|argparse\.py'
+    r'|mmengine/optim/optimizer/(?:builder|default_constructor)'
+)
+_STANDARD = re.compile(r'/lib/python\d[\d.]*/(?!site-packages|dist-packages|argparse)')
 _HEADER = re.compile(r'Traceback \(most recent call last\)|╭─+ Traceback')
 _FRAME = re.compile(r'^\s*(?:\|\s*)?File "([^"]+)", line (\d+)(?:, in (\S+))?')
 _RICH_FRAME = re.compile(r'^\s*│ (\S+\.py):(\d+)\s+(?:in (\S+))?')
@@ -346,6 +356,8 @@ _DONE = re.compile(
 )
 _START = re.compile(r'^(?:System environment|Environment info):')
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
+_OWN = re.compile(r'\s*Cause: (\w+) \((sure|likely)\); mmgpu explain \1$')
+"""What the hook's own warning says of a run that stands still."""
 _ROOT = re.compile(r'Root Cause \(first observed failure\)')
 _FLAGS = (
     ('data', re.compile(r'torch/utils/data/_utils/(?:fetch|worker)\.py')),
@@ -355,6 +367,7 @@ _FLAGS = (
     ),
     ('shm', re.compile(r'multiprocessing/(?:synchronize|shared_memory)\.py')),
     ('config', re.compile(_IN_CONFIG)),
+    ('spawn', re.compile(r'multiprocessing/spawn\.py')),
 )
 _LIBRARY = re.compile(r'site-packages|dist-packages|/lib/python\d|<frozen|lib/python3')
 
@@ -396,7 +409,9 @@ class _Traceback:
 
     def add(self, order: int, frame: re.Match[str]) -> None:
         path = frame[1].replace('\\', '/')
-        self.seen, self.innermost = order, path
+        self.seen = order
+        if not _STANDARD.search(path):
+            self.innermost = path
         self.flags |= {name for name, known in _FLAGS if known.search(path)}
         if frame[3] in ('_worker_loop', '__getitem__'):
             self.flags.add('data')
@@ -500,6 +515,9 @@ class ConsoleLog:
     def _match(
         text: str, raised: str, traceback: _Traceback, is_open: bool, is_exception: bool
     ) -> Sign | None:
+        own = _OWN.match(text)
+        if own is not None:
+            return Sign(own[1], Order.WATCHED, '', own[2] == 'sure')
         is_warning = bool(_WARNING.search(text[:60])) and not is_exception
         for sign, pattern in _SIGNS:
             if sign.needs and not (is_open and sign.needs in traceback.flags):

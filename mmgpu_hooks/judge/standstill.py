@@ -74,7 +74,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     standing = [(rank, rank.stuck) for rank in ranks]
     found = [(rank, stuck) for rank, stuck in standing if stuck is not None]
     if not found:
-        return None
+        return next((_judge_mute(rank) for rank in ranks if rank.host.stack), None)
     own = [pair for pair in found if not _waits_for_ranks(*pair)]
     rank, stuck = (own or found)[0]
     gone = [one for one in ranks if one.is_gone]
@@ -105,6 +105,24 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
         CAUSES[cause].do,
         rank=rank.number if own or cause == 'rank_lost' else None,
         sample=None if stuck.sample is None else str(stuck.sample),
+    )
+
+
+def _judge_mute(rank: Rank) -> Why:
+    """C code holds Python's lock, so that the watchdog could not run."""
+    stack, cause = rank.host.stack, 'unknown'
+    if any(_COLLECTIVE.search(call) for call in stack):
+        cause = 'rank_waits'
+    elif any('torch/utils/data/_utils/fetch.py' in call for call in stack):
+        cause = 'worker_stuck'
+    return Why(
+        'running' if rank.host.is_alive else 'ended',
+        cause,
+        'unknown' if cause == 'unknown' else 'likely',
+        "Stuck in C code that holds Python's lock, so that no thread can run.",
+        tuple(Proof('stack', None, call) for call in stack[:_MOST_CALLS]),
+        CAUSES[cause].do,
+        rank=rank.number,
     )
 
 

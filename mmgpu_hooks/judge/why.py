@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import BinaryIO
 
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.console_log import ConsoleLog, Event, Order, split_lines
 from mmgpu_hooks.judge.standstill import Rank, judge_standstill
+from mmgpu_hooks.measure.loader.call_stack import parse_stack
 from mmgpu_hooks.measure.now import read_host_now
 from mmgpu_hooks.schema import EndRecord, HostNow, Proof, RunEvidence, Why
+from mmgpu_hooks.schema.run_folder import STACK_SUFFIX
 
 _SCARCE = 0.03
 """Share of memory below which the kernel is about to kill."""
@@ -25,8 +28,14 @@ _LITTLE_DISK = 64 * 2**20
 _CHUNK_BYTES = 2**18
 _MOST_PROOF = 4
 _GIB = 2**30
-_GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
-"""How somebody ends a run that stands still."""
+_GIVEN_UP = {
+    Order.WATCHED,
+    Order.ENDED,
+    Order.KILLED,
+    Order.KILLED_TOO,
+    Order.AFTER,
+}
+"""What a run that stands still says, and how somebody ends it."""
 _OWN_REASONS = {o for o in Order if o < Order.CRASHED} - {Order.AFTER, Order.ENDED}
 """What ended a run before somebody ended it, who saw it stand still."""
 _UNNAMED = {Order.RAISED, Order.CRASHED, Order.WRAPPER}
@@ -50,8 +59,15 @@ def read_log(file: BinaryIO) -> ConsoleLog:
 
 def read_host(evidence: RunEvidence) -> HostNow:
     """What this host shows of a run now."""
-    run = evidence.run
-    return read_host_now(run.hostname, run.pid, run.process_start, run.memory_cgroup)
+    run, stack = evidence.run, Path(evidence.path).with_suffix(STACK_SUFFIX)
+    now = read_host_now(run.hostname, run.pid, run.process_start, run.memory_cgroup)
+    if not stack.is_file():
+        return now
+    # the thread that trains is the last one
+    *_, text = (
+        stack.read_bytes()[:_CHUNK_BYTES].decode('utf-8', 'replace').split('\n\n')
+    )
+    return replace(now, stack=parse_stack(text))
 
 
 def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:

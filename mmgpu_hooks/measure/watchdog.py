@@ -7,9 +7,12 @@ nor does the time in which somebody debugs.
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
@@ -48,6 +51,10 @@ class Watchdog:
         on_stuck: Called in the thread with what runs and for how long, s; once per
             time in `AGAIN_S`.
         on_freed: Called in the thread when that went on after all, with the same.
+        is_proven: Asked once about what has not ended once and stands for the least
+            time: whether it needs no more patience.
+        stack_file: Gets the stacks of all threads when C code holds Python's lock for
+            too long, so that this thread cannot run; gone when it never did.
         clock: Monotonic seconds.
     """
 
@@ -57,12 +64,17 @@ class Watchdog:
         read: Callable[[], Moment | None],
         on_stuck: Callable[[Moment, float], Any],
         on_freed: Callable[[Moment, float], Any],
+        is_proven: Callable[[Moment], bool] = lambda _: False,
+        stack_file: Path | None = None,
         clock: Clock = monotonic_s,
     ) -> None:
         self._stuck_after_s = stuck_after_s
         self._read = read
         self._on_stuck = on_stuck
         self._on_freed = on_freed
+        self._is_proven = is_proven
+        self._stack_path = stack_file
+        self._stack_file: Any = None
         self._clock = clock
         self._period_s = min(max(stuck_after_s / 20, 0.05), 1.0)
         self._ended = threading.Event()
@@ -72,12 +84,16 @@ class Watchdog:
         self._moment: Moment | None = None
         self._stands_s = 0.0
         self._told = 0
+        self._proven: bool | None = None
+        """``None`` until it was asked for."""
         self._looked_s = clock()
 
     def start(self) -> None:
         """Begin; the calling thread is the one that trains."""
         self._trainer = threading.get_ident()
         self._looked_s = self._clock()
+        if self._stack_path is not None:
+            self._stack_file = self._stack_path.open('ab', buffering=0)
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._thread.start()
 
@@ -93,16 +109,24 @@ class Watchdog:
         """One look; the thread takes one per period."""
         now_s = self._clock()
         passed_s, self._looked_s = now_s - self._looked_s, now_s
+        if self._stack_file is not None:
+            if passed_s > self._stuck_after_s:
+                self._stack_file.truncate(0)
+            after_s = self._stuck_after_s + self._period_s
+            faulthandler.dump_traceback_later(after_s, file=self._stack_file)
         moment = self._read()
         before, self._moment = self._moment, moment
         if moment is None or before is None or moment.beat != before.beat:
             if self._told and before is not None:
                 self._on_freed(before, self._stands_s)
-            self._stands_s, self._told = 0.0, 0
+            self._stands_s, self._told, self._proven = 0.0, 0, None
             return
         if passed_s > _MOST_GAP * self._period_s or self._is_debugged():
             return
         self._stands_s += passed_s
+        is_late = self._stands_s >= self._stuck_after_s
+        if moment.usual_s is None and is_late and self._proven is None:
+            self._proven = self._is_proven(moment)
         if self._told < len(AGAIN_S):
             due_s = self.patience_s(moment) + AGAIN_S[self._told]
             if self._stands_s >= due_s:
@@ -111,6 +135,8 @@ class Watchdog:
 
     def patience_s(self, moment: Moment) -> float:
         """How long a part may take."""
+        if moment.usual_s is None and self._proven:
+            return self._stuck_after_s
         if moment.usual_s is None:
             return UNKNOWN_TIMES * self._stuck_after_s
         return max(self._stuck_after_s, USUAL_TIMES * moment.usual_s)
@@ -137,5 +163,12 @@ class Watchdog:
         """End the thread; a second call does nothing."""
         self._ended.set()
         thread, self._thread = self._thread, None
-        if thread is not None and os.getpid() == self._pid:
-            thread.join(1.0)
+        if thread is None or os.getpid() != self._pid:
+            return
+        thread.join(1.0)
+        file, self._stack_file = self._stack_file, None
+        if file is not None and self._stack_path is not None:
+            faulthandler.cancel_dump_traceback_later()
+            file.close()
+            with contextlib.suppress(OSError):
+                self._stack_path.unlink()

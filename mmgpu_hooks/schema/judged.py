@@ -261,6 +261,9 @@ class HostNow:
     """Processes that the kernel has killed in its control group for memory."""
     kernel: Tuple[str, ...] = ()
     """What the kernel's log says since then of processes killed and of lost cards."""
+    stack: Tuple[str, ...] = ()
+    """Calls of the thread that trains while C code holds Python's lock for long, the
+    innermost first."""
 
 
 @dataclass(frozen=True)

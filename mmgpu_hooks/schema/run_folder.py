@@ -36,6 +36,10 @@ class RunFiles:
     """Evidence of an older run, when the newest has none."""
 
 
+STACK_SUFFIX = '.stack'
+"""Of a file beside the evidence, with the stacks of a process that C code holds."""
+
+
 def evidence_name(rank: int) -> str:
     """File name of one rank's evidence; rank 0 has the plain one."""
     return EVIDENCE_NAME if rank == 0 else f'gpu_efficiency_rank{rank}.jsonl'

@@ -10,12 +10,23 @@ from fakes.replaced import replace
 from fakes.runs import GIB, make_evidence, make_run
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end, read_log
-from mmgpu_hooks.measure.now import parse_oom_kills, parse_process_start
-from mmgpu_hooks.schema import EndRecord, HostNow, HostWindow
+from mmgpu_hooks.measure.now import (
+    parse_oom_kills,
+    parse_process_start,
+    read_kernel_log,
+)
+from mmgpu_hooks.schema import (
+    EndRecord,
+    HostNow,
+    HostWindow,
+    SourceOffRecord,
+    StuckRecord,
+)
 
 WORKER = 'RuntimeError: DataLoader worker (pid 4) is killed by signal: Killed.'
 RANK = 'failed (exitcode: -9) local_rank: 3 (pid: 8) of binary: python'
-GONE = HostNow(is_alive=False)
+RUNNING = replace(make_evidence(), end=None)
+GONE, ALIVE = HostNow(is_alive=False), HostNow(is_alive=True)
 
 
 def make_end(**fields):
@@ -123,6 +134,102 @@ def test_another_rank_tells_the_reason():
     assert judge_end([], [Rank(ranks[0], GONE)]).cause == 'rank_lost'
     why = judge_end([], [Rank(one, GONE) for one in ranks])
     assert (why.cause, why.rank) == ('oom_gpu', 1)
+
+
+IN_ALLREDUCE = ('torch/autograd/graph.py:9 in _engine_run_backward',)
+
+
+def make_stuck(part, **fields):
+    return StuckRecord(iteration=40, part=part, waited_s=70.0, **fields)
+
+
+def make_rank(number, *, stuck=None, end=None, host=ALIVE):
+    """One of two ranks; what it stands in counts from its last interval on."""
+    evidence = make_evidence(run=make_run(rank=number, world_size=2, pid=7 + number))
+    last = replace(evidence.intervals[-1], iteration=40)
+    stuck = () if stuck is None else (stuck,)
+    evidence = replace(evidence, intervals=(last,), stuck=stuck, end=end)
+    return Rank(evidence, host)
+
+
+STEP = make_stuck('step', stack=IN_ALLREDUCE)
+LOADING = make_stuck('data_wait', worker=1, pid=9, state='S', is_busy=False, sample=118)
+RAISED = make_end(status='failed', error='ValueError', message='no boxes')
+
+
+@pytest.mark.parametrize(
+    ('other', 'cause', 'rank'),
+    [
+        ({'stuck': LOADING}, 'worker_stuck', 1),
+        ({'host': GONE}, 'rank_lost', 1),
+        ({'end': RAISED}, 'rank_lost', 1),
+        ({'stuck': STEP}, 'rank_waits', None),
+        ({'stuck': make_stuck('checkpoint_save')}, 'unknown', 1),
+    ],
+)
+def test_the_rank_that_the_others_wait_for(other, cause, rank):
+    why = judge_end([], [make_rank(0, stuck=STEP), make_rank(1, **other)])
+    assert (why.state, why.cause, why.rank) == ('running', cause, rank)
+    if 'stuck' in other and rank is not None:
+        assert 'rank 0 is in the step' in why.proof[-1].text
+        assert why.sample == (None if cause == 'unknown' else '118')
+
+
+def test_a_batch_that_was_lost_is_no_stuck_worker():
+    idle = ('multiprocessing/connection.py:9 in wait',)
+    lost = replace(LOADING, sample=None, worker_stack=idle)
+    assert judge_end([], [make_rank(0, stuck=lost)]).cause == 'unknown'
+
+
+def test_a_rank_that_vanished_is_named_by_what_its_peer_saw():
+    lost = 'gloo/transport/tcp/pair.cc:5] Connection closed by peer [127.0.0.1]:1'
+    first = make_end(status='failed', error='RuntimeError', message=lost)
+    kernel = HostNow(is_alive=False, kernel=('Out of memory: Killed process 8 (py)',))
+    for host, cause in ((GONE, 'rank_lost'), (kernel, 'oom_host')):
+        why = judge_end([], [make_rank(0, end=first), make_rank(1, host=host)])
+        assert (why.cause, why.rank) == (cause, 1)
+
+
+@pytest.mark.parametrize(
+    ('calls', 'cause'),
+    [
+        (('re.py:1 in match', 'torch/utils/data/_utils/fetch.py:5'), 'worker_stuck'),
+        (('numpy/core.py:1 in dot',), 'unknown'),
+    ],
+)
+def test_c_code_that_holds_the_lock(calls, cause):
+    why = judge_end([], [Rank(RUNNING, replace(ALIVE, stack=calls))])
+    assert (why.state, why.cause) == ('running', cause)
+    assert why.proof[0].text == calls[0]
+
+
+def test_a_launch_failure_of_a_card_that_is_lost():
+    off = SourceOffRecord(source='GPU', reason='NVML: GPU is lost', iteration=3)
+    end = make_end(status='failed', error='RuntimeError', message='CUDA error: x')
+    evidence = replace(make_evidence(), sources_off=(off,), end=end)
+    assert judge_end([], [Rank(evidence, GONE)]).cause == 'gpu_lost'
+
+
+def test_a_loss_that_is_none_until_the_end():
+    lines = [
+        f'Epoch(train) [1][{n}/90]  loss: {"nan" if n > 3 else 1}' for n in range(9)
+    ]
+    log = read_log(io.BytesIO('\n'.join(lines).encode()))
+    evidence = replace(make_evidence(), end=make_end())
+    why = judge_end([('log', log)], [Rank(evidence, GONE)])
+    assert (why.state, why.cause) == ('completed', 'nan_loss')
+
+
+def test_the_kernel_log(tmp_path):
+    log = (
+        '6,1,1000000,-;Out of memory: Killed process 5 (old)\n'
+        '6,2,9000000,-;Memory cgroup out of memory: Killed process 7 (python)\n'
+        ' SUBSYSTEM=x\n6,3,9000001,-;eth0: link is up\n'
+    )
+    (tmp_path / 'kmsg').write_text(log)
+    (line,) = read_kernel_log(5.0, tmp_path / 'kmsg')
+    assert judge('', host=HostNow(is_alive=False, kernel=(line,))).cause == 'oom_cgroup'
+    assert read_kernel_log(5.0, tmp_path / 'none') == ()
 
 
 def test_proc_and_cgroup():

@@ -205,20 +205,18 @@ def test_what_has_not_ended_once_is_given_more_time(
     assert records == []
 
 
+@pytest.mark.parametrize('method', ['fork', 'spawn'])
 def test_zero_switches_it_off_and_losses_are_the_same(
-    run: Callable, tmp_path: Path
+    tmp_path: Path, method: str
 ) -> None:
-    runner, records = run(
-        hook={**WATCHED, 'stuck_after_s': 0}, custom_hooks=[LossTape()]
-    )
-    assert records == []
-    watched = train(
-        build_runner(
-            tmp_path / 'watched',
-            iterations=40,
-            num_workers=2,
-            hook=WATCHED,
-            custom_hooks=[LossTape()],
-        )
-    )
-    assert losses_of(watched) == losses_of(runner)
+    losses = []
+    for after_s in (0, AFTER_S):
+        folder = tmp_path / str(after_s)
+        hook = {**WATCHED, 'stuck_after_s': after_s}
+        env_cfg = {'mp_cfg': {'mp_start_method': method}}
+        options = {'num_workers': 1, 'hook': hook, 'custom_hooks': [LossTape()]}
+        runner = train(build_runner(folder, env_cfg=env_cfg, **options))
+        losses.append(losses_of(runner))
+        assert not list(folder.glob('*/vis_data/*.stack'))
+    assert losses[0] == losses[1]
+    assert THREAD_NAME not in [thread.name for thread in threading.enumerate()]
