@@ -15,7 +15,7 @@ from mmgpu_hooks.memory.estimate import (
     OPTIMIZERS,
     estimate_memory,
 )
-from mmgpu_hooks.model.memory_check import compare_with_run
+from mmgpu_hooks.model.training_memory import compare_with_run
 from mmgpu_hooks.schema import MemoryEstimate, RunEvidence
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.reader import read_evidence

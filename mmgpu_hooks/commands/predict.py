@@ -21,7 +21,8 @@ from mmgpu_hooks.model.prediction import (
     MOST_WORKERS,
     predict_setting,
 )
-from mmgpu_hooks.schema import LoaderWorkload, NoPrediction, Prediction
+from mmgpu_hooks.model.workload import Workload, at_batch_size
+from mmgpu_hooks.schema import NoPrediction
 from mmgpu_hooks.schema.reader import read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.show.predictions import (
@@ -188,22 +189,23 @@ def _passed_over(read: _ReadRun) -> Iterator[str]:
 
 def _predict(
     forecast: Forecast,
-    workload: LoaderWorkload,
+    workload: Workload,
     pool: RunPool,
     left_out: Sequence[str],
     arguments: argparse.Namespace,
 ) -> Forecast:
     """What is predicted, and why some of what was asked for is not."""
     asked = list(dict.fromkeys(arguments.batch_size or [workload.batch_size]))
-    found = [
-        predict_setting(workload, workers, prefetch, batch_size=batch)
-        for batch in asked
-        for workers, prefetch in _list_settings(arguments)
-    ]
-    predictions = tuple(one for one in found if isinstance(one, Prediction))
-    reasons = dict.fromkeys(o.reason for o in found if isinstance(o, NoPrediction))
+    sized = [at_batch_size(workload, batch) for batch in asked]
+    predictions = tuple(
+        predict_setting(one, *setting)
+        for one in sized
+        if isinstance(one, Workload)
+        for setting in _list_settings(arguments)
+    )
+    reasons = [one.reason for one in sized if isinstance(one, NoPrediction)]
     if not predictions:
-        said = [next(iter(reasons))]
+        said = reasons[:1]
         if len(arguments.run_folders) > 1:
             said += [*left_out, *pool.notes]
         return replace(forecast, workload=None, reason=' '.join(said))

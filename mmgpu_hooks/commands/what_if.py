@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.prediction import predict_grid
+from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.recommend.changes import WORKERS_KEY
 from mmgpu_hooks.schema import Change, Prediction
 
@@ -39,5 +39,5 @@ def predict_workers(
         if change.key == WORKERS_KEY and isinstance(change.new, int)
     )
     prefetch = run.run.loader.prefetch_factor or _PREFETCH
-    grid = [(workers, prefetch) for workers in sorted(asked)]
-    return tuple(predict_grid(workload, grid)), ''
+    found = (predict_setting(workload, count, prefetch) for count in sorted(asked))
+    return tuple(found), ''

@@ -41,13 +41,8 @@ from mmgpu_hooks.judge.thresholds import (
 )
 from mmgpu_hooks.judge.training_cpu import CpuFigures, find_cpu, find_external_cores
 from mmgpu_hooks.judge.workload import fit_workload
-from mmgpu_hooks.model.floors import cpu_s, free_cores, ready_s
-from mmgpu_hooks.schema import (
-    LoaderWorkload,
-    NoPrediction,
-    RunEvidence,
-    SaveJudgement,
-)
+from mmgpu_hooks.model.workload import Workload
+from mmgpu_hooks.schema import NoPrediction, RunEvidence, SaveJudgement
 from mmgpu_hooks.schema.parts import PARTS
 from mmgpu_hooks.schema.reader import read_evidence
 
@@ -406,13 +401,13 @@ class Run(Figures):
     # what the rules and the recommendation make of it
 
     @cached_property
-    def _fitted(self) -> LoaderWorkload | NoPrediction:
+    def _fitted(self) -> Workload | NoPrediction:
         return fit_workload(self)
 
     @cached_property
-    def workload(self) -> LoaderWorkload | None:
+    def workload(self) -> Workload | None:
         """What predictions start from; ``None`` when the run does not show it."""
-        return self._fitted if isinstance(self._fitted, LoaderWorkload) else None
+        return self._fitted if isinstance(self._fitted, Workload) else None
 
     @property
     def why_no_workload(self) -> str | None:
@@ -502,10 +497,10 @@ class Run(Figures):
     def blocked_share(self) -> float | None:
         """Share of loading one batch in which nothing ran: storage, locks."""
         workload = self.workload
-        if workload is None or not workload.is_occupancy_known:
+        if workload is None or not workload.is_batch_time_known:
             return None
         loader, delay_s = self.loader, self.worker_run_delay_s or 0.0
-        whole_s, cpu_s = workload.occupancy.mean_s, workload.batch_cpu.mean_s
+        whole_s, cpu_s = workload.batch_time.mean_s, workload.batch_cpu.mean_s
         if loader and loader.occupancy_s is not None and loader.batch_cpu_s is not None:
             # waiting for a core is no waiting for storage
             whole_s, cpu_s = loader.occupancy_s - delay_s, loader.batch_cpu_s
@@ -550,7 +545,7 @@ class Run(Figures):
         """
         if self.workload is None:
             return None
-        floor_s = cpu_s(self.workload) / self.free_cores
+        floor_s = self.workload.cpu_s / self.free_cores
         return min(floor_s, self.iter_s or floor_s)
 
     @property
@@ -558,8 +553,8 @@ class Run(Figures):
         """Usable cores, less those that strangers want, or had at least."""
         workload = self.workload
         assert workload is not None
-        free = free_cores(workload)
-        if self.iter_s and cpu_s(workload) / free > self.iter_s:
+        free = workload.free_cores
+        if self.iter_s and workload.cpu_s / free > self.iter_s:
             # the run was faster than that: it had what they did not use
             left = workload.host_cores - (self.external_cpu_cores or 0.0)
             return min(workload.usable_cores, max(left, free))
@@ -573,8 +568,8 @@ class Run(Figures):
             return False
         if not workload.num_workers:
             # one process alone does not hold its own against strangers; more would
-            floor_s = cpu_s(workload) / workload.usable_cores
-        return floor_s > max(ready_s(workload), 0.9 * self.iter_s)
+            floor_s = workload.cpu_s / workload.usable_cores
+        return floor_s > max(workload.ready_s, 0.9 * self.iter_s)
 
     @property
     def is_busy_host(self) -> bool:

@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from mmgpu_hooks.judge.memory import fold_static_bytes
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import find_unlike
-from mmgpu_hooks.model.batches import compare_rules, fit_batch_memory, fit_step_line
-from mmgpu_hooks.schema import (
-    FittedRun,
-    LoaderWorkload,
+from mmgpu_hooks.model.batches import (
     MemoryFit,
     MemoryPoint,
     MemoryRuleRow,
-    NoPrediction,
+    compare_rules,
+    fit_batch_memory,
+    fit_step_line,
 )
+from mmgpu_hooks.model.workload import Workload
+from mmgpu_hooks.schema import FittedRun, NoPrediction
 
 _UNKNOWN_MEMORY = (
     'The memory of the card is unknown ({why}): what a training process takes of the '
@@ -33,7 +34,7 @@ class RunPool:
 
     newest: Run
     """The newest that tells enough: it is the one that is judged."""
-    workload: LoaderWorkload | None
+    workload: Workload | None
     """Of the newest, with the line that all runs make; ``None`` when none tells
     enough."""
     memory: MemoryFit | NoPrediction
@@ -125,7 +126,7 @@ def _why_left_out(newest: Run, run: Run, differences: Mapping[str, str]) -> str 
     return None
 
 
-def _fit(runs: Sequence[Run], notes: list[str]) -> tuple[Sequence[Run], LoaderWorkload]:
+def _fit(runs: Sequence[Run], notes: list[str]) -> tuple[Sequence[Run], Workload]:
     """The runs that make the line of the step, and the newest's workload with it."""
     told = [run.workload for run in runs if run.workload]
     newest = told[0]

@@ -19,11 +19,11 @@ from mmgpu_hooks.judge.thresholds import (
     MIN_ITERATIONS,
 )
 from mmgpu_hooks.model.calibration import calibrate
-from mmgpu_hooks.model.handover import estimate_handover
 from mmgpu_hooks.model.job import first_batch_s
 from mmgpu_hooks.model.prediction import MOST_PREFETCH, MOST_WORKERS
 from mmgpu_hooks.model.stats import find_last_change
-from mmgpu_hooks.schema import Cost, LoaderWorkload, NoPrediction
+from mmgpu_hooks.model.workload import GAP_S, Cost, Workload, estimate_transfer
+from mmgpu_hooks.schema import NoPrediction
 
 if TYPE_CHECKING:
     from mmgpu_hooks.judge.run import Run
@@ -49,7 +49,7 @@ NEWEST = 1000
 make a prediction surer."""
 
 
-def fit_workload(run: Run) -> LoaderWorkload | NoPrediction:
+def fit_workload(run: Run) -> Workload | NoPrediction:
     """Make a workload of one rank's run, or say why there is none.
 
     A run whose pipeline changed midway is cut and its last long part taken.
@@ -133,7 +133,7 @@ def _why(run: Run, source: str) -> str:
     return f': {reason.rstrip(".")}' if reason else ''
 
 
-def _make_workload(run: Run, notes: list[str]) -> LoaderWorkload | NoPrediction:
+def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
     record, loader = run.run, run.run.loader
     workers = loader.num_workers or 0
     loading = _loading_cost(run)
@@ -165,34 +165,34 @@ def _make_workload(run: Run, notes: list[str]) -> LoaderWorkload | NoPrediction:
             "The workers' time per batch was not measured inside them, and they were "
             'not always busy: it is only bounded.'
         )
-    handover = estimate_handover(run.batch_tensors, occupancy, cpu)
+    transfer = estimate_transfer(run.batch_tensors, occupancy, cpu)
     if workers:
         # it is in the CPU already; between two batches nobody measures
-        whole_s, cpu_s = occupancy.mean_s + handover.gap_s, cpu.mean_s
+        whole_s, cpu_s = occupancy.mean_s + GAP_S, cpu.mean_s
     else:
-        whole_s = occupancy.mean_s + handover.whole_s
-        cpu_s = cpu.mean_s + handover.cpu_s
-    return LoaderWorkload(
+        whole_s = occupancy.mean_s + transfer.whole_s
+        cpu_s = cpu.mean_s + transfer.cpu_s
+    return Workload(
         num_workers=workers,
         prefetch_factor=loader.prefetch_factor or 2,
         persistent_workers=bool(loader.persistent_workers),
         batch_size=loader.batch_size if (loader.batch_size or 0) > 0 else None,
         iterations=run.steady_iterations,
         iter_time=_iteration_cost(run),
-        occupancy=replace(occupancy, mean_s=whole_s),
+        batch_time=replace(occupancy, mean_s=whole_s),
         batch_cpu=replace(cpu, mean_s=min(cpu_s, whole_s)),
         step=step,
         step_cpu_s=step_cpu_s,
-        fetch_s=handover.fetch_s,
-        fetch_busy_s=handover.fetch_busy_s,
-        handover_s=handover.whole_s,
-        handover_cpu_s=handover.cpu_s,
+        fetch_s=transfer.fetch_s,
+        fetch_busy_s=transfer.fetch_busy_s,
+        transfer_s=transfer.whole_s,
+        transfer_cpu_s=transfer.cpu_s,
         usable_cores=min(had, usable),
         host_cores=_host_cores(run, usable),
         spin_s=_spin_s(run, step_cpu_s),
         is_storage_bound=_is_storage_bound(run, occupancy.mean_s, cpu.mean_s),
-        is_handover_known=workers > 0,
-        is_occupancy_known=is_known,
+        is_transfer_known=workers > 0,
+        is_batch_time_known=is_known,
         notes=tuple(notes),
     )
 
@@ -232,7 +232,7 @@ def _is_storage_bound(run: Run, whole_s: float, cpu_s: float) -> bool:
     return pressure >= IO_PRESSURE_PCT and 1.0 - cpu_s / whole_s >= BLOCKED_PROBLEM
 
 
-def _worker_start_s(run: Run, workload: LoaderWorkload) -> float:
+def _worker_start_s(run: Run, workload: Workload) -> float:
     """What one worker adds to the start of an epoch beyond making its first batch."""
     if not workload.num_workers or not run.epoch_starts:
         return _WORKER_START_S

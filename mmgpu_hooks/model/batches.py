@@ -1,4 +1,4 @@
-"""Step time and peak memory against batch size: weighted least squares of a line. Pure.
+"""Step time and peak memory against batch size: weighted least squares of a line.
 
 ``peak = static + batch x activations(pixels) + workspace`` is a line over the padded
 pixels of the largest batch. It is not proportional to the batch: parameters,
@@ -8,23 +8,38 @@ gradients, optimizer state and workspaces are there for one image as for a hundr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from mmgpu_hooks.model.stats import student_t
-from mmgpu_hooks.schema import (
-    BatchLine,
-    Cost,
-    MemoryFit,
-    MemoryPoint,
-    MemoryRuleRow,
-    NoPrediction,
-    PeakPrediction,
-)
+from mmgpu_hooks.model.workload import BatchLine, Cost
+from mmgpu_hooks.schema import NoPrediction
+
+USUAL_ERROR = 0.02
+"""Standard error of a step, and of a peak, over itself from one training to the
+next."""
+
+KNEE_SHARE = 0.03
+"""A batch size this close to the fastest is as fast: less memory, and less is asked of
+the learning rate."""
+
+USUAL_DEGREES = 4
+"""How many degrees of freedom the belief in :data:`USUAL_ERROR` is worth: cuDNN chooses
+other workspaces from size to size, and two points show no error of their own."""
+
+MOST_BATCH = 2**16
+"""Images in a batch; a larger one is a slip of a hand."""
+
+_LONGEST_S = 3600.0
+_MOST_BYTES = 2**50
+_SAME_STATIC = 0.01
+_COVERED = 0.95  # 9 in 10, on either side
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """``constant + slope x x`` with how well both are known.
 
     Variances are multiples of the square of a unit error: that of a point whose scale
@@ -56,48 +71,22 @@ def fit_line(
         ys: As many.
         scales: Standard error of each ``y``, up to a factor that all share; above 0.
         least_constant: What the line at 0 is never below.
-
-    Raises:
-        ValueError: If there are fewer than two different ``xs``.
     """
-    weights = [scale**-2 for scale in scales]
-    whole = math.fsum(weights)
-    middle = math.fsum(w * x for w, x in zip(weights, xs)) / whole
-    level = math.fsum(w * y for w, y in zip(weights, ys)) / whole
-    spread = math.fsum(w * (x - middle) ** 2 for w, x in zip(weights, xs))
-    if len(set(xs)) < 2 or spread <= 0.0:
-        raise ValueError('a line needs at least two different places')
-    slope = (
-        math.fsum(w * (x - middle) * (y - level) for w, x, y in zip(weights, xs, ys))
-        / spread
-    )
-    constant = level - slope * middle
-    if constant >= least_constant:
-        variances = 1 / whole + middle**2 / spread, 1 / spread, -middle / spread
-        parameters = 2
-    else:
-        squares = math.fsum(w * x**2 for w, x in zip(weights, xs))
+    x, y, w = np.array(xs, float), np.array(ys, float), np.array(scales, float) ** -2
+    whole = w.sum()
+    middle, level = (w * x).sum() / whole, (w * y).sum() / whole
+    spread = (w * (x - middle) ** 2).sum()
+    slope = (w * (x - middle) * (y - level)).sum() / spread
+    constant, parameters = level - slope * middle, 2
+    variances = 1 / whole + middle**2 / spread, 1 / spread, -middle / spread
+    if constant < least_constant:
         constant, parameters = least_constant, 1
-        slope = (
-            math.fsum(w * x * (y - constant) for w, x, y in zip(weights, xs, ys))
-            / squares
-        )
+        squares = (w * x**2).sum()
+        slope = (w * x * (y - constant)).sum() / squares
         variances = 0.0, 1 / squares, 0.0
-    residuals = (
-        w * (y - constant - slope * x) ** 2 for w, x, y in zip(weights, xs, ys)
-    )
-    return Line(constant, slope, *variances, math.fsum(residuals), parameters)
-
-
-USUAL_ERROR = 0.02
-"""Standard error of a step, and of a peak, over itself from one training to the
-next."""
-
-KNEE_SHARE = 0.03
-"""A batch size this close to the fastest is as fast: less memory, and less is asked of
-the learning rate."""
-
-_LONGEST_S = 3600.0
+    residuals = (w * (y - constant - slope * x) ** 2).sum()
+    figures = constant, slope, *variances, residuals
+    return Line._make((*map(float, figures), parameters))
 
 
 def fit_step_line(points: Sequence[tuple[int, Cost]]) -> BatchLine | NoPrediction:
@@ -125,24 +114,23 @@ def fit_step_line(points: Sequence[tuple[int, Cost]]) -> BatchLine | NoPredictio
             'The step against batch size needs runs with at least two batch sizes: '
             'train a second run with another one.'
         )
-    batches = [float(size) for size, _ in points]
     steps_s = [step.mean_s for _, step in points]
     errors_s = [math.hypot(s.error_s, USUAL_ERROR * s.mean_s) for _, s in points]
-    line = fit_line(batches, steps_s, errors_s, least_constant=0.0)
-    image_error_s = math.sqrt(line.slope_variance)
-    if line.slope < -2.0 * image_error_s:
-        first = min(points, key=lambda point: point[0])
-        last = max(points, key=lambda point: point[0])
+    line = fit_line([b for b, _ in points], steps_s, errors_s, least_constant=0.0)
+    error_s = math.sqrt(line.slope_variance)
+    if line.slope < -2.0 * error_s:
+        first, last = min(points), max(points, key=lambda point: point[0])
         return NoPrediction(
             f'The step does not grow with the batch size: {first[1].mean_s:.4f} s with '
             f'{first[0]}, {last[1].mean_s:.4f} s with {last[0]}; the runs '
             'did not train the same, or others took their time.'
         )
     if line.slope <= 0.0:
-        constant_s = math.fsum(s / e**2 for s, e in zip(steps_s, errors_s))
-        constant_s /= math.fsum(error**-2 for error in errors_s)
-        return BatchLine(constant_s, 0.0, image_error_s, sizes)
-    return BatchLine(line.constant, line.slope, image_error_s, sizes)
+        weights = np.array(errors_s) ** -2
+        return BatchLine(
+            float(np.average(steps_s, weights=weights)), 0.0, error_s, sizes
+        )
+    return BatchLine(line.constant, line.slope, error_s, sizes)
 
 
 def find_knee(images_per_s: Mapping[int, float]) -> int | None:
@@ -160,16 +148,65 @@ def find_knee(images_per_s: Mapping[int, float]) -> int | None:
     return min(batch for batch, rate in images_per_s.items() if rate >= enough)
 
 
-USUAL_DEGREES = 4
-"""How many degrees of freedom the belief in :data:`USUAL_ERROR` is worth: cuDNN chooses
-other workspaces from size to size, and two points show no error of their own."""
+@dataclass(frozen=True)
+class MemoryPoint:
+    """The memory that one training with one batch size came to."""
 
-MOST_BATCH = 2**16
-"""Images in a batch; a larger one is a slip of a hand."""
+    batch_size: int
+    peak_bytes: int
+    """Largest peak of the CUDA allocator."""
+    pixels: float | None = None
+    """Padded pixels of all images of its largest batch; ``None`` when unknown."""
+    static_bytes: int | None = None
+    """Parameters, gradients, optimizer state, buffers and averaged copies, as they were
+    counted; ``None`` when they were not."""
+    gradient_bytes: int = 0
+    """Part of ``static_bytes`` that is not there while activations are most."""
 
-_MOST_BYTES = 2**50
-_SAME_STATIC = 0.01
-_COVERED = 0.95  # 9 in 10, on either side
+
+@dataclass(frozen=True)
+class MemoryFit:
+    """``peak = fixed + growth x batch``, never below what is always there."""
+
+    line: Line
+    """Bytes over padded pixels where all points know theirs, else over images."""
+    image_pixels: float | None
+    """Padded pixels of an image in the batch where they were most: the tail, at which
+    memory runs out. ``None`` where growth is per image."""
+    static_bytes: int | None
+    """As they were counted; ``None`` when they were not."""
+    points: tuple[MemoryPoint, ...]
+    relative_error: float
+    """Standard error of a point over its peak."""
+    degrees: float
+    """Degrees of freedom behind ``relative_error``."""
+
+    @property
+    def fixed_bytes(self) -> float:
+        """What any batch takes."""
+        return self.line.constant
+
+    @property
+    def image_bytes(self) -> float:
+        """Growth per image, at the largest padded size."""
+        return self.line.slope * (self.image_pixels or 1.0)
+
+    @property
+    def workspace_bytes(self) -> float | None:
+        """What neither is static nor grows; below zero as far as gradients come when
+        activations go. ``None`` when the static part was not counted."""
+        if self.static_bytes is None:
+            return None
+        return self.fixed_bytes - self.static_bytes
+
+
+class PeakPrediction(NamedTuple):
+    """Peak memory that a batch size would come to."""
+
+    peak_bytes: int
+    low_bytes: int
+    """The truth is expected between low and high 9 times in 10."""
+    high_bytes: int
 
 
 def fit_batch_memory(points: Sequence[MemoryPoint]) -> MemoryFit | NoPrediction:
@@ -188,20 +225,16 @@ def fit_batch_memory(points: Sequence[MemoryPoint]) -> MemoryFit | NoPrediction:
     why = _find_flaw(points)
     if why is not None:
         return NoPrediction(why)
-    static = _static(points)
-    if isinstance(static, NoPrediction):
-        return static
-    static_bytes, resident_bytes = static
-    image_pixels = _tail_pixels(points)
-    sizes = [_size(point, image_pixels) for point in points]
+    known = [p.pixels / p.batch_size for p in points if p.pixels and p.pixels > 0]
+    image_pixels = max(known) if len(known) == len(points) else None
+    sizes = [p.pixels or 0.0 if image_pixels else float(p.batch_size) for p in points]
     if len(set(sizes)) < 2:
         return NoPrediction(_why_flat(points))
-    line = fit_line(
-        sizes,
-        [float(p.peak_bytes) for p in points],
-        [float(p.peak_bytes) for p in points],
-        least_constant=float(resident_bytes),
-    )
+    counted = [p for p in points if p.static_bytes is not None]
+    largest = max(counted, key=lambda p: p.static_bytes or 0, default=MemoryPoint(0, 0))
+    resident_bytes = max((largest.static_bytes or 0) - largest.gradient_bytes, 0)
+    peaks = [float(p.peak_bytes) for p in points]
+    line = fit_line(sizes, peaks, peaks, least_constant=float(resident_bytes))
     degrees = USUAL_DEGREES + len(points) - line.parameters
     error = math.sqrt(
         (USUAL_DEGREES * USUAL_ERROR**2 + line.squared_residuals) / degrees
@@ -209,16 +242,12 @@ def fit_batch_memory(points: Sequence[MemoryPoint]) -> MemoryFit | NoPrediction:
     if line.slope <= error * math.sqrt(line.slope_variance):
         return NoPrediction(_why_flat(points))
     return MemoryFit(
-        fixed_bytes=line.constant,
-        growth_bytes=line.slope,
+        line=line,
         image_pixels=image_pixels,
-        static_bytes=static_bytes,
+        static_bytes=largest.static_bytes,
         points=tuple(points),
         relative_error=error,
         degrees=degrees,
-        fixed_variance=line.constant_variance,
-        growth_variance=line.slope_variance,
-        covariance=line.covariance,
     )
 
 
@@ -238,49 +267,61 @@ def predict_peak(
     """
     if not 1 <= batch_size <= MOST_BATCH:
         raise ValueError(f'batch_size: expected 1 to {MOST_BATCH}, found {batch_size}')
-    size = float(batch_size)
+    return PeakPrediction(*map(int, _peaks(fit, batch_size, image_pixels)))
+
+
+def _peaks(fit: MemoryFit, batch: Any, image_pixels: float | None = None) -> list[Any]:
+    """Peak, low and high of one batch size or of an array of them."""
+    line, size = fit.line, batch
     if fit.image_pixels is not None:
-        size *= fit.image_pixels if image_pixels is None else image_pixels
-    peak = fit.fixed_bytes + fit.growth_bytes * size
-    line = max(
-        fit.fixed_variance
-        + 2.0 * size * fit.covariance
-        + size**2 * fit.growth_variance,
-        0.0,
-    )
+        size = size * (image_pixels or fit.image_pixels)
+    peak = line.constant + line.slope * size
+    variance = line.constant_variance + 2.0 * size * line.covariance
+    variance = np.maximum(variance + size**2 * line.slope_variance, 0.0)
     # where the line is, and how far a training is from it
-    error = fit.relative_error * math.sqrt(line + peak**2)
+    error = fit.relative_error * np.sqrt(variance + peak**2)
     reach = student_t(_COVERED, fit.degrees) * error
     least = float(fit.static_bytes or 0)
-    return PeakPrediction(
-        batch_size=batch_size,
-        peak_bytes=round(max(peak, least)),
-        low_bytes=round(max(peak - reach, least)),
-        high_bytes=round(max(peak + reach, least)),
-    )
+    bounds = peak, peak - reach, peak + reach
+    return [np.rint(np.maximum(one, least)) for one in bounds]
 
 
-def find_largest_batch(fit: MemoryFit, room_bytes: float) -> int:
+_BATCHES = np.arange(1.0, MOST_BATCH + 1)
+
+
+def find_largest_batch(fit: MemoryFit, free_bytes: float) -> int:
     """The largest batch size that fits even if the peak is at its upper end; or 0."""
-
-    def is_fitting(batch_size: int) -> bool:
-        return predict_peak(fit, batch_size).high_bytes <= room_bytes
-
-    # the interval is narrowest where peaks were measured: from there on it only grows
-    measured = max(point.batch_size for point in fit.points)
-    if is_fitting(measured):
-        return _count_while(is_fitting, measured)
-    return next((b for b in range(measured - 1, 0, -1) if is_fitting(b)), 0)
+    fitting = np.flatnonzero(_peaks(fit, _BATCHES)[2] <= free_bytes)
+    return int(fitting[-1]) + 1 if len(fitting) else 0
 
 
-def find_oom_batch(fit: MemoryFit, room_bytes: float) -> int | None:
+def find_oom_batch(fit: MemoryFit, free_bytes: float) -> int | None:
     """The smallest batch size expected to run out of memory.
 
     Returns:
         ``None`` when none up to :data:`MOST_BATCH` does.
     """
-    fits = _count_while(lambda b: predict_peak(fit, b).peak_bytes <= room_bytes)
-    return fits + 1 if fits < MOST_BATCH else None
+    beyond = np.flatnonzero(_peaks(fit, _BATCHES)[0] > free_bytes)
+    return int(beyond[0]) + 1 if len(beyond) else None
+
+
+@dataclass(frozen=True)
+class MemoryRuleRow:
+    """One measured batch size beside what two rules say of it unseen."""
+
+    batch_size: int
+    peak_bytes: int
+    """The largest that was measured."""
+    fit_bytes: int | None
+    """By the fit of all other batch sizes; ``None`` with fewer than two others."""
+    proportional_bytes: int | None
+    """The peak of the smallest batch size, times the ratio; ``None`` of that one."""
+
+    def error_pct(self, said: int | None) -> float | None:
+        """How far one of the two is above (below, when negative) the measured peak."""
+        if said is None:
+            return None
+        return 100.0 * (said - self.peak_bytes) / self.peak_bytes
 
 
 def compare_rules(points: Sequence[MemoryPoint]) -> tuple[MemoryRuleRow, ...]:
@@ -294,13 +335,8 @@ def compare_rules(points: Sequence[MemoryPoint]) -> tuple[MemoryRuleRow, ...]:
     Returns:
         A row per batch size, smallest first.
     """
-    largest = {
-        batch: max(
-            (p for p in points if p.batch_size == batch), key=lambda p: p.peak_bytes
-        )
-        for batch in sorted({p.batch_size for p in points})
-    }
-    smallest = next(iter(largest.values()), None)
+    ordered = sorted(points, key=lambda p: (p.batch_size, p.peak_bytes))
+    largest = {point.batch_size: point for point in ordered}
     rows = []
     for batch, point in largest.items():
         fit = fit_batch_memory([p for p in points if p.batch_size != batch])
@@ -308,10 +344,13 @@ def compare_rules(points: Sequence[MemoryPoint]) -> tuple[MemoryRuleRow, ...]:
         if isinstance(fit, MemoryFit):
             pixels = None if point.pixels is None else point.pixels / batch
             seen = predict_peak(fit, batch, pixels).peak_bytes
-        proportional = None
-        if smallest is not None and smallest.batch_size != batch:
-            proportional = round(smallest.peak_bytes * batch / smallest.batch_size)
-        rows.append(MemoryRuleRow(batch, point.peak_bytes, seen, proportional))
+        first = next(iter(largest.values()))
+        proportional = round(first.peak_bytes * batch / first.batch_size)
+        rows.append(
+            MemoryRuleRow(
+                batch, point.peak_bytes, seen, None if point is first else proportional
+            )
+        )
     return tuple(rows)
 
 
@@ -334,40 +373,23 @@ def _find_flaw(points: Sequence[MemoryPoint]) -> str | None:
             'Memory against batch size needs peaks of at least two batch sizes, and '
             f'{found} was measured: train a second run with another batch size.'
         )
-    return None
-
-
-def _static(points: Sequence[MemoryPoint]) -> tuple[int | None, int] | NoPrediction:
-    """Counted static bytes, and those that the line cannot begin below."""
-    counted = [p for p in points if p.static_bytes is not None]
-    sizes = [p.static_bytes or 0 for p in counted]
+    counted = [(p.static_bytes, p) for p in points if p.static_bytes is not None]
     if not counted:
-        return None, 0
-    if max(sizes) > min(sizes) * (1 + _SAME_STATIC):
-        return NoPrediction(
-            f'The static memory is not the same: {min(sizes) / 2**20:.0f} MiB in one '
-            f'run, {max(sizes) / 2**20:.0f} MiB in another; the runs train different '
+        return None
+    least, most = min(size for size, _ in counted), max(size for size, _ in counted)
+    if most > least * (1 + _SAME_STATIC):
+        return (
+            f'The static memory is not the same: {least / 2**20:.0f} MiB in one '
+            f'run, {most / 2**20:.0f} MiB in another; the runs train different '
             'models or optimizers.'
         )
-    largest = max(counted, key=lambda p: p.static_bytes or 0)
-    if min(p.peak_bytes for p in points) < min(sizes) - largest.gradient_bytes:
-        return NoPrediction(
-            f'A peak is below the {min(sizes) / 2**20:.0f} MiB that the model and its '
+    gradients = max(counted, key=lambda one: one[0])[1].gradient_bytes
+    if min(p.peak_bytes for p in points) < least - gradients:
+        return (
+            f'A peak is below the {least / 2**20:.0f} MiB that the model and its '
             'optimizer were counted to take; was the evidence edited?'
         )
-    return max(sizes), max(max(sizes) - largest.gradient_bytes, 0)
-
-
-def _tail_pixels(points: Sequence[MemoryPoint]) -> float | None:
-    """Padded pixels of an image where they were most; ``None`` unless all are known."""
-    known = [p.pixels / p.batch_size for p in points if p.pixels and p.pixels > 0]
-    return max(known) if len(known) == len(points) else None
-
-
-def _size(point: MemoryPoint, image_pixels: float | None) -> float:
-    if image_pixels is None or point.pixels is None:
-        return float(point.batch_size)
-    return point.pixels
+    return None
 
 
 def _why_flat(points: Sequence[MemoryPoint]) -> str:
@@ -379,15 +401,3 @@ def _why_flat(points: Sequence[MemoryPoint]) -> str:
         f'{last.batch_size}. That is noise or another limit; measure batch sizes '
         'further apart.'
     )
-
-
-def _count_while(is_fitting: Callable[[int], bool], least: int = 0) -> int:
-    """The largest batch size up to which all fit, from one on that does."""
-    low, high = least, MOST_BATCH
-    while low < high:
-        middle = (low + high + 1) // 2
-        if is_fitting(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low

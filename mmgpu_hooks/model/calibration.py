@@ -1,27 +1,42 @@
 """Takes the waiting for cores out of what one run measured.
 
 A run on few cores measures its step and its batches longer than they are, because the
-workers, the step and strangers share the cores. A prediction simulates that sharing,
-so it must not be in the costs: they are set so that the simulated run, at its own
-setting, measures what the real one did. The same goes for what fetching a ready batch
-takes, of which a run measures no more than what it adds to an iteration.
+workers, the step and other processes share the cores. A prediction simulates that
+sharing, so it must not be in the costs: they are set so that the simulated run, at its
+own setting, measures what the real one did. The same goes for what fetching a ready
+batch takes, of which a run measures no more than what it adds to an iteration.
+
+Each thread of a step on several threads does a part of every operation, and all wait
+until the last is done. A thread that waits for a core so holds up the others, which
+spin: the delays of the threads add up in the step, and its CPU grows although its work
+does not.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from mmgpu_hooks.model.pace import alone_step_s
-from mmgpu_hooks.model.scene import make_loop, rate_of, step_rate_of, step_threads
-from mmgpu_hooks.model.simulation import Trace, simulate_loop
-from mmgpu_hooks.model.team import bound_team_cpu, fit_power, quieten_team
-from mmgpu_hooks.schema import LoaderWorkload
+from mmgpu_hooks.model.simulation import Trace, make_loop, settle, simulate_loop
+from mmgpu_hooks.model.workload import Workload
+
+USUAL_POWER = 2.7
+"""`Workload.step_power` where no run shows it: two threads that share two cores with
+one worker, each of the three having two thirds of a core, were together on theirs a
+third of the time (three tasks on two cores: one of three ways)."""
+
+_POWERS = 1.0, 4.0
+_SEEN_FROM = 0.02
+"""Share of the step that workers must cost in the simulation to show a power."""
+_LEAST_SHARE = 0.25
+"""Of a step that was measured, however much its threads were delayed."""
+_DELAY_ERROR = 0.1
+"""Standard error of what is taken out of the step, over it."""
 
 _ROUNDS, _DRAWS = 12, 512
 
 _FETCH_RANGE = 0.25, 4.0
 """How far from the usual the fetching of a ready batch may be."""
-
 
 _DELAY_SHARE, _ALL_DELAY = 0.5, 0.9
 """Part of a worker's waiting for cores that makes its loading longer; the rest is in
@@ -33,58 +48,54 @@ _BUSY_FROM, _BUSY_ALL = 0.6, 0.9
 
 
 def calibrate(
-    workload: LoaderWorkload,
-    stranger_cores: float,
+    workload: Workload,
+    other_cores: float,
     run_delay_s: float | None = None,
     main_delay_s: float = 0.0,
-) -> LoaderWorkload:
+) -> Workload:
     """The workload whose simulation measures what the run did.
 
     Args:
         workload: With the costs as they were measured, and the usual fetching.
-        stranger_cores: Cores that others used meanwhile.
+        other_cores: Cores that other processes used meanwhile.
         run_delay_s: What a worker waited for a core, per batch; no more is taken out
             of its loading. ``None`` when unknown.
         main_delay_s: What the main thread waited for one, per iteration.
     """
-    measured = replace(workload, stranger_tasks=stranger_cores)
-    workload = quieten_team(measured, main_delay_s)
-    workload = replace(workload, step_cpu_s=bound_team_cpu(workload, measured))
+    measured = replace(workload, other_tasks=other_cores)
+    workload = take_out_delays(measured, main_delay_s)
+    workload = replace(workload, step_cpu_s=bound_step_cpu(workload, measured))
     if workload.num_workers == 0:
         return _calibrate_alone(workload)
     least_loading_s = measured.batch_cpu.mean_s
     if run_delay_s is not None:
-        least_loading_s = max(measured.occupancy.mean_s - run_delay_s, least_loading_s)
+        least_loading_s = max(measured.batch_time.mean_s - run_delay_s, least_loading_s)
+    workers, prefetch = workload.num_workers, workload.prefetch_factor
     fetching = 1.0
     for _ in range(_ROUNDS):
-        trace = _simulate(workload)
-        fetching *= _fetch_correction(measured, workload, trace)
+        loop = make_loop(workload, workers, prefetch, _DRAWS)
+        trace = simulate_loop(loop, _DRAWS, settle(workers, prefetch, _DRAWS))
+        fetching *= _fetch_correction(measured, trace)
         fetching = min(max(fetching, _FETCH_RANGE[0]), _FETCH_RANGE[1])
         workload = _correct_step(measured, workload, trace.step_s / trace.iterations)
+        late_s = measured.batch_time.mean_s - trace.busy_s / trace.iterations
+        loading_s = max(workload.batch_time.mean_s + late_s, least_loading_s)
         workload = replace(
             workload,
-            occupancy=replace(
-                workload.occupancy,
-                mean_s=max(
-                    workload.occupancy.mean_s
-                    + measured.occupancy.mean_s
-                    - trace.busy_s / trace.iterations,
-                    least_loading_s,
-                ),
-            ),
-            stranger_tasks=_correct_strangers(workload, stranger_cores, trace),
+            batch_time=replace(workload.batch_time, mean_s=loading_s),
+            other_tasks=_correct_other_tasks(workload, other_cores, trace),
             fetch_s=measured.fetch_s * fetching,
             fetch_busy_s=measured.fetch_busy_s * fetching,
         )
-    held_up_s = max(measured.step.mean_s - alone_step_s(workload), 0.0)
+    held_up_s = max(measured.step.mean_s - workload.local_step_s, 0.0)
     workload = replace(workload, held_up_s=held_up_s)
     share = _ALL_DELAY if _is_starved(trace) else _DELAY_SHARE
     return _without_delay(measured, workload, share * (run_delay_s or 0.0))
 
 
 def _correct_step(
-    measured: LoaderWorkload, workload: LoaderWorkload, simulated_s: float
-) -> LoaderWorkload:
+    measured: Workload, workload: Workload, simulated_s: float
+) -> Workload:
     """The step, or how it suffers, set so that it comes out as it was measured."""
     fitted = fit_power(workload, measured.step.mean_s, simulated_s)
     if fitted.step_power != workload.step_power:
@@ -92,12 +103,10 @@ def _correct_step(
     step_s = workload.step.mean_s + measured.step.mean_s - simulated_s
     step_s = max(step_s, _least_step_s(workload))
     workload = replace(workload, step=replace(workload.step, mean_s=step_s))
-    return replace(workload, step_cpu_s=bound_team_cpu(workload, measured))
+    return replace(workload, step_cpu_s=bound_step_cpu(workload, measured))
 
 
-def _without_delay(
-    measured: LoaderWorkload, workload: LoaderWorkload, delay_s: float
-) -> LoaderWorkload:
+def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Workload:
     """Loading without what the real scheduler added beyond the simulated one.
 
     A loop that does not starve does not show how long loading takes, nor does one in
@@ -105,66 +114,110 @@ def _without_delay(
     own setting.
     """
     cpu_s = workload.batch_cpu.mean_s + workload.step_cpu_s + workload.fetch_s
-    cores = min(
-        workload.usable_cores, workload.host_cores - workload.stranger_tasks / 2
-    )
+    cores = min(workload.usable_cores, workload.host_cores - workload.other_tasks / 2)
     used = cpu_s / (measured.iter_time.mean_s * max(cores, 0.5))
     busy = min(max((used - _BUSY_FROM) / (_BUSY_ALL - _BUSY_FROM), 0.0), 1.0)
-    free_s = measured.occupancy.mean_s - busy * delay_s
-    mean_s = max(min(workload.occupancy.mean_s, free_s), workload.batch_cpu.mean_s)
-    return replace(workload, occupancy=replace(workload.occupancy, mean_s=mean_s))
+    free_s = measured.batch_time.mean_s - busy * delay_s
+    mean_s = max(min(workload.batch_time.mean_s, free_s), workload.batch_cpu.mean_s)
+    return replace(workload, batch_time=replace(workload.batch_time, mean_s=mean_s))
 
 
 def _is_starved(trace: Trace) -> bool:
     return trace.wait_s > 0.02 * trace.seconds
 
 
-def _simulate(workload: LoaderWorkload) -> Trace:
-    workers, prefetch = workload.num_workers, workload.prefetch_factor
-    loop = make_loop(workload, workers, prefetch, _DRAWS)
-    return simulate_loop(loop, _DRAWS, min(3 * workers * prefetch, _DRAWS) + 16)
-
-
-def _fetch_correction(
-    measured: LoaderWorkload, workload: LoaderWorkload, trace: Trace
-) -> float:
+def _fetch_correction(measured: Workload, trace: Trace) -> float:
     """By how much the fetching has to grow for the iteration to come out right.
 
-    A loop that waits for its workers anyway tells nothing of it.
+    A loop that waits for its workers anyway does not show it.
     """
     fetch_s = trace.fetch_s / trace.iterations
-    iter_s = trace.seconds / trace.iterations
-    late_s = measured.iter_time.mean_s - iter_s
     if fetch_s <= 0.0 or _is_starved(trace):
         return 1.0
+    late_s = measured.iter_time.mean_s - trace.seconds / trace.iterations
     step_late_s = measured.step.mean_s - trace.step_s / trace.iterations
     return max(1.0 + (late_s - step_late_s) / fetch_s, 0.5)
 
 
-def _correct_strangers(
-    workload: LoaderWorkload, stranger_cores: float, trace: Trace
-) -> float:
-    """Tasks of strangers that come to use what they used."""
-    used = trace.stranger_cpu_s / trace.seconds
+def _correct_other_tasks(workload: Workload, other_cores: float, trace: Trace) -> float:
+    """Tasks of other processes that come to use what they used."""
+    used = trace.others_cpu_s / trace.seconds
     if used <= 0.0:
-        return stranger_cores
-    tasks = workload.stranger_tasks * stranger_cores / used
-    return min(tasks, 8 * workload.host_cores)
+        return other_cores
+    return min(workload.other_tasks * other_cores / used, 8 * workload.host_cores)
 
 
-def _least_step_s(workload: LoaderWorkload) -> float:
-    return max(workload.step_cpu_s, workload.spin_s) / step_threads(workload)
+def _least_step_s(workload: Workload) -> float:
+    return max(workload.step_cpu_s, workload.spin_s) / workload.step_threads
 
 
-def _calibrate_alone(workload: LoaderWorkload) -> LoaderWorkload:
-    threads = step_threads(workload)
-    compute_s = max(workload.step_cpu_s - workload.spin_s, 0.0) / threads
-    step_s = workload.step.mean_s - compute_s * (1 / step_rate_of(workload) - 1.0)
-    step_s = max(step_s, _least_step_s(workload))
+def _calibrate_alone(workload: Workload) -> Workload:
+    step_s = max(workload.step.mean_s - workload.step_delay_s, _least_step_s(workload))
     cpu_s = workload.batch_cpu.mean_s
-    loading_s = workload.occupancy.mean_s - cpu_s * (1 / rate_of(workload, 1) - 1.0)
+    delay_s = cpu_s * (1 / workload.core_share(1) - 1.0)
+    loading_s = max(workload.batch_time.mean_s - delay_s, cpu_s)
     return replace(
         workload,
         step=replace(workload.step, mean_s=step_s),
-        occupancy=replace(workload.occupancy, mean_s=max(loading_s, cpu_s)),
+        batch_time=replace(workload.batch_time, mean_s=loading_s),
     )
+
+
+def take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
+    """Take out of a step on several threads what its threads waited for cores.
+
+    Only the main thread's waiting is measured; that of the others is taken to be alike.
+    As many threads wait at a time as there are tasks beyond the cores, so that the step
+    grows by ``T * delay / excess``.
+
+    Args:
+        workload: As it was measured.
+        main_delay_s: What the main thread waited for a core, per iteration.
+    """
+    threads, step, workers = workload.step_threads, workload.step, workload.num_workers
+    if threads < 2 or workload.spin_s > 0.0:
+        return workload
+    delay_s = main_delay_s if workers else 0.0
+    active = workload.batch_time.mean_s / workload.iter_time.mean_s if workers else 0.0
+    excess = max(threads + min(active, workers) - workload.usable_cores, 1.0)
+    lost_s = min(threads * delay_s / excess, (1.0 - _LEAST_SHARE) * step.mean_s)
+    step_s = step.mean_s - lost_s
+    shorter = replace(
+        step,
+        mean_s=step_s,
+        std_s=step.std_s * step_s / step.mean_s,
+        error_s=(step.error_s**2 + (_DELAY_ERROR * lost_s) ** 2) ** 0.5,
+    )
+    return replace(
+        workload, step=shorter, step_power=USUAL_POWER, is_step_power_known=False
+    )
+
+
+def fit_power(workload: Workload, measured_s: float, simulated_s: float) -> Workload:
+    """Give it a power with which the simulated step comes nearer to the measured one.
+
+    Args:
+        workload: That was simulated.
+        measured_s: The step as it was measured.
+        simulated_s: The step of the simulation, what it waited for cores included.
+
+    Returns:
+        With the same power if none is nearer, or if the simulated cores are not
+        crowded: what was measured does not show it then.
+    """
+    alone_s, power = workload.step.mean_s, workload.step_power
+    lost_s, simulated_lost_s = measured_s - alone_s, simulated_s - alone_s
+    if power <= 1.0 or lost_s <= 0.0 or simulated_lost_s < _SEEN_FROM * measured_s:
+        return workload
+    least, most = _POWERS
+    power = min(max(power * math.sqrt(lost_s / simulated_lost_s), least), most)
+    return replace(workload, step_power=power, is_step_power_known=least < power < most)
+
+
+def bound_step_cpu(workload: Workload, measured: Workload) -> float:
+    """CPU of the step: what threads spun while they waited for others is not work."""
+    threads = measured.step_threads
+    if measured.spin_s > 0.0:
+        return measured.step_cpu_s
+    step_s = workload.step.mean_s if threads > 1 else measured.step.mean_s
+    return min(measured.step_cpu_s, threads * step_s)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mmgpu_hooks.model.prediction import check_setting, estimate_iter_s
-from mmgpu_hooks.model.scene import make_loop, rate_of
-from mmgpu_hooks.model.simulation import Loop, simulate_loop
-from mmgpu_hooks.schema import JobPlan, LoaderWorkload
+from mmgpu_hooks.model.simulation import Loop, make_loop, simulate_loop
+from mmgpu_hooks.model.workload import Workload
 
 START_ERROR = 0.3
 """Relative standard error of what the start of an epoch adds."""
@@ -20,8 +19,23 @@ _LONG = 20
 come first makes 0.4 % at most, with costs that vary by twice their mean."""
 
 
+@dataclass(frozen=True)
+class JobPlan:
+    """A training from first to last iteration."""
+
+    iterations: int
+    """Of one epoch."""
+    epochs: int = 1
+    saves: int = 0
+    """Checkpoint saves of the whole job."""
+    save_cpu_s: float = 0.0
+    """CPU of one save."""
+    save_wait_s: float = 0.0
+    """What one save waits for anything but a core."""
+
+
 def estimate_job_s(
-    workload: LoaderWorkload,
+    workload: Workload,
     num_workers: int,
     prefetch_factor: int | None,
     plan: JobPlan,
@@ -34,7 +48,7 @@ def estimate_job_s(
     first. Workers make batches while a save goes on, and take its cores.
 
     Args:
-        workload: What the run tells.
+        workload: What the run says.
         num_workers: 0 loads in the loop.
         prefetch_factor: Batches in flight per worker. Defaults to PyTorch's 2.
         plan: Iterations, epochs and saves of the job.
@@ -43,72 +57,50 @@ def estimate_job_s(
     Raises:
         ValueError: If a setting or the plan is out of range.
     """
-    _check_plan(plan)
-    prefetch = check_setting(num_workers, prefetch_factor)
-    iter_s = estimate_iter_s(workload, num_workers, prefetch)
-    starts_s, save_net_s = _extras_s(
-        workload, num_workers, prefetch, plan, persistent_workers, iter_s
-    )
-    return plan.epochs * plan.iterations * iter_s + starts_s + plan.saves * save_net_s
-
-
-def _check_plan(plan: JobPlan) -> None:
     if plan.iterations < 1 or plan.epochs < 1 or plan.saves < 0:
         raise ValueError(
             'plan: expected at least one epoch of one iteration, found '
             f'{plan.epochs} of {plan.iterations}, with {plan.saves} saves'
         )
-
-
-def _extras_s(
-    sized: LoaderWorkload,
-    num_workers: int,
-    prefetch: int,
-    plan: JobPlan,
-    persistent_workers: bool,
-    iter_s: float,
-) -> tuple[float, float]:
-    """What all starts add to the job, and what a save adds."""
-    starts_s, save_net_s = 0.0, 0.0
+    prefetch = check_setting(num_workers, prefetch_factor)
+    iter_s = estimate_iter_s(workload, num_workers, prefetch)
+    steady_s = plan.epochs * plan.iterations * iter_s
     if num_workers == 0:
-        save_net_s = plan.save_wait_s + plan.save_cpu_s / rate_of(sized, 1)
-    else:
-        count = min(plan.iterations, max(_FEWEST, 4 * num_workers * prefetch))
-        # as many different costs as batches: they come up to their mean
-        epoch = replace(
-            make_loop(sized, num_workers, prefetch, count),
-            batches=count,
+        save_s = plan.save_wait_s + plan.save_cpu_s / workload.core_share(1)
+        return steady_s + plan.saves * save_s
+    count = min(plan.iterations, max(_FEWEST, 4 * num_workers * prefetch))
+    # as many different costs as batches: they come up to their mean
+    loop = make_loop(workload, num_workers, prefetch, count)
+    epoch = replace(loop, batches=count)
+    turns = _TURNS if plan.iterations < _LONG * count else 1
+    starts = 1 if persistent_workers else plan.epochs
+    cold = replace(epoch, start_s=workload.worker_start_s)
+    starts_s = starts * (_epoch_s(cold, count, turns) - count * iter_s)
+    if plan.epochs > starts:
+        warm_s = _epoch_s(epoch, count, turns) - count * iter_s
+        starts_s += (plan.epochs - starts) * warm_s
+    save_net_s = 0.0
+    if plan.saves:
+        save_net_s = _save_net_s(
+            make_loop(workload, num_workers, prefetch, _DRAWS), plan
         )
-        turns = _TURNS if plan.iterations < _LONG * count else 1
-        starts = 1 if persistent_workers else plan.epochs
-        cold = replace(epoch, start_s=sized.worker_start_s)
-        starts_s = starts * (_epoch_s(cold, count, turns) - count * iter_s)
-        if plan.epochs > starts:
-            warm_s = _epoch_s(epoch, count, turns) - count * iter_s
-            starts_s += (plan.epochs - starts) * warm_s
-        if plan.saves:
-            save_net_s = _save_net_s(
-                make_loop(sized, num_workers, prefetch, _DRAWS), plan
-            )
-    return starts_s, save_net_s
+    return steady_s + starts_s + plan.saves * save_net_s
 
 
 def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
     """How long an epoch takes, whichever of the batches come first: their mean."""
+
+    def turned(costs: Sequence[float], first: int) -> list[float]:
+        return [*costs[first:], *costs[:first]]
+
     whole_s = 0.0
-    for turn in range(turns):
-        first = turn * count // turns
-        turned = replace(
-            epoch,
-            batch_cpu_s=_turned(epoch.batch_cpu_s, first),
-            batch_wait_s=_turned(epoch.batch_wait_s, first),
+    for first in (turn * count // turns for turn in range(turns)):
+        cpu_s, wait_s = (
+            turned(costs, first) for costs in (epoch.batch_cpu_s, epoch.batch_wait_s)
         )
-        whole_s += simulate_loop(turned, count).seconds
+        shifted = replace(epoch, batch_cpu_s=cpu_s, batch_wait_s=wait_s)
+        whole_s += simulate_loop(shifted, count).seconds
     return whole_s / turns
-
-
-def _turned(costs: Sequence[float], first: int) -> list[float]:
-    return [*costs[first:], *costs[:first]]
 
 
 def _save_net_s(loop: Loop, plan: JobPlan) -> float:
@@ -122,7 +114,7 @@ def _save_net_s(loop: Loop, plan: JobPlan) -> float:
     return max(paused.seconds - without.seconds, 0.0)
 
 
-def first_batch_s(workload: LoaderWorkload) -> float:
+def first_batch_s(workload: Workload) -> float:
     """What an epoch's first wait takes beyond a usual one, at the run's own setting.
 
     Without the start of workers.
@@ -130,7 +122,7 @@ def first_batch_s(workload: LoaderWorkload) -> float:
     workers, prefetch = workload.num_workers, workload.prefetch_factor
     even = replace(
         workload,
-        occupancy=replace(workload.occupancy, std_s=0.0),
+        batch_time=replace(workload.batch_time, std_s=0.0),
         batch_cpu=replace(workload.batch_cpu, std_s=0.0),
     )
     loop = make_loop(even, workers, prefetch, _FEWEST)

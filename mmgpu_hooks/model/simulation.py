@@ -21,11 +21,13 @@ import heapq
 import math
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from operator import add
 from statistics import NormalDist
+
+from mmgpu_hooks.model.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class Loop:
     cores: float
     """That the loop and its workers may use together."""
     host_cores: float
-    """That they and the strangers share."""
-    stranger_tasks: float
+    """That they and other processes share."""
+    other_tasks: float
     batch_cpu_s: Sequence[float]
     batch_wait_s: Sequence[float]
     """Of a worker for each batch, beside its CPU; as many as ``batch_cpu_s``."""
@@ -57,7 +59,7 @@ class Loop:
     it has to wait for a turn."""
     step_factors: Sequence[float] = (1.0,)
     step_power: float = 1.0
-    """See `LoaderWorkload.step_power`."""
+    """See `Workload.step_power`."""
     start_s: float = 0.0
     """CPU of the training process to start one worker, before the first batch."""
     batches: int | None = None
@@ -82,7 +84,7 @@ class Trace:
     pause_s: float
     busy_s: float
     """Workers had a batch to make, summed over them."""
-    stranger_cpu_s: float
+    others_cpu_s: float
 
 
 _SEED = 20240521
@@ -122,7 +124,7 @@ def draw_factors(normals: tuple[float, ...], variation: float) -> tuple[float, .
 def has_free_cores(loop: Loop) -> bool:
     """Whether no task ever waits for a core, or slows down another one."""
     tasks = loop.workers + max(loop.step_threads, 1)
-    return tasks <= loop.cores and tasks + loop.stranger_tasks <= loop.host_cores
+    return tasks <= loop.cores and tasks + loop.other_tasks <= loop.host_cores
 
 
 def follow_batches(loop: Loop, iterations: int, skip: int = 0) -> Trace:
@@ -160,7 +162,7 @@ def follow_batches(loop: Loop, iterations: int, skip: int = 0) -> Trace:
         now_s += loop.fetch_s
         batch = iteration + in_flight
         if batch < batches:
-            # the batch that was taken makes room for one more
+            # the batch that was taken lets one more be sent
             begin_s = max(now_s, made_s[batch - workers])
             begins_s.append(begin_s)
             made_s.append(begin_s + making_s[batch])
@@ -180,7 +182,7 @@ def follow_batches(loop: Loop, iterations: int, skip: int = 0) -> Trace:
             sum(pause) for done, pause in loop.pauses.items() if skip <= done < whole
         ),
         busy_s=_overlap_s(begins_s, made_s, from_s, until_s),
-        stranger_cpu_s=loop.stranger_tasks * (until_s - from_s),
+        others_cpu_s=loop.other_tasks * (until_s - from_s),
     )
 
 
@@ -202,20 +204,8 @@ def _overlap_s(
 
 
 _MAIN = -1
-_QUEUING, _LOADING, _BLOCKED = range(3)  # what a worker is in
-# what the training process is in
-_STATES = 9
-(
-    _STARVING,
-    _ASKING,
-    _FETCHING,
-    _COMPUTING,
-    _SPINNING,
-    _WAITING,
-    _PAUSE_CPU,
-    _PAUSE_WAIT,
-    _STARTING,
-) = range(_STATES)
+_PARTS = ('start_s', 'wait_s', 'fetch_s', 'step_s', 'pause_s')
+"""What the training process is in; the last four are sums of a `Trace`."""
 
 
 def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
@@ -228,40 +218,23 @@ def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
     """
     if has_free_cores(loop):
         return follow_batches(loop, iterations, skip)
-    simulation = _Simulation(loop)
-    simulation.start()
-    before = _Sums()
     whole = iterations + skip
     if loop.batches is not None:
         whole = min(whole, loop.batches)
-    if skip:
-        simulation.run_until(skip)
-        before = simulation.read_sums()
-    simulation.run_until(whole)
-    after = simulation.read_sums()
-    spent = [late - early for late, early in zip(after.spent_s, before.spent_s)]
-    return Trace(
-        ends_s=simulation.ends_s,
-        iterations=whole - skip,
-        seconds=after.now_s - before.now_s,
-        wait_s=spent[_STARVING],
-        fetch_s=spent[_ASKING] + spent[_FETCHING],
-        step_s=spent[_COMPUTING] + spent[_SPINNING] + spent[_WAITING],
-        pause_s=spent[_PAUSE_CPU] + spent[_PAUSE_WAIT],
-        busy_s=after.busy_s - before.busy_s,
-        stranger_cpu_s=after.stranger_cpu_s - before.stranger_cpu_s,
-    )
-
-
-@dataclass(frozen=True)
-class _Sums:
-    now_s: float = 0.0
-    spent_s: Sequence[float] = (0.0,) * _STATES
-    busy_s: float = 0.0
-    stranger_cpu_s: float = 0.0
+    simulation = _Simulation(loop)
+    before = simulation.run_until(skip)
+    after = simulation.run_until(whole)
+    spent = {name: after[name] - before[name] for name in after}
+    del spent['start_s']
+    return Trace(ends_s=simulation.ends_s, iterations=whole - skip, **spent)
 
 
 class _Simulation:
+    """The training process and its workers, a generator each, on shared cores.
+
+    A generator asks for a core or a time and yields until it has had it.
+    """
+
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._now_s = 0.0
@@ -271,72 +244,79 @@ class _Simulation:
         self._running: list[tuple[float, int]] = []
         self._timed: list[tuple[float, int]] = []
         self._queues: list[deque[int]] = [deque() for _ in range(loop.workers)]
-        self._making = [-1] * loop.workers
-        self._stage = [_QUEUING] * loop.workers
+        self._is_idle = [True] * loop.workers
         self._made: set[int] = set()
         self._sent = 0
         self._busy = 0
-        self._state = _STARVING
-        self._iteration = 0
-        self._spent_s = [0.0] * _STATES
-        self._busy_s = self._stranger_cpu_s = 0.0
+        self._part = 'start_s'
+        self._is_computing = self._is_starving = False
+        self._spent_s = dict.fromkeys(_PARTS, 0.0)
+        self._busy_s = self._others_cpu_s = 0.0
         self.ends_s: list[float] = []
+        self._tasks = {worker: self._make(worker) for worker in range(loop.workers)}
+        for task in self._tasks.values():
+            next(task)
+        self._tasks[_MAIN] = self._train()
+        next(self._tasks[_MAIN])
 
-    def read_sums(self) -> _Sums:
-        return _Sums(
-            self._now_s, tuple(self._spent_s), self._busy_s, self._stranger_cpu_s
-        )
-
-    def start(self) -> None:
-        loop = self._loop
-        if loop.start_s > 0.0:
-            self._state = _STARTING
-            self._take_core(_MAIN, loop.start_s * loop.workers)
-        else:
-            self._send_first()
-
-    def run_until(self, iterations: int) -> None:
+    def run_until(self, iterations: int) -> dict[str, float]:
+        """Go on until so many iterations are done; the sums of a `Trace` until then."""
         while len(self.ends_s) < iterations:
-            task = self._advance()
-            if task == _MAIN:
-                self._continue_main()
-            else:
-                self._continue_worker(task)
+            next(self._tasks[self._advance()])
+            if self._is_starving and len(self.ends_s) in self._made:
+                next(self._tasks[_MAIN])
+        return {
+            **self._spent_s,
+            'seconds': self._now_s,
+            'busy_s': self._busy_s,
+            'others_cpu_s': self._others_cpu_s,
+        }
 
     def _advance(self) -> int:
-        """Go to the next moment at which a task is done with something."""
-        timed, running = self._timed, self._running
-        rate = self._rate
+        """Go to the next time at which a task is done with something."""
+        timed, running, rate = self._timed, self._running, self._rate
+        seconds = math.inf
         if running:
             seconds = (running[0][0] - self._served_s) / rate
-            if timed and timed[0][0] - self._now_s < seconds:
-                when, task = heapq.heappop(timed)
-                seconds = when - self._now_s
-                self._now_s = when
-                self._served_s += seconds * rate
-            else:
-                self._served_s, task = heapq.heappop(running)
-                self._now_s += seconds
-        else:
+        if timed and timed[0][0] - self._now_s < seconds:
             when, task = heapq.heappop(timed)
             seconds = when - self._now_s
             self._now_s = when
-        self._spent_s[self._state] += seconds
+            self._served_s += seconds * rate if running else 0.0
+        else:
+            self._served_s, task = heapq.heappop(running)
+            self._now_s += seconds
+        self._spent_s[self._part] += seconds
         self._busy_s += self._busy * seconds
-        self._stranger_cpu_s += self._loop.stranger_tasks * rate * seconds
+        self._others_cpu_s += self._loop.other_tasks * rate * seconds
         return task
 
-    def _take_core(self, task: int, seconds: float) -> None:
-        self._change_wanting(1)
+    def _compute(self, task: int, seconds: float) -> Iterator[None]:
+        """Have a core for so long."""
+        self._want(1)
         heapq.heappush(self._running, (self._served_s + seconds, task))
+        yield
+        self._want(-1)
 
-    def _take_team(self, seconds: float) -> None:
-        """Threads that wait for each other go on more slowly than each would."""
-        self._change_wanting(self._loop.step_threads)
-        stretched_s = seconds * self._rate ** (1.0 - self._loop.step_power)
-        heapq.heappush(self._running, (self._served_s + stretched_s, _MAIN))
+    def _sleep(self, task: int, seconds: float) -> Iterator[None]:
+        heapq.heappush(self._timed, (self._now_s + seconds, task))
+        yield
 
-    def _stretch_team(self, change: float) -> None:
+    def _want(self, tasks: int) -> None:
+        """So many tasks more want a core, or fewer."""
+        loop = self._loop
+        self._wanting = wanting = self._wanting + tasks
+        rate = 1.0
+        if wanting > loop.cores:
+            rate = loop.cores / wanting
+        if wanting + loop.other_tasks > loop.host_cores:
+            rate = min(rate, loop.host_cores / (wanting + loop.other_tasks))
+        if rate != self._rate:
+            if self._is_computing and loop.step_power != 1.0:
+                self._stretch_step(rate / self._rate)
+            self._rate = rate
+
+    def _stretch_step(self, change: float) -> None:
         """Keep what is left of the step true when cores get more or less crowded."""
         running, served_s = self._running, self._served_s
         for index, (end_s, task) in enumerate(running):
@@ -346,27 +326,14 @@ class _Simulation:
                 heapq.heapify(running)
                 break
 
-    def _change_wanting(self, tasks: int) -> None:
-        loop = self._loop
-        self._wanting = wanting = self._wanting + tasks
-        rate = 1.0
-        if wanting > loop.cores:
-            rate = loop.cores / wanting
-        if wanting + loop.stranger_tasks > loop.host_cores:
-            rate = min(rate, loop.host_cores / (wanting + loop.stranger_tasks))
-        if rate != self._rate:
-            if self._state == _COMPUTING and loop.step_power != 1.0:
-                self._stretch_team(rate / self._rate)
-            self._rate = rate
-
-    def _wait(self, task: int, seconds: float) -> None:
-        heapq.heappush(self._timed, (self._now_s + seconds, task))
-
-    # the workers
-
-    def _send_first(self) -> None:
-        for _ in range(self._loop.prefetch_factor * self._loop.workers):
-            self._send()
+    def _is_crowded(self) -> bool:
+        """Whether a task that wakes up now finds every core taken."""
+        loop, wanting = self._loop, self._wanting
+        # half a task more or less is within what is known of other processes
+        return (
+            wanting > loop.cores - 0.5
+            or wanting + loop.other_tasks > loop.host_cores - 0.5
+        )
 
     def _send(self) -> None:
         batch = self._sent
@@ -374,103 +341,131 @@ class _Simulation:
             return
         self._sent += 1
         worker = batch % self._loop.workers
-        if self._making[worker] < 0:
-            self._begin_batch(worker, batch)
-        else:
-            self._queues[worker].append(batch)
+        self._queues[worker].append(batch)
+        if self._is_idle[worker]:
+            next(self._tasks[worker])
 
-    def _begin_batch(self, worker: int, batch: int) -> None:
-        self._making[worker] = batch
-        self._busy += 1
-        if self._loop.wake_s > 0.0 and self._is_crowded():
-            self._stage[worker] = _QUEUING
-            self._wait(worker, self._loop.wake_s)
-        else:
-            self._load(worker, batch)
-
-    def _load(self, worker: int, batch: int) -> None:
-        costs = self._loop.batch_cpu_s
-        self._stage[worker] = _LOADING
-        self._take_core(worker, costs[batch % len(costs)])
-
-    def _is_crowded(self) -> bool:
-        """Whether a task that wakes up now finds every core taken."""
-        loop, wanting = self._loop, self._wanting
-        # half a task more or less is within what is known of strangers
-        return (
-            wanting > loop.cores - 0.5
-            or wanting + loop.stranger_tasks > loop.host_cores - 0.5
-        )
-
-    def _continue_worker(self, worker: int) -> None:
-        batch, stage = self._making[worker], self._stage[worker]
-        if stage == _QUEUING:
-            self._load(worker, batch)
-            return
-        if stage == _LOADING:
-            self._stage[worker] = _BLOCKED
-            self._change_wanting(-1)
-            waits = self._loop.batch_wait_s
+    def _make(self, worker: int) -> Iterator[None]:
+        """A worker."""
+        loop, queue = self._loop, self._queues[worker]
+        cpus, waits = loop.batch_cpu_s, loop.batch_wait_s
+        while True:
+            self._is_idle[worker] = not queue
+            if not queue:
+                yield
+                self._is_idle[worker] = False
+            batch = queue.popleft()
+            self._busy += 1
+            if loop.wake_s > 0.0 and self._is_crowded():
+                yield from self._sleep(worker, loop.wake_s)
+            yield from self._compute(worker, cpus[batch % len(cpus)])
             wait_s = waits[batch % len(waits)]
             if wait_s > 0.0:
-                self._wait(worker, wait_s)
-                return
-        self._making[worker] = -1
-        self._busy -= 1
-        self._made.add(batch)
-        if self._queues[worker]:
-            self._begin_batch(worker, self._queues[worker].popleft())
-        if self._state == _STARVING:
-            self._try_fetch()
+                yield from self._sleep(worker, wait_s)
+            self._busy -= 1
+            self._made.add(batch)
 
-    # the loop
-
-    def _try_fetch(self) -> None:
-        self._state = _STARVING
-        if self._iteration in self._made:
-            self._made.discard(self._iteration)
-            self._state = _ASKING
-            self._wait(_MAIN, self._loop.fetch_busy_s if self._is_crowded() else 0.0)
-
-    def _continue_main(self) -> None:
-        loop, state = self._loop, self._state
-        factor = loop.step_factors[self._iteration % len(loop.step_factors)]
-        if state == _ASKING:
-            self._state = _FETCHING
-            self._take_core(_MAIN, loop.fetch_s)
-        elif state == _FETCHING:
-            self._change_wanting(-1)
-            self._state = _COMPUTING
-            self._take_team(factor * loop.step_cpu_s / loop.step_threads)
-            # the loop goes on, and has its core, while the worker wakes up
+    def _train(self) -> Iterator[None]:
+        """The training process."""
+        loop = self._loop
+        if loop.start_s > 0.0:
+            yield from self._compute(_MAIN, loop.start_s * loop.workers)
+        for _ in range(loop.prefetch_factor * loop.workers):
             self._send()
-        elif state == _COMPUTING:
-            self._change_wanting(-loop.step_threads)
-            self._state = _SPINNING
-            self._change_wanting(1)
-            self._wait(_MAIN, factor * loop.step_spin_s)
-        elif state == _SPINNING:
-            self._change_wanting(-1)
-            self._state = _WAITING
-            self._wait(_MAIN, factor * loop.step_wait_s)
-        elif state == _WAITING:
-            self._end_iteration()
-        elif state == _PAUSE_CPU:
-            self._change_wanting(-1)
-            self._state = _PAUSE_WAIT
-            self._wait(_MAIN, loop.pauses[self._iteration][1])
-        else:
-            if state == _STARTING:
-                self._change_wanting(-1)
-                self._send_first()
-            self._try_fetch()
+        for iteration in count():
+            self._part = 'wait_s'
+            if iteration not in self._made:
+                self._is_starving = True
+                yield
+                self._is_starving = False
+            self._made.discard(iteration)
+            self._part = 'fetch_s'
+            busy_s = loop.fetch_busy_s if self._is_crowded() else 0.0
+            yield from self._sleep(_MAIN, busy_s)
+            yield from self._compute(_MAIN, loop.fetch_s)
+            self._part = 'step_s'
+            yield from self._step(loop.step_factors[iteration % len(loop.step_factors)])
+            self.ends_s.append(self._now_s)
+            cpu_s, wait_s = loop.pauses.get(iteration + 1, (0.0, 0.0))
+            if iteration + 1 in loop.pauses:
+                self._part = 'pause_s'
+                yield from self._compute(_MAIN, cpu_s)
+                yield from self._sleep(_MAIN, wait_s)
 
-    def _end_iteration(self) -> None:
-        self._iteration += 1
-        self.ends_s.append(self._now_s)
-        pause = self._loop.pauses.get(self._iteration)
-        if pause is None:
-            self._try_fetch()
-        else:
-            self._state = _PAUSE_CPU
-            self._take_core(_MAIN, pause[0])
+    def _step(self, factor: float) -> Iterator[None]:
+        """A step on its threads, which goes on more slowly than each of them would."""
+        loop = self._loop
+        self._want(loop.step_threads)
+        seconds = factor * loop.step_cpu_s / loop.step_threads
+        seconds *= self._rate ** (1.0 - loop.step_power)
+        heapq.heappush(self._running, (self._served_s + seconds, _MAIN))
+        self._is_computing = True
+        # the loop goes on, and has its core, while the worker wakes up
+        self._send()
+        yield
+        self._is_computing = False
+        self._want(1 - loop.step_threads)
+        yield from self._sleep(_MAIN, factor * loop.step_spin_s)
+        self._want(-1)
+        yield from self._sleep(_MAIN, factor * loop.step_wait_s)
+
+
+WAKE_S = 0.0025
+"""A turn of Linux's scheduler, and a little: see `Loop.wake_s`."""
+
+_MOST_IN_FLIGHT = 2048
+"""Batches made ahead: with more, a loop never comes to feel it."""
+
+_LOADING, _STEPS = 0, 1  # streams of random numbers
+
+
+def make_loop(
+    workload: Workload, num_workers: int, prefetch_factor: int, draws: int
+) -> Loop:
+    """The loop that a setting would give.
+
+    Args:
+        workload: Costs without waiting for cores.
+        num_workers: At least one.
+        prefetch_factor: At least one.
+        draws: Different batches and steps.
+    """
+    loading = draw_normals(draws, _LOADING)
+    wholes = draw_factors(loading, workload.batch_time.variation)
+    # one image is costly in CPU and in waiting alike: both from the same deviates
+    cpus = draw_factors(loading, workload.batch_cpu.variation)
+    whole_s, cpu_s = workload.batch_time.mean_s, workload.batch_cpu.mean_s
+    batch_cpu_s = [cpu_s * factor for factor in cpus]
+    batch_wait_s = [
+        max(whole_s * whole - cpu, 0.0) for whole, cpu in zip(wholes, batch_cpu_s)
+    ]
+    # a batch may have more CPU than its whole: what was cut off is taken elsewhere
+    excess = math.fsum(batch_wait_s) - draws * max(whole_s - cpu_s, 0.0)
+    if excess > 0.0:
+        scale = 1.0 - excess / math.fsum(batch_wait_s)
+        batch_wait_s = [scale * wait_s for wait_s in batch_wait_s]
+    threads, compute_s = workload.step_threads, workload.compute_s
+    left_s = workload.step.mean_s - compute_s / threads - workload.spin_s
+    return Loop(
+        workers=num_workers,
+        prefetch_factor=min(prefetch_factor, max(_MOST_IN_FLIGHT // num_workers, 1)),
+        cores=workload.usable_cores,
+        host_cores=workload.host_cores,
+        other_tasks=workload.other_tasks,
+        batch_cpu_s=batch_cpu_s,
+        batch_wait_s=batch_wait_s,
+        fetch_s=workload.fetch_s,
+        fetch_busy_s=workload.fetch_busy_s,
+        wake_s=WAKE_S,
+        step_cpu_s=compute_s,
+        step_threads=threads,
+        step_spin_s=workload.spin_s,
+        step_wait_s=max(left_s, 0.0),
+        step_power=workload.threads_power,
+        step_factors=draw_factors(draw_normals(draws, _STEPS), workload.step.variation),
+    )
+
+
+def settle(workers: int, prefetch: int, draws: int) -> int:
+    """Iterations until a loop is steady: its first batches are made side by side."""
+    return min(3 * workers * prefetch, draws) + 16

@@ -1,6 +1,6 @@
 """Memory of training from sizes alone: optimizer state, growth of the activations.
 
-Pure arithmetic; what is fed in was counted on real models elsewhere.
+What is fed in was counted on real models elsewhere.
 """
 
 from __future__ import annotations
@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mmgpu_hooks.schema import ActivationFit, ActivationPoint
+import numpy as np
+
+from mmgpu_hooks.schema import (
+    ActivationFit,
+    ActivationPoint,
+    MeasuredMemory,
+    MemoryEstimate,
+    RunEvidence,
+)
 
 _STEP_BYTES = 4
 """A counter of steps per parameter, one 32-bit number (torch keeps it as a tensor)."""
@@ -159,25 +167,61 @@ def _evaluate(parts: Mapping[str, float], point: ActivationPoint) -> float:
 def _solve(
     terms: Sequence[str], points: Sequence[ActivationPoint]
 ) -> dict[str, float] | None:
-    """Weighted least squares by the normal equations; ``None`` when singular."""
+    """Weighted least squares; ``None`` where the points do not tell terms apart."""
     rows = [[_features(p)[term] / p.saved_bytes for term in terms] for p in points]
-    scale = [max(abs(row[i]) for row in rows) for i in range(len(terms))]
-    rows = [[value / scale[i] for i, value in enumerate(row)] for row in rows]
-    size = len(terms)
-    matrix = [
-        [sum(row[i] * row[j] for row in rows) for j in range(size)]
-        + [sum(row[i] for row in rows)]
-        for i in range(size)
+    scale = np.abs(rows).max(axis=0)
+    parts, _, rank, _ = np.linalg.lstsq(rows / scale, np.ones(len(rows)), rcond=1e-9)
+    if rank < len(terms):
+        return None
+    return dict(zip(terms, (parts / scale).tolist()))
+
+
+def compare_with_run(
+    estimate: MemoryEstimate, optimizer: str, evidence: RunEvidence
+) -> MeasuredMemory | str:
+    """Estimate the batch at which a run had its largest peak.
+
+    Args:
+        estimate: Of the run's model.
+        optimizer: The run's optimizer, as the estimate names it.
+        evidence: Of the run.
+
+    Returns:
+        Both figures, or in a sentence why they cannot be compared.
+    """
+    batch = evidence.run.loader.batch_size
+    peaks = [
+        (record.gpu_mem_peak_bytes, record.largest_batch_pixels)
+        for record in evidence.intervals
+        if record.gpu_mem_peak_bytes and record.largest_batch_pixels
     ]
-    for i in range(size):
-        pivot = max(range(i, size), key=lambda k: abs(matrix[k][i]))
-        if abs(matrix[pivot][i]) < 1e-9:
-            return None
-        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
-        for k in range(size):
-            if k != i:
-                factor = matrix[k][i] / matrix[i][i]
-                matrix[k] = [a - factor * b for a, b in zip(matrix[k], matrix[i])]
-    return {
-        term: matrix[i][size] / matrix[i][i] / scale[i] for i, term in enumerate(terms)
-    }
+    if not peaks or not batch:
+        why = evidence.run.unknown.get('gpu_mem_peak_bytes') or (
+            'its evidence has no peak of the CUDA allocator with the size of the batch'
+        )
+        return f'The run cannot be compared: {why}.'
+    static = estimate.static.total_bytes(optimizer)
+    if estimate.fit is None or static is None:
+        return 'The run cannot be compared: a part of the estimate is unknown.'
+    peak, total_pixels = max((peak or 0, pixels or 0) for peak, pixels in peaks)
+    pixels = total_pixels // batch
+    counted = evidence.model
+    parts = counted and (
+        counted.parameter_bytes,
+        counted.gradient_bytes,
+        counted.optimizer_state_bytes,
+        counted.buffer_bytes,
+        counted.ema_bytes,
+    )
+    difference = None
+    if parts and all(part is not None for part in parts):
+        difference = sum(part or 0 for part in parts) - static
+    return MeasuredMemory(
+        path=evidence.path,
+        batch_size=batch,
+        pixels=pixels,
+        optimizer=optimizer,
+        peak_bytes=peak,
+        predicted_bytes=static + predict_activations(estimate.fit, batch, pixels),
+        static_difference_bytes=difference,
+    )

@@ -116,7 +116,7 @@ def _advise_storage(run: Run) -> list[str]:
     if not run.is_starved or not share or workload is None:
         return []
     return [
-        f'{100 * share:.0f} % of the {format_seconds(workload.occupancy.mean_s)} '
+        f'{100 * share:.0f} % of the {format_seconds(workload.batch_time.mean_s)} '
         'that a batch '
         'takes to load is waiting: a copy of the data on a local disk, fewer and '
         'larger files (LMDB) or a cache in memory would shorten it.'

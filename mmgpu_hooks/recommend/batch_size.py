@@ -15,15 +15,16 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
 from mmgpu_hooks.model.batches import (
     KNEE_SHARE,
+    MemoryFit,
     find_knee,
     find_largest_batch,
     predict_peak,
 )
-from mmgpu_hooks.model.scene import at_batch_size
-from mmgpu_hooks.model.uncertainty import model_error, perturb
+from mmgpu_hooks.model.job import JobPlan
+from mmgpu_hooks.model.prediction import COVERAGE, model_error, perturb
+from mmgpu_hooks.model.workload import Workload, at_batch_size
 from mmgpu_hooks.recommend.changes import KEY, Decision, judge_gain, word_changes
 from mmgpu_hooks.recommend.choice import (
-    COVERAGE,
     Gain,
     Setting,
     job_s,
@@ -31,14 +32,7 @@ from mmgpu_hooks.recommend.choice import (
 )
 from mmgpu_hooks.recommend.chooser import Chooser
 from mmgpu_hooks.recommend.job_plan import plan_job
-from mmgpu_hooks.schema import (
-    Change,
-    JobPlan,
-    LearningRate,
-    LoaderWorkload,
-    MemoryFit,
-    NoPrediction,
-)
+from mmgpu_hooks.schema import Change, LearningRate, NoPrediction
 
 BATCH_KEY = f'{KEY}batch_size'
 
@@ -96,7 +90,7 @@ def choose_batch_size(
 
 
 def _find_limits(
-    run: Run, workload: LoaderWorkload, memory: MemoryFit | NoPrediction
+    run: Run, workload: Workload, memory: MemoryFit | NoPrediction
 ) -> tuple[MemoryFit, int, str] | str:
     """The fit, the largest batch size that may be, and what says so."""
     if isinstance(memory, NoPrediction):
@@ -133,7 +127,7 @@ def _decide(decision: Decision, batch_size: int) -> Decision:
     """The best setting of the loader with another batch size."""
     run, workload = decision.run, decision.workload
     sized = at_batch_size(workload, batch_size)
-    assert sized is not None  # its step against batch size is known
+    assert isinstance(sized, Workload)  # its step against batch size is known
     old = workload.batch_size or batch_size
     resized = _resize(run, old, batch_size).altered(workload=sized)
     return replace(Chooser(resized, sized).propose(), batch_size=batch_size)
@@ -177,14 +171,14 @@ def _predict_gain(old: Decision, new: Decision, *, is_old_setting: bool) -> Gain
     before = old.old if is_old_setting else old.new
     plans = plan_job(old.run), plan_job(new.run)
 
-    def image_s(one: LoaderWorkload, setting: Setting, plan: JobPlan) -> float:
+    def image_s(one: Workload, setting: Setting, plan: JobPlan) -> float:
         # whole batches: an epoch of the new size may see a few images more
         images = plan.epochs * plan.iterations * (one.batch_size or 1)
         return job_s(one, setting, plan) / images
 
-    def share_of(one: LoaderWorkload) -> float:
+    def share_of(one: Workload) -> float:
         sized = at_batch_size(one, new.batch_size)
-        assert sized is not None  # its line is that of the decision's workload
+        assert isinstance(sized, Workload)  # its line is the decision's
         return 1.0 - image_s(sized, new.new, plans[1]) / image_s(one, before, plans[0])
 
     share = share_of(old.workload)

@@ -11,12 +11,13 @@ from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
 from mmgpu_hooks.judge.verdict import judge_confidence
-from mmgpu_hooks.model.floors import ready_s
 from mmgpu_hooks.model.job import START_ERROR
-from mmgpu_hooks.recommend.choice import COVERAGE, Gain, Setting
+from mmgpu_hooks.model.prediction import COVERAGE
+from mmgpu_hooks.model.workload import Workload
+from mmgpu_hooks.recommend.choice import Gain, Setting
 from mmgpu_hooks.recommend.job_plan import count_starts
 from mmgpu_hooks.recommend.worker_cap import WorkerCap
-from mmgpu_hooks.schema import Change, LoaderWorkload
+from mmgpu_hooks.schema import Change
 
 KEY = 'train_dataloader.'
 WORKERS_KEY = f'{KEY}num_workers'
@@ -29,7 +30,7 @@ class Decision:
     """The new setting, and what it was chosen by."""
 
     run: Run
-    workload: LoaderWorkload
+    workload: Workload
     cap: WorkerCap
     old: Setting
     new: Setting
@@ -116,7 +117,7 @@ def _why_workers(decision: Decision) -> tuple[str, tuple[str, ...]]:
         ), ('MG105', 'MG106')
     reason = (
         f'an iteration {now}, of which the step needs '
-        f'{format_seconds(ready_s(decision.workload))}; it is predicted to take '
+        f'{format_seconds(decision.workload.ready_s)}; it is predicted to take '
         f'{after} (the host carries at most {decision.cap.workers}: '
         f'{decision.cap.reason})'
     )

@@ -7,15 +7,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mmgpu_hooks.model.floors import cpu_floor_s, ready_s
-from mmgpu_hooks.model.job import START_ERROR, estimate_job_s
-from mmgpu_hooks.model.pace import bound_iter_s
-from mmgpu_hooks.model.prediction import MOST_WORKERS, estimate_iter_s
-from mmgpu_hooks.model.uncertainty import model_error, perturb
-from mmgpu_hooks.schema import (
-    JobPlan,
-    LoaderWorkload,
+from mmgpu_hooks.model.job import START_ERROR, JobPlan, estimate_job_s
+from mmgpu_hooks.model.prediction import (
+    COVERAGE,
+    MOST_WORKERS,
+    estimate_iter_s,
+    model_error,
+    perturb,
 )
+from mmgpu_hooks.model.workload import Workload
 
 SAME_SPEED = 0.02
 """Settings this close to the best are equal, and the one with fewer workers wins."""
@@ -27,9 +27,6 @@ EACH_UP_TO = 12
 """Every number of workers up to here is tried; beyond, in steps of a quarter."""
 
 PREFETCHES = (2, 4, 8)
-
-COVERAGE = 1.9
-"""Standard errors on either side that hold the truth 9 times in 10."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class Gain:
 
 
 @functools.lru_cache(maxsize=512)
-def job_s(workload: LoaderWorkload, setting: Setting, plan: JobPlan) -> float:
+def job_s(workload: Workload, setting: Setting, plan: JobPlan) -> float:
     """What the job would take with a setting, s."""
     return estimate_job_s(
         workload,
@@ -70,24 +67,24 @@ def job_s(workload: LoaderWorkload, setting: Setting, plan: JobPlan) -> float:
 
 
 @functools.lru_cache(maxsize=512)
-def iter_s(workload: LoaderWorkload, setting: Setting) -> float:
+def iter_s(workload: Workload, setting: Setting) -> float:
     """What a steady iteration would take with a setting, s."""
     return estimate_iter_s(workload, setting.num_workers, setting.prefetch_factor)
 
 
-def most_gain(workload: LoaderWorkload, old: Setting, plan: JobPlan) -> float:
+def most_gain(workload: Workload, old: Setting, plan: JobPlan) -> float:
     """What any setting could save of the job, at most.
 
     With workers, what data that costs nothing would save. Without, nothing is fetched
     and nobody has to be started, which can be less.
     """
-    ideal_s = plan.epochs * plan.iterations * ready_s(workload)
+    ideal_s = plan.epochs * plan.iterations * workload.ready_s
     alone_s = job_s(workload, replace(old, num_workers=0), plan)
     return max(1.0 - min(ideal_s, alone_s) / job_s(workload, old, plan), 0.0)
 
 
 def choose_workers(
-    workload: LoaderWorkload,
+    workload: Workload,
     old: Setting,
     plan: JobPlan,
     most: int,
@@ -108,7 +105,7 @@ def choose_workers(
     """
     times: dict[int, float] = {}
     # what no number of workers is faster than, but for what is won at the starts
-    ideal_s = plan.epochs * plan.iterations * bound_iter_s(workload, MOST_WORKERS)
+    ideal_s = plan.epochs * plan.iterations * workload.bound_iter_s(MOST_WORKERS)
     for count in _counts(most):
         times[count] = job_s(workload, replace(old, num_workers=count), plan)
         if times[count] <= ideal_s * (1 + SAME_SPEED / 4):
@@ -124,7 +121,7 @@ def choose_workers(
     return replace(old, num_workers=fewest)
 
 
-def _spare_cores(workload: LoaderWorkload) -> int:
+def _spare_cores(workload: Workload) -> int:
     """Cores that the training process leaves to workers; at least one."""
     step_s = workload.step.mean_s
     own = round(workload.step_cpu_s / step_s) if step_s > 0.0 else 0
@@ -132,7 +129,7 @@ def _spare_cores(workload: LoaderWorkload) -> int:
 
 
 def choose_prefetch(
-    workload: LoaderWorkload, setting: Setting, plan: JobPlan, factors: Sequence[int]
+    workload: Workload, setting: Setting, plan: JobPlan, factors: Sequence[int]
 ) -> Setting:
     """The least prefetching that is within 2 % of the fastest.
 
@@ -151,12 +148,10 @@ def choose_prefetch(
     return replace(setting, prefetch_factor=least)
 
 
-def predict_gain(
-    workload: LoaderWorkload, old: Setting, new: Setting, plan: JobPlan
-) -> Gain:
+def predict_gain(workload: Workload, old: Setting, new: Setting, plan: JobPlan) -> Gain:
     """What ``new`` saves of the job; both see the same errors of the costs."""
 
-    def share_of(one: LoaderWorkload) -> float:
+    def share_of(one: Workload) -> float:
         return 1.0 - job_s(one, new, plan) / job_s(one, old, plan)
 
     share = share_of(workload)
@@ -172,14 +167,14 @@ def predict_gain(
     return Gain(share, share - reach, share + reach, noise)
 
 
-def without_other_load(workload: LoaderWorkload) -> LoaderWorkload:
+def without_other_load(workload: Workload) -> Workload:
     """The same on a host that other programs leave alone."""
-    return replace(workload, stranger_tasks=0.0)
+    return replace(workload, other_tasks=0.0)
 
 
-def _cpu_share(workload: LoaderWorkload, setting: Setting) -> float:
+def _cpu_share(workload: Workload, setting: Setting) -> float:
     """Share of the free cores that an iteration uses."""
-    return min(cpu_floor_s(workload) / iter_s(workload, setting), 1.0)
+    return min(workload.cpu_floor_s / iter_s(workload, setting), 1.0)
 
 
 def _counts(most: int) -> Iterator[int]:

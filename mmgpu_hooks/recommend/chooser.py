@@ -11,6 +11,8 @@ from mmgpu_hooks.judge.thresholds import (
     STARTUP_MEASURABLE,
     WORTHWHILE_GAIN,
 )
+from mmgpu_hooks.model.job import JobPlan
+from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.recommend.changes import (
     Decision,
     phrase_gain,
@@ -33,7 +35,6 @@ from mmgpu_hooks.recommend.worker_cap import (
     DEFAULT_PREFETCH,
     cap_workers,
 )
-from mmgpu_hooks.schema import JobPlan, LoaderWorkload
 
 
 class Chooser:
@@ -44,7 +45,7 @@ class Chooser:
         workload: What it tells.
     """
 
-    def __init__(self, run: Run, workload: LoaderWorkload) -> None:
+    def __init__(self, run: Run, workload: Workload) -> None:
         self._run, self._workload = run, workload
         self._plan: JobPlan = plan_job(run)
         self._old = read_setting(run)
@@ -145,7 +146,7 @@ class Chooser:
         gain = predict_gain(self._workload, before, after, self._plan)
         return gain.is_backed(WORTHWHILE_GAIN)
 
-    def _is_crowd(self, workload: LoaderWorkload, new: Setting) -> bool:
+    def _is_crowd(self, workload: Workload, new: Setting) -> bool:
         """Whether the old workers only take turns on too few cores.
 
         Only where that was measured: workers that wait for storage are right to
@@ -155,7 +156,7 @@ class Chooser:
         old = self._old
         if new.num_workers >= old.num_workers or old.num_workers <= self._cores:
             return False
-        if not cpu_s or not delay_s or not workload.is_occupancy_known:
+        if not cpu_s or not delay_s or not workload.is_batch_time_known:
             return False
         if self._run.waiting_share or delay_s / (cpu_s + delay_s) < RUN_DELAY_PROBLEM:
             return False

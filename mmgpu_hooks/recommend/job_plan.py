@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import JobPlan, SaveRecord
+from mmgpu_hooks.model.job import JobPlan
+from mmgpu_hooks.schema import SaveRecord
 
 
 def plan_job(run: Run) -> JobPlan:

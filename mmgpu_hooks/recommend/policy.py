@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import count_missing
+from mmgpu_hooks.model.batches import MemoryFit
 from mmgpu_hooks.recommend.advice import advise
 from mmgpu_hooks.recommend.batch_size import choose_batch_size
 from mmgpu_hooks.recommend.changes import (
@@ -17,7 +18,7 @@ from mmgpu_hooks.recommend.changes import (
 from mmgpu_hooks.recommend.choice import Setting
 from mmgpu_hooks.recommend.chooser import Chooser, starts_cost
 from mmgpu_hooks.recommend.validation import advise_validation
-from mmgpu_hooks.schema import Change, MemoryFit, NoPrediction, Recommendation
+from mmgpu_hooks.schema import Change, NoPrediction, Recommendation
 
 
 def recommend_settings(

@@ -17,7 +17,7 @@ from mmgpu_hooks.judge.thresholds import (
     SAVE_CURE_WORTH,
     SAVE_PROBLEM,
 )
-from mmgpu_hooks.model.prediction import predict_grid
+from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.recommend.changes import KEY
 from mmgpu_hooks.recommend.choice import SAME_SPEED
 from mmgpu_hooks.schema import (
@@ -311,13 +311,13 @@ def _less_s(
 def fewest_that_keep_up(run: Run) -> int | None:
     """Fewer workers than now with which the iterations are as fast."""
     workload = run.workload
-    if workload is None or not workload.is_occupancy_known:
+    if workload is None or not workload.is_batch_time_known:
         return None
     old, prefetch = workload.num_workers, workload.prefetch_factor
     if old < 2:
         return None
-    settings = [(count, prefetch) for count in range(1, old + 1)]
-    *fewer, now = predict_grid(workload, settings)
+    counts = range(1, old + 1)
+    *fewer, now = [predict_setting(workload, count, prefetch) for count in counts]
     as_fast_s = now.iter_time_s * (1 + SAME_SPEED)
     return next((p.num_workers for p in fewer if p.iter_time_s <= as_fast_s), None)
 

@@ -12,10 +12,10 @@ from mmgpu_hooks.judge.run_comparison import ITER, fold_figures
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.stats import LEAST_VALUES, fold_mean
+from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH, cap_workers
 from mmgpu_hooks.schema import (
     Estimate,
-    LoaderWorkload,
     NoPrediction,
     Prediction,
     SweepRow,
@@ -117,7 +117,7 @@ def choose_calibrations(rows: Sequence[SweepRow]) -> dict[SweepSetting, SweepSet
     return chosen
 
 
-def fit_sweep_workload(run: Run | None, warm_up: int) -> LoaderWorkload | NoPrediction:
+def fit_sweep_workload(run: Run | None, warm_up: int) -> Workload | NoPrediction:
     """What one trial tells of its loader.
 
     Args:
@@ -132,7 +132,7 @@ def fit_sweep_workload(run: Run | None, warm_up: int) -> LoaderWorkload | NoPred
 def predict_rows(
     rows: Sequence[SweepRow],
     calibrations: Mapping[SweepSetting, SweepSetting],
-    workloads: Mapping[SweepSetting, LoaderWorkload | NoPrediction],
+    workloads: Mapping[SweepSetting, Workload | NoPrediction],
 ) -> list[SweepRow]:
     """Set beside each trial what the model of one other had said of it.
 
@@ -147,7 +147,7 @@ def predict_rows(
 def _predict(
     row: SweepRow,
     calibrations: Mapping[SweepSetting, SweepSetting],
-    workloads: Mapping[SweepSetting, LoaderWorkload | NoPrediction],
+    workloads: Mapping[SweepSetting, Workload | NoPrediction],
 ) -> SweepRow:
     source = calibrations.get(row.setting)
     if source is None:
@@ -157,7 +157,7 @@ def _predict(
         )
         return replace(row, predicted=None, unpredicted=why, is_calibration=False)
     workload = workloads[source]
-    found: Prediction | NoPrediction
+    found: Prediction | NoPrediction = NoPrediction('')
     if isinstance(workload, NoPrediction):
         found = workload
     else:

@@ -35,19 +35,7 @@ from mmgpu_hooks.schema.memory import (
     ModuleActivations,
     StaticBytes,
 )
-from mmgpu_hooks.schema.predicted import (
-    BatchLine,
-    Cost,
-    FittedRun,
-    JobPlan,
-    LoaderWorkload,
-    MemoryFit,
-    MemoryPoint,
-    MemoryRuleRow,
-    NoPrediction,
-    PeakPrediction,
-    Prediction,
-)
+from mmgpu_hooks.schema.predicted import FittedRun, NoPrediction, Prediction
 from mmgpu_hooks.schema.recorded import (
     SAVE_PHASES,
     SCHEMA_VERSION,

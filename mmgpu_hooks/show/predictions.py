@@ -9,18 +9,15 @@ from typing import Any
 
 from mmgpu_hooks.judge.memory import CardRoom
 from mmgpu_hooks.model.batches import (
+    MemoryFit,
+    MemoryRuleRow,
     find_largest_batch,
     find_oom_batch,
     predict_peak,
 )
 from mmgpu_hooks.model.prediction import LIMITS
-from mmgpu_hooks.schema import (
-    FittedRun,
-    LoaderWorkload,
-    MemoryFit,
-    MemoryRuleRow,
-    Prediction,
-)
+from mmgpu_hooks.model.workload import Workload
+from mmgpu_hooks.schema import FittedRun, Prediction
 from mmgpu_hooks.show.document import Section, Table, listing
 from mmgpu_hooks.show.figures import (
     format_bytes,
@@ -54,7 +51,7 @@ class Forecast:
     run_path: str
     status: str
     """Of the run, as in its summary."""
-    workload: LoaderWorkload | None
+    workload: Workload | None
     """``None`` when nothing can be predicted from the run."""
     predictions: tuple[Prediction, ...] = ()
     reason: str | None = None
@@ -87,7 +84,7 @@ def render_forecast_json(forecast: Forecast) -> str:
     return json.dumps(body, indent=2)
 
 
-def _render_workload(workload: LoaderWorkload) -> dict[str, Any]:
+def _render_workload(workload: Workload) -> dict[str, Any]:
     rendered = asdict(workload)
     del rendered['measured_batch_size']
     return rendered
@@ -121,8 +118,8 @@ def render_forecast(
     return render(sections, width=width, color=color)
 
 
-def _describe_workload(workload: LoaderWorkload) -> Iterator[tuple[str, str]]:
-    iteration, loading = workload.iter_time, workload.occupancy
+def _describe_workload(workload: Workload) -> Iterator[tuple[str, str]]:
+    iteration, loading = workload.iter_time, workload.batch_time
     yield (
         'measured',
         f'{format_seconds(iteration.mean_s)} per iteration over '
@@ -140,12 +137,12 @@ def _describe_workload(workload: LoaderWorkload) -> Iterator[tuple[str, str]]:
         f'{format_seconds(workload.fetch_s)} to fetch it',
     )
     cores = f'{workload.usable_cores:g} usable'
-    if workload.stranger_tasks >= 0.05:
-        cores += f', wanted by {workload.stranger_tasks:.1f} task(s) of others'
+    if workload.other_tasks >= 0.05:
+        cores += f', wanted by {workload.other_tasks:.1f} task(s) of others'
     yield 'cores', cores
 
 
-def _table(forecast: Forecast, workload: LoaderWorkload) -> Table:
+def _table(forecast: Forecast, workload: Workload) -> Table:
     """One line a setting; what is the same in all has no column."""
     predictions = forecast.predictions
     prefetch = workload.prefetch_factor if workload.num_workers else None
@@ -227,8 +224,8 @@ def tabulate_rules(rules: Sequence[MemoryRuleRow]) -> Table:
         (
             row.batch_size,
             format_bytes(row.peak_bytes),
-            _with_error(row.fit_bytes, row.fit_error_pct),
-            _with_error(row.proportional_bytes, row.proportional_error_pct),
+            _with_error(row, row.fit_bytes),
+            _with_error(row, row.proportional_bytes),
         )
         for row in rules
     ]
@@ -253,9 +250,9 @@ def render_memory_json(report: MemoryReport) -> dict[str, Any]:
                 'batch_size': row.batch_size,
                 'peak_bytes': row.peak_bytes,
                 'fit_bytes': row.fit_bytes,
-                'fit_error_pct': row.fit_error_pct,
+                'fit_error_pct': row.error_pct(row.fit_bytes),
                 'proportional_bytes': row.proportional_bytes,
-                'proportional_error_pct': row.proportional_error_pct,
+                'proportional_error_pct': row.error_pct(row.proportional_bytes),
             }
             for row in report.rules
         ],
@@ -266,16 +263,11 @@ def render_memory_json(report: MemoryReport) -> dict[str, Any]:
 
 
 def _peak(fit: MemoryFit, batch: int) -> dict[str, int]:
-    seen = predict_peak(fit, batch)
-    return {
-        'batch_size': batch,
-        'peak_bytes': seen.peak_bytes,
-        'low_bytes': seen.low_bytes,
-        'high_bytes': seen.high_bytes,
-    }
+    return {'batch_size': batch, **predict_peak(fit, batch)._asdict()}
 
 
-def _with_error(size: int | None, error_pct: float | None) -> str:
+def _with_error(row: MemoryRuleRow, size: int | None) -> str:
+    error_pct = row.error_pct(size)
     if size is None or error_pct is None:
         return '-'
     direction = 'above' if error_pct >= 0 else 'below'

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from fakes.replaced import replace
-from mmgpu_hooks.schema import Cost, LoaderWorkload
+from mmgpu_hooks.model.workload import Cost, Workload
 
 
-def make_workload(**fields: Any) -> LoaderWorkload:
+def make_workload(**fields: Any) -> Workload:
     """40 ms of loading, half of it CPU, a 15 ms step that waits, eight free cores."""
-    workload = LoaderWorkload(
+    workload = Workload(
         num_workers=2,
         prefetch_factor=2,
         persistent_workers=True,
         batch_size=4,
         iterations=100,
         iter_time=Cost(0.02, 0.001, 0.0001, 100),
-        occupancy=Cost(0.04, 0.0, 0.0001, 100),
+        batch_time=Cost(0.04, 0.0, 0.0001, 100),
         batch_cpu=Cost(0.02, 0.0, 0.0001, 100),
         step=Cost(0.015, 0.0, 0.0001, 100),
         step_cpu_s=0.001,

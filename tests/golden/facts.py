@@ -172,8 +172,9 @@ def _predicted(answer: Json) -> Figures:
 
 def _forecast(forecast: Json) -> Figures:
     workload = forecast.get('workload') or {}
-    for key in ('occupancy', 'batch_cpu', 'step'):
-        yield f'workload.{key}_s', workload.get(key, {}).get('mean_s')
+    costs = {'occupancy': 'batch_time', 'batch_cpu': 'batch_cpu', 'step': 'step'}
+    for name, key in costs.items():
+        yield f'workload.{name}_s', workload.get(key, {}).get('mean_s')
     for one in forecast.get('predictions', ()):
         setting = f'{one["num_workers"]}_workers.batch_{one["batch_size"]}'
         yield f'iter_s.{setting}', one['iter_time_s']

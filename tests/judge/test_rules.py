@@ -119,7 +119,7 @@ def test_cores_that_strangers_want_are_no_wall_where_the_run_was_faster():
     )
     run = Run(evidence).altered(external_cpu_cores=0.5)
     assert run.workload is not None
-    crowded = run.altered(workload=replace(run.workload, stranger_tasks=3.5))
+    crowded = run.altered(workload=replace(run.workload, other_tasks=3.5))
     assert crowded.free_cores == 3.5
     assert not crowded.is_cpu_the_wall
     assert crowded.cpu_floor_s <= crowded.iter_s

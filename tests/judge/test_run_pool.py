@@ -7,7 +7,8 @@ from fakes.replaced import replace
 from fakes.runs import GIB, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
-from mmgpu_hooks.schema import MemoryFit, NoPrediction, RunEvidence
+from mmgpu_hooks.model.batches import MemoryFit
+from mmgpu_hooks.schema import NoPrediction, RunEvidence
 
 
 def pool(*runs: RunEvidence, **differences: str) -> RunPool:

@@ -10,26 +10,23 @@ from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_interval, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.workload import NEWEST, fit_workload
-from mmgpu_hooks.model import handover
-from mmgpu_hooks.model.prediction import predict_grid
-from mmgpu_hooks.schema import (
-    HostLimits,
-    LoaderSettings,
-    LoaderWorkload,
-    NoPrediction,
-    RunEvidence,
+from mmgpu_hooks.model.prediction import predict_setting
+from mmgpu_hooks.model.workload import (
+    GAP_S,
+    TRANSFER_CPU_S,
+    TRANSFER_TENSOR_S,
+    Workload,
 )
+from mmgpu_hooks.schema import HostLimits, LoaderSettings, NoPrediction, RunEvidence
 
-GAP_S = handover.GAP_S
 
-
-def fit(evidence: RunEvidence) -> LoaderWorkload | NoPrediction:
+def fit(evidence: RunEvidence) -> Workload | NoPrediction:
     return fit_workload(Run(evidence))
 
 
-def fitted(**fields: Any) -> LoaderWorkload:
+def fitted(**fields: Any) -> Workload:
     found = fit(make_evidence(**fields))
-    assert isinstance(found, LoaderWorkload), found
+    assert isinstance(found, Workload), found
     return found
 
 
@@ -51,17 +48,17 @@ STARVED = {
 def test_a_run_with_workers():
     found = fitted(**STARVED)
     # as exact as a simulated run of so many iterations
-    assert found.occupancy.mean_s == pytest.approx(0.4 + GAP_S, rel=0.005)
-    assert found.occupancy.std_s == pytest.approx(0.05)
-    assert found.occupancy.count == 140
+    assert found.batch_time.mean_s == pytest.approx(0.4 + GAP_S, rel=0.005)
+    assert found.batch_time.std_s == pytest.approx(0.05)
+    assert found.batch_time.count == 140
     assert found.batch_cpu.mean_s == pytest.approx(0.36)
     assert found.step.mean_s == pytest.approx(0.1)
     assert found.step_cpu_s == pytest.approx(0.03)
     assert found.iter_time.mean_s == pytest.approx(0.2)
     assert (found.num_workers, found.prefetch_factor, found.batch_size) == (2, 2, 4)
     assert found.usable_cores == 8.0
-    assert found.is_handover_known
-    assert found.is_occupancy_known
+    assert found.is_transfer_known
+    assert found.is_batch_time_known
     assert found.notes == ()
 
 
@@ -76,7 +73,7 @@ def test_a_bound_run_is_fitted_to_its_cores_and_predicted_for_all():
 
 
 def test_its_own_setting_is_predicted_as_measured():
-    assert predict_grid(fitted(**STARVED), [(2, 2)])[0].iter_time_s == pytest.approx(
+    assert predict_setting(fitted(**STARVED), 2, 2).iter_time_s == pytest.approx(
         0.2, rel=0.015
     )
 
@@ -103,12 +100,12 @@ ALONE = {
 
 def test_a_run_without_workers_tells_loading_by_its_waits():
     found = fitted(**ALONE)
-    extra_s = handover.CPU_S + 12 * handover.CPU_TENSOR_S
+    extra_s = TRANSFER_CPU_S + 12 * TRANSFER_TENSOR_S
     assert found.batch_cpu.mean_s == pytest.approx(0.3 + extra_s)
     # where loading waits, the handing over goes on beside it
-    assert found.occupancy.mean_s == pytest.approx(0.4 + GAP_S + 0.75 * extra_s)
-    assert not found.is_handover_known
-    alone = predict_grid(found, [(0, 2)])[0]
+    assert found.batch_time.mean_s == pytest.approx(0.4 + GAP_S + 0.75 * extra_s)
+    assert not found.is_transfer_known
+    alone = predict_setting(found, 0, 2)
     assert alone.iter_time_s == pytest.approx(0.5)
 
 
@@ -117,8 +114,8 @@ def test_workers_seen_from_outside_are_busy_all_the_time_when_the_loop_starves()
         STARVED['workers'], source='outside', occupancy=None, batch_cpu=None
     )
     found = fitted(**{**STARVED, 'workers': outside})
-    assert found.occupancy.mean_s == pytest.approx(2 * 0.2 + GAP_S, rel=0.005)
-    assert found.is_occupancy_known
+    assert found.batch_time.mean_s == pytest.approx(2 * 0.2 + GAP_S, rel=0.005)
+    assert found.is_batch_time_known
 
 
 def test_workers_seen_from_outside_are_bounded_when_it_does_not():
@@ -127,10 +124,10 @@ def test_workers_seen_from_outside_are_bounded_when_it_does_not():
     )
     found = fitted(workers=outside, data_wait_s=0.0, step_s=0.2)
     # more than the CPU of a batch, less than two iterations
-    assert found.occupancy.mean_s == pytest.approx((0.09 + 0.4) / 2 + GAP_S)
-    assert not found.is_occupancy_known
+    assert found.batch_time.mean_s == pytest.approx((0.09 + 0.4) / 2 + GAP_S)
+    assert not found.is_batch_time_known
     assert 'only bounded' in found.notes[0]
-    one = predict_grid(found, [(1, 2)])[0]
+    one = predict_setting(found, 1, 2)
     assert one.iter_time_low_s < 0.2 < one.iter_time_high_s
 
 
@@ -170,8 +167,8 @@ def test_a_pipeline_that_changed_midway_is_cut():
     ]
     evidence = replace(make_evidence(), intervals=(*slow, *fast))
     found = fit(evidence)
-    assert isinstance(found, LoaderWorkload)
-    assert found.occupancy.mean_s == pytest.approx(0.1 + GAP_S)
+    assert isinstance(found, Workload)
+    assert found.batch_time.mean_s == pytest.approx(0.1 + GAP_S)
     assert found.iterations == 5 * 20
     assert 'changed during the run' in found.notes[0]
     assert 'from iteration 180 on' in found.notes[0]
@@ -236,7 +233,7 @@ def test_what_tells_too_little_or_nonsense_gives_the_reason(fields, reason):
 def test_zero_length_figures_are_no_reason_to_fail(field):
     nothing = replace(STARVED['workers'].occupancy, mean_s=0.0, p50_s=0.0, p95_s=0.0)
     workers = replace(STARVED['workers'], **{field: nothing})
-    assert predict_grid(fitted(**{**STARVED, 'workers': workers}), [(1, 2)])
+    assert predict_setting(fitted(**{**STARVED, 'workers': workers}), 1, 2)
 
 
 EDITED = [
@@ -276,7 +273,7 @@ def test_whatever_was_edited_no_exception_and_no_nonsense_comes_out(value, count
         found = fit(replace(whole, intervals=intervals))
         if isinstance(found, NoPrediction):
             continue
-        (one,) = predict_grid(found, [(4, 2)])
+        one = predict_setting(found, 4, 2)
         assert 0.0 < one.iter_time_low_s <= one.iter_time_s < 1e4, fields
         assert one.iter_time_s <= one.iter_time_high_s < 1e5, fields
 

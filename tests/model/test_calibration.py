@@ -6,27 +6,36 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.workloads import make_workload
-from mmgpu_hooks.model.calibration import calibrate
+from mmgpu_hooks.model.calibration import (
+    USUAL_POWER,
+    bound_step_cpu,
+    calibrate,
+    fit_power,
+    take_out_delays,
+)
 from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.model.scene import make_loop
-from mmgpu_hooks.model.simulation import simulate_loop
-from mmgpu_hooks.schema import Cost, LoaderWorkload
+from mmgpu_hooks.model.simulation import make_loop, simulate_loop
+from mmgpu_hooks.model.workload import Cost, Workload
 
 DRAWS = 512
 
 
-def measure(truth: LoaderWorkload) -> tuple[LoaderWorkload, float]:
-    """The workload as its run would tell it, and the strangers' cores."""
-    workers, prefetch = truth.num_workers, truth.prefetch_factor
-    trace = simulate_loop(make_loop(truth, workers, prefetch, DRAWS), DRAWS, 64)
+def simulate(workload: Workload):
+    workers, prefetch = workload.num_workers, workload.prefetch_factor
+    return simulate_loop(make_loop(workload, workers, prefetch, DRAWS), DRAWS, 64)
+
+
+def measure(truth: Workload) -> tuple[Workload, float]:
+    """The workload as its run would show it, and the cores of other processes."""
+    trace = simulate(truth)
     measured = replace(
         truth,
         iter_time=Cost(trace.seconds / DRAWS),
-        occupancy=replace(truth.occupancy, mean_s=trace.busy_s / DRAWS),
+        batch_time=replace(truth.batch_time, mean_s=trace.busy_s / DRAWS),
         step=replace(truth.step, mean_s=trace.step_s / DRAWS),
-        stranger_tasks=0.0,
+        other_tasks=0.0,
     )
-    return measured, trace.stranger_cpu_s / trace.seconds
+    return measured, trace.others_cpu_s / trace.seconds
 
 
 CROWDED = {'usable_cores': 2.0, 'host_cores': 2.0, 'step_cpu_s': 0.012}
@@ -38,92 +47,233 @@ CROWDED = {'usable_cores': 2.0, 'host_cores': 2.0, 'step_cpu_s': 0.012}
         {},
         {'num_workers': 1},
         {**CROWDED, 'num_workers': 4},
-        {**CROWDED, 'num_workers': 4, 'occupancy': Cost(0.03, 0.02)},
+        {**CROWDED, 'num_workers': 4, 'batch_time': Cost(0.03, 0.02)},
+        {**CROWDED, 'num_workers': 2, 'other_tasks': 1.0},
     ],
 )
 def test_the_costs_come_back(fields):
     truth = make_workload(**fields)
-    measured, strangers = measure(truth)
-    found = calibrate(measured, strangers)
-    assert found.step.mean_s == pytest.approx(truth.step.mean_s, rel=0.02)
-    assert found.occupancy.mean_s == pytest.approx(truth.occupancy.mean_s, rel=0.02)
-    assert found.stranger_tasks == pytest.approx(truth.stranger_tasks, abs=0.05)
+    measured, others = measure(truth)
+    found = calibrate(measured, others)
+    if not truth.other_tasks:
+        assert found.step.mean_s == pytest.approx(truth.step.mean_s, rel=0.02)
+        loading_s = truth.batch_time.mean_s
+        assert found.batch_time.mean_s == pytest.approx(loading_s, rel=0.02)
+        assert found.other_tasks == pytest.approx(0.0, abs=0.05)
+    own = predict_setting(found, truth.num_workers, 2)
+    assert own.iter_time_s == pytest.approx(measured.iter_time.mean_s, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    'fields', [{'num_workers': 4}, {'num_workers': 2, 'stranger_tasks': 1.0}]
-)
-def test_the_run_itself_is_predicted_as_it_was_measured(fields):
-    measured, strangers = measure(make_workload(**CROWDED, **fields))
-    workload = calibrate(measured, strangers)
-    found = predict_setting(workload, fields['num_workers'], 2)
-    assert found.iter_time_s == pytest.approx(measured.iter_time.mean_s, rel=0.01)
+@pytest.mark.parametrize(('workers', 'fetch_s'), [(8, 0.003), (1, 0.001)])
+def test_only_a_loop_that_does_not_starve_shows_what_fetching_takes(workers, fetch_s):
+    measured, others = measure(make_workload(num_workers=workers, fetch_s=0.003))
+    found = calibrate(replace(measured, fetch_s=0.001), others)
+    assert found.fetch_s == pytest.approx(fetch_s, rel=0.02)
 
 
-def test_a_loop_that_does_not_starve_tells_what_fetching_takes():
-    truth = make_workload(num_workers=8, fetch_s=0.003)
-    measured, strangers = measure(truth)
-    found = calibrate(replace(measured, fetch_s=0.001), strangers)
-    assert found.fetch_s == pytest.approx(0.003, rel=0.02)
-
-
-def test_a_starving_loop_does_not():
-    truth = make_workload(num_workers=1, fetch_s=0.003)
-    measured, strangers = measure(truth)
-    assert calibrate(replace(measured, fetch_s=0.001), strangers).fetch_s == 0.001
-
-
-def test_without_workers_only_strangers_are_taken_out():
-    workload = make_workload(
-        num_workers=0, occupancy=Cost(0.04), batch_cpu=Cost(0.02), host_cores=1.0
-    )
-    workload = replace(workload, usable_cores=1.0)
-    found = calibrate(workload, 1.0)
-    # each second of CPU took two beside a stranger
-    assert found.occupancy.mean_s == pytest.approx(0.02)
+def test_without_workers_only_other_processes_are_taken_out():
+    one_core = {'usable_cores': 1.0, 'host_cores': 1.0, 'num_workers': 0}
+    costs = {'batch_time': Cost(0.04), 'batch_cpu': Cost(0.02)}
+    found = calibrate(make_workload(**one_core, **costs), 1.0)
+    # each second of CPU took two beside another process
+    assert found.batch_time.mean_s == pytest.approx(0.02)
     assert found.step.mean_s == pytest.approx(0.014)
 
 
 def test_waiting_for_cores_is_taken_out_only_where_cores_were_scarce():
     free = make_workload(num_workers=4, iter_time=Cost(0.016))
-    crowded = replace(
-        free,
-        usable_cores=1.0,
-        host_cores=1.0,
-        iter_time=Cost(0.03),
-        occupancy=Cost(0.06),
-    )
+    scarce = {'usable_cores': 1.0, 'host_cores': 1.0, 'iter_time': Cost(0.03)}
+    crowded = replace(free, **scarce, batch_time=Cost(0.06))
     found = calibrate(free, 0.0, run_delay_s=0.01)
-    assert found.occupancy.mean_s == pytest.approx(0.04)
-    assert calibrate(crowded, 0.0, run_delay_s=0.04).occupancy.mean_s < 0.046
+    assert found.batch_time.mean_s == pytest.approx(0.04)
+    assert calibrate(crowded, 0.0, run_delay_s=0.04).batch_time.mean_s < 0.046
 
 
 def test_what_workers_that_fill_all_cores_waited_is_no_part_of_their_loading():
-    truth = make_workload(
-        **CROWDED,
-        num_workers=8,
-        occupancy=Cost(0.04),
-        batch_cpu=Cost(0.04),
-        step=Cost(0.01),
-        iter_time=Cost(0.026),
-    )
-    measured, strangers = measure(truth)
+    costs = {'batch_time': Cost(0.04), 'batch_cpu': Cost(0.04), 'step': Cost(0.01)}
+    truth = make_workload(**CROWDED, num_workers=8, iter_time=Cost(0.026), **costs)
+    measured, others = measure(truth)
     # the simulation is as slow with loading that waits: cores are what is short
-    slower = replace(measured, occupancy=Cost(1.1 * measured.occupancy.mean_s))
-    delay_s = slower.occupancy.mean_s - 0.04
-    found = calibrate(slower, strangers, run_delay_s=delay_s)
-    untold = calibrate(slower, strangers)
-    assert 0.04 <= found.occupancy.mean_s < 0.9 * untold.occupancy.mean_s
+    slower = replace(measured, batch_time=Cost(1.1 * measured.batch_time.mean_s))
+    delay_s = slower.batch_time.mean_s - 0.04
+    found = calibrate(slower, others, run_delay_s=delay_s)
+    unknown = calibrate(slower, others)
+    assert 0.04 <= found.batch_time.mean_s < 0.9 * unknown.batch_time.mean_s
 
 
 def test_no_more_waiting_is_taken_out_of_loading_than_was_measured():
     # both cores are taken by the step, so that the simulation has workers wait
-    measured = make_workload(
-        **{**CROWDED, 'step_cpu_s': 0.03},
-        num_workers=2,
-        occupancy=Cost(0.0075),
-        batch_cpu=Cost(0.002),
-    )
+    costs = {'batch_time': Cost(0.0075), 'batch_cpu': Cost(0.002), 'step_cpu_s': 0.03}
+    measured = make_workload(**{**CROWDED, **costs})
     found = calibrate(measured, 0.0, run_delay_s=0.001)
-    assert found.occupancy.mean_s >= 0.0065
-    assert calibrate(measured, 0.0).occupancy.mean_s < 0.006
+    assert found.batch_time.mean_s >= 0.0065
+    assert calibrate(measured, 0.0).batch_time.mean_s < 0.006
+
+
+def make_threads(**fields) -> Workload:
+    """A step of two threads on two cores, 20 ms, and 15 ms of loading."""
+    usual = {
+        'num_workers': 2,
+        'usable_cores': 2.0,
+        'host_cores': 2.0,
+        'step': Cost(0.02),
+        'step_cpu_s': 0.04,
+        'step_power': 3.0,
+        'batch_time': Cost(0.015),
+        'batch_cpu': Cost(0.015),
+        'fetch_s': 0.0,
+        'fetch_busy_s': 0.0,
+    }
+    return make_workload(**{**usual, **fields})
+
+
+@pytest.mark.parametrize(
+    ('workers', 'cores', 'power', 'step_s'),
+    [
+        # loading takes longer than the step, so that there is always one being made
+        (1, 2.0, 1.0, 0.02 / (2 / 3)),
+        (1, 2.0, 2.7, 0.02 / (2 / 3) ** 2.7),
+        # eight that always load, and two of the step: each has four tenths of a core
+        (8, 4.0, 2.0, 0.02 / 0.4**2),
+    ],
+)
+def test_workers_beside_the_whole_step_slow_it_by_the_power(
+    workers, cores, power, step_s
+):
+    always = {'batch_time': Cost(0.9), 'batch_cpu': Cost(0.9), 'step_power': power}
+    loop = make_loop(make_threads(**always), workers, 2, 64)
+    loop = replace(loop, wake_s=0.0, cores=cores, host_cores=cores)
+    assert simulate_loop(loop, 64, 64).step_s / 64 == pytest.approx(step_s)
+
+
+def test_a_worker_beside_a_part_of_the_step_slows_that_part():
+    trace = simulate(make_threads(num_workers=1, step_power=2.0))
+    # 15 ms of loading take 22.5 ms, in which 4/9 of it are done of the step: 10 ms
+    assert trace.step_s / DRAWS == pytest.approx(0.0225 + 0.01, rel=0.12)
+    assert trace.wait_s == pytest.approx(0.0, abs=1e-6)
+
+
+def test_delays_of_threads_add_up_in_the_step():
+    measured = make_threads(
+        step=Cost(0.036, 0.009), step_cpu_s=0.057, iter_time=Cost(0.04)
+    )
+    found = take_out_delays(measured, 0.008)
+    assert found.step.mean_s == pytest.approx(0.02)
+    assert found.step.variation == pytest.approx(0.25)
+    assert found.step.error_s == pytest.approx(0.0016)
+    assert bound_step_cpu(found, measured) == pytest.approx(0.04)
+    assert (found.step_power, found.is_step_power_known) == (USUAL_POWER, False)
+
+
+@pytest.mark.parametrize(
+    ('fields', 'delay_s', 'step_s'),
+    [
+        # two workers make batches at any time: two of the four threads wait together
+        (
+            {
+                **dict.fromkeys(('usable_cores', 'host_cores'), 4.0),
+                'num_workers': 4,
+                'step': Cost(0.03),
+                'step_cpu_s': 0.12,
+                'batch_time': Cost(0.06),
+                'iter_time': Cost(0.03),
+            },
+            0.004,
+            0.022,
+        ),
+        ({'iter_time': Cost(0.02)}, 5.0, 0.005),  # no more than can be
+        ({'step_cpu_s': 0.02}, 0.008, 0.02),  # one thread
+        ({'spin_s': 0.01}, 0.008, 0.02),  # a GPU
+        ({'num_workers': 0, 'step_cpu_s': 0.044}, 0.003, 0.02),
+    ],
+)
+def test_what_is_taken_out_of_the_step(fields, delay_s, step_s):
+    found = take_out_delays(make_threads(**fields), delay_s)
+    assert found.step.mean_s == pytest.approx(step_s)
+
+
+@pytest.mark.parametrize('workers', [2, 4])
+def test_the_step_and_its_power_come_back(workers):
+    truth = make_threads(num_workers=workers)
+    measured, _ = measure(truth)
+    lost_s = measured.step.mean_s - truth.step.mean_s
+    # while one thread waits, the other spins
+    measured = replace(
+        measured, step_cpu_s=truth.step_cpu_s + 0.5 * lost_s, step_power=1.0
+    )
+    assert measured.step.mean_s > 1.5 * truth.step.mean_s
+    found = calibrate(measured, 0.0, main_delay_s=lost_s / 2)
+    assert found.step.mean_s == pytest.approx(truth.step.mean_s, rel=0.02)
+    assert found.step_cpu_s == pytest.approx(truth.step_cpu_s, rel=0.02)
+    assert found.step_power == pytest.approx(truth.step_power, rel=0.05)
+    assert found.is_step_power_known
+    own = predict_setting(found, workers, 2)
+    assert own.iter_time_s == pytest.approx(measured.iter_time.mean_s, rel=0.01)
+    # on two cores that the step fills, workers only come between
+    assert predict_setting(found, 0, 2).iter_time_s == pytest.approx(0.035, rel=0.02)
+
+
+def test_a_tenth_of_a_core_more_is_not_another_thread():
+    found = calibrate(make_threads(num_workers=0, step_cpu_s=0.0222), 0.0)
+    assert found.step_cpu_s == 0.02
+    # one thread leaves the other core to a worker
+    assert predict_setting(found, 1, 2).iter_time_s == pytest.approx(0.02, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ('before', 'measured_s', 'simulated_s', 'power', 'is_known'),
+    [
+        # nothing shows it
+        (2.7, 0.02, 0.02, 2.7, False),
+        (1.0, 0.03, 0.025, 1.0, False),
+        (2.7, 0.03, 0.0205, 2.7, False),
+        # it grows until enough is lost
+        (2.0, 0.036, 0.028, 2 * 2**0.5, True),
+        (2.0, 0.036, 0.084, 1.0, False),
+        (2.0, 0.036, 0.022, 4.0, False),
+    ],
+)
+def test_the_power_is_fitted_where_it_shows(
+    before, measured_s, simulated_s, power, is_known
+):
+    workload = make_threads(step_power=before, is_step_power_known=False)
+    found = fit_power(workload, measured_s, simulated_s)
+    assert found.step_power == pytest.approx(power)
+    assert found.is_step_power_known == is_known
+
+
+@pytest.mark.parametrize('delay_s', [0.0, 0.01, 0.04])
+def test_delays_on_free_cores_show_nothing_of_the_power(delay_s):
+    measured = make_threads(
+        step=Cost(0.05),
+        step_cpu_s=0.1,
+        step_power=1.0,
+        usable_cores=8.0,
+        host_cores=8.0,
+        batch_time=Cost(0.03),
+        batch_cpu=Cost(0.03),
+        iter_time=Cost(0.05),
+    )
+    found = calibrate(measured, 0.0, main_delay_s=delay_s)
+    assert found.step.mean_s == pytest.approx(0.05, rel=0.01)
+    assert not found.is_step_power_known
+    own = predict_setting(found, 2, 2)
+    assert own.iter_time_s == pytest.approx(0.05, rel=0.02)
+
+
+def test_the_power_of_a_second_thread_with_little_to_do_is_small():
+    thin = make_threads(step_cpu_s=0.025, step_power=2.6)
+    assert thin.threads_power == pytest.approx(1.0 + 1.6 * 0.25)
+    assert make_threads(step_power=2.6).threads_power == 2.6
+
+
+def test_a_power_that_is_not_known_widens_what_it_matters_for():
+    known = make_threads()
+    guessed = replace(known, is_step_power_known=False)
+    for workers, is_wider in ((0, False), (4, True)):
+        found = [predict_setting(one, workers, 2) for one in (known, guessed)]
+        widths = [
+            (one.iter_time_high_s - one.iter_time_low_s) / one.iter_time_s
+            for one in found
+        ]
+        assert (widths[1] > 1.05 * widths[0]) == is_wider

@@ -6,33 +6,20 @@ from hypothesis import strategies as st
 
 from fakes.replaced import replace
 from fakes.workloads import make_workload
-from mmgpu_hooks.model.pace import bound_iter_s
-from mmgpu_hooks.model.prediction import (
-    LIMITS,
-    predict_grid,
-    predict_setting,
-)
-from mmgpu_hooks.model.scene import at_batch_size
-from mmgpu_hooks.schema import BatchLine, Cost, LoaderWorkload, NoPrediction
-
-
-def predict(workload: LoaderWorkload, workers: int, prefetch: int = 2, **fields):
-    found = predict_setting(workload, workers, prefetch, **fields)
-    assert not isinstance(found, NoPrediction)
-    return found
-
+from mmgpu_hooks.model.job import JobPlan, estimate_job_s
+from mmgpu_hooks.model.prediction import LIMITS, predict_setting
+from mmgpu_hooks.model.workload import BatchLine, Cost, Workload, at_batch_size
+from mmgpu_hooks.schema import NoPrediction
 
 workloads = st.builds(
-    lambda loading_s, share, spread, step_s, step_share, cores, strangers: (
-        make_workload(
-            occupancy=Cost(loading_s, spread * loading_s, 0.01 * loading_s, 100),
-            batch_cpu=Cost(share * loading_s, spread * share * loading_s),
-            step=Cost(step_s, 0.0, 0.01 * step_s, 100),
-            step_cpu_s=step_share * step_s,
-            usable_cores=cores,
-            host_cores=cores,
-            stranger_tasks=strangers,
-        )
+    lambda loading_s, share, spread, step_s, step_share, cores, others: make_workload(
+        batch_time=Cost(loading_s, spread * loading_s, 0.01 * loading_s, 100),
+        batch_cpu=Cost(share * loading_s, spread * share * loading_s),
+        step=Cost(step_s, 0.0, 0.01 * step_s, 100),
+        step_cpu_s=step_share * step_s,
+        usable_cores=cores,
+        host_cores=cores,
+        other_tasks=others,
     ),
     st.floats(0.002, 0.2),
     st.floats(0.0, 1.0),
@@ -46,30 +33,25 @@ workloads = st.builds(
 
 @settings(max_examples=25, deadline=None)
 @given(workloads, st.sampled_from([0, 1, 2, 5]), st.sampled_from([1, 4]))
-def test_nothing_is_faster_than_the_bound(workload, workers, prefetch):
-    found = predict(workload, workers, prefetch)
-    assert found.iter_time_s >= bound_iter_s(workload, workers) * (1 - 1e-9)
+def test_nothing_is_faster_than_the_bound_nor_slower_with_cores(
+    workload, workers, prefetch
+):
+    found = predict_setting(workload, workers, prefetch)
+    assert found.iter_time_s >= workload.bound_iter_s(workers) * (1 - 1e-9)
     assert found.iter_time_low_s < found.iter_time_s < found.iter_time_high_s
     assert 0.0 <= found.data_wait_s <= found.iter_time_s
     assert found.limit in LIMITS
-
-
-@settings(max_examples=25, deadline=None)
-@given(workloads, st.sampled_from([1, 2, 5]))
-def test_cores_for_everybody_are_never_slower(workload, workers):
-    roomy = replace(workload, usable_cores=64.0, host_cores=64.0)
-    crowded_s = predict(workload, workers).iter_time_s
-    assert predict(roomy, workers).iter_time_s <= crowded_s * (1 + 1e-9)
+    wide = replace(workload, usable_cores=64.0, host_cores=64.0)
+    most_s = found.iter_time_s * (1 + 1e-9)
+    assert predict_setting(wide, workers, prefetch).iter_time_s <= most_s
 
 
 def test_without_workers_loading_and_step_add_up():
-    workload = make_workload(handover_s=0.002, handover_cpu_s=0.001)
-    found = predict(workload, 0)
-    # S without the handing over, and G
+    found = predict_setting(make_workload(transfer_s=0.002, transfer_cpu_s=0.001), 0)
+    # S without the transfer, and G
     assert found.iter_time_s == pytest.approx(0.040 - 0.002 + 0.015)
     assert found.data_wait_s == pytest.approx(0.038)
-    assert found.prefetch_factor is None
-    assert found.worker_utilisation is None
+    assert (found.prefetch_factor, found.worker_utilisation) == (None, None)
     assert found.images_per_s == pytest.approx(4 / 0.053)
 
 
@@ -81,74 +63,122 @@ def test_without_workers_loading_and_step_add_up():
         (0, {}, 'workers'),
         (1, {'is_storage_bound': True}, 'storage'),
         (8, {'usable_cores': 1.0, 'batch_cpu': Cost(0.03)}, 'cores'),
-        (2, {'occupancy': Cost(0.028, 0.05), 'batch_cpu': Cost(0.0)}, 'head_of_line'),
+        (2, {'batch_time': Cost(0.028, 0.05), 'batch_cpu': Cost(0.0)}, 'head_of_line'),
+        (2, {'batch_time': Cost(0.0), 'batch_cpu': Cost(0.0)}, 'step'),
     ],
 )
 def test_the_wall_is_named(workers, fields, limit):
-    assert predict(make_workload(**fields), workers).limit == limit
+    assert predict_setting(make_workload(**fields), workers).limit == limit
 
 
 def test_prefetching_helps_where_costs_are_uneven():
-    workload = make_workload(occupancy=Cost(0.028, 0.04), batch_cpu=Cost(0.0))
-    times = [
-        one.iter_time_s for one in predict_grid(workload, [(2, 1), (2, 2), (2, 8)])
-    ]
+    uneven = make_workload(batch_time=Cost(0.028, 0.04), batch_cpu=Cost(0.0))
+    times = [predict_setting(uneven, 2, factor).iter_time_s for factor in (1, 2, 8)]
     assert times[0] > times[1] > times[2]
 
 
-def test_a_worse_known_step_widens_the_interval():
-    sure, unsure = (
-        predict(make_workload(step=Cost(0.06, 0.0, error_s, 100)), 4)
-        for error_s in (0.0001, 0.006)
-    )
-    assert unsure.iter_time_high_s > sure.iter_time_high_s
-    assert unsure.iter_time_low_s < sure.iter_time_low_s
-
-
-def test_what_was_not_seen_is_less_sure():
-    def width(workload: LoaderWorkload, workers: int) -> float:
-        found = predict(workload, workers)
+def test_what_was_badly_measured_or_not_seen_is_less_sure():
+    def width(workload: Workload, workers: int) -> float:
+        found = predict_setting(workload, workers)
         return found.iter_time_high_s / found.iter_time_s
 
     workload = make_workload(num_workers=2)
-    blind = replace(workload, num_workers=0, is_handover_known=False)
+    blind = replace(workload, num_workers=0, is_transfer_known=False)
     assert width(workload, 2) < width(workload, 4) < width(blind, 4)
+    sure, unsure = (
+        width(make_workload(step=Cost(0.06, 0.0, error_s, 100)), 4)
+        for error_s in (0.0001, 0.006)
+    )
+    assert sure < unsure
 
 
 def test_another_batch_size_needs_the_line_of_the_step():
-    found = predict_setting(make_workload(), 4, 2, batch_size=8)
-    assert isinstance(found, NoPrediction)
-    assert 'batch size of 8' in found.reason
+    found = at_batch_size(make_workload(), 8)
+    assert isinstance(found, NoPrediction) and 'batch size of 8' in found.reason
     line = BatchLine(constant_s=0.005, image_s=0.0025)
-    larger = predict(make_workload(step_line=line), 4, batch_size=8)
-    assert larger.batch_size == 8
-    # 5 ms + 8 x 2.5 ms of step, 1 ms of fetching for four images
-    assert larger.iter_time_s == pytest.approx(0.025 + 0.002, rel=0.02)
-
-
-def test_a_larger_batch_varies_less():
-    """The costs of its images even out: by the root of how many there are."""
-    line = BatchLine(constant_s=0.0, image_s=0.004)
-    workload = make_workload(occupancy=Cost(0.04, 0.02), step_line=line)
+    workload = make_workload(step_line=line, batch_time=Cost(0.04, 0.02))
     larger = at_batch_size(workload, 16)
-    assert larger is not None
-    assert larger.occupancy.mean_s == pytest.approx(0.16)
-    assert larger.occupancy.variation == pytest.approx(0.25)
+    assert isinstance(larger, Workload)
+    # the costs of its images even out, by the root of how many there are
+    assert larger.batch_time.mean_s == pytest.approx(0.16)
+    assert larger.batch_time.variation == pytest.approx(0.25)
+    # 5 ms + 16 x 2.5 ms of step, 1 ms of fetching for four images
+    fed = predict_setting(larger, 8)
+    assert (fed.batch_size, fed.iter_time_s) == (16, pytest.approx(0.049, rel=0.02))
 
 
 @pytest.mark.parametrize(
     ('setting', 'complaint'),
     [
         ((-1, 2), 'num_workers: expected 0 to 512, found -1'),
-        ((10_000, 2), 'num_workers'),
         ((1, 0), 'prefetch_factor: expected 1 to 1024, found 0'),
     ],
 )
 def test_settings_out_of_range_are_refused(setting, complaint):
     with pytest.raises(ValueError, match=complaint):
         predict_setting(make_workload(), *setting)
+    with pytest.raises(ValueError, match='at least one epoch of one iteration'):
+        job_s(2, JobPlan(iterations=0))
 
 
-def test_a_costless_batch_is_predicted_too():
-    nothing = make_workload(occupancy=Cost(0.0), batch_cpu=Cost(0.0))
-    assert predict(nothing, 2).limit == 'step'
+# 40 ms of loading that only waits, a 20 ms step, nothing to fetch
+PLAIN = {
+    'batch_time': Cost(0.04),
+    'batch_cpu': Cost(0.0),
+    'step': Cost(0.02),
+    'step_cpu_s': 0.0,
+    'fetch_s': 0.0,
+    'fetch_busy_s': 0.0,
+    'worker_start_s': 0.1,
+}
+
+
+def job_s(workers: int, plan: JobPlan, persistent: bool = True, **fields) -> float:
+    workload = make_workload(**{**PLAIN, **fields})
+    return estimate_job_s(workload, workers, 2, plan, persistent_workers=persistent)
+
+
+@pytest.mark.parametrize(
+    ('workers', 'plan', 'persistent', 'expected_s'),
+    [
+        # ten first batches of 40 ms, and four workers started once or each time
+        (4, JobPlan(100, 10), True, 1000 * 0.02 + 10 * 0.04 + 4 * 0.1),
+        (4, JobPlan(100, 10), False, 1000 * 0.02 + 10 * (0.04 + 4 * 0.1)),
+        (0, JobPlan(100, 10), True, 1000 * 0.06),
+        (2, JobPlan(1), True, 2 * 0.1 + 0.04 + 0.02),
+    ],
+)
+def test_a_job_is_its_iterations_and_its_starts(workers, plan, persistent, expected_s):
+    assert job_s(workers, plan, persistent) == pytest.approx(expected_s)
+
+
+def test_many_workers_lose_short_epochs_that_start_them():
+    plan = JobPlan(iterations=5, epochs=20)
+    assert job_s(16, plan, False) > 2 * job_s(2, plan, True)
+
+
+SCARCE = {
+    'usable_cores': 2.0,
+    'host_cores': 2.0,
+    'batch_cpu': Cost(0.04),
+    'step': Cost(0.005),
+}
+
+
+@pytest.mark.parametrize(
+    ('workers', 'plan', 'fields', 'expected_s', 'within_s'),
+    [
+        # a save costs its time where the step is the wall
+        (4, JobPlan(100, 1, 3, 0.1, 0.4), {}, 1.5, 1e-6),
+        # two batches of 40 ms were made ahead each time; a third was not
+        (1, JobPlan(100, 1, 3, 0.1, 0.4), {}, 1.5 - 3 * 0.08, 0.07),
+        # what workers did during a save on scarce cores is not lost
+        (8, JobPlan(100, 1, 1, 0.1), SCARCE, 0.05, 0.05),
+    ],
+)
+def test_batches_made_during_a_save_win_a_part_of_it_back(
+    workers, plan, fields, expected_s, within_s
+):
+    without = job_s(workers, JobPlan(plan.iterations, plan.epochs), **fields)
+    net_s = job_s(workers, plan, **fields) - without
+    assert net_s == pytest.approx(expected_s, abs=within_s)

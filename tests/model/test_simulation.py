@@ -21,7 +21,7 @@ def make_loop(**fields) -> Loop:
         prefetch_factor=2,
         cores=MANY,
         host_cores=MANY,
-        stranger_tasks=0.0,
+        other_tasks=0.0,
         batch_cpu_s=[0.0],
         batch_wait_s=[0.0],
         fetch_s=0.0,
@@ -41,7 +41,7 @@ def follow_events(loop: Loop, iterations: int, skip: int = 0) -> Trace:
         return simulate_loop(loop, iterations, skip)
 
 
-def pace(loop: Loop, iterations: int = 64) -> float:
+def rate(loop: Loop, iterations: int = 64) -> float:
     return simulate_loop(loop, iterations, 64).seconds / iterations
 
 
@@ -61,7 +61,7 @@ def test_constant_costs_take_the_largest(
     loop = make_loop(
         workers=workers, batch_wait_s=[loading_s], step_wait_s=step_s, fetch_s=fetch_s
     )
-    assert pace(loop) == pytest.approx(expected_s, rel=1e-9)
+    assert rate(loop) == pytest.approx(expected_s, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -71,23 +71,23 @@ def test_constant_costs_take_the_largest(
         ({'cores': 1.0, 'batch_cpu_s': [0.03], 'step_cpu_s': 0.01}, 0.04),
         ({'cores': 2.0, 'batch_cpu_s': [0.04]}, 0.02),
         ({'cores': 0.5, 'batch_cpu_s': [0.04]}, 0.08),
-        # one worker beside one stranger on one core
+        # one worker beside one other task on one core
         (
             {
                 'workers': 1,
                 'host_cores': 1.0,
-                'stranger_tasks': 1.0,
+                'other_tasks': 1.0,
                 'batch_cpu_s': [0.01],
             },
             0.02,
         ),
-        # strangers on cores that this loop may not use anyway
+        # other tasks on cores that this loop may not use anyway
         (
             {
                 'workers': 1,
                 'cores': 1.0,
                 'host_cores': 2.0,
-                'stranger_tasks': 1.0,
+                'other_tasks': 1.0,
                 'batch_cpu_s': [0.01],
             },
             0.01,
@@ -98,7 +98,7 @@ def test_constant_costs_take_the_largest(
 )
 def test_cores_are_shared_equally(fields, expected_s):
     loop = make_loop(**{'workers': 4, **fields})
-    assert pace(loop) == pytest.approx(expected_s, rel=1e-6)
+    assert rate(loop) == pytest.approx(expected_s, rel=1e-6)
 
 
 def test_a_spinning_step_takes_a_core_but_gets_no_longer():
@@ -106,8 +106,8 @@ def test_a_spinning_step_takes_a_core_but_gets_no_longer():
     loading = {'workers': 2, 'cores': 1.0, 'batch_cpu_s': [0.01]}
     spinning = make_loop(**loading, step_spin_s=0.05)
     computing = make_loop(**loading, step_cpu_s=0.05)
-    assert pace(spinning) == pytest.approx(0.05, rel=1e-6)
-    assert pace(computing) == pytest.approx(0.06, rel=1e-6)
+    assert rate(spinning) == pytest.approx(0.05, rel=1e-6)
+    assert rate(computing) == pytest.approx(0.06, rel=1e-6)
 
 
 def test_a_worker_waits_for_its_turn_when_no_core_is_free():
@@ -191,7 +191,7 @@ def test_on_free_cores_the_short_cut_gives_what_the_events_give(
         # exactly a core for each task
         cores=float(workers + threads),
         host_cores=workers + threads + 0.5,
-        stranger_tasks=0.5,
+        other_tasks=0.5,
         batch_cpu_s=[cpu for cpu, _ in costs],
         batch_wait_s=[wait for _, wait in costs],
         fetch_s=0.003,
@@ -208,7 +208,7 @@ def test_on_free_cores_the_short_cut_gives_what_the_events_give(
     )
     assert has_free_cores(loop)
     assert not has_free_cores(replace(loop, cores=loop.cores - 0.1))
-    assert not has_free_cores(replace(loop, stranger_tasks=0.6))
+    assert not has_free_cores(replace(loop, other_tasks=0.6))
     short, events = simulate_loop(loop, *asked), follow_events(loop, *asked)
     for name, value in vars(events).items():
         assert getattr(short, name) == pytest.approx(value, rel=1e-9, abs=1e-9), name
@@ -245,7 +245,7 @@ def test_the_seconds_are_all_accounted_for():
         workers=3,
         cores=2.0,
         host_cores=2.0,
-        stranger_tasks=0.4,
+        other_tasks=0.4,
         batch_cpu_s=[0.02, 0.05],
         batch_wait_s=[0.01, 0.0],
         fetch_s=0.002,

@@ -6,23 +6,24 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.workloads import make_workload
+from mmgpu_hooks.model.job import JobPlan
+from mmgpu_hooks.model.workload import Cost, Workload
 from mmgpu_hooks.recommend.choice import Setting, job_s, most_gain, predict_gain
-from mmgpu_hooks.schema import Cost, JobPlan, LoaderWorkload
 
 OLD = Setting(2, 2, True)
 ALONE = Setting(0, 2, False)
 PLAN = JobPlan(iterations=200, epochs=2)
 
 
-def make_light(**fields) -> LoaderWorkload:
+def make_light(**fields) -> Workload:
     """A worker does little more for a batch than handing it over."""
     usual = {
         'step': Cost(0.02),
         'step_cpu_s': 0.02,
-        'occupancy': Cost(0.004),
+        'batch_time': Cost(0.004),
         'batch_cpu': Cost(0.004),
-        'handover_s': 0.003,
-        'handover_cpu_s': 0.003,
+        'transfer_s': 0.003,
+        'transfer_cpu_s': 0.003,
         'fetch_s': 0.003,
     }
     return make_workload(**{**usual, **fields})
@@ -34,7 +35,7 @@ def make_light(**fields) -> LoaderWorkload:
         make_light(),
         make_light(usable_cores=2.0, host_cores=2.0),
         make_workload(),
-        make_workload(occupancy=Cost(0.05, 0.04), batch_cpu=Cost(0.05, 0.04)),
+        make_workload(batch_time=Cost(0.05, 0.04), batch_cpu=Cost(0.05, 0.04)),
     ],
 )
 def test_no_setting_saves_more_than_the_most(workload):
@@ -53,7 +54,7 @@ def test_without_workers_nothing_is_fetched():
 
 def test_a_gain_without_workers_is_as_unsure_as_the_handing_over():
     light = make_light()
-    sure = replace(light, handover_s=0.0, handover_cpu_s=0.0, occupancy=Cost(0.001))
+    sure = replace(light, transfer_s=0.0, transfer_cpu_s=0.0, batch_time=Cost(0.001))
     sure = replace(sure, batch_cpu=Cost(0.001))
     gains = [predict_gain(one, OLD, ALONE, PLAN) for one in (light, sure)]
     assert gains[0].share == pytest.approx(gains[1].share, abs=0.005)
@@ -63,7 +64,7 @@ def test_a_gain_without_workers_is_as_unsure_as_the_handing_over():
 
 
 def test_handing_over_is_no_more_than_all_that_a_worker_does():
-    tiny = make_light(occupancy=Cost(0.002), batch_cpu=Cost(0.002))
+    tiny = make_light(batch_time=Cost(0.002), batch_cpu=Cost(0.002))
     gain = predict_gain(tiny, OLD, ALONE, PLAN)
     assert gain.noise == pytest.approx(0.001 / 0.023, rel=0.05)
 

@@ -5,8 +5,9 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import add_to_end, make_evidence, make_run
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.job import JobPlan
 from mmgpu_hooks.recommend.job_plan import count_starts, plan_job
-from mmgpu_hooks.schema import JobPlan, SaveRecord
+from mmgpu_hooks.schema import SaveRecord
 
 
 def fold(**run) -> Run:

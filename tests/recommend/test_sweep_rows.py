@@ -14,6 +14,7 @@ from fakes.runs import (
 )
 from fakes.sweeps import make_sweep_row as row
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.recommend.sweep_rows import (
     SETTLED,
     choose_calibrations,
@@ -23,13 +24,7 @@ from mmgpu_hooks.recommend.sweep_rows import (
     is_settled,
     predict_rows,
 )
-from mmgpu_hooks.schema import (
-    LoaderWorkload,
-    NoPrediction,
-    SaveRecord,
-    SweepRow,
-    SweepSetting,
-)
+from mmgpu_hooks.schema import NoPrediction, SaveRecord, SweepRow, SweepSetting
 
 ENDED = SweepRow(SweepSetting(2, 4), 'completed', memory_peak_bytes=3 * GIB, warm_up=2)
 STEADY = {
@@ -153,7 +148,7 @@ def test_what_failed_after_some_intervals_is_never_predicted_from(status):
 def test_settings_are_predicted_from_one_trial():
     rows = [row(2), row(4), row(0, None), row(2, batch=16, iter_s=None)]
     workload = fit_sweep_workload(Run(make_trial()), 2)
-    assert isinstance(workload, LoaderWorkload)
+    assert isinstance(workload, Workload)
     # two workers of 0.4 s per batch, without what the warm-up took
     assert workload.iter_time.mean_s == pytest.approx(0.2)
     chosen = choose_calibrations(rows)

@@ -12,7 +12,7 @@ from mmgpu_hooks.judge.thresholds import (
     STARTUP_PROBLEM,
 )
 from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.schema import Finding, Prediction
+from mmgpu_hooks.schema import Finding
 
 
 @rule('MG101', 'Waiting for data', 'data_bound')
@@ -57,7 +57,7 @@ def judge_blocked_loading(run: Run) -> Finding | None:
     if not run.waiting_share:
         return None
     return problem(
-        f'Of {format_seconds(workload.occupancy.mean_s)} to load a batch only '
+        f'Of {format_seconds(workload.batch_time.mean_s)} to load a batch only '
         f'{format_seconds(workload.batch_cpu.mean_s)} is CPU; {100 * share:.0f} % is '
         'waiting for storage or locks.',
         run.data_wait_share or 0.0,
@@ -123,15 +123,13 @@ def judge_order(run: Run) -> Finding | None:
     simulated = predict_setting(
         workload, workload.num_workers, workload.prefetch_factor
     )
-    if early < ORDER_PROBLEM or not isinstance(simulated, Prediction):
-        return None
-    if simulated.limit != 'head_of_line':
+    if early < ORDER_PROBLEM or simulated.limit != 'head_of_line':
         return None
     return problem(
         f'{loader.out_of_order} batches in {loader.asks} iterations came before their '
         f'turn and waited for a late one; loading one takes '
-        f'{format_seconds(workload.occupancy.mean_s)}, give or take '
-        f'{format_seconds(workload.occupancy.std_s)}.',
+        f'{format_seconds(workload.batch_time.mean_s)}, give or take '
+        f'{format_seconds(workload.batch_time.std_s)}.',
         run.data_wait_share or 0.0,
     )
 

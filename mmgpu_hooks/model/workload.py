@@ -1,0 +1,295 @@
+"""A run's loader and loop in plain figures, and what follows without a simulation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from mmgpu_hooks.schema import NoPrediction
+
+_LEAST_CORES = 0.5
+"""However many other tasks there are, the scheduler gives as much."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """How long something takes: a mean, how it varies, and how well it is known."""
+
+    mean_s: float
+    std_s: float = 0.0
+    """Spread from one occurrence to the next."""
+    error_s: float = 0.0
+    """Standard error of the mean."""
+    count: int = 0
+    """Occurrences it is taken over."""
+
+    @property
+    def variation(self) -> float:
+        """``std_s`` over ``mean_s``; 0 for what takes no time."""
+        return self.std_s / self.mean_s if self.mean_s > 0 else 0.0
+
+    @property
+    def relative_error(self) -> float:
+        """``error_s`` over ``mean_s``; 0 for what takes no time."""
+        return self.error_s / self.mean_s if self.mean_s > 0 else 0.0
+
+    def times(self, factor: float, std_factor: float | None = None) -> Cost:
+        """The cost that many times as long; the spread likewise, or by its own."""
+        return Cost(
+            self.mean_s * factor,
+            self.std_s * (factor if std_factor is None else std_factor),
+            self.error_s * factor,
+            self.count,
+        )
+
+
+@dataclass(frozen=True)
+class BatchLine:
+    """A step against its batch size: ``constant_s + image_s x batch_size``."""
+
+    constant_s: float
+    image_s: float
+    image_error_s: float = 0.0
+    """Standard error of ``image_s``."""
+    batch_sizes: tuple[int, ...] = ()
+    """Those that it was fitted to."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What one run says of its loader and its loop, each on a core of its own.
+
+    Seconds per iteration or batch. Waiting for a core is left out everywhere: a
+    prediction adds what its own setting causes.
+    """
+
+    num_workers: int
+    """Of the run it is taken from, as are the next three."""
+    prefetch_factor: int
+    persistent_workers: bool
+    batch_size: int | None
+    iterations: int
+    """Iterations the figures are taken over."""
+    iter_time: Cost
+    """As it was measured, with its waits."""
+    batch_time: Cost
+    """S: a worker's time from one batch to the next."""
+    batch_cpu: Cost
+    """P: the CPU part of it."""
+    step: Cost
+    """G: the step and its hooks, once data is at hand."""
+    step_cpu_s: float
+    """m: CPU of the training process per iteration, waits for data left out."""
+    fetch_s: float
+    """f: what fetching a ready batch takes, CPU of either side: for each tensor the
+    training process asks the worker that made it."""
+    fetch_busy_s: float
+    """What it takes longer when no core is free."""
+    usable_cores: float
+    """C: cores that this rank may use."""
+    host_cores: float
+    """Logical CPUs of the host."""
+    other_tasks: float = 0.0
+    """Tasks of other processes that want a core at any time, mean."""
+    spin_s: float = 0.0
+    """Part of ``step_cpu_s`` spent spinning for the GPU: it takes a core from the
+    workers, but the step does not get longer when they take it back."""
+    step_power: float = 1.0
+    """How a step on several threads suffers when cores are crowded: when each thread
+    gets a share r of a core, the step goes on at r to this power. 1 where the threads
+    do not wait for each other, more where they do."""
+    is_storage_bound: bool = False
+    """Whether loading mostly waits while the host waits for storage."""
+    transfer_s: float = 0.0
+    """Part of ``batch_time`` that collating and sending a batch takes: without workers
+    there is none."""
+    transfer_cpu_s: float = 0.0
+    """Likewise of ``batch_cpu``."""
+    worker_start_s: float = 0.0
+    """What one worker adds to the start of an epoch."""
+    step_line: BatchLine | None = None
+    """``None`` until several batch sizes were seen: none other is predicted then."""
+    measured_batch_size: int | None = None
+    """The run's, where the figures were scaled to another ``batch_size``."""
+    is_transfer_known: bool = True
+    """Whether workers were measured that sent batches."""
+    is_batch_time_known: bool = True
+    """Whether the batch time was measured, and not just bounded."""
+    held_up_s: float = 0.0
+    """What workers made the measured step longer by taking cores from it."""
+    is_step_power_known: bool = True
+    """Whether workers were seen to delay the step, where it has several threads."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what was left out or assumed, for the user."""
+
+    @property
+    def step_threads(self) -> int:
+        """How many threads the step must have to use its CPU in its time."""
+        if self.step.mean_s <= 0.0:
+            return 1
+        # a tenth of a core was seen to be within what is measured, and twice that may
+        # be; threads that spin on for a while after the step would else pass for more
+        threads = math.ceil(self.step_cpu_s / self.step.mean_s - 0.2)
+        return max(min(threads, math.ceil(self.usable_cores)), 1)
+
+    @property
+    def threads_power(self) -> float:
+        """``step_power`` for the part of the step that has many threads.
+
+        One thread alone is not affected, and a second that has little to do hardly.
+        """
+        threads = self.step_threads
+        if threads < 2:
+            return 1.0
+        beside = self.step_cpu_s / self.step.mean_s - 1.0
+        return 1.0 + (self.step_power - 1.0) * min(beside / (threads - 1), 1.0)
+
+    @property
+    def compute_s(self) -> float:
+        """CPU of the step, spinning for a GPU left out."""
+        return max(self.step_cpu_s - self.spin_s, 0.0)
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU that an iteration cannot do without, spinning for a GPU left out."""
+        return self.batch_cpu.mean_s + self.compute_s + self.fetch_s
+
+    @property
+    def free_cores(self) -> float:
+        """Usable cores, less what other tasks leave of the host."""
+        left = self.host_cores - self.other_tasks
+        return min(self.usable_cores, max(left, _LEAST_CORES))
+
+    @property
+    def cpu_floor_s(self) -> float:
+        """``(P + m + f) / C``: the CPU of an iteration over the cores free for it."""
+        return self.cpu_s / self.free_cores
+
+    @property
+    def ready_s(self) -> float:
+        """The iteration if a batch always stood ready, on cores of its own."""
+        return self.step.mean_s + self.fetch_s
+
+    @property
+    def local_loading_s(self) -> tuple[float, float]:
+        """CPU and whole of loading a batch in the loop, where none is transferred."""
+        cpu_s = max(self.batch_cpu.mean_s - self.transfer_cpu_s, 0.0)
+        return cpu_s, max(self.batch_time.mean_s - self.transfer_s, cpu_s)
+
+    def core_share(self, tasks: int) -> float:
+        """Share of a core that each of so many tasks gets beside other processes."""
+        return min(
+            1.0,
+            self.usable_cores / max(tasks, 1),
+            self.host_cores / max(tasks + self.other_tasks, 1.0),
+        )
+
+    @property
+    def local_step_s(self) -> float:
+        """The step when no worker runs beside it."""
+        return self.step.mean_s + self.step_delay_s
+
+    @property
+    def step_delay_s(self) -> float:
+        """What other processes add to the step when no worker runs beside it."""
+        threads = self.step_threads
+        rate = self.core_share(threads) ** self.threads_power
+        return float(self.compute_s / threads * (1 / rate - 1.0))
+
+    def bound_iter_s(self, num_workers: int) -> float:
+        """The closed bound: no loader with these costs is faster.
+
+        ``max(G + f, S / W, (P + m + f) / C)``; G + S without workers.
+        """
+        if num_workers == 0:
+            return self.step.mean_s + self.local_loading_s[1]
+        cpu_s = self.cpu_s / self.usable_cores
+        return max(self.ready_s, self.batch_time.mean_s / num_workers, cpu_s)
+
+
+def at_batch_size(
+    workload: Workload, batch_size: int | None
+) -> Workload | NoPrediction:
+    """The workload with another batch size, or why that is not known."""
+    old, line = workload.batch_size, workload.step_line
+    if batch_size is None or batch_size == old:
+        return workload
+    old_s = line.constant_s + line.image_s * old if line and old else 0.0
+    new_s = line.constant_s + line.image_s * batch_size if line else 0.0
+    if not old or line is None or old_s <= 0.0 or new_s <= 0.0:
+        return NoPrediction(
+            f'What a step takes with a batch size of {batch_size} is unknown: runs '
+            'with several batch sizes that go together are needed.'
+        )
+    size, slower = batch_size / old, new_s / old_s
+    measured = workload.measured_batch_size or old
+    step = workload.step.times(slower)
+    slip_s = abs(batch_size - old) * line.image_error_s
+    # a sum of so many times as many images: its spread grows with the root
+    spread = math.sqrt(size)
+    return replace(
+        workload,
+        batch_size=batch_size,
+        measured_batch_size=None if batch_size == measured else measured,
+        batch_time=workload.batch_time.times(size, spread),
+        batch_cpu=workload.batch_cpu.times(size, spread),
+        step=replace(step, error_s=math.hypot(step.error_s, slip_s)),
+        step_cpu_s=workload.step_cpu_s * slower,
+        spin_s=workload.spin_s * slower,
+        transfer_s=workload.transfer_s * size,
+        transfer_cpu_s=workload.transfer_cpu_s * size,
+        fetch_s=workload.fetch_s * size,
+        fetch_busy_s=workload.fetch_busy_s * size,
+    )
+
+
+GAP_S = 0.0005
+"""From one batch to the next of a worker that has enough to do."""
+
+TRANSFER_CPU_S, TRANSFER_TENSOR_S = 0.0008, 0.00025
+"""CPU of a worker beyond the loading: per batch, and per tensor in it."""
+
+_FETCH_S, _FETCH_TENSOR_S, _FETCH_BUSY_S = 0.0003, 0.00025, 0.003
+"""Of fetching a ready batch, on both sides: per batch, per tensor in it, and what it
+takes longer when no core is free (some turns of the scheduler)."""
+
+_USUAL_TENSORS, _MOST_TENSORS = 4, 256
+"""In a batch whose tensors were not counted; of more than the latter, the workers take
+turns, and figures beyond were not measured."""
+
+
+class Transfer(NamedTuple):
+    """What collating and sending a batch costs, in seconds per batch."""
+
+    cpu_s: float
+    whole_s: float
+    """That it makes the loading longer, :data:`GAP_S` included."""
+    fetch_s: float
+    fetch_busy_s: float
+
+
+def estimate_transfer(
+    tensors: int | None, batch_time: Cost, batch_cpu: Cost
+) -> Transfer:
+    """What a transfer costs where a run does not say.
+
+    A worker pickles each batch and passes a file descriptor for each tensor, which the
+    training process asks a thread of that worker for. The figures were measured on a
+    2.x GHz server core with PyTorch 2; a run whose loop does not starve corrects the
+    fetching by its own measure.
+
+    Args:
+        tensors: In a batch; ``None`` when unknown.
+        batch_time: Of loading it.
+        batch_cpu: The CPU of that.
+    """
+    count = _USUAL_TENSORS
+    if tensors is not None and tensors >= 0:
+        count = min(tensors, _MOST_TENSORS)
+    cpu_s, share = TRANSFER_CPU_S + TRANSFER_TENSOR_S * count, 0.0
+    if batch_time.mean_s > 0.0:
+        # where the loading waits anyway, the transfer goes on beside it
+        share = min(batch_cpu.mean_s / batch_time.mean_s, 1.0)
+    fetch_s = _FETCH_S + _FETCH_TENSOR_S * count
+    return Transfer(cpu_s, GAP_S + share * cpu_s, fetch_s, _FETCH_BUSY_S)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from mmgpu_hooks.model.stats import (
+    SeriesMean,
+    alternate,
+    find_last_change,
+    fold_difference,
+    fold_gain,
+    fold_mean,
+    fold_ratio,
+    fold_series,
+    rank_sum_chance,
+)
+
+
+def test_the_gain_of_pairs_is_studentised_on_the_logarithms():
+    same = fold_gain([0.2, 0.4, 0.1, 9.0], [0.1, 0.2, 0.05])
+    assert (same.value, same.count) == (pytest.approx(1.0), 3)
+    assert same.half_width == pytest.approx(0.0, abs=1e-12)
+    gain = fold_gain([math.exp(log) for log in (0.1, 0.2, 0.3)], [1.0, 1.0, 1.0])
+    half = 4.303 * 0.1 / math.sqrt(3)
+    assert gain.low == pytest.approx(math.expm1(0.2 - half), abs=1e-4)
+    assert gain.high == pytest.approx(math.expm1(0.2 + half), abs=1e-4)
+    assert fold_gain([0.2, 0.2], [0.1]) is None
+
+
+def test_turns_cancel_a_drift():
+    assert [int(second) for second in alternate(4)] == [0, 1, 1, 0, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ('low', 'high', 'chance'),
+    [
+        ([1, 2, 3], [4, 5, 6], 1 / 20),
+        ([1, 2, 4], [3, 5, 6], 2 / 20),
+        ([4, 5, 6], [1, 2, 3], 1.0),
+        ([1] * 4, [1] * 4, 39 / 70),  # ties: 8 of 16 pairs
+        ([], [1, 2], 1.0),
+        ([1, 2], [], 1.0),
+    ],
+)
+def test_the_chance_of_ranks_is_exact(low, high, chance):
+    assert rank_sum_chance(low, high) == pytest.approx(chance)
+
+
+def test_the_chance_is_what_counting_all_ways_gives():
+    values = range(7)
+    for chosen in itertools.combinations(values, 3):
+        high = [value for value in values if value not in chosen]
+        pairs = sum(a < b for a in chosen for b in high)
+        ways = [
+            sum(a < b for a in some for b in values if b not in some)
+            for some in itertools.combinations(values, 3)
+        ]
+        share = sum(way >= pairs for way in ways) / len(ways)
+        assert rank_sum_chance(chosen, high) == pytest.approx(share)
+
+
+NOISE = [0.01, -0.02, 0.015, -0.005, 0.0, 0.02]
+
+
+@pytest.mark.parametrize(
+    ('values', 'expected'),
+    [
+        ([], None),
+        ([1 + e for e in NOISE], None),
+        # slow, then fast: YOLOX closes Mosaic
+        ([1 + e for e in NOISE] + [0.4 + e for e in NOISE], 6),
+        ([1.0] * 6 + [2.0] * 6 + [3.0] * 6, 12),
+        # a change that did not last, and one too small to matter
+        ([1.0] * 8 + [5.0] + [1.0] * 8, None),
+        ([1.0] * 8 + [1.05] * 8, None),
+        # scatter as large as the step
+        ([1.0, 3.0] * 5 + [2.0, 4.0] * 5, None),
+    ],
+)
+def test_the_last_level(values, expected):
+    assert find_last_change(values) == expected
+
+
+def test_a_series_is_weighted_and_knows_when_it_is_short_or_drifts():
+    weighted = fold_series([1.0, 3.0] * 3, [30.0, 10.0] * 3)
+    assert (weighted.value, weighted.count) == (pytest.approx(1.5), 6)
+    equal = fold_series([0.5] * 8, [1.0] * 8)
+    assert equal == SeriesMean(0.5, 0.0, 8.0, 8)
+    assert fold_mean(equal).half_width == fold_difference(equal, equal).value == 0.0
+    assert fold_ratio(equal, equal).low == 1.0
+    assert fold_series([1.0, 2.0, 1.0, 2.0, 1.0], [1.0] * 5) is None
+    few = fold_series([1.0, 2.0, 3.0], [1.0] * 3, least=3)
+    assert (few.independent, few.is_drift) == (2.0, False)
+    assert few.error == pytest.approx((2 / 3) ** 0.5)
+    drift = fold_series([float(value) for value in range(12)], [1.0] * 12)
+    assert drift.is_drift and drift.independent < 2
+    assert fold_mean(drift).half_width > 12
+    noisy = fold_series([0.0, 0.1, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0], [1.0] * 8)
+    assert fold_ratio(noisy, equal) is fold_ratio(equal, noisy) is None
+
+
+def make_series(lots: random.Random, count: int, alike: float) -> list[float]:
+    """Iteration times of 1 with 5 % noise, whose neighbours are so much alike."""
+    values, state = [], lots.gauss(0, 1)
+    for _ in range(count):
+        values.append(1 + 0.05 * state)
+        state = alike * state + math.sqrt(1 - alike**2) * lots.gauss(0, 1)
+    return values
+
+
+@pytest.mark.parametrize('alike', [0.0, 0.5, 0.9])
+@pytest.mark.parametrize('count', [8, 60])
+def test_equal_runs_raise_no_alarm(count, alike):
+    lots, alarms, rounds = random.Random(9), 0, 300
+    for _ in range(rounds):
+        before, after = (
+            fold_series(make_series(lots, count, alike), [1.0] * count)
+            for _ in range(2)
+        )
+        alarms += fold_ratio(before, after).low > 1
+    assert alarms / rounds <= 0.05
+
+
+@pytest.mark.parametrize('alike', [0.0, 0.5])
+def test_the_interval_covers_what_was_planted(alike):
+    lots, covered, seen, rounds = random.Random(4), 0, 0, 300
+    for _ in range(rounds):
+        before = fold_series(make_series(lots, 60, alike), [1.0] * 60)
+        slower = [1.1 * value for value in make_series(lots, 60, alike)]
+        ratio = fold_ratio(before, fold_series(slower, [1.0] * 60))
+        covered += ratio.low <= 1.1 <= ratio.high
+        seen += ratio.low > 1.0
+    assert covered / rounds >= 0.93
+    assert seen / rounds >= 0.9
