@@ -38,7 +38,7 @@ ALLOWED = {
     'matplotlib': ['show/charts.py'],
     'jinja2': ['show/page.py'],
     'markupsafe': ['show/page.py'],
-    'numpy': ['experiment/', 'memory/', 'judge/', 'show/run_charts.py'],
+    'numpy': ['experiment/', 'memory/', 'judge/', 'model/', 'show/run_charts.py'],
     'mmdet': [],
     'mmcv': [],
 }
