@@ -288,11 +288,24 @@ class _StampedMethods:
         run = built.run
 
         def stamped_run() -> Any:
-            with TAPE.stamp('wall'):
+            try:
                 return run()
+            finally:
+                TAPE.seconds['wall'].append(time.perf_counter() - self._built_s)
 
         built.run = stamped_run
         return built
+
+    def register_hooks(self, *args: Any, **kwargs: Any) -> None:
+        self._built_s = time.perf_counter()
+        super().register_hooks(*args, **kwargs)  # type: ignore[misc]
+
+    @property
+    def train_loop(self) -> Any:
+        if sys._getframe(1).f_code.co_name == 'train':
+            # the loop begins: the hook's own start comes after this
+            TAPE.seconds['build'].append(time.perf_counter() - self._built_s)
+        return super().train_loop  # type: ignore[misc]
 
     def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         with TAPE.stamp('checkpoint_save'):
@@ -472,11 +485,15 @@ def judge_scene(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
     # what is nested in the hook points is taken off
     hooks_s = math.fsum(stamps['hooks']) - math.fsum(stamps['checkpoint_save'])
     steps = len(stamps['step'])
+    loading = plan_loading(loader, is_iter, skipped)
+    starts, startup_s = loading.pop('startup')
+    startup_s += stamps['build'][-1]
     parts = [
         *(
             Part(part, max(count, 1), seconds, ledger[part])
-            for part, (count, seconds) in plan_loading(loader, is_iter, skipped).items()
+            for part, (count, seconds) in loading.items()
         ),
+        Part('startup', starts, startup_s, ledger['startup']),
         *(
             Part(part, len(stamps[part]), math.fsum(stamps[part]), ledger[part])
             for part in ('step', 'checkpoint_save', 'validation')

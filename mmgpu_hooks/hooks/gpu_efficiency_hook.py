@@ -13,11 +13,13 @@ from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.recorder import Recorder
+from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import Sources, open_probe
 from mmgpu_hooks.hooks.train_loader import expect_loop, expect_no_loop
 from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema import RanksSummary
@@ -41,20 +43,23 @@ class GPUEfficiencyHook(Hook):
 
     ======================== ===================================================
     ``data_wait_s``          mean wait for a batch, s per iteration
-    ``data_wait_p95_s``      95th percentile of that wait, s
-    ``step_s``               mean step (forward, backward, optimizer), s
     ``iter_s``               mean iteration (wait + step + hooks), s
-    ``iter_p95_s``           95th percentile of the iteration, s
     ``data_wait_pct``        share of iteration time spent waiting for data, %
     ``images_per_s``         images per second of iteration, this rank
     ``gpu_util_pct``         NVML utilisation, time-weighted, %
     ``gpu_zero_pct``         share of the sampled time at 0 % utilisation, %
-    ``gpu_idle_pct``         GPU idle between two steps, of the time, %
     ``gpu_mem_peak_mib``     peak bytes of the CUDA allocator, MiB
+    ``save_s``               mean checkpoint save, s; where the interval had one
+    ======================== ===================================================
+
+    With ``scalars='all'`` also:
+
+    ======================== ===================================================
+    ``step_s``               mean step (forward, backward, optimizer), s
+    ``gpu_idle_pct``         GPU idle between two steps, of the time, %
     ``gpu_mem_reserved_mib`` most bytes the allocator held, MiB
     ``process_cpu_cores``    cores the training process used (without workers)
     ``system_cpu_pct``       busy share of all CPUs of the host, %
-    ``save_s``               mean checkpoint save, s; where the interval had one
     ======================== ===================================================
 
     A figure that is unknown (no GPU, no NVML) is left out; the evidence file
@@ -76,10 +81,11 @@ class GPUEfficiencyHook(Hook):
         stuck_after_s: The log says where training stands when nothing went on for so
             many seconds and 20 times what it usually takes (10 times so many where it
             has not ended once). Nothing is ended. Defaults to 60; 0 switches it off.
+        scalars: ``main`` or ``all``, as above. Defaults to ``main``.
 
     Raises:
         TypeError: If an argument has another type.
-        ValueError: If a number is out of range.
+        ValueError: If a number is out of range, or ``scalars`` is neither.
 
     Examples:
         >>> # merges with the base's hooks, unlike custom_hooks=[...]
@@ -97,6 +103,7 @@ class GPUEfficiencyHook(Hook):
         summary: bool = True,
         worker_nice: int | None = None,
         stuck_after_s: float = 60,
+        scalars: str = 'main',
     ) -> None:
         if interval is not None:
             _check_type('interval', interval, int, 'a whole number of iterations')
@@ -125,11 +132,18 @@ class GPUEfficiencyHook(Hook):
                 'GPUEfficiencyHook: expected stuck_after_s between 0 (off) and 86400, '
                 f'found {stuck_after_s}; the default is 60.'
             )
+        if scalars not in ('main', 'all'):
+            raise ValueError(
+                "GPUEfficiencyHook: expected scalars to be 'main' or 'all', found "
+                f'{scalars!r}.'
+            )
         self.interval = interval
+        self.scalar_names = tuple(SCALARS) if scalars == 'all' else MAIN
         self.stuck_after_s = float(stuck_after_s)
         self.gpu_sample_period_s = float(gpu_sample_period_s)
         self.summary = summary
         self.worker_nice = worker_nice
+        self._built_s = monotonic_s()
         self._recorder: Recorder | None = None
         self._pid = os.getpid()
         self._logger: Any = None
@@ -196,6 +210,7 @@ class GPUEfficiencyHook(Hook):
         # val() and test() leave the train loop as it was; one that joined late, too
         expect_no_loop(self)
         self._guard.run('start', self._patches.close)
+        self._built_s = monotonic_s()
 
     def _begin(self, runner: Any) -> None:
         self._pid = os.getpid()
@@ -209,7 +224,7 @@ class GPUEfficiencyHook(Hook):
         if self._recorder is None:
             sources.close()
         else:
-            self._guard.run('start', self._recorder.begin)
+            self._guard.run('start', self._recorder.begin, self._built_s)
 
     def after_train_iter(
         self,

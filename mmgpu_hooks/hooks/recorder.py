@@ -175,7 +175,7 @@ class Recorder:
         self._guard = guard
         self._hook = hook
         self._schedule = LogSchedule(runner, interval)
-        self._board = ScalarBoard(runner.message_hub)
+        self._board = ScalarBoard(runner.message_hub, hook.scalar_names)
         self._timer: LoopTimer | None = None
         self._patches = Patches()
         self._quiet = [0, 0]
@@ -183,6 +183,7 @@ class Recorder:
         self._was_logged = False
         self._known: dict[str, str] = {}
         self._start = runner.iter
+        self._build_s = 0.0
         self._epoch = runner.epoch + 1
         self._taken = 0
         """Iterations of this run that are in records."""
@@ -202,11 +203,18 @@ class Recorder:
         )
         """What is known of validations."""
 
-    def begin(self) -> None:
-        """Open the sources, write the run record and time the loop."""
+    def begin(self, built_s: float) -> None:
+        """Open the sources, write the run record and time the loop.
+
+        Args:
+            built_s: When the Runner was built, by the ledger's clock.
+        """
         runner, run = self._runner, self._guard.run
         device = self._sources.read_device(runner)
         self._timer = run('ledger', LoopTimer, runner, device, self._note_save)
+        if self._timer is not None:
+            self._build_s = max(self._timer.ledger.stamped_s - built_s, 0.0)
+            self._timer.ledger.push(self._hook)
         self._sources.open(runner, self._count_iterations, self._timer)
         if self._timer is not None:
             self._sources.watch(self._timer)
@@ -219,6 +227,7 @@ class Recorder:
             read_run_record,
             runner,
             started_unix_s=wall_unix_s(),
+            build_s=self._build_s,
             interval_iterations=self._schedule.interval,
             host=self._sources.host,
             gpu=self._sources.gpu.device,
@@ -239,6 +248,7 @@ class Recorder:
             self._patches.set(self._hook, 'after_train_iter', end)
             if self._hook.stuck_after_s:
                 run('watchdog', self._watch, self._timer)
+            self._timer.ledger.pop(self._hook)
 
     def _watch(self, timer: LoopTimer) -> None:
         self._stuck = StuckSource(
@@ -297,9 +307,7 @@ class Recorder:
             window = ledger.take()
             record = self._record_interval(batch, window)
             if record is not None and schedule.has_lines:
-                guard.run(
-                    'scalars', self._board.add, record, window.waits_s, window.iters_s
-                )
+                guard.run('scalars', self._board.add, record)
         if is_logged:
             guard.run('scalars', self._board.publish)
         if self._sources.batches is not None and not is_end:
@@ -429,12 +437,15 @@ class Recorder:
     ) -> EndRecord:
         # the totals of a ledger that was switched off would be wrong
         ledger = self._timer.ledger if is_timed and self._timer else None
+        ledger_s = dict(ledger.totals.parts_s) if ledger else {}
+        if ledger_s:
+            ledger_s['startup'] += self._build_s
         return EndRecord(
             status=status,
             iterations=self._taken,
-            ledger_s=ledger.totals.parts_s if ledger else {},
+            ledger_s=ledger_s,
             hooks_s=ledger.totals.hooks_s if ledger else {},
-            duration_s=ledger.elapsed_s if ledger else None,
+            duration_s=ledger.elapsed_s + self._build_s if ledger else None,
             saves=self._saves,
             ram_available_bytes=read_memory()[1],
             shm_free_bytes=read_file_system('/dev/shm')[1],

@@ -59,6 +59,7 @@ def read_run_record(
     runner: Any,
     *,
     started_unix_s: float,
+    build_s: float,
     interval_iterations: int,
     host: HostLimits,
     gpu: GpuDevice | None,
@@ -71,6 +72,7 @@ def read_run_record(
     Args:
         runner: The runner, its train loop built and resumed.
         started_unix_s: Wall-clock label.
+        build_s: Seconds from building the runner to its train loop.
         interval_iterations: Iterations per interval.
         host: What the host allows.
         gpu: The card trained on; ``None`` with a reason in ``unknown``.
@@ -83,6 +85,7 @@ def read_run_record(
     return RunRecord(
         run_id=uuid.uuid4().hex,
         started_unix_s=started_unix_s,
+        build_s=build_s,
         rank=runner.rank,
         world_size=runner.world_size,
         work_dir=os.path.abspath(runner.work_dir),

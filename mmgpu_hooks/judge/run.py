@@ -184,11 +184,14 @@ class Run(Figures):
         if self.end and self.end.ledger_s:
             return self.end.ledger_s
         known = {part for one in self.every.values('ledger_s') for part in one}
-        return {
+        found = {
             part: total(self.column('ledger_s', part))
             for part in PARTS
             if part in known
         }
+        if found:
+            found['startup'] = found.get('startup', 0.0) + self.run.build_s
+        return found
 
     @cached_property
     def duration_s(self) -> float:
@@ -207,8 +210,8 @@ class Run(Figures):
 
     @cached_property
     def startup_s(self) -> float:
-        """First waits of epochs beyond a normal wait, and the rest of starts."""
-        return self.ledger_s.get('startup', 0.0)
+        """Starts of the loader: above all what first waits exceed a normal wait by."""
+        return max(self.ledger_s.get('startup', 0.0) - self.run.build_s, 0.0)
 
     @cached_property
     def data_wait_s(self) -> float | None:
@@ -486,7 +489,7 @@ class Run(Figures):
         step up by being on its cores.
         """
         ledger_s, whole_s = self.ledger_s, self.duration_s
-        waits_s = ledger_s.get('data_wait', 0.0) + ledger_s.get('startup', 0.0)
+        waits_s = ledger_s.get('data_wait', 0.0) + self.startup_s
         if self.workload is not None:
             waits_s += self.workload.iterations * self.workload.held_up_s
         if not self.is_enough or not 0.0 <= waits_s < whole_s:

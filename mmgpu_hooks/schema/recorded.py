@@ -132,6 +132,9 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
     """Random, so that two runs in one file are noticed."""
     started_unix_s: Number
     """Wall clock; a label, never used for durations."""
+    build_s: Number = 0.0
+    """From building the Runner to its train loop: ``startup`` of the run that is in no
+    interval."""
     rank: Count = 0
     world_size: Count = 1
     work_dir: Optional[str] = None
@@ -326,7 +329,7 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     """1-based."""
     iterations: Count
     elapsed_s: Number
-    """Since training began, monotonic."""
+    """Since the train loop began, monotonic."""
     duration_s: Number
     """Wall clock covered; equals the sum of the parts in ``ledger_s``."""
     data_wait: DurationStats
@@ -624,7 +627,7 @@ class EndRecord(Line, frozen=True, kw_only=True, tag='end'):
     such line."""
     iterations: Count
     duration_s: Optional[Number]
-    """``None`` when the ledger had been switched off."""
+    """From building the Runner; ``None`` when the ledger had been switched off."""
     ledger_s: Mapping[str, Number]
     """Of the whole run; empty when the ledger had been switched off."""
     hooks_s: Mapping[str, Number] = {}

@@ -203,7 +203,8 @@ def _time_section(run: Run) -> Section:
     costs = [(n, cost.seconds) for n, cost in run.hooks.items() if n != UNATTRIBUTED]
     remarks = {
         'hooks': ', '.join(f'{n} {format_seconds(s)}' for n, s in costs[:_HOOKS_NAMED]),
-        'startup': f'{run.epoch_starts} start(s) of the loader',
+        'startup': f'building the Runner {format_seconds(run.run.build_s)}, '
+        f'{run.epoch_starts} start(s) of the loader',
         'resume': f'{run.run.start_iteration} batches of before are drawn again',
         'checkpoint_save': f'{run.saves} save(s)',
         'other': 'in none of the parts above',

@@ -29,20 +29,18 @@ def test_hook():
     assert str(inspect.signature(hook)) == (
         "(interval: 'int | None' = None, gpu_sample_period_s: 'float' = 0.2, "
         "summary: 'bool' = True, worker_nice: 'int | None' = None, "
-        "stuck_after_s: 'float' = 60) -> 'None'"
+        "stuck_after_s: 'float' = 60, scalars: 'str' = 'main') -> 'None'"
     )
     assert hook.priority == 55
 
 
 def test_scalars():
-    from mmgpu_hooks.hooks.scalars import SCALARS
+    from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 
     assert list(SCALARS) == [
         'data_wait_s',
-        'data_wait_p95_s',
         'step_s',
         'iter_s',
-        'iter_p95_s',
         'data_wait_pct',
         'images_per_s',
         'gpu_util_pct',
@@ -54,6 +52,14 @@ def test_scalars():
         'system_cpu_pct',
         'save_s',
     ]
+    assert [name for name in SCALARS if name not in MAIN] == [
+        'step_s',
+        'gpu_idle_pct',
+        'gpu_mem_reserved_mib',
+        'process_cpu_cores',
+        'system_cpu_pct',
+    ]
+    assert len(MAIN) == 8
     documented = inspect.getdoc(mmgpu_hooks.GPUEfficiencyHook) or ''
     assert all(f'``{name}``' in documented for name in SCALARS)
     # MMEngine would average or reformat these

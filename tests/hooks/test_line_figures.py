@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.runs import make_interval
-from mmgpu_hooks.hooks.scalars import MOST_KEPT, SCALARS, LineFigures, fold_scalars
+from mmgpu_hooks.hooks.scalars import SCALARS, LineFigures
 from mmgpu_hooks.measure.durations import fold_durations
 from mmgpu_hooks.schema import GpuWindow, IntervalRecord
 
@@ -42,60 +41,44 @@ def record_of(
     )
 
 
-def test_one_record_is_shown_as_it_is() -> None:
-    waits_s, iters_s = [0.1, 0.3], [1.0, 2.0]
-    record = record_of(waits_s, iters_s, images=6)
-    line = LineFigures()
-    line.add(record, waits_s, iters_s)
-    assert line.take() == fold_scalars(record)
-    assert line.take() == {}
-
-
 def test_several_records_are_shown_as_one() -> None:
-    first = ([0.1, 0.3, 0.2], [1.0, 2.0, 1.0])
-    second = ([1.0], [4.0])
+    first = record_of(
+        [0.1, 0.3, 0.2],
+        [1.0, 2.0, 1.0],
+        images=6,
+        process_cpu_s=2.0,
+        system_cpu_pct=10.0,
+        gpu=GpuWindow(util_pct=50.0, zero_pct=20.0, sampled_s=3.0),
+        gpu_idle_pct=40.0,
+        gpu_idle_iterations=3,
+        gpu_mem_peak_bytes=300 * MIB,
+        gpu_mem_reserved_bytes=400 * MIB,
+        saves=2,
+        ledger_s={'checkpoint_save': 3.0},
+    )
+    second = record_of(
+        [1.0],
+        [4.0],
+        images=2,
+        process_cpu_s=6.0,
+        system_cpu_pct=30.0,
+        gpu=GpuWindow(util_pct=90.0, zero_pct=0.0, sampled_s=1.0),
+        gpu_idle_pct=80.0,
+        gpu_idle_iterations=1,
+        gpu_mem_peak_bytes=100 * MIB,
+        gpu_mem_reserved_bytes=500 * MIB,
+        saves=1,
+        ledger_s={'checkpoint_save': 6.0},
+    )
     line = LineFigures()
-    line.add(
-        record_of(
-            *first,
-            images=6,
-            process_cpu_s=2.0,
-            system_cpu_pct=10.0,
-            gpu=GpuWindow(util_pct=50.0, zero_pct=20.0, sampled_s=3.0),
-            gpu_idle_pct=40.0,
-            gpu_idle_iterations=3,
-            gpu_mem_peak_bytes=300 * MIB,
-            gpu_mem_reserved_bytes=400 * MIB,
-            saves=2,
-            ledger_s={'checkpoint_save': 3.0},
-        ),
-        *first,
-    )
-    line.add(
-        record_of(
-            *second,
-            images=2,
-            process_cpu_s=6.0,
-            system_cpu_pct=30.0,
-            gpu=GpuWindow(util_pct=90.0, zero_pct=0.0, sampled_s=1.0),
-            gpu_idle_pct=80.0,
-            gpu_idle_iterations=1,
-            gpu_mem_peak_bytes=100 * MIB,
-            gpu_mem_reserved_bytes=500 * MIB,
-            saves=1,
-            ledger_s={'checkpoint_save': 6.0},
-        ),
-        *second,
-    )
+    line.add(first)
+    line.add(second)
     shown = line.take()
     assert shown == pytest.approx(
         {
             'data_wait_s': 0.4,
-            # position 2.85 of 0.1 0.2 0.3 1.0
-            'data_wait_p95_s': 0.3 + 0.85 * 0.7,
             'step_s': 1.6,
             'iter_s': 2.0,
-            'iter_p95_s': 2.0 + 0.85 * 2.0,
             'data_wait_pct': 20.0,
             'images_per_s': 1.0,
             'gpu_util_pct': 60.0,
@@ -112,28 +95,13 @@ def test_several_records_are_shown_as_one() -> None:
     assert line.take() == {}
 
 
-def test_what_a_record_does_not_know_is_told_by_the_others() -> None:
+def test_what_a_record_does_not_know_comes_from_the_others() -> None:
     waits_s, iters_s = [0.0, 0.0], [1.0, 1.0]
     line = LineFigures()
     for fields in ({'images': None}, {'images': 8}, {'system_cpu_pct': 7.0}):
-        line.add(record_of(waits_s, iters_s, **fields), waits_s, iters_s)
+        line.add(record_of(waits_s, iters_s, **fields))
     shown = line.take()
     assert shown['images_per_s'] == 4.0
     assert shown['system_cpu_pct'] == 7.0
     assert 'save_s' not in shown
     assert 'gpu_util_pct' not in shown
-
-
-def test_memory_is_bounded_and_the_percentile_stays_true() -> None:
-    # every second wait is long
-    draws = random.Random(1)
-    line = LineFigures()
-    for _ in range(400):
-        waits_s = [index % 2 + draws.random() for index in range(100)]
-        line.add(record_of(waits_s, waits_s), waits_s, waits_s)
-    assert line._joined is not None
-    assert len(line._joined._waits) == MOST_KEPT
-    shown = line.take()
-    assert shown['data_wait_s'] == pytest.approx(1.0, abs=0.01)
-    # nine tenths of the upper half
-    assert shown['data_wait_p95_s'] == pytest.approx(1.9, abs=0.02)

@@ -84,7 +84,7 @@ def test_a_driver_that_fails_later_costs_its_figures_only(
     assert evidence.intervals[0].gpu is not None
     assert evidence.intervals[-1].gpu is None
     assert 'gpu_util_pct' not in scalar_lines(tmp_path)[-1]
-    assert 'process_cpu_cores' in scalar_lines(tmp_path)[-1]
+    assert 'images_per_s' in scalar_lines(tmp_path)[-1]
 
 
 def test_one_odd_figure_costs_that_figure_only(
