@@ -14,6 +14,7 @@ from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.raised import describe_error
 from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
+from mmgpu_hooks.hooks.saves import SOURCE as SAVES
 from mmgpu_hooks.hooks.saves import SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarBoard
 from mmgpu_hooks.hooks.sources import Sources
@@ -199,7 +200,7 @@ class Recorder:
             sources,
             read_position=self._read_position,
             write=self._write,
-            on_begin=self._saving.add_cut,
+            on_begin=lambda: guard.run(SAVES, self._saving.add_cut),
         )
         """What is known of validations."""
 
@@ -241,7 +242,7 @@ class Recorder:
         if self._timer is not None:
             run('ledger', self._timer.open)
         # around the ledger's: what it costs is no part of a save
-        self._saving.open(self._sources.loader, self._sources.host)
+        run(SAVES, self._saving.open, self._sources.loader, self._sources.host)
         if self._timer is not None:
             end = self._end_iterations(self._timer)
             end = followed_by_own(self._hook, 'after_train_iter', end)
@@ -339,7 +340,7 @@ class Recorder:
         self, batch: Any, window: LedgerWindow
     ) -> IntervalRecord | None:
         self._taken += len(window.iters_s)
-        self._saving.add_waits(window)
+        self._guard.run(SAVES, self._saving.add_waits, window)
         saves, self._interval_saves = self._interval_saves, 0
         if not window.iters_s or self._timer is None:
             return None
@@ -406,7 +407,7 @@ class Recorder:
         if self._stuck is not None:
             went_on = status == 'completed'
             self._guard.clean_up('watchdog', self._stuck.close, went_on)
-        self._saving.leave()
+        self._guard.clean_up(SAVES, self._saving.leave)
         self._guard.clean_up('validation', self.validation.close)
         timer, window = self._timer, None
         if timer is not None:
@@ -417,7 +418,7 @@ class Recorder:
         self._guard.clean_up('ledger', self._patches.close)
         if window is not None:
             self._guard.run('last interval', self._record_interval, None, window)
-        self._saving.finish()
+        self._guard.run(SAVES, self._saving.finish)
         if error is not None:
             # a card that was lost meanwhile is the reason
             self._sources.gpu.read()

@@ -34,7 +34,6 @@ from mmgpu_hooks.measure.loader.batches import (
 )
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import write_nice
-from mmgpu_hooks.measure.proc import read_process_rss_bytes
 from mmgpu_hooks.schema import (
     CudaMemoryWindow,
     GpuDevice,
@@ -234,7 +233,6 @@ class Sources:
         """Why a figure is missing, by source."""
         found = self.gpu.unknown
         parts: list[tuple[str, Mapping[str, str]]] = [
-            ('CPU ', self._cpu.unknown if self._cpu is not None else {}),
             ('host ', self._host.unknown if self._host is not None else {}),
             ('', self._loader.unsupported if self._loader is not None else {}),
             ('batch ', self.batches.unknown if self.batches is not None else {}),
@@ -368,11 +366,7 @@ class Sources:
         self._memory_thread.start()
 
     def _read_cpu(self) -> dict[str, Any]:
-        if self._cpu is None:
-            return {}
-        figures = self._cpu.read()._asdict()
-        figures['process_rss_bytes'] = read_process_rss_bytes()
-        return figures
+        return {} if self._cpu is None else self._cpu.read()
 
     def _read_host_window(self) -> dict[str, Any]:
         return {} if self._host is None else {'host': self._host.read()}
@@ -419,7 +413,6 @@ class Sources:
         for source, opened in (
             ('batch contents', self.batches),
             ('loader workers', self._loader),
-            ('host', self._host),
             ('model bytes', self._model),
         ):
             if opened is not None:

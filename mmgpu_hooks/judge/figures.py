@@ -293,13 +293,10 @@ class HostFigures(Figures):
     cpu_pressure_pct = mean_of('host.cpu_pressure_pct')
     io_pressure_pct = mean_of('host.io_pressure_pct')
     memory_pressure_pct = mean_of('host.memory_pressure_pct')
-    swap_in_bytes = sum_of('host.swap_in_bytes')
-    swap_out_bytes = sum_of('host.swap_out_bytes')
     ram_available_bytes = smallest_of('host.ram_available_bytes')
     """Least at the end of an interval."""
     shm_free_bytes = smallest_of('host.shm_free_bytes')
     """Least at the end of an interval."""
-    open_files = largest_of('host.open_files')
 
     @cached_property
     def seconds(self) -> float:

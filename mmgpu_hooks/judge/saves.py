@@ -410,13 +410,12 @@ def _cores_of_ranks(host: HostLimits) -> float | None:
 
 
 def _memory_s(save: SaveRecord, left_s: float) -> float:
-    """The part of a delay that was a wait for memory: the kernel says so, and pages of
-    ours or the host's moved.
+    """The part of a delay that was a wait for memory: pages of ours came from storage
+    or swap, and the kernel says how long tasks waited.
     """
-    moved = (save.major_faults, save.swap_in_bytes, save.swap_out_bytes)
-    if left_s <= 0.0 or not any(moved):
+    if left_s <= 0.0 or not save.major_faults:
         return 0.0
-    waited_s = (save.major_faults or 0) * MAJOR_FAULT_S
+    waited_s = save.major_faults * MAJOR_FAULT_S
     if save.memory_pressure_pct is not None:
         waited_s = max(waited_s, save.memory_pressure_pct / 100 * save.wall_s)
     return min(waited_s, left_s) if waited_s >= MEMORY_PROVEN * left_s else 0.0
@@ -501,14 +500,9 @@ def _phrase_cause(cause: str, save: SaveRecord, host: HostLimits) -> str:
     cores = 'an unknown number of usable cores'
     if host.usable_cores is not None:
         cores = f'{host.usable_cores:g} usable core{"s" * (host.usable_cores != 1)}'
-    unwritten = ''
-    if save.dirty_bytes is not None and save.writeback_bytes is not None:
-        left = _bytes(save.dirty_bytes + save.writeback_bytes)
-        unwritten = f'; {left} of the host were not yet on it at the end'
     short = [
         (save.memory_pressure_pct, '{:.0f} % of the time under pressure'),
         (save.major_faults, '{} page faults from storage'),
-        (save.held_bytes and _bytes(save.held_bytes), '{} held by the save itself'),
     ]
     of_memory = ', '.join(words.format(value) for value, words in short if value)
     return {
@@ -516,7 +510,7 @@ def _phrase_cause(cause: str, save: SaveRecord, host: HostLimits) -> str:
         f'{busy} loader workers were busy on {cores}',
         'strangers': 'the saving thread was ready to run and got no core, while other '
         f'programs used {_seconds(strangers_here_s(save, host))} of CPU on {cores}',
-        'storage': f'it was blocked in the write to storage{rate}{unwritten}',
+        'storage': f'it was blocked in the write to storage{rate}',
         'memory': f'memory was short ({of_memory})',
         'size': "it wrote histories of MMEngine's message hub, "
         f'{_bytes(save.message_hub_bytes)} of {_bytes(save.bytes)}',

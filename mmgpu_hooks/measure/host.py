@@ -9,24 +9,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
+import psutil
+
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.cgroup import (
-    ThrottleMeter,
     count_cpuset_cpus,
+    read_cgroup_folders,
     read_cgroup_limits,
+    read_throttled_s,
+    states_no_quota,
 )
 from mmgpu_hooks.measure.clock import Clock, monotonic_s, process_cpu_s
-from mmgpu_hooks.measure.proc import (
-    KeptFile,
-    OpenFiles,
-    OpenSchedStat,
-    fold_pressure_pct,
-    page_size_bytes,
-    parse_memory_bytes,
-    parse_pressure,
-    parse_swapped_pages,
-    read_affinity,
-)
+from mmgpu_hooks.measure.proc import parse_schedstat, read_affinity, read_begin
 from mmgpu_hooks.schema import HostLimits, HostWindow
 
 VARIABLES = ('OMP_PROC_BIND', 'OMP_PLACES', 'GOMP_CPU_AFFINITY', 'KMP_AFFINITY')
@@ -172,7 +166,7 @@ def read_host_limits(
     groups = read_cgroup_limits(proc, sys)
     logical_cpus = cpu_count()
     slurm_cpus = parse_slurm_cpus(environ)
-    total, available = read_memory(proc)
+    total, available = read_memory()
     shm_total, shm_free = read_file_system(shm)
     return HostLimits(
         logical_cpus=logical_cpus,
@@ -262,37 +256,9 @@ def parse_rank_is_slurm_task(environ: Mapping[str, str]) -> bool:
     return ranks is None or tasks is None or ranks == tasks
 
 
-def parse_meminfo(text: str) -> Memory:
-    """Parse total and available bytes out of ``/proc/meminfo``.
-
-    Available is what new work can take without swapping, not free memory::
-
-        MemTotal:       24668432 kB
-        MemAvailable:   22118804 kB
-    """
-    kilobytes = {}
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) == 3 and words[1].isdigit() and words[2] == 'kB':
-            kilobytes[words[0]] = int(words[1]) * 1024
-    return kilobytes.get('MemTotal:'), kilobytes.get('MemAvailable:')
-
-
-def read_memory(proc: Path = Path('/proc')) -> Memory:
-    """Total and available RAM in bytes: ``/proc/meminfo``, else psutil."""
-    try:
-        return parse_meminfo((proc / 'meminfo').read_text(errors='replace'))
-    except OSError:
-        return _read_memory_psutil()
-
-
-def _read_memory_psutil() -> Memory:
-    try:
-        import psutil
-
-        memory = psutil.virtual_memory()
-    except (ImportError, OSError, RuntimeError):
-        return None, None
+def read_memory() -> Memory:
+    """Total and available RAM: what new work can take without swapping."""
+    memory = psutil.virtual_memory()
     return int(memory.total), int(memory.available)
 
 
@@ -323,43 +289,24 @@ _COUNTED_TWICE = ('guest', 'guest_nice')
 """Linux has guest time inside ``user`` and ``nice`` already."""
 
 
-class CpuReading(NamedTuple):
-    """What was used since the read before."""
-
-    process_cpu_s: float
-    """CPU seconds of this process, all threads, loader workers excluded."""
-    system_cpu_pct: float | None
-    """Busy share of all logical CPUs of the host, 0 to 100."""
-    process_run_delay_s: float | None = None
-    """The main thread was ready to run and waited for a core."""
-
-
-def read_system_cpu_times() -> Any:
-    """Seconds of all CPUs since boot, by kind, as a named tuple."""
-    import psutil
-
-    return psutil.cpu_times()
-
-
 def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
-    """Seconds that our main thread has waited for a core; ``None`` when untold.
+    """Seconds that our main thread has waited for a core; ``None`` when unknown.
 
     Args:
         proc: Root of the proc file system.
     """
     try:
-        times = OpenSchedStat(os.getpid(), proc, most_files=0).read()
-    except SourceError:
+        text = read_begin(os.path.join(proc, 'self', 'schedstat'), 128)
+        return parse_schedstat(text)[1] / 1e9
+    except (OSError, SourceError):
         return None
-    return None if times is None else times.main_run_delay_s
 
 
 class CpuMeter:
     """Reads CPU use in windows that follow each other without a gap.
 
-    The host's share covers the host even inside a container, as ``/proc/stat``
-    does. Linux counts in ticks of
-    10 ms, so a window should span at least half a second.
+    The host's share covers the host even inside a container, as ``/proc/stat`` does.
+    Linux counts in ticks of 10 ms, so a window should span at least half a second.
 
     Args:
         read_cpu_times: Returns a named tuple of seconds since boot, by kind.
@@ -369,50 +316,33 @@ class CpuMeter:
 
     def __init__(
         self,
-        read_cpu_times: Callable[[], Any] = read_system_cpu_times,
+        read_cpu_times: Callable[[], Any] = psutil.cpu_times,
         process_cpu: Clock = process_cpu_s,
         run_delay: Callable[[], float | None] = read_run_delay_s,
     ) -> None:
-        self.unknown: dict[str, str] = {}
-        """Why a figure is missing, by its name."""
+        self._process = psutil.Process()
         self._read_cpu_times = read_cpu_times
         self._process_cpu = process_cpu
         self._run_delay = run_delay
-        self._last_process_s = process_cpu()
-        self._last_delay_s = run_delay()
-        self._last_times = self._times()
+        self._last = self._read()
 
-    def read(self) -> CpuReading:
-        """Return what was used since the last read, or since construction."""
-        process_s, times = self._process_cpu(), self._times()
-        before_s, self._last_delay_s = self._last_delay_s, self._run_delay()
-        before = self._last_times
-        reading = CpuReading(
-            process_s - self._last_process_s,
-            fold_busy_pct(before, times) if before and times else None,
-            _difference(before_s, self._last_delay_s),
-        )
-        self._last_process_s, self._last_times = process_s, times
-        return reading
+    def _read(self) -> tuple[float, float | None, Mapping[str, float]]:
+        times: Mapping[str, float] = self._read_cpu_times()._asdict()
+        return self._process_cpu(), self._run_delay(), times
 
-    def _times(self) -> Mapping[str, float] | None:
-        if self.unknown:
-            return None
-        try:
-            found: Mapping[str, float] = self._read_cpu_times()._asdict()
-            return found
-        except ImportError:
-            reason = 'psutil is not installed: pip install psutil'
-        except (OSError, RuntimeError, TypeError, ValueError) as error:
-            reason = f'the host does not tell its CPU times: {error}'
-        self.unknown['system_cpu_pct'] = reason
-        return None
-
-
-def _difference(before_s: float | None, after_s: float | None) -> float | None:
-    if before_s is None or after_s is None:
-        return None
-    return max(after_s - before_s, 0.0)
+    def read(self) -> dict[str, Any]:
+        """Fields of an interval record since the last read, or since construction."""
+        before, self._last = self._last, self._read()
+        delays = before[1], self._last[1]
+        delay_s = None
+        if delays[0] is not None and delays[1] is not None:
+            delay_s = max(delays[1] - delays[0], 0.0)
+        return {
+            'process_cpu_s': self._last[0] - before[0],
+            'process_run_delay_s': delay_s,
+            'system_cpu_pct': fold_busy_pct(before[2], self._last[2]),
+            'process_rss_bytes': int(self._process.memory_info().rss),
+        }
 
 
 def fold_busy_pct(
@@ -425,11 +355,10 @@ def fold_busy_pct(
         after: The same, later.
 
     Returns:
-        Per cent, 0 to 100; ``None`` when no time passed or nothing is known.
+        Per cent, 0 to 100; ``None`` when no time passed.
     """
-    spent = _fold_spent(before, after)
-    total = sum(spent.values())
-    return 100.0 * _fold_busy(spent) / total if total > 0.0 else None
+    total = sum(_fold_spent(before, after).values())
+    return 100.0 * fold_busy_s(before, after) / total if total > 0.0 else None
 
 
 def fold_busy_s(before: Mapping[str, float], after: Mapping[str, float]) -> float:
@@ -441,7 +370,8 @@ def fold_busy_s(before: Mapping[str, float], after: Mapping[str, float]) -> floa
         before: Seconds since boot by kind (``user``, ``idle``, ...).
         after: The same, later.
     """
-    return _fold_busy(_fold_spent(before, after))
+    spent = _fold_spent(before, after)
+    return sum(seconds for kind, seconds in spent.items() if kind not in _IDLE)
 
 
 def _fold_spent(
@@ -455,37 +385,64 @@ def _fold_spent(
     }
 
 
-def _fold_busy(spent: Mapping[str, float]) -> float:
-    return sum(seconds for kind, seconds in spent.items() if kind not in _IDLE)
+def parse_pressure(text: bytes) -> float:
+    """Parse one file of ``/proc/pressure`` (Linux 4.20 and later).
+
+    ``some`` counts the time in which at least one task waited, in microseconds
+    since boot; ``full`` the time in which all did::
+
+        some avg10=0.07 avg60=0.31 avg300=15.13 total=329505311
+        full avg10=0.00 avg60=0.00 avg300=0.00 total=0
+
+    The running averages lag by ten seconds and more: the difference of two totals
+    is the truth of a window.
+
+    Args:
+        text: The whole file.
+
+    Returns:
+        The total of ``some``, in seconds.
+
+    Raises:
+        ValueError: If the text is not of this form.
+    """
+    found = re.match(rb'some .*total=(\d+)', text)
+    if found is None:
+        raise ValueError(f'expected a line "some ... total=<us>", found {text[:80]!r}')
+    return int(found[1]) / 1e6
+
+
+def fold_pressure_pct(
+    before_s: float, after_s: float, duration_s: float
+) -> float | None:
+    """Share of a window in which some task waited; ``None`` where a total fell.
+
+    Args:
+        before_s: Total of ``some`` when it began.
+        after_s: The same when it ended.
+        duration_s: Its length.
+    """
+    if after_s < before_s or duration_s <= 0.0:
+        return None
+    # the clocks are read one after the other
+    return min(100.0 * (after_s - before_s) / duration_s, 100.0)
 
 
 _T = TypeVar('_T')
-
-_PRESSURES = {f'{kind}_pressure_pct': kind for kind in ('cpu', 'io', 'memory')}
+_PRESSURES = ('cpu', 'io', 'memory')
 _NO_PRESSURE = (
     'the kernel keeps no pressure figures (Linux 4.20 and later do, unless it was '
     'started with psi=0 or has it compiled out)'
 )
-_PRESSURE_BYTES = 256
-"""More than the first line, which is all that is parsed."""
-_SELDOM_S = 1.0
-"""What is of the host's memory and files is looked at so often, at most."""
-_SWAPPED = 'swap_in_bytes, swap_out_bytes'
-_MEMORY = 'ram_available_bytes'
 
 
 class HostWindowMeter:
     """Reads the host in windows that follow each other without a gap.
 
-    Files are opened once. The kernel adds up pressure over the CPUs, so a read costs
-    more on larger hosts. Windows shorter than a second are told the memory and the open
-    files as they were found last, and no swapping: the next look counts it all. A host
-    without swap space, now and at the look before, has swapped nothing.
-
     It never raises: a figure whose file is missing, hidden, vanished or garbage is
     ``None`` from then on, with a reason in :attr:`unknown`. A counter that falls,
     because the process was moved to another host, makes its figure ``None`` for that
-    one window. Open files are looked at each time since Linux 6.2, else every 30 s.
+    one window. A control group that gets its quota in mid-run is not seen.
 
     Args:
         proc: Root of the proc file system.
@@ -503,32 +460,15 @@ class HostWindowMeter:
         clock: Clock = monotonic_s,
     ) -> None:
         self.unknown: dict[str, str] = {}
-        """Why a figure is missing, by its name; by both, of two out of one file."""
-        self._shm = os.fspath(shm)
+        """Why a figure is missing, by its name."""
+        self._pressure = proc / 'pressure'
+        self._shm = shm
         self._clock = clock
-        self._files: dict[str, KeptFile] = {}
-        for figure, kind in _PRESSURES.items():
-            self._open(figure, proc / 'pressure' / kind, _NO_PRESSURE)
-        self._open(_SWAPPED, proc / 'vmstat')
-        self._open(_MEMORY, proc / 'meminfo')
-        self._throttling = ThrottleMeter(proc, sys, clock)
-        if self._throttling.is_empty:
+        groups = read_cgroup_folders('cpu', proc, sys)
+        self._groups = [one for one in groups if not states_no_quota(one[1], one[0])]
+        if not groups:
             self.unknown['throttled_s'] = 'no control group in sight counts throttling'
-        files = self._try('open_files', lambda: OpenFiles(proc, clock))
-        self._count_open_files = _unknown if files is None else files.count
-        self._page_bytes = page_size_bytes()
-        self._since_s = clock()
-        self._waited_s = self._read_pressures()
-        self._swapped = self._parse(_SWAPPED, parse_swapped_pages)
-        self._swap_bytes: int | None = None
-        """All swap space of the host, at the last look."""
-        self._looked_s: float | None = None
-        self._gauges: dict[str, int | None] = {}
-
-    def _open(self, figure: str, path: Path, hint: str = '') -> None:
-        file = self._try(figure, lambda: KeptFile(path), hint)
-        if file is not None:
-            self._files[figure] = file
+        self._last = self._read_counters()
 
     def _try(self, figure: str, read: Callable[[], _T], hint: str = '') -> _T | None:
         if figure in self.unknown:
@@ -536,92 +476,35 @@ class HostWindowMeter:
         try:
             return read()
         except (OSError, ValueError) as error:
-            self._give_up(figure, f'{hint or "the host does not tell"}: {error}')
+            self.unknown[figure] = f'{hint or "the host does not show it"}: {error}'
             return None
 
-    def _give_up(self, figure: str, reason: str) -> None:
-        self.unknown[figure] = reason
-        file = self._files.pop(figure, None)
-        if file is not None:
-            file.close()
-
-    def _parse(self, figure: str, parse: Callable[[bytes], _T]) -> _T | None:
-        file = self._files.get(figure)
-        if file is None:  # given up
-            return None
-        try:
-            return parse(file.read())
-        except (OSError, ValueError) as error:
-            self._give_up(figure, f'the host does not tell: {error}')
-            return None
+    def _read_counters(self) -> tuple[float, dict[str, float | None], list[float]]:
+        pressures_s: dict[str, float | None] = {}
+        for kind in _PRESSURES:
+            path = os.path.join(self._pressure, kind)
+            pressures_s[f'{kind}_pressure_pct'] = self._try(
+                f'{kind}_pressure_pct',
+                lambda path=path: parse_pressure(read_begin(path, 256)),  # type: ignore[misc]
+                _NO_PRESSURE,
+            )
+        throttled_s = self._try('throttled_s', lambda: read_throttled_s(self._groups))
+        return self._clock(), pressures_s, throttled_s or []
 
     def read(self) -> HostWindow:
         """Return what happened since the last read, or since construction."""
-        now_s, before_s = self._clock(), self._waited_s
-        duration_s, self._since_s = now_s - self._since_s, now_s
-        self._waited_s = waited_s = self._read_pressures()
-        fields: dict[str, Any] = {
-            figure: fold_pressure_pct(before_s[figure], total_s, duration_s)
-            for figure, total_s in waited_s.items()
-        }
-        swapped: tuple[int | None, int | None] = (None, None)
-        if self._looked_s is None or now_s - self._looked_s >= _SELDOM_S:
-            self._looked_s = now_s
-            had_swap, self._gauges = self._swap_bytes != 0, self._read_gauges()
-            swapped = 0, 0
-            # all of vmstat takes as long as three other files
-            if had_swap or self._swap_bytes != 0 or _SWAPPED in self.unknown:
-                swapped = self._read_swapped()
-        fields['throttled_s'] = self._try('throttled_s', self._throttling.read)
-        fields['swap_in_bytes'], fields['swap_out_bytes'] = swapped
-        fields.update(self._gauges)
-        return HostWindow(**fields)
-
-    def _read_gauges(self) -> dict[str, int | None]:
-        memory = self._parse(_MEMORY, parse_memory_bytes) or (None, None)
-        self._swap_bytes = memory[1]
-        return {
-            'ram_available_bytes': memory[0],
-            'shm_free_bytes': self._try('shm_free_bytes', self._read_shm_free),
-            'open_files': self._try('open_files', self._count_open_files),
-        }
-
-    def _read_pressures(self) -> dict[str, float]:
-        totals_s, files = {}, self._files
-        for figure in _PRESSURES:
-            if figure in files:
-                try:
-                    # as _parse does, without two calls for each
-                    text = files[figure].read_begin(_PRESSURE_BYTES)
-                    totals_s[figure] = parse_pressure(text)
-                except (OSError, ValueError) as error:
-                    self._give_up(figure, f'{_NO_PRESSURE}: {error}')
-        return totals_s
-
-    def _read_swapped(self) -> tuple[int | None, int | None]:
-        before, self._swapped = (
-            self._swapped,
-            self._parse(_SWAPPED, parse_swapped_pages),
+        before, self._last = self._last, self._read_counters()
+        duration_s = self._last[0] - before[0]
+        fields: dict[str, float | None] = {}
+        for figure, now_s in self._last[1].items():
+            then_s = before[1][figure]
+            if now_s is not None and then_s is not None:
+                fields[figure] = fold_pressure_pct(then_s, now_s, duration_s)
+        held_back_s = [now - then for now, then in zip(self._last[2], before[2])]
+        if 'throttled_s' not in self.unknown and min(held_back_s, default=0.0) >= 0.0:
+            fields['throttled_s'] = max(held_back_s, default=0.0)
+        return HostWindow(
+            ram_available_bytes=read_memory()[1],
+            shm_free_bytes=read_file_system(self._shm)[1],
+            **fields,
         )
-        if before is None or self._swapped is None:
-            return None, None
-        pages = [now - then for now, then in zip(self._swapped, before)]
-        if min(pages) < 0:
-            return None, None
-        return pages[0] * self._page_bytes, pages[1] * self._page_bytes
-
-    def _read_shm_free(self) -> int:
-        free = read_file_system(self._shm)[1]
-        if free is None:
-            raise ValueError(f'{self._shm} cannot be looked at')
-        return free
-
-    def close(self) -> None:
-        """Close every file; a second call does nothing."""
-        for figure in list(self._files):
-            self._give_up(figure, 'the meter is closed')
-        self._throttling.close()
-
-
-def _unknown() -> None:
-    return None

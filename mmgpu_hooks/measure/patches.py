@@ -26,7 +26,6 @@ REPLACED: Mapping[str, str] = {
     'zero_grad': "an OptimWrapper's, until gradients are counted",
     'state_dict': "the model's, during a save: where copying begins",
     'get_file_backend': "MMEngine's, during a save: the backend that writes",
-    'FileClient': "MMEngine's, during a save: the older kind of backend",
     'put': "a backend's, during a save: where writing begins and ends",
 }
 """Where each stands, and what for, by its name."""

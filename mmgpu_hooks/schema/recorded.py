@@ -185,14 +185,10 @@ class HostWindow(Recorded, frozen=True, kw_only=True):
     throttled_s: Optional[Number] = None
     """Time that this control group's CPU quota held its tasks back, added up over the
     CPUs: it can exceed the interval."""
-    swap_in_bytes: Optional[Count] = None
-    swap_out_bytes: Optional[Count] = None
     ram_available_bytes: Optional[Count] = None
     """At the end of the interval."""
     shm_free_bytes: Optional[Count] = None
     """At the end of the interval."""
-    open_files: Optional[Count] = None
-    """Open descriptors of the training process, looked at now and then."""
 
 
 class TransformCost(Recorded, frozen=True, kw_only=True):
@@ -459,8 +455,6 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     """Tensors of the optimizer in it."""
     message_hub_bytes: Optional[Count] = None
     """Histories of MMEngine's message hub in it, before compression or pickling."""
-    held_bytes: Optional[Count] = None
-    """Memory held meanwhile beyond the model: copies, and the file twice over."""
     workers: Optional[Count] = None
     """Loader workers that were alive."""
     workers_busy: Optional[Number] = None
@@ -468,18 +462,10 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     workers_cpu_s: Optional[Number] = None
     strangers_cpu_s: Optional[Number] = None
     """CPU of everybody but this process and its workers; of other ranks too."""
-    cpu_pressure_pct: Optional[Number] = None
-    """Share of the save in which some task waited for a core (PSI ``some``)."""
-    io_pressure_pct: Optional[Number] = None
     memory_pressure_pct: Optional[Number] = None
-    dirty_bytes: Optional[Count] = None
-    """Pages of the host that were still to be written when it ended."""
-    writeback_bytes: Optional[Count] = None
-    """Pages of the host that were on their way to storage when it ended."""
+    """Share of the save in which some task waited for memory (PSI ``some``)."""
     major_faults: Optional[Count] = None
     """Of the training process, from storage or swap."""
-    swap_in_bytes: Optional[Count] = None
-    swap_out_bytes: Optional[Count] = None
     error: Optional[str] = None
     """Type of the exception that ended it."""
     unknown: Mapping[str, str] = {}

@@ -517,9 +517,6 @@ def _host(run: Run) -> Iterator[Fact]:
     }
     waits = [f'{n} {format_pct(pct)}' for n, pct in shares.items() if pct is not None]
     yield 'some task waited', ', '.join(waits) or None
-    if seen.swap_in_bytes or seen.swap_out_bytes:
-        came, went = map(format_bytes, (seen.swap_in_bytes, seen.swap_out_bytes))
-        yield 'swapped', f'{came} in, {went} out'
 
 
 def _gpu(run: Run) -> Iterator[Fact]:

@@ -272,11 +272,8 @@ def make_host_window(**fields: Any) -> HostWindow:
         io_pressure_pct=0.5,
         memory_pressure_pct=0.0,
         throttled_s=0.0,
-        swap_in_bytes=0,
-        swap_out_bytes=0,
         ram_available_bytes=48 * GIB,
         shm_free_bytes=32 * GIB,
-        open_files=120,
     )
     return replace(window, **fields)
 

@@ -64,19 +64,12 @@ def make_save(
         bytes=200 * MIB,
         optimizer_bytes=100 * MIB,
         message_hub_bytes=MIB,
-        held_bytes=400 * MIB,
         workers=8,
         workers_busy=0.0,
         workers_cpu_s=0.0,
         strangers_cpu_s=0.0,
-        cpu_pressure_pct=0.0,
-        io_pressure_pct=0.0,
         memory_pressure_pct=0.0,
-        dirty_bytes=0,
-        writeback_bytes=0,
         major_faults=0,
-        swap_in_bytes=0,
-        swap_out_bytes=0,
     )
     return replace(save, **fields)
 
@@ -88,7 +81,6 @@ def make_contended(iteration: int = 100, **fields: Any) -> SaveRecord:
     shared = {
         'workers_busy': 8.0,
         'workers_cpu_s': 2 * wall_s - 0.4,
-        'cpu_pressure_pct': 100.0,
     }
     return make_save(iteration, run_delay_s=delay_s, **{**shared, **fields})
 

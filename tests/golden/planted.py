@@ -216,7 +216,7 @@ MOSAIC = {
     'LoadImageFromFile': TransformCost(calls=4, total_s=0.24),
     'PackDetInputs': TransformCost(calls=4, total_s=0.02),
 }
-SHORT_OF_MEMORY = {'memory_pressure_pct': 80.0, 'swap_out_bytes': 100 * MIB}
+SHORT_OF_MEMORY = {'memory_pressure_pct': 80.0, 'major_faults': 25_600}
 STARVED_LEDGER = {'data_wait': 40.0, 'step': 32.0}
 STARVED_EVIDENCE = make_evidence(run=load_by(2), **STARVED)
 SLOW_RANK = make_ranks(

@@ -53,7 +53,7 @@ SLOW = {
     ),
     'MG306': make_save(900, blocked_s=1.8),
     'MG307': make_save(
-        900, blocked_s=1.8, memory_pressure_pct=80.0, swap_out_bytes=100 * MIB
+        900, blocked_s=1.8, memory_pressure_pct=80.0, major_faults=25_600
     ),
     'MG308': make_save(900, blocked_s=1.8, is_remote=True),
     'MG309': make_save(900, cpu_s=1.8, bytes=900 * MIB, message_hub_bytes=700 * MIB),

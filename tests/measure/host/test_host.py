@@ -3,23 +3,17 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
+import psutil
 import pytest
 
+from fakes.replaced import replace
 from mmgpu_hooks.measure.host import (
     fold_usable_cores,
-    parse_meminfo,
     parse_slurm_cpus,
     read_host_limits,
 )
 from mmgpu_hooks.schema import HostLimits
-
-MEMINFO = """MemTotal:       24668432 kB
-MemFree:         1000000 kB
-MemAvailable:   22118804 kB
-HugePages_Total:       0
-"""
 
 
 @pytest.fixture
@@ -28,7 +22,6 @@ def host(tmp_path: Path) -> Path:
     own, group = tmp_path / 'proc' / 'self', tmp_path / 'sys' / 'fs' / 'cgroup'
     own.mkdir(parents=True)
     group.mkdir(parents=True)
-    (tmp_path / 'proc' / 'meminfo').write_text(MEMINFO)
     (own / 'cgroup').write_text('0::/\n')
     mount = '31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n'
     (own / 'mountinfo').write_text(mount)
@@ -58,8 +51,6 @@ def test_every_limit_is_recorded(host: Path):
     assert limits.cgroup_cpu_cores == 3.0
     assert limits.slurm_cpus == 6
     assert limits.usable_cores == 3.0
-    assert limits.ram_total_bytes == 24668432 * 1024
-    assert limits.ram_available_bytes == 22118804 * 1024
     assert limits.cgroup_memory_bytes == 6 << 30
 
 
@@ -119,12 +110,7 @@ def test_slurm_counts_only_when_set_and_positive(value: str, cpus):
     assert parse_slurm_cpus({}) is None
 
 
-def test_old_kernels_tell_no_available_memory():
-    assert parse_meminfo('MemTotal: 100 kB\nMemFree: 10 kB\n') == (102400, None)
-
-
 def test_without_proc_and_sys_all_is_unknown(tmp_path: Path, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'psutil', None)
     monkeypatch.setitem(sys.modules, 'resource', None)
     monkeypatch.delattr(os, 'statvfs', raising=False)
     nowhere = tmp_path / 'nowhere'
@@ -137,16 +123,11 @@ def test_without_proc_and_sys_all_is_unknown(tmp_path: Path, monkeypatch):
         affinity=lambda: None,
         cpu_count=lambda: None,
     )
-    assert limits == HostLimits()
-
-
-def test_memory_comes_from_psutil_where_there_is_no_meminfo(host: Path, monkeypatch):
-    (host / 'proc' / 'meminfo').unlink()
-    memory = SimpleNamespace(total=9, available=5)
-    psutil = SimpleNamespace(virtual_memory=lambda: memory)
-    monkeypatch.setitem(sys.modules, 'psutil', psutil)
-    limits = read(host)
-    assert (limits.ram_total_bytes, limits.ram_available_bytes) == (9, 5)
+    memory = psutil.virtual_memory()
+    assert limits.ram_total_bytes == memory.total
+    assert (
+        replace(limits, ram_total_bytes=None, ram_available_bytes=None) == HostLimits()
+    )
 
 
 @pytest.mark.skipif(not hasattr(os, 'statvfs'), reason='needs statvfs')
@@ -191,9 +172,3 @@ def test_a_launcher_under_slurm_is_told_by_the_number_of_tasks(
     (host / 'sys' / 'fs' / 'cgroup' / 'cpu.max').write_text('max 100000')
     limits = read(host, ranks=2, cpus=8, SLURM_CPUS_PER_TASK='4', **environ)
     assert limits.usable_cores == usable
-
-
-def test_a_meminfo_that_is_not_text_tells_nothing(host: Path):
-    (host / 'proc' / 'meminfo').write_bytes(b'MemTotal: \xff\xfe kB\n')
-    limits = read(host)
-    assert (limits.ram_total_bytes, limits.ram_available_bytes) == (None, None)

@@ -1,0 +1,151 @@
+"""Where a save goes, the waits after it, and when a slow one is warned about."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mmengine.hooks import CheckpointHook
+
+from fakes.saves import HOST, LOADER, make_contended
+from mmgpu_hooks.hooks.saves import SaveWarnings, WaitsAfterSaves, read_save_target
+from mmgpu_hooks.schema import SaveAftermathRecord, SaveRecord
+
+BY_ITER = {'by_epoch': False}
+BEST = {'save_best': 'mAP', 'rule': 'greater'}
+OWN_NAME = {'by_epoch': False, 'filename_tmpl': 'mine_{}.pth'}
+
+
+def make_runner(**arguments: Any) -> SimpleNamespace:
+    hook = CheckpointHook(interval=1, **arguments)
+    return SimpleNamespace(hooks=[hook], epoch=3, iter=70)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'name', 'occasion'),
+    [
+        # MMEngine counts on after the hooks of an epoch, and a best one comes later
+        ({}, 'epoch_4.pth', 'epoch'),
+        ({}, 'epoch_3.pth', 'epoch'),
+        ({}, 'epoch_2.pth', 'other'),
+        ({}, 'iter_71.pth', 'other'),
+        (BY_ITER, 'iter_71.pth', 'iteration'),
+        (OWN_NAME, 'mine_71.pth', 'iteration'),
+        (BEST, 'best_mAP_epoch_3.pth', 'best'),
+        ({}, 'best_of_mine.pth', 'other'),
+    ],
+)
+def test_the_occasion_is_in_the_name(
+    arguments: dict[str, Any], name: str, occasion: str
+) -> None:
+    target = read_save_target(make_runner(**arguments), '/runs', name, None)
+    assert target == (occasion, f'/runs/{name}')
+
+
+def test_arguments_by_name_and_of_another_kind() -> None:
+    runner = make_runner()
+    named = read_save_target(runner, filename='epoch_4.pth', out_dir='/runs')
+    assert named == ('epoch', '/runs/epoch_4.pth')
+    assert read_save_target(runner) == ('other', None)
+    assert read_save_target(runner, None, 'epoch_4.pth') == ('epoch', None)
+
+
+def after(
+    iteration: int, iterations: int, waits_s: float, usual_wait_s: float | None
+) -> SaveAftermathRecord:
+    return SaveAftermathRecord(
+        iteration=iteration,
+        iterations=iterations,
+        waits_s=waits_s,
+        usual_wait_s=usual_wait_s,
+    )
+
+
+SAVE, CUT = True, False
+CASES = {
+    'for as long as what was made ahead can last': (
+        {'horizon': 3},
+        [(2, SAVE)],
+        [0.25, 0.75, 0.0, 0.0, 0.125, 9.0],
+        [after(2, 3, 0.125, 0.5)],
+    ),
+    'the next save ends it': (
+        {'horizon': 4},
+        [(1, SAVE), (3, SAVE)],
+        [1.0, 0.5, 0.25, 0.0, 0.0, 0.0, 0.0],
+        [after(1, 2, 0.75, 1.0), after(3, 4, 0.0, 1.0)],
+    ),
+    'two saves at one iteration share it': (
+        {'horizon': 1},
+        [(1, SAVE), (1, SAVE)],
+        [1.0, 0.5, 1.0],
+        [after(1, 1, 0.5, 1.0)],
+    ),
+    'a validation ends it': (
+        {'horizon': 4},
+        [(1, SAVE), (2, CUT)],
+        [1.0, 0.5, 7.0, 7.0],
+        [after(1, 1, 0.5, 1.0)],
+    ),
+    'a validation at once leaves nothing': (
+        {'horizon': 4},
+        [(1, SAVE), (1, CUT)],
+        [1.0, 0.0, 0.0],
+        [after(1, 0, 0.0, 1.0)],
+    ),
+    'without waits before, the usual one is unknown': (
+        {'horizon': 1},
+        [(0, SAVE)],
+        [0.5],
+        [after(0, 1, 0.5, None)],
+    ),
+    'fewer waits than workers are no usual ones': (
+        {'horizon': 1, 'round_of': 3},
+        [(2, SAVE)],
+        [0.0, 0.5, 0.5],
+        [after(2, 1, 0.5, None)],
+    ),
+    'without workers nothing is made ahead': (
+        {'horizon': 0},
+        [(1, SAVE)],
+        [1.0, 1.0],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize('case', list(CASES))
+def test_waits_after_a_save(case: str) -> None:
+    arguments, events, waits, expected = CASES[case]
+    folder = WaitsAfterSaves(start=0, **arguments)
+    for iteration, is_save in events:
+        folder.add(iteration, is_save)
+    assert folder.add_waits(waits) == expected
+    assert folder.finish() == []
+
+
+def test_waits_come_in_parts_and_workers_that_start_anew_end_them() -> None:
+    folder = WaitsAfterSaves(horizon=4, start=0)
+    folder.add(1, SAVE)
+    assert folder.add_waits([1.0, 30.0, 1.0], firsts=[1]) == [after(1, 0, 0.0, 1.0)]
+    folder.add(3, SAVE)
+    assert folder.add_waits([0.0, 0.5]) == []
+    assert folder.add_waits([0.0, 0.0]) == [after(3, 4, 0.5, 1.0)]
+    folder.add(7, SAVE)
+    assert folder.finish() == [after(7, 0, 0.0, 1.0)]
+
+
+def test_a_slow_save_is_warned_about_once_per_cause() -> None:
+    said: list[str] = []
+    warnings = SaveWarnings(said.append, HOST, LOADER)
+    warnings.add(SaveRecord(iteration=4, epoch=1, wall_s=1.0))
+    assert said == []
+    for iteration in (8, 12):
+        warnings.add(make_contended(iteration))
+    assert len(said) == 1
+    assert 'loader workers' in said[0]
+    warnings.finish()
+    assert said[1:] == [
+        'GPUEfficiencyHook: slow saves in this run by cause: 2 workers.'
+    ]
