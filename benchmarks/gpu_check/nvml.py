@@ -13,8 +13,7 @@ from benchmarks.gpu_check.smi import Smi, ask_smi
 from benchmarks.gpu_check.table import Row, judged, skipped
 from mmgpu_hooks.measure.absent import Absent
 from mmgpu_hooks.measure.cuda import cuda_device
-from mmgpu_hooks.measure.gpu import Gpu, GpuSample, open_gpu
-from mmgpu_hooks.measure.gpu_sampler import GpuSampler
+from mmgpu_hooks.measure.gpu import Gpu, GpuSample, GpuSampler, open_gpu
 from mmgpu_hooks.schema import GpuWindow
 
 UTIL_POINTS = 5.0
@@ -27,12 +26,9 @@ MORE_S = 4.0
 
 EXTRAS = (
     'sm_clock_mhz',
-    'mem_clock_mhz',
-    'power_w',
     'throttled_pct',
     'sm_active_pct',
     'temperature_c',
-    'others_mem_bytes',
 )
 
 
@@ -56,15 +52,13 @@ def read_gpu_util() -> float | None:
     gpu = open_our_gpu()
     if isinstance(gpu, Absent):
         return None
-    looks = []
+    samples = []
     for _ in range(5):
         time.sleep(0.2)
-        sample = gpu.read_sample()
-        spans = sample.spans or ()
-        polled = [] if sample.util_pct is None else [sample.util_pct]
-        looks += [span.pct for span in spans] or polled
+        samples.append(gpu.read_sample().util_pct)
     gpu.close()
-    return statistics.fmean(looks) if looks else None
+    known = [util for util in samples if util is not None]
+    return statistics.fmean(known) if known else None
 
 
 def read_driver_version() -> str | None:
@@ -193,7 +187,7 @@ def compare_phase(phase: Phase, smi: Smi | None, why: str | None) -> list[Row]:
             f'{ours:.1f} % for {truth:.0f} %, {window.zero_pct:.0f} % of it at 0',
             f'within {UTIL_POINTS:.0f} points',
             abs(ours - truth) <= UTIL_POINTS,
-            f'{window.samples} samples, {window.source}; '
+            f'{window.samples} samples; '
             f'standard deviation {window.util_std_pct:.1f} points',
         )
     ]

@@ -20,8 +20,7 @@ from mmgpu_hooks.measure.cuda import (
     open_cuda_events,
     open_cuda_memory,
 )
-from mmgpu_hooks.measure.gpu import Gpu, open_gpu
-from mmgpu_hooks.measure.gpu_sampler import GpuSampler
+from mmgpu_hooks.measure.gpu import Gpu, GpuSampler, open_gpu
 from mmgpu_hooks.measure.host import (
     CpuMeter,
     HostWindowMeter,

@@ -326,9 +326,7 @@ class GpuFigures(Figures):
     """
 
     mem_used_bytes = largest_of('gpu.mem_used_bytes')
-    others_mem_bytes = largest_of('gpu.others_mem_bytes')
     sm_clock_mhz = seldom_mean_of('gpu.sm_clock_mhz')
-    power_w = seldom_mean_of('gpu.power_w')
     throttled_pct = seldom_mean_of('gpu.throttled_pct')
     sm_active_pct = seldom_mean_of('gpu.sm_active_pct')
 
@@ -361,11 +359,6 @@ class GpuFigures(Figures):
             self.steady.column('gpu.util_std_pct'),
             self._sampled_s,
         )
-
-    @cached_property
-    def source(self) -> str | None:
-        """``buffer``, ``polled``, or ``mixed`` when intervals differ."""
-        return _same_or_mixed(self.steady.values('gpu.source'))
 
     @cached_property
     def temperature_c(self) -> float | None:

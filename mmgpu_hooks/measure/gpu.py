@@ -1,4 +1,4 @@
-"""One GPU through NVML: which card it is, and each figure of it at its own rate.
+"""One GPU through NVML: which card it is, sampled in the background.
 
 The one importer of pynvml. A card is found by what names it for certain, and never
 guessed: NVML ignores ``CUDA_VISIBLE_DEVICES`` and numbers cards in its own order. What
@@ -8,19 +8,19 @@ goes wrong is sorted: a figure is missing for good, or for now, or the card is g
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Iterable, Mapping
+import random
+import threading
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+import numpy as np
+
 from mmgpu_hooks.measure.absent import Absent, SourceError
-from mmgpu_hooks.measure.clock import Clock, monotonic_s, wall_unix_s
-from mmgpu_hooks.measure.gpu_util import (
-    GarbageError,
-    UtilBuffer,
-    UtilSpan,
-    checked_util,
-)
+from mmgpu_hooks.measure.clock import Clock, monotonic_s
 
 _START_HINTS = {
     9: 'the NVIDIA driver is not loaded; nvidia-smi should fail in the same way',
@@ -40,54 +40,34 @@ _LOST = (1, 9, 15, 16, 18)
 _PATIENCE = 3
 """Odd answers in a row after which a figure is given up."""
 
-ESSENTIAL = (
-    'util_pct',
-    'mem_used_bytes',
-    'name',
-    'uuid',
-    'memory_total_bytes',
-    'driver_version',
-)
+_VITAL = {'util_pct', 'mem_used_bytes'}
+"""Once all of these were given up for an odd answer, it is the card."""
+ESSENTIAL = _VITAL | {'name', 'uuid', 'memory_total_bytes', 'driver_version'}
 """Figures that every card gives, so that the user is told when one does not."""
 
-SAMPLE_S = 0.5
-"""Seconds between two samples while the driver's own buffer works."""
-
 # Seconds between two samples of what changes slowly or costs more.
-VITALS_S, GPM_S, PROCESSES_S, POWER_S = 1.0, 2.0, 3.0, 5.0
+VITALS_S, GPM_S = 1.0, 2.0
 
 
-@dataclass(frozen=True)
-class Missed:
-    """Samples at which the driver did not give a figure that it has."""
-
-    looks: int
-    reason: str
-    """The first one."""
+class GarbageError(Exception):
+    """The driver answered with something that cannot be true."""
 
 
 class Queries:
     """Asks the driver about one card, and sorts what goes wrong.
 
     Args:
-        nvml: The pynvml module.
-        essential: Figures that end the source once all of them were given up for
-            an odd answer: then it is the card.
         under_mig: Whether the card is sliced, which explains refusals.
     """
 
-    def __init__(
-        self, nvml: Any, essential: Iterable[str] = (), under_mig: bool = False
-    ) -> None:
-        self.nvml = nvml
+    def __init__(self, under_mig: bool = False) -> None:
         self.under_mig = under_mig
         self.refused: dict[str, str] = {}
         """Why a figure is ``None`` for the whole run, by its name."""
-        self.missed: dict[str, Missed] = {}
-        """Figures that were not given at some samples, and are asked for again."""
-        self._sound = set(essential)
-        """Essential figures that were not given up for an odd answer."""
-        self._in_a_row: dict[str, int] = {}
+        self.missing: dict[str, str] = {}
+        """Why a figure was not given at its newest sample; it is asked for again."""
+        self._odd: Counter[str] = Counter()
+        self._vital = set(_VITAL)
 
     def ask(self, figure: str, query: Callable[[], Any]) -> Any:
         """Return the query's answer, or ``None`` with the reason kept.
@@ -99,59 +79,45 @@ class Queries:
             return None
         try:
             answer = query()
-        except SourceError:
-            raise
         except Exception as error:  # noqa: BLE001, drivers answer garbage too
             self._sort(figure, error)
             return None
-        self._in_a_row.pop(figure, None)
+        self.missing.pop(figure, None)
+        self._odd.pop(figure, None)
         return answer
 
     def refuse(self, figure: str, reason: str) -> None:
         """Give a figure up for the run; the first reason stays."""
         self.refused.setdefault(figure, reason)
 
-    def miss(self, figure: str, reason: str, *, is_odd: bool = False) -> None:
-        """Count a sample without the figure; three odd ones in a row end it."""
-        before = self.missed.get(figure, Missed(0, reason))
-        self.missed[figure] = Missed(before.looks + 1, before.reason)
-        in_a_row = self._in_a_row[figure] = self._in_a_row.get(figure, 0) + 1
-        if is_odd and in_a_row >= _PATIENCE:
-            self.refuse(figure, reason)
-
     def reasons(self) -> dict[str, str]:
         """Why figures are missing now; may be called from another thread."""
-        # copies at once: the thread that asks may be adding to them
-        now, missed = self._in_a_row.copy(), self.missed.copy()
-        found = self.refused.copy()
-        for figure in now.keys() - found.keys():
-            if figure in missed:
-                looks, reason = missed[figure].looks, missed[figure].reason
-                found[figure] = f'missed at {looks} looks: {reason}'
-        return found
+        return {**self.missing.copy(), **self.refused.copy()}
 
     def _sort(self, figure: str, error: Exception) -> None:
         text = describe(error)
         under = ' under MIG' if self.under_mig else ''
         code = getattr(error, 'value', None)
-        if isinstance(error, GarbageError):
-            self.miss(figure, text, is_odd=error.is_odd)
-        elif isinstance(error, AttributeError):
+        if isinstance(error, AttributeError):
             self.refuse(figure, f'the installed nvidia-ml-py cannot ask for it: {text}')
         elif code in NEVER:
             self.refuse(figure, f'the driver does not give it{under}: {text}')
-        elif code in _NOT_NOW:
-            self.miss(figure, f'the driver could not give it: {text}')
-        elif code in _LOST or self._is_last(figure, text):
+        elif code in _LOST:
             raise SourceError(f'NVML stopped answering for this GPU: {text}') from error
+        else:
+            self.missing[figure] = f'the driver could not give it: {text}'
+            if code not in _NOT_NOW:
+                self._note_odd(figure, text)
 
-    def _is_last(self, figure: str, text: str) -> bool:
-        """Count an odd answer; true when no essential figure is left after it."""
-        self.miss(figure, f'the driver could not give it: {text}', is_odd=True)
-        if figure not in self.refused or figure not in self._sound:
-            return False
-        self._sound.remove(figure)
-        return not self._sound
+    def _note_odd(self, figure: str, text: str) -> None:
+        self._odd[figure] += 1
+        if self._odd[figure] < _PATIENCE:
+            return
+        self.refuse(figure, self.missing[figure])
+        if figure in self._vital:
+            self._vital.remove(figure)
+            if not self._vital:
+                raise SourceError(f'NVML stopped answering for this GPU: {text}')
 
 
 def describe(error: Exception) -> str:
@@ -178,12 +144,8 @@ def read_text(query: Callable[..., str | bytes], *args: Any) -> str:
         raise GarbageError('the driver reported bytes that are no text') from error
 
 
-def read_memory(nvml: Any, handle: Any) -> tuple[int, int]:
-    """Total bytes and those in use.
-
-    Raises:
-        GarbageError: If more is in use than there is.
-    """
+def _read_memory(nvml: Any, handle: Any) -> tuple[int, int]:
+    """Total bytes and those in use."""
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     used, total = int(memory.used), int(memory.total)
     if not used <= total > 0:
@@ -191,39 +153,29 @@ def read_memory(nvml: Any, handle: Any) -> tuple[int, int]:
     return total, used
 
 
-def is_sliced(nvml: Any, handle: Any) -> bool:
-    """Whether a card is cut into MIG slices."""
+def _is_mig(nvml: Any, handle: Any) -> bool:
+    """Whether the card is a MIG slice, or is sliced."""
+    with contextlib.suppress(nvml.NVMLError, GarbageError):
+        if read_text(nvml.nvmlDeviceGetUUID, handle).startswith('MIG-'):
+            return True
     try:
         return bool(nvml.nvmlDeviceGetMigMode(handle)[0] == 1)
     except (nvml.NVMLError, AttributeError):
         return False  # most cards cannot be sliced and say so here
 
 
-def _is_mig(nvml: Any, handle: Any) -> bool:
-    """Whether the card is a MIG slice, or is sliced."""
-    with contextlib.suppress(nvml.NVMLError, GarbageError):
-        if read_text(nvml.nvmlDeviceGetUUID, handle).startswith('MIG-'):
-            return True
-    return is_sliced(nvml, handle)
-
-
 @dataclass(frozen=True)
 class GpuSample:
     """One sample of the GPU; a figure that the driver does not give is ``None``."""
 
-    util_pct: float | None
-    """Share of the driver's last period, 1/6 to 1 s, with a kernel running; polled."""
-    mem_used_bytes: int | None
+    util_pct: float | None = None
+    """Share of the driver's last period, 1/6 to 1 s, with a kernel running."""
+    mem_used_bytes: int | None = None
     """Device memory in use by anyone, the driver's own reserve included."""
-    spans: tuple[UtilSpan, ...] | None = None
-    """Utilisation since the last sample out of the driver's buffer, the newest polled
-    where the buffer was silent; ``None`` where there is no buffer."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """Other figures, by the names of the record, where it was time."""
     throttle_reasons: frozenset[str] | None = None
     """What holds the clocks down; ``None`` where it was not asked."""
-    next_look_s: float | None = None
-    """How long the next sample may wait at least, if that is known."""
 
 
 class Gpu:
@@ -236,29 +188,14 @@ class Gpu:
         nvml: The pynvml module, started; :meth:`close` ends it.
         handle: The card.
         clock: Monotonic clock.
-        wall: Wall clock, the one that the driver stamps with.
-        pid_namespace: This process's, as ``/proc/self/ns/pid`` names it; ``None``
-            where it is unknown.
     """
 
-    def __init__(
-        self,
-        nvml: Any,
-        handle: Any,
-        *,
-        clock: Clock = monotonic_s,
-        wall: Clock = wall_unix_s,
-        pid_namespace: str | None = None,
-    ) -> None:
+    def __init__(self, nvml: Any, handle: Any, clock: Clock = monotonic_s) -> None:
         self._nvml: Any = nvml
         self._handle = handle
         self._pid = os.getpid()
         self._clock = clock
-        self._namespace = pid_namespace
-        self._queries = Queries(
-            nvml, ('util_pct', 'mem_used_bytes'), _is_mig(nvml, handle)
-        )
-        self._buffer = UtilBuffer(self._queries, handle, clock=clock, wall=wall)
+        self._queries = Queries(_is_mig(nvml, handle))
         self._gpm: list[Any] = []
         self._gpm_request: Any = None
         self._has_earlier = False
@@ -268,20 +205,6 @@ class Gpu:
     def unsupported(self) -> dict[str, str]:
         """Why a figure that every card should give is ``None`` for the whole run."""
         return {k: v for k, v in self._queries.refused.items() if k in ESSENTIAL}
-
-    @property
-    def not_offered(self) -> dict[str, str]:
-        """Why a figure that only some cards give is ``None`` for the whole run.
-
-        Its keys are fields of the record, and ``util_buffer``: why utilisation is
-        polled.
-        """
-        return {k: v for k, v in self._queries.refused.items() if k not in ESSENTIAL}
-
-    @property
-    def missed(self) -> dict[str, Missed]:
-        """Figures that some samples lacked and that are asked for again."""
-        return dict(self._queries.missed)
 
     def reasons(self) -> dict[str, str]:
         """Why a figure is missing now, :attr:`unsupported` ones left out."""
@@ -312,32 +235,22 @@ class Gpu:
         Raises:
             SourceError: If the device or the driver was lost, or after `close`.
         """
-        if self._nvml is None:
+        nvml, handle, ask = self._nvml, self._handle, self._queries.ask
+        if nvml is None:
             raise SourceError('the GPU was read after it had been closed')
-        ask = self._queries.ask
-        spans, util = self._buffer.read(), None
-        silent_s = self._buffer.silent_s
-        if spans is None or silent_s:
-            util = ask('util_pct', self._read_util)
-        if spans is not None and util is not None:
-            spans = (*spans, UtilSpan(silent_s, util))
-            self._buffer.is_quiet_when_idle |= util == 0.0
-        memory = ask('mem_used_bytes', lambda: read_memory(self._nvml, self._handle)[1])
-        figures: dict[str, float] = {}
+        util = ask('util_pct', self._read_util)
+        memory = ask('mem_used_bytes', lambda: _read_memory(nvml, handle)[1])
+        figures: dict[str, float | None] = {}
         reasons = None
         if self._is_due('vitals', VITALS_S):
-            figures.update(self._read_plain(_VITALS))
+            for figure, query in _PLAIN.items():
+                read = functools.partial(self._read_plain, *query)
+                figures[figure] = ask(figure, read)
             reasons = ask('throttled_pct', self._read_throttle_reasons)
         if self._is_due('gpm', GPM_S):
-            figures.update(self._read_gpm())
-        if self._is_due('processes', PROCESSES_S):
-            figures.update(self._read_others())
-        if self._is_due('power', POWER_S):
-            figures.update(self._read_plain(_POWER))
-        is_kept = bool(spans) and not silent_s
-        return GpuSample(
-            util, memory, spans, figures, reasons, SAMPLE_S if is_kept else None
-        )
+            figures[_SM] = ask(_SM, self._ask_gpm)
+        known = {name: value for name, value in figures.items() if value is not None}
+        return GpuSample(util, memory, known, reasons)
 
     def close(self) -> None:
         """Let the driver go. May be called twice; never raises."""
@@ -357,24 +270,18 @@ class Gpu:
         return True
 
     def _read_util(self) -> float:
-        return checked_util(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
+        util = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
+        if not 0 <= util <= 100:
+            raise GarbageError(f'the driver reported {util} % utilisation')
+        return float(util)
 
-    def _read_plain(self, table: Mapping[str, _Plain]) -> dict[str, float]:
-        figures = {}
-        for figure, (name, argument, most, per_unit) in table.items():
-
-            def query(name: str = name, rest: Any = argument, most: int = most) -> int:
-                value = int(getattr(self._nvml, name)(self._handle, *rest))
-                if not 0 <= value <= most:
-                    raise GarbageError(
-                        f'the driver reported {value}, more than the {most} possible'
-                    )
-                return value
-
-            value = self._queries.ask(figure, query)
-            if value is not None:
-                figures[figure] = value / per_unit
-        return figures
+    def _read_plain(self, name: str, which: int, most: int) -> float:
+        value = int(getattr(self._nvml, name)(self._handle, which))
+        if not 0 <= value <= most:
+            raise GarbageError(
+                f'the driver reported {value}, more than the {most} possible'
+            )
+        return float(value)
 
     def _read_throttle_reasons(self) -> frozenset[str]:
         nvml = self._nvml
@@ -386,37 +293,6 @@ class Gpu:
                 raise
             bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
         return parse_throttle_reasons(int(bits))
-
-    def _read_others(self) -> dict[str, float]:
-        """Memory of other processes on the card, where the driver may show them all."""
-        found = self._queries.ask('others_mem_bytes', self._sum_others)
-        return {} if found is None else {'others_mem_bytes': float(found)}
-
-    def _sum_others(self) -> int | None:
-        if self._namespace is not None and self._namespace != _HOST_PIDS:
-            self._queries.refuse(
-                'others_mem_bytes',
-                'this process has a PID namespace of its own (a container): the driver '
-                'may hide other processes, or number them differently',
-            )
-            return None
-        nvml, memory = self._nvml, {}
-        # one that computes and draws is in both lists
-        for list_name in ('Graphics', 'Compute'):
-            read = getattr(nvml, f'nvmlDeviceGet{list_name}RunningProcesses')
-            memory.update({row.pid: row.usedGpuMemory for row in read(self._handle)})
-        if self._pid not in memory:
-            reason = 'the driver does not list this process among those on the GPU'
-            raise GarbageError(reason, is_odd=True)
-        others = [used for pid, used in memory.items() if pid != self._pid]
-        if None in others:
-            raise GarbageError('the driver hides the memory of another process')
-        return int(sum(others))
-
-    def _read_gpm(self) -> dict[str, float]:
-        """SM activity: a mean between two samples of the hardware's counter."""
-        found = self._queries.ask('sm_active_pct', self._ask_gpm)
-        return {} if found is None else {'sm_active_pct': found}
 
     def _ask_gpm(self) -> float | None:
         nvml, queries = self._nvml, self._queries
@@ -454,20 +330,11 @@ class Gpu:
 
 
 _SM, _SM_UTIL = 'sm_active_pct', 2  # NVML_GPM_METRIC_SM_UTIL
-_HOST_PIDS = 'pid:[4026531836]'
-"""The first PID namespace of a kernel (PROC_PID_INIT_INO)."""
 
-_Plain = tuple[str, tuple[int, ...], int, float]
-"""A query, its arguments, the most that it may give, and its units per ours."""
-_VITALS: Mapping[str, _Plain] = {
-    # NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU
-    'sm_clock_mhz': ('nvmlDeviceGetClockInfo', (1,), 10_000, 1.0),
-    'mem_clock_mhz': ('nvmlDeviceGetClockInfo', (2,), 100_000, 1.0),
-    'temperature_c': ('nvmlDeviceGetTemperature', (0,), 200, 1.0),
-}
-# the slowest of the plain queries, in milliwatts
-_POWER: Mapping[str, _Plain] = {
-    'power_w': ('nvmlDeviceGetPowerUsage', (), 10_000_000, 1e3)
+# NVML_CLOCK_SM, NVML_TEMPERATURE_GPU: a query, which one, and the most it may give
+_PLAIN: Mapping[str, tuple[str, int, int]] = {
+    'sm_clock_mhz': ('nvmlDeviceGetClockInfo', 1, 10_000),
+    'temperature_c': ('nvmlDeviceGetTemperature', 0, 200),
 }
 
 # nvmlClocksEventReason*; idleness (1) and the user's own clock setting (2) hold
@@ -538,8 +405,6 @@ def open_gpu(
     index: int | None = None,
     environ: Mapping[str, str] = os.environ,
     clock: Clock = monotonic_s,
-    wall: Clock = wall_unix_s,
-    pid_namespace: str | None = None,
 ) -> Gpu | Absent:
     """Open the GPU that this rank trains on.
 
@@ -551,8 +416,6 @@ def open_gpu(
             mean another card.
         environ: Environment, for ``CUDA_VISIBLE_DEVICES``.
         clock: Monotonic clock.
-        wall: Wall clock, the one that the driver stamps its samples with.
-        pid_namespace: This process's; ``None`` asks ``/proc``.
 
     Returns:
         The open GPU, to be closed by the caller, or why there is none.
@@ -560,13 +423,10 @@ def open_gpu(
     nvml = start_nvml()
     if isinstance(nvml, Absent):
         return nvml
-    if pid_namespace is None:
-        with contextlib.suppress(OSError):
-            pid_namespace = os.readlink('/proc/self/ns/pid')
     try:
         found = _find_handle(nvml, uuid, pci_bus_id, index, environ)
         if not isinstance(found, Absent):
-            return Gpu(nvml, found, clock=clock, wall=wall, pid_namespace=pid_namespace)
+            return Gpu(nvml, found, clock)
     except SourceError as error:
         found = Absent(error.reason)
     except Exception as error:  # noqa: BLE001, drivers answer garbage too
@@ -643,3 +503,161 @@ def _try(nvml: Any, lookup: Callable[[str], Any], name: str) -> Any:
         if error.value in NOT_FOUND:
             return None
         raise
+
+
+def fold_samples(samples: Sequence[tuple[float, GpuSample]]) -> dict[str, Any]:
+    """Fold samples into the fields of a record; what no sample gave is left out.
+
+    Args:
+        samples: Each with the seconds since the one before it, which its utilisation
+            stands for: the driver's figure is of the time before.
+    """
+    found: dict[str, Any] = {
+        'samples': sum(
+            (one.util_pct, one.mem_used_bytes) != (None, None) for _, one in samples
+        )
+    }
+    known = [(s, one.util_pct) for s, one in samples if one.util_pct is not None]
+    seconds, utils = np.array(known, dtype=float).reshape(-1, 2).T
+    if seconds.sum() > 0.0:
+        mean = np.average(utils, weights=seconds)
+        variance = np.average((utils - mean) ** 2, weights=seconds)
+        found.update(
+            util_pct=float(mean),
+            util_std_pct=float(np.sqrt(variance)),
+            zero_pct=float(100.0 * np.average(utils == 0.0, weights=seconds)),
+            sampled_s=float(seconds.sum()),
+        )
+    memory = [
+        one.mem_used_bytes for _, one in samples if one.mem_used_bytes is not None
+    ]
+    if memory:
+        found['mem_used_bytes'] = max(memory)
+    for figure in (*_PLAIN, _SM):
+        values = [one.figures[figure] for _, one in samples if figure in one.figures]
+        if values:
+            is_largest = figure == 'temperature_c'
+            found[figure] = max(values) if is_largest else sum(values) / len(values)
+    held = [
+        one.throttle_reasons for _, one in samples if one.throttle_reasons is not None
+    ]
+    if held:
+        counts = Counter(reason for one in held for reason in one)
+        found['throttled_pct'] = 100.0 * sum(map(bool, held)) / len(held)
+        found['throttle_reasons_pct'] = {
+            reason: 100.0 * count / len(held)
+            for reason, count in sorted(counts.items())
+        }
+    return found
+
+
+THREAD_NAME = 'mmgpu-gpu-sampler'
+
+_MAX_PENDING = 36_000
+"""Samples kept for a drain that never comes: two hours of the default period."""
+
+
+class GpuSampler:
+    """Calls ``read_sample`` every period from a daemon thread.
+
+    Loader workers are forked while the thread lives, so the thread and its owner share
+    no lock of ours: samples pass through a deque, whose ends are atomic. In a forked
+    child, where the thread does not exist, the sampler does nothing.
+
+    Args:
+        read_sample: Samples the GPU; may raise `SourceError`.
+        period_s: Seconds between two samples on average, above 0; each waits half to
+            one and a half of it, since iterations as regular as the samples would be
+            seen at the same few places again and again. Default: 0.2.
+        close: Lets the GPU go, called by the thread as it ends: never while the
+            driver is in use.
+        clock: Monotonic clock.
+        wait: Waits for the stop event.
+        draw: Random numbers from 0 to 1; not of the generators that training uses.
+    """
+
+    def __init__(
+        self,
+        read_sample: Callable[[], GpuSample],
+        period_s: float = 0.2,
+        *,
+        close: Callable[[], None] = lambda: None,
+        clock: Clock = monotonic_s,
+        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+        draw: Callable[[], float] = random.Random().random,
+    ) -> None:
+        self.failure: str | None = None
+        """Why the source stopped giving samples; ``None`` while it works."""
+        self._read_sample = read_sample
+        self._period_s = period_s
+        self._close = close
+        self._clock = clock
+        self._wait = wait
+        self._draw = draw
+        self._pid = os.getpid()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pending: deque[tuple[float, GpuSample]] = deque(maxlen=_MAX_PENDING)
+
+    def start(self) -> None:
+        """Start sampling, once; does nothing in a forked child."""
+        if self._thread is not None or os.getpid() != self._pid:
+            return
+        self._thread = threading.Thread(
+            target=self._run, args=(self._clock(),), name=THREAD_NAME, daemon=True
+        )
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 0.5) -> bool:
+        """Stop sampling; may be called twice, and in a forked child.
+
+        Samples that were taken stay to be drained.
+
+        Args:
+            timeout_s: How long to wait for a read that is under way.
+
+        Returns:
+            Whether the thread has ended. One that is stuck in the driver stays
+            behind as a daemon, adds nothing more and does not keep the process.
+        """
+        if os.getpid() != self._pid:
+            return True  # the event's lock may be held by a thread not copied
+        self._stop.set()
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def drain(self) -> dict[str, Any]:
+        """Return the samples since the last drain, folded, and forget them.
+
+        Time between the last sample and now belongs to the next window.
+        """
+        taken = []
+        if os.getpid() == self._pid:
+            # only those here now: a fast sampler must not hold us in the loop
+            taken = [self._pending.popleft() for _ in range(len(self._pending))]
+        return fold_samples(taken)
+
+    def _run(self, last_s: float) -> None:
+        try:
+            self._sample(last_s)
+        finally:
+            self._close()
+
+    def _sample(self, last_s: float) -> None:
+        stop = self._stop
+        while not self._wait(stop, self._period_s * (0.5 + self._draw())):
+            try:
+                sample = self._read_sample()
+            except Exception as error:  # noqa: BLE001, the training must go on
+                if not stop.is_set():  # a source closed after the stop is no failure
+                    is_ours = isinstance(error, SourceError)
+                    kind = '' if is_ours else f'{type(error).__name__}: '
+                    self.failure = kind + describe(error)
+                return
+            now_s = self._clock()
+            if stop.is_set():
+                return
+            self._pending.append((now_s - last_s, sample))
+            last_s = now_s

@@ -281,26 +281,18 @@ class GpuWindow(Recorded, frozen=True, kw_only=True):
     """Time-weighted standard deviation: how much it swings."""
     mem_used_bytes: Optional[Count] = None
     """Largest device memory in use, by anyone, as the driver sees it."""
-    source: Optional[str] = None
-    """``buffer`` (the driver keeps utilisation samples itself) or ``polled``."""
     sm_clock_mhz: Optional[Number] = None
-    """Mean over the looks, as are the other figures without a word on it."""
-    mem_clock_mhz: Optional[Number] = None
+    """Mean over the samples."""
     temperature_c: Optional[Number] = None
     """Largest."""
-    power_w: Optional[Number] = None
     throttled_pct: Optional[Number] = None
-    """Share of the looks at which something but idleness held the clocks down."""
+    """Share of the samples at which something but idleness held the clocks down."""
     throttle_reasons_pct: Mapping[str, Number] = {}
     """That share by reason, such as ``power_cap`` or ``thermal``."""
-    others_mem_bytes: Optional[Count] = None
-    """Largest device memory of other processes on the same card; unknown in a
-    container."""
     sm_active_pct: Optional[Number] = None
     """Share of multiprocessors with work (GPM, Hopper and later)."""
     sampled_s: Optional[Number] = None
-    """Seconds that the utilisation stands for; a driver's buffer may hold less than the
-    interval."""
+    """Seconds that the utilisation stands for."""
 
 
 class CudaMemoryWindow(Recorded, frozen=True, kw_only=True):

@@ -39,8 +39,6 @@ _SHOWN = 12
 _RANKS_SHOWN = 16
 _SHOWN_SHARE = 0.0005
 """Of the run: a part that took less is not worth a line."""
-_OTHERS_BYTES = 2**28
-"""A CUDA context alone takes this much."""
 
 
 @dataclass(frozen=True)
@@ -520,7 +518,7 @@ def _host(run: Run) -> Iterator[Fact]:
 
 
 def _gpu(run: Run) -> Iterator[Fact]:
-    """Utilisation and idling; clocks and other processes."""
+    """Utilisation, idling and clocks."""
     gpu = run.gpu
     if gpu is None or gpu.util_pct is None:
         yield 'GPU utilisation', f'unknown: {run.why_no_gpu_util}'
@@ -539,7 +537,6 @@ def _gpu(run: Run) -> Iterator[Fact]:
         yield 'GPU idle', f'unknown: {why}'
     figures = (
         (gpu.sm_clock_mhz, 'MHz'),
-        (gpu.power_w, 'W'),
         (gpu.temperature_c, 'C at most'),
         (gpu.sm_active_pct, '% of its SMs active'),
     )
@@ -547,8 +544,6 @@ def _gpu(run: Run) -> Iterator[Fact]:
     if gpu.throttled_pct:
         why = ', '.join(gpu.throttle_reasons_pct)
         said.append(f'held down {format_pct(gpu.throttled_pct)} of the time ({why})')
-    if (gpu.others_mem_bytes or 0) >= _OTHERS_BYTES:
-        said.append(f'other processes hold {format_bytes(gpu.others_mem_bytes)}')
     if said:
         yield 'the card', ', '.join(said)
 

@@ -31,18 +31,25 @@ ALLOWED = {
     'psutil': [
         'experiment/process_tree.py',
         'measure/host.py',
-        'measure/proc.py',
+        'measure/save.py',
     ],
     'rich': ['show/', 'commands/'],
     'cv2': ['experiment/'],
     'matplotlib': ['show/charts.py'],
     'jinja2': ['show/page.py'],
     'markupsafe': ['show/page.py'],
-    'numpy': ['experiment/', 'memory/', 'judge/', 'model/', 'show/run_charts.py'],
+    'numpy': [
+        'experiment/',
+        'memory/',
+        'judge/',
+        'measure/gpu.py',
+        'model/',
+        'show/run_charts.py',
+    ],
     'mmdet': [],
     'mmcv': [],
 }
-LATE = ('pynvml', 'psutil', 'torch', 'cv2', 'matplotlib', 'jinja2')
+LATE = ('pynvml', 'torch', 'cv2', 'matplotlib', 'jinja2')
 
 
 @functools.cache

@@ -23,11 +23,6 @@ MODULES = ('recorded', 'run', 'judged', 'predicted', 'tried', 'memory')
 WRITERS = ('schema', 'measure', 'hooks')
 SCALARS = PACKAGE / 'hooks' / 'scalars.py'
 
-KEPT = {
-    'GpuWindow.mem_clock_mhz': 'what fills or slows the card: its clocks',
-}
-"""Fields that nothing reads yet, and what will."""
-
 ANSWERS = {
     'Prediction': '`predict --format json`: `predictions`',
     'SaveCure': '`recommend --format json`: `save_cures`',
@@ -87,16 +82,11 @@ def unread(fields: list[tuple[str, str]]) -> list[str]:
 
 
 def test_every_field_has_a_reader():
-    assert sorted(set(unread(FIELDS)) - KEPT.keys()) == []
+    assert unread(FIELDS) == []
 
 
 def test_a_field_without_one_is_found():
     assert unread([('GpuWindow', 'shiny_pct')]) == ['GpuWindow.shiny_pct']
-
-
-@pytest.mark.parametrize('name', KEPT)
-def test_what_is_kept_for_later_is_there_and_still_unread(name: str):
-    assert name in unread(FIELDS)
 
 
 @pytest.mark.parametrize('kind', ANSWERS)

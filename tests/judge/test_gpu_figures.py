@@ -28,40 +28,52 @@ def test_means_are_weighted_by_seconds_and_extremes_are_the_largest():
     gpu = fold(
         (
             10,
-            GpuWindow(samples=5, power_w=100.0, temperature_c=70.0, sm_active_pct=80.0),
+            GpuWindow(
+                samples=5,
+                sm_clock_mhz=100.0,
+                temperature_c=70.0,
+                sm_active_pct=80.0,
+            ),
         ),
         (
             30,
-            GpuWindow(samples=5, power_w=300.0, temperature_c=60.0, others_mem_bytes=9),
+            GpuWindow(samples=5, sm_clock_mhz=300.0, temperature_c=60.0),
         ),
     )
-    assert gpu.power_w == pytest.approx(250.0)
+    assert gpu.sm_clock_mhz == pytest.approx(250.0)
     assert gpu.temperature_c == 70.0
     # told by one window only
     assert gpu.sm_active_pct == pytest.approx(80.0)
-    assert gpu.others_mem_bytes == 9
-    assert (gpu.util_pct, gpu.source) == (None, None)
+    assert gpu.util_pct is None
 
 
 def test_utilisation_is_weighted_by_what_was_sampled_of_an_interval():
     gpu = fold(
-        # the driver's buffer was silent for most of it
+        # unknown for most of it
         (
             30,
             GpuWindow(
-                samples=5, util_pct=100.0, zero_pct=0.0, power_w=300.0, sampled_s=1.0
+                samples=5,
+                util_pct=100.0,
+                zero_pct=0.0,
+                sm_clock_mhz=300.0,
+                sampled_s=1.0,
             ),
         ),
         (
             10,
             GpuWindow(
-                samples=5, util_pct=20.0, zero_pct=40.0, power_w=100.0, sampled_s=3.0
+                samples=5,
+                util_pct=20.0,
+                zero_pct=40.0,
+                sm_clock_mhz=100.0,
+                sampled_s=3.0,
             ),
         ),
     )
     assert (gpu.util_pct, gpu.zero_pct) == pytest.approx((40.0, 30.0))
     # clocks and the like were looked at all the time
-    assert gpu.power_w == pytest.approx(250.0)
+    assert gpu.sm_clock_mhz == pytest.approx(250.0)
 
 
 @pytest.mark.parametrize('part', ['validation', 'checkpoint_save'])
@@ -72,7 +84,7 @@ def test_means_are_of_plain_training_where_there_is_enough(part: str):
             util_pct=90.0,
             mem_used_bytes=1,
             temperature_c=50.0,
-            power_w=300.0,
+            sm_clock_mhz=300.0,
         )
         records = [make_interval(index, gpu=window) for index in range(1 + calm)]
         busy = make_interval(9)
@@ -80,7 +92,7 @@ def test_means_are_of_plain_training_where_there_is_enough(part: str):
             replace(
                 busy,
                 ledger_s={**busy.ledger_s, part: 1.0},
-                gpu=replace(window, util_pct=0.0, mem_used_bytes=9, power_w=0.0),
+                gpu=replace(window, util_pct=0.0, mem_used_bytes=9, sm_clock_mhz=0.0),
             )
         )
         gpu = Run(RunEvidence('x', make_run(), tuple(records))).gpu
@@ -88,7 +100,7 @@ def test_means_are_of_plain_training_where_there_is_enough(part: str):
         return gpu
 
     gpu = fold_with(3)
-    assert (gpu.util_pct, gpu.power_w, gpu.samples) == (90.0, 300.0, 15)
+    assert (gpu.util_pct, gpu.sm_clock_mhz, gpu.samples) == (90.0, 300.0, 15)
     # what was reached was reached
     assert gpu.mem_used_bytes == 9
     assert fold_with(2).util_pct == pytest.approx(60.0)

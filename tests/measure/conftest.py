@@ -11,7 +11,7 @@ from fakes.nvml.fixtures import (
     old_nvml,
     old_nvml_library,
 )
-from mmgpu_hooks.measure.gpu_sampler import THREAD_NAME
+from mmgpu_hooks.measure.gpu import THREAD_NAME
 
 __all__ = [
     'fake_nvml',

@@ -75,24 +75,12 @@ def test_the_card_is_named(kinds: dict[str, Training], name: str) -> None:
     assert card in kinds[name].summary
 
 
-@pytest.mark.parametrize('name', ['t4', 'by_uuid'])
-def test_memory_of_other_processes_is_no_fact_where_we_are_not_listed(
-    kinds: dict[str, Training], name: str
-) -> None:
-    gpu = kinds[name].run.gpu
-    assert gpu is not None
-    # through pynvml the mock driver's list of processes is empty, as in a container:
-    # what others hold is not known then
-    assert gpu.others_mem_bytes is None
-    assert kinds[name].run.unknown['GPU others_mem_bytes']
-
-
 @pytest.mark.parametrize('name', ['t4', 'a100', 'by_address'])
 def test_what_limits_the_card_is_known(kinds: dict[str, Training], name: str) -> None:
     gpu = kinds[name].run.gpu
     assert gpu is not None
-    assert (gpu.temperature_c, gpu.power_w, gpu.sm_clock_mhz) == (81, 63.5, 1110)
+    assert (gpu.temperature_c, gpu.sm_clock_mhz) == (81, 1110)
     assert (gpu.throttled_pct, gpu.throttle_reasons_pct) == (100, {'power_cap': 100})
-    assert '1110 MHz, 64 W, 81 C at most' in kinds[name].summary
+    assert '1110 MHz, 81 C at most' in kinds[name].summary
     assert 'SM activity unknown: ' in kinds[name].summary
     assert 'no GPM counters' in kinds[name].summary

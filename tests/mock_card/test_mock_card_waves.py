@@ -85,7 +85,6 @@ def test_what_is_read_now_and_then_is_there(waves: dict[str, Wave]) -> None:
         run = wave.training.run
         gpu = run.gpu
         assert gpu is not None
-        assert gpu.power_w == pytest.approx(95, rel=0.5)
         assert gpu.sm_clock_mhz == pytest.approx(345, rel=0.9)
         assert gpu.temperature_c is not None
         assert gpu.sm_active_pct is not None or 'GPU sm_active_pct' in run.unknown

@@ -1,0 +1,261 @@
+"""The driver's answers: figures at their own rates, refusals, garbage, a lost card."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fakes.clock import HandClock
+from fakes.nvml import FakeGpu, FakeNvml
+from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.gpu import (
+    GarbageError,
+    Gpu,
+    GpuSample,
+    GpuSampler,
+    open_gpu,
+    parse_throttle_reasons,
+)
+
+GARBAGE = '\xff\xfe\xfa'
+FULL = ('clocks 1980 2619', 'temperature 61', 'reasons 0x4', 'gpm 50 1 1 1 1 1')
+OPTIONAL = {
+    'clocks': 'sm_clock_mhz',
+    'temperature': 'temperature_c',
+    'reasons': 'throttled_pct',
+    'gpm': 'sm_active_pct',
+}
+
+
+class Watch:
+    """A GPU sampled with the clock in hand."""
+
+    def __init__(self, fake: FakeNvml) -> None:
+        self.fake, self.clock = fake, HandClock()
+        self._gpu: Gpu | None = None
+
+    @property
+    def gpu(self) -> Gpu:
+        if self._gpu is None:
+            gpu = open_gpu(index=0, environ={}, clock=self.clock)
+            assert isinstance(gpu, Gpu), gpu
+            self._gpu = gpu
+        return self._gpu
+
+    def script(self, *more: str, **fail: tuple[int, ...]) -> None:
+        self.fake.set(FakeGpu(more=more, fail=fail))
+
+    def sample(self, times: int = 1, after_s: float = 5.0) -> GpuSample:
+        for _ in range(times):
+            self.clock.turn(after_s)
+            sample = self.gpu.read_sample()
+        return sample
+
+    def close(self) -> None:
+        if self._gpu is not None:
+            self._gpu.close()
+
+
+@pytest.fixture
+def watch(fake_nvml: FakeNvml) -> Iterator[Watch]:
+    watch = Watch(fake_nvml)
+    yield watch
+    watch.close()
+
+
+def test_what_changes_slowly_is_read_once_a_second(watch: Watch):
+    watch.script(*FULL)
+    vitals = {'sm_clock_mhz': 1980.0, 'temperature_c': 61.0}
+    first = watch.sample()
+    assert first == GpuSample(50.0, 400, vitals, frozenset({'power_cap'}))
+    assert watch.sample(after_s=0.5) == GpuSample(50.0, 400)
+    assert watch.sample(after_s=0.5).figures == vitals
+    # a mean between two readings of the counter, two seconds apart
+    watch.script(*FULL[:3], 'gpm 100.4 1 1 1 1 1')
+    assert watch.sample(after_s=1.0).figures == {**vitals, 'sm_active_pct': 100.0}
+
+
+@pytest.mark.parametrize(
+    ('bits', 'names'),
+    [
+        (0x0, set()),
+        (0x3, set()),  # idle, and the clocks that the user set
+        (0x1 | 0x20, {'thermal'}),
+        (0x8 | 0x40 | 0x80, {'hw_slowdown', 'hw_thermal', 'power_brake'}),
+        (0x10000 | 0x4, {'power_cap', 'other'}),
+    ],
+)
+def test_throttle_reasons_have_names(bits: int, names: set[str]):
+    assert parse_throttle_reasons(bits) == names
+    with pytest.raises(GarbageError, match='0xffffffffffffffff'):
+        parse_throttle_reasons(2**64 - 1)
+
+
+@pytest.mark.parametrize(
+    ('line', 'figure'),
+    [
+        ('clocks 4294967295 2619', 'sm_clock_mhz'),
+        ('temperature 4294967286', 'temperature_c'),
+        ('reasons 0x7fffffffffffffff', 'throttled_pct'),
+        ('gpm nan 1 1 1 1 1', 'sm_active_pct'),
+        ('gpm 250 1 1 1 1 1', 'sm_active_pct'),
+    ],
+)
+def test_impossible_answers_are_unknown(watch: Watch, line: str, figure: str):
+    kept = [one for one in FULL if one.split()[0] != line.split()[0]]
+    watch.script(*kept, line)
+    sample = watch.sample(2)
+    assert figure not in sample.figures
+    assert 'reported' in watch.gpu.reasons()[figure]
+    assert (sample.util_pct, watch.gpu.unsupported) == (50.0, {})
+
+
+def test_a_sample_without_the_counter_does_not_mix_two_times(watch: Watch):
+    watch.script(*FULL)
+    watch.sample()
+    watch.script(*FULL, gpm=(27, 0))  # not ready
+    assert 'sm_active_pct' not in watch.sample().figures
+    watch.script(*FULL)
+    assert 'sm_active_pct' not in watch.sample().figures  # the earlier of two again
+    assert watch.sample().figures['sm_active_pct'] == 50.0
+
+
+@pytest.mark.parametrize(
+    ('fake', 'words'),
+    [
+        (FakeGpu(), 'no GPM counters'),
+        (FakeGpu(mig=1, more=['gpm 1 1 1 1 1 1']), 'MIG'),
+    ],
+)
+def test_cards_before_hopper_and_slices_have_no_counters(
+    watch: Watch, fake: FakeGpu, words: str
+):
+    watch.fake.set(fake)
+    watch.sample()
+    assert words in watch.gpu.reasons()['sm_active_pct']
+
+
+@pytest.mark.parametrize('query', OPTIONAL)
+@pytest.mark.parametrize('code', [3, 4, 13, 999, 17, -5])
+def test_a_refused_extra_has_a_reason_and_costs_nothing_else(
+    watch: Watch, query: str, code: int
+):
+    watch.fake.set(FakeGpu(more=FULL, fail={query: (code, 0)}), garbage_errors=True)
+    sample = watch.sample(4)
+    assert (sample.util_pct, sample.mem_used_bytes) == (50.0, 400)
+    assert OPTIONAL[query] in watch.gpu.reasons()
+    assert watch.gpu.unsupported == {}
+    # asked no more
+    watch.script(*FULL)
+    assert OPTIONAL[query] not in watch.sample(2).figures
+
+
+@pytest.mark.parametrize(
+    ('query', 'figure', 'seen'),
+    [('util', 'util_pct', (None, 400)), ('memory', 'mem_used_bytes', (50.0, None))],
+)
+def test_odd_answers_about_an_essential_figure_cost_it_alone(
+    watch: Watch, query: str, figure: str, seen: tuple[object, object]
+):
+    watch.script(*FULL, **{query: (999, 0)})
+    watch.sample(2)
+    assert watch.gpu.unsupported == {}  # it may come back
+    sample = watch.sample()
+    assert (sample.util_pct, sample.mem_used_bytes) == seen
+    assert list(watch.gpu.unsupported) == [figure]
+    assert 'could not give it: ' in watch.gpu.unsupported[figure]
+
+
+def test_a_figure_comes_back_after_two_odd_answers(watch: Watch):
+    watch.script(util=(999, 0, 2), memory=(999, 0, 2))
+    assert watch.sample(2) == GpuSample()
+    assert (watch.sample().util_pct, watch.gpu.unsupported) == (50.0, {})
+
+
+@pytest.mark.parametrize('code', [10, 21, 27])
+def test_a_transient_refusal_is_never_for_good(watch: Watch, code: int):
+    watch.script(*FULL, **dict.fromkeys((*OPTIONAL, 'util', 'memory'), (code, 0)))
+    assert watch.sample(6) == GpuSample()
+    assert watch.gpu.unsupported == {}
+    assert {'util_pct', 'mem_used_bytes', 'sm_clock_mhz'} <= set(watch.gpu.reasons())
+    watch.script(*FULL)
+    last = watch.sample(2)
+    assert (last.util_pct, last.mem_used_bytes) == (50.0, 400)
+    assert {'sm_clock_mhz', 'sm_active_pct'} <= set(last.figures)
+    assert watch.gpu.reasons() == {}
+
+
+@pytest.mark.parametrize('query', [*OPTIONAL, 'util', 'memory'])
+@pytest.mark.parametrize('code', [9, 15])
+def test_a_card_lost_in_any_query_is_lost(watch: Watch, query: str, code: int):
+    watch.script(*FULL, **{query: (code, 1)})
+    with pytest.raises(SourceError, match='NVML stopped answering for this GPU'):
+        watch.sample(4)
+
+
+def test_a_lost_card_with_a_driver_that_cannot_say_it(watch: Watch):
+    fails = {'util': (4711, 1), 'memory': (4711, 1)}
+    watch.fake.set(FakeGpu(fail=fails), garbage_errors=True)
+    watch.sample(3)
+    with pytest.raises(SourceError, match='NVMLError 4711'):
+        watch.sample()
+
+
+def test_a_name_that_is_no_text_is_unknown(fake_nvml: FakeNvml):
+    fake_nvml.set(FakeGpu(name=GARBAGE), driver=GARBAGE)
+    gpu = open_gpu(index=0, environ={})
+    assert isinstance(gpu, Gpu)
+    device = gpu.device()
+    assert (device['name'], device['driver_version']) == (None, None)
+    assert (device['uuid'], device['memory_total_bytes']) == (FakeGpu.uuid, 1000)
+    assert 'no text' in gpu.reasons()['name']
+    gpu.close()
+    fake_nvml.set(FakeGpu(uuid=GARBAGE))
+    absent = open_gpu(uuid='GPU-1', pci_bus_id=FakeGpu.bus)
+    assert isinstance(absent, Absent)
+    assert 'no text' in absent.reason
+
+
+def test_an_older_driver_gives_what_it_has(old_nvml: FakeNvml):
+    old_nvml.set(FakeGpu(more=FULL, util=(40,)))
+    watch = Watch(old_nvml)
+    sample = watch.sample()
+    assert (sample.util_pct, sample.mem_used_bytes) == (40.0, 400)
+    assert sample.throttle_reasons == {'power_cap'}  # under its old name
+    assert 'Function Not Found' in watch.gpu.reasons()['sm_active_pct']
+    watch.close()
+
+
+def test_an_old_pynvml_that_lacks_a_wrapper(watch: Watch, monkeypatch):
+    import pynvml
+
+    for name in ('nvmlGpmQueryDeviceSupport', 'nvmlDeviceGetMigMode'):
+        monkeypatch.delattr(pynvml, name)
+    watch.script(*FULL)
+    assert watch.sample().util_pct == 50.0
+    assert 'nvidia-ml-py cannot ask for it' in watch.gpu.reasons()['sm_active_pct']
+
+
+def test_a_card_is_let_go_by_the_thread_that_reads_it(watch: Watch, monkeypatch):
+    import pynvml
+
+    watch.script(*FULL)
+    inside, go_on = threading.Event(), threading.Event()
+    read, gpu = pynvml.nvmlDeviceGetUtilizationRates, watch.gpu
+
+    def slow(handle: object) -> object:
+        inside.set()
+        assert go_on.wait(10.0)
+        return read(handle)
+
+    monkeypatch.setattr(pynvml, 'nvmlDeviceGetUtilizationRates', slow)
+    sampler = GpuSampler(gpu.read_sample, 0.001, close=gpu.close)
+    sampler.start()
+    assert inside.wait(10.0)
+    assert not sampler.stop(0.01)
+    assert watch.fake.users() == 1  # in use: neither freed nor shut down under it
+    go_on.set()
+    assert sampler.stop(10.0)
+    assert watch.fake.users() == 0
