@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import Estimate, FigureComparison, RunComparison
-from mmgpu_hooks.show.document import Section, Table, listing
+from mmgpu_hooks.show.document import Section, Table, listing, to_json
 from mmgpu_hooks.show.figures import PART_NAMES, format_seconds
 from mmgpu_hooks.show.run_sections import images_per_second
-from mmgpu_hooks.show.terminal import DEFAULT_WIDTH, render
+from mmgpu_hooks.show.terminal import render
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""
 
-_RATE = 'images_per_s'
-_ITER = 'iter_s'
+_NAMES = {
+    'iter_s': 'iteration',
+    'images_per_s': 'images/s',
+    **{f'{part}_s': name for part, name in PART_NAMES.items()},
+}
 _LEAST_SHARE = 0.0005
 """Of an iteration: a part below it in both runs is not worth a line."""
 
@@ -44,46 +47,39 @@ class CompareAnswer:
 
 def render_compare_json(answer: CompareAnswer) -> str:
     """The answer as one JSON object; see ``docs/en/compare.md``."""
-    body = {
-        'version': JSON_VERSION,
-        'before': answer.before,
-        'after': answer.after,
-        **asdict(answer.comparison),
-        'max_regression': answer.max_regression,
-        'is_regression': answer.is_regression,
-    }
-    return json.dumps(body, indent=2)
+    return to_json(
+        version=JSON_VERSION,
+        before=answer.before,
+        after=answer.after,
+        **vars(answer.comparison),
+        max_regression=answer.max_regression,
+        is_regression=answer.is_regression,
+    )
 
 
-def render_compare_text(
-    answer: CompareAnswer, *, width: int = DEFAULT_WIDTH, color: bool = False
-) -> str:
+def render_compare_text(answer: CompareAnswer, **layout: Any) -> str:
     """The answer for a terminal: the sentence, the parts, what else differs.
 
     Args:
         answer: What to say.
-        width: Columns to wrap at.
-        color: Whether the terminal shows colours.
+        **layout: As :func:`~mmgpu_hooks.show.terminal.render` takes it.
     """
     comparison = answer.comparison
     title, *more = _sentences(answer)
     sections = [Section(title, sentences=more)]
     head = ['mean per iteration', 'first', 'second', 'change', '95 % interval']
-    rows = [
-        _row(figure)
-        for figure in comparison.figures
-        if _is_worth_a_line(figure, comparison)
-    ]
-    if any(figure.before or figure.after for figure in comparison.figures):
+    figures = comparison.figures
+    if any(figure.before or figure.after for figure in figures):
+        rows = [_row(one) for one in figures if _is_worth_a_line(one, figures[0])]
         sections.append(Section(table=Table(head, rows)))
-    if comparison.settings:
-        facts = [
-            (one.name, f'{_known(one.before)} -> {_known(one.after)}')
-            for one in comparison.settings
-        ]
+    facts = [
+        (one.name, f'{one.before or "unknown"} -> {one.after or "unknown"}')
+        for one in comparison.settings
+    ]
+    if facts:
         sections.append(Section('Not the same', facts=facts))
     sections += listing('Notes', comparison.notes)
-    return render(sections, width=width, color=color)
+    return render(sections, **layout)
 
 
 def _sentences(answer: CompareAnswer) -> list[str]:
@@ -92,7 +88,18 @@ def _sentences(answer: CompareAnswer) -> list[str]:
         return ['The speeds cannot be compared.', *comparison.obstacles]
     if ratio is None:
         return ['The speeds cannot be compared: an iteration is too uncertain.']
-    said = [_verdict(ratio), *_cause(comparison)]
+    said = [_verdict(ratio)]
+    # the parts whose change is beyond noise, the largest first
+    changes = {
+        _NAMES[figure.name]: figure.difference
+        for figure in comparison.figures[2:]
+        if figure.difference
+        and (figure.difference.low > 0 or figure.difference.high < 0)
+    }
+    known = sorted(changes.items(), key=lambda item: -abs(item[1].value))
+    if known:
+        words = ', '.join(f'{name} {_signed(change.value)}' for name, change in known)
+        said.append(f'Per iteration: {words}.')
     if answer.max_regression is not None:
         word = 'exceeded' if answer.is_regression else 'not exceeded'
         limit = 100 * answer.max_regression
@@ -101,111 +108,73 @@ def _sentences(answer: CompareAnswer) -> list[str]:
 
 
 def _verdict(ratio: Estimate) -> str:
-    figures = _change(ratio)
-    if ratio.low > 1:
-        return f'The second run is slower: {figures} per iteration.'
-    if ratio.high < 1:
-        return f'The second run is faster: {figures} per iteration.'
+    low, high = 100 * (ratio.low - 1), 100 * (ratio.high - 1)
+    figures = f'{100 * (ratio.value - 1):+.1f} % ({low:+.1f} to {high:+.1f} %)'
+    if ratio.low > 1 or ratio.high < 1:
+        word = 'slower' if ratio.low > 1 else 'faster'
+        return f'The second run is {word}: {figures} per iteration.'
     return f'No difference beyond noise: {figures} per iteration.'
 
 
-def _cause(comparison: RunComparison) -> list[str]:
-    """The parts whose change is beyond noise, the largest first."""
-    certain = [
-        (figure.name.removesuffix('_s'), figure.difference)
-        for figure in comparison.figures
-        if figure.name not in (_ITER, _RATE) and figure.difference is not None
-    ]
-    known = [
-        (PART_NAMES[part], change)
-        for part, change in certain
-        if change.low > 0 or change.high < 0
-    ]
-    known.sort(key=lambda item: -abs(item[1].value))
-    if not known:
-        return []
-    words = ', '.join(f'{name} {_signed(change.value)}' for name, change in known)
-    return [f'Per iteration: {words}.']
-
-
-def _is_worth_a_line(figure: FigureComparison, comparison: RunComparison) -> bool:
-    whole = comparison.figures[0]
-    if figure.name in (_ITER, _RATE):
-        return True
+def _is_worth_a_line(figure: FigureComparison, whole: FigureComparison) -> bool:
+    sides = ((figure.before, whole.before), (figure.after, whole.after))
     return any(
-        side is not None and abs(side.value) > _LEAST_SHARE * (all_of.value)
-        for side, all_of in ((figure.before, whole.before), (figure.after, whole.after))
+        side is not None and abs(side.value) > _LEAST_SHARE * all_of.value
+        for side, all_of in sides
         if all_of is not None
     )
 
 
 def _row(figure: FigureComparison) -> list[str]:
-    is_rate = figure.name == _RATE
-    name = {_ITER: 'iteration', _RATE: 'images/s'}.get(figure.name)
-    name = name or PART_NAMES[figure.name.removesuffix('_s')]
-    sides = [
-        'unknown'
-        if side is None
-        else f'{side.value:.2f}'
-        if is_rate
-        else format_seconds(side.value)
+    is_rate, change = figure.name == 'images_per_s', figure.difference
+    plain = '{:.2f}'.format if is_rate else format_seconds
+    signed = '{:+.2f}'.format if is_rate else _signed
+    cells = [
+        'unknown' if side is None else plain(side.value)
         for side in (figure.before, figure.after)
     ]
-    change = figure.difference
     if change is None:
-        return [name, *sides, 'unknown', '']
-    write = (lambda value: f'{value:+.2f}') if is_rate else _signed
-    return [
-        name,
-        *sides,
-        write(change.value),
-        f'{write(change.low)} to {write(change.high)}',
-    ]
-
-
-def _known(value: str | None) -> str:
-    return 'unknown' if value is None else value
-
-
-def _change(ratio: Estimate) -> str:
-    low, high = 100 * (ratio.low - 1), 100 * (ratio.high - 1)
-    return f'{100 * (ratio.value - 1):+.1f} % ({low:+.1f} to {high:+.1f} %)'
+        return [_NAMES[figure.name], *cells, 'unknown', '']
+    interval = f'{signed(change.low)} to {signed(change.high)}'
+    return [_NAMES[figure.name], *cells, signed(change.value), interval]
 
 
 def _signed(seconds: float) -> str:
     return ('-' if seconds < 0 else '+') + format_seconds(abs(seconds))
 
 
-def render_demo(
-    before: Run, after: Run, *, width: int = DEFAULT_WIDTH, color: bool = False
-) -> str:
+def render_demo(before: Run, after: Run, **layout: Any) -> str:
     """Both runs of the demo in a table, below the gain.
 
     Args:
         before: The run with the old settings.
         after: The run with the recommended ones.
-        width: Columns to wrap at.
-        color: Whether the terminal shows colours.
+        **layout: As :func:`~mmgpu_hooks.show.terminal.render` takes it.
     """
     runs = (before, after)
-    rates = [images_per_second(run) for run in runs]
-    rows: list[tuple[object, ...]] = [
-        (name, *(getattr(run.run.loader, name) for run in runs))
-        for name in ('num_workers', 'persistent_workers')
-    ]
-    rows += [
-        ('iterations', *(run.iterations for run in runs)),
-        ('training', *(format_seconds(run.duration_s) for run in runs)),
-        ('iteration', *(format_seconds(run.iter_s) for run in runs)),
-        ('data wait', *(format_seconds(run.data_wait_s) for run in runs)),
-        ('step', *(format_seconds(run.step_s) for run in runs)),
-        ('whole training', *(f'{rate or 0.0:.2f} images/s' for rate in rates)),
+    rates = [images_per_second(run) or 0.0 for run in runs]
+    rows = [
+        *(
+            (name, *(getattr(run.run.loader, name) for run in runs))
+            for name in ('num_workers', 'persistent_workers')
+        ),
+        *(
+            (name, *(format_seconds(getattr(run, field)) for run in runs))
+            for name, field in (
+                ('training', 'duration_s'),
+                ('iteration', 'iter_s'),
+                ('data wait', 'data_wait_s'),
+                ('step', 'step_s'),
+            )
+        ),
+        ('whole training', *(f'{rate:.2f} images/s' for rate in rates)),
     ]
     title = 'The gain is unknown: one of the runs could not be measured.'
-    if rates[0] and rates[1]:
+    if all(rates):
         title = (
             f'Measured: {rates[0]:.2f} -> {rates[1]:.2f} images/s, '
             f'{rates[1] / rates[0]:.2f} times as fast over the whole training.'
         )
-    section = Section(title, table=Table(['', 'before', 'after'], rows))
-    return render([section], width=width, color=color)
+    return render(
+        [Section(title, table=Table(['', 'before', 'after'], rows))], **layout
+    )

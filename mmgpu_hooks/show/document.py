@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -84,5 +84,13 @@ def listing(title: str, sentences: Iterable[str], name: str = '') -> list[Sectio
 
 def to_json(**body: Any) -> str:
     """An answer as one JSON object: records become objects, unknown is ``null``."""
-    plain = msgspec.to_builtins(body, str_keys=True, enc_hook=lambda one: one.item())
-    return json.dumps(plain, indent=2)
+    return json.dumps(body, indent=2, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
+    if is_dataclass(value):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    # numpy's figures
+    return value.item()

@@ -6,15 +6,7 @@ import re
 
 from mmgpu_hooks.judge.duration_text import format_seconds
 
-__all__ = [
-    'PART_NAMES',
-    'bind_units',
-    'format_bytes',
-    'format_count',
-    'format_pct',
-    'format_seconds',
-    'unbind_units',
-]
+__all__ = ['format_seconds']
 
 PART_NAMES = {
     'data_wait': 'data wait',

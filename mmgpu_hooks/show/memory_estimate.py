@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
 from mmgpu_hooks.schema import ActivationFit, MeasuredMemory, MemoryEstimate
-from mmgpu_hooks.show.document import Section, Table
+from mmgpu_hooks.show.document import Fact, Section, Table, to_json
 from mmgpu_hooks.show.figures import format_bytes, format_count, format_pct
-from mmgpu_hooks.show.terminal import DEFAULT_WIDTH, render
+from mmgpu_hooks.show.terminal import render
 
 _MODULES = 8
 
@@ -20,27 +21,24 @@ _BESIDE = (
 )
 
 
-def render_estimate(
-    estimate: MemoryEstimate, *, width: int = DEFAULT_WIDTH, color: bool = False
-) -> str:
+def render_estimate(estimate: MemoryEstimate, **layout: Any) -> str:
     """The parts, their growth and the totals by batch size and optimizer.
 
     Args:
         estimate: What was found.
-        width: Columns to wrap at.
-        color: Whether the terminal shows colours.
+        **layout: As :func:`~mmgpu_hooks.show.terminal.render` takes it.
     """
     sections = [
-        Section(facts=_describe(estimate)),
+        Section(facts=list(_describe(estimate))),
         Section(table=_totals(estimate)),
         Section(sentences=(*estimate.notes, _BESIDE)),
     ]
-    return render(sections, width=width, color=color)
+    return render(sections, **layout)
 
 
 def render_estimate_json(estimate: MemoryEstimate) -> str:
     """Every figure; unknown ones are null."""
-    body = dataclasses.asdict(estimate)
+    body = asdict(estimate)
     body['total_bytes'] = {
         optimizer: {
             str(batch): estimate.total_bytes(optimizer, batch)
@@ -50,65 +48,51 @@ def render_estimate_json(estimate: MemoryEstimate) -> str:
     }
     if estimate.measured is not None:
         body['measured']['error_pct'] = estimate.measured.error_pct
-    return json.dumps(body, indent=2)
+    return to_json(**body)
 
 
-def _describe(estimate: MemoryEstimate) -> list[tuple[str, str]]:
+def _describe(estimate: MemoryEstimate) -> Iterator[Fact]:
     static = estimate.static
     frozen = static.parameter_bytes - static.trainable_bytes
     which = f'; {format_bytes(frozen)} frozen' if frozen else ''
-    rows = [
-        ('model', estimate.model),
-        (
-            'parameters',
-            f'{format_bytes(static.parameter_bytes)} ({format_count(static.parameters)}'
-            f' numbers{which})',
-        ),
-        ('gradients', format_bytes(static.gradient_bytes)),
-    ]
+    count = f'({format_count(static.parameters)} numbers{which})'
+    yield 'model', estimate.model
+    yield 'parameters', f'{format_bytes(static.parameter_bytes)} {count}'
+    yield 'gradients', format_bytes(static.gradient_bytes)
     for name, state in static.optimizer_state_bytes.items():
-        rows.append(('optimizer', f'{format_bytes(state)} state of {name}'))
-    rows.append(('buffers', format_bytes(static.buffer_bytes)))
+        yield 'optimizer', f'{format_bytes(state)} state of {name}'
+    yield 'buffers', format_bytes(static.buffer_bytes)
     if static.ema_bytes:
-        rows.append(('average', f'{format_bytes(static.ema_bytes)} (EMAHook)'))
+        yield 'average', f'{format_bytes(static.ema_bytes)} (EMAHook)'
     if estimate.image_size is not None:
         height, width = estimate.image_size
-        source = estimate.image_size_source
-        rows.append(('image', f'{height}x{width} padded ({source})'))
+        yield 'image', f'{height}x{width} padded ({estimate.image_size_source})'
     if estimate.fit is not None:
-        rows.append(('activations', _describe_fit(estimate, estimate.fit)))
+        yield 'activations', _describe_fit(estimate.fit, estimate.mixed_precision)
     if estimate.modules:
-        rows.append(('largest', _describe_modules(estimate)))
+        shares = [(module.name, module.share_pct) for module in estimate.modules]
+        rest = sum(share for _, share in shares[_MODULES:])
+        shares = [*shares[:_MODULES], *([('rest', rest)] if rest else [])]
+        yield 'largest', ', '.join(f'{name} {format_pct(pct)}' for name, pct in shares)
     if estimate.measured is not None:
-        rows.append(('measured', _describe_measured(estimate.measured)))
-    return rows
+        yield 'measured', _describe_measured(estimate.measured)
 
 
-def _describe_fit(estimate: MemoryEstimate, fit: ActivationFit) -> str:
-    terms = []
-    if fit.pixel_bytes:
-        terms.append(f'{fit.pixel_bytes:.0f} bytes per padded pixel')
-    if fit.squared_pixel_bytes:
-        terms.append(
-            f'{1e6 * fit.squared_pixel_bytes:.0f} bytes per million pixel pairs'
-        )
-    if fit.image_bytes:
-        terms.append(f'{format_bytes(round(fit.image_bytes))} per image')
-    if fit.fixed_bytes:
-        terms.append(f'{format_bytes(round(fit.fixed_bytes))} per batch')
-    precision = ', mixed precision' if estimate.mixed_precision else ''
+def _describe_fit(fit: ActivationFit, is_mixed: bool) -> str:
+    terms = {
+        f'{fit.pixel_bytes:.0f} bytes per padded pixel': fit.pixel_bytes,
+        f'{1e6 * fit.squared_pixel_bytes:.0f} bytes per million pixel pairs': (
+            fit.squared_pixel_bytes
+        ),
+        f'{format_bytes(round(fit.image_bytes))} per image': fit.image_bytes,
+        f'{format_bytes(round(fit.fixed_bytes))} per batch': fit.fixed_bytes,
+    }
+    precision = ', mixed precision' if is_mixed else ''
     return (
-        f'{" + ".join(terms)} kept for the backward pass (counted in '
-        f'{len(fit.points)} runs on the CPU{precision}; the fit is within '
-        f'{format_pct(fit.residual_pct)})'
+        f'{" + ".join(words for words, size in terms.items() if size)} kept for the '
+        f'backward pass (counted in {len(fit.points)} runs on the CPU{precision}; the '
+        f'fit is within {format_pct(fit.residual_pct)})'
     )
-
-
-def _describe_modules(estimate: MemoryEstimate) -> str:
-    shown = estimate.modules[:_MODULES]
-    rest = sum(module.share_pct for module in estimate.modules[_MODULES:])
-    parts = [f'{module.name} {format_pct(module.share_pct)}' for module in shown]
-    return ', '.join([*parts, *([f'rest {format_pct(rest)}'] if rest else [])])
 
 
 def _describe_measured(measured: MeasuredMemory) -> str:
@@ -122,9 +106,8 @@ def _describe_measured(measured: MeasuredMemory) -> str:
     difference = measured.static_difference_bytes
     if difference is None:
         return text
-    if difference == 0:
-        return f'{text}; the static part is the same to the byte'
-    return f'{text}; the static part counted there differs by {difference} bytes'
+    same = f'differs by {difference} bytes' if difference else 'is the same to the byte'
+    return f'{text}; the static part {same}'
 
 
 def _totals(estimate: MemoryEstimate) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterator, Sequence
@@ -16,17 +15,21 @@ from mmgpu_hooks.recommend.validation import VALIDATION_KEY
 from mmgpu_hooks.schema import (
     Change,
     Diagnosis,
-    Finding,
     FittedRun,
     RanksSummary,
     Recommendation,
 )
-from mmgpu_hooks.show.document import Item, Section, Table, listing
+from mmgpu_hooks.show.document import Fact, Item, Section, Table, listing, to_json
 from mmgpu_hooks.show.figures import format_seconds
-from mmgpu_hooks.show.terminal import DEFAULT_WIDTH, render
+from mmgpu_hooks.show.terminal import render
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""
+
+MOST_LINES = 25
+"""Of an answer without details."""
+_LEVELS = ((1, 3, True), (0, 3, True), (0, 1, True), (0, 1, False))
+"""Advice, notes and the reason that are shown, until the answer is short enough."""
 
 
 @dataclass(frozen=True)
@@ -59,109 +62,87 @@ class Answer:
 
 def render_json(answer: Answer) -> str:
     """The answer with stable keys; ``docs/en/recommend.md`` documents them."""
-    verdict = answer.diagnosis.verdict
-    body: dict[str, Any] = {
-        'version': JSON_VERSION,
-        'run': answer.run_path,
-        'status': answer.summary.status if answer.summary else None,
-        'verdict': {
-            'name': verdict.name,
-            'sentence': verdict.sentence,
-            'confidence': verdict.confidence,
-            'headspace_pct': verdict.headspace_pct,
-        },
-        'findings': [_finding(finding) for finding in answer.diagnosis.findings],
-        'changes': [_change(change) for change in answer.recommendation.changes],
-        'no_change_reason': answer.recommendation.reason,
-        'checkpoint_saves': _saves(answer),
-        'save_cures': [asdict(cure) for cure in answer.recommendation.save_cures],
-        'advice': list(answer.recommendation.advice),
-        'evidence': dict(answer.diagnosis.counts),
-        'config': answer.config,
-        'output': answer.output,
-        'backup': answer.backup,
-        'diff': answer.diff,
-        'train_command': answer.train_command,
-        'ranks': asdict(answer.ranks) if answer.ranks else None,
-        'cfg_options': answer.cfg_options,
-        'error': answer.error,
-        'notes': list(answer.notes),
-    }
+    found, run = answer.recommendation, answer.summary
+    saves = run.save_records if run is not None else ()
     # of what was asked for only, and of what there was
-    if answer.fitted:
-        body['fitted_runs'] = [asdict(run) for run in answer.fitted]
-    if answer.recommendation.batch_size:
-        body['batch_size'] = list(answer.recommendation.batch_size)
-    if answer.recommendation.validation is not None:
-        body['validation'] = asdict(answer.recommendation.validation)
-    return json.dumps(body, indent=2, default=structs.asdict)
-
-
-def _saves(answer: Answer) -> list[dict[str, Any]]:
-    """Every save with what is judged of it."""
-    if answer.summary is None:
-        return []
-    return [
-        {**structs.asdict(save), **asdict(judgement)}
-        for save, judgement in zip(answer.summary.save_records, answer.diagnosis.saves)
-    ]
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        'code': finding.code,
-        'title': finding.title,
-        'severity': finding.severity,
-        'detail': finding.detail,
-        'share': finding.share,
+    optional = {
+        'fitted_runs': answer.fitted,
+        'batch_size': found.batch_size,
+        'validation': found.validation,
     }
+    return to_json(
+        version=JSON_VERSION,
+        run=answer.run_path,
+        status=run.status if run is not None else None,
+        verdict=answer.diagnosis.verdict,
+        findings=answer.diagnosis.findings,
+        changes=found.changes,
+        no_change_reason=found.reason,
+        checkpoint_saves=[
+            {**structs.asdict(save), **asdict(judgement)}
+            for save, judgement in zip(saves, answer.diagnosis.saves)
+        ],
+        save_cures=found.save_cures,
+        advice=found.advice,
+        evidence=answer.diagnosis.counts,
+        config=answer.config,
+        output=answer.output,
+        backup=answer.backup,
+        diff=answer.diff,
+        train_command=answer.train_command,
+        ranks=answer.ranks,
+        cfg_options=answer.cfg_options,
+        error=answer.error,
+        notes=answer.notes,
+        **{key: value for key, value in optional.items() if value},
+    )
 
 
-def _change(change: Change) -> dict[str, Any]:
-    return {
-        'key': change.key,
-        'old': change.old,
-        'new': change.new,
-        'reason': change.reason,
-        'confidence': change.confidence,
-        'rules': list(change.rules),
-        'predicted_iter_s': change.predicted_iter_s,
-        'predicted_gain_pct': change.predicted_gain_pct,
-        'predicted_gain_low_pct': change.predicted_gain_low_pct,
-        'predicted_gain_high_pct': change.predicted_gain_high_pct,
-    }
-
-
-def render_text(
-    answer: Answer,
-    *,
-    details: bool = False,
-    width: int = DEFAULT_WIDTH,
-    color: bool = False,
-) -> str:
-    """The answer for a terminal, some 20 lines: verdict, both settings, diff, command.
+def render_text(answer: Answer, *, details: bool = False, **layout: Any) -> str:
+    """The answer for a terminal: verdict, both settings, diff, what to type next.
 
     Args:
         answer: What to say.
         details: Also the time ledger, the loader, memory, saves, ranks, the host,
-            every finding and all advice.
-        width: Columns to wrap at; the diff and commands are never wrapped.
-        color: Whether the terminal shows colours.
+            every finding and all advice; without them :data:`MOST_LINES` at most, as
+            far as the changes themselves allow it.
+        **layout: As :func:`~mmgpu_hooks.show.terminal.render` takes it.
     """
-    sections = [*_headline(answer, details), *_changes(answer)]
+    # late, because it needs this module
+    from mmgpu_hooks.show.run_sections import detail_sections
+
+    advice, notes = answer.recommendation.advice, answer.notes
     if details:
-        # late, because it needs this module
-        from mmgpu_hooks.show.run_sections import detail_sections
-
-        sections += detail_sections(answer)
         facts = [('evidence', answer.run_path), *describe_fitted(answer.fitted)]
-        notes = [Item(note) for note in answer.notes]
-        sections.append(Section('Notes', facts=facts, items=notes))
-    sections.append(_ending(answer, details))
-    return render([s for s in sections if s != Section()], width=width, color=color)
+        sections = [
+            _headline(answer, details),
+            *_changes(answer, has_reason=True),
+            *detail_sections(answer),
+            Section('Notes', facts=facts, items=[*map(Item, notes)]),
+            Section(code=_commands(answer, details)),
+        ]
+        return render([one for one in sections if one != Section()], **layout)
+    for advised, noted, has_reason in _LEVELS:
+        counts = {
+            'finding(s)': len(answer.diagnosis.findings),
+            'more advice': len(advice[advised:]),
+            'more note(s)': len(notes[noted:]),
+        }
+        more = ', '.join(f'{count} {what}' for what, count in counts.items() if count)
+        also = [('Also    ', one) for one in advice[:advised]]
+        facts = [*also, *(('Note    ', one) for one in notes[:noted])]
+        sections = [
+            _headline(answer, details),
+            *_changes(answer, has_reason=has_reason),
+            Section(facts=facts, code=_commands(answer, details, more)),
+        ]
+        text = render([one for one in sections if one != Section()], **layout)
+        if len(text.splitlines()) <= MOST_LINES:
+            break
+    return text
 
 
-def _headline(answer: Answer, details: bool) -> Iterator[Section]:
+def _headline(answer: Answer, details: bool) -> Section:
     verdict, run = answer.diagnosis.verdict, answer.summary
     name, _, why = verdict.sentence.partition(': ')
     said = [sentence_of(why)] if why else []
@@ -177,112 +158,89 @@ def _headline(answer: Answer, details: bool) -> Iterator[Section]:
             f'If data cost no time, training would be {verdict.headspace_pct:.1f} % '
             f'faster: no setting of the loader{but} gives more.'
         )
-    yield Section(f'{name} ({verdict.confidence} confidence)', sentences=said)
+    return Section(f'{name} ({verdict.confidence} confidence)', sentences=said)
 
 
-def _changes(answer: Answer) -> Iterator[Section]:
+def _changes(answer: Answer, has_reason: bool) -> Iterator[Section]:
     """Both settings side by side, what the change gives, the diff."""
-    recommendation, run = answer.recommendation, answer.summary
-    changes = recommendation.changes
+    found = answer.recommendation
+    changes = found.changes
     if not changes:
-        reason = recommendation.reason or ''
-        yield Section(sentences=[f'Nothing to change. {reason}'.rstrip()])
+        said = f'Nothing to change. {found.reason or ""}'.rstrip()
+        yield Section(sentences=[said])
     else:
         rows = [
             (_name(change, changes), _value(change.old), _value(change.new), '')
             for change in changes
         ]
-        if run is not None:
-            rows += _gains(run, changes)
+        if answer.summary is not None:
+            rows += _gains(answer, answer.summary)
         head = ['', 'now', 'recommended', '9 times in 10']
-        yield Section(table=Table(head, rows))
-        why = sentence_of(changes[0].reason)
-        yield Section(facts=[('Why', why), *_validation(answer)])
-    yield from listing('Batch size', recommendation.batch_size)
+        facts: list[Fact] = []
+        if has_reason and not found.batch_size:
+            facts = [('Why', sentence_of(changes[0].reason))]
+        yield Section(table=Table(head, rows), facts=facts)
+    yield from listing('Batch size', found.batch_size)
     changed = [line for line in answer.diff.splitlines() if line[:1] in '+-@']
     if changes and changed:
         yield Section(code='\n'.join(changed))
 
 
-def _validation(answer: Answer) -> Iterator[tuple[str, str]]:
-    """What changes of validation's loader give, which are in no other gain."""
-    found = answer.recommendation
-    keys = [change.key for change in found.changes]
-    if found.validation is not None and any(k.startswith(VALIDATION_KEY) for k in keys):
-        yield 'Val', found.validation.sentence
-
-
 def _name(change: Change, changes: Sequence[Change]) -> str:
-    """The last part of its key, more where that names several settings."""
-    short = change.key.rpartition('.')[2]
-    same = [other for other in changes if other.key.rpartition('.')[2] == short]
-    return short if len(same) == 1 else change.key
+    """The last part of its key; of which loader, where validation's is changed too."""
+    loader, _, short = change.key.rpartition('.')
+    has_both = any(other.key.startswith(VALIDATION_KEY) for other in changes)
+    prefix = loader.removesuffix('_dataloader')
+    return f'{prefix} {short}' if has_both and prefix != loader else short
 
 
 def _value(value: object) -> str:
     return 'not set' if value is None else str(value)
 
 
-def _gains(run: Run, changes: Sequence[Change]) -> Iterator[tuple[str, str, str, str]]:
-    """What all changes together are predicted to give, validation's left out."""
-    for change in changes:
-        if change.predicted_iter_s is not None:
-            then = format_seconds(change.predicted_iter_s)
-            yield 'iteration', format_seconds(run.iter_s), then, ''
-            break
+def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
+    """What all changes together are predicted to give, validation's on its own."""
+    changes, validation = (
+        answer.recommendation.changes,
+        answer.recommendation.validation,
+    )
+    of_validation = [c for c in changes if c.key.startswith(VALIDATION_KEY)]
     for change in changes:
         gain, low = change.predicted_gain_pct, change.predicted_gain_low_pct
         high = change.predicted_gain_high_pct
+        if change.predicted_iter_s is not None:
+            then = format_seconds(change.predicted_iter_s)
+            yield 'iteration', format_seconds(run.iter_s), then, ''
         if gain is not None and low is not None and high is not None:
-            less = f'{gain:.1f} % less ({low:.1f} to {high:.1f} %)'
             now = then = ''
             if run.status == 'completed':
                 now = format_seconds(run.duration_s)
                 then = format_seconds(run.duration_s * (1 - gain / 100))
-            is_all = not any(c.key.startswith(VALIDATION_KEY) for c in changes)
-            name = 'whole training' if is_all else 'training (train loader)'
-            yield name, now, then, less
+            name = 'training (train loader)' if of_validation else 'whole training'
+            yield name, now, then, f'{gain:.1f} % less ({low:.1f} to {high:.1f} %)'
+        if change.predicted_iter_s is not None or gain is not None:
             break
+    if of_validation and validation and validation.loop_s and validation.gain_s:
+        then = format_seconds(validation.loop_s - validation.gain_s)
+        less = f'{validation.run_gain_pct or 0.0:.1f} % of the run less'
+        yield 'a validation', format_seconds(validation.loop_s), then, less
 
 
-def _ending(answer: Answer, details: bool) -> Section:
-    """What else helps and what was odd; where it was written; what to type next."""
-    facts = []
-    if not details:
-        advice = answer.recommendation.advice
-        facts += [('Also    ', sentence) for sentence in advice[:1]]
-        facts += [('Note    ', note) for note in answer.notes[:_NOTES_SHOWN]]
-    run = answer.summary
-    lines = []
-    if answer.output is not None:
-        lines.append(('Written', answer.output))
-    if answer.backup is not None:
-        lines.append(('Kept', f'{answer.backup} (what was there)'))
-    if details and answer.cfg_options is not None:
-        lines.append(('Or once', answer.cfg_options))
-    if details and answer.train_command is not None:
-        lines.append(('Train', answer.train_command))
-    folder = shown_path(run.run.work_dir) if run is not None else None
-    if folder is not None and answer.output is not None:
-        lines.append(('Measure', f'mmgpu verify {folder}'))
-    left = []
-    if not details:
-        left = [
-            f'{len(counted)} {words}'
-            for counted, words in (
-                (answer.diagnosis.findings, 'finding(s)'),
-                (answer.recommendation.advice[1:], 'more advice'),
-                (answer.notes[_NOTES_SHOWN:], 'more note(s)'),
-            )
-            if counted
-        ]
-    if left:
-        lines.append(('More', f'--details: {", ".join(left)}'))
-    code = '\n'.join(f'{label:<10}{text}' for label, text in lines)
-    return Section(facts=facts, code=code)
-
-
-_NOTES_SHOWN = 3
+def _commands(answer: Answer, details: bool, more: str = '') -> str:
+    """Where it was written, and what to type next."""
+    folder = None
+    if answer.summary is not None and answer.output is not None:
+        folder = shown_path(answer.summary.run.work_dir)
+    kept = f'{answer.backup} (what was there)' if answer.backup else None
+    lines = {
+        'Written': answer.output,
+        'Kept': kept,
+        'Or once': answer.cfg_options if details else None,
+        'Train': answer.train_command if details else None,
+        'Measure': f'mmgpu verify {folder}' if folder else None,
+        'More': f'--details: {more}' if more else None,
+    }
+    return '\n'.join(f'{label:<10}{text}' for label, text in lines.items() if text)
 
 
 def shown_path(path: str | None) -> str | None:

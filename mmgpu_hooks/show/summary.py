@@ -39,37 +39,32 @@ def render_training_summary(
     rank = ''
     if ranks is not None and ranks.slowest not in (None, run.run.rank):
         rank = f'Rank {ranks.slowest}: '
-    rows = [('verdict', f'{rank}{name} ({verdict.confidence} confidence)')]
-    if why:
-        rows.append(('', why))
-    rows.append(('iteration', ', '.join(_iteration(run))))
-    rows.append(('loader', ', '.join(_loader(run))))
-    rows.append(('machine', ', '.join(_machine(run))))
-    rows += [('', text) for text in _binding(run)]
-    rows.append(('GPU', ', '.join(_gpu(run))))
-    outside = list(_outside(run))
-    if outside:
-        rows.append(('rest', ', '.join(outside)))
-    if ranks is not None and ranks.world_size > 1:
-        rows.append(('ranks', ' '.join((ranks.why, *ranks.notes))))
+    said = [ranks.why, *ranks.notes] if ranks and ranks.world_size > 1 else []
+    rows = {
+        'verdict': f'{rank}{name} ({verdict.confidence} confidence)',
+        '': why,
+        'iteration': ', '.join(_iteration(run)),
+        'loader': ', '.join(_loader(run)),
+        'machine': ', '.join(_machine(run)),
+        'GPU': ', '.join(_gpu(run)),
+        'rest': ', '.join(_outside(run)),
+        'ranks': ' '.join(said),
+    }
+    has_ended = run.status in ('completed', 'interrupted')
     folder = shown_path(run.run.work_dir) or '<work_dir>'
-    commands = [('next', 'recommend')]
-    if run.end is None or run.end.status != 'completed':
-        commands.append(('', 'why'))
     lines = [
         f'GPUEfficiencyHook: {run.status} after {run.iterations} iterations, '
         f'{format_seconds(run.duration_s)}',
-        *(_line(label, text) for label, text in rows),
-        *(f'  {label:<{_LABEL}}mmgpu {name} {folder}' for label, name in commands),
+        *(_line(label, text) for label, text in rows.items() if text),
+        f'  {"next":<{_LABEL}}mmgpu {"recommend" if has_ended else "why"} {folder}',
     ]
     # paths of images may hold anything, and a log file or terminal may not take it
     return visible('\n'.join(lines)).encode('ascii', 'backslashreplace').decode('ascii')
 
 
 def _line(label: str, text: str) -> str:
-    room = _WIDTH - _LABEL - 2
-    one_line = ' '.join(text.split())
-    return f'  {label:<{_LABEL}}{textwrap.shorten(one_line, room, placeholder=" ...")}'
+    width, one_line = _WIDTH - _LABEL - 2, ' '.join(text.split())
+    return f'  {label:<{_LABEL}}{textwrap.shorten(one_line, width, placeholder=" ...")}'
 
 
 def _iteration(run: Run) -> Iterator[str]:
@@ -89,14 +84,12 @@ def _iteration(run: Run) -> Iterator[str]:
 
 
 def _loader(run: Run) -> Iterator[str]:
-    settings, loader = run.run.loader, run.loader
-    workers = settings.num_workers
+    workers, loader = run.run.loader.num_workers, run.loader
     yield f'num_workers={"unknown" if workers is None else workers}'
     if loader is None or loader.occupancy_s is None:
         return
-    yield f'a batch takes {"a worker " if workers else ""}' + format_seconds(
-        loader.occupancy_s
-    )
+    busy = 'a worker ' if workers else ''
+    yield f'a batch takes {busy}{format_seconds(loader.occupancy_s)}'
     costs = [t for t in loader.transforms if t.image_s]
     whole_s = sum(cost.image_s or 0.0 for cost in costs)
     if costs and loader.timed_samples:
@@ -105,35 +98,26 @@ def _loader(run: Run) -> Iterator[str]:
 
 
 def _machine(run: Run) -> Iterator[str]:
-    usable = run.run.host.usable_cores
-    if run.process_cpu_cores is None:
-        yield f'CPU unknown: {run.unknown.get("CPU", "no interval has it")}'
-    else:
-        cores = 'unknown' if usable is None else f'{usable:g}'
-        used = run.process_cpu_cores
-        if run.worker_cpu_s is not None and run.iter_s:
-            used += run.worker_cpu_s / run.iter_s
-        yield f'{used:.1f} of {cores} cores busy'
-    if run.external_cpu_cores is not None:
-        yield f'other programs {run.external_cpu_cores:.1f}'
-    if run.process_rss_bytes is not None:
-        total = run.run.host.ram_total_bytes
-        of = f' of {format_bytes(total)}' if total else ''
-        yield f'memory of the process {format_bytes(run.process_rss_bytes)}{of}'
-
-
-def _binding(run: Run) -> Iterator[str]:
-    """Which cores are out of reach."""
     host = run.run.host
     process, before = host.affinity_cpus, host.unbound_cpus
     if before is not None:
         by = f'by {host.bound_by}' if host.bound_by else 'after start'
         yield f'bound {by} to {process} of {before} cores (MG113)'
     elif process and process < (host.cpuset_cpus or process):
-        yield (
-            f'this process may use {process} of {host.cpuset_cpus} cores; if you did '
-            'not bind it: MG113'
-        )
+        yield f'may use {process} of {host.cpuset_cpus} cores (MG113, if unintended)'
+    if run.process_cpu_cores is None:
+        yield f'CPU unknown: {run.unknown.get("CPU", "no interval has it")}'
+    else:
+        used = run.process_cpu_cores
+        if run.worker_cpu_s is not None and run.iter_s:
+            used += run.worker_cpu_s / run.iter_s
+        cores = 'unknown' if host.usable_cores is None else f'{host.usable_cores:g}'
+        yield f'{used:.1f} of {cores} cores busy'
+    if run.external_cpu_cores is not None:
+        yield f'other programs {run.external_cpu_cores:.1f}'
+    if run.process_rss_bytes is not None:
+        of = f' of {format_bytes(host.ram_total_bytes)}' if host.ram_total_bytes else ''
+        yield f'memory {format_bytes(run.process_rss_bytes)}{of}'
 
 
 def _gpu(run: Run) -> Iterator[str]:
@@ -160,9 +144,8 @@ def _outside(run: Run) -> Iterator[str]:
     for part, seconds in run.ledger_s.items():
         share = 100 * seconds / run.duration_s if run.duration_s > 0 else 0.0
         is_save = part == 'checkpoint_save' and run.saves
-        if part in ('data_wait', 'step', 'hooks') or not (
-            share >= _WORTH_PCT or is_save
-        ):
+        if part in ('data_wait', 'step', 'hooks'):
             continue
-        count = f'{run.saves} save(s)' if is_save else PART_NAMES[part]
-        yield f'{count} {format_seconds(seconds)} ({format_pct(share)})'
+        if share >= _WORTH_PCT or is_save:
+            name = f'{run.saves} save(s)' if is_save else PART_NAMES[part]
+            yield f'{name} {format_seconds(seconds)} ({format_pct(share)})'

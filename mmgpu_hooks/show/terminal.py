@@ -78,13 +78,15 @@ def _lay_out(section: Section) -> Iterator[RenderableType]:
     if section.sentences:
         rows = [[_text(sentence)] for sentence in section.sentences]
         yield _grid(rows, indent)
-    facts = [[_text(n), _text(v)] for n, v in section.facts if v is not None]
-    if facts:
-        yield _grid(facts, indent)
     if section.table is not None and section.table.rows:
-        if section.sentences or facts:
+        if section.sentences:
             yield ''
         yield _table(section.table, indent)
+    facts = [[_text(n), _text(v)] for n, v in section.facts if v is not None]
+    if facts:
+        if section.title and section.table is not None and section.table.rows:
+            yield ''
+        yield _grid(facts, indent)
     if section.items:
         yield _grid([_item(item) for item in section.items], indent)
     for line in section.code.splitlines():

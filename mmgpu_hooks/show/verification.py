@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from mmgpu_hooks.schema import Estimate, Verification
-from mmgpu_hooks.show.document import Section, Table, listing
+from mmgpu_hooks.show.document import Section, Table, listing, to_json
 from mmgpu_hooks.show.figures import format_seconds
-from mmgpu_hooks.show.terminal import DEFAULT_WIDTH, render
+from mmgpu_hooks.show.terminal import render
 
 JSON_VERSION = 1
 """Raised when a key of the JSON answer changes its meaning or goes away."""
@@ -31,27 +30,21 @@ class VerifyAnswer:
 
 def render_verify_json(answer: VerifyAnswer) -> str:
     """The answer as one JSON object; see ``docs/en/verify.md``."""
-    measured = asdict(answer.verification)
-    body = {
-        'version': JSON_VERSION,
-        'before': dict(answer.before),
-        'after': dict(answer.after),
-        **measured,
-        'notes': list(answer.verification.notes),
-        'folder': answer.folder,
-    }
-    return json.dumps(body, indent=2)
+    return to_json(
+        version=JSON_VERSION,
+        before=answer.before,
+        after=answer.after,
+        **vars(answer.verification),
+        folder=answer.folder,
+    )
 
 
-def render_verify_text(
-    answer: VerifyAnswer, *, width: int = DEFAULT_WIDTH, color: bool = False
-) -> str:
+def render_verify_text(answer: VerifyAnswer, **layout: Any) -> str:
     """The answer for a terminal.
 
     Args:
         answer: What to say.
-        width: Columns to wrap at.
-        color: Whether the terminal shows colours.
+        **layout: As :func:`~mmgpu_hooks.show.terminal.render` takes it.
     """
     measured = answer.verification
     said = [
@@ -62,14 +55,13 @@ def render_verify_text(
     if measured.external_cpu_cores is not None:
         cores = f'{measured.external_cpu_cores:.1f}'
         said.append(f'Other programs used {cores} cores of the host meanwhile.')
-    title = _sentence(measured.gain)
     sections = [
-        Section(title, sentences=[_predicted(measured), *_describe_starts(answer)]),
+        Section(_sentence(measured.gain), sentences=list(_compare(answer))),
         Section(table=_table(answer)),
         Section(sentences=said),
         *listing('Notes', measured.notes),
     ]
-    return render(sections, width=width, color=color)
+    return render(sections, **layout)
 
 
 def format_gain(gain: float) -> str:
@@ -84,54 +76,42 @@ def format_estimate(gain: Estimate) -> str:
 
 
 def _sentence(gain: Estimate) -> str:
-    figures = format_estimate(gain)
-    if gain.low > 0:
-        return f'Measured: {figures} images/s; the second setting is faster.'
-    if gain.high < 0:
-        return f'Measured: {figures} images/s; the second setting is slower.'
-    return f'Measured: {figures} images/s; no difference beyond noise.'
+    words = 'no difference beyond noise'
+    if gain.low > 0 or gain.high < 0:
+        words = f'the second setting is {"faster" if gain.low > 0 else "slower"}'
+    return f'Measured: {format_estimate(gain)} images/s; {words}.'
 
 
-def _predicted(verification: Verification) -> str:
-    predicted, gain = verification.predicted_gain, verification.gain
-    if predicted is None:
-        return 'Nothing was predicted of it.'
-    words = 'inside' if gain.low <= predicted <= gain.high else 'outside'
-    return f'Predicted: {format_gain(predicted)}, {words} the measured interval.'
-
-
-def _describe_starts(answer: VerifyAnswer) -> list[str]:
-    """The gain over whole epochs, where their starts were measured."""
+def _compare(answer: VerifyAnswer) -> Iterator[str]:
+    """What was predicted; the gain over whole epochs, where starts were measured."""
     measured, batches = answer.verification, answer.batches_per_epoch
+    predicted, gain = measured.predicted_gain, measured.gain
+    if predicted is not None:
+        words = 'inside' if gain.low <= predicted <= gain.high else 'outside'
+        yield f'Predicted: {format_gain(predicted)}, {words} the measured interval.'
     before_s, after_s = measured.before_start_s, measured.after_start_s
-    if not batches or before_s is None or after_s is None:
-        return []
-    starts = 1 + before_s / batches / measured.before_s
-    starts /= 1 + after_s / batches / measured.after_s
-    gain = (1 + measured.gain.value) * starts - 1
-    return [
-        f'Over whole epochs of {batches} iterations, their starts included: about '
-        f'{format_gain(gain)}.'
-    ]
+    if batches and before_s is not None and after_s is not None:
+        starts = 1 + before_s / batches / measured.before_s
+        starts /= 1 + after_s / batches / measured.after_s
+        whole = format_gain((1 + gain.value) * starts - 1)
+        yield f'Over whole epochs of {batches} iterations, with their starts: {whole}.'
 
 
 def _table(answer: VerifyAnswer) -> Table:
-    sides = (answer.before, answer.after)
+    sides, measured = (answer.before, answer.after), answer.verification
+    starts = (measured.before_start_s, measured.after_start_s)
     rows: list[tuple[object, ...]] = [
         (key.rpartition('.')[2], *(side.get(key, '-') for side in sides))
         for key in {**answer.before, **answer.after}
     ]
-    measured = answer.verification
-    for label, seconds in (
-        ('iteration, mean', (measured.before_s, measured.after_s)),
-        ('an epoch start adds', (measured.before_start_s, measured.after_start_s)),
-    ):
-        rows.append((label, *map(_seconds, seconds)))
+    rows.append(
+        ('iteration, mean', *map(format_seconds, (measured.before_s, measured.after_s)))
+    )
+    rows.append(('an epoch start adds', *map(_signed, starts)))
     return Table(['', 'first', 'second'], rows)
 
 
-def _seconds(seconds: float | None) -> str:
+def _signed(seconds: float | None) -> str:
     # an epoch's first batch can be there sooner than others
-    if seconds is not None and seconds < 0:
-        return f'-{format_seconds(-seconds)}'
-    return format_seconds(seconds)
+    is_less = seconds is not None and seconds < 0
+    return f'-{format_seconds(-(seconds or 0))}' if is_less else format_seconds(seconds)
