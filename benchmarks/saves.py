@@ -50,7 +50,9 @@ from benchmarks.harness import (
     say,
 )
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
-from mmgpu_hooks.experiment.training import run_training
+from mmgpu_hooks.experiment.engine import Plan, Turn, run_plan
+from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
+from mmgpu_hooks.schema import TrialSpec
 
 HEALTHY = ((5.0, 0, 0.0), (50.0, 2, 0.001), (100.0, 1, 0.0), (200.0, 0, 0.002))
 """Megabytes, workers and CPU per item of healthy trainings, 50 saves each."""
@@ -311,7 +313,7 @@ workers never get ahead of the loop and are busy in every save."""
 
 
 def train_detector(folder: Path, num_workers: int) -> Trained:
-    """Train with MMDetection's own script, on two cores.
+    """Train as a trial of the engine, on two cores.
 
     Args:
         folder: Of the run and its images.
@@ -322,19 +324,18 @@ def train_detector(folder: Path, num_workers: int) -> Trained:
     work_dir = folder / f'detector_{num_workers}'
     config = work_dir.with_suffix('.py')
     config.write_text(CONFIG.format(data_root=data, num_workers=num_workers))
-    warnings: list[str] = []
-
-    def note(line: str) -> None:
-        if re.search(WARNING, line):
-            warnings.append(line)
-
     usable = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(sorted(usable)[:2]))
     try:
-        run_training(config, work_dir, on_line=note, environ={'OMP_NUM_THREADS': '1'})
+        spec = TrialSpec(str(config), str(work_dir), is_whole=True)
+        turn = Turn(work_dir.name, spec, blocks=(ENDLESS,))
+        (trial,) = run_plan(Plan([turn]), environ={'OMP_NUM_THREADS': '1'}).trials
     finally:
         os.sched_setaffinity(0, usable)
+    if trial.error is not None:
+        raise RuntimeError(trial.error)
     judged = recommend(find_evidence(work_dir))['checkpoint_saves']
+    warnings = re.findall(WARNING, (work_dir / LOG_NAME).read_text())
     return Trained(judged, len(warnings), [])
 
 

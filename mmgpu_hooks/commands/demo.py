@@ -9,16 +9,14 @@ from pathlib import Path
 
 from mmgpu_hooks.commands import exit_codes, recommend
 from mmgpu_hooks.commands.terminal import terminal_layout
-from mmgpu_hooks.experiment.demo_dataset import (
-    DEMO_SPEC,
-    DemoDatasetError,
-    write_demo_dataset,
-)
-from mmgpu_hooks.experiment.training import TrainingError, run_training
-from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
+from mmgpu_hooks.experiment.demo import NAMES, DemoPlan
+from mmgpu_hooks.experiment.demo_dataset import DEMO_SPEC, write_demo_dataset
+from mmgpu_hooks.experiment.engine import run_plan
+from mmgpu_hooks.experiment.trial import LOG_NAME, read_trial_run
+from mmgpu_hooks.schema import Trial
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.comparison import render_demo
-from mmgpu_hooks.show.recommendation import Answer, render_text
+from mmgpu_hooks.show.recommendation import render_text
 from mmgpu_hooks.show.run_sections import images_per_second
 
 NAME = 'demo'
@@ -56,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the demo."""
     try:
         return _run(arguments)
-    except (DemoDatasetError, TrainingError, EvidenceError) as error:
+    except UserError as error:
         print(f'mmgpu demo: {error}', file=sys.stderr)
         return exit_codes.BAD_INPUT
 
@@ -70,36 +68,48 @@ def _run(arguments: argparse.Namespace) -> int:
     done = 'reused' if data.reused else 'written'
     print(f'     {done}: {data.root}, {data.image_bytes / 1e6:.0f} MB')
 
-    before_dir, after_dir = arguments.work_dir / 'before', arguments.work_dir / 'after'
     _say(f'2/5  Train {arguments.config}')
     print('     The step gets one CPU thread, as a GPU would leave the CPU free.')
-    _train(arguments.config, before_dir)
-
-    _say(f'3/5  mmgpu recommend {before_dir}')
-    answer = _recommend(before_dir)
-    print(render_text(answer, **terminal_layout(sys.stdout)))
-    if answer.error is not None:
-        print(f'mmgpu demo: {answer.error}', file=sys.stderr)
-        return exit_codes.BAD_INPUT
-    if answer.output is None:
+    folder = arguments.work_dir
+    plan = DemoPlan(config=str(arguments.config), folder=folder, rewrite=_recommend)
+    outcome = run_plan(plan, environ=ONE_THREAD, on_progress=_LogTail(folder))
+    if outcome.is_interrupted:
+        return exit_codes.INTERRUPTED
+    for trial in outcome.trials:
+        if trial.error is not None:
+            raise UserError(
+                f'expected a training that completes, found {trial.error}; the whole '
+                f'output is in {Path(trial.folder, LOG_NAME)}.'
+            )
+    if len(outcome.trials) < len(NAMES):
         print('\nThe loader keeps up on this machine, so there is nothing to compare.')
         return exit_codes.NOT_FASTER
 
-    _say(f'4/5  Train {answer.output}')
-    _train(Path(answer.output), after_dir)
-
     _say('5/5  Before and after')
-    before, after = _read(before_dir), _read(after_dir)
+    before, after = (read_trial_run(folder / name) for name in NAMES)
+    if before is None or after is None:
+        raise UserError(
+            f'{folder}: expected the evidence of GPUEfficiencyHook, found none; is '
+            'the hook in the config?'
+        )
     print(render_demo(before, after, **terminal_layout(sys.stdout)))
-    print(f'\nOpen it:  tensorboard --logdir {arguments.work_dir}')
+    print(f'\nOpen it:  tensorboard --logdir {folder}')
     old, new = images_per_second(before) or 0.0, images_per_second(after) or 0.0
     return exit_codes.OK if new > old else exit_codes.NOT_FASTER
 
 
-def _recommend(work_dir: Path) -> Answer:
+def _recommend(trial: Trial) -> str | None:
+    """Recommend from the first training; the config that was written, if any."""
+    _say(f'3/5  mmgpu recommend {trial.folder}')
     parser = argparse.ArgumentParser()
     recommend.add_arguments(parser)
-    return recommend.recommend_run(parser.parse_args([str(work_dir)]))
+    answer = recommend.recommend_run(parser.parse_args([trial.folder]))
+    print(render_text(answer, **terminal_layout(sys.stdout)))
+    if answer.error is not None:
+        raise UserError(answer.error)
+    if answer.output is not None:
+        _say(f'4/5  Train {answer.output}')
+    return answer.output
 
 
 def _say(line: str) -> None:
@@ -107,31 +117,31 @@ def _say(line: str) -> None:
     print(f'\n{line}  {load}'.rstrip(), flush=True)
 
 
-def _train(config: Path, work_dir: Path) -> None:
-    shown = _Shown()
-    run_training(config, work_dir, on_line=shown, environ=ONE_THREAD)
+class _LogTail:
+    """Prints what a reader wants to see of a training's output, as it comes.
 
+    Args:
+        folder: Of the trainings.
+    """
 
-class _Shown:
-    """Passes on what a reader wants to see of a training's output."""
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder
+        self._offset = 0
+        self._is_summary = False
 
-    def __init__(self) -> None:
-        self._in_summary = False
-
-    def __call__(self, line: str) -> None:
-        if 'GPUEfficiencyHook' in line and ' - ' in line:
-            self._in_summary = True
-        elif self._in_summary and not line.startswith('  '):
-            self._in_summary = False
-        if self._in_summary or '(train)' in line:
-            print(f'     {line}', flush=True)
-
-
-def _read(work_dir: Path) -> Run:
-    files = read_run_folder(work_dir)
-    if files.evidence is None:
-        raise EvidenceError(
-            f'{work_dir}: expected the evidence of GPUEfficiencyHook, found none; is '
-            'the hook in the config?'
-        )
-    return Run.read(files.evidence)
+    def __call__(self, words: str, share: float) -> None:
+        path = self._folder / NAMES[share > 0] / LOG_NAME
+        if path != self._path:
+            self._path, self._offset = path, 0
+        with path.open('rb') as log:
+            log.seek(self._offset)
+            whole, newline, _ = log.read().rpartition(b'\n')
+        self._offset += len(whole) + len(newline)
+        for line in whole.decode('utf-8', 'replace').splitlines():
+            if 'GPUEfficiencyHook' in line and ' - ' in line:
+                self._is_summary = True
+            elif not line.startswith('  '):
+                self._is_summary = False
+            if self._is_summary or '(train)' in line:
+                print(f'     {line}', flush=True)

@@ -112,7 +112,6 @@ def _pick(arguments: argparse.Namespace) -> int:
     # late: file locks exist on POSIX alone, and other commands run elsewhere too
     from mmgpu_hooks.experiment.cards import (
         CardLocks,
-        CardRequest,
         describe_shortage,
         judge_cards,
         read_cards,
@@ -125,11 +124,16 @@ def _pick(arguments: argparse.Namespace) -> int:
     form = arguments.format or ('table' if sys.stdout.isatty() else 'env')
     names = [name for text in arguments.exclude for name in text.split(',') if name]
     least_bytes, least_pct = arguments.min_free
-    request = CardRequest(count, least_bytes, least_pct, names)
     locks = CardLocks(arguments.leases)
     end_s, is_waiting = time.monotonic() + arguments.wait, False
     while True:
-        cards = judge_cards(read_cards(), request, os.environ)
+        cards = judge_cards(
+            read_cards(),
+            os.environ,
+            min_free_bytes=least_bytes,
+            min_free_pct=least_pct,
+            exclude=names,
+        )
         try:
             picked, cards = locks.pick(cards, count)
         except UserError:
@@ -172,8 +176,8 @@ def _print_table(cards: Sequence[Card], picked: Sequence[Card]) -> None:
         (
             card.index,
             card.name,
-            format_bytes(card.free_bytes),
-            format_bytes(card.total_bytes),
+            format_bytes(card.free_bytes) if card.total_bytes else 'unknown',
+            format_bytes(card.total_bytes) if card.total_bytes else 'unknown',
             'unknown' if card.util_pct is None else format_pct(card.util_pct),
             'picked' if card.index in chosen else card.reason or 'free',
         )

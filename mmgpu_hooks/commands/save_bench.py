@@ -148,7 +148,13 @@ def _run(arguments: argparse.Namespace) -> int:
         settings=lengthen(config, max(plan.iterations for plan in plans)),
         time_limit_s=arguments.time_limit,
     )
-    identity = read_identity(config)
+    identity = read_identity(
+        config,
+        **{
+            'number of saves': arguments.saves,
+            'interval': arguments.iterations_between,
+        },
+    )
     with (
         open_store(folder, identity, fresh=arguments.fresh) as store,
         show_progress() as told,

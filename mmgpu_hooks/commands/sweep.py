@@ -26,7 +26,12 @@ from mmgpu_hooks.experiment.store import (
     open_store,
     read_identity,
 )
-from mmgpu_hooks.experiment.sweep import SweepPlan, list_settings, plan_pace, read_row
+from mmgpu_hooks.experiment.sweep import (
+    SweepPlan,
+    count_least_iterations,
+    list_settings,
+    read_row,
+)
 from mmgpu_hooks.memory.estimate import estimate_checkpoint_bytes
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.charts import can_draw
@@ -144,12 +149,12 @@ def _print_plan(
     plan: SweepPlan, identity: Mapping[str, Any], arguments: argparse.Namespace
 ) -> int:
     path = plan.folder / STORE_NAME if not arguments.fresh else Path(os.devnull)
-    kept, notes = TrialStore(path, identity).read(plan)
+    kept, notes = TrialStore(path, identity).read(plan.keep)
     print(
         render_sweep_plan(
             plan.settings,
             [read_row(trial) for trial in kept],
-            least={one: plan_pace(one).least_iterations for one in plan.settings},
+            least={one: count_least_iterations(one) for one in plan.settings},
             side_by_side=arguments.gpus,
             measure_s=plan.measure_s,
             whole_s=plan.whole_s,

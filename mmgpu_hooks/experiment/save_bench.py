@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.trial import (
     DEFAULT_TIME_LIMIT_S,
     Progress,
-    end_trial,
     read_trial_run,
 )
 from mmgpu_hooks.judge.save_experiment import Won, fold_save_row, judge_save_bench
@@ -25,7 +23,6 @@ from mmgpu_hooks.schema import (
     SaveBenchRow,
     SavePlan,
     SaveSetting,
-    Trial,
     TrialSpec,
 )
 from mmgpu_hooks.schema.errors import UserError
@@ -34,9 +31,9 @@ SETTLING = 8
 """Least iterations between saves in which the workers' queue is what it usually is; as
 many as there are workers where those are more, since their batches come in bursts."""
 
-_ROOM = 1.25
-"""Room that is asked for, over the tensors of one checkpoint: names, histories and the
-evidence come on top, and the disk is not to be filled to the brim."""
+_SPACE = 1.25
+"""Disk space that is asked for, over the tensors of one checkpoint: names, histories
+and the evidence come on top."""
 
 
 def plan_saves(
@@ -78,7 +75,8 @@ def plan_saves(
 
 @dataclass
 class SaveBenchPlan(Plan):
-    """What is to be found out, and how."""
+    """A training for each setting, in random order: a drift of the machine is then not
+    taken for the effect of a setting."""
 
     config: str
     """Absolute."""
@@ -91,31 +89,8 @@ class SaveBenchPlan(Plan):
     """Of each training, its start included."""
 
     def __post_init__(self) -> None:
-        self.count = len(self.plans)
-        # a drift of the machine is then not taken for the effect of a setting
-        self._order = random.sample(self.plans, len(self.plans))
-
-    def choose(self, trials: Sequence[Trial], begun: Collection[str]) -> Turn | None:
-        names = {trial.name for trial in trials} | set(begun)
-        for plan in self._order:
-            if plan.setting.name not in names:
-                return self._make_turn(plan)
-        return None
-
-    def wants(self, name: str) -> bool:
-        return any(plan.setting.name == name for plan in self.plans)
-
-    def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        plans = {plan.setting.name: msgspec.to_builtins(plan) for plan in self.plans}
-
-        def is_done(trial: Trial) -> bool:
-            with contextlib.suppress(KeyError, ValueError):
-                _read_row(trial)
-                is_whole = trial.status == 'completed'
-                return is_whole and trial.figures['plan'] == plans[trial.name]
-            return False
-
-        return [trial for trial in trials if is_done(trial)]
+        order = random.sample(self.plans, len(self.plans))
+        self.turns = [self._make_turn(plan) for plan in order]
 
     def finish(self, outcome: Outcome) -> SaveBench:
         """Every setting against the one with the fewest workers.
@@ -123,7 +98,13 @@ class SaveBenchPlan(Plan):
         Raises:
             UserError: If nothing was measured, and nobody stopped it.
         """
-        measured = [_read_row(trial) for trial in outcome.trials]
+        measured = [
+            (
+                msgspec.convert(trial.figures['row'], SaveBenchRow),
+                msgspec.convert(trial.figures['won'], Won),
+            )
+            for trial in outcome.trials
+        ]
         if not outcome.is_interrupted and not any(row.saves for row, _ in measured):
             row = measured[0][0]
             raise UserError(
@@ -132,11 +113,9 @@ class SaveBenchPlan(Plan):
                 f'{row.error or row.status}; make it train, or give it more time with '
                 '--time-limit.'
             )
-        settings = {plan.setting.name: plan.setting for plan in self._order}
-        trained = {trial.name: settings.pop(trial.name) for trial in outcome.trials}
         return judge_save_bench(
             measured,
-            order=[*trained.values(), *settings.values()],
+            asked=len(self.plans),
             seconds=outcome.seconds,
             is_interrupted=outcome.is_interrupted,
         )
@@ -150,35 +129,27 @@ class SaveBenchPlan(Plan):
                 **self.settings,
                 'train_dataloader.num_workers': setting.num_workers,
             },
-            interval=plan.interval,
+            # a nice value that the config has must not make every row niced
+            hook={'interval': plan.interval, 'worker_nice': setting.worker_nice},
             save_interval=plan.interval,
-            # one that the config has must not make every row niced
-            hook={'worker_nice': setting.worker_nice},
         )
         rounds, rest = divmod(plan.iterations, plan.interval)
 
-        def fold(progress: Progress) -> dict[str, Any]:
-            trial = end_trial(setting.name, progress, self.time_limit_s)
+        def summarize(progress: Progress) -> dict[str, Any]:
+            trial = progress.end(setting.name, self.time_limit_s, {})
             row, won = fold_save_row(plan, trial, read_trial_run(progress.folder))
-            # the next one needs the room
+            # the next one needs the space
             shutil.rmtree(progress.folder, ignore_errors=True)
-            body: dict[str, Any] = msgspec.to_builtins(
-                {'row': row, 'won': won, 'plan': plan}
-            )
-            return body
+            figures: dict[str, Any] = msgspec.to_builtins({'row': row, 'won': won})
+            return figures
 
         return Turn(
             setting.name,
             spec,
             blocks=(plan.interval,) * rounds + ((rest,) if rest else ()),
-            fold=fold,
+            summarize=summarize,
             time_limit_s=self.time_limit_s,
         )
-
-
-def _read_row(trial: Trial) -> tuple[SaveBenchRow, Won]:
-    row = msgspec.convert(trial.figures['row'], SaveBenchRow)
-    return row, msgspec.convert(trial.figures['won'], Won)
 
 
 def check_room(folder: Path, checkpoint_bytes: int) -> None:
@@ -192,7 +163,7 @@ def check_room(folder: Path, checkpoint_bytes: int) -> None:
         UserError: If there is not enough room.
     """
     there = next(one for one in (folder, *folder.parents) if one.exists())
-    free, needed = shutil.disk_usage(there).free, round(_ROOM * checkpoint_bytes)
+    free, needed = shutil.disk_usage(there).free, round(_SPACE * checkpoint_bytes)
     if free < needed:
         raise UserError(
             f'expected room for a checkpoint of {checkpoint_bytes / 1e6:.0f} MB and a '

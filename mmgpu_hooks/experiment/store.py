@@ -7,11 +7,11 @@ import errno
 import hashlib
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -23,11 +23,8 @@ from mmgpu_hooks.schema import TRIAL_STATUSES, Trial
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.version import __version__
 
-if TYPE_CHECKING:
-    from mmgpu_hooks.experiment.engine import Plan
-
 STORE_NAME = 'trials.jsonl'
-_VERSION = 2
+_VERSION = 3
 """Raised when a key of a line changes its meaning or goes away."""
 
 _LIMITS = (
@@ -46,12 +43,12 @@ _VARIABLES = (VARIABLE, 'OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'PYTORCH_CUDA_ALLO
 
 
 class TrialStore:
-    """The open, locked file of one folder.
+    """The file of one folder.
 
     Args:
         path: Of the file.
         identity: What a trial must have in common with those of now.
-        descriptor: Of the open file; ``None`` for a look that changes nothing.
+        descriptor: Of the open, locked file; ``None`` only reads.
     """
 
     def __init__(
@@ -79,15 +76,19 @@ class TrialStore:
             words = 'room for only a part of a line'
             raise OSError(errno.ENOSPC, words, str(self.path))
 
-    def read(self, plan: Plan) -> tuple[list[Trial], tuple[str, ...]]:
-        """The trials that count, the newest of each name, and notes on the others."""
-        text = ''
-        if self.path.is_file():
-            text = self.path.read_text(encoding='utf-8', errors='replace')
+    def read(
+        self, keep: Callable[[Sequence[Trial]], list[Trial]]
+    ) -> tuple[list[Trial], tuple[str, ...]]:
+        """The trials that count, the newest of each name, and notes on the others.
+
+        Args:
+            keep: Says of those with the same identity which count.
+        """
+        lines = self.path.read_bytes().splitlines() if self.path.is_file() else []
         kept: dict[str, Trial] = {}
         torn, others = 0, 0
         differing: dict[str, None] = {}
-        for line in filter(str.strip, text.splitlines()):
+        for line in filter(bytes.strip, lines):
             try:
                 body = msgspec.json.decode(line)
                 trial = msgspec.convert(body['trial'], Trial)
@@ -96,8 +97,6 @@ class TrialStore:
                     raise ValueError(trial.status)
             except (ValueError, KeyError, TypeError, RecursionError):
                 torn += 1
-                continue
-            if not plan.wants(trial.name):
                 continue
             unlike = [n for n, own in self._identity.items() if known.get(n) != own]
             if unlike:
@@ -113,7 +112,7 @@ class TrialStore:
             )
         if torn:
             notes.append(f'{torn} line(s) of {STORE_NAME} could not be read.')
-        return plan.keep(list(kept.values())), tuple(notes)
+        return keep(list(kept.values())), tuple(notes)
 
     def clear(self) -> None:
         """Forget every trial."""
@@ -144,12 +143,14 @@ def open_store(
 
     made = [one for one in (folder, *folder.parents) if not one.exists()]
     path = folder / STORE_NAME
-    descriptor, is_ours = None, False
-    try:
+    with contextlib.ExitStack() as exits:
+        for empty in reversed(made):
+            exits.callback(_remove_empty, empty)
         folder.mkdir(parents=True, exist_ok=True)
         verify_output(path)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o644)
+        exits.callback(os.close, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -157,20 +158,19 @@ def open_store(
                 f'expected {folder} for this command alone, found that another one is '
                 'at work in it; wait for it, or name another folder with --work-dir.'
             ) from error
-        is_ours = True
         store = TrialStore(path, identity, descriptor)
         if fresh:
             store.clear()
-        yield store
-    finally:
-        if descriptor is not None:
-            if is_ours and not os.fstat(descriptor).st_size:
+        try:
+            yield store
+        finally:
+            if not os.fstat(descriptor).st_size:
                 path.unlink(missing_ok=True)
-            os.close(descriptor)
-        for empty in made:
-            # what has come into it stays
-            with contextlib.suppress(OSError):
-                empty.rmdir()
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
@@ -185,6 +185,11 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
         cards = [card.uuid for card in read_cards()]
     except UserError:
         cards = []
+    versions: dict[str, str | None] = dict.fromkeys(_PACKAGES)
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    versions |= {'python': platform.python_version(), 'mmgpu_hooks': __version__}
     return {
         'config': digest_config(config),
         'host': {
@@ -193,11 +198,7 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
             **{name: getattr(limits, name) for name in _LIMITS},
         },
         'environment': {name: os.environ.get(name) for name in _VARIABLES},
-        'versions': {
-            'python': platform.python_version(),
-            'mmgpu_hooks': __version__,
-            **{name: _read_version(name) for name in _PACKAGES},
-        },
+        'versions': versions,
         **facts,
     }
 
@@ -214,10 +215,3 @@ def _spell(value: object) -> str:
     if isinstance(name, str):
         return f'{getattr(value, "__module__", "")}.{name}'
     return repr(value)
-
-
-def _read_version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

@@ -6,15 +6,14 @@ import itertools
 import math
 import random
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
-from mmgpu_hooks.experiment.trial import Progress, locate_evidence, read_trial_run
-from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.experiment.trial import Progress, read_trial_run
 from mmgpu_hooks.recommend.changes import KEY
 from mmgpu_hooks.recommend.sweep_choice import choose_best
 from mmgpu_hooks.recommend.sweep_rows import (
@@ -29,7 +28,6 @@ from mmgpu_hooks.recommend.sweep_rows import (
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
 from mmgpu_hooks.schema import Sweep, SweepRow, SweepSetting, Trial, TrialSpec
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.run_folder import EvidenceError
 
 LEAST_WARM_UP = 10
 TRIALS_FOLDER = 'trials'
@@ -37,14 +35,13 @@ TRIALS_FOLDER = 'trials'
 _ALIKE = 2
 """Trials, the first ones, that fail alike: the others would fail alike too."""
 _LEAST_INTERVAL = 10
-_LOOK_S = 1.0
-"""About so long trains a block, after which the evidence is read again."""
+_BLOCK_S = 1.0
+"""About as long as a block trains, after which the evidence is read again."""
 _SAVE_EVERY = 2
 """Intervals from one save to the next."""
 _AMP, _FULL = 'AmpOptimWrapper', 'OptimWrapper'
 _OF_AMP = ('loss_scale', 'dtype', 'use_fsdp')
 """Arguments of MMEngine's AmpOptimWrapper that its OptimWrapper refuses."""
-_RECOMPUTED = ('predicted', 'unpredicted', 'is_calibration', 'is_reused')
 
 
 def list_settings(
@@ -78,28 +75,22 @@ def list_settings(
     return tuple(dict.fromkeys(settings))
 
 
-@dataclass(frozen=True)
-class SweepPace:
-    """How one trial is cut into intervals."""
+def plan_intervals(setting: SweepSetting) -> tuple[int, int]:
+    """Iterations of an interval of the evidence, and how many first ones to leave out.
 
-    interval: int
-    """Iterations: a round of all workers at least, whose batches come in bursts."""
-    warm_up: int
-    """First intervals, left out: what workers make while the model is built comes all
-    at once."""
-
-    @property
-    def least_iterations(self) -> int:
-        """As many as it trains however long they take, warm-up included."""
-        # the one that is on its way when the others are judged
-        return (self.warm_up + LEAST_INTERVALS + 1) * self.interval
-
-
-def plan_pace(setting: SweepSetting) -> SweepPace:
-    """How a setting's trial is cut."""
+    An interval is a round of all workers at least, whose batches come in bursts. What
+    workers make while the model is built comes all at once: that is the warm-up.
+    """
     interval = max(_LEAST_INTERVAL, setting.num_workers)
     ahead = setting.num_workers * (setting.prefetch_factor or DEFAULT_PREFETCH)
-    return SweepPace(interval, -(-max(LEAST_WARM_UP, ahead) // interval))
+    return interval, -(-max(LEAST_WARM_UP, ahead) // interval)
+
+
+def count_least_iterations(setting: SweepSetting) -> int:
+    """Iterations that a trial trains however long they take, warm-up included."""
+    interval, warm_up = plan_intervals(setting)
+    # the one that is on its way when the others are judged
+    return (warm_up + LEAST_INTERVALS + 1) * interval
 
 
 def order_settings(settings: Sequence[SweepSetting], seed: int) -> list[SweepSetting]:
@@ -144,43 +135,35 @@ class SweepPlan(Plan):
     """Processes that train together in each trial, a card each."""
 
     def __post_init__(self) -> None:
-        self.count = len(self.settings)
-        self._order: list[SweepSetting] | None = None
+        order = order_settings(self.settings, self.seed)
+        self.turns = [self._make_turn(setting) for setting in order]
 
     def choose(self, trials: Sequence[Trial], begun: Collection[str]) -> Turn | None:
-        names = {trial.name for trial in trials} | set(begun)
-        if self._order is None:
-            left = [one for one in self.settings if one.name not in names]
-            self._order = order_settings(left, self.seed)
         self._refuse_failing(trials)
-        chosen = next((one for one in self._order if one.name not in names), None)
-        return None if chosen is None else self._make_turn(chosen)
-
-    def wants(self, name: str) -> bool:
-        return any(setting.name == name for setting in self.settings)
+        return super().choose(trials, begun)
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
         """Those that were measured, or ran out of memory or of as much time as now.
 
         A crash may have been mended since, so it is tried again.
         """
+        names = {turn.name for turn in self.turns}
 
         def is_done(trial: Trial) -> bool:
-            figures = trial.figures
             try:
                 row = read_row(trial)
-                measure_s = float(figures['measure_s'])
-                whole_s = float(figures['whole_s'])
+                measure_s = float(trial.figures['measure_s'])
+                whole_s = float(trial.figures['whole_s'])
             except (KeyError, TypeError, ValueError):
                 return False
             if row.status == 'completed':
-                is_enough = row.is_settled or measure_s >= self.measure_s
+                is_enough = is_settled(row.iter_s) or measure_s >= self.measure_s
                 return row.is_measured and is_enough
             if row.status == 'timed_out':
                 return whole_s >= self.whole_s
             return row.status == 'out_of_memory'
 
-        return [trial for trial in trials if is_done(trial)]
+        return [trial for trial in trials if trial.name in names and is_done(trial)]
 
     def finish(self, outcome: Outcome) -> Sweep:
         """The table, with what the model of one trial says of the others.
@@ -189,12 +172,14 @@ class SweepPlan(Plan):
             UserError: If all of them fail.
         """
         self._refuse_failing(outcome.trials)
-        by_setting = {row.setting: row for row in map(read_row, outcome.trials)}
-        rows = [by_setting[one] for one in self.settings if one in by_setting]
+        found = {trial.name: trial for trial in outcome.trials}
+        kept = [found[one.name] for one in self.settings if one.name in found]
+        rows = [read_row(trial) for trial in kept]
         chosen = choose_calibrations(rows)
         workloads = {
             setting: fit_sweep_workload(
-                self._read_run(by_setting[setting]), by_setting[setting].warm_up
+                read_trial_run(Path(found[setting.name].folder)),
+                plan_intervals(setting)[1],
             )
             for setting in dict.fromkeys(chosen.values())
         }
@@ -224,21 +209,14 @@ class SweepPlan(Plan):
             )
 
     def _make_turn(self, setting: SweepSetting) -> Turn:
-        pace = plan_pace(setting)
-
-        def add(progress: Progress) -> int:
-            return self._add(pace, progress)
-
-        def fold(progress: Progress) -> dict[str, Any]:
-            return self._fold(setting, pace, progress)
-
+        interval, warm_up = plan_intervals(setting)
         return Turn(
             setting.name,
             self.make_spec(setting),
             # the block that is judged is never the last one that it knows of
-            blocks=(pace.warm_up * pace.interval, pace.interval, pace.interval),
-            more=add,
-            fold=fold,
+            blocks=(warm_up * interval, interval, interval),
+            more=lambda progress: self._add(interval, warm_up, progress),
+            summarize=lambda progress: self._summarize(setting, warm_up, progress),
             time_limit_s=self.whole_s,
         )
 
@@ -248,15 +226,15 @@ class SweepPlan(Plan):
         Workers persist, so that short epochs do not make it a measurement of their
         start.
         """
-        pace = plan_pace(setting)
-        settings = {**self.lengthened, f'{KEY}num_workers': setting.num_workers}
-        if setting.num_workers:
-            settings[f'{KEY}persistent_workers'] = True
+        interval, _ = plan_intervals(setting)
         named = {
+            f'{KEY}num_workers': setting.num_workers,
+            f'{KEY}persistent_workers': True if setting.num_workers else None,
             f'{KEY}batch_size': setting.batch_size,
             f'{KEY}prefetch_factor': setting.prefetch_factor,
             f'{KEY}pin_memory': setting.pin_memory,
         }
+        settings = {**self.lengthened}
         settings |= {key: value for key, value in named.items() if value is not None}
         if setting.amp is not None:
             settings['optim_wrapper.type'] = _AMP if setting.amp else _FULL
@@ -267,52 +245,40 @@ class SweepPlan(Plan):
             config=self.config,
             folder=str(self.folder / TRIALS_FOLDER / name),
             settings=settings,
-            interval=pace.interval,
-            save_interval=_SAVE_EVERY * pace.interval if self.saves else None,
+            hook={'interval': interval},
+            save_interval=_SAVE_EVERY * interval if self.saves else None,
             ranks=self.ranks,
         )
 
-    def _add(self, pace: SweepPace, progress: Progress) -> int:
+    def _add(self, interval: int, warm_up: int, progress: Progress) -> int:
         """Iterations until it is judged again; none when it is known well enough."""
-        iter_s = fold_iter(read_trial_run(progress.folder), pace.warm_up)
+        iter_s = fold_iter(read_trial_run(progress.folder), warm_up)
         passed_s = progress.seconds - (progress.first_block_s or 0.0)
         is_late = iter_s is not None and passed_s >= self.measure_s
         if is_settled(iter_s) or is_late:
             return 0
         seconds = progress.blocks[-1].seconds
-        interval_s = math.fsum(seconds) / len(seconds) * pace.interval
-        intervals = max(math.ceil(_LOOK_S / max(interval_s, 1e-6)), 1)
-        return min(intervals, 1000) * pace.interval
+        interval_s = math.fsum(seconds) / len(seconds) * interval
+        intervals = max(math.ceil(_BLOCK_S / max(interval_s, 1e-6)), 1)
+        return min(intervals, 1000) * interval
 
-    def _fold(
-        self, setting: SweepSetting, pace: SweepPace, progress: Progress
+    def _summarize(
+        self, setting: SweepSetting, warm_up: int, progress: Progress
     ) -> dict[str, Any]:
-        peaks = [block.peak_rss_bytes for block in progress.blocks]
-        peak = next((one for one in reversed(peaks) if one), None)
-        path = locate_evidence(progress.folder)
+        peaks = [one.peak_rss_bytes for one in progress.blocks if one.peak_rss_bytes]
         row = SweepRow(
             setting,
             progress.status,
-            error=progress.error,
-            seconds=progress.seconds,
             is_loss_finite=(
                 progress.blocks[-1].is_loss_finite if progress.blocks else None
             ),
-            memory_peak_bytes=peak,
-            memory_source='process_rss' if peak else None,
-            evidence=str(path.relative_to(self.folder)) if path is not None else None,
-            warm_up=pace.warm_up,
+            memory_peak_bytes=peaks[-1] if peaks else None,
+            memory_source='process_rss' if peaks else None,
         )
-        row = fold_sweep_row(row, read_trial_run(progress.folder))
-        row = replace(row, is_settled=is_settled(row.iter_s))
-        body = {k: v for k, v in asdict(row).items() if k not in _RECOMPUTED}
-        return {'row': body, 'measure_s': self.measure_s, 'whole_s': self.whole_s}
-
-    def _read_run(self, row: SweepRow) -> Run | None:
-        try:
-            return Run.read(self.folder / row.evidence) if row.evidence else None
-        except (EvidenceError, OSError):
-            return None
+        row = fold_sweep_row(row, read_trial_run(progress.folder), warm_up)
+        figures = {'row': row, 'measure_s': self.measure_s, 'whole_s': self.whole_s}
+        body: dict[str, Any] = msgspec.to_builtins(figures)
+        return body
 
 
 def read_row(trial: Trial) -> SweepRow:
@@ -322,14 +288,11 @@ def read_row(trial: Trial) -> SweepRow:
         KeyError: If it has none.
         ValueError: If it is none that a trial gives.
     """
-    row = msgspec.convert(trial.figures['row'], SweepRow)
-    found = row.iter_s
-    if found and not (found.value > 0 and found.low <= found.value <= found.high):
-        raise ValueError(f'expected an interval, found {found}')
     return replace(
-        row,
+        msgspec.convert(trial.figures['row'], SweepRow),
         status=trial.status,
         error=trial.error,
         seconds=trial.seconds,
+        folder=trial.folder,
         is_reused=trial.is_reused,
     )

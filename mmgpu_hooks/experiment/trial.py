@@ -4,37 +4,43 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Callable
+from typing import Any
 
-from mmgpu_hooks.experiment.process_tree import ProcessTree, stops_put_off
-from mmgpu_hooks.experiment.trial_events import (
-    ENDLESS,
-    LOG_NAME,
-    TrialReader,
-    read_events,
-)
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.schema import Trial, TrialSpec
 from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 
 DEFAULT_TIME_LIMIT_S = 600.0
+ENDLESS = 10**9
+"""Iterations of a block that nothing but the training's end ends."""
+LOG_NAME = 'training.log'
+EVENTS_NAME = 'events.jsonl'
+"""What the training reports: a JSON line for each block, and one when it is over."""
 
-_LOOK_PERIOD_S = 0.2
+_POLL_S = 0.05
+_GONE_WITHIN_S = 5.0
+_TAIL_BYTES = 4096
+_LONGEST_REASON = 300
 
 
 class RunningTrial:
     """A trial in a process of its own, until it is closed.
 
+    The process leads a session, so that one signal holds or ends it and its workers.
+
     Args:
         spec: What to train.
-        block: Iterations after which it waits for a word.
+        block: Iterations of the first block.
         environ: Environment variables to add.
 
     Raises:
@@ -50,46 +56,31 @@ class RunningTrial:
         self.spec = spec
         folder = Path(spec.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self._log_path = folder / LOG_NAME
-        self._begin_s = monotonic_s()
-        read_end, write_end = os.pipe()
-        self._reader = TrialReader(read_end)
-        body = {
-            'spec': asdict(spec),
-            'parent': os.getpid(),
-            'descriptor': write_end,
-            'block': block,
-        }
-        undo: Callable[[], None] = self._reader.close
-        try:
-            # what was started must be known to whoever is to end it
-            with stops_put_off(), self._log_path.open('wb') as log:
-                self._process = _start(body, write_end, log, environ or {})
-                self.tree = ProcessTree(self._process)
-                undo = self.close
-        except BaseException:
-            undo()
-            raise
-        finally:
-            os.close(write_end)
-
-    def close(self) -> None:
-        """End it with all its workers, whatever it is at."""
-        try:
-            self.tree.kill()
-            self.finish()
-        finally:
-            self._reader.close()
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since it was started."""
-        return monotonic_s() - self._begin_s
+        self._log, self._events = folder / LOG_NAME, folder / EVENTS_NAME
+        self._events.write_bytes(b'')
+        self._offset = 0
+        body = {'spec': asdict(spec), 'parent': os.getpid(), 'block': block}
+        command = [sys.executable, '-m', 'mmgpu_hooks.experiment.trial_child']
+        with self._log.open('wb') as log:
+            self._process = subprocess.Popen(
+                [*command, json.dumps(body)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={
+                    **os.environ,
+                    'PYTHONPATH': _python_path(),
+                    # what was printed before a kill is in the log
+                    'PYTHONUNBUFFERED': '1',
+                    **(environ or {}),
+                },
+                # Ctrl-C is for us alone
+                start_new_session=True,
+            )
 
     def send(self, iterations: int) -> None:
-        """Let it train so many more after those that it knows of."""
+        """Let it train another block after those that it knows of."""
         assert self._process.stdin is not None
-        # of one that is gone the next look at its events tells
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(b'%d\n' % iterations)
             self._process.stdin.flush()
@@ -100,21 +91,140 @@ class RunningTrial:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
-    def read_events(self) -> list[dict[str, Any]]:
-        """What it told since, after a short wait for something to tell.
+    def hold(self) -> None:
+        """Stop it and its workers where they are, until `resume`."""
+        self._signal(signal.SIGSTOP)
 
-        A trial that is gone without a word tells ``over`` all the same.
+    def resume(self) -> None:
+        """Let it run on from where it was held."""
+        self._signal(signal.SIGCONT)
+
+    def read_events(self) -> list[dict[str, Any]]:
+        """What it has reported since, after a short wait where that is nothing.
+
+        A trial that is gone without a report gives ``over`` all the same.
         """
-        return read_events(self._process, self._reader, self._log_path, _LOOK_PERIOD_S)
+        code = self._process.poll()
+        with self._events.open('rb') as file:
+            file.seek(self._offset)
+            whole, newline, _ = file.read().rpartition(b'\n')
+        self._offset += len(whole) + len(newline)
+        events = [json.loads(line) for line in whole.splitlines()]
+        if code is not None and not any(one['event'] == 'over' for one in events):
+            status, line = classify_exit(code, self._read_last_line())
+            events.append({'event': 'over', 'status': status, 'error': line})
+        if not events:
+            time.sleep(_POLL_S)
+        return events
+
+    def read_cpu_s(self) -> float:
+        """CPU seconds used so far, by it, its descendants and those it had."""
+        import psutil
+
+        total_s = 0.0
+        with contextlib.suppress(psutil.Error):
+            leader = psutil.Process(self._process.pid)
+            # what ended and was waited for is in the leader's own account
+            total_s += math.fsum(leader.cpu_times()[:4])
+            for process in leader.children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    total_s += math.fsum(process.cpu_times()[:2])
+        return total_s
+
+    def close(self) -> None:
+        """End it with all its descendants, and wait until they are gone.
+
+        What the kernel cannot end within seconds is left to it.
+        """
+        import psutil
+
+        # held first, so that nothing starts another process meanwhile
+        self.hold()
+        family = []
+        with contextlib.suppress(psutil.Error):
+            family = psutil.Process(self._process.pid).children(recursive=True)
+        self._signal(signal.SIGKILL)
+        for process in family:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GONE_WITHIN_S)
+        deadline_s = monotonic_s() + _GONE_WITHIN_S
+        while any(map(_is_alive, family)) and monotonic_s() < deadline_s:
+            time.sleep(0.01)
+        self.finish()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _read_last_line(self) -> str:
+        with self._log.open('rb') as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
+            lines = file.read().decode('utf-8', 'replace').splitlines()
+        return next((line.strip() for line in reversed(lines) if line.strip()), '')
+
+
+def _is_alive(process: Any) -> bool:
+    import psutil
+
+    try:
+        # a zombie is dead; in a container there may be nobody to collect it
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _python_path() -> str:
+    """A checkout that is not installed must be found by the trial too."""
+    root, given = Path(__file__).resolve().parents[2], os.environ.get('PYTHONPATH')
+    is_installed = root.name in ('site-packages', 'dist-packages')
+    # an installed one is found, and its folder would come before the standard library
+    parts = [given] if is_installed else [str(root), given]
+    return os.pathsep.join(part for part in parts if part)
+
+
+def classify_exit(code: int, last_line: str) -> tuple[str, str]:
+    """Status and reason of a process that ended without a report.
+
+    Args:
+        code: Its return code, negative for a signal as :mod:`subprocess` has it.
+        last_line: Of its log.
+
+    Returns:
+        One of :data:`~mmgpu_hooks.schema.tried.TRIAL_STATUSES`, and one line.
+    """
+    if code == -signal.SIGKILL:
+        # ours come after the trial has been judged
+        return 'out_of_memory', (
+            'killed by SIGKILL, which is how the kernel ends a process when the '
+            "host's memory runs out"
+        )
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f'signal {-code}'
+        is_stop = -code in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        return 'interrupted' if is_stop else 'failed', f'ended by {name}'
+    said = f': {last_line}' if last_line else ''
+    return 'failed', shorten(f'ended with exit code {code}{said}')
+
+
+def shorten(line: str) -> str:
+    """A reason in one line of bounded length."""
+    if len(line) <= _LONGEST_REASON:
+        return line
+    return line[: _LONGEST_REASON - 3] + '...'
 
 
 @dataclass(frozen=True)
 class Block:
     """Consecutive iterations of one training."""
 
-    seconds: tuple[float, ...]
+    seconds: list[float]
     """Each from the end of the one before."""
-    starts: tuple[int, ...] = ()
+    starts: list[int] = field(default_factory=list)
     """Indices of those that began an epoch."""
     batch_size: int | None = None
     left: int | None = None
@@ -140,124 +250,43 @@ class Progress:
     first_block_s: float | None = None
     """``seconds`` when it was done."""
 
-    def heed(self, event: Mapping[str, Any]) -> None:
-        """Take one event in."""
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Take one event of :meth:`RunningTrial.read_events` in."""
         if event['event'] == 'over':
-            self.is_over = True
-            self.status, self.error = event['status'], event['error']
-            self.iterations = event.get('iterations', self.iterations)
+            # a rank that fails ends the others: the first reason counts
+            if not self.is_over:
+                self.is_over = True
+                self.status, self.error = event['status'], event['error']
+            self.iterations = max(event.get('iterations', 0), self.iterations)
             return
-        known = {name: event[name] for name in Block.__dataclass_fields__}
-        known |= {name: tuple(event[name]) for name in ('seconds', 'starts')}
-        self.blocks.append(Block(**known))
+        self.blocks.append(
+            Block(**{name: event[name] for name in Block.__dataclass_fields__})
+        )
         self.iterations += len(event['seconds'])
         if self.first_block_s is None:
             self.first_block_s = self.seconds
 
-
-def run_trial(
-    spec: TrialSpec,
-    *,
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-    environ: Mapping[str, str] | None = None,
-) -> Trial:
-    """Train once, in a process of its own, and leave none of it running.
-
-    Args:
-        spec: What to train, and how many iterations.
-        time_limit_s: Seconds after which it is killed, its start included.
-        environ: Environment variables to add.
-
-    Returns:
-        How it ended. Whatever goes wrong in the training is a result, no exception.
-
-    Raises:
-        OSError: If its folder or its process cannot be made.
-        KeyboardInterrupt: As pressed; the training is ended first.
-    """
-    progress = Progress(Path(spec.folder))
-    with contextlib.closing(
-        RunningTrial(spec, spec.iterations or ENDLESS, environ)
-    ) as trial:
-        trial.finish()
-        while not progress.is_over and trial.elapsed_s < time_limit_s:
-            for event in trial.read_events():
-                progress.heed(event)
-        progress.seconds = trial.elapsed_s
-    return end_trial(spec.folder, progress, time_limit_s)
-
-
-def end_trial(
-    name: str,
-    progress: Progress,
-    time_limit_s: float,
-    figures: Mapping[str, Any] | None = None,
-) -> Trial:
-    """The record of a trial."""
-    error = progress.error
-    if progress.status == 'timed_out':
-        done = progress.iterations
-        error = f'killed after {time_limit_s:g} s, {done} iterations done'
-    return Trial(
-        name=name,
-        status=progress.status,
-        error=error,
-        seconds=progress.seconds,
-        iterations=progress.iterations,
-        folder=str(progress.folder),
-        figures=figures or {},
-    )
-
-
-def remove_checkpoints(folder: Path) -> None:
-    """The next trial needs the room."""
-    for checkpoint in folder.rglob('*.pth'):
-        checkpoint.unlink(missing_ok=True)
+    def end(self, name: str, time_limit_s: float, figures: Mapping[str, Any]) -> Trial:
+        """The record of the trial."""
+        error = self.error
+        if self.status == 'timed_out':
+            done = self.iterations
+            error = f'killed after {time_limit_s:g} s, {done} iterations done'
+        return Trial(
+            name=name,
+            status=self.status,
+            error=error,
+            seconds=self.seconds,
+            iterations=self.iterations,
+            folder=str(self.folder),
+            figures=figures,
+        )
 
 
 def read_trial_run(folder: Path) -> Run | None:
     """What a trial has recorded so far; ``None`` when nothing can be read."""
-    path = locate_evidence(folder)
     try:
+        path = read_run_folder(folder).evidence
         return Run.read(path) if path is not None else None
     except EvidenceError:
         return None
-
-
-def locate_evidence(folder: Path) -> Path | None:
-    """The evidence of a trial; ``None`` when there is none."""
-    try:
-        return read_run_folder(folder).evidence
-    except EvidenceError:
-        return None
-
-
-def _start(
-    body: Mapping[str, Any], write_end: int, log: IO[bytes], environ: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    command = [sys.executable, '-m', 'mmgpu_hooks.experiment.trial_child']
-    return subprocess.Popen(
-        [*command, json.dumps(body)],
-        stdin=subprocess.PIPE,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        # what was printed before a kill is in the log
-        env={
-            **os.environ,
-            'PYTHONPATH': _python_path(),
-            'PYTHONUNBUFFERED': '1',
-            **environ,
-        },
-        pass_fds=(write_end,),
-        # Ctrl-C is for us alone, and all of it can be ended by one id
-        start_new_session=True,
-    )
-
-
-def _python_path() -> str:
-    """A checkout that is not installed must be found by the trial too."""
-    root, given = Path(__file__).resolve().parents[2], os.environ.get('PYTHONPATH')
-    is_installed = root.name in ('site-packages', 'dist-packages')
-    # an installed one is found, and its folder would come before the standard library
-    parts = [given] if is_installed else [str(root), given]
-    return os.pathsep.join(part for part in parts if part)

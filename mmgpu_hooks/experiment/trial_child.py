@@ -1,69 +1,171 @@
 """The process of one trial: ``python -m mmgpu_hooks.experiment.trial_child``.
 
-It trains in earnest: MMEngine's own Runner on the user's config. Whoever started it
-reads from a pipe how far it is and how it ended; everything printed is in its log.
-A trial of several ranks has a process between: rank 0 speaks for all, and the first
-rank that fails ends it.
+It trains the user's config with MMEngine's own Runner. A line of its events file says
+what each block of iterations took and how it ended; a line on standard input asks for
+another block. A trial of several ranks is started by torchrun: rank 0 reports the
+blocks, and each rank reports its own failure.
 """
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import importlib
 import json
+import math
 import os
-import socket
-import subprocess
+import signal
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mmgpu_hooks.experiment.process_tree import die_with_parent
+from mmengine.hooks import Hook
+
+from mmgpu_hooks.experiment.trial import ENDLESS, EVENTS_NAME, shorten
 from mmgpu_hooks.experiment.trial_config import read_trial_config
-from mmgpu_hooks.experiment.trial_events import (
-    ENDLESS,
-    LOG_NAME,
-    TrialChannel,
-    TrialReader,
-    classify_error,
-    read_events,
-)
+from mmgpu_hooks.measure.clock import monotonic_s
+from mmgpu_hooks.measure.proc import read_peak_rss_bytes
 from mmgpu_hooks.schema import TrialSpec
 
-_LOOK_PERIOD_S = 0.2
+_PR_SET_PDEATHSIG = 1
+_NO_MEMORY = (
+    'out of memory',
+    'cannot allocate memory',
+    'unable to allocate',
+    "can't allocate memory",
+    'bus error',
+    "no space left on device: '/dev/shm",
+    'is killed by signal: killed',
+)
+"""What CUDA, the C library, NumPy, PyTorch's allocator and its DataLoader say."""
+_IS_RANK = 'MMGPU_TRIAL_RANK'
+"""Set for the ranks of a trial: a torchrun may have started all of us, too."""
 
 
-def run_child(body: dict[str, Any]) -> None:
-    """Train, and tell how it ended.
+class TrialOver(SystemExit):
+    """Raised inside a training loop to leave it, since an epoch has no other exit.
+
+    A SystemExit, so that a training's own ``except Exception`` lets it through.
+    """
+
+
+def report(events: Path, event: str, **body: Any) -> None:
+    """Append one event; several ranks write to the same file, each a line at once."""
+    line = json.dumps({'event': event, **body}).encode() + b'\n'
+    descriptor = os.open(events, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+class TrialHook(Hook):
+    """Trains a block of iterations, reports what each took, and waits for the next.
+
+    An iteration is timed from the end of one to the end of the next; the time spent
+    waiting for the next block is in none of them.
 
     Args:
-        body: ``spec`` with the fields of a TrialSpec; ``parent``, a process id; the
-            pipe ``descriptor``; iterations of the first ``block``.
+        events: The file to report to.
+        iterations: Of the first block.
+        following: Iterations of each further block; training ends when it does.
     """
-    die_with_parent(body['parent'])
-    channel = TrialChannel(body['descriptor'])
-    hook = None
-    status: str = 'completed'
-    line: str | None = None
-    try:
-        # late: MMEngine's hooks bring torch along
-        from mmgpu_hooks.experiment import trial_hooks
 
-        spec = TrialSpec(**body['spec'])
-        hook = trial_hooks.TrialHook(channel, body['block'], _read_words())
-        with contextlib.suppress(trial_hooks.TrialOver):
-            _train(spec, hook)
+    # after every other hook: the last iteration is recorded whole
+    priority = 'LOWEST'
+
+    def __init__(self, events: Path, iterations: int, following: Iterator[int]) -> None:
+        self._events = events
+        self._left = iterations
+        self._following = following
+        self._last_s: float | None = None
+        self._seconds: list[float] = []
+        self._starts: list[int] = []
+        self._is_start = False
+        self._restarts = 0
+        self.done = 0
+
+    def before_train_epoch(self, runner: Any) -> None:
+        self._is_start = True
+
+    def before_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None
+    ) -> None:
+        # an iteration-based loop begins its loader again without an epoch
+        endless = getattr(runner.train_loop, 'dataloader_iterator', None)
+        restarts = getattr(endless, '_epoch', 0)
+        if self._is_start or restarts != self._restarts:
+            self._starts.append(len(self._seconds))
+        self._is_start, self._restarts = False, restarts
+
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        now_s = monotonic_s()
+        self.done += 1
+        # the start of the very first is unknown
+        self._seconds.append(now_s - self._last_s if self._last_s is not None else 0.0)
+        self._last_s = now_s
+        self._left -= 1
+        if self._left > 0:
+            return
+        sampler = runner.train_dataloader.batch_sampler
+        report(
+            self._events,
+            'block',
+            seconds=self._seconds,
+            starts=self._starts,
+            batch_size=getattr(sampler, 'batch_size', None),
+            # this hook is called before the loop counts the iteration
+            left=runner.max_iters - runner.iter - 1,
+            is_loss_finite=_is_loss_finite(runner),
+            peak_rss_bytes=read_peak_rss_bytes(),
+        )
+        following = next(self._following, None)
+        if following is None:
+            raise TrialOver
+        self._left, self._seconds, self._starts = following, [], []
+        self._last_s = monotonic_s()
+
+
+def _is_loss_finite(runner: Any) -> bool | None:
+    """Whether every loss so far was a number; ``None`` where none is logged."""
+    history = runner.message_hub.log_scalars.get('train/loss')
+    if history is None:
+        return None
+    # MMEngine has read them for its log: no tensor is waited for
+    return all(map(math.isfinite, history.data[0]))
+
+
+def run_child(spec: TrialSpec, block: int) -> None:
+    """Train, and report how it ended.
+
+    Args:
+        spec: What to train.
+        block: Iterations of the first block.
+    """
+    rank = int(os.environ['RANK']) if spec.ranks > 1 else 0
+    events = Path(spec.folder, EVENTS_NAME)
+    # rank 0 alone is asked for blocks; the others end with it
+    blocks = (int(line) for line in sys.stdin) if not rank else iter(())
+    hook = TrialHook(events, ENDLESS if rank else block, blocks)
+    status, reason = 'completed', None
+    try:
+        _train(spec, hook)
+    except TrialOver:
+        pass
     # a training may end in any way, and each of them is a result
     except BaseException as error:  # noqa: BLE001
         traceback.print_exc()
-        status, line = classify_error(type(error).__name__, str(error))
-    done = hook.done if hook is not None else 0
-    channel.send('over', status=status, error=line, iterations=done)
+        status, reason = classify_error(type(error).__name__, str(error))
+    if not rank:
+        report(events, 'over', status=status, error=reason, iterations=hook.done)
+    elif reason is not None:
+        report(events, 'over', status=status, error=f'rank {rank}: {reason}')
 
 
-def _train(spec: TrialSpec, hook: Any) -> None:
+def _train(spec: TrialSpec, hook: TrialHook) -> None:
     from mmengine.registry import RUNNERS
     from mmengine.runner import Runner
 
@@ -79,12 +181,6 @@ def _train(spec: TrialSpec, hook: Any) -> None:
     )
     runner.register_hook(hook)
     runner.train()
-
-
-def _read_words() -> Iterator[int]:
-    """Iterations of the next block, for as long as somebody tells them."""
-    for line in sys.stdin:
-        yield int(line)
 
 
 def _join_without_cuda(config: Any) -> None:
@@ -111,126 +207,71 @@ def _join_without_cuda(config: Any) -> None:
         }
 
 
-_AGENT = 'TORCHELASTIC_'
-"""Variables of a torchrun that started us: its ranks would look for its store."""
-
-
-def run_ranks(body: Mapping[str, Any]) -> None:
-    """Start the ranks, pass on what they tell, and return when one of them is over.
-
-    Those that are left then die with this process.
+def classify_error(kind: str, message: str) -> tuple[str, str]:
+    """Status and reason of a trial that an exception ended.
 
     Args:
-        body: As for a single process of a trial; ``spec`` says how many ranks.
+        kind: Name of the exception's class.
+        message: Its whole text; of an error in a worker, the worker's traceback.
+
+    Returns:
+        One of :data:`~mmgpu_hooks.schema.tried.TRIAL_STATUSES`, and one line.
     """
-    die_with_parent(body['parent'])
-    channel = TrialChannel(body['descriptor'])
-    port = _find_port()
-    with contextlib.ExitStack() as exits:
-        ranks = []
-        for rank in range(body['spec']['ranks']):
-            ranks.append(_Rank(rank, body, _environ(rank, body, port)))
-            exits.callback(ranks[-1].close)
-        is_over = False
-        while not is_over:
-            told = [(one.rank, event) for one in ranks for event in one.read_events()]
-            for event in (event for rank, event in told if not rank):
-                if event['event'] != 'over':
-                    channel.send(**event)
-            over = choose_end(told)
-            if over is not None:
-                channel.send(**over)
-                is_over = True
+    lines = [line.strip() for line in message.splitlines() if line.strip()] or ['']
+    decisive = lines[-1] if 'Traceback (most recent call last)' in message else lines[0]
+    line = decisive if decisive.startswith(kind) else f'{kind}: {decisive}'.rstrip(': ')
+    said = f'{kind} {message}'.lower()
+    if kind in ('KeyboardInterrupt', 'SystemExit'):
+        status = 'interrupted'
+    elif kind.endswith('MemoryError') or any(part in said for part in _NO_MEMORY):
+        status = 'out_of_memory'
+    else:
+        status = 'failed'
+    return status, shorten(line)
 
 
-def choose_end(told: list[tuple[int, dict[str, Any]]]) -> dict[str, Any] | None:
-    """How the training ended, if it has.
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process, and those it forks, when their parent ends.
 
-    Where one rank runs out of memory the others fail too, for want of an answer: the
-    first reason counts, not what followed.
+    A held worker would not notice the end of its training. Linux only.
+
+    Raises:
+        SystemExit: If the parent is gone already.
+    """
+    prctl = getattr(ctypes.CDLL(None), 'prctl', None)
+    if prctl is not None:
+
+        def ask() -> None:
+            prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+        ask()
+        os.register_at_fork(after_in_child=ask)
+    if os.getppid() != parent:
+        raise SystemExit('the process that started this trial is gone')
+
+
+def main(text: str) -> None:
+    """Train one rank, or start all of them.
 
     Args:
-        told: Events, each with its rank.
+        text: JSON: ``spec`` with the fields of a TrialSpec; ``parent``, a process id;
+            iterations of the first ``block``.
     """
-    over = [
-        (rank, event)
-        for rank, event in told
-        # a rank that ends well before rank 0 had nothing left to train
-        if event['event'] == 'over' and (not rank or event['status'] != 'completed')
-    ]
-    if not over:
-        return None
-    rank, event = min(over, key=lambda e: (e[1]['status'] != 'out_of_memory', e[0]))
-    if rank and event['error']:
-        event = {**event, 'error': f'rank {rank}: {event["error"]}'}
-    return event
+    body = json.loads(text)
+    spec = TrialSpec(**body['spec'])
+    is_rank = os.environ.pop(_IS_RANK, '') == spec.folder
+    die_with_parent(os.getppid() if is_rank else body['parent'])
+    if spec.ranks == 1 or is_rank:
+        run_child(spec, body['block'])
+        return
+    from torch.distributed import run
 
-
-class _Rank:
-    """The process of one rank."""
-
-    def __init__(
-        self, rank: int, body: Mapping[str, Any], environ: Mapping[str, str]
-    ) -> None:
-        self.rank = rank
-        name = Path(LOG_NAME)
-        folder = Path(body['spec']['folder'])
-        self._log = folder / (f'{name.stem}_rank{rank}{name.suffix}' if rank else name)
-        read_end, write_end = os.pipe()
-        self._reader = TrialReader(read_end)
-        own = {**body, 'rank': rank, 'parent': os.getpid(), 'descriptor': write_end}
-        if rank:
-            # rank 0 alone is told when to end; the others go with it
-            own['block'] = ENDLESS
-        command = [sys.executable, '-m', 'mmgpu_hooks.experiment.trial_child']
-        with contextlib.ExitStack() as exits:
-            exits.callback(os.close, write_end)
-            # what this process prints is in the trial's log already
-            log = exits.enter_context(self._log.open('wb')) if rank else None
-            self._process = subprocess.Popen(
-                [*command, json.dumps(own)],
-                stdin=subprocess.DEVNULL if rank else None,
-                stdout=log,
-                stderr=log,
-                env=environ,
-                pass_fds=(write_end,),
-            )
-
-    def read_events(self) -> list[dict[str, Any]]:
-        """What it told since; of rank 0 it is waited for."""
-        wait_s = 0 if self.rank else _LOOK_PERIOD_S
-        return read_events(self._process, self._reader, self._log, wait_s)
-
-    def close(self) -> None:
-        """End it, whatever it is at."""
-        self._process.kill()
-        self._process.wait()
-        self._reader.close()
-
-
-def _find_port() -> int:
-    """A port that was free a moment ago, for the ranks to meet at."""
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return int(probe.getsockname()[1])
-
-
-def _environ(rank: int, body: Mapping[str, Any], port: int) -> dict[str, str]:
-    """As torchrun sets it for its ranks."""
-    ranks = str(body['spec']['ranks'])
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_AGENT)}
-    return {
-        **kept,
-        'MASTER_ADDR': '127.0.0.1',
-        'MASTER_PORT': str(port),
-        'RANK': str(rank),
-        'LOCAL_RANK': str(rank),
-        'WORLD_SIZE': ranks,
-        'LOCAL_WORLD_SIZE': ranks,
-    }
+    for name in [name for name in os.environ if name.startswith('TORCHELASTIC_')]:
+        del os.environ[name]
+    os.environ[_IS_RANK] = spec.folder
+    options = ['--standalone', f'--nproc_per_node={spec.ranks}', '-m']
+    run.main([*options, 'mmgpu_hooks.experiment.trial_child', text])
 
 
 if __name__ == '__main__':
-    _body = json.loads(sys.argv[1])
-    _is_whole = _body['spec']['ranks'] > 1 and 'rank' not in _body
-    (run_ranks if _is_whole else run_child)(_body)
+    main(sys.argv[1])

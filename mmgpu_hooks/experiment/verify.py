@@ -60,15 +60,15 @@ class VerifyPlan(Plan):
             skipped, measured = self._plan_block(blocks.warm_ups)
             iterations = skipped + measured
 
-        def fold(progress: Progress) -> dict[str, Any]:
-            return _fold_block(progress, side, skipped, iterations)
-
         way = 'held' if blocks.is_held else 'fresh'
         return Turn(
             f'{way} {done}',
-            replace(self.specs[side], evidence=False),
+            replace(self.specs[side], hook=None),
             blocks=(iterations,),
-            fold=fold,
+            summarize=lambda progress: _summarize_block(
+                progress, side, skipped, iterations
+            ),
+            time_limit_s=float('inf'),
             stays=blocks.is_held,
             warm_up=0 if len(blocks.warm_ups) < 2 else warm_up,
             title=_describe(blocks),
@@ -220,7 +220,7 @@ def is_settled(gain: Estimate | None) -> bool:
     return gain.half_width <= max(SETTLED, SETTLED_SHARE * abs(gain.value))
 
 
-def _fold_block(
+def _summarize_block(
     progress: Progress, side: int, skipped: int, iterations: int
 ) -> dict[str, Any]:
     """What the last block took; nothing when the training ended within it."""

@@ -47,9 +47,6 @@ def fold_save_row(
         setting=plan.setting,
         status=result.status,
         error=result.error,
-        interval=plan.interval,
-        iterations=result.iterations,
-        seconds=result.seconds,
     )
     if run is None:
         return row, ()
@@ -77,7 +74,6 @@ def fold_save_row(
         workers_busy=_median(saves, lambda save: save.workers_busy),
         strangers_cores=_median(saves, _strangers_cores),
         data_wait_s=run.data_wait_s,
-        iter_s=run.iter_s,
         slow=len(slow),
         cause=causes.most_common(1)[0][0] if causes else None,
     )
@@ -91,7 +87,7 @@ def fold_save_row(
 def judge_save_bench(
     measured: Sequence[tuple[SaveBenchRow, Won]],
     *,
-    order: Sequence[SaveSetting] = (),
+    asked: int = 0,
     seconds: float = 0.0,
     is_interrupted: bool = False,
 ) -> SaveBench:
@@ -99,7 +95,7 @@ def judge_save_bench(
 
     Args:
         measured: Rows of :func:`fold_save_row`, in any order.
-        order: In which they were trained.
+        asked: Settings that were to be trained.
         seconds: Of the whole experiment.
         is_interrupted: Whether somebody stopped it.
     """
@@ -123,7 +119,7 @@ def judge_save_bench(
         ),
         is_interrupted=is_interrupted,
         seconds=seconds,
-        order=tuple(order),
+        asked=asked,
     )
 
 

@@ -54,17 +54,18 @@ def is_settled(iter_s: Estimate | None) -> bool:
     return iter_s.half_width <= SETTLED * iter_s.value
 
 
-def fold_sweep_row(row: SweepRow, run: Run | None) -> SweepRow:
+def fold_sweep_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
     """Add what a trial recorded.
 
     Args:
-        row: With how the trial ended, its warm-up, and the peak of resident memory as
-            far as it is known from outside.
+        row: With how the trial ended, and the peak of resident memory as far as it is
+            known from outside.
         run: What it left, if anything that can be read.
+        warm_up: First intervals to leave out.
     """
-    if run is None or len(run.intervals) <= row.warm_up:
+    if run is None or len(run.intervals) <= warm_up:
         return row
-    steady = _without_warm_up(run, row.warm_up)
+    steady = _without_warm_up(run, warm_up)
     saves = [save.wall_s for save in steady.save_records if save.error is None]
     # the first finds every cache cold
     saves = saves[1:] or saves
@@ -72,7 +73,7 @@ def fold_sweep_row(row: SweepRow, run: Run | None) -> SweepRow:
     row = replace(
         row,
         iterations=steady.steady_iterations,
-        iter_s=fold_iter(run, row.warm_up),
+        iter_s=fold_iter(run, warm_up),
         data_wait_s=steady.data_wait_s,
         images_per_s=_of_all_ranks(steady),
         memory_peak_bytes=peak,
@@ -80,7 +81,6 @@ def fold_sweep_row(row: SweepRow, run: Run | None) -> SweepRow:
         batches_per_epoch=steady.run.loader.batches_per_epoch,
         cpu_cores=_fold_cores(steady),
         external_cpu_cores=steady.external_cpu_cores,
-        saves=len(saves),
         save_s=statistics.median(saves) if saves else None,
     )
     if steady.gpu is not None:

@@ -63,8 +63,6 @@ class SweepRow:
     """Measured ones, warm-up left out."""
     iter_s: Optional[Estimate] = None
     """A steady iteration, saves and first waits of epochs left out."""
-    is_settled: bool = False
-    """Whether its interval became narrow, and the trial ended by that."""
     data_wait_s: Optional[float] = None
     """Part of ``iter_s``."""
     images_per_s: Optional[float] = None
@@ -79,18 +77,15 @@ class SweepRow:
     """In use by the training process and its workers, mean."""
     external_cpu_cores: Optional[float] = None
     """In use by others meanwhile."""
-    saves: int = 0
-    """Saves that ``save_s`` is the median of."""
     save_s: Optional[float] = None
+    """Median."""
     is_loss_finite: Optional[bool] = None
     """Whether every loss was a number; ``None`` where the loss is not logged."""
     most_workers: Optional[int] = None
     """The most that this host carries with this setting; ``None`` is unknown."""
     most_workers_reason: Optional[str] = None
-    evidence: Optional[str] = None
-    """Its evidence, as seen from the sweep's folder."""
-    warm_up: int = 0
-    """First intervals of the evidence that no figure is taken over."""
+    folder: str = ''
+    """With its log and its evidence."""
     predicted: Optional[Prediction] = None
     """What the model of one run had said of it."""
     unpredicted: Optional[str] = None
@@ -177,11 +172,6 @@ class SaveBenchRow:
     """One of :data:`TRIAL_STATUSES`."""
     error: Optional[str] = None
     """The decisive line; ``None`` when it completed."""
-    interval: int = 0
-    iterations: int = 0
-    """Trained, whatever the status."""
-    seconds: float = 0.0
-    """Of the whole trial, its start included."""
     saves: Tuple[SaveRecord, ...] = ()
     """In order; the first of the training is left out, and any that failed."""
     save_s: Optional[float] = None
@@ -192,8 +182,6 @@ class SaveBenchRow:
     workers_busy: Optional[float] = None
     data_wait_s: Optional[float] = None
     """Per iteration, a mean over the training."""
-    iter_s: Optional[float] = None
-    """A mean, saves left out."""
     strangers_cores: Optional[float] = None
     """Cores of the host that others used while it saved."""
     slow: int = 0
@@ -229,8 +217,8 @@ class SaveBench:
     """Whether anything could be set against the reference."""
     is_interrupted: bool = False
     seconds: float = 0.0
-    order: Tuple[SaveSetting, ...] = ()
-    """In which the settings were trained."""
+    asked: int = 0
+    """Settings that were to be trained; fewer rows when it was stopped."""
 
 
 TRIAL_STATUSES = (
@@ -253,19 +241,16 @@ class TrialSpec:
     """Where everything it leaves goes, its log too; used by no other trial."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """By dotted key, as in ``--cfg-options``; ``None`` takes the key out."""
-    iterations: Optional[int] = None
-    """Iterations after which it ends; ``None`` sets no such limit."""
-    interval: Optional[int] = None
-    """Iterations per evidence interval; ``None`` keeps that of the config's hook."""
+    hook: Optional[Mapping[str, Any]] = field(default_factory=dict)
+    """Arguments of GPUEfficiencyHook in this trial; the others stay as the config has
+    them. ``None`` trains without the hook."""
     save_interval: Optional[int] = None
     """Iterations from one save into the trial's folder to the next, in the place of the
     config's checkpoint hooks; the newest is kept. ``None`` asks for none."""
-    evidence: bool = True
-    """Whether GPUEfficiencyHook records."""
-    hook: Mapping[str, Any] = field(default_factory=dict)
-    """Its arguments in this trial; the others stay as the config has them."""
     ranks: int = 1
     """Processes on this host that train together, a card each."""
+    is_whole: bool = False
+    """Whether it validates, saves and logs as the config says."""
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,7 @@ def render_save_plan(
 def _sentences(bench: SaveBench) -> Iterator[str]:
     """The answer, then what belongs to it."""
     if bench.is_interrupted:
-        done, asked = len(bench.rows), len(bench.order)
-        yield f'Stopped when {done} of {asked} settings were trained.'
+        yield f'Stopped when {len(bench.rows)} of {bench.asked} settings were trained.'
     reference = next((r for r in bench.rows if r.setting == bench.reference), None)
     if reference is None or reference.save_s is None:
         yield 'Cannot tell which number of workers is harmful: too few saves.'

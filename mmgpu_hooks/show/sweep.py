@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from mmgpu_hooks.recommend.sweep_choice import exceeds_host
-from mmgpu_hooks.recommend.sweep_rows import SETTLED
+from mmgpu_hooks.recommend.sweep_rows import SETTLED, is_settled
 from mmgpu_hooks.schema import (
     MEMORY_SOURCES,
     Estimate,
@@ -263,7 +263,7 @@ def _notes(sweep: Sweep) -> Iterator[str]:
     }
     for most, reason in beyond.items():
         yield f'More than {most} worker(s) are more than this host carries: {reason}.'
-    loose = sum(row.is_measured and not row.is_settled for row in sweep.rows)
+    loose = sum(row.is_measured and not is_settled(row.iter_s) for row in sweep.rows)
     if loose:
         yield (
             f'{loose} trial(s) ended before their interval was within '

@@ -29,7 +29,8 @@ ALLOWED = {
     ],
     'mmengine': ['hooks/', 'config/', 'experiment/', 'memory/'],
     'psutil': [
-        'experiment/process_tree.py',
+        'experiment/engine.py',
+        'experiment/trial.py',
         'measure/host.py',
         'measure/save.py',
     ],

@@ -12,7 +12,6 @@ from fakes.replaced import replace
 from mmgpu_hooks.experiment.cards import (
     Card,
     CardLocks,
-    CardRequest,
     judge_cards,
     read_cards,
 )
@@ -25,7 +24,7 @@ def card(index: int, free: int = 900, util: float | None = 0.0, **facts) -> Card
 
 
 def order(cards, environ=None, **request) -> str:
-    judged = judge_cards(cards, CardRequest(**request), environ or {})
+    judged = judge_cards(cards, environ or {}, **request)
     return ''.join(str(one.index) for one in judged if one.reason is None)
 
 
@@ -101,7 +100,7 @@ def test_an_index_is_no_name_where_cuda_counts_in_another_order():
         (FakeGpu(more=['computemode 2']), 'its compute mode is Prohibited'),
         (
             FakeGpu(more=['computemode 3', 'running', 'compute 4711 300']),
-            'process 4711 has it alone (Exclusive_Process)',
+            'a process has it alone (Exclusive_Process)',
         ),
         (FakeGpu(more=['computemode 3', 'running']), None),
         (FakeGpu(util=()), None),
@@ -168,7 +167,7 @@ def test_only_plain_files_are_locked(tmp_path: Path):
         locks = CardLocks(tmp_path)
         picked, judged = locks.pick(THREE, 1)
         assert picked == THREE[1:2]
-        assert 'is not a plain file' in str(judged[0].reason)
+        assert 'cannot be locked' in str(judged[0].reason)
         locks.release()
         lock.unlink()
     assert theirs.read_text() == 'precious'

@@ -19,9 +19,10 @@ from mmgpu_hooks.experiment.save_bench import plan_saves
 from mmgpu_hooks.experiment.store import digest_config, open_store, read_identity
 from mmgpu_hooks.experiment.sweep import (
     SweepPlan,
+    count_least_iterations,
     list_settings,
     order_settings,
-    plan_pace,
+    plan_intervals,
 )
 from mmgpu_hooks.experiment.trial_config import read_trial_config
 from mmgpu_hooks.experiment.verify import VerifyPlan, is_settled
@@ -70,10 +71,10 @@ class TestSweep:
     def test_an_interval_is_a_round_and_the_queue_is_warm_up(
         self, workers, prefetch, pace
     ):
-        found = plan_pace(SweepSetting(workers, prefetch_factor=prefetch))
-        assert (found.interval, found.warm_up) == pace
+        setting = SweepSetting(workers, prefetch_factor=prefetch)
+        assert plan_intervals(setting) == pace
         # three to judge by, and one that is on its way meanwhile
-        assert found.least_iterations == (pace[1] + 4) * pace[0]
+        assert count_least_iterations(setting) == (pace[1] + 4) * pace[0]
 
     @pytest.mark.parametrize(
         ('setting', 'settings'),
@@ -96,7 +97,7 @@ class TestSweep:
         spec = plan.make_spec(setting)
         workers = {'train_dataloader.num_workers': setting.num_workers}
         assert spec.settings == {'train_cfg.max_epochs': 9, **workers, **settings}
-        assert spec.save_interval == 2 * spec.interval
+        assert spec.save_interval == 2 * spec.hook['interval']
 
     @pytest.mark.parametrize('amp', [False, True])
     def test_a_config_in_mixed_precision_trains_in_full_precision_too(
@@ -150,8 +151,6 @@ class TestSweep:
         plan = make_plan(setting, folder=tmp_path, **limits)
         (found,) = plan.finish(run_plan(plan)).rows
         assert (found.status, scripted.started[0].trained) == ('completed', trained)
-        assert found.is_settled is (trained == 80)
-        assert trained >= plan_pace(setting).least_iterations
 
     def test_a_config_that_does_not_train_is_given_up_early(self, scripted, tmp_path):
         scripted.ending = staticmethod(lambda spec: ('failed', 'E: no'))
@@ -160,7 +159,8 @@ class TestSweep:
             run_plan(plan)
         assert len(scripted.started) == 2
 
-    MEASURED = row(2, evidence='trials/2/gpu_efficiency.jsonl', warm_up=1)
+    MEASURED = row(2)
+    LOOSE = replace(MEASURED, iter_s=Estimate(0.5, 0.1, 0.9, 6))
 
     @pytest.mark.parametrize(
         ('kept', 'limits', 'is_reused'),
@@ -168,8 +168,8 @@ class TestSweep:
             (MEASURED, (60.0, 600.0), True),
             (MEASURED, (600.0, 6000.0), True),
             # it did not settle, and now there is more time
-            (replace(MEASURED, is_settled=False), (60.0, 600.0), True),
-            (replace(MEASURED, is_settled=False), (61.0, 600.0), False),
+            (LOOSE, (60.0, 600.0), True),
+            (LOOSE, (61.0, 600.0), False),
             (row(2, None, status='out_of_memory'), (60.0, 600.0), True),
             (row(2, None, status='timed_out'), (60.0, 600.0), True),
             (row(2, None, status='timed_out'), (60.0, 601.0), False),
@@ -184,30 +184,13 @@ class TestSweep:
         assert bool(plan.keep([make_trial(kept)])) is is_reused
 
     @pytest.mark.parametrize(
-        ('path', 'value'),
-        [
-            ('row', [1]),
-            ('row.setting.num_workers', [1]),
-            ('row.iter_s', 0.5),
-            ('row.iter_s', {'value': 0, 'low': 0, 'high': 0, 'count': 6}),
-            ('row.iter_s.value', -5),
-            ('row.iter_s.low', 0.6),
-            ('row.iter_s.low', None),
-            ('measure_s', 'x'),
-            ('measure_s', None),
-        ],
+        'wrong', [{'row': [1]}, {'row': {'iter_s': 0.5}}, {'measure_s': 'x'}]
     )
-    def test_figures_that_no_trial_gives_are_not_reused(self, path, value):
+    def test_figures_that_no_trial_gives_are_not_reused(self, wrong):
         trial = make_trial(self.MEASURED)
-        figures = json.loads(json.dumps(trial.figures))
-        *parents, last = path.split('.')
-        holder = figures
-        for parent in parents:
-            holder = holder[parent]
-        holder[last] = value
         plan = make_plan(self.MEASURED.setting)
         assert plan.keep([trial])
-        assert plan.keep([replace(trial, figures=figures)]) == []
+        assert plan.keep([replace(trial, figures={**trial.figures, **wrong})]) == []
 
 
 def make_trial(kept) -> Trial:
@@ -299,7 +282,7 @@ class TestVerify:
         assert is_settled(gain) is settled
         assert is_settled(None) is False
 
-    @pytest.mark.parametrize(('noise', 'gain'), [(0.01, 0.0), (0.03, 0.1), (0.08, 0.5)])
+    @pytest.mark.parametrize(('noise', 'gain'), [(0.03, 0.1), (0.08, 0.5)])
     def test_stopping_when_it_settles_keeps_the_interval_honest(self, noise, gain):
         lots, covered, rounds = random.Random(5), 0, 250
         for _ in range(rounds):

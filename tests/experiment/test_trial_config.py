@@ -73,9 +73,6 @@ def test_settings_are_set_with_what_they_entail(tmp_path):
     # PyTorch refuses these without workers
     assert config.train_dataloader == {'batch_size': 4, 'num_workers': 0}
     assert config.train_cfg.max_epochs == 3
-
-
-def test_a_setting_of_none_takes_the_key_out(tmp_path):
     config = read(tmp_path, settings={'train_dataloader.prefetch_factor': None})
     assert 'prefetch_factor' not in config.train_dataloader
 
@@ -90,11 +87,13 @@ def test_a_setting_that_pytorch_would_refuse_is_refused(tmp_path):
 
 
 def test_the_hook_is_as_asked_for(tmp_path):
-    config = read(tmp_path, evidence=False)
+    config = read(tmp_path, hook=None)
     assert config.default_hooks.checkpoint is None
     assert 'mine' not in config.default_hooks
     assert 'gpu_efficiency' not in config.default_hooks
-    assert read(tmp_path, interval=2).default_hooks.gpu_efficiency.interval == 2
+    assert (
+        read(tmp_path, hook={'interval': 2}).default_hooks.gpu_efficiency.interval == 2
+    )
 
 
 @pytest.mark.parametrize(('line', 'seed'), [('', 0), ('randomness = dict(seed=5)', 5)])
@@ -118,9 +117,12 @@ def test_saves_of_its_own_take_the_place_of_the_config_s(tmp_path):
     assert config.custom_hooks == [{'type': 'EMAHook'}]
 
 
-def test_a_config_without_a_checkpoint_hook_saves_when_asked_to(tmp_path):
-    config = read(tmp_path, 'train_cfg = dict(max_epochs=1)\n', save_interval=8)
-    assert config.default_hooks.checkpoint.interval == 8
+def test_a_whole_trial_validates_and_saves_as_the_config_says(tmp_path):
+    config = read(tmp_path, is_whole=True)
+    assert config.val_cfg is not None
+    assert config.default_hooks.checkpoint.interval == 1
+    assert config.visualizer.vis_backends == [{'type': 'WandbVisBackend'}]
+    assert config.resume is False
 
 
 def test_arguments_of_our_hook_are_set_over_the_config_s(tmp_path):

@@ -35,9 +35,6 @@ def make_row(
         SaveSetting(workers, nice),
         status,
         error,
-        interval=24,
-        iterations=24 * (len(saves) + 1) if known else 0,
-        seconds=30.0,
         saves=saves,
         save_s=median(walls) if known else None,
         cpu_s=0.4 if known else None,
@@ -47,7 +44,6 @@ def make_row(
         workers_busy=float(workers) if known else None,
         strangers_cores=0.1 if known else None,
         data_wait_s=0.05 if known else None,
-        iter_s=0.2 if known else None,
         slow=len(saves) if cause else 0,
         cause=cause,
     )
@@ -56,6 +52,5 @@ def make_row(
 
 def make_bench(*rows: tuple[SaveBenchRow, Won], interrupted: bool = False) -> SaveBench:
     """Those rows, judged."""
-    order = [row.setting for row, _ in rows]
-    order += [SaveSetting(64)] * interrupted
-    return judge_save_bench(rows, order=order, seconds=95.0, is_interrupted=interrupted)
+    asked = len(rows) + interrupted
+    return judge_save_bench(rows, asked=asked, seconds=95.0, is_interrupted=interrupted)

@@ -53,7 +53,6 @@ def make_sweep_row(
             'seconds': 40.0,
             'iterations': 60,
             'iter_s': Estimate(iter_s, 0.98 * iter_s, 1.02 * iter_s, 6),
-            'is_settled': True,
             'data_wait_s': 0.2 * iter_s,
             'images_per_s': (batch or 1) / iter_s,
             'memory_peak_bytes': 800 * MIB,

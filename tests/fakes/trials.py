@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,12 +35,16 @@ class ScriptedTrial:
         self.words, self.trained = [block], 0
         self.is_finishing = self.is_closed = False
         self.is_held = False
-        self.tree = SimpleNamespace(
-            hold=lambda: setattr(self, 'is_held', True),
-            resume=lambda: setattr(self, 'is_held', False),
-            read_cpu_s=lambda: 0.0,
-        )
         type(self).started.append(self)
+
+    def hold(self) -> None:
+        self.is_held = True
+
+    def resume(self) -> None:
+        self.is_held = False
+
+    def read_cpu_s(self) -> float:
+        return 0.0
 
     def send(self, iterations: int) -> None:
         self.words.append(iterations)

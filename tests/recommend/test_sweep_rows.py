@@ -26,7 +26,7 @@ from mmgpu_hooks.recommend.sweep_rows import (
 )
 from mmgpu_hooks.schema import NoPrediction, SaveRecord, SweepRow, SweepSetting
 
-ENDED = SweepRow(SweepSetting(2, 4), 'completed', memory_peak_bytes=3 * GIB, warm_up=2)
+ENDED = SweepRow(SweepSetting(2, 4), 'completed', memory_peak_bytes=3 * GIB)
 STEADY = {
     'workers': make_inside_workers(0.4),
     'data_wait_s': 0.1,
@@ -44,7 +44,7 @@ def make_trial(slow: int = 2, **fields):
 
 
 def test_a_row_holds_what_was_recorded_after_the_warm_up():
-    found = fold_sweep_row(ENDED, Run(make_trial()))
+    found = fold_sweep_row(ENDED, Run(make_trial()), 2)
     assert found.iterations == 160
     assert found.iter_s.value == pytest.approx(0.2)
     assert found.iter_s.count == 8
@@ -56,19 +56,19 @@ def test_a_row_holds_what_was_recorded_after_the_warm_up():
     assert (found.memory_peak_bytes, found.memory_source) == (3 * GIB, 'process_rss')
     assert (found.most_workers, found.gpu_util_pct) == (8, None)
     assert '8 usable cores' in found.most_workers_reason
-    assert (found.saves, found.save_s) == (0, None)
+    assert found.save_s is None
 
 
 def test_workers_that_wait_may_outnumber_the_cores_of_a_sweep_too():
     waiting = make_inside_workers(0.4, batch_cpu=steady(0.1, 20))
-    found = fold_sweep_row(ENDED, Run(make_trial(workers=waiting)))
+    found = fold_sweep_row(ENDED, Run(make_trial(workers=waiting)), 2)
     assert found.most_workers == 24
     assert 'memory' in found.most_workers_reason
 
 
 def test_on_cuda_the_allocator_and_the_card_are_told():
     evidence = make_trial(**make_gpu_fields())
-    found = fold_sweep_row(ENDED, Run(replace(evidence, run=make_gpu_run())))
+    found = fold_sweep_row(ENDED, Run(replace(evidence, run=make_gpu_run())), 2)
     assert (found.memory_peak_bytes, found.memory_source) == (7 * GIB, 'cuda_allocator')
     assert (found.gpu_util_pct, found.gpu_zero_pct) == (62.0, 25.0)
 
@@ -81,13 +81,13 @@ def test_the_first_save_finds_cold_caches_and_a_failed_one_tells_nothing():
     ]
     failed = SaveRecord(iteration=60, epoch=1, wall_s=0.1, error='OSError')
     evidence = replace(make_trial(), save_records=(*saves, failed))
-    found = fold_sweep_row(ENDED, Run(evidence))
-    assert (found.saves, found.save_s) == (3, 2.0)
+    found = fold_sweep_row(ENDED, Run(evidence), 2)
+    assert found.save_s == 2.0
 
 
 @pytest.mark.parametrize('run', [None, Run(make_evidence(0)), Run(make_evidence(2))])
 def test_without_figures_the_row_stays_as_it_is(run):
-    assert fold_sweep_row(ENDED, run) == ENDED
+    assert fold_sweep_row(ENDED, run, 2) == ENDED
 
 
 def test_few_intervals_give_a_wide_one_that_is_never_settled():

@@ -21,7 +21,7 @@ from mmgpu_hooks.show.sweep import (
 SWEPT = make_sweep(
     row(0, 0.8, predicted_s=0.84),
     row(2, 0.5, predicted_s=0.5, is_calibration=True),
-    row(4, 0.4, predicted_s=0.48, is_settled=False),
+    row(4, 0.4, predicted_s=0.48),
     row(8, None, predicted_s=0.6, status='out_of_memory', error='MemoryError: no room'),
 )
 

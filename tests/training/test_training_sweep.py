@@ -82,7 +82,8 @@ def test_settings_are_trained_kept_and_not_trained_again(tmp_path, capsys):
     assert sorted(folder.glob('trials/*/*/*.log')) == before
 
     # evidence that is gone is said to be
-    (folder / beside['evidence']).unlink()
+    for evidence in Path(beside['folder']).rglob('gpu_efficiency*.jsonl'):
+        evidence.unlink()
     sweep(config, *words)
     rows = read_answer(capsys)['rows']
     assert [row['predicted'] for row in rows] == [None, None]
@@ -156,7 +157,6 @@ def test_saves_are_timed_and_a_loss_that_is_none_is_told(tmp_path, capsys):
     (row,) = body['rows']
     assert row['is_loss_finite'] is False
     assert body['best'] == []
-    assert row['saves'] >= 2
     assert row['save_s'] > 0
     assert not list(tmp_path.rglob('*.pth'))
 

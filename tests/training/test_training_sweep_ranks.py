@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mmgpu_hooks.schema.reader import read_evidence
+from mmgpu_hooks.schema.run_folder import read_run_folder
 from training.detection import environ
 from training.trial_toys import processes_of, write_config
 
@@ -37,7 +38,8 @@ def test_each_trial_trains_on_as_many_ranks(tmp_path: Path) -> None:
     assert (body['ranks'], row['status'], row['error']) == (2, 'completed', None)
     # two images on each of two ranks
     assert row['images_per_s'] == pytest.approx(4 / row['iter_s']['value'], rel=0.2)
-    first = tmp_path / 'w' / 'sweep' / row['evidence']
+    first = read_run_folder(Path(row['folder'])).evidence
+    assert first is not None
     for rank, path in enumerate((first, first.with_stem(f'{first.stem}_rank1'))):
         run = read_evidence(path).run
         assert (run.rank, run.world_size, run.host.ranks_on_host) == (rank, 2, 2)

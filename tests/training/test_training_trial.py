@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.experiment.trial import read_trial_run, run_trial
+from mmgpu_hooks.experiment.engine import Plan, Turn, run_plan
+from mmgpu_hooks.experiment.trial import ENDLESS, read_trial_run
 from mmgpu_hooks.schema import Trial, TrialSpec
 from training.detection import environ, render_config
 from training.trial_toys import processes_of, write_config
@@ -24,10 +25,15 @@ TRIALS: dict[str, dict[str, Any]] = {
 SPECS: dict[str, dict[str, Any]] = {
     'completed': {
         'settings': {'train_dataloader.num_workers': 0, 'model.step_s': 0.01},
-        'iterations': 30,
-        'interval': 10,
+        'hook': {'interval': 10},
     },
 }
+
+
+def run_spec(spec: TrialSpec, block: int, *, time_limit_s: float = 300) -> Trial:
+    turn = Turn('trial', spec, (block,), time_limit_s=time_limit_s)
+    (trial,) = run_plan(Plan([turn]), environ=environ()).trials
+    return trial
 
 
 def run_toy(folder: Path, name: str) -> Trial:
@@ -38,9 +44,8 @@ def run_toy(folder: Path, name: str) -> Trial:
         folder=str(root / 'trial'),
         **SPECS.get(name, {}),
     )
-    return run_trial(
-        spec, time_limit_s=7 if name == 'hanging' else 100, environ=environ()
-    )
+    block = 30 if name == 'completed' else ENDLESS
+    return run_spec(spec, block, time_limit_s=7 if name == 'hanging' else 100)
 
 
 @pytest.fixture(scope='module')
@@ -106,10 +111,9 @@ def test_mmdetection_is_tried_with_a_setting_of_its_own(images, tmp_path):
         config=str(config),
         folder=str(tmp_path / 'trial'),
         settings={'train_dataloader.num_workers': 2},
-        iterations=20,
-        interval=5,
+        hook={'interval': 5},
     )
-    result = run_trial(spec, environ=environ())
+    result = run_spec(spec, 20)
     assert (result.status, result.error, result.iterations) == ('completed', None, 20)
     recorded = read_trial_run(Path(result.folder))
     assert recorded.run.loader.num_workers == 2

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import os
+import json
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from mmgpu_hooks.experiment.trial_events import TrialChannel, TrialReader
-from mmgpu_hooks.experiment.trial_hooks import TrialHook, TrialOver
+from mmgpu_hooks.experiment.trial_child import TrialHook, TrialOver
 
 
 @pytest.fixture
-def pipe():
-    read_end, write_end = os.pipe()
-    reader = TrialReader(read_end)
-    yield TrialChannel(write_end), reader
-    os.close(write_end)
-    reader.close()
+def events(tmp_path: Path) -> Path:
+    path = tmp_path / 'events.jsonl'
+    path.write_text('')
+    return path
+
+
+def read_blocks(events: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in events.read_text().splitlines()]
 
 
 def make_runner(losses=(), **loop):
@@ -38,18 +41,17 @@ def train(hook, runner, iterations: int) -> None:
         runner.iter += 1
 
 
-def test_a_block_tells_its_iterations_and_waits_for_a_word(pipe):
-    channel, reader = pipe
-    hook = TrialHook(channel, 2, iter([3]))
+def test_a_block_tells_its_iterations_and_waits_for_a_word(events):
+    hook = TrialHook(events, 2, iter([3]))
     runner = make_runner()
     hook.before_train_epoch(runner)
     train(hook, runner, 2)
-    (first,) = reader.read_events(1)
+    (first,) = read_blocks(events)
     assert (first['event'], first['starts'], first['left']) == ('block', [0], 98)
     assert len(first['seconds']) == 2
     with pytest.raises(TrialOver):
         train(hook, runner, 3)
-    (second,) = reader.read_events(1)
+    second = read_blocks(events)[1]
     assert (len(second['seconds']), second['starts']) == (3, [])
     assert second['batch_size'] == 4
 
@@ -63,42 +65,21 @@ def test_a_block_tells_its_iterations_and_waits_for_a_word(pipe):
         ((), None),
     ],
 )
-def test_a_block_tells_whether_every_loss_was_a_number(pipe, losses, is_finite):
-    channel, reader = pipe
+def test_a_block_tells_whether_every_loss_was_a_number(events, losses, is_finite):
     with pytest.raises(TrialOver):
-        train(TrialHook(channel, 1, iter([])), make_runner(losses), 1)
-    (block,) = reader.read_events(1)
+        train(TrialHook(events, 1, iter([])), make_runner(losses), 1)
+    (block,) = read_blocks(events)
     assert block['is_loss_finite'] is is_finite
     assert block['peak_rss_bytes'] > 50e6
 
 
-def test_a_loader_that_begins_again_is_a_start(pipe):
-    channel, reader = pipe
+def test_a_loader_that_begins_again_is_a_start(events):
     endless = SimpleNamespace(_epoch=0)
     runner = make_runner(dataloader_iterator=endless)
-    hook = TrialHook(channel, 4, iter([]))
+    hook = TrialHook(events, 4, iter([]))
     train(hook, runner, 2)
     endless._epoch = 1
     with pytest.raises(TrialOver):
         train(hook, runner, 2)
-    (block,) = reader.read_events(1)
+    (block,) = read_blocks(events)
     assert block['starts'] == [2]
-
-
-def test_a_reader_that_went_away_is_no_error_of_the_training(pipe):
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    TrialChannel(write_end).send('progress', iterations=1)
-    os.close(write_end)
-
-
-def test_half_a_line_waits_for_its_rest():
-    read_end, write_end = os.pipe()
-    reader = TrialReader(read_end)
-    os.write(write_end, b'{"event": "a"}\n{"ev')
-    assert reader.read_events(1) == [{'event': 'a'}]
-    assert reader.read_events(0) == []
-    os.write(write_end, b'ent": "b"}\n')
-    os.close(write_end)
-    assert reader.read_events(1) == [{'event': 'b'}]
-    reader.close()

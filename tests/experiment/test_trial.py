@@ -1,0 +1,150 @@
+"""A trial's process: how it ends, and that all of it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mmgpu_hooks.experiment.trial import Progress, RunningTrial, classify_exit
+from mmgpu_hooks.experiment.trial_child import classify_error
+
+# a worker, and one more in a session of its own; none of them ends by SIGTERM
+FAMILY = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if not os.fork():
+    if not os.fork():
+        os.setsid()
+        print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def is_gone(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_all_of_it_is_ended_though_it_is_held() -> None:
+    pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE}
+    with subprocess.Popen(
+        [sys.executable, '-S', '-c', FAMILY], start_new_session=True, **pipes
+    ) as leader:
+        # the last of them has come
+        leader.stdout.readline()
+        family = psutil.Process(leader.pid).children(recursive=True)
+        trial = RunningTrial.__new__(RunningTrial)
+        trial._process = leader
+        trial.hold()
+        assert trial.read_cpu_s() > 0
+        began_s = time.monotonic()
+        trial.close()
+        assert len(family) == 2
+        assert all(map(is_gone, family))
+        assert leader.returncode == -signal.SIGKILL
+        assert time.monotonic() - began_s < 4
+        trial.close()
+
+
+def test_the_first_reason_counts() -> None:
+    progress = Progress(Path())
+    # where one rank fails, the others fail too, for want of an answer
+    for status, error in (('out_of_memory', 'rank 1: no room'), ('failed', 'peer')):
+        progress.add({'event': 'over', 'status': status, 'error': error})
+    progress.add({'event': 'over', 'status': 'completed', 'error': None})
+    trial = progress.end('two ranks', 9.0, {})
+    assert (trial.status, trial.error) == ('out_of_memory', 'rank 1: no room')
+
+
+IN_WORKER = """\
+Caught {error} in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "fetch.py", line 1, in fetch
+    data = dataset[index]
+{error}: {message}
+"""
+KILLED = 'DataLoader worker (pid 4321) is killed by signal: '
+BUS = "Bus error. It is possible that dataloader's workers are out of shared memory."
+
+
+@pytest.mark.parametrize(
+    ('kind', 'message', 'status', 'line'),
+    [
+        ('ValueError', 'no\nmore', 'failed', 'ValueError: no'),
+        ('AssertionError', '', 'failed', 'AssertionError'),
+        (
+            'KeyError',
+            IN_WORKER.format(error='KeyError', message="'b'"),
+            'failed',
+            "KeyError: 'b'",
+        ),
+        (
+            'MemoryError',
+            IN_WORKER.format(error='MemoryError', message='all gone'),
+            'out_of_memory',
+            'MemoryError: all gone',
+        ),
+        (
+            'OutOfMemoryError',
+            'CUDA out of memory. Tried to allocate 2 GiB.',
+            'out_of_memory',
+            'OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.',
+        ),
+        (
+            'OSError',
+            '[Errno 12] Cannot allocate memory',
+            'out_of_memory',
+            'OSError: [Errno 12] Cannot allocate memory',
+        ),
+        (
+            'RuntimeError',
+            f'{KILLED}Killed. ',
+            'out_of_memory',
+            f'RuntimeError: {KILLED}Killed.',
+        ),
+        (
+            'RuntimeError',
+            KILLED + BUS,
+            'out_of_memory',
+            f'RuntimeError: {KILLED}{BUS}',
+        ),
+        (
+            'RuntimeError',
+            f'{KILLED}Segmentation fault.',
+            'failed',
+            f'RuntimeError: {KILLED}Segmentation fault.',
+        ),
+        ('KeyboardInterrupt', '', 'interrupted', 'KeyboardInterrupt'),
+        ('SystemExit', '3', 'interrupted', 'SystemExit: 3'),
+        ('ValueError', 'x' * 1000, 'failed', f'ValueError: {"x" * 285}...'),
+    ],
+)
+def test_an_error_is_told_by_its_decisive_line(kind, message, status, line):
+    assert classify_error(kind, message) == (status, line)
+
+
+@pytest.mark.parametrize(
+    ('code', 'last_line', 'status', 'line'),
+    [
+        (1, 'KeyError: 3', 'failed', 'exit code 1: KeyError: 3'),
+        (0, '', 'failed', 'ended with exit code 0'),
+        (-11, 'nothing of use', 'failed', 'ended by SIGSEGV'),
+        (-15, '', 'interrupted', 'ended by SIGTERM'),
+        (-9, '', 'out_of_memory', 'killed by SIGKILL'),
+        (-99, '', 'failed', 'ended by signal 99'),
+    ],
+)
+def test_a_death_without_a_report_is_told_by_how_it_ended(
+    code, last_line, status, line
+):
+    found, why = classify_exit(code, last_line)
+    assert found == status
+    assert line in why
