@@ -9,6 +9,7 @@ import json
 import os
 import stat
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,8 @@ exit codes: 0 an answer (a cause, or that nothing ended badly), 2 input that can
 used (one sentence on standard error says why)"""
 
 _LOOK_S = 2.0
+_MOST_LINES = 3
+"""That one proof may take."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -148,8 +151,9 @@ def render_why(why: Why, width: int) -> str:
     lines = [f'{states.get(why.state, "Unknown")}: {why.sentence}']
     for proof in why.proof:
         place = f'line {proof.line}' if proof.line else proof.source
-        room = max(width - 4 - len(place), 40)
-        lines.append(f'  {place}  {visible(proof.text[:room])}')
+        space = ' ' * (len(place) + 4)
+        text = textwrap.wrap(visible(proof.text), max(width - len(space), 40))
+        lines.append(f'  {place}  ' + f'\n{space}'.join(text[:_MOST_LINES]))
     rows = []
     if why.cause is not None:
         more = '' if why.cause == why.certainty else f' ({why.certainty})'

@@ -10,7 +10,9 @@ from typing import Any
 
 _LETTERS = 300
 _FRAMES = 3
-_LIBRARIES = re.compile(r'site-packages|dist-packages|[/\\]lib[/\\]python\d|<frozen')
+_LIBRARIES = re.compile(
+    r'site-packages|dist-packages|[/\\]lib[/\\]python\d|<frozen|mmgpu_hooks[/\\]hooks'
+)
 _FETCH = re.compile(r'torch[/\\]utils[/\\]data[/\\]_utils[/\\]fetch\.py$')
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _PATH = re.compile(r'[\'"]([^\'"\n]*[/\\][^\'"\n]+|[^\'"\n]+\.\w{2,5})[\'"]')

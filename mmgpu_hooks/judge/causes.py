@@ -299,7 +299,9 @@ def config_error() -> None:
     A name that no registry has, an argument that no class takes, a missing file.
 
     Training ended before its first iteration, while MMEngine read the config or built
-    what it names.
+    what it names. ``None is not a callable object`` is an optimizer whose name no
+    registry has; ``Class values must be smaller than num_classes`` is a head with fewer
+    classes than the annotations.
 
     - Correct the name or value that the message shows.
     - A class of your own needs custom_imports=dict(imports=['your.module']).

@@ -189,6 +189,8 @@ RESOURCE config_error sure raised
     (?:prefetch_factor|persistent_workers|timeout) option (?:could|needs|should)
     num_classes.*does not match|does not matches the length of
     (?:not a valid|Non-existent) config key
+HINTED config_error raised
+    Class values must be smaller than num_classes
 RESOURCE config_error sure
     ^\S+(?:\.py|torchrun|train): error:\s|^Could not override '
 RESOURCE config_error sure raised needs=config
@@ -369,7 +371,9 @@ _FLAGS = (
     ('config', re.compile(_IN_CONFIG)),
     ('spawn', re.compile(r'multiprocessing/spawn\.py')),
 )
-_LIBRARY = re.compile(r'site-packages|dist-packages|/lib/python\d|<frozen|lib/python3')
+_LIBRARY = re.compile(
+    r'site-packages|dist-packages|/lib/python\d|<frozen|lib/python3|mmgpu_hooks/hooks/'
+)
 
 
 class Event(NamedTuple):
@@ -388,6 +392,11 @@ class Event(NamedTuple):
     rank: int | None = None
     frame: str | None = None
     """Innermost frame of the user's code in the traceback above it."""
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the hook's watchdog said it."""
+        return self.sign.order == Order.WATCHED
 
 
 class _Traceback:

@@ -28,21 +28,20 @@ _LITTLE_DISK = 64 * 2**20
 _CHUNK_BYTES = 2**18
 _MOST_PROOF = 4
 _GIB = 2**30
-_GIVEN_UP = {
-    Order.WATCHED,
-    Order.ENDED,
-    Order.KILLED,
-    Order.KILLED_TOO,
-    Order.AFTER,
-}
-"""What a run that stands still says, and how somebody ends it."""
+_GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
+"""How somebody ends a run that stands still."""
 _OWN_REASONS = {o for o in Order if o < Order.CRASHED} - {Order.AFTER, Order.ENDED}
 """What ended a run before somebody ended it, who saw it stand still."""
 _UNNAMED = {Order.RAISED, Order.CRASHED, Order.WRAPPER}
 """An end that needs a reason from elsewhere."""
-_QUOTED = re.compile(r'[\'"]([^\'"]*[/\\][^\'"]+|[^\'"/]+\.\w{2,5})[\'"]')
+_PATH = re.compile(
+    r'[\'"]([^\'"]*[/\\][^\'"]+|[^\'"/]+\.\w{2,5})[\'"]'
+    r'|(?<!at )(\b[^\s\'"]*[/\\][^\s\'"]+\.(?!py\b)\w{2,5})\b'
+)
 _PID = re.compile(r'\(pid(?:\(s\))? ([\d, ]+)\)')
 _KILLED = re.compile(r'Killed process (\d+)')
+_UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
+"""What figures of a run would confirm or refute."""
 _CARD_LOST = re.compile(r'GPU is lost|fallen off the bus', re.I)
 
 Found = Sequence[tuple[str, ConsoleLog]]
@@ -92,7 +91,11 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     ]
     logs = [*logs, *(('evidence', _retell(end, rank)) for rank, end in ended)]
     standstill = judge_standstill(ranks)
-    led = [(source, _lead(log.events()), log) for source, log in logs]
+    led = [
+        # the records say it better
+        (source, _lead([e for e in log.events() if not (ranks and e.is_watched)]), log)
+        for source, log in logs
+    ]
     known = [(source, event, log) for source, event, log in led if event]
     if not known:
         return standstill or _judge_silence(logs, first)
@@ -256,7 +259,11 @@ def _judge_silence(logs: Found, rank: Rank | None) -> Why:
             f'the last iteration stands in line {last[0]}' if last else 'no iteration'
         )
         said = f'Nothing in {log.lines} lines says that it ended badly; {where}.'
-        return Why('unknown', None, 'unknown', said)
+        do = (
+            'MMEngine writes no traceback into its log: what raised stands on the '
+            'console, which --log FILE reads.',
+        )
+        return Why('unknown', None, 'unknown', said, do=do)
     is_alive, run = rank.host.is_alive, rank.evidence.run
     if is_alive:
         return Why('running', None, 'sure', 'It is running; no line says otherwise.')
@@ -315,9 +322,10 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
     before = evidence.run.oom_kills
     other = {'worker': 'worker_killed', 'rank': 'rank_lost'}.get(victim, 'interrupted')
     if kills is not None and before is not None and kills >= before:
-        text = f'the kernel killed {kills - before} of its processes for memory'
         if kills == before:
+            text = 'the kernel counts no process that it killed for memory'
             return _with(why, 'likely', text, other)
+        text = f'the kernel killed {kills - before} of its processes for memory'
         is_limited = limits.cgroup_memory_bytes is not None
         return _with(why, 'sure', text, 'oom_cgroup' if is_limited else 'oom_host')
     free, total = _last_free(evidence), limits.ram_total_bytes
@@ -345,13 +353,13 @@ def _gib(count: int) -> str:
 def _sample_of(why: Why) -> str | None:
     if why.cause != 'sample_raised':
         return None
-    found = (_QUOTED.search(proof.text) for proof in why.proof)
-    return next((match[1] for match in found if match), None)
+    found = (_PATH.search(proof.text) for proof in why.proof)
+    return next((match[1] or match[2] for match in found if match), None)
 
 
 def _complete(why: Why, rank: Rank | None, sample: str | None) -> Why:
     """The answer with what to do."""
     do: tuple[str, ...] = CAUSES[why.cause].do if why.cause else ()
-    if rank is None and why.certainty != 'sure':
+    if rank is None and why.certainty != 'sure' and why.cause in _UNCLEAR:
         do = (*do, 'With GPUEfficiencyHook on, the next run shows memory and workers.')
     return replace(why, do=do, sample=sample or _sample_of(why))

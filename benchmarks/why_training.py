@@ -1,0 +1,292 @@
+"""A training that ends as planted: ``python -m benchmarks.why_training PLANT FOLDER``.
+
+A toy model on MMEngine's own Runner with the hook on; `benchmarks.why` starts it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+if 'MOCK_NVML_CONFIG' in os.environ:
+    sys.path.append(os.environ['MMGPU_MOCK_CARD'])
+    import adapter  # noqa: F401  # before mmengine
+import torch
+from mmengine.dataset import pseudo_collate
+from mmengine.evaluator import BaseMetric
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel
+from mmengine.runner import Runner
+from torch.utils.data import Dataset
+
+AT, AT_ITERATION = 27, 20
+"""Where it happens: the sample stands in batch 13, which worker 1 loads."""
+ITERATIONS, BATCH = 40, 2
+_NEW_MOUNTS = 0x20000
+
+PLANT, FOLDER, STUCK_AFTER_S = (*sys.argv[1:], '', '', '')[:3]
+SLOW_S = 10.0
+"""Twice the time that is too long."""
+LOCK = threading.Lock()
+RANK = os.environ.get('RANK')
+
+
+def burn() -> None:
+    while True:
+        sum(range(10_000))
+
+
+def read_fifo() -> None:
+    path = Path(FOLDER, f'{AT:012d}.jpg')
+    os.mkfifo(path)
+    path.read_bytes()
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def limit_files() -> None:
+    used = max(int(name) for name in os.listdir('/proc/self/fd'))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 2, used + 2))
+
+
+def be_killed_for_memory() -> None:
+    Path(FOLDER, 'group', 'memory.events').write_text('oom 1\noom_kill 1\n')
+    send(signal.SIGKILL)
+
+
+def lose_card() -> None:
+    time.sleep(2.0)
+    raise RuntimeError('CUDA error: unspecified launch failure')
+
+
+def raise_on_rank_1() -> None:
+    if RANK == '1':
+        raise ValueError('boxes of this image have no area')
+
+
+def debug() -> None:
+    import pdb
+
+    class Typist:
+        encoding = 'utf-8'
+
+        def readline(self) -> str:
+            time.sleep(SLOW_S)
+            return 'continue\n'
+
+    pdb.Pdb(stdin=Typist(), stdout=sys.stderr, readrc=False).set_trace()  # type: ignore[arg-type]
+
+
+IN_SAMPLE = {
+    'sleep': partial(time.sleep, 3600),
+    'burn': burn,
+    'kill worker': partial(send, signal.SIGKILL),
+    'crash worker': partial(send, signal.SIGSEGV),
+    'stop worker': partial(send, signal.SIGSTOP),
+    'missing file': Path(f'data/train/{AT:012d}.jpg').read_bytes,
+    'fifo': read_fifo,
+    'backtrack': partial(re.match, '(a+)+b', 'a' * 64),
+    'sleep on rank 1': lambda: time.sleep(3600 * (RANK == '1')),
+}
+IN_ITERATION = {
+    'few files': limit_files,
+    'kill for memory': be_killed_for_memory,
+    'kill run': partial(send, signal.SIGKILL),
+    'kill rank 1': lambda: send(signal.SIGKILL) if RANK == '1' else None,
+    'raise on rank 1': raise_on_rank_1,
+    'lose card': lose_card,
+    'ctrl-c': partial(send, signal.SIGINT),
+    'debugger': debug,
+}
+
+
+def note_begin() -> None:
+    """Leave the time at which the planted end began."""
+    with contextlib.suppress(FileExistsError), open(f'{FOLDER}/began', 'x') as file:
+        file.write(str(time.time()))
+
+
+class Images(Dataset[dict[str, Any]]):
+    """Images in one of which it happens."""
+
+    metainfo: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        time.sleep(0.005)
+        if index == AT and PLANT in IN_SAMPLE:
+            note_begin()
+            IN_SAMPLE[PLANT]()
+        if PLANT == 'lock':
+            note_begin()
+            LOCK.acquire()
+        if PLANT == 'slow epoch' and index < 4 and not Path(FOLDER, 'second').exists():
+            time.sleep(SLOW_S / 3)
+        side = 1024 if PLANT == 'shm' and index == AT else 8
+        return {'inputs': torch.ones(3, side, side), 'data_samples': 1.0}
+
+
+class Model(BaseModel):
+    """One convolution, and weights that make a checkpoint of 0.4 MB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Conv2d(3, 4, 3)
+        self.ballast = torch.nn.Linear(300, 300, bias=False)
+        self.steps = 0
+
+    def forward(self, inputs: Any, data_samples: Any = None, mode: str = '') -> Any:
+        found = self.layer(torch.stack(inputs)).mean()
+        if mode != 'loss':
+            return [found]
+        time.sleep(0.02)
+        self.steps += 1
+        is_nan = PLANT == 'nan' and self.steps > AT_ITERATION
+        loss = found * float('nan') if is_nan else found
+        return {'loss': loss + 0.0 * self.ballast.weight.sum()}
+
+
+class Score(BaseMetric):
+    """Takes long, for each image and at the end."""
+
+    def process(self, data_batch: Any, data_samples: Any) -> None:
+        time.sleep(0.5)
+        self.results.append(1.0)
+
+    def compute_metrics(self, results: list[Any]) -> dict[str, float]:
+        time.sleep(SLOW_S)
+        return {'score': 1.0}
+
+
+class Plant(Hook):
+    """Does what happens between two iterations."""
+
+    def after_train_iter(self, runner: Any, batch_idx: int, **_: Any) -> None:
+        if batch_idx == AT_ITERATION and PLANT in IN_ITERATION:
+            note_begin()
+            IN_ITERATION[PLANT]()
+
+    def after_train_epoch(self, runner: Any) -> None:
+        Path(FOLDER, 'second').touch()
+
+    def before_save_checkpoint(self, runner: Any, checkpoint: Any) -> None:
+        time.sleep(SLOW_S * (PLANT == 'slow save'))
+
+
+def mount_small(path: Path, kib: int) -> None:
+    """Put a small file system at a path, for this process and its children alone."""
+    path.mkdir(exist_ok=True)
+    if ctypes.CDLL(None).unshare(_NEW_MOUNTS):
+        raise OSError('expected to be allowed to unshare(CLONE_NEWNS)')
+    subprocess.run(['mount', '--make-rprivate', '/'], check=True)
+    mount = ['mount', '-t', 'tmpfs', '-o', f'size={kib}k', 'tmpfs', str(path)]
+    subprocess.run(mount, check=True)
+
+
+def plant_group(group: Path) -> None:
+    """Make a folder this process's control group, with a limit of its own."""
+    import msgspec
+
+    from mmgpu_hooks.hooks import sources
+    from mmgpu_hooks.measure import now
+
+    group.mkdir()
+    (group / 'memory.events').write_text('oom 0\noom_kill 0\n')
+    limits = sources.read_host_limits()
+    limits = msgspec.structs.replace(limits, cgroup_memory_bytes=2**33)
+    now.read_cgroup_folders = lambda *_: [(None, group)]  # type: ignore[assignment]
+    sources.read_host_limits = lambda **_: limits  # type: ignore[assignment]
+
+
+def prepare() -> dict[str, Any]:
+    """Plant what is there from the beginning; more arguments of the Runner."""
+    folder = Path(FOLDER)
+    # a shell's background job ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if PLANT == 'kill for memory':
+        plant_group(folder / 'group')
+    if PLANT == 'shm':
+        mount_small(Path('/dev/shm'), 4096)
+    if PLANT == 'disk':
+        mount_small(folder / 'disk', 128)
+    if PLANT == 'lock':
+        threading.Thread(target=LOCK.acquire).start()
+    if PLANT == 'validation':
+        loader = {'dataset': Images(16), 'sampler': {'type': 'DefaultSampler'}}
+        return dict(
+            val_dataloader={**loader, 'batch_size': 1, 'num_workers': 0},
+            val_cfg={},
+            val_evaluator={'type': Score},
+        )
+    if RANK is not None:
+        torch.distributed.init_process_group('gloo')
+        # without it MMEngine gives each rank a GPU of its own
+        wrapper = {'type': 'MMDistributedDataParallel', 'device_ids': None}
+        return dict(
+            launcher='pytorch',
+            env_cfg={'dist_cfg': {'backend': 'gloo'}},
+            cfg={'model_wrapper_cfg': wrapper},
+        )
+    return {}
+
+
+def train() -> None:
+    """Train with the planted end."""
+    torch.set_num_threads(1)
+    more = prepare()
+    checkpoint: dict[str, Any] = {'type': 'CheckpointHook', 'interval': -1}
+    if PLANT in ('disk', 'slow save'):
+        checkpoint.update(interval=25, by_epoch=False)
+    if PLANT == 'disk':
+        checkpoint.update(out_dir=f'{FOLDER}/disk')
+    ours = {'type': 'mmgpu_hooks.GPUEfficiencyHook'}
+    optimizer = 'SDG' if PLANT == 'typo' else 'SGD'
+    runner = Runner(
+        model=Model(),
+        work_dir=f'{FOLDER}/run',
+        train_dataloader={
+            'dataset': Images(ITERATIONS * BATCH * (1 if RANK is None else 2)),
+            'sampler': {'type': 'DefaultSampler', 'shuffle': False},
+            'batch_size': BATCH,
+            'num_workers': 0 if PLANT == 'backtrack' else 2,
+            'collate_fn': {'type': pseudo_collate},
+        },
+        train_cfg={'by_epoch': True, 'max_epochs': 2},
+        optim_wrapper={'optimizer': {'type': optimizer, 'lr': 0.01}},
+        default_hooks={
+            'logger': {'type': 'LoggerHook', 'interval': 5},
+            'checkpoint': checkpoint,
+            'gpu_efficiency': {**ours, 'stuck_after_s': float(STUCK_AFTER_S)},
+        },
+        custom_hooks=[Plant()],
+        **more,
+    )
+    try:
+        runner.train()
+    except ValueError:
+        # one with a thread of its own lives on, and the other ranks wait for it
+        traceback.print_exc()
+        time.sleep(3600)
+
+
+if __name__ == '__main__':
+    train()
