@@ -13,6 +13,7 @@ from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end, read_host
+from mmgpu_hooks.measure.ledger import LAP
 from mmgpu_hooks.measure.loader.owed import Owed
 from mmgpu_hooks.measure.watchdog import Moment, Watchdog
 from mmgpu_hooks.schema import IntervalRecord, RunEvidence, StuckRecord
@@ -41,6 +42,7 @@ _STATES = {
     'X': 'dead',
 }
 _WAITS = 'data_wait', 'first_wait'
+_OF_ITERATION = 'data_wait', 'step'
 _RANKS_S, _RANKS_BYTES = 2.0, 2**20
 """What the others are given to say where they stand, and what of it is read."""
 
@@ -110,7 +112,13 @@ class StuckSource:
         running = ledger.running[-1]
         part = running if isinstance(running, str) else 'hooks'
         name = part if isinstance(running, str) else type(running).__name__
-        return Moment(name, ledger.stamped_s, self.usual_s.get(part))
+        usual_s = self.usual_s.get(part)
+        if usual_s is None and part in _OF_ITERATION:
+            # until an interval ends: it takes no longer than an iteration
+            tape = ledger.tape[:]
+            laps = tape[1::2].count(LAP)
+            usual_s = (tape[-2] - tape[0]) / laps if laps else None
+        return Moment(name, ledger.stamped_s, usual_s)
 
     def _is_proven(self) -> bool:
         """Whether the first batch will never come, whatever is usual."""
