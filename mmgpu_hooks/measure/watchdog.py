@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
 import sys
 import threading
@@ -29,6 +30,27 @@ AGAIN_S = (0.0, 600.0, 3600.0)
 _MOST_GAP = 3.0
 """Times its period that the thread may be late; beyond, it did not run."""
 _DEBUGGERS = ('pdb.py', 'bdb.py', 'pydevd.py')
+
+
+_arming = threading.Lock()
+_armed: list[Any] = []
+"""The watchdog whose timer runs: a process has one."""
+
+
+def _disarm() -> None:
+    """End the timer, and let nobody start it until `_arming` is released."""
+    _arming.acquire()
+    if _armed:
+        faulthandler.cancel_dump_traceback_later()
+        _armed.clear()
+
+
+@functools.cache
+def _watch_forks() -> None:
+    # a child would wait for the timer's thread when it ends, and that is not copied
+    os.register_at_fork(
+        before=_disarm, after_in_parent=_arming.release, after_in_child=_arming.release
+    )
 
 
 class Moment(NamedTuple):
@@ -94,6 +116,7 @@ class Watchdog:
         self._looked_s = self._clock()
         if self._stack_path is not None:
             self._stack_file = self._stack_path.open('ab', buffering=0)
+            _watch_forks()
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._thread.start()
 
@@ -113,7 +136,9 @@ class Watchdog:
             if passed_s > self._stuck_after_s:
                 self._stack_file.truncate(0)
             after_s = self._stuck_after_s + self._period_s
-            faulthandler.dump_traceback_later(after_s, file=self._stack_file)
+            with _arming:
+                _armed[:] = [self]
+                faulthandler.dump_traceback_later(after_s, file=self._stack_file)
         moment = self._read()
         before, self._moment = self._moment, moment
         if moment is None or before is None or moment.beat != before.beat:
@@ -168,7 +193,8 @@ class Watchdog:
         thread.join(1.0)
         file, self._stack_file = self._stack_file, None
         if file is not None and self._stack_path is not None:
-            faulthandler.cancel_dump_traceback_later()
+            _disarm()
+            _arming.release()
             file.close()
             with contextlib.suppress(OSError):
                 self._stack_path.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -80,6 +81,47 @@ def test_time_in_which_it_did_not_run_itself_does_not_count():
     assert scene.alarms == []
     scene.pass_s(5)
     assert scene.alarms == [60]
+
+
+@pytest.mark.parametrize(('is_proven', 'patience_s'), [(True, 60), (False, 600)])
+def test_proof_needs_no_patience(is_proven, patience_s):
+    scene, asked = Scene(), []
+    scene.moment = STEP._replace(usual_s=None)
+    scene.watchdog._is_proven = lambda _: asked.append(1) or is_proven
+    scene.pass_s(patience_s + 2)
+    assert scene.alarms == [patience_s]
+    assert len(asked) == 1
+
+
+MUTE = """
+import os, re, sys, time
+from pathlib import Path
+from mmgpu_hooks.measure.watchdog import Moment, Watchdog
+path = Path(sys.argv[1])
+dog = Watchdog(0.2, lambda: None, print, print, stack_file=path)
+dog.start()
+time.sleep(0.5)
+if os.fork() == 0:
+    sys.exit()  # as Python ends, and not at once as a worker does
+os.wait()
+assert not path.stat().st_size
+re.match('(a+)+b', 'a' * 25)  # a second and more, without letting others run
+time.sleep(0.5)
+assert not path.stat().st_size, 'it went on'
+dog.stop()
+assert not path.exists()
+"""
+
+
+def test_c_code_that_holds_the_lock_leaves_its_stack(tmp_path):
+    path, seen = tmp_path / 'x.stack', ''
+    with subprocess.Popen([sys.executable, '-c', MUTE, str(path)]) as child:
+        while child.poll() is None:
+            with contextlib.suppress(OSError):
+                seen += path.read_text()
+            time.sleep(0.02)
+    assert child.returncode == 0
+    assert ' in match' in seen
 
 
 def test_a_debugger_is_no_standstill():
