@@ -31,9 +31,8 @@ class Intervals:
     """
 
     def __init__(self, records: Iterable[IntervalRecord]) -> None:
-        self._records = tuple(records)
-        self._rows = np.arange(len(self._records))
-        self._values: dict[str, Sequence[Any]] = {'': self._records}
+        self._values: dict[str, Sequence[Any]] = {'': tuple(records)}
+        self._rows = np.arange(len(self._values['']))
         self._columns: dict[_Key, Column] = {}
 
     def __len__(self) -> int:
@@ -60,14 +59,6 @@ class Intervals:
         values = self._read(field)
         return [values[row] for row in self._rows.tolist()]
 
-    def lists(self, field: str) -> Column:
-        """A field that is a list: a row for each interval, NaN where it is shorter."""
-        lists = [one or () for one in self.values(field)]
-        table = np.full((len(lists), max(map(len, lists), default=0)), np.nan)
-        for row, one in zip(table, lists):
-            row[: len(one)] = one
-        return table
-
     def having(self, field: str) -> Intervals:
         """The intervals in which a figure is known, or a record is there."""
         return self.where([value is not None for value in self.values(field)])
@@ -79,8 +70,7 @@ class Intervals:
     def take(self, rows: ArrayLike) -> Intervals:
         """The intervals with these numbers, in this order."""
         some = Intervals(())
-        some._records, some._values = self._records, self._values
-        some._columns = self._columns
+        some._values, some._columns = self._values, self._columns
         some._rows = self._rows[np.asarray(rows, dtype=np.intp)]
         return some
 
@@ -96,19 +86,22 @@ class Intervals:
 
     def _read(self, field: str) -> Sequence[Any]:
         """The field of all records of the run."""
-        found = self._values.get(field)
-        if found is None:
+        if field not in self._values:
             whole, _, name = field.rpartition('.')
             get = attrgetter(name)
-            found = [
+            self._values[field] = [
                 None if record is None else get(record) for record in self._read(whole)
             ]
-            self._values[field] = found
-        return found
+        return self._values[field]
 
 
 # figures of an edited file may overflow, which is no more than absurd
 _quiet = np.errstate(over='ignore', invalid='ignore')
+
+
+def known(column: Column) -> Column:
+    """The figures that are known."""
+    return column[~np.isnan(column)]
 
 
 def filled(column: Column) -> Column:
@@ -135,40 +128,42 @@ def sum_all(column: Column) -> float | None:
 
 def sum_known(column: Column) -> float | None:
     """Sum of those that are known; unknown when none is."""
-    return None if np.isnan(column).all() else total(column)
+    return total(column) if len(known(column)) else None
+
+
+def count_known(column: Column) -> int | None:
+    """`sum_known` of a count."""
+    return count_all(column) if len(known(column)) else None
 
 
 def largest(column: Column) -> int | None:
     """Largest of the known counts or bytes."""
-    return None if np.isnan(column).all() else int(np.nanmax(column))
+    return int(np.nanmax(column)) if len(known(column)) else None
 
 
 def smallest(column: Column) -> int | None:
     """Smallest of the known counts or bytes."""
-    return None if np.isnan(column).all() else int(np.nanmin(column))
+    return int(np.nanmin(column)) if len(known(column)) else None
 
 
 def median(column: Column) -> float | None:
     """Median of the known figures."""
-    known = column[~np.isnan(column)]
     # numpy would import its masked arrays for this
-    return statistics.median(known.tolist()) if len(known) else None
+    values = known(column).tolist()
+    return statistics.median(values) if values else None
 
 
 @_quiet
 def average(column: Column, weights: Column) -> float | None:
     """Mean of the known figures, each weighted by its seconds or its count."""
-    known = ~(np.isnan(column) | np.isnan(weights))
-    whole = float(weights[known].sum())
-    return float((column[known] * weights[known]).sum()) / whole if whole > 0 else None
+    is_known = ~(np.isnan(column) | np.isnan(weights))
+    whole = float(weights[is_known].sum())
+    return float((column * weights)[is_known].sum()) / whole if whole > 0 else None
 
 
 @_quiet
 def pooled_std(means: Column, stds: Column, weights: Column) -> float | None:
     """Standard deviation of everything, from that of its parts."""
-    parts = np.where(np.isnan(stds), np.nan, means)
-    mean = average(parts, weights)
-    if mean is None:
-        return None
-    square = average(stds**2 + (parts - mean) ** 2, weights)
+    mean = average(np.where(np.isnan(stds), np.nan, means), weights)
+    square = None if mean is None else average(stds**2 + (means - mean) ** 2, weights)
     return None if square is None else math.sqrt(square)

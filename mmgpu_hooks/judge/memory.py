@@ -35,9 +35,8 @@ class CardRoom:
 
 def fold_card_room(run: Run) -> CardRoom | None:
     """The room that a run's card has; ``None`` when its size is unknown."""
-    gpu = run.run.gpu
-    total = gpu.memory_total_bytes if gpu else None
-    if not total or total <= 0:
+    total = run.run.gpu.memory_total_bytes if run.run.gpu else None
+    if not total:
         return None
     used = run.gpu.mem_used_bytes if run.gpu else None
     reserved = run.gpu_mem_reserved_bytes
@@ -53,16 +52,7 @@ def fold_static_bytes(run: Run) -> tuple[int | None, int]:
     Returns:
         ``None`` and what is known of the gradients, where any part was not counted.
     """
-    counted = run.model
-    if counted is None:
-        return None, 0
-    parts = (
-        counted.parameter_bytes,
-        counted.gradient_bytes,
-        counted.optimizer_state_bytes,
-        counted.buffer_bytes,
-        counted.ema_bytes,
-    )
-    known = [part for part in parts if part is not None]
-    static = sum(known) if len(known) == len(parts) else None
-    return static, counted.gradient_bytes or 0
+    names = ('parameter', 'gradient', 'optimizer_state', 'buffer', 'ema')
+    parts = [getattr(run.model, f'{name}_bytes', None) for name in names]
+    known = [int(part) for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None, parts[1] or 0

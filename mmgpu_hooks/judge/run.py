@@ -1,36 +1,38 @@
 """One rank's run: what it recorded, and the figures that follow from that.
 
-The rules, the model, the recommendation and the reports all ask this one object.
+The rules, the model, the recommendation and the reports all ask this one object. A
+figure is ``None`` where it is unknown. *Steady* figures leave the first interval out,
+which holds lazy initialisation, as soon as there are others; their means are over
+iterations. A percentile of a run is the median of its intervals' percentiles.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from mmgpu_hooks.judge.columns import (
     Column,
     Intervals,
     average,
     count_all,
+    count_known,
+    filled,
+    largest,
+    median,
+    pooled_std,
+    smallest,
     sum_all,
+    sum_known,
     total,
-)
-from mmgpu_hooks.judge.figures import (
-    CudaMemoryFigures,
-    Figures,
-    GpuFigures,
-    HostFigures,
-    LoaderFigures,
-    gpu_figures,
-    largest_of,
-    made_by_worker,
-    median_of,
 )
 from mmgpu_hooks.judge.saves import judge_saves
 from mmgpu_hooks.judge.thresholds import (
@@ -39,12 +41,265 @@ from mmgpu_hooks.judge.thresholds import (
     EXTERNAL_LOAD,
     MIN_ITERATIONS,
 )
-from mmgpu_hooks.judge.training_cpu import CpuFigures, find_cpu, find_external_cores
+from mmgpu_hooks.judge.training_cpu import TrainingCpu, find_cpu, find_external_cores
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema import NoPrediction, RunEvidence, SaveJudgement
+from mmgpu_hooks.schema import NoPrediction, RunEvidence, SaveJudgement, SlowSample
 from mmgpu_hooks.schema.parts import PARTS
 from mmgpu_hooks.schema.reader import read_evidence
+
+_T = TypeVar('_T')
+
+MIN_CALM = 3
+"""Intervals without a validation or a save, from which means are over them alone."""
+
+_SLOWEST = 5
+_BLOCKS = 8
+_LEAST_CREEP_BYTES = 2**20
+"""The allocator's large blocks come in steps of this: less is none."""
+
+
+class Figures:
+    """Figures of some intervals of a run.
+
+    Args:
+        every: Extremes and sums are taken over these.
+        steady: Means are taken over these.
+    """
+
+    def __init__(self, every: Intervals, steady: Intervals) -> None:
+        self.every = every
+        self.steady = steady
+
+
+def of_every(reduce: Callable[[Column], _T], field: str) -> cached_property[_T]:
+    """A figure of the whole run."""
+    return cached_property(lambda figures: reduce(figures.every.column(field)))
+
+
+def of_steady(reduce: Callable[[Column], _T], field: str) -> cached_property[_T]:
+    """A figure of the steady intervals."""
+    return cached_property(lambda figures: reduce(figures.steady.column(field)))
+
+
+def mean_of(field: str, weight: str = 'duration_s') -> cached_property[float | None]:
+    """The mean of a field over steady intervals, weighted by another one."""
+
+    def mean(figures: Figures) -> float | None:
+        return average(figures.steady.column(field), figures.steady.column(weight))
+
+    return cached_property(mean)
+
+
+def per_iteration(field: str, key: str | None = None) -> cached_property[float | None]:
+    """The steady mean over iterations of what intervals add up."""
+
+    def mean(run: Run) -> float | None:
+        seconds, count = total(run.steady.column(field, key)), run.steady_iterations
+        return seconds / count if count else None
+
+    return cached_property(mean)
+
+
+def part_of(group: str, name: str) -> cached_property[float | None]:
+    """One of several figures that are found together."""
+    return cached_property(lambda run: getattr(getattr(run, group), name))
+
+
+class TransformFigures(NamedTuple):
+    """One transform of the pipeline, over the samples that were timed."""
+
+    name: str
+    calls: int
+    total_s: float
+    image_s: float | None
+    """``total_s`` over the samples timed, those that skipped it included."""
+
+
+class LoaderFigures(Figures):
+    """The loader's workers.
+
+    Where no time per batch is known in steady intervals (an epoch whose batches were
+    all made in the first one), that interval is taken too.
+    """
+
+    batches = of_steady(count_all, 'workers.occupancy.count')
+    """Batches the occupancy is taken over."""
+    occupancy_s = mean_of('workers.occupancy.mean_s', 'workers.occupancy.count')
+    """How long a worker was busy with one batch, mean; ``None`` from outside."""
+    occupancy_p95_s = of_steady(median, 'workers.occupancy.p95_s')
+    batch_cpu_s = mean_of('workers.batch_cpu.mean_s', 'workers.batch_cpu.count')
+    """CPU of the worker for one batch, mean; ``None`` from outside."""
+    ready_mean = mean_of('workers.ready_mean', 'workers.asks')
+    """Batches that stood ready when the loop asked."""
+    ready_zero_pct = mean_of('workers.ready_zero_pct', 'workers.asks')
+    """Share of the asks at which none stood ready."""
+    asks = of_steady(count_all, 'workers.asks')
+    """Iterations at which it was asked how many batches stood ready."""
+    out_of_order = of_steady(count_known, 'workers.out_of_order')
+    """Batches that came before their turn, over the asks."""
+    affinity_cpus = of_every(smallest, 'workers.affinity_cpus')
+    """CPUs that the most confined worker may run on."""
+    pss_bytes = of_every(largest, 'workers.pss_bytes')
+    """Memory of all workers."""
+    timed_samples = of_steady(count_all, 'workers.timed_samples')
+    """Samples whose transforms were timed."""
+
+    @cached_property
+    def occupancy_std_s(self) -> float | None:
+        """Its standard deviation over all batches, not the mean over intervals."""
+        fields = ('occupancy.mean_s', 'occupancy_std_s', 'occupancy.count')
+        return pooled_std(*(self.steady.column(f'workers.{field}') for field in fields))
+
+    @cached_property
+    def transforms(self) -> tuple[TransformFigures, ...]:
+        """Most expensive first."""
+        calls: Counter[str] = Counter()
+        seconds: Counter[str] = Counter()
+        for costs in self.steady.values('workers.transforms'):
+            for name, cost in (costs or {}).items():
+                calls[name] += cost.calls
+                seconds[name] += cost.total_s
+        samples = self.timed_samples
+        return tuple(
+            TransformFigures(n, calls[n], sum_s, sum_s / samples if samples else None)
+            for n, sum_s in seconds.most_common()
+        )
+
+    @cached_property
+    def slowest(self) -> tuple[SlowSample, ...]:
+        """Slowest samples of the whole run, each dataset index once."""
+        samples = (s for one in self.every.values('workers.slowest') for s in one or ())
+        found: dict[int, SlowSample] = {}
+        for sample in sorted(samples, key=lambda sample: -sample.seconds):
+            found.setdefault(sample.index, sample)
+        return tuple(found.values())[:_SLOWEST]
+
+
+class HostFigures(Figures):
+    """What the host did to everybody on it; sums and extremes are of the whole run."""
+
+    seconds = of_steady(total, 'duration_s')
+    """Steady seconds that the pressure is taken over."""
+    cpu_pressure_pct = mean_of('host.cpu_pressure_pct')
+    io_pressure_pct = mean_of('host.io_pressure_pct')
+    memory_pressure_pct = mean_of('host.memory_pressure_pct')
+    throttled_s = of_every(sum_known, 'host.throttled_s')
+    """How long the CPU quota held tasks back, over the intervals that know it."""
+    ram_available_bytes = of_every(smallest, 'host.ram_available_bytes')
+    """Least at the end of an interval, as the next one."""
+    shm_free_bytes = of_every(smallest, 'host.shm_free_bytes')
+
+    @cached_property
+    def throttled_pct(self) -> float | None:
+        """`throttled_s` over the seconds of those intervals."""
+        whole_s = total(self.every.having('host.throttled_s').column('duration_s'))
+        held_s = self.throttled_s
+        return 100 * held_s / whole_s if held_s is not None and whole_s else None
+
+
+class GpuFigures(Figures):
+    """The card that this rank trains on.
+
+    Utilisation is of plain training, where it has `MIN_CALM` intervals with samples;
+    what is read every few seconds only is of all intervals.
+    """
+
+    samples = of_steady(count_all, 'gpu.samples')
+    """Samples of the utilisation."""
+    mem_used_bytes = of_every(largest, 'gpu.mem_used_bytes')
+    temperature_c = of_every(largest, 'gpu.temperature_c')
+
+    @cached_property
+    def _sampled_s(self) -> Column:
+        sampled_s = self.steady.column('gpu.sampled_s')
+        return np.where(
+            np.isnan(sampled_s), self.steady.column('duration_s'), sampled_s
+        )
+
+    @cached_property
+    def util_pct(self) -> float | None:
+        """Time-weighted NVML utilisation."""
+        return average(self.steady.column('gpu.util_pct'), self._sampled_s)
+
+    @cached_property
+    def zero_pct(self) -> float | None:
+        """Share of the sampled time at 0 %."""
+        return average(self.steady.column('gpu.zero_pct'), self._sampled_s)
+
+    @cached_property
+    def util_std_pct(self) -> float | None:
+        """Time-weighted standard deviation over all samples."""
+        means, stds = map(self.steady.column, ('gpu.util_pct', 'gpu.util_std_pct'))
+        return pooled_std(means, stds, self._sampled_s)
+
+    def _mean(self, field: str, key: str | None = None) -> float | None:
+        return average(self.every.column(field, key), self.every.column('duration_s'))
+
+    sm_clock_mhz = cached_property(lambda self: self._mean('gpu.sm_clock_mhz'))
+    throttled_pct = cached_property(lambda self: self._mean('gpu.throttled_pct'))
+    sm_active_pct = cached_property(lambda self: self._mean('gpu.sm_active_pct'))
+
+    @cached_property
+    def throttle_reasons_pct(self) -> dict[str, float]:
+        """Mean share of each reason, largest first; what an interval lacks was 0."""
+        known = self.every.having('gpu.throttled_pct')
+        seconds: Counter[str] = Counter()
+        for reasons, duration_s in zip(
+            known.values('gpu.throttle_reasons_pct'), known.column('duration_s')
+        ):
+            for name, share in reasons.items():
+                seconds[name] += share * float(duration_s)
+        whole_s = total(known.column('duration_s'))
+        return {n: sum_s / whole_s for n, sum_s in seconds.most_common() if sum_s}
+
+
+def gpu_figures(intervals: Intervals, every: Intervals) -> GpuFigures | None:
+    """Of some intervals; ``None`` where no sample was taken in them.
+
+    Args:
+        intervals: The utilisation is taken over these.
+        every: The rest is taken over these.
+    """
+    sampled = intervals.where(filled(intervals.column('gpu.samples')))
+    if not len(sampled):
+        return None
+    calm = sampled.calm()
+    steady = sampled.where(calm) if calm.sum() >= MIN_CALM else sampled
+    return GpuFigures(every.having('gpu'), steady)
+
+
+class CudaMemoryFigures(Figures):
+    """What the CUDA allocator went through in the whole run."""
+
+    retries = of_every(count_known, 'cuda_memory.retries')
+    ooms = of_every(count_known, 'cuda_memory.ooms')
+    inactive_bytes = of_every(largest, 'cuda_memory.inactive_bytes')
+    """Most at the end of an interval (fragmentation)."""
+
+    @cached_property
+    def creep_bytes_per_1000(self) -> float | None:
+        """Growth of live tensors per 1000 iterations over the run's second half.
+
+        Half a run is eight blocks; only when the median of each is above the one
+        before does something grow. Batches of different size make it rise so often by
+        chance once in 8! = 40320 runs, and a single jump (a new stage of training) is
+        no growth. ``None`` too below 1 MiB in all.
+        """
+        known = self.every.having('cuda_memory.allocated_bytes')
+        half = known.after(len(known) // 2)
+        if len(half) < _BLOCKS:
+            return None
+        columns = map(half.column, ('iteration', 'cuda_memory.allocated_bytes'))
+        iterations, sizes = (
+            [median(block) or 0.0 for block in np.array_split(column, _BLOCKS)]
+            for column in columns
+        )
+        grown, done = sizes[-1] - sizes[0], iterations[-1] - iterations[0]
+        is_steady = all(later > earlier for earlier, later in zip(sizes, sizes[1:]))
+        if not is_steady or grown < _LEAST_CREEP_BYTES or done <= 0:
+            return None
+        return 1000 * grown / done
 
 
 class HookCost(NamedTuple):
@@ -63,26 +318,8 @@ class WorkerCost(NamedTuple):
     workers: int | None = None
 
 
-def per_iteration(field: str, key: str | None = None) -> cached_property[float | None]:
-    """The steady mean over iterations of what intervals add up."""
-
-    def mean(run: Run) -> float | None:
-        seconds, count = total(run.steady.column(field, key)), run.steady_iterations
-        return seconds / count if count else None
-
-    return cached_property(mean)
-
-
-def part_of(group: str, name: str) -> cached_property[float | None]:
-    """One of several figures that are found together."""
-    return cached_property(lambda run: getattr(getattr(run, group), name))
-
-
 class Run(Figures):
     """One rank's run.
-
-    *Steady* figures leave the first interval out, which holds lazy initialisation, as
-    soon as there are others. Their means are over iterations.
 
     Args:
         evidence: As read back, or as a test makes it.
@@ -124,9 +361,6 @@ class Run(Figures):
 
         What was measured of CPU and workers is that of the run as it was.
         """
-        foreign = [n for n in figures if n not in self.__dict__ and not hasattr(Run, n)]
-        if foreign:
-            raise AttributeError(f'expected figures of a run, found {foreign}')
         other = Run(self.evidence)
         other.every, other.steady = self.every, self.steady
         other.other_ranks = self.other_ranks
@@ -135,26 +369,41 @@ class Run(Figures):
         return other
 
     def column(self, field: str, key: str | None = None) -> Column:
-        """One figure of each interval, NaN where it is unknown.
-
-        Args:
-            field: Of the record, such as ``workers.cpu_s``.
-            key: Where the field is a mapping, one of its keys.
-        """
+        """One figure of each interval, as `Intervals.column`."""
         return self.every.column(field, key)
 
-    iter_p50_s = median_of('iter.p50_s')
-    iter_p95_s = median_of('iter.p95_s')
-    """Median over intervals of their 95th percentiles, as all percentiles of a run."""
-    data_wait_p95_s = median_of('data_wait.p95_s')
-    process_rss_bytes = largest_of('process_rss_bytes')
-    batch_bytes = largest_of('batch_bytes')
-    batch_tensors = largest_of('batch_tensors')
-    gpu_mem_peak_bytes = largest_of('gpu_mem_peak_bytes')
-    gpu_mem_reserved_bytes = largest_of('gpu_mem_reserved_bytes')
-    largest_batch_pixels = largest_of('largest_batch_pixels')
-    most_boxes = largest_of('most_boxes')
-    stored_pixel_ratio = median_of('stored_pixel_ratio')
+    iterations = of_every(count_all, 'iterations')
+    """All that were recorded."""
+    steady_iterations = of_steady(count_all, 'iterations')
+    """Iterations the steady figures are taken over; 0 leaves them unknown."""
+    epoch_starts = of_every(count_all, 'first_waits')
+    """First waits of epochs."""
+    data_wait_p95_s = of_steady(median, 'data_wait.p95_s')
+    step_s = per_iteration('step.total_s')
+    hooks_s = per_iteration('ledger_s', 'hooks')
+    loop_s = per_iteration('ledger_s', 'loop')
+    """What the training loop does between two hook points."""
+    process_rss_bytes = of_every(largest, 'process_rss_bytes')
+    batch_bytes = of_every(largest, 'batch_bytes')
+    batch_tensors = of_every(largest, 'batch_tensors')
+    gpu_mem_peak_bytes = of_every(largest, 'gpu_mem_peak_bytes')
+    gpu_mem_reserved_bytes = of_every(largest, 'gpu_mem_reserved_bytes')
+    largest_batch_pixels = of_every(largest, 'largest_batch_pixels')
+    most_boxes = of_every(largest, 'most_boxes')
+    stored_pixel_ratio = of_steady(median, 'stored_pixel_ratio')
+
+    main_cpu_s = part_of('_cpu', 'main_s')
+    """CPU of the training process per iteration, its waits' part left out."""
+    main_run_delay_s = part_of('_cpu', 'main_delay_s')
+    """What its main thread waited for a core, per iteration."""
+    process_cpu_cores = part_of('_cpu', 'process_cores')
+    """Cores that the training process used."""
+    system_cpu_pct = part_of('_cpu', 'system_pct')
+    """Of all logical CPUs of the host."""
+    worker_cpu_s = part_of('_workers', 'cpu_s')
+    """CPU of all workers per batch."""
+    worker_run_delay_s = part_of('_workers', 'run_delay_s')
+    """Time workers waited for a core, per batch."""
 
     @cached_property
     def status(self) -> str:
@@ -166,32 +415,18 @@ class Run(Figures):
         """Why a figure is missing, by source."""
         off = {one.source: one.reason for one in self.evidence.sources_off}
         cpu = {'CPU': self._cpu.unknown} if self._cpu.unknown else {}
-        return {**cpu, **self.evidence.run.unknown, **off}
-
-    @cached_property
-    def iterations(self) -> int:
-        """All that were recorded."""
-        return count_all(self.column('iterations'))
-
-    @cached_property
-    def steady_iterations(self) -> int:
-        """Iterations the steady figures are taken over; 0 leaves them unknown."""
-        return count_all(self.steady.column('iterations'))
+        return {**cpu, **self.run.unknown, **off}
 
     @cached_property
     def ledger_s(self) -> Mapping[str, float]:
         """Seconds of the whole run, by part of the time ledger."""
         if self.end and self.end.ledger_s:
             return self.end.ledger_s
-        known = {part for one in self.every.values('ledger_s') for part in one}
-        found = {
-            part: total(self.column('ledger_s', part))
-            for part in PARTS
-            if part in known
-        }
-        if found:
-            found['startup'] = found.get('startup', 0.0) + self.run.build_s
-        return found
+        found = {part for one in self.every.values('ledger_s') for part in one}
+        seconds = {p: total(self.column('ledger_s', p)) for p in PARTS if p in found}
+        if seconds:
+            seconds['startup'] = seconds.get('startup', 0.0) + self.run.build_s
+        return seconds
 
     @cached_property
     def duration_s(self) -> float:
@@ -202,11 +437,6 @@ class Run(Figures):
     def saves(self) -> int:
         """Checkpoint saves of the whole run."""
         return self.end.saves if self.end else count_all(self.column('saves'))
-
-    @cached_property
-    def epoch_starts(self) -> int:
-        """First waits of epochs."""
-        return count_all(self.column('first_waits'))
 
     @cached_property
     def startup_s(self) -> float:
@@ -222,11 +452,6 @@ class Run(Figures):
             return None
         waits_s = total(steady.column('data_wait.total_s'))
         return max(waits_s - total(steady.column('first_wait_s')), 0.0) / count
-
-    step_s = per_iteration('step.total_s')
-    hooks_s = per_iteration('ledger_s', 'hooks')
-    loop_s = per_iteration('ledger_s', 'loop')
-    """What the training loop does between two hook points."""
 
     @cached_property
     def iter_s(self) -> float | None:
@@ -247,55 +472,38 @@ class Run(Figures):
     def hooks(self) -> Mapping[str, HookCost]:
         """By class, most expensive first; what is left of ``ledger_s['hooks']`` is
         MMEngine's own calling."""
-        seconds = self._hooks_s(self.every)
+        seconds: Counter[str] = Counter()
+        for by_hook in self.every.values('hooks_s'):
+            seconds.update(by_hook)
         if self.end and self.end.hooks_s:
-            seconds = dict(self.end.hooks_s)
-        calm, iterations = self._hooks_s(self.steady), self.steady_iterations
+            seconds = Counter(self.end.hooks_s)
+        count = self.steady_iterations
         return {
             name: HookCost(
-                total_s, calm.get(name, 0.0) / iterations if iterations else None
+                total_s,
+                total(self.steady.column('hooks_s', name)) / count if count else None,
             )
-            for name, total_s in sorted(seconds.items(), key=lambda item: -item[1])
+            for name, total_s in seconds.most_common()
         }
-
-    def _hooks_s(self, intervals: Intervals) -> dict[str, float]:
-        names = dict.fromkeys(n for one in intervals.values('hooks_s') for n in one)
-        return {name: total(intervals.column('hooks_s', name)) for name in names}
 
     @cached_property
     def data_wait_cpu_share(self) -> float | None:
         """CPU of the training thread inside its waits, over the waits."""
-        cpu_s = sum_all(self.steady.column('data_wait_cpu_s'))
+        used_s = sum_all(self.steady.column('data_wait_cpu_s'))
         waits_s = total(self.steady.column('data_wait.total_s'))
-        if cpu_s is None or waits_s <= 0:
-            return None
-        return min(cpu_s / waits_s, 1.0)
+        return min(used_s / waits_s, 1.0) if used_s is not None and waits_s else None
 
     @cached_property
-    def _cpu(self) -> CpuFigures:
-        evidence = self.evidence
-        return find_cpu(
-            evidence.run, self.steady, evidence.save_records, evidence.validations
-        )
-
-    main_cpu_s = part_of('_cpu', 'main_s')
-    """CPU of the training process per iteration, its waits' part left out."""
-    main_run_delay_s = part_of('_cpu', 'main_delay_s')
-    """What its main thread waited for a core, per iteration."""
-    process_cpu_cores = part_of('_cpu', 'process_cores')
-    """Cores that the training process used."""
-    system_cpu_pct = part_of('_cpu', 'system_pct')
-    """Of all logical CPUs of the host."""
-    cpu_aside_pct = part_of('_cpu', 'aside_pct')
-    """Share of the seconds behind the figures of CPU that are saves and validations,
-    whose own CPU is not known; ``None`` where they are not in the figures."""
+    def _cpu(self) -> TrainingCpu:
+        one = self.evidence
+        return find_cpu(one.run, self.steady, one.save_records, one.validations)
 
     @cached_property
     def external_cpu_cores(self) -> float | None:
         """Cores of the host that others used meanwhile; ``None`` with several ranks on
         it, because theirs cannot be distinguished from other load."""
-        run, cpu_s = self.evidence.run, self._workers.cpu_s
-        return find_external_cores(run, self._cpu, cpu_s, self.iter_s)
+        worker_s = self._workers.cpu_s
+        return find_external_cores(self.run, self._cpu, worker_s, self.iter_s)
 
     @cached_property
     def _workers(self) -> WorkerCost:
@@ -308,19 +516,15 @@ class Run(Figures):
         """
         loader = self.evidence.run.loader
         windows = self.every.where(self.column('workers.count') > 0)
-        others = windows.where(
-            [not m for m in windows.values('workers.worker_batches')]
-        )
-        batches = sum(made_by_worker(windows))
-        batches += total(others.column('workers.iterations'))
+        made = [sum(by_id or ()) for by_id in windows.values('workers.worker_batches')]
+        others = windows.where([not count for count in made])
+        batches = sum(made) + total(others.column('workers.iterations'))
         fresh = others.where(others.column('workers.fresh') > 0)
         if len(fresh):
-            count, taken = (
-                float(fresh.column(field)[-1])
-                for field in ('workers.count', 'workers.iterations')
-            )
-            ahead = count * (loader.prefetch_factor or 1) / 2
+            ahead = float(fresh.column('workers.count')[-1])
+            ahead *= (loader.prefetch_factor or 1) / 2
             if loader.batches_per_epoch is not None:
+                taken = float(fresh.column('workers.iterations')[-1])
                 ahead = min(ahead, max(loader.batches_per_epoch - taken, 0))
             batches += ahead
         if batches <= 0:
@@ -331,12 +535,7 @@ class Run(Figures):
             statistics.mode(windows.values('workers.count')),
         )
 
-    worker_cpu_s = part_of('_workers', 'cpu_s')
-    """CPU of all workers per batch."""
-    worker_run_delay_s = part_of('_workers', 'run_delay_s')
-    """Time workers waited for a core, per batch."""
-
-    @cached_property
+    @property
     def worker_count(self) -> int | None:
         """In most intervals."""
         return self._workers.workers
@@ -347,10 +546,9 @@ class Run(Figures):
         every, steady = self.every.having('workers'), self.steady.having('workers')
         if not len(every):
             return None
-        if not len(steady.having('workers.occupancy')):
-            # workers may have made all batches ahead, in the first interval
-            steady = every
-        return LoaderFigures(every, steady)
+        # workers may have made all batches ahead, in the first interval
+        is_timed = len(steady.having('workers.occupancy')) > 0
+        return LoaderFigures(every, steady if is_timed else every)
 
     @cached_property
     def host(self) -> HostFigures | None:
@@ -384,22 +582,15 @@ class Run(Figures):
         every = self.every.having('cuda_memory')
         return CudaMemoryFigures(every, every) if len(every) else None
 
-    @cached_property
-    def _timed(self) -> Intervals:
-        timed = self.steady.having('gpu_idle_pct')
-        return timed.where(timed.column('gpu_idle_iterations') > 0)
+    gpu_idle_iterations = of_steady(count_all, 'gpu_idle_iterations')
+    """Iterations that `gpu_idle_pct` is taken over."""
 
     @cached_property
     def gpu_idle_pct(self) -> float | None:
         """Share of the timed steady iterations in which the GPU had nothing to do."""
-        counts = self._timed.column('gpu_idle_iterations')
-        timed_s = counts * self._timed.column('iter.mean_s')
-        return average(self._timed.column('gpu_idle_pct'), timed_s)
-
-    @cached_property
-    def gpu_idle_iterations(self) -> int:
-        """Iterations that share is taken over."""
-        return count_all(self._timed.column('gpu_idle_iterations'))
+        timed_s = self.steady.column('gpu_idle_iterations')
+        timed_s = timed_s * self.steady.column('iter.mean_s')
+        return average(self.steady.column('gpu_idle_pct'), timed_s)
 
     # what the rules and the recommendation make of it
 
@@ -428,21 +619,19 @@ class Run(Figures):
     @property
     def is_enough(self) -> bool:
         """Whether enough steady iterations, of measurable length, were recorded."""
-        return bool(self.iter_s) and (self.steady_iterations >= MIN_ITERATIONS)
+        return bool(self.iter_s) and self.steady_iterations >= MIN_ITERATIONS
 
     @property
     def data_wait_share(self) -> float | None:
         """Share of a steady iteration spent waiting for data."""
-        wait_s, iter_s = self.data_wait_s, self.iter_s
-        if wait_s is None or not iter_s:
+        if self.data_wait_s is None or not self.iter_s:
             return None
-        return wait_s / iter_s
+        return self.data_wait_s / self.iter_s
 
     @property
     def is_data_bound(self) -> bool:
         """Whether waiting for data is a problem in steady iterations."""
-        share = self.data_wait_share
-        return self.is_enough and share is not None and share >= DATA_WAIT_PROBLEM
+        return self.is_enough and (self.data_wait_share or 0.0) >= DATA_WAIT_PROBLEM
 
     @property
     def wait_cause(self) -> str | None:
@@ -453,17 +642,14 @@ class Run(Figures):
         a usual interval is made of rare stalls. ``fetching``: the wait is the training
         thread's own CPU. No setting of the loader cures the last two.
         """
-        wait_s = self.data_wait_s
-        if not self.is_data_bound or wait_s is None or not self.iter_s:
+        if not self.is_data_bound:
             return None
-        if not self.run.loader.num_workers:
-            return 'starved'
-        p95_s = self.data_wait_p95_s
-        if p95_s is not None and p95_s < wait_s:
-            return 'stalls'
-        share = self.data_wait_cpu_share or 0.0
-        if (1.0 - share) * wait_s / self.iter_s < DATA_WAIT_PROBLEM:
-            return 'fetching'
+        if self.run.loader.num_workers:
+            if (self.data_wait_p95_s or math.inf) < (self.data_wait_s or 0.0):
+                return 'stalls'
+            waited = 1.0 - (self.data_wait_cpu_share or 0.0)
+            if waited * (self.data_wait_share or 0.0) < DATA_WAIT_PROBLEM:
+                return 'fetching'
         return 'starved'
 
     @property
@@ -477,8 +663,7 @@ class Run(Figures):
 
         Where loading was measured inside the workers, the workload tells more.
         """
-        loader = self.loader
-        is_measured = loader is not None and loader.occupancy_s is not None
+        is_measured = self.loader is not None and self.loader.occupancy_s is not None
         return self.wait_cause == 'stalls' and not is_measured
 
     @property
@@ -499,15 +684,15 @@ class Run(Figures):
     @property
     def blocked_share(self) -> float | None:
         """Share of loading one batch in which nothing ran: storage, locks."""
-        workload = self.workload
+        workload, loader = self.workload, self.loader
         if workload is None or not workload.is_batch_time_known:
             return None
-        loader, delay_s = self.loader, self.worker_run_delay_s or 0.0
-        whole_s, cpu_s = workload.batch_time.mean_s, workload.batch_cpu.mean_s
+        whole_s, used_s = workload.batch_time.mean_s, workload.batch_cpu.mean_s
         if loader and loader.occupancy_s is not None and loader.batch_cpu_s is not None:
             # waiting for a core is no waiting for storage
-            whole_s, cpu_s = loader.occupancy_s - delay_s, loader.batch_cpu_s
-        return max(1.0 - cpu_s / whole_s, 0.0) if whole_s > 0.0 else 0.0
+            whole_s = loader.occupancy_s - (self.worker_run_delay_s or 0.0)
+            used_s = loader.batch_cpu_s
+        return max(1.0 - used_s / whole_s, 0.0) if whole_s > 0.0 else 0.0
 
     @property
     def waiting_share(self) -> float:
@@ -521,11 +706,11 @@ class Run(Figures):
     @property
     def confined_cpus(self) -> int | None:
         """CPUs that the workers are confined to; ``None`` when they are not."""
-        loader, host = self.loader, self.run.host
-        confined = loader.affinity_cpus if loader else None
-        if confined is None or host.affinity_cpus is None:
+        confined = self.loader.affinity_cpus if self.loader else None
+        own = self.run.host.affinity_cpus
+        if confined is None or own is None:
             return None
-        return confined if confined < host.affinity_cpus else None
+        return confined if confined < own else None
 
     @property
     def unbinding(self) -> str | None:
@@ -553,7 +738,7 @@ class Run(Figures):
 
     @property
     def free_cores(self) -> float:
-        """Usable cores, less those that strangers want, or had at least."""
+        """Usable cores, less those that other programs want, or had at least."""
         workload = self.workload
         assert workload is not None
         free = workload.free_cores
@@ -570,15 +755,14 @@ class Run(Figures):
         if floor_s is None or workload is None or not self.iter_s:
             return False
         if not workload.num_workers:
-            # one process alone does not hold its own against strangers; more would
+            # one process alone does not hold its own against others; more would
             floor_s = workload.cpu_s / workload.usable_cores
         return floor_s > max(workload.ready_s, 0.9 * self.iter_s)
 
     @property
     def is_busy_host(self) -> bool:
         """Whether others took so much of the host that the figures are theirs too."""
-        external = self.external_cpu_cores
-        logical = self.run.host.logical_cpus
+        external, logical = self.external_cpu_cores, self.run.host.logical_cpus
         return bool(external and logical and external >= EXTERNAL_LOAD * logical)
 
     def saves_held_by(self, cause: str | None) -> list[SaveJudgement]:
@@ -587,8 +771,7 @@ class Run(Figures):
 
     def run_share(self, seconds: float) -> float:
         """``seconds`` as a share of the whole run."""
-        whole = self.duration_s
-        return seconds / whole if whole > 0 else 0.0
+        return seconds / self.duration_s if self.duration_s > 0 else 0.0
 
     def part_share(self, part: str) -> float:
         """Share of the whole run in one part of the time ledger."""

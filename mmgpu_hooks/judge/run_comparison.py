@@ -1,4 +1,4 @@
-"""Sets two runs against each other: what changed, and how sure that is. Pure."""
+"""Compares two runs: what changed, and how sure that is. Pure."""
 
 from __future__ import annotations
 
@@ -26,42 +26,44 @@ from mmgpu_hooks.schema import (
 )
 from mmgpu_hooks.schema.parts import PARTS
 
-_RUN = (
-    'loop',
-    'device',
-    'world_size',
-    'optim_wrapper',
-    'accumulative_counts',
-    'start_iteration',
+ITER, RATE = 'iter_s', 'images_per_s'
+FIGURES = (ITER, RATE, *(f'{part}_s' for part in PARTS))
+"""Names of the figures that are compared, in their order."""
+
+_NOTABLE_CORES = 0.5
+"""Cores used by others that make a run a different one."""
+
+_NATURE = {
+    'number of ranks': 'run.world_size',
+    'device': 'run.device',
+    'GPU': 'run.gpu.name',
+    'number of CPUs of the host': 'run.host.logical_cpus',
+    'number of parameters of the model': 'model.parameters',
+}
+"""What makes a training another one, by how a sentence calls it."""
+
+_CONDITIONS = {
+    'number of usable cores': 'run.host.cores_had',
+    'number of ranks on the host': 'run.host.ranks_on_host',
+    'memory of the GPU': 'run.gpu.memory_total_bytes',
+    'optimizer wrapper': 'run.optim_wrapper',
+    'number of steps whose gradients are added up': 'run.accumulative_counts',
+    'number of images in the data set': 'run.loader.dataset_length',
+    'start method of the workers': 'run.loader.start_method',
+    'nice value of the workers': 'run.worker_nice',
+    'version of torch': 'run.versions.torch',
+}
+"""What else costs depend on."""
+
+_SETTINGS = (
+    *('loop', 'device', 'world_size', 'optim_wrapper', 'accumulative_counts'),
+    *('start_iteration', 'host.logical_cpus', 'host.affinity_cpus'),
+    *('host.cgroup_cpu_cores', 'host.slurm_cpus', 'host.ranks_on_host'),
+    *('host.usable_cores', 'host.ram_total_bytes', 'host.cgroup_memory_bytes'),
+    *('host.shm_total_bytes', 'host.open_files_soft', 'gpu.name'),
+    'gpu.driver_version',
 )
-_HOST = (
-    'logical_cpus',
-    'affinity_cpus',
-    'cgroup_cpu_cores',
-    'slurm_cpus',
-    'ranks_on_host',
-    'usable_cores',
-    'ram_total_bytes',
-    'cgroup_memory_bytes',
-    'shm_total_bytes',
-    'open_files_soft',
-)
-"""Limits that stay; what is free at the moment differs from run to run."""
-
-
-def find_obstacles(before: Run, after: Run) -> list[str]:
-    """Why the speeds of two runs say nothing about each other, in sentences.
-
-    What is unknown of either is no obstacle.
-    """
-    sides = [
-        {'batch size': run.run.loader.batch_size, **_read_nature(run)}
-        for run in (before, after)
-    ]
-    return [
-        f'The {what} is not the same: {old} in the first run, {new} in the second.'
-        for what, old, new in _find_unequal(*sides)
-    ]
+"""Limits that stay; what is free changes from run to run."""
 
 
 def find_unlike(run: Run, other: Run) -> str | None:
@@ -70,88 +72,51 @@ def find_unlike(run: Run, other: Run) -> str | None:
     They may differ in the settings of the train loader, batch size included. What is
     unknown of either is no difference.
     """
-    sides = [{**_read_nature(one), **_read_conditions(one)} for one in (run, other)]
-    for what, here, there in _find_unequal(*sides):
+    for what, here, there in _find_unequal(run, other, {**_NATURE, **_CONDITIONS}):
         return f'the {what} is {there} there, and {here} in {run.path}'
     return None
 
 
 def _find_unequal(
-    old: Mapping[str, Any], new: Mapping[str, Any]
+    old: Run, new: Run, fields: dict[str, str]
 ) -> Iterator[tuple[str, Any, Any]]:
-    for what, value in old.items():
-        if value is not None and new[what] is not None and value != new[what]:
-            yield what, value, new[what]
+    for what, field in fields.items():
+        before, after = _get(old, field), _get(new, field)
+        if field.endswith('worker_nice'):
+            # the hook left it alone
+            before, after = before or 0, after or 0
+        if before is not None and after is not None and before != after:
+            yield what, before, after
 
 
-def _read_nature(judged: Run) -> dict[str, Any]:
-    """What makes a training another one, by how a sentence calls it."""
-    run = judged.run
-    return {
-        'number of ranks': run.world_size,
-        'device': run.device,
-        'GPU': _gpu_name(run),
-        'number of CPUs of the host': run.host.logical_cpus,
-        'number of parameters of the model': (
-            judged.model.parameters if judged.model else None
-        ),
-    }
-
-
-def _read_conditions(judged: Run) -> dict[str, Any]:
-    """What else costs depend on, by how a sentence calls it."""
-    run, host = judged.run, judged.run.host
-    return {
-        'number of usable cores': host.cores_had,
-        'number of ranks on the host': host.ranks_on_host,
-        'memory of the GPU': run.gpu.memory_total_bytes if run.gpu else None,
-        'optimizer wrapper': run.optim_wrapper,
-        'number of steps whose gradients are added up': run.accumulative_counts,
-        'number of images in the data set': run.loader.dataset_length,
-        'start method of the workers': run.loader.start_method,
-        'nice value of the workers': run.worker_nice or 0,
-        'version of torch': run.versions.get('torch'),
-    }
+def _get(record: Any, field: str) -> Any:
+    """A field of a field; ``None`` where one of them is unknown."""
+    for name in field.split('.'):
+        is_mapping = isinstance(record, Mapping)
+        record = record.get(name) if is_mapping else getattr(record, name, None)
+    return record
 
 
 def find_settings(before: Run, after: Run) -> tuple[SettingComparison, ...]:
     """Settings, limits of the host and versions that differ, by dotted name."""
-    old, new = dict(_read_all(before.run)), dict(_read_all(after.run))
-    names = [*old, *(name for name in new if name not in old)]
+    old, new = _read_settings(before.run), _read_settings(after.run)
     return tuple(
-        SettingComparison(name, _text(old.get(name)), _text(new.get(name)))
-        for name in names
+        SettingComparison(name, *(_text(one.get(name)) for one in (old, new)))
+        for name in dict.fromkeys((*old, *new))
         if old.get(name) != new.get(name)
     )
 
 
-def _read_all(run: RunRecord) -> Iterator[tuple[str, Any]]:
-    for name, value in asdict(run.loader).items():
-        yield f'loader.{name}', value
-    for name in _RUN:
-        yield name, getattr(run, name)
-    for name in _HOST:
-        yield f'host.{name}', getattr(run.host, name)
-    yield 'gpu', _gpu_name(run)
-    yield 'gpu_driver', run.gpu.driver_version if run.gpu else None
-    for package, version in run.versions.items():
-        yield f'versions.{package}', version
-
-
-def _gpu_name(run: RunRecord) -> str | None:
-    return run.gpu.name if run.gpu else None
+def _read_settings(run: RunRecord) -> dict[str, Any]:
+    return {
+        **{f'loader.{name}': value for name, value in asdict(run.loader).items()},
+        **{name: _get(run, name) for name in _SETTINGS},
+        **{f'versions.{name}': version for name, version in run.versions.items()},
+    }
 
 
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
-
-
-ITER, RATE = 'iter_s', 'images_per_s'
-FIGURES = (ITER, RATE, *(f'{part}_s' for part in PARTS))
-"""Names of the figures that are compared, in their order."""
-
-_NOTABLE_CORES = 0.5
-"""Cores used by others that make a run a different one."""
 
 
 def compare_runs(before: Run, after: Run) -> RunComparison:
@@ -169,19 +134,43 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
     Returns:
         All figures that can be had, with obstacles where speeds must not be compared.
     """
-    means = [fold_figures(run.steady) for run in (before, after)]
-    obstacles = find_obstacles(before, after)
-    for name, run, mean in zip(('first', 'second'), (before, after), means):
-        iteration = mean[ITER]
+    sides = {'first': before, 'second': after}
+    obstacles = [
+        f'The {what} is not the same: {old} in the first run, {new} in the second.'
+        for what, old, new in _find_unequal(
+            before, after, {'batch size': 'run.loader.batch_size', **_NATURE}
+        )
+    ]
+    notes, means = [], []
+    for name, run in sides.items():
+        found = fold_figures(run.steady)
+        means.append(found)
+        iteration, count = found[ITER], len(run.steady)
         if iteration is None or iteration.is_drift:
-            obstacles.append(_too_short(name, run))
+            more = max(LEAST_VALUES - count, 1) * run.run.interval_iterations
+            obstacles.append(
+                f'The {name} run is too short for how much it drifts: {count} '
+                f'intervals after the warm-up; train {more} iterations more at least.'
+            )
+        if run.run.world_size > 1:
+            rank = f'rank {run.run.rank} of {run.run.world_size}'
+            notes.append(f'Of the {name} run, {rank} is compared.')
+        notes += run.notes
+    cores = [run.external_cpu_cores or 0.0 for run in sides.values()]
+    is_known = None not in (before.external_cpu_cores, after.external_cpu_cores)
+    if is_known and abs(cores[0] - cores[1]) >= _NOTABLE_CORES:
+        notes.insert(
+            0,
+            f'Others used {cores[0]:.1f} cores of the host during the first run and '
+            f'{cores[1]:.1f} during the second: part of the difference may be theirs.',
+        )
     return RunComparison(
         figures=tuple(
-            _compare_figure(name, means[0][name], means[1][name]) for name in FIGURES
+            _compare_figure(name, *(one[name] for one in means)) for name in FIGURES
         ),
         settings=find_settings(before, after),
         obstacles=tuple(obstacles),
-        notes=tuple(_note(before, after)),
+        notes=tuple(notes),
     )
 
 
@@ -198,16 +187,17 @@ def fold_figures(
         ``None`` for a figure that too few intervals tell.
     """
     counts = intervals.column('iterations')
-    found: dict[str, SeriesMean | None] = {}
+    found = {}
     for name, values in _read_figures(intervals, counts).items():
-        known = ~np.isnan(values)
-        found[name] = fold_series(values[known].tolist(), counts[known].tolist(), least)
+        is_known = np.isfinite(values)
+        series = values[is_known].tolist(), counts[is_known].tolist()
+        found[name] = fold_series(*series, least)
     return found
 
 
 @np.errstate(divide='ignore', invalid='ignore', over='ignore')
 def _read_figures(intervals: Intervals, counts: Column) -> dict[str, Column]:
-    """Means per iteration of each interval; NaN is unknown."""
+    """Means per iteration of each interval; what is not finite is unknown."""
     # as in a Run: the first wait of an epoch is no steady one
     others = counts - filled(intervals.column('first_waits'))
     first_s = filled(intervals.column('first_wait_s'))
@@ -215,53 +205,17 @@ def _read_figures(intervals: Intervals, counts: Column) -> dict[str, Column]:
     hooks_s = filled(intervals.column('ledger_s', 'hooks'))
     busy_s = intervals.column('step.total_s') + hooks_s
     iter_s = np.where(others > 0, calm_s / others + busy_s / counts, np.nan)
-    figures = {ITER: iter_s, RATE: intervals.column('images') / counts / iter_s}
-    for part in PARTS:
-        figures[f'{part}_s'] = intervals.column('ledger_s', part) / counts
-    # nothing took place, or in no time
-    return {n: np.where(np.isfinite(one), one, np.nan) for n, one in figures.items()}
+    parts = {f'{p}_s': intervals.column('ledger_s', p) / counts for p in PARTS}
+    return {ITER: iter_s, RATE: intervals.column('images') / counts / iter_s, **parts}
 
 
 def _compare_figure(
     name: str, before: SeriesMean | None, after: SeriesMean | None
 ) -> FigureComparison:
-    if before is None or after is None:
-        sides = [fold_mean(side) if side else None for side in (before, after)]
-        return FigureComparison(name, sides[0], sides[1], None, None)
     return FigureComparison(
-        name=name,
-        before=fold_mean(before),
-        after=fold_mean(after),
-        difference=fold_difference(before, after),
-        ratio=fold_ratio(before, after),
+        name,
+        fold_mean(before) if before else None,
+        fold_mean(after) if after else None,
+        fold_difference(before, after) if before and after else None,
+        fold_ratio(before, after) if before and after else None,
     )
-
-
-def _too_short(name: str, run: Run) -> str:
-    intervals = len(run.steady)
-    if intervals < LEAST_VALUES:
-        more = (LEAST_VALUES - intervals) * run.run.interval_iterations
-        found = f'{intervals} intervals after the warm-up, {LEAST_VALUES} needed'
-        longer = f' (about {more} iterations more)' if more else ''
-        return f'The {name} run is too short: {found}{longer}.'
-    return (
-        f'The {name} run is too short for how much it drifts: its {intervals} '
-        'intervals count for less than two independent ones.'
-    )
-
-
-def _note(before: Run, after: Run) -> Iterator[str]:
-    cores = [run.external_cpu_cores for run in (before, after)]
-    known = [used for used in cores if used is not None]
-    if len(known) == 2 and abs(known[0] - known[1]) >= _NOTABLE_CORES:
-        yield (
-            f'Others used {known[0]:.1f} cores of the host during the first run and '
-            f'{known[1]:.1f} during the second: a part of the difference may be theirs.'
-        )
-    for name, run in (('first', before), ('second', after)):
-        if run.run.world_size > 1:
-            yield (
-                f'Of the {name} run, rank {run.run.rank} of {run.run.world_size} is '
-                'compared.'
-            )
-        yield from run.notes

@@ -22,11 +22,6 @@ from mmgpu_hooks.model.batches import (
 from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema import FittedRun, NoPrediction
 
-_UNKNOWN_MEMORY = (
-    'The memory of the card is unknown ({why}): what a training process takes of the '
-    "host's is not it."
-)
-
 
 @dataclass(frozen=True)
 class RunPool:
@@ -58,22 +53,21 @@ def pool_runs(
             in that of the newest, as a clause.
         uncompared: Likewise, why a run's config could not be compared.
     """
-    notes: list[str] = []
-    ordered = _order(runs, notes)
-    newest = next((run for run in ordered if run.workload), ordered[0])
+    newest, notes = find_newest(runs), list[str]()
     if newest.workload is None:
-        untold = newest.why_no_workload or 'The run tells too little.'
-        return RunPool(newest, None, NoPrediction(untold), notes=tuple(notes))
-    belonging = [newest]
-    for run in ordered:
+        reason = newest.why_no_workload or 'The run tells too little.'
+        return RunPool(newest, None, NoPrediction(reason))
+    belonging, ids = [newest], {newest.run.run_id}
+    for run in _by_age(runs):
         if run is newest:
             continue
         path = run.path
-        why = _why_left_out(newest, run, differences or {})
+        why = 'it is the same run as another' if run.run.run_id in ids else None
+        why = why or _why_left_out(newest, run) or (differences or {}).get(path)
+        ids.add(run.run.run_id)
         if why is not None:
             # a question is a whole sentence already
-            end = '' if why.endswith('?') else '.'
-            notes.append(f'{path} is left out: {why}{end}')
+            notes.append(f'{path} is left out: {why}{"" if why[-1] == "?" else "."}')
             continue
         belonging.append(run)
         if uncompared and path in uncompared:
@@ -82,7 +76,15 @@ def pool_runs(
                 f'({uncompared[path]}); they are taken for the same training.'
             )
     points = _memory_points(belonging)
-    fitted, workload = _fit(belonging, notes)
+    workload, fitted = newest.workload, belonging
+    costs = [(one.batch_size, one.step) for run in belonging if (one := run.workload)]
+    if len(belonging) > 1:
+        line = fit_step_line([(size, step) for size, step in costs if size])
+        if isinstance(line, NoPrediction):
+            notes.append(f'{line.reason} The newest run is judged by itself.')
+            fitted = [newest]
+        else:
+            workload = replace(workload, step_line=line)
     return RunPool(
         newest=newest,
         workload=workload,
@@ -95,51 +97,24 @@ def pool_runs(
 
 def find_newest(runs: Sequence[Run]) -> Run:
     """The newest run that tells enough, else the newest."""
-    ordered = _order(runs, [])
+    ordered = _by_age(runs)
     return next((run for run in ordered if run.workload), ordered[0])
 
 
-def _order(runs: Sequence[Run], notes: list[str]) -> list[Run]:
-    """Each run once, newest first."""
-    by_id: dict[str, Run] = {}
-    for run in runs:
-        first = by_id.setdefault(run.run.run_id, run)
-        if first is not run:
-            notes.append(
-                f'{run.path} is the same run as {first.path}: it is counted once.'
-            )
-    return sorted(by_id.values(), key=lambda run: run.run.started_unix_s, reverse=True)
+def _by_age(runs: Sequence[Run]) -> list[Run]:
+    return sorted(runs, key=lambda run: run.run.started_unix_s, reverse=True)
 
 
-def _why_left_out(newest: Run, run: Run, differences: Mapping[str, str]) -> str | None:
+def _why_left_out(newest: Run, run: Run) -> str | None:
     unlike = find_unlike(newest, run)
-    unlike = unlike or differences.get(run.path)
     if unlike is not None:
         return unlike
     if run.workload is None:
         return (run.why_no_workload or 'it tells too little').rstrip('.')
-    if run.workload.batch_size is None:
-        return 'its batch size is unknown'
-    assert newest.workload is not None  # it tells enough
-    if newest.workload.batch_size is None:
-        return f'the batch size of {newest.path} is unknown'
+    for one in (newest, run):
+        if one.workload is None or one.workload.batch_size is None:
+            return f'the batch size of {one.path} is unknown'
     return None
-
-
-def _fit(runs: Sequence[Run], notes: list[str]) -> tuple[Sequence[Run], Workload]:
-    """The runs that make the line of the step, and the newest's workload with it."""
-    told = [run.workload for run in runs if run.workload]
-    newest = told[0]
-    if len(runs) == 1:
-        return runs, newest
-    if len({workload.batch_size for workload in told}) == 1:
-        notes.append('All runs have one batch size: the newest is judged by itself.')
-        return runs[:1], newest
-    line = fit_step_line([(one.batch_size, one.step) for one in told if one.batch_size])
-    if isinstance(line, NoPrediction):
-        notes.append(f'{line.reason} The newest run is judged by itself.')
-        return runs[:1], newest
-    return runs, replace(newest, step_line=line)
 
 
 def _memory_points(runs: Sequence[Run]) -> list[MemoryPoint] | NoPrediction:
@@ -166,7 +141,10 @@ def _memory_points(runs: Sequence[Run]) -> list[MemoryPoint] | NoPrediction:
     why = 'its peak was not recorded'
     if runs[0].run.device != 'cuda':
         why = 'the runs trained on the CPU'
-    return NoPrediction(_UNKNOWN_MEMORY.format(why=why))
+    return NoPrediction(
+        f'The memory of the card is unknown ({why}): what a training process takes of '
+        "the host's is not it."
+    )
 
 
 def _describe(run: Run) -> FittedRun:

@@ -1,15 +1,15 @@
-"""Judges saves that were brought about beside several numbers of workers. Pure."""
+"""Judges saves that were made beside several numbers of workers. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Optional
+from typing import Any, Optional
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.saves import judge_saves, net_delay_s, won_back_s
+from mmgpu_hooks.judge.saves import net_delay_s, won_back_s
 from mmgpu_hooks.judge.thresholds import (
     BENCH_CHANCE,
     BENCH_SAVES,
@@ -17,14 +17,7 @@ from mmgpu_hooks.judge.thresholds import (
     SLOW_SAVE_S,
 )
 from mmgpu_hooks.model.stats import rank_sum_chance
-from mmgpu_hooks.schema import (
-    SaveBench,
-    SaveBenchRow,
-    SavePlan,
-    SaveRecord,
-    SaveSetting,
-    Trial,
-)
+from mmgpu_hooks.schema import SaveBench, SaveBenchRow, SavePlan, SaveSetting, Trial
 
 Won = tuple[Optional[float], ...]
 """Seconds won back after each save of a row; ``None`` where that is unknown."""
@@ -50,37 +43,32 @@ def fold_save_row(
     )
     if run is None:
         return row, ()
-    judged = judge_saves(
-        run.save_records, run.save_aftermaths, run.run.host, run.run.loader
-    )
-    measured = [
-        (save, judgement)
-        # the first finds every cache cold
-        for save, judgement in list(zip(run.save_records, judged))[1:][: plan.saves]
-        if save.error is None
-    ]
-    saves = tuple(save for save, _ in measured)
-    slow = [judgement for _, judgement in measured if judgement.is_slow]
-    causes = Counter(j.cause for j in slow if j.cause is not None)
-    size = _median(saves, lambda save: save.bytes)
+    # the first save finds every cache cold
+    pairs = list(zip(run.save_records, run.judged_saves))[1:][: plan.saves]
+    saves = [save for save, _ in pairs if save.error is None]
+    slow = [judged for save, judged in pairs if not save.error and judged.is_slow]
+    causes = Counter(judged.cause for judged in slow if judged.cause)
+    medians = {
+        name: _median([getattr(save, field) for save in saves])
+        for name, field in (
+            *(('save_s', 'wall_s'), ('cpu_s', 'cpu_s')),
+            *(('run_delay_s', 'run_delay_s'), ('blocked_s', 'blocked_s')),
+            *(('bytes', 'bytes'), ('workers_busy', 'workers_busy')),
+        )
+    }
+    strangers = [s.strangers_cpu_s and s.strangers_cpu_s / s.wall_s for s in saves]
     row = replace(
         row,
-        saves=saves,
-        save_s=_median(saves, lambda save: save.wall_s),
-        cpu_s=_median(saves, lambda save: save.cpu_s),
-        run_delay_s=_median(saves, lambda save: save.run_delay_s),
-        blocked_s=_median(saves, lambda save: save.blocked_s),
-        bytes=None if size is None else round(size),
-        workers_busy=_median(saves, lambda save: save.workers_busy),
-        strangers_cores=_median(saves, _strangers_cores),
+        **medians,
+        saves=tuple(saves),
+        strangers_cores=_median(strangers),
         data_wait_s=run.data_wait_s,
         slow=len(slow),
         cause=causes.most_common(1)[0][0] if causes else None,
     )
     # one save an iteration, so that tells whose it is
     after = {one.iteration: one for one in run.save_aftermaths}
-    loader = run.run.loader
-    won = [won_back_s(after.get(save.iteration), loader) for save in saves]
+    won = [won_back_s(after.get(save.iteration), run.run.loader) for save in saves]
     return row, tuple(won)
 
 
@@ -91,7 +79,7 @@ def judge_save_bench(
     seconds: float = 0.0,
     is_interrupted: bool = False,
 ) -> SaveBench:
-    """Set every setting against the one with the fewest workers.
+    """Compare every setting with the one with the fewest workers.
 
     Args:
         measured: Rows of :func:`fold_save_row`, in any order.
@@ -99,7 +87,8 @@ def judge_save_bench(
         seconds: Of the whole experiment.
         is_interrupted: Whether somebody stopped it.
     """
-    ordered = sorted(measured, key=lambda item: _rank(item[0].setting))
+    ordered = sorted(measured, key=lambda one: one[0].setting.num_workers)
+    ordered.sort(key=lambda one: one[0].setting.worker_nice is not None)
     reference = next(
         (
             row
@@ -108,91 +97,67 @@ def judge_save_bench(
         ),
         None,
     )
-    rows = tuple(_compare(row, won, reference) for row, won in ordered)
+    rows = [_compare(row, won, reference) for row, won in ordered]
+    plain = [row for row in rows if row.setting.worker_nice is None]
+    harmful = None
+    # a number above it that is known to be harmless speaks against it; one of which
+    # nothing is known does not
+    for row in reversed(plain):
+        if row.is_harmful is False:
+            break
+        harmful = row.setting.num_workers if row.is_harmful else harmful
     return SaveBench(
-        rows=rows,
+        rows=tuple(rows),
         reference=reference.setting if reference else None,
-        harmful_workers=find_harmful_workers(rows),
-        is_told=any(
-            row.is_harmful is not None and row.setting.worker_nice is None
-            for row in rows
-        ),
+        harmful_workers=harmful,
+        is_told=any(row.is_harmful is not None for row in plain),
         is_interrupted=is_interrupted,
         seconds=seconds,
         asked=asked,
     )
 
 
-def find_harmful_workers(rows: Sequence[SaveBenchRow]) -> int | None:
-    """The smallest number of workers from which on saves are harmed.
-
-    A number above it that is known to be harmless speaks against it; one of which
-    nothing is known does not.
-
-    Args:
-        rows: With their ``is_harmful``; those with a nice value do not count.
-    """
-    plain = [row for row in rows if row.setting.worker_nice is None]
-    harmful = None
-    for row in sorted(plain, key=lambda row: -row.setting.num_workers):
-        if row.is_harmful is False:
-            break
-        if row.is_harmful:
-            harmful = row.setting.num_workers
-    return harmful
-
-
-def _rank(setting: SaveSetting) -> tuple[bool, int]:
-    return setting.worker_nice is not None, setting.num_workers
-
-
 def _compare(
     row: SaveBenchRow, won: Won, reference: SaveBenchRow | None
 ) -> SaveBenchRow:
-    if not row.saves:
-        return replace(row, remark=row.error or 'no save was measured')
     if len(row.saves) < BENCH_SAVES:
-        count = len(row.saves)
-        return replace(row, remark=f'{count} save(s) are too few to tell')
+        why = f'{len(row.saves)} save(s) are too few to tell'
+        why = why if row.saves else row.error or 'no save was measured'
+        return replace(row, remark=why)
     if reference is None or reference.save_s is None or row.save_s is None:
         return row
-    usual_s = reference.save_s
+    by_others = None
+    if row.cause == 'strangers':
+        by_others = 'other programs held these saves up'
     if row.setting == reference.setting:
-        others = row.cause == 'strangers'
-        remark = 'other programs held these saves up' if others else None
-        return replace(row, remark=remark)
+        return replace(row, remark=by_others)
+    usual_s = reference.save_s
     gross_s = row.save_s - usual_s
-    nets = [
-        net_delay_s(max(save.wall_s - usual_s, 0.0), won_s)
-        for save, won_s in zip(row.saves, won)
-    ]
-    known = [net for net in nets if net is not None]
     chance = rank_sum_chance(
         [save.wall_s for save in reference.saves], [save.wall_s for save in row.saves]
     )
-    row = replace(
+    is_long = gross_s >= max(SLOW_SAVE_S, SLOW_SAVE_RATIO * usual_s)
+    remark, is_harmful = None, None if is_long else False
+    if is_long:
+        remark = by_others
+        if remark is None and chance > BENCH_CHANCE:
+            remark = 'longer, but within noise'
+        is_harmful = None if remark else True
+    return replace(
         row,
         gross_s=gross_s,
-        net_s=median(known) if known else None,
+        net_s=_median(
+            [
+                net_delay_s(max(save.wall_s - usual_s, 0.0), won_s)
+                for save, won_s in zip(row.saves, won)
+            ]
+        ),
         chance=chance,
+        is_harmful=is_harmful,
+        remark=remark,
     )
-    if gross_s < SLOW_SAVE_S or gross_s < SLOW_SAVE_RATIO * usual_s:
-        return replace(row, is_harmful=False)
-    if row.cause == 'strangers':
-        return replace(row, remark='other programs held these saves up')
-    if chance > BENCH_CHANCE:
-        return replace(row, remark='longer, but within noise')
-    return replace(row, is_harmful=True)
 
 
-def _strangers_cores(save: SaveRecord) -> float | None:
-    if save.strangers_cpu_s is None or save.wall_s <= 0:
-        return None
-    return save.strangers_cpu_s / save.wall_s
-
-
-def _median(
-    saves: Sequence[SaveRecord], read: Callable[[SaveRecord], float | None]
-) -> float | None:
-    known = [value for value in map(read, saves) if value is not None]
+def _median(values: Sequence[Any]) -> Any:
+    known = [value for value in values if value is not None]
     return median(known) if known else None

@@ -10,9 +10,9 @@ save did (the *gross* one). Light on purpose: the hook judges each save as it ha
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict, deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from mmgpu_hooks.judge.thresholds import (
     BLOCKED_SAVE_RATIO,
@@ -28,7 +28,6 @@ from mmgpu_hooks.schema import (
     LoaderSettings,
     SaveAftermathRecord,
     SaveJudgement,
-    SavePhase,
     SaveRecord,
 )
 
@@ -67,61 +66,80 @@ MAJOR_FAULT_S = 1e-4
 NAMED_SHARE = 0.2
 """Of the delay: what held less of it is not named beside the cause."""
 
-HELD_BY = {
-    'workers': 'because loader workers had the cores',
-    'strangers': 'because other programs had the cores',
-    'storage': 'blocked in the write to storage',
-    'memory': 'because memory was short',
-    'size': "because histories of MMEngine's message hub fill the file",
-    'remote': 'waiting for a remote backend',
-}
-"""Why saves took longer, by cause."""
 
-_CURES = {
-    'workers': 'Use fewer workers, or GPUEfficiencyHook(worker_nice=10), which lets '
-    'the saving thread go first.',
-    'strangers': 'Run the other programs elsewhere or at another time; no setting of '
-    'the loader helps.',
-    'storage': 'The disk is slow, not the loader: save to a faster one, or less often.',
-    'memory': 'A save holds its file in memory, and more: free some (fewer workers, a '
-    'smaller batch), or save without the optimizer.',
-    'size': 'The histories grow with the run: log fewer scalars, or update those that '
-    'no resumed run needs with resumed=False.',
-    'remote': 'Save to a local disk and copy from there, or save less often.',
+class Cause(NamedTuple):
+    """What can hold a save, as a sentence about several saves or one says it."""
+
+    of_many: str
+    of_one: str
+    cure: str
+
+
+_NO_CORE = 'the saving thread was ready to run and got no core, while '
+CAUSES = {
+    'workers': Cause(
+        'because loader workers had the cores',
+        _NO_CORE + '{busy} loader workers were busy on {cores}',
+        'Use fewer workers, or GPUEfficiencyHook(worker_nice=10), which lets the '
+        'saving thread go first.',
+    ),
+    'strangers': Cause(
+        'because other programs had the cores',
+        _NO_CORE + 'other programs used {others} of CPU on {cores}',
+        'Run the other programs elsewhere or at another time; no setting of the loader '
+        'helps.',
+    ),
+    'storage': Cause(
+        'blocked in the write to storage',
+        'it was blocked in the write to storage{rate}',
+        'The disk is slow, not the loader: save to a faster one, or less often.',
+    ),
+    'memory': Cause(
+        'because memory was short',
+        'memory was short ({faults} page faults from storage)',
+        'A save holds its file in memory, and more: free some (fewer workers, a '
+        'smaller batch), or save without the optimizer.',
+    ),
+    'size': Cause(
+        "because histories of MMEngine's message hub fill the file",
+        "it wrote histories of MMEngine's message hub, {hub} of {size}",
+        'The histories grow with the run: log fewer scalars, or update those that no '
+        'resumed run needs with resumed=False.',
+    ),
+    'remote': Cause(
+        'waiting for a remote backend',
+        'it waited for {backend}{rate}, which writes elsewhere than to this host',
+        'Save to a local disk and copy from there, or save less often.',
+    ),
 }
 
 
 def judge_saves(
     saves: Sequence[SaveRecord],
-    aftermaths: Sequence[SaveAftermathRecord],
+    aftermaths: Iterable[SaveAftermathRecord],
     host: HostLimits,
     loader: LoaderSettings,
 ) -> tuple[SaveJudgement, ...]:
-    """Judge all saves of a run, in their order; the time is linear in their number.
+    """Judge all saves of a run; the time is linear in their number.
 
     Args:
         saves: In order.
-        aftermaths: In order; several saves of one iteration have one each, or the last
-            of them has, which is that of all where it has no iterations.
+        aftermaths: In order. Of several saves of one iteration, the last ones have one
+            each.
         host: Limits of the host.
         loader: Live settings of the loader.
     """
     after: dict[int, list[SaveAftermathRecord]] = defaultdict(list)
     for record in aftermaths:
         after[record.iteration].append(record)
-    at_once: dict[int, int] = defaultdict(int)
-    for save in saves:
-        at_once[save.iteration] += 1
+    left = Counter(save.iteration for save in saves)
     earlier: deque[SaveRecord] = deque(maxlen=KEPT_REFERENCES)
     judged = []
     for save in saves:
-        at_once[save.iteration] -= 1
-        known, behind = after[save.iteration], at_once[save.iteration]
-        # what won nothing back did so for every save before it
-        if len(known) == 1 and not known[0].iterations:
-            behind = 0
-        aftermath = known[-1 - behind] if behind < len(known) else None
+        known, behind = after[save.iteration], left[save.iteration]
+        aftermath = known[-behind] if behind <= len(known) else None
         judged.append(judge_save(save, earlier, aftermath, host, loader))
+        left[save.iteration] -= 1
         if is_reference(save):
             earlier.append(save)
     return tuple(judged)
@@ -129,7 +147,7 @@ def judge_saves(
 
 def judge_save(
     save: SaveRecord,
-    earlier: Sequence[SaveRecord],
+    earlier: Iterable[SaveRecord],
     aftermath: SaveAftermathRecord | None,
     host: HostLimits,
     loader: LoaderSettings,
@@ -142,41 +160,41 @@ def judge_save(
 
     Args:
         save: The save.
-        earlier: Saves of the run before it, of which the newest count; those that
-            :func:`is_reference` refuses need not be kept.
+        earlier: The newest `KEPT_REFERENCES` saves of the run before it that
+            :func:`is_reference` takes.
         aftermath: The waits for data after it; ``None`` while they are unknown.
         host: Limits of the host.
         loader: Live settings of the loader.
     """
-    took = f'{_subject(save)} took {_seconds(save.wall_s)}'
-    unknown = _why_unknown(save)
-    if unknown is not None:
-        return SaveJudgement(False, None, None, None, None, f'{took}; {unknown}.')
-    alike = _usual_s(save, list(earlier)[-KEPT_REFERENCES:])
-    if alike is None:
-        usual_s, basis = _without_waits_s(save), 'its parts that did not wait'
-    else:
-        usual_s = min(alike[0], save.wall_s)
-        basis = f'median of {alike[1]} uncontended saves of this run like it'
-    held_s: dict[str, float] = {}
+    size = '' if save.bytes is None else f' ({_bytes(save.bytes)})'
+    took = (
+        f'Saving {save.name or "a checkpoint"}{size} at iteration {save.iteration} '
+        f'took {_seconds(save.wall_s)}'
+    )
+    if save.error is not None or save.cpu_s is None or save.run_delay_s is None:
+        why = _why_unknown(save)
+        return SaveJudgement(False, None, None, None, None, f'{took}; {why}.')
+    usual_s, basis = _usual_s(save, earlier)
     base_s = usual_s - _hub_s(save, usual_s)
+    held_s, doubt = _divide_delay(save, usual_s, host)
     if base_s < usual_s:
         held_s['size'] = usual_s - base_s
         basis += ', less its histories'
-    doubt = _divide_delay(held_s, save, usual_s, host)
     gross_s = save.wall_s - base_s
-    cause = _find_cause(held_s, save, usual_s, base_s)
-    is_odd = _counts(gross_s, base_s, ODD_SAVE_S, ODD_SAVE_RATIO)
-    judged = SaveJudgement(
-        is_slow=cause is not None or is_odd,
-        cause=cause,
-        uncontended_s=base_s,
-        gross_delay_s=gross_s,
-        net_delay_s=net_delay_s(gross_s, won_back_s(aftermath, loader)),
-        sentence=f'{took}; {_seconds(base_s)} uncontended ({basis}).',
-        held_s=held_s,
-    )
-    return _explained(judged, save, host, doubt) if judged.is_slow else judged
+    net_s = net_delay_s(gross_s, won_back_s(aftermath, loader))
+    cause = _find_cause(held_s, min(save.wall_s - usual_s, save.run_delay_s), base_s)
+    is_slow = bool(cause) or _counts(gross_s, base_s, ODD_SAVE_S, ODD_SAVE_RATIO)
+    sentence = f'{took}; {_seconds(base_s)} uncontended ({basis}).'
+    if is_slow:
+        lost = 'what the job lost (net) is not known yet'
+        if net_s is not None:
+            lost = f'the job lost {_seconds(net_s)} (net)'
+        sentence += (
+            f' {_explain(save, host, held_s, cause, gross_s, doubt)}. Training stood '
+            f'still {_seconds(gross_s)} longer (gross); {lost}.'
+        )
+        sentence += f' {CAUSES[cause].cure}' if cause else ''
+    return SaveJudgement(is_slow, cause, base_s, gross_s, net_s, sentence, held_s)
 
 
 def is_reference(save: SaveRecord) -> bool:
@@ -229,57 +247,43 @@ def strangers_here_s(save: SaveRecord, host: HostLimits) -> float | None:
     return max(save.strangers_cpu_s - elsewhere_s, 0.0)
 
 
-@dataclass(frozen=True)
-class SaveDelay:
+class SaveDelay(NamedTuple):
     """The delays of some saves, added up."""
 
-    count: int
-    of: int
-    """Saves of the run."""
-    gross_s: float
+    sentence: str
+    """Count, gross and net."""
     net_s: float | None
     """Of those whose net delay is known; ``None`` without one."""
-    net_known: int
     worst: str
     """The paragraph about the one with the largest delay."""
 
-    def sentence(self, why: str) -> str:
-        """Count, gross and net."""
-        text = (
-            f'{self.count} of {self.of} saves took {self.gross_s:.1f} s longer in all '
-            f'{why} (gross)'
-        )
-        if self.net_s is None:
-            return f'{text}; what the job lost (net) is not known.'
-        partly = ''
-        if self.net_known < self.count:
-            partly = f', of the {self.net_known} whose iterations after it are known'
-        return f'{text}; the job lost {self.net_s:.1f} s (net{partly}).'
 
-
-def sum_delays(judged: Sequence[SaveJudgement], count: int) -> SaveDelay:
+def sum_delays(judged: Sequence[SaveJudgement], of: int, why: str) -> SaveDelay:
     """Add up the delays of saves that were judged slow.
 
     Args:
         judged: At least one.
-        count: Saves of the run.
+        of: Saves of the run.
+        why: They took longer.
     """
+    gross_s = sum(one.gross_delay_s or 0.0 for one in judged)
     nets = [one.net_delay_s for one in judged if one.net_delay_s is not None]
+    net_s = sum(nets) if nets else None
+    lost = 'what the job lost (net) is not known'
+    if net_s is not None:
+        some = f', of the {len(nets)} whose iterations after it are known'
+        lost = f'the job lost {net_s:.1f} s (net{some * (len(nets) < len(judged))})'
     return SaveDelay(
-        count=len(judged),
-        of=count,
-        gross_s=sum(one.gross_delay_s or 0.0 for one in judged),
-        net_s=sum(nets) if nets else None,
-        net_known=len(nets),
-        worst=max(judged, key=lambda one: one.gross_delay_s or 0.0).sentence,
+        f'{len(judged)} of {of} saves took {gross_s:.1f} s longer in all {why} '
+        f'(gross); {lost}.',
+        net_s,
+        max(judged, key=lambda one: one.gross_delay_s or 0.0).sentence,
     )
 
 
-def _why_unknown(save: SaveRecord) -> str | None:
+def _why_unknown(save: SaveRecord) -> str:
     if save.error is not None:
         return f'it failed with {save.error}, so it is not judged'
-    if save.cpu_s is not None and save.run_delay_s is not None:
-        return None
     default = 'the scheduler statistics of the saving thread could not be read'
     why = save.unknown.get('run_delay_s') or save.unknown.get('cpu_s') or default
     cpu = '' if save.cpu_s is None else f'{_seconds(save.cpu_s)} of it on a core, '
@@ -292,33 +296,32 @@ def _blocked_s(save: SaveRecord) -> float:
     return max(save.wall_s - (save.cpu_s or 0.0) - (save.run_delay_s or 0.0), 0.0)
 
 
-def _usual_s(
-    save: SaveRecord, earlier: Sequence[SaveRecord]
-) -> tuple[float, int] | None:
-    """Median of the run's uncontended saves of like size, scaled to this one's bytes,
-    and how many those are; ``None`` when they are too few."""
-    alike = []
-    for other in filter(is_reference, earlier):
-        # publishing loads a checkpoint first
-        if (other.occasion == 'publish') != (save.occasion == 'publish'):
-            continue
-        if other.backend != save.backend:
-            continue
-        if not save.bytes or not other.bytes:
-            if bool(save.bytes) == bool(other.bytes):
-                alike.append(other.wall_s)
-        elif 1 / LIKE_SIZE <= save.bytes / other.bytes <= LIKE_SIZE:
-            alike.append(other.wall_s * save.bytes / other.bytes)
-    if len(alike) < LEAST_REFERENCES:
-        return None
-    return statistics.median(alike), len(alike)
+def _usual_s(save: SaveRecord, earlier: Iterable[SaveRecord]) -> tuple[float, str]:
+    """What the save would have taken without its waits, and what that rests on.
 
-
-def _without_waits_s(save: SaveRecord) -> float:
-    """The save without its wait for a core and without unusual blocking."""
+    The median of the run's uncontended saves of like size, scaled to this one's bytes;
+    where they are too few, its own parts that did not wait.
+    """
+    references = ((_scale(save, one), one) for one in earlier if is_reference(one))
+    alike = [one.wall_s * scale for scale, one in references if scale is not None]
+    if len(alike) >= LEAST_REFERENCES:
+        basis = f'median of {len(alike)} uncontended saves of this run like it'
+        return min(statistics.median(alike), save.wall_s), basis
     excess_s = max(_blocked_s(save) - USUAL_BLOCKING * (save.cpu_s or 0.0), 0.0)
     left_s = save.wall_s - (save.run_delay_s or 0.0) - excess_s
-    return min(max(left_s, 0.0), save.wall_s)
+    return min(max(left_s, 0.0), save.wall_s), 'its parts that did not wait'
+
+
+def _scale(save: SaveRecord, other: SaveRecord) -> float | None:
+    """How many times the bytes of another save; ``None`` when they are not alike."""
+    # publishing loads a checkpoint first
+    is_other = (other.occasion == 'publish') != (save.occasion == 'publish')
+    if is_other or other.backend != save.backend:
+        return None
+    if not save.bytes or not other.bytes:
+        return 1.0 if bool(save.bytes) == bool(other.bytes) else None
+    scale = save.bytes / other.bytes
+    return scale if 1 / LIKE_SIZE <= scale <= LIKE_SIZE else None
 
 
 def _hub_s(save: SaveRecord, usual_s: float) -> float:
@@ -331,76 +334,70 @@ def _hub_s(save: SaveRecord, usual_s: float) -> float:
 
 
 def _divide_delay(
-    held_s: dict[str, float], save: SaveRecord, usual_s: float, host: HostLimits
-) -> str | None:
-    """Add what is proven to have held the save beyond ``usual_s``, in seconds by cause.
+    save: SaveRecord, usual_s: float, host: HostLimits
+) -> tuple[dict[str, float], str]:
+    """What is proven to have held the save beyond ``usual_s``, in seconds by cause.
 
     Returns:
-        What cannot be told of the rest, and why.
+        The seconds, and what is not known of the rest.
     """
-    doubt: str | None = None
-    run_delay_s, delay_s = save.run_delay_s or 0.0, max(save.wall_s - usual_s, 0.0)
-    contention_s = min(delay_s, run_delay_s)
+    delay_s = save.wall_s - usual_s
+    contention_s = min(delay_s, save.run_delay_s or 0.0)
+    left_s, held_s, doubt = delay_s - contention_s, {}, ''
     if contention_s > 0.0:
-        shares = _share_cores(save, run_delay_s, host)
-        if isinstance(shares, str):
-            doubt = shares
+        share = _share_of_workers(save, host)
+        if share is None:
+            doubt = (
+                'the CPU that workers and others used meanwhile does not explain the '
+                'wait for a core'
+            )
         else:
-            for cause, part_s in shares.items():
-                held_s[cause] = contention_s * min(part_s / run_delay_s, 1.0)
-    left_s = delay_s - contention_s
-    memory_s = _memory_s(save, left_s)
-    if memory_s > 0.0:
-        held_s['memory'] = memory_s
-    writer, written_s = _write_s(save)
-    written_s = min(written_s, left_s) - memory_s
-    if writer is not None and written_s > 0.0:
-        held_s[writer] = written_s
-    if doubt is None and writer is None and left_s > contention_s:
-        doubt = 'the write was not measured on its own'
-        if save.is_remote is None and 'write' in save.phases:
-            doubt = 'it is unknown where the file backend writes to'
-    return doubt
+            held_s['workers'] = share * contention_s
+            held_s['strangers'] = contention_s - held_s['workers']
+    held_s['memory'] = _memory_s(save, left_s)
+    write = save.phases.get('write')
+    if write is None or write.blocked_s is None:
+        doubt = doubt or 'the write was not measured on its own'
+    elif save.is_remote is None:
+        doubt = doubt or 'it is unknown where the file backend writes to'
+    elif save.is_remote:
+        held_s['remote'] = min(write.blocked_s, left_s) - held_s['memory']
+    else:
+        # what a hypervisor takes looks blocked too, and in phases that touch no disk
+        other, stolen = save.phases.get('serialise'), 0.0
+        if other is not None and other.blocked_s is not None and other.wall_s > 0.0:
+            stolen = min(other.blocked_s / other.wall_s, 1.0)
+        written_s = min(write.blocked_s - stolen * write.wall_s, left_s)
+        held_s['storage'] = written_s - held_s['memory']
+    proven = {cause: seconds for cause, seconds in held_s.items() if seconds > 0.0}
+    return proven, doubt or 'no single cause holds enough of it'
 
 
-def _share_cores(
-    save: SaveRecord, delay_s: float, host: HostLimits
-) -> dict[str, float] | str:
-    """Seconds of the wait for a core by whose CPU it was, or why that is unknown."""
-    workers_s, others_s = save.workers_cpu_s, strangers_here_s(save, host)
-    if workers_s is None and save.workers == 0:
-        workers_s = 0.0
-    if workers_s is None and others_s is None:
-        return 'what the workers and others used of the CPU meanwhile is unknown'
+def _share_of_workers(save: SaveRecord, host: HostLimits) -> float | None:
+    """Part of the wait for a core that workers caused, other programs the rest.
+
+    Returns:
+        ``None`` where the CPU that both used does not prove it.
+    """
+    delay_s, cores = save.run_delay_s or 0.0, _cores_of_ranks(host)
+    workers_s = 0.0 if save.workers == 0 else save.workers_cpu_s
+    others_s = strangers_here_s(save, host)
     known_s = (workers_s or 0.0) + (others_s or 0.0)
-    cores = _cores_of_ranks(host)
-    is_full = bool(cores) and (
-        (save.cpu_s or 0.0) + known_s >= FULL_CORES * (cores or 0.0) * save.wall_s
-    )
-    share: float | None = None
-    if known_s >= EXPLAINED * delay_s:
-        if is_full:
-            share = (workers_s or 0.0) / known_s
-        elif workers_s is not None and others_s is not None:
-            if others_s < BY_ELIMINATION * delay_s:
-                share = 1.0
-            elif workers_s < BY_ELIMINATION * delay_s:
-                share = 0.0
-    if share is None:
-        return (
-            'the CPU that workers and others used meanwhile does not explain the wait '
-            'for a core'
-        )
+    if known_s < EXPLAINED * delay_s or known_s <= 0.0:
+        return None
+    used_s = (save.cpu_s or 0.0) + known_s
+    if cores and used_s >= FULL_CORES * cores * save.wall_s:
+        share = (workers_s or 0.0) / known_s
+    elif workers_s is None or others_s is None:
+        return None
+    elif min(workers_s, others_s) < BY_ELIMINATION * delay_s:
+        share = float(workers_s > others_s)
+    else:
+        return None
     if host.ranks_on_host > 1 and share < 1.0:
         # the others are the other ranks too, and their workers are this run's own
-        if share * host.ranks_on_host < 0.5:
-            return (
-                'the cores were in use, but other ranks on this host and other '
-                'programs cannot be distinguished'
-            )
-        share = 1.0
-    shares = {'workers': share * delay_s, 'strangers': (1.0 - share) * delay_s}
-    return {cause: part_s for cause, part_s in shares.items() if part_s > 0.0}
+        return 1.0 if share * host.ranks_on_host >= 0.5 else None
+    return share
 
 
 def _cores_of_ranks(host: HostLimits) -> float | None:
@@ -413,7 +410,7 @@ def _memory_s(save: SaveRecord, left_s: float) -> float:
     """The part of a delay that was a wait for memory: pages of ours came from storage
     or swap, and the kernel says how long tasks waited.
     """
-    if left_s <= 0.0 or not save.major_faults:
+    if not save.major_faults:
         return 0.0
     waited_s = save.major_faults * MAJOR_FAULT_S
     if save.memory_pressure_pct is not None:
@@ -421,26 +418,8 @@ def _memory_s(save: SaveRecord, left_s: float) -> float:
     return min(waited_s, left_s) if waited_s >= MEMORY_PROVEN * left_s else 0.0
 
 
-def _write_s(save: SaveRecord) -> tuple[str | None, float]:
-    """Time blocked in the write, and what that is called; storage unless remote."""
-    write = save.phases.get('write')
-    if write is None or write.blocked_s is None or save.is_remote is None:
-        return None, 0.0
-    if save.is_remote:
-        return 'remote', write.blocked_s
-    # what a hypervisor takes looks blocked too, and in phases that touch no disk
-    elsewhere = _blocked_rate(save.phases.get('serialise'))
-    return 'storage', max(write.blocked_s - elsewhere * write.wall_s, 0.0)
-
-
-def _blocked_rate(phase: SavePhase | None) -> float:
-    if phase is None or phase.blocked_s is None or phase.wall_s <= 0.0:
-        return 0.0
-    return min(phase.blocked_s / phase.wall_s, 1.0)
-
-
 def _find_cause(
-    held_s: dict[str, float], save: SaveRecord, usual_s: float, base_s: float
+    held_s: dict[str, float], contention_s: float, base_s: float
 ) -> str | None:
     """The cause that holds most, of those that make it slow without the others.
 
@@ -451,7 +430,6 @@ def _find_cause(
         for cause, seconds in held_s.items()
         if _counts(seconds, base_s, BLOCKED_SAVE_S, BLOCKED_SAVE_RATIO)
     }
-    contention_s = min(max(save.wall_s - usual_s, 0.0), save.run_delay_s or 0.0)
     rivals = [cause for cause in ('workers', 'strangers') if cause in held_s]
     if rivals and _counts(contention_s, base_s, SLOW_SAVE_S, SLOW_SAVE_RATIO):
         most = max(rivals, key=lambda cause: held_s[cause])
@@ -463,65 +441,39 @@ def _counts(delay_s: float, usual_s: float, least_s: float, ratio: float) -> boo
     return delay_s >= least_s and delay_s >= ratio * usual_s
 
 
-def _explained(
-    judged: SaveJudgement, save: SaveRecord, host: HostLimits, doubt: str | None
-) -> SaveJudgement:
-    """A slow save with its paragraph: what held it, what that cost, what to do."""
-    gross_s, net_s, cause = (
-        judged.gross_delay_s or 0.0,
-        judged.net_delay_s,
-        judged.cause,
-    )
-    held = sorted(judged.held_s.items(), key=lambda one: (one[0] != cause, -one[1]))
-    named = [
-        f'for {_seconds(seconds)} {_phrase_cause(name, save, host)}'
+def _explain(
+    save: SaveRecord,
+    host: HostLimits,
+    held_s: dict[str, float],
+    cause: str | None,
+    gross_s: float,
+    doubt: str,
+) -> str:
+    """What held a slow save, the cause first."""
+    write, cores, rate = save.phases.get('write'), host.usable_cores, ''
+    if save.bytes and write is not None and write.wall_s > 0:
+        rate = f' ({save.bytes / 1e6 / write.wall_s:.0f} MB/s)'
+    busy = '' if save.workers_busy is None else f'{save.workers_busy:.1f} of '
+    words = {
+        'busy': f'{busy}{save.workers or "the"}',
+        'cores': f'{cores or 0:g} usable core{"s" * (cores != 1)}',
+        'others': _seconds(strangers_here_s(save, host)),
+        'rate': rate,
+        'faults': save.major_faults or 0,
+        'hub': _bytes(save.message_hub_bytes),
+        'size': _bytes(save.bytes),
+        'backend': save.backend or 'its backend',
+    }
+    held = sorted(held_s.items(), key=lambda one: (one[0] != cause, -one[1]))
+    said = [
+        f'for {_seconds(seconds)} {CAUSES[name].of_one.format(**words)}'
         for name, seconds in held
         if name == cause or seconds >= NAMED_SHARE * gross_s
     ]
     if cause is None:
-        why = doubt or 'no single cause holds enough of it'
-        named.append(f'what held it cannot be told: {why}')
-    text = '; '.join(named)
-    lost = 'what the job lost (net) is not known yet'
-    if net_s is not None:
-        lost = f'the job lost {_seconds(net_s)} (net)'
-    cost = f'Training stood still {_seconds(gross_s)} longer (gross); {lost}.'
-    cure = '' if cause is None else f' {_CURES[cause]}'
-    sentence = f'{judged.sentence} {text[:1].upper()}{text[1:]}. {cost}{cure}'
-    return replace(judged, sentence=sentence)
-
-
-def _phrase_cause(cause: str, save: SaveRecord, host: HostLimits) -> str:
-    write, rate, busy = save.phases.get('write'), '', 'the'
-    if save.bytes and write is not None and write.wall_s > 0:
-        rate = f' ({save.bytes / 1e6 / write.wall_s:.0f} MB/s)'
-    if save.workers is not None and save.workers_busy is not None:
-        busy = f'{save.workers_busy:.1f} of {save.workers}'
-    cores = 'an unknown number of usable cores'
-    if host.usable_cores is not None:
-        cores = f'{host.usable_cores:g} usable core{"s" * (host.usable_cores != 1)}'
-    short = [
-        (save.memory_pressure_pct, '{:.0f} % of the time under pressure'),
-        (save.major_faults, '{} page faults from storage'),
-    ]
-    of_memory = ', '.join(words.format(value) for value, words in short if value)
-    return {
-        'workers': 'the saving thread was ready to run and got no core, while '
-        f'{busy} loader workers were busy on {cores}',
-        'strangers': 'the saving thread was ready to run and got no core, while other '
-        f'programs used {_seconds(strangers_here_s(save, host))} of CPU on {cores}',
-        'storage': f'it was blocked in the write to storage{rate}',
-        'memory': f'memory was short ({of_memory})',
-        'size': "it wrote histories of MMEngine's message hub, "
-        f'{_bytes(save.message_hub_bytes)} of {_bytes(save.bytes)}',
-        'remote': f'it waited for {save.backend or "its backend"}{rate}, which writes '
-        'elsewhere than to this host',
-    }[cause]
-
-
-def _subject(save: SaveRecord) -> str:
-    size = '' if save.bytes is None else f' ({_bytes(save.bytes)})'
-    return f'Saving {save.name or "a checkpoint"}{size} at iteration {save.iteration}'
+        said.append(f'what held it cannot be told: {doubt}')
+    text = '; '.join(said)
+    return f'{text[:1].upper()}{text[1:]}'
 
 
 def _seconds(seconds: float | None) -> str:

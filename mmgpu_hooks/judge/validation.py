@@ -1,23 +1,16 @@
 """What a run's validations tell of their own loader. Pure.
 
 A validation is to its loader what an epoch is to the train loader: workers start, and
-batch follows batch. So validations are folded as a run of their own, each of them an
-interval, and what judges a run judges them.
+batch follows batch. So validations become a run of their own, each of them an interval,
+and what judges a run judges them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import (
-    IntervalRecord,
-    RunEvidence,
-    ValidationRecord,
-)
+from mmgpu_hooks.schema import IntervalRecord, RunEvidence, ValidationRecord
 
 _MOST_S = 366 * 86400.0
 """Of one validation: a longer one was never measured."""
@@ -37,10 +30,9 @@ def make_validation_run(run: Run) -> Run | None:
     alike = find_alike(run)
     if not alike:
         return None
-    newest = alike[-1].loader
     record = structs.replace(
         run.run,
-        loader=newest,
+        loader=alike[-1].loader,
         loop='epoch',
         max_epochs=count_validations(run),
         max_iters=None,
@@ -50,11 +42,14 @@ def make_validation_run(run: Run) -> Run | None:
         device='cpu',
     )
     intervals = tuple(_as_interval(one, n, run) for n, one in enumerate(alike))
-    folded = Run(RunEvidence(path='', run=record, intervals=intervals))
-    # the other ranks' part cannot be told from a stranger's
-    if record.host.ranks_on_host == 1:
-        folded = folded.altered(external_cpu_cores=_stranger_cores(alike))
-    return folded
+    made = Run(RunEvidence(path='', run=record, intervals=intervals))
+    # the other ranks' part cannot be told from another program's
+    if record.host.ranks_on_host > 1:
+        return made
+    known = [one for one in alike if one.strangers_cpu_s is not None]
+    used_s = sum(one.strangers_cpu_s or 0.0 for one in known)
+    wall_s = sum(one.wall_s for one in known)
+    return made.altered(external_cpu_cores=used_s / wall_s if wall_s else None)
 
 
 def find_alike(run: Run) -> list[ValidationRecord]:
@@ -70,53 +65,32 @@ def is_timed(one: ValidationRecord) -> bool:
 
 def _is_possible(one: ValidationRecord) -> bool:
     """Whether a record has all of its iterations, and time for them."""
-    if (
-        not is_timed(one)
-        or not one.iterations
-        or None in (one.data_wait, one.step, one.iter)
-    ):
+    wait, step = one.data_wait, one.step
+    if not is_timed(one) or not wait or not step or not one.iter:
         return False
-    assert one.data_wait is not None and one.step is not None
-    loop_s = one.data_wait.total_s + one.step.total_s
-    # the two were added up in another order
-    if one.first_wait_s > one.data_wait.total_s * (1.0 + 1e-9):
-        return False
-    return 0.0 < loop_s <= one.wall_s and one.first_waits <= one.iterations
+    # the parts were added up in another order
+    is_less = one.first_wait_s <= wait.total_s * (1.0 + 1e-9)
+    is_within = 0.0 < wait.total_s + step.total_s <= one.wall_s
+    return is_less and is_within and 0 < one.iterations >= one.first_waits
 
 
 def count_validations(run: Run) -> int:
-    """How often the whole training validates, at the pace at which it has so far."""
+    """How often the whole training validates, at the rate at which it has so far."""
     record, seen = run.run, len(run.validations)
     whole = record.max_iters
     if record.loop == 'epoch' and record.max_epochs and record.loader.batches_per_epoch:
         whole = record.max_epochs * record.loader.batches_per_epoch
-    if not whole or not run.iterations:
-        return max(seen, 1)
-    return max(round(seen * whole / run.iterations), seen, 1)
-
-
-def _stranger_cores(validations: Sequence[ValidationRecord]) -> float | None:
-    told = [one for one in validations if one.strangers_cpu_s is not None]
-    seconds = math.fsum(one.wall_s for one in told)
-    if not seconds:
-        return None
-    return math.fsum(one.strangers_cpu_s or 0.0 for one in told) / seconds
+    expected = round(seen * whole / run.iterations) if whole and run.iterations else 0
+    return max(expected, seen, 1)
 
 
 def _as_interval(one: ValidationRecord, number: int, run: Run) -> IntervalRecord:
     """A possible validation as an interval of the run that its loader has."""
     wait, step, iteration = one.data_wait, one.step, one.iter
     assert wait is not None and step is not None and iteration is not None
-    others = one.iterations - one.first_waits
-    rest_s = max(wait.total_s - one.first_wait_s, 0.0)
-    usual_s = rest_s / others if others > 0 else 0.0
+    usual_s = max(wait.total_s - one.first_wait_s, 0.0)
+    usual_s /= max(one.iterations - one.first_waits, 1)
     startup_s = max(one.first_wait_s - one.first_waits * usual_s, 0.0)
-    ledger_s = {
-        'data_wait': wait.total_s - startup_s,
-        'step': step.total_s,
-        'hooks': 0.0,
-        'startup': startup_s,
-    }
     return IntervalRecord(
         iteration=(number + 1) * one.iterations,
         epoch=number + 1,
@@ -126,7 +100,12 @@ def _as_interval(one: ValidationRecord, number: int, run: Run) -> IntervalRecord
         data_wait=wait,
         step=step,
         iter=iteration,
-        ledger_s=ledger_s,
+        ledger_s={
+            'data_wait': wait.total_s - startup_s,
+            'step': step.total_s,
+            'hooks': 0.0,
+            'startup': startup_s,
+        },
         data_wait_cpu_s=one.data_wait_cpu_s,
         first_waits=one.first_waits,
         first_wait_s=one.first_wait_s,

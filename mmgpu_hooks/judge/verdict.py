@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.saves import HELD_BY
+from mmgpu_hooks.judge.saves import CAUSES
 from mmgpu_hooks.judge.thresholds import (
     DATA_WAIT_PROBLEM,
     MIN_ITERATIONS,
@@ -89,41 +89,34 @@ def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
             f'steady iterations recorded {run.steady_iterations}, needed '
             f'{MIN_ITERATIONS}; train at least {count_missing(run)} more.'
         )
-        return _verdict('not_enough_evidence', why, 'low')
+        name = 'not_enough_evidence'
+        return Verdict(name, f'{VERDICTS[name]}: {why}', 'low')
     problems = {c: one for c, one in findings.items() if one.severity == 'problem'}
-    largest = max(
-        (
-            one
-            for code, one in problems.items()
-            if code not in _CAUSES and (one.share or 0.0) >= VERDICT_SHARE
-        ),
-        key=lambda one: one.share or 0.0,
-        default=None,
-    )
-    if largest is None and run.is_data_bound:
+    rivals = [
+        one
+        for code, one in problems.items()
+        if code not in _CAUSES and (one.share or 0.0) >= VERDICT_SHARE
+    ]
+    if not rivals and run.is_data_bound:
         # a small share of the run, and yet the loader sets the speed of its iterations
-        largest = findings.get(_DATA)
-    confidence, headspace_pct = judge_confidence(run), run.headspace_pct
-    if largest is None:
+        rivals = [findings[_DATA]]
+    if not rivals:
+        name = 'compute_bound'
         why = (
             'data is at hand when it is needed '
             f'({100 * (run.data_wait_share or 0.0):.0f} % of an iteration is waiting), '
             'so the step sets the speed.'
         )
-        return _verdict('compute_bound', why, confidence, headspace_pct)
-    name, why = RULES[largest.code].verdict or '', largest.detail
-    if largest.code == _DATA:
-        name = _name_data_bound(run, problems)
-        why = f'{why[:-1]}, {_why_data_bound(name, run)}.'
-    elif name == 'save_bound':
-        why += _save_cause(run)
-    return _verdict(name, why, confidence, headspace_pct)
-
-
-def _verdict(
-    name: str, why: str, confidence: str, headspace_pct: float | None = None
-) -> Verdict:
-    return Verdict(name, f'{VERDICTS[name]}: {why}', confidence, headspace_pct)
+    else:
+        largest = max(rivals, key=lambda one: one.share or 0.0)
+        name, why = RULES[largest.code].verdict or '', largest.detail
+        if largest.code == _DATA:
+            name = _name_data_bound(run, problems)
+            why = f'{why[:-1]}, {_why_data_bound(name, run)}.'
+        elif name == 'save_bound':
+            why += _save_cause(run)
+    sentence = f'{VERDICTS[name]}: {why}'
+    return Verdict(name, sentence, judge_confidence(run), run.headspace_pct)
 
 
 def count_missing(run: Run) -> int:
@@ -136,40 +129,38 @@ def count_missing(run: Run) -> int:
 
 
 def judge_confidence(run: Run) -> str:
-    """``high``, ``medium`` or ``low``: how many iterations, on how quiet a host.
-
-    Never high where saves and validations are in the figures of CPU.
-    """
+    """``high``, ``medium`` or ``low``: how many iterations, on how quiet a host."""
     if run.is_busy_host:
         return 'low'
-    sure = run.steady_iterations >= SURE_ITERATIONS and not run.cpu_aside_pct
-    return 'high' if sure else 'medium'
+    return 'high' if run.steady_iterations >= SURE_ITERATIONS else 'medium'
 
 
 def _name_data_bound(run: Run, problems: Mapping[str, Finding]) -> str:
     cause = next((code for code in _CAUSES if code in problems), None)
     workers, cores = run.run.loader.num_workers, run.run.host.usable_cores
-    if cause not in (None, 'MG103'):
+    # without workers the loading blocks the loop, whatever it waits for
+    if cause and (cause != 'MG103' or workers):
         return RULES[cause].verdict or ''
     # of a loader that cannot be seen, it is unknown what would help
     if not run.is_starved or workers is None:
         return 'data_bound'
-    # without workers the loading blocks the loop, whatever it waits for
-    if workers and cause:
-        return RULES[cause].verdict or ''
     is_full = cores is not None and workers >= max(int(cores), 1)
     return 'data_bound' if is_full else 'data_bound_workers'
 
 
 def _why_data_bound(name: str, run: Run) -> str:
     workers, host = run.run.loader.num_workers, run.run.host
-    if name == 'affinity_collapsed':
-        confined = run.confined_cpus or host.affinity_cpus
-        return f'as the workers may run on {confined} CPU(s) only'
-    if name == 'data_bound_cpu':
-        return 'and the usable cores cannot load faster: more workers will not help'
-    if name == 'data_bound_order':
-        return 'while batches that are ready stand behind late ones'
+    by_name = {
+        'affinity_collapsed': 'as the workers may run on '
+        f'{run.confined_cpus or host.affinity_cpus} CPU(s) only',
+        'data_bound_cpu': 'and the usable cores cannot load faster: more workers will '
+        'not help',
+        'data_bound_order': 'while batches that are ready stand behind late ones',
+        'data_bound_storage': 'while the workers wait for storage or locks '
+        f'{100 * (run.blocked_share or 0.0):.0f} % of the time',
+    }
+    if name in by_name:
+        return by_name[name]
     if run.wait_cause == 'stalls':
         return (
             'in rare stalls (in the median interval, 95 % of the waits are below '
@@ -179,27 +170,20 @@ def _why_data_bound(name: str, run: Run) -> str:
         return 'most of it in the training thread itself, fetching ready batches'
     if workers is None:
         return 'by a loader whose settings are unknown'
-    if name == 'data_bound':
-        return f'with num_workers={workers} on {host.usable_cores:g} usable cores'
-    if name == 'data_bound_storage':
-        blocked = 100 * (run.blocked_share or 0.0)
-        return (
-            f'while the workers wait for storage or locks {blocked:.0f} % of the time'
-        )
     if workers == 0:
         return 'because the training process loads every batch itself (num_workers=0)'
-    return f'with num_workers={workers}'
+    return f'with num_workers={workers} on {host.usable_cores or 0:g} usable cores'
 
 
 def _save_cause(run: Run) -> str:
     """What is proven to hold the saves up, alone or added up, if anything is."""
     held_s = {
         cause: sum(one.held_s.get(cause, 0.0) for one in run.judged_saves)
-        for cause in HELD_BY
+        for cause in CAUSES
     }
     cause = max(held_s, key=lambda name: held_s[name])
     usual_s = sum(one.uncontended_s or 0.0 for one in run.judged_saves)
     is_much = held_s[cause] > 0.0 and held_s[cause] >= SLOW_SAVE_RATIO * usual_s
     if not is_much and not run.saves_held_by(cause):
         return ''
-    return f' {format_sum(held_s[cause])} of it {HELD_BY[cause]} (gross).'
+    return f' {format_sum(held_s[cause])} of it {CAUSES[cause].of_many} (gross).'

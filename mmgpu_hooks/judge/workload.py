@@ -36,7 +36,7 @@ _WORKER_START_S = 0.02
 process that has PyTorch loaded, on an ordinary server."""
 
 _LONGEST_S = 3600.0
-"""An iteration that takes longer is a slip of a hand or of a clock."""
+"""An iteration that takes longer is an error of an editor or of a clock."""
 
 _Z95 = 1.645
 """The 95th percentile of a normal distribution, in standard deviations."""
@@ -45,8 +45,8 @@ _USUAL_VARIATION = 0.3
 """Spread of the loading of a batch where it was not measured."""
 
 NEWEST = 1000
-"""Intervals that are looked at: of 10,000 iterations and more, further ones would not
-make a prediction surer."""
+"""Intervals that are used: of 10,000 iterations and more, further ones would not make
+a prediction surer."""
 
 
 def fit_workload(run: Run) -> Workload | NoPrediction:
@@ -54,106 +54,112 @@ def fit_workload(run: Run) -> Workload | NoPrediction:
 
     A run whose pipeline changed midway is cut and its last long part taken.
     """
-    notes: list[str] = []
-    segment = _cut_segment(run)
-    if segment is not None:
-        run, note = segment
-        notes.append(note)
-    missing = _find_missing(run)
+    segment, notes = _cut_segment(run)
+    missing = _find_missing(segment)
     if missing is not None:
         return NoPrediction(missing)
-    workload = _make_workload(run, notes)
+    workload = _make_workload(segment, notes)
     if isinstance(workload, NoPrediction):
         return workload
+    external = segment.external_cpu_cores or 0.0
     workload = calibrate(
         workload,
-        _other_cores(run, workload.host_cores),
-        _run_delay_s(run),
-        run.main_run_delay_s or 0.0,
+        external if 0.0 <= external <= workload.host_cores else 0.0,
+        _run_delay_s(segment),
+        segment.main_run_delay_s or 0.0,
     )
     return replace(
         workload,
-        worker_start_s=_worker_start_s(run, workload),
-        usable_cores=run.run.host.usable_cores or 0.0,
+        worker_start_s=_worker_start_s(segment, workload),
+        usable_cores=segment.run.host.usable_cores or 0.0,
     )
+
+
+def _cut_segment(run: Run) -> tuple[Run, list[str]]:
+    """The last long part of a run that changed midway, or that is very long.
+
+    Returns:
+        The run itself when nothing changed, or the part after the change is too short;
+        what is to be said of it.
+    """
+    newest = run.every.after(max(len(run.every) - NEWEST, 0))
+    counts, why = newest.column('iterations'), ''
+    fields = ('workers.occupancy.mean_s', 'step.p50_s')
+    cuts = {_find_cut(newest.column(field)) for field in fields} - {None}
+    # the first interval of a part counts as its warm-up
+    long = [cut for cut in cuts if cut and counts[cut + 1 :].sum() >= MIN_ITERATIONS]
+    if long:
+        why = 'The pipeline or the step changed during the run: '
+    elif len(newest) == len(run.every):
+        return run, []
+    part = run.newest(len(newest) - max(long, default=0))
+    first = part.intervals[0].iteration
+    note = f'{why}only what was measured from iteration {first} on is used.'
+    return part, [note[0].upper() + note[1:]]
+
+
+def _find_cut(values: Column) -> int | None:
+    known = np.flatnonzero(~np.isnan(values))
+    # the first holds lazy initialisation
+    known = known[known > 0]
+    change = find_last_change(values[known].tolist())
+    return None if change is None else int(known[change])
 
 
 def _find_missing(run: Run) -> str | None:
     """What a workload cannot be made without; a sentence, or ``None``."""
-    loader, host = run.run.loader, run.run.host
-    if loader.num_workers is None:
-        because = _why(run, 'loader workers')
-        return f'The live settings of the loader are unknown{because}.'
-    prefetch = 1 if loader.prefetch_factor is None else loader.prefetch_factor
-    if not 0 <= loader.num_workers <= MOST_WORKERS or (
-        not 1 <= prefetch <= MOST_PREFETCH
-    ):
-        return (
-            f'The live settings of the loader are absurd: {loader.num_workers} '
-            f'workers, prefetch_factor {loader.prefetch_factor}; was the evidence '
-            'edited?'
-        )
+    settings, host, loader = run.run.loader, run.run.host, run.loader
     if run.steady_iterations < MIN_ITERATIONS:
         return (
             f'Not enough evidence: {run.steady_iterations} steady iterations, '
             f'{MIN_ITERATIONS} needed.'
         )
-    if host.usable_cores is None:
-        return 'The usable cores of this host are unknown.'
-    if not 0.0 < host.usable_cores <= _MOST_CORES or (
-        not 0 <= (host.logical_cpus or 0) <= _MOST_CORES
-    ):
-        return (
-            f'The usable cores of this host are absurd: {host.usable_cores:g} of '
-            f'{host.logical_cpus}; was the evidence edited?'
-        )
-    needed = {
-        'the wait for data': run.data_wait_s,
-        'the step': run.step_s,
-        'the hooks': run.hooks_s,
-        'the CPU of the training process': run.main_cpu_s,
-    }
-    for name, value in needed.items():
+    needed: list[tuple[str, float | None, float]] = [
+        ('num_workers of the loader', settings.num_workers, MOST_WORKERS),
+        ('prefetch_factor', settings.prefetch_factor or 0, MOST_PREFETCH),
+        ('number of usable cores', host.usable_cores, _MOST_CORES),
+        ('number of CPUs', host.logical_cpus or 0, _MOST_CORES),
+        ('wait for data per iteration', run.data_wait_s, _LONGEST_S),
+        ('time of a step', run.step_s, _LONGEST_S),
+        ('time in hooks per iteration', run.hooks_s, _LONGEST_S),
+        ('CPU of the training process', run.main_cpu_s, _LONGEST_S),
+        ('CPU of the workers per batch', run.worker_cpu_s or 0.0, _LONGEST_S),
+        ('wait for cores per batch', run.worker_run_delay_s or 0.0, _LONGEST_S),
+    ]
+    if loader is not None:
+        needed += [
+            ('time of a worker per batch', loader.occupancy_s or 0.0, _LONGEST_S),
+            ('spread of that time', loader.occupancy_std_s or 0.0, _LONGEST_S),
+            ('CPU of a worker per batch', loader.batch_cpu_s or 0.0, _LONGEST_S),
+        ]
+    for name, value, most in needed:
         if value is None:
-            because = _why(run, 'CPU') if name.startswith('the CPU') else ''
-            return f'What {name} took per iteration is unknown{because}.'
-        if not 0.0 <= value <= _LONGEST_S:
-            return (
-                f'What {name} took per iteration is absurd: {value:g} s; was the '
-                'evidence edited?'
-            )
-    if not run.iter_s or run.iter_s <= 0.0:
-        return 'The iterations took no time at all; was the evidence edited?'
+            source = 'CPU' if 'CPU' in name else 'loader workers'
+            reason = run.unknown.get(source, 'it was not recorded').rstrip('.')
+            return f'The {name} is unknown: {reason}.'
+        if not 0.0 <= value <= most:
+            return f'The {name} is absurd: {value:g}; was the evidence edited?'
+    if not run.iter_s or not host.usable_cores:
+        return 'Iterations took no time, or there is no core; was the evidence edited?'
     return None
 
 
-def _why(run: Run, source: str) -> str:
-    """The reason of what is unknown, to end a sentence with; nothing without one."""
-    reason = run.unknown.get(source)
-    return f': {reason.rstrip(".")}' if reason else ''
-
-
 def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
-    record, loader = run.run, run.run.loader
-    workers = loader.num_workers or 0
-    loading = _loading_cost(run)
-    if isinstance(loading, NoPrediction):
-        return loading
-    occupancy, is_known = loading
-    cpu = _batch_cpu_cost(run, occupancy)
-    if isinstance(cpu, NoPrediction):
-        return cpu
-    step = _step_cost(run)
-    step_cpu_s = run.main_cpu_s or 0.0
-    usable = record.host.usable_cores or 0.0
-    iter_s = run.iter_s or 0.0
-    if cpu.mean_s + step_cpu_s > 1.15 * usable * iter_s:
+    record, settings = run.run, run.run.loader
+    workers, iter_s = settings.num_workers or 0, run.iter_s or 0.0
+    loading, is_known = _loading_cost(run)
+    cpu = _batch_cpu_cost(run, loading) if loading else None
+    if loading is None or cpu is None:
+        return NoPrediction('The time or the CPU of loading a batch is unknown.')
+    step_cpu_s, usable = run.main_cpu_s or 0.0, record.host.usable_cores or 0.0
+    burnt_s = cpu.mean_s + step_cpu_s
+    if burnt_s > 1.15 * usable * iter_s:
         return NoPrediction(
-            f'The figures contradict each other: {cpu.mean_s + step_cpu_s:.4f} s of '
-            f'CPU per iteration, in {iter_s:.4f} s on {usable:g} usable cores.'
+            f'The figures contradict each other: {burnt_s:.4f} s of CPU per iteration, '
+            f'in {iter_s:.4f} s on {usable:g} usable cores.'
         )
     # OpenMP's other threads had the rest of the cores, the workers only these
-    had = max(record.host.cores_had or 0.0, (cpu.mean_s + step_cpu_s) / iter_s)
+    had = max(record.host.cores_had or 0.0, burnt_s / iter_s)
     if had < usable:
         notes.append(
             f'The run was bound to {record.host.affinity_cpus} of '
@@ -165,51 +171,36 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
             "The workers' time per batch was not measured inside them, and they were "
             'not always busy: it is only bounded.'
         )
-    transfer = estimate_transfer(run.batch_tensors, occupancy, cpu)
-    if workers:
-        # it is in the CPU already; between two batches nobody measures
-        whole_s, cpu_s = occupancy.mean_s + GAP_S, cpu.mean_s
-    else:
-        whole_s = occupancy.mean_s + transfer.whole_s
-        cpu_s = cpu.mean_s + transfer.cpu_s
+    transfer = estimate_transfer(run.batch_tensors, loading, cpu)
+    # with workers it is in the CPU already; between two batches nobody measures
+    whole_s = loading.mean_s + (GAP_S if workers else transfer.whole_s)
+    cpu_s = cpu.mean_s + (0.0 if workers else transfer.cpu_s)
+    step_parts = run.step_s, run.hooks_s, run.loop_s
+    logical = (record.host.logical_cpus or usable) / max(record.host.ranks_on_host, 1)
     return Workload(
         num_workers=workers,
-        prefetch_factor=loader.prefetch_factor or 2,
-        persistent_workers=bool(loader.persistent_workers),
-        batch_size=loader.batch_size if (loader.batch_size or 0) > 0 else None,
+        prefetch_factor=settings.prefetch_factor or 2,
+        persistent_workers=bool(settings.persistent_workers),
+        batch_size=settings.batch_size or None,
         iterations=run.steady_iterations,
-        iter_time=_iteration_cost(run),
-        batch_time=replace(occupancy, mean_s=whole_s),
+        iter_time=_of_intervals(run, iter_s, 'iter'),
+        batch_time=replace(loading, mean_s=whole_s),
         batch_cpu=replace(cpu, mean_s=min(cpu_s, whole_s)),
-        step=step,
+        step=_of_intervals(run, sum(part or 0.0 for part in step_parts), 'step'),
         step_cpu_s=step_cpu_s,
         fetch_s=transfer.fetch_s,
         fetch_busy_s=transfer.fetch_busy_s,
         transfer_s=transfer.whole_s,
         transfer_cpu_s=transfer.cpu_s,
         usable_cores=min(had, usable),
-        host_cores=_host_cores(run, usable),
+        # this rank's part of the host: the other ranks keep theirs busy
+        host_cores=max(logical, usable),
         spin_s=_spin_s(run, step_cpu_s),
-        is_storage_bound=_is_storage_bound(run, occupancy.mean_s, cpu.mean_s),
+        is_storage_bound=_is_storage_bound(run, loading.mean_s, cpu.mean_s),
         is_transfer_known=workers > 0,
         is_batch_time_known=is_known,
         notes=tuple(notes),
     )
-
-
-def _host_cores(run: Run, usable: float) -> float:
-    """This rank's part of the host: the other ranks keep theirs busy."""
-    host = run.run.host
-    logical = host.logical_cpus or usable
-    return max(logical / max(host.ranks_on_host, 1), usable)
-
-
-def _other_cores(run: Run, host_cores: float) -> float:
-    """What others used; nothing where that is unknown or cannot be."""
-    used = run.external_cpu_cores
-    if used is None or not 0.0 <= used <= host_cores:
-        return 0.0
-    return used
 
 
 def _spin_s(run: Run, step_cpu_s: float) -> float:
@@ -226,10 +217,9 @@ def _spin_s(run: Run, step_cpu_s: float) -> float:
 
 
 def _is_storage_bound(run: Run, whole_s: float, cpu_s: float) -> bool:
-    pressure = run.host.io_pressure_pct if run.host else None
-    if pressure is None or whole_s <= 0.0:
-        return False
-    return pressure >= IO_PRESSURE_PCT and 1.0 - cpu_s / whole_s >= BLOCKED_PROBLEM
+    pressure = (run.host.io_pressure_pct if run.host else None) or 0.0
+    is_blocked = whole_s > 0.0 and 1.0 - cpu_s / whole_s >= BLOCKED_PROBLEM
+    return pressure >= IO_PRESSURE_PCT and is_blocked
 
 
 def _worker_start_s(run: Run, workload: Workload) -> float:
@@ -237,53 +227,29 @@ def _worker_start_s(run: Run, workload: Workload) -> float:
     if not workload.num_workers or not run.epoch_starts:
         return _WORKER_START_S
     starts = 1 if workload.persistent_workers else run.epoch_starts
-    if not math.isfinite(run.startup_s) or run.startup_s < 0.0:
-        return _WORKER_START_S
     latency_s = run.epoch_starts * first_batch_s(workload)
     return max(run.startup_s - latency_s, 0.0) / starts / workload.num_workers
 
 
-def _iteration_cost(run: Run) -> Cost:
-    """A steady iteration."""
-    return _of_intervals(run, run.iter_s or 0.0, 'iter')
-
-
-def _step_cost(run: Run) -> Cost:
-    """The step, with hooks and loop, as it was measured."""
-    parts = run.step_s, run.hooks_s, run.loop_s
-    step_s = sum(seconds or 0.0 for seconds in parts)
-    return _of_intervals(run, step_s, 'step')
-
-
-def _loading_cost(run: Run) -> tuple[Cost, bool] | NoPrediction:
+def _loading_cost(run: Run) -> tuple[Cost | None, bool]:
     """A batch's loading without waiting for cores, and whether that was measured."""
-    loader = run.loader
-    whole_s = loader.occupancy_s if loader else None
+    loader, workers = run.loader, run.run.loader.num_workers or 0
     std_s = loader.occupancy_std_s if loader else None
-    count = loader.batches if loader else 0
     wait_s, iter_s = run.data_wait_s or 0.0, run.iter_s or 0.0
-    workers = run.run.loader.num_workers or 0
     if workers == 0:
         waits = _of_intervals(run, wait_s, 'data_wait')
-        if std_s is not None and _is_sane(std_s):
-            return Cost(wait_s, std_s, waits.error_s, waits.count), True
-        return waits, True
-    delay_s = run.worker_run_delay_s or 0.0
-    if whole_s is not None:
-        if not _is_sane(whole_s) or not _is_sane(delay_s):
-            return _absurd('time per batch', whole_s)
-        std_s = std_s if std_s is not None and _is_sane(std_s) else 0.0
+        return (waits if std_s is None else replace(waits, std_s=std_s)), True
+    if loader is not None and loader.occupancy_s is not None:
+        whole_s, std_s, count = loader.occupancy_s, std_s or 0.0, loader.batches
         error_s = std_s / math.sqrt(count) if count else whole_s
         return Cost(whole_s, std_s, error_s, count), True
-    busiest_s = workers * iter_s - delay_s
-    cpu_s = run.worker_cpu_s
-    if cpu_s is None or not _is_sane(cpu_s) or not _is_sane(delay_s):
-        return NoPrediction("The workers' time per batch is unknown.")
+    low_s = run.worker_cpu_s
+    if low_s is None:
+        return None, False
+    high_s = max(workers * iter_s - (run.worker_run_delay_s or 0.0), low_s)
     if wait_s >= 0.1 * iter_s:
         # workers that cannot keep up are busy all the time
-        mean_s = max(busiest_s, cpu_s)
-        return Cost(mean_s, _USUAL_VARIATION * mean_s, 0.1 * mean_s), True
-    low_s, high_s = cpu_s, max(busiest_s, cpu_s)
+        return Cost(high_s, _USUAL_VARIATION * high_s, 0.1 * high_s), True
     mean_s = (low_s + high_s) / 2
     return Cost(mean_s, _USUAL_VARIATION * mean_s, (high_s - low_s) / 4), False
 
@@ -295,29 +261,22 @@ def _run_delay_s(run: Run) -> float | None:
     the intervals allow it.
     """
     windows = run.every.after(1)
-    made = total(windows.lists('workers.worker_batches').ravel())
-    delay_s = total(windows.column('workers.run_delay_s'))
+    made = sum(sum(one or ()) for one in windows.values('workers.worker_batches'))
     if made <= 0:
-        if run.worker_run_delay_s is None:
-            return None
-        delay_s, made = run.worker_run_delay_s, 1
-    return delay_s / made if _is_sane(delay_s / made) else None
+        return run.worker_run_delay_s
+    return total(windows.column('workers.run_delay_s')) / made
 
 
-def _batch_cpu_cost(run: Run, loading: Cost) -> Cost | NoPrediction:
+def _batch_cpu_cost(run: Run, loading: Cost) -> Cost | None:
     """The CPU of a batch's loading."""
-    loader = run.loader
     if run.run.loader.num_workers:
-        cpu_s = loader.batch_cpu_s if loader else None
-        if cpu_s is None:
-            cpu_s = run.worker_cpu_s
+        cpu_s = run.loader.batch_cpu_s if run.loader else None
+        cpu_s = run.worker_cpu_s if cpu_s is None else cpu_s
     else:
         share = run.data_wait_cpu_share
         cpu_s = None if share is None else share * loading.mean_s
     if cpu_s is None:
-        return NoPrediction('The CPU of loading a batch is unknown.')
-    if not _is_sane(cpu_s):
-        return _absurd('CPU per batch', cpu_s)
+        return None
     variation = _variation(run.every, 'workers.batch_cpu')
     if variation is None:
         variation = loading.variation
@@ -345,51 +304,3 @@ def _variation(intervals: Intervals, field: str) -> float | None:
     is_known = (counts >= 8) & (p50_s > 0) & (p95_s >= p50_s)
     sigma = median(np.log(p95_s[is_known] / p50_s[is_known]) / _Z95)
     return None if sigma is None else math.sqrt(math.expm1(min(sigma, 1.5) ** 2))
-
-
-def _is_sane(seconds: float) -> bool:
-    return 0.0 <= seconds <= _LONGEST_S
-
-
-def _absurd(what: str, seconds: float) -> NoPrediction:
-    return NoPrediction(
-        f"The workers' {what} is absurd: {seconds:g} s; was the evidence edited?"
-    )
-
-
-def _cut_segment(run: Run) -> tuple[Run, str] | None:
-    """The last long part of a run that changed midway, or that is very long.
-
-    Returns:
-        A run of that part alone and a sentence; ``None`` when nothing changed, or the
-        part after the change is too short to tell anything.
-    """
-    newest = run.every.after(max(len(run.every) - NEWEST, 0))
-    counts = newest.column('iterations')
-    found = (
-        _find_cut(newest.column('workers.occupancy.mean_s')),
-        _find_cut(newest.column('step.p50_s')),
-    )
-    for cut in sorted({cut for cut in found if cut is not None}, reverse=True):
-        # the first interval of a part counts as its warm-up
-        if counts[cut + 1 :].sum() >= MIN_ITERATIONS:
-            part = run.newest(len(newest) - cut)
-            return part, (
-                'The pipeline or the step changed during the run: only what was '
-                f'measured from iteration {part.intervals[0].iteration} on is used.'
-            )
-    if len(newest) < len(run.every):
-        part = run.newest(NEWEST)
-        return part, (
-            f'Only what was measured from iteration {part.intervals[0].iteration} on '
-            'is used.'
-        )
-    return None
-
-
-def _find_cut(values: Column) -> int | None:
-    known = np.flatnonzero(~np.isnan(values))
-    # the first holds lazy initialisation
-    known = known[known > 0]
-    change = find_last_change(values[known].tolist())
-    return None if change is None else int(known[change])

@@ -84,10 +84,6 @@ class RankRow:
     """All of the above: what the others wait for, when it is most."""
     step_s: float
     """Holds the wait for the slowest rank."""
-    last_iteration: int
-    """Last one in its file, compared or not."""
-    is_over: bool
-    """Whether its file has an end record."""
     gpu_util_pct: Optional[float] = None
 
 
@@ -102,8 +98,6 @@ class RanksSummary:
     """By rank."""
     iterations: int = 0
     """Iterations compared, the warm-up left out."""
-    first_iteration: Optional[int] = None
-    last_iteration: Optional[int] = None
     slowest: Optional[int] = None
     """Rank; ``None`` when they differ by less than noise, or it cannot be told."""
     part: Optional[str] = None

@@ -12,11 +12,12 @@ from fakes.runs import (
     make_gpu_fields,
     make_gpu_run,
     make_inside_workers,
+    make_loader,
     make_model_bytes,
     make_run,
     render_evidence,
 )
-from mmgpu_hooks.schema import LoaderSettings, RunEvidence, RunRecord
+from mmgpu_hooks.schema import RunEvidence, RunRecord
 
 PIXELS = 800 * 1344
 FIXED, EACH = 1 * GIB, 2 * GIB
@@ -48,15 +49,12 @@ def make_pooled(
         run: Fields of the run's record.
         **fields: Of the intervals.
     """
-    loader = LoaderSettings(
-        num_workers=num_workers,
+    loader = make_loader(
+        num_workers,
         persistent_workers=True,
         prefetch_factor=2,
-        pin_memory=False,
         batch_size=batch_size,
         batches_per_epoch=400 // batch_size,
-        dataset_length=400,
-        start_method='fork',
     )
     make = make_gpu_run if device == 'cuda' else make_run
     record: RunRecord = make(

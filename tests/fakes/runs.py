@@ -35,6 +35,21 @@ def steady(seconds: float, count: int) -> DurationStats:
     return DurationStats(count=count, total_s=total, mean_s=one, p50_s=one, p95_s=one)
 
 
+def make_loader(num_workers: int = 2, **fields: Any) -> LoaderSettings:
+    """Persistent workers that make batches of four out of 400 images."""
+    loader = LoaderSettings(
+        num_workers=num_workers,
+        persistent_workers=num_workers > 0,
+        prefetch_factor=2 if num_workers else None,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+        start_method='fork',
+    )
+    return replace(loader, **fields)
+
+
 def make_run(**fields: Any) -> RunRecord:
     """A GPU-less run of 8 usable cores, two workers and twelve epochs."""
     run = RunRecord(
@@ -45,16 +60,7 @@ def make_run(**fields: Any) -> RunRecord:
         max_epochs=12,
         max_iters=1200,
         interval_iterations=20,
-        loader=LoaderSettings(
-            num_workers=2,
-            persistent_workers=True,
-            prefetch_factor=2,
-            pin_memory=False,
-            batch_size=4,
-            batches_per_epoch=100,
-            dataset_length=400,
-            start_method='fork',
-        ),
+        loader=make_loader(),
         host=HostLimits(
             logical_cpus=8,
             affinity_cpus=8,

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from fakes.replaced import replace
+from fakes.runs import make_loader
 from mmgpu_hooks.schema import (
     HostLimits,
-    LoaderSettings,
     SaveAftermathRecord,
     SavePhase,
     SaveRecord,
@@ -16,16 +16,7 @@ from mmgpu_hooks.schema import (
 
 MIB = 2**20
 HOST = HostLimits(logical_cpus=2, affinity_cpus=2, usable_cores=2.0)
-LOADER = LoaderSettings(
-    num_workers=8,
-    persistent_workers=True,
-    prefetch_factor=2,
-    pin_memory=False,
-    batch_size=4,
-    batches_per_epoch=100,
-    dataset_length=400,
-    start_method='fork',
-)
+LOADER = make_loader(8)
 
 
 def make_save(

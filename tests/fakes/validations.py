@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from fakes.replaced import replace
-from fakes.runs import add_to_end, make_evidence, make_inside_workers, steady
+from fakes.runs import (
+    add_to_end,
+    make_evidence,
+    make_inside_workers,
+    make_loader,
+    steady,
+)
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import (
     DurationStats,
-    LoaderSettings,
     ValidationRecord,
 )
 
@@ -65,15 +70,12 @@ def make_validation(
             process_cpu_s=(cpu_s + 0.5 * step_s) * iterations,
             batch_bytes=2**20,
             batch_tensors=2,
-            loader=LoaderSettings(
-                num_workers=workers,
+            loader=make_loader(
+                workers,
                 persistent_workers=persistent and workers > 0,
-                prefetch_factor=2 if workers else None,
-                pin_memory=False,
                 batch_size=1,
                 batches_per_epoch=iterations,
                 dataset_length=iterations,
-                start_method='fork',
             ),
             workers=window if workers else None,
             train_workers=0,

@@ -19,6 +19,7 @@ from fakes.runs import (
     make_host_window,
     make_inside_workers,
     make_interval,
+    make_loader,
     make_model_bytes,
     make_ranks,
     make_run,
@@ -42,7 +43,6 @@ from mmgpu_hooks.schema import (
     EndRecord,
     GpuWindow,
     HostLimits,
-    LoaderSettings,
     RunEvidence,
     RunRecord,
     SaveRecord,
@@ -105,16 +105,10 @@ def load_by(
     num_workers: int, persistent: bool = True, *, prefetch: int = 2, **run: Any
 ) -> RunRecord:
     """A run with these workers."""
-    ahead = prefetch if num_workers else None
-    loader = LoaderSettings(
-        num_workers=num_workers,
+    loader = make_loader(
+        num_workers,
         persistent_workers=persistent,
-        prefetch_factor=ahead,
-        pin_memory=False,
-        batch_size=4,
-        batches_per_epoch=100,
-        dataset_length=400,
-        start_method='fork',
+        prefetch_factor=prefetch if num_workers else None,
     )
     return make_run(loader=loader, **run)
 

@@ -1,4 +1,9 @@
+"""Rules and the verdict, over runs whose every figure is planted."""
+
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -6,34 +11,41 @@ from fakes.replaced import replace
 from fakes.runs import (
     add_to_end,
     make_evidence,
+    make_host_window,
     make_inside_workers,
     make_interval,
+    make_loader,
     make_run,
     make_workers,
     steady,
 )
+from fakes.saves import (
+    HOST,
+    LOADER,
+    MIB,
+    make_aftermath,
+    make_calm,
+    make_contended,
+    make_save,
+    walls_of,
+)
+from mmgpu_hooks.judge.ranks import with_saves_of
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.verdict import VERDICTS, diagnose_plain_run, diagnose_run
+from mmgpu_hooks.judge.verdict import diagnose_plain_run, diagnose_run
 from mmgpu_hooks.schema import (
     Diagnosis,
+    Finding,
     GpuWindow,
     HostLimits,
     LoaderSettings,
     PlainRun,
+    SaveRecord,
 )
 
-RESTARTING = make_run(
-    loader=LoaderSettings(
-        num_workers=2,
-        persistent_workers=False,
-        prefetch_factor=2,
-        pin_memory=False,
-        batch_size=4,
-        batches_per_epoch=100,
-        dataset_length=400,
-    )
-)
+MAIN = {'process_cpu_s': 4.0}
+"""0.2 s per iteration: the step."""
+KEEPS_UP = {'data_wait_s': 0.001, 'step_s': 0.299, **MAIN}
 STARTS = {
     # each interval began with a start of 6 s beside 19 waits of a millisecond
     'data_wait_s': 0.001,
@@ -44,22 +56,27 @@ STARTS = {
 }
 
 
-def diagnose(run=None, **fields) -> Diagnosis:
+def diagnose(run: Any = None, **fields: Any) -> Diagnosis:
     return diagnose_run(Run(make_evidence(run=run, **fields)))
 
 
-def with_parts(**seconds: float) -> Diagnosis:
-    """A compute-bound run of 40 s of steps and waits, and other parts beside."""
-    evidence = make_evidence(data_wait_s=0.0, step_s=0.25)
-    assert evidence.end is not None
-    ledger = {**evidence.end.ledger_s, **seconds}
-    total = sum(ledger.values())
-    end = replace(evidence.end, ledger_s=ledger, duration_s=total, saves=4)
-    return diagnose_run(Run(replace(evidence, end=end)))
+def on_cores(cores: float, **fields: Any) -> Any:
+    return make_run(
+        host=HostLimits(logical_cpus=int(cores), usable_cores=cores, **fields)
+    )
+
+
+def with_workers(count: int, **fields: Any) -> Any:
+    return make_run(loader=make_loader(count, **fields))
+
+
+def find(diagnosis: Diagnosis, code: str) -> Finding | None:
+    return next((f for f in diagnosis.findings if f.code == code), None)
 
 
 def severity(diagnosis: Diagnosis, code: str) -> str | None:
-    return next((f.severity for f in diagnosis.findings if f.code == code), None)
+    found = find(diagnosis, code)
+    return found and found.severity
 
 
 @pytest.mark.parametrize(
@@ -77,124 +94,261 @@ def test_data_wait_is_judged_by_its_share(wait_s, step_s, expected):
     assert severity(diagnose(data_wait_s=wait_s, step_s=step_s), 'MG101') == expected
 
 
-def test_too_few_workers_is_the_verdict_when_cores_are_idle():
-    diagnosis = diagnose(workers=make_workers(0.55), process_cpu_s=4.0)
-    assert diagnosis.verdict.name == 'data_bound_workers'
-    assert 'with num_workers=2' in diagnosis.verdict.sentence
-    assert '33 % of an iteration' in diagnosis.verdict.sentence
+BOUND = {'logical_cpus': 8, 'unbound_cpus': 8, 'usable_cores': 8.0}
+STALLS = replace(make_interval().data_wait, p95_s=0.001)
+LATE = make_inside_workers(0.4, std_s=0.4, asks=20, out_of_order=8)
+HALF_CPU = {'count': 9, 'iterations': 18}
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, str | None], str | None]] = {
+    # fields of the run; severities by code; the verdict
+    'too few workers': (
+        {'workers': make_workers(0.55), **MAIN},
+        {'MG101': 'problem', 'MG103': None},
+        'data_bound_workers',
+    ),
+    'no workers': (
+        {'run': with_workers(0), 'data_wait_cpu_s': 1.9},
+        {'MG105': None},
+        'data_bound_workers',
+    ),
+    'the CPU is the wall': (
+        {'run': on_cores(2.0), 'workers': make_workers(0.39), **MAIN},
+        {'MG102': 'problem'},
+        'data_bound_cpu',
+    ),
+    'the CPU is the wall, as others have it': (
+        {
+            'run': on_cores(2.0),
+            'workers': make_workers(0.15),
+            'process_cpu_s': 3.0,
+            'system_cpu_pct': 100.0,
+        },
+        {'MG102': 'problem', 'MG107': 'notice'},
+        'data_bound_cpu',
+    ),
+    'twin: quiet': (
+        {
+            'run': on_cores(2.0),
+            'workers': make_workers(0.15),
+            'process_cpu_s': 3.0,
+            'system_cpu_pct': 50.0,
+        },
+        {'MG102': None, 'MG107': None},
+        None,
+    ),
+    'more CPU than there was time for': (
+        {'run': on_cores(2.0), 'workers': make_workers(2.0), **MAIN},
+        {'MG102': 'unknown'},
+        None,
+    ),
+    'blocked workers': (
+        {'workers': make_workers(0.1)},
+        {'MG103': 'problem'},
+        'data_bound_storage',
+    ),
+    'rare stalls': (
+        {'data_wait': STALLS, 'workers': make_workers(0.1)},
+        {'MG103': None},
+        'data_bound',
+    ),
+    'fetching in the training thread': (
+        {'data_wait_cpu_s': 2.0, 'workers': make_workers(0.1)},
+        {'MG103': None},
+        'data_bound',
+    ),
+    'late batches': (
+        {'data_wait_s': 0.06, 'step_s': 0.24, 'workers': LATE, **MAIN},
+        {'MG109': 'problem'},
+        'data_bound_order',
+    ),
+    'twin: in order': (
+        {'data_wait_s': 0.06, 'workers': replace(LATE, out_of_order=0), **MAIN},
+        {'MG109': None},
+        None,
+    ),
+    'an order that was not measured': (
+        {'workers': make_workers(0.4), **MAIN},
+        {'MG109': 'unknown'},
+        None,
+    ),
+    'a loader that is none of PyTorch': (
+        {'run': make_run(loader=LoaderSettings())},
+        {'MG105': 'unknown'},
+        'data_bound',
+    ),
+    'without figures of workers': (
+        {'workers': None},
+        dict.fromkeys(('MG102', 'MG103', 'MG106', 'MG109'), 'unknown'),
+        None,
+    ),
+    'as many workers as cores': ({'run': with_workers(8)}, {'MG105': None}, None),
+    'more workers than cores': ({'run': with_workers(9)}, {'MG105': 'notice'}, None),
+    'more workers than cores, half of the time on them': (
+        {
+            'run': with_workers(9),
+            'workers': make_inside_workers(
+                0.9, batch_cpu=steady(0.51 * 0.9, 18), **HALF_CPU
+            ),
+            'iterations': 18,
+        },
+        {'MG105': 'notice'},
+        None,
+    ),
+    'twin: they wait': (
+        {
+            'run': with_workers(9),
+            'workers': make_inside_workers(
+                0.9, batch_cpu=steady(0.49 * 0.9, 18), **HALF_CPU
+            ),
+            'iterations': 18,
+        },
+        {'MG105': None},
+        None,
+    ),
+    'workers wait for a core': (
+        {'workers': make_workers(0.4, run_delay_s=0.2)},
+        {'MG106': 'notice'},
+        None,
+    ),
+    'twin: hardly': (
+        {'workers': make_workers(0.4, run_delay_s=0.1)},
+        {'MG106': None},
+        None,
+    ),
+    'others use the CPU': (
+        # training process 0.67 cores, workers 0.33, of 8
+        {'system_cpu_pct': 60.0, 'workers': make_workers(0.1), **MAIN},
+        {'MG107': 'notice'},
+        None,
+    ),
+    'other ranks do': (
+        {'run': on_cores(8.0, ranks_on_host=2), 'system_cpu_pct': 100.0, **MAIN},
+        {'MG107': None},
+        None,
+    ),
+    'the training thread waits for a core': (
+        {**KEEPS_UP, 'process_run_delay_s': 20 * 0.15},
+        {'MG110': 'problem'},
+        'cpu_oversubscribed',
+    ),
+    'twin: hardly waits': (
+        {**KEEPS_UP, 'process_run_delay_s': 20 * 0.029},
+        {'MG110': None},
+        'compute_bound',
+    ),
+    'a wait that was not recorded': (KEEPS_UP, {'MG110': 'unknown'}, 'compute_bound'),
+    'workers on one CPU': (
+        {
+            'run': with_workers(4),
+            'workers': make_inside_workers(1.1, count=4, affinity_cpus=1),
+            **MAIN,
+        },
+        {'MG111': 'problem'},
+        'affinity_collapsed',
+    ),
+    'workers with a CPU each': (
+        {
+            'run': with_workers(4),
+            'workers': make_inside_workers(1.1, count=4, affinity_cpus=4),
+            **MAIN,
+        },
+        {'MG111': 'notice'},
+        None,
+    ),
+    'a quota that throttles': (
+        # of 6 s an interval
+        {**KEEPS_UP, 'host': make_host_window(throttled_s=1.5)},
+        {'MG112': 'problem'},
+        'quota_throttled',
+    ),
+    'twin: now and then': (
+        {**KEEPS_UP, 'host': make_host_window(throttled_s=0.2)},
+        {'MG112': None},
+        'compute_bound',
+    ),
+    'a process bound to one CPU': (
+        {
+            'run': make_run(host=HostLimits(affinity_cpus=1, **BOUND)),
+            **MAIN,
+        },
+        {'MG113': 'problem'},
+        'affinity_collapsed',
+    ),
+    'bound, with room for its workers': (
+        {
+            'run': make_run(host=HostLimits(affinity_cpus=5, **BOUND)),
+            **MAIN,
+        },
+        {'MG113': 'notice'},
+        'data_bound_workers',
+    ),
+    'bound, without workers': (
+        {
+            'run': make_run(
+                host=HostLimits(affinity_cpus=1, **BOUND), loader=make_loader(0)
+            )
+        },
+        {'MG113': 'notice'},
+        None,
+    ),
+    'never bound': ({'run': on_cores(1.0, affinity_cpus=1)}, {'MG113': None}, None),
+    'Pillow decodes': (
+        {'run': with_workers(2, image_decoder='pillow'), **KEEPS_UP},
+        {'MG114': 'notice', 'MG201': 'ok'},
+        'compute_bound',
+    ),
+    'starts of workers': (
+        {'run': with_workers(2, persistent_workers=False), **STARTS},
+        {'MG104': 'problem', 'MG108': None},
+        'startup_bound',
+    ),
+    'persistent workers': (STARTS, {'MG104': None}, None),
+    'no workers that could start': (
+        {'run': with_workers(0), **STARTS},
+        {'MG104': None},
+        None,
+    ),
+    'an iteration-based loader that starts over': (
+        {'run': make_run(loop='iter'), **STARTS},
+        {'MG108': 'problem', 'MG104': None},
+        'startup_bound',
+    ),
+    'no GPU': ({}, {'MG202': None}, None),
+    'an unknown GPU': ({'run': make_run(device='cuda')}, {'MG202': 'unknown'}, None),
+    'a busy GPU': (
+        {
+            'run': make_run(device='cuda'),
+            'gpu': GpuWindow(samples=50, util_pct=95.0, zero_pct=0.0),
+        },
+        {'MG202': 'ok'},
+        None,
+    ),
+    'an idle GPU': (
+        {
+            'run': make_run(device='cuda'),
+            'gpu': GpuWindow(samples=50, util_pct=69.0, zero_pct=0.0),
+        },
+        {'MG202': 'notice'},
+        None,
+    ),
+    'a GPU that swings': (
+        {
+            'run': make_run(device='cuda'),
+            'gpu': GpuWindow(samples=50, util_pct=80.0, zero_pct=12.0),
+        },
+        {'MG202': 'notice'},
+        None,
+    ),
+    'a short run': ({'intervals': 2, 'iterations': 19}, {}, 'not_enough_evidence'),
+}
 
 
-def test_loading_in_the_training_process_is_named():
-    run = make_run(
-        loader=LoaderSettings(
-            num_workers=0,
-            persistent_workers=False,
-            prefetch_factor=None,
-            pin_memory=False,
-            batch_size=4,
-            batches_per_epoch=100,
-            dataset_length=400,
-        )
-    )
-    verdict = diagnose(run=run, data_wait_cpu_s=1.9).verdict
-    assert verdict.name == 'data_bound_workers'
-    assert 'the training process loads every batch itself' in verdict.sentence
-
-
-def test_the_cpu_is_the_wall_when_no_setting_could_be_faster():
-    run = make_run(host=HostLimits(usable_cores=2.0, ram_available_bytes=2**35))
-    diagnosis = diagnose(run=run, workers=make_workers(0.39), process_cpu_s=4.0)
-    assert severity(diagnosis, 'MG102') == 'problem'
-    assert diagnosis.verdict.name == 'data_bound_cpu'
-    assert '0.297 s' in next(f.detail for f in diagnosis.findings if f.code == 'MG102')
-
-
-def test_cores_that_strangers_want_are_no_wall_where_the_run_was_faster():
-    # strangers use half a core and seem to want three and a half
-    host = HostLimits(usable_cores=4.0, logical_cpus=4, ram_available_bytes=2**35)
-    evidence = make_evidence(
-        run=make_run(host=host),
-        workers=make_workers(0.39),
-        process_cpu_s=4.0,
-    )
-    run = Run(evidence).altered(external_cpu_cores=0.5)
-    assert run.workload is not None
-    crowded = run.altered(workload=replace(run.workload, other_tasks=3.5))
-    assert crowded.free_cores == 3.5
-    assert not crowded.is_cpu_the_wall
-    assert crowded.cpu_floor_s <= crowded.iter_s
-    assert severity(diagnose_run(crowded), 'MG102') is None
-
-
-def test_the_floor_is_never_above_what_the_run_took():
-    run = Run(make_evidence(workers=make_workers(0.39), process_cpu_s=4.0))
-    assert run.workload is not None
-    narrow = run.altered(workload=replace(run.workload, usable_cores=0.5))
-    assert narrow.cpu_floor_s == run.iter_s
-
-
-def test_a_run_that_mostly_validates_may_be_starved_in_its_iterations():
-    evidence = make_evidence(12, data_wait_s=0.03, step_s=0.17)
-    validated_s = 0.9 * sum(evidence.end.ledger_s.values())
-    evidence = add_to_end(evidence, validation=validated_s)
-    verdict = diagnose_run(Run(evidence)).verdict
-    assert verdict.name.startswith('data_bound')
-    assert '15 % of an iteration' in verdict.sentence
-
-
-def test_blocked_workers_are_storage():
-    diagnosis = diagnose(workers=make_workers(0.1))
-    assert severity(diagnosis, 'MG103') == 'problem'
-    assert diagnosis.verdict.name == 'data_bound_storage'
-
-
-def test_a_rule_without_its_input_cannot_tell():
-    diagnosis = diagnose(workers=None)
-    for code in ('MG102', 'MG103', 'MG106'):
-        assert severity(diagnosis, code) == 'unknown'
-    assert all('Cannot tell' in f.detail for f in diagnosis.findings[-3:])
-
-
-@pytest.mark.parametrize(('workers', 'fires'), [(8, False), (9, True), (32, True)])
-def test_more_workers_than_cores_is_noticed(workers, fires):
-    run = make_run(
-        loader=LoaderSettings(
-            num_workers=workers,
-            persistent_workers=True,
-            prefetch_factor=2,
-            pin_memory=False,
-            batch_size=4,
-            batches_per_epoch=100,
-            dataset_length=400,
-        )
-    )
-    assert (severity(diagnose(run=run), 'MG105') == 'notice') is fires
-
-
-@pytest.mark.parametrize(('cpu_share', 'fires'), [(0.49, False), (0.51, True)])
-def test_more_workers_than_cores_are_right_where_they_wait(cpu_share, fires):
-    run = make_run(
-        loader=LoaderSettings(
-            num_workers=9,
-            persistent_workers=True,
-            prefetch_factor=2,
-            pin_memory=False,
-            batch_size=4,
-            batches_per_epoch=100,
-            dataset_length=400,
-        )
-    )
-    waiting = make_inside_workers(
-        0.9, count=9, iterations=18, batch_cpu=steady(cpu_share * 0.9, 18)
-    )
-    diagnosis = diagnose(run=run, workers=waiting, iterations=18)
-    assert (severity(diagnosis, 'MG105') == 'notice') is fires
-
-
-@pytest.mark.parametrize(('delay_s', 'fires'), [(0.1, False), (0.2, True)])
-def test_workers_that_wait_for_a_core_are_noticed(delay_s, fires):
-    diagnosis = diagnose(workers=make_workers(0.4, run_delay_s=delay_s))
-    assert (severity(diagnosis, 'MG106') == 'notice') is fires
+@pytest.mark.parametrize('case', CASES)
+def test_a_planted_run_is_judged(case):
+    fields, severities, verdict = CASES[case]
+    diagnosis = diagnose(**fields)
+    assert {code: severity(diagnosis, code) for code in severities} == severities
+    assert verdict in (None, diagnosis.verdict.name)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +360,7 @@ def test_workers_that_wait_for_a_core_are_noticed(delay_s, fires):
         ('hooks', 5.0, 'MG303', 'problem', 'hook_bound'),
         ('hooks', 4.0, 'MG303', 'problem', 'compute_bound'),
         ('hooks', 2.0, 'MG303', None, 'compute_bound'),
+        ('validation', 400.0, 'MG302', 'problem', 'validation_bound'),
         ('validation', 20.0, 'MG302', 'notice', 'compute_bound'),
         ('validation', 5.0, 'MG302', None, 'compute_bound'),
     ],
@@ -213,118 +368,58 @@ def test_workers_that_wait_for_a_core_are_noticed(delay_s, fires):
 def test_parts_beside_the_loop_are_judged_by_their_share(
     part, seconds, code, expected, verdict
 ):
-    diagnosis = with_parts(**{part: seconds})
+    evidence = add_to_end(
+        make_evidence(data_wait_s=0.0, step_s=0.25), **{part: seconds}
+    )
+    evidence = replace(evidence, end=replace(evidence.end, saves=4))
+    diagnosis = diagnose_run(Run(evidence))
     assert severity(diagnosis, code) == expected
     assert diagnosis.verdict.name == verdict
 
 
-def test_start_up_of_workers_is_judged_over_the_run():
-    diagnosis = diagnose(run=RESTARTING, **STARTS)
-    assert severity(diagnosis, 'MG104') == 'problem'
+def test_cores_that_others_want_are_no_wall_where_the_run_was_faster():
+    # others use half a core and seem to want three and a half
+    evidence = make_evidence(run=on_cores(4.0), workers=make_workers(0.39), **MAIN)
+    run = Run(evidence).altered(external_cpu_cores=0.5)
+    crowded = run.altered(workload=replace(run.workload, other_tasks=3.5))
+    assert crowded.free_cores == 3.5
+    assert crowded.cpu_floor_s <= crowded.iter_s
+    assert severity(diagnose_run(crowded), 'MG102') is None
 
 
-def test_the_largest_problem_is_the_verdict():
-    # 5.7 s of start-up in a 48 s run, and hardly a wait beside it
-    assert diagnose(run=RESTARTING, **STARTS).verdict.name == 'startup_bound'
-
-
-@pytest.mark.parametrize(
-    'loader',
-    [
-        LoaderSettings(
-            num_workers=0,
-            persistent_workers=False,
-            prefetch_factor=None,
-            pin_memory=False,
-            batch_size=4,
-            batches_per_epoch=100,
-            dataset_length=400,
-        ),
-        LoaderSettings(
-            num_workers=2,
-            persistent_workers=True,
-            prefetch_factor=2,
-            pin_memory=False,
-            batch_size=4,
-            batches_per_epoch=100,
-            dataset_length=400,
-        ),
-    ],
-    ids=['no workers', 'persistent workers'],
-)
-def test_workers_that_do_not_start_again_are_not_blamed(loader):
-    diagnosis = diagnose(run=make_run(loader=loader), **STARTS)
-    assert severity(diagnosis, 'MG104') is None
-
-
-def test_an_iteration_based_loader_that_starts_over_is_named():
-    diagnosis = diagnose(run=make_run(loop='iter'), **STARTS)
-    assert severity(diagnosis, 'MG108') == 'problem'
-    assert severity(diagnosis, 'MG104') is None
-    assert diagnosis.verdict.name == 'startup_bound'
-
-
-def test_rare_stalls_are_no_starvation():
-    run = make_run(host=HostLimits(logical_cpus=8, usable_cores=8.0))
-    waits = replace(make_interval().data_wait, p95_s=0.001)
-    diagnosis = diagnose(run=run, data_wait=waits, workers=make_workers(0.1))
-    assert diagnosis.verdict.name == 'data_bound'
-    assert 'in rare stalls' in diagnosis.verdict.sentence
-    assert severity(diagnosis, 'MG103') is None
-
-
-def test_fetching_in_the_training_thread_is_no_starvation():
-    diagnosis = diagnose(data_wait_cpu_s=2.0, workers=make_workers(0.1))
-    assert diagnosis.verdict.name == 'data_bound'
-    assert 'fetching ready batches' in diagnosis.verdict.sentence
-
-
-def test_validation_that_takes_most_of_the_run_is_the_verdict():
-    diagnosis = with_parts(validation=400.0)
-    assert severity(diagnosis, 'MG302') == 'problem'
-    assert diagnosis.verdict.name == 'validation_bound'
-
-
-def test_more_cpu_than_there_was_time_for_is_not_judged():
-    run = make_run(host=HostLimits(logical_cpus=2, usable_cores=2.0))
-    diagnosis = diagnose(run=run, workers=make_workers(2.0), process_cpu_s=4.0)
-    assert severity(diagnosis, 'MG102') == 'unknown'
-    assert diagnosis.verdict.name != 'data_bound_cpu'
+def test_a_run_that_mostly_validates_may_be_starved_in_its_iterations():
+    evidence = make_evidence(12, data_wait_s=0.03, step_s=0.17)
+    evidence = add_to_end(evidence, validation=0.9 * Run(evidence).duration_s)
+    assert diagnose_run(Run(evidence)).verdict.name.startswith('data_bound')
 
 
 @pytest.mark.parametrize(
-    ('gpu', 'expected'),
-    [
-        (GpuWindow(samples=50, util_pct=95.0, zero_pct=0.0), 'ok'),
-        (GpuWindow(samples=50, util_pct=69.0, zero_pct=0.0), 'notice'),
-        (GpuWindow(samples=50, util_pct=80.0, zero_pct=12.0), 'notice'),
-        (None, 'unknown'),
-    ],
+    ('intervals', 'iterations', 'missing'), [(2, 19, 1), (1, 5, 35)]
 )
-def test_the_gpu_is_judged_by_utilisation_and_zeros(gpu, expected):
-    assert severity(diagnose(run=make_run(device='cuda'), gpu=gpu), 'MG202') == expected
+def test_a_short_run_says_how_much_more_it_needs(intervals, iterations, missing):
+    verdict = diagnose(intervals=intervals, iterations=iterations).verdict
+    assert f'recorded {iterations}, needed 20' in verdict.sentence
+    assert f'at least {missing} more' in verdict.sentence
+    assert verdict.headspace_pct is None
 
 
-def test_no_gpu_is_no_finding():
-    assert severity(diagnose(), 'MG202') is None
+@pytest.mark.parametrize(
+    ('intervals', 'busy_pct', 'expected'),
+    [(3, 20.0, 'medium'), (6, 20.0, 'high'), (6, 60.0, 'low')],
+)
+def test_confidence_is_of_the_iterations_and_of_the_host(intervals, busy_pct, expected):
+    busy = {'system_cpu_pct': busy_pct, 'workers': make_workers(0.1), **MAIN}
+    assert diagnose(intervals=intervals, **busy).verdict.confidence == expected
 
 
-def test_a_short_run_is_not_judged():
-    diagnosis = diagnose(intervals=2, iterations=19)
-    assert diagnosis.verdict.name == 'not_enough_evidence'
-    assert 'recorded 19, needed 20; train at least 1 more' in (
-        diagnosis.verdict.sentence
-    )
-
-
-def test_an_only_interval_will_be_the_warm_up():
-    sentence = diagnose(intervals=1, iterations=5).verdict.sentence
-    assert 'recorded 5, needed 20; train at least 35 more' in sentence
-
-
-@pytest.mark.parametrize(('intervals', 'expected'), [(3, 'medium'), (6, 'high')])
-def test_confidence_grows_with_the_iterations(intervals, expected):
-    assert diagnose(intervals=intervals).verdict.confidence == expected
+def test_the_headspace_is_what_free_data_would_give():
+    # 0.1 s of every 0.3 s is waiting
+    assert diagnose().verdict.headspace_pct == pytest.approx(50.0)
+    assert diagnose(data_wait_s=0.0).verdict.headspace_pct == 0.0
+    run = Run(make_evidence(workers=make_inside_workers(0.2), **MAIN))
+    held_up = run.altered(workload=replace(run.workload, held_up_s=0.1))
+    # 0.1 s of every 0.3 s is the step's own, in the steady iterations
+    assert held_up.headspace_pct > 2 * run.headspace_pct > 0.0
 
 
 @pytest.mark.parametrize(
@@ -342,31 +437,111 @@ def test_every_rule_explains_itself():
         assert rule.title, rule.code
 
 
-def test_every_verdict_is_in_the_closed_list():
-    for fields in ({}, {'data_wait_s': 0.0}, {'intervals': 1, 'iterations': 3}):
-        assert diagnose(**fields).verdict.name in VERDICTS
+def saving(saves: Sequence[SaveRecord], **fields: Any) -> Run:
+    """A compute-bound run of 40 s beside its saves, each followed by usual waits."""
+    run = make_run(host=HOST, loader=LOADER, **fields)
+    evidence = make_evidence(run=run, data_wait_s=0.0, step_s=0.25)
+    evidence = add_to_end(evidence, checkpoint_save=walls_of(saves))
+    return Run(
+        replace(
+            evidence,
+            end=replace(evidence.end, saves=len(saves)),
+            save_records=tuple(saves),
+            save_aftermaths=tuple(make_aftermath(save.iteration) for save in saves),
+        )
+    )
 
 
-@pytest.mark.parametrize(('busy_pct', 'fires'), [(60.0, True), (20.0, False)])
-def test_a_busy_host_is_noticed_and_lowers_the_confidence(busy_pct, fires):
-    # training process 0.67 cores, workers 0.33, of 8
-    fields = {'process_cpu_s': 4.0, 'workers': make_workers(0.1)}
-    diagnosis = diagnose(system_cpu_pct=busy_pct, **fields)
-    assert (severity(diagnosis, 'MG107') == 'notice') is fires
-    assert diagnosis.verdict.confidence == ('low' if fires else 'high')
+def judge_saving(*saves: SaveRecord, **fields: Any) -> Diagnosis:
+    return diagnose_run(saving(saves, **fields))
 
 
-def test_cores_that_others_use_are_not_free():
-    run = make_run(host=HostLimits(logical_cpus=2, usable_cores=2.0))
-    fields = {'workers': make_workers(0.15), 'process_cpu_s': 3.0}
-    crowded = diagnose(run=run, system_cpu_pct=100.0, **fields)
-    quiet = diagnose(run=run, system_cpu_pct=50.0, **fields)
-    assert severity(crowded, 'MG102') == 'problem'
-    assert severity(quiet, 'MG102') is None
+UNREADABLE = {'run_delay_s': None, 'unknown': {'run_delay_s': 'no schedstat'}}
+SLOW = {
+    'MG304': make_contended(900),
+    'MG305': make_save(
+        900, run_delay_s=1.6, workers=0, workers_cpu_s=0.0, strangers_cpu_s=3.6
+    ),
+    'MG306': make_save(900, blocked_s=1.8),
+    'MG307': make_save(
+        900, blocked_s=1.8, memory_pressure_pct=80.0, major_faults=25_600
+    ),
+    'MG308': make_save(900, blocked_s=1.8, is_remote=True),
+    'MG309': make_save(900, cpu_s=1.8, bytes=900 * MIB, message_hub_bytes=700 * MIB),
+    'MG311': make_save(900, blocked_s=1.8, phases={}),
+}
 
 
-def test_other_ranks_are_no_strangers():
-    host = HostLimits(logical_cpus=8, usable_cores=4.0, ranks_on_host=2)
-    diagnosis = diagnose(run=make_run(host=host), system_cpu_pct=100.0)
-    assert severity(diagnosis, 'MG107') is None
-    assert diagnosis.verdict.confidence == 'high'
+@pytest.mark.parametrize('code', SLOW)
+def test_slow_saves_are_counted_by_cause(code):
+    diagnosis = judge_saving(*make_calm(3), SLOW[code])
+    assert [c for c in SLOW if find(diagnosis, c) is not None] == [code]
+    assert '1 of 4 saves' in find(diagnosis, code).detail
+    healthy = judge_saving(*make_calm(8))
+    assert (find(healthy, code), severity(healthy, 'MG310')) == (None, 'notice')
+
+
+@pytest.mark.parametrize(('count', 'expected'), [(2, 'problem'), (1, 'notice')])
+def test_contended_saves_are_a_problem_by_their_net_share(count, expected):
+    # 1.6 s each; the run takes 42 or 44 s
+    saves = [make_contended(10 * i) for i in range(1, count + 1)]
+    found = find(judge_saving(*saves), 'MG304')
+    assert found.severity == expected
+    assert found.share == pytest.approx(1.6 * count / (40 + 2 * count))
+
+
+def test_a_delay_that_was_won_back_is_no_problem_and_an_unknown_one_is_not_counted():
+    run = saving([make_contended(10 * i) for i in range(1, 9)])
+    back = tuple(
+        replace(after, usual_wait_s=0.1, waits_s=0.0) for after in run.save_aftermaths
+    )
+    for aftermaths, share in ((back, 0.0), ((), None)):
+        judged = diagnose_run(run.altered(save_aftermaths=aftermaths))
+        found = find(judged, 'MG304')
+        assert (found.severity, found.share) == ('notice', share)
+    some = diagnose_run(run.altered(save_aftermaths=run.save_aftermaths[:1]))
+    assert 'the job lost 1.6 s (net, of the 1 whose' in find(some, 'MG304').detail
+
+
+@pytest.mark.parametrize(
+    ('saves', 'said'),
+    [
+        ([make_contended(10 * i) for i in range(1, 7)], '9.6 s of it because loader'),
+        # small delays that add up
+        (
+            [make_contended(10 * i, cpu_s=0.2, run_delay_s=0.11) for i in range(1, 31)],
+            '3.3 s of it',
+        ),
+        (
+            [make_contended(10 * i, cpu_s=0.2, run_delay_s=0.09) for i in range(1, 31)],
+            None,
+        ),
+        (make_calm(20), None),
+    ],
+)
+def test_a_run_bound_by_its_saves_names_what_is_proven_to_have_held_them(saves, said):
+    verdict = judge_saving(*saves).verdict
+    assert verdict.name == 'save_bound'
+    assert (' of it ' in verdict.sentence) is (said is not None)
+    assert (said or '') in verdict.sentence
+
+
+def test_ranks_that_wait_for_the_saves_of_the_first_are_counted():
+    first = saving([make_contended(10 * i) for i in range(1, 4)], world_size=8)
+    assert '48.0 s in all; 3 of 3 saves' in find(diagnose_run(first), 'MG310').detail
+    judged = with_saves_of(saving([], world_size=8, rank=1), first)
+    causes = [entry.cause for entry in diagnose_run(judged).saves]
+    assert causes == ['workers'] * 3
+
+
+@pytest.mark.parametrize(('hub', 'expected'), [(21, 'notice'), (19, None)])
+def test_growing_histories_are_noticed_from_a_tenth_on(hub, expected):
+    last = make_save(5000, message_hub_bytes=hub * MIB)
+    assert severity(judge_saving(*make_calm(3), last), 'MG309') == expected
+
+
+def test_saves_without_scheduler_statistics_are_said_to_be_unknown():
+    saves = [replace(save, **UNREADABLE) for save in make_calm(3)]
+    found = find(judge_saving(*saves), 'MG311')
+    assert found.severity == 'unknown'
+    assert 'no schedstat' in found.detail

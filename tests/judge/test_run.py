@@ -1,147 +1,270 @@
+"""The figures of a run: what its intervals add up to."""
+
 from __future__ import annotations
+
+import math
+import random
+from typing import Any
 
 import pytest
 
 from fakes.replaced import replace
-from fakes.runs import make_evidence, make_interval, make_run, make_workers
-from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import LoaderSettings, RunEvidence
+from fakes.runs import (
+    make_evidence,
+    make_inside_workers,
+    make_interval,
+    make_loader,
+    make_run,
+    make_workers,
+)
+from mmgpu_hooks.judge.run import LoaderFigures, Run
+from mmgpu_hooks.schema import (
+    CudaMemoryWindow,
+    GpuWindow,
+    IntervalRecord,
+    RunEvidence,
+    TransformCost,
+    WorkersWindow,
+)
+
+MIB = 2**20
 
 
-def evidence_of(*intervals, **fields) -> RunEvidence:
-    return RunEvidence(path='x', run=make_run(), intervals=intervals, **fields)
+def run_of(*intervals: IntervalRecord, **fields: Any) -> Run:
+    return Run(RunEvidence('x', make_run(**fields), intervals))
+
+
+def after_warm_up(*fields: dict[str, Any]) -> Run:
+    """An interval of warm-up, then one with each of these fields."""
+    records = [make_interval(index, **one) for index, one in enumerate(fields, 1)]
+    return run_of(make_interval(), *records)
 
 
 def test_the_first_interval_is_warm_up():
     slow = make_interval(0, data_wait_s=5.0, step_s=5.0)
-    summary = Run(evidence_of(slow, make_interval(1), make_interval(2)))
-    assert summary.steady_iterations == 40
-    assert summary.iterations == 60
-    assert summary.data_wait_s == pytest.approx(0.1)
-    assert summary.step_s == pytest.approx(0.2)
-    assert summary.images_per_s == pytest.approx(4 / 0.3)
-
-
-def test_a_single_interval_is_used_for_want_of_others():
-    assert Run(evidence_of(make_interval())).steady_iterations == 20
+    run = run_of(slow, make_interval(1), make_interval(2))
+    assert (run.steady_iterations, run.iterations) == (40, 60)
+    assert (run.data_wait_s, run.step_s) == pytest.approx((0.1, 0.2))
+    assert run.images_per_s == pytest.approx(4 / 0.3)
+    # for want of others
+    assert run_of(make_interval()).steady_iterations == 20
 
 
 def test_first_waits_are_start_up_and_no_wait():
-    first = make_interval(1)
+    first = make_interval(1, first_waits=1, first_wait_s=4.0)
     first = replace(
         first,
         data_wait=replace(first.data_wait, total_s=1.9 + 4.0),
-        first_waits=1,
-        first_wait_s=4.0,
         ledger_s={**first.ledger_s, 'startup': 3.9 + 0.25},
     )
-    summary = Run(evidence_of(make_interval(0), first))
-    assert summary.data_wait_s == pytest.approx(0.1)
+    run = run_of(make_interval(0), first)
+    assert run.data_wait_s == pytest.approx(0.1)
     # creating the workers, outside any wait, is in it
-    assert summary.startup_s == pytest.approx(4.15)
-    assert summary.epoch_starts == 1
+    assert (run.startup_s, run.epoch_starts) == (pytest.approx(4.15), 1)
 
 
 def test_without_an_end_record_the_run_was_killed():
-    summary = Run(evidence_of(make_interval(0), make_interval(1)))
-    assert summary.status == 'killed'
-    assert summary.duration_s == pytest.approx(12.0)
-    assert summary.ledger_s['step'] == pytest.approx(8.0)
+    run = run_of(make_interval(0), make_interval(1))
+    assert run.status == 'killed'
+    assert run.duration_s == pytest.approx(12.0)
+    assert run.ledger_s['step'] == pytest.approx(8.0)
 
 
 def test_worker_cpu_is_per_batch_over_the_whole_run():
     # 2 workers x 2 prefetched were under way at the start: half of them count as made
     started = replace(make_workers(0.0), cpu_s=0.3 * 22, fresh=True)
     later = make_workers(0.3, run_delay_s=0.042)
-    summary = Run(
-        evidence_of(make_interval(0, workers=started), make_interval(1, workers=later))
-    )
-    assert summary.worker_cpu_s == pytest.approx(0.3)
-    assert summary.worker_run_delay_s == pytest.approx(0.02)
-    assert summary.worker_count == 2
+    run = run_of(make_interval(0, workers=started), make_interval(1, workers=later))
+    assert run.worker_cpu_s == pytest.approx(0.3)
+    assert run.worker_run_delay_s == pytest.approx(0.02)
+    assert run.worker_count == 2
 
 
 def test_an_epoch_made_ahead_in_its_first_interval_is_counted_once():
     made = replace(make_workers(0.0, count=16, iterations=10), cpu_s=3.0, fresh=True)
     idle = make_workers(0.0, count=16, iterations=20)
-    loader = LoaderSettings(
-        num_workers=16,
-        persistent_workers=True,
-        prefetch_factor=2,
-        pin_memory=False,
-        batch_size=4,
-        batches_per_epoch=30,
-        dataset_length=120,
-    )
-    evidence = evidence_of(
-        make_interval(0, workers=made), make_interval(1, workers=idle)
-    )
-    evidence = replace(evidence, run=make_run(loader=loader))
+    intervals = make_interval(0, workers=made), make_interval(1, workers=idle)
     # 30 batches of an epoch of 30, and at most what else was in flight
-    assert Run(evidence).worker_cpu_s == pytest.approx(0.1, rel=0.4)
-
-
-def test_cpu_of_validation_and_saves_is_not_charged_to_the_step():
-    busy = make_interval(1, process_cpu_s=60.0, system_cpu_pct=100.0)
-    for part in ('validation', 'checkpoint_save'):
-        ledger = {**busy.ledger_s, part: 30.0}
-        noisy = replace(busy, ledger_s=ledger, duration_s=sum(ledger.values()))
-        calm = make_interval(2, process_cpu_s=4.0, workers=make_workers(0.1))
-        summary = Run(evidence_of(make_interval(0), noisy, calm))
-        assert summary.main_cpu_s == pytest.approx(0.2)
-        assert summary.external_cpu_cores == 0.0
-
-
-def test_cpu_of_starting_workers_is_not_charged_to_the_step():
-    # 2 s of starting, of which 1.3 s are CPU; the first wait is 0.5 s beyond a usual
-    firsts = {'first_waits': 1, 'first_wait_s': 0.6}
-    one = make_interval(1, process_cpu_s=5.3, **firsts)
-    one = replace(one, ledger_s={**one.ledger_s, 'startup': 2.5})
-    summary = Run(evidence_of(make_interval(0), one))
-    assert summary.main_cpu_s == pytest.approx(0.2)
-
-
-def test_external_load_is_unknown_when_the_workers_are():
-    summary = Run(make_evidence(3, process_cpu_s=4.0, system_cpu_pct=90.0))
-    assert summary.external_cpu_cores is None
+    run = run_of(*intervals, loader=make_loader(16, batches_per_epoch=30))
+    assert run.worker_cpu_s == pytest.approx(0.1, rel=0.4)
 
 
 def test_unknown_stays_unknown():
-    summary = Run(
-        make_evidence(3, images=None, process_cpu_s=None, data_wait_cpu_s=None)
-    )
-    assert summary.images_per_s is None
-    assert summary.main_cpu_s is None
-    assert summary.data_wait_cpu_share is None
-    assert summary.worker_cpu_s is None
-    assert summary.gpu is None
-
-
-def test_a_run_without_intervals_knows_nothing():
-    summary = Run(evidence_of())
-    assert (summary.iterations, summary.steady_iterations) == (0, 0)
-    assert (summary.iter_s, summary.data_wait_s, summary.step_s) == (None, None, None)
-
-
-def test_main_cpu_leaves_the_waits_out():
-    summary = Run(make_evidence(3, process_cpu_s=6.0, data_wait_cpu_s=1.0))
-    assert summary.main_cpu_s == pytest.approx(5.0 / 20)
-    assert summary.data_wait_cpu_share == pytest.approx(1.0 / 2.0)
+    unknown = {'images': None, 'process_cpu_s': None, 'data_wait_cpu_s': None}
+    run = Run(make_evidence(3, **unknown))
+    figures = (run.images_per_s, run.main_cpu_s, run.data_wait_cpu_share)
+    assert (*figures, run.worker_cpu_s, run.gpu, run.loader) == (None,) * 6
+    nothing = run_of()
+    assert (nothing.iterations, nothing.steady_iterations) == (0, 0)
+    assert (nothing.iter_s, nothing.data_wait_s, nothing.step_s) == (None,) * 3
 
 
 def test_hooks_are_summed_by_class():
-    records = tuple(
+    records = [
         make_interval(i, by_hook={'LoggerHook': 1.0 + i, 'EMAHook': 4.0})
         for i in range(3)
-    )
-    evidence = RunEvidence('x', make_run(), records)
-    hooks = Run(evidence).hooks
-    assert list(hooks) == ['EMAHook', 'LoggerHook']
-    assert hooks['LoggerHook'].seconds == pytest.approx(6.0)
-    assert hooks['LoggerHook'].iteration_s == pytest.approx(5.0 / 40)
+    ]
+    run = run_of(*records)
+    assert list(run.hooks) == ['EMAHook', 'LoggerHook']
+    assert run.hooks['LoggerHook'] == pytest.approx((6.0, 5.0 / 40))
     end = replace(make_evidence(1).end, hooks_s={'LoggerHook': 7.5, 'LateHook': 1.0})
-    hooks = Run(replace(evidence, end=end)).hooks
     # what came after the last interval is in the end record only
-    assert hooks['LoggerHook'].seconds == 7.5
-    assert hooks['LateHook'].iteration_s == 0.0
-    assert Run(make_evidence(3)).hooks == {}
+    hooks = Run(replace(run.evidence, end=end)).hooks
+    assert (hooks['LoggerHook'].seconds, hooks['LateHook'].iteration_s) == (7.5, 0.0)
+
+
+def loader_of(*windows: WorkersWindow) -> LoaderFigures:
+    loader = after_warm_up(*({'workers': window} for window in windows)).loader
+    assert loader is not None
+    return loader
+
+
+def test_a_batch_is_weighted_by_batches_and_readiness_by_asks():
+    loader = loader_of(
+        make_inside_workers(0.2, iterations=30, ready_mean=1.0, ready_zero_pct=0.0),
+        make_inside_workers(0.6, iterations=10, ready_mean=0.2, ready_zero_pct=80.0),
+    )
+    assert (loader.batches, loader.asks, loader.out_of_order) == (40, 40, 2)
+    assert loader.occupancy_s == pytest.approx(0.3)
+    assert loader.batch_cpu_s == pytest.approx(0.27)
+    # that of the usual interval: the median of 0.3 and 0.7
+    assert loader.occupancy_p95_s == pytest.approx(0.5)
+    assert (loader.ready_mean, loader.ready_zero_pct) == pytest.approx((0.8, 20.0))
+
+
+@pytest.mark.parametrize(
+    ('batches', 'std_s'),
+    [(((0.2, 0.0), (0.6, 0.0)), 0.2), (((0.4, 0.3), (0.4, 0.1)), math.sqrt(0.05))],
+)
+def test_spread_is_of_all_batches_and_not_the_mean_of_spreads(batches, std_s):
+    windows = (make_inside_workers(mean_s, std_s=std) for mean_s, std in batches)
+    assert loader_of(*windows).occupancy_std_s == pytest.approx(std_s)
+
+
+@pytest.mark.parametrize(
+    ('later', 'batch_s'), [(make_inside_workers(0.4), 0.4), (make_workers(0.0), 9.0)]
+)
+def test_warm_up_counts_where_all_batches_were_made_in_it(later, batch_s):
+    first = make_interval(0, workers=make_inside_workers(9.0))
+    loader = run_of(first, make_interval(1, workers=later)).loader
+    assert loader is not None
+    assert loader.occupancy_s == pytest.approx(batch_s)
+
+
+def test_transforms_are_added_up_and_given_per_image():
+    load = TransformCost(calls=4, total_s=0.4)
+    flips = [TransformCost(calls=2, total_s=0.1), TransformCost(calls=6, total_s=1.1)]
+    loader = loader_of(
+        make_inside_workers(
+            transforms={'Load': load, 'Flip': flips[0]}, timed_samples=4
+        ),
+        make_inside_workers(transforms={'Flip': flips[1]}, timed_samples=6),
+    )
+    # over all samples timed, those that passed it by too
+    assert loader.transforms[0] == pytest.approx(('Flip', 8, 1.2, 0.12))
+    assert loader.transforms[1] == pytest.approx(('Load', 4, 0.4, 0.04))
+
+
+def test_gpu_means_are_weighted_by_seconds_and_extremes_are_the_largest():
+    cap, heat = {'power_cap': 40.0}, {'power_cap': 20.0, 'thermal': 60.0}
+    gpu = after_warm_up(
+        {
+            'iterations': 10,
+            'gpu': GpuWindow(
+                samples=5,
+                util_pct=100.0,
+                zero_pct=0.0,
+                # the driver's buffer was silent for most of it
+                sampled_s=1.0,
+                power_w=100.0,
+                temperature_c=70.0,
+                sm_active_pct=80.0,
+                throttled_pct=40.0,
+                throttle_reasons_pct=cap,
+            ),
+        },
+        {
+            'iterations': 10,
+            'gpu': GpuWindow(
+                samples=5,
+                util_pct=20.0,
+                zero_pct=40.0,
+                sampled_s=3.0,
+                power_w=300.0,
+                temperature_c=60.0,
+                others_mem_bytes=9,
+                throttled_pct=60.0,
+                throttle_reasons_pct=heat,
+            ),
+        },
+    ).gpu
+    assert gpu is not None
+    assert (gpu.util_pct, gpu.zero_pct) == pytest.approx((40.0, 30.0))
+    assert (gpu.power_w, gpu.temperature_c) == (pytest.approx(200.0), 70.0)
+    # known in one interval only
+    assert (gpu.sm_active_pct, gpu.others_mem_bytes) == (pytest.approx(80.0), 9)
+    # a reason that an interval lacks was not there in it
+    assert gpu.throttled_pct == pytest.approx(50.0)
+    reasons = {'power_cap': 30.0, 'thermal': 30.0}
+    assert gpu.throttle_reasons_pct == pytest.approx(reasons)
+
+
+@pytest.mark.parametrize('part', ['validation', 'checkpoint_save'])
+@pytest.mark.parametrize(('calm', 'util_pct'), [(3, 90.0), (2, 60.0)])
+def test_utilisation_is_of_plain_training_where_there_is_enough(part, calm, util_pct):
+    window = GpuWindow(samples=5, util_pct=90.0, mem_used_bytes=1)
+    busy = make_interval(9, gpu=replace(window, util_pct=0.0, mem_used_bytes=9))
+    busy = replace(busy, ledger_s={**busy.ledger_s, part: 1.0})
+    gpu = run_of(*(make_interval(i, gpu=window) for i in range(1 + calm)), busy).gpu
+    assert gpu is not None
+    assert gpu.util_pct == pytest.approx(util_pct)
+    # what was reached was reached
+    assert gpu.mem_used_bytes == 9
+
+
+def test_idling_is_weighted_by_the_iterations_timed():
+    run = after_warm_up(
+        {'gpu_idle_pct': 10.0, 'gpu_idle_iterations': 30},
+        {'gpu_idle_pct': 50.0, 'gpu_idle_iterations': 10},
+        {},
+    )
+    assert run.gpu_idle_pct == pytest.approx(20.0)
+    assert run.gpu_idle_iterations == 40
+
+
+def creep_of(sizes: list[float]) -> float | None:
+    """Of a run with so many MiB of live tensors after each 50 iterations."""
+    windows = [CudaMemoryWindow(allocated_bytes=int(MIB * size)) for size in sizes]
+    records = [
+        make_interval(n, iterations=50, cuda_memory=window)
+        for n, window in enumerate(windows)
+    ]
+    memory = run_of(*records).cuda_memory
+    return memory and memory.creep_bytes_per_1000
+
+
+def test_a_planted_leak_is_found_with_its_rate():
+    noise = random.Random(0)
+    # 1 MiB per interval of 50 iterations, under noise of 2 MiB
+    creep = creep_of([1000 + n + noise.uniform(-2, 2) for n in range(200)])
+    assert creep is not None
+    assert creep / MIB == pytest.approx(20.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    'sizes',
+    [
+        *([1000 + random.Random(n).uniform(-50, 50)] * 200 for n in range(3)),
+        # a stage of training begins
+        [1000.0] * 75 + [1400.0] * 25,
+        # settles in the first half
+        [float(min(n, 50)) for n in range(100)],
+        # less than a block of the allocator in all
+        [1000 + n / 1000 for n in range(100)],
+        # too few to see it
+        [float(n) for n in range(14)],
+        [],
+    ],
+)
+def test_what_is_no_steady_growth_is_no_creep(sizes):
+    assert creep_of(sizes) is None

@@ -1,3 +1,5 @@
+"""CPU of plain training beside saves and validations, planted with what each used."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -5,17 +7,19 @@ from typing import Any
 import pytest
 
 from fakes.replaced import replace
-from fakes.runs import make_inside_workers, make_interval, make_run
+from fakes.runs import (
+    make_evidence,
+    make_inside_workers,
+    make_interval,
+    make_run,
+    make_workers,
+    steady,
+)
 from fakes.saves import make_save
 from fakes.validations import make_validation
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import (
-    HostLimits,
-    IntervalRecord,
-    RunEvidence,
-    SaveRecord,
-    ValidationRecord,
-)
+from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.schema import HostLimits, IntervalRecord, RunEvidence
 
 SAVE = make_save(cpu_s=0.5, run_delay_s=0.3, workers_cpu_s=0.1, strangers_cpu_s=0.2)
 OWN = make_inside_workers(0.1, count=1, iterations=20)
@@ -36,14 +40,13 @@ def make_busy(index: int, **fields: Any) -> IntervalRecord:
     """6 s of training, then a save of 0.8 s and a validation of 4 s.
 
     A step takes 0.2 s of the process's CPU and waits 0.02 s for a core; a batch takes
-    a worker 0.3 s of CPU; strangers use half a core.
+    a worker 0.3 s of CPU; other programs use half a core.
     """
-    record = make_interval(index, workers=make_inside_workers(1 / 3))
+    record = make_interval(index, workers=make_inside_workers(1 / 3), **fields)
     ledger = {**record.ledger_s, 'checkpoint_save': 0.8, 'validation': 4.0}
     process_s = 20 * 0.2 + 0.5 + 3.0
     # the workers made as many batches, some of them meanwhile
-    workers_s = 20 * 0.3 + 1.8
-    busy_s = process_s + workers_s + 6 * 0.5 + 0.2 + 0.4
+    busy_s = process_s + 20 * 0.3 + 1.8 + 6 * 0.5 + 0.2 + 0.4
     return replace(
         record,
         ledger_s=ledger,
@@ -51,118 +54,95 @@ def make_busy(index: int, **fields: Any) -> IntervalRecord:
         process_cpu_s=process_s,
         process_run_delay_s=20 * 0.02 + 0.3 + 0.7,
         system_cpu_pct=100 * busy_s / 10.8 / 8,
-        **fields,
     )
 
 
-def fold(
-    *intervals: IntervalRecord,
-    save: SaveRecord = SAVE,
-    validation: ValidationRecord = VALIDATION,
-) -> Run:
-    """A run in whose intervals but the first there were such a save and validation."""
+def run_of(*intervals: IntervalRecord, save=SAVE, validation=VALIDATION) -> Run:
+    """A run with such a save and validation in each of its intervals."""
     last = [record.iteration for record in intervals]
-    evidence = RunEvidence(
-        'x',
-        make_run(host=HOST),
-        intervals,
-        save_records=tuple(replace(save, iteration=i) for i in last),
-        validations=tuple(replace(validation, iteration=i) for i in last),
+    return Run(
+        RunEvidence(
+            'x',
+            make_run(host=HOST),
+            intervals,
+            save_records=tuple(replace(save, iteration=i) for i in last),
+            validations=tuple(replace(validation, iteration=i) for i in last),
+        )
     )
-    return Run(evidence)
 
 
 BUSY = (make_interval(0), *(make_busy(index) for index in range(1, 5)))
 
 
 def test_what_saves_and_validations_used_is_taken_off():
-    summary = fold(*BUSY)
-    assert summary.main_cpu_s == pytest.approx(0.2)
-    assert summary.main_run_delay_s == pytest.approx(0.02)
-    assert summary.process_cpu_cores == pytest.approx(4.0 / 6.0)
-    assert summary.external_cpu_cores == pytest.approx(0.5)
-    # of the training alone: the process, workers and strangers
+    run = run_of(*BUSY)
+    assert run.main_cpu_s == pytest.approx(0.2)
+    assert run.main_run_delay_s == pytest.approx(0.02)
+    assert run.process_cpu_cores == pytest.approx(4.0 / 6.0)
+    assert run.external_cpu_cores == pytest.approx(0.5)
+    # of the training alone: the process, workers and other programs
     workers_s = 20 * 0.3 - 0.1 - 0.2
-    assert summary.system_cpu_pct == pytest.approx(100 * (4 + workers_s + 3) / 6 / 8)
-    assert summary.cpu_aside_pct is None
-    assert 'CPU' not in summary.unknown
-
-
-def test_an_only_interval_that_ends_with_a_save_is_used():
-    summary = fold(make_busy(0))
-    assert summary.main_cpu_s == pytest.approx(0.2)
+    assert run.system_cpu_pct == pytest.approx(100 * (4 + workers_s + 3) / 6 / 8)
+    assert 'CPU' not in run.unknown
+    assert run_of(make_busy(0)).main_cpu_s == pytest.approx(0.2)
 
 
 def test_calm_intervals_are_taken_where_there_are_enough():
     calm = make_interval(9, process_cpu_s=2.0, workers=make_inside_workers(0.4))
-    assert fold(*BUSY, calm).main_cpu_s == pytest.approx(0.1)
+    assert run_of(*BUSY, calm).main_cpu_s == pytest.approx(0.1)
     few = make_interval(9, iterations=5, process_cpu_s=5 * 0.2)
     # the four intervals with saves are surer than five iterations
-    assert fold(*BUSY, few).main_cpu_s == pytest.approx(0.2)
+    assert run_of(*BUSY, few).main_cpu_s == pytest.approx(0.2)
 
 
-def test_those_of_the_warm_up_are_not_asked():
-    first = replace(make_busy(0), process_cpu_s=99.0)
-    evidence = RunEvidence(
-        'x',
-        make_run(host=HOST),
-        (first, make_busy(1), make_busy(2)),
-        save_records=tuple(
-            replace(SAVE, iteration=i, cpu_s=cpu_s)
-            for i, cpu_s in ((10, 9.0), (40, 0.5), (60, 0.5))
+@pytest.mark.parametrize(
+    ('alone', 'known', 'unknown'),
+    [
+        ({'validation': replace(VALIDATION, whole_cpu_s=None)}, [], ['main_cpu_s']),
+        ({'save': replace(SAVE, cpu_s=None)}, [], ['main_cpu_s', 'process_cpu_cores']),
+        (
+            {'validation': replace(VALIDATION, run_delay_s=None)},
+            ['main_cpu_s'],
+            ['main_run_delay_s'],
         ),
-        validations=tuple(replace(VALIDATION, iteration=i) for i in (10, 40, 60)),
-    )
-    assert Run(evidence).main_cpu_s == pytest.approx(0.2)
+        (
+            {'validation': replace(VALIDATION, workers=None)},
+            ['main_cpu_s', 'main_run_delay_s'],
+            ['external_cpu_cores'],
+        ),
+    ],
+)
+def test_what_was_not_recorded_of_them_leaves_its_figure_unknown(alone, known, unknown):
+    run = run_of(*BUSY, **alone)
+    assert [name for name in known if getattr(run, name) is None] == []
+    assert [name for name in unknown if getattr(run, name) is not None] == []
+    assert ('CPU' in run.unknown) is ('main_cpu_s' in unknown)
 
 
-@pytest.mark.parametrize('name', ['validation', 'save'])
-def test_without_their_cpu_it_is_said_why(name: str):
-    unknown: Any = {
-        'validation': replace(VALIDATION, whole_cpu_s=None),
-        'save': replace(SAVE, cpu_s=None),
-    }
-    summary = fold(*BUSY, **{name: unknown[name]})
-    assert summary.main_cpu_s is None
-    assert summary.process_cpu_cores is None
-    assert summary.unknown['CPU'] == (
-        'every interval holds a save or a validation, and what CPU they used was not '
-        'recorded'
-    )
+def test_starting_workers_has_its_part_of_the_cpu_and_of_the_wait_for_cores():
+    # 2 s of starting, of which 1.3 s are CPU; the first wait is 0.5 s beyond a usual
+    firsts = {'first_waits': 1, 'first_wait_s': 0.6}
+    one = make_interval(1, process_cpu_s=5.3, process_run_delay_s=0.8, **firsts)
+    one = replace(one, ledger_s={**one.ledger_s, 'startup': 2.5}, duration_s=10.0)
+    run = run_of(make_interval(0), one)
+    assert run.main_cpu_s == pytest.approx(0.2)
+    assert run.main_run_delay_s == pytest.approx(0.75 * 0.8 / 20)
 
 
-def test_a_small_part_of_unknown_cpu_is_left_in_and_named():
-    records = [make_interval(0)]
-    for index in range(1, 5):
-        record = make_interval(index, process_cpu_s=20 * 0.2 + 0.1)
-        ledger = {**record.ledger_s, 'validation': 0.3}
-        records.append(replace(record, ledger_s=ledger, duration_s=6.3))
-    unknown = replace(VALIDATION, whole_cpu_s=None)
-    summary = fold(*records, validation=unknown)
-    assert summary.main_cpu_s == pytest.approx(0.205)
-    assert summary.cpu_aside_pct == pytest.approx(100 * 0.3 / 6.3)
-    # workers of the validation would pass for strangers
-    assert summary.external_cpu_cores is None
+def test_the_waits_are_left_out_and_unknown_workers_leave_others_unknown():
+    run = Run(make_evidence(3, process_cpu_s=6.0, data_wait_cpu_s=1.0))
+    assert run.main_cpu_s == pytest.approx(5.0 / 20)
+    assert run.data_wait_cpu_share == pytest.approx(1.0 / 2.0)
+    assert run.external_cpu_cores is None
+    beside = make_evidence(3, process_cpu_s=4.0, workers=make_workers(0.1))
+    assert Run(beside).external_cpu_cores == 0.0
+    assert run_of().unknown['CPU'] == 'no interval was recorded'
 
 
-def test_an_unknown_wait_for_cores_in_them_is_not_taken_for_the_steps():
-    summary = fold(*BUSY, validation=replace(VALIDATION, run_delay_s=None))
-    assert summary.main_cpu_s == pytest.approx(0.2)
-    assert summary.main_run_delay_s is None
-
-
-def test_strangers_are_unknown_where_those_of_validations_are():
-    summary = fold(*BUSY, validation=replace(VALIDATION, workers=None))
-    assert summary.main_cpu_s == pytest.approx(0.2)
-    assert summary.external_cpu_cores is None
-
-
-def test_starts_of_workers_have_their_part_of_the_wait_for_cores():
-    record = make_interval(1, process_cpu_s=4.0, process_run_delay_s=0.8)
-    ledger = {**record.ledger_s, 'startup': 2.0}
-    record = replace(record, ledger_s=ledger, duration_s=8.0)
-    assert fold(make_interval(0), record).main_run_delay_s == pytest.approx(0.03)
-
-
-def test_without_intervals_it_is_said():
-    assert fold().unknown['CPU'] == 'no interval was recorded'
+def test_short_epochs_that_all_end_with_a_save_are_judged():
+    blocked = replace(make_inside_workers(0.55), batch_cpu=steady(0.02, 20))
+    records = [replace(make_busy(index), workers=blocked) for index in range(6)]
+    diagnosis = diagnose_run(run_of(*records))
+    assert diagnosis.verdict.name == 'data_bound_storage'
+    assert diagnosis.verdict.confidence == 'high'
+    assert [f.code for f in diagnosis.findings if f.severity == 'unknown'] == []

@@ -8,8 +8,7 @@ import pytest
 from fakes.replaced import replace
 from fakes.reported import make_full_ranks, make_full_run, make_reported, make_save
 from fakes.runs import make_evidence
-from mmgpu_hooks.judge.figures import TransformFigures
-from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.run import Run, TransformFigures
 from mmgpu_hooks.schema import (
     Change,
     Diagnosis,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.saves import HELD_BY, SaveDelay, sum_delays
+from mmgpu_hooks.judge.saves import CAUSES, sum_delays
 from mmgpu_hooks.judge.thresholds import HUB_NOTICE, HUB_NOTICE_BYTES, SAVE_PROBLEM
 from mmgpu_hooks.schema import Finding
 
@@ -86,14 +86,10 @@ def judge_hub(run: Run) -> Finding | None:
     Each scalar that is logged adds 16 bytes per iteration. Log fewer, or update those
     that nobody resumes with ``update_scalar(..., resumed=False)``: they stay out.
     """
-    known = [
-        save
-        for save in run.save_records
-        if save.message_hub_bytes is not None and save.bytes and save.error is None
-    ]
+    known = [save for save in run.save_records if save.bytes and save.error is None]
     if not known:
         return None
-    first, last = known[0], known[-1]
+    last = known[-1]
     hub, whole = last.message_hub_bytes or 0, last.bytes or 1
     slow = run.saves_held_by('size')
     if not slow and (hub < HUB_NOTICE_BYTES or hub < HUB_NOTICE * whole):
@@ -102,13 +98,11 @@ def judge_hub(run: Run) -> Finding | None:
         f'Histories take {hub / 2**20:.0f} MiB, {100 * hub / whole:.0f} %, of the '
         f'checkpoint at iteration {last.iteration}'
     )
-    if last.iteration > first.iteration:
-        detail += f', {(first.message_hub_bytes or 0) / 2**20:.0f} MiB of the one at '
-        detail += f'iteration {first.iteration}'
     if not slow:
         return notice(f'{detail}.')
-    delay = sum_delays(slow, len(run.judged_saves))
-    return notice(f'{detail}; {delay.sentence("for it")}', _share(run, delay))
+    delay = sum_delays(slow, len(run.judged_saves), 'for it')
+    share = None if delay.net_s is None else run.run_share(delay.net_s)
+    return notice(f'{detail}; {delay.sentence}', share)
 
 
 @rule('MG310', 'What saving costs')
@@ -133,11 +127,10 @@ def judge_saving(run: Run) -> Finding | None:
             f'{format_sum(ranks * seconds / run.saves)} of their time per '
             f'save and {format_sum(ranks * seconds)} in all'
         )
-    slow = [judged for judged in run.judged_saves if judged.is_slow]
+    slow = [one for one in run.judged_saves if one.is_slow]
     if slow:
-        detail += (
-            f'; {sum_delays(slow, len(run.judged_saves)).sentence("than they need")}'
-        )
+        delay = sum_delays(slow, len(run.judged_saves), 'than they need')
+        detail += f'; {delay.sentence}'
     else:
         detail += '.'
     return notice(detail, share) if share >= SAVE_PROBLEM else fine(detail)
@@ -150,23 +143,20 @@ def judge_unknown_saves(run: Run) -> Finding | None:
     Without the scheduler's statistics of the saving thread
     (``/proc/thread-self/schedstat``), nobody can tell what it waited for.
     """
-    slow = run.saves_held_by(None)
+    slow, count = run.saves_held_by(None), len(run.judged_saves)
+    if slow:
+        worst = sum_delays(slow, count, '').worst
+        return cannot_tell(
+            f'{len(slow)} of {count} saves were slow, and no cause is proven; the '
+            f'worst: {worst}'
+        )
     unknown = [
         judged
         for save, judged in zip(run.save_records, run.judged_saves)
         if judged.gross_delay_s is None and save.error is None
     ]
-    if slow:
-        worst = sum_delays(slow, len(run.judged_saves)).worst
-        return cannot_tell(
-            f'{len(slow)} of {len(run.judged_saves)} saves were slow, and no cause is '
-            f'proven; the worst: {worst.rstrip(".")}'
-        )
     if unknown:
-        return cannot_tell(
-            f'{len(unknown)} of {len(run.judged_saves)} saves; '
-            f'{unknown[0].sentence.rstrip(".")}'
-        )
+        return cannot_tell(f'{len(unknown)} of {count} saves; {unknown[0].sentence}')
     return None
 
 
@@ -174,13 +164,9 @@ def _judge_cause(run: Run, cause: str) -> Finding | None:
     slow = run.saves_held_by(cause)
     if not slow:
         return None
-    delay = sum_delays(slow, len(run.judged_saves))
-    detail = f'{delay.sentence(HELD_BY[cause])} The worst: {delay.worst}'
-    share = _share(run, delay)
-    if share is not None and share >= SAVE_PROBLEM:
-        return problem(detail, share)
-    return notice(detail, share)
-
-
-def _share(run: Run, delay: SaveDelay) -> float | None:
-    return None if delay.net_s is None else run.run_share(delay.net_s)
+    delay = sum_delays(slow, len(run.judged_saves), CAUSES[cause].of_many)
+    detail = f'{delay.sentence} The worst: {delay.worst}'
+    if delay.net_s is None:
+        return notice(detail)
+    share = run.run_share(delay.net_s)
+    return (problem if share >= SAVE_PROBLEM else notice)(detail, share)
