@@ -172,7 +172,7 @@ def test_the_host_bounds_workers_that_wait(limits, named):
 def test_nothing_where_the_cores_are_unknown():
     found = recommend(loader(0, False), HostLimits(), **BUSY)
     assert found.changes == ()
-    assert 'usable cores of this host are unknown' in (found.reason or '')
+    assert 'number of usable cores is unknown' in (found.reason or '')
 
 
 def test_persistent_workers_where_start_up_was_measured():
