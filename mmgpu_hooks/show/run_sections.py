@@ -479,9 +479,6 @@ def _host(run: Run) -> Iterator[Fact]:
         said = f'unknown: {run.unknown.get("CPU", "no interval has it")}'
     else:
         said = f'training process {run.process_cpu_cores:.2f} of {usable} usable cores'
-        if run.cpu_aside_pct:
-            aside = format_pct(run.cpu_aside_pct)
-            said += f' (saves and validations, {aside} of the time, are in it)'
     if run.external_cpu_cores is not None:
         said += f'; other programs {run.external_cpu_cores:.1f}'
     yield 'CPU', said

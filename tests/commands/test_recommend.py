@@ -157,7 +157,7 @@ def test_the_rank_that_the_others_wait_for_is_judged(work_dir, capsys):
     out = unwrapped(capsys)
     assert out.startswith('Data-bound')
     assert '67 % of an iteration' in out
-    assert 'Rank 2 is the slowest and costs every rank 190.0 ms per iteration' in out
+    assert 'Rank 2 is the slowest and costs every rank 0.190 s per iteration' in out
     assert 'Rank 2 of 4 holds the others up and is judged.' in out
 
 

@@ -7,7 +7,7 @@ import typing
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.replaced import replace
@@ -295,6 +295,7 @@ SAVES = records(
 )
 
 
+@settings(deadline=None)
 @given(
     SAVES,
     st.lists(SAVES, max_size=5),
