@@ -176,7 +176,7 @@ def test_gpu_means_are_weighted_by_seconds_and_extremes_are_the_largest():
                 zero_pct=0.0,
                 # the driver's buffer was silent for most of it
                 sampled_s=1.0,
-                power_w=100.0,
+                sm_clock_mhz=100.0,
                 temperature_c=70.0,
                 sm_active_pct=80.0,
                 throttled_pct=40.0,
@@ -190,9 +190,8 @@ def test_gpu_means_are_weighted_by_seconds_and_extremes_are_the_largest():
                 util_pct=20.0,
                 zero_pct=40.0,
                 sampled_s=3.0,
-                power_w=300.0,
+                sm_clock_mhz=300.0,
                 temperature_c=60.0,
-                others_mem_bytes=9,
                 throttled_pct=60.0,
                 throttle_reasons_pct=heat,
             ),
@@ -200,9 +199,9 @@ def test_gpu_means_are_weighted_by_seconds_and_extremes_are_the_largest():
     ).gpu
     assert gpu is not None
     assert (gpu.util_pct, gpu.zero_pct) == pytest.approx((40.0, 30.0))
-    assert (gpu.power_w, gpu.temperature_c) == (pytest.approx(200.0), 70.0)
+    assert (gpu.sm_clock_mhz, gpu.temperature_c) == (pytest.approx(200.0), 70.0)
     # known in one interval only
-    assert (gpu.sm_active_pct, gpu.others_mem_bytes) == (pytest.approx(80.0), 9)
+    assert gpu.sm_active_pct == pytest.approx(80.0)
     # a reason that an interval lacks was not there in it
     assert gpu.throttled_pct == pytest.approx(50.0)
     reasons = {'power_cap': 30.0, 'thermal': 30.0}
