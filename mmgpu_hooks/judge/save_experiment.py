@@ -17,7 +17,7 @@ from mmgpu_hooks.judge.thresholds import (
     SLOW_SAVE_S,
 )
 from mmgpu_hooks.model.stats import rank_sum_chance
-from mmgpu_hooks.schema import SaveBench, SaveBenchRow, SavePlan, SaveSetting, Trial
+from mmgpu_hooks.schema import SaveBench, SaveBenchRow, SavePlan, Trial
 
 Won = tuple[Optional[float], ...]
 """Seconds won back after each save of a row; ``None`` where that is unknown."""
