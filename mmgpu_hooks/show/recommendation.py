@@ -19,7 +19,7 @@ from mmgpu_hooks.schema import (
     RanksSummary,
     Recommendation,
 )
-from mmgpu_hooks.show.document import Fact, Item, Section, Table, listing, to_json
+from mmgpu_hooks.show.document import Fact, Section, Table, listing, to_json
 from mmgpu_hooks.show.figures import format_seconds
 from mmgpu_hooks.show.terminal import render
 
@@ -113,12 +113,10 @@ def render_text(answer: Answer, *, details: bool = False, **layout: Any) -> str:
 
     advice, notes = answer.recommendation.advice, answer.notes
     if details:
-        facts = [('evidence', answer.run_path), *describe_fitted(answer.fitted)]
         sections = [
             _headline(answer, details),
             *_changes(answer, has_reason=True),
             *detail_sections(answer),
-            Section('Notes', facts=facts, items=[*map(Item, notes)]),
             Section(code=_commands(answer, details)),
         ]
         return render([one for one in sections if one != Section()], **layout)

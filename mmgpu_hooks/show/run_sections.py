@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
@@ -20,7 +21,12 @@ from mmgpu_hooks.show.figures import (
     format_pct,
     format_seconds,
 )
-from mmgpu_hooks.show.recommendation import Answer, describe_settings, sentence_of
+from mmgpu_hooks.show.recommendation import (
+    Answer,
+    describe_fitted,
+    describe_settings,
+    sentence_of,
+)
 
 CAUSE_NAMES = {
     'workers': 'loader workers',
@@ -79,11 +85,19 @@ def describe_run(reported: ReportedRun) -> list[Section]:
         sections += [time, over_time, _what_if_section(reported, run), *others]
     sections += _findings_section(answer)
     if run is not None:
-        facts = list(_settings(answer, run))
-        sections.append(Section('The run and its settings', 'settings', facts=facts))
-    unknown = run.unknown.items() if run is not None else ()
-    notes = [*answer.notes, *(f'{name} unknown: {why}' for name, why in unknown)]
-    return [*sections, *listing('Notes', notes, 'notes')]
+        versions = ', '.join(f'{name} {one}' for name, one in run.run.versions.items())
+        facts = [*_known(run, _SETTINGS), ('versions', versions)]
+        title = 'The run and its settings'
+        sections.append(
+            Section(title, 'settings', [describe_settings(run)], facts=facts)
+        )
+    return [*sections, *listing('Notes', list_notes(answer), 'notes')]
+
+
+def list_notes(answer: Answer) -> list[str]:
+    """What was odd, and why figures are missing."""
+    unknown = answer.summary.unknown.items() if answer.summary is not None else ()
+    return [*answer.notes, *(f'{name} unknown: {why}' for name, why in unknown)]
 
 
 def detail_sections(answer: Answer) -> Iterator[Section]:
@@ -95,6 +109,8 @@ def detail_sections(answer: Answer) -> Iterator[Section]:
     said = [sentence_of(cure.sentence) for cure in cures]
     yield from listing('What would make saves cost less', said)
     yield from listing('Advice, nothing of which is applied', _list_advice(answer))
+    facts = [('evidence', answer.run_path), *describe_fitted(answer.fitted)]
+    yield Section('Notes', facts=facts, items=[*map(Item, list_notes(answer))])
 
 
 def _measured_sections(answer: Answer, run: Run) -> list[Section]:
@@ -104,7 +120,7 @@ def _measured_sections(answer: Answer, run: Run) -> list[Section]:
         _memory_section(run),
         _saves_section(answer, run),
         *_ranks_section(answer),
-        Section('The host', 'host', facts=[*_host(run), *_gpu(run)]),
+        Section('The host', 'host', facts=list(_known(run, _HOST))),
     ]
 
 
@@ -268,71 +284,127 @@ def _what_if_section(reported: ReportedRun, run: Run) -> Section:
     )
 
 
+Row = tuple[str, str, Callable[[Any], str]]
+"""Label, path of a figure from the run on, and how it is written."""
+
+_cores = '{:g}'.format
+_LOADER: tuple[Row, ...] = (
+    ('a batch takes', 'loader.occupancy_s', format_seconds),
+    ('95th percentile', 'loader.occupancy_p95_s', format_seconds),
+    ('CPU of it', 'loader.batch_cpu_s', format_seconds),
+    ('CPU of all workers, per batch', 'worker_cpu_s', format_seconds),
+    ('batches measured', 'loader.batches', str),
+    ('ready when asked', 'loader.ready_mean', '{:.1f} batches'.format),
+    ('none ready', 'loader.ready_zero_pct', format_pct),
+    ('came before their turn', 'loader.out_of_order', str),
+    ('memory of all workers', 'loader.pss_bytes', format_bytes),
+)
+_MEMORY: tuple[Row, ...] = (
+    ('allocated, peak', 'gpu_mem_peak_bytes', format_bytes),
+    ('reserved, peak', 'gpu_mem_reserved_bytes', format_bytes),
+    ('in use on the card', 'gpu.mem_used_bytes', format_bytes),
+    ('size of the card', 'run.gpu.memory_total_bytes', format_bytes),
+    ('training process', 'process_rss_bytes', format_bytes),
+    ('largest batch, pixels', 'largest_batch_pixels', format_count),
+    ('most boxes in a batch', 'most_boxes', str),
+    ('retries of the allocator', 'cuda_memory.retries', str),
+    ('out of memory', 'cuda_memory.ooms', '{} time(s)'.format),
+    ('fragmented', 'cuda_memory.inactive_bytes', format_bytes),
+    (
+        'growth per 1000 iterations',
+        'cuda_memory.creep_bytes_per_1000',
+        lambda size: format_bytes(int(size)),
+    ),
+)
+_HOST: tuple[Row, ...] = (
+    ('cores of the training process', 'process_cpu_cores', '{:.2f}'.format),
+    ('cores of other programs', 'external_cpu_cores', '{:.1f}'.format),
+    ('usable cores', 'run.host.usable_cores', _cores),
+    ('logical CPUs', 'run.host.logical_cpus', _cores),
+    ('CPUs by affinity', 'run.host.affinity_cpus', _cores),
+    ('CPUs by cpuset', 'run.host.cpuset_cpus', _cores),
+    ('CPUs by SLURM', 'run.host.slurm_cpus', _cores),
+    ('CPU quota, cores', 'run.host.cgroup_cpu_cores', _cores),
+    ('ranks on the host', 'run.host.ranks_on_host', str),
+    ('memory', 'run.host.ram_total_bytes', format_bytes),
+    ('memory free, least', 'host.ram_available_bytes', format_bytes),
+    ('limit of the group', 'run.host.cgroup_memory_bytes', format_bytes),
+    ('/dev/shm', 'run.host.shm_total_bytes', format_bytes),
+    ('/dev/shm free, least', 'host.shm_free_bytes', format_bytes),
+    ('open files allowed', 'run.host.open_files_soft', str),
+    ('waited for a core, some task', 'host.cpu_pressure_pct', format_pct),
+    ('waited for storage', 'host.io_pressure_pct', format_pct),
+    ('waited for memory', 'host.memory_pressure_pct', format_pct),
+    ('held back by the quota', 'host.throttled_pct', format_pct),
+    ('GPU utilisation', 'gpu.util_pct', format_pct),
+    ('GPU at 0 %', 'gpu.zero_pct', format_pct),
+    ('GPU samples', 'gpu.samples', str),
+    ('GPU idle in an iteration', 'gpu_idle_pct', format_pct),
+    ('GPU clock', 'gpu.sm_clock_mhz', '{:.0f} MHz'.format),
+    ('GPU temperature, most', 'gpu.temperature_c', '{:.0f} C'.format),
+    ('SMs active', 'gpu.sm_active_pct', format_pct),
+    ('clocks held down', 'gpu.throttled_pct', format_pct),
+    ('held down by', 'gpu.throttle_reasons_pct', ', '.join),
+)
+_SETTINGS: tuple[Row, ...] = (
+    ('batches per epoch', 'run.loader.batches_per_epoch', str),
+    ('samples', 'run.loader.dataset_length', str),
+    ('start of workers', 'run.loader.start_method', str),
+    ('loop', 'run.loop', str),
+    ('epochs', 'run.max_epochs', str),
+    ('iterations', 'run.max_iters', str),
+    ('iterations before this run', 'run.start_iteration', str),
+    ('gradients added up over', 'run.accumulative_counts', str),
+    ('optimizer wrapper', 'run.optim_wrapper', str),
+    ('device', 'run.device', str),
+    ('GPU', 'run.gpu.name', str),
+    ('ranks', 'run.world_size', str),
+    ('config', 'run.config_path', str),
+    ('work_dir', 'run.work_dir', str),
+    ('evidence', 'path', str),
+)
+
+
+def _known(run: Run, rows: Sequence[Row]) -> Iterator[Fact]:
+    """The figures that are known; the notes say why others are not."""
+    for label, path, write in rows:
+        value: Any = run
+        for name in path.split('.'):
+            value = None if value is None else getattr(value, name)
+        if value is not None and value != {}:
+            yield label, write(value)
+
+
 def _loader_section(run: Run) -> Section:
-    """What making a batch costs."""
-    costs = []
-    if run.loader is not None and run.loader.timed_samples:
-        costs = [(t.name, t.image_s) for t in run.loader.transforms if t.image_s]
-    rows = [(name, format_seconds(seconds)) for name, seconds in costs]
-    samples = run.loader.timed_samples if run.loader else 0
-    caption = f'Time per image, mean of {samples} timed samples'
+    """What making a batch costs, and what the workers give against what is needed."""
+    loader, workers = run.loader, run.worker_count or run.run.loader.num_workers
+    costs, said = [], [describe_settings(run)]
+    if loader is not None and loader.timed_samples:
+        costs = [(t.name, t.image_s) for t in loader.transforms if t.image_s]
+    if loader is not None and loader.slowest:
+        slow = loader.slowest[0]
+        image = f', image {slow.image}' if slow.image else ''
+        took = format_seconds(slow.seconds)
+        said.append(f'Slowest sample {took}: index {slow.index}{image}.')
+    known = (run.step_s, run.hooks_s, loader and loader.occupancy_s)
+    if loader is not None and workers and None not in known:
+        # workers beyond the cores take turns, however long each of them may take
+        cores_s = (loader.batch_cpu_s or 0.0) / (run.run.host.usable_cores or 1e9)
+        every_s = max((loader.occupancy_s or 0.0) / workers, cores_s)
+        needed_s = (run.step_s or 0.0) + (run.hooks_s or 0.0)
+        said.append(
+            f'{workers} worker(s) can make a batch every {format_seconds(every_s)}; '
+            f'step and hooks take {format_seconds(needed_s)}.'
+        )
+    rows = [(name, format_seconds(seconds)) for name, seconds in costs[:_SHOWN]]
     return Section(
         'Inside the loader',
         'loader',
-        facts=list(_loader(run)),
-        table=Table(['transform', 'per image'], rows[:_SHOWN], caption),
+        said,
+        facts=list(_known(run, _LOADER)),
+        table=Table(['transform', 'per image'], rows, 'Mean time per timed image'),
         chart=run_charts.chart_transforms(costs[:_SHOWN]),
     )
-
-
-def _loader(run: Run) -> Iterator[Fact]:
-    """What the workers could give against what the loop could take."""
-    loader, workers = run.loader, run.worker_count or run.run.loader.num_workers
-    yield 'settings', describe_settings(run)
-    if loader is None or loader.occupancy_s is None:
-        sources = ('loader inside', 'loader workers')
-        why = [run.unknown[one] for one in sources if one in run.unknown]
-        why = why or ['no interval has it']
-        yield 'a batch takes', f'unknown: {why[0]}'
-        if run.worker_cpu_s is not None:
-            yield 'CPU', f'{format_seconds(run.worker_cpu_s)} of all workers per batch'
-    else:
-        cpu = format_seconds(loader.batch_cpu_s)
-        yield (
-            'a batch takes',
-            f'{format_seconds(loader.occupancy_s)}{" of a worker" if workers else ""} '
-            f'({cpu} of CPU; p95 {format_seconds(loader.occupancy_p95_s)}; '
-            f'{loader.batches} batches)',
-        )
-        if workers and run.step_s is not None and run.hooks_s is not None:
-            # workers beyond the cores take turns, however long each of them may take
-            cores_s = (loader.batch_cpu_s or 0.0) / (run.run.host.usable_cores or 1e9)
-            every_s = max(loader.occupancy_s / workers, cores_s)
-            needed = format_seconds(run.step_s + run.hooks_s)
-            each = f'every {format_seconds(every_s)} from {workers} worker(s)'
-            yield 'a batch comes', f'{each}; step and hooks take {needed}'
-    if loader is None:
-        return
-    if loader.ready_mean is not None:
-        zero = loader.ready_zero_pct
-        none = '' if zero is None else f', none at {format_pct(zero)}'
-        asks = f'{loader.ready_mean:.1f} batches{none} of {loader.asks} asks'
-        yield 'ready', f'{asks}; {loader.out_of_order or 0} came before their turn'
-    if loader.pss_bytes is not None:
-        yield 'memory', f'{format_bytes(loader.pss_bytes)} in all workers'
-    if loader.slowest:
-        slow = loader.slowest[0]
-        image = f', image {slow.image}' if slow.image else ''
-        seconds = format_seconds(slow.seconds)
-        yield 'slowest sample', f'{seconds}: index {slow.index}{image}'
-
-
-def why_no_peak(run: Run) -> str:
-    """Why the peak of the card's memory is unknown."""
-    why = run.unknown.get('GPU memory')
-    if why is None and run.run.device != 'cuda':
-        why = f'training runs on the {run.run.device.upper()}'
-    return why or 'no interval has it'
 
 
 def _memory_section(run: Run) -> Section:
@@ -342,42 +414,10 @@ def _memory_section(run: Run) -> Section:
     return Section(
         'Memory',
         'memory',
-        facts=list(_memory(run)),
+        facts=list(_known(run, _MEMORY)),
         table=Table(['part', 'size'], rows, 'Memory by part'),
         chart=run_charts.chart_memory(parts),
     )
-
-
-def _memory(run: Run) -> Iterator[Fact]:
-    if run.gpu_mem_peak_bytes is None:
-        yield 'GPU', f'unknown: {why_no_peak(run)}'
-    else:
-        used = run.gpu.mem_used_bytes if run.gpu else None
-        whole = run.run.gpu.memory_total_bytes if run.run.gpu else None
-        yield (
-            'GPU',
-            f'peak {format_bytes(run.gpu_mem_peak_bytes)} allocated, '
-            f'{format_bytes(run.gpu_mem_reserved_bytes)} reserved; '
-            f'{format_bytes(used)} of {format_bytes(whole)} in use on the card',
-        )
-    if run.process_rss_bytes is not None:
-        yield 'process', format_bytes(run.process_rss_bytes)
-    if run.largest_batch_pixels is not None:
-        boxes = f', at most {run.most_boxes} boxes' if run.most_boxes else ''
-        yield 'largest batch', f'{format_count(run.largest_batch_pixels)} pixels{boxes}'
-    allocator = run.cuda_memory
-    if allocator is None:
-        return
-    if allocator.retries or allocator.ooms:
-        counts = (
-            f'{allocator.retries or 0} retries, {allocator.ooms or 0} out of memory'
-        )
-        yield 'allocator', counts
-    if allocator.inactive_bytes:
-        yield 'fragmented', f'up to {format_bytes(allocator.inactive_bytes)}'
-    if allocator.creep_bytes_per_1000 is not None:
-        grown = format_bytes(int(allocator.creep_bytes_per_1000))
-        yield 'live tensors', f'grow by {grown} per 1000 iterations'
 
 
 def _split_memory(run: Run) -> Iterator[tuple[str, str, int]]:
@@ -471,80 +511,6 @@ def _ranks_section(answer: Answer) -> list[Section]:
     return [Section('Ranks', 'ranks', said, table=Table(head, rows, caption))]
 
 
-def _host(run: Run) -> Iterator[Fact]:
-    """What the host allows, and what it went through."""
-    host, seen = run.run.host, run.host
-    usable = 'unknown' if host.usable_cores is None else f'{host.usable_cores:g}'
-    if run.process_cpu_cores is None:
-        said = f'unknown: {run.unknown.get("CPU", "no interval has it")}'
-    else:
-        said = f'training process {run.process_cpu_cores:.2f} of {usable} usable cores'
-    if run.external_cpu_cores is not None:
-        said += f'; other programs {run.external_cpu_cores:.1f}'
-    yield 'CPU', said
-    counts = {
-        'on the host': host.logical_cpus,
-        'by affinity': host.affinity_cpus,
-        'by cpuset': host.cpuset_cpus,
-        'by SLURM': host.slurm_cpus,
-        'by CPU quota': host.cgroup_cpu_cores,
-    }
-    yield 'cores', ', '.join(f'{n:g} {words}' for words, n in counts.items() if n)
-    yield 'ranks', host.ranks_on_host
-    least = host if seen is None else seen
-    group = host.cgroup_memory_bytes
-    limit = f'; limit of the group {format_bytes(group)}' if group else ''
-    for name, whole, free in (
-        ('memory', host.ram_total_bytes, least.ram_available_bytes),
-        ('/dev/shm', host.shm_total_bytes, least.shm_free_bytes),
-    ):
-        of = limit if name == 'memory' else ''
-        yield name, f'{format_bytes(whole)}, {format_bytes(free)} free at least{of}'
-    yield 'open files', f'{host.open_files_soft or "unknown"} allowed'
-    if seen is None:
-        yield 'pressure', f'unknown: {run.unknown.get("host", "no interval has it")}'
-        return
-    shares = {
-        'for a core': seen.cpu_pressure_pct,
-        'for storage': seen.io_pressure_pct,
-        'for memory': seen.memory_pressure_pct,
-        'for the CPU quota': seen.throttled_pct,
-    }
-    waits = [f'{n} {format_pct(pct)}' for n, pct in shares.items() if pct is not None]
-    yield 'some task waited', ', '.join(waits) or None
-
-
-def _gpu(run: Run) -> Iterator[Fact]:
-    """Utilisation, idling and clocks."""
-    gpu = run.gpu
-    if gpu is None or gpu.util_pct is None:
-        yield 'GPU utilisation', f'unknown: {run.why_no_gpu_util}'
-    else:
-        std = '' if gpu.util_std_pct is None else f' (std {gpu.util_std_pct:.0f} %)'
-        zero = '' if gpu.zero_pct is None else f', 0 % for {gpu.zero_pct:.0f} %'
-        counted = f' of the time ({gpu.samples} samples)'
-        yield 'GPU utilisation', f'{gpu.util_pct:.0f} %{std}{zero}{counted}'
-    if gpu is None:
-        return
-    if run.gpu_idle_pct is not None:
-        timed = f'of an iteration ({run.gpu_idle_iterations} timed)'
-        yield 'GPU idle', f'{run.gpu_idle_pct:.0f} % {timed}'
-    else:
-        why = run.unknown.get('GPU idle', 'no interval has it')
-        yield 'GPU idle', f'unknown: {why}'
-    figures = (
-        (gpu.sm_clock_mhz, 'MHz'),
-        (gpu.temperature_c, 'C at most'),
-        (gpu.sm_active_pct, '% of its SMs active'),
-    )
-    said = [f'{value:.0f} {unit}' for value, unit in figures if value is not None]
-    if gpu.throttled_pct:
-        why = ', '.join(gpu.throttle_reasons_pct)
-        said.append(f'held down {format_pct(gpu.throttled_pct)} of the time ({why})')
-    if said:
-        yield 'the card', ', '.join(said)
-
-
 def _findings_section(answer: Answer) -> list[Section]:
     """Each judgement with its numbers, and the text of its rule behind it."""
     items = [_finding(finding) for finding in answer.diagnosis.findings]
@@ -559,25 +525,3 @@ def _finding(finding: Finding) -> Item:
     more = rule.explanation.split('\n\n') if rule else ()
     basis = f'{finding.code}{share}'
     return Item(finding.detail, finding.title, basis, finding.severity, more)
-
-
-def _settings(answer: Answer, run: Run) -> Iterator[Fact]:
-    """What the run was started with, as it was when it ran."""
-    record, loader = run.run, run.run.loader
-    yield 'loader', describe_settings(run)
-    yield 'batches per epoch', loader.batches_per_epoch
-    yield 'samples', loader.dataset_length
-    yield 'start method of workers', loader.start_method
-    yield 'loop', record.loop
-    yield 'epochs', record.max_epochs
-    yield 'iterations', record.max_iters
-    yield 'iterations before this run', record.start_iteration or None
-    yield 'gradients accumulated over', record.accumulative_counts
-    yield 'optimizer wrapper', record.optim_wrapper
-    named = record.gpu.name if record.gpu else None
-    yield 'device', named or record.device
-    yield 'ranks', record.world_size
-    yield 'config', record.config_path
-    yield 'work_dir', record.work_dir
-    yield 'versions', ', '.join(f'{n} {v}' for n, v in record.versions.items())
-    yield 'evidence', answer.run_path
