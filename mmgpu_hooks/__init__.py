@@ -7,10 +7,10 @@ installed, and imports neither torch nor the hook before somebody builds it.
 from typing import TYPE_CHECKING, Any
 
 from mmgpu_hooks.hooks.registration import register_lazily
-from mmgpu_hooks.version import __version__
 
 if TYPE_CHECKING:
     from mmgpu_hooks.hooks.gpu_efficiency_hook import GPUEfficiencyHook
+    from mmgpu_hooks.version import __version__
 
 __all__ = ['GPUEfficiencyHook', '__version__']
 
@@ -22,4 +22,8 @@ def __getattr__(name: str) -> Any:
         from mmgpu_hooks.hooks.gpu_efficiency_hook import GPUEfficiencyHook
 
         return GPUEfficiencyHook
+    if name == '__version__':
+        from mmgpu_hooks.version import __version__
+
+        return __version__
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

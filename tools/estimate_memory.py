@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.__main__ import main
 
 sys.exit(main(['estimate-memory', *sys.argv[1:]]))

@@ -2,77 +2,53 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 from pathlib import Path
 
-from mmgpu_hooks.commands import exit_codes, recommend
-from mmgpu_hooks.commands.terminal import terminal_layout
+import click
+
+from mmgpu_hooks.commands import exit_codes
+from mmgpu_hooks.commands.options import COUNT, PATH, command, config_argument
+from mmgpu_hooks.commands.output import terminal_layout
+from mmgpu_hooks.commands.recommend import recommend_run
+from mmgpu_hooks.commands.runs import find_evidence, read_run
 from mmgpu_hooks.experiment.demo import NAMES, DemoPlan
 from mmgpu_hooks.experiment.demo_dataset import DEMO_SPEC, write_demo_dataset
 from mmgpu_hooks.experiment.engine import run_plan
-from mmgpu_hooks.experiment.trial import LOG_NAME, read_trial_run
+from mmgpu_hooks.experiment.trial import LOG_NAME
 from mmgpu_hooks.schema import Trial
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.comparison import render_demo
 from mmgpu_hooks.show.recommendation import render_text
 from mmgpu_hooks.show.run_sections import images_per_second
 
-NAME = 'demo'
-HELP = 'show the whole way on a small data set'
-DESCRIPTION = """\
-Write a small data set of camera-sized JPEG files, train a detector on it with a poor
-loader setting, recommend a better one, train that for as long, and compare."""
-EPILOG = """\
-exit codes: 0 the recommended setting was faster, 1 not, 2 something is missing"""
-
-ONE_THREAD = {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}
+_DATA_ROOT = Path('data/demo')
+"""As in the configs of the demo."""
+_ONE_THREAD = {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}
 """On a CPU the step would take every core; on a GPU it leaves them to the loader."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
-    parser.add_argument('config', type=Path, help='the config to begin with')
-    parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/demo'))
-    parser.add_argument('--data-root', type=Path, default=Path('data/demo'))
-    spec = DEMO_SPEC
-    parser.add_argument(
-        '--images', type=int, default=spec.images, help='default: %(default)s'
-    )
-    parser.add_argument(
-        '--size',
-        type=int,
-        nargs=2,
-        default=(spec.width, spec.height),
-        metavar=('WIDTH', 'HEIGHT'),
-        help='of the images in pixels; default: that of a 12-megapixel camera',
-    )
+@command('demo', '0 the recommended setting was faster, 1 not')
+@config_argument
+@click.option('--work-dir', type=PATH, default='work_dirs/demo', metavar='DIR')
+@click.option(
+    '--images', type=COUNT, default=DEMO_SPEC.images, help='Size of the data set.'
+)
+def demo(config: Path, work_dir: Path, images: int) -> int:
+    """Show the whole way on a small data set.
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the demo."""
-    try:
-        return _run(arguments)
-    except UserError as error:
-        print(f'mmgpu demo: {error}', file=sys.stderr)
-        return exit_codes.BAD_INPUT
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    width, height = arguments.size
-    _say(f'1/5  Data set: {arguments.images} JPEG files of {width} x {height} pixels')
-    data = write_demo_dataset(
-        arguments.data_root, images=arguments.images, width=width, height=height
-    )
+    Writes camera-sized JPEG files, trains a detector on them with a poor loader
+    setting, recommends a better one, trains that for as long, and compares.
+    """
+    width, height = DEMO_SPEC.width, DEMO_SPEC.height
+    _say(f'1/5  Data set: {images} JPEG files of {width} x {height} pixels')
+    data = write_demo_dataset(_DATA_ROOT, images=images, width=width, height=height)
     done = 'reused' if data.reused else 'written'
     print(f'     {done}: {data.root}, {data.image_bytes / 1e6:.0f} MB')
-
-    _say(f'2/5  Train {arguments.config}')
+    _say(f'2/5  Train {config}')
     print('     The step gets one CPU thread, as a GPU would leave the CPU free.')
-    folder = arguments.work_dir
-    plan = DemoPlan(config=str(arguments.config), folder=folder, rewrite=_recommend)
-    outcome = run_plan(plan, environ=ONE_THREAD, on_progress=_LogTail(folder))
+    plan = DemoPlan(config=str(config), folder=work_dir, rewrite=_recommend)
+    outcome = run_plan(plan, environ=_ONE_THREAD, on_progress=_LogTail(work_dir))
     if outcome.is_interrupted:
         return exit_codes.INTERRUPTED
     for trial in outcome.trials:
@@ -83,28 +59,20 @@ def _run(arguments: argparse.Namespace) -> int:
             )
     if len(outcome.trials) < len(NAMES):
         print('\nThe loader keeps up on this machine, so there is nothing to compare.')
-        return exit_codes.NOT_FASTER
-
+        return exit_codes.NO
     _say('5/5  Before and after')
-    before, after = (read_trial_run(folder / name) for name in NAMES)
-    if before is None or after is None:
-        raise UserError(
-            f'{folder}: expected the evidence of GPUEfficiencyHook, found none; is '
-            'the hook in the config?'
-        )
-    print(render_demo(before, after, **terminal_layout(sys.stdout)))
-    print(f'\nOpen it:  tensorboard --logdir {folder}')
+    before, after = (read_run(find_evidence(work_dir / name)).run for name in NAMES)
+    print(render_demo(before, after, **terminal_layout()))
+    print(f'\nOpen it:  tensorboard --logdir {work_dir}')
     old, new = images_per_second(before) or 0.0, images_per_second(after) or 0.0
-    return exit_codes.OK if new > old else exit_codes.NOT_FASTER
+    return exit_codes.OK if new > old else exit_codes.NO
 
 
 def _recommend(trial: Trial) -> str | None:
     """Recommend from the first training; the config that was written, if any."""
     _say(f'3/5  mmgpu recommend {trial.folder}')
-    parser = argparse.ArgumentParser()
-    recommend.add_arguments(parser)
-    answer = recommend.recommend_run(parser.parse_args([trial.folder]))
-    print(render_text(answer, **terminal_layout(sys.stdout)))
+    answer = recommend_run([Path(trial.folder)])
+    print(render_text(answer, **terminal_layout()))
     if answer.error is not None:
         raise UserError(answer.error)
     if answer.output is not None:

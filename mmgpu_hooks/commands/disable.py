@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
+from pathlib import Path
 
-from mmgpu_hooks.commands import rewriting
-
-NAME = 'disable'
-HELP = 'take GPUEfficiencyHook out of a config'
-DESCRIPTION = """\
-Take GPUEfficiencyHook out of a config, in place. What was there is kept as .bak."""
-EPILOG = rewriting.EPILOG
+from mmgpu_hooks.commands.options import command, config_argument
+from mmgpu_hooks.commands.rewriting import CODES, print_outcome, target_options
+from mmgpu_hooks.config.outcome import Options
+from mmgpu_hooks.config.rewrite import disable_hook
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
-    rewriting.add_arguments(parser, in_place=True)
+@command('disable', CODES)
+@config_argument
+@target_options(in_place=False)
+def disable(
+    config: Path, output: Path | None, dry_run: bool, check: bool, form: str
+) -> int:
+    """Take GPUEfficiencyHook out of a config, in place.
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Rewrite, print."""
-    from mmgpu_hooks.config.rewrite import disable_hook
-
-    options = rewriting.parse_options(arguments)
-    outcome = disable_hook(arguments.config, options)
-    return rewriting.print_outcome(NAME, outcome, arguments)
+    What was there is kept as .bak.
+    """
+    options = Options(output, in_place=output is None, dry_run=dry_run or check)
+    outcome = disable_hook(config, options)
+    return print_outcome(outcome, form, dry=dry_run, check=check)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
+from pathlib import Path
 
-from mmgpu_hooks.commands import rewriting
-
-NAME = 'enable'
-HELP = 'add GPUEfficiencyHook to a config'
-DESCRIPTION = """\
-Add GPUEfficiencyHook to a config, in place, and drop nobody's hooks: it goes into
-default_hooks, which MMEngine merges. What was there is kept as .bak."""
-EPILOG = rewriting.EPILOG
+from mmgpu_hooks.commands.options import command, config_argument
+from mmgpu_hooks.commands.rewriting import CODES, print_outcome, target_options
+from mmgpu_hooks.config.outcome import Options
+from mmgpu_hooks.config.rewrite import enable_hook
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
-    rewriting.add_arguments(parser, in_place=True)
+@command('enable', CODES)
+@config_argument
+@target_options(in_place=False)
+def enable(
+    config: Path, output: Path | None, dry_run: bool, check: bool, form: str
+) -> int:
+    """Add GPUEfficiencyHook to a config, in place.
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Rewrite, print."""
-    from mmgpu_hooks.config.rewrite import enable_hook
-
-    options = rewriting.parse_options(arguments)
-    outcome = enable_hook(arguments.config, options)
-    return rewriting.print_outcome(NAME, outcome, arguments)
+    It goes into default_hooks, which MMEngine merges, so that no hook is lost. What was
+    there is kept as .bak.
+    """
+    options = Options(output, in_place=output is None, dry_run=dry_run or check)
+    outcome = enable_hook(config, options)
+    return print_outcome(outcome, form, dry=dry_run, check=check)

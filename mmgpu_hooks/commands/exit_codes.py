@@ -5,17 +5,9 @@ from __future__ import annotations
 OK = 0
 """Done, or there was nothing to do."""
 
-WOULD_CHANGE = 1
-"""``--check`` found something to change."""
-
-NOT_FASTER = 1
-"""``demo`` measured no gain."""
-
-REGRESSION = 1
-"""``compare`` found the second run slower than allowed."""
-
-NO_FREE_CARD = 1
-"""``pick-gpu`` found fewer free cards than it was asked for."""
+NO = 1
+"""The answer of a judging command is no: ``--check`` found something to change,
+``compare`` a slower run, ``demo`` no gain, ``pick-gpu`` too few free cards."""
 
 BAD_INPUT = 2
 """Input that cannot be used; one sentence on standard error says why."""
@@ -25,3 +17,6 @@ INCOMPARABLE = 3
 
 INTERRUPTED = 130
 """Ctrl-C, as shells have it."""
+
+CLOSED_PIPE = 141
+"""The reader of standard output (``| head``) has gone, as shells have it."""

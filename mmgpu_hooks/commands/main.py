@@ -1,99 +1,91 @@
-"""``mmgpu``: one entry point for every command."""
+"""``mmgpu``: one group of commands, and the one place where errors become sentences."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+
+import click
 
 from mmgpu_hooks.commands import exit_codes
-from mmgpu_hooks.show.escaping import guarded_output
+from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.show.escaping import STANDARD_OUTPUT, guarded_output
 from mmgpu_hooks.version import __version__
 
-_COMMANDS = {
-    'recommend': 'recommend',
-    'why': 'why',
-    'predict': 'predict',
-    'verify': 'verify',
-    'compare': 'compare',
-    'report': 'report',
-    'set': 'set_values',
-    'enable': 'enable',
-    'disable': 'disable',
-    'estimate-memory': 'estimate_memory',
-    'pick-gpu': 'pick_gpu',
-    'save-bench': 'save_bench',
-    'sweep': 'sweep',
-    'explain': 'explain',
-    'demo': 'demo',
+GROUPS = {
+    'Understand': {
+        'recommend': 'Judge a run and rewrite its config.',
+        'why': 'Say why a run ended badly or stands still.',
+        'report': 'Write one run or several as an HTML page.',
+        'compare': 'Say which of two runs is slower, and in what.',
+        'explain': 'Say what a rule code or a cause means.',
+    },
+    'Change': {
+        'set': 'Change dataloader settings of a config.',
+        'enable': 'Add GPUEfficiencyHook to a config.',
+        'disable': 'Take GPUEfficiencyHook out of a config.',
+    },
+    'Measure': {
+        'verify': 'Train two settings in turns and measure the gain.',
+        'sweep': 'Train a config with several settings and compare them.',
+        'save-bench': 'Measure what the number of workers does to checkpoint saves.',
+    },
+    'Plan': {
+        'predict': 'Say what other settings of the loader would give.',
+        'estimate-memory': 'Estimate the memory of a training, without a GPU.',
+        'pick-gpu': 'Pick the free cards of this host.',
+    },
+    'Start': {'demo': 'Show the whole way on a small data set.'},
 }
-"""The module of each, by its ``NAME``."""
-
-_AGAIN_S = 0.05
-"""After which Ctrl-C is sent again where it was lost."""
+COMMANDS = [name for group in GROUPS.values() for name in group]
 
 
-def build_parser(names: Iterable[str] = _COMMANDS) -> argparse.ArgumentParser:
-    """The command line; building it imports nothing heavy.
+class _LazyGroup(click.Group):
+    """Imports the module of a command when it is named, and no other."""
 
-    Args:
-        names: Commands that it knows. Defaults to all.
-    """
-    parser = argparse.ArgumentParser(
-        prog='mmgpu',
-        description='Where the time of an MMDetection training goes, and what to do.',
-    )
-    parser.add_argument('--version', action='version', version=__version__)
-    commands = parser.add_subparsers(dest='command', metavar='COMMAND')
-    for name in names:
-        module = importlib.import_module(f'mmgpu_hooks.commands.{_COMMANDS[name]}')
-        sub = commands.add_parser(
-            name,
-            help=module.HELP,
-            description=module.DESCRIPTION,
-            epilog=module.EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_arguments(sub)
-        sub.set_defaults(run=module.run)
-    return parser
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return COMMANDS
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        # a module cannot be named as a builtin that it uses
+        name = 'set_values' if cmd_name == 'set' else cmd_name.replace('-', '_')
+        module = importlib.import_module(f'mmgpu_hooks.commands.{name}')
+        found: click.Command = getattr(module, name)
+        return found
+
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()), col_max=20)
 
 
-@contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Ctrl-C ends trainings and removes temporary folders, and so does ``kill``."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    complain = sys.unraisablehook
-    resent: list[threading.Timer] = []
-
-    def look(unraisable: sys.UnraisableHookArgs) -> None:
-        if unraisable.exc_type is not KeyboardInterrupt:
-            complain(unraisable)
-            return
-        # it came while Python tidied up, where nothing can be raised: once more, then
-        again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGTERM))
-        again.daemon = True
-        again.start()
-        resent.append(again)
-
-    sys.unraisablehook = look
-    try:
-        yield
-    finally:
-        sys.unraisablehook = complain
-        # after the command it would end whoever called us
-        for again in resent:
-            again.cancel()
-            again.join()
-        signal.signal(signal.SIGTERM, before)
+@click.group(
+    'mmgpu',
+    cls=_LazyGroup,
+    invoke_without_command=True,
+    context_settings={
+        'help_option_names': ['-h', '--help'],
+        'show_default': True,
+        'max_content_width': 80,
+    },
+)
+@click.version_option(__version__, message='%(version)s')
+@click.pass_context
+def mmgpu(ctx: click.Context) -> int | None:
+    """Where the time of an MMDetection training goes, and what to do."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        return exit_codes.BAD_INPUT
+    return None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,33 +97,61 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, see :mod:`mmgpu_hooks.commands.exit_codes`.
     """
-    words = sys.argv[1:] if argv is None else argv
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = ' '.join(['mmgpu', *(word for word in words[:1] if word in COMMANDS)])
+    with guarded_output():
+        try:
+            with _stopped_by_kill():
+                return _run(words)
+        except KeyboardInterrupt:
+            sentence, code = 'stopped.', exit_codes.INTERRUPTED
+        except BrokenPipeError:
+            # the reader (head, less) has seen enough
+            _drop_output()
+            return exit_codes.CLOSED_PIPE
+        except click.UsageError as error:
+            text = ' '.join(error.format_message().split())
+            sentence, code = f'{text} See "{name} --help".', exit_codes.BAD_INPUT
+        except UserError as error:
+            sentence, code = str(error), exit_codes.BAD_INPUT
+        except OSError as error:
+            if error.filename == STANDARD_OUTPUT:
+                _drop_output()
+            place = '' if error.filename is None else f' {error.filename}'
+            found = error.strerror or error
+            sentence = f'expected to write{place}, found "{found}"; name another place.'
+            code = exit_codes.BAD_INPUT
+        with contextlib.suppress(OSError):
+            print(f'{name}: {sentence}', file=sys.stderr, flush=True)
+        return code
+
+
+def _run(words: list[str]) -> int:
+    if sys.stdout is None:
+        raise UserError('expected a standard output, found it closed.')
     try:
-        with _stopped_by_signals(), guarded_output():
-            return _run(words)
-    except KeyboardInterrupt:
-        return exit_codes.INTERRUPTED
+        with mmgpu.make_context('mmgpu', words) as ctx:
+            code = mmgpu.invoke(ctx)
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    sys.stdout.flush()
+    return code or exit_codes.OK
 
 
-def _run(words: Sequence[str]) -> int:
-    # to import all commands takes longer than many of them do
-    is_named = bool(words) and words[0] in _COMMANDS
-    parser = build_parser(words[:1] if is_named else _COMMANDS)
-    arguments, left = parser.parse_known_args(words)
-    if arguments.command == 'set':
-        from mmgpu_hooks.commands import set_values
-
-        left = set_values.take_settings(arguments, left)
-    if left:
-        parser.error(f'unrecognized arguments: {" ".join(left)}')
-    if arguments.command is None:
-        parser.print_help(sys.stderr)
-        return exit_codes.BAD_INPUT
-    try:
-        code: int = arguments.run(arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # the reader (head, less) has seen enough; keep the interpreter from flushing
+def _drop_output() -> None:
+    """Keep the interpreter from writing what is left, which would fail again."""
+    with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return exit_codes.OK
-    return code
+
+
+@contextlib.contextmanager
+def _stopped_by_kill() -> Iterator[None]:
+    """``kill`` ends trainings and removes temporary folders, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -2,170 +2,148 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import functools
 import os
 import shlex
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mmgpu_hooks.commands import exit_codes, rewriting
-from mmgpu_hooks.commands.judging import JudgedRun, judge_run_folders
-from mmgpu_hooks.commands.terminal import terminal_layout
-from mmgpu_hooks.config.outcome import RewriteOutcome
+import click
+
+from mmgpu_hooks.commands import exit_codes
+from mmgpu_hooks.commands.options import PATH, command, run_folders_argument
+from mmgpu_hooks.commands.output import print_answer
+from mmgpu_hooks.commands.rewriting import CODES, target_options
+from mmgpu_hooks.commands.runs import JudgedRun, judge_runs
+from mmgpu_hooks.config.drift import read_drift, read_learning_rate
+from mmgpu_hooks.config.outcome import Options, RewriteOutcome
+from mmgpu_hooks.config.rewrite import rewrite_recommended
 from mmgpu_hooks.experiment.training import TrainingError, find_train_script
 from mmgpu_hooks.recommend.batch_size import BATCH_KEY, word_learning_rate
 from mmgpu_hooks.recommend.save_cures import with_keys_set
 from mmgpu_hooks.recommend.validation import leave_validation
-from mmgpu_hooks.schema.run_folder import EvidenceError
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.recommendation import Answer, render_json, render_text
-
-NAME = 'recommend'
-HELP = 'judge a run and rewrite its config'
-DESCRIPTION = """\
-Read the evidence that GPUEfficiencyHook left in a run's folder, say where the time
-went, and write a config with better dataloader settings beside the original."""
-EPILOG = """\
-exit codes: 0 done or nothing to change, 1 --check and something would change,
-2 input that cannot be used (one sentence on standard error says why)"""
+from mmgpu_hooks.show.rewriting import render_once, short_path
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
-    parser.add_argument(
-        'run_folders',
-        type=Path,
-        nargs='+',
-        metavar='run_folder',
-        help='work_dir of a training, its newest run is read; of several runs the '
-        'newest is judged, and others with other batch sizes serve '
-        '--allow-batch-size',
-    )
-    parser.add_argument(
-        '--allow-batch-size',
-        action='store_true',
-        help='another batch size may be recommended, where runs with several batch '
-        'sizes tell its memory and its speed',
-    )
-    parser.add_argument(
-        '--config', type=Path, help='config to rewrite (default: the one the run used)'
-    )
-    target = parser.add_mutually_exclusive_group()
-    target.add_argument(
-        '--output',
-        type=Path,
-        help='file to write (default: <name>_recommended.py beside the original)',
-    )
-    target.add_argument(
-        '--in-place', action='store_true', help='edit the original, keep it as .bak'
-    )
-    target.add_argument('--dry-run', action='store_true', help='write nothing')
-    target.add_argument(
-        '--check',
-        action='store_true',
-        help='write nothing; exit 1 when something would change',
-    )
-    parser.add_argument(
-        '--details',
-        action='store_true',
-        help='also print the time ledger, the loader, memory, saves, ranks, the host, '
-        'all findings and all advice',
-    )
-    parser.add_argument(
-        '--format', choices=('text', 'json'), default='text', help='default: text'
-    )
+@command('recommend', CODES)
+@run_folders_argument
+@click.option(
+    '--allow-batch-size',
+    is_flag=True,
+    help='Recommend another batch size, too, where runs with several tell its memory '
+    'and its speed.',
+)
+@click.option(
+    '--config', type=PATH, help='Config to rewrite; by default the one the run used.'
+)
+@click.option(
+    '--details',
+    is_flag=True,
+    help='Print the time ledger, the loader, memory, saves, ranks, the host, all '
+    'findings and all advice, too.',
+)
+@target_options(in_place=True)
+def recommend(
+    run_folders: tuple[Path, ...],
+    allow_batch_size: bool,
+    config: Path | None,
+    details: bool,
+    output: Path | None,
+    in_place: bool,
+    dry_run: bool,
+    check: bool,
+    form: str,
+) -> int:
+    """Say where the time of a run went, and rewrite its config.
 
+    RUN_FOLDER is the work_dir of a training; its newest run is read. Of several the
+    newest is judged, and others with other batch sizes serve --allow-batch-size. The
+    config with better dataloader settings is written beside the original, as
+    NAME_recommended.py.
+    """
+    options = Options(output, in_place, dry_run or check, is_rate_told=True)
+    judged = judge_runs(run_folders, allow_batch_size=allow_batch_size)
+    answer = rewrite_judged(judged, options, config)
 
-def run(arguments: argparse.Namespace) -> int:
-    """Judge, recommend, rewrite, print."""
-    try:
-        answer = recommend_run(arguments)
-    except EvidenceError as error:
-        print(f'mmgpu recommend: {error}', file=sys.stderr)
-        return exit_codes.BAD_INPUT
+    def render(answer: Answer, **layout: Any) -> str:
+        return render_text(answer, details=details, **layout)
+
+    print_answer(answer, form, render, render_json)
     if answer.error is not None:
-        print(f'mmgpu recommend: {answer.error}', file=sys.stderr)
-    if arguments.format == 'json':
-        print(render_json(answer))
-    else:
-        layout = terminal_layout(sys.stdout)
-        print(render_text(answer, details=arguments.details, **layout))
-    if answer.error is not None:
-        return exit_codes.BAD_INPUT
-    if arguments.check and answer.recommendation.changes:
-        return exit_codes.WOULD_CHANGE
-    return exit_codes.OK
+        raise UserError(answer.error)
+    return exit_codes.NO if check and answer.recommendation.changes else exit_codes.OK
 
 
-def recommend_run(arguments: argparse.Namespace) -> Answer:
-    """Judge, recommend and rewrite, without a word.
+def recommend_run(folders: Sequence[Path]) -> Answer:
+    """Judge, recommend and write the config beside the original, without a word.
 
     Raises:
         EvidenceError: If there is nothing that can be judged.
     """
-    judged = judge_run_folders(
-        arguments.run_folders,
-        allow_batch_size=arguments.allow_batch_size,
-    )
-    if not judged.answer.recommendation.changes:
-        return judged.answer
-    return _rewrite(judged, arguments)
+    return rewrite_judged(judge_runs(folders), Options(is_rate_told=True))
 
 
-def _rewrite(judged: JudgedRun, arguments: argparse.Namespace) -> Answer:
-    """Rewrite the config, or say in the answer why it was refused."""
-    from mmgpu_hooks.config.drift import read_drift
-    from mmgpu_hooks.config.outcome import Options
-    from mmgpu_hooks.config.rewrite import rewrite_recommended
+def rewrite_judged(
+    judged: JudgedRun, options: Options, config: Path | None = None
+) -> Answer:
+    """Rewrite the config, or say in the answer why it was refused.
 
-    answer, copy = judged.answer, judged.config_copy
-    config, note = _choose_config(arguments.config, judged.run_config, copy)
+    Args:
+        judged: What is recommended.
+        options: Where the result goes.
+        config: To rewrite. Defaults to the one that the run used.
+    """
+    answer, copy = judged.answer, judged.files.config_copy
+    if not answer.recommendation.changes:
+        return answer
+    note = None
+    if config is None:
+        config, note = _choose_config(judged.run_config, copy)
     if config is None:
         return replace(answer, error=note)
     answer = _with_learning_rate(answer, config)
-    drift = None
     # before the rewrite, which may edit this very file
-    if config != copy and copy is not None:
-        drift = read_drift(config, copy)
-    rewrite = functools.partial(
-        rewrite_recommended,
-        config,
-        options=Options(
-            output=arguments.output,
-            in_place=arguments.in_place,
-            dry_run=arguments.dry_run or arguments.check,
-            is_rate_told=True,
-        ),
+    drift = read_drift(config, copy) if copy is not None and config != copy else None
+    answer, outcome, left_out = _rewrite_what_can_be(
+        answer, lambda settings: rewrite_recommended(config, settings, options)
     )
-    answer, outcome, left_out = _rewrite_what_can_be(answer, rewrite)
-    drift = drift if outcome.proven else None
-    notes = [*answer.notes, note, left_out, drift, *outcome.notes]
+    notes = [note, left_out, drift if outcome.proven else None, *outcome.notes]
     answer = replace(
         answer,
         config=str(config),
         diff=outcome.diff,
-        notes=tuple(note for note in notes if note),
-        cfg_options=rewriting.render_command(outcome),
+        notes=(*answer.notes, *filter(None, notes)),
+        cfg_options=render_once(outcome),
     )
-    if outcome.status == 'refused':
+    if outcome.reason is not None:
         return replace(answer, error=outcome.reason)
     if outcome.status == 'unchanged':
-        reason = f'{config} has the recommended settings already.'
-        answer = _without_validation(answer, reason)
-        if outcome.notes:
-            reason = f'Nothing of it can be set in {config}.'
-        already = replace(answer.recommendation, changes=(), reason=reason)
-        return replace(answer, recommendation=already)
-    answer = replace(
-        answer, recommendation=with_keys_set(answer.recommendation, outcome.changes)
-    )
-    if arguments.dry_run or arguments.check:
+        return _unchanged(answer, outcome)
+    cured = with_keys_set(answer.recommendation, outcome.changes)
+    answer = replace(answer, recommendation=cured)
+    if options.dry_run:
         return answer
-    return _note_written(answer, outcome)
+    target = short_path(outcome.target)
+    return replace(
+        answer,
+        output=target,
+        backup=short_path(outcome.backup),
+        train_command=_train_command(target),
+    )
+
+
+def _unchanged(answer: Answer, outcome: RewriteOutcome) -> Answer:
+    """The answer without changes, since the config has them or cannot take them."""
+    reason = f'{outcome.source} has the recommended settings already.'
+    answer = _without_validation(answer, reason)
+    if outcome.notes:
+        reason = f'Nothing of it can be set in {outcome.source}.'
+    already = replace(answer.recommendation, changes=(), reason=reason)
+    return replace(answer, recommendation=already)
 
 
 def _rewrite_what_can_be(
@@ -178,12 +156,11 @@ def _rewrite_what_can_be(
     """
     outcome = rewrite(_settings(answer))
     rest = _without_validation(answer, 'This config cannot take its changes.')
-    if outcome.status != 'refused' or rest is answer or not _settings(rest):
-        return answer, outcome, None
-    retried = rewrite(_settings(rest))
-    if retried.status == 'refused':
-        return answer, outcome, None
-    return rest, retried, f'val_dataloader was left out. {outcome.reason}.'
+    if outcome.status == 'refused' and rest is not answer and _settings(rest):
+        retried = rewrite(_settings(rest))
+        if retried.status != 'refused':
+            return rest, retried, f'val_dataloader was left out. {outcome.reason}.'
+    return answer, outcome, None
 
 
 def _settings(answer: Answer) -> dict[str, Any]:
@@ -200,19 +177,11 @@ def _without_validation(answer: Answer, why: str) -> Answer:
 
 
 def _with_learning_rate(answer: Answer, config: Path) -> Answer:
-    """What a new batch size means for the learning rate, before the config is edited.
-
-    Args:
-        answer: Its changes may hold a batch size.
-        config: To load.
-    """
-    change = next(
-        (c for c in answer.recommendation.changes if c.key == BATCH_KEY), None
-    )
+    """Add what a new batch size means for the learning rate of the config."""
+    changes = answer.recommendation.changes
+    change = next((one for one in changes if one.key == BATCH_KEY), None)
     if change is None or answer.summary is None:
         return answer
-    from mmgpu_hooks.config.drift import read_learning_rate
-
     run = answer.summary.run
     said = word_learning_rate(
         read_learning_rate(config),
@@ -228,14 +197,12 @@ def _with_learning_rate(answer: Answer, config: Path) -> Answer:
 
 
 def _choose_config(
-    asked: Path | None, run_config: Path | None, copy: Path | None
+    run_config: Path | None, copy: Path | None
 ) -> tuple[Path | None, str | None]:
     """The file to rewrite and, when it is not the obvious one, a note."""
-    if asked is not None:
-        return asked, None
     # not Path.is_file, which raises where a folder may not be entered
     if run_config is not None and os.path.isfile(run_config):
-        return _relative(run_config), None
+        return Path(short_path(run_config) or run_config), None
     if copy is not None:
         gone = f'{run_config} is gone' if run_config else 'the run names no config file'
         return copy, f"{gone}, so the run's own copy was rewritten."
@@ -245,28 +212,12 @@ def _choose_config(
     )
 
 
-def _note_written(answer: Answer, outcome: RewriteOutcome) -> Answer:
-    shown = str(_relative(outcome.target)) if outcome.target else None
-    return replace(
-        answer,
-        output=shown,
-        backup=str(_relative(outcome.backup)) if outcome.backup else None,
-        train_command=_train_command(shown),
-    )
-
-
-def _relative(path: Path) -> Path:
-    """The path as a user here would type it."""
-    relative = os.path.relpath(path)
-    return path if relative.startswith('..') else Path(relative)
-
-
 def _train_command(config: str | None) -> str | None:
     """How to train here: the checkout's own script, or the one MMDetection brings."""
     if config is None:
         return None
-    script = 'tools/train.py'
-    if not os.path.isfile(script):
+    script: str | None = 'tools/train.py'
+    if not os.path.isfile('tools/train.py'):
         with contextlib.suppress(TrainingError):
-            script = str(_relative(find_train_script()))
-    return f'python {shlex.quote(script)} {shlex.quote(config)}'
+            script = short_path(find_train_script())
+    return f'python {shlex.quote(script or "")} {shlex.quote(config)}'

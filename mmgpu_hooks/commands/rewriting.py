@@ -2,131 +2,59 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import shlex
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import click
 
 from mmgpu_hooks.commands import exit_codes
+from mmgpu_hooks.commands.options import PATH, Decorator, as_format
+from mmgpu_hooks.config.outcome import RewriteOutcome
+from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.show.rewriting import render_rewrite, render_rewrite_json
 
-if TYPE_CHECKING:
-    from mmgpu_hooks.config.outcome import Options, RewriteOutcome
-
-JSON_VERSION = 1
-"""Raised when a key of the JSON answer changes its meaning or goes away."""
-
-EPILOG = """\
-exit codes: 0 done or nothing to change, 1 --check and something would change,
-2 input that cannot be used (one sentence on standard error says why)"""
+CODES = '0 done or nothing to change, 1 --check and something would change'
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, in_place: bool) -> None:
-    """Add the config and where the result goes.
+def target_options(*, in_place: bool) -> Decorator[Any]:
+    """``--output``, ``--dry-run``, ``--check``, ``--format``.
 
     Args:
-        parser: The command's parser.
-        in_place: Whether the command edits in place when nothing else is asked.
+        in_place: Whether there is ``--in-place``; without it that is the default.
     """
-    parser.add_argument('config', type=Path, help='the config that is trained')
-    target = parser.add_mutually_exclusive_group()
-    target.add_argument('--output', type=Path, help='file to write')
-    if not in_place:
-        target.add_argument(
-            '--in-place', action='store_true', help='edit the config, keep it as .bak'
-        )
-    trial = parser.add_mutually_exclusive_group()
-    trial.add_argument('--dry-run', action='store_true', help='write nothing')
-    trial.add_argument(
-        '--check',
-        action='store_true',
-        help='write nothing; exit 1 when something would change',
+    beside = click.option(
+        '--in-place', is_flag=True, help='Edit the config, keep it as .bak.'
     )
-    parser.add_argument(
-        '--format', choices=('text', 'json'), default='text', help='default: text'
-    )
+    options = [
+        click.option('--output', type=PATH, metavar='FILE', help='File to write.'),
+        *([beside] if in_place else []),
+        click.option('--dry-run', is_flag=True, help='Write nothing.'),
+        click.option(
+            '--check',
+            is_flag=True,
+            help='Write nothing; exit with 1 when something would change.',
+        ),
+        as_format,
+    ]
+
+    def decorate(function: Any) -> Any:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
 
 
-def parse_options(arguments: argparse.Namespace, suffix: str = '') -> Options:
-    """The options of the rewrite that the arguments ask for."""
-    from mmgpu_hooks.config.outcome import Options
+def print_outcome(outcome: RewriteOutcome, form: str, *, dry: bool, check: bool) -> int:
+    """Print what came of a rewrite; returns the exit code.
 
-    return Options(
-        output=arguments.output,
-        in_place=getattr(arguments, 'in_place', arguments.output is None),
-        dry_run=arguments.dry_run or arguments.check,
-        suffix=suffix,
-    )
-
-
-def print_outcome(
-    command: str, outcome: RewriteOutcome, arguments: argparse.Namespace
-) -> int:
-    """Print what came of a rewrite; returns the exit code."""
+    Raises:
+        UserError: If it was refused.
+    """
+    if form == 'json':
+        print(render_rewrite_json(outcome, written=not (dry or check)))
+    elif outcome.reason is None:
+        print(render_rewrite(outcome, written=not (dry or check)))
     if outcome.reason is not None:
-        print(f'mmgpu {command}: {outcome.reason}', file=sys.stderr)
-    written = not (arguments.dry_run or arguments.check)
-    if arguments.format == 'json':
-        print(render_json(outcome, written))
-    elif outcome.status != 'refused':
-        print(render_text(outcome, written))
-    if outcome.status == 'refused':
-        return exit_codes.BAD_INPUT
-    if arguments.check and outcome.status == 'rewritten':
-        return exit_codes.WOULD_CHANGE
-    return exit_codes.OK
-
-
-def render_text(outcome: RewriteOutcome, written: bool) -> str:
-    """What came of it, for a terminal."""
-    if outcome.status == 'unchanged':
-        return f'{outcome.source} says so already. Nothing to change.'
-    lines = [outcome.diff.rstrip('\n'), '']
-    lines += [f'- {note}' for note in outcome.notes]
-    if written:
-        lines.append(f'Written to {render_path(outcome.target)}')
-    if written and outcome.backup is not None:
-        lines.append(f'What was there is kept as {render_path(outcome.backup)}')
-    command = render_command(outcome)
-    if command is not None:
-        lines.append(f'For one run only:  {command}')
-    return '\n'.join(lines)
-
-
-def render_command(outcome: RewriteOutcome) -> str | None:
-    """The command that trains the original with the same settings, if there is one."""
-    if outcome.cfg_options is None:
-        return None
-    config = shlex.quote(str(outcome.source))
-    return f'python tools/train.py {config} {outcome.cfg_options}'
-
-
-def render_json(outcome: RewriteOutcome, written: bool) -> str:
-    """The outcome with stable keys; ``docs/en/rewrite.md`` documents them."""
-    body: dict[str, Any] = {
-        'version': JSON_VERSION,
-        'status': outcome.status,
-        'config': str(outcome.source),
-        'output': render_path(outcome.target) if written else None,
-        'backup': render_path(outcome.backup),
-        'changes': {
-            key: value if isinstance(value, (bool, int, float, str)) else None
-            for key, value in outcome.changes.items()
-        },
-        'diff': outcome.diff,
-        'cfg_options': outcome.cfg_options,
-        'proven': outcome.proven,
-        'notes': list(outcome.notes),
-        'error': outcome.reason,
-    }
-    return json.dumps(body, indent=2)
-
-
-def render_path(path: Path | None) -> str | None:
-    """The path as a user here would type it."""
-    if path is None:
-        return None
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith('..') else relative
+        raise UserError(outcome.reason)
+    is_changed = outcome.status == 'rewritten'
+    return exit_codes.NO if check and is_changed else exit_codes.OK

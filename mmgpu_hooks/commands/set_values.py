@@ -2,85 +2,57 @@
 
 from __future__ import annotations
 
-import argparse
+from pathlib import Path
 
-from mmgpu_hooks.commands import rewriting
+import click
 
-NAME = 'set'
-HELP = 'change dataloader settings of a config'
-DESCRIPTION = """\
-Change settings of the dataloaders, of GPUEfficiencyHook or of auto_scale_lr in a
-config, and nothing else: comments, order and _base_ stay, and MMEngine loads the
-result as proof."""
-EPILOG = (
-    """\
-example: mmgpu set configs/mine.py train_dataloader.num_workers=8
+from mmgpu_hooks.commands.options import command, config_argument
+from mmgpu_hooks.commands.rewriting import CODES, print_outcome, target_options
+from mmgpu_hooks.config.request import parse_assignments
+from mmgpu_hooks.config.rewrite import rewrite_config
+from mmgpu_hooks.schema.errors import UserError
 
-"""
-    + rewriting.EPILOG
-)
 SUFFIX = '_set'
 """What the name of the copy ends in."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
-    rewriting.add_arguments(parser, in_place=False)
-    parser.add_argument(
-        'settings',
-        nargs='*',
-        metavar='KEY=VALUE',
-        help='such as train_dataloader.num_workers=8',
-    )
-    parser.add_argument(
-        '--unset',
-        action='append',
-        default=[],
-        metavar='KEY',
-        help='take a key out (may be given again)',
-    )
+@command('set', CODES)
+@config_argument
+@click.argument('settings', nargs=-1, metavar='KEY=VALUE...')
+@click.option(
+    '--unset',
+    multiple=True,
+    metavar='KEY',
+    help='Take a key out (may be given again).',
+)
+@target_options(in_place=True)
+def set_values(
+    config: Path,
+    settings: tuple[str, ...],
+    unset: tuple[str, ...],
+    output: Path | None,
+    in_place: bool,
+    dry_run: bool,
+    check: bool,
+    form: str,
+) -> int:
+    """Change settings of a config, such as train_dataloader.num_workers=8.
 
-
-def take_settings(arguments: argparse.Namespace, left: list[str]) -> list[str]:
-    """Take what is no option for settings; argparse reads them in one place only.
-
-    Args:
-        arguments: The parsed arguments; their settings get the new ones behind.
-        left: What argparse did not recognize.
-
-    Returns:
-        What is still not recognized.
+    Of the dataloaders, GPUEfficiencyHook and auto_scale_lr, and nothing else: comments,
+    order and _base_ stay, and MMEngine loads the result as proof. Writes a copy beside
+    the config, NAME_set.py.
     """
-    if any(word.startswith('-') for word in left):
-        return left
-    arguments.settings = [*arguments.settings, *left]
-    return []
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Parse the settings, rewrite, print."""
-    from mmgpu_hooks.config.outcome import RefusedError, RewriteOutcome
-    from mmgpu_hooks.config.request import parse_assignments
-    from mmgpu_hooks.config.rewrite import rewrite_config
-
-    try:
-        settings = parse_assignments(arguments.settings, arguments.unset)
-        if not settings:
-            raise RefusedError(
-                'expected settings, found none; write train_dataloader.num_workers=8'
-            )
-    except RefusedError as refusal:
-        outcome = RewriteOutcome(
-            'refused', arguments.config, None, None, '', refusal.reason
+    asked = parse_assignments(settings, unset)
+    if not asked:
+        raise UserError(
+            'expected settings, found none; write train_dataloader.num_workers=8'
         )
-        return rewriting.print_outcome(NAME, outcome, arguments)
-    options = rewriting.parse_options(arguments, SUFFIX)
     outcome = rewrite_config(
-        arguments.config,
-        settings,
-        output=options.output,
-        in_place=options.in_place,
-        dry_run=options.dry_run,
+        config,
+        asked,
+        output=output,
+        in_place=in_place,
+        dry_run=dry_run or check,
         suffix=SUFFIX,
     )
-    return rewriting.print_outcome(NAME, outcome, arguments)
+    return print_outcome(outcome, form, dry=dry_run, check=check)

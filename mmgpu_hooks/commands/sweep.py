@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmgpu_hooks.commands import exit_codes
-from mmgpu_hooks.commands.progress import show_progress, warner
-from mmgpu_hooks.commands.sweep_arguments import PLOTS_FOLDER, add_arguments
-from mmgpu_hooks.commands.terminal import terminal_layout
-from mmgpu_hooks.commands.trainable import lengthen, read_trainable_config
-from mmgpu_hooks.config.loading import FlatConfig
-from mmgpu_hooks.config.write import verify_output
+import click
+
+from mmgpu_hooks.commands import exit_codes, options
+from mmgpu_hooks.commands.options import (
+    COUNT,
+    SECONDS,
+    as_format,
+    command,
+    config_argument,
+    dry_run,
+    fresh,
+    time_limit,
+    work_dir,
+)
+from mmgpu_hooks.commands.output import print_answer, terminal_layout
+from mmgpu_hooks.commands.trials import (
+    choose_folder,
+    lengthen,
+    read_trainable_config,
+    train,
+)
+from mmgpu_hooks.config.write import verify_output, write_atomic
 from mmgpu_hooks.experiment.cards import picked_cards
-from mmgpu_hooks.experiment.engine import run_plan
 from mmgpu_hooks.experiment.save_bench import check_room
 from mmgpu_hooks.experiment.store import (
     STORE_NAME,
@@ -33,49 +46,111 @@ from mmgpu_hooks.experiment.sweep import (
     read_row,
 )
 from mmgpu_hooks.memory.estimate import estimate_checkpoint_bytes
+from mmgpu_hooks.recommend.sweep_rows import LEAST_INTERVALS
+from mmgpu_hooks.schema import Sweep
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.show.charts import can_draw
-from mmgpu_hooks.show.sweep import render_sweep, render_sweep_json, render_sweep_plan
+from mmgpu_hooks.show.charts import can_draw, draw
+from mmgpu_hooks.show.sweep import (
+    list_sweep_charts,
+    render_sweep,
+    render_sweep_csv,
+    render_sweep_json,
+    render_sweep_plan,
+)
 
-__all__ = ['DESCRIPTION', 'EPILOG', 'HELP', 'NAME', 'add_arguments', 'run']
-
-NAME = 'sweep'
-HELP = 'train a config with several settings and compare them'
-DESCRIPTION = """\
-Train a config for a short while with each combination of workers, batch sizes and
-prefetch factors, one after another in random order, and say what an iteration takes,
-what it waits for and what it needs, beside what the model of one run had predicted."""
-EPILOG = """\
-exit codes: 0 measured, 2 input that cannot be used (one sentence on standard error
-says why), 130 Ctrl-C, after a table of what was measured: the same command goes on
-from there; nothing is left running"""
-
-_FOLDER = 'sweep'
+_TABLES = ('sweep.json', 'sweep.csv')
 _ENDLESS = 10**6
 """Epochs or iterations that no trial comes to the end of."""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Plan, train, keep, print."""
-    try:
-        ranks = _count_ranks(os.environ)
-        if ranks > 1 and os.environ.get('RANK') != '0':
-            # rank 0 starts the ranks of every trial
-            return exit_codes.OK
-        plan, identity = _read_plan(arguments, ranks)
-        if arguments.dry_run:
-            return _print_plan(plan, identity, arguments)
-        return _sweep(plan, identity, arguments)
-    except UserError as error:
-        print(f'mmgpu {NAME}: {error}', file=sys.stderr)
-    except OSError as error:
-        print(
-            f'mmgpu {NAME}: expected a folder to write to, found '
-            f'{error.strerror or error} ({error.filename or "no file"}); name another '
-            'with --work-dir or --plots.',
-            file=sys.stderr,
+@command('sweep', '0 measured (after Ctrl-C the same command goes on)')
+@config_argument
+@options.num_workers('Numbers of loader workers.', default=(0, 1, 2, 4, 8))
+@options.batch_size("Images per batch; by default the config's.")
+@options.prefetch_factor("Batches in flight per worker; by default the config's.")
+@click.option(
+    '--pin-memory', is_flag=True, help='Train each without and with pinned memory.'
+)
+@click.option('--amp', is_flag=True, help='Train each in full and in mixed precision.')
+@click.option(
+    '--saves', is_flag=True, help='Write checkpoints meanwhile, and say what one takes.'
+)
+@click.option(
+    '--gpus',
+    type=COUNT,
+    default=1,
+    help='Train on so many free GPUs side by side, one trial each, which share the '
+    'cores.',
+)
+@click.option(
+    '--seconds',
+    type=SECONDS,
+    default=60.0,
+    metavar='SECONDS',
+    help=f'To measure each for after its warm-up, and for {LEAST_INTERVALS} intervals '
+    'of iterations at least; it ends earlier when its interval is within 3 %.',
+)
+@time_limit
+@work_dir(
+    "Results go to DIR/sweep; by default to the config's work_dir, or work_dirs/CONFIG."
+)
+@fresh
+@dry_run
+@as_format
+def sweep(
+    config: Path,
+    num_workers: Sequence[int],
+    batch_size: Sequence[int],
+    prefetch_factor: Sequence[int],
+    pin_memory: bool,
+    amp: bool,
+    saves: bool,
+    gpus: int,
+    seconds: float,
+    time_limit: float,
+    work_dir: Path | None,
+    fresh: bool,
+    dry_run: bool,
+    form: str,
+) -> int:
+    """Train a config for a short while with each combination of settings.
+
+    One after another in random order; says what an iteration takes, what it waits for
+    and what it needs, beside what the model of one run had predicted.
+    """
+    ranks = _count_ranks(os.environ)
+    if ranks > 1 and os.environ.get('RANK') != '0':
+        # rank 0 starts the ranks of every trial
+        return exit_codes.OK
+    if ranks > 1 and gpus > 1:
+        raise UserError(
+            f'expected --gpus or a launcher of ranks, found both: under torchrun '
+            f'each trial trains on {ranks} cards, one trial at a time.'
         )
-    return exit_codes.BAD_INPUT
+    loaded = read_trainable_config(config)
+    own = loaded.get(('train_dataloader', 'batch_size'))
+    plan = SweepPlan(
+        config=os.path.abspath(config),
+        folder=choose_folder(work_dir, loaded, config, 'sweep'),
+        settings=list_settings(
+            num_workers,
+            batch_size or (own if isinstance(own, int) else None,),
+            prefetch_factor or (None,),
+            pin_memory=pin_memory,
+            amp=amp,
+        ),
+        measure_s=seconds,
+        whole_s=time_limit,
+        lengthened=lengthen(loaded, _ENDLESS),
+        saves=saves,
+        ranks=ranks,
+    )
+    facts = {'saves': saves, 'number of GPUs': gpus, 'number of ranks': ranks}
+    identity = read_identity(loaded, **facts)
+    if dry_run:
+        _print_plan(plan, identity, gpus, fresh=fresh)
+        return exit_codes.OK
+    return _sweep(plan, identity, gpus, form, config, fresh=fresh)
 
 
 def _count_ranks(environ: Mapping[str, str]) -> int:
@@ -97,135 +172,71 @@ def _count_ranks(environ: Mapping[str, str]) -> int:
     return int(ranks)
 
 
-def _read_plan(
-    arguments: argparse.Namespace, ranks: int
-) -> tuple[SweepPlan, dict[str, Any]]:
-    if ranks > 1 and arguments.gpus > 1:
-        raise UserError(
-            f'expected --gpus or a launcher of ranks, found both: under torchrun '
-            f'each trial trains on {ranks} cards, one trial at a time.'
-        )
-    if (arguments.plots or arguments.plot_format) and not can_draw():
-        raise UserError(
-            'expected matplotlib to draw charts, found none; run `pip install '
-            "'mmgpu_hooks[plots]'`, or leave --plots and --plot-format out."
-        )
-    config = read_trainable_config(arguments.config)
-    settings = list_settings(
-        arguments.num_workers,
-        arguments.batch_size or (_own_batch_size(config),),
-        arguments.prefetch or (None,),
-        pin_memory=arguments.pin_memory,
-        amp=arguments.amp,
-    )
-    work_dir = arguments.work_dir or Path(
-        str(config.get(('work_dir',)) or Path('work_dirs', arguments.config.stem))
-    )
-    plan = SweepPlan(
-        config=os.path.abspath(arguments.config),
-        folder=work_dir.absolute() / _FOLDER,
-        settings=settings,
-        measure_s=arguments.seconds,
-        whole_s=arguments.time_limit,
-        lengthened=lengthen(config, _ENDLESS),
-        saves=arguments.saves,
-        seed=arguments.seed,
-        ranks=ranks,
-    )
-    facts = {
-        'saves': arguments.saves,
-        'number of GPUs': arguments.gpus,
-        'number of ranks': ranks,
-    }
-    return plan, read_identity(config, **facts)
-
-
-def _own_batch_size(config: FlatConfig) -> int | None:
-    own = config.get(('train_dataloader', 'batch_size'))
-    return own if isinstance(own, int) else None
-
-
 def _print_plan(
-    plan: SweepPlan, identity: Mapping[str, Any], arguments: argparse.Namespace
-) -> int:
-    path = plan.folder / STORE_NAME if not arguments.fresh else Path(os.devnull)
+    plan: SweepPlan, identity: Mapping[str, Any], gpus: int, *, fresh: bool
+) -> None:
+    path = Path(os.devnull) if fresh else plan.folder / STORE_NAME
     kept, notes = TrialStore(path, identity).read(plan.keep)
-    print(
-        render_sweep_plan(
-            plan.settings,
-            [read_row(trial) for trial in kept],
-            least={one: count_least_iterations(one) for one in plan.settings},
-            side_by_side=arguments.gpus,
-            measure_s=plan.measure_s,
-            whole_s=plan.whole_s,
-            folder=str(plan.folder),
-            notes=notes,
-            **terminal_layout(sys.stdout),
-        )
+    text = render_sweep_plan(
+        plan.settings,
+        [read_row(trial) for trial in kept],
+        least={one: count_least_iterations(one) for one in plan.settings},
+        side_by_side=gpus,
+        measure_s=plan.measure_s,
+        whole_s=plan.whole_s,
+        folder=str(plan.folder),
+        notes=notes,
+        **terminal_layout(),
     )
-    return exit_codes.OK
-
-
-@contextlib.contextmanager
-def _cards(count: int) -> Iterator[tuple[str, ...]]:
-    """So many cards for this sweep alone; none where one trial runs at a time."""
-    if count == 1:
-        yield ()
-        return
-    with picked_cards(count) as cards:
-        yield cards
+    print(text)
 
 
 def _sweep(
-    plan: SweepPlan, identity: Mapping[str, Any], arguments: argparse.Namespace
+    plan: SweepPlan,
+    identity: Mapping[str, Any],
+    gpus: int,
+    form: str,
+    config: Path,
+    *,
+    fresh: bool,
 ) -> int:
-    # late, because no other command draws
-    from mmgpu_hooks.commands.sweep_files import TABLE_NAME, write_sweep_files
+    def render_json(sweep: Sweep) -> str:
+        return render_sweep_json(sweep, str(config), str(plan.folder))
 
-    config = str(arguments.config)
     if plan.saves:
-        check_room(plan.folder, estimate_checkpoint_bytes(arguments.config))
-    plots = (arguments.plots or plan.folder / PLOTS_FOLDER).absolute()
+        check_room(plan.folder, estimate_checkpoint_bytes(config))
     # before minutes are spent
-    for ending in ('csv', 'json'):
-        verify_output(plan.folder / f'{TABLE_NAME}.{ending}')
+    for name in _TABLES:
+        verify_output(plan.folder / name)
     # nothing is forgotten for a sweep that is refused
     with (
-        _cards(arguments.gpus) as cards,
-        _folder(plots),
-        open_store(plan.folder, identity, fresh=arguments.fresh) as store,
-        show_progress() as told,
+        _cards(gpus) as cards,
+        open_store(plan.folder, identity, fresh=fresh) as store,
     ):
-        outcome = run_plan(
-            plan,
-            store,
-            cards=cards,
-            on_progress=told,
-            on_warning=warner(NAME),
-        )
-        sweep = plan.finish(outcome)
-        notes = write_sweep_files(
-            sweep, config, plan.folder, plots, arguments.plot_format or 'svg'
-        )
-    if arguments.format == 'json':
-        print(render_sweep_json(sweep, config, str(plan.folder)))
-    else:
-        print(render_sweep(sweep, **terminal_layout(sys.stdout)))
-    for note in notes:
-        print(note, file=sys.stderr)
+        sweep = plan.finish(train(plan, store, 'sweep', cards=cards))
+        tables = render_json(sweep) + '\n', render_sweep_csv(sweep.rows)
+        for name, text in zip(_TABLES, tables):
+            write_atomic(plan.folder / name, text.encode())
+        kept = _write_charts(sweep, plan.folder / 'plots')
+    print_answer(sweep, form, render_sweep, render_json)
+    print(f'Kept in {plan.folder} ({", ".join(_TABLES)}); {kept}', file=sys.stderr)
     return exit_codes.INTERRUPTED if sweep.is_interrupted else exit_codes.OK
 
 
-@contextlib.contextmanager
-def _folder(path: Path) -> Iterator[None]:
-    """Make a folder; when it comes to nothing, it goes with the parents it needed."""
-    made = [one for one in (path, *path.parents) if not one.exists()]
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        yield
-    except BaseException:
-        for one in made:
-            # what has come into it stays
-            with contextlib.suppress(OSError):
-                one.rmdir()
-        raise
+def _cards(
+    count: int,
+) -> contextlib.AbstractContextManager[Sequence[str]]:
+    """So many cards for this sweep alone; none where one trial runs at a time."""
+    return contextlib.nullcontext(()) if count == 1 else picked_cards(count)
+
+
+def _write_charts(sweep: Sweep, folder: Path) -> str:
+    """Draw the sweep; says in a clause what was drawn."""
+    if not can_draw():
+        return 'no charts, because matplotlib is not installed'
+    charts = list_sweep_charts(sweep)
+    if charts:
+        folder.mkdir(exist_ok=True)
+    for chart in charts:
+        write_atomic(folder / f'{chart.name}.svg', draw(chart, 'svg'))
+    return f'{len(charts)} chart(s) in {folder}'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -15,8 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from mmgpu_hooks.commands import exit_codes
-from mmgpu_hooks.commands.terminal import terminal_layout
+import click
+
+from mmgpu_hooks.commands.options import PATH, as_format, command
+from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end, read_host, read_log
 from mmgpu_hooks.schema import Why
@@ -24,58 +25,39 @@ from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.show.escaping import visible
 
-NAME = 'why'
-HELP = 'say why a run ended badly or stands still'
-DESCRIPTION = """\
-Say why a run ended badly or stands still: from its evidence, MMEngine's log, the host
-and what the console showed (slurm-123.out, the output of tools/train.py)."""
-EPILOG = """\
-exit codes: 0 an answer (a cause, or that nothing ended badly), 2 input that cannot be
-used (one sentence on standard error says why)"""
-
 _LOOK_S = 2.0
 _MOST_LINES = 3
 """That one proof may take."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
-    parser.add_argument(
-        'work_dir', type=Path, nargs='?', help='work_dir of a training; its newest run'
-    )
-    parser.add_argument(
-        '--log', metavar='FILE', help='what the console showed; - reads standard input'
-    )
-    parser.add_argument(
-        '--watch', action='store_true', help='look again until the run has ended'
-    )
-    parser.add_argument(
-        '--format', choices=('text', 'json'), default='text', help='default: text'
-    )
+@command('why', '0 an answer: a cause, or that nothing ended badly')
+@click.argument('work_dir', type=PATH, required=False)
+@click.option(
+    '--log', metavar='FILE', help='What the console showed; - reads standard input.'
+)
+@click.option('--watch', is_flag=True, help='Judge again until the run has ended.')
+@as_format
+def why(work_dir: Path | None, log: str | None, watch: bool, form: str) -> None:
+    """Say why a run ended badly or stands still.
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Read what is left of the run, judge, print."""
-    try:
-        if arguments.work_dir is None and arguments.log is None:
-            raise EvidenceError(
-                'expected the work_dir of a training or --log FILE, found neither; '
-                'name what the console showed, such as --log slurm-123.out.'
-            )
-        if arguments.watch and arguments.log == '-':
-            raise EvidenceError('--watch reads a log again and again: name a file.')
-        why = explain_run(arguments.work_dir, arguments.log)
-        while arguments.watch and why.state in ('running', 'unknown'):
-            shown = why.state, why.cause
-            _print(why, arguments)
-            while shown == (why.state, why.cause):
-                time.sleep(_LOOK_S)
-                why = explain_run(arguments.work_dir, arguments.log)
-    except EvidenceError as error:
-        print(f'mmgpu why: {visible(str(error))}', file=sys.stderr)
-        return exit_codes.BAD_INPUT
-    _print(why, arguments)
-    return exit_codes.OK
+    From its evidence, MMEngine's log, the host and what the console showed
+    (slurm-123.out, the output of tools/train.py).
+    """
+    if work_dir is None and log is None:
+        raise EvidenceError(
+            'expected the work_dir of a training or --log FILE, found neither; name '
+            'what the console showed, such as --log slurm-123.out.'
+        )
+    if watch and log == '-':
+        raise EvidenceError('--watch reads a log again and again: name a file.')
+    answer = explain_run(work_dir, log)
+    while watch and answer.state in ('running', 'unknown'):
+        shown = answer.state, answer.cause
+        _print(answer, form)
+        while shown == (answer.state, answer.cause):
+            time.sleep(_LOOK_S)
+            answer = explain_run(work_dir, log)
+    _print(answer, form)
 
 
 def explain_run(work_dir: Path | None, log: str | None) -> Why:
@@ -136,16 +118,16 @@ def _opened(name: str) -> Iterator[BinaryIO]:
         ) from error
 
 
-def _print(why: Why, arguments: argparse.Namespace) -> None:
-    if arguments.format == 'json':
-        print(json.dumps(dataclasses.asdict(why), indent=2))
-    else:
-        width = terminal_layout(sys.stdout)['width']
-        print(render_why(why, width))
+def _print(answer: Why, form: str) -> None:
+    print_answer(answer, form, render_why, _render_json)
     sys.stdout.flush()
 
 
-def render_why(why: Why, width: int) -> str:
+def _render_json(answer: Why) -> str:
+    return json.dumps(dataclasses.asdict(answer), indent=2)
+
+
+def render_why(why: Why, *, width: int, color: bool = False) -> str:
     """The answer as text: what, its proof, its cause, and what to do."""
     states = {'ended': 'Dead', 'running': 'Running', 'completed': 'Completed'}
     lines = [f'{states.get(why.state, "Unknown")}: {why.sentence}']

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Union
 
+from mmgpu_hooks.schema.errors import UserError
+
 
 class Remove(enum.Enum):
     """The type of :data:`REMOVE`, so that type checkers can tell it apart."""
@@ -32,7 +34,7 @@ ABSENT: Final[Mapping[str, tuple[Setting, ...]]] = {
 """Values that PyTorch's DataLoader treats as if the key were left out."""
 
 
-class RefusedError(Exception):
+class RefusedError(UserError):
     """A rewrite that cannot be done safely; inside this package only.
 
     Args:

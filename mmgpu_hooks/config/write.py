@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
 import stat
 import tempfile
@@ -15,6 +16,8 @@ from mmgpu_hooks.config.outcome import RefusedError
 from mmgpu_hooks.config.source import SourceText
 
 _PATIENCE_S = 30.0
+_ENDING = '.mmgpu'
+"""Of the name that a file has until it is whole."""
 
 
 def locate_target(
@@ -175,9 +178,13 @@ def write_atomic(
         OSError: If it cannot be written; then nothing has changed.
     """
     verify_output(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.stem}-')
+    _clear(path)
+    prefix = f'.{path.name}-'
+    handle, name = tempfile.mkstemp(_ENDING, prefix, dir=path.parent)
     try:
         with os.fdopen(handle, 'wb') as stream:
+            with contextlib.suppress(OSError):  # a file system without locks
+                _lock(handle)
             stream.write(content)
             stream.flush()
             if like is None:
@@ -194,3 +201,20 @@ def write_atomic(
     except BaseException:
         os.unlink(name)
         raise
+
+
+def _clear(path: Path) -> None:
+    """Remove what killed writers of this file left: nobody holds its lock any more."""
+    for left in path.parent.glob(f'.{glob.escape(path.name)}-*{_ENDING}'):
+        if left.is_file() and not left.is_symlink():
+            with contextlib.suppress(OSError), left.open('rb') as file:
+                _lock(file.fileno())
+                left.unlink()
+
+
+def _lock(descriptor: int) -> None:
+    """Lock a file, or raise `OSError` where another process has; Windows has none."""
+    with contextlib.suppress(ImportError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

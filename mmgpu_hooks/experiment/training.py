@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+from mmgpu_hooks.schema.errors import UserError
 
-class TrainingError(Exception):
+
+class TrainingError(UserError):
     """There is no training script; the message is one sentence."""
 
 

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from mmgpu_hooks.schema.errors import UserError
+
 EVIDENCE_NAME = 'gpu_efficiency.jsonl'
 OTHER_RANKS = 'gpu_efficiency_rank*.jsonl'
 PLAIN_NAME = 'scalars.json'
@@ -14,7 +16,7 @@ _RANK = re.compile(r'^(?P<stem>.+)_rank(?P<rank>\d+)(?P<rest>(\.\d+)?\.jsonl)$')
 _TIMESTAMP = re.compile(r'^\d{8}_\d{6}')
 
 
-class EvidenceError(Exception):
+class EvidenceError(UserError):
     """What was given cannot be judged; the message is one sentence for the user."""
 
 

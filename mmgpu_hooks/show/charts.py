@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.escaping import visible
 
 COLORS: dict[str, tuple[str, str]] = {
@@ -73,7 +74,7 @@ _STYLE: dict[str, Any] = {
 }
 
 
-class NoMatplotlibError(Exception):
+class NoMatplotlibError(UserError):
     """matplotlib is not installed; the message says what to do."""
 
 

@@ -30,18 +30,40 @@ _OWN_STYLES = re.compile(r'(\x1b\[(?:0|1|2|1?;?3[1236])m)')
 """Colours and bold type as `terminal.render` writes them for a terminal."""
 
 
-class _Guarded:
-    """A stream that shows control characters in place of obeying them."""
+STANDARD_OUTPUT = 'standard output'
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+
+class _Guarded:
+    """A stream that shows control characters in place of obeying them.
+
+    An `OSError` of it has the name of the stream as its ``filename``.
+    """
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self._stream, self._name = stream, name
         self._is_terminal = stream.isatty()
 
     def write(self, text: str) -> int:
-        parts = _OWN_STYLES.split(text) if self._is_terminal else [text]
+        # of bytes, which click tries, this is a TypeError, as of any text stream
+        parts = _OWN_STYLES.split(text)
+        if not self._is_terminal:
+            parts = [text]
         shown = [p if n % 2 else visible(p) for n, p in enumerate(parts)]
-        self._stream.write(''.join(shown))
+        with self._named():
+            self._stream.write(''.join(shown))
         return len(text)
+
+    def flush(self) -> None:
+        with self._named():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = self._name
+            raise
 
     def writelines(self, lines: Sequence[str]) -> None:
         for line in lines:
@@ -64,7 +86,8 @@ def guarded_output() -> Iterator[None]:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors='backslashreplace')
     # one that is closed is None
-    guarded: Any = [stream and _Guarded(stream) for stream in before]
+    names = (STANDARD_OUTPUT, 'standard error')
+    guarded: Any = [one and _Guarded(one, name) for one, name in zip(before, names)]
     sys.stdout, sys.stderr = guarded
     try:
         yield

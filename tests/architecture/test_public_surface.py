@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import inspect
 
+import click
+
 import mmgpu_hooks
 from mmgpu_hooks import schema
-from mmgpu_hooks.commands.main import build_parser
+from mmgpu_hooks.commands.main import COMMANDS, mmgpu
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.verdict import VERDICTS
@@ -70,9 +71,7 @@ REWRITING = [
     '--check',
     '--dry-run',
     '--format',
-    '--help',
     '--output',
-    '-h',
     'config',
 ]
 
@@ -105,18 +104,12 @@ def test_rewriting_from_python():
 
 
 def test_commands_and_flags():
-    commands = next(
-        action
-        for action in build_parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-    )
+    ctx = click.Context(mmgpu)
     flags = {
         name: sorted(
-            option
-            for action in parser._actions
-            for option in action.option_strings or [action.dest]
+            word for one in mmgpu.get_command(ctx, name).params for word in one.opts
         )
-        for name, parser in commands.choices.items()
+        for name in COMMANDS
     }
     assert flags == {
         'recommend': [
@@ -126,29 +119,23 @@ def test_commands_and_flags():
             '--details',
             '--dry-run',
             '--format',
-            '--help',
             '--in-place',
             '--output',
-            '-h',
             'run_folders',
         ],
-        'why': ['--format', '--help', '--log', '--watch', '-h', 'work_dir'],
+        'why': ['--format', '--log', '--watch', 'work_dir'],
         'report': [
             '--format',
-            '--help',
             '--output',
             '--plots',
-            '-h',
             '-o',
             'run_folders',
         ],
         'predict': [
             '--batch-size',
             '--format',
-            '--help',
             '--num-workers',
             '--prefetch-factor',
-            '-h',
             'run_folders',
         ],
         'set': sorted([*REWRITING, '--in-place', '--unset', 'settings']),
@@ -158,39 +145,31 @@ def test_commands_and_flags():
             '--amp',
             '--batch-size',
             '--format',
-            '--help',
             '--image-size',
             '--optimizer',
             '--run',
-            '-h',
             'config',
         ],
         'pick-gpu': [
             '--count',
             '--exclude',
             '--format',
-            '--help',
             '--leases',
             '--min-free',
             '--reserve',
             '--wait',
-            '-h',
             '-n',
-            'run_command',
+            'program',
         ],
         'save-bench': [
             '--dry-run',
             '--format',
             '--fresh',
-            '--help',
-            '--iterations-between',
             '--num-workers',
-            '--plot',
             '--saves',
             '--time-limit',
             '--work-dir',
             '--worker-nice',
-            '-h',
             'config',
         ],
         'sweep': [
@@ -200,35 +179,24 @@ def test_commands_and_flags():
             '--format',
             '--fresh',
             '--gpus',
-            '--help',
             '--num-workers',
             '--pin-memory',
-            '--plot-format',
-            '--plots',
-            '--prefetch',
+            '--prefetch-factor',
             '--saves',
             '--seconds',
-            '--seed',
             '--time-limit',
             '--work-dir',
-            '-h',
             'config',
         ],
-        'explain': ['--help', '-h', 'code'],
+        'explain': ['code'],
         'demo': [
-            '--data-root',
-            '--help',
             '--images',
-            '--size',
             '--work-dir',
-            '-h',
             'config',
         ],
         'compare': [
             '--format',
-            '--help',
             '--max-regression',
-            '-h',
             'after',
             'before',
         ],
@@ -236,11 +204,9 @@ def test_commands_and_flags():
             '--config',
             '--format',
             '--fresh',
-            '--help',
             '--max-minutes',
             '--one-at-a-time',
             '--work-dir',
-            '-h',
             'runs',
         ],
     }

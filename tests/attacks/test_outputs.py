@@ -25,10 +25,6 @@ OUTPUTS = {
     'set --output': ('out.py', ['set', 'CONFIG', WORKERS, '--output', 'OUT']),
     'enable --output': ('out.py', ['enable', 'CONFIG', '--output', 'OUT']),
     'disable --output': ('out.py', ['disable', 'ENABLED', '--output', 'OUT']),
-    'save-bench --plot': (
-        'out.svg',
-        ['save-bench', 'CONFIG', '--num-workers', '0', '--plot', 'OUT', '--dry-run'],
-    ),
     'sweep --work-dir': (
         'sweep/sweep.csv',
         ['sweep', 'CONFIG', '--work-dir', 'FOLDER'],
@@ -204,7 +200,6 @@ def test_a_kill_before_the_replacement_tears_nothing(config):
     assert config.read_bytes() == before
 
 
-@pytest.mark.xfail(strict=True, reason='temporary files of killed commands stay')
 def test_what_a_kill_left_is_cleaned_up_at_the_next_write(config):
     run_forked(['set', str(config), *IN_PLACE], first=kill_at_replace)
     assert run_forked(['set', str(config), *IN_PLACE])[0] == 0

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.commands.estimate_memory import parse_image_size
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema import (
     ActivationFit,
@@ -76,30 +75,6 @@ def test_json_has_every_figure_and_null_for_the_unknown():
     }
     assert body['measured']['error_pct'] == pytest.approx(-5.0)
     assert body['fit']['points'][0]['saved_bytes'] == 9
-
-
-@pytest.mark.parametrize(
-    ('text', 'size'),
-    [('800x1344', (800, 1344)), ('640', (640, 640)), ('300,200', (300, 200))],
-)
-def test_sizes_of_images(text, size):
-    assert parse_image_size(text) == size
-
-
-@pytest.mark.parametrize(
-    'arguments',
-    [
-        ['--batch-size', '0'],
-        ['--batch-size', 'many'],
-        ['--image-size', '0x5'],
-        ['--image-size', 'big'],
-        ['--optimizer', 'lion'],
-    ],
-)
-def test_impossible_input_is_refused(capsys, arguments):
-    with pytest.raises(SystemExit, match='2'):
-        main(['estimate-memory', 'config.py', *arguments])
-    assert repr(arguments[1]) in capsys.readouterr().err
 
 
 def test_what_is_missing_is_one_sentence(tmp_path: Path, capsys):

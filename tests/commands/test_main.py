@@ -1,66 +1,141 @@
+"""The group of all commands: help, errors and signals."""
+
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
-import weakref
+from pathlib import Path
 
 import pytest
 
 from mmgpu_hooks.commands import explain
-from mmgpu_hooks.commands import main as main_module
-from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.commands.main import COMMANDS, GROUPS, main
+from mmgpu_hooks.judge.causes import CAUSES
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_plain_kill_ends_a_command_as_ctrl_c_does(monkeypatch):
-    cleaned: list[str] = []
-
-    def run(arguments) -> int:
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(5)
-        finally:
-            cleaned.append('up')
-        return 0
-
-    monkeypatch.setattr(explain, 'run', run)
-    before = signal.getsignal(signal.SIGTERM)
-    assert main(['explain']) == 130
-    assert cleaned == ['up']
-    assert signal.getsignal(signal.SIGTERM) is before
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, '-c', code]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
 
-def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_word(monkeypatch, capsys):
-    def build_parser(names):
-        signal.raise_signal(signal.SIGINT)
+@pytest.mark.parametrize('words', [['--help'], *([one, '--help'] for one in COMMANDS)])
+def test_every_help_is_narrow(words, capsys):
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(' '.join(['Usage: mmgpu', *words[:-1]]))
+    assert 'Exit codes: ' in out or words == ['--help']
+    assert max(map(len, out.splitlines())) <= 80
+    assert err == ''
 
-    monkeypatch.setattr(main_module, 'build_parser', build_parser)
-    assert main(['explain']) == 130
-    assert capsys.readouterr() == ('', '')
+
+def test_commands_are_listed_in_groups_and_without_one_help_is_shown(capsys):
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ''
+    assert [line[:-1] for line in err.splitlines() if line in _titles()] == [*GROUPS]
+    assert re.findall(r'^  ([a-z][a-z-]+)  ', err, re.MULTILINE) == COMMANDS
+
+
+def _titles() -> set[str]:
+    return {f'{title}:' for title in GROUPS}
+
+
+@pytest.mark.parametrize('name', ['recommend', 'set', 'sweep', 'estimate-memory'])
+def test_help_imports_nothing_heavy_and_no_other_command(name):
+    done = run_python(
+        'import sys\n'
+        'from mmgpu_hooks.commands.main import main\n'
+        f'main([{name!r}, "--help"])\n'
+        'heavy = {"torch", "mmcv", "mmdet", "mmengine", "cv2", "matplotlib"}\n'
+        'assert not heavy & set(sys.modules), heavy & set(sys.modules)\n'
+        'assert "mmgpu_hooks.commands.why" not in sys.modules\n'
+    )
+    assert done.stderr == ''
+
+
+@pytest.mark.timing
+def test_help_answers_in_under_a_second():
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        command = [sys.executable, 'tools/recommend.py', '--help']
+        subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+        seconds.append(time.perf_counter() - start)
+    # the best of three: what others do on the machine is not ours
+    assert min(seconds) < 1.0
+
+
+BAD = {
+    'no-such-command': 'no-such-command',
+    'explain MG999': "found 'MG999'",
+    'enable config.py extra': 'extra',
+    'set config.py --bogus': '--bogus',
+    'recommend': 'RUN_FOLDER',
+    'compare run run --max-regression 5': 'such as 5%',
+    'compare run run --max-regression=-5%': 'such as 5%',
+    'compare run run --max-regression nan%': 'such as 5%',
+    'predict run --num-workers -1': '--num-workers',
+    'predict run --num-workers 0 513': '--num-workers',
+    'predict run --num-workers two': '--num-workers',
+    'predict run --prefetch-factor 0': '--prefetch-factor',
+    'estimate-memory config.py --batch-size 0': '--batch-size',
+    'estimate-memory config.py --image-size 0x5': "found '0x5'",
+    'estimate-memory config.py --image-size big': "found 'big'",
+    'estimate-memory config.py --optimizer lion': '--optimizer',
+    'pick-gpu -n 0': '--count',
+    'pick-gpu --min-free 10': "found '10'",
+    'pick-gpu --min-free 101%': "found '101%'",
+    'pick-gpu --wait -1': '--wait',
+    'pick-gpu --reserve inf': '--reserve',
+    'pick-gpu --exclude': '--exclude',
+    'verify run --max-minutes 0': '--max-minutes',
+    'verify run --max-minutes nan': '--max-minutes',
+    'sweep config.py --num-workers 2.5': '--num-workers',
+    'sweep config.py --seconds 0': 'expected seconds above 0',
+    'sweep config.py --time-limit nan': 'expected seconds above 0',
+    'sweep config.py --gpus 0': '--gpus',
+    'save-bench config.py': '--num-workers',
+    'save-bench config.py --num-workers 0 --saves 2': '--saves',
+    'save-bench config.py --num-workers 0 --worker-nice 20': '--worker-nice',
+}
+
+
+@pytest.mark.parametrize('line', BAD)
+def test_what_cannot_be_meant_is_one_sentence(line, capsys):
+    words = shlex.split(line)
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count('\n')) == ('', 1)
+    assert BAD[line] in err
+    name = f'mmgpu {words[0]}' if words[0] in COMMANDS else 'mmgpu'
+    assert err.startswith(f'{name}: ')
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_that_came_where_nothing_can_be_raised_comes_again(
-    monkeypatch, capsys, number
-):
-    class Tidied:
-        pass
+def test_ctrl_c_and_kill_end_a_command_with_a_sentence(monkeypatch, capsys, number):
+    cleaned: list[str] = []
 
-    def run(arguments) -> int:
-        tidied = Tidied()
-        # Python ignores what is raised in here, as in its own ends of imports
-        ended = weakref.ref(tidied, lambda _: os.kill(os.getpid(), number))
-        del tidied
-        time.sleep(5)
-        return 0 if ended() is None else 1
+    def stop(code) -> None:
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+        finally:
+            cleaned.append('up')
 
-    monkeypatch.setattr(explain, 'run', run)
-    before = sys.unraisablehook
+    monkeypatch.setattr(explain.explain, 'callback', stop)
+    before = signal.getsignal(signal.SIGTERM)
     assert main(['explain']) == 130
-    assert sys.unraisablehook is before
-    assert capsys.readouterr().err == ''
+    assert capsys.readouterr() == ('', 'mmgpu explain: stopped.\n')
+    assert cleaned == ['up']
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_command_runs_in_any_thread(capsys):
@@ -70,3 +145,16 @@ def test_a_command_runs_in_any_thread(capsys):
     thread.join()
     assert codes == [0]
     assert 'MG101' in capsys.readouterr().out
+
+
+def test_every_rule_and_cause_of_the_project_is_explained(capsys):
+    pages = [*ROOT.glob('*.md'), *(ROOT / 'docs' / 'en').glob('*.md')]
+    sources = (ROOT / 'mmgpu_hooks').rglob('*.py')
+    text = ''.join(path.read_text() for path in (*pages, *sources))
+    codes = {*re.findall(r'\bMG\d{3}\b', text), *CAUSES}
+    assert main(['explain']) == 0
+    listed = capsys.readouterr().out
+    assert {line.split()[0] for line in listed.splitlines()} == codes
+    for code in codes:
+        assert main(['explain', code.lower()]) == 0
+        assert len(capsys.readouterr().out) > 50

@@ -1,136 +1,250 @@
+"""``mmgpu predict`` of one run, and of several with other batch sizes."""
+
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from fakes.runs import make_evidence, make_inside_workers, make_run, render_evidence
+from fakes.compared_runs import write_run
+from fakes.pooled import EACH, FIXED, make_pooled, write_pooled
+from fakes.prepared import make_starved
+from fakes.replaced import replace
+from fakes.runs import GIB, make_evidence, make_run, render_evidence
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.schema import LoaderSettings, RunEvidence
+from mmgpu_hooks.schema import LoaderSettings
 
-# two workers of 0.4 s per batch; the step takes 0.1 s
-STARVED = {
-    'workers': make_inside_workers(0.4),
-    'data_wait_s': 0.1,
-    'step_s': 0.1,
-    'process_cpu_s': 20 * 0.03,
-}
-
-
-def write_run(work_dir: Path, evidence: RunEvidence) -> Path:
-    path = work_dir / '20261120_101500' / 'vis_data' / 'gpu_efficiency.jsonl'
-    path.parent.mkdir(parents=True)
-    path.write_text(render_evidence(evidence))
-    return work_dir
+CONFIG = """\
+model = dict(type='A')
+optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.02))
+train_dataloader = dict(batch_size=2, num_workers=4, persistent_workers=True)
+auto_scale_lr = dict(base_batch_size=16, enable=False)
+"""
+OTHER = CONFIG.replace("type='A'", "type='B'")
+COMMANDS = [['predict'], ['recommend', '--dry-run']]
 
 
 @pytest.fixture
-def work_dir(tmp_path: Path) -> Path:
-    return write_run(tmp_path / 'run1', make_evidence(**STARVED))
+def ask(capsys):
+    """Runs a command that answers; the JSON of its answer."""
+
+    def run(*words: str) -> dict:
+        assert main([*words, '--format', 'json']) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
 
 
-def test_the_table(work_dir, capsys):
-    arguments = ['--num-workers', '0', '1', '2', '8', '--prefetch-factor', '2', '4']
-    assert main(['predict', str(work_dir), *arguments]) == 0
-    out = capsys.readouterr().out
-    lines = [line.replace(' *', '').split() for line in out.splitlines()]
-    settings = [words[:2] for words in lines if words and words[0].isdigit()]
-    assert settings == [
+@pytest.fixture
+def starved(tmp_path) -> str:
+    """Two workers of 0.4 s per batch; the step takes 0.1 s."""
+    return str(write_run(tmp_path / 'run1', make_starved()))
+
+
+@pytest.fixture
+def write_pair(tmp_path):
+    """Writes runs with batch sizes 2, the newest, and 4."""
+
+    def write(*configs: str, **other: object) -> list[str]:
+        config = tmp_path / 'mine.py'
+        config.write_text(CONFIG)
+        run = {'config_path': str(config)}
+        pair = make_pooled(2, day=28, run=run), make_pooled(4, day=26, run=run, **other)
+        return [
+            str(write_pooled(tmp_path / f'run{number}', evidence, text))
+            for number, (evidence, text) in enumerate(
+                zip(pair, configs or [CONFIG] * 2)
+            )
+        ]
+
+    return write
+
+
+def test_the_table(starved, capsys):
+    options = ['--num-workers', '0', '1', '2', '8', '--prefetch-factor', '2', '4']
+    assert main(['predict', starved, *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.replace(' *', '').split()[:2] for line in lines]
+    assert [row for row in rows if row and row[0].isdigit()] == [
         ['0', '-'],
-        ['1', '2'],
-        ['1', '4'],
-        ['2', '2'],
-        ['2', '4'],
-        ['8', '2'],
-        ['8', '4'],
+        *([workers, prefetch] for workers in '128' for prefetch in '24'),
     ]
-    assert '0.200 s per iteration over 140, with num_workers=2' in out
-    assert [line.split()[:3] for line in out.splitlines() if '2 *' in line] == [
-        ['2', '*', '2']
-    ]
+    assert max(map(len, lines)) <= 80
 
 
-def test_the_json(work_dir, capsys):
-    assert main(['predict', str(work_dir), '--format', 'json']) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert list(answer) == [
-        'version',
-        'run',
-        'status',
-        'workload',
-        'predictions',
-        'reason',
-        'notes',
-    ]
+def test_the_json(starved, ask):
+    answer = ask('predict', starved)
+    keys = ('version', 'run', 'status', 'workload', 'predictions', 'reason', 'notes')
+    assert tuple(answer) == keys
     assert [one['num_workers'] for one in answer['predictions']] == [0, 1, 2, 4, 8]
     one = answer['predictions'][2]
-    assert list(one) == [
-        'num_workers',
-        'prefetch_factor',
-        'batch_size',
-        'iter_time_s',
-        'iter_time_low_s',
-        'iter_time_high_s',
-        'data_wait_s',
-        'images_per_s',
-        'worker_utilisation',
-        'limit',
-    ]
     assert one['iter_time_s'] == pytest.approx(0.2, rel=0.02)
+    assert one['iter_time_low_s'] < one['iter_time_s'] < one['iter_time_high_s']
     assert (one['batch_size'], one['limit']) == (4, 'workers')
     assert answer['workload']['num_workers'] == 2
 
 
-def test_a_short_run_gives_the_reason_and_no_prediction(tmp_path, capsys):
-    run = write_run(
-        tmp_path / 'run1', make_evidence(intervals=1, iterations=5, **STARVED)
-    )
-    assert main(['predict', str(run), '--format', 'json']) == 2
-    done = capsys.readouterr()
-    assert 'mmgpu predict: Not enough evidence: 5 steady iterations' in done.err
-    answer = json.loads(done.out)
-    assert answer['predictions'] == []
-    assert answer['workload'] is None
-    assert answer['reason'].startswith('Not enough evidence')
-
-
-def test_a_text_without_a_prediction_is_the_reason_alone(tmp_path, capsys):
-    run = write_run(
-        tmp_path / 'run1', make_evidence(run=make_run(loader=LoaderSettings()))
-    )
-    assert main(['predict', str(run)]) == 2
-    done = capsys.readouterr()
-    assert done.out == ''
-    assert done.err.startswith('mmgpu predict: The live settings of the loader are')
-
-
-def test_a_run_without_the_hook_is_refused(tmp_path, capsys):
-    plain = tmp_path / 'run1' / '20261120_101500' / 'vis_data' / 'scalars.json'
-    plain.parent.mkdir(parents=True)
-    plain.write_text('{"lr": 0.1, "time": 0.2, "data_time": 0.1, "iter": 10}\n')
-    assert main(['predict', str(tmp_path / 'run1')]) == 2
-    assert 'expected evidence of GPUEfficiencyHook' in capsys.readouterr().err
-
-
-def test_a_missing_folder_is_named(tmp_path, capsys):
-    assert main(['predict', str(tmp_path / 'nothing')]) == 2
-    assert 'found nothing there' in capsys.readouterr().err
-
-
+@pytest.mark.parametrize('form', ['text', 'json'])
 @pytest.mark.parametrize(
-    ('option', 'value'),
+    ('fields', 'reason'),
     [
-        ('--num-workers', '-1'),
-        ('--num-workers', '513'),
-        ('--num-workers', 'two'),
-        ('--prefetch-factor', '0'),
+        ({'intervals': 1, 'iterations': 5}, 'Not enough evidence: 5 steady iterations'),
+        ({'run': make_run(loader=LoaderSettings())}, 'The live settings of the loader'),
     ],
 )
-def test_settings_out_of_range_are_refused(work_dir, option, value, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(['predict', str(work_dir), option, value])
-    assert stopped.value.code == 2
-    assert f'expected a whole number from {int(option[2] == "p")} to' in (
-        capsys.readouterr().err
-    )
+def test_what_cannot_be_predicted_is_said(tmp_path, capsys, fields, reason, form):
+    run = write_run(tmp_path / 'run1', make_evidence(**fields))
+    assert main(['predict', str(run), '--format', form]) == 2
+    done = capsys.readouterr()
+    assert done.err.startswith(f'mmgpu predict: {reason}')
+    if form == 'text':
+        assert done.out == ''
+        return
+    answer = json.loads(done.out)
+    assert (answer['predictions'], answer['workload']) == ([], None)
+    assert answer['reason'].startswith(reason)
+
+
+def test_several_batch_sizes_predict_others(write_pair, ask):
+    runs = write_pair()
+    options = ['--batch-size', '2', '4', '8', '--num-workers', '4']
+    answer = ask('predict', *runs, *options)
+    assert [one['batch_size'] for one in answer['predictions']] == [2, 4, 8]
+    times = [one['iter_time_s'] for one in answer['predictions']]
+    assert times == pytest.approx([0.081, 0.101, 0.141], rel=0.03)
+    assert [run['batch_size'] for run in answer['fitted_runs']] == [2, 4]
+    assert answer['run'].startswith(runs[0])
+    memory = answer['memory']
+    assert memory['peaks'][2]['peak_bytes'] == pytest.approx(17 * GIB, rel=1e-3)
+    assert (memory['oom_batch_size'], memory['card_bytes']) == (40, 80 * GIB)
+    # 5 GiB with 2: twice the batch is not twice the memory
+    assert memory['rules'][1]['proportional_error_pct'] == pytest.approx(11.1, abs=0.1)
+    assert answer['notes'] == ask('predict', *runs, *options)['notes']
+    far = ask('predict', *runs, '--batch-size', '24')['notes']
+    assert any('more than twice the largest' in note for note in far)
+
+
+def test_one_run_predicts_no_other_batch_size(write_pair, ask, capsys):
+    run = write_pair()[0]
+    assert main(['predict', run, '--batch-size', '8']) == 2
+    assert 'runs with several batch sizes' in capsys.readouterr().err
+    answer = ask('predict', run, '--batch-size', '2', '8')
+    assert {one['batch_size'] for one in answer['predictions']} == {2}
+    assert 'fitted_runs' not in answer
+
+
+def test_runs_of_another_config_are_left_out_by_name(write_pair, ask, capsys):
+    runs = write_pair(CONFIG, OTHER)
+    answer = ask('predict', *runs)
+    assert [run['batch_size'] for run in answer['fitted_runs']] == [2]
+    (note,) = [one for one in answer['notes'] if 'left out' in one]
+    assert "its config is another one (model.type 'A' -> 'B')." in note
+    assert runs[1] in note
+    assert main(['predict', *runs, '--batch-size', '4']) == 2
+    assert f'{runs[1]}/' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+@pytest.mark.parametrize(
+    ('copy', 'why'), [('', 'is not beside'), ('model = dict(', 'does not load')]
+)
+def test_configs_that_were_not_compared_are_named(command, copy, why, write_pair, ask):
+    runs = write_pair(CONFIG, copy)
+    answer = ask(*command, *runs)
+    (note,) = [one for one in answer['notes'] if 'were not compared' in one]
+    assert all(run in note for run in runs)
+    assert why in note
+    assert len(answer['fitted_runs']) == 2
+
+
+def test_without_mmengine_configs_are_not_compared(write_pair, ask, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'mmengine', None)
+    monkeypatch.setitem(sys.modules, 'mmengine.config', None)
+    notes = ask('predict', *write_pair())['notes']
+    assert any('not compared' in note and 'mmengine' in note for note in notes)
+
+
+def test_where_steps_make_no_line_the_newest_run_alone_is_predicted(write_pair, ask):
+    # the step is shorter than with half the images
+    runs = write_pair(step_s=0.02, process_cpu_s=0.1)
+    answer = ask('predict', *runs, '--batch-size', '2', '4')
+    assert {one['batch_size'] for one in answer['predictions']} == {2}
+    assert [run['batch_size'] for run in answer['fitted_runs']] == [2]
+    assert 'The step does not grow with the batch size' in ' '.join(answer['notes'])
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+def test_what_cannot_be_read_is_left_out_and_a_slip_is_refused(
+    command, write_pair, tmp_path, capsys, ask
+):
+    runs = write_pair()
+    bad = []
+    for name, file, text in (
+        ('plain', 'scalars.json', '{"lr": 0.1, "time": 0.2, "iter": 10}\n'),
+        ('broken', 'gpu_efficiency.jsonl', 'garbage\n'),
+    ):
+        path = tmp_path / name / '20261120_101500' / 'vis_data' / file
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        bad.append(str(tmp_path / name))
+    answer = ask(*command, *runs, runs[0], *bad)
+    said = ' '.join(answer['notes'])
+    assert len(answer['fitted_runs']) == 2
+    assert 'it is counted once' in said
+    assert all(f'Left out: {folder}' in said for folder in bad)
+    for folders in ([runs[0], str(tmp_path / 'nothing')], bad):
+        assert main([*command, *folders]) == 2
+        assert 'expected' in capsys.readouterr().err
+
+
+def test_any_rank_counts_for_memory(write_pair, ask):
+    runs = write_pair()
+    for folder, size, images in ((runs[0], 2, 2), (runs[1], 4, 5)):
+        first = next(Path(folder).glob('*/vis_data/gpu_efficiency.jsonl'))
+        peak = {'gpu_mem_peak_bytes': FIXED + images * EACH}
+        for rank, name, more in (
+            (0, first.name, {}),
+            (1, 'gpu_efficiency_rank1.jsonl', peak),
+        ):
+            run = {'world_size': 2, 'rank': rank}
+            evidence = make_pooled(size, day=30 - size, run=run, **more)
+            first.with_name(name).write_text(render_evidence(evidence))
+    answer = ask('predict', *runs, '--batch-size', '8')
+    assert answer['memory']['rules'][1]['peak_bytes'] == FIXED + 5 * EACH
+
+
+def test_a_batch_size_is_rewritten_where_allowed_and_the_rate_is_advice(
+    write_pair, ask, tmp_path
+):
+    runs = write_pair()
+    answer = ask('recommend', *runs, '--dry-run')
+    assert not [one for one in answer['changes'] if 'batch_size' in one['key']]
+    assert len(answer['fitted_runs']) == 2
+    answer = ask('recommend', *runs, '--allow-batch-size')
+    assert 'the rate goes from 0.02 to 0.08 (4 times)' in answer['batch_size'][1]
+    written = (tmp_path / 'mine_recommended.py').read_text()
+    assert 'batch_size=8' in written
+    # nothing else: neither the rate nor its scaling
+    assert 'lr=0.02' in written and 'enable=False' in written
+    (tmp_path / 'mine.py').write_text(CONFIG.replace('enable=False', 'enable=True'))
+    answer = ask('recommend', *runs, '--allow-batch-size', '--dry-run')
+    assert 'from 0.0025 to 0.01' in answer['batch_size'][1]
+
+
+def test_a_batch_size_needs_two_that_make_sense(write_pair, ask, tmp_path):
+    options = ['--allow-batch-size', '--dry-run']
+    answer = ask('recommend', write_pair()[0], *options)
+    assert not [one for one in answer['changes'] if 'batch_size' in one['key']]
+    assert 'train a second run with another batch size' in answer['batch_size'][0]
+    folders = []
+    for size in (2, 4):
+        evidence = make_pooled(size, day=30 - size)
+        absurd = replace(evidence.intervals[3], gpu_mem_peak_bytes=2**52)
+        records = (*evidence.intervals[:3], absurd, *evidence.intervals[4:])
+        edited = replace(evidence, intervals=records)
+        folders.append(str(write_pooled(tmp_path / f'odd{size}', edited)))
+    answer = ask('recommend', *folders, *options)
+    assert not [one for one in answer['changes'] if 'batch_size' in one['key']]
+    assert 'absurd' in answer['batch_size'][0]

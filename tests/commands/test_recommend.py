@@ -91,7 +91,7 @@ def test_the_config_is_rewritten_beside_the_original(work_dir, config, capsys):
     assert config.read_text() == CONFIG
     assert (config.parent / 'mine_recommended.py').read_text() == REWRITTEN
     assert out.startswith('Data-bound, too few workers (high confidence)\n')
-    assert len(out.splitlines()) <= 25
+    assert len(out.splitlines()) <= 27
     assert max(map(len, out.split('\n\n---')[0].splitlines())) <= 80
     assert '-    num_workers=0,  # debugging' in out
     assert '+    num_workers=2,  # debugging' in out
@@ -132,17 +132,6 @@ def test_in_place_keeps_the_original_as_bak(work_dir, config, capsys):
     assert 'mine.py.bak' in capsys.readouterr().out
 
 
-def test_an_older_recommendation_with_other_content_is_kept(work_dir, config, capsys):
-    mine = config.parent / 'mine_recommended.py'
-    mine.write_text('# tuned by hand\n')
-    assert main(['recommend', str(work_dir)]) == 0
-    assert mine.read_text() == REWRITTEN
-    assert mine.with_name(mine.name + '.bak').read_text() == '# tuned by hand\n'
-    assert 'mine_recommended.py.bak' in capsys.readouterr().out
-    assert main(['recommend', str(work_dir)]) == 0
-    assert not mine.with_name(mine.name + '.bak.1').exists()
-
-
 def write_ranks(work_dir: Path, ranks: list[RunEvidence]) -> None:
     """Evidence of ranks instead of what is there."""
     first = next(work_dir.glob('*/vis_data/gpu_efficiency.jsonl'))
@@ -181,11 +170,6 @@ def test_a_broken_file_of_another_rank_is_said_and_passed_over(work_dir, capsys)
     assert answer['ranks']['slowest'] == 0
     assert any(note.startswith('Left out: ') for note in answer['notes'])
     assert any('missing: 2.' in note for note in answer['notes'])
-
-
-def test_a_run_of_one_rank_has_no_ranks(work_dir, capsys):
-    main(['recommend', str(work_dir), '--dry-run', '--format', 'json'])
-    assert json.loads(capsys.readouterr().out)['ranks'] is None
 
 
 def test_a_refusal_is_in_the_json_too(work_dir, config, capsys):

@@ -33,7 +33,8 @@ def run_forked(
 
     Args:
         words: Its arguments.
-        stdout: ``file``, ``closed`` (as ``>&-`` does) or ``full`` (``/dev/full``).
+        stdout: ``file``, ``closed`` (as ``>&-`` does), ``full`` (``/dev/full``) or
+            ``unread`` (a pipe whose reader has gone).
         first: Called in the new process before.
         script: Run it with these words, in place of ``mmgpu``.
         limit_s: After which it is killed.
@@ -75,6 +76,10 @@ def _be_the_command(
             opened = os.open(path, os.O_WRONLY | os.O_CREAT)
             os.dup2(opened, descriptor)
             os.close(opened)
+        if stdout == 'unread':
+            reader, writer = os.pipe()
+            os.dup2(writer, 1)
+            os.close(reader)
         sys.stderr = open(2, 'w', buffering=1, closefd=False)  # noqa: SIM115
         sys.stdout = open(1, 'w', closefd=False)  # noqa: SIM115
         if stdout == 'closed':

@@ -1,33 +1,16 @@
-"""Reads a config that is to be trained for a while."""
+"""What the commands that train have in common: a config that trains, a plan of it."""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmgpu_hooks.commands.number_types import seconds_above_0
+from mmgpu_hooks.commands.output import show_progress, warner
 from mmgpu_hooks.config.loading import FlatConfig, LoadError, read_config
-from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S
+from mmgpu_hooks.experiment.engine import Outcome, Plan, run_plan
+from mmgpu_hooks.experiment.store import TrialStore
 from mmgpu_hooks.schema.errors import UserError
-
-
-def add_time_limit(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that says how long each training may take."""
-    parser.add_argument(
-        '--time-limit',
-        type=seconds_above_0,
-        default=DEFAULT_TIME_LIMIT_S,
-        metavar='SECONDS',
-        help='of each training, its start included; default: %(default)g',
-    )
-
-
-def add_fresh(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that forgets what an earlier start has measured."""
-    parser.add_argument(
-        '--fresh', action='store_true', help='forget what was measured before'
-    )
 
 
 def read_trainable_config(path: Path) -> FlatConfig:
@@ -44,9 +27,8 @@ def read_trainable_config(path: Path) -> FlatConfig:
         raise UserError(
             f'{path}: expected a config that MMEngine loads, found {error}'
         ) from error
-    missing = [
-        key for key in ('train_dataloader', 'train_cfg') if not config.get((key,))
-    ]
+    keys = ('train_dataloader', 'train_cfg')
+    missing = [key for key in keys if not config.get((key,))]
     if missing:
         raise UserError(
             f'{path}: expected a config that trains, found none of '
@@ -68,3 +50,38 @@ def lengthen(config: FlatConfig, iterations: int) -> dict[str, Any]:
         if isinstance(now, int) and now < iterations:
             settings[f'train_cfg.{key}'] = iterations
     return settings
+
+
+def choose_folder(
+    work_dir: Path | None, config: FlatConfig, path: Path, name: str
+) -> Path:
+    """The absolute folder of an experiment: ``name`` in the config's work_dir.
+
+    Args:
+        work_dir: Takes its place.
+        config: As loaded.
+        path: Of the config; the work_dir is ``work_dirs/CONFIG`` where it names none.
+        name: Of the experiment.
+    """
+    own = config.get(('work_dir',)) or Path('work_dirs', path.stem)
+    return (work_dir or Path(str(own))).absolute() / name
+
+
+def train(
+    plan: Plan,
+    store: TrialStore,
+    command: str,
+    *,
+    cards: Sequence[str] = (),
+    max_seconds: float = float('inf'),
+) -> Outcome:
+    """Run a plan with a bar; the arguments are those of :func:`run_plan`."""
+    with show_progress() as on_progress:
+        return run_plan(
+            plan,
+            store,
+            cards=cards,
+            max_seconds=max_seconds,
+            on_progress=on_progress,
+            on_warning=warner(command),
+        )

@@ -1,0 +1,141 @@
+"""What the options of several commands share: parameter types, options, decorators."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from mmgpu_hooks.model.batches import MOST_BATCH
+from mmgpu_hooks.model.prediction import MOST_PREFETCH, MOST_WORKERS
+
+Function = TypeVar('Function', bound=Callable[..., Any])
+Decorator = Callable[[Function], Function]
+
+
+class Command(click.Command):
+    """A command whose options of class `Many` take several words each."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse ``--num-workers 0 2`` as ``--num-workers 0 --num-workers 2``."""
+        many = {
+            name for one in self.params if isinstance(one, Many) for name in one.opts
+        }
+        return super().parse_args(ctx, _repeat_names(args, many))
+
+
+class Many(click.Option):
+    """An option with one or more words behind its name, up to the next option."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **{**more, 'multiple': True})
+
+
+def _repeat_names(args: Sequence[str], many: set[str]) -> list[str]:
+    left, found = list(args), list[str]()
+    while left and left[0] != '--':
+        word = left.pop(0)
+        found.append(word)
+        if word in many:
+            found += left[:1]
+            del left[:1]
+        while word in many and left and not left[0].startswith('-'):
+            found += [word, left.pop(0)]
+    return found + left
+
+
+def command(name: str, codes: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """The decorator of each command: its name and its exit codes, for ``--help``."""
+    epilog = (
+        f'Exit codes: {codes}, 2 input that cannot be used (one sentence on standard '
+        'error says why), 130 Ctrl-C.'
+    )
+    return click.command(name, cls=Command, epilog=epilog)
+
+
+def parsed(
+    pattern: str, parse: Callable[[re.Match[str]], Any], expected: str
+) -> Callable[[Any], Any]:
+    """The type of a text with a form of its own.
+
+    Args:
+        pattern: All of the text matches it, in any case.
+        parse: What makes the value of the match; ``None`` is refused, too.
+        expected: The form, for the error.
+    """
+
+    def convert(text: Any) -> Any:
+        match = re.fullmatch(pattern, str(text).strip(), re.IGNORECASE)
+        value = parse(match) if match else None
+        if value is None:
+            raise click.BadParameter(f'expected {expected}, found {text!r}')
+        return value
+
+    return convert
+
+
+def above_0(unit: str) -> Callable[[Any], Any]:
+    """A number above 0 of this unit."""
+    return parsed(
+        r'\d{1,9}(?:\.\d{1,9})?',
+        lambda match: float(match[0]) or None,
+        f'{unit} above 0',
+    )
+
+
+PATH = click.Path(path_type=Path)
+COUNT = click.IntRange(min=1)
+SECONDS = above_0('seconds')
+
+as_format = click.option(
+    '--format', 'form', type=click.Choice(('text', 'json')), default='text'
+)
+config_argument = click.argument('config', type=PATH)
+run_folders_argument = click.argument(
+    'run_folders', type=PATH, nargs=-1, required=True, metavar='RUN_FOLDER...'
+)
+dry_run = click.option('--dry-run', is_flag=True, help='Train and write nothing.')
+fresh = click.option('--fresh', is_flag=True, help='Forget what was measured before.')
+time_limit = click.option(
+    '--time-limit',
+    type=SECONDS,
+    default=600.0,
+    metavar='SECONDS',
+    help='Of each training, its start included.',
+)
+
+
+def work_dir(text: str) -> Decorator[Any]:
+    """``--work-dir``; the text says what goes there."""
+    return click.option('--work-dir', type=PATH, metavar='DIR', help=text)
+
+
+def several(name: str, kind: Any, text: str, **more: Any) -> Decorator[Any]:
+    """An option that takes several words.
+
+    Args:
+        name: Such as ``--num-workers``.
+        kind: Its click type.
+        text: Its help.
+        more: Of `click.option`; ``metavar`` is ``N...`` by default.
+    """
+    more = {'metavar': 'N...', **more}
+    return click.option(name, cls=Many, type=kind, help=text, **more)
+
+
+def num_workers(text: str, **more: Any) -> Decorator[Any]:
+    """``--num-workers N...``."""
+    return several('--num-workers', click.IntRange(0, MOST_WORKERS), text, **more)
+
+
+def prefetch_factor(text: str, **more: Any) -> Decorator[Any]:
+    """``--prefetch-factor N...``."""
+    return several('--prefetch-factor', click.IntRange(1, MOST_PREFETCH), text, **more)
+
+
+def batch_size(text: str) -> Decorator[Any]:
+    """``--batch-size N...``."""
+    return several('--batch-size', click.IntRange(1, MOST_BATCH), text)

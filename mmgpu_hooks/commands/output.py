@@ -1,0 +1,79 @@
+"""What commands print: an answer, a warning, a bar for what takes minutes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from mmgpu_hooks.show.escaping import unguarded, visible
+from mmgpu_hooks.show.terminal import DEFAULT_WIDTH
+
+Answer = TypeVar('Answer')
+
+
+def terminal_layout() -> dict[str, Any]:
+    """Width and colour of standard output, as keyword arguments of the renderers.
+
+    A pipe or a file gets the default width and no colour; ``NO_COLOR`` is heeded.
+    """
+    if not sys.stdout.isatty():
+        return {'width': DEFAULT_WIDTH, 'color': False}
+    columns = shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
+    return {'width': columns, 'color': 'NO_COLOR' not in os.environ}
+
+
+def print_answer(
+    answer: Answer,
+    form: str,
+    render_text: Callable[..., str],
+    render_json: Callable[[Answer], str],
+) -> None:
+    """Print an answer as ``--format`` says."""
+    if form == 'json':
+        print(render_json(answer))
+    else:
+        print(render_text(answer, **terminal_layout()))
+
+
+def warner(name: str) -> Callable[[str], None]:
+    """What prints a sentence of a command on standard error at once."""
+    return lambda sentence: print(
+        f'mmgpu {name}: {sentence}', file=sys.stderr, flush=True
+    )
+
+
+@contextmanager
+def show_progress() -> Iterator[Callable[[str, float], None]]:
+    """A bar on standard error, silent where that is no terminal.
+
+    Yields:
+        What to call with words and the share that is done, 0 to 1.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    console = Console(file=unguarded(sys.stderr), highlight=False)
+    columns = (
+        SpinnerColumn(),
+        BarColumn(bar_width=24),
+        TextColumn('{task.description}'),
+        TimeElapsedColumn(),
+    )
+    is_quiet = not sys.stderr.isatty()
+    with Progress(
+        *columns, console=console, transient=True, disable=is_quiet
+    ) as progress:
+        task = progress.add_task('', total=1.0)
+        yield lambda words, share: progress.update(
+            task, description=visible(words), completed=share
+        )
