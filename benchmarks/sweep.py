@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -75,12 +76,13 @@ def run_sweep(
         command += ['--num-workers', *workers, '--batch-size', *batches]
         command += ['--seconds', str(seconds), '--work-dir', name, '--format', 'json']
         done = subprocess.run(
-            [*command, '--plots', str(plots)],
+            command,
             stdout=subprocess.PIPE,
             text=True,
             check=True,
             env={'OMP_NUM_THREADS': '1', **os.environ},
         )
+        shutil.copytree(Path(name, 'sweep', 'plots'), plots, dirs_exist_ok=True)
     rows: list[Row] = json.loads(done.stdout)['rows']
     return rows
 

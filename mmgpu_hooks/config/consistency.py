@@ -47,6 +47,7 @@ _OF_OUR_HOOK: tuple[str, ...] = (
     'summary',
     'worker_nice',
     'stuck_after_s',
+    'scalars',
 )
 _OF_SCALING: tuple[str, ...] = ('enable', 'base_batch_size')
 

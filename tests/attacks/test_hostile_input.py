@@ -116,7 +116,8 @@ def limit_memory() -> None:
     """Allow half as much more memory as the line below is long, and all imports."""
     for name in ('compare', 'predict'):
         importlib.import_module(f'mmgpu_hooks.commands.{name}')
-    importlib.import_module('rich.measure')
+    for name in ('rich.measure', 'scipy.special'):
+        importlib.import_module(name)
     pages = int(Path('/proc/self/statm').read_text().split()[0])
     most = pages * resource.getpagesize() + 32 * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -75,6 +75,11 @@ def read_words(command: str) -> tuple[Path | None, list[str], list[str]]:
     return script, words[2:], [script.stem.replace('_', '-'), *words[2:]]
 
 
+def takes_words(words: list[str]) -> bool:
+    """Whether ``mmgpu`` is given arguments, and takes them."""
+    return len(words) > 1 and parses(words)
+
+
 def parses(words: list[str]) -> bool:
     """Whether ``mmgpu`` takes these arguments."""
     try:
@@ -97,12 +102,7 @@ COMMANDS = sorted(
     {
         command
         for command, is_typed in FOUND
-        if is_typed
-        or (
-            len(command.split()) > 1
-            and read_words(command)[2]
-            and parses(read_words(command)[2])
-        )
+        if is_typed or takes_words(read_words(command)[2])
     }
 )
 
