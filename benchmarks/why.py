@@ -147,7 +147,7 @@ def write_card(folder: Path) -> dict[str, str]:
 
     driver = Path(os.environ['MMGPU_MOCK_CARD'], 'driver')
     cards = yaml.safe_load((driver / 'mock-nvml-config-h100.yaml').read_text())
-    failure = {'mode': 'lost', 'after_calls': 40, 'xid': {'code': 79}}
+    failure = {'mode': 'lost', 'after_calls': 25, 'xid': {'code': 79}}
     cards['device_defaults']['failure'] = failure
     path = folder / 'cards.yaml'
     path.write_text(yaml.safe_dump(cards))

@@ -69,7 +69,7 @@ def be_killed_for_memory() -> None:
 
 
 def lose_card() -> None:
-    time.sleep(2.0)
+    time.sleep(4.0)
     raise RuntimeError('CUDA error: unspecified launch failure')
 
 
@@ -211,7 +211,7 @@ def plant_group(group: Path) -> None:
 
     group.mkdir()
     (group / 'memory.events').write_text('oom 0\noom_kill 0\n')
-    limits = sources.read_host_limits()
+    limits = sources.read_host_limits(ranks_on_host=1)
     limits = msgspec.structs.replace(limits, cgroup_memory_bytes=2**33)
     now.read_cgroup_folders = lambda *_: [(None, group)]  # type: ignore[assignment]
     sources.read_host_limits = lambda **_: limits  # type: ignore[assignment]

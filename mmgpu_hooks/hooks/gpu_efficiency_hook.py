@@ -247,11 +247,14 @@ class GPUEfficiencyHook(Hook):
         self._end(status, error)
 
     def _end(self, status: str, error: BaseException | None) -> None:
-        recorder, self._recorder = self._recorder, None
+        recorder = self._recorder
         # a child that user code forked ends for itself, and not for the training
         if recorder is None or os.getpid() != self._pid:
+            self._recorder = None
             return
+        # it notes what fails as it ends
         path = self._guard.run('end', recorder.finish, status, error)
+        self._recorder = None
         if path is not None and self.summary:
             self._guard.run('summary', self._log_summary, path)
 
