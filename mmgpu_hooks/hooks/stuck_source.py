@@ -11,7 +11,7 @@ from typing import Any, Callable
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.judge.standstill import Rank
+from mmgpu_hooks.judge.standstill import Rank, describe_stuck, phrase_part
 from mmgpu_hooks.judge.why import judge_end, read_host
 from mmgpu_hooks.measure.ledger import LAP
 from mmgpu_hooks.measure.loader.owed import Owed
@@ -21,26 +21,6 @@ from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_other_ranks
 from mmgpu_hooks.show.escaping import visible
 
-_DOING = {
-    'data_wait': 'waiting for data',
-    'first_wait': 'waiting for the first batch of an epoch',
-    'step': 'in the step',
-    'hooks': 'calling hooks',
-    'checkpoint_save': 'in a checkpoint save',
-    'validation': 'in validation',
-    'startup': 'starting',
-    'teardown': 'ending workers',
-    'resume': 'skipping batches that were trained on',
-}
-_STATES = {
-    'R': 'running',
-    'S': 'asleep',
-    'D': 'in an uninterruptible sleep, so it cannot answer',
-    'T': 'stopped (SIGSTOP)',
-    't': 'stopped by a debugger',
-    'Z': 'dead',
-    'X': 'dead',
-}
 _WAITS = 'data_wait', 'first_wait'
 _OF_ITERATION = 'data_wait', 'step'
 _RANKS_S, _RANKS_BYTES = 2.0, 2**20
@@ -152,14 +132,15 @@ class StuckSource:
         )
         self._write(record)
         is_first = moment.usual_s is None
-        said = phrase_stuck(record, epoch, self._work_dir, is_first=is_first)
+        said = phrase_stuck(record, epoch, is_first=is_first)
         if self._evidence is not None:
             paths = find_other_ranks(self._evidence)
             if paths:
                 time.sleep(_RANKS_S)
             others, _ = read_other_ranks(paths, _RANKS_BYTES)
             said += phrase_cause(read_evidence(self._evidence, _RANKS_BYTES), others)
-        self._warn(said)
+        more = f'mmgpu why {shlex.quote(self._work_dir)}'
+        self._warn(visible(f'{said}\n  Training is left alone. More: {more}'))
 
     def _note_freed(self, moment: Moment, waited_s: float) -> None:
         iteration, _ = self._read_position()
@@ -170,7 +151,7 @@ class StuckSource:
         self._guard.run('watchdog', self._write, record)
         self._warn(
             f'GPUEfficiencyHook: training goes on after {waited_s:.0f} s '
-            f'{_DOING.get(moment.part, "in " + moment.part)}.'
+            f'{phrase_part(record)}.'
         )
 
     def close(self, went_on: bool) -> None:
@@ -205,47 +186,22 @@ def _fields_of(owed: Owed | None) -> dict[str, Any]:
     return fields
 
 
-def phrase_stuck(
-    record: StuckRecord, epoch: int, work_dir: str, *, is_first: bool = False
-) -> str:
-    """The warning for the log: what stands still, where, and what to type.
+def phrase_stuck(record: StuckRecord, epoch: int, *, is_first: bool = False) -> str:
+    """The warning for the log: what stands still, and where.
 
     Args:
         record: What was seen.
         epoch: 1-based.
-        work_dir: Of the run.
         is_first: Whether the part has not ended once, so that it may just be slow.
     """
-    doing = f'in {record.hook}' if record.hook else _DOING.get(record.part, record.part)
     lines = [
-        f'GPUEfficiencyHook: nothing went on for {record.waited_s:.0f} s, {doing} '
-        f'(iteration {record.iteration + 1}, epoch {epoch}).'
+        f'GPUEfficiencyHook: nothing went on for {record.waited_s:.0f} s, '
+        f'{phrase_part(record)} (iteration {record.iteration + 1}, epoch {epoch}).',
+        *(f'  {text}' for text in describe_stuck(record)),
     ]
     if is_first:
         lines.append('  This part has not ended once yet: it may only be slow.')
-    if record.worker is not None:
-        sample = 'a sample that is unknown: it was out of reach'
-        if record.sample is not None:
-            sample = f'sample {record.sample} for {record.sample_s or 0.0:.0f} s'
-        lines.append(
-            f'  Worker {record.worker} (pid {record.pid}) owes the next batch; it is '
-            f'{_phrase_state(record)}, loading {sample}.'
-        )
-    elif record.sample is not None:
-        lines.append(
-            f'  Sample {record.sample} has been loading for '
-            f'{record.sample_s or 0.0:.0f} s.'
-        )
-    if record.path:
-        lines.append(f'  It is in {record.call}() on {record.path} ({record.mount}).')
-    if record.alike > 1:
-        lines.append(
-            f'  {record.alike} workers stand at that line: a lock, or storage.'
-        )
-    calls = record.worker_stack or (() if record.worker is not None else record.stack)
-    lines += [f'    {call}' for call in calls[:6]]
-    lines.append(f'  Training is left alone. More: mmgpu why {shlex.quote(work_dir)}')
-    return visible('\n'.join(lines))
+    return '\n'.join(lines)
 
 
 def phrase_cause(own: RunEvidence, others: Sequence[RunEvidence]) -> str:
@@ -256,13 +212,4 @@ def phrase_cause(own: RunEvidence, others: Sequence[RunEvidence]) -> str:
     said = [f'\n  Cause: {why.cause} ({why.certainty}); mmgpu explain {why.cause}']
     if why.rank not in (None, own.run.rank):
         said += [f'Rank {why.rank}:', *(proof.text for proof in why.proof[:3])]
-    return visible('\n    '.join(said))
-
-
-def _phrase_state(record: StuckRecord) -> str:
-    state = _STATES.get(record.state or '', f'in state {record.state}')
-    if record.state == 'S' and record.call and not record.path:
-        state += f' in {record.call}()'
-    if record.state == 'S' and record.is_busy:
-        state = 'running'
-    return state
+    return '\n    '.join(said)

@@ -27,9 +27,13 @@ _STATES = {
 }
 _DOING = {
     'data_wait': 'waiting for data',
-    'checkpoint_save': 'in a checkpoint save',
-    'hooks': 'in the hooks',
     'step': 'in the step',
+    'hooks': 'in the hooks',
+    'checkpoint_save': 'in a checkpoint save',
+    'validation': 'in validation',
+    'startup': 'starting',
+    'teardown': 'ending workers',
+    'resume': 'skipping batches that were trained on',
 }
 
 
@@ -78,18 +82,18 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     own = [pair for pair in found if not _waits_for_ranks(*pair)]
     rank, stuck = (own or found)[0]
     gone = [one for one in ranks if one.is_gone]
-    proof = _list_proof(stuck)
+    proof = describe_stuck(stuck)
     cause, certainty = _name_cause(rank, stuck)
     if not own and 0 < len(gone) < len(ranks):
         rank, cause, certainty = gone[0], 'rank_lost', 'sure'
         proof = [f'process {rank.evidence.run.pid} of rank {rank.number} is gone']
     proof += [
-        f'rank {other.number} is {_phrase_part(one)} at iteration {one.iteration + 1}'
+        f'rank {other.number} is {phrase_part(one)} at iteration {one.iteration + 1}'
         for other, one in found
         if other is not rank
     ]
     sentence = (
-        f'Stuck for {stuck.waited_s:.0f} s and more, {_phrase_part(stuck)} '
+        f'Stuck for {stuck.waited_s:.0f} s and more, {phrase_part(stuck)} '
         f'(iteration {stuck.iteration + 1}).'
     )
     if len(found) > 1 and (own or cause == 'rank_lost'):
@@ -126,8 +130,10 @@ def _judge_mute(rank: Rank) -> Why:
     )
 
 
-def _phrase_part(stuck: StuckRecord) -> str:
-    return f'in {stuck.hook}' if stuck.hook else _DOING.get(stuck.part, stuck.part)
+def phrase_part(stuck: StuckRecord) -> str:
+    """What it was doing."""
+    doing = f'in {stuck.hook or stuck.part}'
+    return doing if stuck.hook else _DOING.get(stuck.part, doing)
 
 
 def _waits_for_ranks(rank: Rank, stuck: StuckRecord) -> bool:
@@ -176,13 +182,14 @@ def _is_file(stuck: StuckRecord) -> bool:
     return stuck.path.startswith('/')
 
 
-def _list_proof(stuck: StuckRecord) -> list[str]:
+def describe_stuck(stuck: StuckRecord) -> list[str]:
+    """What was seen: worker, sample, call and stack, a line each."""
     found = []
     if stuck.worker is not None:
         state = _STATES.get(stuck.state or '', f'is in state {stuck.state}')
         busy = ', on a core' if stuck.is_busy else ''
         found.append(
-            f'worker {stuck.worker} (pid {stuck.pid}) owes the next batch; it '
+            f'Worker {stuck.worker} (pid {stuck.pid}) owes the next batch; it '
             f'{state}{busy}'
         )
     if stuck.sample is not None:

@@ -101,7 +101,7 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
         return standstill or _judge_silence(logs, first)
     # a rank's own record says whose line it is
     source, event, log = min(
-        known, key=lambda one: (one[1].sign.order, not one[1].rank)
+        known, key=lambda one: (one[1].sign.order, one[1].rank is None)
     )
     is_unnamed = event.sign.order in _UNNAMED
     if standstill and (event.sign.order in _GIVEN_UP or (is_unnamed and not ended)):
