@@ -83,7 +83,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
     rank, stuck = (own or found)[0]
     gone = [one for one in ranks if one.is_gone]
     proof = describe_stuck(stuck)
-    cause, certainty = _name_cause(rank, stuck)
+    cause, certainty = name_cause(rank, stuck)
     if not own and 0 < len(gone) < len(ranks):
         rank, cause, certainty = gone[0], 'rank_lost', 'sure'
         proof = [f'process {rank.evidence.run.pid} of rank {rank.number} is gone']
@@ -144,7 +144,7 @@ def _waits_for_ranks(rank: Rank, stuck: StuckRecord) -> bool:
     return rank.number is not None and bool(_OTHERS_NEEDED.search(innermost))
 
 
-def _name_cause(rank: Rank, stuck: StuckRecord) -> tuple[str, str]:
+def name_cause(rank: Rank, stuck: StuckRecord) -> tuple[str, str]:
     """The cause and how sure it is."""
     if stuck.part != 'data_wait':
         if _waits_for_ranks(rank, stuck):

@@ -8,6 +8,8 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.runs import GIB, make_evidence, make_run
+from mmgpu_hooks.judge.rules.training import judge_standstills
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end, read_log
 from mmgpu_hooks.measure.now import (
@@ -173,6 +175,15 @@ def test_the_rank_that_the_others_wait_for(other, cause, rank):
     if 'stuck' in other and rank is not None:
         assert 'rank 0 is in the step' in why.proof[-1].text
         assert why.sample == (None if cause == 'unknown' else '118')
+
+
+def test_a_standstill_that_is_over_is_a_finding():
+    over = make_stuck('data_wait', is_over=True)
+    evidence = replace(make_evidence(), stuck=(LOADING, over))
+    finding = judge_standstills(Run(evidence))
+    assert finding is not None and finding.severity == 'notice'
+    assert '70.0 s' in finding.detail and 'sample 118 (worker_stuck)' in finding.detail
+    assert judge_standstills(Run(replace(evidence, stuck=(LOADING,)))) is None
 
 
 def test_a_batch_that_was_lost_is_no_stuck_worker():

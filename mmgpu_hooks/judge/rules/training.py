@@ -5,6 +5,7 @@ from __future__ import annotations
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.standstill import Rank, name_cause, phrase_part
 from mmgpu_hooks.judge.thresholds import (
     DATA_WAIT_NOTICE,
     GPU_UTIL_LOW_PCT,
@@ -55,6 +56,29 @@ def judge_gpu(run: Run) -> Finding | None:
     )
     swings = (gpu.zero_pct or 0.0) >= GPU_ZERO_NOTICE_PCT
     return notice(detail) if swings or gpu.util_pct < GPU_UTIL_LOW_PCT else fine(detail)
+
+
+@rule('MG203', 'Training stood still')
+def judge_standstills(run: Run) -> Finding | None:
+    """Nothing went on for long, and then training went on by itself.
+
+    The watchdog (``stuck_after_s``) noticed it; the log says where. A mount that did
+    not answer, a sample that takes minutes and a rank that was late are the usual
+    reasons; ``mmgpu explain worker_stuck`` and the other causes say what helps.
+    """
+    ended = [one for one in run.evidence.stuck if one.is_over]
+    noticed = [one for one in run.evidence.stuck if not one.is_over]
+    if not ended:
+        return None
+    lost_s = sum(one.waited_s for one in ended)
+    worst = max(noticed, key=lambda one: one.waited_s, default=ended[0])
+    cause, _ = name_cause(Rank(run.evidence), worst)
+    sample = '' if worst.sample is None else f', at sample {worst.sample}'
+    named = '' if cause == 'unknown' else f' ({cause})'
+    return notice(
+        f'Training stood still for {format_sum(lost_s)}, {phrase_part(worst)}'
+        f'{sample}{named}.'
+    )
 
 
 @rule('MG302', 'Validation takes its share', 'validation_bound')
