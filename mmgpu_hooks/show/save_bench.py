@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mmgpu_hooks.schema import SaveBench, SaveBenchRow, SavePlan
-from mmgpu_hooks.show.charts import Chart, stack
 from mmgpu_hooks.show.document import Section, Table, listing, to_json
 from mmgpu_hooks.show.figures import format_bytes, format_seconds
-from mmgpu_hooks.show.run_charts import WAITS
 from mmgpu_hooks.show.run_sections import CAUSE_NAMES
 from mmgpu_hooks.show.sweep import OTHERS_CORES, STATUS_WORDS
 from mmgpu_hooks.show.terminal import render
@@ -189,22 +187,3 @@ def _notes(bench: SaveBench) -> Iterator[str]:
             f'Other programs used up to {others:.1f} cores of the host during saves; '
             'repeat it when the host is calm.'
         )
-
-
-def chart_save_bench(bench: SaveBench) -> Chart | None:
-    """One bar a setting: the median save, by what the saving thread waited for."""
-    bars = []
-    for row in bench.rows:
-        if row.save_s is None:
-            continue
-        known = [(words, role, getattr(row, field)) for words, field, role in WAITS]
-        # medians of the parts need not add up to that of the whole
-        whole_s = sum(value or 0.0 for _, _, value in known)
-        parts = [
-            (words, role, row.save_s * (value or 0.0) / (whole_s or 1.0))
-            for words, role, value in known
-        ]
-        if not whole_s:
-            parts = [('unknown', 'other', row.save_s)]
-        bars.append((row.setting.name, parts, format_seconds(row.save_s)))
-    return stack('save-bench', 'A save beside other numbers of workers', bars)

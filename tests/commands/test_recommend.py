@@ -1,21 +1,32 @@
+"""``mmgpu recommend``: what it judges, writes, only advises, and refuses."""
+
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fakes.replaced import replace
 from fakes.runs import (
+    GIB,
+    add_to_end,
     make_evidence,
+    make_inside_workers,
     make_ranks,
     make_run,
     make_workers,
     render_evidence,
+    steady,
 )
+from fakes.saves import HOST, LOADER, make_aftermath, make_contended, walls_of
+from fakes.validations import make_validation
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.schema import LoaderSettings, RunEvidence
+from mmgpu_hooks.schema import HostLimits, LoaderSettings, RunEvidence
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, evidence_name
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,16 +39,32 @@ train_dataloader = dict(
     dataset=dict(type='ToyDataset'),
 )
 """
-
-REWRITTEN = """\
-# my experiment
-train_dataloader = dict(
-    batch_size=4,
-    num_workers=2,  # debugging
-    persistent_workers=True,
-    dataset=dict(type='ToyDataset'),
+REWRITTEN = CONFIG.replace('num_workers=0', 'num_workers=2').replace('False', 'True')
+VALIDATION = 'val_dataloader = dict(num_workers=1, persistent_workers=True)\n'
+TRAIN_KEYS = ['train_dataloader.num_workers', 'train_dataloader.persistent_workers']
+WAITS = {'data_wait_s': 0.3, 'data_wait_cpu_s': 6.0, 'process_cpu_s': 10.0}
+KEEPS_UP = {'data_wait_s': 0.001, 'step_s': 0.299}
+TWO_CORES = HostLimits(
+    logical_cpus=2,
+    affinity_cpus=2,
+    usable_cores=2.0,
+    ram_available_bytes=64 * GIB,
+    shm_free_bytes=16 * GIB,
+    open_files_soft=65536,
 )
-"""
+
+
+def make_loader(count: int) -> LoaderSettings:
+    return LoaderSettings(
+        num_workers=count,
+        persistent_workers=bool(count),
+        prefetch_factor=2 if count else None,
+        pin_memory=False,
+        batch_size=4,
+        batches_per_epoch=100,
+        dataset_length=400,
+        start_method='fork',
+    )
 
 
 @pytest.fixture
@@ -51,34 +78,35 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture
 def work_dir(tmp_path: Path, config: Path) -> Path:
     """A run without workers that waits as long as it computes."""
-    run = make_run(
-        config_path=str(config),
-        loader=LoaderSettings(
-            num_workers=0,
-            persistent_workers=False,
-            prefetch_factor=None,
-            pin_memory=False,
-            batch_size=4,
-            batches_per_epoch=100,
-            dataset_length=400,
-            start_method='fork',
-        ),
-    )
-    fields = {'data_wait_s': 0.3, 'data_wait_cpu_s': 6.0, 'process_cpu_s': 10.0}
-    folder = tmp_path / 'work_dirs' / 'mine'
-    write_run(folder, render_evidence(make_evidence(run=run, **fields)))
-    return folder
+    run = make_run(config_path=str(config), loader=make_loader(0))
+    return write_run(tmp_path / 'work_dirs', make_evidence(run=run, **WAITS))
 
 
-def write_run(work_dir: Path, text: str, stamp: str = '20261120_101500') -> Path:
-    path = work_dir / stamp / 'vis_data' / 'gpu_efficiency.jsonl'
+@pytest.fixture
+def ask(capsys):
+    """Runs the command; its JSON answer."""
+
+    def run(folder: Path, *words: str, code: int = 0) -> dict[str, Any]:
+        assert main(['recommend', str(folder), '--format', 'json', *words]) == code
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def write_run(work_dir: Path, evidence: RunEvidence | str) -> Path:
+    path = work_dir / '20261120_101500' / 'vis_data' / EVIDENCE_NAME
     path.parent.mkdir(parents=True)
+    text = evidence if isinstance(evidence, str) else render_evidence(evidence)
     path.write_text(text)
-    return path
+    return work_dir
 
 
-def unwrapped(capsys: pytest.CaptureFixture[str]) -> str:
-    return ' '.join(capsys.readouterr().out.split())
+def vis_data(work_dir: Path) -> Path:
+    return next(work_dir.glob('*/vis_data'))
+
+
+def keys_of(answer: dict[str, Any]) -> list[str]:
+    return [change['key'] for change in answer['changes']]
 
 
 def files_of(folder: Path) -> set[str]:
@@ -91,229 +119,72 @@ def test_the_config_is_rewritten_beside_the_original(work_dir, config, capsys):
     assert config.read_text() == CONFIG
     assert (config.parent / 'mine_recommended.py').read_text() == REWRITTEN
     assert out.startswith('Data-bound, too few workers (high confidence)\n')
-    assert len(out.splitlines()) <= 27
+    assert len(out.splitlines()) <= 26
     assert max(map(len, out.split('\n\n---')[0].splitlines())) <= 80
-    assert '-    num_workers=0,  # debugging' in out
     assert '+    num_workers=2,  # debugging' in out
     assert 'mmgpu verify ' in out
     assert main(['recommend', str(work_dir), '--details']) == 0
     assert 'tools/train.py' in capsys.readouterr().out
 
 
-def test_the_json_answer_has_the_documented_keys(work_dir, config, capsys):
-    assert main(['recommend', str(work_dir), '--format', 'json']) == 0
-    answer = json.loads(capsys.readouterr().out)
+def test_the_json_answer(work_dir, config, ask):
+    answer = ask(work_dir)
+    assert answer['version'] == 1
     assert answer['verdict']['name'] == 'data_bound_workers'
     assert answer['verdict']['confidence'] == 'high'
-    assert {(c['key'], c['old'], c['new']) for c in answer['changes']} == {
-        ('train_dataloader.num_workers', 0, 2),
-        ('train_dataloader.persistent_workers', False, True),
-    }
+    assert [(c['old'], c['new']) for c in answer['changes']] == [(0, 2), (False, True)]
+    assert keys_of(answer) == TRAIN_KEYS
     assert all(change['reason'] for change in answer['changes'])
     assert answer['evidence']['steady_iterations'] == 140
     assert answer['output'].endswith('mine_recommended.py')
     assert answer['findings'][0]['code'] == 'MG101'
-    assert answer['version'] == 1
+    assert answer['ranks'] is None
 
 
-@pytest.mark.parametrize('flag', ['--dry-run', '--check'])
-def test_nothing_is_written_when_not_asked_for(work_dir, config, capsys, flag):
+@pytest.mark.parametrize(('flag', 'code'), [('--dry-run', 0), ('--check', 1)])
+def test_nothing_is_written_when_not_asked_for(work_dir, config, ask, flag, code):
     before = files_of(config.parents[1])
-    code = main(['recommend', str(work_dir), flag])
-    assert code == (1 if flag == '--check' else 0)
+    assert '+    num_workers=2,' in ask(work_dir, flag, code=code)['diff']
     assert files_of(config.parents[1]) == before
-    assert '+    num_workers=2,' in capsys.readouterr().out
 
 
-def test_in_place_keeps_the_original_as_bak(work_dir, config, capsys):
-    assert main(['recommend', str(work_dir), '--in-place']) == 0
-    assert config.read_text() == REWRITTEN
-    assert (config.parent / 'mine.py.bak').read_text() == CONFIG
-    assert 'mine.py.bak' in capsys.readouterr().out
+def test_what_was_there_is_kept_as_bak(work_dir, config, ask):
+    mine = config.parent / 'mine_recommended.py'
+    mine.write_text('# tuned by hand\n')
+    ask(work_dir)
+    assert mine.with_name(mine.name + '.bak').read_text() == '# tuned by hand\n'
+    vis_data(work_dir).joinpath('config.py').write_text(CONFIG)
+    answer = ask(work_dir, '--in-place')
+    assert answer['backup'].endswith('mine.py.bak')
+    assert (config.read_text(), Path(answer['backup']).read_text()) == (
+        REWRITTEN,
+        CONFIG,
+    )
+    # its own edit is no change since the run
+    assert not any('is not what the run was' in note for note in answer['notes'])
 
 
-def write_ranks(work_dir: Path, ranks: list[RunEvidence]) -> None:
-    """Evidence of ranks instead of what is there."""
-    first = next(work_dir.glob('*/vis_data/gpu_efficiency.jsonl'))
-    for number, rank in enumerate(ranks):
-        name = f'gpu_efficiency_rank{number}.jsonl' if number else first.name
-        first.with_name(name).write_text(render_evidence(rank))
-
-
-def test_the_rank_that_the_others_wait_for_is_judged(work_dir, capsys):
-    write_ranks(work_dir, make_ranks([0.01, 0.01, 0.2, 0.01]))
-    main(['recommend', str(work_dir), '--dry-run'])
-    out = unwrapped(capsys)
-    assert out.startswith('Data-bound')
-    assert '67 % of an iteration' in out
-    assert 'Rank 2 is the slowest and costs every rank 0.190 s per iteration' in out
-    assert 'Rank 2 of 4 holds the others up and is judged.' in out
-
-
-def test_of_ranks_alike_the_one_that_waits_most_is_judged(work_dir, capsys):
-    write_ranks(work_dir, make_ranks([0.1, 0.1005, 0.1]))
-    main(['recommend', str(work_dir), '--dry-run', '--format', 'json'])
-    answer = json.loads(capsys.readouterr().out)
-    assert answer['ranks']['slowest'] is None
-    assert [row['rank'] for row in answer['ranks']['rows']] == [0, 1, 2]
-    assert 'Rank 1 of 3 waits most for data and is judged.' in answer['notes']
-    assert answer['run'].endswith('gpu_efficiency_rank1.jsonl')
-
-
-def test_a_broken_file_of_another_rank_is_said_and_passed_over(work_dir, capsys):
-    ranks = make_ranks([0.2, 0.01, 0.01])
-    write_ranks(work_dir, ranks)
-    path = next(work_dir.glob('*/vis_data/gpu_efficiency_rank2.jsonl'))
-    path.write_text('garbage\n')
-    assert main(['recommend', str(work_dir), '--dry-run', '--format', 'json']) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer['ranks']['slowest'] == 0
-    assert any(note.startswith('Left out: ') for note in answer['notes'])
-    assert any('missing: 2.' in note for note in answer['notes'])
-
-
-def test_a_refusal_is_in_the_json_too(work_dir, config, capsys):
-    config.write_text('train_dataloader = dict(\n')
-    assert main(['recommend', str(work_dir), '--format', 'json']) == 2
-    answer = json.loads(capsys.readouterr().out)
-    assert 'mine.py' in answer['error']
-    assert answer['output'] is None
-
-
-def test_output_and_config_can_be_named(work_dir, config, tmp_path):
-    other = tmp_path / 'other.py'
+def test_output_and_config_can_be_named(work_dir, config, tmp_path, ask):
+    other, target = tmp_path / 'other.py', tmp_path / 'new.py'
     other.write_text(CONFIG)
-    target = tmp_path / 'new.py'
-    arguments = ['--config', str(other), '--output', str(target)]
-    assert main(['recommend', str(work_dir), *arguments]) == 0
+    ask(work_dir, '--config', str(other), '--output', str(target))
     assert target.read_text() == REWRITTEN
     assert not (config.parent / 'mine_recommended.py').exists()
+    # a second pass changes nothing
+    answer = ask(work_dir, '--config', str(target), '--check')
+    assert 'has the recommended settings already' in answer['no_change_reason']
 
 
-def test_a_second_pass_over_the_rewritten_config_changes_nothing(
-    work_dir, config, capsys
-):
-    main(['recommend', str(work_dir)])
-    capsys.readouterr()
-    done = str(config.parent / 'mine_recommended.py')
-    assert main(['recommend', str(work_dir), '--config', done, '--check']) == 0
-    assert 'has the recommended settings already' in unwrapped(capsys)
-
-
-def test_when_the_config_is_gone_the_copy_of_the_run_is_rewritten(
-    work_dir, config, capsys
-):
-    config.unlink()
-    copy = next(work_dir.glob('*/vis_data')) / 'config.py'
-    copy.write_text(CONFIG)
-    assert main(['recommend', str(work_dir)]) == 0
-    assert copy.with_name('config_recommended.py').read_text() == REWRITTEN
-    assert "so the run's own copy was rewritten" in unwrapped(capsys)
-
-
-def test_a_config_that_changed_since_the_run_is_said(work_dir, config, capsys):
-    copy = next(work_dir.glob('*/vis_data')) / 'config.py'
+def test_a_config_that_is_gone_or_changed_is_said(work_dir, config, ask, capsys):
+    copy = vis_data(work_dir) / 'config.py'
     copy.write_text(CONFIG.replace('batch_size=4', 'batch_size=8'))
-    assert main(['recommend', str(work_dir), '--dry-run']) == 0
-    out = unwrapped(capsys)
-    assert 'is not what the run was started with' in out
-    assert 'train_dataloader.batch_size 8 -> 4' in out
-
-
-def test_its_own_edit_is_no_change_since_the_run(work_dir, config, capsys):
-    copy = next(work_dir.glob('*/vis_data')) / 'config.py'
-    copy.write_text(CONFIG)
-    assert main(['recommend', str(work_dir), '--in-place']) == 0
-    assert config.read_text() == REWRITTEN
-    assert 'is not what the run was started with' not in unwrapped(capsys)
-
-
-def test_where_mmengine_is_not_a_dry_run_answers_and_says_it_is_not_proven(
-    work_dir, config, capsys, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, 'mmengine', None)
-    monkeypatch.setitem(sys.modules, 'mmengine.config', None)
-    words = ['recommend', str(work_dir), '--format', 'json']
-    assert main([*words, '--dry-run']) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert '+' in answer['diff'] and answer['error'] is None
-    assert any('Not proven' in note for note in answer['notes'])
-    assert main(words) == 2
-    assert config.read_text() == CONFIG
-    assert not config.with_name('mine_recommended.py').exists()
-
-
-def test_when_no_config_is_left_it_is_asked_for(work_dir, config, capsys):
+    notes = ' '.join(ask(work_dir, '--dry-run')['notes'])
+    assert 'train_dataloader.batch_size 8 -> 4' in notes
     config.unlink()
-    assert main(['recommend', str(work_dir)]) == 2
-    assert 'name it with --config' in capsys.readouterr().err
-
-
-def test_a_run_with_nothing_to_change_says_so(tmp_path, capsys):
-    evidence = make_evidence(data_wait_s=0.001, workers=make_workers(0.1))
-    write_run(tmp_path / 'run', render_evidence(evidence))
-    for flags in ([], ['--check']):
-        assert main(['recommend', str(tmp_path / 'run'), *flags]) == 0
-        assert (
-            'Nothing to change. In steady iterations data is at hand'
-            in capsys.readouterr().out
-        )
-
-
-def test_a_plain_run_gets_a_verdict_of_low_confidence(tmp_path, capsys):
-    folder = tmp_path / 'run' / '20261120_101500' / 'vis_data'
-    folder.mkdir(parents=True)
-    line = {'lr': 0.1, 'time': 0.5, 'data_time': 0.3, 'iter': 50, 'step': 50}
-    (folder / 'scalars.json').write_text(json.dumps(line) + '\n')
-    assert main(['recommend', str(tmp_path / 'run')]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith('Perhaps data-bound (low confidence)')
-    assert 'no evidence of GPUEfficiencyHook' in ' '.join(out.split())
-
-
-def test_a_torn_file_is_used_and_said(tmp_path, config, capsys):
-    text = render_evidence(make_evidence(data_wait_s=0.001))
-    write_run(tmp_path / 'run', text[:-40])
-    assert main(['recommend', str(tmp_path / 'run')]) == 0
-    assert '1 torn last line skipped' in capsys.readouterr().out
-
-
-BAD_EVIDENCE = {
-    'empty': ('', 'expected a run record'),
-    'garbage': ('garbage\n', 'found 1 unreadable lines'),
-    'schema': ('{"kind":"run","schema":99}\n', 'install a newer mmgpu_hooks'),
-    'two runs': (
-        render_evidence(make_evidence(1))
-        + render_evidence(make_evidence(1, run=make_run(run_id='two'))),
-        'found 2 runs',
-    ),
-}
-
-
-@pytest.mark.parametrize('case', BAD_EVIDENCE)
-@pytest.mark.parametrize('form', ['text', 'json'])
-def test_bad_evidence_is_one_sentence_and_exit_code_2(tmp_path, capsys, case, form):
-    text, sentence = BAD_EVIDENCE[case]
-    write_run(tmp_path / 'run', text)
-    assert main(['recommend', str(tmp_path / 'run'), '--format', form]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ''
-    assert captured.err.count('\n') == 1
-    assert sentence in captured.err
-
-
-@pytest.mark.parametrize('folder', ['missing', 'empty', 'unrelated'])
-def test_a_folder_without_a_run_is_exit_code_2(tmp_path, capsys, folder):
-    path = tmp_path / folder
-    if folder != 'missing':
-        path.mkdir()
-    if folder == 'unrelated':
-        (path / 'notes.txt').write_text('hello')
-    assert main(['recommend', str(path)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ''
-    assert captured.err.startswith(f'mmgpu recommend: {path}: expected')
-    assert captured.err.count('\n') == 1
+    assert 'own copy was rewritten' in ' '.join(ask(work_dir)['notes'])
+    assert copy.with_name('config_recommended.py').exists()
+    copy.unlink()
+    assert 'name it with --config' in ask(work_dir, code=2)['error']
 
 
 BAD_CONFIGS = {
@@ -330,29 +201,298 @@ def test_a_config_that_cannot_be_edited_is_refused_whole(
     config.write_text(BAD_CONFIGS[case])
     before = files_of(config.parents[1])
     assert main(['recommend', str(work_dir)]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.count('\n') == 1
-    assert 'mine.py' in captured.err
+    out, err = capsys.readouterr()
+    assert 'mine.py' in err and err.count('\n') == 1
     assert files_of(config.parents[1]) == before
     # the judgement is not lost for it
-    assert 'Data-bound, too few workers' in captured.out
+    assert 'Data-bound, too few workers' in out
 
 
-def run_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+def test_where_mmengine_is_not_a_dry_run_says_that_it_is_not_proven(
+    work_dir, config, ask, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, 'mmengine', None)
+    monkeypatch.setitem(sys.modules, 'mmengine.config', None)
+    answer = ask(work_dir, '--dry-run')
+    assert '+' in answer['diff'] and answer['error'] is None
+    assert any('Not proven' in note for note in answer['notes'])
+    assert ask(work_dir, code=2)['output'] is None
+    assert files_of(config.parent) == {'mine.py'}
+
+
+@pytest.mark.parametrize(
+    ('waits', 'judged', 'slowest'),
+    [([0.01, 0.01, 0.2, 0.01], 2, 2), ([0.1, 0.1005, 0.1], 1, None)],
+)
+def test_the_rank_that_the_others_wait_for_is_judged(
+    tmp_path, ask, waits, judged, slowest
+):
+    ranks = make_ranks(waits)
+    folder = write_run(tmp_path / 'run', ranks[0])
+    for number, rank in enumerate(ranks):
+        vis_data(folder).joinpath(evidence_name(number)).write_text(
+            render_evidence(rank)
+        )
+    answer = ask(folder, '--dry-run')
+    assert answer['ranks']['slowest'] == slowest
+    assert [row['rank'] for row in answer['ranks']['rows']] == [*range(len(ranks))]
+    assert answer['run'].endswith(f'_rank{judged}.jsonl')
+    assert any(f'Rank {judged} of {len(ranks)}' in note for note in answer['notes'])
+    # a broken file of another rank is said and passed over
+    vis_data(folder).joinpath(evidence_name(1)).write_text('garbage\n')
+    notes = ask(folder, '--dry-run')['notes']
+    assert any(note.startswith('Left out: ') for note in notes)
+
+
+def test_a_run_with_nothing_to_change_or_a_torn_line(tmp_path, ask):
+    evidence = make_evidence(data_wait_s=0.001, workers=make_workers(0.1))
+    folder = write_run(tmp_path / 'run', render_evidence(evidence)[:-40])
+    answer = ask(folder, '--check')
+    assert answer['changes'] == []
+    assert 'data is at hand' in answer['no_change_reason']
+    assert any('1 torn last line skipped' in note for note in answer['notes'])
+
+
+def test_a_plain_run_gets_a_verdict_of_low_confidence(tmp_path, ask):
+    line = {'lr': 0.1, 'time': 0.5, 'data_time': 0.3, 'iter': 50, 'step': 50}
+    (tmp_path / 'scalars.json').write_text(json.dumps(line) + '\n')
+    answer = ask(tmp_path / 'scalars.json')
+    assert answer['verdict']['confidence'] == 'low'
+    assert 'no evidence of GPUEfficiencyHook' in ' '.join(answer['notes'])
+
+
+TWO_RUNS = [make_evidence(1), make_evidence(1, run=make_run(run_id='two'))]
+BAD_EVIDENCE = {
+    'missing': (None, 'expected the work_dir of a training'),
+    'empty': ('', 'expected a run record'),
+    'garbage': ('garbage\n', 'found 1 unreadable lines'),
+    'schema': ('{"kind":"run","schema":99}\n', 'install a newer mmgpu_hooks'),
+    'two runs': (''.join(map(render_evidence, TWO_RUNS)), 'found 2 runs'),
+}
+
+
+@pytest.mark.parametrize('case', BAD_EVIDENCE)
+@pytest.mark.parametrize('form', ['text', 'json'])
+def test_bad_evidence_is_one_sentence_and_exit_code_2(tmp_path, capsys, case, form):
+    text, sentence = BAD_EVIDENCE[case]
+    if text is not None:
+        write_run(tmp_path / 'run', text)
+    assert main(['recommend', str(tmp_path / 'run'), '--format', form]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count('\n')) == ('', 1)
+    assert sentence in err
 
 
 @pytest.mark.parametrize(
     'command', [['tools/recommend.py'], ['-m', 'mmgpu_hooks', 'recommend']]
 )
 def test_the_tool_and_the_module_are_the_same_command(work_dir, command):
-    done = run_tool(*command, str(work_dir), '--dry-run')
+    done = subprocess.run(
+        [sys.executable, *command, str(work_dir), '--dry-run'],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
     assert (done.returncode, done.stderr) == (0, '')
     assert done.stdout.startswith('Data-bound, too few workers')
 
 
-def test_a_reader_that_stops_early_is_no_error(work_dir):
-    command = f'{sys.executable} tools/recommend.py {work_dir} --dry-run | head -1'
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=ROOT)
-    assert done.stderr == ''
+# What is sure enough to be written, and what is advice.
+
+
+@pytest.fixture
+def ask_of_workers(tmp_path, config, ask):
+    """Judges a run with so many workers on two cores."""
+
+    def run(count: int, device: str = 'cpu', **fields: Any) -> dict[str, Any]:
+        config.write_text(
+            f'train_dataloader = dict(num_workers={count}, persistent_workers=True)\n'
+        )
+        path, loader = str(config), make_loader(count)
+        record = make_run(
+            config_path=path, host=TWO_CORES, device=device, loader=loader
+        )
+        evidence = make_evidence(run=record, **fields)
+        return ask(write_run(tmp_path / 'run', evidence))
+
+    return run
+
+
+def loading(batch_s: float, cpu_s: float, count: int, delay_s: float = 0.0) -> Any:
+    """Workers whose batch takes so long, of which so much is CPU."""
+    return make_inside_workers(
+        batch_s,
+        count=count,
+        std_s=0.01,
+        cpu_s=20 * cpu_s,
+        run_delay_s=20 * delay_s,
+        batch_cpu=steady(cpu_s, 20),
+        worker_batches=(20 // count,) * count,
+    )
+
+
+def test_workers_that_wait_for_storage_outnumber_the_cores(ask_of_workers):
+    # 125 ms for a batch, of which 4 ms are CPU; the step takes 25 ms
+    fields = {'data_wait_s': 0.0375, 'step_s': 0.025, 'process_cpu_s': 0.06}
+    answer = ask_of_workers(2, workers=loading(0.125, 0.004, 2), **fields)
+    (change,) = answer['changes']
+    assert change['new'] in (5, 6)
+    assert change['predicted_iter_s'] == pytest.approx(0.027, rel=0.1)
+    assert 'PyTorch will warn' in change['reason']
+
+
+@pytest.mark.parametrize(
+    ('workers', 'fields', 'is_found'),
+    [
+        (loading(0.125, 0.004, 5), {'data_wait_s': 0.001, 'step_s': 0.025}, False),
+        # 0.3 s for a batch: a tenth on a core, the rest ready to run
+        (loading(0.3, 0.03, 5, 0.26), {'data_wait_s': 0.01, 'step_s': 0.03}, True),
+    ],
+)
+def test_only_workers_that_wait_for_a_core_are_too_many(
+    ask_of_workers, workers, fields, is_found
+):
+    load = {'process_cpu_s': 0.4, 'system_cpu_pct': 100.0} if is_found else {}
+    answer = ask_of_workers(5, workers=workers, **fields, **load)
+    assert ('MG105' in [one['code'] for one in answer['findings']]) is is_found
+    assert is_found or answer['changes'] == []
+
+
+@pytest.mark.parametrize(('step_s', 'is_written'), [(0.4, False), (0.25, True)])
+def test_beside_other_load_only_what_is_right_without_it_is_written(
+    ask_of_workers, step_s, is_written
+):
+    # a batch takes 0.2 s of CPU, and 0.5 s beside programs that have the cores; alone,
+    # one worker keeps up with a step of 0.4 s
+    answer = ask_of_workers(
+        1,
+        data_wait_s=0.5 - step_s,
+        step_s=step_s,
+        process_cpu_s=0.4,
+        system_cpu_pct=100.0,
+        workers=loading(0.5, 0.2, 1, 0.3),
+    )
+    assert (answer['output'] is not None) is is_written
+    assert [change['new'] for change in answer['changes']] == [2] * is_written
+    said = [one for one in answer['advice'] if 'num_workers 1 -> 2' in one]
+    assert len(said) == (not is_written)
+
+
+def test_a_gain_that_may_be_none_is_advice(ask_of_workers):
+    # one core is busy with the step: a second worker gains a tenth at most
+    busy = {'process_cpu_s': 1.9, 'system_cpu_pct': 90.0}
+    workers = loading(0.317, 0.29, 1)
+    answer = ask_of_workers(1, data_wait_s=0.066, step_s=0.3, workers=workers, **busy)
+    assert (answer['changes'], answer['output']) == ([], None)
+    assert 'not sure enough' in answer['no_change_reason']
+    assert 'too unsure to be written' in answer['advice'][0]
+
+
+def test_pinned_memory_is_advice(ask_of_workers):
+    starved = {'workers': make_workers(0.6), 'process_cpu_s': 0.4, 'data_wait_s': 0.3}
+    answer = ask_of_workers(1, 'cuda', **starved)
+    assert keys_of(answer) == TRAIN_KEYS[:1]
+    assert any('pin_memory=True' in one for one in answer['advice'])
+
+
+# Niced workers, written where the config has the hook.
+
+LOADING = "train_dataloader = dict(num_workers=8, dataset=dict(type='A'))\n"
+OURS = "dict(type='mmgpu_hooks.GPUEfficiencyHook'"
+PLACES = {
+    'default_hooks.gpu_efficiency': f'default_hooks = dict(gpu_efficiency={OURS}))\n',
+    'custom_hooks.1': f"custom_hooks = [dict(type='EMAHook'), {OURS})]\n",
+}
+
+
+@pytest.fixture
+def contended(tmp_path: Path, config: Path) -> Path:
+    """A run that needs nothing of its loader, but whose saves workers hold up."""
+    saves = tuple(make_contended(10 * index) for index in range(1, 5))
+    run = make_run(config_path=str(config), host=HOST, loader=LOADER)
+    evidence = make_evidence(run=run, data_wait_s=0.0)
+    evidence = add_to_end(evidence, checkpoint_save=walls_of(saves))
+    after = tuple(make_aftermath(save.iteration) for save in saves)
+    evidence = replace(evidence, save_records=saves, save_aftermaths=after)
+    return write_run(tmp_path / 'run', evidence)
+
+
+@pytest.mark.parametrize('place', PLACES)
+def test_niced_workers_are_written_where_the_hook_is(contended, config, ask, place):
+    config.write_text(LOADING + PLACES[place])
+    answer = ask(contended)
+    (change,) = answer['changes']
+    assert (change['key'], change['new']) == (f'{place}.worker_nice', 10)
+    written = config.with_name('mine_recommended.py').read_text()
+    wanted = LOADING + PLACES[place].replace(OURS, f'{OURS}, worker_nice=10')
+    assert ''.join(written.split()) == ''.join(wanted.split())
+    config.write_text(written)
+    assert keys_of(ask(contended)) == []
+
+
+def test_a_hook_that_was_switched_on_elsewhere_is_left_to_the_user(
+    contended, config, ask
+):
+    config.write_text(LOADING)
+    answer = ask(contended)
+    assert answer['changes'] == []
+    assert any('worker_nice was left out' in note for note in answer['notes'])
+    assert files_of(config.parent) == {'mine.py'}
+    # what would help is said all the same
+    assert answer['save_cures'][0]['name'] == 'polite_workers'
+
+
+# The loader of validation.
+
+
+@pytest.fixture
+def validated(tmp_path, config):
+    """Writes a run whose validation has too few workers; training, too, if it waits."""
+
+    def write(*, waits: bool = False) -> Path:
+        run = make_run(config_path=str(config))
+        if waits:
+            run = replace(run, loader=make_loader(0))
+        evidence = make_evidence(run=run, **(WAITS if waits else KEEPS_UP))
+        both = (make_validation(0), make_validation(1))
+        return write_run(tmp_path / 'run', replace(evidence, validations=both))
+
+    return write
+
+
+def test_the_loader_of_validation_is_rewritten_by_its_own_evidence(
+    validated, config, ask
+):
+    config.write_text(CONFIG + VALIDATION + 'test_dataloader = val_dataloader\n')
+    folder = validated()
+    answer = ask(folder)
+    (change,) = answer['changes']
+    assert (change['key'], change['new']) == ('val_dataloader.num_workers', 4)
+    assert answer['validation']['validations'] == 2
+    assert answer['validation']['gain_s'] > 0.0
+    written = (config.parent / 'mine_recommended.py').read_text()
+    # training and testing keep theirs
+    assert 'num_workers=0,  # debugging' in written
+    assert written.endswith('val_dataloader = dict(val_dataloader, num_workers=4)\n')
+    # what is set already is not promised again
+    ask(folder, '--in-place')
+    again = ask(folder)
+    assert (again['changes'], again['validation']['gain_s']) == ([], None)
+
+
+@pytest.mark.parametrize('without', ['', 'val_dataloader = None\n'])
+def test_training_is_rewritten_where_validation_cannot_be(
+    validated, config, ask, without
+):
+    config.write_text(CONFIG + without)
+    answer = ask(validated(waits=True))
+    assert keys_of(answer) == TRAIN_KEYS
+    written = (config.parent / 'mine_recommended.py').read_text()
+    assert written == REWRITTEN + without
+    assert sum('val_dataloader was left' in one for one in answer['notes']) == 1
+    assert answer['validation']['gain_s'] is None
+
+
+def test_validation_alone_that_cannot_be_set_is_refused(validated, config, ask):
+    assert 'val_dataloader' in ask(validated(), code=2)['error']
+    assert files_of(config.parent) == {'mine.py'}

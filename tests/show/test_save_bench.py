@@ -7,7 +7,6 @@ import pytest
 from fakes.save_bench import make_bench, make_row
 from mmgpu_hooks.experiment.save_bench import plan_saves
 from mmgpu_hooks.show.save_bench import (
-    chart_save_bench,
     render_save_bench,
     render_save_bench_json,
     render_save_plan,
@@ -111,13 +110,3 @@ def test_a_plan_says_what_and_how_long():
     rest = ' '.join(lines)
     assert '424 iterations and 3 starts, at most 30.0 min' in rest
     assert 'about 80 MiB' in rest
-
-
-def test_the_chart_has_a_bar_a_setting_as_long_as_its_save():
-    chart = chart_save_bench(HARMED)
-    assert chart is not None
-    labels = ['0 workers', '2 workers', '8 workers', '8 workers, nice 10']
-    assert [label for label, _, _ in chart.bars] == labels
-    lengths = [sum(length for _, _, length in parts) for _, parts, _ in chart.bars]
-    assert lengths == pytest.approx([0.4, 0.42, 2.0, 0.45])
-    assert chart_save_bench(make_bench(make_row(0, None))) is None
