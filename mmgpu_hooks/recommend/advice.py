@@ -1,6 +1,8 @@
-"""What else would help, with the evidence for it: said, never applied. Pure."""
+"""What else would help, with the evidence for it: said, never applied."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from mmgpu_hooks.judge.duration_text import format_seconds
 from mmgpu_hooks.judge.run import Run
@@ -80,87 +82,54 @@ def advise(run: Run) -> tuple[str, ...]:
     Args:
         run: The run.
     """
-    if not run.is_enough:
-        return ()
-    told = [
-        *_advise_binding(run),
-        *_advise_pipeline(run),
-        *_advise_storage(run),
-        *_advise_threads(run),
-        *_advise_pinning(run),
-        *_advise_step(run),
-    ]
-    return tuple(told)
+    return tuple(_list_advice(run)) if run.is_enough else ()
 
 
-def _advise_binding(run: Run) -> list[str]:
-    host = run.run.host
-    if run.unbinding is None:
-        return []
-    return [
-        f'Undo the binding first (MG113). {run.unbinding} The predictions are '
-        f'for {host.usable_cores:g} usable cores; until then the training process and '
-        f'its workers share {host.affinity_cpus} CPU(s).'
-    ]
-
-
-def _advise_pipeline(run: Run) -> list[str]:
-    if not run.is_starved:
-        return []
-    found = name_costliest(run)
-    return [found] if found else []
-
-
-def _advise_storage(run: Run) -> list[str]:
-    share, workload = run.waiting_share, run.workload
-    if not run.is_starved or not share or workload is None:
-        return []
-    return [
-        f'{100 * share:.0f} % of the {format_seconds(workload.batch_time.mean_s)} '
-        'that a batch '
-        'takes to load is waiting: a copy of the data on a local disk, fewer and '
-        'larger files (LMDB) or a cache in memory would shorten it.'
-    ]
-
-
-def _advise_threads(run: Run) -> list[str]:
-    confined = run.confined_cpus
-    if confined is None:
-        return []
-    return [
-        f'Workers may run on {confined} of '
-        f'{run.run.host.affinity_cpus} CPUs: an OpenMP library bound them. '
-        'OMP_PROC_BIND=false in the environment, or OMP_NUM_THREADS=1 and '
-        'env_cfg.mp_cfg.opencv_num_threads=0, keep it from doing so.'
-    ]
-
-
-def _advise_pinning(run: Run) -> list[str]:
-    record = run.run
-    if not run.is_data_bound or record.device != 'cuda' or record.loader.pin_memory:
-        return []
-    return [
-        'pin_memory=True of the loader makes copies to the GPU faster, with '
-        'model.data_preprocessor.non_blocking=True; what it would save was not '
-        'measured.'
-    ]
-
-
-def _advise_step(run: Run) -> list[str]:
+def _list_advice(run: Run) -> Iterator[str]:
+    record, host = run.run, run.run.host
+    if run.unbinding is not None:
+        yield (
+            f'Undo the binding first (MG113). {run.unbinding} The predictions are '
+            f'for {host.usable_cores:g} usable cores; until then the training process '
+            f'and its workers share {host.affinity_cpus} CPU(s).'
+        )
+    costliest = name_costliest(run) if run.is_starved else None
+    if costliest:
+        yield costliest
+    if run.is_starved and run.waiting_share and run.workload is not None:
+        loading = format_seconds(run.workload.batch_time.mean_s)
+        yield (
+            f'{100 * run.waiting_share:.0f} % of the {loading} that a batch '
+            'takes to load is waiting: a copy of the data on a local disk, fewer and '
+            'larger files (LMDB) or a cache in memory would shorten it.'
+        )
+    if run.confined_cpus is not None:
+        yield (
+            f'Workers may run on {run.confined_cpus} of {host.affinity_cpus} CPUs: an '
+            'OpenMP library bound them. OMP_PROC_BIND=false in the environment, or '
+            'OMP_NUM_THREADS=1 and env_cfg.mp_cfg.opencv_num_threads=0, keep it from '
+            'doing so.'
+        )
+    if record.device != 'cuda':
+        return
+    if run.is_data_bound and not record.loader.pin_memory:
+        yield (
+            'pin_memory=True of the loader makes copies to the GPU faster, with '
+            'model.data_preprocessor.non_blocking=True; what it would save was not '
+            'measured.'
+        )
     share = run.data_wait_share
-    if run.run.device != 'cuda' or share is None or share >= DATA_WAIT_NOTICE:
-        return []
+    if share is None or share >= DATA_WAIT_NOTICE:
+        return
     step_pct = 100 * (run.step_s or 0.0) / (run.iter_s or 1.0)
-    told = []
-    if run.run.optim_wrapper not in (None, _AMP):
-        told.append(
+    if record.optim_wrapper not in (None, _AMP):
+        yield (
             f'The step takes {step_pct:.0f} % of an iteration, in full precision '
-            f"({run.run.optim_wrapper}): optim_wrapper.type='{_AMP}' is often "
+            f"({record.optim_wrapper}): optim_wrapper.type='{_AMP}' is often "
             'faster and takes less memory; check the accuracy.'
         )
-    told.append(
+    yield (
         f'The step takes {step_pct:.0f} % of an iteration: '
         'env_cfg.cudnn_benchmark=True can help where all inputs have one size, and '
         'hurts where they vary.'
     )
-    return told

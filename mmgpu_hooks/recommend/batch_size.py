@@ -1,4 +1,4 @@
-"""Decides whether another batch size pays, and whether it fits. Pure.
+"""Decides whether another batch size pays, and whether it fits.
 
 Only larger ones: a smaller one that is as fast changes the recipe for nothing.
 """
@@ -28,10 +28,10 @@ from mmgpu_hooks.recommend.choice import (
     Gain,
     Setting,
     job_s,
+    plan_job,
     without_other_load,
 )
 from mmgpu_hooks.recommend.chooser import Chooser
-from mmgpu_hooks.recommend.job_plan import plan_job
 from mmgpu_hooks.schema import Change, LearningRate, NoPrediction
 
 BATCH_KEY = f'{KEY}batch_size'
@@ -283,30 +283,29 @@ def word_learning_rate(
         is_iter_based: Whether the training's length is counted in iterations.
     """
     rate = rate or LearningRate()
-    total, then = old * ranks, new * ranks
+    total, then, base = old * ranks, new * ranks, rate.base_batch_size
     batches = f'{total} to {then} images over {ranks} rank(s)'
-    if rate.is_auto and rate.base_batch_size:
+    if rate.is_auto and base:
         scaled = ''
         if rate.lr is not None:
-            base = rate.base_batch_size
             first, second = rate.lr * total / base, rate.lr * then / base
             scaled = f', from {first:g} to {second:g}'
-        said = [
-            'auto_scale_lr is enabled (base_batch_size='
-            f'{rate.base_batch_size}): the learning rate follows by itself{scaled}, '
-            f'with the batch of {batches}.'
-        ]
-    else:
-        lr = f' from {rate.lr:g} to {rate.lr * new / old:g}' if rate.lr else ''
-        said = [
-            f'The learning rate is not changed. The batch goes from {batches}; by the '
-            f'linear scaling rule the rate goes{lr or " along"} ({new / old:g} times), '
-            'and a longer warm-up may be needed.'
-        ]
-    if is_iter_based:
-        said.append(
-            'The training is counted in iterations: with as many of them it sees '
-            f'{new / old:g} times the images; divide max_iters and the milestones by '
-            'that to train as long as before.'
+        said = (
+            f'auto_scale_lr is enabled (base_batch_size={base}): the learning rate '
+            f'follows by itself{scaled}, with the batch of {batches}.'
         )
-    return said
+    else:
+        lr = f'from {rate.lr:g} to {rate.lr * new / old:g}' if rate.lr else 'along'
+        said = (
+            f'The learning rate is not changed. The batch goes from {batches}; by the '
+            f'linear scaling rule the rate goes {lr} ({new / old:g} times), '
+            'and a longer warm-up may be needed.'
+        )
+    if not is_iter_based:
+        return [said]
+    return [
+        said,
+        'The training is counted in iterations: with as many of them it sees '
+        f'{new / old:g} times the images; divide max_iters and the milestones by '
+        'that to train as long as before.',
+    ]

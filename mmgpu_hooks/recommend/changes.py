@@ -14,8 +14,7 @@ from mmgpu_hooks.judge.verdict import judge_confidence
 from mmgpu_hooks.model.job import START_ERROR
 from mmgpu_hooks.model.prediction import COVERAGE
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.recommend.choice import Gain, Setting
-from mmgpu_hooks.recommend.job_plan import count_starts
+from mmgpu_hooks.recommend.choice import Gain, Setting, count_starts
 from mmgpu_hooks.recommend.worker_cap import WorkerCap
 from mmgpu_hooks.schema import Change
 

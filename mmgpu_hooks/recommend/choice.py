@@ -1,12 +1,14 @@
-"""Chooses the loader's setting for a whole job. Pure: no I/O, no clock."""
+"""What a setting of the loader makes of a whole job, and how sure that is."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.job import START_ERROR, JobPlan, estimate_job_s
 from mmgpu_hooks.model.prediction import (
     COVERAGE,
@@ -25,8 +27,6 @@ OWN_CORE_GAIN = 0.1
 
 EACH_UP_TO = 12
 """Every number of workers up to here is tried; beyond, in steps of a quarter."""
-
-PREFETCHES = (2, 4, 8)
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,50 @@ class Gain:
         return self.share >= max(worthwhile, self.noise)
 
 
+def plan_job(run: Run) -> JobPlan:
+    """The training as it was configured, not only what of it was recorded.
+
+    A loop that counts iterations says nothing of its epochs (a sampler may have no
+    end): it is one long epoch.
+    """
+    record = run.run
+    iterations, epochs = max(run.iterations, 1), 1
+    if record.loop == 'epoch' and record.loader.batches_per_epoch:
+        iterations = record.loader.batches_per_epoch
+        epochs = record.max_epochs or max(run.epoch_starts, 1)
+    elif record.max_iters:
+        iterations = record.max_iters
+    if not run.saves:
+        return JobPlan(iterations, epochs)
+    saves = 0
+    if run.iterations:
+        saves = round(run.saves / run.iterations * iterations * epochs)
+    known = [
+        save
+        for save in run.save_records
+        if save.error is None and save.cpu_s is not None
+    ]
+    if known:
+        cpu_s = statistics.median(save.cpu_s or 0.0 for save in known)
+        wait_s = statistics.median(save.blocked_s or 0.0 for save in known)
+        return JobPlan(iterations, epochs, saves, cpu_s, wait_s)
+    # as if it never waited for a core: what workers do to it stays unknown
+    wait_s = run.ledger_s.get('checkpoint_save', 0.0) / run.saves
+    return JobPlan(iterations, epochs, saves, 0.0, wait_s)
+
+
+def count_starts(run: Run) -> int:
+    """How often the loader starts over, as far as known.
+
+    A loop that counts iterations says nothing of its epochs, so only what was seen
+    counts.
+    """
+    record = run.run
+    if record.loop == 'epoch' and record.max_epochs:
+        return record.max_epochs
+    return run.epoch_starts
+
+
 @functools.lru_cache(maxsize=512)
 def job_s(workload: Workload, setting: Setting, plan: JobPlan) -> float:
     """What the job would take with a setting, s."""
@@ -76,7 +120,7 @@ def most_gain(workload: Workload, old: Setting, plan: JobPlan) -> float:
     """What any setting could save of the job, at most.
 
     With workers, what data that costs nothing would save. Without, nothing is fetched
-    and nobody has to be started, which can be less.
+    and no worker is started, which can be less.
     """
     ideal_s = plan.epochs * plan.iterations * workload.ready_s
     alone_s = job_s(workload, replace(old, num_workers=0), plan)
@@ -90,14 +134,14 @@ def choose_workers(
     most: int,
     *,
     are_waiting: bool = False,
-) -> Setting:
+) -> int:
     """The fewest workers that are within 2 % of the fastest job.
 
     The core of the training process is theirs only if that saves a tenth, or if they
     hardly need it: sharing one is what simulations know least about.
 
     Args:
-        workload: What the run tells.
+        workload: What the run says.
         old: The run's own setting; what is not chosen here stays as it is.
         plan: The job.
         most: The host carries no more workers.
@@ -112,40 +156,19 @@ def choose_workers(
             break
     if old.num_workers <= most:
         times[old.num_workers] = job_s(workload, old, plan)
-    spare = most if are_waiting else _spare_cores(workload)
-    spared = {n: s for n, s in times.items() if n <= spare}
+    step_s = workload.step.mean_s
+    own_cores = round(workload.step_cpu_s / step_s) if step_s > 0.0 else 0
+    spare = max(math.floor(workload.usable_cores) - own_cores, 1)
+    spared = {n: s for n, s in times.items() if n <= (most if are_waiting else spare)}
     if min(spared.values()) <= min(times.values()) * (1 + OWN_CORE_GAIN):
         times = spared
+    return least_of(times)
+
+
+def least_of(times: dict[int, float]) -> int:
+    """The smallest number that is within 2 % of the fastest."""
     enough_s = min(times.values()) * (1 + SAME_SPEED)
-    fewest = min(count for count, seconds in times.items() if seconds <= enough_s)
-    return replace(old, num_workers=fewest)
-
-
-def _spare_cores(workload: Workload) -> int:
-    """Cores that the training process leaves to workers; at least one."""
-    step_s = workload.step.mean_s
-    own = round(workload.step_cpu_s / step_s) if step_s > 0.0 else 0
-    return max(math.floor(workload.usable_cores) - own, 1)
-
-
-def choose_prefetch(
-    workload: Workload, setting: Setting, plan: JobPlan, factors: Sequence[int]
-) -> Setting:
-    """The least prefetching that is within 2 % of the fastest.
-
-    Args:
-        workload: What the run tells.
-        setting: With the number of workers that was chosen.
-        plan: The job.
-        factors: What the host carries.
-    """
-    times = {
-        factor: job_s(workload, replace(setting, prefetch_factor=factor), plan)
-        for factor in {*factors, setting.prefetch_factor}
-    }
-    enough_s = min(times.values()) * (1 + SAME_SPEED)
-    least = min(factor for factor, seconds in times.items() if seconds <= enough_s)
-    return replace(setting, prefetch_factor=least)
+    return min(number for number, seconds in times.items() if seconds <= enough_s)
 
 
 def predict_gain(workload: Workload, old: Setting, new: Setting, plan: JobPlan) -> Gain:
@@ -155,10 +178,9 @@ def predict_gain(workload: Workload, old: Setting, new: Setting, plan: JobPlan) 
         return 1.0 - job_s(one, new, plan) / job_s(one, old, plan)
 
     share = share_of(workload)
-    is_alone = 0 in (old.num_workers, new.num_workers)
-    changed = perturb(workload, alone=is_alone)
+    changed = perturb(workload, alone=0 in (old.num_workers, new.num_workers))
     noise = math.hypot(*(share_of(one) - share for one in changed))
-    used = [_cpu_share(workload, setting) for setting in (old, new)]
+    used = [min(workload.cpu_floor_s / iter_s(workload, s), 1.0) for s in (old, new)]
     model = (1.0 - share) * model_error(workload, new.num_workers, *used)
     if new == replace(old, persistent_workers=new.persistent_workers):
         # the iterations stay what they are: it is all in the starts
@@ -170,11 +192,6 @@ def predict_gain(workload: Workload, old: Setting, new: Setting, plan: JobPlan) 
 def without_other_load(workload: Workload) -> Workload:
     """The same on a host that other programs leave alone."""
     return replace(workload, other_tasks=0.0)
-
-
-def _cpu_share(workload: Workload, setting: Setting) -> float:
-    """Share of the free cores that an iteration uses."""
-    return min(workload.cpu_floor_s / iter_s(workload, setting), 1.0)
 
 
 def _counts(most: int) -> Iterator[int]:

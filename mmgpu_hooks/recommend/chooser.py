@@ -1,4 +1,4 @@
-"""Goes from a run's setting of the loader to the one that is recommended. Pure."""
+"""Goes from a run's setting of the loader to the one that is recommended."""
 
 from __future__ import annotations
 
@@ -11,30 +11,24 @@ from mmgpu_hooks.judge.thresholds import (
     STARTUP_MEASURABLE,
     WORTHWHILE_GAIN,
 )
-from mmgpu_hooks.model.job import JobPlan
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.recommend.changes import (
-    Decision,
-    phrase_gain,
-    phrase_setting,
-)
+from mmgpu_hooks.recommend.changes import Decision, phrase_gain, phrase_setting
 from mmgpu_hooks.recommend.choice import (
-    PREFETCHES,
     SAME_SPEED,
     Setting,
-    choose_prefetch,
     choose_workers,
+    count_starts,
     iter_s,
     job_s,
+    least_of,
     most_gain,
+    plan_job,
     predict_gain,
     without_other_load,
 )
-from mmgpu_hooks.recommend.job_plan import count_starts, plan_job
-from mmgpu_hooks.recommend.worker_cap import (
-    DEFAULT_PREFETCH,
-    cap_workers,
-)
+from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH, cap_workers
+
+PREFETCHES = (2, 4, 8)
 
 
 class Chooser:
@@ -42,13 +36,14 @@ class Chooser:
 
     Args:
         run: The run.
-        workload: What it tells.
+        workload: What it says.
     """
 
     def __init__(self, run: Run, workload: Workload) -> None:
         self._run, self._workload = run, workload
-        self._plan: JobPlan = plan_job(run)
+        self._plan = plan_job(run)
         self._old = read_setting(run)
+        self._cores = max(math.floor(run.run.host.usable_cores or 0.0), 1)
         self._prefetch = max(self._old.prefetch_factor, DEFAULT_PREFETCH)
         self._cap = cap_workers(run, self._prefetch)
 
@@ -58,30 +53,27 @@ class Chooser:
         doubt = self._doubt(proposed)
         if doubt is None:
             return proposed
+        kept_s = proposed.old_iter_s
         return replace(
-            proposed,
-            new=self._old,
-            new_iter_s=proposed.old_iter_s,
-            gain=None,
-            doubt=doubt,
+            proposed, new=self._old, new_iter_s=kept_s, gain=None, doubt=doubt
         )
 
     def propose(self) -> Decision:
         """The setting that is best by all that is known, however sure that is."""
+        old, workload = self._old, self._workload
         new = self._choose_workers()
         new = replace(new, persistent_workers=self._persist(new))
         new = self._choose_prefetch(new)
+        gain = predict_gain(workload, old, new, self._plan) if new != old else None
         return Decision(
             run=self._run,
-            workload=self._workload,
+            workload=workload,
             cap=self._cap,
-            old=self._old,
+            old=old,
             new=new,
-            old_iter_s=iter_s(self._workload, self._old),
-            new_iter_s=iter_s(self._workload, new),
-            gain=predict_gain(self._workload, self._old, new, self._plan)
-            if new != self._old
-            else None,
+            old_iter_s=iter_s(workload, old),
+            new_iter_s=iter_s(workload, new),
+            gain=gain,
         )
 
     def _doubt(self, proposed: Decision) -> str | None:
@@ -111,34 +103,26 @@ class Chooser:
 
     def _choose_workers(self) -> Setting:
         old = self._old
-        if most_gain(self._workload, old, self._plan) < WORTHWHILE_GAIN:
-            crowded = old.num_workers > self._cores
-            if not crowded:
-                return old
+        is_worth = most_gain(self._workload, old, self._plan) >= WORTHWHILE_GAIN
+        if not is_worth and old.num_workers <= self._cores:
+            return old
         # how many there are is judged as if they lived on
-        lasting = Setting(old.num_workers, self._prefetch, persistent_workers=True)
         fewest = choose_workers(
             self._workload,
-            lasting,
+            Setting(old.num_workers, self._prefetch, persistent_workers=True),
             self._plan,
             self._cap.workers,
             are_waiting=self._run.waiting_share > 0.0,
-        ).num_workers
-        new = replace(
-            old,
-            num_workers=fewest,
-            persistent_workers=old.persistent_workers and fewest > 0,
         )
+        persists = old.persistent_workers and fewest > 0
+        new = replace(old, num_workers=fewest, persistent_workers=persists)
         judged = replace(new, persistent_workers=self._persist(new))
-        crowded = self._is_crowd(self._workload, new)
-        if not (self._is_worthwhile(old, judged) or crowded):
+        if not (
+            self._is_worthwhile(old, judged) or self._is_crowd(self._workload, new)
+        ):
             return old
         deeper = replace(new, prefetch_factor=self._prefetch)
         return deeper if self._is_worthwhile(new, deeper) else new
-
-    @property
-    def _cores(self) -> int:
-        return max(math.floor(self._run.run.host.usable_cores or 0.0), 1)
 
     def _is_worthwhile(self, before: Setting, after: Setting) -> bool:
         if before == after:
@@ -152,13 +136,13 @@ class Chooser:
         Only where that was measured: workers that wait for storage are right to
         outnumber the cores.
         """
-        cpu_s, delay_s = self._run.worker_cpu_s, self._run.worker_run_delay_s
-        old = self._old
+        run, old = self._run, self._old
+        cpu_s, delay_s = run.worker_cpu_s, run.worker_run_delay_s
         if new.num_workers >= old.num_workers or old.num_workers <= self._cores:
             return False
         if not cpu_s or not delay_s or not workload.is_batch_time_known:
             return False
-        if self._run.waiting_share or delay_s / (cpu_s + delay_s) < RUN_DELAY_PROBLEM:
+        if run.waiting_share or delay_s / (cpu_s + delay_s) < RUN_DELAY_PROBLEM:
             return False
         now_s = job_s(workload, old, self._plan)
         return job_s(workload, new, self._plan) <= now_s * (1 + SAME_SPEED)
@@ -176,8 +160,6 @@ class Chooser:
 
     def _choose_prefetch(self, new: Setting) -> Setting:
         """More batches ahead, where they help by themselves."""
-        if new.num_workers == 0:
-            return new
         if most_gain(self._workload, new, self._plan) < WORTHWHILE_GAIN:
             return new
         factors = [
@@ -186,9 +168,14 @@ class Chooser:
             if factor > new.prefetch_factor
             and cap_workers(self._run, factor).workers >= new.num_workers
         ]
-        if not factors:
+        if new.num_workers == 0 or not factors:
             return new
-        deeper = choose_prefetch(self._workload, new, self._plan, factors)
+        ahead = (replace(new, prefetch_factor=factor) for factor in factors)
+        times = {
+            one.prefetch_factor: job_s(self._workload, one, self._plan)
+            for one in (new, *ahead)
+        }
+        deeper = replace(new, prefetch_factor=least_of(times))
         return deeper if self._is_worthwhile(new, deeper) else new
 
 

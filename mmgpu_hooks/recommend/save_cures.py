@@ -1,4 +1,4 @@
-"""Decides what makes checkpoint saves cost less. Pure, like the policy beside it.
+"""Decides what makes checkpoint saves cost less.
 
 Advice rests on what the job lost (net); what the pauses lost (gross) is said as well.
 Only niced workers are ever applied: they change nothing that is trained.
@@ -7,7 +7,7 @@ Only niced workers are ever applied: they change nothing that is trained.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from mmgpu_hooks.judge.run import Run
@@ -18,7 +18,7 @@ from mmgpu_hooks.judge.thresholds import (
     SAVE_PROBLEM,
 )
 from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.recommend.changes import KEY
+from mmgpu_hooks.recommend.changes import WORKERS_KEY
 from mmgpu_hooks.recommend.choice import SAME_SPEED
 from mmgpu_hooks.schema import (
     Change,
@@ -34,10 +34,10 @@ NICE_WEIGHT = 1.25
 ``sched_prio_to_weight``)."""
 
 NICE_KEY = 'default_hooks.gpu_efficiency.worker_nice'
-"""Where the hook usually is; whoever rewrites looks where it really is."""
+"""Where the hook usually is; a rewrite finds where it really is."""
 
-POLITE = 10
-"""Nice value of polite workers: a tenth of the weight, and not starved by anybody."""
+NICE = 10
+"""Of niced workers: a tenth of the weight, which starves nothing."""
 
 
 def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
@@ -48,27 +48,37 @@ def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
         run: The run it was made of.
 
     Returns:
-        With ``save_cures``, and with polite workers among the changes where the job
-        gains enough by them.
+        With ``save_cures``, and with niced workers among the changes where the job
+        gains enough by them, beyond what a new number of workers gives.
     """
     old = run.run.loader.num_workers
-    new = next(
-        (c.new for c in recommendation.changes if c.key == f'{KEY}num_workers'), old
-    )
+    new = next((c.new for c in recommendation.changes if c.key == WORKERS_KEY), old)
+    changes = (*recommendation.changes, *_nice_workers(run, new))
     is_fewer = old is not None and new is not None and new < old
-    cures = [
-        _cure_by_politeness(run),
-        _cure_by_fewer(run, new if is_fewer else fewest_that_keep_up(run)),
-        _cure_by_interval(run),
-        _cure_by_size(run),
-    ]
-    changes = (*recommendation.changes, *_make_polite(run, new))
     return replace(
         recommendation,
         changes=changes,
         reason=None if changes else recommendation.reason,
-        save_cures=tuple(cure for cure in cures if cure is not None),
+        save_cures=tuple(_list_cures(run, new if is_fewer else _fewest(run))),
     )
+
+
+def _nice_workers(run: Run, workers: int | None) -> Iterator[Change]:
+    niced, anyway = forecast_saves(run, workers, NICE), forecast_saves(run, workers)
+    if run.run.worker_nice or not workers or not niced or not anyway:
+        return
+    if niced.net_s is None or anyway.net_s is None:
+        return
+    if _is_worth(run, niced.net_s - anyway.net_s):
+        yield Change(
+            key=NICE_KEY,
+            old=run.run.worker_nice,
+            new=NICE,
+            reason='loader workers had the cores while checkpoints were saved; '
+            f'with niced ones {_phrase_gains(niced)}',
+            confidence='medium',
+            rules=('MG304',),
+        )
 
 
 def with_keys_set(
@@ -93,54 +103,48 @@ def with_keys_set(
     return replace(recommendation, changes=kept)
 
 
-def _cure_by_politeness(run: Run) -> SaveCure | None:
-    record = run.run
-    polite = forecast_saves(run, record.loader.num_workers, POLITE)
-    if polite is None or record.worker_nice:
-        return None
-    return _cure(
-        'polite_workers',
-        f'polite workers, GPUEfficiencyHook(worker_nice={POLITE})',
-        polite,
-    )
+def _list_cures(run: Run, fewer: int | None) -> Iterator[SaveCure]:
+    now, fewest = run.run.loader.num_workers, 'the fewest that are predicted to keep up'
+    argument = f'niced workers, GPUEfficiencyHook(worker_nice={NICE})'
+    niced = None if run.run.worker_nice else forecast_saves(run, now, NICE)
+    ways = [
+        ('polite_workers', argument, niced),
+        ('fewer_workers', f'num_workers={fewer}, {fewest}', forecast_saves(run, fewer)),
+    ]
+    for name, what, found in ways:
+        if found is not None:
+            yield SaveCure(
+                name=name,
+                sentence=f'{what}: {_phrase_gains(found)}',
+                save_s=found.then_s,
+                saves=found.saves,
+                run_gross_s=found.gross_s,
+                run_net_s=found.net_s,
+            )
+    yield from _cure_by_interval(run)
+    yield from _cure_by_size(run)
 
 
-def _cure_by_fewer(run: Run, workers: int | None) -> SaveCure | None:
-    fewer = forecast_saves(run, workers)
-    if fewer is None:
-        return None
-    return _cure(
-        'fewer_workers',
-        f'num_workers={workers}, the fewest that are predicted to keep up',
-        fewer,
-    )
-
-
-def _cure(name: str, what: str, forecast: SaveForecast) -> SaveCure:
-    return SaveCure(
-        name=name,
-        sentence=f'{what}: {render_gains(forecast)}',
-        save_s=forecast.then_s,
-        saves=forecast.saves,
-        run_gross_s=forecast.gross_s,
-        run_net_s=forecast.net_s,
-    )
-
-
-def _cure_by_interval(run: Run) -> SaveCure | None:
+def _cure_by_interval(run: Run) -> Iterator[SaveCure]:
     """Said, never done: how much work a crash may cost is the user's to decide."""
-    seconds = run.ledger_s.get('checkpoint_save', 0.0)
+    saves_s = run.ledger_s.get('checkpoint_save', 0.0)
     if run.saves < 2 or run.part_share('checkpoint_save') < SAVE_PROBLEM:
-        return None
-    longer = times_less_often(seconds, run.duration_s, SAVE_PROBLEM)
+        return
+    # how many times longer the interval must be for saves not to be a problem
+    allowed_s = SAVE_PROBLEM / (1 - SAVE_PROBLEM) * max(run.duration_s - saves_s, 0.0)
+    longer = math.ceil(saves_s / allowed_s) if allowed_s > 0.0 else 1
     # one is left: the last of a run is what it was for
     times = min(longer, run.saves)
     spared = run.saves - run.saves // times
     if times < 2:
-        return None
-    each_s = seconds / run.saves
-    net_s = max(seconds - _won_back_s(run), 0.0) / run.saves
-    return SaveCure(
+        return
+    won_back_s = sum(
+        (judged.gross_delay_s or 0.0) - judged.net_delay_s
+        for judged in run.judged_saves
+        if judged.net_delay_s is not None
+    )
+    each_s, net_s = saves_s / run.saves, max(saves_s - won_back_s, 0.0) / run.saves
+    yield SaveCure(
         name='longer_interval',
         sentence=f'an interval of CheckpointHook {times} times as long: {spared} of '
         f'{run.saves} saves less, {each_s * spared:.1f} s of such a run (gross), '
@@ -152,69 +156,36 @@ def _cure_by_interval(run: Run) -> SaveCure | None:
     )
 
 
-def _cure_by_size(run: Run) -> SaveCure | None:
+def _cure_by_size(run: Run) -> Iterator[SaveCure]:
     """Said, never done: a checkpoint without the optimizer cannot be resumed."""
-    slim = [
-        (save, judged, (save.optimizer_bytes or 0) / save.bytes)
-        for save, judged in zip(run.save_records, run.judged_saves)
-        if save.bytes and (save.optimizer_bytes or 0) >= OPTIMIZER_NOTICE * save.bytes
-    ]
-    # what a write through busy cores takes is cured by freeing them
-    lengths = [
-        save.wall_s - (judged.held_s.get('workers', 0.0)) for save, judged, _ in slim
-    ]
-    less_s = sum(
-        length_s * min(share, 1.0) for length_s, (_, _, share) in zip(lengths, slim)
-    )
-    if not slim or not _is_worth(run, less_s):
-        return None
-    mean_s = (sum(lengths) - less_s) / len(slim)
-    spared = sum(save.optimizer_bytes or 0 for save, _, _ in slim) / len(slim)
-    return SaveCure(
+    spared_bytes, lengths_s, less_s = [], [], 0.0
+    for save, judged in zip(run.save_records, run.judged_saves):
+        spared = save.optimizer_bytes or 0
+        if save.bytes and spared >= OPTIMIZER_NOTICE * save.bytes:
+            # what a write through busy cores takes is cured by freeing them
+            length_s = save.wall_s - judged.held_s.get('workers', 0.0)
+            less_s += length_s * min(spared / save.bytes, 1.0)
+            spared_bytes.append(spared)
+            lengths_s.append(length_s)
+    count = len(lengths_s)
+    if not count or not _is_worth(run, less_s):
+        return
+    mean_s = (sum(lengths_s) - less_s) / count
+    yield SaveCure(
         name='slimmer_checkpoint',
-        sentence='CheckpointHook(save_optimizer=False) in checkpoints that nobody '
-        f'resumes from: {spared / 2**20:.0f} MiB less in each of {len(slim)}, '
-        f'predicted to take {mean_s:.2f} s each; {less_s:.1f} s less in all',
+        sentence='CheckpointHook(save_optimizer=False) in checkpoints that training is '
+        f'never resumed from: {sum(spared_bytes) / count / 2**20:.0f} MiB less in each '
+        f'of {count}, predicted to take {mean_s:.2f} s each; {less_s:.1f} s less in '
+        'all',
         save_s=mean_s,
-        saves=len(slim),
+        saves=count,
         run_gross_s=less_s,
         run_net_s=less_s,
     )
 
 
-def _won_back_s(run: Run) -> float:
-    return sum(
-        (judged.gross_delay_s or 0.0) - judged.net_delay_s
-        for judged in run.judged_saves
-        if judged.net_delay_s is not None
-    )
-
-
-def _is_worth(run: Run, net_s: float | None) -> bool:
-    return net_s is not None and run.run_share(net_s) >= SAVE_CURE_WORTH
-
-
-def _make_polite(run: Run, workers: int | None) -> tuple[Change, ...]:
-    """One change, where the job gains enough beyond what a new number of them gives."""
-    polite = forecast_saves(run, workers, POLITE)
-    anyway = forecast_saves(run, workers)
-    if run.run.worker_nice or not workers or not polite or not anyway:
-        return ()
-    if polite.net_s is None or anyway.net_s is None:
-        return ()
-    if not _is_worth(run, polite.net_s - anyway.net_s):
-        return ()
-    return (
-        Change(
-            key=NICE_KEY,
-            old=run.run.worker_nice,
-            new=POLITE,
-            reason='loader workers had the cores while checkpoints were saved; with '
-            f'polite ones {render_gains(polite)}',
-            confidence='medium',
-            rules=('MG304',),
-        ),
-    )
+def _is_worth(run: Run, net_s: float) -> bool:
+    return run.run_share(net_s) >= SAVE_CURE_WORTH
 
 
 @dataclass(frozen=True)
@@ -236,7 +207,6 @@ def forecast_saves(
     """Scale the wait for a core of each save that workers delay to another crowding.
 
     Delays that make no single save slow count too, as soon as they add up to something.
-    Saves whose wait the model does not expect are left as they are.
 
     Args:
         run: The run.
@@ -246,41 +216,34 @@ def forecast_saves(
     Returns:
         ``None`` where workers delay no save by enough, or the cores are unknown.
     """
-    held = _delayed(run)
-    record = run.run
-    old = record.loader.num_workers
-    if not held or not old or workers is None or record.host.usable_cores is None:
-        return None
-    now = record.worker_nice or 0
-    then = now if nice is None else nice
-    gross_s = net_s = 0.0
-    nets = 0
-    for save, judged in held:
-        less_s = _less_s(save, judged, record.host, workers / old, (now, then))
-        delay_s = judged.gross_delay_s or 0.0
-        gross_s += less_s
-        if judged.net_delay_s is not None and delay_s > 0.0:
-            nets += 1
-            net_s += judged.net_delay_s * less_s / delay_s
-    walls_s = sum(save.wall_s for save, _ in held)
-    return SaveForecast(
-        saves=len(held),
-        now_s=walls_s / len(held),
-        then_s=(walls_s - gross_s) / len(held),
-        gross_s=gross_s,
-        net_s=net_s if nets else None,
-    )
-
-
-def _delayed(run: Run) -> list[tuple[SaveRecord, SaveJudgement]]:
-    delayed = [
+    held = [
         (save, judged)
         for save, judged in zip(run.save_records, run.judged_saves)
         if judged.held_s.get('workers', 0.0) > 0.0
     ]
-    seconds = sum(judged.held_s['workers'] for _, judged in delayed)
+    seconds = sum(judged.held_s['workers'] for _, judged in held)
     is_enough = run.run_share(seconds) >= SAVE_CURE_WORTH
-    return delayed if is_enough or run.saves_held_by('workers') else []
+    old, host = run.run.loader.num_workers, run.run.host
+    if not held or not (is_enough or run.saves_held_by('workers')):
+        return None
+    if not old or workers is None or host.usable_cores is None:
+        return None
+    now = run.run.worker_nice or 0
+    then = now if nice is None else nice
+    less = [_less_s(*one, host, workers / old, (now, then)) for one in held]
+    nets = [
+        judged.net_delay_s * less_s / judged.gross_delay_s
+        for (_, judged), less_s in zip(held, less)
+        if judged.net_delay_s is not None and judged.gross_delay_s
+    ]
+    walls_s = sum(save.wall_s for save, _ in held)
+    return SaveForecast(
+        saves=len(held),
+        now_s=walls_s / len(held),
+        then_s=(walls_s - sum(less)) / len(held),
+        gross_s=sum(less),
+        net_s=sum(nets) if nets else None,
+    )
 
 
 def _less_s(
@@ -290,39 +253,37 @@ def _less_s(
     times: float,
     nice: tuple[int, int],
 ) -> float:
-    """Seconds by which one save is shorter with so many times as many busy workers."""
+    """Seconds by which one save is shorter with so many times as many busy workers.
+
+    A save whose wait the crowding does not explain is left as it is.
+    """
     busy = save.workers_busy if save.workers_busy is not None else save.workers
     cores = host.cores_had
     if busy is None or cores is None or save.wall_s <= 0.0:
         return 0.0
     # of the ranks on a host, one is counted, with its part of the cores
-    strangers = 0.0
+    others = 0.0
     if host.ranks_on_host <= 1:
-        strangers = (strangers_here_s(save, host) or 0.0) / save.wall_s
-    delay_s = judged.held_s.get('workers', 0.0)
-    then_s = rescale_delay_s(
-        delay_s,
-        crowding(busy, cores, strangers, nice[0]),
-        crowding(busy * times, cores, strangers, nice[1]),
-    )
-    return 0.0 if then_s is None else max(delay_s - then_s, 0.0)
+        others = (strangers_here_s(save, host) or 0.0) / save.wall_s
+    now = crowding(busy, cores, others, nice[0])
+    then = crowding(busy * times, cores, others, nice[1])
+    if not 0.0 < now < math.inf:
+        return 0.0
+    return judged.held_s['workers'] * max(1.0 - then / now, 0.0)
 
 
-def fewest_that_keep_up(run: Run) -> int | None:
+def _fewest(run: Run) -> int | None:
     """Fewer workers than now with which the iterations are as fast."""
     workload = run.workload
-    if workload is None or not workload.is_batch_time_known:
+    if workload is None or not workload.is_batch_time_known or workload.num_workers < 2:
         return None
-    old, prefetch = workload.num_workers, workload.prefetch_factor
-    if old < 2:
-        return None
-    counts = range(1, old + 1)
+    counts, prefetch = range(1, workload.num_workers + 1), workload.prefetch_factor
     *fewer, now = [predict_setting(workload, count, prefetch) for count in counts]
     as_fast_s = now.iter_time_s * (1 + SAME_SPEED)
     return next((p.num_workers for p in fewer if p.iter_time_s <= as_fast_s), None)
 
 
-def render_gains(found: SaveForecast) -> str:
+def _phrase_gains(found: SaveForecast) -> str:
     """Seconds per save and in all, gross and net."""
     gains = 'the net delay is not known'
     if found.net_s is not None:
@@ -333,7 +294,7 @@ def render_gains(found: SaveForecast) -> str:
     )
 
 
-def crowding(busy: float, cores: float, strangers: float = 0.0, nice: int = 0) -> float:
+def crowding(busy: float, cores: float, others: float = 0.0, nice: int = 0) -> float:
     """Wait for a core over CPU of a thread that shares its cores fairly.
 
     ``busy`` tasks and one thread on C cores give it ``C / (1 + busy)`` of a core at
@@ -343,38 +304,10 @@ def crowding(busy: float, cores: float, strangers: float = 0.0, nice: int = 0) -
     Args:
         busy: Workers that want a core.
         cores: Usable cores.
-        strangers: Others that want one.
+        others: Other processes that want one.
         nice: Nice value of the workers.
     """
     if cores <= 0.0:
         return math.inf
-    rivals = max(busy, 0.0) * NICE_WEIGHT**-nice + max(strangers, 0.0)
+    rivals = max(busy, 0.0) * NICE_WEIGHT**-nice + max(others, 0.0)
     return max((1.0 + rivals) / cores - 1.0, 0.0)
-
-
-def rescale_delay_s(delay_s: float, now: float, then: float) -> float | None:
-    """A wait for a core under another crowding.
-
-    Args:
-        delay_s: As it was measured.
-        now: :func:`crowding` of then.
-        then: :func:`crowding` of the setting in question.
-
-    Returns:
-        ``None`` where the model expects no wait now: it has nothing to scale.
-    """
-    if not 0.0 < now < math.inf:
-        return None
-    return delay_s * then / now
-
-
-def times_less_often(saves_s: float, run_s: float, share: float) -> int:
-    """How many times longer the interval must be for saves to take ``share`` of a run.
-
-    Args:
-        saves_s: Seconds in saves now.
-        run_s: Seconds of the run, saves included.
-        share: From 0 to 1, both excluded.
-    """
-    allowed_s = share / (1.0 - share) * max(run_s - saves_s, 0.0)
-    return math.ceil(saves_s / allowed_s) if allowed_s > 0.0 else 1

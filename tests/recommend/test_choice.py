@@ -5,10 +5,20 @@ from __future__ import annotations
 import pytest
 
 from fakes.replaced import replace
+from fakes.runs import add_to_end, make_evidence, make_run
 from fakes.workloads import make_workload
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.job import JobPlan
 from mmgpu_hooks.model.workload import Cost, Workload
-from mmgpu_hooks.recommend.choice import Setting, job_s, most_gain, predict_gain
+from mmgpu_hooks.recommend.choice import (
+    Setting,
+    count_starts,
+    job_s,
+    most_gain,
+    plan_job,
+    predict_gain,
+)
+from mmgpu_hooks.schema import SaveRecord
 
 OLD = Setting(2, 2, True)
 ALONE = Setting(0, 2, False)
@@ -30,13 +40,7 @@ def make_light(**fields) -> Workload:
 
 
 @pytest.mark.parametrize(
-    'workload',
-    [
-        make_light(),
-        make_light(usable_cores=2.0, host_cores=2.0),
-        make_workload(),
-        make_workload(batch_time=Cost(0.05, 0.04), batch_cpu=Cost(0.05, 0.04)),
-    ],
+    'workload', [make_light(usable_cores=2.0, host_cores=2.0), make_workload()]
 )
 def test_no_setting_saves_more_than_the_most(workload):
     most = most_gain(workload, OLD, PLAN)
@@ -52,23 +56,53 @@ def test_without_workers_nothing_is_fetched():
     assert most == pytest.approx(1.0 - 0.021 / 0.023, abs=0.01)
 
 
-def test_a_gain_without_workers_is_as_unsure_as_the_handing_over():
+def test_a_gain_without_workers_is_as_unsure_as_the_transfer():
     light = make_light()
-    sure = replace(light, transfer_s=0.0, transfer_cpu_s=0.0, batch_time=Cost(0.001))
-    sure = replace(sure, batch_cpu=Cost(0.001))
-    gains = [predict_gain(one, OLD, ALONE, PLAN) for one in (light, sure)]
-    assert gains[0].share == pytest.approx(gains[1].share, abs=0.005)
-    # half of the 3 ms that handing over is taken to need
-    assert gains[0].noise == pytest.approx(0.0015 / 0.023, rel=0.05)
-    assert gains[1].noise < 0.002
-
-
-def test_handing_over_is_no_more_than_all_that_a_worker_does():
+    gain = predict_gain(light, OLD, ALONE, PLAN)
+    # half of the 3 ms that a transfer is taken to need
+    assert gain.noise == pytest.approx(0.0015 / 0.023, rel=0.05)
+    # which is no more than all that a worker does
     tiny = make_light(batch_time=Cost(0.002), batch_cpu=Cost(0.002))
-    gain = predict_gain(tiny, OLD, ALONE, PLAN)
-    assert gain.noise == pytest.approx(0.001 / 0.023, rel=0.05)
+    noise = predict_gain(tiny, OLD, ALONE, PLAN).noise
+    assert noise == pytest.approx(0.001 / 0.023, rel=0.05)
+    # with workers before and after it does not matter
+    one = replace(OLD, num_workers=1)
+    assert predict_gain(light, OLD, one, PLAN).noise < 0.002
 
 
-def test_with_workers_before_and_after_it_does_not_matter():
-    gain = predict_gain(make_light(), OLD, replace(OLD, num_workers=1), PLAN)
-    assert gain.noise < 0.002
+def read(saves: int = 0, save_records: tuple = (), **run) -> Run:
+    evidence = replace(make_evidence(run=make_run(**run)), save_records=save_records)
+    if saves:
+        evidence = add_to_end(evidence, checkpoint_save=2.0 * saves)
+        evidence = replace(evidence, end=replace(evidence.end, saves=saves))
+    return Run(evidence)
+
+
+SAVES = tuple(
+    SaveRecord(iteration=20 * n, epoch=1, wall_s=3.0, cpu_s=1.0 + n, blocked_s=0.5)
+    for n in range(3)
+)
+
+
+@pytest.mark.parametrize(
+    ('run', 'plan'),
+    [
+        # 160 iterations were recorded, of 12 epochs of 100
+        ({}, JobPlan(100, 12)),
+        ({'loop': 'iter', 'max_iters': 5000}, JobPlan(5000, 1)),
+        ({'loop': 'MyLoop', 'max_iters': None}, JobPlan(160, 1)),
+        # 4 in 160 iterations, so 30 in 1200; they took 2 s each, CPU unknown
+        ({'saves': 4}, JobPlan(100, 12, 30, 0.0, 2.0)),
+        ({'saves': 4, 'save_records': SAVES}, JobPlan(100, 12, 30, 2.0, 0.5)),
+    ],
+)
+def test_a_job_is_what_was_configured(run, plan):
+    assert plan_job(read(**run)) == plan
+
+
+@pytest.mark.parametrize(
+    ('run', 'starts'),
+    [({}, 12), ({'loop': 'iter'}, 3), ({'max_epochs': None}, 3)],
+)
+def test_starts_are_what_is_configured_or_was_seen(run, starts):
+    assert count_starts(read(**run).altered(epoch_starts=3)) == starts
