@@ -39,9 +39,7 @@ BATCH_KEY = f'{KEY}batch_size'
 FARTHEST = 2
 """Times the largest batch size that was measured: beyond, a line is a guess."""
 
-_USUAL = tuple(
-    size for power in range(16) for size in (2**power, 3 * 2**power // 2) if size
-)
+_USUAL = {size for power in range(16) for size in (2**power, 3 * 2**power // 2)}
 
 
 @dataclass(frozen=True)
@@ -62,31 +60,46 @@ def choose_batch_size(
         decision: What is best with the run's own batch size.
         memory: Of the card against the batch size, or why that is not known.
     """
-    run, workload = decision.run, decision.workload
+    workload = decision.workload
     old = workload.batch_size
-    limits = _find_limits(run, workload, memory)
+    limits = _find_limits(decision.run, workload, memory)
     if isinstance(limits, str) or old is None:
         return BatchChoice(f'The batch size stays as it is. {limits}')
     fit, most, limit = limits
-    decisions = {old: decision}
-    decisions.update(
-        (size, _decide(decision, size)) for size in _list_sizes(fit, old, most)
-    )
+    usual = _USUAL | {point.batch_size for point in fit.points}
+    sizes = [size for size in sorted(usual) if old < size <= most]
+    sizes = sizes or [most] * (most > old)
+    decisions = {old: decision, **{size: _decide(decision, size) for size in sizes}}
     rates = {size: size / one.new_iter_s for size, one in decisions.items()}
-    best = find_knee(rates) or old
+    best, largest = find_knee(rates) or old, max(rates)
+    stays = f'The batch size stays at {old}:'
+    if largest == old:
+        return BatchChoice(f'{stays} none that is larger fits ({limit}).')
     if best <= old:
-        return BatchChoice(_word_stay(old, rates, limit))
+        return BatchChoice(
+            f'{stays} none up to {largest} ({limit}) is predicted to be more than '
+            f'{100 * KNEE_SHARE:.0f} % faster.'
+        )
     new = decisions[best]
     quiet = replace(decision, workload=without_other_load(workload))
     # another recipe has to be worth it for sure, and beside other programs or not
     for one in (decision, quiet):
-        further = _predict_gain(one, new, is_old_setting=False)
-        whole = _predict_gain(one, new, is_old_setting=True)
+        further = _predict_gain(one, new, one.new)
+        whole = _predict_gain(one, new, one.old)
         if further.share < WORTHWHILE_GAIN or min(further.low, whole.low) <= 0.0:
-            return BatchChoice(_word_unsure(old, best, further))
-    return BatchChoice(
-        _word_go(fit, old, best, rates, limit), _word_all(decision, new, fit)
-    )
+            return BatchChoice(
+                f'{stays} {best} is predicted to save {100 * further.share:.1f} % of '
+                f"the training's time ({100 * further.low:.1f} to "
+                f'{100 * further.high:.1f} %), which is too little, or too unsure, for '
+                'another recipe.'
+            )
+    text = f'From {old} to {best} images per batch: {_phrase_peak(fit, best)}.'
+    if largest > best:
+        text += (
+            f' Up to {largest} may be tried ({limit}), but none is predicted to be '
+            f'more than {100 * KNEE_SHARE:.0f} % faster.'
+        )
+    return BatchChoice(text, _list_changes(decision, new, fit))
 
 
 def _find_limits(
@@ -100,75 +113,60 @@ def _find_limits(
             'Not enough evidence of the step against batch size: train a second run '
             'with another batch size.'
         )
-    room = fold_card_room(run)
-    if room is None:
+    card = fold_card_room(run)
+    if card is None:
         return 'How much memory the card has is unknown.'
-    safe = find_largest_batch(memory, room.safe_bytes)
+    safe = find_largest_batch(memory, card.safe_bytes)
     measured = max(point.batch_size for point in memory.points)
     limits = [
-        (safe, f'{room.safe_bytes / 2**30:.1f} GiB of the card are safe to plan for'),
+        (safe, f'{card.safe_bytes / 2**30:.1f} GiB of the card are safe to plan for'),
         (FARTHEST * measured, f'{measured} is the largest that was measured'),
     ]
-    record = run.run
-    if record.loader.dataset_length:
-        images = record.loader.dataset_length // max(record.world_size, 1)
+    if run.run.loader.dataset_length:
+        images = run.run.loader.dataset_length // max(run.run.world_size, 1)
         limits.append((images, 'an epoch has no more images for this rank'))
     return (memory, *min(limits, key=lambda limit: limit[0]))
 
 
-def _list_sizes(fit: MemoryFit, old: int, most: int) -> list[int]:
-    """Larger batch sizes that are worth a look: usual ones and measured ones."""
-    usual = {*_USUAL, *(point.batch_size for point in fit.points)}
-    sizes = sorted(size for size in usual if old < size <= most)
-    return sizes or ([most] if most > old else [])
-
-
 def _decide(decision: Decision, batch_size: int) -> Decision:
-    """The best setting of the loader with another batch size."""
-    run, workload = decision.run, decision.workload
-    sized = at_batch_size(workload, batch_size)
-    assert isinstance(sized, Workload)  # its step against batch size is known
-    old = workload.batch_size or batch_size
-    resized = _resize(run, old, batch_size).altered(workload=sized)
-    return replace(Chooser(resized, sized).propose(), batch_size=batch_size)
+    """The best setting of the loader with another batch size.
 
-
-def _resize(run: Run, old: int, new: int) -> Run:
-    """The figures that the limits and the plan of the job are taken from.
-
-    As many images are trained on as before.
+    The limits and the plan of the job follow: as many images are trained on as before.
     """
+    run, record = decision.run, decision.run.run
+    sized = at_batch_size(decision.workload, batch_size)
+    assert isinstance(sized, Workload)  # its step against batch size is known
+    old = decision.workload.batch_size or batch_size
 
     def less(count: int | None) -> int | None:
-        return None if count is None else max(-(-count * old // new), 1)
+        return None if count is None else max(-(-count * old // batch_size), 1)
 
     def more(size: int | None) -> int | None:
-        return None if size is None else -(-size * new // old)
+        return None if size is None else -(-size * batch_size // old)
 
-    record = run.run
     loader = structs.replace(
         record.loader,
         batch_size=more(record.loader.batch_size),
         batches_per_epoch=less(record.loader.batches_per_epoch),
     )
-    return run.altered(
+    resized = run.altered(
         run=structs.replace(record, loader=loader, max_iters=less(record.max_iters)),
         iterations=less(run.iterations) or 1,
         batch_bytes=more(run.batch_bytes),
         batch_tensors=more(run.batch_tensors),
+        workload=sized,
     )
+    return replace(Chooser(resized, sized).propose(), batch_size=batch_size)
 
 
-def _predict_gain(old: Decision, new: Decision, *, is_old_setting: bool) -> Gain:
+def _predict_gain(old: Decision, new: Decision, before: Setting) -> Gain:
     """What the new batch size saves of the job, over the old one, image for image.
 
     Args:
         old: With the run's batch size.
         new: With another one.
-        is_old_setting: Whether to compare with the run's own setting of the loader,
-            or with the best for its batch size.
+        before: The setting of the loader to compare with, at the run's batch size.
     """
-    before = old.old if is_old_setting else old.new
     plans = plan_job(old.run), plan_job(new.run)
 
     def image_s(one: Workload, setting: Setting, plan: JobPlan) -> float:
@@ -182,24 +180,23 @@ def _predict_gain(old: Decision, new: Decision, *, is_old_setting: bool) -> Gain
         return 1.0 - image_s(sized, new.new, plans[1]) / image_s(one, before, plans[0])
 
     share = share_of(old.workload)
-    is_alone = 0 in (before.num_workers, new.new.num_workers)
-    changed = perturb(old.workload, alone=is_alone)
+    changed = perturb(
+        old.workload, alone=0 in (before.num_workers, new.new.num_workers)
+    )
     noises = [share_of(one) - share for one in changed]
-    sized = new.workload
-    if old.workload.step_line is not None and sized.batch_size:
-        slip_s = old.workload.step_line.image_error_s * abs(
-            sized.batch_size - (old.workload.batch_size or 0)
-        )
+    line, size = old.workload.step_line, new.workload.batch_size
+    if line is not None and size:
+        slip_s = line.image_error_s * abs(size - (old.workload.batch_size or 0))
         noises.append((1.0 - share) * slip_s / new.new_iter_s)
     noise = math.hypot(*noises)
-    model = (1.0 - share) * model_error(sized, new.new.num_workers, 1.0, 1.0)
+    model = (1.0 - share) * model_error(new.workload, new.new.num_workers, 1.0, 1.0)
     reach = COVERAGE * math.hypot(noise, model)
     return Gain(share, share - reach, share + reach, noise)
 
 
-def _word_all(old: Decision, new: Decision, fit: MemoryFit) -> tuple[Change, ...]:
+def _list_changes(old: Decision, new: Decision, fit: MemoryFit) -> tuple[Change, ...]:
     """The batch size, and what else changes with it; the gain is that of all."""
-    gain = _predict_gain(old, new, is_old_setting=True)
+    gain = _predict_gain(old, new, old.old)
     size, before = new.batch_size, old.workload.batch_size
     assert size is not None and before is not None
     confidence = judge_gain(old.run, gain)
@@ -210,7 +207,7 @@ def _word_all(old: Decision, new: Decision, fit: MemoryFit) -> tuple[Change, ...
         old=before,
         new=size,
         reason=f'{size / new.new_iter_s:.1f} images/s are predicted, '
-        f'{before / old.old_iter_s:.1f} now; {_word_peak(fit, size)}',
+        f'{before / old.old_iter_s:.1f} now; {_phrase_peak(fit, size)}',
         confidence=confidence,
     )
     return tuple(
@@ -225,45 +222,12 @@ def _word_all(old: Decision, new: Decision, fit: MemoryFit) -> tuple[Change, ...
     )
 
 
-def _word_peak(fit: MemoryFit, size: int) -> str:
-    seen = predict_peak(fit, size)
+def _phrase_peak(fit: MemoryFit, size: int) -> str:
+    gib = [one / 2**30 for one in predict_peak(fit, size)]
     tail = ' with batches padded as the largest seen' if fit.image_pixels else ''
     return (
-        f'memory is predicted to peak at {seen.peak_bytes / 2**30:.1f} GiB{tail} '
-        f'({seen.low_bytes / 2**30:.1f} to {seen.high_bytes / 2**30:.1f} GiB, 9 times '
-        'in 10)'
-    )
-
-
-def _word_go(
-    fit: MemoryFit, old: int, best: int, rates: dict[int, float], limit: str
-) -> str:
-    most = max(rates)
-    text = f'From {old} to {best} images per batch: {_word_peak(fit, best)}.'
-    if most > best:
-        text += (
-            f' Up to {most} may be tried ({limit}), but none is predicted to be more '
-            f'than {100 * KNEE_SHARE:.0f} % faster.'
-        )
-    return text
-
-
-def _word_unsure(old: int, best: int, gain: Gain) -> str:
-    return (
-        f'The batch size stays at {old}: {best} is predicted to save '
-        f"{100 * gain.share:.1f} % of the training's time ({100 * gain.low:.1f} to "
-        f'{100 * gain.high:.1f} %), which is too little, or too unsure, for another '
-        'recipe.'
-    )
-
-
-def _word_stay(old: int, rates: dict[int, float], limit: str) -> str:
-    most = max(rates)
-    if most == old:
-        return f'The batch size stays at {old}: none that is larger fits ({limit}).'
-    return (
-        f'The batch size stays at {old}: none up to {most} ({limit}) is predicted to '
-        f'be more than {100 * KNEE_SHARE:.0f} % faster.'
+        f'memory is predicted to peak at {gib[0]:.1f} GiB{tail} ({gib[1]:.1f} to '
+        f'{gib[2]:.1f} GiB, 9 times in 10)'
     )
 
 

@@ -1,4 +1,4 @@
-"""Words what was decided: each change with its reason and what it gives. Pure."""
+"""Says what was decided: each change with its reason and what it gives."""
 
 from __future__ import annotations
 
