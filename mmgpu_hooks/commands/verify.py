@@ -26,8 +26,11 @@ from mmgpu_hooks.experiment.store import digest_config, open_store, read_identit
 from mmgpu_hooks.experiment.verify import VerifyPlan
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.changes import KEY
-from mmgpu_hooks.recommend.policy import recommend_settings
-from mmgpu_hooks.recommend.verifiable import fold_predicted_gain, fold_settings
+from mmgpu_hooks.recommend.policy import (
+    fold_predicted_gain,
+    fold_settings,
+    recommend_settings,
+)
 from mmgpu_hooks.schema import RunRecord, TrialSpec
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import RunFiles

@@ -14,11 +14,11 @@ import msgspec
 
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.trial import Progress, read_trial_run
+from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.recommend.changes import KEY
-from mmgpu_hooks.recommend.sweep_choice import choose_best
-from mmgpu_hooks.recommend.sweep_rows import (
+from mmgpu_hooks.recommend.sweep import (
     LEAST_INTERVALS,
-    choose_calibrations,
+    choose_best,
     fit_sweep_workload,
     fold_iter,
     fold_sweep_row,
@@ -26,7 +26,14 @@ from mmgpu_hooks.recommend.sweep_rows import (
     predict_rows,
 )
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
-from mmgpu_hooks.schema import Sweep, SweepRow, SweepSetting, Trial, TrialSpec
+from mmgpu_hooks.schema import (
+    NoPrediction,
+    Sweep,
+    SweepRow,
+    SweepSetting,
+    Trial,
+    TrialSpec,
+)
 from mmgpu_hooks.schema.errors import UserError
 
 LEAST_WARM_UP = 10
@@ -175,15 +182,12 @@ class SweepPlan(Plan):
         found = {trial.name: trial for trial in outcome.trials}
         kept = [found[one.name] for one in self.settings if one.name in found]
         rows = [read_row(trial) for trial in kept]
-        chosen = choose_calibrations(rows)
-        workloads = {
-            setting: fit_sweep_workload(
-                read_trial_run(Path(found[setting.name].folder)),
-                plan_intervals(setting)[1],
-            )
-            for setting in dict.fromkeys(chosen.values())
-        }
-        judged = predict_rows(rows, chosen, workloads)
+
+        def fit(setting: SweepSetting) -> Workload | NoPrediction:
+            run = read_trial_run(Path(found[setting.name].folder))
+            return fit_sweep_workload(run, plan_intervals(setting)[1])
+
+        judged = predict_rows(rows, fit)
         return Sweep(
             rows=tuple(judged),
             asked=len(self.settings),

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from mmgpu_hooks.recommend.sweep_choice import exceeds_host
-from mmgpu_hooks.recommend.sweep_rows import SETTLED, is_settled
+from mmgpu_hooks.recommend.sweep import SETTLED, exceeds_host, is_settled
 from mmgpu_hooks.schema import (
     MEMORY_SOURCES,
     Estimate,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fakes.replaced import replace
-from mmgpu_hooks.recommend.sweep_choice import choose_best
+from mmgpu_hooks.recommend.sweep import choose_best
 from mmgpu_hooks.schema import Estimate, Prediction, Sweep, SweepRow, SweepSetting
 
 MIB = 2**20

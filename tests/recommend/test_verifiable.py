@@ -5,7 +5,7 @@ import pytest
 from fakes.runs import make_evidence, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.changes import KEY
-from mmgpu_hooks.recommend.verifiable import fold_predicted_gain, fold_settings
+from mmgpu_hooks.recommend.policy import fold_predicted_gain, fold_settings
 from mmgpu_hooks.schema import Change, LoaderSettings, Recommendation
 
 

@@ -15,9 +15,10 @@ from fakes.runs import (
 from fakes.sweeps import make_sweep_row as row
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.recommend.sweep_rows import (
+from mmgpu_hooks.recommend.sweep import (
     SETTLED,
-    choose_calibrations,
+    choose_best,
+    exceeds_host,
     fit_sweep_workload,
     fold_iter,
     fold_sweep_row,
@@ -106,42 +107,44 @@ def test_few_intervals_give_a_wide_one_that_is_never_settled():
     assert is_settled(replace(iter_s, count=6))
 
 
+GONE = NoPrediction('gone')
+
+
+def asked_of(rows: list[SweepRow]) -> set[SweepSetting]:
+    """The trials that are predicted from."""
+    asked: set[SweepSetting] = set()
+    predict_rows(rows, lambda setting: asked.add(setting) or GONE)
+    return asked
+
+
 @pytest.mark.parametrize(
     ('workers', 'chosen'),
     [
         ((0, 1, 2, 4), 2),
         ((0, 1, 4), 1),
-        # as near: the one that has workers to tell of
+        # as near: the one that has workers
         ((0, 4), 4),
         ((1, 3), 3),
         ((0, 32), 0),
-        ((0,), 0),
     ],
 )
 def test_predictions_come_from_two_workers_or_the_nearest(workers, chosen):
     rows = [row(number) for number in workers]
-    found = choose_calibrations([*rows, row(8, None)])
-    assert set(found.values()) == {SweepSetting(chosen, 4)}
     # one that failed is predicted too, and never predicted from
-    assert len(found) == len(rows) + 1
+    assert asked_of([*rows, row(8, None)]) == {SweepSetting(chosen, 4)}
 
 
 def test_each_batch_size_and_precision_has_a_run_of_its_own():
     full = [row(2), row(2, batch=8), row(0, None, batch=16)]
-    amp = row(0, setting={'amp': True})
-    found = choose_calibrations([*full, amp])
-    assert found == {
-        SweepSetting(2, 4): SweepSetting(2, 4),
-        SweepSetting(2, 8): SweepSetting(2, 8),
-        SweepSetting(0, 4, amp=True): SweepSetting(0, 4, amp=True),
-    }
+    own = {SweepSetting(2, 4), SweepSetting(2, 8), SweepSetting(0, 4, amp=True)}
+    assert asked_of([*full, row(0, setting={'amp': True})]) == own
 
 
 @pytest.mark.parametrize('status', ['out_of_memory', 'failed', 'interrupted'])
 def test_what_failed_after_some_intervals_is_never_predicted_from(status):
     rows = [row(1), row(2, status=status, error='boom', predicted_s=0.4)]
-    assert set(choose_calibrations(rows).values()) == {SweepSetting(1, 4)}
-    assert choose_calibrations(rows[1:]) == {}
+    assert asked_of(rows) == {SweepSetting(1, 4)}
+    assert asked_of(rows[1:]) == set()
     assert rows[1].prediction_error is None
 
 
@@ -151,8 +154,7 @@ def test_settings_are_predicted_from_one_trial():
     assert isinstance(workload, Workload)
     # two workers of 0.4 s per batch, without what the warm-up took
     assert workload.iter_time.mean_s == pytest.approx(0.2)
-    chosen = choose_calibrations(rows)
-    own, more, none, other = predict_rows(rows, chosen, {SweepSetting(2, 4): workload})
+    own, more, none, other = predict_rows(rows, lambda setting: workload)
     assert own.is_calibration and own.prediction_error is None
     assert own.predicted.iter_time_s == pytest.approx(0.2, rel=0.02)
     assert not more.is_calibration
@@ -168,7 +170,65 @@ def test_settings_are_predicted_from_one_trial():
 def test_a_trial_whose_evidence_is_gone_predicts_nothing_and_says_so():
     missing = fit_sweep_workload(None, 1)
     assert isinstance(missing, NoPrediction)
-    rows = [row(2), row(4, predicted_s=0.3)]
-    found = predict_rows(rows, choose_calibrations(rows), {SweepSetting(2, 4): missing})
+    found = predict_rows([row(2), row(4, predicted_s=0.3)], lambda setting: missing)
     assert [one.predicted for one in found] == [None, None]
     assert {one.unpredicted for one in found} == {missing.reason}
+
+
+@pytest.mark.parametrize(
+    ('rows', 'best'),
+    [
+        # the fastest, and of two within 2 % the one with fewer workers
+        ([row(0, 0.8), row(1, 0.505), row(2, 0.5)], 1),
+        ([row(0, 0.8), row(1, 0.52), row(2, 0.5)], 2),
+        # 4 workers are faster still, and more than the host carries
+        ([row(1, 0.6), row(2, 0.5), row(4, 0.4)], 2),
+        ([row(1, 0.6), row(2, 0.5), row(4, 0.4, most_workers=None)], 4),
+        ([row(1, 0.6), row(2, 0.5, is_loss_finite=False)], 1),
+        # a loss that nobody logs is not held against it
+        ([row(1, 0.6), row(2, 0.5, is_loss_finite=None)], 2),
+        # measured before it ended, and fast until then
+        ([row(1, 0.6), row(2, 0.5, status='timed_out', error='killed')], 1),
+        ([row(1, 0.6), row(2, 0.5, status='out_of_memory', error='no room')], 1),
+        ([row(1, 0.6), row(2, 0.5, status='failed', error='boom')], 1),
+        ([row(0, 0.8), row(1, None)], 0),
+        # images are unknown: iterations are compared
+        ([row(0, 0.8, images_per_s=None), row(1, 0.5, images_per_s=None)], 1),
+    ],
+)
+def test_the_best_is_the_fastest_that_may_be_recommended(rows, best):
+    assert choose_best(rows) == (SweepSetting(best, 4),)
+
+
+@pytest.mark.parametrize('rows', [[], [row(0, None)], [row(4)]])
+def test_nothing_may_be_best(rows):
+    assert choose_best(rows) == ()
+
+
+def test_batch_size_and_precision_are_never_traded_for_speed():
+    rows = [
+        row(0, 0.2, batch=1),
+        row(1, 0.1, batch=1),
+        row(0, 0.3, batch=8),
+        row(0, 0.2, batch=8, setting={'amp': True}),
+    ]
+    assert choose_best(rows) == (
+        SweepSetting(0, 8, amp=True),
+        SweepSetting(0, 8),
+        SweepSetting(1, 1),
+    )
+
+
+def test_prefetch_and_pinned_memory_are():
+    rows = [
+        row(2, 0.3, setting={'prefetch_factor': 2}),
+        row(2, 0.2, setting={'prefetch_factor': 4, 'pin_memory': True}),
+    ]
+    assert choose_best(rows) == (SweepSetting(2, 4, 4, True),)
+
+
+@pytest.mark.parametrize(
+    ('workers', 'most', 'exceeds'), [(2, 2, False), (3, 2, True), (3, None, False)]
+)
+def test_what_the_host_carries(workers, most, exceeds):
+    assert exceeds_host(row(workers, most_workers=most)) is exceeds

@@ -1,0 +1,207 @@
+"""What the trials of a sweep show: rows of figures, predictions beside them, the best.
+
+Each trial left the evidence of a run; its row holds what the table and CSV say of it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Callable
+
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.run_comparison import ITER, fold_figures
+from mmgpu_hooks.judge.workload import fit_workload
+from mmgpu_hooks.model.prediction import predict_setting
+from mmgpu_hooks.model.stats import LEAST_VALUES, fold_mean
+from mmgpu_hooks.model.workload import Workload
+from mmgpu_hooks.recommend.choice import SAME_SPEED
+from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH, cap_workers
+from mmgpu_hooks.schema import Estimate, NoPrediction, SweepRow, SweepSetting
+
+USUAL_WORKERS = 2
+"""Of MMDetection's configs: the run that people have is one with these."""
+
+SETTLED = 0.03
+"""The iteration time is known well enough when its interval is +- so much of it."""
+
+LEAST_INTERVALS = 3
+"""Of a trial whose time is up; its interval of confidence is then a wide one."""
+
+
+def fold_iter(run: Run | None, warm_up: int) -> Estimate | None:
+    """A steady iteration with its interval; ``None`` while intervals are too few.
+
+    Args:
+        run: As far as it was recorded.
+        warm_up: First intervals to leave out.
+    """
+    if run is None:
+        return None
+    series = fold_figures(run.every.after(warm_up), LEAST_INTERVALS)[ITER]
+    return fold_mean(series) if series is not None else None
+
+
+def is_settled(iter_s: Estimate | None) -> bool:
+    """Whether more iterations would show nothing that matters."""
+    if iter_s is None or iter_s.count < LEAST_VALUES:
+        return False
+    return iter_s.half_width <= SETTLED * iter_s.value
+
+
+def fold_sweep_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
+    """Add what a trial recorded.
+
+    Args:
+        row: With how the trial ended, and the peak of resident memory as far as it is
+            known from outside.
+        run: What it left, if anything that can be read.
+        warm_up: First intervals to leave out.
+    """
+    if run is None or len(run.intervals) <= warm_up:
+        return row
+    steady = _without_warm_up(run, warm_up)
+    saves = [save.wall_s for save in steady.save_records if save.error is None]
+    peak, source = steady.gpu_mem_peak_bytes, 'cuda_allocator'
+    if peak is None:
+        peak = row.memory_peak_bytes or steady.process_rss_bytes
+        source = 'process_rss'
+    cores, iter_s = steady.process_cpu_cores, steady.iter_s
+    if cores is not None and steady.run.loader.num_workers:
+        worker_s = steady.worker_cpu_s
+        is_known = worker_s is not None and iter_s and math.isfinite(iter_s)
+        cores = cores + (worker_s or 0.0) / (iter_s or 1.0) if is_known else None
+    speed, gpu, cap = steady.images_per_s, steady.gpu, None
+    if steady.run.host.usable_cores is not None:
+        cap = cap_workers(steady, row.setting.prefetch_factor or DEFAULT_PREFETCH)
+    return replace(
+        row,
+        iterations=steady.steady_iterations,
+        iter_s=fold_iter(run, warm_up),
+        data_wait_s=steady.data_wait_s,
+        # every rank has batches of the same size
+        images_per_s=None if speed is None else speed * steady.run.world_size,
+        gpu_util_pct=gpu.util_pct if gpu else None,
+        gpu_zero_pct=gpu.zero_pct if gpu else None,
+        memory_peak_bytes=peak,
+        memory_source=None if peak is None else source,
+        batches_per_epoch=steady.run.loader.batches_per_epoch,
+        cpu_cores=cores,
+        external_cpu_cores=steady.external_cpu_cores,
+        # the first finds every cache cold
+        save_s=statistics.median(saves[1:] or saves) if saves else None,
+        most_workers=cap.workers if cap else None,
+        most_workers_reason=cap.reason if cap else None,
+    )
+
+
+def fit_sweep_workload(run: Run | None, warm_up: int) -> Workload | NoPrediction:
+    """What one trial says of its loader.
+
+    Args:
+        run: Of the trial; ``None`` when its evidence is gone.
+        warm_up: First intervals to leave out.
+    """
+    if run is None:
+        return NoPrediction('The evidence of the trial to predict from is gone.')
+    return fit_workload(_without_warm_up(run, warm_up))
+
+
+def predict_rows(
+    rows: Sequence[SweepRow], fit: Callable[[SweepSetting], Workload | NoPrediction]
+) -> list[SweepRow]:
+    """Set beside each trial what the model of one other had said of it.
+
+    Of those with the same batch size, pinned memory and precision it is the one with
+    2 workers, MMDetection's usual number, or the measured one that is nearest to that.
+
+    Args:
+        rows: All trials.
+        fit: What the trial of a setting says of its loader; asked once of each.
+    """
+    workloads: dict[SweepSetting, Workload | NoPrediction] = {}
+    judged = []
+    for row in rows:
+        setting = row.setting
+        alike = (one for one in rows if one.setting.loads == setting.loads)
+        near = [one.setting for one in alike if one.is_measured]
+        source = min(near, key=_distance, default=None)
+        found: Workload | NoPrediction = NoPrediction(
+            'No trial with this batch size was measured, and what a step takes with '
+            'another batch size is not known from one run.'
+        )
+        if source is not None:
+            if source not in workloads:
+                workloads[source] = fit(source)
+            found = workloads[source]
+        predicted, reason = None, None
+        if isinstance(found, NoPrediction):
+            reason = found.reason
+        else:
+            # the config's own where none was asked for, which that trial had too
+            prefetch = setting.prefetch_factor or found.prefetch_factor
+            predicted = predict_setting(found, setting.num_workers, prefetch)
+        judged.append(
+            replace(
+                row,
+                predicted=predicted,
+                unpredicted=reason,
+                is_calibration=setting == source,
+            )
+        )
+    return judged
+
+
+def _distance(setting: SweepSetting) -> tuple[int, int, int]:
+    # of two as near, the one whose workers show more
+    away = abs(setting.num_workers - USUAL_WORKERS)
+    prefetch = abs((setting.prefetch_factor or DEFAULT_PREFETCH) - DEFAULT_PREFETCH)
+    return away, prefetch, -setting.num_workers
+
+
+def _without_warm_up(run: Run, warm_up: int) -> Run:
+    """With one interval of it left, which steady figures leave out themselves."""
+    intervals = run.intervals[max(warm_up - 1, 0) :]
+    return Run(replace(run.evidence, intervals=intervals))
+
+
+def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
+    """The best setting of each batch size and precision, the fastest of all first.
+
+    A batch size and a precision belong to the recipe, so neither is traded for speed:
+    within each, what is as good as equal to the fastest and needs the fewest workers
+    is best.
+
+    Args:
+        rows: All trials.
+
+    Returns:
+        Nothing for a batch size none of whose trials may be recommended.
+    """
+    groups: dict[tuple[int | None, bool | None], list[SweepRow]] = {}
+    for row in rows:
+        # it came to its end, and trains
+        is_done = row.status == 'completed' and row.is_measured
+        if is_done and row.is_loss_finite is not False and not exceeds_host(row):
+            key = row.setting.batch_size, row.setting.amp
+            groups.setdefault(key, []).append(row)
+    best = []
+    for group in groups.values():
+        enough = (1 - SAME_SPEED) * max(map(_speed, group))
+        equal = [row for row in group if _speed(row) >= enough]
+        best.append(min(equal, key=lambda r: (r.setting.num_workers, -_speed(r))))
+    return tuple(row.setting for row in sorted(best, key=_speed, reverse=True))
+
+
+def exceeds_host(row: SweepRow) -> bool:
+    """Whether it had more workers than the host carries."""
+    return row.most_workers is not None and row.setting.num_workers > row.most_workers
+
+
+def _speed(row: SweepRow) -> float:
+    """Images per second; iterations where the images are unknown."""
+    if row.images_per_s is not None:
+        return row.images_per_s
+    return 1 / row.iter_s.value if row.iter_s is not None else 0.0
