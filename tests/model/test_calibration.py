@@ -80,15 +80,6 @@ def test_without_workers_only_other_processes_are_taken_out():
     assert found.step.mean_s == pytest.approx(0.014)
 
 
-def test_waiting_for_cores_is_taken_out_only_where_cores_were_scarce():
-    free = make_workload(num_workers=4, iter_time=Cost(0.016))
-    scarce = {'usable_cores': 1.0, 'host_cores': 1.0, 'iter_time': Cost(0.03)}
-    crowded = replace(free, **scarce, batch_time=Cost(0.06))
-    found = calibrate(free, 0.0, run_delay_s=0.01)
-    assert found.batch_time.mean_s == pytest.approx(0.04)
-    assert calibrate(crowded, 0.0, run_delay_s=0.04).batch_time.mean_s < 0.046
-
-
 def test_what_workers_that_fill_all_cores_waited_is_no_part_of_their_loading():
     costs = {'batch_time': Cost(0.04), 'batch_cpu': Cost(0.04), 'step': Cost(0.01)}
     truth = make_workload(**CROWDED, num_workers=8, iter_time=Cost(0.026), **costs)
@@ -144,13 +135,6 @@ def test_workers_beside_the_whole_step_slow_it_by_the_power(
     loop = make_loop(make_threads(**always), workers, 2, 64)
     loop = replace(loop, wake_s=0.0, cores=cores, host_cores=cores)
     assert simulate_loop(loop, 64, 64).step_s / 64 == pytest.approx(step_s)
-
-
-def test_a_worker_beside_a_part_of_the_step_slows_that_part():
-    trace = simulate(make_threads(num_workers=1, step_power=2.0))
-    # 15 ms of loading take 22.5 ms, in which 4/9 of it are done of the step: 10 ms
-    assert trace.step_s / DRAWS == pytest.approx(0.0225 + 0.01, rel=0.12)
-    assert trace.wait_s == pytest.approx(0.0, abs=1e-6)
 
 
 def test_delays_of_threads_add_up_in_the_step():
@@ -259,12 +243,6 @@ def test_delays_on_free_cores_show_nothing_of_the_power(delay_s):
     assert not found.is_step_power_known
     own = predict_setting(found, 2, 2)
     assert own.iter_time_s == pytest.approx(0.05, rel=0.02)
-
-
-def test_the_power_of_a_second_thread_with_little_to_do_is_small():
-    thin = make_threads(step_cpu_s=0.025, step_power=2.6)
-    assert thin.threads_power == pytest.approx(1.0 + 1.6 * 0.25)
-    assert make_threads(step_power=2.6).threads_power == 2.6
 
 
 def test_a_power_that_is_not_known_widens_what_it_matters_for():

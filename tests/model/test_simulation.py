@@ -224,13 +224,6 @@ def test_an_epoch_ends_with_its_last_batch():
     assert trace.busy_s == pytest.approx(5 * 0.04)
 
 
-def test_workers_start_one_after_the_other_before_the_first_batch():
-    loop = make_loop(
-        workers=3, batch_wait_s=[0.04], step_wait_s=0.01, start_s=0.02, batches=3
-    )
-    assert simulate_loop(loop, 3).ends_s == pytest.approx([0.11, 0.12, 0.13])
-
-
 def test_workers_make_batches_during_a_save():
     loop = make_loop(workers=1, batch_wait_s=[0.04], step_wait_s=0.01)
     saving = replace(loop, pauses={70: (0.02, 0.06)})

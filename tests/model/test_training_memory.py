@@ -107,13 +107,6 @@ def test_a_planted_growth_is_found(law):
     )
 
 
-def test_growth_with_the_batch_alone_is_found_at_one_size():
-    law = {'fixed': 7e6, 'pixel': 900}
-    fit = fit_activations([planted(batch, 300, **law) for batch in (1, 2, 3)])
-    expected = planted(32, 300, **law).saved_bytes
-    assert predict_activations(fit, 32, 300 * 300) == pytest.approx(expected, rel=1e-6)
-
-
 def test_noise_makes_no_curve():
     # half a per cent up and down: a curve through it would be far off at 1024
     noise = (1.004, 0.996, 1.003, 0.997, 1.004)
@@ -126,19 +119,6 @@ def test_noise_makes_no_curve():
     assert (fit.squared_pixel_bytes, fit.image_bytes, fit.fixed_bytes) == (0, 0, 0)
     assert fit.pixel_bytes == pytest.approx(1600, rel=0.005)
     assert fit.residual_pct == pytest.approx(0.4, abs=0.1)
-
-
-def test_what_fits_no_law_says_so():
-    points = [
-        ActivationPoint(b, s, s, size)
-        for b, s, size in [(1, 256, 900), (2, 256, 100), (1, 384, 500), (2, 384, 70)]
-    ]
-    assert fit_activations(points).residual_pct > 50
-
-
-def test_nothing_kept_does_not_grow():
-    fit = fit_activations([planted(batch, 64) for batch in (1, 2)])
-    assert predict_activations(fit, 32, 64 * 64) == 0
 
 
 def test_one_point_is_no_growth():

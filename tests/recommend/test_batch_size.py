@@ -5,7 +5,6 @@ import pytest
 from fakes.pooled import EACH, FIXED, make_pooled
 from fakes.replaced import replace
 from fakes.runs import GIB, make_inside_workers, steady
-from mmgpu_hooks.judge.memory import fold_card_room
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import pool_runs
 from mmgpu_hooks.recommend.batch_size import word_learning_rate
@@ -127,18 +126,6 @@ def test_without_the_evidence_the_batch_size_stays(runs, why):
     assert 'batch_size' not in changed(found)
     assert found.batch_size[0].startswith('The batch size stays as it is. ')
     assert why in found.batch_size[0]
-
-
-def test_the_room_of_a_card_is_what_nobody_else_holds():
-    summary = Run(make_pooled())
-    room = fold_card_room(summary)
-    assert room is not None
-    # a GiB more was in use than the allocator had reserved
-    assert (room.total_bytes, room.beside_bytes) == (80 * GIB, GIB)
-    assert room.safe_bytes == int(0.9 * 79 * GIB)
-    unseen = fold_card_room(Run(make_pooled(gpu=None)))
-    assert unseen is not None
-    assert unseen.beside_bytes == 600 * 2**20
 
 
 def test_the_learning_rate_follows_by_itself_where_it_is_scaled():

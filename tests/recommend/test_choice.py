@@ -50,12 +50,6 @@ def test_no_setting_saves_more_than_the_most(workload):
         assert 1.0 - job_s(workload, new, PLAN) / now_s <= most + 0.005
 
 
-def test_without_workers_nothing_is_fetched():
-    # 23 ms with a batch at hand that has to be fetched, 21 ms without
-    most = most_gain(make_light(), OLD, PLAN)
-    assert most == pytest.approx(1.0 - 0.021 / 0.023, abs=0.01)
-
-
 def test_a_gain_without_workers_is_as_unsure_as_the_transfer():
     light = make_light()
     gain = predict_gain(light, OLD, ALONE, PLAN)

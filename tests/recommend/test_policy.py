@@ -176,20 +176,6 @@ def test_workers_outnumber_the_cores_from_half_a_batch_of_waiting(cpu_s, workers
     assert changed(found)['num_workers'] == workers
 
 
-@pytest.mark.parametrize(
-    ('limits', 'named'),
-    [
-        ({'ram_available_bytes': 12 * GIB}, 'memory'),
-        ({'shm_free_bytes': 24 * 2**20}, '/dev/shm'),
-        ({'open_files_soft': 288}, 'open files'),
-    ],
-)
-def test_the_host_bounds_workers_that_wait(limits, named):
-    found = recommend(loader(0, False), host(4.0, **limits), **WAITING)
-    assert changed(found)['num_workers'] == 6
-    assert named in found.changes[0].reason
-
-
 def test_persistent_workers_where_start_up_was_measured():
     fields = {'first_waits': 1, 'first_wait_s': 1.0, 'data_wait_s': 0.001}
     found = recommend(loader(2, False), host(8.0), **fields)

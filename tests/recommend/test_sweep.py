@@ -6,11 +6,8 @@ from fakes.replaced import replace
 from fakes.runs import (
     GIB,
     make_evidence,
-    make_gpu_fields,
-    make_gpu_run,
     make_inside_workers,
     make_interval,
-    steady,
 )
 from fakes.sweeps import make_sweep_row as row
 from mmgpu_hooks.judge.run import Run
@@ -18,7 +15,6 @@ from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.recommend.sweep import (
     SETTLED,
     choose_best,
-    exceeds_host,
     fit_sweep_workload,
     fold_iter,
     fold_sweep_row,
@@ -58,20 +54,6 @@ def test_a_row_holds_what_was_recorded_after_the_warm_up():
     assert (found.most_workers, found.gpu_util_pct) == (8, None)
     assert '8 usable cores' in found.most_workers_reason
     assert found.save_s is None
-
-
-def test_workers_that_wait_may_outnumber_the_cores_of_a_sweep_too():
-    waiting = make_inside_workers(0.4, batch_cpu=steady(0.1, 20))
-    found = fold_sweep_row(ENDED, Run(make_trial(workers=waiting)), 2)
-    assert found.most_workers == 24
-    assert 'memory' in found.most_workers_reason
-
-
-def test_on_cuda_the_allocator_and_the_card_are_told():
-    evidence = make_trial(**make_gpu_fields())
-    found = fold_sweep_row(ENDED, Run(replace(evidence, run=make_gpu_run())), 2)
-    assert (found.memory_peak_bytes, found.memory_source) == (7 * GIB, 'cuda_allocator')
-    assert (found.gpu_util_pct, found.gpu_zero_pct) == (62.0, 25.0)
 
 
 def test_the_first_save_finds_cold_caches_and_a_failed_one_tells_nothing():
@@ -200,11 +182,6 @@ def test_the_best_is_the_fastest_that_may_be_recommended(rows, best):
     assert choose_best(rows) == (SweepSetting(best, 4),)
 
 
-@pytest.mark.parametrize('rows', [[], [row(0, None)], [row(4)]])
-def test_nothing_may_be_best(rows):
-    assert choose_best(rows) == ()
-
-
 def test_batch_size_and_precision_are_never_traded_for_speed():
     rows = [
         row(0, 0.2, batch=1),
@@ -217,18 +194,3 @@ def test_batch_size_and_precision_are_never_traded_for_speed():
         SweepSetting(0, 8),
         SweepSetting(1, 1),
     )
-
-
-def test_prefetch_and_pinned_memory_are():
-    rows = [
-        row(2, 0.3, setting={'prefetch_factor': 2}),
-        row(2, 0.2, setting={'prefetch_factor': 4, 'pin_memory': True}),
-    ]
-    assert choose_best(rows) == (SweepSetting(2, 4, 4, True),)
-
-
-@pytest.mark.parametrize(
-    ('workers', 'most', 'exceeds'), [(2, 2, False), (3, 2, True), (3, None, False)]
-)
-def test_what_the_host_carries(workers, most, exceeds):
-    assert exceeds_host(row(workers, most_workers=most)) is exceeds

@@ -93,10 +93,6 @@ def test_short_evidence_says_how_many_more_validations(iterations, validations, 
     assert outlook_of(advice).gain_s is None
 
 
-def test_a_run_without_validations_is_told_nothing():
-    assert advise() == ValidationAdvice()
-
-
 def test_a_loop_that_shows_no_iterations_is_left_alone():
     unseen = ValidationRecord(iteration=100, epoch=1, wall_s=8.0)
     advice = advise(unseen)
@@ -106,13 +102,6 @@ def test_a_loop_that_shows_no_iterations_is_left_alone():
         'not show its iterations.',
         validations=1,
     )
-
-
-def test_nothing_for_what_the_run_does_not_notice():
-    # the same validations, in a training of 24 hours
-    advice = advise(make_validation(), make_validation(1), step_s=500.0)
-    assert advice.changes == ()
-    assert 'which is too little' in outlook_of(advice).sentence
 
 
 def test_workers_of_training_that_stay_alive_leave_less_memory():

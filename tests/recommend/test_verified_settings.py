@@ -37,22 +37,24 @@ def test_what_ran_is_set_against_what_is_recommended():
     assert pair.after == {**pair.before, **changed}
 
 
-def test_without_workers_nothing_of_them_is_set():
-    loader = (0, False, None, False, 4)
-    pair = fold_settings(summary_of(*loader), recommend(num_workers=1))
-    assert pair.before == {KEY + 'num_workers': 0, KEY + 'pin_memory': False}
-    assert pair.after == {
-        KEY + 'num_workers': 1,
-        KEY + 'persistent_workers': False,
-        KEY + 'pin_memory': False,
-    }
-    workers = summary_of(2, True, 4, False, 4)
-    pair = fold_settings(workers, recommend(num_workers=0, prefetch_factor=None))
-    assert pair.after == {
-        KEY + 'num_workers': 0,
-        KEY + 'prefetch_factor': None,
-        KEY + 'pin_memory': False,
-    }
+@pytest.mark.parametrize(
+    ('loader', 'changes', 'after'),
+    [
+        (
+            (0, False, None, False, 4),
+            {'num_workers': 1},
+            {'num_workers': 1, 'persistent_workers': False, 'pin_memory': False},
+        ),
+        (
+            (2, True, 4, False, 4),
+            {'num_workers': 0, 'prefetch_factor': None},
+            {'num_workers': 0, 'prefetch_factor': None, 'pin_memory': False},
+        ),
+    ],
+)
+def test_without_workers_nothing_of_them_is_set(loader, changes, after):
+    pair = fold_settings(summary_of(*loader), recommend(**changes))
+    assert pair.after == {KEY + name: value for name, value in after.items()}
 
 
 def test_nothing_recommended_of_the_train_loader_is_nothing_to_train():
