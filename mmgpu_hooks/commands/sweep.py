@@ -46,7 +46,7 @@ from mmgpu_hooks.experiment.sweep import (
     read_row,
 )
 from mmgpu_hooks.memory.estimate import estimate_checkpoint_bytes
-from mmgpu_hooks.recommend.sweep_rows import LEAST_INTERVALS
+from mmgpu_hooks.recommend.sweep import LEAST_INTERVALS
 from mmgpu_hooks.schema import Sweep
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.charts import can_draw, draw
