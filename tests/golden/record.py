@@ -1,9 +1,9 @@
 """Records the goldens: ``python tests/golden/record.py [CASE ...]``, from the root.
 
-Without a name the answers to all evidence are recorded anew, into each
-``expected.json``, and the facts that changed are printed. With names, the
-evidence of those cases is recorded before; ``planted``, ``trainings`` and ``demo`` name
-all cases of a kind.
+The answers to the evidence of the named cases, or of all, are recorded anew, into each
+``expected.json``, and the facts that changed are printed. Of a named training, and of
+``trainings`` and ``demo``, the evidence is recorded before. The evidence of the other
+cases was planted: each figure in it is chosen.
 """
 
 from __future__ import annotations
@@ -28,18 +28,13 @@ from golden.facts import (  # noqa: E402
     Json,
     gather_facts,
 )
-from golden.planted import PLANTED  # noqa: E402
 from golden.trainings import DEMO, TRAININGS  # noqa: E402
 
 DEMO_RUNS = {
     'rtmdet_before': ('before', DEMO),
     'rtmdet_after': ('after', DEMO.replace('.py', '_recommended.py')),
 }
-GROUPS: dict[str, Iterable[str]] = {
-    'planted': PLANTED,
-    'trainings': TRAININGS,
-    'demo': DEMO_RUNS,
-}
+GROUPS: dict[str, Iterable[str]] = {'trainings': TRAININGS, 'demo': DEMO_RUNS}
 
 
 def run(*words: str, expected: int = 0) -> None:
@@ -93,11 +88,12 @@ def collect(name: str, work_dir: Path, folder: Path) -> None:
 
 def record_answer(case: Path) -> list[str]:
     """Write what the front door says now; a line for each fact that is another."""
-    with tempfile.TemporaryDirectory() as folder:
-        flags = list(PLANTED[case.name].flags) if case.name in PLANTED else []
-        facts = {'flags': flags, **gather_facts(case, Path(folder), flags)}
     path = case / EXPECTED
-    old = _flatten(json.loads(path.read_text())) if path.exists() else {}
+    old = json.loads(path.read_text()) if path.exists() else {}
+    flags = old.get('flags', [])
+    with tempfile.TemporaryDirectory() as folder:
+        facts = {'flags': flags, **gather_facts(case, Path(folder), flags)}
+    old = _flatten(old)
     path.write_text(json.dumps(facts, indent=1) + '\n')
     new = _flatten(facts)
     return [
@@ -123,8 +119,6 @@ def main(names: list[str]) -> None:
     named = {case for name in names for case in GROUPS.get(name, [name])}
     if named - known:
         sys.exit(f'expected cases or {", ".join(GROUPS)}, found {named - known}')
-    for name in named & set(PLANTED):
-        PLANTED[name].write(CASES / name)
     for name in named & set(TRAININGS):
         with tempfile.TemporaryDirectory() as folder:
             train_toy(name, Path(folder))

@@ -99,23 +99,9 @@ STALLS = replace(make_interval().data_wait, p95_s=0.001)
 LATE = make_inside_workers(0.4, std_s=0.4, asks=20, out_of_order=8)
 HALF_CPU = {'count': 9, 'iterations': 18}
 
+# what the goldens hold is not repeated here
 CASES: dict[str, tuple[dict[str, Any], dict[str, str | None], str | None]] = {
     # fields of the run; severities by code; the verdict
-    'too few workers': (
-        {'workers': make_workers(0.55), **MAIN},
-        {'MG101': 'problem', 'MG103': None},
-        'data_bound_workers',
-    ),
-    'no workers': (
-        {'run': with_workers(0), 'data_wait_cpu_s': 1.9},
-        {'MG105': None},
-        'data_bound_workers',
-    ),
-    'the CPU is the wall': (
-        {'run': on_cores(2.0), 'workers': make_workers(0.39), **MAIN},
-        {'MG102': 'problem'},
-        'data_bound_cpu',
-    ),
     'the CPU is the wall, as others have it': (
         {
             'run': on_cores(2.0),
@@ -141,26 +127,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str | None], str | None]] = {
         {'MG102': 'unknown'},
         None,
     ),
-    'blocked workers': (
-        {'workers': make_workers(0.1)},
-        {'MG103': 'problem'},
-        'data_bound_storage',
-    ),
-    'rare stalls': (
-        {'data_wait': STALLS, 'workers': make_workers(0.1)},
-        {'MG103': None},
-        'data_bound',
-    ),
-    'fetching in the training thread': (
-        {'data_wait_cpu_s': 2.0, 'workers': make_workers(0.1)},
-        {'MG103': None},
-        'data_bound',
-    ),
-    'late batches': (
-        {'data_wait_s': 0.06, 'step_s': 0.24, 'workers': LATE, **MAIN},
-        {'MG109': 'problem'},
-        'data_bound_order',
-    ),
     'twin: in order': (
         {'data_wait_s': 0.06, 'workers': replace(LATE, out_of_order=0), **MAIN},
         {'MG109': None},
@@ -176,13 +142,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str | None], str | None]] = {
         {'MG105': 'unknown'},
         'data_bound',
     ),
-    'without figures of workers': (
-        {'workers': None},
-        dict.fromkeys(('MG102', 'MG103', 'MG106', 'MG109'), 'unknown'),
-        None,
-    ),
-    'as many workers as cores': ({'run': with_workers(8)}, {'MG105': None}, None),
-    'more workers than cores': ({'run': with_workers(9)}, {'MG105': 'notice'}, None),
     'more workers than cores, half of the time on them': (
         {
             'run': with_workers(9),
@@ -215,36 +174,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str | None], str | None]] = {
         {'MG106': None},
         None,
     ),
-    'others use the CPU': (
-        # training process 0.67 cores, workers 0.33, of 8
-        {'system_cpu_pct': 60.0, 'workers': make_workers(0.1), **MAIN},
-        {'MG107': 'notice'},
-        None,
-    ),
     'other ranks do': (
         {'run': on_cores(8.0, ranks_on_host=2), 'system_cpu_pct': 100.0, **MAIN},
         {'MG107': None},
         None,
     ),
-    'the training thread waits for a core': (
-        {**KEEPS_UP, 'process_run_delay_s': 20 * 0.15},
-        {'MG110': 'problem'},
-        'cpu_oversubscribed',
-    ),
     'twin: hardly waits': (
         {**KEEPS_UP, 'process_run_delay_s': 20 * 0.029},
         {'MG110': None},
         'compute_bound',
-    ),
-    'a wait that was not recorded': (KEEPS_UP, {'MG110': 'unknown'}, 'compute_bound'),
-    'workers on one CPU': (
-        {
-            'run': with_workers(4),
-            'workers': make_inside_workers(1.1, count=4, affinity_cpus=1),
-            **MAIN,
-        },
-        {'MG111': 'problem'},
-        'affinity_collapsed',
     ),
     'workers with a CPU each': (
         {
@@ -254,12 +192,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str | None], str | None]] = {
         },
         {'MG111': 'notice'},
         None,
-    ),
-    'a quota that throttles': (
-        # of 6 s an interval
-        {**KEEPS_UP, 'host': make_host_window(throttled_s=1.5)},
-        {'MG112': 'problem'},
-        'quota_throttled',
     ),
     'twin: now and then': (
         {**KEEPS_UP, 'host': make_host_window(throttled_s=0.2)},
@@ -297,32 +229,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str | None], str | None]] = {
         {'MG114': 'notice', 'MG201': 'ok'},
         'compute_bound',
     ),
-    'starts of workers': (
-        {'run': with_workers(2, persistent_workers=False), **STARTS},
-        {'MG104': 'problem', 'MG108': None},
-        'startup_bound',
-    ),
     'persistent workers': (STARTS, {'MG104': None}, None),
-    'no workers that could start': (
-        {'run': with_workers(0), **STARTS},
-        {'MG104': None},
-        None,
-    ),
-    'an iteration-based loader that starts over': (
-        {'run': make_run(loop='iter'), **STARTS},
-        {'MG108': 'problem', 'MG104': None},
-        'startup_bound',
-    ),
     'no GPU': ({}, {'MG202': None}, None),
-    'an unknown GPU': ({'run': make_run(device='cuda')}, {'MG202': 'unknown'}, None),
-    'a busy GPU': (
-        {
-            'run': make_run(device='cuda'),
-            'gpu': GpuWindow(samples=50, util_pct=95.0, zero_pct=0.0),
-        },
-        {'MG202': 'ok'},
-        None,
-    ),
     'an idle GPU': (
         {
             'run': make_run(device='cuda'),
@@ -331,15 +239,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str | None], str | None]] = {
         {'MG202': 'notice'},
         None,
     ),
-    'a GPU that swings': (
-        {
-            'run': make_run(device='cuda'),
-            'gpu': GpuWindow(samples=50, util_pct=80.0, zero_pct=12.0),
-        },
-        {'MG202': 'notice'},
-        None,
-    ),
-    'a short run': ({'intervals': 2, 'iterations': 19}, {}, 'not_enough_evidence'),
 }
 
 
@@ -457,28 +356,6 @@ def judge_saving(*saves: SaveRecord, **fields: Any) -> Diagnosis:
 
 
 UNREADABLE = {'run_delay_s': None, 'unknown': {'run_delay_s': 'no schedstat'}}
-SLOW = {
-    'MG304': make_contended(900),
-    'MG305': make_save(
-        900, run_delay_s=1.6, workers=0, workers_cpu_s=0.0, strangers_cpu_s=3.6
-    ),
-    'MG306': make_save(900, blocked_s=1.8),
-    'MG307': make_save(
-        900, blocked_s=1.8, memory_pressure_pct=80.0, major_faults=25_600
-    ),
-    'MG308': make_save(900, blocked_s=1.8, is_remote=True),
-    'MG309': make_save(900, cpu_s=1.8, bytes=900 * MIB, message_hub_bytes=700 * MIB),
-    'MG311': make_save(900, blocked_s=1.8, phases={}),
-}
-
-
-@pytest.mark.parametrize('code', SLOW)
-def test_slow_saves_are_counted_by_cause(code):
-    diagnosis = judge_saving(*make_calm(3), SLOW[code])
-    assert [c for c in SLOW if find(diagnosis, c) is not None] == [code]
-    assert '1 of 4 saves' in find(diagnosis, code).detail
-    healthy = judge_saving(*make_calm(8))
-    assert (find(healthy, code), severity(healthy, 'MG310')) == (None, 'notice')
 
 
 @pytest.mark.parametrize(('count', 'expected'), [(2, 'problem'), (1, 'notice')])
