@@ -29,9 +29,9 @@ from mmgpu_hooks.schema.reader import (
 from mmgpu_hooks.schema.run_folder import find_other_ranks
 from mmgpu_hooks.show.summary import render_training_summary
 
-_OTHER_RANKS_BYTES = 2 * 2**20
-"""Newest evidence of the other ranks that rank 0 reads when training ends: about
-0.3 s."""
+_OTHER_RANKS_BYTES = 64 * 2**20
+"""Evidence of the other ranks that rank 0 reads when training ends, in a second or two;
+more is left to ``mmgpu recommend``."""
 
 
 @HOOKS.register_module(force=True)
@@ -273,13 +273,13 @@ class GPUEfficiencyHook(Hook):
 
 
 def _compare_ranks(path: Path, first: Run) -> tuple[RanksSummary | None, Run | None]:
-    found, notes = read_other_ranks(find_other_ranks(path), _OTHER_RANKS_BYTES)
+    paths = find_other_ranks(path)
+    if sum(one.stat().st_size for one in paths) > _OTHER_RANKS_BYTES:
+        return None, None
+    found, notes = read_other_ranks(paths)
     others = [Run(evidence) for evidence in found]
     ranks = fold_ranks(first, others, notes)
-    slowest = find_slowest(ranks, [first, *others])
-    if slowest is not None and slowest is not first:
-        slowest = Run.read(Path(slowest.path))
-    return ranks, slowest
+    return ranks, find_slowest(ranks, [first, *others])
 
 
 def _check_type(name: str, value: Any, kinds: Any, expected: str) -> None:

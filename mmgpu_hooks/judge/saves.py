@@ -68,47 +68,40 @@ NAMED_SHARE = 0.2
 
 
 class Cause(NamedTuple):
-    """What can hold a save, as a sentence about several saves or one says it."""
+    """What can hold a save."""
 
-    of_many: str
-    of_one: str
+    why: str
+    """It took longer."""
     cure: str
 
 
-_NO_CORE = 'the saving thread was ready to run and got no core, while '
 CAUSES = {
     'workers': Cause(
         'because loader workers had the cores',
-        _NO_CORE + '{busy} loader workers were busy on {cores}',
         'Use fewer workers, or GPUEfficiencyHook(worker_nice=10), which lets the '
         'saving thread go first.',
     ),
     'strangers': Cause(
         'because other programs had the cores',
-        _NO_CORE + 'other programs used {others} of CPU on {cores}',
         'Run the other programs elsewhere or at another time; no setting of the loader '
         'helps.',
     ),
     'storage': Cause(
         'blocked in the write to storage',
-        'it was blocked in the write to storage{rate}',
         'The disk is slow, not the loader: save to a faster one, or less often.',
     ),
     'memory': Cause(
         'because memory was short',
-        'memory was short ({faults} page faults from storage)',
         'A save holds its file in memory, and more: free some (fewer workers, a '
         'smaller batch), or save without the optimizer.',
     ),
     'size': Cause(
         "because histories of MMEngine's message hub fill the file",
-        "it wrote histories of MMEngine's message hub, {hub} of {size}",
         'The histories grow with the run: log fewer scalars, or update those that no '
         'resumed run needs with resumed=False.',
     ),
     'remote': Cause(
-        'waiting for a remote backend',
-        'it waited for {backend}{rate}, which writes elsewhere than to this host',
+        'waiting for a backend that writes elsewhere than to this host',
         'Save to a local disk and copy from there, or save less often.',
     ),
 }
@@ -348,8 +341,8 @@ def _divide_delay(
         share = _share_of_workers(save, host)
         if share is None:
             doubt = (
-                'the CPU that workers and others used meanwhile does not explain the '
-                'wait for a core'
+                'as the CPU that workers and others used meanwhile does not explain '
+                'the wait for a core'
             )
         else:
             held_s['workers'] = share * contention_s
@@ -357,9 +350,9 @@ def _divide_delay(
     held_s['memory'] = _memory_s(save, left_s)
     write = save.phases.get('write')
     if write is None or write.blocked_s is None:
-        doubt = doubt or 'the write was not measured on its own'
+        doubt = doubt or 'as the write was not measured on its own'
     elif save.is_remote is None:
-        doubt = doubt or 'it is unknown where the file backend writes to'
+        doubt = doubt or 'as it is unknown where the file backend writes to'
     elif save.is_remote:
         held_s['remote'] = min(write.blocked_s, left_s) - held_s['memory']
     else:
@@ -370,7 +363,7 @@ def _divide_delay(
         written_s = min(write.blocked_s - stolen * write.wall_s, left_s)
         held_s['storage'] = written_s - held_s['memory']
     proven = {cause: seconds for cause, seconds in held_s.items() if seconds > 0.0}
-    return proven, doubt or 'no single cause holds enough of it'
+    return proven, doubt or 'as no single cause holds enough of it'
 
 
 def _share_of_workers(save: SaveRecord, host: HostLimits) -> float | None:
@@ -450,30 +443,28 @@ def _explain(
     doubt: str,
 ) -> str:
     """What held a slow save, the cause first."""
-    write, cores, rate = save.phases.get('write'), host.usable_cores, ''
+    write, cores, rate = save.phases.get('write'), f'{host.usable_cores or 0:g}', ''
     if save.bytes and write is not None and write.wall_s > 0:
         rate = f' ({save.bytes / 1e6 / write.wall_s:.0f} MB/s)'
-    busy = '' if save.workers_busy is None else f'{save.workers_busy:.1f} of '
-    words = {
-        'busy': f'{busy}{save.workers or "the"}',
-        'cores': f'{cores or 0:g} usable core{"s" * (cores != 1)}',
-        'others': _seconds(strangers_here_s(save, host)),
-        'rate': rate,
-        'faults': save.major_faults or 0,
-        'hub': _bytes(save.message_hub_bytes),
-        'size': _bytes(save.bytes),
-        'backend': save.backend or 'its backend',
+    figures = {
+        'workers': f' ({save.workers_busy or 0:.1f} of {save.workers or 0} busy on '
+        f'{cores} usable cores)',
+        'strangers': f' ({_seconds(strangers_here_s(save, host))} of CPU on {cores} '
+        'usable cores)',
+        'storage': rate,
+        'remote': rate,
+        'memory': f' ({save.major_faults or 0} page faults from storage)',
+        'size': f' ({_bytes(save.message_hub_bytes)} of {_bytes(save.bytes)})',
     }
     held = sorted(held_s.items(), key=lambda one: (one[0] != cause, -one[1]))
     said = [
-        f'for {_seconds(seconds)} {CAUSES[name].of_one.format(**words)}'
+        f'{_seconds(seconds)} {CAUSES[name].why}{figures[name]}'
         for name, seconds in held
         if name == cause or seconds >= NAMED_SHARE * gross_s
     ]
     if cause is None:
-        said.append(f'what held it cannot be told: {doubt}')
-    text = '; '.join(said)
-    return f'{text[:1].upper()}{text[1:]}'
+        said.append(f'it cannot be told, {doubt}')
+    return f'What held it: {"; ".join(said)}'
 
 
 def _seconds(seconds: float | None) -> str:

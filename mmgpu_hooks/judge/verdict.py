@@ -186,4 +186,4 @@ def _save_cause(run: Run) -> str:
     is_much = held_s[cause] > 0.0 and held_s[cause] >= SLOW_SAVE_RATIO * usual_s
     if not is_much and not run.saves_held_by(cause):
         return ''
-    return f' {format_sum(held_s[cause])} of it {CAUSES[cause].of_many} (gross).'
+    return f' {format_sum(held_s[cause])} of it {CAUSES[cause].why} (gross).'

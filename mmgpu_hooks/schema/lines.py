@@ -142,15 +142,8 @@ def _decode_head(line: bytes) -> _Head | None:
     return head
 
 
-def read_lines(
-    path: Path, newest_bytes: int | None = None
-) -> Iterator[tuple[int, bytes]]:
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Each line of a file, with its number from 1 on; the last may lack its end.
-
-    Args:
-        path: The file.
-        newest_bytes: Read the first line and so much of the file's end. Defaults to
-            all of it.
 
     Raises:
         EvidenceError: If it is not a regular file, or cannot be read.
@@ -162,14 +155,8 @@ def read_lines(
                     f'{path}: expected a regular file, found a pipe, a device or the '
                     'like; move it out of the folder of the run.'
                 )
-            lines = _each_line(file)
-            first = next(lines, b'')
-            yield 1, first.removeprefix(codecs.BOM_UTF8)
-            size = os.fstat(file.fileno()).st_size
-            if newest_bytes is not None and size - newest_bytes > file.tell():
-                file.seek(size - newest_bytes - 1)
-                next(lines, None)  # what is left of the line before
-            yield from enumerate(lines, 2)
+            for number, line in enumerate(_each_line(file), 1):
+                yield number, line if number > 1 else line.removeprefix(codecs.BOM_UTF8)
     except OSError as error:
         raise EvidenceError(
             f'{path}: expected a readable file, found {error.strerror}; check the path '

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
 from mmgpu_hooks.schema.lines import (
-    AnyLine,
     LineError,
     decode_line,
     decode_schema,
@@ -32,16 +32,12 @@ from mmgpu_hooks.schema.recorded import (
 from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.schema.run_folder import EvidenceError
 
-_LEAST_BYTES = 2**16
 
-
-def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
+def read_evidence(path: Path) -> RunEvidence:
     """Read one rank's evidence file; some 0.02 ms per line on a 2-core VM.
 
     Args:
         path: A ``gpu_efficiency.jsonl``.
-        newest_bytes: Read the first line and so much of the file's end, for whoever
-            must not take long. Defaults to all of it.
 
     Returns:
         The run with every interval that could be read. A torn last line (the run
@@ -51,11 +47,11 @@ def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
         EvidenceError: If there is no run record, the file holds more than one
             run, or it was written in a newer schema.
     """
-    found: dict[type[Line], list[AnyLine]] = {}
-    starts: list[int] = []
+    found: dict[type[Line], list[Any]] = defaultdict(list)
+    starts: list[str] = []
     bad: list[str] = []
-    is_torn = False
-    for number, line in read_lines(path, newest_bytes):
+    notes = []
+    for number, line in read_lines(path):
         if line.isspace():
             continue
         schema = decode_schema(line)
@@ -67,14 +63,17 @@ def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
         try:
             record = decode_line(line)
         except LineError as error:
-            is_torn = not line.endswith(b'\n')
-            if not is_torn:
+            if line.endswith(b'\n'):
                 bad.append(f'line {number}: {error}')
+            else:
+                notes.append(
+                    f'{path.name}: 1 torn last line skipped (the run was killed while '
+                    'it was written); everything before it is used.'
+                )
             continue
+        found[type(record)].append(record)
         if isinstance(record, RunRecord):
-            starts.append(number)
-        if record is not None:
-            found.setdefault(type(record), []).append(record)
+            starts.append(str(number))
     if not starts:
         seen = f'{len(bad)} unreadable lines' if bad else 'none'
         raise EvidenceError(
@@ -82,87 +81,43 @@ def read_evidence(path: Path, newest_bytes: int | None = None) -> RunEvidence:
             'the file is damaged or not ours, so train again with the hook.'
         )
     if len(starts) > 1:
-        lines = ', '.join(str(number) for number in starts)
         raise EvidenceError(
             f'{path}: expected the records of one run, found {len(starts)} runs '
-            f'(they begin on lines {lines}); split the file there, one run each.'
-        )
-    return _make_evidence(path, found, _notes(path, bad, is_torn))
-
-
-_Kind = TypeVar('_Kind', bound=Line)
-
-
-def _make_evidence(
-    path: Path, found: Mapping[type[Line], Sequence[Any]], notes: tuple[str, ...]
-) -> RunEvidence:
-    def all_of(kind: type[_Kind]) -> tuple[_Kind, ...]:
-        return tuple(found.get(kind, ()))
-
-    (run,) = all_of(RunRecord)
-    unknown = {one.source: one.reason for one in all_of(UnknownRecord)}
-    return RunEvidence(
-        path=str(path),
-        run=replace(run, unknown={**run.unknown, **unknown}),
-        intervals=all_of(IntervalRecord),
-        end=next(reversed(all_of(EndRecord)), None),
-        sources_off=all_of(SourceOffRecord),
-        stuck=all_of(StuckRecord),
-        model=next(reversed(all_of(ModelBytesRecord)), None),
-        save_records=all_of(SaveRecord),
-        save_aftermaths=all_of(SaveAftermathRecord),
-        validations=all_of(ValidationRecord),
-        notes=notes,
-    )
-
-
-def read_other_ranks(
-    paths: Sequence[Path], newest_bytes: int | None = None
-) -> tuple[list[RunEvidence], list[str]]:
-    """Read the evidence of other ranks; a bad file costs its rank and no more.
-
-    Args:
-        paths: Their files.
-        newest_bytes: As for `read_evidence`, for all of them together; some 64 KiB
-            of each are read in any case.
-
-    Returns:
-        What could be read, and a sentence for each file that could not.
-    """
-    share = None
-    if newest_bytes is not None:
-        share = max(newest_bytes // max(len(paths), 1), _LEAST_BYTES)
-    ranks, notes = [], []
-    for path in paths:
-        try:
-            ranks.append(read_evidence(path, share))
-        except EvidenceError as error:
-            notes.append(f'Left out: {error}')
-    return ranks, notes
-
-
-def reread_in_full(evidence: RunEvidence) -> RunEvidence:
-    """Read the file of which `read_other_ranks` may have read the newest part only.
-
-    Sums and epoch starts of a part are not the run's, and its first interval is no
-    warm-up.
-
-    Raises:
-        EvidenceError: As `read_evidence`, which takes as long.
-    """
-    return read_evidence(Path(evidence.path))
-
-
-def _notes(path: Path, bad: Sequence[str], is_torn: bool) -> tuple[str, ...]:
-    notes = []
-    if is_torn:
-        notes.append(
-            f'{path.name}: 1 torn last line skipped (the run was killed while it '
-            'was written); everything before it is used.'
+            f'(they begin on lines {", ".join(starts)}); split the file there, one run '
+            'each.'
         )
     if bad:
         notes.append(
             f'{path.name}: {len(bad)} unreadable line(s) skipped, first {bad[0]}; '
             'the rest is used.'
         )
-    return tuple(notes)
+    run = found[RunRecord][0]
+    unknown = {one.source: one.reason for one in found[UnknownRecord]}
+    return RunEvidence(
+        path=str(path),
+        run=replace(run, unknown={**run.unknown, **unknown}),
+        intervals=tuple(found[IntervalRecord]),
+        end=next(reversed(found[EndRecord]), None),
+        sources_off=tuple(found[SourceOffRecord]),
+        stuck=tuple(found[StuckRecord]),
+        model=next(reversed(found[ModelBytesRecord]), None),
+        save_records=tuple(found[SaveRecord]),
+        save_aftermaths=tuple(found[SaveAftermathRecord]),
+        validations=tuple(found[ValidationRecord]),
+        notes=tuple(notes),
+    )
+
+
+def read_other_ranks(paths: Sequence[Path]) -> tuple[list[RunEvidence], list[str]]:
+    """Read the evidence of other ranks; a bad file costs its rank and no more.
+
+    Returns:
+        What could be read, and a sentence for each file that could not.
+    """
+    ranks, notes = [], []
+    for path in paths:
+        try:
+            ranks.append(read_evidence(path))
+        except EvidenceError as error:
+            notes.append(f'Left out: {error}')
+    return ranks, notes

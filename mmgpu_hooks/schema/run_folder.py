@@ -71,55 +71,46 @@ def read_run_folder(path: Path) -> RunFiles:
     Raises:
         EvidenceError: If the folder is missing, empty or holds no run.
     """
+    if path.is_file():
+        copy, is_plain = _config_copy(path.parent), path.name == PLAIN_NAME
+        return RunFiles(*((None, path) if is_plain else (path, None)), copy)
     try:
-        return _read_run_folder(path)
+        runs = _find_runs(path)
+    except (FileNotFoundError, NotADirectoryError):
+        found = 'neither a folder nor a file' if path.exists() else 'nothing there'
+        raise EvidenceError(
+            f'{path}: expected the work_dir of a training, found {found}; check the '
+            'path (MMDetection writes to work_dirs/<config name>).'
+        ) from None
     except OSError as error:
         raise EvidenceError(
             f'{path}: expected a folder that can be read, found "{error.strerror}" '
             f'at {error.filename}; check its permissions.'
         ) from error
-
-
-def _read_run_folder(path: Path) -> RunFiles:
-    if path.is_file():
-        if path.name == PLAIN_NAME:
-            return RunFiles(None, path, _config_copy(path.parent))
-        return RunFiles(path, None, _config_copy(path.parent))
-    if not path.exists():
-        raise EvidenceError(
-            f'{path}: expected the work_dir of a training, found nothing there; '
-            'check the path (MMDetection writes to work_dirs/<config name>).'
-        )
-    if not path.is_dir():
-        raise EvidenceError(
-            f'{path}: expected the work_dir of a training, found neither a folder nor '
-            'a file; check the path.'
-        )
-    if not any(path.iterdir()):
-        raise EvidenceError(
-            f'{path}: expected the work_dir of a training, found an empty folder; '
-            'train first, with GPUEfficiencyHook in the config.'
-        )
-    runs = _find_runs(path)
     if not runs:
+        found = 'neither' if any(path.iterdir()) else 'an empty folder'
         raise EvidenceError(
-            f"{path}: expected {EVIDENCE_NAME} (or MMEngine's {PLAIN_NAME}) in "
-            'some <timestamp>/vis_data, found neither; train with '
-            'GPUEfficiencyHook in the config, or give the folder that holds a run.'
+            f"{path}: expected {EVIDENCE_NAME} (or MMEngine's {PLAIN_NAME}) in some "
+            f'<timestamp>/vis_data, found {found}; train with GPUEfficiencyHook in the '
+            'config, or give the folder that holds a run.'
         )
-    newest = runs[-1]
+    *older, newest = runs
     evidence, plain = newest / EVIDENCE_NAME, newest / PLAIN_NAME
-    has_evidence = evidence.is_file()
-    older = [
-        run / EVIDENCE_NAME for run in runs[:-1] if (run / EVIDENCE_NAME).is_file()
-    ]
+    if evidence.is_file():
+        return RunFiles(
+            evidence,
+            plain if plain.is_file() else None,
+            _config_copy(newest),
+            find_other_ranks(evidence),
+            older_runs=len(older),
+        )
+    with_evidence = [r / EVIDENCE_NAME for r in older if (r / EVIDENCE_NAME).is_file()]
     return RunFiles(
-        evidence=evidence if has_evidence else None,
-        plain=plain if plain.is_file() else None,
-        config_copy=_config_copy(newest),
-        other_ranks=find_other_ranks(evidence) if has_evidence else (),
-        older_runs=len(runs) - 1,
-        older_evidence=older[-1] if older and not has_evidence else None,
+        None,
+        plain,
+        _config_copy(newest),
+        older_runs=len(older),
+        older_evidence=with_evidence[-1] if with_evidence else None,
     )
 
 
@@ -142,8 +133,9 @@ def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
 
 def _find_runs(path: Path) -> list[Path]:
     """All ``vis_data`` folders that hold a run, oldest first."""
-    for folder in (path, *path.glob('*'), *path.glob('*/vis_data')):
-        # glob passes over what it may not read, and the newest run with it
+    # glob passes over what it may not read, and the newest run with it
+    os.listdir(path)
+    for folder in (*path.glob('*'), *path.glob('*/vis_data')):
         if folder.is_dir():
             os.listdir(folder)
     found = {

@@ -236,7 +236,7 @@ def test_a_slow_save_says_what_held_it_what_that_cost_and_what_to_do():
     sentence = judge(shared, make_calm(), aftermath).sentence
     assert sentence.startswith('Saving iter_100.pth (200 MiB) at iteration 100 took 2')
     for part in (
-        *('1.07 s', '8.0 of 8 loader workers', '2 usable cores', '0.53 s'),
+        *('1.07 s', '8.0 of 8 busy', '2 usable cores', '0.53 s'),
         *('1.60 s longer (gross)', 'lost 1.10 s (net)', 'worker_nice=10'),
     ):
         assert part in sentence

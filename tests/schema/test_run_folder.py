@@ -29,7 +29,13 @@ def test_the_newest_run_is_found_by_its_time_stamp(tmp_path: Path):
     assert files.older_evidence is None
 
 
-@pytest.mark.parametrize('depth', ['', '20261120_101500', '20261120_101500/vis_data'])
+STAMP = '20261120_101500'
+
+
+@pytest.mark.parametrize(
+    'depth',
+    ['', STAMP, f'{STAMP}/vis_data', f'{STAMP}/vis_data/gpu_efficiency.jsonl'],
+)
 def test_any_folder_above_the_evidence_will_do(tmp_path: Path, depth: str):
     vis_data = make_run_folder(
         tmp_path, '20261120_101500', 'gpu_efficiency.jsonl', 'config.py'
@@ -37,12 +43,6 @@ def test_any_folder_above_the_evidence_will_do(tmp_path: Path, depth: str):
     files = read_run_folder(tmp_path / depth)
     assert files.evidence == vis_data / 'gpu_efficiency.jsonl'
     assert files.config_copy == vis_data / 'config.py'
-
-
-def test_the_evidence_file_itself_will_do(tmp_path: Path):
-    vis_data = make_run_folder(tmp_path, '20261120_101500', 'gpu_efficiency.jsonl')
-    path = vis_data / 'gpu_efficiency.jsonl'
-    assert read_run_folder(path).evidence == path
 
 
 def test_a_newest_run_without_evidence_is_plain_and_names_the_older_one(tmp_path: Path):
@@ -53,19 +53,21 @@ def test_a_newest_run_without_evidence_is_plain_and_names_the_older_one(tmp_path
     assert files.older_evidence == old / 'gpu_efficiency.jsonl'
 
 
-def test_a_missing_folder_is_refused(tmp_path: Path):
-    with pytest.raises(EvidenceError, match='found nothing there; check the path'):
-        read_run_folder(tmp_path / 'nowhere')
-
-
-def test_an_empty_folder_is_refused(tmp_path: Path):
-    with pytest.raises(EvidenceError, match='found an empty folder; train first'):
-        read_run_folder(tmp_path)
-
-
-def test_what_is_no_folder_and_no_file_is_refused():
-    with pytest.raises(EvidenceError, match='neither a folder nor a file'):
-        read_run_folder(Path('/dev/null'))
+@pytest.mark.parametrize(
+    ('name', 'found'),
+    [
+        ('nowhere', 'nothing there'),
+        ('empty', 'an empty folder'),
+        ('without', 'neither'),
+        ('/dev/null', 'neither a folder nor a file'),
+    ],
+)
+def test_what_holds_no_run_is_refused(tmp_path: Path, name, found):
+    for folder in ('empty', 'without'):
+        (tmp_path / folder).mkdir()
+    (tmp_path / 'without' / 'epoch_1.pth').write_text('')
+    with pytest.raises(EvidenceError, match=f'found {found}'):
+        read_run_folder(tmp_path / name)
 
 
 @pytest.mark.parametrize('depth', [0, 1, 2])
@@ -85,12 +87,6 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch, dep
         read_run_folder(tmp_path)
 
 
-def test_the_other_ranks_are_found(tmp_path: Path):
-    names = ['gpu_efficiency.jsonl', 'gpu_efficiency_rank1.jsonl']
-    folder = make_run_folder(tmp_path, '20261120_101500', *names)
-    assert read_run_folder(tmp_path).other_ranks == (folder / names[1],)
-
-
 def test_ranks_come_in_their_order_and_of_one_training_only(tmp_path: Path):
     own = [f'gpu_efficiency_rank{rank}.jsonl' for rank in (1, 2, 10)]
     second = ['gpu_efficiency.2.jsonl', 'gpu_efficiency_rank1.2.jsonl']
@@ -101,9 +97,3 @@ def test_ranks_come_in_their_order_and_of_one_training_only(tmp_path: Path):
     ranks = read_run_folder(tmp_path).other_ranks
     assert ranks == tuple(folder / name for name in own)
     assert find_other_ranks(folder / second[0]) == (folder / second[1],)
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path: Path):
-    (tmp_path / 'epoch_1.pth').write_text('')
-    with pytest.raises(EvidenceError, match='found neither'):
-        read_run_folder(tmp_path)

@@ -164,7 +164,7 @@ def _judge_cause(run: Run, cause: str) -> Finding | None:
     slow = run.saves_held_by(cause)
     if not slow:
         return None
-    delay = sum_delays(slow, len(run.judged_saves), CAUSES[cause].of_many)
+    delay = sum_delays(slow, len(run.judged_saves), CAUSES[cause].why)
     detail = f'{delay.sentence} The worst: {delay.worst}'
     if delay.net_s is None:
         return notice(detail)
