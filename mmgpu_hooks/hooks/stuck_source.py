@@ -23,8 +23,8 @@ from mmgpu_hooks.show.escaping import visible
 
 _WAITS = 'data_wait', 'first_wait'
 _OF_ITERATION = 'data_wait', 'step'
-_RANKS_S, _RANKS_BYTES = 2.0, 2**20
-"""What the others are given to say where they stand, and what of it is read."""
+_RANKS_S = 2.0
+"""What the others are given to say where they stand."""
 
 
 class StuckSource:
@@ -137,8 +137,8 @@ class StuckSource:
             paths = find_other_ranks(self._evidence)
             if paths:
                 time.sleep(_RANKS_S)
-            others, _ = read_other_ranks(paths, _RANKS_BYTES)
-            said += phrase_cause(read_evidence(self._evidence, _RANKS_BYTES), others)
+            others, _ = read_other_ranks(paths)
+            said += phrase_cause(read_evidence(self._evidence), others)
         more = f'mmgpu why {shlex.quote(self._work_dir)}'
         self._warn(visible(f'{said}\n  Training is left alone. More: {more}'))
 

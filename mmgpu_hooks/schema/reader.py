@@ -19,7 +19,6 @@ from mmgpu_hooks.schema.recorded import (
     SCHEMA_VERSION,
     EndRecord,
     IntervalRecord,
-    Line,
     ModelBytesRecord,
     RunRecord,
     SaveAftermathRecord,
@@ -47,7 +46,7 @@ def read_evidence(path: Path) -> RunEvidence:
         EvidenceError: If there is no run record, the file holds more than one
             run, or it was written in a newer schema.
     """
-    found: dict[type[Line], list[Any]] = defaultdict(list)
+    found: dict[Any, list[Any]] = defaultdict(list)
     starts: list[str] = []
     bad: list[str] = []
     notes = []

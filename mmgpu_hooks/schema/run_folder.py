@@ -72,8 +72,10 @@ def read_run_folder(path: Path) -> RunFiles:
         EvidenceError: If the folder is missing, empty or holds no run.
     """
     if path.is_file():
-        copy, is_plain = _config_copy(path.parent), path.name == PLAIN_NAME
-        return RunFiles(*((None, path) if is_plain else (path, None)), copy)
+        copy = _config_copy(path.parent)
+        if path.name == PLAIN_NAME:
+            return RunFiles(None, path, copy)
+        return RunFiles(path, None, copy)
     try:
         runs = _find_runs(path)
     except (FileNotFoundError, NotADirectoryError):
