@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from mmgpu_hooks.config.loading import (
@@ -11,20 +12,12 @@ from mmgpu_hooks.config.loading import (
     LoadError,
     read_config,
 )
-from mmgpu_hooks.config.request import HOOK_TYPE, LOADERS
+from mmgpu_hooks.config.settings import LOADERS, is_our_hook
 from mmgpu_hooks.schema import LearningRate
 
 _PLAIN = (bool, int, float, str, type(None))
-
-_TRAINED = (
-    ('model',),
-    ('optim_wrapper',),
-    ('train_dataloader',),
-    ('env_cfg',),
-    ('custom_hooks',),
-)
+_TRAINED = ('model', 'optim_wrapper', 'train_dataloader', 'env_cfg', 'custom_hooks')
 """What an iteration costs depends on these; the rest says how long and whereto."""
-
 _OF_LOADER = (
     'batch_size',
     'num_workers',
@@ -33,10 +26,7 @@ _OF_LOADER = (
     'pin_memory',
     'num_batch_per_epoch',
 )
-
 _ABSENT = object()
-
-_HOOK_NAME = HOOK_TYPE.rpartition('.')[2]
 
 
 def read_drift(config: Path, copy: Path) -> str | None:
@@ -50,31 +40,27 @@ def read_drift(config: Path, copy: Path) -> str | None:
         A sentence on what differs; ``None`` if nothing does or one does not load.
     """
     try:
-        now, then = read_config(config), read_config(copy)
+        odd = parse_drift(read_config(config), read_config(copy))
     except LoadError:
         return None
-    odd = parse_drift(now, then)
     if not odd:
         return None
-    shown = ', '.join(odd[:3])
     more = f' and {len(odd) - 3} more' if len(odd) > 3 else ''
     return (
-        f'{config} is not what the run was started with ({shown}{more}): it was '
-        'edited since, or --cfg-options were given.'
+        f'{config} is not what the run was started with ({", ".join(odd[:3])}{more}): '
+        'it was edited since, or --cfg-options were given.'
     )
 
 
 def parse_drift(now: FlatConfig, then: FlatConfig) -> list[str]:
     """Lists the plain values of the loaders that differ, ``then -> now``."""
-    odd = []
-    for path in sorted({*now, *then}):
-        # A dump spells types and tuples in its own way; plain values it keeps.
-        if path[:1] not in [(loader,) for loader in LOADERS] or path[-1][:1] == '_':
-            continue
-        old, new = then.get(path), now.get(path)
-        if old != new and isinstance(old, _PLAIN) and isinstance(new, _PLAIN):
-            odd.append(f'{".".join(path)} {old!r} -> {new!r}')
-    return odd
+
+    # a dump spells types and tuples in its own way; plain values it keeps
+    def is_compared(path: KeyPath, old: object, new: object) -> bool:
+        is_plain = isinstance(old, _PLAIN) and isinstance(new, _PLAIN)
+        return is_plain and path[0] in LOADERS and path[-1][:1] != '_'
+
+    return _compare(then, now, is_compared, absent=None)
 
 
 def read_workload_drift(config: Path, other: Path) -> str | None:
@@ -104,20 +90,29 @@ def parse_workload_drift(config: FlatConfig, other: FlatConfig) -> list[str]:
         path[:2]
         for one in (config, other)
         for path, value in one.items()
-        if path[:1] == ('custom_hooks',) and str(value).endswith(_HOOK_NAME)
+        if path[:1] == ('custom_hooks',) and is_our_hook(value)
     }
+
+    def is_compared(path: KeyPath, old: object, new: object) -> bool:
+        is_loader = path[0] == 'train_dataloader' and path[-1] in _OF_LOADER
+        is_trained = path[0] in _TRAINED and path[-1] != 'lr' and not is_loader
+        return is_trained and path[:2] not in ours
+
+    return _compare(config, other, is_compared, absent=_ABSENT)
+
+
+def _compare(
+    one: FlatConfig,
+    other: FlatConfig,
+    is_compared: Callable[[KeyPath, object, object], bool],
+    absent: object,
+) -> list[str]:
     odd = []
-    for path in sorted({*config, *other}):
-        old, new = config.get(path, _ABSENT), other.get(path, _ABSENT)
-        if old != new and _is_trained(path) and path[:2] not in ours:
+    for path in sorted({*one, *other} - {()}):
+        old, new = one.get(path, absent), other.get(path, absent)
+        if old != new and is_compared(path, old, new):
             odd.append(f'{".".join(path)} {_text(old)} -> {_text(new)}')
     return odd
-
-
-def _is_trained(path: KeyPath) -> bool:
-    if path[:1] not in _TRAINED or path[-1] == 'lr':
-        return False
-    return path[:1] != ('train_dataloader',) or path[-1] not in _OF_LOADER
 
 
 def _text(value: object) -> str:
@@ -130,17 +125,13 @@ def _text(value: object) -> str:
 def read_learning_rate(config: Path) -> LearningRate | None:
     """Load a config for it; ``None`` if it cannot be loaded."""
     try:
-        return parse_learning_rate(read_config(config))
+        loaded = read_config(config)
     except LoadError:
         return None
-
-
-def parse_learning_rate(config: FlatConfig) -> LearningRate:
-    """Pick it out of a loaded config."""
-    lr = config.get(('optim_wrapper', 'optimizer', 'lr'))
-    base = config.get(('auto_scale_lr', 'base_batch_size'))
+    lr = loaded.get(('optim_wrapper', 'optimizer', 'lr'))
+    base = loaded.get(('auto_scale_lr', 'base_batch_size'))
     return LearningRate(
         lr=float(lr) if isinstance(lr, (int, float)) else None,
         base_batch_size=base if isinstance(base, int) and base > 0 else None,
-        is_auto=config.get(('auto_scale_lr', 'enable')) is True,
+        is_auto=loaded.get(('auto_scale_lr', 'enable')) is True,
     )

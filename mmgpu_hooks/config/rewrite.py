@@ -12,19 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mmgpu_hooks.config.consistency import (
-    complete_settings,
-    render_notes,
-    verify_known,
-    verify_present,
-)
 from mmgpu_hooks.config.draft import edit_settings
 from mmgpu_hooks.config.edit import resting
-from mmgpu_hooks.config.hook_entry import (
-    disabling_settings,
-    enabling_settings,
-    place_settings,
-)
 from mmgpu_hooks.config.loading import (
     FlatConfig,
     LoadError,
@@ -40,7 +29,16 @@ from mmgpu_hooks.config.outcome import (
     Setting,
 )
 from mmgpu_hooks.config.proof import is_element, is_held, verify_config
-from mmgpu_hooks.config.request import parse_settings, render_options
+from mmgpu_hooks.config.settings import (
+    complete_settings,
+    disabling_settings,
+    enabling_settings,
+    parse_settings,
+    place_settings,
+    render_notes,
+    render_options,
+    verify_changes,
+)
 from mmgpu_hooks.config.source import (
     SourceText,
     read_source,
@@ -50,8 +48,8 @@ from mmgpu_hooks.config.source import (
 from mmgpu_hooks.config.syntax import Module
 from mmgpu_hooks.config.write import locate_target, locked, write_config
 
-_Choose = Callable[['FlatConfig | None'], Mapping[str, Setting]]
-"""What to set in the loaded config; in one that cannot be loaded for ``None``."""
+_Choose = Callable[[FlatConfig], Mapping[str, Setting]]
+"""What to set in the loaded config."""
 
 _IN_PLACE = Options(in_place=True)
 
@@ -114,7 +112,7 @@ def rewrite_recommended(
     """
     left_out: list[str] = []
 
-    def choose(before: FlatConfig | None) -> Mapping[str, Setting]:
+    def choose(before: FlatConfig) -> Mapping[str, Setting]:
         placed, left_out[:] = place_settings(parse_settings(settings), before)
         return placed
 
@@ -218,18 +216,21 @@ class _Job:
         Raises:
             RefusedError: If it cannot be made, or the proof fails.
         """
-        asked = choose(None)  # what is asked must be sound before anything is loaded
         Module(self.original.text)
         try:
             before = read_config(self.source)
+        except NoMMEngineError as error:
+            return self._sketch(choose({}), error)
         except LoadError as error:
-            return self._sketch(asked, error)
+            raise RefusedError(
+                f'expected a config that MMEngine loads, it does not ({error}); '
+                'mend it, or run where its bases are'
+            ) from error
         settings = complete_settings(before, choose(before))
         pending = {k: v for k, v in settings.items() if not is_held(before, k, v)}
         if not pending:
             return False
-        verify_present(before, pending)
-        verify_known(pending, before)
+        verify_changes(before, pending)
         try:
             after = self._edit(before, pending, apart=False)
         except _NotOnlyError as first:
@@ -248,23 +249,13 @@ class _Job:
         return True
 
     def _sketch(self, asked: Mapping[str, Setting], error: LoadError) -> bool:
-        """Makes the edit without any proof, to be shown in a refusal or a dry run."""
-        absent = isinstance(error, NoMMEngineError)
-        try:
-            self._keep(edit_settings(self.original.text, asked).text)
-        except RefusedError:
-            if absent:
-                raise
-        if not absent:
-            raise RefusedError(
-                f'expected a config that MMEngine loads, it does not ({error}); '
-                'mend it, or run where its bases are'
-            ) from error
+        """Makes the edit without any proof, to be shown and not written."""
         if not self.options.dry_run:
             raise RefusedError(
                 f'expected MMEngine to prove the edit, cannot import it ({error}); '
-                'install it, or apply the diff by hand'
+                'install it, or apply the diff of a dry run by hand'
             ) from error
+        self._keep(edit_settings(self.original.text, asked).text)
         self.changes, self.proven = asked, False
         self.notes.append(
             f'Not proven, since MMEngine cannot be imported here ({error}).'

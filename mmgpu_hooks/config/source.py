@@ -46,14 +46,9 @@ def read_source(path: Path) -> SourceText:
             f'expected a config file, found none ({render_error(error)}); '
             'check the path'
         ) from error
-    if stat.S_ISDIR(status.st_mode):
-        raise RefusedError(
-            'expected a config file, found a directory; name a file in it'
-        )
     if not stat.S_ISREG(status.st_mode):
-        raise RefusedError(
-            'expected a regular file, found a device or pipe; copy it first'
-        )
+        kind = 'a directory' if stat.S_ISDIR(status.st_mode) else 'a device or pipe'
+        raise RefusedError(f'expected a config file, found {kind}; name a regular file')
     if path.suffix != '.py':
         raise RefusedError(
             f'expected a Python config (.py), found {path.suffix or "no suffix"!r}; '
@@ -65,12 +60,6 @@ def read_source(path: Path) -> SourceText:
             f'{status.st_size // 1000} KB; name the config, not data'
         )
     raw = path.read_bytes()
-    if not raw.strip():
-        raise RefusedError('expected a config, found an empty file; name the right one')
-    if b'\0' in raw:
-        raise RefusedError(
-            'expected a text file, found binary data; name the right one'
-        )
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -78,11 +67,15 @@ def read_source(path: Path) -> SourceText:
             f'expected text in UTF-8, found other bytes ({render_error(error)}); save '
             'the file as UTF-8'
         ) from error
-    if text[0] == '\ufeff':
-        raise RefusedError(
-            'expected a config that MMEngine loads, found that it starts with a '
-            'byte-order mark; save it without'
-        )
+    found = None
+    if not raw.strip():
+        found = 'an empty file'
+    elif b'\0' in raw:
+        found = 'binary data'
+    elif text[0] == '\ufeff':
+        found = 'that it starts with a byte-order mark, which MMEngine does not read'
+    if found is not None:
+        raise RefusedError(f'expected a config, found {found}; name or save another')
     return SourceText(raw, status)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmgpu_hooks.config.consistency import complete_settings
 from mmgpu_hooks.config.loading import parse_flat
 from mmgpu_hooks.config.outcome import REMOVE
-from mmgpu_hooks.config.request import HOOK_KEY, HOOK_TYPE, is_our_hook
+from mmgpu_hooks.config.settings import (
+    HOOK_KEY,
+    HOOK_TYPE,
+    complete_settings,
+    is_our_hook,
+)
 from mmgpu_hooks.schema import TrialSpec
 
 _VALIDATION = ('val_cfg', 'val_dataloader', 'val_evaluator')

@@ -124,12 +124,12 @@ def test_every_argument_of_pytorch_and_of_our_hook_is_known(config, capsys):
     from torch.utils.data import DataLoader
 
     from mmgpu_hooks import GPUEfficiencyHook
-    from mmgpu_hooks.config import consistency
+    from mmgpu_hooks.config.settings import OF_LOADER, OF_OUR_HOOK
 
     taken = set(inspect.signature(DataLoader).parameters)
-    assert taken <= set(consistency._KNOWN)
+    assert taken <= set(OF_LOADER)
     ours = set(inspect.signature(GPUEfficiencyHook).parameters)
-    assert {*ours, 'type', 'priority'} == set(consistency._OF_OUR_HOOK)
+    assert {*ours, 'type', 'priority'} == set(OF_OUR_HOOK)
 
 
 @pytest.mark.parametrize('value', ['eight', '-1', 'True', '1.5'])

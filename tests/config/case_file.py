@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from mmgpu_hooks.config.request import parse_assignments
+from mmgpu_hooks.config.settings import parse_assignments
 
 CASES = sorted(Path(__file__).with_name('cases').glob('*.case'))
 

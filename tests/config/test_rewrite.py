@@ -14,8 +14,8 @@ import pytest
 
 from mmgpu_hooks.config.loading import read_config
 from mmgpu_hooks.config.outcome import REMOVE
-from mmgpu_hooks.config.request import render_options
 from mmgpu_hooks.config.rewrite import rewrite_config
+from mmgpu_hooks.config.settings import render_options
 
 pytest.importorskip('mmengine.config', reason='the proof loads configs with MMEngine')
 

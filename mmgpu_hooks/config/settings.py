@@ -1,0 +1,435 @@
+"""Which settings may be asked for, what they entail and what they concern. Pure."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import math
+import re
+import shlex
+from collections.abc import Collection, Iterable, Mapping
+
+from mmgpu_hooks.config.edit import HOOK_ROOTS, resting
+from mmgpu_hooks.config.loading import Container, FlatConfig, KeyPath
+from mmgpu_hooks.config.outcome import REMOVE, RefusedError, Remove, Setting
+from mmgpu_hooks.config.proof import is_same
+
+LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+
+HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
+"""How the hook is named in a config, without an import."""
+HOOK_KEY = 'gpu_efficiency'
+"""Its key in ``default_hooks``."""
+_PLACE = ('default_hooks', HOOK_KEY)
+
+_KEY = re.compile(
+    r'((train|val|test)_dataloader|auto_scale_lr'
+    r'|default_hooks\.[^\W\d]\w*|custom_hooks\.\d+)\.[^\W\d]\w*',
+    re.ASCII,
+)
+_LARGEST = 2**63 - 1
+
+_LEAST = {'num_workers': 0, 'batch_size': 1, 'prefetch_factor': 1}
+"""Arguments that are whole numbers, and their least."""
+_FLAGS = ('persistent_workers', 'pin_memory')
+_OBJECTS = (
+    'dataset',
+    'sampler',
+    'batch_sampler',
+    'collate_fn',
+    'worker_init_fn',
+    'generator',
+)
+"""Arguments of PyTorch's DataLoader that no plain value stands for."""
+_OF_WORKERS = (
+    'persistent_workers',
+    'prefetch_factor',
+    'multiprocessing_context',
+    'timeout',
+)
+"""Keys of a loader that PyTorch refuses when there are no workers."""
+
+OF_LOADER: tuple[str, ...] = (
+    *(*_LEAST, *_FLAGS, *_OBJECTS, *_OF_WORKERS[2:]),
+    *('pin_memory_device', 'drop_last', 'shuffle', 'in_order', 'num_batch_per_epoch'),
+)
+"""The arguments of PyTorch's DataLoader, and what MMEngine takes out before."""
+OF_OUR_HOOK: tuple[str, ...] = (
+    'type',
+    'priority',
+    'interval',
+    'gpu_sample_period_s',
+    'summary',
+    'worker_nice',
+    'stuck_after_s',
+    'scalars',
+)
+_OF_SCALING = ('enable', 'base_batch_size')
+
+_PLAIN_TEXT = re.compile(r'[A-Za-z_][\w.:/-]*\Z', re.ASCII)
+_NO_TEXT = frozenset(('true', 'false', 'none', 'nan', 'inf', 'infinity'))
+
+
+def is_our_hook(value: object) -> bool:
+    """Says whether a ``type`` names our hook, in whatever spelling."""
+    name = value if isinstance(value, str) else getattr(value, '__name__', '')
+    return str(name).rpartition('.')[2] == HOOK_TYPE.rpartition('.')[2]
+
+
+def find_hooks(config: FlatConfig) -> list[KeyPath]:
+    """Lists where a loaded config holds our hook."""
+    return [
+        path[:-1]
+        for path, value in config.items()
+        if len(path) == 3
+        and path[-1] == 'type'
+        and path[0] in HOOK_ROOTS
+        and is_our_hook(value)
+    ]
+
+
+def parse_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Checks keys and values of the settings asked for.
+
+    Raises:
+        RefusedError: If a key is none that may be set or a value has no literal.
+    """
+    if not isinstance(settings, Mapping):
+        raise RefusedError(
+            f'expected settings by dotted key, found a {type(settings).__name__}'
+        )
+    for dotted, value in settings.items():
+        if not isinstance(dotted, str) or not _KEY.fullmatch(dotted):
+            raise RefusedError(
+                'expected a setting such as train_dataloader.num_workers, '
+                f'default_hooks.{HOOK_KEY}.interval or auto_scale_lr.enable, found '
+                f'{dotted!r}; only settings of the dataloaders, our hook and '
+                'auto_scale_lr are rewritten'
+            )
+        plain = value is None or type(value) in (bool, int, float, str, Remove)
+        if not plain or (isinstance(value, float) and not math.isfinite(value)):
+            raise RefusedError(
+                f'expected a bool, number, string or None for {dotted}, found '
+                f'{value!r}; pass a plain value'
+            )
+        if type(value) is int and abs(value) > _LARGEST:
+            raise RefusedError(f'expected a number of 64 bits for {dotted}, found more')
+        root, _, key = dotted.partition('.')
+        if root in LOADERS:
+            _refuse_impossible(dotted, key, value)
+        elif key.endswith('.type') and (key, value) != (f'{HOOK_KEY}.type', HOOK_TYPE):
+            raise RefusedError(
+                f'expected an argument of our hook, found {dotted}, which makes '
+                'another hook of it; change it by hand'
+            )
+    return dict(settings)
+
+
+def _refuse_impossible(dotted: str, key: str, value: Setting) -> None:
+    """Refuses what PyTorch's DataLoader certainly refuses."""
+    if value is REMOVE or (value is None and key != 'num_workers'):
+        return
+    wanted = None
+    if key in _LEAST and (type(value) is not int or value < _LEAST[key]):
+        wanted = f'a whole number of at least {_LEAST[key]}'
+    elif key in _FLAGS and type(value) is not bool:
+        wanted = 'True or False'
+    elif key in _OBJECTS:
+        wanted = 'a dict, which is to be changed by hand,'
+    if wanted is not None:
+        raise RefusedError(
+            f'expected {wanted} for {dotted}, found {value!r}; PyTorch refuses that'
+        )
+
+
+def parse_assignments(
+    assignments: Iterable[str], unset: Iterable[str] = ()
+) -> dict[str, Setting]:
+    """Reads ``key=value`` as ``tools/train.py --cfg-options`` does.
+
+    Args:
+        assignments: Such as ``train_dataloader.num_workers=8``.
+        unset: Keys to take out.
+
+    Raises:
+        RefusedError: If one is no assignment, or a key is given twice.
+    """
+    found: dict[str, Setting] = {}
+    pairs: list[tuple[str, Setting]] = []
+    for text in assignments:
+        key, equal, value = text.partition('=')
+        if not equal:
+            raise RefusedError(
+                f'expected KEY=VALUE, found {text!r}; write '
+                'train_dataloader.num_workers=8'
+            )
+        pairs.append((key.strip(), _parse_value(value.strip())))
+    for key, setting in (*pairs, *((key, REMOVE) for key in unset)):
+        if key in found:
+            raise RefusedError(f'expected {key} once, found it twice; drop one')
+        found[key] = setting
+    return found
+
+
+def _parse_value(text: str) -> Setting:
+    if text.lower() in ('true', 'false'):
+        return text.lower() == 'true'
+    try:
+        value: Setting = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        if text.endswith(')'):
+            raise RefusedError(
+                f'expected a plain value, found {text}; change it by hand'
+            ) from None
+        return text
+    return value
+
+
+def render_options(changes: Mapping[str, Setting]) -> str | None:
+    """Renders the argument of ``tools/train.py`` that changes the same.
+
+    Returns:
+        It, quoted for a shell; ``None`` if that parser would read other values.
+    """
+    words = []
+    for dotted, value in changes.items():
+        try:
+            given = resting(tuple(dotted.split('.')), value)
+        except RefusedError:
+            return None
+        if isinstance(given, str) and (
+            not _PLAIN_TEXT.match(given) or given.lower() in _NO_TEXT
+        ):
+            return None
+        words.append(shlex.quote(f'{dotted}={given}'))
+    return f'--cfg-options {" ".join(words)}' if words else None
+
+
+def complete_settings(
+    before: FlatConfig, wanted: Mapping[str, Setting]
+) -> dict[str, Setting]:
+    """Adds what the settings entail.
+
+    ``num_workers=0`` takes out what only workers can have.
+
+    Args:
+        before: The loaded config.
+        wanted: What is asked for.
+
+    Raises:
+        RefusedError: If PyTorch or MMEngine would refuse the combination.
+    """
+    complete = dict(wanted)
+    for loader in LOADERS:
+        workers = _value(before, wanted, f'{loader}.num_workers')
+        if workers:
+            continue
+        for key in _OF_WORKERS:
+            dotted = f'{loader}.{key}'
+            if wanted.get(dotted, REMOVE) not in (REMOVE, False, None, 0):
+                raise RefusedError(
+                    f'expected num_workers above 0 with {dotted}, found '
+                    f'{workers or 0}; PyTorch refuses that, set {loader}.num_workers '
+                    'too'
+                )
+            is_asked = f'{loader}.num_workers' in wanted and dotted not in wanted
+            if is_asked and _value(before, {}, dotted):
+                complete[dotted] = REMOVE
+    base = _value(before, wanted, 'auto_scale_lr.base_batch_size')
+    if wanted.get('auto_scale_lr.enable') is True and not isinstance(base, int):
+        raise RefusedError(
+            'expected auto_scale_lr.base_batch_size with auto_scale_lr.enable, found '
+            'none; set the batch size over all ranks that the learning rate is for'
+        )
+    return complete
+
+
+def _value(before: FlatConfig, wanted: Mapping[str, Setting], dotted: str) -> object:
+    if dotted in wanted:
+        return None if wanted[dotted] is REMOVE else wanted[dotted]
+    return before.get(tuple(dotted.split('.')))
+
+
+def verify_changes(config: FlatConfig, changes: Mapping[str, Setting]) -> None:
+    """Refuses what the loaded config has no place for.
+
+    Args:
+        config: As loaded.
+        changes: By dotted key.
+
+    Raises:
+        RefusedError: If a loader or hook is missing, a setting is a container, or a key
+            is misspelt: neither its owner nor the config knows it.
+    """
+    for dotted, value in changes.items():
+        path = tuple(dotted.split('.'))
+        if path[0] not in HOOK_ROOTS:
+            _verify_dict(config, path[0])
+        elif len(path) == 3:
+            _verify_hook(config, path, value)
+        whole = value is REMOVE and path[0] in HOOK_ROOTS
+        if isinstance(config.get(path), Container) and not whole:
+            raise RefusedError(
+                f'expected a single value in {dotted}, found a dict or list; '
+                'change it by hand'
+            )
+        if value is not REMOVE and path not in config:
+            _verify_known(config, path)
+
+
+def _verify_known(held: Collection[KeyPath], path: KeyPath) -> None:
+    owner, known = 'GPUEfficiencyHook', OF_OUR_HOOK
+    if path[0] in LOADERS:
+        owner, known = "PyTorch's DataLoader", OF_LOADER
+        if (path[0], 'type') in held:  # another class, with arguments of its own
+            return
+    elif path[0] == 'auto_scale_lr':
+        owner, known = "MMEngine's auto_scale_lr", _OF_SCALING
+    if path[-1] not in known:
+        near = difflib.get_close_matches(path[-1], known, 1)
+        hint = f'did you mean {near[0]}?' if near else f'it has {", ".join(known)}'
+        raise RefusedError(
+            f'expected an argument of {owner}, found {".".join(path)}; {hint}'
+        )
+
+
+def _verify_dict(config: FlatConfig, name: str) -> None:
+    if name in LOADERS and (name,) not in config:
+        raise RefusedError(
+            f'expected a {name} in the config or its bases, found none; '
+            'name the config that is trained'
+        )
+    found = config.get((name,), Container('dict', 0))
+    if found != Container('dict', 0):
+        kind = f'a {found.kind}' if isinstance(found, Container) else repr(found)
+        raise RefusedError(
+            f'expected {name} to be a dict, found {kind}; name the config that is '
+            'trained, or change it by hand'
+        )
+
+
+def _verify_hook(config: FlatConfig, path: KeyPath, value: Setting) -> None:
+    # only our hook's own place may be filled, and only where it is free
+    if path == (*_PLACE, 'type') and value == HOOK_TYPE and _PLACE not in config:
+        return
+    if not is_our_hook(config.get((*path[:-1], 'type'))):
+        places = ', '.join('.'.join(place) for place in find_hooks(config))
+        hint = f'it is at {places}' if places else 'switch it on with mmgpu enable'
+        raise RefusedError(
+            f'expected GPUEfficiencyHook at {".".join(path[:-1])}, found another or '
+            f'none; {hint}'
+        )
+
+
+def render_notes(
+    config: FlatConfig, changes: Mapping[str, Setting], *, is_rate_told: bool = False
+) -> list[str]:
+    """Says what the reader of a change should know about the rest of the config.
+
+    Args:
+        config: Loaded, before the change.
+        changes: By dotted key.
+        is_rate_told: Whether the learning rate is spoken of elsewhere.
+    """
+    notes = []
+    if 'train_dataloader.batch_size' in changes:
+        if not is_rate_told:
+            notes.append(_describe_rate(config, changes))
+        for key in ('sampler', 'batch_sampler'):
+            size = config.get(('train_dataloader', key, 'batch_size'))
+            if size is not None:
+                notes.append(
+                    f'train_dataloader.{key}.batch_size stays {size}; the sampler '
+                    'may have to follow.'
+                )
+    # test_dataloader = val_dataloader is how most configs are written
+    moved = [key[4:] for key in changes if key.startswith('val_')]
+    kept = [key for key in moved if f'test_{key}' not in changes]
+    if kept and _is_twin(config, 'val_dataloader', 'test_dataloader'):
+        notes.append(
+            'test_dataloader was the same as val_dataloader and keeps what it had; '
+            f'set test_{kept[0]} too if it is to follow.'
+        )
+    return notes
+
+
+def _describe_rate(config: FlatConfig, changes: Mapping[str, Setting]) -> str:
+    base = _value(config, changes, 'auto_scale_lr.base_batch_size')
+    if _value(config, changes, 'auto_scale_lr.enable'):
+        return (
+            'auto_scale_lr is on: MMEngine multiplies the learning rate by batch size '
+            f'x ranks / {base}.'
+        )
+    if base is None:
+        return 'The learning rate stays as it is: the config has no auto_scale_lr.'
+    return (
+        'The learning rate stays as it is: auto_scale_lr is off. It is meant for a '
+        f'batch of {base} over all ranks; auto_scale_lr.enable=True has it scaled.'
+    )
+
+
+def _is_twin(config: FlatConfig, one: str, other: str) -> bool:
+    left, right = (
+        {path[1:]: value for path, value in config.items() if path[:1] == (name,)}
+        for name in (one, other)
+    )
+    return left.keys() == right.keys() and all(
+        is_same(value, right[path]) for path, value in left.items()
+    )
+
+
+def enabling_settings(before: FlatConfig) -> dict[str, Setting]:
+    """Returns what adds the hook: nothing where it is on already.
+
+    It goes into ``default_hooks``, which MMEngine merges with the base's; a
+    ``custom_hooks`` list would replace the base's list.
+
+    Raises:
+        RefusedError: If its place is taken.
+    """
+    if find_hooks(before):
+        return {}
+    if _PLACE in before:
+        found = before.get((*_PLACE, 'type'), before[_PLACE])
+        raise RefusedError(
+            f'expected default_hooks.{HOOK_KEY} to be free, found {found!r} there; '
+            'rename or remove it'
+        )
+    return {f'default_hooks.{HOOK_KEY}.type': HOOK_TYPE}
+
+
+def disabling_settings(before: FlatConfig) -> dict[str, Setting]:
+    """Returns what takes the hook out: nothing where there is none.
+
+    Raises:
+        RefusedError: If a list holds it twice.
+    """
+    places = find_hooks(before)
+    if len([place for place in places if place[0] == 'custom_hooks']) > 1:
+        raise RefusedError(
+            'expected GPUEfficiencyHook at most once in custom_hooks, found it '
+            'more often; drop one'
+        )
+    return {'.'.join(place): REMOVE for place in places}
+
+
+def place_settings(
+    settings: Mapping[str, Setting], before: FlatConfig
+) -> tuple[dict[str, Setting], list[str]]:
+    """Moves arguments of ``default_hooks.gpu_efficiency`` to where our hook really is.
+
+    Returns:
+        The settings, and the names of arguments that are left out, because the config
+        has no hook of ours (it was switched on elsewhere) or more than one.
+    """
+    places = find_hooks(before)
+    placed, left_out = {}, []
+    for dotted, value in settings.items():
+        name = dotted.removeprefix(f'{".".join(_PLACE)}.')
+        if name == dotted:
+            placed[dotted] = value
+        elif len(places) == 1:
+            placed['.'.join((*places[0], name))] = value
+        else:
+            left_out.append(name)
+    return placed, left_out
