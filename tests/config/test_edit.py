@@ -27,16 +27,8 @@ def edit_settings(text, settings):
             WORKERS,
             'dict(num_workers=(\n  8  # c\n))',
         ),
-        ('dict(num_workers=0x2)', WORKERS, 'dict(num_workers=8)'),
-        ('dict(num_workers=-1)', WORKERS, 'dict(num_workers=8)'),
-        ('dict(num_workers=None)', WORKERS, 'dict(num_workers=8)'),
         ('dict(num_workers = 2 , a=1)', WORKERS, 'dict(num_workers = 8 , a=1)'),
         ("{'num_workers': 2}", WORKERS, "{'num_workers': 8}"),
-        (
-            'dict(\n    num_workers=2,  # per GPU\n    # data\n    dataset=d)',
-            WORKERS,
-            'dict(\n    num_workers=8,  # per GPU\n    # data\n    dataset=d)',
-        ),
         # The same name deeper down is another key.
         (
             'dict(num_workers=2, dataset=dict(num_workers=2))',
@@ -54,20 +46,9 @@ def edit_settings(text, settings):
             'dict(num_workers=8, prefetch_factor=4,\n'
             '                        dataset=dict(pipeline=p))',
         ),
-        (
-            'dict(batch_size=2, dataset=d)',
-            TWO,
-            'dict(batch_size=2, num_workers=8, prefetch_factor=4,\n'
-            '                        dataset=d)',
-        ),
         ('dict(batch_size=2)', WORKERS, 'dict(batch_size=2, num_workers=8)'),
         ('dict(batch_size=2,)', WORKERS, 'dict(batch_size=2, num_workers=8,)'),
         ('dict(a=1,batch_size=2)', WORKERS, 'dict(a=1,batch_size=2,num_workers=8)'),
-        (
-            'dict(\n    batch_size=2,\n    dataset=d,\n)',
-            WORKERS,
-            'dict(\n    batch_size=2,\n    num_workers=8,\n    dataset=d,\n)',
-        ),
         (
             'dict(\n    batch_size=2,  # two\n    # data\n    dataset=d)',
             WORKERS,
@@ -85,24 +66,9 @@ def edit_settings(text, settings):
             'dict(\n    batch_size=2,  # two\n    num_workers=8\n)',
         ),
         (
-            'dict(\n    batch_size=2,  # two\n    # end\n)',
-            WORKERS,
-            'dict(\n    batch_size=2,  # two\n    num_workers=8,\n    # end\n)',
-        ),
-        (
             'dict(\n    batch_size=2, drop_last=True, dataset=d)',
             WORKERS,
             'dict(\n    batch_size=2, drop_last=True, num_workers=8, dataset=d)',
-        ),
-        (
-            'dict(batch_size=2,\n     dataset=d)',
-            WORKERS,
-            'dict(batch_size=2,\n     num_workers=8,\n     dataset=d)',
-        ),
-        (
-            'dict(_delete_=True, dataset=d)',
-            WORKERS,
-            'dict(_delete_=True, num_workers=8, dataset=d)',
         ),
         ('{"batch_size": 2}', WORKERS, '{"batch_size": 2, "num_workers": 8}'),
         (
@@ -111,10 +77,8 @@ def edit_settings(text, settings):
             "{\n    'batch_size': 2,\n    'num_workers': 8,\n    'dataset': d,\n}",
         ),
         # Removing takes the comma and the comment on the same line along.
-        ('dict(num_workers=2)', GONE, 'dict()'),
         ('dict(num_workers=2, a=1)', GONE, 'dict(a=1)'),
         ('dict(a=1, num_workers=2)', GONE, 'dict(a=1)'),
-        ('dict(a=1, num_workers=2,)', GONE, 'dict(a=1,)'),
         ('dict(a=1, num_workers=2, b=3)', GONE, 'dict(a=1, b=3)'),
         ("{'a': 1, 'num_workers': 2}", GONE, "{'a': 1}"),
         (
@@ -122,7 +86,6 @@ def edit_settings(text, settings):
             GONE,
             'dict(\n    a=1,  # one\n    # b\n    b=3)',
         ),
-        ('dict(\n    a=1,\n    num_workers=2)', GONE, 'dict(\n    a=1)'),
         ('dict(\n    a=1,\n    num_workers=2,\n)', GONE, 'dict(\n    a=1,\n)'),
         ('dict(num_workers=2,\n     a=1)', GONE, 'dict(a=1)'),
         (
@@ -147,7 +110,6 @@ def test_edits_one_display(before, settings, after):
         ('a = 1\n\n', 'a = 1\n\n\ntrain_dataloader = dict(num_workers=8)\n'),
         ('a = 1', 'a = 1\n\ntrain_dataloader = dict(num_workers=8)'),
         ('a = 1\r\n', 'a = 1\r\n\r\ntrain_dataloader = dict(num_workers=8)\r\n'),
-        ('a = 1  # x', 'a = 1  # x\n\ntrain_dataloader = dict(num_workers=8)'),
         (
             'with read_base():\n    from .a import *\n',
             'with read_base():\n    from .a import *\n\n'
@@ -171,10 +133,6 @@ def test_edits_one_display(before, settings, after):
             '_base_.train_dataloader.dataset.pipeline = 1\n',
             '_base_.train_dataloader.dataset.pipeline = 1\n\n'
             'train_dataloader = dict(num_workers=8)\n',
-        ),
-        (
-            'x = dict(train_dataloader=1)\n',
-            'x = dict(train_dataloader=1)\n\ntrain_dataloader = dict(num_workers=8)\n',
         ),
         (
             'def f():\n    train_dataloader = 1\n',
@@ -206,21 +164,15 @@ T = 'train_dataloader'
     [
         (f'{T} = dict(num_workers=len("a"))\n', 1, 'the function call len("a")'),
         (f'{T} = dict(num_workers=a or 2)\n', 1, 'the condition a or 2'),
-        (f'{T} = dict(num_workers=f"{{a}}")\n', 1, 'found f"{a}"'),
         (f'{T} = dict(\n    num_workers=[n for n in a][0])\n', 2, 'found [n for n'),
         (f'{T} = {{"num_workers": 1, "num_workers": 2}}\n', 1, 'found it 2 times'),
-        (f'{T} = None\n', 1, 'found None'),
         (f'{T} = build(num_workers=2)\n', 1, 'the function call build(num_work'),
-        (f'{T} = dict() or dict()\n', 1, 'the condition'),
         (f'x = 1\nif x:\n    {T} = dict(num_workers=2)\n', 3, 'below a condition'),
         (f'while x:\n    {T}["num_workers"] = 1\n', 2, 'below a condition'),
         (f'for {T} in []:\n    pass\n', 1, 'below a condition'),
-        (f'with x as {T}:\n    pass\n', 1, 'below a condition'),
         (f'try:\n    {T} = {{}}\nfinally:\n    pass\n', 2, 'below a condition'),
         (f'x = 1\ndef {T}():\n    pass\n', 2, 'defined as a function'),
-        (f'class {T}:\n    pass\n', 1, 'defined as a function'),
         (f'from a import {T}\n', 1, 'imported'),
-        (f'from a import b as {T}\n', 1, 'imported'),
         (f'{T} = dict()\ndel {T}\n', 2, 'deleted'),
         (f'{T} = dict()\n{T}["num_workers"] = f()\n', 2, 'the function call f()'),
         (f'{T} = dict()\n{T}["num_workers"]["a"] = 1\n', 2, 'a part of it'),
@@ -243,7 +195,6 @@ BEHIND = f'\n{T} = dict({T}, num_workers=8)\n'
     ('before', 'after'),
     [
         (f'{T} = x = dict(a=2)\n', BEHIND),
-        (f'{T}, x = dict(a=2), 1\n', BEHIND),
         (f'{T} = dict() | dict(a=1)\n', OVER),
         (f'{T} = dict()\n{T} |= dict(a=2)\n', BEHIND),
         (f'{T} = dict()\n{T}[key] = 2\n', OVER),
@@ -252,10 +203,8 @@ BEHIND = f'\n{T} = dict({T}, num_workers=8)\n'
         (f'{T} = dict()\n{T}.update(common)\n', OVER),
         (f'{T} = dict()\n{T}.setdefault("num_workers", 2)\n', OVER),
         (f'{T} = dict()\ndel {T}["num_workers"]\n', OVER),
-        (f'{T} = dict(*common)\n', OVER),
         (f'{T} = {{"num_workers": 2, **common}}\n', OVER),
         (f'{T} = dict(a=1)\nprint({T})\n', BEHIND),
-        (f'{T} = dict(a=1)\nx = [{T}]\n', BEHIND),
         (f'{T} = dict(a=1)\ndef f():\n    return {T}\n', BEHIND),
         (f'y = dict()\n{T} = y\n{T}["a"] = 1\n', BEHIND),
         (f'y = dict()\n{T} = y\n{T}["num_workers"] += 1\n', BEHIND),

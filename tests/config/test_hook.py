@@ -54,9 +54,6 @@ def config(tmp_path):
 )
 def test_the_hook_is_added_and_taken_out_again(config, before, after):
     config.write_text(before)
-    if 'common' in before:
-        # values that MMEngine takes for hooks are no concern of the edit
-        assert 'dict(a=1)' in before
     loaded = read_config(config)
     outcome = enable_hook(config, HERE)
     assert (outcome.status, outcome.reason) == ('rewritten', None)
@@ -114,9 +111,7 @@ def test_a_hook_in_the_list_is_seen_and_taken_out(config, entry):
             "default_hooks = dict(gpu_efficiency=dict(type='X'))\n",
             "to be free, found 'X'",
         ),
-        ('default_hooks = dict(gpu_efficiency=None)\n', 'to be free, found None'),
         ('default_hooks = None\n', 'expected default_hooks'),
-        ('default_hooks = [1]\n', 'expected default_hooks'),
         ('if 1:\n    default_hooks = dict()\n', 'leaf.py:2: expected default_hooks'),
     ],
 )
@@ -157,19 +152,13 @@ def test_an_argument_over_the_base(config):
     'raw',
     [
         b'# only\n',
-        b'# only',
         b'a = 1',
-        b'a = 1\n\n',
         b'a = 1\n\n\n\n',
         b'a = 1\r\n\r\n',
-        b'a = 1\n   ',
-        b'a = 1\n\n  \n',
         b'a = 1\n\n  \n\t',
         b'a = 1\n# end\n  \n',
         b'default_hooks = dict()\n',
-        b'a = 1\n\ndefault_hooks = dict()\n',
         b'default_hooks = dict()\nb = 1\n',
-        b'default_hooks = {}\n',
         b"default_hooks = dict(a=dict(type='IterTimerHook'))\n\n\nb = 1\n",
     ],
 )
@@ -213,10 +202,8 @@ HOOKS = (
         ('default_hooks.timer.type', 'mmgpu_hooks.GPUEfficiencyHook'),
         ('default_hooks.fresh.type', 'mmgpu_hooks.GPUEfficiencyHook'),
         ('default_hooks.gpu_efficiency.type', 'Evil'),
-        ('default_hooks.gpu_efficiency.type', REMOVE),
         ('custom_hooks.0.type', 'mmgpu_hooks.GPUEfficiencyHook'),
         ('default_hooks.timer.interval', 6),
-        ('default_hooks.timer.interval', REMOVE),
         ('custom_hooks.0.b', REMOVE),
     ],
 )

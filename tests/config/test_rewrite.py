@@ -224,10 +224,8 @@ def test_an_interrupt_leaves_nothing(folder, monkeypatch):
     'raw',
     [
         b'# a\r\ntrain_dataloader = dict(\r\n    num_workers=2,\r\n    b=1)\r\nc = 1',
-        b'train_dataloader = dict(num_workers=2)',
         '# caf\u00e9 \u4e2d\ntrain_dataloader = dict(num_workers=2)\n\n\n'.encode(),
         b'# -*- coding: latin-1 -*-\ntrain_dataloader = dict(num_workers=2)\n',
-        '# coding: utf8\nx = "\u00e9"\ntrain_dataloader = {"num_workers":2}'.encode(),
         '# coding: latin1\nx = "\u00e9"\ntrain_dataloader = {"num_workers":2}'.encode(),
         b'a = "\\d"\x0c\ntrain_dataloader = dict(num_workers=2); b = 1\n',
         b'a = 1\r\nb = 2\ntrain_dataloader = dict(num_workers=2)\r\n',
@@ -254,14 +252,6 @@ def test_crlf_is_used_for_new_lines_too(tmp_path):
     )
 
 
-def test_mode_bits_of_the_original_are_kept(tmp_path):
-    source = tmp_path / 'own.py'
-    source.write_bytes(b'train_dataloader = dict(num_workers=2)\n')
-    source.chmod(0o640)
-    target = rewrite_config(source, WORKERS).target
-    assert stat.S_IMODE(target.stat().st_mode) == 0o640
-
-
 TEXT = 'a = 1\ntrain_dataloader = dict(num_workers=2)'
 TOOLS = {'patch': ['patch', '-p0'], 'git': ['git', 'apply', '-p0', '-']}
 
@@ -281,30 +271,11 @@ def apply(tool, diff):
 
 @pytest.mark.parametrize('tool', TOOLS)
 @pytest.mark.parametrize('name', ['mine.py', 'a b/my one.py'])
-@pytest.mark.parametrize('absolute', [False, True])
-def test_an_edit_in_place_is_applied(here, tool, name, absolute):
+def test_an_edit_in_place_is_applied(here, tool, name):
     Path(name).write_text(TEXT)
-    path = here / name if absolute else Path(name)
-    outcome = rewrite_config(path, WORKERS, in_place=True, dry_run=True)
+    outcome = rewrite_config(here / name, WORKERS, in_place=True, dry_run=True)
     apply(tool, outcome.diff)
     assert Path(name).read_text() == outcome.text == TEXT.replace('2', '8')
-
-
-def test_a_copy_is_patched_as_the_docs_say(here):
-    if shutil.which('patch') is None:
-        pytest.skip('patch is not installed')
-    Path('mine.py').write_text(TEXT)
-    outcome = rewrite_config(Path('mine.py'), WORKERS, dry_run=True)
-    shutil.copy('mine.py', outcome.target)
-    subprocess.run(
-        ['patch', str(outcome.target)],
-        input=outcome.diff,
-        text=True,
-        check=True,
-        capture_output=True,
-    )
-    assert outcome.target.read_text() == outcome.text
-    assert Path('mine.py').read_text() == TEXT
 
 
 @pytest.mark.parametrize('tail', ['\n\n  \n', '\n  # x\n \n', '\n \r\n ', '\n\x0c\n '])
