@@ -8,8 +8,8 @@ import click
 
 from mmgpu_hooks.commands.options import command, config_argument
 from mmgpu_hooks.commands.rewriting import CODES, print_outcome, target_options
-from mmgpu_hooks.config.settings import parse_assignments
 from mmgpu_hooks.config.rewrite import rewrite_config
+from mmgpu_hooks.config.settings import parse_assignments
 from mmgpu_hooks.schema.errors import UserError
 
 SUFFIX = '_set'
