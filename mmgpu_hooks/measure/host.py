@@ -302,16 +302,21 @@ def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
         return None
 
 
+SELDOM_S = 5.0
+"""What is of the host is read so often, at most; between, an interval lacks it."""
+
+
 class CpuMeter:
     """Reads CPU use in windows that follow each other without a gap.
 
-    The host's share covers the host even inside a container, as ``/proc/stat`` does.
-    Linux counts in ticks of 10 ms, so a window should span at least half a second.
+    The host's share covers the host even inside a container, as ``/proc/stat`` does. It
+    and the memory of the process are read every 5 seconds at most.
 
     Args:
         read_cpu_times: Returns a named tuple of seconds since boot, by kind.
         process_cpu: Clock of this process's CPU time.
         run_delay: What the main thread has waited for a core, in seconds.
+        clock: Monotonic, in seconds.
     """
 
     def __init__(
@@ -319,30 +324,34 @@ class CpuMeter:
         read_cpu_times: Callable[[], Any] = psutil.cpu_times,
         process_cpu: Clock = process_cpu_s,
         run_delay: Callable[[], float | None] = read_run_delay_s,
+        clock: Clock = monotonic_s,
     ) -> None:
         self._process = psutil.Process()
         self._read_cpu_times = read_cpu_times
         self._process_cpu = process_cpu
         self._run_delay = run_delay
-        self._last = self._read()
-
-    def _read(self) -> tuple[float, float | None, Mapping[str, float]]:
-        times: Mapping[str, float] = self._read_cpu_times()._asdict()
-        return self._process_cpu(), self._run_delay(), times
+        self._clock = clock
+        self._last = process_cpu(), run_delay()
+        self._times: Mapping[str, float] = read_cpu_times()._asdict()
+        self._due_s = clock()
 
     def read(self) -> dict[str, Any]:
         """Fields of an interval record since the last read, or since construction."""
-        before, self._last = self._last, self._read()
-        delays = before[1], self._last[1]
+        before, self._last = self._last, (self._process_cpu(), self._run_delay())
         delay_s = None
-        if delays[0] is not None and delays[1] is not None:
-            delay_s = max(delays[1] - delays[0], 0.0)
-        return {
+        if before[1] is not None and self._last[1] is not None:
+            delay_s = max(self._last[1] - before[1], 0.0)
+        figures: dict[str, Any] = {
             'process_cpu_s': self._last[0] - before[0],
             'process_run_delay_s': delay_s,
-            'system_cpu_pct': fold_busy_pct(before[2], self._last[2]),
-            'process_rss_bytes': int(self._process.memory_info().rss),
         }
+        now_s = self._clock()
+        if now_s >= self._due_s:
+            self._due_s = now_s + SELDOM_S
+            times_before, self._times = self._times, self._read_cpu_times()._asdict()
+            figures['system_cpu_pct'] = fold_busy_pct(times_before, self._times)
+            figures['process_rss_bytes'] = int(self._process.memory_info().rss)
+        return figures
 
 
 def fold_busy_pct(
@@ -439,10 +448,11 @@ _NO_PRESSURE = (
 class HostWindowMeter:
     """Reads the host in windows that follow each other without a gap.
 
-    It never raises: a figure whose file is missing, hidden, vanished or garbage is
-    ``None`` from then on, with a reason in :attr:`unknown`. A counter that falls,
-    because the process was moved to another host, makes its figure ``None`` for that
-    one window. A control group that gets its quota in mid-run is not seen.
+    A window spans 5 seconds at least, but for the first. The meter never raises: a
+    figure whose file is missing, hidden, vanished or garbage is ``None`` from then on,
+    with a reason in :attr:`unknown`. A counter that falls, because the process was moved
+    to another host, makes its figure ``None`` for that one window. A control group that
+    gets its quota in mid-run is not seen.
 
     Args:
         proc: Root of the proc file system.
@@ -468,6 +478,7 @@ class HostWindowMeter:
         self._groups = [one for one in groups if not states_no_quota(one[1], one[0])]
         if not groups:
             self.unknown['throttled_s'] = 'no control group in sight counts throttling'
+        self._due_s = clock()
         self._last = self._read_counters()
 
     def _try(self, figure: str, read: Callable[[], _T], hint: str = '') -> _T | None:
@@ -491,8 +502,16 @@ class HostWindowMeter:
         throttled_s = self._try('throttled_s', lambda: read_throttled_s(self._groups))
         return self._clock(), pressures_s, throttled_s or []
 
-    def read(self) -> HostWindow:
-        """Return what happened since the last read, or since construction."""
+    def read(self) -> HostWindow | None:
+        """What happened since the last window, or since construction.
+
+        Returns:
+            ``None`` where the last window is less than 5 seconds old.
+        """
+        now_s = self._clock()
+        if now_s < self._due_s:
+            return None
+        self._due_s = now_s + SELDOM_S
         before, self._last = self._last, self._read_counters()
         duration_s = self._last[0] - before[0]
         fields: dict[str, float | None] = {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from dataclasses import dataclass, field
 from operator import sub
 from typing import Any, Callable
@@ -46,6 +47,16 @@ class LedgerWindow:
     """CPU inside the waits, first ones left out."""
 
 
+@dataclass
+class _Booked:
+    """A hook at one point, and what of a window its calls there took."""
+
+    hook: Any
+    name: str
+    part: str
+    seconds: float = 0.0
+
+
 class TimeLedger:
     """Seconds of wall clock by part, by hook and by iteration.
 
@@ -77,7 +88,8 @@ class TimeLedger:
         self.elapsed_s = 0.0
         """Seconds from the start to the last :meth:`fold` or :meth:`take`."""
         self._point = part
-        self._names: dict[tuple[int, str], tuple[Any, str]] = {}
+        self._hooks: dict[str, dict[int, _Booked]] = defaultdict(dict)
+        """By the part that ran before their hook point, and by their ids."""
         self._parts: dict[str, float] = dict.fromkeys((*PARTS, FIRST_WAIT), 0.0)
         self._taken = dict(self._parts)
         self._cpu_taken_s = 0.0
@@ -122,38 +134,40 @@ class TimeLedger:
         """Sum up the tape, which grows by some 30 stamps an iteration."""
         tape, parts, until = self.tape[:], self._parts, self._until
         del self.tape[: len(tape)]
+        hooks, point = self._hooks, self._point
+        known = hooks[point]
         stamps = iter(tape)
         for now, ended in zip(stamps, stamps):
-            # a clock that was set back, as none should be, takes nothing away
-            seconds = max(now - until, 0.0)
+            seconds = now - until
             until = now
-            self.elapsed_s += seconds
             if type(ended) is not str:
-                self._book_hook(ended, seconds)
+                # by identity: a hook need not be hashable, and two may be of one class
+                booked = known.get(id(ended))
+                if booked is None or booked.hook is not ended:
+                    booked = known[id(ended)] = self._book(ended, point, booked)
+                parts[booked.part] += seconds
+                booked.seconds += seconds
             elif ended is LAP:
                 self._end_lap()
             else:
                 parts[ended] += seconds
-                if ended != 'hooks':
-                    self._point = ended
+                if ended != 'hooks' and ended != point:
+                    point, known = ended, hooks[ended]
+        self._point = point
+        self.elapsed_s += until - self._until
         self._until = until
 
-    def _book_hook(self, hook: Any, seconds: float) -> None:
-        # by identity: a hook need not be hashable, and two may be of one class
-        key = id(hook), self._point
-        known = self._names.get(key)
-        if known is None or known[0] is not hook:
-            known = self._names[key] = hook, self._name_hook(hook, self._point)
-        name = known[1]
-        if name in self._parts:
-            self._parts[name] += seconds
-        else:
-            self._add_hook(name, seconds)
+    def _book(self, hook: Any, point: str, before: _Booked | None) -> _Booked:
+        if before is not None:  # one that is gone had the same address
+            self._collect(before)
+        name = self._name_hook(hook, point)
+        return _Booked(hook, name, name if name in self._parts else 'hooks')
 
-    def _add_hook(self, name: str, seconds: float) -> None:
-        self._parts['hooks'] += seconds
-        hooks_s = self._window.hooks_s
-        hooks_s[name] = hooks_s.get(name, 0.0) + seconds
+    def _collect(self, booked: _Booked) -> None:
+        if booked.part == 'hooks':
+            hooks_s = self._window.hooks_s
+            hooks_s[booked.name] = hooks_s.get(booked.name, 0.0) + booked.seconds
+        booked.seconds = 0.0
 
     def _end_lap(self) -> None:
         parts, window = self._parts, self._window
@@ -171,6 +185,10 @@ class TimeLedger:
         """What happened since the last call."""
         self.tape.extend((self.clock(), self.running[-1]))
         self.fold()
+        for known in self._hooks.values():
+            for booked in known.values():
+                if booked.seconds:
+                    self._collect(booked)
         window, self._window = self._window, LedgerWindow()
         parts = {name: s - self._taken[name] for name, s in self._parts.items()}
         self._taken = dict(self._parts)

@@ -351,7 +351,8 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     process_run_delay_s: Optional[Number] = None
     """Its main thread was ready to run and waited for a core."""
     system_cpu_pct: Optional[Number] = None
-    """Busy share of all logical CPUs of the host."""
+    """Busy share of all logical CPUs of the host, since it was read last: it, the
+    memory above and ``host`` every 5 seconds at most."""
     largest_batch_pixels: Optional[Count] = None
     """Images x padded height x padded width of the interval's largest batch, as the
     model was given it."""

@@ -130,14 +130,6 @@ def test_what_is_not_open_cannot_be_ended_and_an_error_unbalances_nothing() -> N
     assert ledger.take().parts_s['data_wait'] == 1.0
 
 
-def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
-    driver = Driver()
-    driver.spend('step', 1.0)
-    driver.spend('step', -0.5)
-    driver.spend('step', 1.0)
-    assert driver.ledger.take().parts_s['step'] == 2.0
-
-
 def test_totals_are_the_sums_of_the_windows() -> None:
     driver = Driver()
     for _ in range(3):

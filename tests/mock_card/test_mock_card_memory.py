@@ -35,7 +35,6 @@ def test_peaks_are_those_of_the_interval(hungry: dict[str, Training]) -> None:
     for record in run.intervals[1:]:
         assert record.gpu_mem_reserved_bytes is not None
         assert 72 * MIB <= record.gpu_mem_reserved_bytes <= 120 * MIB
-    assert 'Peak 72 MiB allocated' in hungry['fits'].summary
     assert run.cuda_memory is not None and run.cuda_memory.ooms == 0
 
 
@@ -45,4 +44,3 @@ def test_a_card_that_is_full_is_in_the_evidence(hungry: dict[str, Training]) -> 
     run = training.run
     assert run.status == 'failed'
     assert run.cuda_memory is not None and run.cuda_memory.ooms == 1
-    assert '1 out-of-memory error(s)' in training.summary

@@ -63,6 +63,5 @@ def test_its_card_is_measured_and_its_losses_are_the_same(
     line = scalar_lines(Path(training.work_dir))[-1]
     assert line['gpu_util_pct'] == pytest.approx(71)
     assert line['gpu_mem_peak_mib'] > 0
-    assert 'SM' in training.summary
     assert main(['recommend', str(training.work_dir)]) == 0
     assert 'NVIDIA H100' in capsys.readouterr().out

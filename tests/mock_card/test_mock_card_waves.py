@@ -1,4 +1,4 @@
-"""Utilisation planted in the driver, beside what the summary says of it."""
+"""Utilisation planted in the driver, beside what is recorded."""
 
 from __future__ import annotations
 
@@ -66,18 +66,8 @@ def test_a_wave_is_shown_as_it_was_planted(waves: dict[str, Wave], name: str) ->
     assert abs(gpu.zero_pct - zero_pct) <= max(3.0, 2 * zero_error), found
 
 
-def test_summary_and_recommendation_say_it_with_the_samples(
-    waves: dict[str, Wave],
-) -> None:
-    training = waves['3 s'].training
-    run = training.run
-    gpu = run.gpu
-    assert gpu is not None
-    assert 'NVIDIA H100 80GB HBM3' in training.summary
-    assert f'utilisation {gpu.util_pct:.0f} %' in training.summary
-    assert f'({gpu.samples} polled samples)' in training.summary
-    assert 'gpu_util_pct: ' in training.printed
-    assert f'({gpu.samples} samples)' in training.summary
+def test_the_log_line_says_it(waves: dict[str, Wave]) -> None:
+    assert 'gpu_util_pct: ' in waves['3 s'].training.printed
 
 
 def test_what_is_read_now_and_then_is_there(waves: dict[str, Wave]) -> None:
@@ -88,6 +78,3 @@ def test_what_is_read_now_and_then_is_there(waves: dict[str, Wave]) -> None:
         assert gpu.sm_clock_mhz == pytest.approx(345, rel=0.9)
         assert gpu.temperature_c is not None
         assert gpu.sm_active_pct is not None or 'GPU sm_active_pct' in run.unknown
-        assert ('SMs active' in wave.training.summary) or (
-            'SM activity unknown: ' in wave.training.summary
-        )

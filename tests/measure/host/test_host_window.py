@@ -74,8 +74,11 @@ def test_windows_follow_each_other(host: Host):
     assert (first.memory_pressure_pct, first.throttled_s) == (0.0, 0.25)
     assert first.ram_available_bytes and first.shm_free_bytes
     host.clock.turn(1.0)
-    host.press('memory', 3_000_000)
+    assert meter.read() is None
+    host.clock.turn(4.0)
+    host.press('memory', 6_000_000)
     second = meter.read()
+    assert second is not None
     assert (second.cpu_pressure_pct, second.memory_pressure_pct) == (0.0, 100.0)
     assert (second.throttled_s, meter.unknown) == (0.0, {})
 
@@ -87,8 +90,8 @@ def test_a_counter_that_falls_is_unknown_for_one_window(host: Host):
     host.throttle(0)
     window = meter.read()
     assert (window.cpu_pressure_pct, window.throttled_s) == (None, None)
-    host.clock.turn(1.0)
-    host.press('cpu', 500_000)
+    host.clock.turn(5.0)
+    host.press('cpu', 2_500_000)
     host.throttle(1_000_000)
     window = meter.read()
     assert (window.cpu_pressure_pct, window.throttled_s) == (50.0, 1.0)
@@ -172,18 +175,27 @@ def test_busy_share(before: Times, after: Times, pct):
 
 def test_cpu_windows_follow_each_other():
     times = iter([Times(10, idle=10), Times(13, idle=11), Times(13, idle=15)])
-    process = iter([1.0, 3.5, 3.75])
-    delay = iter([0.5, 2.0, None])
-    meter = CpuMeter(lambda: next(times), lambda: next(process), lambda: next(delay))
-    names = 'process_cpu_s', 'system_cpu_pct', 'process_run_delay_s'
-    first, second = meter.read(), meter.read()
-    assert [first[name] for name in names] == [2.5, 75.0, 1.5]
-    assert [second[name] for name in names] == [0.25, 0.0, None]
+    process = iter([1.0, 3.5, 3.75, 4.0])
+    delay = iter([0.5, 2.0, None, None])
+    clock = HandClock()
+    meter = CpuMeter(
+        lambda: next(times), lambda: next(process), lambda: next(delay), clock
+    )
+    first = meter.read()
+    assert first.pop('process_rss_bytes') > 0
+    assert first == {
+        'process_cpu_s': 2.5,
+        'system_cpu_pct': 75.0,
+        'process_run_delay_s': 1.5,
+    }
+    assert meter.read() == {'process_cpu_s': 0.25, 'process_run_delay_s': None}
+    clock.turn(5.0)
+    assert meter.read()['system_cpu_pct'] == 0.0
 
 
 def test_memory_that_is_touched_is_seen():
     meter = CpuMeter()
-    before = meter.read()['process_rss_bytes']
+    before = CpuMeter().read()['process_rss_bytes']
     # of the kernel itself: an allocator may give back what the process had before
     with mmap.mmap(-1, 64 << 20) as block:
         block.write(b'x' * (64 << 20))
