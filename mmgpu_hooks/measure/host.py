@@ -450,9 +450,9 @@ class HostWindowMeter:
 
     A window spans 5 seconds at least, but for the first. The meter never raises: a
     figure whose file is missing, hidden, vanished or garbage is ``None`` from then on,
-    with a reason in :attr:`unknown`. A counter that falls, because the process was moved
-    to another host, makes its figure ``None`` for that one window. A control group that
-    gets its quota in mid-run is not seen.
+    with a reason in :attr:`unknown`. A counter that falls, because the process was
+    moved to another host, makes its figure ``None`` for that one window. A control
+    group that gets its quota in mid-run is not seen.
 
     Args:
         proc: Root of the proc file system.
