@@ -181,7 +181,6 @@ class Recorder:
         self._patches = Patches()
         self._quiet = [0, 0]
         """Strictly between these two iterations of an epoch nothing is due."""
-        self._was_logged = False
         self._known: dict[str, str] = {}
         self._start = runner.iter
         self._build_s = 0.0
@@ -297,10 +296,7 @@ class Recorder:
         """At the end of an interval, record and publish it."""
         guard, schedule, ledger = self._guard, self._schedule, timer.ledger
         ledger.fold()
-        if self._was_logged:
-            self._sources.gpu.observe_reset()
         is_logged, is_end = schedule.look(batch_idx, ledger.iterations)
-        self._was_logged = is_logged
         if is_logged:
             # before LoggerHook resets the allocator's peak
             self._sources.gpu.observe_memory()
@@ -314,8 +310,6 @@ class Recorder:
         if self._sources.batches is not None and not is_end:
             guard.run('batch contents', self._sources.batches.follow)
         following = schedule.find_next(batch_idx, ledger.iterations)
-        if is_logged and self._sources.gpu.is_clouded:
-            following = batch_idx + 1
         self._quiet[:] = batch_idx, following
 
     def begin_epoch(self) -> None:

@@ -15,7 +15,7 @@ from mmgpu_hooks.measure.absent import Absent, SourceError
 from mmgpu_hooks.measure.cuda import (
     CudaEvents,
     CudaMemory,
-    ModelBytesWatch,
+    count_model_bytes,
     cuda_device,
     open_cuda_events,
     open_cuda_memory,
@@ -116,16 +116,6 @@ class GpuSource:
         if self._memory is not None:
             self._guard.run('GPU memory', self._memory.observe)
 
-    @property
-    def is_clouded(self) -> bool:
-        """Whether a reset alone would separate training's peak from validation's."""
-        return self._memory is not None and self._memory.is_clouded
-
-    def observe_reset(self) -> None:
-        """Sample the allocator where a reset matters."""
-        if self.is_clouded:
-            self.observe_memory()
-
     def begin_validation(self) -> None:
         """From here on the peak is validation's, and the GPU is not timed."""
         if self._memory is not None:
@@ -170,11 +160,11 @@ class GpuSource:
 
     def _read_memory(self, memory: CudaMemory) -> dict[str, Any]:
         memory.observe()
-        peak, reserved = memory.drain()
+        figures = memory.drain()
         return {
-            'gpu_mem_peak_bytes': peak,
-            'gpu_mem_reserved_bytes': reserved,
-            'cuda_memory': CudaMemoryWindow(**memory.drain_window()._asdict()),
+            'gpu_mem_peak_bytes': figures.pop('peak_bytes'),
+            'gpu_mem_reserved_bytes': figures.pop('reserved_bytes'),
+            'cuda_memory': CudaMemoryWindow(**figures),
         }
 
     def close(self) -> None:
@@ -184,6 +174,9 @@ class GpuSource:
         elif self._gpu is not None:
             self._guard.clean_up('GPU', self._gpu.close)
 
+
+_PATIENCE = 1000
+"""Iterations to wait for the optimizer's state before the model is counted."""
 
 MEMORY_THREAD_NAME = 'mmgpu-worker-memory'
 
@@ -219,7 +212,7 @@ class Sources:
         self._hook = hook
         self.batches: BatchSource | None = None
         """What the batches held."""
-        self._model: ModelBytesWatch | None = None
+        self._is_model_counted = False
         self._runner: Any = None
 
     @property
@@ -274,7 +267,6 @@ class Sources:
         self.device = self.read_device(runner)
         self.gpu.open(self.device)
         self.device = 'cuda' if self.gpu.is_used else self.device
-        self._model = run('model bytes', ModelBytesWatch, runner.optim_wrapper)
         probe, loader = self._loader, runner.train_dataloader
         if probe is not None and probe.loader is not loader:
             self._guard.clean_up('loader workers', probe.close)
@@ -394,15 +386,21 @@ class Sources:
             iteration: Iterations done.
             is_final: Whether training has ended, so that nothing is to be waited for.
         """
-        if self._model is None:
+        if self._is_model_counted:
             return None
-        runner, watch = self._runner, self._model
-        record = self._guard.run(
-            'model bytes', watch.read, runner.model, runner.hooks, iteration, is_final
+        runner = self._runner
+        wrapper = runner.optim_wrapper
+        # with gradients accumulated it steps later; plain SGD has no state at all
+        has_stepped = bool(getattr(getattr(wrapper, 'optimizer', None), 'state', True))
+        if not (has_stepped or is_final or iteration >= _PATIENCE):
+            return None
+        self._is_model_counted = True
+        figures = self._guard.run(
+            'model bytes', count_model_bytes, runner.model, wrapper, runner.hooks
         )
-        if record is not None or 'model bytes' in self._guard.off:
-            self._model = None
-        return None if record is None else ModelBytesRecord(**record._asdict())
+        if figures is None:
+            return None
+        return ModelBytesRecord(iteration=iteration, **figures)
 
     def close(self) -> None:
         """Stop the threads and leave everything as it was."""
@@ -412,7 +410,6 @@ class Sources:
         for source, opened in (
             ('batch contents', self.batches),
             ('loader workers', self._loader),
-            ('model bytes', self._model),
         ):
             if opened is not None:
                 self._guard.clean_up(source, opened.close)

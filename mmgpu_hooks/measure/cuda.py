@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable, NamedTuple
 
 from mmgpu_hooks.measure.absent import Absent, SourceError
-from mmgpu_hooks.measure.patches import Patches
 
 
 def open_cuda_driver() -> ctypes.CDLL:
@@ -96,15 +95,6 @@ def parse_pci_bus_id(properties: Any) -> str | None:
     return f'{domain:08X}:{bus:02X}:{device:02X}.0'
 
 
-class AllocatorFigures(NamedTuple):
-    """What the allocator holds, and what failed since the last drain."""
-
-    allocated_bytes: int | None = None
-    inactive_bytes: int | None = None
-    retries: int | None = None
-    ooms: int | None = None
-
-
 def find_lacking(backend: str, settings: str) -> dict[str, str]:
     """Figures that an allocator leaves at zero, and why.
 
@@ -134,17 +124,12 @@ class CudaMemory:
     largest.
 
     The peak is training's alone, if :meth:`begin` is called before it and
-    :meth:`begin_validation` and :meth:`end_validation` stand around each validation.
-    Nothing but a reset takes validation's own peak out of the allocator's register,
-    so what training reached afterwards is known in two cases: the register climbed
-    above what validation left in it, or it fell below, because it was reset
-    meanwhile. While it stands, training reached at most that much; where training
-    had reached as much before, that is its peak, else the peak is unknown. A reset
-    is sure to be noticed by one more :meth:`observe` right after it: due only while
-    :attr:`is_clouded`.
+    :meth:`begin_validation` and :meth:`end_validation` stand around each validation:
+    a peak that stands as validation left it is unknown for training, until training
+    exceeds it or a log has reset it.
 
-    Reserved bytes are not told apart: the cache that validation filled stays
-    reserved while training goes on.
+    Reserved bytes are of both: the cache that validation filled stays reserved while
+    training goes on.
 
     Args:
         read_stats: Returns the allocator's statistics, nested as torch does.
@@ -157,21 +142,18 @@ class CudaMemory:
         lacking: Mapping[str, str] | None = None,
     ) -> None:
         self.lacking = lacking or {}
-        self.unknown: dict[str, str] = {}
-        """Why the peak last drained is missing; empty when it is not."""
         self._read_stats = read_stats
         self._peak: int | None = None
         self._reserved: int | None = None
         self._in_validation = False
-        self._before_validation: int | None = None
-        """The register when validation began."""
+        self._before_validation = 0
         self._left: int | None = None
-        """The register when training took over, until it climbs above or is reset."""
-        self._at_most: int | None = None
-        """What training may have reached in this window, unseen."""
-        self._figures = AllocatorFigures()
-        """Counts are of the whole process."""
-        self._drained = AllocatorFigures()
+        """The allocator's peak as validation, or what came before training, left it."""
+        self._hidden = 0
+        """What training may have reached since the last drain, unseen."""
+        self._counts: dict[str, int | None] = {}
+        """Of the whole process, when they were last drained."""
+        self._stats: Mapping[str, Any] = {}
 
     def begin(self) -> None:
         """Training takes over: what the process reached before is not its own.
@@ -179,55 +161,38 @@ class CudaMemory:
         Raises:
             SourceError: If the allocator does not keep these statistics.
         """
-        self._left = self._look()
-        self._drained = self._figures
+        self._left = self._read_peak()
         self.drain()
 
-    @property
-    def is_clouded(self) -> bool:
-        """Whether the register may still hold what training did not reach."""
-        return self._left is not None
-
-    def observe(self) -> int:
+    def observe(self) -> None:
         """Take the current peaks into account; host work only, no device sync.
 
         Inside a validation only the reserved bytes count.
 
-        Returns:
-            The allocator's peak since anybody last reset it, in bytes.
-
         Raises:
             SourceError: If the allocator does not keep these statistics.
         """
-        register = self._look()
+        peak = self._read_peak()
         if self._in_validation:
-            return register
-        if register == self._left:
-            self._at_most = max(self._at_most or 0, register)
+            return
+        if peak == self._left:
+            self._hidden = peak
         else:
             self._left = None
-            self._peak = max(self._peak or 0, register)
-        return register
+            self._peak = max(self._peak or 0, peak)
 
-    def _look(self) -> int:
-        """Read the statistics, take what stands for itself, return the peak."""
-        stats = self._read_stats()
+    def _read_peak(self) -> int:
+        """Read the statistics; the peak since anybody last reset it."""
+        stats = self._stats = self._read_stats()
         try:
-            register = int(stats['allocated_bytes']['all']['peak'])
+            peak = int(stats['allocated_bytes']['all']['peak'])
             reserved = int(stats['reserved_bytes']['all']['peak'])
         except (KeyError, TypeError) as error:
             raise SourceError(
                 f'the CUDA allocator keeps no peak statistics (no {error})'
             ) from error
         self._reserved = max(self._reserved or 0, reserved)
-        found = AllocatorFigures(
-            allocated_bytes=_current(stats, 'allocated_bytes'),
-            inactive_bytes=_current(stats, 'inactive_split_bytes'),
-            retries=_whole(stats.get('num_alloc_retries')),
-            ooms=_whole(stats.get('num_ooms')),
-        )
-        self._figures = found._replace(**dict.fromkeys(self.lacking, None))
-        return register
+        return peak
 
     def begin_validation(self) -> None:
         """Observe what training reached; from here on the peak is validation's.
@@ -236,7 +201,8 @@ class CudaMemory:
             SourceError: If the allocator does not keep these statistics.
         """
         if not self._in_validation:
-            self._before_validation = self.observe()
+            self.observe()
+            self._before_validation = self._read_peak()
             self._in_validation = True
 
     def end_validation(self) -> None:
@@ -248,46 +214,37 @@ class CudaMemory:
         if self._in_validation:
             # first, so that a failure does not leave us in validation for ever
             self._in_validation = False
-            register = self._look()
-            # it left the register as it was: nothing of training is hidden by it
-            if register != self._before_validation:
-                self._left = register
+            peak = self._read_peak()
+            # unless it is as before: then nothing of training is hidden by it
+            if peak != self._before_validation:
+                self._left = peak
 
-    def drain(self) -> tuple[int | None, int | None]:
-        """Return the largest peaks observed, and begin anew.
-
-        Returns:
-            Bytes of tensors and bytes reserved; ``None`` when not observed, or,
-            with a reason in :attr:`unknown`, when validation hides it.
-        """
-        peak, at_most, reserved = self._peak, self._at_most, self._reserved
-        self._peak = self._at_most = self._reserved = None
-        self.unknown.clear()
-        if at_most is not None and (peak is None or at_most > peak):
-            self.unknown['gpu_mem_peak_bytes'] = (
-                f'{at_most} bytes were reached in validation, or before training, and '
-                'no more since: the peak of training itself is at most that'
-            )
-            peak = None
-        return peak, reserved
-
-    def drain_window(self) -> AllocatorFigures:
-        """Return what the last observation saw, and what failed since the last drain.
-
-        Retries and errors of validations in between are counted too; without
-        :meth:`begin`, they are counted from the first drain on.
+    def drain(self) -> dict[str, Any]:
+        """Return what was observed since the last call, and begin anew.
 
         Returns:
-            All ``None`` when not observed; a count is ``None`` when somebody reset
-            it meanwhile.
+            ``peak_bytes`` and ``reserved_bytes``, the largest observed, the first
+            ``None`` where validation hides it; and the fields of a
+            ``CudaMemoryWindow``. Retries and errors of validations in between are
+            counted too.
         """
-        now, before = self._figures, self._drained
-        self._drained = now
-        self._figures = AllocatorFigures(retries=now.retries, ooms=now.ooms)
-        return now._replace(
-            retries=_growth(before.retries, now.retries),
-            ooms=_growth(before.ooms, now.ooms),
-        )
+        stats, before = self._stats, self._counts
+        self._counts = {
+            'retries': _whole(stats.get('num_alloc_retries')),
+            'ooms': _whole(stats.get('num_ooms')),
+        }
+        found = {
+            'peak_bytes': self._peak if (self._peak or 0) >= self._hidden else None,
+            'reserved_bytes': self._reserved,
+            'allocated_bytes': _current(stats, 'allocated_bytes'),
+            'inactive_bytes': _current(stats, 'inactive_split_bytes'),
+        }
+        for name, count in self._counts.items():
+            then = before.get(name)
+            is_known = count is not None and then is not None and count >= then
+            found[name] = (count or 0) - (then or 0) if is_known else None
+        self._peak, self._reserved, self._hidden = None, None, 0
+        return {**found, **dict.fromkeys(self.lacking, None)}
 
 
 def _current(stats: Mapping[str, Any], name: str) -> int | None:
@@ -300,12 +257,6 @@ def _current(stats: Mapping[str, Any], name: str) -> int | None:
 def _whole(value: Any) -> int | None:
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     return value if is_whole else None
-
-
-def _growth(before: int | None, after: int | None) -> int | None:
-    if before is None or after is None or after < before:
-        return None
-    return after - before
 
 
 def open_cuda_memory() -> CudaMemory | Absent:
@@ -324,7 +275,7 @@ def open_cuda_memory() -> CudaMemory | Absent:
     names = ('PYTORCH_CUDA_ALLOC_CONF', 'PYTORCH_ALLOC_CONF')
     settings = ','.join(os.environ.get(name, '') for name in names)
     backend = getattr(torch.cuda, 'get_allocator_backend', lambda: 'native')()
-    # the flat form of the statistics costs several times as much
+    # the flat form of the statistics takes several times as long
     memory = CudaMemory(
         lambda: torch.cuda.memory_stats_as_nested_dict(index),
         find_lacking(backend, settings),
@@ -525,238 +476,81 @@ def open_cuda_events() -> CudaEvents | Absent:
     )
 
 
-_PATIENCE = 1000
-"""Iterations to wait for a call of ``zero_grad`` that custom code may never make."""
+def count_model_bytes(
+    model: Any, optim_wrapper: Any, hooks: Iterable[Any]
+) -> dict[str, Any]:
+    """Count the tensors of a model, its optimizers and its averaged copies.
 
-
-class ModelBytes(NamedTuple):
-    """By the names of the record."""
-
-    iteration: int
-    parameters: int
-    parameter_bytes: int
-    trainable_bytes: int
-    gradient_bytes: int | None
-    optimizer_state_bytes: int | None
-    buffer_bytes: int
-    ema_bytes: int
-
-
-class ModelBytesWatch:
-    """Counts a model once, when its optimizers have stepped for the first time.
-
-    Before that there is no optimizer state, and afterwards no gradient: MMEngine
-    drops them within the step. So ``zero_grad`` of each optimizer wrapper is
-    watched, as an instance attribute, until its first call that finds a gradient.
-
-    Waiting costs 0.6 us in each call of ``zero_grad`` that finds no gradient, and
-    nothing once it is over; a read that waits costs 0.2 us. Counting costs 2.4 us per
-    tensor, once: 14 ms for 1000 parameters that AdamW trains and an EMAHook copies
-    (6000 tensors with the gradients).
+    It takes 2.4 us per tensor: 14 ms for 1000 parameters that AdamW trains and an
+    EMAHook copies. A piece of memory that several share counts once.
 
     Args:
-        optim_wrapper: MMEngine's ``OptimWrapper`` or ``OptimWrapperDict``, before
-            the first iteration.
+        model: The model, wrapped (DDP, FSDP) or not. A teacher that is part of it is
+            counted as frozen parameters.
+        optim_wrapper: MMEngine's ``OptimWrapper`` or ``OptimWrapperDict``.
+        hooks: The runner's hooks; the ``ema_model`` of each is counted.
+
+    Returns:
+        Fields of the record. A gradient takes what its parameter takes. The state of
+        the optimizers is 0 before they have stepped, and ``None`` where one has none.
     """
-
-    def __init__(self, optim_wrapper: Any) -> None:
-        self._wrappers = list(_each_wrapper(optim_wrapper))
-        self._watches = [_GradientWatch(wrapper) for wrapper in self._wrappers]
-        self._since: int | None = None
-        self._is_done = False
-
-    def read(
-        self,
-        model: Any,
-        hooks: Iterable[Any],
-        iteration: int,
-        final: bool = False,
-    ) -> ModelBytes | None:
-        """Count after an iteration, unless it is too early or has been done.
-
-        Gradients are as they were when the optimizers had stepped. Where custom code
-        never calls ``zero_grad`` of the wrapper, they are those found 1000 iterations
-        after the first call, or at the end, and ``None`` when there are none
-        (DeepSpeed keeps its own).
-
-        Args:
-            model: The model, wrapped (DDP, FSDP) or not. A teacher that is part of
-                it is counted as frozen parameters.
-            hooks: The runner's hooks; the ``ema_model`` of each is counted.
-            iteration: Iterations done; calls may leave some out.
-            final: There will be no further call: do not wait any longer.
-
-        Returns:
-            Fields of the record, once.
-
-        Raises:
-            SourceError: If something in the model is not as torch makes it.
-        """
-        if self._is_done:
-            return None
-        if self._since is None:
-            self._since = iteration
-        is_patient = not final and iteration - self._since < _PATIENCE
-        if is_patient and any(not watch.is_over for watch in self._watches):
-            return None
-        self.close()
-        failure = next((w.failure for w in self._watches if w.failure), None)
-        try:
-            if failure is not None:
-                raise failure
-            return self._count(model, hooks, iteration)
-        except Exception as error:
-            raise SourceError(
-                f'the tensors of the model cannot be counted: '
-                f'{type(error).__name__}: {error}'
-            ) from error
-
-    def _count(self, model: Any, hooks: Iterable[Any], iteration: int) -> ModelBytes:
-        counter = TensorCounter()
-        trainable = counter.add(p for p in model.parameters() if p.requires_grad)
-        frozen = counter.add(model.parameters())
-        numbers = counter.numbers
-        gradients = sum(watch.gradient_bytes() for watch in self._watches)
-        return ModelBytes(
-            iteration=iteration,
-            parameters=numbers,
-            parameter_bytes=trainable + frozen,
-            trainable_bytes=trainable,
-            gradient_bytes=gradients or None,
-            optimizer_state_bytes=self._count_state(counter),
-            buffer_bytes=counter.add(model.buffers()),
-            ema_bytes=counter.add(_averaged_tensors(hooks)),
-        )
-
-    def _count_state(self, counter: TensorCounter) -> int | None:
-        states = [_optimizer_state(wrapper.optimizer) for wrapper in self._wrappers]
-        if any(state is None for state in states):
-            return None
-        return counter.add(_tensors(states))
-
-    def close(self) -> None:
-        """Give the wrappers their own method back; a second call does nothing."""
-        self._is_done = True
-        for watch in self._watches:
-            watch.close()
+    wrappers = getattr(optim_wrapper, 'optim_wrappers', None)
+    each = wrappers.values() if isinstance(wrappers, Mapping) else [optim_wrapper]
+    # a ZeroRedundancyOptimizer keeps the shard of this rank in an inner one
+    optimizers = [getattr(one.optimizer, 'optim', one.optimizer) for one in each]
+    states = [getattr(optimizer, 'state', None) for optimizer in optimizers]
+    averaged = [
+        tensor
+        for copy in (getattr(hook, 'ema_model', None) for hook in hooks)
+        if copy is not None
+        for tensor in (*copy.parameters(), *copy.buffers())
+    ]
+    seen: set[tuple[Any, int]] = set()
+    parameters = list(model.parameters())
+    trained = [one for one in parameters if one.requires_grad]
+    numbers, trainable_bytes = count_tensors(trained, seen)
+    frozen, frozen_bytes = count_tensors(parameters, seen)
+    is_known = all(state is not None for state in states)
+    return {
+        'parameters': numbers + frozen,
+        'parameter_bytes': trainable_bytes + frozen_bytes,
+        'trainable_bytes': trainable_bytes,
+        'gradient_bytes': trainable_bytes,
+        'optimizer_state_bytes': count_tensors(_tensors(states), seen)[1]
+        if is_known
+        else None,
+        'buffer_bytes': count_tensors(model.buffers(), seen)[1],
+        'ema_bytes': count_tensors(averaged, seen)[1],
+    }
 
 
-class _GradientWatch:
-    """Counts the gradients of one optimizer when they are about to be dropped."""
+def count_tensors(
+    tensors: Iterable[Any], seen: set[tuple[Any, int]]
+) -> tuple[int, int]:
+    """Numbers and bytes of those tensors whose memory was not seen before.
 
-    def __init__(self, wrapper: Any) -> None:
-        self.failure: Exception | None = None
-        self._wrapper = wrapper
-        self._bytes = 0
-        self._is_set = True
-        self._patches = Patches()
-        original = wrapper.zero_grad
-
-        def zero_grad(*args: Any, **kwargs: Any) -> Any:
-            self._look()
-            return original(*args, **kwargs)
-
-        self._patches.set(wrapper, 'zero_grad', zero_grad)
-
-    @property
-    def is_over(self) -> bool:
-        return self._bytes > 0 or self.failure is not None
-
-    def _look(self) -> None:
-        # a wrapper around ours may go on calling it
-        if not self._is_set:
-            return
-        try:
-            self._bytes = self._count()
-        except Exception as error:  # noqa: BLE001  # it would surface in training
-            self.failure = error
-        if self.is_over:
-            self.close()
-
-    def _count(self) -> int:
-        groups = self._wrapper.optimizer.param_groups
-        parameters = (parameter for group in groups for parameter in group['params'])
-        gradients = (parameter.grad for parameter in parameters)
-        return TensorCounter().add(grad for grad in gradients if grad is not None)
-
-    def gradient_bytes(self) -> int:
-        """Bytes when they were dropped, else those that are there now."""
-        return self._bytes or self._count()
-
-    def close(self) -> None:
-        self._patches.close()
-        self._is_set = False
-
-
-class TensorCounter:
-    """Adds up tensors, each piece of memory once."""
-
-    def __init__(self) -> None:
-        self.numbers = 0
-        self._seen: dict[tuple[Any, int], int] = {}
-
-    def add(self, tensors: Iterable[Any]) -> int:
-        """Bytes of those tensors that were not counted before."""
-        total = 0
-        for tensor in tensors:
-            for part in _parts(tensor):
-                size = _size(part)
-                place = part.device, part.data_ptr() if size else 0
-                added = size - self._seen.get(place, 0)
-                if added > 0:
-                    self._seen[place] = size
-                    self.numbers += added // part.element_size()
-                    total += added
-        return total
-
-
-def _parts(tensor: Any) -> tuple[Any, ...]:
-    """The dense tensors of this rank that one tensor is made of."""
-    to_local = getattr(tensor, 'to_local', None)  # of a DTensor
-    local = tensor if to_local is None else to_local()
-    if getattr(local, 'is_sparse', False):
-        return local._indices(), local._values()
-    return (local,)
-
-
-def _size(tensor: Any) -> int:
-    if tensor.device.type == 'meta':  # without memory
-        return 0
-    size = int(tensor.nelement() * tensor.element_size())
-    # an expanded tensor has less memory than elements
-    return size if tensor.is_contiguous() else min(size, _storage_size(tensor))
-
-
-def _storage_size(tensor: Any) -> int:
-    return int(tensor.untyped_storage().nbytes())
+    Args:
+        tensors: Of any device; those on ``meta`` have no memory.
+        seen: Device and address of each piece of memory counted so far.
+    """
+    numbers = size = 0
+    for tensor in tensors:
+        to_local = getattr(tensor, 'to_local', None)  # of a DTensor
+        local = tensor if to_local is None else to_local()
+        if local.device.type == 'meta' or not local.nelement():  # without memory
+            continue
+        place = local.device, local.data_ptr()
+        if place not in seen:
+            seen.add(place)
+            numbers += local.nelement()
+            size += local.nelement() * local.element_size()
+    return numbers, size
 
 
 def _tensors(value: Any) -> Iterator[Any]:
     """Every tensor in nested mappings and lists."""
     if hasattr(value, 'nelement'):
         yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
+    elif isinstance(value, (Mapping, list, tuple)):
+        for part in value.values() if isinstance(value, Mapping) else value:
             yield from _tensors(part)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _tensors(part)
-
-
-def _each_wrapper(optim_wrapper: Any) -> Iterable[Any]:
-    """The wrappers of an ``OptimWrapperDict``, or the one there is."""
-    wrappers = getattr(optim_wrapper, 'optim_wrappers', None)
-    return wrappers.values() if isinstance(wrappers, Mapping) else [optim_wrapper]
-
-
-def _optimizer_state(optimizer: Any) -> Any:
-    # a ZeroRedundancyOptimizer keeps the shard of this rank in an inner one
-    return getattr(getattr(optimizer, 'optim', optimizer), 'state', None)
-
-
-def _averaged_tensors(hooks: Iterable[Any]) -> Iterator[Any]:
-    for hook in hooks:
-        copy = getattr(hook, 'ema_model', None)
-        if copy is not None:
-            yield from copy.parameters()
-            yield from copy.buffers()

@@ -23,7 +23,6 @@ REPLACED: Mapping[str, str] = {
     '_next_data': "a loader iterator's: the exact wait for a batch",
     'fetch': "a fetcher's in this process: times batches",
     '__call__': 'of transform classes, for one batch: times transforms',
-    'zero_grad': "an OptimWrapper's, until gradients are counted",
     'state_dict': "the model's, during a save: where copying begins",
     'get_file_backend': "MMEngine's, during a save: the backend that writes",
     'put': "a backend's, during a save: where writing begins and ends",

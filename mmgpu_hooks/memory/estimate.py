@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from mmgpu_hooks.measure.cuda import TensorCounter
+from mmgpu_hooks.measure.cuda import count_tensors
 from mmgpu_hooks.memory.activations import (
     CannotRunError,
     ModelProbe,
@@ -124,11 +124,11 @@ def count_static(
         optimizers: Keys of :data:`OPTIMIZERS`, or ``config``.
         notes: Gets a sentence for each optimizer whose state is not known.
     """
-    model, counter = built.model, TensorCounter()
-    trainable = counter.add(p for p in model.parameters() if p.requires_grad)
-    frozen = counter.add(model.parameters())
-    numbers = counter.numbers
-    buffers = counter.add(model.buffers())
+    model, seen = built.model, set[tuple[Any, int]]()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    numbers, trainable = count_tensors(trained, seen)
+    frozen_numbers, frozen = count_tensors(model.parameters(), seen)
+    _, buffers = count_tensors(model.buffers(), seen)
     copy = trainable + frozen + buffers + _EMA_STEPS_BYTES
     states: dict[str, int | None] = {}
     for asked in optimizers:
@@ -143,7 +143,7 @@ def count_static(
                 'one with --optimizer for an idea.'
             )
     return StaticBytes(
-        parameters=numbers,
+        parameters=numbers + frozen_numbers,
         parameter_bytes=trainable + frozen,
         trainable_bytes=trainable,
         gradient_bytes=sum(count * size for count, size in gradients),

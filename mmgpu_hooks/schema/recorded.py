@@ -386,7 +386,7 @@ class ModelBytesRecord(Line, frozen=True, kw_only=True, tag='model_bytes'):
     trainable_bytes: Optional[Count] = None
     """Bytes of the parameters that are trained."""
     gradient_bytes: Optional[Count] = None
-    """Of the gradients that were there when the optimizer stepped."""
+    """As many as the trained parameters take."""
     optimizer_state_bytes: Optional[Count] = None
     buffer_bytes: Optional[Count] = None
     ema_bytes: Optional[Count] = None

@@ -46,7 +46,6 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
         ('GPU idle', 'measure.cuda.CudaEvents.drain', 1),
         ('GPU memory', 'measure.cuda.CudaMemory.observe', 2),
         ('GPU memory', 'measure.cuda.CudaMemory.drain', 1),
-        ('GPU memory', 'measure.cuda.CudaMemory.drain_window', 1),
         ('GPU memory', 'measure.cuda.CudaMemory.begin_validation', 0),
         ('GPU memory', 'measure.cuda.CudaMemory.end_validation', 0),
     ],

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from mmgpu_hooks.measure.absent import Absent, SourceError
 from mmgpu_hooks.measure.cuda import (
-    AllocatorFigures,
     CudaDevice,
     CudaMemory,
     cuda_device,
@@ -28,16 +27,21 @@ def stats(peak: int, reserved: int) -> dict[str, Any]:
     }
 
 
+def drained(memory: CudaMemory) -> tuple[int | None, int | None]:
+    found = memory.drain()
+    return found['peak_bytes'], found['reserved_bytes']
+
+
 def test_the_largest_peak_survives_a_reset_by_others():
     readings = iter([stats(10, 20), stats(30, 40), stats(5, 40), stats(7, 8)])
     memory = CudaMemory(lambda: next(readings))
-    assert memory.drain() == (None, None)
+    assert drained(memory) == (None, None)
     for _ in range(3):
         memory.observe()
-    assert memory.drain() == (30, 40)
+    assert drained(memory) == (30, 40)
     memory.observe()
-    assert memory.drain() == (7, 8)
-    assert memory.drain() == (None, None)
+    assert drained(memory) == (7, 8)
+    assert drained(memory) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +50,6 @@ def test_the_largest_peak_survives_a_reset_by_others():
 def test_an_allocator_without_statistics_is_an_error(odd: dict[str, Any]):
     with pytest.raises(SourceError, match='no peak statistics'):
         CudaMemory(lambda: odd).observe()
-
-
-def test_a_truth_value_is_no_count():
-    memory = CudaMemory(lambda: {**stats(1, 2), 'num_ooms': True})
-    for _ in range(2):
-        memory.observe()
-        window = memory.drain_window()
-    assert window.ooms is None
 
 
 class Allocator:
@@ -106,10 +102,8 @@ def validate(memory: CudaMemory, allocator: Allocator, *extras: int) -> None:
 
 def drain_at_log(memory: CudaMemory, allocator: Allocator) -> int | None:
     memory.observe()
-    peak = memory.drain()[0]
+    peak = memory.drain()['peak_bytes']
     allocator.reset()  # LoggerHook, right after us
-    if memory.is_clouded:
-        memory.observe()
     return peak
 
 
@@ -137,10 +131,8 @@ def test_a_peak_that_validation_hides_is_unknown_until_the_next_reset(
     validate(memory, allocator, *extras)
     allocator.use(95)
     assert drain_at_log(memory, allocator) is None
-    assert '210 bytes' in memory.unknown['gpu_mem_peak_bytes']
     allocator.use(95)
     assert drain_at_log(memory, allocator) == 105
-    assert memory.unknown == {}
 
 
 def test_validations_own_peak_is_told_once_its_log_has_reset_it(memory, allocator):
@@ -150,25 +142,16 @@ def test_validations_own_peak_is_told_once_its_log_has_reset_it(memory, allocato
     assert drain_at_log(memory, allocator) == 100
 
 
-def test_training_that_never_resumed_keeps_what_it_reached(memory, allocator):
-    allocator.use(90)
-    memory.begin_validation()
-    allocator.use(200)
-    memory.observe()
-    assert memory.drain() == (100, 210)
-
-
 def test_a_window_right_after_validation_without_a_reset_stays_unknown(
     memory, allocator
 ):
     validate(memory, allocator, 200)
     for _ in range(2):
         memory.observe()
-        assert memory.drain() == (None, 210)
-        assert memory.unknown
+        assert drained(memory) == (None, 210)
     allocator.use(300)
     memory.observe()
-    assert memory.drain() == (310, 310)
+    assert drained(memory) == (310, 310)
 
 
 def test_what_the_process_reached_before_training_is_not_trainings(allocator):
@@ -190,27 +173,6 @@ def test_beginning_and_ending_validation_twice_does_no_harm(memory, allocator):
     allocator.reset()
     allocator.use(50)
     memory.end_validation()
-    assert drain_at_log(memory, allocator) == 100
-
-
-def test_the_same_peak_again_after_validation_is_seen(memory, allocator):
-    for _ in range(3):
-        allocator.use(90)
-        validate(memory, allocator, 40)
-        allocator.use(90)
-        memory.observe()
-        assert memory.drain()[0] == 100
-        assert not memory.is_clouded
-        allocator.reset()
-
-
-def test_the_same_peak_as_an_earlier_run_is_seen_after_the_first_log(allocator):
-    allocator.use(90)
-    memory = CudaMemory(allocator.read)
-    memory.begin()
-    allocator.use(90)
-    assert drain_at_log(memory, allocator) is None
-    allocator.use(90)
     assert drain_at_log(memory, allocator) == 100
 
 
@@ -244,42 +206,26 @@ def test_a_peak_is_the_truth_or_unknown(steps: list[tuple[str, Any]]):
             truth = highest_validation = 0
 
 
-def test_the_window_tells_creep_fragmentation_and_what_failed(memory, allocator):
+def test_creep_fragmentation_and_what_failed(memory, allocator):
     allocator.retries, allocator.ooms = 2, 1
-    memory.observe()
     allocator.current = 12
-    allocator.retries = 3
     memory.observe()
-    assert memory.drain_window() == AllocatorFigures(
-        allocated_bytes=12, retries=3, ooms=1, inactive_bytes=7
-    )
+    names = 'allocated_bytes', 'inactive_bytes', 'retries', 'ooms'
+    first = memory.drain()
+    assert [first[name] for name in names] == [12, 7, 2, 1]
+    allocator.retries = 0  # somebody reset it
     memory.observe()
-    assert memory.drain_window() == AllocatorFigures(
-        allocated_bytes=12, retries=0, ooms=0, inactive_bytes=7
-    )
-    assert memory.drain_window() == AllocatorFigures(retries=0, ooms=0)
-
-
-def test_counts_begin_with_training_and_may_be_reset_by_others(allocator):
-    allocator.retries = 50
-    memory = CudaMemory(allocator.read)
-    assert memory.drain_window() == AllocatorFigures()
-    memory.begin()
-    allocator.retries, allocator.ooms = 51, 4
-    memory.observe()
-    window = memory.drain_window()
-    assert (window.retries, window.ooms) == (1, 4)
-    allocator.retries, allocator.ooms = 0, 5
-    memory.observe()
-    window = memory.drain_window()
-    assert (window.retries, window.ooms) == (None, 1)
+    second = memory.drain()
+    assert [second[name] for name in names] == [12, 7, None, 0]
 
 
 def test_an_allocator_with_fewer_figures_leaves_them_unknown():
-    memory = CudaMemory(lambda: stats(3, 4))
+    memory = CudaMemory(lambda: stats(5, 6))
     memory.begin()
     memory.observe()
-    assert memory.drain_window() == AllocatorFigures(allocated_bytes=1)
+    found = memory.drain()
+    known = {name for name, value in found.items() if value is not None}
+    assert known == {'reserved_bytes', 'allocated_bytes'}
 
 
 def test_the_pci_address_is_written_as_nvml_does():
@@ -332,7 +278,7 @@ def test_the_current_devices_memory_is_read(monkeypatch):
     memory = open_cuda_memory()
     assert isinstance(memory, CudaMemory)
     memory.observe()
-    assert memory.drain() == (6, 4)
+    assert drained(memory) == (6, 4)
 
 
 def test_without_torch_nothing_is_imported():
@@ -378,7 +324,7 @@ def test_real_peaks_are_seen_and_never_reset(torch_on_cuda: Any):
     assert torch.cuda.max_memory_allocated() == before + (64 << 20)
     torch.cuda.reset_peak_memory_stats()
     memory.observe()
-    peak, reserved = memory.drain()
+    peak, reserved = drained(memory)
     assert peak == before + (64 << 20)
     assert reserved is not None and reserved >= peak
 
@@ -417,6 +363,7 @@ def test_what_an_allocator_does_not_count_is_no_zero(backend, settings, lacking)
     memory = CudaMemory(allocator.read, find_lacking(backend, settings))
     memory.begin()
     memory.observe()
-    found = memory.drain_window()._asdict()
+    found = memory.drain()
+    assert found.pop('peak_bytes') is None  # it stands as before training
     assert {name for name, value in found.items() if value is None} == lacking
     assert memory.lacking.keys() == lacking
