@@ -515,10 +515,10 @@ class HostWindowMeter:
         before, self._last = self._last, self._read_counters()
         duration_s = self._last[0] - before[0]
         fields: dict[str, float | None] = {}
-        for figure, now_s in self._last[1].items():
+        for figure, waited_s in self._last[1].items():
             then_s = before[1][figure]
-            if now_s is not None and then_s is not None:
-                fields[figure] = fold_pressure_pct(then_s, now_s, duration_s)
+            if waited_s is not None and then_s is not None:
+                fields[figure] = fold_pressure_pct(then_s, waited_s, duration_s)
         held_back_s = [now - then for now, then in zip(self._last[2], before[2])]
         if 'throttled_s' not in self.unknown and min(held_back_s, default=0.0) >= 0.0:
             fields['throttled_s'] = max(held_back_s, default=0.0)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from mmengine import optim
+from mmengine.model import ExponentialMovingAverage
 from torch import nn
 
 from mmgpu_hooks.measure.cuda import count_model_bytes, count_tensors
