@@ -175,9 +175,6 @@ class GpuSource:
             self._guard.clean_up('GPU', self._gpu.close)
 
 
-_PATIENCE = 1000
-"""Iterations to wait for the optimizer's state before the model is counted."""
-
 MEMORY_THREAD_NAME = 'mmgpu-worker-memory'
 
 
@@ -390,9 +387,9 @@ class Sources:
             return None
         runner = self._runner
         wrapper = runner.optim_wrapper
-        # with gradients accumulated it steps later; plain SGD has no state at all
-        has_stepped = bool(getattr(getattr(wrapper, 'optimizer', None), 'state', True))
-        if not (has_stepped or is_final or iteration >= _PATIENCE):
+        # before the first step of the optimizer it has no state
+        counts = getattr(wrapper, '_accumulative_counts', 1)
+        if iteration < counts and not is_final:
             return None
         self._is_model_counted = True
         figures = self._guard.run(
