@@ -58,6 +58,7 @@ from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.prediction import predict_setting
+from mmgpu_hooks.schema import Prediction
 
 MEDIAN_LIMIT, P90_LIMIT, COVERAGE_LIMIT = 5.0, 12.0, 90.0
 GRID_LIMIT_S = 2.0
@@ -466,19 +467,24 @@ class Case:
 
     pipeline: Pipeline
     measured_s: float
-    predicted_s: float
-    low_s: float
-    high_s: float
+    predicted: Prediction
 
     @property
     def error_pct(self) -> float:
         """Of the measured one."""
-        return 100 * abs(self.predicted_s / self.measured_s - 1.0)
+        return 100 * abs(self.predicted.iter_time_s / self.measured_s - 1.0)
 
     @property
     def is_covered(self) -> bool:
         """Whether the interval holds the truth."""
-        return self.low_s <= self.measured_s <= self.high_s
+        low_s, high_s = self.predicted.iter_time_low_s, self.predicted.iter_time_high_s
+        return low_s <= self.measured_s <= high_s
+
+    @property
+    def half_width_pct(self) -> float:
+        """Of the interval."""
+        one = self.predicted
+        return 50 * (one.iter_time_high_s - one.iter_time_low_s) / one.iter_time_s
 
 
 def judge_trials(trials: Sequence[dict[str, Any]]) -> tuple[list[Case], int, float]:
@@ -504,16 +510,8 @@ def judge_trials(trials: Sequence[dict[str, Any]]) -> tuple[list[Case], int, flo
                 continue
             for other in same:
                 if other is not run:
-                    found: Any = predict_setting(workload, *other['setting'])
-                    cases.append(
-                        Case(
-                            pipeline,
-                            other['iter_s'],
-                            found.iter_time_s,
-                            found.iter_time_low_s,
-                            found.iter_time_high_s,
-                        )
-                    )
+                    found = predict_setting(workload, *other['setting'])
+                    cases.append(Case(pipeline, other['iter_s'], found))
             if not grid_s and run['setting'][0]:
                 begin_s = time.process_time()
                 for setting in itertools.product(range(10), (1, 2, 4, 8)):
@@ -526,7 +524,7 @@ def judge_cases(name: str, cases: Sequence[Case]) -> Iterator[Figure]:
     """Error and coverage of some cases."""
     errors = [case.error_pct for case in cases]
     covered = 100 * sum(case.is_covered for case in cases) / len(cases)
-    widths = [50 * (case.high_s - case.low_s) / case.predicted_s for case in cases]
+    widths = [case.half_width_pct for case in cases]
     high, worst = quantile(errors, 0.9), f'worst {max(errors):.0f} %'
     note = f'{len(cases)} predictions'
     yield at_most(

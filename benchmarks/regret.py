@@ -261,9 +261,13 @@ class Times:
 
     of: dict[Setting, list[float]] = field(default_factory=dict)
 
-    def add(self, trial: Trial) -> None:
-        """One training."""
-        self.of.setdefault(trial['setting'], []).append(trial['job_s'])
+    @classmethod
+    def of_trials(cls, trials: Sequence[Trial]) -> Times:
+        """Those of some trainings."""
+        times = cls()
+        for trial in trials:
+            times.of.setdefault(trial['setting'], []).append(trial['job_s'])
+        return times
 
     def best(self) -> Setting:
         """The fastest; of each setting the fastest training counts."""
@@ -322,18 +326,14 @@ def compare_fresh(
         chosen: The recommended setting.
         best: The fastest of the grid.
         kept: Fresh trainings of a job, those of other pairs among them.
-        train: Trains with a setting, and keeps the training.
+        train: Trains with a setting.
         count: Trainings of each of the two.
     """
     pair = [list(chosen), list(best)]
     fresh = [trial for trial in kept if [list(one) for one in trial['pair']] == pair]
     for turn in range(len(fresh) // 2, count):
-        for setting in (chosen, best)[:: 1 - 2 * (turn % 2)]:
-            fresh.append(train(setting))
-    times = Times()
-    for trial in fresh:
-        times.add(trial)
-    return times.lost_pct(chosen)
+        fresh += [train(one) for one in (chosen, best)[:: 1 - 2 * (turn % 2)]]
+    return Times.of_trials(fresh).lost_pct(chosen)
 
 
 def train_fresh(
@@ -351,18 +351,16 @@ def train_fresh(
 
 def judge_jobs(
     trials: Sequence[Trial], path: Path, count: int
-) -> tuple[list[Outcome], list[Outcome], dict[int, list[Outcome]]]:
+) -> tuple[list[Outcome], list[Outcome], dict[int, dict[str, float]]]:
     """Outcomes of recommendations, the same by the grid alone, and those of rules."""
     judged, by_grid = [], []
-    rules: dict[int, list[Outcome]] = {workers: [] for workers in RULES}
+    rules: dict[int, dict[str, float]] = {workers: {} for workers in RULES}
     works: dict[str, Work] = {}
     for name in dict.fromkeys(trial['job'] for trial in trials):
         of_job = [trial for trial in trials if trial['job'] == name]
         grid = [trial for trial in of_job if 'pair' not in trial]
         fresh = [trial for trial in of_job if 'pair' in trial]
-        times = Times()
-        for trial in grid:
-            times.add(trial)
+        times = Times.of_trials(grid)
         best = times.best()
 
         losses: dict[Setting, float] = {}
@@ -377,8 +375,7 @@ def judge_jobs(
         persistent = JOBS[name].persistent_workers
         for workers in RULES:
             if (workers, persistent) in times.of:
-                setting = workers, persistent
-                rules[workers].append(Outcome(name, setting, times.lost_pct(setting)))
+                rules[workers][name] = times.lost_pct((workers, persistent))
     return judged, by_grid, rules
 
 
@@ -399,31 +396,28 @@ def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
 
 
 def compare_rules(
-    by_grid: Sequence[Outcome], rules: dict[int, list[Outcome]]
+    by_grid: Sequence[Outcome], rules: dict[int, dict[str, float]]
 ) -> Iterator[Figure]:
     """With fixed numbers of workers, by the grid alone.
 
     Over the jobs that were trained with each; MMDetection's were not.
     """
-    known = [some for some in rules.values() if some]
-    done = set.intersection(*({one.job for one in some} for some in known))
-
-    def mean_pct(some: Sequence[Outcome]) -> float:
-        return statistics.fmean(one.lost_pct for one in some if one.job in done)
-
-    least_pct = min(mean_pct(some) for some in known)
+    known = {workers: lost for workers, lost in rules.items() if lost}
+    done = set.intersection(*(set(lost) for lost in known.values()))
+    least_pct = min(
+        statistics.fmean(lost[job] for job in done) for lost in known.values()
+    )
+    own_pct = statistics.fmean(one.lost_pct for one in by_grid if one.job in done)
     name = "time lost, mean, beside the best rule's"
-    yield at_most(name, mean_pct(by_grid), round(least_pct, 1), '%', 'by the grid')
-    names = {(os.cpu_count() or 1) - i: f' (cores{" - 1" * i})' for i in (0, 1)}
-    for workers, some in rules.items():
-        if some:
-            lost = [one.lost_pct for one in some]
-            yield Figure(
-                f'always {workers}{names.get(workers, "")}: time lost, mean',
-                statistics.fmean(lost),
-                '%',
-                note=f'median {statistics.median(lost):.1f}, worst {max(lost):.0f} %',
-            )
+    yield at_most(name, own_pct, round(least_pct, 1), '%', 'by the grid')
+    for workers, lost in known.items():
+        values = list(lost.values())
+        yield Figure(
+            f'always {workers}: time lost, mean',
+            statistics.fmean(values),
+            '%',
+            note=f'median {statistics.median(values):.1f}, worst {max(values):.0f} %',
+        )
 
 
 def show_jobs(

@@ -1,4 +1,4 @@
-"""The same policy for validation's loader, by what validations showed. Pure.
+"""The same policy for validation's loader, by what validations showed.
 
 Nothing of the train loader's settings is carried over: a validation has batches, a
 step and a rate of its own, and mostly starts with no batch made.

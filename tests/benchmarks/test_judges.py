@@ -14,6 +14,7 @@ from benchmarks.overhead import Account, Growth, Pairs, Spent
 from benchmarks.predict import BLOCK, Case, draw_factors, draw_unseen
 from benchmarks.rewrite import differing, flatten, is_kept
 from fakes.clock import HandClock
+from mmgpu_hooks.schema import Prediction
 
 
 def test_an_account_is_what_lies_between_its_borders(monkeypatch):
@@ -103,8 +104,9 @@ def test_the_drawn_pipelines_are_the_same_each_time():
     ('predicted_s', 'error_pct', 'is_covered'), [(0.11, 10, True), (0.2, 100, False)]
 )
 def test_a_case_is_judged_against_what_was_measured(predicted_s, error_pct, is_covered):
-    interval = 0.9 * predicted_s, 1.1 * predicted_s
-    case = Case(draw_unseen()[0], 0.1, predicted_s, *interval)
+    bounds = 0.9 * predicted_s, 1.1 * predicted_s
+    predicted = Prediction(2, 2, 4, predicted_s, *bounds, 0.0, None, None, 'step')
+    case = Case(draw_unseen()[0], 0.1, predicted)
     assert case.error_pct == pytest.approx(error_pct)
     assert case.is_covered is is_covered
 
@@ -131,13 +133,11 @@ def ask(evidence: list[str]) -> dict[str, Any]:
 
 
 def test_the_faster_counts_and_a_loss_within_the_spread_is_none():
-    times = regret.Times()
-    for one in GRID:
-        times.add(one)
+    times = regret.Times.of_trials(GRID)
     assert regret.choose_settings(GRID, times, ask) == [(1, True), (2, True)]
     assert times.best() == (8, True)
     assert times.lost_pct((1, True)) == pytest.approx(10.0)
-    times.add(trial(8, 9.95))
+    times = regret.Times.of_trials([*GRID, trial(8, 9.95)])
     assert times.lost_pct((1, True)) == 0.0
 
 
