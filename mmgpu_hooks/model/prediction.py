@@ -113,7 +113,6 @@ def predict_setting(
         iter_time_high_s=rate.iter_s * (1.0 + COVERAGE * error),
         data_wait_s=rate.wait_s + rate.fetch_s,
         images_per_s=workload.batch_size / rate.iter_s if workload.batch_size else None,
-        worker_utilisation=rate.utilisation,
         limit=_name_limit(workload, rate, num_workers, prefetch),
     )
 

@@ -46,8 +46,6 @@ class Prediction:
     """Part of ``iter_time_s``."""
     images_per_s: Optional[float]
     """``None`` when the batch size is unknown."""
-    worker_utilisation: Optional[float]
-    """Share of the time that a worker is busy with a batch; ``None`` without any."""
     limit: str
     """What keeps it from being faster: a member of
     :data:`mmgpu_hooks.model.prediction.LIMITS`."""

@@ -105,7 +105,7 @@ def test_the_drawn_pipelines_are_the_same_each_time():
 )
 def test_a_case_is_judged_against_what_was_measured(predicted_s, error_pct, is_covered):
     bounds = 0.9 * predicted_s, 1.1 * predicted_s
-    predicted = Prediction(2, 2, 4, predicted_s, *bounds, 0.0, None, None, 'step')
+    predicted = Prediction(2, 2, 4, predicted_s, *bounds, 0.0, None, 'step')
     case = Case(draw_unseen()[0], 0.1, predicted)
     assert case.error_pct == pytest.approx(error_pct)
     assert case.is_covered is is_covered

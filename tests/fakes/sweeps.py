@@ -22,7 +22,6 @@ def make_prediction(workers: int, iter_s: float, wait_s: float = 0.1) -> Predict
         iter_time_high_s=1.1 * iter_s,
         data_wait_s=wait_s,
         images_per_s=None,
-        worker_utilisation=None,
         limit='step',
     )
 
