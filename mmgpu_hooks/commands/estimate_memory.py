@@ -16,6 +16,7 @@ from mmgpu_hooks.commands.options import (
     as_format,
     command,
     config_argument,
+    flag,
     parsed,
     several,
 )
@@ -60,9 +61,7 @@ IMAGE_SIZE = parsed(
     metavar='HxW',
     help="Padded size in pixels, such as 800x1344; by default the config's.",
 )
-@click.option(
-    '--amp', is_flag=True, help='Mixed precision, also if the config has none.'
-)
+@flag('--amp', 'Mixed precision, also if the config has none.')
 @click.option(
     '--run',
     'run_folder',

@@ -86,6 +86,11 @@ def above_0(unit: str) -> Callable[[Any], Any]:
     )
 
 
+def flag(name: str, text: str) -> Decorator[Any]:
+    """An option without a value."""
+    return click.option(name, is_flag=True, help=text)
+
+
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
 SECONDS = above_0('seconds')
@@ -97,8 +102,8 @@ config_argument = click.argument('config', type=PATH)
 run_folders_argument = click.argument(
     'run_folders', type=PATH, nargs=-1, required=True, metavar='RUN_FOLDER...'
 )
-dry_run = click.option('--dry-run', is_flag=True, help='Train and write nothing.')
-fresh = click.option('--fresh', is_flag=True, help='Forget what was measured before.')
+dry_run = flag('--dry-run', 'Train and write nothing.')
+fresh = flag('--fresh', 'Forget what was measured before.')
 time_limit = click.option(
     '--time-limit',
     type=SECONDS,

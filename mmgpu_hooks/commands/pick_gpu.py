@@ -18,7 +18,6 @@ from mmgpu_hooks.commands.options import (
     COUNT,
     command,
     parsed,
-    several,
 )
 from mmgpu_hooks.commands.output import terminal_layout, warner
 from mmgpu_hooks.experiment.cards import (
@@ -33,7 +32,7 @@ from mmgpu_hooks.show.document import Section, Table
 from mmgpu_hooks.show.figures import format_bytes, format_pct
 from mmgpu_hooks.show.terminal import render
 
-_LOOK_S = 2.0
+_POLL_S = 2.0
 """Seconds between two readings while waiting."""
 _UNITS = 'kmgt'
 _SECONDS = parsed(
@@ -72,12 +71,6 @@ _FOLDER = parsed('.+', lambda match: Path(match[0]), 'a folder')
     metavar='SIZE',
     help='Least free memory, such as 10GiB or 50%.',
 )
-@several(
-    '--exclude',
-    str,
-    'Cards to leave alone: indices as in nvidia-smi, or beginnings of UUIDs.',
-    metavar='GPU...',
-)
 @click.option(
     '--wait',
     type=_SECONDS,
@@ -109,7 +102,6 @@ _FOLDER = parsed('.+', lambda match: Path(match[0]), 'a folder')
 def pick_gpu(
     count: int,
     min_free: tuple[int, float],
-    exclude: Sequence[str],
     wait: float,
     form: str | None,
     reserve: float,
@@ -131,7 +123,6 @@ def pick_gpu(
         raise UserError(f'expected a command to run, found no {program[0]!r} on PATH.')
     form = form or ('table' if sys.stdout.isatty() else 'env')
     is_table = form == 'table' and not program
-    names = [name for text in exclude for name in text.split(',') if name]
     locks = CardLocks(leases)
 
     def read() -> list[Card]:
@@ -141,7 +132,6 @@ def pick_gpu(
             os.environ,
             min_free_bytes=least_bytes,
             min_free_pct=least_pct,
-            exclude=names,
         )
 
     cards, picked = _wait_for_cards(read, count, locks, wait, is_table=is_table)
@@ -187,7 +177,7 @@ def _wait_for_cards(
         if not is_waiting:
             is_waiting = True
             _warn(f'waiting {wait_s:g} s: {describe_shortage(cards, count)}')
-        time.sleep(min(_LOOK_S, left_s))
+        time.sleep(min(_POLL_S, left_s))
 
 
 def _print_table(cards: Sequence[Card], picked: Sequence[Card]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from mmgpu_hooks.commands import exit_codes
-from mmgpu_hooks.commands.options import PATH, command, run_folders_argument
+from mmgpu_hooks.commands.options import PATH, command, flag, run_folders_argument
 from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.commands.rewriting import CODES, target_options
 from mmgpu_hooks.commands.runs import JudgedRun, judge_runs
@@ -31,19 +31,17 @@ from mmgpu_hooks.show.rewriting import render_once, short_path
 
 @command('recommend', CODES)
 @run_folders_argument
-@click.option(
+@flag(
     '--allow-batch-size',
-    is_flag=True,
-    help='Recommend another batch size, too, where runs with several tell its memory '
+    'Recommend another batch size, too, where runs with several tell its memory '
     'and its speed.',
 )
 @click.option(
     '--config', type=PATH, help='Config to rewrite; by default the one the run used.'
 )
-@click.option(
+@flag(
     '--details',
-    is_flag=True,
-    help='Print the time ledger, the loader, memory, saves, ranks, the host, all '
+    'Print the time ledger, the loader, memory, saves, ranks, the host, all '
     'findings and all advice, too.',
 )
 @target_options(in_place=True)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from mmgpu_hooks.commands import exit_codes
-from mmgpu_hooks.commands.options import PATH, Decorator, as_format
+from mmgpu_hooks.commands.options import PATH, Decorator, as_format, flag
 from mmgpu_hooks.config.outcome import RewriteOutcome
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.rewriting import render_rewrite, render_rewrite_json
@@ -21,18 +21,12 @@ def target_options(*, in_place: bool) -> Decorator[Any]:
     Args:
         in_place: Whether there is ``--in-place``; without it that is the default.
     """
-    beside = click.option(
-        '--in-place', is_flag=True, help='Edit the config, keep it as .bak.'
-    )
+    beside = flag('--in-place', 'Edit the config, keep it as .bak.')
     options = [
         click.option('--output', type=PATH, metavar='FILE', help='File to write.'),
         *([beside] if in_place else []),
-        click.option('--dry-run', is_flag=True, help='Write nothing.'),
-        click.option(
-            '--check',
-            is_flag=True,
-            help='Write nothing; exit with 1 when something would change.',
-        ),
+        flag('--dry-run', 'Write nothing.'),
+        flag('--check', 'Write nothing; exit with 1 when something would change.'),
         as_format,
     ]
 

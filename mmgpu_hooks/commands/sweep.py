@@ -19,6 +19,7 @@ from mmgpu_hooks.commands.options import (
     command,
     config_argument,
     dry_run,
+    flag,
     fresh,
     time_limit,
     work_dir,
@@ -68,13 +69,9 @@ _ENDLESS = 10**6
 @options.num_workers('Numbers of loader workers.', default=(0, 1, 2, 4, 8))
 @options.batch_size("Images per batch; by default the config's.")
 @options.prefetch_factor("Batches in flight per worker; by default the config's.")
-@click.option(
-    '--pin-memory', is_flag=True, help='Train each without and with pinned memory.'
-)
-@click.option('--amp', is_flag=True, help='Train each in full and in mixed precision.')
-@click.option(
-    '--saves', is_flag=True, help='Write checkpoints meanwhile, and say what one takes.'
-)
+@flag('--pin-memory', 'Train each without and with pinned memory.')
+@flag('--amp', 'Train each in full and in mixed precision.')
+@flag('--saves', 'Write checkpoints meanwhile, and say what one takes.')
 @click.option(
     '--gpus',
     type=COUNT,

@@ -66,11 +66,6 @@ class _Job:
     metavar='MINUTES',
     help='Time budget, the start of the trainings included.',
 )
-@click.option(
-    '--one-at-a-time',
-    is_flag=True,
-    help='Never hold both trainings in memory; slower.',
-)
 @fresh
 @as_format
 def verify(
@@ -78,7 +73,6 @@ def verify(
     config: Path | None,
     work_dir: Path | None,
     max_minutes: float,
-    one_at_a_time: bool,
     fresh: bool,
     form: str,
 ) -> int:
@@ -89,7 +83,7 @@ def verify(
     what was predicted.
     """
     job = _read_job(runs, config, work_dir)
-    answer = _verify(job, 60 * max_minutes, one_at_a_time=one_at_a_time, fresh=fresh)
+    answer = _verify(job, 60 * max_minutes, fresh=fresh)
     if answer is None:
         warner('verify')('stopped; the same command goes on from there.')
         return exit_codes.INTERRUPTED
@@ -157,9 +151,7 @@ def _caveats(run: RunRecord) -> Iterator[str]:
         )
 
 
-def _verify(
-    job: _Job, budget_s: float, *, one_at_a_time: bool, fresh: bool
-) -> VerifyAnswer | None:
+def _verify(job: _Job, budget_s: float, *, fresh: bool) -> VerifyAnswer | None:
     """What was measured; ``None`` when it was interrupted."""
     folder = (job.work_dir / 'verify').absolute()
     loaded = [read_trainable_config(config) for config in job.configs]
@@ -173,9 +165,7 @@ def _verify(
         workers.append(found)
         specs.append(TrialSpec(os.path.abspath(path), str(folder / name), settings))
         named.append(dict(settings) if job.run is not None else {'config': str(path)})
-    plan = VerifyPlan(
-        (specs[0], specs[1]), (workers[0], workers[1]), budget_s, one_at_a_time
-    )
+    plan = VerifyPlan((specs[0], specs[1]), (workers[0], workers[1]), budget_s)
     facts = {'second config': digest_config(loaded[1])}
     identity = read_identity(loaded[0], settings=[*job.settings], **facts)
     with open_store(folder, identity, fresh=fresh) as store:

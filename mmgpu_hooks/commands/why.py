@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import click
 
-from mmgpu_hooks.commands.options import PATH, as_format, command
+from mmgpu_hooks.commands.options import PATH, as_format, command, flag
 from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end, read_host, read_log
@@ -35,7 +35,7 @@ _MOST_LINES = 3
 @click.option(
     '--log', metavar='FILE', help='What the console showed; - reads standard input.'
 )
-@click.option('--watch', is_flag=True, help='Judge again until the run has ended.')
+@flag('--watch', 'Judge again until the run has ended.')
 @as_format
 def why(work_dir: Path | None, log: str | None, watch: bool, form: str) -> None:
     """Say why a run ended badly or stands still.

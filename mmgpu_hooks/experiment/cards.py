@@ -117,7 +117,6 @@ def judge_cards(
     *,
     min_free_bytes: int = 0,
     min_free_pct: float = 0.0,
-    exclude: Sequence[str] = (),
 ) -> list[Card]:
     """Give each card that may not be picked the reason; best first.
 
@@ -129,17 +128,7 @@ def judge_cards(
         environ: With ``CUDA_VISIBLE_DEVICES``, if it is set.
         min_free_bytes: Least free memory.
         min_free_pct: The same as a share of the card's memory.
-        exclude: Indices as in ``nvidia-smi``, or beginnings of UUIDs.
-
-    Raises:
-        UserError: If a card is named that is not there or is ambiguous.
     """
-    excluded = {_find(cards, name) for name in exclude}
-    if None in excluded:
-        raise UserError(
-            f'expected the index or UUID of one of {len(cards)} card(s) to exclude, '
-            f'found {", ".join(exclude)!r}; --format table lists them.'
-        )
     visible = _parse_visible(cards, environ)
 
     def judge(card: Card) -> str | None:
@@ -148,8 +137,6 @@ def judge_cards(
             return card.reason
         if visible is not None and card not in visible:
             return f'not in {VARIABLE}'
-        if card in excluded:
-            return 'excluded'
         return 'too little memory is free' if card.free_bytes < least else None
 
     judged = [replace(card, reason=judge(card)) for card in cards]

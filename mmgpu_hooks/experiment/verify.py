@@ -40,7 +40,6 @@ class VerifyPlan(Plan):
     specs: tuple[TrialSpec, TrialSpec]
     workers: tuple[int, int]
     budget_s: float
-    one_at_a_time: bool = False
 
     def choose(self, trials: Sequence[Trial], begun: Collection[str]) -> Turn | None:
         blocks = self._sort(trials)
@@ -165,7 +164,7 @@ class VerifyPlan(Plan):
         return is_held and trial.status == 'out_of_memory'
 
     def _sort(self, trials: Sequence[Trial]) -> _Blocks:
-        is_held = not (self.one_at_a_time or any(map(self._is_short_of_memory, trials)))
+        is_held = not any(map(self._is_short_of_memory, trials))
         # side by side they need twice what the user's training does: begin again
         way = 'held' if is_held else 'fresh'
         mine = [trial for trial in trials if trial.name.startswith(way)]

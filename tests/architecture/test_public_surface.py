@@ -152,7 +152,6 @@ def test_commands_and_flags():
         ],
         'pick-gpu': [
             '--count',
-            '--exclude',
             '--format',
             '--leases',
             '--min-free',
@@ -205,7 +204,6 @@ def test_commands_and_flags():
             '--format',
             '--fresh',
             '--max-minutes',
-            '--one-at-a-time',
             '--work-dir',
             'runs',
         ],

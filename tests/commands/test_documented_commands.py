@@ -84,6 +84,8 @@ def parses(words: list[str]) -> bool:
     """Whether ``mmgpu`` takes these arguments."""
     try:
         command_named(words[0]).make_context(words[0], words[1:])
+    except click.exceptions.Exit:  # of --help
+        return True
     except (click.UsageError, KeyError):
         return False
     return True

@@ -95,7 +95,7 @@ BAD = {
     'pick-gpu --min-free 101%': "found '101%'",
     'pick-gpu --wait -1': '--wait',
     'pick-gpu --reserve inf': '--reserve',
-    'pick-gpu --exclude': '--exclude',
+    'pick-gpu --min-free': '--min-free',
     'verify run --max-minutes 0': '--max-minutes',
     'verify run --max-minutes nan': '--max-minutes',
     'sweep config.py --num-workers 2.5': '--num-workers',

@@ -71,8 +71,6 @@ def test_two_started_together_choose_different_cards(environ, leases):
     ('options', 'code', 'out'),
     [
         (['-n', '2'], 7, 'GPU-empty,GPU-half -n 3 -- --wait\n'),
-        (['--exclude', '1', '2'], 7, 'GPU-half -n 3 -- --wait\n'),
-        (['--exclude', '1,GPU-full'], 7, 'GPU-half -n 3 -- --wait\n'),
         (['--min-free', '90%', '--format', 'table'], 7, 'GPU-empty -n 3 -- --wait\n'),
     ],
 )
@@ -128,7 +126,6 @@ def test_without_a_driver_it_says_so(environ, leases, fake_nvml):
 @pytest.mark.parametrize(
     ('arguments', 'sentence'),
     [
-        (['--exclude', '9'], "to exclude, found '9'"),
         (['--', 'no-such-command'], "found no 'no-such-command' on PATH"),
         (['--leases', '/proc/none'], 'expected a folder for lock files'),
     ],
