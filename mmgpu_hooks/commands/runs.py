@@ -212,7 +212,7 @@ def judge_runs(folders: Sequence[Path], *, allow_batch_size: bool = False) -> Ju
 
 def _judge_plain(files: RunFiles) -> JudgedRun:
     assert files.plain is not None
-    plain = read_plain_run(files.plain, files.config_copy)
+    plain = read_plain_run(files.plain)
     notes = [
         'This run has no evidence of GPUEfficiencyHook, only the log of MMEngine; '
         'train with the hook for a judgement with numbers behind it: mmgpu enable '

@@ -13,12 +13,11 @@ from mmgpu_hooks.schema.lines import read_lines
 from mmgpu_hooks.schema.run_folder import EvidenceError
 
 
-def read_plain_run(path: Path, config_copy: Path | None) -> PlainRun:
+def read_plain_run(path: Path) -> PlainRun:
     """Read what MMEngine's own log tells of a run without our hook.
 
     Args:
         path: A ``scalars.json``: one JSON object per logged line.
-        config_copy: The run's flattened config, when it is there.
 
     Returns:
         Medians of ``time`` and ``data_time`` over the logged lines.
@@ -26,14 +25,11 @@ def read_plain_run(path: Path, config_copy: Path | None) -> PlainRun:
     Raises:
         EvidenceError: If no line carries both.
     """
-    time_s: list[float] = []
-    data_time_s: list[float] = []
+    times_s: list[tuple[float, float]] = []
     last = bad = 0
     for _, raw in read_lines(path):
-        if raw.isspace():
-            continue
         try:
-            line = json.loads(raw)
+            line = {} if raw.isspace() else json.loads(raw)
         except (ValueError, RecursionError):
             bad += 1
             continue
@@ -42,25 +38,17 @@ def read_plain_run(path: Path, config_copy: Path | None) -> PlainRun:
             continue
         whole, wait = _seconds(line.get('time')), _seconds(line.get('data_time'))
         if whole is not None and wait is not None and wait <= whole:
-            time_s.append(whole)
-            data_time_s.append(wait)
-            step = line.get('iter', line.get('step', 0))
+            times_s.append((whole, wait))
+            step = line.get('iter', line.get('step'))
             last = max(last, step if isinstance(step, int) else 0)
-    if not time_s:
+    if not times_s:
         raise EvidenceError(
             f'{path}: expected training lines with "time" and "data_time", found '
             'none; train at least one logging interval with GPUEfficiencyHook.'
         )
+    time_s, data_time_s = map(statistics.median, zip(*times_s))
     notes = (f'{path.name}: {bad} unreadable line(s) skipped.',) if bad else ()
-    return PlainRun(
-        path=str(path),
-        iterations=last,
-        lines=len(time_s),
-        time_s=statistics.median(time_s),
-        data_time_s=statistics.median(data_time_s),
-        config_copy=str(config_copy) if config_copy else None,
-        notes=notes,
-    )
+    return PlainRun(str(path), last, len(times_s), time_s, data_time_s, notes)
 
 
 def _seconds(value: Any) -> float | None:

@@ -179,8 +179,6 @@ class LoaderFigures(Figures):
 class HostFigures(Figures):
     """What the host did to everybody on it; sums and extremes are of the whole run."""
 
-    seconds = of_steady(total, 'duration_s')
-    """Steady seconds that the pressure is taken over."""
     cpu_pressure_pct = mean_of('host.cpu_pressure_pct')
     io_pressure_pct = mean_of('host.io_pressure_pct')
     memory_pressure_pct = mean_of('host.memory_pressure_pct')
@@ -300,14 +298,6 @@ class CudaMemoryFigures(Figures):
         if not is_steady or grown < _LEAST_CREEP_BYTES or done <= 0:
             return None
         return 1000 * grown / done
-
-
-class HookCost(NamedTuple):
-    """One class of hook over the whole run."""
-
-    seconds: float
-    iteration_s: float | None
-    """Steady mean per iteration."""
 
 
 class WorkerCost(NamedTuple):
@@ -469,22 +459,14 @@ class Run(Figures):
         return images / (self.iter_s * self.steady_iterations)
 
     @cached_property
-    def hooks(self) -> Mapping[str, HookCost]:
-        """By class, most expensive first; what is left of ``ledger_s['hooks']`` is
-        MMEngine's own calling."""
-        seconds: Counter[str] = Counter()
-        for by_hook in self.every.values('hooks_s'):
-            seconds.update(by_hook)
-        if self.end and self.end.hooks_s:
-            seconds = Counter(self.end.hooks_s)
-        count = self.steady_iterations
-        return {
-            name: HookCost(
-                total_s,
-                total(self.steady.column('hooks_s', name)) / count if count else None,
-            )
-            for name, total_s in seconds.most_common()
-        }
+    def hooks(self) -> Mapping[str, float]:
+        """Seconds of the whole run by class, most expensive first; what is left of
+        ``ledger_s['hooks']`` is MMEngine's own calling."""
+        seconds: Counter[str] = Counter(self.end.hooks_s if self.end else {})
+        if not seconds:
+            for by_hook in self.every.values('hooks_s'):
+                seconds.update(by_hook)
+        return dict(seconds.most_common())
 
     @cached_property
     def data_wait_cpu_share(self) -> float | None:
@@ -581,9 +563,6 @@ class Run(Figures):
         """What the CUDA allocator went through."""
         every = self.every.having('cuda_memory')
         return CudaMemoryFigures(every, every) if len(every) else None
-
-    gpu_idle_iterations = of_steady(count_all, 'gpu_idle_iterations')
-    """Iterations that `gpu_idle_pct` is taken over."""
 
     @cached_property
     def gpu_idle_pct(self) -> float | None:

@@ -49,7 +49,6 @@ class PlainRun:
     """Median of the logged ``time``."""
     data_time_s: float
     """Median of the logged ``data_time``."""
-    config_copy: Optional[str] = None
     notes: Tuple[str, ...] = ()
 
 

@@ -214,7 +214,7 @@ def _list_advice(answer: Answer) -> list[str]:
 def _time_section(run: Run) -> Section:
     """The time ledger: every second of training."""
     whole_s, count = run.duration_s, run.iterations
-    costs = [(n, cost.seconds) for n, cost in run.hooks.items() if n != UNATTRIBUTED]
+    costs = [one for one in run.hooks.items() if one[0] != UNATTRIBUTED]
     remarks = {
         'hooks': ', '.join(f'{n} {format_seconds(s)}' for n, s in costs[:_HOOKS_NAMED]),
         'startup': f'building the Runner {format_seconds(run.run.build_s)}, '

@@ -144,7 +144,7 @@ def test_a_plain_run_is_read_by_its_medians(tmp_path: Path):
         {'lr': 0.1, 'time': 0.5, 'data_time': 0.2, 'loss': 1, 'iter': 30, 'step': 30},
         {'coco/bbox_mAP': 0.1, 'time': 9.0, 'data_time': 8.0, 'step': 1},
     )
-    run = read_plain_run(path, None)
+    run = read_plain_run(path)
     assert (run.time_s, run.data_time_s) == (0.5, 0.2)
     assert (run.lines, run.iterations) == (3, 30)
 
@@ -157,11 +157,11 @@ def test_times_that_no_measurement_gives_are_passed_over(tmp_path: Path, times):
     whole, wait = times
     good = {'lr': 0.1, 'time': 0.5, 'data_time': 0.2, 'iter': 10}
     write_scalars(path, good, {'lr': 0.1, 'time': whole, 'data_time': wait})
-    assert read_plain_run(path, None).lines == 1
+    assert read_plain_run(path).lines == 1
 
 
 def test_a_plain_run_without_training_lines_is_refused(tmp_path: Path):
     path = tmp_path / 'scalars.json'
     write_scalars(path, {'coco/bbox_mAP': 0.1, 'time': 9.0, 'data_time': 8.0})
     with pytest.raises(EvidenceError, match='found none; train at least'):
-        read_plain_run(path, None)
+        read_plain_run(path)
