@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
@@ -69,10 +70,10 @@ def diagnose_plain_run(run: PlainRun) -> Diagnosis:
     runs, validation; so a low one clears the loader and a high one only suspects it.
     """
     share = run.data_time_s / run.time_s if run.time_s > 0 else 0.0
-    is_data = share >= DATA_WAIT_PROBLEM
-    name = 'data_bound' if is_data else 'compute_bound'
-    called = 'Perhaps data-bound' if is_data else VERDICTS[name]
-    doubt = ' (or hooks, saves and validation, which it also holds)' if is_data else ''
+    name, called, doubt = 'compute_bound', VERDICTS['compute_bound'], ''
+    if share >= DATA_WAIT_PROBLEM:
+        name, called = 'data_bound', 'Perhaps data-bound'
+        doubt = ' (or hooks, saves and validation, which it also holds)'
     why = (
         f"{called}: MMEngine's data_time is {100 * share:.0f} % of time "
         f'({format_seconds(run.data_time_s)} of {format_seconds(run.time_s)}, '
@@ -177,13 +178,9 @@ def _why_data_bound(name: str, run: Run) -> str:
 
 def _save_cause(run: Run) -> str:
     """What is proven to hold the saves up, alone or added up, if anything is."""
-    held_s = {
-        cause: sum(one.held_s.get(cause, 0.0) for one in run.judged_saves)
-        for cause in CAUSES
-    }
-    cause = max(held_s, key=lambda name: held_s[name])
+    held_s = sum((Counter(one.held_s) for one in run.judged_saves), Counter[str]())
     usual_s = sum(one.uncontended_s or 0.0 for one in run.judged_saves)
-    is_much = held_s[cause] > 0.0 and held_s[cause] >= SLOW_SAVE_RATIO * usual_s
-    if not is_much and not run.saves_held_by(cause):
-        return ''
-    return f' {format_sum(held_s[cause])} of it {CAUSES[cause].why} (gross).'
+    for cause, seconds in held_s.most_common(1):
+        if seconds >= SLOW_SAVE_RATIO * usual_s or run.saves_held_by(cause):
+            return f' {format_sum(seconds)} of it {CAUSES[cause].why} (gross).'
+    return ''
