@@ -77,7 +77,7 @@ def _predict(
     memory = None
     if not isinstance(pool.memory, NoPrediction):
         card = fold_card_room(pool.newest)
-        memory = MemoryReport(pool.memory, pool.memory_rules, asked, card)
+        memory = MemoryReport(pool.memory, asked, card)
     return replace(
         forecast,
         predictions=predictions,

@@ -14,8 +14,6 @@ from mmgpu_hooks.judge.run_comparison import find_unlike
 from mmgpu_hooks.model.batches import (
     MemoryFit,
     MemoryPoint,
-    MemoryRuleRow,
-    compare_rules,
     fit_batch_memory,
     fit_step_line,
 )
@@ -35,7 +33,6 @@ class RunPool:
     memory: MemoryFit | NoPrediction
     fitted: tuple[FittedRun, ...] = ()
     """The newest first."""
-    memory_rules: tuple[MemoryRuleRow, ...] = ()
     notes: tuple[str, ...] = ()
     """Which runs were left out, and why."""
 
@@ -90,7 +87,6 @@ def pool_runs(
         workload=workload,
         fitted=tuple(_describe(run) for run in fitted),
         memory=points if isinstance(points, NoPrediction) else fit_batch_memory(points),
-        memory_rules=() if isinstance(points, NoPrediction) else compare_rules(points),
         notes=tuple(notes),
     )
 

@@ -305,55 +305,6 @@ def find_oom_batch(fit: MemoryFit, free_bytes: float) -> int | None:
     return int(beyond[0]) + 1 if len(beyond) else None
 
 
-@dataclass(frozen=True)
-class MemoryRuleRow:
-    """One measured batch size beside what two rules say of it unseen."""
-
-    batch_size: int
-    peak_bytes: int
-    """The largest that was measured."""
-    fit_bytes: int | None
-    """By the fit of all other batch sizes; ``None`` with fewer than two others."""
-    proportional_bytes: int | None
-    """The peak of the smallest batch size, times the ratio; ``None`` of that one."""
-
-    def error_pct(self, said: int | None) -> float | None:
-        """How far one of the two is above (below, when negative) the measured peak."""
-        if said is None:
-            return None
-        return 100.0 * (said - self.peak_bytes) / self.peak_bytes
-
-
-def compare_rules(points: Sequence[MemoryPoint]) -> tuple[MemoryRuleRow, ...]:
-    """Hold the fit, and the rule "twice the batch, twice the memory", to the peaks.
-
-    Both are asked for a batch size they have not seen.
-
-    Args:
-        points: As for :func:`fit_batch_memory`.
-
-    Returns:
-        A row per batch size, smallest first.
-    """
-    ordered = sorted(points, key=lambda p: (p.batch_size, p.peak_bytes))
-    largest = {point.batch_size: point for point in ordered}
-    rows = []
-    for batch, point in largest.items():
-        fit = fit_batch_memory([p for p in points if p.batch_size != batch])
-        seen = None
-        if isinstance(fit, MemoryFit):
-            pixels = None if point.pixels is None else point.pixels / batch
-            seen = predict_peak(fit, batch, pixels).peak_bytes
-        first = next(iter(largest.values()))
-        proportional = round(first.peak_bytes * batch / first.batch_size)
-        rows.append(
-            MemoryRuleRow(
-                batch, point.peak_bytes, seen, None if point is first else proportional
-            )
-        )
-    return tuple(rows)
-
-
 def _find_flaw(points: Sequence[MemoryPoint]) -> str | None:
     """Why no line is to be drawn through the points; ``None`` when it may."""
     for point in points:

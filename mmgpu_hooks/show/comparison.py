@@ -8,12 +8,9 @@ from typing import Any
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import Estimate, FigureComparison, RunComparison
 from mmgpu_hooks.show.document import Section, Table, listing, to_json
-from mmgpu_hooks.show.figures import PART_NAMES, format_seconds
+from mmgpu_hooks.show.figures import PART_NAMES, format_seconds, format_signed
 from mmgpu_hooks.show.run_sections import images_per_second
 from mmgpu_hooks.show.terminal import render
-
-JSON_VERSION = 1
-"""Raised when a key of the JSON answer changes its meaning or goes away."""
 
 _NAMES = {
     'iter_s': 'iteration',
@@ -48,7 +45,6 @@ class CompareAnswer:
 def render_compare_json(answer: CompareAnswer) -> str:
     """The answer as one JSON object; see ``docs/en/compare.md``."""
     return to_json(
-        version=JSON_VERSION,
         before=answer.before,
         after=answer.after,
         **vars(answer.comparison),
@@ -98,7 +94,9 @@ def _sentences(answer: CompareAnswer) -> list[str]:
     }
     known = sorted(changes.items(), key=lambda item: -abs(item[1].value))
     if known:
-        words = ', '.join(f'{name} {_signed(change.value)}' for name, change in known)
+        words = ', '.join(
+            f'{name} {format_signed(change.value)}' for name, change in known
+        )
         said.append(f'Per iteration: {words}.')
     if answer.max_regression is not None:
         word = 'exceeded' if answer.is_regression else 'not exceeded'
@@ -128,7 +126,7 @@ def _is_worth_a_line(figure: FigureComparison, whole: FigureComparison) -> bool:
 def _row(figure: FigureComparison) -> list[str]:
     is_rate, change = figure.name == 'images_per_s', figure.difference
     plain = '{:.2f}'.format if is_rate else format_seconds
-    signed = '{:+.2f}'.format if is_rate else _signed
+    signed = '{:+.2f}'.format if is_rate else format_signed
     cells = [
         'unknown' if side is None else plain(side.value)
         for side in (figure.before, figure.after)
@@ -137,10 +135,6 @@ def _row(figure: FigureComparison) -> list[str]:
         return [_NAMES[figure.name], *cells, 'unknown', '']
     interval = f'{signed(change.low)} to {signed(change.high)}'
     return [_NAMES[figure.name], *cells, signed(change.value), interval]
-
-
-def _signed(seconds: float) -> str:
-    return ('-' if seconds < 0 else '+') + format_seconds(abs(seconds))
 
 
 def render_demo(before: Run, after: Run, **layout: Any) -> str:

@@ -8,7 +8,7 @@ the same list.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ class Table:
         return column < self.texts or (is_last and self.head[column] in _WORDS)
 
 
-_WORDS = ('', 'limited by', '9 times in 10')
+_WORDS = ('', 'limited by', '9 times in 10', 'held up')
 """Headings of a last column with words."""
 
 
@@ -82,9 +82,55 @@ def listing(title: str, sentences: Iterable[str], name: str = '') -> list[Sectio
     return [Section(title, name, items=items)] if items else []
 
 
+Column = tuple[str, str, Callable[[Any], str]]
+"""Label, dotted path of a figure from its record on (empty: the record itself), and
+how it is written."""
+
+
+def _cell(record: Any, path: str, write: Callable[[Any], str]) -> str | None:
+    for name in path.split('.') if path else ():
+        record = None if record is None else getattr(record, name)
+    return None if record is None or record == {} else write(record)
+
+
+def list_facts(record: Any, columns: Sequence[Column]) -> Iterator[Fact]:
+    """The figures of a record that are known, each with its label."""
+    for label, path, write in columns:
+        text = _cell(record, path, write)
+        if text is not None:
+            yield label, text
+
+
+def tabulate(
+    records: Iterable[Any],
+    columns: Sequence[Column],
+    caption: str = '',
+    texts: int = 0,
+    strong: Sequence[int] = (),
+) -> Table:
+    """A row a record, a column a figure; a column that is unknown in all goes.
+
+    Args:
+        records: In the order of the rows.
+        columns: With their headings.
+        caption: As the others, of the table.
+        texts: Columns from the left that hold words.
+        strong: Rows that stand out.
+    """
+    rows = [[_cell(one, path, write) for _, path, write in columns] for one in records]
+    used = [n for n in range(len(columns)) if any(row[n] for row in rows)]
+    head = [columns[n][0] for n in used]
+    # a last column without a heading holds words
+    cells = [[row[n] or ('-' if columns[n][0] else '') for n in used] for row in rows]
+    return Table(head, cells, caption, texts, strong)
+
+
 def to_json(**body: Any) -> str:
-    """An answer as one JSON object: records become objects, unknown is ``null``."""
-    return json.dumps(body, indent=2, default=_plain)
+    """An answer as one JSON object: records become objects, unknown is ``null``.
+
+    ``version`` is raised when a key changes its meaning or goes away.
+    """
+    return json.dumps({'version': 1, **body}, indent=2, default=_plain)
 
 
 def _plain(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from mmgpu_hooks.judge.duration_text import format_seconds
+from mmgpu_hooks.schema import Prediction
 
 __all__ = ['format_seconds']
 
@@ -43,6 +44,17 @@ def format_pct(share: float) -> str:
 def format_count(count: int) -> str:
     """``41.9 M`` for what comes in millions, else every one of them."""
     return f'{count / 1e6:.1f} M' if count >= 1e5 else str(count)
+
+
+def format_signed(seconds: float) -> str:
+    """``+0.200 s`` or ``-3.0 ms``."""
+    return ('-' if seconds < 0 else '+') + format_seconds(abs(seconds))
+
+
+def format_interval(prediction: Prediction) -> str:
+    """``0.227 s to 0.315 s``, of an iteration."""
+    low, high = prediction.iter_time_low_s, prediction.iter_time_high_s
+    return f'{format_seconds(low)} to {format_seconds(high)}'
 
 
 _BOUND_SPACE = '\ue000'

@@ -104,7 +104,7 @@ def _open_page(runs: Sequence[ReportedRun]) -> Section:
     return Section(
         _compare_speeds(known),
         'verdict',
-        _list_differences([run for _, run in known]),
+        ['Whether they trained the same, and how sure that is: mmgpu compare.'],
         table=Table(head, rows, 'The runs side by side'),
         chart=run_charts.chart_ledger(known),
     )
@@ -128,19 +128,6 @@ def _compare_speeds(runs: Sequence[tuple[str, Run]]) -> str:
         f'“{fast}” trains {most / least:.2f} times as fast as “{slow}”: '
         f'{least:.1f} → {most:.1f} images/s over the whole training.'
     )
-
-
-def _list_differences(runs: Sequence[Run]) -> list[str]:
-    """A caution where the runs did not train the same thing."""
-    compared: dict[str, set[Any]] = {
-        'the length of the data set': {run.run.loader.dataset_length for run in runs},
-        'the batch size': {run.run.loader.batch_size for run in runs},
-        'the number of ranks': {run.run.world_size for run in runs},
-        'the device': {r.run.gpu.name if r.run.gpu else r.run.device for r in runs},
-        'the config': {run.run.config_path for run in runs},
-    }
-    differing = [name for name, values in compared.items() if len(values) > 1]
-    return [f'They differ in {", ".join(differing)}.'] if differing else []
 
 
 def _group(runs: Sequence[ReportedRun]) -> Iterator[list[tuple[str, Section]]]:

@@ -9,7 +9,6 @@ from typing import Any
 from mmgpu_hooks.judge.memory import CardRoom
 from mmgpu_hooks.model.batches import (
     MemoryFit,
-    MemoryRuleRow,
     find_largest_batch,
     find_oom_batch,
     predict_peak,
@@ -17,17 +16,23 @@ from mmgpu_hooks.model.batches import (
 from mmgpu_hooks.model.prediction import LIMITS
 from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema import FittedRun, Prediction
-from mmgpu_hooks.show.document import Fact, Section, Table, listing, to_json
+from mmgpu_hooks.show.document import (
+    Column,
+    Fact,
+    Section,
+    Table,
+    listing,
+    tabulate,
+    to_json,
+)
 from mmgpu_hooks.show.figures import (
     format_bytes,
     format_count,
-    format_pct,
+    format_interval,
     format_seconds,
 )
 from mmgpu_hooks.show.recommendation import describe_fitted
 from mmgpu_hooks.show.terminal import render
-
-JSON_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,6 @@ class MemoryReport:
     """What is said of memory against batch size."""
 
     fit: MemoryFit
-    rules: tuple[MemoryRuleRow, ...]
-    """What was measured beside what the fit and the proportional rule say of it."""
     batch_sizes: tuple[int, ...]
     """Asked for."""
     card: CardRoom | None
@@ -71,7 +74,6 @@ def render_forecast_json(forecast: Forecast) -> str:
         memory = _memory_json(forecast.memory) if forecast.memory else None
         fitted = {'fitted_runs': forecast.fitted, 'memory': memory}
     return to_json(
-        version=JSON_VERSION,
         run=forecast.run_path,
         status=forecast.status,
         workload=forecast.workload,
@@ -95,14 +97,6 @@ def _memory_json(report: MemoryReport) -> dict[str, Any]:
         'peaks': [
             {'batch_size': batch, **predict_peak(fit, batch)._asdict()}
             for batch in report.batch_sizes
-        ],
-        'rules': [
-            {
-                **vars(row),
-                'fit_error_pct': row.error_pct(row.fit_bytes),
-                'proportional_error_pct': row.error_pct(row.proportional_bytes),
-            }
-            for row in report.rules
         ],
         'card_bytes': card.total_bytes if card else None,
         'oom_batch_size': find_oom_batch(fit, card.room_bytes) if card else None,
@@ -131,7 +125,6 @@ def render_forecast(forecast: Forecast, **layout: Any) -> str:
     sections = [Section(facts=facts), Section(table=_table(forecast, workload))]
     if forecast.memory is not None:
         sections.append(Section(facts=list(_describe_memory(forecast.memory))))
-        sections.append(Section(table=_tabulate_rules(forecast.memory.rules)))
     sections += listing('Notes', (*workload.notes, *forecast.notes))
     return render(sections, **layout)
 
@@ -144,30 +137,24 @@ def _table(forecast: Forecast, workload: Workload) -> Table:
     batches = {one.batch_size for one in predictions}
     has_batches = forecast.is_batch_asked or batches != {workload.batch_size}
     has_factors = len({one.prefetch_factor for one in predictions} - {None}) > 1
-    rows = []
-    for one in predictions:
+
+    def mark(one: Prediction) -> str:
         is_own = (one.num_workers, one.prefetch_factor, one.batch_size) == own
-        low, high = one.iter_time_low_s, one.iter_time_high_s
-        rate = one.images_per_s
-        rows.append(
-            (
-                *((one.batch_size,) if has_batches else ()),
-                f'{one.num_workers}{" *" if is_own else "  "}',
-                *((one.prefetch_factor or '-',) if has_factors else ()),
-                format_seconds(one.iter_time_s),
-                f'{format_seconds(low)} to {format_seconds(high)}',
-                format_seconds(one.data_wait_s),
-                'unknown' if rate is None else f'{rate:.1f}',
-                LIMITS[one.limit],
-            )
-        )
-    head = [
-        *(('batch',) if has_batches else ()),
-        'workers',
-        *(('prefetch',) if has_factors else ()),
-        *('iteration', '9 in 10 within', 'data wait', 'images/s', 'limited by'),
-    ]
-    return Table(head, rows, texts=0)
+        return f'{one.num_workers}{" *" if is_own else "  "}'
+
+    batch: Column = ('batch', 'batch_size', str)
+    factor: Column = ('prefetch', 'prefetch_factor', str)
+    columns: Sequence[Column] = (
+        *((batch,) if has_batches else ()),
+        ('workers', '', mark),
+        *((factor,) if has_factors else ()),
+        ('iteration', 'iter_time_s', format_seconds),
+        ('9 in 10 within', '', format_interval),
+        ('data wait', 'data_wait_s', format_seconds),
+        ('images/s', 'images_per_s', '{:.1f}'.format),
+        ('limited by', 'limit', LIMITS.__getitem__),
+    )
+    return tabulate(predictions, columns)
 
 
 def _describe_memory(report: MemoryReport) -> Iterator[Fact]:
@@ -198,26 +185,3 @@ def _describe_memory(report: MemoryReport) -> Iterator[Fact]:
         if oom is not None:
             text += f'; out of memory is expected from a batch of {oom} on'
         yield 'card', f'{text}; {find_largest_batch(fit, card.safe_bytes)} fit safely'
-
-
-def _tabulate_rules(rules: Sequence[MemoryRuleRow]) -> Table:
-    """Measured peaks beside what two rules say of them unseen."""
-    rows = [
-        (
-            row.batch_size,
-            format_bytes(row.peak_bytes),
-            _with_error(row, row.fit_bytes),
-            _with_error(row, row.proportional_bytes),
-        )
-        for row in rules
-    ]
-    head = ['batch', 'measured', 'fit of the others', 'proportional']
-    return Table(head, rows, 'Peak memory', texts=0)
-
-
-def _with_error(row: MemoryRuleRow, size: int | None) -> str:
-    error_pct = row.error_pct(size)
-    if size is None or error_pct is None:
-        return '-'
-    direction = 'above' if error_pct >= 0 else 'below'
-    return f'{format_bytes(size)} ({format_pct(abs(error_pct))} {direction})'

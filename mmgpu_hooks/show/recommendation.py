@@ -23,9 +23,6 @@ from mmgpu_hooks.show.document import Fact, Section, Table, listing, to_json
 from mmgpu_hooks.show.figures import format_seconds
 from mmgpu_hooks.show.terminal import render
 
-JSON_VERSION = 1
-"""Raised when a key of the JSON answer changes its meaning or goes away."""
-
 MOST_LINES = 25
 """Of an answer without details."""
 _LEVELS = ((1, 3, True), (0, 3, True), (0, 1, True), (0, 1, False))
@@ -71,7 +68,6 @@ def render_json(answer: Answer) -> str:
         'validation': found.validation,
     }
     return to_json(
-        version=JSON_VERSION,
         run=answer.run_path,
         status=run.status if run is not None else None,
         verdict=answer.diagnosis.verdict,

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.changes import WORKERS_KEY
-from mmgpu_hooks.schema import Change, Finding, PlainRun, Prediction, SaveRecord
+from mmgpu_hooks.schema import (
+    Change,
+    Finding,
+    PlainRun,
+    Prediction,
+    SaveJudgement,
+    SaveRecord,
+)
 from mmgpu_hooks.schema.parts import PARTS, UNATTRIBUTED
 from mmgpu_hooks.show import run_charts
-from mmgpu_hooks.show.document import Fact, Item, Section, Table, listing
+from mmgpu_hooks.show.document import (
+    Column,
+    Item,
+    Section,
+    Table,
+    list_facts,
+    listing,
+    tabulate,
+)
 from mmgpu_hooks.show.figures import (
     PART_NAMES,
     format_bytes,
     format_count,
+    format_interval,
     format_pct,
     format_seconds,
 )
@@ -86,7 +101,7 @@ def describe_run(reported: ReportedRun) -> list[Section]:
     sections += _findings_section(answer)
     if run is not None:
         versions = ', '.join(f'{name} {one}' for name, one in run.run.versions.items())
-        facts = [*_known(run, _SETTINGS), ('versions', versions)]
+        facts = [*list_facts(run, _SETTINGS), ('versions', versions)]
         title = 'The run and its settings'
         sections.append(
             Section(title, 'settings', [describe_settings(run)], facts=facts)
@@ -120,7 +135,7 @@ def _measured_sections(answer: Answer, run: Run) -> list[Section]:
         _memory_section(run),
         _saves_section(answer, run),
         *_ranks_section(answer),
-        Section('The host', 'host', facts=list(_known(run, _HOST))),
+        Section('The host', 'host', facts=list(list_facts(run, _HOST))),
     ]
 
 
@@ -262,33 +277,25 @@ def _what_if_section(reported: ReportedRun, run: Run) -> Section:
     for change in reported.answer.recommendation.changes:
         if change.key == WORKERS_KEY and isinstance(change.new, int):
             marked[change.new] = 'recommended'
-    rows = [
-        (
-            point.num_workers,
-            marked.get(point.num_workers, ''),
-            'none' if point.prefetch_factor is None else point.prefetch_factor,
-            format_seconds(point.iter_time_s),
-            f'{format_seconds(point.iter_time_low_s)} to '
-            f'{format_seconds(point.iter_time_high_s)}',
-            'unknown' if point.images_per_s is None else f'{point.images_per_s:.1f}',
-        )
-        for point in points
-    ]
-    head = ['num_workers', 'which', 'prefetch_factor', 'iteration', '9 in 10 within']
+    columns: Sequence[Column] = (
+        ('num_workers', 'num_workers', str),
+        ('which', 'num_workers', lambda workers: marked.get(workers, '')),
+        ('prefetch_factor', 'prefetch_factor', str),
+        ('iteration', 'iter_time_s', format_seconds),
+        ('9 in 10 within', '', format_interval),
+        ('images/s', 'images_per_s', '{:.1f}'.format),
+    )
     return Section(
         'Other numbers of workers',
         'what-if',
         [] if points else [reported.why_no_predictions],
-        table=Table([*head, 'images/s'], rows, 'Predicted with other settings', 2),
+        table=tabulate(points, columns, 'Predicted with other settings', 2),
         chart=run_charts.chart_what_if(run, points, marked),
     )
 
 
-Row = tuple[str, str, Callable[[Any], str]]
-"""Label, path of a figure from the run on, and how it is written."""
-
 _cores = '{:g}'.format
-_LOADER: tuple[Row, ...] = (
+_LOADER: Sequence[Column] = (
     ('a batch takes', 'loader.occupancy_s', format_seconds),
     ('95th percentile', 'loader.occupancy_p95_s', format_seconds),
     ('CPU of it', 'loader.batch_cpu_s', format_seconds),
@@ -299,7 +306,7 @@ _LOADER: tuple[Row, ...] = (
     ('came before their turn', 'loader.out_of_order', str),
     ('memory of all workers', 'loader.pss_bytes', format_bytes),
 )
-_MEMORY: tuple[Row, ...] = (
+_MEMORY: Sequence[Column] = (
     ('allocated, peak', 'gpu_mem_peak_bytes', format_bytes),
     ('reserved, peak', 'gpu_mem_reserved_bytes', format_bytes),
     ('in use on the card', 'gpu.mem_used_bytes', format_bytes),
@@ -316,7 +323,7 @@ _MEMORY: tuple[Row, ...] = (
         lambda size: format_bytes(int(size)),
     ),
 )
-_HOST: tuple[Row, ...] = (
+_HOST: Sequence[Column] = (
     ('cores of the training process', 'process_cpu_cores', '{:.2f}'.format),
     ('cores of other programs', 'external_cpu_cores', '{:.1f}'.format),
     ('usable cores', 'run.host.usable_cores', _cores),
@@ -346,7 +353,7 @@ _HOST: tuple[Row, ...] = (
     ('clocks held down', 'gpu.throttled_pct', format_pct),
     ('held down by', 'gpu.throttle_reasons_pct', ', '.join),
 )
-_SETTINGS: tuple[Row, ...] = (
+_SETTINGS: Sequence[Column] = (
     ('batches per epoch', 'run.loader.batches_per_epoch', str),
     ('samples', 'run.loader.dataset_length', str),
     ('start of workers', 'run.loader.start_method', str),
@@ -363,16 +370,6 @@ _SETTINGS: tuple[Row, ...] = (
     ('work_dir', 'run.work_dir', str),
     ('evidence', 'path', str),
 )
-
-
-def _known(run: Run, rows: Sequence[Row]) -> Iterator[Fact]:
-    """The figures that are known; the notes say why others are not."""
-    for label, path, write in rows:
-        value: Any = run
-        for name in path.split('.'):
-            value = None if value is None else getattr(value, name)
-        if value is not None and value != {}:
-            yield label, write(value)
 
 
 def _loader_section(run: Run) -> Section:
@@ -401,7 +398,7 @@ def _loader_section(run: Run) -> Section:
         'Inside the loader',
         'loader',
         said,
-        facts=list(_known(run, _LOADER)),
+        facts=list(list_facts(run, _LOADER)),
         table=Table(['transform', 'per image'], rows, 'Mean time per timed image'),
         chart=run_charts.chart_transforms(costs[:_SHOWN]),
     )
@@ -414,7 +411,7 @@ def _memory_section(run: Run) -> Section:
     return Section(
         'Memory',
         'memory',
-        facts=list(_known(run, _MEMORY)),
+        facts=list(list_facts(run, _MEMORY)),
         table=Table(['part', 'size'], rows, 'Memory by part'),
         chart=run_charts.chart_memory(parts),
     )
@@ -453,28 +450,26 @@ def _saves_section(answer: Answer, run: Run) -> Section:
     # judgements may be those of another rank's saves
     both = zip(saves, judged if len(judged) == len(saves) else [None] * len(saves))
     longest = sorted(both, key=lambda pair: -pair[0].wall_s)[:_SHOWN]
-    rows = []
-    for save, entry in longest:
-        gross_s = entry.gross_delay_s if entry and entry.is_slow else None
-        seconds = (save.wall_s, save.cpu_s, save.run_delay_s, save.blocked_s)
-        rows.append(
-            (
-                _name_save(save),
-                *map(format_seconds, seconds),
-                '-' if gross_s is None else format_seconds(gross_s),
-                CAUSE_NAMES[entry.cause] if entry else '',
-            )
-        )
-    head = ['save', 'took', 'on a core', 'waits for one', 'blocked']
-    caption = f'The {len(rows)} longest saves; "longer" than without what held it'
-    named = [(_name_save(save), save) for save, _ in longest]
-    return Section(
-        'Checkpoint saves',
-        'saves',
-        said,
-        table=Table([*head, 'longer', ''], rows, caption),
-        chart=run_charts.chart_saves(named),
+    entries = {id(save): entry for save, entry in longest if entry and entry.is_slow}
+    columns: Sequence[Column] = (
+        ('save', '', _name_save),
+        ('took', 'wall_s', format_seconds),
+        ('on a core', 'cpu_s', format_seconds),
+        ('waits for one', 'run_delay_s', format_seconds),
+        ('blocked', 'blocked_s', format_seconds),
+        ('held up', '', lambda save: _held_up(entries.get(id(save)))),
     )
+    rows = [save for save, _ in longest]
+    table = tabulate(rows, columns, f'The {len(rows)} longest saves', 1)
+    named = [(_name_save(save), save) for save in rows]
+    chart = run_charts.chart_saves(named)
+    return Section('Checkpoint saves', 'saves', said, table=table, chart=chart)
+
+
+def _held_up(entry: SaveJudgement | None) -> str:
+    if entry is None:
+        return ''
+    return f'{format_seconds(entry.gross_delay_s)} {CAUSE_NAMES[entry.cause]}'.strip()
 
 
 def _name_save(save: SaveRecord) -> str:
@@ -490,25 +485,31 @@ def _ranks_section(answer: Answer) -> list[Section]:
     shown = sorted(ranks.rows, key=lambda row: -row.own_s)
     if len(shown) > _RANKS_SHOWN:
         shown = [*shown[: _RANKS_SHOWN - 1], shown[-1]]
-    rows = []
-    for row in sorted(shown, key=lambda row: row.rank):
-        parts = (row.data_wait_s, row.startup_s, row.hooks_s, row.save_s, row.step_s)
-        rows.append(
-            (
-                f'{row.rank}{" (slowest)" if row.rank == ranks.slowest else ""}',
-                *map(format_seconds, (*parts, row.own_s)),
-                '-' if row.gpu_util_pct is None else f'{row.gpu_util_pct:.0f} %',
-            )
-        )
-    head = ['rank', 'data wait', 'start-up', 'hooks', 'saves', 'step', 'its own', 'GPU']
-    caption = f'Per iteration over {ranks.iterations}: {len(rows)} of {len(ranks.rows)}'
+    columns: Sequence[Column] = (
+        (
+            'rank',
+            'rank',
+            lambda rank: f'{rank}{" (slowest)" if rank == ranks.slowest else ""}',
+        ),
+        ('data wait', 'data_wait_s', format_seconds),
+        ('start-up', 'startup_s', format_seconds),
+        ('hooks', 'hooks_s', format_seconds),
+        ('saves', 'save_s', format_seconds),
+        ('step', 'step_s', format_seconds),
+        ('its own', 'own_s', format_seconds),
+        ('GPU', 'gpu_util_pct', format_pct),
+    )
+    counted = f'{len(shown)} of {len(ranks.rows)}'
+    caption = f'Per iteration over {ranks.iterations}: {counted}'
+    rows = sorted(shown, key=lambda row: row.rank)
+    table = tabulate(rows, columns, caption, 1)
     said = [ranks.why]
     for cards in ranks.imbalance:
         slow, fast = cards.clock_min_mhz, cards.clock_max_mhz
         if slow is not None and fast is not None and slow < 0.95 * fast:
             rank = f'{slow:.0f} MHz (rank {cards.slow_clock_rank})'
             said.append(f'The clocks of the cards differ: {rank} to {fast:.0f} MHz.')
-    return [Section('Ranks', 'ranks', said, table=Table(head, rows, caption))]
+    return [Section('Ranks', 'ranks', said, table=table)]
 
 
 def _findings_section(answer: Answer) -> list[Section]:

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mmgpu_hooks.schema import SaveBench, SaveBenchRow, SavePlan
-from mmgpu_hooks.show.document import Section, Table, listing, to_json
-from mmgpu_hooks.show.figures import format_bytes, format_seconds
+from mmgpu_hooks.schema import SaveBench, SaveBenchRow, SavePlan, SaveSetting
+from mmgpu_hooks.show.document import (
+    Column,
+    Section,
+    Table,
+    listing,
+    tabulate,
+    to_json,
+)
+from mmgpu_hooks.show.figures import format_bytes, format_seconds, format_signed
 from mmgpu_hooks.show.run_sections import CAUSE_NAMES
 from mmgpu_hooks.show.sweep import OTHERS_CORES, STATUS_WORDS
 from mmgpu_hooks.show.terminal import render
 
-JSON_VERSION = 1
-"""Raised when a key of the JSON answer changes its meaning or goes away."""
-
 
 def render_save_bench_json(bench: SaveBench, config: str) -> str:
     """The answer as one JSON object; see ``docs/en/slow-saves.md``."""
-    return to_json(version=JSON_VERSION, config=config, **vars(bench))
+    return to_json(config=config, **vars(bench))
 
 
 def render_save_bench(bench: SaveBench, **layout: Any) -> str:
@@ -98,58 +102,27 @@ def _sentences(bench: SaveBench) -> Iterator[str]:
         yield f'{none} was harmful: the longest saves, beside {took}, not {usual}.'
     else:
         yield f'Saves took {usual}; there is nothing to set that against.'
-    yield from _niced(bench)
-
-
-def _niced(bench: SaveBench) -> Iterator[str]:
-    """What a nice value gave where it matters most."""
-    plain = {r.setting.num_workers: r for r in bench.rows if not r.setting.worker_nice}
-    pairs = [
-        (plain[row.setting.num_workers], row)
-        for row in bench.rows
-        if row.setting.worker_nice and row.setting.num_workers in plain
-    ]
-    known = [pair for pair in pairs if None not in (pair[0].save_s, pair[1].save_s)]
-    if known:
-        old, new = max(known, key=lambda pair: pair[0].save_s or 0.0)
-        yield (
-            f'With worker_nice={new.setting.worker_nice}, a save beside '
-            f'{old.setting.name} took {format_seconds(new.save_s)} instead of '
-            f'{format_seconds(old.save_s)}.'
-        )
-
-
-_SECONDS = {
-    'save\ns': 'save_s',
-    'on a\ncore, s': 'cpu_s',
-    'wants a\ncore, s': 'run_delay_s',
-    'blocked\ns': 'blocked_s',
-    'data\nwait, s': 'data_wait_s',
-    'gross\ns': 'gross_s',
-    'net\ns': 'net_s',
-}
 
 
 def _table(bench: SaveBench) -> Table:
-    longest_s = max((row.save_s or 0.0 for row in bench.rows), default=0.0)
-    digits = 3 if longest_s < 1 else 2
-    rows = []
-    for row in bench.rows:
-        nice = row.setting.worker_nice
-        values = [getattr(row, field) for field in _SECONDS.values()]
-        rows.append(
-            (
-                f'{row.setting.num_workers}{"" if nice is None else f" nice {nice}"}',
-                # a zero has no sign
-                *(
-                    '-' if one is None else f'{round(one, digits) + 0.0:.{digits}f}'
-                    for one in values
-                ),
-                _verdict(row, bench),
-            )
-        )
+    columns: Sequence[Column] = (
+        ('workers', 'setting', _name),
+        ('save', 'save_s', format_seconds),
+        ('on a\ncore', 'cpu_s', format_seconds),
+        ('waits\nfor one', 'run_delay_s', format_seconds),
+        ('blocked', 'blocked_s', format_seconds),
+        ('data\nwait', 'data_wait_s', format_seconds),
+        ('gross', 'gross_s', format_signed),
+        ('net', 'net_s', format_signed),
+        ('', '', lambda row: _verdict(row, bench)),
+    )
     strong = [n for n, row in enumerate(bench.rows) if row.is_harmful]
-    return Table(['workers', *_SECONDS, ''], rows, strong=strong)
+    return tabulate(bench.rows, columns, strong=strong)
+
+
+def _name(setting: SaveSetting) -> str:
+    nice = '' if setting.worker_nice is None else f' nice {setting.worker_nice}'
+    return f'{setting.num_workers}{nice}'
 
 
 def _verdict(row: SaveBenchRow, bench: SaveBench) -> str:

@@ -6,29 +6,29 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from mmgpu_hooks.recommend.sweep import SETTLED, exceeds_host, is_settled
+from mmgpu_hooks.recommend.sweep import exceeds_host
 from mmgpu_hooks.schema import (
     MEMORY_SOURCES,
-    Estimate,
     Sweep,
     SweepRow,
     SweepSetting,
 )
 from mmgpu_hooks.show.charts import Chart, stack
-from mmgpu_hooks.show.document import Section, Table, listing, to_json
-from mmgpu_hooks.show.figures import format_bytes, format_pct, format_seconds
+from mmgpu_hooks.show.document import (
+    Column,
+    Section,
+    Table,
+    listing,
+    tabulate,
+    to_json,
+)
+from mmgpu_hooks.show.figures import format_bytes, format_seconds
 from mmgpu_hooks.show.terminal import render
-
-JSON_VERSION = 1
-"""Raised when a key of the JSON answer changes its meaning or goes away."""
-
-DRIFTS = '(drifts)'
-"""Half an interval that rests on hardly two independent values: it says nothing."""
 
 STATUS_WORDS = {
     'failed': 'failed',
@@ -59,64 +59,34 @@ def render_sweep(sweep: Sweep, **layout: Any) -> str:
     return render(sections, **layout)
 
 
-def _half_width(iter_s: Estimate) -> str:
-    """``10.0 ms``, or :data:`DRIFTS`."""
-    return format_seconds(iter_s.half_width) if iter_s.low > 0 else DRIFTS
-
-
-def _predicted(row: SweepRow) -> str | None:
-    if row.predicted is None:
-        return None
-    mark = '*' if row.is_calibration else ''
-    return mark + format_seconds(row.predicted.iter_time_s)
-
-
-_YES = {True: 'yes', False: 'no'}
-
-
-def _column(
-    field: str, write: Callable[[Any], str] = str
-) -> Callable[[SweepRow], str | None]:
-    """How a field of a row, or of its setting, is written."""
-
-    def cell(row: SweepRow) -> str | None:
-        value = getattr(row if hasattr(row, field) else row.setting, field)
-        return None if value is None else write(value)
-
-    return cell
-
-
-_COLUMNS: dict[str, Callable[[SweepRow], str | None]] = {
-    'workers': _column('num_workers'),
-    'batch': _column('batch_size'),
-    'pre-\nfetch': _column('prefetch_factor'),
-    'pinned': _column('pin_memory', _YES.__getitem__),
-    'AMP': _column('amp', _YES.__getitem__),
-    'iteration': _column('iter_s', lambda value: format_seconds(value.value)),
-    '+-': _column('iter_s', _half_width),
-    'predicted': _predicted,
-    'data\nwait': _column('data_wait_s', format_seconds),
-    'images\n/s': _column('images_per_s', '{:.1f}'.format),
-    'GPU\n%': _column('gpu_util_pct', '{:.0f}'.format),
-    'at 0\n%': _column('gpu_zero_pct', '{:.0f}'.format),
-    'memory': _column('memory_peak_bytes', format_bytes),
-    'CPU\ncores': _column('cpu_cores', '{:.1f}'.format),
-    'save': _column('save_s', format_seconds),
-}
-"""A column that is empty in all rows is left out."""
+_yes = {True: 'yes', False: 'no'}.__getitem__
+_COLUMNS: Sequence[Column] = (
+    ('workers', 'setting.num_workers', str),
+    ('batch', 'setting.batch_size', str),
+    ('pre-\nfetch', 'setting.prefetch_factor', str),
+    ('pinned', 'setting.pin_memory', _yes),
+    ('AMP', 'setting.amp', _yes),
+    ('iteration', 'iter_s.value', format_seconds),
+    ('+-', 'iter_s.half_width', format_seconds),
+    ('predicted', 'predicted.iter_time_s', format_seconds),
+    ('data\nwait', 'data_wait_s', format_seconds),
+    ('images\n/s', 'images_per_s', '{:.1f}'.format),
+    ('GPU\n%', 'gpu_util_pct', '{:.0f}'.format),
+    ('at 0\n%', 'gpu_zero_pct', '{:.0f}'.format),
+    ('memory', 'memory_peak_bytes', format_bytes),
+    ('CPU\ncores', 'cpu_cores', '{:.1f}'.format),
+    ('save', 'save_s', format_seconds),
+)
 
 
 def _table(sweep: Sweep) -> Table:
     """One line a trial; the best of each batch size and precision stand out."""
-    cells = [[read(row) for read in _COLUMNS.values()] for row in sweep.rows]
-    used = [n for n in range(len(_COLUMNS)) if any(line[n] for line in cells)]
-    strong = [n for n, row in enumerate(sweep.rows) if row.setting in sweep.best]
-    rows = [
-        (*(line[n] or '-' for n in used), _judgement(row) or 'best' * (n in strong))
-        for n, (row, line) in enumerate(zip(sweep.rows, cells))
-    ]
-    head = [list(_COLUMNS)[n] for n in used]
-    return Table([*head, ''], rows, texts=0, strong=strong)
+    best = [n for n, row in enumerate(sweep.rows) if row.setting in sweep.best]
+
+    def judge(row: SweepRow) -> str:
+        return _judgement(row) or 'best' * (row.setting in sweep.best)
+
+    return tabulate(sweep.rows, [*_COLUMNS, ('', '', judge)], strong=best)
 
 
 def _judgement(row: SweepRow) -> str:
@@ -204,10 +174,8 @@ def _sentences(sweep: Sweep) -> Iterator[str]:
 def _describe(row: SweepRow) -> str:
     assert row.iter_s is not None  # only measured ones are best
     speed = '' if row.images_per_s is None else f'{row.images_per_s:.1f} images/s, '
-    half = _half_width(row.iter_s)
-    spread = half if half == DRIFTS else f'+- {half}'
-    seconds = format_seconds(row.iter_s.value)
-    return f'{row.setting.name}: {speed}{seconds} {spread} per iteration'
+    seconds, half = map(format_seconds, (row.iter_s.value, row.iter_s.half_width))
+    return f'{row.setting.name}: {speed}{seconds} +- {half} per iteration'
 
 
 def _basis(sweep: Sweep) -> str:
@@ -227,22 +195,11 @@ def _basis(sweep: Sweep) -> str:
     text += '. +- is the interval of the mean at 95 %.'
     errors = [e for row in sweep.rows if (e := row.prediction_error) is not None]
     if errors:
+        source = ' and '.join(r.setting.name for r in sweep.rows if r.is_calibration)
         off = 100 * statistics.median(map(abs, errors))
-        inside = sum(map(_is_inside, sweep.rows))
-        text += (
-            f' Predictions are those of one trial (* in the table): off by {off:.1f} % '
-            f'(median of {len(errors)}), {inside} of {len(errors)} within their '
-            'interval.'
-        )
+        text += f' Predictions are those of the trial with {source}: off by {off:.1f} %'
+        text += f' (median of {len(errors)}).'
     return text
-
-
-def _is_inside(row: SweepRow) -> bool:
-    """Whether a prediction's interval holds what was measured."""
-    predicted, measured = row.predicted, row.iter_s
-    if row.prediction_error is None or predicted is None or measured is None:
-        return False
-    return predicted.iter_time_low_s <= measured.value <= predicted.iter_time_high_s
 
 
 def _notes(sweep: Sweep) -> Iterator[str]:
@@ -262,29 +219,17 @@ def _notes(sweep: Sweep) -> Iterator[str]:
     }
     for most, reason in beyond.items():
         yield f'More than {most} worker(s) are more than this host carries: {reason}.'
-    loose = sum(row.is_measured and not is_settled(row.iter_s) for row in sweep.rows)
-    if loose:
-        yield (
-            f'{loose} trial(s) ended before their interval was within '
-            f'{format_pct(100 * SETTLED)}; --seconds gives them more time.'
-        )
     short = [row for row in sweep.rows if _is_short(row)]
     if short:
         least = min(row.setting.num_workers for row in short)
         yield (
-            'The first wait of an epoch is left out, in which workers make batches '
-            f'ahead: with few batches in an epoch ({short[0].batches_per_epoch}) and '
-            f'{least} workers or more, whole epochs are slower than it looks here.'
+            f'With few batches in an epoch and {least} workers or more, whole epochs '
+            'are slower than it looks here: their first waits are left out.'
         )
     yield from dict.fromkeys(r.unpredicted for r in sweep.rows if r.unpredicted)
     sources = {row.memory_source for row in sweep.rows if row.memory_peak_bytes}
     for source in sorted(filter(None, sources)):
         yield f'Peak memory is that of {MEMORY_SOURCES[source]}.'
-    if len({row.setting.batch_size for row in sweep.rows}) > 1:
-        yield (
-            'Memory and speed against batch size: mmgpu predict with the folders of '
-            'trials, and --batch-size.'
-        )
     crowd = max((row.external_cpu_cores or 0.0 for row in sweep.rows), default=0.0)
     if crowd >= OTHERS_CORES:
         yield (
@@ -312,7 +257,7 @@ def render_sweep_json(sweep: Sweep, config: str, folder: str) -> str:
         for row in sweep.rows
     ]
     body = {**vars(sweep), 'rows': rows}
-    return to_json(version=JSON_VERSION, config=config, folder=folder, **body)
+    return to_json(config=config, folder=folder, **body)
 
 
 def render_sweep_csv(rows: Sequence[SweepRow]) -> str:

@@ -8,11 +8,8 @@ from typing import Any
 
 from mmgpu_hooks.schema import Estimate, Verification
 from mmgpu_hooks.show.document import Section, Table, listing, to_json
-from mmgpu_hooks.show.figures import format_seconds
+from mmgpu_hooks.show.figures import format_seconds, format_signed
 from mmgpu_hooks.show.terminal import render
-
-JSON_VERSION = 1
-"""Raised when a key of the JSON answer changes its meaning or goes away."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,6 @@ class VerifyAnswer:
 def render_verify_json(answer: VerifyAnswer) -> str:
     """The answer as one JSON object; see ``docs/en/verify.md``."""
     return to_json(
-        version=JSON_VERSION,
         before=answer.before,
         after=answer.after,
         **vars(answer.verification),
@@ -107,11 +103,6 @@ def _table(answer: VerifyAnswer) -> Table:
     rows.append(
         ('iteration, mean', *map(format_seconds, (measured.before_s, measured.after_s)))
     )
-    rows.append(('an epoch start adds', *map(_signed, starts)))
+    cells = ['unknown' if one is None else format_signed(one) for one in starts]
+    rows.append(('an epoch start adds', *cells))
     return Table(['', 'first', 'second'], rows)
-
-
-def _signed(seconds: float | None) -> str:
-    # an epoch's first batch can be there sooner than others
-    is_less = seconds is not None and seconds < 0
-    return f'-{format_seconds(-(seconds or 0))}' if is_less else format_seconds(seconds)

@@ -10,7 +10,6 @@ from mmgpu_hooks.model.batches import (
     MOST_BATCH,
     MemoryFit,
     MemoryPoint,
-    compare_rules,
     find_knee,
     find_largest_batch,
     find_oom_batch,
@@ -71,18 +70,6 @@ def test_growth_is_per_padded_pixel_where_they_are_known():
     assert predict_peak(fit, 8, 1_000_000).peak_bytes < tail
     # one point without: per image then
     assert fitted([*points, MemoryPoint(8, 8 * GIB)]).image_pixels is None
-
-
-def test_rules_are_asked_for_what_they_have_not_seen():
-    rows = compare_rules(points_of(1, 3, 32))
-    assert [row.batch_size for row in rows] == [1, 3, 32]
-    errors = [row.error_pct(row.fit_bytes) for row in rows]
-    assert errors == pytest.approx([0, 0, 0], abs=1e-3)
-    assert rows[0].proportional_bytes is None
-    # 32 x 1300 MiB instead of 23000
-    assert rows[2].error_pct(rows[2].proportional_bytes) == pytest.approx(80.9, abs=0.1)
-    assert [row.fit_bytes for row in compare_rules(points_of(1, 3))] == [None, None]
-    assert compare_rules([]) == ()
 
 
 @pytest.mark.parametrize(

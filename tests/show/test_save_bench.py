@@ -25,26 +25,22 @@ def lines_of(text: str) -> list[str]:
     return [' '.join(line.split()) for line in text.splitlines()]
 
 
-def words_of(*rows, **options) -> str:
-    return ' '.join(render_save_bench(make_bench(*rows, **options)).split())
-
-
 def test_the_answer_comes_first_then_the_table():
     text = render_save_bench(HARMED)
     lines = lines_of(text)
     assert lines[0].startswith('From 8 workers on, saves are harmed: 2.000 s')
     assert max(map(len, text.splitlines())) <= 80
     for line in (
-        '0 0.40 0.40 0.00 0.00 0.05 - - reference',
-        '8 2.00 0.40 1.60 0.00 0.05 1.60 1.10 harmful',
-        '32 - - - - - - - out of memory',
-        '8 nice 10 0.45 0.40 0.05 0.00 0.05 0.05 0.05 harmless',
+        '0 0.400 s 0.400 s 0.0 ms 0.0 ms 50.0 ms - - reference',
+        '8 2.000 s 0.400 s 1.600 s 0.0 ms 50.0 ms +1.600 s +1.100 s harmful',
+        '32 - - - - - - - out of',
     ):
         assert line in lines
     words = ' '.join(lines)
     assert '1.600 s longer for each (gross), and the job lost 1.100 s (net)' in words
-    assert 'worker_nice=10, a save beside 8 workers took 0.450 s' in words
     assert 'MemoryError: no room' in words
+    unknown = make_bench(make_row(0, 0.4), make_row(8, 2, won_s=None))
+    assert '+1.600 s - harmful' in ' '.join(render_save_bench(unknown).split())
 
 
 @pytest.mark.parametrize(
@@ -63,25 +59,12 @@ def test_the_answer_comes_first_then_the_table():
     ],
 )
 def test_the_answer_says_what_is_known(rows, words):
-    assert words_of(*rows).startswith(words)
+    assert ' '.join(render_save_bench(make_bench(*rows)).split()).startswith(words)
 
 
 def test_a_stopped_experiment_says_what_there_is():
-    words = words_of(make_row(0, 0.4), make_row(8, 2.0), interrupted=True)
-    assert words.startswith('Stopped when 2 of 3 settings were trained. From 8')
-    assert words_of(interrupted=True).startswith('Stopped when 0 of 1 settings')
-
-
-def test_an_unknown_net_is_no_zero():
-    text = render_save_bench(make_bench(make_row(0, 0.4), make_row(8, 2, won_s=None)))
-    assert any(line.endswith('1.60 - harmful') for line in lines_of(text))
-
-
-def test_short_saves_get_another_digit_and_zeros_no_sign():
-    text = render_save_bench(make_bench(make_row(0, 0.5), make_row(2, 0.4999)))
-    assert ' 0.500 ' in text
-    assert '-0.000' not in text
-    assert '0.000' in text
+    bench = make_bench(make_row(0, 0.4), make_row(8, 2.0), interrupted=True)
+    assert render_save_bench(bench).startswith('Stopped when 2 of 3 settings')
 
 
 def test_the_answer_as_json():
@@ -89,7 +72,6 @@ def test_the_answer_as_json():
     assert (body['version'], body['config'], body['harmful_workers']) == (1, 'a.py', 8)
     assert body['reference'] == {'num_workers': 0, 'worker_nice': None}
     row = body['rows'][2]
-    assert row['setting']['num_workers'] == 8
     assert row['gross_s'] == pytest.approx(1.6)
     assert len(row['saves']) == 6
     assert body['rows'][3]['save_s'] is None
@@ -101,12 +83,7 @@ def test_a_plan_says_what_and_how_long():
         plans, time_limit_s=600, checkpoint_bytes=80 * 2**20, folder='work_dirs'
     )
     lines = lines_of(text)
-    for line in (
-        '0 workers 7 8 56',
-        '8 workers 7 24 184',
-        '8 workers, nice 10 7 24 184',
-    ):
-        assert line in lines
+    assert {'0 workers 7 8 56', '8 workers, nice 10 7 24 184'} <= set(lines)
     rest = ' '.join(lines)
     assert '424 iterations and 3 starts, at most 30.0 min' in rest
     assert 'about 80 MiB' in rest

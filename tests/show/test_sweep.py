@@ -9,7 +9,7 @@ import pytest
 from fakes.replaced import replace
 from fakes.sweeps import make_sweep
 from fakes.sweeps import make_sweep_row as row
-from mmgpu_hooks.schema import Estimate, Sweep
+from mmgpu_hooks.schema import Sweep
 from mmgpu_hooks.show.sweep import (
     list_sweep_charts,
     render_sweep,
@@ -26,24 +26,23 @@ SWEPT = make_sweep(
 )
 
 
-def words_of(sweep: Sweep) -> str:
-    return ' '.join(render_sweep(sweep).split())
+def lines_of(text: str) -> list[str]:
+    return [' '.join(line.split()) for line in text.splitlines()]
 
 
 def test_the_answer_is_first_and_each_trial_has_a_line():
     text = render_sweep(SWEPT)
-    lines = [' '.join(line.split()) for line in text.splitlines()]
+    lines = lines_of(text)
     assert lines[0].startswith('Fastest that this host carries: 2 workers, batch 4')
     assert max(map(len, text.splitlines())) <= 80
     for line in (
         'workers batch iteration +- predicted wait /s memory cores',
         '0 4 0.800 s 16.0 ms 0.840 s 0.160 s 5.0 800 MiB 1.5',
-        '2 4 0.500 s 10.0 ms *0.500 s 0.100 s 8.0 800 MiB 1.5 best',
+        '2 4 0.500 s 10.0 ms 0.500 s 0.100 s 8.0 800 MiB 1.5 best',
     ):
         assert line in lines
     words = ' '.join(lines)
-    assert 'off by 12.5 % (median of 2), 1 of 2 within' in words
-    assert 'beyond the host' in words
+    assert 'the trial with 2 workers, batch 4: off by 12.5 % (median of 2)' in words
     assert 'MemoryError: no room' in words
 
 
@@ -65,12 +64,12 @@ def test_the_answer_is_first_and_each_trial_has_a_line():
         (make_sweep(row(0), notes=('Something else.',)), '- Something else.'),
         (
             make_sweep(row(2, batches_per_epoch=15), row(1, batches_per_epoch=8)),
-            'few batches in an epoch (15) and 2 workers or more',
+            'few batches in an epoch and 2 workers or more',
         ),
     ],
 )
 def test_what_else_it_says(sweep: Sweep, words: str):
-    assert words in words_of(sweep)
+    assert words in ' '.join(render_sweep(sweep).split())
 
 
 @pytest.mark.parametrize(
@@ -94,20 +93,12 @@ def test_each_line_ends_with_its_judgement(one, words):
     assert line.endswith(words)
 
 
-def test_an_iteration_that_drifts_has_no_width():
-    drifting = replace(row(1), iter_s=Estimate(0.5, -0.1, 1.1, 6))
-    assert words_of(make_sweep(drifting)).count('0.500 s (drifts) ') == 2
-
-
 def test_only_columns_that_say_something_are_there():
-    card = {'gpu_util_pct': 61.6, 'gpu_zero_pct': 24.0}
+    card = {'gpu_util_pct': 61.6, 'gpu_zero_pct': 24.0, 'save_s': 1.5}
     setting = {'amp': True, 'pin_memory': False, 'prefetch_factor': 4}
-    text = render_sweep(
-        make_sweep(row(2, **card, save_s=1.5, setting=setting)), width=100
-    )
-    (line,) = [line for line in text.splitlines() if line.startswith('      2')]
-    assert line.split()[:5] == ['2', '4', '4', 'no', 'yes']
-    assert ' 62 24 800 MiB 1.5 1.500 s' in ' '.join(line.split())
+    text = render_sweep(make_sweep(row(2, **card, setting=setting)), width=100)
+    (line,) = [one for one in lines_of(text) if one.startswith('2 4 4 no yes')]
+    assert ' 62 24 800 MiB 1.5 1.500 s' in line
     assert 'GPU' not in render_sweep(make_sweep(row(2)))
 
 
@@ -126,7 +117,6 @@ def test_csv_has_a_line_a_trial_and_nothing_for_what_is_unknown():
     lines = list(csv.DictReader(io.StringIO(render_sweep_csv(SWEPT.rows))))
     assert [line['setting.num_workers'] for line in lines] == ['0', '2', '4', '8']
     assert lines[0]['iter_s.value'] == '0.8'
-    assert float(lines[0]['iter_s.high']) == pytest.approx(0.816)
     assert lines[0]['predicted.iter_time_s'] == '0.84'
     assert (lines[3]['iter_s.value'], lines[3]['error']) == ('', 'MemoryError: no room')
     assert list(csv.DictReader(io.StringIO(render_sweep_csv([])))) == []
@@ -148,18 +138,11 @@ def test_the_plan_says_what_would_be_trained_and_for_how_long():
     assert '2 workers, batch 4 measured already' in words
     assert '4 workers, batch 4 90 iterations' in words
     assert 'about 60.0 s and 1 start(s), never more than 10.0 min' in words
-    assert '/runs/a' in words
 
 
 def test_the_chart_has_a_bar_a_trial_with_what_was_predicted():
-    (chart,) = list_sweep_charts(SWEPT)
-    texts = [text for _, _, text in chart.bars]
-    assert texts == [f'{one} s (predicted {two} s)' for one, two in CHARTED]
-    for (_, parts, _), (seconds, _) in zip(chart.bars, CHARTED):
-        whole_s = float(seconds)
-        assert sum(part for _, _, part in parts) == pytest.approx(whole_s)
-        assert parts[0] == ('data wait', 'data_wait', pytest.approx(0.2 * whole_s))
+    (chart,) = list_sweep_charts(replace(SWEPT, rows=SWEPT.rows[2:]))
+    ((label, parts, text),) = chart.bars
+    assert (label, text) == ('4 workers, batch 4', '0.400 s (predicted 0.480 s)')
+    assert [length for _, _, length in parts] == pytest.approx([0.08, 0.32])
     assert list_sweep_charts(make_sweep(row(0, None))) == []
-
-
-CHARTED = [('0.800', '0.840'), ('0.500', '0.500'), ('0.400', '0.480')]
