@@ -1,4 +1,4 @@
-"""What a recommended setting loses of a whole job, beside rules of thumb.
+"""What a recommended setting loses of a whole job, compared with rules of thumb.
 
     python -m benchmarks.regret [--trials FILE] [--nulls N] [--quick] [--output]
 

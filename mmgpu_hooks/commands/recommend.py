@@ -21,7 +21,7 @@ from mmgpu_hooks.config.drift import read_drift, read_learning_rate
 from mmgpu_hooks.config.outcome import Options, RewriteOutcome
 from mmgpu_hooks.config.rewrite import rewrite_recommended
 from mmgpu_hooks.experiment.training import TrainingError, find_train_script
-from mmgpu_hooks.recommend.batch_size import BATCH_KEY, word_learning_rate
+from mmgpu_hooks.recommend.batch_size import BATCH_KEY, phrase_learning_rate
 from mmgpu_hooks.recommend.save_cures import with_keys_set
 from mmgpu_hooks.recommend.validation import leave_validation
 from mmgpu_hooks.schema.errors import UserError
@@ -181,7 +181,7 @@ def _with_learning_rate(answer: Answer, config: Path) -> Answer:
     if change is None or answer.summary is None:
         return answer
     run = answer.summary.run
-    said = word_learning_rate(
+    said = phrase_learning_rate(
         read_learning_rate(config),
         change.old,
         change.new,

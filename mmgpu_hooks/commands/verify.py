@@ -27,9 +27,9 @@ from mmgpu_hooks.experiment.verify import VerifyPlan
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.changes import KEY
 from mmgpu_hooks.recommend.policy import (
-    fold_predicted_gain,
-    fold_settings,
+    pair_settings,
     recommend_settings,
+    sum_predicted_gain,
 )
 from mmgpu_hooks.schema import RunRecord, TrialSpec
 from mmgpu_hooks.schema.errors import UserError
@@ -108,7 +108,7 @@ def _read_job(runs: Sequence[Path], config: Path | None, work_dir: Path | None) 
     assert files.evidence is not None
     run = Run.read(files.evidence)
     recommendation = recommend_settings(run)
-    settings = fold_settings(run, recommendation)
+    settings = pair_settings(run, recommendation)
     if settings is None:
         reason = recommendation.reason or 'No change of the train loader.'
         raise UserError(
@@ -120,7 +120,7 @@ def _read_job(runs: Sequence[Path], config: Path | None, work_dir: Path | None) 
         settings,
         work_dir or (path if path.is_dir() else path.parent),
         run.run,
-        fold_predicted_gain(run, recommendation),
+        sum_predicted_gain(run, recommendation),
         tuple(_caveats(run.run)),
     )
 

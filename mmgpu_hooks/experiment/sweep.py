@@ -19,9 +19,9 @@ from mmgpu_hooks.recommend.changes import KEY
 from mmgpu_hooks.recommend.sweep import (
     LEAST_INTERVALS,
     choose_best,
+    complete_row,
+    estimate_iter,
     fit_sweep_workload,
-    fold_iter,
-    fold_sweep_row,
     is_settled,
     predict_rows,
 )
@@ -256,7 +256,7 @@ class SweepPlan(Plan):
 
     def _add(self, interval: int, warm_up: int, progress: Progress) -> int:
         """Iterations until it is judged again; none when it is known well enough."""
-        iter_s = fold_iter(read_trial_run(progress.folder), warm_up)
+        iter_s = estimate_iter(read_trial_run(progress.folder), warm_up)
         passed_s = progress.seconds - (progress.first_block_s or 0.0)
         is_late = iter_s is not None and passed_s >= self.measure_s
         if is_settled(iter_s) or is_late:
@@ -279,7 +279,7 @@ class SweepPlan(Plan):
             memory_peak_bytes=peaks[-1] if peaks else None,
             memory_source='process_rss' if peaks else None,
         )
-        row = fold_sweep_row(row, read_trial_run(progress.folder), warm_up)
+        row = complete_row(row, read_trial_run(progress.folder), warm_up)
         figures = {'row': row, 'measure_s': self.measure_s, 'whole_s': self.whole_s}
         body: dict[str, Any] = msgspec.to_builtins(figures)
         return body

@@ -11,7 +11,7 @@ from typing import Any
 
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.trial import Progress
-from mmgpu_hooks.model.stats import alternate, fold_gain
+from mmgpu_hooks.model.stats import alternate, paired_gain
 from mmgpu_hooks.schema import Estimate, Trial, TrialSpec, Verification
 from mmgpu_hooks.schema.errors import UserError
 
@@ -206,7 +206,7 @@ class _Blocks:
     @property
     def gain(self) -> Estimate | None:
         before, after = ([f['image_s'] for f in self.of(side)] for side in (0, 1))
-        return fold_gain(before, after)
+        return paired_gain(before, after)
 
 
 def is_settled(gain: Estimate | None) -> bool:

@@ -13,10 +13,10 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.stats import (
     LEAST_VALUES,
     SeriesMean,
-    fold_difference,
-    fold_mean,
-    fold_ratio,
-    fold_series,
+    estimate_difference,
+    estimate_mean,
+    estimate_ratio,
+    summarize_series,
 )
 from mmgpu_hooks.schema import (
     FigureComparison,
@@ -191,7 +191,7 @@ def fold_figures(
     for name, values in _read_figures(intervals, counts).items():
         is_known = np.isfinite(values)
         series = values[is_known].tolist(), counts[is_known].tolist()
-        found[name] = fold_series(*series, least)
+        found[name] = summarize_series(*series, least)
     return found
 
 
@@ -214,8 +214,8 @@ def _compare_figure(
 ) -> FigureComparison:
     return FigureComparison(
         name,
-        fold_mean(before) if before else None,
-        fold_mean(after) if after else None,
-        fold_difference(before, after) if before and after else None,
-        fold_ratio(before, after) if before and after else None,
+        estimate_mean(before) if before else None,
+        estimate_mean(after) if after else None,
+        estimate_difference(before, after) if before and after else None,
+        estimate_ratio(before, after) if before and after else None,
     )

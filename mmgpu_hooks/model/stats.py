@@ -1,8 +1,8 @@
 """Statistics of short, noisy series: Student's t, AR(1) errors, ranks, change points.
 
 Intervals of one training are not independent: a program that compiles for a minute is
-in several of them. Taken for independent they would seem to tell more than they do, and
-every second comparison of equal runs would find a difference. Pure.
+in several of them. Taken for independent they would seem to say more than they do, and
+every second comparison of equal runs would find a difference.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def student_t(share: float, degrees: float) -> float:
     return float(stdtrit(degrees, share))
 
 
-def fold_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate | None:
+def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate | None:
     """How much faster the second setting is, from pairs measured one after the other.
 
     Each pair shares what the machine was like then, so the logarithms of their ratios
@@ -96,7 +96,7 @@ class SeriesMean:
         return self.independent < _LEAST_INDEPENDENT
 
 
-def fold_series(
+def summarize_series(
     values: Sequence[float], weights: Sequence[float], least: int = LEAST_VALUES
 ) -> SeriesMean | None:
     """The mean of a series, with an error that knows of its autocorrelation.
@@ -134,7 +134,7 @@ def fold_series(
     return SeriesMean(mean, error, independent, count)
 
 
-def fold_mean(series: SeriesMean) -> Estimate:
+def estimate_mean(series: SeriesMean) -> Estimate:
     """The mean with its interval."""
     half = student_t((1 + CONFIDENCE) / 2, series.degrees) * series.error
     return Estimate(
@@ -142,7 +142,7 @@ def fold_mean(series: SeriesMean) -> Estimate:
     )
 
 
-def fold_difference(before: SeriesMean, after: SeriesMean) -> Estimate:
+def estimate_difference(before: SeriesMean, after: SeriesMean) -> Estimate:
     """``after - before`` with its interval, by Welch's test."""
     error, degrees = _join(before.error, before.degrees, after.error, after.degrees)
     half = student_t((1 + CONFIDENCE) / 2, degrees) * error
@@ -150,7 +150,7 @@ def fold_difference(before: SeriesMean, after: SeriesMean) -> Estimate:
     return Estimate(value, value - half, value + half, min(before.count, after.count))
 
 
-def fold_ratio(before: SeriesMean, after: SeriesMean) -> Estimate | None:
+def estimate_ratio(before: SeriesMean, after: SeriesMean) -> Estimate | None:
     """``after / before`` with its interval, on the logarithms.
 
     Returns:

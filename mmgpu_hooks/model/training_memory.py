@@ -86,7 +86,7 @@ def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
 
     Least squares on relative distances, of the simplest law that is within 0.5 % of
     all points: per pixel; and per batch or image; and per pair of pixels. No
-    part may shrink. With images of one size only, nothing is told per image.
+    part may shrink. With images of one size only, growth per image stays unknown.
 
     Args:
         points: At least two that differ in batch or size.

@@ -23,7 +23,7 @@ from mmgpu_hooks.model.batches import (
 from mmgpu_hooks.model.job import JobPlan
 from mmgpu_hooks.model.prediction import COVERAGE, model_error, perturb
 from mmgpu_hooks.model.workload import Workload, at_batch_size
-from mmgpu_hooks.recommend.changes import KEY, Decision, judge_gain, word_changes
+from mmgpu_hooks.recommend.changes import KEY, Decision, judge_gain, phrase_changes
 from mmgpu_hooks.recommend.choice import (
     Gain,
     Setting,
@@ -218,7 +218,7 @@ def _list_changes(old: Decision, new: Decision, fit: MemoryFit) -> tuple[Change,
             predicted_gain_low_pct=100 * gain.low,
             predicted_gain_high_pct=100 * gain.high,
         )
-        for one in (change, *word_changes(new))
+        for one in (change, *phrase_changes(new))
     )
 
 
@@ -231,7 +231,7 @@ def _phrase_peak(fit: MemoryFit, size: int) -> str:
     )
 
 
-def word_learning_rate(
+def phrase_learning_rate(
     rate: LearningRate | None, old: int, new: int, ranks: int, is_iter_based: bool
 ) -> list[str]:
     """What another batch size means for the learning rate and the length: sentences.

@@ -50,7 +50,7 @@ class Decision:
         return max(math.floor(self.run.run.host.usable_cores or 0.0), 1)
 
 
-def word_changes(decision: Decision) -> list[Change]:
+def phrase_changes(decision: Decision) -> list[Change]:
     """Every setting that changes, with the gain of all of them together."""
     gain = decision.gain
     confidence = judge_confidence(decision.run)
@@ -93,7 +93,7 @@ def _list_changes(
         is_kept = new.persistent_workers
         reason = 'there are no workers to keep'
         if is_kept and old.num_workers:
-            reason = word_persistent(run).reason
+            reason = keep_workers(run).reason
         elif is_kept:
             starts = count_starts(run)
             reason = f'the new workers would otherwise be started {starts} times over'
@@ -144,7 +144,7 @@ def phrase_gain(gain: Gain) -> str:
     )
 
 
-def word_persistent(run: Run) -> Change:
+def keep_workers(run: Run) -> Change:
     """Workers that live on, for what their starts were measured to cost."""
     share = run.run_share(run.startup_s)
     starts = max(count_starts(run), 1)

@@ -14,9 +14,9 @@ from mmgpu_hooks.recommend.batch_size import choose_batch_size
 from mmgpu_hooks.recommend.changes import (
     AT_HAND,
     KEY,
+    keep_workers,
+    phrase_changes,
     why_nothing,
-    word_changes,
-    word_persistent,
 )
 from mmgpu_hooks.recommend.choice import Setting
 from mmgpu_hooks.recommend.chooser import Chooser, starts_cost
@@ -49,7 +49,7 @@ def recommend_settings(
             said = (f'The batch size stays as it is. {reason}',)
     else:
         decision = Chooser(run, run.workload).decide()
-        changes, reason = word_changes(decision), why_nothing(decision)
+        changes, reason = phrase_changes(decision), why_nothing(decision)
         train = decision.new
         if decision.doubt:
             advice = (decision.doubt, *advice)
@@ -68,13 +68,13 @@ def recommend_settings(
 
 
 def _unpredicted(run: Run) -> list[Change]:
-    """What a run tells of starts alone, when nothing can be predicted."""
+    """Fallback when there is too little data to predict: judge start-up only."""
     loader = run.run.loader
     if not run.is_enough or not loader.num_workers:
         return []
     if loader.persistent_workers is not False or not starts_cost(run):
         return []
-    return [word_persistent(run)]
+    return [keep_workers(run)]
 
 
 def _why_unpredicted(run: Run) -> str:
@@ -99,7 +99,7 @@ class SettingPair(NamedTuple):
     after: dict[str, Any]
 
 
-def fold_settings(run: Run, recommendation: Recommendation) -> SettingPair | None:
+def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | None:
     """What the run had, and what it is recommended.
 
     Returns:
@@ -126,7 +126,7 @@ def _tidy(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in worn}
 
 
-def fold_predicted_gain(run: Run, recommendation: Recommendation) -> float | None:
+def sum_predicted_gain(run: Run, recommendation: Recommendation) -> float | None:
     """The gain in images per second that was predicted of all changes together."""
     predicted = [
         change.predicted_iter_s

@@ -15,7 +15,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import ITER, fold_figures
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.model.stats import LEAST_VALUES, fold_mean
+from mmgpu_hooks.model.stats import LEAST_VALUES, estimate_mean
 from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.recommend.choice import SAME_SPEED
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH, cap_workers
@@ -31,7 +31,7 @@ LEAST_INTERVALS = 3
 """Of a trial whose time is up; its interval of confidence is then a wide one."""
 
 
-def fold_iter(run: Run | None, warm_up: int) -> Estimate | None:
+def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:
     """A steady iteration with its interval; ``None`` while intervals are too few.
 
     Args:
@@ -41,7 +41,7 @@ def fold_iter(run: Run | None, warm_up: int) -> Estimate | None:
     if run is None:
         return None
     series = fold_figures(run.every.after(warm_up), LEAST_INTERVALS)[ITER]
-    return fold_mean(series) if series is not None else None
+    return estimate_mean(series) if series is not None else None
 
 
 def is_settled(iter_s: Estimate | None) -> bool:
@@ -51,7 +51,7 @@ def is_settled(iter_s: Estimate | None) -> bool:
     return iter_s.half_width <= SETTLED * iter_s.value
 
 
-def fold_sweep_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
+def complete_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
     """Add what a trial recorded.
 
     Args:
@@ -79,7 +79,7 @@ def fold_sweep_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
     return replace(
         row,
         iterations=steady.steady_iterations,
-        iter_s=fold_iter(run, warm_up),
+        iter_s=estimate_iter(run, warm_up),
         data_wait_s=steady.data_wait_s,
         # every rank has batches of the same size
         images_per_s=None if speed is None else speed * steady.run.world_size,

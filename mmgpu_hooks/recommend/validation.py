@@ -17,7 +17,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import MIN_ITERATIONS, VALIDATION_WORTH
 from mmgpu_hooks.judge.validation import find_alike, is_timed, make_validation_run
 from mmgpu_hooks.judge.verdict import count_missing
-from mmgpu_hooks.recommend.changes import Decision, why_nothing, word_changes
+from mmgpu_hooks.recommend.changes import Decision, phrase_changes, why_nothing
 from mmgpu_hooks.recommend.choice import Setting
 from mmgpu_hooks.recommend.chooser import Chooser, read_setting
 from mmgpu_hooks.recommend.worker_cap import bytes_each
@@ -70,7 +70,8 @@ def advise_validation(run: Run, train: Setting | None = None) -> ValidationAdvic
         why = f'Other settings {saved}, which is too little.'
         return _stay(run, validation, why)
     outlook = ValidationOutlook(
-        sentence=f'{_word_now(run, validation)} The changes of val_dataloader {saved}.',
+        sentence=f'{_phrase_now(run, validation)} '
+        f'The changes of val_dataloader {saved}.',
         validations=len(run.validations),
         loop_s=loop_s,
         gain_s=saved_s,
@@ -78,7 +79,7 @@ def advise_validation(run: Run, train: Setting | None = None) -> ValidationAdvic
         gain_high_s=high_s,
         run_gain_pct=100 * run_share,
     )
-    return ValidationAdvice(_word_changes(decision), outlook)
+    return ValidationAdvice(_phrase_changes(decision), outlook)
 
 
 def leave_validation(
@@ -126,7 +127,7 @@ def _leave_to_training(run: Run, train: Setting | None) -> Run:
 
 def _stay(run: Run, validation: Run | None, why: str) -> ValidationAdvice:
     outlook = ValidationOutlook(
-        f'{_word_now(run, validation)} val_dataloader stays as it is. {why}',
+        f'{_phrase_now(run, validation)} val_dataloader stays as it is. {why}',
         validations=len(run.validations),
         loop_s=None if validation is None else _loop_s(run, validation),
     )
@@ -138,7 +139,7 @@ def _loop_s(run: Run, validation: Run) -> float:
     return validation.duration_s / len(find_alike(run))
 
 
-def _word_now(run: Run, validation: Run | None) -> str:
+def _phrase_now(run: Run, validation: Run | None) -> str:
     """How long validations took, and what of it was their loader's."""
     walls_s = [one.wall_s for one in run.validations if is_timed(one)]
     if not walls_s:
@@ -168,7 +169,7 @@ def _why_unpredicted(validation: Run) -> str:
     )
 
 
-def _word_changes(decision: Decision) -> tuple[Change, ...]:
+def _phrase_changes(decision: Decision) -> tuple[Change, ...]:
     """As those of the train loader; what they save is in the outlook."""
     return tuple(
         Change(
@@ -179,5 +180,5 @@ def _word_changes(decision: Decision) -> tuple[Change, ...]:
             confidence=change.confidence,
             rules=('MG302',),
         )
-        for change in word_changes(decision)
+        for change in phrase_changes(decision)
     )

@@ -27,7 +27,7 @@ from mmgpu_hooks.experiment.sweep import (
 from mmgpu_hooks.experiment.trial_config import read_trial_config
 from mmgpu_hooks.experiment.verify import VerifyPlan, is_settled
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.stats import fold_gain
+from mmgpu_hooks.model.stats import paired_gain
 from mmgpu_hooks.schema import Estimate, SaveSetting, SweepSetting, Trial, TrialSpec
 from mmgpu_hooks.schema.errors import UserError
 
@@ -293,7 +293,7 @@ class TestVerify:
                 machine = math.exp(lots.gauss(0, 0.3))
                 before.append(machine * math.exp(lots.gauss(0, noise)))
                 after.append(machine * math.exp(lots.gauss(0, noise)) / (1 + gain))
-                estimate = fold_gain(before, after)
+                estimate = paired_gain(before, after)
             covered += estimate.low <= gain <= estimate.high
         assert covered / rounds >= 0.9
 

@@ -8,25 +8,25 @@ import pytest
 from mmgpu_hooks.model.stats import (
     SeriesMean,
     alternate,
+    estimate_difference,
+    estimate_mean,
+    estimate_ratio,
     find_last_change,
-    fold_difference,
-    fold_gain,
-    fold_mean,
-    fold_ratio,
-    fold_series,
+    paired_gain,
     rank_sum_chance,
+    summarize_series,
 )
 
 
 def test_the_gain_of_pairs_is_studentised_on_the_logarithms():
-    same = fold_gain([0.2, 0.4, 0.1, 9.0], [0.1, 0.2, 0.05])
+    same = paired_gain([0.2, 0.4, 0.1, 9.0], [0.1, 0.2, 0.05])
     assert (same.value, same.count) == (pytest.approx(1.0), 3)
     assert same.half_width == pytest.approx(0.0, abs=1e-12)
-    gain = fold_gain([math.exp(log) for log in (0.1, 0.2, 0.3)], [1.0, 1.0, 1.0])
+    gain = paired_gain([math.exp(log) for log in (0.1, 0.2, 0.3)], [1.0, 1.0, 1.0])
     half = 4.303 * 0.1 / math.sqrt(3)
     assert gain.low == pytest.approx(math.expm1(0.2 - half), abs=1e-4)
     assert gain.high == pytest.approx(math.expm1(0.2 + half), abs=1e-4)
-    assert fold_gain([0.2, 0.2], [0.1]) is None
+    assert paired_gain([0.2, 0.2], [0.1]) is None
 
 
 def test_turns_cancel_a_drift():
@@ -71,21 +71,22 @@ def test_the_last_level(values, expected):
 
 
 def test_a_series_is_weighted_and_knows_when_it_is_short_or_drifts():
-    weighted = fold_series([1.0, 3.0] * 3, [30.0, 10.0] * 3)
+    weighted = summarize_series([1.0, 3.0] * 3, [30.0, 10.0] * 3)
     assert (weighted.value, weighted.count) == (pytest.approx(1.5), 6)
-    equal = fold_series([0.5] * 8, [1.0] * 8)
+    equal = summarize_series([0.5] * 8, [1.0] * 8)
     assert equal == SeriesMean(0.5, 0.0, 8.0, 8)
-    assert fold_mean(equal).half_width == fold_difference(equal, equal).value == 0.0
-    assert fold_ratio(equal, equal).low == 1.0
-    assert fold_series([1.0, 2.0, 1.0, 2.0, 1.0], [1.0] * 5) is None
-    few = fold_series([1.0, 2.0, 3.0], [1.0] * 3, least=3)
+    assert estimate_mean(equal).half_width == 0.0
+    assert estimate_difference(equal, equal).value == 0.0
+    assert estimate_ratio(equal, equal).low == 1.0
+    assert summarize_series([1.0, 2.0, 1.0, 2.0, 1.0], [1.0] * 5) is None
+    few = summarize_series([1.0, 2.0, 3.0], [1.0] * 3, least=3)
     assert (few.independent, few.is_drift) == (2.0, False)
     assert few.error == pytest.approx((2 / 3) ** 0.5)
-    drift = fold_series([float(value) for value in range(12)], [1.0] * 12)
+    drift = summarize_series([float(value) for value in range(12)], [1.0] * 12)
     assert drift.is_drift and drift.independent < 2
-    assert fold_mean(drift).half_width > 12
-    noisy = fold_series([0.0, 0.1, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0], [1.0] * 8)
-    assert fold_ratio(noisy, equal) is fold_ratio(equal, noisy) is None
+    assert estimate_mean(drift).half_width > 12
+    noisy = summarize_series([0.0, 0.1, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0], [1.0] * 8)
+    assert estimate_ratio(noisy, equal) is estimate_ratio(equal, noisy) is None
 
 
 def make_series(lots: random.Random, count: int, alike: float) -> list[float]:
@@ -103,10 +104,10 @@ def test_equal_runs_raise_no_alarm(count, alike):
     lots, alarms, rounds = random.Random(9), 0, 300
     for _ in range(rounds):
         before, after = (
-            fold_series(make_series(lots, count, alike), [1.0] * count)
+            summarize_series(make_series(lots, count, alike), [1.0] * count)
             for _ in range(2)
         )
-        alarms += fold_ratio(before, after).low > 1
+        alarms += estimate_ratio(before, after).low > 1
     assert alarms / rounds <= 0.05
 
 
@@ -114,9 +115,9 @@ def test_equal_runs_raise_no_alarm(count, alike):
 def test_the_interval_covers_what_was_planted(alike):
     lots, covered, seen, rounds = random.Random(4), 0, 0, 300
     for _ in range(rounds):
-        before = fold_series(make_series(lots, 60, alike), [1.0] * 60)
+        before = summarize_series(make_series(lots, 60, alike), [1.0] * 60)
         slower = [1.1 * value for value in make_series(lots, 60, alike)]
-        ratio = fold_ratio(before, fold_series(slower, [1.0] * 60))
+        ratio = estimate_ratio(before, summarize_series(slower, [1.0] * 60))
         covered += ratio.low <= 1.1 <= ratio.high
         seen += ratio.low > 1.0
     assert covered / rounds >= 0.93

@@ -7,7 +7,7 @@ from fakes.replaced import replace
 from fakes.runs import GIB, make_inside_workers, steady
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import pool_runs
-from mmgpu_hooks.recommend.batch_size import word_learning_rate
+from mmgpu_hooks.recommend.batch_size import phrase_learning_rate
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.schema import LearningRate, Recommendation, RunEvidence
 
@@ -130,7 +130,7 @@ def test_without_the_evidence_the_batch_size_stays(runs, why):
 
 def test_the_learning_rate_follows_by_itself_where_it_is_scaled():
     rate = LearningRate(lr=0.02, base_batch_size=16, is_auto=True)
-    assert word_learning_rate(rate, 2, 8, 4, is_iter_based=False) == [
+    assert phrase_learning_rate(rate, 2, 8, 4, is_iter_based=False) == [
         'auto_scale_lr is enabled (base_batch_size=16): the learning rate follows by '
         'itself, from 0.01 to 0.04, with the batch of 8 to 32 images over 4 rank(s).'
     ]
@@ -138,11 +138,11 @@ def test_the_learning_rate_follows_by_itself_where_it_is_scaled():
 
 def test_otherwise_the_scaled_rate_is_advice():
     rate = LearningRate(lr=0.02, base_batch_size=16)
-    (said,) = word_learning_rate(rate, 2, 8, 1, is_iter_based=False)
+    (said,) = phrase_learning_rate(rate, 2, 8, 1, is_iter_based=False)
     assert said.startswith(
         'The learning rate is not changed. The batch goes from 2 to 8'
     )
     assert 'linear scaling rule the rate goes from 0.02 to 0.08 (4 times)' in said
-    unread, length = word_learning_rate(None, 2, 8, 1, is_iter_based=True)
+    unread, length = phrase_learning_rate(None, 2, 8, 1, is_iter_based=True)
     assert 'the rate goes along (4 times)' in unread
     assert 'divide max_iters and the milestones by that' in length

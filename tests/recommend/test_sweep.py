@@ -15,9 +15,9 @@ from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.recommend.sweep import (
     SETTLED,
     choose_best,
+    complete_row,
+    estimate_iter,
     fit_sweep_workload,
-    fold_iter,
-    fold_sweep_row,
     is_settled,
     predict_rows,
 )
@@ -41,7 +41,7 @@ def make_trial(slow: int = 2, **fields):
 
 
 def test_a_row_holds_what_was_recorded_after_the_warm_up():
-    found = fold_sweep_row(ENDED, Run(make_trial()), 2)
+    found = complete_row(ENDED, Run(make_trial()), 2)
     assert found.iterations == 160
     assert found.iter_s.value == pytest.approx(0.2)
     assert found.iter_s.count == 8
@@ -64,13 +64,13 @@ def test_the_first_save_finds_cold_caches_and_a_failed_one_tells_nothing():
     ]
     failed = SaveRecord(iteration=60, epoch=1, wall_s=0.1, error='OSError')
     evidence = replace(make_trial(), save_records=(*saves, failed))
-    found = fold_sweep_row(ENDED, Run(evidence), 2)
+    found = complete_row(ENDED, Run(evidence), 2)
     assert found.save_s == 2.0
 
 
 @pytest.mark.parametrize('run', [None, Run(make_evidence(0)), Run(make_evidence(2))])
 def test_without_figures_the_row_stays_as_it_is(run):
-    assert fold_sweep_row(ENDED, run, 2) == ENDED
+    assert complete_row(ENDED, run, 2) == ENDED
 
 
 def test_few_intervals_give_a_wide_one_that_is_never_settled():
@@ -79,7 +79,7 @@ def test_few_intervals_give_a_wide_one_that_is_never_settled():
     intervals = [
         make_interval(n, **{**STEADY, 'step_s': step}) for n, step in enumerate(steps)
     ]
-    iter_s = fold_iter(Run(replace(evidence, intervals=tuple(intervals))), 2)
+    iter_s = estimate_iter(Run(replace(evidence, intervals=tuple(intervals))), 2)
     assert (iter_s.value, iter_s.count) == (pytest.approx(0.2002), 3)
     # 12.7 is Student's t of one degree of freedom
     error_s = 0.0002 * (2 / 3) ** 0.5

@@ -5,7 +5,7 @@ import pytest
 from fakes.runs import make_evidence, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.changes import KEY
-from mmgpu_hooks.recommend.policy import fold_predicted_gain, fold_settings
+from mmgpu_hooks.recommend.policy import pair_settings, sum_predicted_gain
 from mmgpu_hooks.schema import Change, LoaderSettings, Recommendation
 
 
@@ -26,7 +26,7 @@ def recommend(**settings: object) -> Recommendation:
 
 def test_what_ran_is_set_against_what_is_recommended():
     summary = summary_of(2, False, 4, True, 4)
-    pair = fold_settings(summary, recommend(num_workers=3, persistent_workers=True))
+    pair = pair_settings(summary, recommend(num_workers=3, persistent_workers=True))
     assert pair.before == {
         KEY + 'num_workers': 2,
         KEY + 'persistent_workers': False,
@@ -53,23 +53,23 @@ def test_what_ran_is_set_against_what_is_recommended():
     ],
 )
 def test_without_workers_nothing_of_them_is_set(loader, changes, after):
-    pair = fold_settings(summary_of(*loader), recommend(**changes))
+    pair = pair_settings(summary_of(*loader), recommend(**changes))
     assert pair.after == {KEY + name: value for name, value in after.items()}
 
 
 def test_nothing_recommended_of_the_train_loader_is_nothing_to_train():
     summary = summary_of(2, False, 4, True, 4)
-    assert fold_settings(summary, Recommendation(reason='It keeps up.')) is None
+    assert pair_settings(summary, Recommendation(reason='It keeps up.')) is None
     other = Change('val_dataloader.num_workers', 2, 4, 'it helps', 'high')
-    assert fold_settings(summary, Recommendation((other,))) is None
+    assert pair_settings(summary, Recommendation((other,))) is None
 
 
 def test_the_predicted_gain_is_in_images_per_second():
     summary = summary_of(2, False, 4, True, 4).altered(iter_s=0.3)
-    assert fold_predicted_gain(summary, recommend(num_workers=3)) == pytest.approx(0.5)
+    assert sum_predicted_gain(summary, recommend(num_workers=3)) == pytest.approx(0.5)
     twice = Recommendation(
         (Change(KEY + 'batch_size', 4, 8, 'it fits', 'high', predicted_iter_s=0.4),)
     )
-    assert fold_predicted_gain(summary, twice) == pytest.approx(0.5)
+    assert sum_predicted_gain(summary, twice) == pytest.approx(0.5)
     silent = Recommendation((Change(KEY + 'pin_memory', False, True, 'x', 'low'),))
-    assert fold_predicted_gain(summary, silent) is None
+    assert sum_predicted_gain(summary, silent) is None
