@@ -147,16 +147,6 @@ def test_a_remote_backend_has_its_seconds_in_the_write(
         assert save.bytes == len(stored)
 
 
-def test_the_old_file_client_is_looked_through(tmp_path: Path) -> None:
-    checkpoint = {**EVERY_4, 'file_client_args': {'backend': 'disk'}}
-    with pytest.warns(DeprecationWarning, match='file_client_args'):
-        _, saves = save_and_look(tmp_path, loop='iter', checkpoint=checkpoint)
-    assert [(save.backend, save.is_remote) for save in saves] == [
-        ('HardDiskBackend', False)
-    ] * 3
-    assert saves[0].bytes == size_of(tmp_path, saves[0].name)
-
-
 def test_a_save_in_somebodys_own_way_is_measured_as_a_whole(tmp_path: Path) -> None:
     runner = build_runner(tmp_path, loop='iter', checkpoint=EVERY_4)
 
@@ -380,5 +370,4 @@ def test_a_slow_write_is_said_once_and_then_counted(
     # the summary comes last
     first, last, _ = (line.split('GPUEfficiencyHook: ')[1] for line in lines)
     assert first.startswith('Saving iter_4.pth')
-    assert 'ToyBackend' in first
     assert last == 'slow saves in this run by cause: 3 remote.'
