@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -81,8 +80,7 @@ def _recommend(trial: Trial) -> str | None:
 
 
 def _say(line: str) -> None:
-    load = f'load {os.getloadavg()[0]:.1f}' if hasattr(os, 'getloadavg') else ''
-    print(f'\n{line}  {load}'.rstrip(), flush=True)
+    print(f'\n{line}', flush=True)
 
 
 class _LogTail:
