@@ -106,7 +106,7 @@ def with_saves_of(judged: Run, first: Run) -> Run:
         first: Rank 0.
 
     Returns:
-        ``judged`` itself where it saved too, or nobody did. Only ``ledger_s``, whose
+        ``judged`` itself where it saved too, or none did. Only ``ledger_s``, whose
         sum stays, and what is known of the saves differ.
     """
     if judged.saves or not first.saves:
@@ -164,7 +164,7 @@ def _compare(
     rows = [_row(n, one, cards[n]) for n, one in shared.items() if common]
     summary = replace(
         summary,
-        why=f'The slowest rank cannot be told: {len(rows)} rank(s) have {len(common)} '
+        why=f'The slowest rank is unknown: {len(rows)} rank(s) have {len(common)} '
         f'interval(s) in common beside the warm-up, needed {MIN_INTERVALS} of at least '
         '2 ranks.',
         rows=tuple(rows),
@@ -181,7 +181,7 @@ def _compare(
     wholes = [total(one.column('duration_s')) / iterations for one in shared.values()]
     if max(wholes) - min(wholes) > IN_STEP_SHARE * max(wholes):
         why = (
-            'The slowest rank cannot be told: the ranks do not wait for each other: '
+            'The slowest rank is unknown: the ranks do not wait for each other: '
             f'{format_seconds(min(wholes))} to {format_seconds(max(wholes))} pass per '
             f'iteration (mean of {iterations}).'
         )

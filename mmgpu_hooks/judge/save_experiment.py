@@ -48,25 +48,20 @@ def fold_save_row(
     saves = [save for save, _ in pairs if save.error is None]
     slow = [judged for save, judged in pairs if not save.error and judged.is_slow]
     causes = Counter(judged.cause for judged in slow if judged.cause)
-    medians = {
-        name: _median([getattr(save, field) for save in saves])
-        for name, field in (
-            *(('save_s', 'wall_s'), ('cpu_s', 'cpu_s')),
-            *(('run_delay_s', 'run_delay_s'), ('blocked_s', 'blocked_s')),
-            *(('bytes', 'bytes'), ('workers_busy', 'workers_busy')),
-        )
-    }
+    names = ('cpu_s', 'run_delay_s', 'blocked_s', 'bytes', 'workers_busy')
+    medians = {name: _median([getattr(s, name) for s in saves]) for name in names}
     strangers = [s.strangers_cpu_s and s.strangers_cpu_s / s.wall_s for s in saves]
     row = replace(
         row,
         **medians,
+        save_s=_median([save.wall_s for save in saves]),
         saves=tuple(saves),
         strangers_cores=_median(strangers),
         data_wait_s=run.data_wait_s,
         slow=len(slow),
         cause=causes.most_common(1)[0][0] if causes else None,
     )
-    # one save an iteration, so that tells whose it is
+    # there is one save an iteration
     after = {one.iteration: one for one in run.save_aftermaths}
     won = [won_back_s(after.get(save.iteration), run.run.loader) for save in saves]
     return row, tuple(won)
@@ -85,7 +80,7 @@ def judge_save_bench(
         measured: Rows of :func:`fold_save_row`, in any order.
         asked: Settings that were to be trained.
         seconds: Of the whole experiment.
-        is_interrupted: Whether somebody stopped it.
+        is_interrupted: Whether it was stopped.
     """
     ordered = sorted(measured, key=lambda one: one[0].setting.num_workers)
     ordered.sort(key=lambda one: one[0].setting.worker_nice is not None)

@@ -54,7 +54,7 @@ FULL_CORES = 0.75
 wait: the scheduler moves tasks late, and short saves are read coarsely."""
 
 EXPLAINED = 0.7
-"""CPU that others used, over a wait for a core: somebody was on that core all the
+"""CPU that others used, over a wait for a core: a task was on that core all the
 while, but for what a hypervisor takes and the clock's grain of 10 ms."""
 
 BY_ELIMINATION = 0.25
@@ -205,7 +205,7 @@ def won_back_s(
 ) -> float | None:
     """Waits for data that the job was spared after a save; ``None`` while unknown."""
     if loader.num_workers == 0:
-        # the training process loads every batch itself: nobody works ahead
+        # the training process loads every batch itself: none is made ahead
         return 0.0
     if aftermath is None:
         return None
@@ -225,7 +225,7 @@ def net_delay_s(gross_s: float, won_s: float | None) -> float | None:
     return None if won_s is None else min(max(gross_s - won_s, 0.0), gross_s)
 
 
-def strangers_here_s(save: SaveRecord, host: HostLimits) -> float | None:
+def others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
     """CPU of other programs that no other core of the host can have carried.
 
     A container's two cores of 64 are not in the way of what runs on the others.
@@ -374,7 +374,7 @@ def _share_of_workers(save: SaveRecord, host: HostLimits) -> float | None:
     """
     delay_s, cores = save.run_delay_s or 0.0, _cores_of_ranks(host)
     workers_s = 0.0 if save.workers == 0 else save.workers_cpu_s
-    others_s = strangers_here_s(save, host)
+    others_s = others_here_s(save, host)
     known_s = (workers_s or 0.0) + (others_s or 0.0)
     if known_s < EXPLAINED * delay_s or known_s <= 0.0:
         return None
@@ -449,7 +449,7 @@ def _explain(
     figures = {
         'workers': f' ({save.workers_busy or 0:.1f} of {save.workers or 0} busy on '
         f'{cores} usable cores)',
-        'strangers': f' ({_seconds(strangers_here_s(save, host))} of CPU on {cores} '
+        'strangers': f' ({_seconds(others_here_s(save, host))} of CPU on {cores} '
         'usable cores)',
         'storage': rate,
         'remote': rate,
@@ -463,7 +463,7 @@ def _explain(
         if name == cause or seconds >= NAMED_SHARE * gross_s
     ]
     if cause is None:
-        said.append(f'it cannot be told, {doubt}')
+        said.append(f'it is unknown, {doubt}')
     return f'What held it: {"; ".join(said)}'
 
 

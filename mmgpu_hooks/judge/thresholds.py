@@ -72,7 +72,7 @@ GPU_ZERO_NOTICE_PCT = 10.0
 """Share of time at 0 % that users see as swinging."""
 
 SLOW_SAVE_S = 0.2
-"""Delay of one save by the CPU below which nobody notices; spikes of a virtual
+"""Delay of one save by the CPU below which it is not noticed; spikes of a virtual
 machine's scheduler and the 10 ms grain of CPU accounting are well below."""
 
 SLOW_SAVE_RATIO = 0.5
@@ -112,5 +112,5 @@ BENCH_CHANCE = 0.05
 """Chance below which longer saves are not noise: one experiment in twenty misleads."""
 
 BENCH_SAVES = 3
-"""Saves of a setting below which nothing is said of it: three beside three are the
+"""Saves of a setting below which nothing is said of it: three and three are the
 fewest whose ranks can be that unlikely."""

@@ -176,9 +176,9 @@ def _start_cpu_s(intervals: Intervals) -> float:
 def find_external_cores(
     run: RunRecord, cpu: TrainingCpu, worker_cpu_s: float | None, iter_s: float | None
 ) -> float | None:
-    """Cores that others used meanwhile; ``None`` when they cannot be told from ours."""
+    """Cores that others used meanwhile; ``None`` when they are unknown."""
     worker_cores = 0.0
-    # the other ranks' part cannot be told from another program's
+    # the other ranks' part cannot be distinguished from another program's
     busy, own = cpu.busy_cores, cpu.process_cores
     if run.host.ranks_on_host > 1 or busy is None or own is None:
         return None

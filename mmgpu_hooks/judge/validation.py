@@ -43,7 +43,7 @@ def make_validation_run(run: Run) -> Run | None:
     )
     intervals = tuple(_as_interval(one, n, run) for n, one in enumerate(alike))
     made = Run(RunEvidence(path='', run=record, intervals=intervals))
-    # the other ranks' part cannot be told from another program's
+    # the other ranks' part cannot be distinguished from another program's
     if record.host.ranks_on_host > 1:
         return made
     known = [one for one in alike if one.strangers_cpu_s is not None]

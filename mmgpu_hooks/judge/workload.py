@@ -172,7 +172,7 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
             'not always busy: it is only bounded.'
         )
     transfer = estimate_transfer(run.batch_tensors, loading, cpu)
-    # with workers it is in the CPU already; between two batches nobody measures
+    # with workers it is in the CPU already; what is between two batches is not measured
     whole_s = loading.mean_s + (GAP_S if workers else transfer.whole_s)
     cpu_s = cpu.mean_s + (0.0 if workers else transfer.cpu_s)
     step_parts = run.step_s, run.hooks_s, run.loop_s
@@ -284,7 +284,7 @@ def _batch_cpu_cost(run: Run, loading: Cost) -> Cost | None:
 
 
 def _of_intervals(run: Run, mean_s: float, field: str) -> Cost:
-    """A mean whose spread and error the intervals tell, as far as there are some."""
+    """A mean whose spread and error the intervals show, where there are some."""
     intervals, count = run.every.after(1), run.steady_iterations
     variation = _variation(intervals, field) or 0.0
     error_s = variation * mean_s / math.sqrt(max(count, 1))

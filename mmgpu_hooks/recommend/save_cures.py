@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.saves import strangers_here_s
+from mmgpu_hooks.judge.saves import others_here_s
 from mmgpu_hooks.judge.thresholds import (
     OPTIMIZER_NOTICE,
     SAVE_CURE_WORTH,
@@ -264,7 +264,7 @@ def _less_s(
     # of the ranks on a host, one is counted, with its part of the cores
     others = 0.0
     if host.ranks_on_host <= 1:
-        others = (strangers_here_s(save, host) or 0.0) / save.wall_s
+        others = (others_here_s(save, host) or 0.0) / save.wall_s
     now = crowding(busy, cores, others, nice[0])
     then = crowding(busy * times, cores, others, nice[1])
     if not 0.0 < now < math.inf:

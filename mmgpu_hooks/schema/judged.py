@@ -20,7 +20,7 @@ class SaveJudgement:
     """Whether it was delayed by enough to matter, whatever held it."""
     cause: Optional[str]
     """Out of :data:`SAVE_CAUSES`, where one is proven; ``None`` of a save that is not
-    slow, or whose cause cannot be told (then the sentence says why)."""
+    slow, or whose cause is unknown (then the sentence says why)."""
     uncontended_s: Optional[float]
     """What it would have taken; ``None`` when nothing tells."""
     gross_delay_s: Optional[float]
@@ -214,7 +214,7 @@ class RunComparison:
     """The iteration first, images per second, then the parts of the ledger."""
     settings: Tuple[SettingComparison, ...] = ()
     obstacles: Tuple[str, ...] = ()
-    """Why the speeds cannot be set against each other: sentences. Empty when they
+    """Why the speeds cannot be compared: sentences. Empty when they
     can."""
     notes: Tuple[str, ...] = ()
 

@@ -98,7 +98,7 @@ class RanksSummary:
     iterations: int = 0
     """Iterations compared, the warm-up left out."""
     slowest: Optional[int] = None
-    """Rank; ``None`` when they differ by less than noise, or it cannot be told."""
+    """Rank; ``None`` when they differ by less than noise, or it is unknown."""
     part: Optional[str] = None
     """``data_wait``, ``startup``, ``hooks`` or ``checkpoint_save``."""
     lost_s: Optional[float] = None

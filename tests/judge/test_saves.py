@@ -170,7 +170,7 @@ def test_a_wait_for_a_core_is_divided_by_the_cpu_used_meanwhile(
     assert judged.is_slow
     assert judged.held_s == pytest.approx(held_s)
     assert judged.cause == max(held_s, key=lambda cause: held_s[cause], default=None)
-    assert ('cannot be told' in judged.sentence) is (not held_s)
+    assert ('it is unknown' in judged.sentence) is (not held_s)
 
 
 @pytest.mark.parametrize('fields', [{'phases': {}}, {'is_remote': None}])

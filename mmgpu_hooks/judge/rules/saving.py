@@ -35,15 +35,15 @@ def judge_saves_by_workers(run: Run) -> Finding | None:
 
     The saving thread was ready to run and got no core, and the workers' CPU in that
     very span fills the usable cores: ``num_workers`` is too high for this host. What
-    the workers make meanwhile is not lost, so look at the *net* delay. Fewer workers
+    the workers make meanwhile is not lost, so the *net* delay counts. Fewer workers
     help, or ``GPUEfficiencyHook(worker_nice=10)``, which lets the saving thread go
     first.
     """
     return _judge_cause(run, 'workers')
 
 
-@rule('MG305', 'Strangers hold up saves', 'save_bound')
-def judge_saves_by_strangers(run: Run) -> Finding | None:
+@rule('MG305', 'Other programs hold up saves', 'save_bound')
+def judge_saves_by_others(run: Run) -> Finding | None:
     """While a checkpoint is saved, other programs have the cores that the save needs.
 
     No setting of the loader helps: run them elsewhere, or at another time.
@@ -84,7 +84,7 @@ def judge_hub(run: Run) -> Finding | None:
     """Every checkpoint holds all histories of MMEngine's message hub, which only grow.
 
     Each scalar that is logged adds 16 bytes per iteration. Log fewer, or update those
-    that nobody resumes with ``update_scalar(..., resumed=False)``: they stay out.
+    that no resumed run needs with ``update_scalar(..., resumed=False)``: they stay out.
     """
     known = [save for save in run.save_records if save.bytes and save.error is None]
     if not known:
@@ -141,7 +141,7 @@ def judge_unknown_saves(run: Run) -> Finding | None:
     """Some saves were slow without a proven cause, or were not measured well enough.
 
     Without the scheduler's statistics of the saving thread
-    (``/proc/thread-self/schedstat``), nobody can tell what it waited for.
+    (``/proc/thread-self/schedstat``), what it waited for is unknown.
     """
     slow, count = run.saves_held_by(None), len(run.judged_saves)
     if slow:
