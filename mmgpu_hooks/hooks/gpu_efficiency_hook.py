@@ -217,7 +217,7 @@ class GPUEfficiencyHook(Hook):
         self._guard = Guard(self._warn_off)
         probe, self._probe = self._probe, None
         period_s, nice = self.gpu_sample_period_s, self.worker_nice
-        sources = Sources(self._guard, period_s, self, nice, probe)
+        sources = Sources(self._guard, period_s, nice, probe)
         self._recorder = self._guard.run(
             'start', Recorder, runner, self.interval, sources, self._guard, self
         )

@@ -9,7 +9,6 @@ from typing import Any, Callable
 from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner
 
-from mmgpu_hooks.hooks.batches import followed_by_own
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.raised import describe_error
@@ -215,12 +214,10 @@ class Recorder:
         if self._timer is not None:
             self._build_s = max(self._timer.ledger.stamped_s - built_s, 0.0)
             self._timer.ledger.push(self._hook)
-        self._sources.open(runner, self._count_iterations, self._timer)
+        self._sources.open(runner, self._timer)
         if self._timer is not None:
             self._sources.watch(self._timer)
             self.validation.watch(self._timer)
-        if self._sources.batches is not None:
-            run('batch contents', self._sources.batches.begin, self._begin_iteration)
         self._known = dict(self._sources.unknown)
         record = run(
             'run record',
@@ -244,7 +241,6 @@ class Recorder:
         run(SAVES, self._saving.open, self._sources.loader, self._sources.host)
         if self._timer is not None:
             end = self._end_iterations(self._timer)
-            end = followed_by_own(self._hook, 'after_train_iter', end)
             self._patches.set(self._hook, 'after_train_iter', end)
             if self._hook.stuck_after_s:
                 run('watchdog', self._watch, self._timer)
@@ -268,14 +264,6 @@ class Recorder:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
         warn = self._runner.logger.warning
         self._writer = open_evidence(unused_path(path), run, warn)
-
-    def _begin_iteration(
-        self, runner: Any, batch_idx: int, data_batch: Any = None
-    ) -> None:
-        """Stands for the hook's own method while batches are looked at here."""
-        batches = self._sources.batches
-        if batches is not None:
-            self._guard.run('batch contents', batches.look, data_batch)
 
     def _end_iterations(self, timer: LoopTimer) -> Callable[..., None]:
         end_iteration, quiet, run = timer.end_iteration(), self._quiet, self._guard.run
@@ -307,8 +295,8 @@ class Recorder:
                 guard.run('scalars', self._board.add, record)
         if is_logged:
             guard.run('scalars', self._board.publish)
-        if self._sources.batches is not None and not is_end:
-            guard.run('batch contents', self._sources.batches.follow)
+        if not is_end:
+            self._sources.follow_batches()
         following = schedule.find_next(batch_idx, ledger.iterations)
         self._quiet[:] = batch_idx, following
 
@@ -371,10 +359,6 @@ class Recorder:
             self._timer.stop()
         if source == 'validation':
             self._guard.clean_up(source, self.validation.close)
-        batches = self._sources.batches
-        # what they see would not be taken
-        if source in ('batch contents', 'ledger', 'interval') and batches is not None:
-            batches.close()
         if source in ('ledger', 'interval', 'scalars'):
             # nothing else takes the last values off LoggerHook's lines
             self._board.clear()

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from mmgpu_hooks.hooks.batches import BatchSource, find_step_sizes
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.run_record import count_ranks_on_host
+from mmgpu_hooks.hooks.step_sizes import StepSizes, find_step_sizes
 from mmgpu_hooks.measure.absent import Absent, SourceError
 from mmgpu_hooks.measure.cuda import (
     CudaEvents,
@@ -28,6 +28,7 @@ from mmgpu_hooks.measure.host import (
 )
 from mmgpu_hooks.measure.loader.batches import (
     BatchWatch,
+    Contents,
     count_tensors,
     fold_stored_ratio,
 )
@@ -184,7 +185,6 @@ class Sources:
     Args:
         guard: Switches off what fails.
         gpu_sample_period_s: Seconds between two looks of NVML.
-        hook: The hook that they belong to.
         worker_nice: Nice value of the loader's workers; ``None`` leaves it alone.
         probe: Of the train loader, where one watches it already.
     """
@@ -193,7 +193,6 @@ class Sources:
         self,
         guard: Guard,
         gpu_sample_period_s: float,
-        hook: Any,
         worker_nice: int | None = None,
         probe: LoaderProbe | None = None,
     ) -> None:
@@ -206,9 +205,8 @@ class Sources:
         self._host: HostWindowMeter | None = None
         self._loader = probe
         self._memory_thread: threading.Thread | None = None
-        self._hook = hook
-        self.batches: BatchSource | None = None
-        """What the batches held."""
+        self._step_sizes: StepSizes | Absent | None = None
+        self._divisor = 1
         self._is_model_counted = False
         self._runner: Any = None
 
@@ -224,24 +222,24 @@ class Sources:
         parts: list[tuple[str, Mapping[str, str]]] = [
             ('host ', self._host.unknown if self._host is not None else {}),
             ('', self._loader.unsupported if self._loader is not None else {}),
-            ('batch ', self.batches.unknown if self.batches is not None else {}),
+            (
+                'batch ',
+                self._loader.unknown_contents if self._loader is not None else {},
+            ),
         ]
+        if isinstance(self._step_sizes, Absent):
+            reason = self._step_sizes.reason
+            parts.append(('batch ', {'largest_batch_pixels': reason}))
         for prefix, reasons in parts:
             for name, reason in reasons.items():
                 found[prefix + name] = reason
         return found
 
-    def open(
-        self,
-        runner: Any,
-        count_iterations: Callable[[], int],
-        timer: LoopTimer | None,
-    ) -> None:
+    def open(self, runner: Any, timer: LoopTimer | None) -> None:
         """Open every source.
 
         Args:
             runner: The runner that is about to train.
-            count_iterations: Returns the iterations done in this run.
             timer: Times the loop, if anything does.
         """
         run = self._guard.run
@@ -273,7 +271,6 @@ class Sources:
         endless = getattr(runner.train_loop, 'dataloader_iterator', None)
         running = getattr(endless, '_iterator', None)
         if probe is not None:
-            probe.count_iterations = count_iterations
             probe.on_create_begin, probe.on_create_end = begin_creation, end_creation
             if running is not None:
                 run('loader workers', probe.watch_running, running)
@@ -283,12 +280,8 @@ class Sources:
             elif not hasattr(runner.train_dataloader, '_get_iterator'):
                 timer.give_up_waits()
         self._set_nice()
-        self.batches = BatchSource(
-            self._hook,
-            BatchWatch(_pad_size_divisor(runner)),
-            self._loader.delivered if self._loader is not None else None,
-            run('batch contents', find_step_sizes, _bare(runner.model)),
-        )
+        self._divisor = _pad_size_divisor(runner)
+        self._step_sizes = run('batch contents', find_step_sizes, _bare(runner.model))
 
     def read_device(self, runner: Any) -> str:
         """Type of the device that the model is on."""
@@ -307,9 +300,19 @@ class Sources:
             timer.waits.before = wrap('loader queue', self._loader.ask)
             timer.waits.after = wrap('loader queue', self._loader.got)
         events = self.gpu.events
+        begins: tuple[Callable[[], Any], ...] = ()
         if events is not None:
-            timer.after['before_train_iter'] = (wrap('GPU idle', events.begin_step),)
+            begins += (wrap('GPU idle', events.begin_step),)
             timer.after['after_train_iter'] = (wrap('GPU idle', events.end_step),)
+        sizes = self._step_sizes
+        if isinstance(sizes, StepSizes) and sizes.resizer is not None:
+            begins += (wrap('batch contents', sizes.note),)
+        timer.after['before_train_iter'] = begins
+
+    def follow_batches(self) -> None:
+        """To be called every few iterations: what is kept of batches is bounded."""
+        if self._loader is not None:
+            self._guard.run('batch contents', self._loader.follow_batches)
 
     def complete(self, fields: dict[str, Any], batch: Any) -> IntervalRecord:
         """Make the record of an interval.
@@ -360,14 +363,21 @@ class Sources:
         return {} if self._host is None else {'host': self._host.read()}
 
     def _read_batches(self, iterations: int, batch: Any) -> dict[str, Any]:
-        figures: dict[str, Any] = {}
-        if self.batches is not None:
-            held = self.batches.drain(iterations)
-            figures.update(
-                images=held.images,
-                largest_batch_pixels=held.pixels,
-                most_boxes=held.boxes,
-            )
+        held, most_images = Contents(), None
+        if self._loader is not None:
+            held, most_images = self._loader.read_contents(iterations)
+        pixels, images, sizes = held.pixels, held.images, self._step_sizes
+        if images is None and batch is not None:
+            # made out of sight: all are taken to be like the last one
+            last = BatchWatch(self._divisor).examine(batch).images
+            images = None if last is None else last * iterations
+        if isinstance(sizes, StepSizes):
+            pixels = sizes.drain(most_images, pixels)
+        elif sizes is not None:
+            pixels = None
+        figures: dict[str, Any] = dict(
+            images=images, largest_batch_pixels=pixels, most_boxes=held.boxes
+        )
         tensors, size = count_tensors(batch) if batch is not None else (0, 0)
         if tensors:
             figures.update(batch_tensors=tensors, batch_bytes=size)
@@ -404,12 +414,8 @@ class Sources:
         self.gpu.close()
         if self._memory_thread is not None:
             self._guard.clean_up('worker memory', self._memory_thread.join, 1.0)
-        for source, opened in (
-            ('batch contents', self.batches),
-            ('loader workers', self._loader),
-        ):
-            if opened is not None:
-                self._guard.clean_up(source, opened.close)
+        if self._loader is not None:
+            self._guard.clean_up('loader workers', self._loader.close)
 
 
 def _read_host(runner: Any) -> HostLimits:

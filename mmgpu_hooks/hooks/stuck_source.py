@@ -14,8 +14,7 @@ from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.judge.standstill import Rank, describe_stuck, phrase_part
 from mmgpu_hooks.judge.why import judge_end, read_host
 from mmgpu_hooks.measure.ledger import LAP
-from mmgpu_hooks.measure.loader.owed import Owed
-from mmgpu_hooks.measure.watchdog import Moment, Watchdog
+from mmgpu_hooks.measure.watchdog import Running, Watchdog
 from mmgpu_hooks.schema import IntervalRecord, RunEvidence, StuckRecord
 from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_other_ranks
@@ -62,7 +61,7 @@ class StuckSource:
         self._warn = warn
         self._work_dir = work_dir
         self._evidence = evidence
-        self.usual_s: dict[str, float] = {}
+        self._usual_s: dict[str, float] = {}
         """What a part that has ended takes, by part."""
         self._watchdog = Watchdog(
             stuck_after_s,
@@ -79,7 +78,7 @@ class StuckSource:
 
     def note(self, record: IntervalRecord) -> None:
         """Learn from an interval what is usual."""
-        usual_s = self.usual_s
+        usual_s = self._usual_s
         usual_s['data_wait'] = record.data_wait.p50_s
         usual_s['step'] = record.step.p50_s
         usual_s['hooks'] = usual_s['loop'] = record.iter.p50_s
@@ -87,18 +86,17 @@ class StuckSource:
             if record.ledger_s.get(part):
                 usual_s[part] = record.ledger_s[part]
 
-    def _read(self) -> Moment:
-        ledger = self._ledger
-        running = ledger.running[-1]
-        part = running if isinstance(running, str) else 'hooks'
-        name = part if isinstance(running, str) else type(running).__name__
-        usual_s = self.usual_s.get(part)
-        if usual_s is None and part in _OF_ITERATION:
+    def _read(self) -> Running:
+        running = self._ledger.running[-1]
+        is_hook = not isinstance(running, str)
+        name = type(running).__name__ if is_hook else running
+        usual_s = self._usual_s.get('hooks' if is_hook else running)
+        if usual_s is None and name in _OF_ITERATION:
             # until an interval ends: it takes no longer than an iteration
-            tape = ledger.tape[:]
+            tape = self._ledger.tape[:]
             laps = tape[1::2].count(LAP)
             usual_s = (tape[-2] - tape[0]) / laps if laps else None
-        return Moment(name, ledger.stamped_s, usual_s)
+        return Running(name, self._ledger.stamped_s, usual_s)
 
     def _is_proven(self) -> bool:
         """Whether the first batch will never come, whatever is usual."""
@@ -108,43 +106,55 @@ class StuckSource:
             owed = loader.find_owed()
         if owed is None or owed.state is None:
             return False
-        if owed.state.letter in 'ZXTD':
-            return True
+        letter, call, _, _ = owed.state
         # one lock that all of them wait for; alone it may be a slow library
-        return owed.alike > 1 and owed.is_busy is False and owed.state.call == 'futex'
+        return letter in 'ZXTD' or (owed.alike > 1 and (letter, call) == ('S', 'futex'))
 
-    def _note_stuck(self, moment: Moment, waited_s: float) -> None:
-        self._guard.run('watchdog', self._tell, moment, waited_s)
+    def _note_stuck(self, running: Running, waited_s: float) -> None:
+        self._guard.run('watchdog', self._report, running, waited_s)
 
-    def _tell(self, moment: Moment, waited_s: float) -> None:
-        part = self._ledger.part
-        loader, owed = self._sources.loader, None
-        if part in _WAITS and loader is not None:
+    def _report(self, running: Running, waited_s: float) -> None:
+        part, loader, owed = _part(running), self._sources.loader, None
+        if part == 'data_wait' and loader is not None:
             owed = loader.find_owed()
         iteration, epoch = self._read_position()
+        fields: dict[str, Any] = {'stack': self._watchdog.read_stack()}
+        if owed is not None:
+            fields.update(
+                worker=owed.worker,
+                pid=owed.pid,
+                sample=owed.sample,
+                sample_s=owed.sample_s,
+                alike=owed.alike,
+            )
+            if owed.state is not None:
+                letter, call, path, mount = owed.state
+                fields.update(state=letter, call=call, path=path, mount=mount)
+                fields['stack'] = owed.stack
         record = StuckRecord(
-            iteration=iteration,
-            part='data_wait' if part in _WAITS else part,
-            hook=moment.part if part == 'hooks' and moment.part != part else None,
-            waited_s=waited_s,
-            stack=self._watchdog.read_stack(),
-            **_fields_of(owed),
+            iteration=iteration, part=part, waited_s=waited_s, **fields
         )
         self._write(record)
-        is_first = moment.usual_s is None
-        said = phrase_stuck(record, epoch, is_first=is_first)
+        lines = [
+            f'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, '
+            f'{phrase_part(record)} (iteration {iteration + 1}, epoch {epoch}).'
+        ]
+        if running.usual_s is None:
+            lines.append('This part has not ended once yet: it may only be slow.')
+        lines += describe_stuck(record)
         if self._evidence is not None:
             paths = find_other_ranks(self._evidence)
             if paths:
                 time.sleep(_RANKS_S)
             others, _ = read_other_ranks(paths)
-            said += phrase_cause(read_evidence(self._evidence), others)
-        more = f'mmgpu why {shlex.quote(self._work_dir)}'
-        self._warn(visible(f'{said}\n  Training is left alone. More: {more}'))
+            lines += list_causes(read_evidence(self._evidence), others)
+        work_dir = shlex.quote(self._work_dir)
+        lines.append(f'Training is left alone. More: mmgpu why {work_dir}')
+        self._warn(visible('\n  '.join(lines)))
 
-    def _note_freed(self, moment: Moment, waited_s: float) -> None:
+    def _note_freed(self, running: Running, waited_s: float) -> None:
         iteration, _ = self._read_position()
-        part = 'data_wait' if moment.part in _WAITS else moment.part
+        part = _part(running)
         record = StuckRecord(
             iteration=iteration, part=part, waited_s=waited_s, is_over=True
         )
@@ -162,54 +172,20 @@ class StuckSource:
         """
         self._watchdog.stop()
         if went_on:
-            # it may have gone on since the last look
-            self._watchdog.look()
+            # it may have gone on since the last check
+            self._watchdog.check()
 
 
-def _fields_of(owed: Owed | None) -> dict[str, Any]:
-    if owed is None:
-        return {}
-    fields: dict[str, Any] = dict(
-        worker=owed.worker,
-        pid=owed.pid,
-        is_busy=owed.is_busy,
-        sample=owed.sample,
-        sample_s=owed.sample_s,
-        worker_stack=owed.stack,
-        alike=owed.alike,
-    )
-    if owed.state is not None:
-        letter, waits_in, call, path, mount = owed.state
-        fields.update(
-            state=letter, waits_in=waits_in, call=call, path=path, mount=mount
-        )
-    return fields
+def _part(running: Running) -> str:
+    return 'data_wait' if running.part in _WAITS else running.part
 
 
-def phrase_stuck(record: StuckRecord, epoch: int, *, is_first: bool = False) -> str:
-    """The warning for the log: what stands still, and where.
-
-    Args:
-        record: What was seen.
-        epoch: 1-based.
-        is_first: Whether the part has not ended once, so that it may just be slow.
-    """
-    lines = [
-        f'GPUEfficiencyHook: nothing went on for {record.waited_s:.0f} s, '
-        f'{phrase_part(record)} (iteration {record.iteration + 1}, epoch {epoch}).',
-        *(f'  {text}' for text in describe_stuck(record)),
-    ]
-    if is_first:
-        lines.append('  This part has not ended once yet: it may only be slow.')
-    return '\n'.join(lines)
-
-
-def phrase_cause(own: RunEvidence, others: Sequence[RunEvidence]) -> str:
+def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
     """The cause, and the rank that the others wait for; empty where it is unknown."""
     why = judge_end([], [Rank(one, read_host(one)) for one in (own, *others)])
     if why.cause in (None, 'unknown'):
-        return ''
-    said = [f'\n  Cause: {why.cause} ({why.certainty}); mmgpu explain {why.cause}']
+        return []
+    said = [f'Cause: {why.cause} ({why.certainty}); mmgpu explain {why.cause}']
     if why.rank not in (None, own.run.rank):
         said += [f'Rank {why.rank}:', *(proof.text for proof in why.proof[:3])]
-    return '\n    '.join(said)
+    return said

@@ -42,7 +42,7 @@ class ValidationSource:
         runner: Whose validations are measured.
         guard: Switches this off when it fails.
         sources: Know the workers of the train loader, and the GPU.
-        read_position: Tells iterations done and the epoch.
+        read_position: Gives iterations done and the epoch.
         write: Takes lines of the evidence.
         on_begin: Called when one begins; it must not raise.
     """
@@ -63,13 +63,10 @@ class ValidationSource:
         self._on_begin = on_begin
         self._read_position = read_position
         self._write = write
-        self._loader: Any = None
         self._loop: _ValidationLoop | None = None
         self._surroundings: Surroundings | None = None
-        self._is_on = False
-        self._workers_before: Any = None
-        self._position = (0, 0)
-        self._began: tuple[float, float, float | None] = (0.0, 0.0, None)
+        self._began: dict[str, Any] | None = None
+        """Where everything stood when the validation began that is on."""
 
     def watch(self, timer: LoopTimer) -> None:
         """Be called where validations begin and end."""
@@ -89,83 +86,70 @@ class ValidationSource:
         self._guard.run('GPU memory', self._sources.gpu.end_validation)
 
     def _begin(self) -> None:
-        self._is_on = False
+        self._began = None
         loop = getattr(self._runner, '_val_loop', None)
         if not isinstance(loop, BaseLoop):
             return
         loader = getattr(loop, 'dataloader', None)
-        if self._loop is None or loader is not self._loader:
+        if self._loop is not None and self._loop.loader is not loader:
             self.close()
-            self._loader = loader
-            if hasattr(loader, '_get_iterator'):
-                self._loop = _ValidationLoop(loader, self._guard)
+        if self._loop is None and hasattr(loader, '_get_iterator'):
+            self._loop = _ValidationLoop(loader, self._guard)
         if self._surroundings is None:
             self._surroundings = Surroundings()
-        self._position = self._read_position()
-        self._workers_before = mark_workers(self._sources.loader)
         self._surroundings.begin()
-        self._began = monotonic_s(), process_cpu_s(), read_run_delay_s()
-        self._is_on = True
+        self._began = {
+            'iteration': self._read_position()[0],
+            'workers': mark_workers(self._sources.loader),
+            'delay_s': read_run_delay_s(),
+            'cpu_s': process_cpu_s(),
+            's': monotonic_s(),
+        }
         if self._loop is not None:
             self._loop.begin()
 
     def _end(self) -> None:
-        was_on, self._is_on = self._is_on, False
-        if not was_on or self._surroundings is None:
+        began, self._began = self._began, None
+        if began is None or self._surroundings is None:
             return
-        began_s, began_cpu_s, began_delay_s = self._began
-        wall_s, cpu_s = monotonic_s() - began_s, process_cpu_s() - began_cpu_s
+        wall_s, cpu_s = monotonic_s() - began['s'], process_cpu_s() - began['cpu_s']
         delay_s = read_run_delay_s()
-        if began_delay_s is not None and delay_s is not None:
-            delay_s = max(delay_s - began_delay_s, 0.0)
-        unknown: dict[str, str] = {}
+        if delay_s is not None and began['delay_s'] is not None:
+            delay_s = max(delay_s - began['delay_s'], 0.0)
         figures: dict[str, Any] = {'loader': LoaderSettings()}
-        if self._loop is None:
-            unknown['iterations'] = (
-                'the loop has no DataLoader of PyTorch as its dataloader'
-            )
-        else:
+        if self._loop is not None:
             figures = self._loop.end()
-            if not figures.get('iterations'):
-                unknown['iterations'] = 'the loop took no batch of its dataloader'
-        before, after = self._workers_before, mark_workers(self._sources.loader)
-        train_cpu_s = None
-        if before is None or after is None:
-            unknown['train_workers'] = 'the train loader is not watched'
-        else:
-            seen = fold_workers_meanwhile(before, after, wall_s)
-            train_cpu_s = seen.cpu_s
-            figures.update(train_workers=seen.count, train_workers_cpu_s=train_cpu_s)
-        own_s = 0.0 if figures['loader'].num_workers == 0 else None
-        if figures.get('workers') is not None and figures['workers'].count:
-            own_s = figures['workers'].cpu_s
-        used_s = None if own_s is None or train_cpu_s is None else own_s + train_cpu_s
-        around, why = self._surroundings.end(used_s)
-        if 'strangers_cpu_s' in why:
-            unknown['strangers_cpu_s'] = why['strangers_cpu_s']
-        iteration, epoch = self._position
+        before, after = began['workers'], mark_workers(self._sources.loader)
+        train_cpu_s = own_s = used_s = None
+        if before is not None and after is not None:
+            train_cpu_s = fold_workers_meanwhile(before, after, wall_s).cpu_s
+        workers = figures.get('workers')
+        if workers is not None and workers.count:
+            own_s = workers.cpu_s
+        elif figures['loader'].num_workers == 0:
+            own_s = 0.0
+        if own_s is not None and train_cpu_s is not None:
+            used_s = own_s + train_cpu_s
+        around, _ = self._surroundings.end(used_s)
         self._write(
             ValidationRecord(
-                iteration=iteration,
-                epoch=epoch,
+                iteration=began['iteration'],
                 wall_s=wall_s,
                 whole_cpu_s=cpu_s,
                 run_delay_s=delay_s,
+                train_workers_cpu_s=train_cpu_s,
                 strangers_cpu_s=around.get('strangers_cpu_s'),
-                unknown=unknown,
                 **figures,
             )
         )
 
     def close(self) -> None:
         """Leave the loader as it was; a second call does nothing."""
-        loop, self._loop, self._loader = self._loop, None, None
-        self._is_on = False
-        if loop is not None:
-            loop.close()
+        loop, self._loop, self._began = self._loop, None, None
         surroundings, self._surroundings = self._surroundings, None
-        if surroundings is not None:
-            surroundings.close()
+        for opened in (loop, surroundings):
+            if opened is not None:
+                opened.close()
 
 
 class _ValidationLoop:
@@ -177,7 +161,7 @@ class _ValidationLoop:
     """
 
     def __init__(self, loader: Any, guard: Guard) -> None:
-        self._loader = loader
+        self.loader = loader
         self._batches = 0
         """Of all validations."""
         self._cpu_s = self._booked_cpu_s = 0.0
@@ -187,7 +171,7 @@ class _ValidationLoop:
         self._waits.before = guard.wrap(SOURCE, self._ask)
         self._waits.after = guard.wrap(SOURCE, self._got)
         self._follow = guard.wrap(SOURCE, self._waits.follow)
-        self._probe = LoaderProbe(loader, lambda: self._batches)
+        self._probe = LoaderProbe(loader)
         self._probe.on_create_begin = lambda: self._ledger.push(FIRST_WAIT)
         self._probe.on_create_end = self._created
         running = getattr(loader, '_iterator', None)
@@ -211,7 +195,7 @@ class _ValidationLoop:
         ledger.take()
         self._cpu_s, self._contents = 0.0, {}
 
-    def _ask(self) -> None:
+    def _ask(self, iterator: Any) -> None:
         ledger, cpu_s = self._ledger, process_cpu_s()
         if ledger.running[0] == 'step':
             now_s = ledger.clock()
@@ -219,10 +203,10 @@ class _ValidationLoop:
             ledger.running[0] = 'other'
             self._cpu_s += cpu_s - self._booked_cpu_s
         self._booked_cpu_s = cpu_s
-        self._probe.ask()
+        self._probe.ask(iterator)
 
-    def _got(self, batch: Any) -> None:
-        self._probe.got()
+    def _got(self, iterator: Any, batch: Any) -> None:
+        self._probe.got(iterator)
         if self._ledger.tape[-1] == FIRST_WAIT:
             self._booked_cpu_s = process_cpu_s()
         self._batches += 1
@@ -231,6 +215,7 @@ class _ValidationLoop:
             self._contents = {'batch_tensors': tensors, 'batch_bytes': size}
         if self._batches % _MEMORY_AT == 0:
             self._probe.read_memory()
+            self._probe.follow_batches()
         # what we did ourselves is in no part
         self._ledger.tape.extend((self._ledger.clock(), 'other'))
         self._ledger.running[0] = 'step'
@@ -243,7 +228,7 @@ class _ValidationLoop:
         """
         window = self._ledger.take()
         figures: dict[str, Any] = {
-            'loader': read_loader_settings(self._loader),
+            'loader': read_loader_settings(self.loader),
             'workers': self._probe.read(),
             **self._contents,
         }

@@ -130,12 +130,10 @@ class LoaderFigures(Figures):
     occupancy_p95_s = of_steady(median, 'workers.occupancy.p95_s')
     batch_cpu_s = mean_of('workers.batch_cpu.mean_s', 'workers.batch_cpu.count')
     """CPU of the worker for one batch, mean; ``None`` from outside."""
-    ready_mean = mean_of('workers.ready_mean', 'workers.asks')
+    ready_mean = mean_of('workers.ready_mean', 'iterations')
     """Batches that stood ready when the loop asked."""
-    ready_zero_pct = mean_of('workers.ready_zero_pct', 'workers.asks')
+    ready_zero_pct = mean_of('workers.ready_zero_pct', 'iterations')
     """Share of the asks at which none stood ready."""
-    asks = of_steady(count_all, 'workers.asks')
-    """Iterations at which it was asked how many batches stood ready."""
     out_of_order = of_steady(count_known, 'workers.out_of_order')
     """Batches that came before their turn, over the asks."""
     affinity_cpus = of_every(smallest, 'workers.affinity_cpus')
@@ -144,6 +142,11 @@ class LoaderFigures(Figures):
     """Memory of all workers."""
     timed_samples = of_steady(count_all, 'workers.timed_samples')
     """Samples whose transforms were timed."""
+
+    @cached_property
+    def asks(self) -> int:
+        """Iterations at which it was asked how many batches stood ready."""
+        return count_all(self.steady.having('workers.ready_mean').column('iterations'))
 
     @cached_property
     def occupancy_std_s(self) -> float | None:
@@ -492,23 +495,11 @@ class Run(Figures):
         """Over the whole run, because workers make batches ahead.
 
         An epoch's may all be made in its first interval. Workers that were reached
-        count their batches themselves. Of the others, what was made and never taken is
-        at most what was in flight when they last started, and no more than an epoch
-        has.
+        count their batches themselves; of the others, those that were taken are known.
         """
-        loader = self.evidence.run.loader
         windows = self.every.where(self.column('workers.count') > 0)
-        made = [sum(by_id or ()) for by_id in windows.values('workers.worker_batches')]
-        others = windows.where([not count for count in made])
-        batches = sum(made) + total(others.column('workers.iterations'))
-        fresh = others.where(others.column('workers.fresh') > 0)
-        if len(fresh):
-            ahead = float(fresh.column('workers.count')[-1])
-            ahead *= (loader.prefetch_factor or 1) / 2
-            if loader.batches_per_epoch is not None:
-                taken = float(fresh.column('workers.iterations')[-1])
-                ahead = min(ahead, max(loader.batches_per_epoch - taken, 0))
-            batches += ahead
+        made = windows.column('workers.occupancy.count')
+        batches = total(np.where(np.isnan(made), windows.column('iterations'), made))
         if batches <= 0:
             return WorkerCost()
         return WorkerCost(

@@ -28,7 +28,7 @@ _STATES = {
 _DOING = {
     'data_wait': 'waiting for data',
     'step': 'in the step',
-    'hooks': 'in the hooks',
+    'hooks': 'calling hooks',
     'checkpoint_save': 'in a checkpoint save',
     'validation': 'in validation',
     'startup': 'starting',
@@ -132,8 +132,7 @@ def _judge_mute(rank: Rank) -> Why:
 
 def phrase_part(stuck: StuckRecord) -> str:
     """What it was doing."""
-    doing = f'in {stuck.hook or stuck.part}'
-    return doing if stuck.hook else _DOING.get(stuck.part, doing)
+    return _DOING.get(stuck.part, f'in {stuck.part}')
 
 
 def _waits_for_ranks(rank: Rank, stuck: StuckRecord) -> bool:
@@ -156,7 +155,7 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> tuple[str, str]:
         return 'storage_stalled', 'sure'
     if stuck.mount and _NETWORK.search(stuck.mount):
         return 'storage_stalled', 'likely'
-    is_idle = stuck.is_busy is False and stuck.state == 'S'
+    is_idle = stuck.state == 'S'
     if is_idle and stuck.call in _OPENING and _is_file(stuck):
         return 'storage_stalled', 'likely'
     workers = rank.evidence.run.loader.num_workers or 0
@@ -172,7 +171,8 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> tuple[str, str]:
 
 def is_lost(stuck: StuckRecord) -> bool:
     """Whether the worker that owes the batch waits for work itself."""
-    return stuck.sample is None and bool(_IDLE.search(''.join(stuck.worker_stack[:3])))
+    is_known = stuck.worker is not None and stuck.sample is None
+    return is_known and bool(_IDLE.search(''.join(stuck.stack[:3])))
 
 
 def _is_file(stuck: StuckRecord) -> bool:
@@ -183,14 +183,12 @@ def _is_file(stuck: StuckRecord) -> bool:
 
 
 def describe_stuck(stuck: StuckRecord) -> list[str]:
-    """What was seen: worker, sample, call and stack, a line each."""
+    """What was seen of it, a sentence or a call each, for the log and `mmgpu why`."""
     found = []
     if stuck.worker is not None:
         state = _STATES.get(stuck.state or '', f'is in state {stuck.state}')
-        busy = ', on a core' if stuck.is_busy else ''
         found.append(
-            f'Worker {stuck.worker} (pid {stuck.pid}) owes the next batch; it '
-            f'{state}{busy}'
+            f'Worker {stuck.worker} (pid {stuck.pid}) owes the next batch; it {state}'
         )
     if stuck.sample is not None:
         found.append(f'loading sample {stuck.sample} for {stuck.sample_s or 0.0:.0f} s')
@@ -203,9 +201,7 @@ def describe_stuck(stuck: StuckRecord) -> list[str]:
         found.append('its sample is unknown: the worker was out of reach')
     if stuck.call is not None:
         where = f' on {stuck.path} ({stuck.mount})' if stuck.path else ''
-        kernel = f', in {stuck.waits_in} of the kernel' if stuck.waits_in else ''
-        found.append(f'it waits in {stuck.call}(){where}{kernel}')
+        found.append(f'it waits in {stuck.call}(){where}')
     if stuck.alike > 1:
         found.append(f'{stuck.alike} workers stand at the same line')
-    calls = stuck.worker_stack or (() if stuck.worker is not None else stuck.stack)
-    return found + list(calls[:_MOST_CALLS])
+    return found + list(stuck.stack[:_MOST_CALLS])

@@ -261,7 +261,7 @@ def _run_delay_s(run: Run) -> float | None:
     the intervals allow it.
     """
     windows = run.every.after(1)
-    made = sum(sum(one or ()) for one in windows.values('workers.worker_batches'))
+    made = total(windows.column('workers.occupancy.count'))
     if made <= 0:
         return run.worker_run_delay_s
     return total(windows.column('workers.run_delay_s')) / made

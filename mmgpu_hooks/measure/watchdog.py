@@ -1,8 +1,8 @@
 """Notices that something has not ended for a long time. It ends nothing itself.
 
-A thread asks now and then what is running and when that last went on. Time in which
+A thread checks now and then what is running and when that last went on. Time in which
 the thread itself did not run (the process was stopped, the host asleep) does not count,
-nor does the time in which somebody debugs.
+nor does the time in which a debugger holds it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _watch_forks() -> None:
     )
 
 
-class Moment(NamedTuple):
+class Running(NamedTuple):
     """What runs."""
 
     part: str
@@ -69,7 +69,7 @@ class Watchdog:
 
     Args:
         stuck_after_s: The least time without progress that is too long.
-        read: Tells what runs; ``None`` when nothing is to be watched now.
+        read: Gives what runs.
         on_stuck: Called in the thread with what runs and for how long, s; once per
             time in `AGAIN_S`.
         on_freed: Called in the thread when that went on after all, with the same.
@@ -83,10 +83,10 @@ class Watchdog:
     def __init__(
         self,
         stuck_after_s: float,
-        read: Callable[[], Moment | None],
-        on_stuck: Callable[[Moment, float], Any],
-        on_freed: Callable[[Moment, float], Any],
-        is_proven: Callable[[Moment], bool] = lambda _: False,
+        read: Callable[[], Running],
+        on_stuck: Callable[[Running, float], Any],
+        on_freed: Callable[[Running, float], Any],
+        is_proven: Callable[[Running], bool] = lambda _: False,
         stack_file: Path | None = None,
         clock: Clock = monotonic_s,
     ) -> None:
@@ -103,17 +103,17 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._trainer = threading.get_ident()
-        self._moment: Moment | None = None
+        self._running: Running | None = None
         self._stands_s = 0.0
-        self._told = 0
+        self._alarms = 0
         self._proven: bool | None = None
         """``None`` until it was asked for."""
-        self._looked_s = clock()
+        self._checked_s = clock()
 
     def start(self) -> None:
         """Begin; the calling thread is the one that trains."""
         self._trainer = threading.get_ident()
-        self._looked_s = self._clock()
+        self._checked_s = self._clock()
         if self._stack_path is not None:
             self._stack_file = self._stack_path.open('ab', buffering=0)
             _watch_forks()
@@ -124,14 +124,14 @@ class Watchdog:
         # a worker that is forked has no such thread: nothing to do there
         while not self._ended.wait(self._period_s):
             try:
-                self.look()
+                self.check()
             except Exception:  # noqa: BLE001, the training must not see it
                 return
 
-    def look(self) -> None:
-        """One look; the thread takes one per period."""
+    def check(self) -> None:
+        """One check; the thread makes one per period."""
         now_s = self._clock()
-        passed_s, self._looked_s = now_s - self._looked_s, now_s
+        passed_s, self._checked_s = now_s - self._checked_s, now_s
         if self._stack_file is not None:
             if passed_s > self._stuck_after_s:
                 self._stack_file.truncate(0)
@@ -139,32 +139,32 @@ class Watchdog:
             with _arming:
                 _armed[:] = [self]
                 faulthandler.dump_traceback_later(after_s, file=self._stack_file)
-        moment = self._read()
-        before, self._moment = self._moment, moment
-        if moment is None or before is None or moment.beat != before.beat:
-            if self._told and before is not None:
+        running = self._read()
+        before, self._running = self._running, running
+        if before is None or running.beat != before.beat:
+            if self._alarms and before is not None:
                 self._on_freed(before, self._stands_s)
-            self._stands_s, self._told, self._proven = 0.0, 0, None
+            self._stands_s, self._alarms, self._proven = 0.0, 0, None
             return
         if passed_s > _MOST_GAP * self._period_s or self._is_debugged():
             return
         self._stands_s += passed_s
         is_late = self._stands_s >= self._stuck_after_s
-        if moment.usual_s is None and is_late and self._proven is None:
-            self._proven = self._is_proven(moment)
-        if self._told < len(AGAIN_S):
-            due_s = self.patience_s(moment) + AGAIN_S[self._told]
+        if running.usual_s is None and is_late and self._proven is None:
+            self._proven = self._is_proven(running)
+        if self._alarms < len(AGAIN_S):
+            due_s = self.patience_s(running) + AGAIN_S[self._alarms]
             if self._stands_s >= due_s:
-                self._told += 1
-                self._on_stuck(moment, self._stands_s)
+                self._alarms += 1
+                self._on_stuck(running, self._stands_s)
 
-    def patience_s(self, moment: Moment) -> float:
+    def patience_s(self, running: Running) -> float:
         """How long a part may take."""
-        if moment.usual_s is None and self._proven:
+        if running.usual_s is None and self._proven:
             return self._stuck_after_s
-        if moment.usual_s is None:
+        if running.usual_s is None:
             return UNKNOWN_TIMES * self._stuck_after_s
-        return max(self._stuck_after_s, USUAL_TIMES * moment.usual_s)
+        return max(self._stuck_after_s, USUAL_TIMES * running.usual_s)
 
     def _is_debugged(self) -> bool:
         frame = sys._current_frames().get(self._trainer)

@@ -104,9 +104,8 @@ def leave_validation(
 def _leave_to_training(run: Run, train: Setting | None) -> Run:
     """The run, its host without what workers of training hold meanwhile."""
     train = train or read_setting(run)
-    alive = max((one.train_workers or 0 for one in run.validations), default=0)
-    if train.persistent_workers or run.run.loop == 'iter':
-        alive = max(alive, train.num_workers)
+    stays = train.persistent_workers or run.run.loop == 'iter'
+    alive = train.num_workers if stays else 0
     host = run.run.host
     # memory and /dev/shm are those of all ranks on the host
     ranks, ahead = max(host.ranks_on_host, 1), alive * train.prefetch_factor

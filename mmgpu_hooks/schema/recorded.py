@@ -213,47 +213,24 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     """The loader's worker processes over the iterations of one interval."""
 
     count: Count
-    """Most workers at one time that could be read."""
-    window_s: Number
-    iterations: Count
-    """Batches the loop took meanwhile."""
+    """Most workers at one time that could be read; 0 where this process loads."""
     cpu_s: Number
     run_delay_s: Number
-    fresh: bool = False
-    """The workers started in it: batches they made ahead are in ``cpu_s``."""
-    source: str = 'outside'
-    """``inside``: figures per batch were taken in the workers themselves; ``outside``:
-    they are estimated from what the scheduler tells."""
-    blocked_s: Optional[Number] = None
-    """Neither on a core nor waiting for one, summed over the workers: waiting for
-    storage, or for the loop to take a batch."""
+    """What their main threads waited for a core."""
     occupancy: Optional[DurationStats] = None
-    """How long a worker was busy with one batch. ``None`` from outside: there only a
-    mean could be estimated (workers x ``window_s`` / ``iterations``, while the queue is
-    empty), and no percentile of it."""
+    """How long a worker was busy with one batch, of those that were made; percentiles
+    are over those that the loop took. ``None`` where workers were not reached."""
     occupancy_std_s: Optional[Number] = None
     batch_cpu: Optional[DurationStats] = None
-    """CPU of the worker for one batch, all its threads; ``None`` from outside."""
-    worker_batches: Tuple[Count, ...] = ()
-    """Batches each worker made, by worker id; empty from outside."""
-    worker_cpu_s: Tuple[Number, ...] = ()
-    """CPU of each worker, by worker id."""
-    worker_run_delay_s: Tuple[Number, ...] = ()
-    """What of ``run_delay_s`` each waited, by worker id. Empty, as the one below, where
-    one could not be read, and of more than 64 workers."""
-    worker_affinity_cpus: Tuple[Count, ...] = ()
-    """CPUs that each may run on, by worker id."""
+    """CPU of the worker for one batch, all its threads; likewise."""
     ready_mean: Optional[Number] = None
     """Batches that stood ready when the loop asked, mean."""
     ready_zero_pct: Optional[Number] = None
     """Share of the asks at which none stood ready."""
-    asks: Count = 0
-    """Waits at whose start the ready batches were counted."""
     out_of_order: Optional[Count] = None
     """Batches that came before their turn and had to wait for an earlier one."""
     affinity_cpus: Optional[Count] = None
-    """CPUs that the most confined worker may run on; asked when workers start and
-    every 30 seconds."""
+    """CPUs that the most confined worker may run on."""
     pss_bytes: Optional[Count] = None
     """Memory of all workers, shared pages counted in part; read every 5 minutes at
     most, and no more where that took 20 ms."""
@@ -494,8 +471,6 @@ class ValidationRecord(Line, frozen=True, kw_only=True, tag='validation'):
 
     iteration: Count
     """Iterations of training done when it began, counted over the whole training."""
-    epoch: Count
-    """1-based."""
     wall_s: Number
     """All of it, the metrics included."""
     iterations: Count = 0
@@ -528,13 +503,10 @@ class ValidationRecord(Line, frozen=True, kw_only=True, tag='validation'):
     """Live settings of its loader."""
     workers: Optional[WorkersWindow] = None
     """Its own workers."""
-    train_workers: Optional[Count] = None
-    """Workers of the train loader that were alive meanwhile."""
     train_workers_cpu_s: Optional[Number] = None
+    """CPU of the train loader's workers meanwhile."""
     strangers_cpu_s: Optional[Number] = None
-    """CPU of everybody else on the host, other ranks too."""
-    unknown: Mapping[str, str] = {}
-    """Why a figure is missing, by field."""
+    """CPU of all other processes on the host, other ranks too."""
 
 
 class UnknownRecord(Line, frozen=True, kw_only=True, tag='unknown'):
@@ -559,37 +531,31 @@ class StuckRecord(Line, frozen=True, kw_only=True, tag='stuck'):
     iteration: Count
     """Iterations that were done, counted over the whole training."""
     part: str
-    """Of the time ledger."""
-    hook: Optional[str] = None
-    """Class of the hook that ran."""
+    """Of the time ledger, or the class of the hook that ran."""
     waited_s: Number
     """How long nothing had gone on."""
     is_over: bool = False
     """Whether it went on by itself after that; the other fields are left out then."""
     stack: Tuple[str, ...] = ()
-    """Calls of the thread that trains, the innermost first."""
+    """Calls of the worker that owed the next batch, the innermost first; empty when it
+    did not answer. Where no worker owed one, of the thread that trains."""
     worker: Optional[Count] = None
     """Id of the loader's worker that owed the next batch."""
     pid: Optional[Count] = None
     """Of that worker."""
     state: Optional[str] = None
-    """Its state as in ``ps``: R, S, D, T, Z, or X when it is gone."""
-    is_busy: Optional[bool] = None
-    """Whether it used a core meanwhile."""
+    """Its state as in ``ps``: R where it used a core meanwhile, S, D, T, Z, or X when
+    it is gone."""
     sample: Optional[Count] = None
     """Index of the sample that it was making; without workers, that the loop made."""
     sample_s: Optional[Number] = None
     """For how long."""
     call: Optional[str] = None
     """System call that it waited in."""
-    waits_in: Optional[str] = None
-    """Function of the kernel that it slept in."""
     path: Optional[str] = None
     """File that the call was about."""
     mount: Optional[str] = None
     """Type of the file system that holds the file."""
-    worker_stack: Tuple[str, ...] = ()
-    """Its calls, the innermost first; empty when it did not answer."""
     alike: Count = 0
     """How many workers stood at the same line, itself included."""
 

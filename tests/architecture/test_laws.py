@@ -44,6 +44,7 @@ ALLOWED = {
         'memory/',
         'judge/',
         'measure/gpu.py',
+        'measure/loader/',
         'model/',
         'show/run_charts.py',
     ],

@@ -327,7 +327,6 @@ def loading(batch_s: float, cpu_s: float, count: int, delay_s: float = 0.0) -> A
         cpu_s=20 * cpu_s,
         run_delay_s=20 * delay_s,
         batch_cpu=steady(cpu_s, 20),
-        worker_batches=(20 // count,) * count,
     )
 
 

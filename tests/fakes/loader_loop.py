@@ -8,7 +8,10 @@ from typing import Any, Callable
 
 from torch.utils.data import DataLoader
 
+from mmgpu_hooks.measure.clock import monotonic_s, thread_cpu_s
+from mmgpu_hooks.measure.ledger import TimeLedger
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
+from mmgpu_hooks.measure.loader.queue import WaitTimer
 from mmgpu_hooks.schema import WorkersWindow
 
 
@@ -18,24 +21,29 @@ class Loop:
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self.iterator: Any = None
-        self.iterations = 0
         self.events: list[str] = []
-        self.probe = LoaderProbe(loader, lambda: self.iterations)
+        self.probe = LoaderProbe(loader)
+        self.waits = WaitTimer(TimeLedger(monotonic_s), thread_cpu_s)
+        self.waits.before, self.waits.after = self.probe.ask, self.probe.got
         self.probe.on_create_begin = lambda: self.events.append('begin')
-        self.probe.on_create_end = lambda iterator: self.events.append('end')
+        self.probe.on_create_end = self._created
+
+    def _created(self, iterator: Any) -> None:
+        self.events.append('end')
+        if iterator is not None:
+            self.waits.follow(iterator)
 
     def run_epoch(self) -> list[Any]:
-        batches = []
-        self.probe.ask()
         self.iterator = iter(self.loader)
-        for batch in self.iterator:
-            self.probe.got()
-            self.iterations += 1
-            batches.append(batch)
-            self.probe.ask()
-        return batches
+        return list(self.iterator)
+
+    def take(self, batches: int) -> None:
+        """Go on with the iterator that there is."""
+        for _ in range(batches):
+            next(self.iterator)
 
     def close(self) -> None:
+        self.waits.close()
         self.probe.close()
         # an iterator that an error's traceback holds is ended seconds later
         getattr(self.iterator, '_shutdown_workers', int)()

@@ -140,8 +140,6 @@ def make_workers(
     """Workers that used ``cpu_s`` and waited ``run_delay_s`` per batch."""
     return WorkersWindow(
         count=count,
-        window_s=1.0,
-        iterations=iterations,
         cpu_s=cpu_s * iterations,
         run_delay_s=run_delay_s * iterations,
     )
@@ -166,19 +164,13 @@ def make_inside_workers(
     cpu = replace(steady(cpu_s, iterations), p95_s=round(cpu_s * above, 9))
     window = WorkersWindow(
         count=count,
-        window_s=occupancy_s * iterations / count,
-        iterations=iterations,
         cpu_s=0.9 * occupancy_s * iterations,
         run_delay_s=0.0,
-        source='inside',
-        blocked_s=0.1 * occupancy_s * iterations,
         occupancy=made,
         occupancy_std_s=std_s,
         batch_cpu=cpu,
-        worker_batches=(iterations // count,) * count,
         ready_mean=0.5,
         ready_zero_pct=60.0,
-        asks=iterations,
         out_of_order=1,
         transforms={
             'LoadImageFromFile': TransformCost(calls=4, total_s=0.24),

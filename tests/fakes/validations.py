@@ -58,7 +58,6 @@ def make_validation(
     return replace(
         ValidationRecord(
             iteration=100 * (number + 1),
-            epoch=number + 1,
             wall_s=rest_s + first_wait_s + step_s * iterations + METRICS_S,
             iterations=iterations,
             data_wait=waits,
@@ -78,7 +77,6 @@ def make_validation(
                 dataset_length=iterations,
             ),
             workers=window if workers else None,
-            train_workers=0,
             train_workers_cpu_s=0.0,
             strangers_cpu_s=0.0,
         ),

@@ -13,14 +13,12 @@ from mmdet.models.data_preprocessors import (
     DetDataPreprocessor,
 )
 from mmdet.structures import DetDataSample
-from mmengine.hooks import Hook
 from mmengine.logging import MessageHub
 from mmengine.structures import InstanceData
 from torch import Tensor, rand, zeros
 
-from mmgpu_hooks.hooks.batches import BatchSource, StepSizes, find_step_sizes
+from mmgpu_hooks.hooks.step_sizes import StepSizes, find_step_sizes
 from mmgpu_hooks.measure.absent import Absent, SourceError
-from mmgpu_hooks.measure.loader.batches import BatchWatch
 
 
 def model_of(*augments: Any) -> Any:
@@ -39,16 +37,16 @@ def batch_of(images: int, side: int) -> dict[str, Any]:
 
 
 class Training:
-    """Iterations of MMDetection's own data preprocessor, and a source beside it."""
+    """Iterations of MMDetection's own data preprocessor, and what is known of them."""
 
     def __init__(self, name: str, **augment: Any) -> None:
         self.preprocessor = DetDataPreprocessor(batch_augments=[augment])
         self.hub = MessageHub.get_instance(name)
         self.iterations = 0
-        self.hook = Hook()
-        sizes = find_step_sizes(SimpleNamespace(data_preprocessor=self.preprocessor))
-        self.source = BatchSource(self.hook, BatchWatch(), None, sizes)
-        self.source.begin(self.source.look)
+        model = SimpleNamespace(data_preprocessor=self.preprocessor)
+        sizes = find_step_sizes(model)
+        assert isinstance(sizes, StepSizes)
+        self.sizes = sizes
 
     def run(self, iterations: int, images: int = 2) -> int:
         """Run iterations; pixels of the largest batch that a model was given."""
@@ -56,7 +54,8 @@ class Training:
         for _ in range(iterations):
             batch = batch_of(images, 64)
             self.hub.update_info('iter', self.iterations)
-            self.hook.before_train_iter(batch)
+            if self.sizes.resizer is not None:
+                self.sizes.note()
             given: Tensor = self.preprocessor(batch, training=True)['inputs']
             count, _, height, width = given.shape
             largest = max(largest, count * height * width)
@@ -79,7 +78,7 @@ def test_pixels_are_those_that_the_model_was_given(draws: None) -> None:
     for iterations in (3, 2, 3):
         given = training.run(iterations)
         largest.append(given)
-        assert training.source.drain(iterations).pixels == given
+        assert training.sizes.drain(2, 2 * 64 * 64) == given
     # the third iteration is the first of 96; 96 and 32 are next; then 32, 160 twice
     assert largest == [2 * 96**2, 2 * 96**2, 2 * 160**2]
 
@@ -88,38 +87,7 @@ def test_pixels_are_those_that_the_model_was_given(draws: None) -> None:
 def test_a_fixed_pad_is_the_least(size: tuple[int, int], area: int) -> None:
     training = Training(f'padded {area}', type=BatchFixedSizePad, size=size)
     assert training.run(2) == 2 * area
-    assert training.source.drain(2).pixels == 2 * area
-
-
-def test_a_changing_size_is_noted_while_the_workers_alone_look() -> None:
-    resizer = BatchSyncRandomResize((32, 160))
-    told: list[Any] = []
-
-    class Delivered:
-        def collect(self, is_due: bool = True) -> None: ...
-
-        def drain(self) -> Any:
-            columns = tuple(map(list, zip(*told)))
-            told.clear()
-            return columns
-
-    hook, delivered = Hook(), Delivered()
-    source = BatchSource(
-        hook, BatchWatch(), delivered, find_step_sizes(model_of(resizer))
-    )
-    source.begin(source.look)
-    batch = batch_of(2, 64)
-    for size in [None] + [(64, 64)] * 15 + [(96, 96)] * 3 + [(32, 32)]:
-        resizer._input_size = size
-        hook.before_train_iter(batch)
-        told.append((2, 2 * 64 * 64, 2))
-        source.follow()
-    assert source.drain(20).pixels == 2 * 96 * 96
-    hook.before_train_iter(batch)
-    told.append((2, 2 * 64 * 64, 2))
-    assert source.drain(1).pixels == 2 * 32 * 32
-    source.close()
-    assert vars(hook) == {}
+    assert training.sizes.drain(2, 2 * 64 * 64) == 2 * area
 
 
 @pytest.mark.parametrize(
@@ -133,11 +101,6 @@ def test_what_is_not_understood_is_unknown(augments: list[Any]) -> None:
     found = find_step_sizes(model_of(*augments))
     assert isinstance(found, Absent)
     assert type(augments[0]).__name__ in found.reason
-    source = BatchSource(Hook(), BatchWatch(), None, found)
-    source.look(batch_of(2, 64))
-    source._is_looking = True
-    assert source.drain(1).pixels is None
-    assert source.unknown == {'largest_batch_pixels': found.reason}
 
 
 def test_a_preprocessor_without_augments_is_left_alone() -> None:
@@ -149,21 +112,20 @@ def test_a_preprocessor_without_augments_is_left_alone() -> None:
 
 def test_without_the_images_of_each_batch_the_pixels_are_unknown() -> None:
     sizes = StepSizes(None, (64, 64))
-    assert sizes.drain([2, None], 100) is None
-    assert sizes.drain([2, 3], None) is None
-    assert sizes.drain([2, 3], 100) == 3 * 64 * 64
+    assert sizes.drain(None, 100) is None
+    assert sizes.drain(3, None) is None
+    assert sizes.drain(3, 100) == 3 * 64 * 64
 
 
-def test_a_size_that_cannot_be_noted_fails_later() -> None:
-    sizes = StepSizes(SimpleNamespace(_input_size=[64, 64]))
-    sizes.note(None, batch_idx=0)
-    with pytest.raises(SourceError, match='unhashable'):
-        sizes.drain([2], 100)
-
-
-def test_an_augment_of_odd_make_costs_no_other_figure() -> None:
+@pytest.mark.parametrize('size', [32, (32, 32, 32)])
+def test_an_augment_of_odd_make_is_unknown(size: Any) -> None:
     odd = BatchFixedSizePad(size=(32, 32))
-    odd.size = 32
-    found = find_step_sizes(model_of(odd))
-    assert isinstance(found, Absent)
-    assert found.reason.startswith('the data preprocessor cannot be looked at: ')
+    odd.size = size
+    assert isinstance(find_step_sizes(model_of(odd)), Absent)
+    resizer = BatchSyncRandomResize((32, 64))
+    resizer._input_size = size
+    sizes = find_step_sizes(model_of(resizer))
+    assert isinstance(sizes, StepSizes)
+    sizes.note()
+    with pytest.raises(SourceError):
+        sizes.drain(2, 100)

@@ -96,7 +96,7 @@ def test_data_wait_is_judged_by_its_share(wait_s, step_s, expected):
 
 BOUND = {'logical_cpus': 8, 'unbound_cpus': 8, 'usable_cores': 8.0}
 STALLS = replace(make_interval().data_wait, p95_s=0.001)
-LATE = make_inside_workers(0.4, std_s=0.4, asks=20, out_of_order=8)
+LATE = make_inside_workers(0.4, std_s=0.4, out_of_order=8)
 HALF_CPU = {'count': 9, 'iterations': 18}
 
 # what the goldens hold is not repeated here

@@ -13,7 +13,6 @@ from fakes.runs import (
     make_evidence,
     make_inside_workers,
     make_interval,
-    make_loader,
     make_run,
     make_workers,
 )
@@ -71,22 +70,12 @@ def test_without_an_end_record_the_run_was_killed():
 
 
 def test_worker_cpu_is_per_batch_over_the_whole_run():
-    # 2 workers x 2 prefetched were under way at the start: half of them count as made
-    started = replace(make_workers(0.0), cpu_s=0.3 * 22, fresh=True)
-    later = make_workers(0.3, run_delay_s=0.042)
-    run = run_of(make_interval(0, workers=started), make_interval(1, workers=later))
+    # of workers that were not reached, the batches that were taken are known
+    windows = make_workers(0.3), make_workers(0.3, run_delay_s=0.04)
+    run = run_of(*(make_interval(n, workers=one) for n, one in enumerate(windows)))
     assert run.worker_cpu_s == pytest.approx(0.3)
     assert run.worker_run_delay_s == pytest.approx(0.02)
     assert run.worker_count == 2
-
-
-def test_an_epoch_made_ahead_in_its_first_interval_is_counted_once():
-    made = replace(make_workers(0.0, count=16, iterations=10), cpu_s=3.0, fresh=True)
-    idle = make_workers(0.0, count=16, iterations=20)
-    intervals = make_interval(0, workers=made), make_interval(1, workers=idle)
-    # 30 batches of an epoch of 30, and at most what else was in flight
-    run = run_of(*intervals, loader=make_loader(16, batches_per_epoch=30))
-    assert run.worker_cpu_s == pytest.approx(0.1, rel=0.4)
 
 
 def test_unknown_stays_unknown():
@@ -119,7 +108,7 @@ def loader_of(*windows: WorkersWindow) -> LoaderFigures:
     return loader
 
 
-def test_a_batch_is_weighted_by_batches_and_readiness_by_asks():
+def test_a_batch_is_weighted_by_batches_and_readiness_by_iterations():
     loader = loader_of(
         make_inside_workers(0.2, iterations=30, ready_mean=1.0, ready_zero_pct=0.0),
         make_inside_workers(0.6, iterations=10, ready_mean=0.2, ready_zero_pct=80.0),
@@ -129,7 +118,7 @@ def test_a_batch_is_weighted_by_batches_and_readiness_by_asks():
     assert loader.batch_cpu_s == pytest.approx(0.27)
     # that of the usual interval: the median of 0.3 and 0.7
     assert loader.occupancy_p95_s == pytest.approx(0.5)
-    assert (loader.ready_mean, loader.ready_zero_pct) == pytest.approx((0.8, 20.0))
+    assert (loader.ready_mean, loader.ready_zero_pct) == pytest.approx((0.6, 40.0))
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def make_rank(number, *, stuck=None, end=None, host=ALIVE):
 
 
 STEP = make_stuck('step', stack=IN_ALLREDUCE)
-LOADING = make_stuck('data_wait', worker=1, pid=9, state='S', is_busy=False, sample=118)
+LOADING = make_stuck('data_wait', worker=1, pid=9, state='S', sample=118)
 RAISED = make_end(status='failed', error='ValueError', message='no boxes')
 
 
@@ -188,7 +188,7 @@ def test_a_standstill_that_is_over_is_a_finding():
 
 def test_a_batch_that_was_lost_is_no_stuck_worker():
     idle = ('multiprocessing/connection.py:9 in wait',)
-    lost = replace(LOADING, sample=None, worker_stack=idle)
+    lost = replace(LOADING, sample=None, stack=idle)
     assert judge_end([], [make_rank(0, stuck=lost)]).cause == 'unknown'
 
 

@@ -105,18 +105,14 @@ def test_a_run_without_workers_tells_loading_by_its_waits():
 
 
 def test_workers_seen_from_outside_are_busy_all_the_time_when_the_loop_starves():
-    outside = replace(
-        STARVED['workers'], source='outside', occupancy=None, batch_cpu=None
-    )
+    outside = replace(STARVED['workers'], occupancy=None, batch_cpu=None)
     found = fitted(**{**STARVED, 'workers': outside})
     assert found.batch_time.mean_s == pytest.approx(2 * 0.2 + GAP_S, rel=0.005)
     assert found.is_batch_time_known
 
 
 def test_workers_seen_from_outside_are_bounded_when_it_does_not():
-    outside = replace(
-        make_inside_workers(0.1), source='outside', occupancy=None, batch_cpu=None
-    )
+    outside = replace(make_inside_workers(0.1), occupancy=None, batch_cpu=None)
     found = fitted(workers=outside, data_wait_s=0.0, step_s=0.2)
     # more than the CPU of a batch, less than two iterations
     assert found.batch_time.mean_s == pytest.approx((0.09 + 0.4) / 2 + GAP_S)

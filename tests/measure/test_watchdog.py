@@ -11,24 +11,24 @@ import time
 import pytest
 
 from mmgpu_hooks.measure.loader.call_stack import StackSignal, ask_stack
-from mmgpu_hooks.measure.process_state import find_mount, read_state
-from mmgpu_hooks.measure.watchdog import Moment, Watchdog
+from mmgpu_hooks.measure.loader.owed import find_mount, read_state
+from mmgpu_hooks.measure.watchdog import Running, Watchdog
 
 PERIOD_S = 1.0
-STEP = Moment('step', 7.0, usual_s=0.1)
+STEP = Running('step', 7.0, usual_s=0.1)
 
 
-class Scene:
+class Training:
     """A watchdog of 60 s whose clock is turned by hand."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.moment: Moment | None = STEP
+        self.running = STEP
         self.alarms: list[float] = []
         self.freed: list[float] = []
         self.watchdog = Watchdog(
             60.0,
-            lambda: self.moment,
+            lambda: self.running,
             lambda _, seconds: self.alarms.append(seconds),
             lambda _, seconds: self.freed.append(seconds),
             clock=lambda: self.now_s,
@@ -37,66 +37,66 @@ class Scene:
     def pass_s(self, seconds: float) -> None:
         for _ in range(round(seconds / PERIOD_S)):
             self.now_s += PERIOD_S
-            self.watchdog.look()
+            self.watchdog.check()
 
 
 def test_it_says_so_once_and_again_after_10_and_60_minutes():
-    scene = Scene()
-    scene.pass_s(60)
-    assert scene.alarms == []
-    scene.pass_s(2)
-    assert scene.alarms == [60]
-    scene.pass_s(8000)
-    assert scene.alarms == [60, 660, 3660]
-    scene.moment = STEP._replace(beat=8.0)
-    scene.pass_s(2)
-    assert scene.freed == [pytest.approx(8061)]
+    training = Training()
+    training.pass_s(60)
+    assert training.alarms == []
+    training.pass_s(2)
+    assert training.alarms == [60]
+    training.pass_s(8000)
+    assert training.alarms == [60, 660, 3660]
+    training.running = STEP._replace(beat=8.0)
+    training.pass_s(2)
+    assert training.freed == [pytest.approx(8061)]
 
 
 def test_what_goes_on_is_never_stuck():
-    scene = Scene()
+    training = Training()
     for beat in range(20):
-        scene.moment = STEP._replace(beat=beat)
-        scene.pass_s(50)
-    assert scene.alarms == scene.freed == []
+        training.running = STEP._replace(beat=beat)
+        training.pass_s(50)
+    assert training.alarms == training.freed == []
 
 
 @pytest.mark.parametrize(
     ('usual_s', 'patience_s'), [(0.1, 60), (3.0, 60), (10.0, 200), (None, 600)]
 )
 def test_the_patience_follows_what_is_usual(usual_s, patience_s):
-    scene = Scene()
-    scene.moment = STEP._replace(usual_s=usual_s)
-    scene.pass_s(patience_s)
-    assert scene.alarms == []
-    scene.pass_s(2)
-    assert scene.alarms == [patience_s]
+    training = Training()
+    training.running = STEP._replace(usual_s=usual_s)
+    training.pass_s(patience_s)
+    assert training.alarms == []
+    training.pass_s(2)
+    assert training.alarms == [patience_s]
 
 
 def test_time_in_which_it_did_not_run_itself_does_not_count():
-    scene = Scene()
-    scene.pass_s(30)
-    scene.now_s += 5000  # SIGSTOP, or a host that slept
-    scene.pass_s(29)
-    assert scene.alarms == []
-    scene.pass_s(5)
-    assert scene.alarms == [60]
+    training = Training()
+    training.pass_s(30)
+    training.now_s += 5000  # SIGSTOP, or a host that slept
+    training.pass_s(29)
+    assert training.alarms == []
+    training.pass_s(5)
+    assert training.alarms == [60]
 
 
 @pytest.mark.parametrize(('is_proven', 'patience_s'), [(True, 60), (False, 600)])
 def test_proof_needs_no_patience(is_proven, patience_s):
-    scene, asked = Scene(), []
-    scene.moment = STEP._replace(usual_s=None)
-    scene.watchdog._is_proven = lambda _: asked.append(1) or is_proven
-    scene.pass_s(patience_s + 2)
-    assert scene.alarms == [patience_s]
+    training, asked = Training(), []
+    training.running = STEP._replace(usual_s=None)
+    training.watchdog._is_proven = lambda _: asked.append(1) or is_proven
+    training.pass_s(patience_s + 2)
+    assert training.alarms == [patience_s]
     assert len(asked) == 1
 
 
 MUTE = """
 import os, re, sys, time
 from pathlib import Path
-from mmgpu_hooks.measure.watchdog import Moment, Watchdog
+from mmgpu_hooks.measure.watchdog import Running, Watchdog
 path = Path(sys.argv[1])
 dog = Watchdog(0.2, lambda: None, print, print, stack_file=path)
 dog.start()
@@ -125,12 +125,12 @@ def test_c_code_that_holds_the_lock_leaves_its_stack(tmp_path):
 
 
 def test_a_debugger_is_no_standstill():
-    scene = Scene()
-    code = compile('scene.pass_s(1000)', '/usr/lib/python3.11/pdb.py', 'exec')
-    exec(code, {'scene': scene})
-    assert scene.alarms == []
-    scene.pass_s(62)
-    assert scene.alarms == [60]
+    training = Training()
+    code = compile('training.pass_s(1000)', '/usr/lib/python3.11/pdb.py', 'exec')
+    exec(code, {'training': training})
+    assert training.alarms == []
+    training.pass_s(62)
+    assert training.alarms == [60]
 
 
 def test_a_process_is_seen_to_sleep_stop_and_be_gone(tmp_path):

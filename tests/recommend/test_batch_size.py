@@ -98,7 +98,6 @@ def test_workers_beyond_the_cores_are_allowed_with_the_larger_batch_too():
             std_s=0.0001,
             count=2,
             cpu_s=20 * 0.1 * batch_s,
-            blocked_s=20 * 0.9 * batch_s,
             batch_cpu=steady(0.1 * batch_s, 20),
         )
         runs.append(

@@ -247,7 +247,7 @@ def test_workers_that_only_cost_starts_are_taken_out_with_their_settings():
 
 
 SPREAD = {
-    'workers': make_inside_workers(0.25, std_s=0.5, asks=20, out_of_order=9),
+    'workers': make_inside_workers(0.25, std_s=0.5, out_of_order=9),
     'data_wait_s': 0.08,
     'step_s': 0.2,
     **BUSY,

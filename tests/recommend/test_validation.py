@@ -94,7 +94,7 @@ def test_short_evidence_says_how_many_more_validations(iterations, validations, 
 
 
 def test_a_loop_that_shows_no_iterations_is_left_alone():
-    unseen = ValidationRecord(iteration=100, epoch=1, wall_s=8.0)
+    unseen = ValidationRecord(iteration=100, wall_s=8.0)
     advice = advise(unseen)
     assert advice.changes == ()
     assert outlook_of(advice) == ValidationOutlook(
@@ -105,14 +105,12 @@ def test_a_loop_that_shows_no_iterations_is_left_alone():
 
 
 def test_workers_of_training_that_stay_alive_leave_less_memory():
-    alive = [
-        make_validation(number, train_workers=4, train_workers_cpu_s=1.914)
-        for number in range(2)
-    ]
+    loader = replace(make_run().loader, num_workers=4, persistent_workers=True)
+    alive = [make_validation(n, train_workers_cpu_s=1.914) for n in range(2)]
     host = replace(make_run().host, ram_available_bytes=36 * GIB)
     # a worker is as large as the training process, 4 GiB: half of what 4 leave of 36
-    fields = {'process_rss_bytes': 4 * GIB, 'run': make_run(host=host)}
-    advice = advise(*alive, **fields)
+    run = make_run(host=host, loader=loader)
+    advice = advise(*alive, process_rss_bytes=4 * GIB, run=run)
     assert changed(advice) == {'val_dataloader.num_workers': 2}
 
 
@@ -160,7 +158,7 @@ def test_absurd_figures_change_nothing_and_raise_nothing(name, value):
         {'step': None},
         {'wall_s': 0.0},
         {'wall_s': -1.0},
-        {'wall_s': 0.0, 'train_workers': 2, 'train_workers_cpu_s': 1.0},
+        {'wall_s': 0.0, 'train_workers_cpu_s': 1.0},
         {'first_waits': 10**9},
     ],
 )

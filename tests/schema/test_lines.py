@@ -28,7 +28,6 @@ RECORDS = [
         by_hook={'EMAHook': 0.5, '50 % "quoted"': 0.25, 'é\n': 1.0},
         workers=replace(
             make_workers(0.3),
-            worker_batches=(3, 4),
             transforms={'Mosaic': TransformCost(calls=4, total_s=0.25)},
             slowest=(SlowSample(seconds=0.5, index=17, image='42 a:nan,b.jpg'),),
         ),
@@ -112,8 +111,8 @@ WORKERS = json.loads(msgspec.json.encode(make_workers(0.3)))
         (edited(make_interval(), images=-4), r'>= 0 - at `\$.images'),
         (edited(make_interval(), images=10**400), r'\$.images'),
         (
-            edited(make_interval(), workers={**WORKERS, 'worker_batches': [3, -1]}),
-            r'>= 0 - at `\$.workers.worker_batches',
+            edited(make_interval(), workers={**WORKERS, 'pss_bytes': -1}),
+            r'>= 0 - at `\$.workers.pss_bytes',
         ),
         (b'[' * 200_000, 'Expected `object`'),
         (edited(make_interval(), duration_s=math.nan), 'malformed'),

@@ -16,13 +16,17 @@ from training.toy import HOOK, LossTape, build_runner, evidence_of, losses_of, t
 INIT = BaseLoop.__init__
 
 
-def train_by_iterations(work_dir: Path, **arguments: Any) -> Any:
-    arguments = {'num_workers': 2, 'iterations': 24, **arguments}
+def build(work_dir: Path, loop: str, **arguments: Any) -> Any:
+    by_loop = {'length': 96, 'iterations': 24} if loop == 'iter' else {'epochs': 2}
     runner = build_runner(
-        work_dir, loop='iter', length=96, custom_hooks=[LossTape()], **arguments
+        work_dir,
+        loop=loop,
+        num_workers=2,
+        custom_hooks=[LossTape()],
+        **{**by_loop, **arguments},
     )
     assert arguments.get('hook', True) is None or BaseLoop.__init__ is not INIT
-    return train(runner)
+    return runner
 
 
 def nothing_is_left(runner: Any) -> bool:
@@ -33,38 +37,43 @@ def nothing_is_left(runner: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ('method', 'kind'),
+    ('loop', 'method', 'kind'),
     [
-        ('fork', Runner),
-        ('fork', FlexibleRunner),
-        ('spawn', Runner),
-        ('forkserver', Runner),
+        ('iter', 'fork', Runner),
+        ('iter', 'fork', FlexibleRunner),
+        ('iter', 'spawn', Runner),
+        ('iter', 'forkserver', Runner),
+        ('epoch', 'spawn', Runner),
     ],
 )
-def test_workers_of_an_iteration_based_loop_are_measured_inside(
-    tmp_path: Path, method: str, kind: type[Any]
+def test_workers_are_measured_inside_and_losses_are_the_same_bit_for_bit(
+    tmp_path: Path, loop: str, method: str, kind: type[Any]
 ) -> None:
     ours, plain = (
-        train_by_iterations(
-            tmp_path / str(hook is None),
-            kind=kind,
-            hook=hook,
-            env_cfg={'mp_cfg': {'mp_start_method': method}},
+        train(
+            build(
+                tmp_path / str(hook is None),
+                loop,
+                kind=kind,
+                hook=hook,
+                env_cfg={'mp_cfg': {'mp_start_method': method}},
+            )
         )
         for hook in (HOOK, None)
     )
     multiprocessing.set_start_method('fork', force=True)
+    assert len(losses_of(ours)) == 24
     assert losses_of(ours) == losses_of(plain)
     assert nothing_is_left(ours)
     evidence = evidence_of(tmp_path / 'False')
     assert evidence.sources_off == ()
     assert evidence.run.loader.start_method == method
     windows = [record.workers for record in evidence.intervals]
-    assert all(one is not None and one.source == 'inside' for one in windows)
-    assert [one.fresh for one in windows if one] == [True] + [False] * 5
-    made = sum(sum(one.worker_batches) for one in windows if one)
-    assert 24 <= made <= 24 + 4
+    made = [one.occupancy.count for one in windows if one and one.occupancy]
+    # the last batches of an epoch are made before its last interval
+    assert 24 <= sum(made) <= 24 + 4
     assert [record.images for record in evidence.intervals] == [8] * 6
+    assert {record.largest_batch_pixels for record in evidence.intervals} == {128}
 
 
 def test_a_hook_that_never_runs_leaves_nothing(tmp_path: Path) -> None:

@@ -77,30 +77,34 @@ FAILURES = [
     ('GPU', 'hooks.sources.cuda_device', 0, ALL),
     ('GPU idle', 'hooks.sources.open_cuda_events', 0, ALL),
     ('GPU memory', 'hooks.sources.open_cuda_memory', 0, ALL),
-    ('loader workers', 'hooks.sources.LoaderProbe', 0, ALL - {'workers'}),
+    (
+        'loader workers',
+        'hooks.sources.LoaderProbe',
+        0,
+        ALL - {'workers', 'largest_batch_pixels'},
+    ),
     (
         'loader workers',
         'measure.loader.probe.LoaderProbe.read',
         1,
-        ALL - {'workers'},
+        ALL - {'workers', 'largest_batch_pixels'},
     ),
     (
         'loader workers',
         'measure.loader.probe.LoaderProbe._follow',
         1,
-        ALL - {'workers'},
+        ALL - {'workers', 'largest_batch_pixels'},
     ),
     ('worker memory', 'measure.loader.probe.LoaderProbe.read_memory', 0, ALL),
     ('loader queue', 'measure.loader.queue.QueueWatch.ask', 5, ALL),
     ('loader queue', 'measure.loader.queue.QueueWatch.got', 5, ALL),
+    ('batch contents', 'hooks.sources.find_step_sizes', 0, ALL - CONTENTS),
     (
         'batch contents',
-        'measure.loader.batches.BatchWatch.look',
-        5,
+        'measure.loader.probe.LoaderProbe.read_contents',
+        1,
         ALL - CONTENTS,
     ),
-    ('batch contents', 'hooks.batches.BatchSource.follow', 1, ALL - CONTENTS),
-    ('batch contents', 'hooks.batches.BatchSource.drain', 1, ALL - CONTENTS),
     ('batch contents', 'hooks.sources.count_tensors', 1, ALL - CONTENTS),
     ('model bytes', 'hooks.sources.count_model_bytes', 0, ALL),
     ('scalars', 'hooks.scalars.LineFigures.take', 1, ALL),
@@ -146,7 +150,7 @@ def test_a_failure_inside_a_worker_is_said_once_and_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
 ) -> None:
     # the workers inherit it
-    patch(monkeypatch, 'measure.loader.worker.FetchProbe._note_batch', 5)
+    patch(monkeypatch, 'measure.loader.worker.FetchProbe._end', 5)
     trained = train_and_look(tmp_path)
     assert losses_of(trained.runner) == plain_losses
     assert trained.warnings == [
@@ -155,14 +159,12 @@ def test_a_failure_inside_a_worker_is_said_once_and_for_all(
     ]
     evidence = evidence_of(tmp_path)
     assert [off.source for off in evidence.sources_off] == ['loader inside']
-    seen = [
-        (record.epoch, record.workers.source, record.workers.worker_batches != ())
+    is_measured = [
+        record.workers is not None and record.workers.occupancy is not None
         for record in evidence.intervals
-        if record.workers is not None
     ]
     # 12 batches of each epoch; of the first, five were measured before
-    assert seen[0] == (1, 'inside', True)
-    assert seen[3:] == [(2, 'outside', False)] * 3
+    assert is_measured[0] and not any(is_measured[3:])
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_without_workers_the_loop_tells_of_its_own_loading(tmp_path: Path) -> No
     assert evidence.run.loader.num_workers == 0
     for record in evidence.intervals:
         assert record.workers is not None
-        assert (record.workers.count, record.workers.source) == (0, 'inside')
+        assert record.workers.count == 0
         assert record.workers.occupancy is not None
         assert record.workers.occupancy.count == 4
         assert record.workers.occupancy.mean_s >= 0.02
@@ -223,30 +223,10 @@ def test_without_workers_the_loop_tells_of_its_own_loading(tmp_path: Path) -> No
 @LOOPS
 def test_workers_are_counted_with_their_cpu(tmp_path: Path, loop: str) -> None:
     evidence = run_toy(tmp_path, loop=loop, num_workers=2, step_s=0.005)
-    first, *rest = [record.workers for record in evidence.intervals]
-    assert first is not None
-    assert (first.count, first.iterations, first.fresh) == (2, 4, True)
-    assert first.cpu_s > 0
-    for window in rest:
-        assert window is not None
-        assert (window.count, window.iterations, window.fresh) == (2, 4, False)
-
-
-def test_the_workers_window_holds_the_workers_of_both_epochs(tmp_path: Path) -> None:
-    # the interval of 20 ends 8 iterations into the second epoch, whose workers are new
-    evidence = run_toy(
-        tmp_path,
-        iterations=12,
-        epochs=2,
-        num_workers=2,
-        step_s=0.005,
-        hook={**HOOK, 'interval': 20},
-    )
-    window = evidence.intervals[0].workers
-    assert window is not None
-    assert (window.iterations, window.fresh) == (20, True)
-    assert window.asks == 20
-    assert sum(window.worker_batches) >= 20
+    windows = [record.workers for record in evidence.intervals]
+    assert [one.count for one in windows if one] == [2, 2, 2]
+    assert windows[0] is not None and windows[0].cpu_s > 0
+    assert sum(one.ready_mean is not None for one in windows if one) == 3
 
 
 @pytest.mark.parametrize('persistent', [False, True])
@@ -265,9 +245,6 @@ def test_the_first_wait_of_each_epoch_is_flagged(
     for record in evidence.intervals:
         has_first = 0 < record.first_wait_s <= record.data_wait.total_s
         assert has_first == bool(record.first_waits)
-    fresh = [record.workers.fresh for record in evidence.intervals if record.workers]
-    # persistent workers start once
-    assert fresh == ([True] + [False] * 5 if persistent else [True, False] * 3)
 
 
 @pytest.mark.parametrize(('persistent', 'sleep_s'), [(False, 2.0), (True, 0.2)])
@@ -296,18 +273,6 @@ def test_the_save_that_ends_a_training_is_counted(tmp_path: Path) -> None:
     assert evidence.end is not None
     assert evidence.end.ledger_s['checkpoint_save'] > 0
     assert Run(evidence).saves == 1
-
-
-@pytest.mark.parametrize(('log_interval', 'iterations'), [(3, 40), (24, 240)])
-def test_each_wait_has_counted_the_ready_batches(
-    tmp_path: Path, log_interval: int, iterations: int
-) -> None:
-    evidence = run_toy(
-        tmp_path, iterations=iterations, num_workers=2, log_interval=log_interval
-    )
-    asks = [record.workers.asks for record in evidence.intervals if record.workers]
-    assert len(asks) == len(evidence.intervals) == -(-iterations // log_interval)
-    assert sum(asks) == iterations
 
 
 def test_workers_that_stay_tell_of_short_epochs(tmp_path: Path) -> None:

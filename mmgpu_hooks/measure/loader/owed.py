@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from mmgpu_hooks.measure.clock import Clock
-from mmgpu_hooks.measure.loader import board
-from mmgpu_hooks.measure.loader.board import Slot
+from mmgpu_hooks.measure.loader import counters as at
 from mmgpu_hooks.measure.loader.call_stack import StackSignal, ask_stack
+from mmgpu_hooks.measure.loader.counters import Counters
+from mmgpu_hooks.measure.now import parse_process_start
 from mmgpu_hooks.measure.proc import read_process_cpu_s
-from mmgpu_hooks.measure.process_state import ProcessState, read_state
 
+_PROC = Path('/proc')
 _WATCH_S, _BUSY_SHARE = 0.2, 0.3
 _MOST_ASKED = 16
 """Workers whose stacks are asked for."""
+
+# system calls by number; the first argument of those in the first table is a descriptor
+_ON_A_FILE = {
+    'x86_64': {0: 'read', 1: 'write', 17: 'pread64', 19: 'readv'},
+    'aarch64': {63: 'read', 64: 'write', 67: 'pread64', 65: 'readv'},
+}
+_OTHERS = {
+    'x86_64': {
+        **{2: 'open', 257: 'openat', 202: 'futex', 35: 'nanosleep', 7: 'poll'},
+        **{230: 'clock_nanosleep', 270: 'select', 232: 'epoll_wait'},
+    },
+    'aarch64': {
+        **{56: 'openat', 98: 'futex', 101: 'nanosleep', 73: 'poll'},
+        **{115: 'clock_nanosleep', 72: 'select', 22: 'epoll_wait'},
+    },
+}
+
+
+class ProcessState(NamedTuple):
+    """What a process does; ``None`` is what the kernel does not show."""
+
+    letter: str
+    """As in ``ps``: R on a core, S asleep, D uninterruptible, T stopped, Z ended; X
+    when there is no such process."""
+    call: str | None = None
+    """The system call."""
+    path: str | None = None
+    """The file that the call reads or writes."""
+    mount: str | None = None
+    """File system of it: its type, such as ``nfs4``."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +60,7 @@ class Owed:
     """Who makes it; ``None`` where the loop does."""
     pid: int | None = None
     state: ProcessState | None = None
-    is_busy: bool | None = None
-    """Whether the worker used a core just now."""
+    """R also where it used a core just now."""
     sample: int | None = None
     sample_s: float | None = None
     stack: tuple[str, ...] = ()
@@ -36,60 +68,115 @@ class Owed:
     """Workers that stand at the same line, this one included."""
 
 
-def find_owed(iterator: Any, slots: Sequence[Slot], clock: Clock) -> Owed | None:
-    """Look at who owes the next batch; 0.2 s and more, off the thread that trains.
+def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> Owed | None:
+    """Find who owes the next batch; 0.2 s and more, off the thread that trains.
 
     Args:
         iterator: The loader's live iterator.
-        slots: What its workers write to, by worker id; empty where they could not be
-            reached.
+        counters: What its workers write to; ``None`` where they could not be reached.
         clock: That the workers stamp with.
     """
     workers = getattr(iterator, '_workers', None)
     if not workers:
-        if not slots:
-            return None
-        sample, sample_s = _read_sample(slots[0], clock)
-        return Owed(None, sample=sample, sample_s=sample_s)
-    number = _find_worker(iterator)
-    if number is None or not 0 <= number < len(workers):
+        return None if counters is None else Owed(None, **_sample(counters, 0, clock))
+    info = iterator._task_info.get(iterator._rcvd_idx) or (len(workers),)
+    number = info[0]
+    if number >= len(workers):
         return None
     pid = workers[number].pid
     state = read_state(pid)
-    before_s = read_process_cpu_s(pid)
+    before_s = read_process_cpu_s(pid) or 0.0
     time.sleep(_WATCH_S)
-    after_s = read_process_cpu_s(pid)
-    is_busy = None
-    if before_s is not None and after_s is not None:
-        is_busy = after_s - before_s >= _BUSY_SHARE * _WATCH_S
-    sample, sample_s = _read_sample(slots[number], clock) if slots else (None, None)
-    stack = _ask(pid, slots[number]) if slots and state.letter in 'RS' else ()
-    alike = 0
+    used_s = (read_process_cpu_s(pid) or before_s) - before_s
+    if state.letter == 'S' and used_s >= _BUSY_SHARE * _WATCH_S:
+        state = ProcessState('R')
+    if counters is None:
+        return Owed(number, pid, state)
+    stack, alike = _ask(pid, counters, number), 0
     if stack:
         others = [
-            _ask(other.pid, slot)
-            for at, (other, slot) in enumerate(zip(workers, slots))
-            if at != number and at < _MOST_ASKED
+            _ask(other.pid, counters, at_)
+            for at_, other in enumerate(workers[:_MOST_ASKED])
+            if at_ != number
         ]
         alike = 1 + sum(other[:1] == stack[:1] for other in others)
-    return Owed(number, pid, state, is_busy, sample, sample_s, stack, alike)
+    sample = _sample(counters, number, clock)
+    return Owed(number, pid, state, **sample, stack=stack, alike=alike)
 
 
-def _find_worker(iterator: Any) -> int | None:
-    info = getattr(iterator, '_task_info', {}).get(getattr(iterator, '_rcvd_idx', None))
-    return info[0] if isinstance(info, tuple) and info else None
-
-
-def _read_sample(slot: Slot, clock: Clock) -> tuple[int | None, float | None]:
-    since_s = slot.figures[board.LOADING_SINCE]
-    index = slot.figures[board.LOADING_INDEX]
+def _sample(counters: Counters, worker: int, clock: Clock) -> dict[str, Any]:
+    head = counters.head(worker)
+    since_s, index = float(head[at.LOADING_SINCE]), int(head[at.LOADING_INDEX])
     if not since_s:
-        return None, None
-    return (int(index) if index >= 0 else None), max(clock() - since_s, 0.0)
+        return {}
+    return {
+        'sample': index if index >= 0 else None,
+        'sample_s': max(clock() - since_s, 0.0),
+    }
 
 
-def _ask(pid: int, slot: Slot) -> tuple[str, ...]:
-    number = int(slot.figures[board.STACK_SIGNAL])
+def _ask(pid: int, counters: Counters, worker: int) -> tuple[str, ...]:
+    head = counters.head(worker)
+    number = int(head[at.STACK_SIGNAL])
     if not number or read_state(pid).letter not in 'RS':
         return ()
-    return ask_stack(pid, StackSignal(number, int(slot.figures[board.STACK_FILE])))
+    return ask_stack(pid, StackSignal(number, int(head[at.STACK_FILE])))
+
+
+def read_state(pid: int, proc: Path = _PROC) -> ProcessState:
+    """Read what a process does by the kernel's account.
+
+    Args:
+        pid: The process.
+        proc: Root of the proc file system.
+    """
+    folder = proc / str(pid)
+    letter = parse_process_start(_read(folder / 'stat') or ') X' + ' 0' * 20)[0]
+    if letter in 'ZX':
+        return ProcessState(letter)
+    call, descriptor = _parse_call(_read(folder / 'syscall'))
+    path = mount = None
+    if descriptor is not None:
+        try:
+            path = os.readlink(folder / 'fd' / str(descriptor))
+            mount = find_mount(path, _read(folder / 'mountinfo'))
+        except OSError:
+            path = None
+    return ProcessState(letter, call, path, mount)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text('utf-8', 'replace').strip()
+    except OSError:
+        return ''
+
+
+def _parse_call(text: str) -> tuple[str | None, int | None]:
+    words = text.split()
+    if len(words) < 2 or not words[0].isdigit():
+        return None, None
+    machine, number = os.uname().machine, int(words[0])
+    if number in _ON_A_FILE.get(machine, {}):
+        return _ON_A_FILE[machine][number], int(words[1], 16)
+    return _OTHERS.get(machine, {}).get(number, f'system call {number}'), None
+
+
+def find_mount(path: str, mountinfo: str) -> str | None:
+    """Type of the file system that holds a path.
+
+    Args:
+        path: Absolute.
+        mountinfo: Text of ``/proc/<pid>/mountinfo``.
+    """
+    best, kind = '', None
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(' - ')
+        words = before.split()
+        if len(words) < 5 or not after:
+            continue
+        point = re.sub(r'\\(\d{3})', lambda m: chr(int(m[1], 8)), words[4])
+        inside = path == point or path.startswith(point.rstrip('/') + '/')
+        if inside and len(point) >= len(best):
+            best, kind = point, after.split()[0]
+    return kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from threading import get_ident
 from types import FunctionType
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.patches import Patches
@@ -21,34 +21,15 @@ _TRANSFORMS = (
 _MOST_OBJECTS = 512
 _MOST_ENTRIES = 64
 
-
-class CallCost(NamedTuple):
-    """What one class of transforms took."""
-
-    calls: int
-    seconds: float
-    """Wall clock, transforms that it called itself left out."""
-
-
-def hide_frame(error: BaseException) -> None:
-    """Take the frame that caught an error out of its traceback.
-
-    For use right before a bare ``raise``, which from Python 3.11 on goes on with the
-    traceback that the error then has; earlier versions show the frame.
-
-    Args:
-        error: As caught.
-    """
-    traceback = error.__traceback__
-    if traceback is not None:
-        error.__traceback__ = traceback.tb_next
+Costs = dict[str, list[float]]
+"""Calls and seconds by class; transforms that one calls itself are left out."""
 
 
 def find_transforms(dataset: Any) -> list[Any]:
     """Find the transforms that a dataset applies.
 
     It goes through wrapped and concatenated datasets, and through transforms that
-    hold others. Only instance attributes of known names are looked at, so no property
+    hold others. Only instance attributes of known names are read, so no property
     of the user's runs.
 
     Args:
@@ -101,20 +82,20 @@ class PipelineTimer:
         self._names: dict[int, str] = {}
         self._patches = Patches()
         self._running: list[list[Any]] = []
-        self._costs: dict[str, list[float]] = {}
+        """Transforms that are being called: itself, and seconds of those inside."""
+        self._costs: Costs = {}
         self._thread = 0
 
     def start(self, dataset: Any) -> None:
         """Begin to time; with :meth:`stop` 30 us for eight transforms.
 
         Args:
-            dataset: Its transforms are looked for anew: hooks may have changed them.
+            dataset: Its transforms are searched anew: hooks may have changed them.
         """
         transforms = find_transforms(dataset)
         self._names = {id(one): type(one).__name__ for one in transforms}
         self._thread = get_ident()
-        self._running = []
-        self._costs = {}
+        self._running, self._costs = [], {}
         # all originals first: a class must not inherit another's timing
         kinds: dict[type, Any] = {type(one): type(one).__call__ for one in transforms}
         for kind, original in kinds.items():
@@ -122,48 +103,37 @@ class PipelineTimer:
             with contextlib.suppress(TypeError, AttributeError):
                 self._patches.set(kind, '__call__', self._time(original))
 
-    def stop(self) -> dict[str, CallCost]:
+    def stop(self) -> Costs:
         """Give the classes their own ``__call__`` back.
 
         Returns:
-            Costs by class name; empty when nothing was started.
+            Empty when nothing was started.
         """
         self._patches.close()
         self._names = {}
-        return {
-            name: CallCost(int(calls), seconds)
-            for name, (calls, seconds) in self._costs.items()
-        }
+        return self._costs
 
     def _time(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(transform: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            counted = self._enter(transform)
+            name, running = self._names.get(id(transform)), self._running
+            if (
+                name is None
+                or get_ident() != self._thread
+                # its class calls the parent class's __call__, timed as well
+                or (running and running[-1][0] is transform)
+            ):
+                return original(transform, *args, **kwargs)
+            running.append([transform, 0.0])
+            since = self._clock()
             try:
                 return original(transform, *args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
             finally:
-                if counted:
-                    self._leave()
+                elapsed = self._clock() - since
+                inner_s = running.pop()[1]
+                if running:
+                    running[-1][1] += elapsed
+                cost = self._costs.setdefault(name, [0, 0.0])
+                cost[0] += 1
+                cost[1] += max(elapsed - inner_s, 0.0)
 
         return __call__
-
-    def _enter(self, transform: Any) -> bool:
-        name = self._names.get(id(transform))
-        if name is None or get_ident() != self._thread:
-            return False
-        # its class calls the parent class's __call__, timed as well
-        if self._running and self._running[-1][0] is transform:
-            return False
-        self._running.append([transform, name, 0.0, self._clock()])
-        return True
-
-    def _leave(self) -> None:
-        _, name, inner_s, since = self._running.pop()
-        elapsed = self._clock() - since
-        if self._running:
-            self._running[-1][2] += elapsed
-        cost = self._costs.setdefault(name, [0, 0.0])
-        cost[0] += 1
-        cost[1] += max(elapsed - inner_s, 0.0)

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.proc import (
-    OpenSchedStat,
-    TaskTimes,
+    parse_schedstat,
     read_affinity,
+    read_begin,
     read_process_cpu_s,
     read_pss_bytes,
 )
 
+_PROC = Path('/proc')
+_MOST_PSS_READS = 16
+_COSTLY_S = 0.02
+"""After a worker whose memory took so long to read, no other is read."""
+
 
 class WorkerTimes(NamedTuple):
-    """Where a worker's times stood at one moment."""
+    """Where a worker's times stood."""
 
     cpu_s: float | None
-    """All its threads; ``None`` where the platform does not tell."""
-    wanting_s: float | None
-    """How long its main thread was on a core or waited for one; ``None`` where the
-    kernel does not tell."""
+    """All its threads; ``None`` where the platform does not show it."""
+    run_delay_s: float | None = None
+    """How long its main thread waited for a core; ``None`` where it is hidden."""
+    wanting_s: float | None = None
+    """How long its main thread was on a core or waited for one; likewise."""
 
 
 WorkersMark = Mapping[int, WorkerTimes]
@@ -52,7 +57,7 @@ def fold_workers_meanwhile(
     """What the workers did between two marks.
 
     Those that started or ended in between are left out. A worker that waits for a
-    core when it is looked at is credited with that wait only when it is over.
+    core at a mark is credited with that wait only when it is over.
 
     Args:
         before: The first mark.
@@ -60,25 +65,23 @@ def fold_workers_meanwhile(
         wall_s: Seconds between them; above 0.
     """
     both = [(before[pid], after[pid]) for pid in before if pid in after]
-    busy_s = cpu_s = 0.0
-    is_busy_known, is_cpu_known = True, before.keys() == after.keys()
-    for begin, end in both:
-        if begin.wanting_s is None or end.wanting_s is None:
-            is_busy_known = False
-        else:
-            busy_s += min(max(end.wanting_s - begin.wanting_s, 0.0), wall_s)
-        if begin.cpu_s is None or end.cpu_s is None:
-            is_cpu_known = False
-        else:
-            cpu_s += max(end.cpu_s - begin.cpu_s, 0.0)
+    wanting = [_difference(one.wanting_s, two.wanting_s) for one, two in both]
+    used = [_difference(one.cpu_s, two.cpu_s) for one, two in both]
+    is_busy_known = None not in wanting
+    is_cpu_known = None not in used and before.keys() == after.keys()
+    busy_s = sum(min(one or 0.0, wall_s) for one in wanting)
     return WorkersMeanwhile(
         count=len(both),
         busy=busy_s / wall_s if is_busy_known else None,
-        cpu_s=cpu_s if is_cpu_known else None,
+        cpu_s=sum(one or 0.0 for one in used) if is_cpu_known else None,
     )
 
 
-def write_nice(pids: Iterable[int], nice: int, proc: Path = Path('/proc')) -> None:
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else max(after - before, 0.0)
+
+
+def write_nice(pids: Iterable[int], nice: int, proc: Path = _PROC) -> None:
     """Set the nice value of processes with all their threads; 3 us per thread.
 
     One that is nicer already stays as it is: going back needs a privilege. One that
@@ -94,7 +97,10 @@ def write_nice(pids: Iterable[int], nice: int, proc: Path = Path('/proc')) -> No
     """
     try:
         for pid in pids:
-            for thread in _list_threads(pid, proc):
+            threads = [str(pid)]
+            with contextlib.suppress(OSError):  # hidden: then its main thread alone
+                threads = os.listdir(proc / str(pid) / 'task')
+            for thread in map(int, threads):
                 # on Linux a priority belongs to a thread, whatever the call is named
                 with contextlib.suppress(ProcessLookupError):
                     if os.getpriority(os.PRIO_PROCESS, thread) < nice:
@@ -105,288 +111,102 @@ def write_nice(pids: Iterable[int], nice: int, proc: Path = Path('/proc')) -> No
         ) from None
 
 
-def _list_threads(pid: int, proc: Path) -> list[int]:
-    try:
-        return [int(name) for name in os.listdir(proc / str(pid) / 'task')]
-    except OSError:  # hidden: then its main thread alone
-        return [pid]
+@dataclass(frozen=True)
+class WorkersUse:
+    """What workers did since they were read last."""
 
-
-_RELIST_PERIOD_S = 30.0
-_MOST_RELISTS = 4
-"""Workers whose threads are listed at one read, and their CPUs asked; up to 100 us
-each. The first read asks the CPUs of all."""
-_THREADS_PER_WORKER = 4
-MOST_TOLD = 64
-"""Workers of which run delay and CPUs are told one by one: each line of
-the evidence holds them."""
-_MOST_PSS_READS = 16
-_FILES_SHARE = 16
-"""A loader needs the descriptors itself: we keep one sixteenth of them at most."""
-_MOST_FILES = 1024
-
-
-@dataclass
-class ProcessFigures:
-    """What the workers did in one window."""
-
-    count: int
+    count: int = 0
     """Workers that were read at both ends."""
-    window_s: float
-    cpu_s: float
-    run_delay_s: float
-    blocked_s: float | None
-    worker_cpu_s: tuple[float, ...]
-    """By worker id; empty when one could not be read."""
-    affinity_cpus: int | None
-    worker_run_delay_s: tuple[float, ...] = ()
-    """Likewise, as is the one below; empty of more than `MOST_TOLD` workers too."""
-    worker_affinity_cpus: tuple[int, ...] = ()
-
-
-@dataclass
-class _Worker:
-    pid: int
-    stat: OpenSchedStat
     cpu_s: float = 0.0
-    times: TaskTimes | None = None
-    """When it was last read; ``None`` when it could not be."""
-    affinity: int | None = None
-    """CPUs it may run on; ``None`` when that could not be read."""
-
-    def read_affinity(self) -> None:
-        cpus = None if self.times is None else read_affinity(self.pid)
-        self.affinity = None if cpus is None else len(cpus)
+    run_delay_s: float = 0.0
+    affinity_cpus: int | None = None
+    """CPUs that the most confined of them may run on."""
 
 
 class WorkerProcesses:
-    """CPU, run delay, blocked time, affinity and memory of worker processes.
+    """CPU, run delay, affinity and memory of worker processes.
 
-    A read costs 5 us per worker with files kept open, and 12 us beyond the
-    descriptors that we may keep, measured on a 2-core VM.
+    A read costs 12 us per worker, measured on a 2-core VM.
 
     Args:
         pids: Process ids, by worker id.
-        is_running: The workers were there before we came: their threads' past is
-            not ours.
-        clock: Monotonic seconds.
         proc: Root of the proc file system.
-        read_cpu_s: CPU seconds of a process, all threads; where it gives ``None``
-            the threads' schedstat is added up instead.
-        most_files: Descriptors to keep; ``None`` takes a share of the soft limit.
     """
 
-    def __init__(
-        self,
-        pids: Sequence[int],
-        *,
-        is_running: bool = False,
-        clock: Clock = monotonic_s,
-        proc: Path = Path('/proc'),
-        read_cpu_s: Callable[[int], float | None] = read_process_cpu_s,
-        most_files: int | None = None,
-    ) -> None:
-        self._clock = clock
+    def __init__(self, pids: Sequence[int], proc: Path = _PROC) -> None:
+        self.pids = tuple(pids)
         self._proc = proc
-        self._read_cpu_s = read_cpu_s
-        files = _file_budget() if most_files is None else most_files
-        self._workers: list[_Worker] = []
-        for position, pid in enumerate(pids):
-            # main threads come first: what is left is shared by the others
-            share = files // len(pids) if files >= len(pids) else int(position < files)
-            stat = OpenSchedStat(pid, proc, min(share, _THREADS_PER_WORKER))
-            if is_running:
-                stat.relist()
-            self._workers.append(_Worker(pid, stat))
-        self.is_memory_costly = False
-        """Whether reading the memory of one took long."""
-        self._is_first = True
-        self._relisted_s = clock()
-        self._unlisted: list[_Worker] = []
-        self._since_s = clock()
-        for worker in self._workers:
-            self._sample(worker)
+        self._last = self.mark()
 
     @property
     def is_hidden(self) -> bool:
-        """Whether no worker could be read the last time."""
-        return all(worker.times is None for worker in self._workers)
+        """Whether the kernel showed no worker's times the last time."""
+        return all(times.run_delay_s is None for times in self._last.values())
 
-    def _sample(self, worker: _Worker) -> None:
-        worker.times = times = worker.stat.read()
-        if times is not None:
-            cpu_s = self._read_cpu_s(worker.pid)
-            worker.cpu_s = times.cpu_s if cpu_s is None else cpu_s
+    def mark(self) -> WorkersMark:
+        """Where the times of those that live stand; no window ends by it.
 
-    def read(self) -> ProcessFigures:
+        Raises:
+            SourceError: If the kernel's text is not understood.
+        """
+        mark = {}
+        for pid in self.pids:
+            cpu_s = read_process_cpu_s(pid)
+            try:
+                path = os.path.join(self._proc, str(pid), 'schedstat')
+                on_core_ns, waiting_ns = parse_schedstat(read_begin(path, 128))
+            except OSError:  # gone, or hidden
+                if cpu_s is not None:
+                    mark[pid] = WorkerTimes(cpu_s)
+                continue
+            if cpu_s is None:
+                cpu_s = on_core_ns / 1e9
+            delay_s = waiting_ns / 1e9
+            mark[pid] = WorkerTimes(cpu_s, delay_s, on_core_ns / 1e9 + delay_s)
+        return mark
+
+    def read(self) -> WorkersUse:
         """What the workers did since the last call, or since they were first read.
 
         Raises:
             SourceError: If the kernel's text is not understood.
         """
-        self._relist()
-        now_s = self._clock()
-        window_s, self._since_s = now_s - self._since_s, now_s
-        cpu: list[float] = []
-        delays: list[float] = []
-        blocked: list[float] = []
-        for worker in self._workers:
-            before, before_cpu_s = worker.times, worker.cpu_s
-            self._sample(worker)
-            after = worker.times
-            if before is None or after is None:
-                continue
-            cpu.append(max(worker.cpu_s - before_cpu_s, 0.0))
-            delays.append(max(after.run_delay_s - before.run_delay_s, 0.0))
-            busy_s = after.main_cpu_s - before.main_cpu_s
-            busy_s += after.main_run_delay_s - before.main_run_delay_s
-            blocked.append(max(window_s - busy_s, 0.0))
-        is_whole = len(cpu) == len(self._workers)
-        is_told = is_whole and len(cpu) <= MOST_TOLD
-        affinities = self._known_affinities()
-        is_confinement_told = is_told and len(affinities) == len(cpu)
-        return ProcessFigures(
-            count=len(cpu),
-            window_s=window_s,
-            cpu_s=sum(cpu),
-            run_delay_s=sum(delays),
-            blocked_s=sum(blocked) if cpu else None,
-            worker_cpu_s=tuple(cpu) if is_whole else (),
-            affinity_cpus=min(affinities, default=None),
-            worker_run_delay_s=tuple(delays) if is_told else (),
-            worker_affinity_cpus=tuple(affinities) if is_confinement_told else (),
+        before, self._last = self._last, self.mark()
+        both = [
+            (before[pid], times)
+            for pid, times in self._last.items()
+            if times.run_delay_s is not None and pid in before
+        ]
+        cpus = [read_affinity(pid) for pid in self._last]
+        return WorkersUse(
+            count=len(both),
+            cpu_s=sum(_difference(one.cpu_s, two.cpu_s) or 0.0 for one, two in both),
+            run_delay_s=sum(
+                _difference(one.run_delay_s, two.run_delay_s) or 0.0
+                for one, two in both
+            ),
+            affinity_cpus=min((len(one) for one in cpus if one), default=None),
         )
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Process ids, by worker id."""
-        return tuple(worker.pid for worker in self._workers)
+    def read_pss_bytes(self, clock: Clock = monotonic_s) -> tuple[int | None, bool]:
+        """Memory of all workers, on any thread; about 1 ms for each of 16 at most.
 
-    def mark(self) -> WorkersMark:
-        """Where the times of those that live stand; no window ends by it."""
-        mark = {}
-        for worker in self._workers:
-            times = worker.stat.read()
-            # one that was seen before and is not now has ended
-            if times is None and worker.times is not None:
-                continue
-            wanting_s = None
-            if times is not None:
-                wanting_s = times.main_cpu_s + times.main_run_delay_s
-            mark[worker.pid] = WorkerTimes(self._read_cpu_s(worker.pid), wanting_s)
-        return mark
-
-    def _known_affinities(self) -> list[int]:
-        """CPUs that workers may run on, as they were last looked at."""
-        return [
-            worker.affinity
-            for worker in self._workers
-            if worker.times is not None and worker.affinity is not None
-        ]
-
-    def _relist(self) -> None:
-        """Look at what seldom changes: a worker's CPUs, and threads that came later.
-
-        With the first read the one that hands batches over is there.
-        """
-        now_s = self._clock()
-        is_first, self._is_first = self._is_first, False
-        if is_first or now_s - self._relisted_s >= _RELIST_PERIOD_S:
-            self._relisted_s = now_s
-            self._unlisted = list(self._workers)
-        if self._unlisted:
-            few = self._unlisted[:_MOST_RELISTS]
-            del self._unlisted[:_MOST_RELISTS]
-            for worker in few:
-                worker.stat.relist()
-            for worker in self._workers if is_first else few:
-                worker.read_affinity()
-
-    def read_pss_bytes(self, most_s: float = math.inf) -> tuple[int | None, ...]:
-        """Memory of each worker, by worker id; about 1 ms for each of 16 at most.
-
-        Of more workers 16 are looked at. It may be called from another thread than
-        :meth:`read`.
-
-        Args:
-            most_s: After a worker that takes so long no other is read.
+        The kernel walks all pages of a worker for it.
 
         Returns:
-            Bytes, shared pages counted in part; ``None`` for a worker that was not
-            looked at or does not show them.
+            Bytes, shared pages counted in part, those that were not read taken to be
+            like the others; ``None`` when no worker shows them. And whether it took
+            so long that it should not be read again.
         """
-        step = max(-(-len(self._workers) // _MOST_PSS_READS), 1)
-        sizes: list[int | None] = [None] * len(self._workers)
-        for number in range(0, len(sizes), step):
-            began_s = self._clock()
-            sizes[number] = read_pss_bytes(self._workers[number].pid, self._proc)
-            if self._clock() - began_s >= most_s:
-                self.is_memory_costly = True
+        step = max(-(-len(self.pids) // _MOST_PSS_READS), 1)
+        sizes: list[int] = []
+        is_costly = False
+        for pid in self.pids[::step]:
+            began_s = clock()
+            size = read_pss_bytes(pid, self._proc)
+            sizes += [] if size is None else [size]
+            is_costly = clock() - began_s >= _COSTLY_S
+            if is_costly:
                 break
-        return tuple(sizes)
-
-    def close(self) -> None:
-        """Close all files; a second call does nothing."""
-        for worker in self._workers:
-            worker.stat.close()
-
-
-def _file_budget() -> int:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _MOST_FILES
-    return min(int(soft) // _FILES_SHARE, _MOST_FILES)
-
-
-_PERIOD_S = 300.0
-_COSTLY_S = 0.02
-
-
-class MemoryLook:
-    """Reads the workers' memory at most every 5 minutes.
-
-    The kernel walks all pages of a worker for it. After one that took 20 ms, as those
-    of some GiB do, none is read again.
-
-    Args:
-        clock: Monotonic seconds.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._seen_s: float | None = None
-        self._is_costly = False
-        self._sizes: tuple[int | None, ...] = ()
-
-    def is_due(self, workers: WorkerProcesses | None) -> bool:
-        """Whether :meth:`look` would look.
-
-        Args:
-            workers: Those that live; ``None`` when none do.
-        """
-        if workers is None or self._is_costly:
-            return False
-        return self._seen_s is None or self._clock() - self._seen_s >= _PERIOD_S
-
-    def look(self, workers: WorkerProcesses) -> None:
-        """Read their memory, on any thread."""
-        self._seen_s = self._clock()
-        self._sizes = workers.read_pss_bytes(_COSTLY_S)
-        self._is_costly = workers.is_memory_costly
-
-    def drain(self) -> int | None:
-        """What was found since the last call.
-
-        Returns:
-            Bytes of all workers, where only some were looked at the others taken to be
-            like them; ``None`` when none shows them.
-        """
-        sizes, self._sizes = self._sizes, ()
-        known = tuple(size for size in sizes if size is not None)
-        if not known:
-            return None
-        return sum(known) * len(sizes) // len(known)
+        whole = sum(sizes) * len(self.pids) // len(sizes) if sizes else None
+        return whole, is_costly

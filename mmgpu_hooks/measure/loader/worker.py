@@ -6,25 +6,30 @@ import operator
 import sys
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from types import FrameType
 from typing import Any, Callable
 
-from mmgpu_hooks.measure.absent import Absent
+import numpy as np
+
 from mmgpu_hooks.measure.clock import Clock, monotonic_s, process_cpu_s
-from mmgpu_hooks.measure.loader import board
+from mmgpu_hooks.measure.loader import counters as at
 from mmgpu_hooks.measure.loader.batches import BatchWatch
-from mmgpu_hooks.measure.loader.board import TOP_TEXT, Board, Slot, make_private_slot
 from mmgpu_hooks.measure.loader.call_stack import offer_stack
-from mmgpu_hooks.measure.loader.pipeline import (
-    PipelineTimer,
-    hide_frame,
-)
+from mmgpu_hooks.measure.loader.counters import Counters
+from mmgpu_hooks.measure.loader.pipeline import Costs, PipelineTimer
 from mmgpu_hooks.measure.loader.settings import read_start_method
 from mmgpu_hooks.measure.patches import Patches
 
+MOST_SLOW = 4
+"""Slowest samples that a worker keeps."""
 _IDS = ('img_id', 'image_id')
 _PATHS = ('img_path', 'filename', 'file_name')
-_ELLIPSIS = '...'
+_MOST_TEXT = 200
+_TIMING_SHARE = 0.005
+"""Of a worker's busy time that timing its transforms may take."""
+_CALL_COST_S = 2e-6
+"""What timing one transform costs, entered and left, on a slow core."""
 
 
 class TimedDataset:
@@ -52,11 +57,7 @@ class TimedDataset:
     def __getitem__(self, index: Any) -> Any:
         since = self._mmgpu_clock()
         self._mmgpu_begin(index, since)
-        try:
-            sample = self._mmgpu_dataset[index]
-        except BaseException as error:
-            hide_frame(error)
-            raise
+        sample = self._mmgpu_dataset[index]
         self._mmgpu_note(index, sample, self._mmgpu_clock() - since)
         return sample
 
@@ -66,113 +67,87 @@ class TimedDataset:
 
 
 def describe_sample(sample: Any) -> str:
-    """Image id and path of a sample, as far as it tells them.
+    """Image id and path of a sample, as far as it has them.
 
     Args:
         sample: MMEngine's ``dict(inputs=..., data_samples=...)``, a dict with the
             keys itself, or a tuple whose last entry is one (torchvision).
 
     Returns:
-        For example ``42 train/000042.jpg``; a long path loses its beginning; '' when
-        the sample tells nothing.
+        For example ``42 train/000042.jpg``; a long path loses its beginning.
     """
     try:
-        image_id, path = _find_names(sample)
+        holder = sample[-1] if isinstance(sample, (tuple, list)) and sample else sample
+        if isinstance(holder, Mapping) and 'data_samples' in holder:
+            holder = holder['data_samples']
+            if isinstance(holder, Mapping):  # one entry per branch
+                holder = next((one for one in holder.values() if one is not None), None)
+        image_id, path = _first(holder, _IDS), _first(holder, _PATHS)
+        if image_id is None or getattr(image_id, 'is_cuda', False):  # no synchronising
+            image_id = ''
+        image_id = str(getattr(image_id, 'item', lambda: image_id)())[:64]
+        text = f'{image_id} {path if isinstance(path, str) else ""}'.strip()
     except Exception:  # noqa: BLE001, the user's own attributes may do anything
         return ''
-    over = len(f'{image_id} {path}'.encode('utf-8', 'replace')) - TOP_TEXT
-    if over > 0:
-        tail = path.encode('utf-8', 'replace')[over + len(_ELLIPSIS) :]
-        path = _ELLIPSIS + tail.decode('utf-8', 'ignore')
-    return f'{image_id} {path}'.strip()
-
-
-def _find_names(sample: Any) -> tuple[str, str]:
-    holder = sample
-    if isinstance(holder, (tuple, list)) and holder:
-        holder = holder[-1]
-    if isinstance(holder, Mapping) and 'data_samples' in holder:
-        holder = holder['data_samples']
-        if isinstance(holder, Mapping):  # one entry per branch
-            holder = next((one for one in holder.values() if one is not None), None)
-    image_id = _first(holder, _IDS)
-    path = _first(holder, _PATHS)
-    return _text(image_id), path if isinstance(path, str) else ''
+    if len(text) <= _MOST_TEXT:
+        return text
+    head = text.partition(' ')[0]
+    return f'{head} ...{text[len(head) + 4 - _MOST_TEXT :]}'
 
 
 def _first(holder: Any, names: tuple[str, ...]) -> Any:
-    for name in names:
-        if isinstance(holder, Mapping):
-            value = holder.get(name)
-        else:
-            value = getattr(holder, name, None)
-        if value is not None:
-            return value
-    return None
-
-
-def _text(image_id: Any) -> str:
-    if image_id is None or getattr(image_id, 'is_cuda', False):  # no synchronising
-        return ''
-    item = getattr(image_id, 'item', None)
-    return str(item() if callable(item) else image_id)[:64]
-
-
-_TIMING_SHARE = 0.005
-"""Of a worker's busy time that timing its transforms may take."""
-_CALL_COST_S = 2e-6
-"""What timing one transform costs, entered and left, on a slow core."""
+    find = holder.get if isinstance(holder, Mapping) else partial(getattr, holder)
+    values = (find(name, None) for name in names)
+    return next((value for value in values if value is not None), None)
 
 
 class FetchProbe:
-    """Writes to a slot what each fetch took.
+    """Writes to shared counters what each fetch took and what its batch holds.
 
-    A fetch of eight samples costs 11 us more, measured on a 2-core VM, without the look
-    at what the batch holds. The second
-    batch is timed transform by transform, and after it one whenever that keeps the
-    timing's own cost under half a percent of the time spent fetching.
+    The second batch is timed transform by transform, and after it one whenever that
+    keeps the timing's own cost under half a percent of the time spent fetching.
 
-    Whatever fails in here ends the probe, not the fetch: the reason goes to the slot.
+    Whatever fails in here ends the probe, not the fetch: the notes say why.
 
     Args:
-        slot: Where to write.
-        cpu_between_ends: Count the process's CPU from the end of one fetch to the
-            end of the next, so that what a worker does to hand a batch over is in it;
-            else the CPU during the fetch alone.
-        timer: Times transforms; ``None`` makes one.
-        batches: Looks at what each batch holds, if that is wanted.
+        counters: Where to write.
+        worker: Id of the worker; ``None`` in the process that trains. A worker's CPU
+            counts from the end of one fetch to the end of the next, so that what it
+            does to hand a batch over is in it.
+        watch: Examines what each batch holds.
         clock: Monotonic seconds.
         cpu_clock: CPU seconds of this process, all threads.
     """
 
     def __init__(
         self,
-        slot: Slot,
+        counters: Counters,
+        worker: int | None,
+        watch: BatchWatch,
         *,
-        cpu_between_ends: bool,
-        timer: PipelineTimer | None = None,
-        batches: BatchWatch | None = None,
         clock: Clock = monotonic_s,
         cpu_clock: Clock = process_cpu_s,
     ) -> None:
-        self._slot = slot
-        self._figures = slot.figures
-        self._between_ends = cpu_between_ends
+        self._counters = counters
+        self._is_worker = worker is not None
+        self._worker = worker or 0
+        self._head, self._ring = counters.head(self._worker), counters.ring()
+        self._watch = watch
         self._clock = clock
         self._cpu_clock = cpu_clock
-        self._timer = PipelineTimer(clock) if timer is None else timer
-        self._batches = batches
+        self._timer = PipelineTimer(clock)
         self._is_timing = False
         self._timing_cost_s = 0.0
-        self._rows: dict[str, int] = {}
-        self._top: list[float] = []
+        self._costs: Costs = {}
+        self._timed_samples = 0
+        self._slowest: list[tuple[float, int, str]] = []
+        self._has_news = False
         self._since_s = 0.0
         self._since_cpu_s: float | None = None
         self._is_busy = False
         self._fetcher: Callable[[], Any] = lambda: None
         self.is_off = False
         """Whether the probe failed, or was closed."""
-        self._figures[board.STATE] = board.RUNNING
 
     def wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Make a measured ``fetch`` of a fetcher's own.
@@ -181,179 +156,116 @@ class FetchProbe:
             original: Called with the fetcher and what to fetch.
         """
 
-        def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
+        def fetch(fetcher: Any, index: Any) -> Any:
             # busy: a loader that the dataset runs itself, within a sample
             if self.is_off or self._is_busy:
-                return original(fetcher, possibly_batched_index)
+                return original(fetcher, index)
             try:  # a signal handler may raise anywhere in here
-                self._begin(fetcher)
-                batch = original(fetcher, possibly_batched_index)
-                if self._batches is not None:
-                    self._note_delivery(batch, self._batches, sys._getframe(1))
-                self._end(fetcher, possibly_batched_index)
-            except BaseException as error:
-                self._abandon()
-                hide_frame(error)
-                raise
+                self._guard(self._begin, fetcher)
+                batch = original(fetcher, index)
+                self._guard(self._end, fetcher, index, batch, sys._getframe(1))
+            finally:
+                self._guard(self._leave)
             return batch
 
         return fetch
 
-    def _begin(self, fetcher: Any) -> None:
-        try:
-            self._is_busy = True
-            if self._fetcher() is not fetcher:
-                self._adopt(fetcher)
-            if self._is_timing:  # an interrupted fetch left it so
-                self._stop_timing()
-            if self._is_timing_due():
-                since = self._clock()
-                self._is_timing = True
-                self._timer.start(_bare(fetcher.dataset))
-                self._timing_cost_s += self._clock() - since
-            if self._since_cpu_s is None or not self._between_ends:
-                self._since_cpu_s = self._cpu_clock()
-            self._since_s = self._clock()
-        except Exception as error:  # noqa: BLE001, a fetch must not see it
-            self._switch_off(error)
-
-    def _adopt(self, fetcher: Any) -> None:
-        self._release()
-        self._fetcher = weakref.ref(fetcher)
-        # iterable-style datasets have no samples to ask for
-        if not hasattr(fetcher, 'dataset_iter'):
-            fetcher.dataset = TimedDataset(
-                fetcher.dataset, self._begin_sample, self._note_sample, self._clock
-            )
-
-    def _release(self) -> None:
-        fetcher = self._fetcher()
-        if fetcher is not None:
-            fetcher.dataset = _bare(fetcher.dataset)
-
-    def _is_timing_due(self) -> bool:
-        # the first batch also warms caches up
-        if not self._figures[board.BATCHES]:
-            return False
-        return self._timing_cost_s <= _TIMING_SHARE * self._figures[board.WALL_SUM]
-
-    def _end(self, fetcher: Any, index: Any) -> None:
-        if self.is_off:  # since it began
+    def _guard(self, function: Callable[..., None], *args: Any) -> None:
+        """Call it unless the probe is off, which a failure makes it."""
+        if self.is_off:
             return
         try:
-            now = self._clock()
-            cpu = self._cpu_clock()
-            self._note_batch(now - self._since_s, cpu - (self._since_cpu_s or cpu))
-            self._since_cpu_s = cpu
-            self._figures[board.LOADING_SINCE] = 0.0
-            if self._is_timing:
-                self._note_transforms(len(index) if fetcher.auto_collation else 1, now)
-            self._is_busy = False
+            function(*args)
         except Exception as error:  # noqa: BLE001, a fetch must not see it
-            self._switch_off(error)
+            self.close()
+            self._counters.write_notes(
+                self._worker, {'off': f'{type(error).__name__}: {error}'[:200]}
+            )
 
-    def _abandon(self) -> None:
-        try:
+    def _begin(self, fetcher: Any) -> None:
+        self._is_busy = True
+        if self._fetcher() is not fetcher:
+            self._release()
+            self._fetcher = weakref.ref(fetcher)
+            # iterable-style datasets have no samples to ask for
+            if not hasattr(fetcher, 'dataset_iter'):
+                fetcher.dataset = TimedDataset(
+                    fetcher.dataset, self._begin_sample, self._end_sample, self._clock
+                )
+        # the first batch also warms caches up
+        most_s = _TIMING_SHARE * self._head[at.WALL_SUM]
+        if self._head[at.MADE] and self._timing_cost_s <= most_s:
+            since = self._clock()
+            self._is_timing = True
+            self._timer.start(_bare(fetcher.dataset))
+            self._timing_cost_s += self._clock() - since
+        if self._since_cpu_s is None or not self._is_worker:
+            self._since_cpu_s = self._cpu_clock()
+        self._since_s = self._clock()
+
+    def _end(self, fetcher: Any, index: Any, batch: Any, loop: FrameType) -> None:
+        now, cpu_s, head = self._clock(), self._cpu_clock(), self._head
+        wall_s, used_s = now - self._since_s, cpu_s - (self._since_cpu_s or cpu_s)
+        self._since_cpu_s = cpu_s
+        if self._is_timing:
+            self._note_transforms(len(index) if fetcher.auto_collation else 1, now)
+        # the worker's loop alone knows a batch's number in the loader's order
+        number = loop.f_locals.get('idx') if self._is_worker else int(head[at.MADE])
+        if isinstance(number, int):
+            held = self._watch.examine(batch)
+            figures = [np.nan if one is None else one for one in held]
+            self._ring[number % at.RING] = (number, wall_s, used_s, *figures)
+        if self._has_news:
+            self._write_notes()
+        head[at.WALL_SUM] += wall_s
+        head[at.CPU_SUM] += used_s
+        head[at.MADE] += 1
+
+    def _leave(self) -> None:
+        if self._is_timing:  # the fetch raised
             self._stop_timing()
-            self._is_busy = False
-            self._figures[board.LOADING_SINCE] = 0.0
-        except Exception as error:  # noqa: BLE001, a fetch must not see it
-            self._switch_off(error)
-
-    def _note_batch(self, wall_s: float, cpu_s: float) -> None:
-        figures = self._figures
-        self._follow_generation()
-        count = int(figures[board.BATCHES])
-        place = count % board.RING
-        figures[board.WALL_RING + place] = wall_s
-        figures[board.CPU_RING + place] = cpu_s
-        figures[board.WALL_SUM] += wall_s
-        figures[board.CPU_SUM] += cpu_s
-        figures[board.BATCHES] = count + 1.0
-
-    def _note_delivery(self, batch: Any, batches: BatchWatch, loop: FrameType) -> None:
-        try:
-            # what the worker's loop calls this batch; it tells nobody else
-            number = loop.f_locals.get('idx')
-            if not isinstance(number, int):
-                self._batches = None
-                return
-            held = batches.look(batch)
-            place = int(self._figures[board.BATCHES]) % board.RING
-            begin = board.DELIVERY_RING + board.DELIVERY * place
-            for offset, figure in enumerate((number, *held)):
-                known = board.UNKNOWN if figure is None else float(figure)
-                self._figures[begin + offset] = known
-        except Exception:  # noqa: BLE001, the training process then looks itself
-            self._batches = None
-
-    def _follow_generation(self) -> None:
-        figures = self._figures
-        asked = figures[board.ASKED_GENERATION]
-        if figures[board.GENERATION] != asked:
-            self._top = []
-            for place in range(board.TOP):
-                figures[board.TOP_SECONDS + place] = 0.0
-            figures[board.GENERATION] = asked
+        self._is_busy = False
+        self._head[at.LOADING_SINCE] = 0.0
 
     def _begin_sample(self, index: Any, since: float) -> None:
-        figures = self._figures
         try:
-            figures[board.LOADING_INDEX] = operator.index(index)
+            self._head[at.LOADING_INDEX] = operator.index(index)
         except Exception:  # noqa: BLE001, a sampler of the user's own kind of index
-            figures[board.LOADING_INDEX] = board.UNKNOWN
-        figures[board.LOADING_SINCE] = since
+            self._head[at.LOADING_INDEX] = -1.0
+        self._head[at.LOADING_SINCE] = since
 
-    def _note_sample(self, index: Any, sample: Any, seconds: float) -> None:
+    def _end_sample(self, index: Any, sample: Any, seconds: float) -> None:
+        slowest = self._slowest
+        if len(slowest) == MOST_SLOW and seconds <= slowest[-1][0]:
+            return
         try:
             number = operator.index(index)
         except Exception:  # noqa: BLE001, a sampler of the user's own kind of index
             return
-        try:
-            self._follow_generation()
-            top = self._top
-            if len(top) < board.TOP:
-                place = len(top)
-                top.append(seconds)
-            else:
-                fastest = min(top)
-                if seconds <= fastest:
-                    return
-                place = top.index(fastest)
-                top[place] = seconds
-            figures = self._figures
-            figures[board.TOP_SECONDS + place] = 0.0  # not to be read half-written
-            figures[board.TOP_INDEX + place] = number
-            self._slot.write_sample_name(place, describe_sample(sample))
-            figures[board.TOP_SECONDS + place] = seconds
-        except Exception as error:  # noqa: BLE001, a fetch must not see it
-            self._switch_off(error)
+        slowest.append((seconds, number, describe_sample(sample)))
+        slowest.sort(reverse=True)
+        del slowest[MOST_SLOW:]
+        self._has_news = True
 
     def _note_transforms(self, samples: int, since: float) -> None:
-        costs = self._timer.stop()
-        self._is_timing = False
-        figures = self._figures
-        for name, cost in costs.items():
-            row = self._rows.get(name, len(self._rows))
-            if row >= board.ROWS:
-                continue
-            if name not in self._rows:
-                self._rows[name] = row
-                self._slot.write_row_name(row, name)
-            figures[board.ROW_FIGURES + 2 * row] += cost.calls
-            figures[board.ROW_FIGURES + 2 * row + 1] += cost.seconds
-            self._timing_cost_s += cost.calls * _CALL_COST_S
-        figures[board.ROWS_USED] = float(len(self._rows))
-        figures[board.TIMED_SAMPLES] += samples
+        for name, (calls, seconds) in self._stop_timing().items():
+            cost = self._costs.setdefault(name[:48], [0, 0.0])
+            cost[0] += calls
+            cost[1] += seconds
+            self._timing_cost_s += calls * _CALL_COST_S
+        self._timed_samples += samples
+        self._has_news = True
         self._timing_cost_s += self._clock() - since
 
-    def _switch_off(self, error: Exception) -> None:
-        try:
-            self.close()
-            self._slot.write_reason(f'{type(error).__name__}: {error}')
-        except Exception:  # noqa: BLE001, nothing left to tell it with
-            self.is_off = True
-        self._figures[board.STATE] = board.OFF
+    def _write_notes(self) -> None:
+        self._has_news = False
+        notes = {
+            'transforms': self._costs,
+            'timed_samples': self._timed_samples,
+            'slowest': self._slowest,
+            'unknown': self._watch.unknown,
+        }
+        self._counters.write_notes(self._worker, notes)
 
     def close(self) -> None:
         """Measure no more, and leave the fetcher as it was."""
@@ -361,18 +273,20 @@ class FetchProbe:
         self._stop_timing()
         self._release()
 
-    def _stop_timing(self) -> None:
-        self._timer.stop()
+    def _release(self) -> None:
+        fetcher = self._fetcher()
+        if fetcher is not None:
+            fetcher.dataset = _bare(fetcher.dataset)
+
+    def _stop_timing(self) -> Costs:
         self._is_timing = False
+        return self._timer.stop()
 
 
 def _bare(dataset: Any) -> Any:
     while isinstance(dataset, TimedDataset):
         dataset = dataset._mmgpu_dataset
     return dataset
-
-
-_START_METHODS = ('fork', 'spawn', 'forkserver')
 
 
 class WorkerInit:
@@ -382,37 +296,33 @@ class WorkerInit:
 
     Args:
         user_init: The loader's own ``worker_init_fn``, or ``None``.
-        board: Where the workers write.
+        counters: Where the workers write.
         pad_size_divisor: Of the model's data preprocessor.
     """
 
     def __init__(
         self,
         user_init: Callable[[int], Any] | None,
-        board: Board,
-        pad_size_divisor: int = 1,
+        counters: Counters,
+        pad_size_divisor: int,
     ) -> None:
         self.user_init = user_init
-        self.board = board
+        self.counters = counters
         self.pad_size_divisor = pad_size_divisor
         self.patches = Patches()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return WorkerInit, (self.user_init, self.board, self.pad_size_divisor)
+        return WorkerInit, (self.user_init, self.counters, self.pad_size_divisor)
 
     def __call__(self, worker_id: int) -> None:
         """Run in the worker, right before it takes its first task."""
         if self.user_init is not None:
-            try:
-                self.user_init(worker_id)
-            except BaseException as error:
-                hide_frame(error)
-                raise
+            self.user_init(worker_id)
         try:
-            slot = self.board.slot(worker_id)
-        except Exception:  # noqa: BLE001, there is nowhere to say why
-            return
-        _probe_worker(slot, self.pad_size_divisor)
+            _probe_worker(self.counters, worker_id, self.pad_size_divisor)
+        except Exception as error:  # noqa: BLE001, a worker must not see it
+            reason = f'{type(error).__name__}: {error}'[:200]
+            self.counters.write_notes(worker_id, {'off': reason})
 
     def leave(self, iterator: Any) -> None:
         """Give loader and iterator the user's function back."""
@@ -422,7 +332,7 @@ class WorkerInit:
             iterator._worker_init_fn = self.user_init
 
 
-def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | Absent | None:
+def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | None:
     """Stand in for the loader's ``worker_init_fn`` until :meth:`WorkerInit.leave`.
 
     Args:
@@ -430,8 +340,7 @@ def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | Absent
         pad_size_divisor: Of the model's data preprocessor.
 
     Returns:
-        ``None`` for a loader without workers; a reason if they start in a way that
-        cannot be joined.
+        ``None`` for a loader without workers.
 
     Raises:
         OSError: If there is no memory to share with them.
@@ -439,33 +348,24 @@ def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | Absent
     workers = getattr(loader, 'num_workers', 0)
     if not workers:
         return None
-    method = read_start_method(loader)
-    if method not in _START_METHODS or not hasattr(loader, 'worker_init_fn'):
-        return Absent(
-            f'no way into workers that start by {method!r}; '
-            'their CPU is seen from outside'
-        )
-    init = WorkerInit(loader.worker_init_fn, Board(workers, method), pad_size_divisor)
+    counters = Counters(workers, read_start_method(loader))
+    init = WorkerInit(loader.worker_init_fn, counters, pad_size_divisor)
     init.patches.set(loader, 'worker_init_fn', init)
     return init
 
 
-def _probe_worker(slot: Slot, pad_size_divisor: int) -> None:
-    try:
-        from torch.utils.data._utils import fetch
+def _probe_worker(counters: Counters, worker: int, pad_size_divisor: int) -> None:
+    from torch.utils.data._utils import fetch
 
-        batches = BatchWatch(pad_size_divisor)
-        probe = FetchProbe(slot, cpu_between_ends=True, batches=batches)
-        # the fetcher is made after us; the classes are this worker's own
-        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-            kind.fetch = probe.wrap(kind.fetch)
-        how = offer_stack()
-        if how is not None:
-            slot.figures[board.STACK_FILE] = how.descriptor
-            slot.figures[board.STACK_SIGNAL] = how.number
-    except Exception as error:  # noqa: BLE001, a worker must not see it
-        slot.write_reason(f'{type(error).__name__}: {error}')
-        slot.figures[board.STATE] = board.OFF
+    how = offer_stack()
+    probe = FetchProbe(counters, worker, BatchWatch(pad_size_divisor))
+    # the fetcher is made after us; the classes are this worker's own
+    for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        kind.fetch = probe.wrap(kind.fetch)
+    if how is not None:
+        head = counters.head(worker)
+        head[at.STACK_FILE] = how.descriptor
+        head[at.STACK_SIGNAL] = how.number
 
 
 class LocalProbe:
@@ -473,28 +373,21 @@ class LocalProbe:
 
     Args:
         iterator: An iterator of a loader without workers.
+        pad_size_divisor: Of the model's data preprocessor.
 
     Raises:
         AttributeError: If it has no fetcher that can be measured.
     """
 
-    def __init__(self, iterator: Any) -> None:
+    def __init__(self, iterator: Any, pad_size_divisor: int = 1) -> None:
         fetcher = iterator._dataset_fetcher
-        self.slot = make_private_slot()
+        self.counters = Counters(1)
         """Where the figures are."""
-        self._probe = FetchProbe(self.slot, cpu_between_ends=False)
+        self._probe = FetchProbe(self.counters, None, BatchWatch(pad_size_divisor))
         fetch = self._probe.wrap(type(fetcher).fetch)
-        fetcher_ref = weakref.ref(fetcher)  # a plain reference would be a cycle
-
-        def measured(possibly_batched_index: Any) -> Any:
-            try:
-                return fetch(fetcher_ref(), possibly_batched_index)
-            except BaseException as error:
-                hide_frame(error)
-                raise
-
+        find_fetcher = weakref.ref(fetcher)  # a plain reference would be a cycle
         self._patches = Patches()
-        self._patches.set(fetcher, 'fetch', measured)
+        self._patches.set(fetcher, 'fetch', lambda index: fetch(find_fetcher(), index))
 
     def close(self) -> None:
         """Give the iterator its own fetcher's method back."""

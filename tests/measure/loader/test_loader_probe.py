@@ -1,10 +1,16 @@
-"""What the probe tells of real loaders with real workers."""
+"""What the probe knows of real loaders with real workers, and that it harms none."""
 
 from __future__ import annotations
 
+import copy
 import functools
+import multiprocessing
 import os
+import pickle
+import random
+import signal
 import statistics
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,12 +18,12 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import signal_handling
 
 from fakes import loader_datasets as planted
-from fakes.loader_loop import open_loops
+from fakes.loader_loop import Loop, open_loops
 from mmgpu_hooks.measure.absent import SourceError
-
-pytestmark = pytest.mark.timing
+from mmgpu_hooks.measure.loader.worker import FetchProbe
 
 
 @pytest.fixture
@@ -31,132 +37,76 @@ def near(seconds: float) -> Any:
     return pytest.approx(seconds, rel=0.05, abs=0.002)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize('workers', [0, 2])
-def test_cpu_per_batch_is_what_was_planted(loop, workers: int):
+def test_time_and_cpu_per_batch_are_what_was_planted(loop, workers: int):
     medians = []
     for burn_s in (0.005, 0.02):
-        dataset = planted.Costly(24, burn_s=burn_s)
+        dataset = planted.Costly(24, burn_s=burn_s, sleep_s=0.005)
         one = loop(dataset, batch_size=4, num_workers=workers)
-        one.run_epoch()
+        # a sleep ends late on a busy machine: the samples say what they took
+        took = [float(batch['took_s'].sum()) for batch in one.run_epoch()]
         window = one.read()
-        assert window.source == 'inside'
-        assert window.batch_cpu is not None
-        assert window.batch_cpu.count == 6
-        assert sum(window.worker_batches) == 6
+        assert window.occupancy.count == window.batch_cpu.count == 6
+        assert window.occupancy.p50_s == near(statistics.median(took))
         medians.append(window.batch_cpu.p50_s)
     assert medians[1] - medians[0] == near(4 * 0.015)
     # handing a batch over costs CPU as well
     assert medians[1] >= 0.99 * 4 * 0.02
 
 
-@pytest.mark.parametrize('workers', [0, 2])
-def test_occupancy_per_batch_is_what_was_planted(loop, workers: int):
-    one = loop(planted.Costly(32, sleep_s=0.01), batch_size=2, num_workers=workers)
-    # a sleep ends late on a busy machine: the samples say what they took
-    took = [float(batch['took_s'].sum()) for batch in one.run_epoch()]
-    window = one.read()
-    assert window.occupancy is not None
-    assert window.occupancy.count == 16
-    assert window.occupancy.p50_s == near(statistics.median(took))
-    assert window.occupancy.p50_s > 0.02
-    assert window.batch_cpu is not None
-    assert window.batch_cpu.p50_s < 0.01
-
-
 @pytest.mark.parametrize('persistent', [False, True])
 def test_workers_that_restart_are_followed(loop, persistent: bool):
     one = loop(
-        planted.Costly(12, sleep_s=0.001),
+        planted.Costly(12, burn_s=0.005),
         batch_size=2,
         num_workers=2,
         persistent_workers=persistent,
     )
-    for epoch in range(3):
+    for _ in range(2):
         one.run_epoch()
         window = one.read()
-        assert window.source == 'inside'
-        assert window.iterations == 6
-        assert window.worker_batches == (3, 3)
-        assert window.occupancy is not None
-        assert window.occupancy.count == 6
-        assert window.fresh == (epoch == 0 or not persistent)
-    assert one.events == ['begin', 'end'] * (1 if persistent else 3)
-
-
-def test_batches_of_workers_that_ended_within_an_interval_are_counted(loop):
-    one = loop(planted.Costly(12), batch_size=2, num_workers=2)
-    for _ in range(3):
-        one.run_epoch()
-    assert sum(one.read().worker_batches) == 18
-
-
-def test_an_interval_over_two_epochs_holds_both(loop):
-    one = loop(planted.Costly(12, burn_s=0.01), batch_size=2, num_workers=2)
-    one.run_epoch()
-    since = time.monotonic()
-    one.read()
+        assert (window.count, window.occupancy.count) == (2, 6)
+        assert one.probe.read_contents(6)[0].images == 12
     one.run_epoch()
     one.run_epoch()
-    window = one.read()
-    assert window.iterations == sum(window.worker_batches) == 12
-    assert 0 < window.window_s <= time.monotonic() - since
-    assert window.window_s >= 2 * 12 * 0.01 / 2
-    # the first epoch's workers have ended
-    assert window.count == 2
-    assert window.cpu_s >= 0.95 * 2 * 12 * 0.01
-    assert window.cpu_s == pytest.approx(sum(window.worker_cpu_s))
-    assert window.fresh
-    # a first batch is not asked of the iterator that is yet to be made
-    assert window.asks == 2 * 5
-
-
-def take(one: Any, batches: int) -> None:
-    """Go on with the iterator that there is."""
-    for _ in range(batches):
-        one.probe.ask()
-        next(one.iterator)
-        one.probe.got()
-        one.iterations += 1
+    window = one.read()  # an interval over two epochs holds both
+    assert (window.count, window.occupancy.count) == (2, 12)
+    assert window.cpu_s >= 0.95 * 2 * 12 * 0.005
+    assert window.affinity_cpus == len(os.sched_getaffinity(0))
+    assert one.probe.read_contents(12)[0].images == 24
+    assert one.events == ['begin', 'end'] * (1 if persistent else 4)
 
 
 @pytest.mark.parametrize('workers', [0, 2])
 @pytest.mark.parametrize('is_held', [False, True])
-@pytest.mark.parametrize('is_read_between', [False, True])
-def test_a_look_at_a_batch_by_somebody_else_does_not_end_the_probe(
-    loop, workers: int, is_held: bool, is_read_between: bool
+def test_an_iterator_of_the_users_own_meanwhile_disturbs_nothing(
+    loop, workers: int, is_held: bool
 ):
-    one = loop(planted.Costly(60, sleep_s=0.001), batch_size=2, num_workers=workers)
+    one = loop(planted.Costly(60), batch_size=2, num_workers=workers)
     one.iterator = iter(one.loader)
-    take(one, 4)
-    peeks = []
-    for _ in range(2):
-        peek = iter(one.loader)
-        next(peek)
-        if is_held:
-            peeks[:] = [peek]
-        del peek
-    before = one.read() if is_read_between else None
-    take(one, 12)
+    one.take(4)
+    peeks = [iter(one.loader) for _ in range(2)]
+    if not is_held:
+        peeks.clear()
+    one.take(12)
+    assert one.read().count >= workers
+    assert one.probe.read_contents(16)[0].images == 32
+    one.take(4)
     window = one.read()
-    assert window.iterations == (12 if is_read_between else 16)
-    assert before is None or before.iterations == 4
-    assert window.source == 'inside'
-    # four stood ready at the read before
-    assert sum(window.worker_batches) >= 12 - 4
-    take(one, 12)
-    window = one.read()
-    assert (window.count, window.iterations) == (workers, 12)
-    assert not window.fresh
-    assert sum(window.worker_batches) >= (12 - 2 * 4 if workers else 12)
-    if workers:
-        assert window.asks == 12
-    assert 'loader workers' not in one.probe.unsupported
+    assert one.probe.read_contents(4)[0].images == 8
+    assert (window.ready_mean is None) == (workers == 0)
+    assert one.probe.read_contents(3) == ((None, None, None), None)  # others were taken
+    for peek in peeks:
+        getattr(peek, '_shutdown_workers', int)()
 
 
-def test_a_look_that_fails_does_not_end_the_probe(loop, monkeypatch):
+def test_a_creation_that_fails_is_the_loaders_error_and_the_probe_goes_on(
+    loop, monkeypatch
+):
     one = loop(planted.Costly(60), batch_size=2, num_workers=1)
     one.iterator = iter(one.loader)
-    take(one, 4)
+    one.take(4)
 
     def fail(*_: Any) -> None:
         raise OSError('no processes left')
@@ -166,78 +116,62 @@ def test_a_look_that_fails_does_not_end_the_probe(loop, monkeypatch):
         patch.setattr('multiprocessing.process.BaseProcess.start', fail)
         with pytest.raises(OSError, match='no processes'):
             iter(one.loader)
-    take(one, 4)
-    window = one.read()
-    assert (window.count, window.iterations, window.asks) == (1, 8, 8)
-    take(one, 4)
-    window = one.read()
-    assert (window.count, window.iterations, window.asks) == (1, 4, 4)
+    assert one.loader.worker_init_fn is None
+    one.take(4)
+    assert one.read().count == 1
+    assert one.probe.read_contents(8)[0].images == 16
 
 
 def test_an_epoch_that_is_broken_off_is_followed_by_the_next(loop):
     one = loop(planted.Costly(60), batch_size=2, num_workers=1)
     for _ in range(3):
         one.iterator = iter(one.loader)
-        take(one, 4)
+        one.take(4)
     one.read()
-    take(one, 4)
-    window = one.read()
-    assert (window.count, window.iterations, window.asks) == (1, 4, 4)
-
-
-def test_batches_from_an_iterator_that_was_never_seen_are_a_reason(loop):
-    one = loop(planted.Costly(60), batch_size=2, num_workers=1)
-    hidden = DataLoader(planted.Costly(60), num_workers=1)
-    peek = iter(one.loader)
-    one.iterator = iter(hidden)
-    take(one, 3)
-    assert one.probe.read() is None
-    assert 'not seen' in one.probe.unsupported['loader workers']
-    peek._shutdown_workers()
-    # and the next that is seen is followed
-    one.iterator = iter(one.loader)
-    take(one, 3)
+    one.take(4)
     assert one.read().count == 1
+    assert one.probe.read_contents(4)[0].images == 8
 
 
-def test_living_workers_are_seen_from_outside_too(loop):
-    one = loop(planted.Costly(40, burn_s=0.002), num_workers=2, persistent_workers=True)
-    one.run_epoch()
-    time.sleep(0.05)
-    one.probe.read_memory()
-    window = one.read()
-    assert (window.count, len(window.worker_cpu_s)) == (2, 2)
-    assert window.cpu_s >= 0.08
-    assert window.cpu_s == pytest.approx(sum(window.worker_cpu_s))
-    assert window.blocked_s is not None
-    assert 0.05 < window.blocked_s < 2 * window.window_s
-    assert window.affinity_cpus == len(os.sched_getaffinity(0))
-    assert window.pss_bytes is not None
-    assert window.pss_bytes > 1 << 20
-    assert sum(window.worker_run_delay_s) == pytest.approx(window.run_delay_s)
-    assert window.worker_affinity_cpus == (window.affinity_cpus,) * 2
-    one.probe.read_memory()  # it was looked at a moment ago
-    one.run_epoch()
-    assert one.read().pss_bytes is None
+def test_more_batches_than_the_ring_holds_are_followed_in_time(loop, monkeypatch):
+    monkeypatch.setattr('mmgpu_hooks.measure.loader.counters.RING', 16)
+    one = loop(planted.Costly(100), batch_size=2, num_workers=2)
+    one.iterator = iter(one.loader)
+    for _ in range(5):
+        one.take(8)
+        one.probe.follow_batches()
+    one.read()
+    assert one.probe.read_contents(40)[0].images == 80
+    one.take(10)
+    one.read()
+    assert one.probe.read_contents(10)[0].images == 20
 
 
 @pytest.mark.parametrize('workers', [0, 2])
-def test_the_slowest_sample_is_named(loop, workers: int):
-    dataset = planted.Costly(24, sleep_s=0.001, slow={17: 0.08, 3: 0.04})
+def test_the_slowest_sample_is_named_once(loop, workers: int):
+    dataset = planted.Costly(24, slow={17: 0.08, 3: 0.04})
     one = loop(dataset, batch_size=2, num_workers=workers)
-    one.run_epoch()
+    one.iterator = iter(one.loader)
+    one.take(11)
     slowest = one.read().slowest
     assert [(s.index, s.image) for s in slowest[:2]] == [
         (17, '17 train/17.jpg'),
         (3, '3 train/3.jpg'),
     ]
     assert slowest[0].seconds >= 0.08
+    one.take(1)
+    window = one.probe.read()
+    assert window is None or 17 not in [one.index for one in window.slowest]
+
+
+def _set_threads(worker_id: int, *, count: int) -> None:
+    torch.set_num_threads(count + worker_id)
 
 
 @pytest.mark.parametrize('start_method', ['spawn', 'forkserver'])
 def test_workers_that_are_not_forked_are_reached(loop, start_method: str):
     one = loop(
-        planted.Costly(12, sleep_s=0.002, slow={7: 0.05}),
+        planted.Costly(12, slow={7: 0.05}),
         batch_size=2,
         num_workers=1,
         multiprocessing_context=start_method,
@@ -245,26 +179,267 @@ def test_workers_that_are_not_forked_are_reached(loop, start_method: str):
     )
     assert len(one.run_epoch()) == 6
     window = one.read()
-    assert (window.source, window.worker_batches) == ('inside', (6,))
+    assert window.occupancy.count == 6
     assert window.slowest[0].image == '7 train/7.jpg'
     assert isinstance(one.loader.worker_init_fn, functools.partial)
 
 
-def _set_threads(worker_id: int, *, count: int) -> None:
-    torch.set_num_threads(count + worker_id)
+def wait_for_ready(iterator: Any, count: int) -> None:
+    deadline = time.perf_counter() + 20
+    while iterator._data_queue.qsize() < count:
+        assert time.perf_counter() < deadline
+        time.sleep(0.001)
 
 
-def test_a_failing_look_at_memory_is_told_by_the_next_read(
-    loop, monkeypatch: pytest.MonkeyPatch
+def test_batches_that_stand_ready_and_that_come_early_are_counted(loop):
+    gates = [multiprocessing.Event() for _ in range(6)]
+    # worker 0 has the even batches and waits for the first; worker 1 the odd ones
+    for index in (1, 3):
+        gates[index].set()
+    one = loop(planted.Gated(gates), batch_size=1, num_workers=2, prefetch_factor=2)
+    iterator = one.iterator = iter(one.loader)
+    wait_for_ready(iterator, 2)
+    opener = threading.Timer(0.2, gates[0].set)
+    opener.start()
+    one.take(2)  # at both asks 1 and 3 are there
+    window = one.read()
+    assert (window.ready_mean, window.ready_zero_pct) == (2.0, 0.0)
+    assert window.out_of_order == 2
+    opener.join()
+    gates[2].set()
+    one.take(2)
+    threading.Timer(0.1, lambda: [gate.set() for gate in gates]).start()
+    one.take(1)  # nothing stands ready: 4 and 5 are not made
+    assert one.read().ready_zero_pct == pytest.approx(100 / 3)
+
+
+def test_memory_is_read_every_five_minutes_and_no_more_where_it_takes_long(
+    loop, monkeypatch
 ):
-    one = loop(planted.Costly(8), num_workers=1, persistent_workers=True)
+    one = loop(planted.Costly(40), num_workers=2, persistent_workers=True)
     one.run_epoch()
+    now_s = [one.probe._clock()]
+    monkeypatch.setattr(one.probe, '_clock', lambda: now_s[0])
+    one.probe.read_memory()
+    size = one.read().pss_bytes
+    assert size is not None and size > 1 << 20
+    one.probe.read_memory()  # it was read just now
+    one.run_epoch()
+    assert one.read().pss_bytes is None
+
+    def read(*_: Any) -> int:
+        now_s[0] += 0.046
+        return 1024
+
+    monkeypatch.setattr('mmgpu_hooks.measure.loader.processes.read_pss_bytes', read)
+    now_s[0] += 1e6
+    assert one.probe.is_memory_due
+    one.probe.read_memory()
+    one.run_epoch()
+    assert one.read().pss_bytes == 2 * 1024  # of one worker, taken for all
+    now_s[0] += 1e6
+    assert not one.probe.is_memory_due
+
+
+@pytest.mark.parametrize('workers', [0, 2])
+def test_batches_and_random_numbers_are_the_same_as_without(loop, workers: int):
+    def init(worker_id: int) -> None:
+        random.seed(worker_id)
+        torch.manual_seed(100 + worker_id)
+
+    def flat(batches: Any) -> list[list[list[float]]]:
+        return [[column.tolist() for column in batch] for batch in batches]
+
+    for more in ({}, {'worker_init_fn': init}):
+        options = dict(batch_size=2, shuffle=True, num_workers=workers, **more)
+        random.seed(3)
+        torch.manual_seed(3)
+        one = loop(planted.Random(), **options)
+        ours = flat(one.run_epoch())
+        random.seed(3)
+        torch.manual_seed(3)
+        assert ours == flat(DataLoader(planted.Random(), **options))
+        assert one.loader.worker_init_fn is more.get('worker_init_fn')
+
+
+@pytest.mark.parametrize('workers', [0, 1])
+def test_the_datasets_own_error_surfaces(loop, workers: int):
+    one = loop(planted.Raising(8), batch_size=2, num_workers=workers)
+    with pytest.raises(KeyError) as caught:
+        one.run_epoch()
+    one.probe.close()
+    with pytest.raises(KeyError) as plain:
+        list(one.loader)
+    assert type(caught.value) is type(plain.value)
+
+
+def kill_and_wait(worker: int) -> None:
+    """PyTorch's signal handler ends the sleep."""
+    os.kill(worker, signal.SIGKILL)
+    time.sleep(60)
+
+
+def test_a_killed_worker_is_the_loaders_error_and_reading_goes_on(loop):
+    one = loop(planted.Costly(1000, sleep_s=0.005), num_workers=2)
+    one.iterator = iter(one.loader)
+    one.take(4)
+    with pytest.raises(RuntimeError, match='DataLoader worker'):
+        kill_and_wait(one.iterator._workers[1].pid)
+    # PyTorch would raise for it again at the end of any child, be it in pytest's midst
+    signal_handling._remove_worker_pids(id(one.iterator))
+    one.iterator._worker_pids_set = False
+    assert one.read().occupancy.count >= 4
+    one.iterator._shutdown_workers()
+    one.iterator = iter(one.loader)
+    one.take(1)
     one.read()
 
-    def fail(*_: Any) -> None:
-        raise ValueError('no such memory')
 
-    monkeypatch.setattr('mmgpu_hooks.measure.loader.processes.read_pss_bytes', fail)
+@pytest.mark.parametrize('workers', [0, 1])
+@pytest.mark.parametrize(
+    ('dataset', 'options', 'batches'),
+    [
+        (planted.Counting(), dict(batch_size=4), 3),
+        (planted.Counting(), dict(batch_size=None), 10),
+        (planted.Texts(), dict(batch_size=None), 8),
+        (planted.Texts(), dict(batch_size=2), 4),
+        (planted.Piped(planted.Double()), dict(batch_size=2), 4),
+    ],
+)
+def test_every_kind_of_dataset(loop, workers, dataset, options, batches):
+    one = loop(dataset, num_workers=workers, **options)
+    expected = list(DataLoader(dataset, num_workers=workers, **options))
+    assert [str(batch) for batch in one.run_epoch()] == [str(b) for b in expected]
+    assert one.read().occupancy.count == batches
+    assert one.probe.unsupported == {}
+
+
+def _no_memory(*_: Any) -> None:
+    raise OSError('no memory to share')
+
+
+def _fail(*_: Any) -> None:
+    raise ValueError('a bug of ours')
+
+
+@pytest.mark.parametrize(
+    ('target', 'failure'),
+    [
+        ('mmgpu_hooks.measure.loader.worker.Counters', _no_memory),
+        ('mmgpu_hooks.measure.loader.worker.FetchProbe._end', _fail),
+        ('mmgpu_hooks.measure.loader.worker.offer_stack', _fail),
+    ],
+)
+def test_after_a_failure_inside_workers_are_seen_from_outside(
+    loop, monkeypatch, target: str, failure: Any
+):
+    monkeypatch.setattr(target, failure)  # the workers inherit it
+    one = loop(planted.Costly(8), num_workers=1)
+    for _ in range(2):
+        assert len(one.run_epoch()) == 8
+        window = one.read()
+    assert (window.count, window.occupancy) == (1, None)
+    reason = one.probe.inside_failure or ''
+    assert 'a bug of ours' in reason or 'no memory' in reason
+    assert one.probe.unsupported == {}
+
+
+@pytest.mark.parametrize('workers', [0, 1])
+def test_an_iterator_that_was_there_before_us(workers: int):
+    loader = DataLoader(planted.Costly(8, sleep_s=0.001), num_workers=workers)
+    iterator = iter(loader)
+    next(iterator)
+    one = Loop(loader)
+    one.probe.watch_running(iterator)
+    one.waits.follow(iterator)
+    one.iterator = iterator
+    one.take(4)
+    window = one.read()
+    if workers:
+        assert (window.count, window.occupancy) == (1, None)
+        assert window.ready_mean is not None
+    else:  # this process is in reach
+        assert window.occupancy.count == 4
+    del iterator
+    assert len(one.run_epoch()) == 8
+    assert one.read().occupancy.count == 8
+    one.close()
+
+
+@pytest.mark.parametrize('change', ['laid over', 'deleted'])
+def test_what_others_did_where_iterators_are_made_stays(change: str):
+    loader = DataLoader(planted.Costly(8))
+    one = Loop(loader)
+    ours = loader._get_iterator
+
+    def theirs() -> Any:
+        return ours()
+
+    if change == 'deleted':
+        del loader._get_iterator
+    else:
+        loader._get_iterator = theirs
+    assert len(one.run_epoch()) == 8
+    one.close()
+    assert vars(loader).get('_get_iterator') is (
+        theirs if change == 'laid over' else None
+    )
+    events = list(one.events)
+    assert len(one.run_epoch()) == 8
+    assert one.events == events
+
+
+@pytest.mark.parametrize('loader', [[1, 2, 3], iter([1]), object()])
+def test_a_loader_of_another_kind_is_left_alone(loader: Any):
+    one = Loop(loader)
+    one.probe.ask(loader)
+    one.probe.got(loader)
     one.probe.read_memory()
-    with pytest.raises(SourceError, match='no such memory'):
+    assert one.probe.read() is None
+    assert type(loader).__name__ in one.probe.unsupported['loader workers']
+    one.probe.close()
+
+
+@pytest.mark.parametrize('listener', ['on_create_begin', 'on_create_end'])
+def test_a_listener_that_fails_is_the_next_reads_error_and_never_the_loaders(
+    loop, listener: str
+):
+    one = loop(planted.Costly(4))
+    setattr(one.probe, listener, _fail)
+    assert len(one.run_epoch()) == 4
+    with pytest.raises(SourceError, match='a bug of ours'):
         one.probe.read()
+
+
+def test_copies_and_pickles_of_a_watched_loader_hold_nothing_of_ours(loop):
+    one = loop(planted.Texts(), batch_size=2)
+    next(iter(one.loader))
+    assert b'mmgpu_hooks' not in pickle.dumps(one.loader)
+    assert b'mmgpu_hooks' not in pickle.dumps(one.loader.dataset)
+    events = list(one.events)
+    for twin in (copy.deepcopy(one.loader), pickle.loads(pickle.dumps(one.loader))):
+        assert list(twin) == list(DataLoader(planted.Texts(), batch_size=2))
+    assert one.events == events
+
+
+@pytest.mark.parametrize('workers', [0, 1])
+def test_a_closed_probe_leaves_everything_as_it_was(workers: int):
+    loader = DataLoader(
+        planted.Texts(), num_workers=workers, persistent_workers=workers > 0
+    )
+    before = dict(vars(loader))
+    one = Loop(loader)
+    iterator = iter(loader)
+    next(iterator)
+    fetcher = getattr(iterator, '_dataset_fetcher', None)
+    assert fetcher is None or 'fetch' in vars(fetcher)
+    one.read()
+    one.close()
+    one.close()
+    assert fetcher is None or 'fetch' not in vars(fetcher)
+    assert fetcher is None or fetcher.dataset is loader.dataset
+    assert len(list(iterator)) == 7
+    loader._iterator = None
+    assert dict(vars(loader)) == before
+    assert one.probe.read() is None
+    assert FetchProbe.__name__ not in repr(vars(loader))

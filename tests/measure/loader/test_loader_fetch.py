@@ -1,0 +1,360 @@
+"""What is measured of a fetch, where it happens, by clocks that are turned by hand."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+
+from fakes.clock import HandClock
+from fakes.loader_datasets import Double, Piped
+from mmgpu_hooks.measure.loader import counters as at
+from mmgpu_hooks.measure.loader.batches import BatchWatch
+from mmgpu_hooks.measure.loader.counters import Counters
+from mmgpu_hooks.measure.loader.pipeline import PipelineTimer, find_transforms
+from mmgpu_hooks.measure.loader.worker import FetchProbe, describe_sample
+
+CLOCK, CPU = HandClock(), HandClock()
+
+
+class Takes:
+    """A transform that takes its time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, value: int) -> int:
+        CLOCK.turn(self.seconds)
+        CPU.turn(self.seconds / 2)
+        return value
+
+
+class Other(Takes):
+    """Inherits its call."""
+
+
+class Careful(Takes):
+    """Calls its parent's."""
+
+    def __call__(self, value: int) -> int:
+        CLOCK.turn(0.5)
+        return super().__call__(value)
+
+
+class Compose:
+    """Runs others, as everybody's does."""
+
+    def __init__(self, *transforms: Any) -> None:
+        self.transforms = list(transforms)
+
+    def __call__(self, value: int) -> int:
+        for transform in self.transforms:
+            value = transform(value)
+        return value
+
+
+class Twice(Compose):
+    """Takes time itself, besides what it runs."""
+
+    def __call__(self, value: int) -> int:
+        CLOCK.turn(0.25)
+        return super().__call__(super().__call__(value))
+
+
+class Planted:
+    """A dataset whose samples take the seconds it is given."""
+
+    def __init__(self, seconds: dict[int, float] | None = None) -> None:
+        self.seconds = seconds or {}
+
+    def __getitem__(self, index: int) -> Any:
+        Takes(self.seconds.get(index, 1.0))(index)
+        return {'img_id': index, 'img_path': f'{index}.jpg'}
+
+
+class Worker:
+    """One worker's probe."""
+
+    def __init__(self, dataset: Any, worker: int | None = 0) -> None:
+        self.counters = Counters(1)
+        self.probe = FetchProbe(
+            self.counters, worker, BatchWatch(), clock=CLOCK, cpu_clock=CPU
+        )
+        self.fetcher = _MapDatasetFetcher(dataset, True, list, False)
+        self.measured = self.probe.wrap(_MapDatasetFetcher.fetch)
+        self.idx = 0
+
+    def fetch(self, *indices: Any) -> Any:
+        idx = self.idx  # as PyTorch's worker loop names it
+        batch = self.measured(self.fetcher, list(indices))
+        self.idx = idx + 1
+        return batch
+
+    @property
+    def head(self) -> list[float]:
+        return self.counters.head(0)[:3].tolist()
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        return self.counters.read_notes(0, 0.0)[1]
+
+
+def test_wall_cpu_and_contents_of_each_batch_stand_by_its_number():
+    worker = Worker(Planted({0: 2.0, 1: 4.0, 2: 3.0}))
+    worker.idx = at.RING + 5
+    worker.fetch(0, 1)
+    CPU.turn(0.25)  # handing the first batch over
+    worker.fetch(2)
+    assert worker.head == [2, 9.0, 4.75]
+    rows = worker.counters.ring()[5:7]
+    assert rows[:, :3].tolist() == [[at.RING + 5, 6, 3], [at.RING + 6, 3, 1.75]]
+    assert rows[:, at.IMAGES].tolist() == [2, 1]
+    assert np.isnan(rows[:, at.PIXELS]).all()
+    assert set(worker.notes['unknown']) == {'largest_batch_pixels', 'most_boxes'}
+
+
+def test_in_the_process_that_trains_a_step_is_no_part_of_a_batch():
+    worker = Worker(Planted(), worker=None)
+    worker.fetch(0)
+    CPU.turn(7.0)  # a step
+    worker.fetch(1)
+    assert worker.head == [2, 2.0, 1.0]
+    assert worker.counters.ring()[:2, at.NUMBER].tolist() == [0, 1]
+
+
+def test_the_slowest_samples_are_named():
+    worker = Worker(Planted({3: 9.0, 4: 8.0, 5: 7.0, 6: 6.0, 7: 5.0}))
+    for index in range(10):
+        worker.fetch(index)
+    assert worker.notes['slowest'] == [
+        [9.0, 3, '3 3.jpg'],
+        [8.0, 4, '4 4.jpg'],
+        [7.0, 5, '5 5.jpg'],
+        [6.0, 6, '6 6.jpg'],
+    ]
+
+
+def test_the_sample_that_is_being_made_is_known_while_it_is():
+    class Watching(Planted):
+        def __getitem__(self, index: int) -> Any:
+            head = worker.counters.head(0)
+            seen.append((head[at.LOADING_INDEX], head[at.LOADING_SINCE]))
+            return super().__getitem__(index)
+
+    seen: list[tuple[float, float]] = []
+    worker, began = Worker(Watching()), CLOCK.now
+    worker.fetch(7, 8)
+    assert seen == [(7, began), (8, began + 1.0)]
+    assert worker.counters.head(0)[at.LOADING_SINCE] == 0.0
+
+
+class Refusing:
+    def __index__(self) -> int:
+        raise RuntimeError('a meta tensor')
+
+
+@pytest.mark.parametrize('index', [(640, 1), Refusing()])
+def test_samples_with_an_index_that_is_no_number_are_made_but_not_ranked(index: Any):
+    class Fives:
+        def __getitem__(self, index: Any) -> int:
+            return 5
+
+    worker = Worker(Fives())
+    assert worker.fetch(index) == [5]
+    assert (worker.head[0], worker.notes) == (1, {})
+
+
+def test_transforms_are_timed_from_the_second_batch_on():
+    worker = Worker(Piped(Takes(0.5)))
+    worker.fetch(0, 1)
+    assert worker.notes['transforms'] == {}
+    worker.fetch(2, 3)
+    worker.fetch(4)
+    assert worker.notes['transforms'] == {'Takes': [3, 1.5]}
+    assert worker.notes['timed_samples'] == 3
+
+
+def test_timing_stops_when_it_would_cost_more_than_it_may():
+    worker = Worker(Piped(Takes(1e-6)))  # 1 us, and 2 us to time it
+    for index in range(1000):
+        worker.fetch(index)
+    assert 1 <= worker.notes['timed_samples'] <= 10
+
+
+def test_a_timed_fetch_that_raises_leaves_nothing_behind():
+    class Broken(Piped):
+        def __getitem__(self, index: int) -> int:
+            if index == 3:
+                raise IndexError('gone')
+            return super().__getitem__(index)
+
+    before = dict(vars(Takes))
+    worker = Worker(Broken(Takes(0.5)))
+    worker.fetch(0)
+    with pytest.raises(IndexError, match='gone'):
+        worker.fetch(3)
+    assert dict(vars(Takes)) == before
+    worker.fetch(1)
+    assert worker.head[0] == 2
+    assert worker.notes['transforms'] == {'Takes': [1, 0.5]}
+
+
+@pytest.mark.parametrize('target', ['_begin', '_end', '_leave'])
+def test_a_failure_of_ours_ends_the_probe_and_never_the_fetch(monkeypatch, target: str):
+    dataset = Piped(Takes(0.5))
+    worker = Worker(dataset)
+
+    def fail(*_: Any) -> None:
+        raise ValueError('a bug of ours')
+
+    worker.fetch(0)
+    monkeypatch.setattr(worker.probe, target, fail)
+    assert worker.fetch(1, 2) == [1, 2]
+    assert worker.fetch(3) == [3]
+    assert worker.probe.is_off
+    assert worker.fetcher.dataset is dataset
+    assert worker.notes == {'off': 'ValueError: a bug of ours'}
+
+
+def test_a_loader_that_the_dataset_runs_itself_is_part_of_the_sample():
+    class Nested:
+        def __getitem__(self, index: int) -> Any:
+            inner = _MapDatasetFetcher(Planted(), True, list, False)
+            return worker.measured(inner, [index, index])
+
+    worker = Worker(Nested())
+    worker.fetch(0, 1)
+    assert worker.head[:2] == [1, 4.0]
+
+
+def test_datasets_without_samples_of_their_own_are_passed_on():
+    class Batched:
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            return [10 * index for index in indices]
+
+    worker = Worker(Batched())
+    assert worker.fetch(1, 2) == [10, 20]
+    fetch = worker.probe.wrap(_IterableDatasetFetcher.fetch)
+    fetcher = _IterableDatasetFetcher(range(3), True, list, False)
+    assert [fetch(fetcher, [None] * 2) for _ in range(2)] == [[0, 1], [2]]
+    with pytest.raises(StopIteration):
+        fetch(fetcher, [None, None])
+    assert (worker.head[0], worker.notes['slowest']) == (3, [])
+
+
+def test_notes_are_read_once_and_never_half_written():
+    counters = Counters(2)
+    assert counters.read_notes(1, 0.0) == (0.0, {})
+    counters.write_notes(1, {'off': 'one'})
+    mark, notes = counters.read_notes(1, 0.0)
+    assert notes == {'off': 'one'}
+    assert counters.read_notes(1, mark) == (mark, {})
+    counters.head(1)[7] += 1  # a worker writes
+    assert counters.read_notes(1, mark) == (mark, {})
+    counters.write_notes(0, {'too long': 'x' * 10_000})
+    assert counters.read_notes(0, 0.0) == (0.0, {})
+
+
+class Hostile:
+    @property
+    def img_id(self) -> int:
+        raise RuntimeError('not now')
+
+
+@pytest.mark.parametrize(
+    ('sample', 'name'),
+    [
+        ({'data_samples': SimpleNamespace(img_id=4, img_path='a/b.jpg')}, '4 a/b.jpg'),
+        ({'data_samples': {'sup': None, 'un': SimpleNamespace(img_id=4)}}, '4'),
+        (('image', {'image_id': np.int64(9)}), '9'),
+        ({'img_path': 'x.png'}, 'x.png'),
+        ({'img_id': 0, 'img_path': None}, '0'),
+        ('text', ''),
+        (None, ''),
+        ([], ''),
+        ({'data_samples': Hostile()}, ''),
+        ({'img_id': 12, 'img_path': 'x/' * 200}, '12 ...' + ('x/' * 200)[-194:]),
+    ],
+)
+def test_a_sample_is_named_by_what_it_has(sample: Any, name: str):
+    assert describe_sample(sample) == name
+
+
+def time_one(dataset: Any) -> dict[str, list[float]]:
+    timer = PipelineTimer(CLOCK)
+    timer.start(dataset)
+    try:
+        dataset[1]
+    finally:
+        costs = timer.stop()
+    return costs
+
+
+@pytest.mark.parametrize(
+    ('transforms', 'costs'),
+    [
+        (
+            [Takes(1.0), Takes(2.0), Twice(Other(4.0))],
+            {'Takes': [2, 3.0], 'Other': [2, 8.0], 'Twice': [1, 0.25]},
+        ),
+        ([Careful(1.0), Takes(2.0)], {'Careful': [1, 1.5], 'Takes': [1, 2.0]}),
+        ([Double(), abs, lambda value: value + 1, Takes(1.0)], {'Takes': [1, 1.0]}),
+    ],
+)
+def test_each_class_has_its_own_time_and_is_given_back(transforms, costs):
+    before = [dict(vars(kind)) for kind in (Takes, Other, Careful, Twice)]
+    assert time_one(Piped(*transforms)) == costs
+    assert [dict(vars(kind)) for kind in (Takes, Other, Careful, Twice)] == before
+
+
+def test_instances_outside_the_pipeline_and_other_threads_pass_untimed(monkeypatch):
+    outsider, insider = Takes(1.0), Takes(2.0)
+    timer = PipelineTimer(CLOCK)
+    timer.start(Piped(insider))
+    outsider(1)
+    thread = threading.Thread(target=insider, args=(1,))
+    thread.start()
+    thread.join()
+    insider(1)
+    # what is laid over ours meanwhile stays
+    monkeypatch.setattr(Takes, '__call__', lambda self, value: 7)
+    assert timer.stop() == {'Takes': [1, 2.0]}
+    assert Takes(1.0)(1) == 7
+
+
+@pytest.mark.parametrize(
+    'wrap',
+    [
+        lambda one: SimpleNamespace(dataset=one),
+        lambda one: SimpleNamespace(datasets=[Piped(), one]),
+        lambda one: SimpleNamespace(pipeline=Compose(Compose(*one.pipeline))),
+        lambda one: SimpleNamespace(transform=Compose(*one.pipeline)),
+        lambda one: SimpleNamespace(
+            pipeline=[SimpleNamespace(branch_pipelines={'sup': one.pipeline})]
+        ),
+        lambda one: SimpleNamespace(
+            pipeline=[SimpleNamespace(pre_transform=Compose(*one.pipeline))]
+        ),
+    ],
+)
+def test_transforms_are_found_through_what_wraps_them(wrap):
+    one, other = Takes(1.0), Other(1.0)
+    found = find_transforms(wrap(Piped(one, other)))
+    assert {id(transform) for transform in found} == {id(one), id(other)}
+
+
+def test_the_search_is_bounded_and_runs_no_property_of_the_users():
+    class Lazy:
+        @property
+        def pipeline(self) -> Any:
+            raise AssertionError('read')
+
+    looped = SimpleNamespace(pipeline=[Takes(1.0)])
+    looped.dataset = looped
+    assert len(find_transforms(looped)) == 1
+    assert len(find_transforms(Piped(*(Takes(1.0) for _ in range(10_000))))) <= 64
+    assert find_transforms(['no', 'attributes', 1]) == find_transforms(Lazy()) == []
