@@ -120,8 +120,7 @@ def tabulate(
     rows = [[_cell(one, path, write) for _, path, write in columns] for one in records]
     used = [n for n in range(len(columns)) if any(row[n] for row in rows)]
     head = [columns[n][0] for n in used]
-    # a last column without a heading holds words
-    cells = [[row[n] or ('-' if columns[n][0] else '') for n in used] for row in rows]
+    cells = [['-' if row[n] is None else row[n] for n in used] for row in rows]
     return Table(head, cells, caption, texts, strong)
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from pathlib import Path
-from typing import Any
 
 from mmgpu_hooks.config.outcome import RewriteOutcome
-
-JSON_VERSION = 1
-"""Raised when a key of the JSON answer changes its meaning or goes away."""
+from mmgpu_hooks.show.document import to_json
 
 
 def render_rewrite(outcome: RewriteOutcome, *, written: bool) -> str:
@@ -39,23 +35,21 @@ def render_once(outcome: RewriteOutcome) -> str | None:
 
 def render_rewrite_json(outcome: RewriteOutcome, *, written: bool) -> str:
     """The outcome with stable keys; ``docs/en/rewrite.md`` documents them."""
-    body: dict[str, Any] = {
-        'version': JSON_VERSION,
-        'status': outcome.status,
-        'config': str(outcome.source),
-        'output': short_path(outcome.target) if written else None,
-        'backup': short_path(outcome.backup),
-        'changes': {
+    return to_json(
+        status=outcome.status,
+        config=str(outcome.source),
+        output=short_path(outcome.target) if written else None,
+        backup=short_path(outcome.backup),
+        changes={
             key: value if isinstance(value, (bool, int, float, str)) else None
             for key, value in outcome.changes.items()
         },
-        'diff': outcome.diff,
-        'cfg_options': outcome.cfg_options,
-        'proven': outcome.proven,
-        'notes': list(outcome.notes),
-        'error': outcome.reason,
-    }
-    return json.dumps(body, indent=2)
+        diff=outcome.diff,
+        cfg_options=outcome.cfg_options,
+        proven=outcome.proven,
+        notes=outcome.notes,
+        error=outcome.reason,
+    )
 
 
 def short_path(path: Path | None) -> str | None:

@@ -11,7 +11,6 @@ from fakes.reported import make_full_ranks, make_full_run
 from fakes.runs import make_evidence
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.show.charts import (
-    COLORS,
     Chart,
     NoMatplotlibError,
     Panel,
@@ -107,22 +106,3 @@ def test_a_long_run_is_merged_and_loses_no_extreme():
     assert max(value or 0 for value in wait.high) == pytest.approx(25.0 * factor)
     assert chart.panels[0].top < 25.0 * factor
     assert chart_timeline(Run(make_evidence(0))) is None
-
-
-def luminance(color: str) -> float:
-    channels = (int(color[n : n + 2], 16) / 255 for n in (1, 3, 5))
-    linear = [
-        c / 12.92 if c <= 0.04 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize('is_dark', [False, True])
-def test_colours_can_be_read(is_dark):
-    paper = luminance(COLORS['paper'][is_dark])
-    for role, pair in COLORS.items():
-        if role in ('paper', 'panel', 'rule'):
-            continue
-        low, high = sorted((paper, luminance(pair[is_dark])))
-        text = role in ('ink', 'faint', 'accent', 'problem', 'notice', 'ok')
-        assert (high + 0.05) / (low + 0.05) >= (4.5 if text else 3.0), role

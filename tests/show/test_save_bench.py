@@ -40,7 +40,7 @@ def test_the_answer_comes_first_then_the_table():
     assert '1.600 s longer for each (gross), and the job lost 1.100 s (net)' in words
     assert 'MemoryError: no room' in words
     unknown = make_bench(make_row(0, 0.4), make_row(8, 2, won_s=None))
-    assert '+1.600 s - harmful' in ' '.join(render_save_bench(unknown).split())
+    assert '+1.600 s harmful' in ' '.join(render_save_bench(unknown).split())
 
 
 @pytest.mark.parametrize(

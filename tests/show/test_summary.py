@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -91,15 +90,6 @@ def test_it_fits_into_a_log(ranks: int):
     if ranks > 1:
         assert f'Rank {ranks - 1}' in rows_of(text)['verdict']
         assert 'slowest' in rows_of(text)['ranks']
-
-
-def test_it_is_rendered_at_once():
-    run = Run(full_run())
-    diagnosis = diagnose_run(run)
-    since = time.process_time()
-    for _ in range(10):
-        render_training_summary(run, diagnosis)
-    assert (time.process_time() - since) / 10 < 0.05
 
 
 def gpu_row(**fields: Any) -> str:
