@@ -104,7 +104,8 @@ def _machine(run: Run) -> Iterator[str]:
         by = f'by {host.bound_by}' if host.bound_by else 'after start'
         yield f'bound {by} to {process} of {before} cores (MG113)'
     elif process and process < (host.cpuset_cpus or process):
-        yield f'may use {process} of {host.cpuset_cpus} cores (MG113, if unintended)'
+        cores = f'may use {process} of {host.cpuset_cpus} cores'
+        yield f'{cores} (if you did not bind it: mmgpu explain MG113)'
     if run.process_cpu_cores is None:
         yield f'CPU unknown: {run.unknown.get("CPU", "no interval has it")}'
     else:

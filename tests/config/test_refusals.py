@@ -139,10 +139,10 @@ def test_a_read_only_folder(tmp_path, monkeypatch):
     source.write_bytes(OWN)
     real = tempfile.mkstemp
 
-    def deny(**options):
+    def deny(*names, **options):
         if options['dir'] == tmp_path:
             raise PermissionError(13, 'Permission denied', str(tmp_path))
-        return real(**options)
+        return real(*names, **options)
 
     monkeypatch.setattr(tempfile, 'mkstemp', deny)
     assert 'Permission denied' in refuse(source).reason
