@@ -70,14 +70,6 @@ from mmgpu_hooks.schema.run import (
 )
 
 if TYPE_CHECKING:
-    from mmgpu_hooks.schema.memory import (
-        ActivationFit,
-        ActivationPoint,
-        MeasuredMemory,
-        MemoryEstimate,
-        ModuleActivations,
-        StaticBytes,
-    )
     from mmgpu_hooks.schema.tried import (
         MEMORY_SOURCES,
         TRIAL_STATUSES,
@@ -95,8 +87,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     # experiments' records, late: judging a run needs none of them
-    for module in ('tried', 'memory'):
-        found = importlib.import_module(f'mmgpu_hooks.schema.{module}')
-        if hasattr(found, name):
-            return getattr(found, name)
+    found = importlib.import_module('mmgpu_hooks.schema.tried')
+    if hasattr(found, name):
+        return getattr(found, name)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
