@@ -33,7 +33,6 @@ ANSWERS = {
     'FigureComparison': '`compare --format json`',
     'Why': '`why --format json`',
     'Proof': '`why --format json`',
-    'WorkersWindow': 'some of it goes with the code that measures it',
     'SaveBenchRow': '`save-bench --format json`',
 }
 """Kinds that are printed whole, and where."""
