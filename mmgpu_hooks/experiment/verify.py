@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
@@ -75,7 +74,7 @@ class VerifyPlan(Plan):
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
         """Whole pairs, with the warm-ups by which their length was chosen."""
-        kept = [one for one in trials if one.status == 'completed' and _is_block(one)]
+        kept = [one for one in trials if one.status == 'completed']
         blocks = self._sort(kept)
         measured = blocks.measured[: len(blocks.measured) // 2 * 2]
         return [*blocks.warm_ups, *measured] if measured else []
@@ -244,17 +243,6 @@ def _summarize_block(
         'late_s': statistics.fmean(block.seconds[len(block.seconds) // 2 :]),
         'left': block.left,
     }
-
-
-def _is_block(trial: Trial) -> bool:
-    """Whether a line of the store has what a block gives."""
-    with contextlib.suppress(KeyError, TypeError):
-        figures = trial.figures
-        times = [figures[name] for name in ('steady_s', 'image_s', 'late_s')]
-        is_timed = all(0 < value < math.inf for value in times)
-        math.fsum(figures['starts_s'])
-        return is_timed and figures['side'] in (0, 1) and 'left' in figures
-    return False
 
 
 def _describe(blocks: _Blocks) -> str:
