@@ -1,14 +1,12 @@
-"""Files of ``/proc`` about processes: read, kept open and parsed."""
+"""Files of ``/proc`` about processes: read and parsed."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 from mmgpu_hooks.measure.absent import SourceError
 
@@ -29,19 +27,6 @@ def read_begin(path: str, most_bytes: int) -> bytes:
         return os.read(descriptor, most_bytes)
     finally:
         os.close(descriptor)
-
-
-class TaskTimes(NamedTuple):
-    """What the scheduler counted for one process, in seconds."""
-
-    main_cpu_s: float
-    """Its main thread alone."""
-    main_run_delay_s: float
-    """Its main thread alone."""
-    cpu_s: float
-    """All threads that are known, those that ended included."""
-    run_delay_s: float
-    """All threads that are known, those that ended included."""
 
 
 def parse_schedstat(text: str | bytes) -> tuple[int, int]:
@@ -68,99 +53,6 @@ def parse_schedstat(text: str | bytes) -> tuple[int, int]:
         raise SourceError(
             f'expected "<cpu ns> <run delay ns> <slices>" in schedstat, found {text!r}'
         ) from None
-
-
-class OpenSchedStat:
-    """The ``schedstat`` files of one process's threads, kept open.
-
-    A read costs 2 us and 1 us per further thread, measured on a 2-core VM; with the
-    file opened each time 9 us. A kept file never tells of another process that got the
-    same id.
-
-    Args:
-        pid: Process to read.
-        proc: Root of the proc file system.
-        most_files: Threads kept open, the main thread first. With 0 the main
-            thread's file is opened for each read and other threads are not seen.
-    """
-
-    def __init__(self, pid: int, proc: Path = _PROC, most_files: int = 4) -> None:
-        self._main = pid
-        self._folder = os.path.join(proc, str(pid))
-        self._most_files = most_files
-        self._open: dict[int, int] = {}
-        self._last_ns: dict[int, tuple[int, int]] = {}
-        if most_files:
-            self._keep(pid)
-
-    def _keep(self, thread: int) -> None:
-        path = os.path.join(self._folder, 'task', str(thread), 'schedstat')
-        with contextlib.suppress(OSError):  # it ended, or it is hidden
-            self._open[thread] = os.open(path, _FLAGS)
-
-    def relist(self) -> None:
-        """Look for threads that started meanwhile; 10 us and 8 us per new one.
-
-        Their past counts from the next read on.
-        """
-        if not self._most_files:
-            return
-        try:
-            names = os.listdir(os.path.join(self._folder, 'task'))
-        except OSError:
-            return
-        for thread in sorted(map(int, filter(str.isdigit, names))):
-            if len(self._open) >= self._most_files:
-                return
-            if thread not in self._open:
-                self._keep(thread)
-
-    def read(self) -> TaskTimes | None:
-        """Read the threads known so far.
-
-        Returns:
-            Seconds since the process started, or ``None`` when it is gone, hidden,
-            or the host has no scheduler statistics.
-
-        Raises:
-            SourceError: If the kernel's text is not understood.
-        """
-        if not self._most_files:
-            try:
-                text = read_begin(os.path.join(self._folder, 'schedstat'), 128)
-            except OSError:  # gone, or hidden
-                return None
-            on_core_ns, waiting_ns = parse_schedstat(text)
-            on_core_s, waiting_s = on_core_ns / 1e9, waiting_ns / 1e9
-            return TaskTimes(on_core_s, waiting_s, on_core_s, waiting_s)
-        last_ns, ended, pread = self._last_ns, [], os.pread
-        for thread, descriptor in self._open.items():
-            try:
-                text = pread(descriptor, 128, 0)
-                # as parse_schedstat does, without a call for each
-                on_core, waiting, _ = text.split()
-                last_ns[thread] = int(on_core), int(waiting)
-            except OSError:  # ESRCH: what it had counted stays in the sum
-                ended.append(thread)
-            except ValueError:
-                last_ns[thread] = parse_schedstat(text)
-        for thread in ended:
-            os.close(self._open.pop(thread))
-        if self._main not in self._open:
-            return None
-        cpu_ns = run_delay_ns = 0
-        for on_core_ns, waiting_ns in last_ns.values():
-            cpu_ns += on_core_ns
-            run_delay_ns += waiting_ns
-        main_cpu_ns, main_run_delay_ns = last_ns[self._main]
-        return TaskTimes(
-            main_cpu_ns / 1e9, main_run_delay_ns / 1e9, cpu_ns / 1e9, run_delay_ns / 1e9
-        )
-
-    def close(self) -> None:
-        """Close all files; a second call does nothing."""
-        while self._open:
-            os.close(self._open.popitem()[1])
 
 
 def read_process_cpu_s(pid: int) -> float | None:

@@ -3,16 +3,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.proc import (
-    OpenSchedStat,
-    TaskTimes,
     parse_schedstat,
     read_affinity,
     read_process_cpu_s,
@@ -22,15 +18,6 @@ from mmgpu_hooks.measure.proc import (
 on_linux = pytest.mark.skipif(
     not Path('/proc/self/schedstat').exists(), reason='needs /proc/<pid>/schedstat'
 )
-
-
-def plant(proc: Path, pid: int, threads: dict[int, str]) -> None:
-    for thread, text in threads.items():
-        folder = proc / str(pid) / 'task' / str(thread)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / 'schedstat').write_text(text)
-        if thread == pid:
-            (proc / str(pid) / 'schedstat').write_text(text)
 
 
 def test_schedstat_is_cpu_and_run_delay():
@@ -55,71 +42,6 @@ def test_affinity_of_this_process_and_of_none():
 def test_affinity_is_none_where_the_platform_does_not_tell(monkeypatch):
     monkeypatch.delattr(os, 'sched_getaffinity', raising=False)
     assert read_affinity() is None
-
-
-def test_threads_kept_open_are_read_again_and_again(tmp_path: Path):
-    plant(tmp_path, 7, {7: '1000000000 0 1', 9: '2000000000 500000000 1'})
-    stat = OpenSchedStat(7, tmp_path)
-    assert stat.read() == TaskTimes(1.0, 0.0, 1.0, 0.0)
-    stat.relist()
-    assert stat.read() == TaskTimes(1.0, 0.0, 3.0, 0.5)
-    plant(tmp_path, 7, {7: '3000000000 250000000 1'})
-    assert stat.read() == TaskTimes(3.0, 0.25, 5.0, 0.75)
-    stat.close()
-    stat.close()
-    assert stat.read() is None
-
-
-def test_without_a_file_to_keep_the_main_thread_alone_is_read(tmp_path: Path):
-    plant(tmp_path, 7, {7: '1000000000 0 1', 9: '2000000000 500000000 1'})
-    stat = OpenSchedStat(7, tmp_path, 0)
-    stat.relist()
-    assert stat.read() == TaskTimes(1.0, 0.0, 1.0, 0.0)
-    plant(tmp_path, 7, {7: '3000000000 250000000 1'})
-    assert stat.read() == TaskTimes(3.0, 0.25, 3.0, 0.25)
-    (tmp_path / '7' / 'schedstat').unlink()
-    assert stat.read() is None
-
-
-def test_a_hidden_process_is_never_read(tmp_path: Path):
-    stat = OpenSchedStat(7, tmp_path)
-    stat.relist()
-    assert stat.read() is None
-
-
-def test_a_kept_file_that_is_not_understood_is_an_error_that_shows_it(tmp_path: Path):
-    plant(tmp_path, 7, {7: 'garbage'})
-    stat = OpenSchedStat(7, tmp_path)
-    with pytest.raises(SourceError, match='garbage'):
-        stat.read()
-    stat.close()
-
-
-@on_linux
-def test_what_a_thread_counted_stays_when_it_ends():
-    busy, done = threading.Event(), threading.Event()
-
-    def work() -> None:
-        end = time.thread_time() + 0.05
-        while time.thread_time() < end:
-            pass
-        busy.set()
-        done.wait(10)
-
-    stat = OpenSchedStat(os.getpid(), most_files=64)
-    before = stat.read()
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert busy.wait(10)
-    stat.relist()
-    while_alive = stat.read()
-    done.set()
-    thread.join()
-    after = stat.read()
-    stat.close()
-    assert before is not None and while_alive is not None and after is not None
-    assert while_alive.cpu_s - before.cpu_s >= 0.05
-    assert after.cpu_s >= while_alive.cpu_s
 
 
 @on_linux
