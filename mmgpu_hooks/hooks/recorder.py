@@ -267,16 +267,17 @@ class Recorder:
 
     def _end_iterations(self, timer: LoopTimer) -> Callable[..., None]:
         end_iteration, quiet, run = timer.end_iteration(), self._quiet, self._guard.run
-        hooks = timer.hooks
+        # the hook's own does nothing, that of a user's subclass may
+        hooks, subclass = timer.hooks, self._hook.after_train_iter
 
         def after_train_iter(
             runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
         ) -> None:
-            if not hooks.is_open:
-                return
-            end_iteration()
-            if not quiet[0] < batch_idx < quiet[1]:
-                run('interval', self._do_what_is_due, timer, batch_idx, data_batch)
+            if hooks.is_open:
+                end_iteration()
+                if not quiet[0] < batch_idx < quiet[1]:
+                    run('interval', self._do_what_is_due, timer, batch_idx, data_batch)
+            subclass(runner, batch_idx, data_batch, outputs)
 
         return after_train_iter
 

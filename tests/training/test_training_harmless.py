@@ -339,6 +339,19 @@ def test_the_hook_can_be_copied_while_it_trains(
     assert losses_of(trained.runner) == plain_losses
 
 
+def test_what_a_subclass_does_after_an_iteration_is_done(tmp_path: Path) -> None:
+    seen = []
+
+    class Counting(GPUEfficiencyHook):
+        def after_train_iter(self, runner: Any, batch_idx: int, *_: Any) -> None:
+            seen.append(batch_idx)
+
+    hooks = [Counting(interval=4)]
+    train(build_runner(tmp_path, hook=None, custom_hooks=hooks, iterations=8))
+    assert seen == list(range(8))
+    assert [one.iterations for one in evidence_of(tmp_path).intervals] == [4, 4]
+
+
 def test_a_folder_that_cannot_be_written_costs_the_evidence_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
 ) -> None:
