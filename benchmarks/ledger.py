@@ -136,7 +136,8 @@ class _Stamped:
         try:
             batch = super().__next__()  # type: ignore[misc]
         except StopIteration:
-            self._loader.ends.append(time.perf_counter() - begin)
+            self._loader.ended_s = time.perf_counter()
+            self._loader.ends.append(self._loader.ended_s - begin)
             raise
         self._loader.waits.append(time.perf_counter() - begin)
         return batch
@@ -160,6 +161,10 @@ class StampedLoader(DataLoader[Any]):
         """Index in ``waits`` of the first wait of each iterator."""
         self.creations: list[float] = []
         self.ends: list[float] = []
+        self.ended_s = 0.0
+        """When the last iterator ended."""
+        self.pauses: list[tuple[int, float]] = []
+        """MMEngine's sleep between two iterators, by the index in ``waits``."""
 
     def _get_iterator(self) -> Any:
         iterator = (_WithWorkers if self.num_workers else _InProcess)(self)
@@ -168,6 +173,8 @@ class StampedLoader(DataLoader[Any]):
 
     def __iter__(self) -> Any:
         begin = time.perf_counter()
+        if self.ended_s:
+            self.pauses.append((len(self.waits), begin - self.ended_s))
         iterator = super().__iter__()
         self.creations.append(time.perf_counter() - begin)
         self.begins.append(len(self.waits))
@@ -545,6 +552,8 @@ def plan_loading(
     others = [w for i, w in enumerate(loader.waits) if i >= skipped and i not in firsts]
     usual_s = statistics.median(others)
     startup_s, wait_s = math.fsum(creations), math.fsum(others)
+    # before the first iteration all is start-up; later the pause is the loop's
+    startup_s += math.fsum(s for i, s in loader.pauses if is_iter and i <= skipped)
     for index in firsts:
         excess_s = max(loader.waits[index] - (usual_s if index else 0.0), 0.0)
         startup_s += excess_s

@@ -32,7 +32,8 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -725,13 +726,18 @@ class FixedHook(EmptyHook):
 class Growth:
     """What one long loop left, by interval and by tenth."""
 
-    iteration: list[float]
+    iteration: MutableSequence[float]
     """An ordinary iteration without the borders, over what those cost."""
-    end: list[float]
+    end: MutableSequence[float]
     """An interval's end, beyond such an iteration, over the fixed work's."""
     rss_bytes: list[int]
     blocks: list[int]
     """Of memory that Python's objects have."""
+
+
+def _no_growth() -> Growth:
+    # arrays: a list's floats would be memory blocks of their own
+    return Growth(array('d'), array('d'), [], [])
 
 
 def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
@@ -746,7 +752,7 @@ def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
         hook: To watch.
         seed: Of the lots that say which loop begins.
     """
-    lots, growth = random.Random(seed), Growth([], [], [], [])
+    lots, growth = random.Random(seed), _no_growth()
     with tempfile.TemporaryDirectory() as folder:
         runners, accounts = [], []
         for index, of in enumerate((hook, FixedHook())):
