@@ -35,7 +35,7 @@ _LEADING_KEYS = (
 """Keys that OpenMMLab's configs put before the sampler and the dataset."""
 
 _TOKEN = re.compile(r'#[^\r\n]*|.', re.DOTALL)
-_LINES = re.compile(r'([^\r\n]*)(\r\n|\n|\r)(.*)\Z', re.DOTALL)
+_BREAK = re.compile(r'\r\n|\n|\r')
 
 
 @dataclass(frozen=True)
@@ -79,27 +79,29 @@ class Layout:
     """A display taken apart, blanks and comments included."""
 
     def __init__(self, module: Module, display: Display) -> None:
-        self.module = module
-        self.display = display
+        self.text, self.newline = module.text, module.newline
         start, stop = module.span(display)
         if isinstance(display, ast.Call):
-            start = module.text.index('(', module.span(display.func)[1])
+            start = self.text.index('(', module.span(display.func)[1])
         self.start, self.stop = start + 1, stop - 1
         """Between the brackets."""
         self.lead = self._parse_gap(self.start)
-        self.slots = [self._parse_slot(entry) for entry in parse_entries(display)]
+        self.slots = [
+            self._parse_slot(entry, module.span(entry.value)[1])
+            for entry in parse_entries(display)
+        ]
 
     def _parse_gap(self, start: int) -> str:
         stop = start
-        for token in _TOKEN.finditer(self.module.text, start, self.stop):
+        for token in _TOKEN.finditer(self.text, start, self.stop):
             if token.group()[0] != '#' and not token.group().isspace():
                 break
             stop = token.end()
-        return self.module.text[start:stop]
+        return self.text[start:stop]
 
-    def _parse_slot(self, entry: Entry) -> Entry:
-        stop, comma = self.module.span(entry.value)[1], None
-        for token in _TOKEN.finditer(self.module.text, stop, self.stop):
+    def _parse_slot(self, entry: Entry, stop: int) -> Entry:
+        comma = None
+        for token in _TOKEN.finditer(self.text, stop, self.stop):
             if token.group() == ',':
                 comma = token.start()
                 break
@@ -107,33 +109,44 @@ class Layout:
         gap = self._parse_gap(stop if comma is None else comma + 1)
         return Entry(entry.key, entry.value, stop, comma, gap)
 
-    def insert(self, place: int, code: str, *breaks: int | None) -> Span:
-        """Adds an entry, on a line of its own if others are.
-
-        Args:
-            place: Index of the slot it goes before.
-            code: The entry.
-            breaks: Columns to break the line to before and behind it; ``None``: none.
-        """
+    def insert(self, place: int, code: str) -> Span:
+        """Adds an entry before a slot, on a line of its own if others are."""
         if not self.slots:
             return self.stop, self.stop, code
+        left = self.slots[place - 1]
+        start, gap, comma = left.tail, left.gap, left.comma is not None
         if place == 0:
-            before, after = self._split_lead()
-            stop = self.start + len(self.lead)
-            return self.start, stop, f'{before}{code},{after}'
-        left, behind = self.slots[place - 1], ','
-        if place < len(self.slots):
-            before, after = _split_gap(left.gap, left.gap)
-        else:
-            before, after = _split_gap(left.gap, self._parse_style())
-            behind = ',' if left.comma is not None else ''
-        gaps = [
-            gap if column is None else self.module.newline + ' ' * column
-            for gap, column in zip((before, after), breaks)
-        ]
-        ahead = ',' if left.comma is None else ''
-        text = f'{ahead}{gaps[0]}{code}{behind}{gaps[1]}'
-        return left.tail, left.tail + len(left.gap), text
+            start, gap, comma = self.start, self.lead, True
+        is_last = place == len(self.slots)
+        style = gap
+        if is_last:
+            style = self.slots[-2].gap if place > 1 else self.lead or ' '
+        ahead, behind = '' if comma else ',', ',' if comma or not is_last else ''
+        stop = start + len(gap)
+        if _is_broken(style):
+            own_line = _bare_gap(style)
+            line, rest = _split_gap(gap)
+            return start, stop, f'{ahead}{line}{own_line}{code}{behind}{rest}'
+        before, after = style, gap
+        if place == 0:
+            before, after = self.lead, _bare_gap(self.slots[0].gap)
+            after = ' ' if len(self.slots) == 1 else after
+        span = start, stop, f'{ahead}{before}{code}{behind}{after}'
+        if self._is_too_long(span):
+            # the line is broken behind the entry, or before it where it is the last
+            margin = self.newline + ' ' * self._find_margin()
+            before, after = (margin, after) if is_last else (before, margin)
+            span = start, stop, f'{ahead}{before}{code}{behind}{after}'
+        return span
+
+    def _is_too_long(self, span: Span) -> bool:
+        head = _BREAK.split(self.text[: span[0]])[-1]
+        tail = _BREAK.split(self.text[span[1] :])[0]
+        return len(head) + len(_BREAK.split(span[2] + tail)[0]) > WIDTH
+
+    def _find_margin(self) -> int:
+        """Returns the column at which the entries start."""
+        return len(_BREAK.split(self.text[: self.start + len(self.lead)])[-1])
 
     def remove(self, index: int) -> Span:
         """Drops an entry, its comma and the comment on its own line."""
@@ -145,104 +158,66 @@ class Layout:
         left = self.slots[index - 1]
         gap = _merge_gaps(left.gap, gone.gap, first=False, last=last)
         spare = last and gone.comma is None
-        if spare and '#' not in self.module.text[left.stop : left.tail]:
+        if spare and '#' not in self.text[left.stop : left.tail]:
             # the last entry had no comma: the new last one gets none either
             return left.stop, stop, gap
         return left.tail, stop, gap
-
-    def _parse_style(self) -> str:
-        """Returns the gap the file would put behind its last but one entry."""
-        if len(self.slots) > 1:
-            return self.slots[-2].gap
-        return self.lead if _is_broken(self.lead) else ' '
-
-    def _split_lead(self) -> tuple[str, str]:
-        lead, gap, alone = self.lead, self.slots[0].gap, len(self.slots) == 1
-        if not _is_broken(lead):
-            return lead, ' ' if alone else _bare_gap(gap)
-        return _split_gap(lead, lead) if alone or _is_broken(gap) else (lead, gap)
 
 
 def insert_entry(
     module: Module, display: Display, rest: tuple[str, ...], value: Setting
 ) -> Span:
-    """Adds the entry that a display lacks; a long line is broken there.
+    """Adds the entry that a display lacks.
 
     It goes behind the last of the short settings, or to the end where it is none of
     them; never before a ``**x`` or a positional dict, which may hold the key as well.
     """
     layout = Layout(module, display)
-    slots = layout.slots
-    place = len(slots)
+    place = len(layout.slots)
     if rest[0] in _LEADING_KEYS:
-        before = [i for i, s in enumerate(slots, 1) if s.key in (None, *_LEADING_KEYS)]
+        short = (None, *_LEADING_KEYS)
+        before = [i for i, one in enumerate(layout.slots, 1) if one.key in short]
         place = max(before, default=0)
-    code = repr(value)
-    for key in reversed(rest[1:]):
-        code = f'dict({key}={code})'
     key = f'{rest[0]}='
     if isinstance(display, ast.Dict):
         spelled = [module.code(one) for one in display.keys if parse_string(one)]
         quote = spelled[0][-1] if spelled else "'"
         key = f'{quote}{rest[0]}{quote}: '
-    margin = None
-    if place and not _is_broken(slots[place - 1].gap):
-        margin = _parse_margin(layout)
-    behind = margin if place < len(slots) else None
-    longest = max(map(len, module.text.splitlines()), default=0)
-    results = []
-    for breaks in ((None, None), (None, behind), (margin, None), (margin, behind)):
-        span = layout.insert(place, key + code, *breaks)
-        widest = _widest_line(module, span)
-        results.append((widest, span))
-        if widest <= max(WIDTH, min(longest, 120)):
-            return span
-    return min(results, key=lambda pair: pair[0])[1]
+    return layout.insert(place, key + render_value(rest[1:], value))
 
 
-def _widest_line(module: Module, span: Span) -> int:
-    """Returns the length of the longest line that is new."""
-    new = (module.text[: span[0]] + span[2] + module.text[span[1] :]).splitlines()
-    old = set(module.text.splitlines())
-    return max((len(line) for line in new if line not in old), default=0)
-
-
-def _parse_margin(layout: Layout) -> int:
-    """Returns the column at which a display's entries start."""
-    start = layout.start + len(layout.lead)
-    before = layout.module.text[:start]
-    return start - max(before.rfind('\n'), before.rfind('\r')) - 1
+def render_value(keys: tuple[str, ...], value: Setting) -> str:
+    """Renders a value below the keys of a dict."""
+    code = repr(value)
+    for key in reversed(keys):
+        code = f'dict({key}={code})'
+    return code
 
 
 def _is_broken(gap: str) -> bool:
-    return '\n' in gap or '\r' in gap
+    return _BREAK.search(gap) is not None
 
 
-def _split_gap(gap: str, style: str) -> tuple[str, str]:
-    """Splits a gap around a new entry: the comment on its first line stays left."""
-    if not _is_broken(style):
-        return style, gap
-    found = _LINES.match(gap)
-    if found is None:
-        return _bare_gap(style), gap
-    first, newline, rest = found.groups()
-    return first + _bare_gap(style), newline + rest
+def _split_gap(gap: str) -> tuple[str, str]:
+    """Splits a gap before its first newline; the comment ahead of it stays left."""
+    found = _BREAK.search(gap)
+    return ('', gap) if found is None else (gap[: found.start()], gap[found.start() :])
 
 
 def _bare_gap(gap: str) -> str:
     """Drops comments and empty lines of a gap, keeping its indentation."""
-    found = re.search(r'(\r\n|\n|\r)([^\r\n]*)\Z', gap)
+    found = re.search(r'(\r\n|\n|\r)[^\r\n]*\Z', gap)
     return found.group() if found else gap
 
 
 def _merge_gaps(before: str, after: str, *, first: bool, last: bool) -> str:
-    head = re.match(r'.*(\r\n|\n|\r)', before, re.DOTALL)
-    tail = _LINES.match(after)
-    if head and tail:
-        return head.group() + tail[3]
-    if tail:
+    """Joins the gaps around an entry that goes; comments on lines of their own stay."""
+    if _is_broken(before) and _is_broken(after):
+        found = _BREAK.search(after)
+        assert found is not None
+        return before[: -len(_BREAK.split(before)[-1]) or None] + after[found.end() :]
+    if _is_broken(after):
         # the line's comment also speaks of the entries that stay on it
-        return before if first and not last and '#' not in tail[3] else after
-    if head:
-        return after if last and '#' not in before else before
-    return after if last else before
+        own_lines = '#' in _split_gap(after)[1]
+        return before if first and not last and not own_lines else after
+    return after if last and '#' not in before else before

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -28,17 +27,15 @@ KeyPath = tuple[str, ...]
 """A top-level name and the keys below it."""
 
 _COPIES = (('copy', 'deepcopy'), ('copy', 'copy'), ('deepcopy',))
-_BORROWED = (ast.Name, ast.Attribute, ast.Subscript)
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a setting is spelled, or where it is best added."""
 
-    kind: Literal['value', 'missing', 'alias', 'gone', 'override', 'inherited']
+    kind: Literal['value', 'missing', 'alias', 'override', 'inherited']
     """``value``: ``node`` is its value; ``missing``: ``node`` is the display that
     lacks it; ``alias``: ``node`` is another dict that the name stands for;
-    ``gone``: ``x.pop('k')`` or ``del x['k']`` takes it out after all else;
     ``override``: it needs a statement of its own after ``index``;
     ``inherited``: the file does not touch it."""
 
@@ -57,59 +54,33 @@ class Place:
     position: int = 0
     """The entry's index in its owner."""
 
-    certain: bool = True
-    """Whether a ``missing`` setting is in nothing that is spread into ``node``."""
 
-    shared: bool = False
-    """Whether other statements use the same dict, and would see it change."""
-
-
-def locate_setting(
-    module: Module, path: KeyPath, together: AbstractSet[int] | None = None
-) -> Place:
+def locate_setting(module: Module, path: KeyPath) -> Place:
     """Finds the place of one setting.
 
     Args:
         module: The parsed config.
         path: The top-level name, such as ``train_dataloader``, and the keys below it.
-        together: Statements that share the dict and are to see the change. Default:
-            those of the module.
 
     Raises:
         RefusedError: If the file spells it in a way that cannot be edited safely.
     """
-    root, keys = path[0], path[1:]
-    together = module.together if together is None else together
-    touches = module.touches(root)
+    touches = _list_writers(module, path[0])
     own = [touch for touch in touches if not touch.inherited]
     starts = [i for i, touch in enumerate(own) if touch.is_start]
-    every = own[starts[-1] :] if starts else own
-    live = [touch for touch in every if touch.crosses(keys)]
-    based = [touch for touch in touches if touch.inherited and touch.crosses(keys)]
-    if all(touch.how == 'read' for touch in live):
-        live = based
-    writers = _writers(live)
-    for touch in writers:
-        _refuse_unsafe(root, touch)
-    place = _locate_writer(module, path, writers)
+    own = own[starts[-1] :] if starts else own
+    own = [touch for touch in own if touch.crosses(path[1:])]
+    based = [one for one in touches if one.inherited and one.crosses(path[1:])]
+    place = _locate_writer(module, path, own or based)
     if place.kind == 'missing' and '_delete_' not in _keys(place.node):
         # what the dict leaves to the base may have been written there
-        inner = _locate_writer(module, path, _writers(based))
-        if inner.kind == 'value':
-            place, live = inner, based
-    readers = [t for t in live if t.how == 'read' and t.index not in together]
-    shared = bool(readers) and bool(writers)
-    if starts and isinstance(every[0].node.value, _BORROWED):
-        # what changes the borrowed dict must go on changing it
-        shared = bool(_writers(every[1:])) or place.kind == 'override'
-    elif any(touch.how == 'change' and not touch.path for touch in writers):
-        # such as x, y = ..., x = y = ..., x |= ...
-        shared = True
-    return replace(place, shared=shared)
+        inner = _locate_writer(module, path, based)
+        place = inner if inner.kind == 'value' else place
+    return place
 
 
-def _writers(touches: Sequence[Touch]) -> list[Touch]:
-    return [touch for touch in touches if touch.how != 'read']
+def _list_writers(module: Module, name: str) -> list[Touch]:
+    return [touch for touch in module.touches(name) if touch.how != 'read']
 
 
 def _keys(display: Display) -> list[str | None]:
@@ -132,11 +103,11 @@ def _refuse_unsafe(root: str, touch: Touch) -> None:
 
 
 def _locate_writer(module: Module, path: KeyPath, writers: Sequence[Touch]) -> Place:
+    for touch in writers:
+        _refuse_unsafe(path[0], touch)
     last = writers[-1].index if writers else -1
     space, keys = Place('inherited'), path[1:]
     for touch in reversed(writers):
-        if touch.path == keys and _takes_out(touch.node):
-            return Place('gone', last)
         whole = touch.how == 'bind' and not touch.path
         if touch.how == 'change' or (touch.inherited and whole):
             return Place('override', last)
@@ -161,12 +132,6 @@ def _locate_writer(module: Module, path: KeyPath, writers: Sequence[Touch]) -> P
             return replace(found, index=last) if found.kind == 'override' else found
     # nothing sets it, but what is inherited may be updated here already
     return space
-
-
-def _takes_out(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr == 'pop'
-    return isinstance(node, ast.Delete)
 
 
 def _locate_update(module: Module, touch: Touch, rest: KeyPath) -> Place | None:
@@ -204,7 +169,7 @@ def _descend(module: Module, root: str, place: Place) -> Place:
         return Place('override')
     if isinstance(node, (ast.IfExp, ast.BoolOp, ast.Compare)):
         wanted = 'the same dict in every run'
-    elif len(rest) == 1 and place.owner is None and _is_dict_elsewhere(module, node):
+    elif len(rest) == 1 and place.owner is None and _is_dict_elsewhere(node):
         return replace(place, kind='alias')
     else:
         wanted = 'dict(...)'
@@ -233,22 +198,23 @@ def _descend_display(module: Module, root: str, place: Place) -> Place:
         value = entries[found[0]].value
         inner = replace(place, node=value, rest=rest, owner=display, position=found[0])
         return _descend(module, root, inner)
-    certain = True
     for entry in entries:
-        keys = [] if entry.key else _parse_spread(module, entry.value)
-        if keys is None or key in keys:
-            plain = isinstance(display, ast.Dict) or entry.value in display.args
-            if not plain or isinstance(entry.value, (ast.Starred, ast.GeneratorExp)):
-                # dict(**x, key=1) raises where x has the key
-                return Place('override')
-            certain = False
-    return replace(place, kind='missing', certain=certain)
+        if isinstance(display, ast.Dict) or entry.key is not None:
+            continue
+        known = _parse_spread(module, entry.value)
+        is_plain = entry.value in display.args and not isinstance(
+            entry.value, (ast.Starred, ast.GeneratorExp)
+        )
+        # dict(**x, key=1) raises where x has the key
+        if not is_plain and (known is None or key in known):
+            return Place('override')
+    return replace(place, kind='missing')
 
 
 def _parse_spread(module: Module, node: ast.expr) -> list[str] | None:
     """Reads the keys of a dict or of a variable that holds one, ``None`` if unsure."""
     if isinstance(node, ast.Name):
-        writers = _writers(module.touches(node.id))
+        writers = _list_writers(module, node.id)
         if len(writers) != 1 or not writers[0].is_start or writers[0].inherited:
             return None
         node = writers[0].node.value
@@ -258,13 +224,8 @@ def _parse_spread(module: Module, node: ast.expr) -> list[str] | None:
     return None if None in keys else [key for key in keys if key is not None]
 
 
-def _is_dict_elsewhere(module: Module, node: ast.expr) -> bool:
+def _is_dict_elsewhere(node: ast.expr) -> bool:
     """Says whether a value stands for a dict that is defined elsewhere."""
-    if isinstance(node, ast.Name):
-        starts = [touch for touch in module.touches(node.id) if touch.is_start]
-        plain = (ast.List, ast.Tuple, ast.Constant)
-        if starts and isinstance(starts[-1].node.value, plain):
-            return False
     if parse_template(node) is not None:
         return True
     if isinstance(node, ast.Call):

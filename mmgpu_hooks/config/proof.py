@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mmgpu_hooks.config.loading import Container, FlatConfig, KeyPath
 from mmgpu_hooks.config.outcome import ABSENT, REMOVE, Setting
@@ -25,9 +25,18 @@ def is_element(dotted: str) -> bool:
 
 
 def verify_config(
-    before: FlatConfig, after: FlatConfig, settings: Mapping[str, Setting]
+    before: FlatConfig,
+    after: FlatConfig,
+    settings: Mapping[str, Setting],
+    others: Iterable[str] = (),
 ) -> str | None:
     """Compares two loaded configs.
+
+    Args:
+        before: Without the edit.
+        after: With it.
+        settings: What it is to have set.
+        others: Keys that may differ, too, as their edit is still to come.
 
     Returns:
         ``None`` if exactly the asked settings differ, else what is wrong.
@@ -42,7 +51,9 @@ def verify_config(
             f'expected the edit to set {missed[0]}, MMEngine loads another value; '
             'something later in the file overrides it'
         )
-    asked = [tuple(dotted.split('.')) for dotted in settings]
+    asked = [
+        tuple(dotted.split('.')) for dotted in {**settings, **dict.fromkeys(others)}
+    ]
     for dotted, value in settings.items():
         path = tuple(dotted.split('.'))
         if value is REMOVE and is_element(dotted):

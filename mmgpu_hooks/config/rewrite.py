@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mmgpu_hooks.config.draft import edit_settings
-from mmgpu_hooks.config.edit import resting
+from mmgpu_hooks.config.draft import Draft, choose_form, edit_settings, match_setting
+from mmgpu_hooks.config.edit import INHERIT, resting
 from mmgpu_hooks.config.loading import (
     FlatConfig,
     LoadError,
@@ -39,12 +39,7 @@ from mmgpu_hooks.config.settings import (
     render_options,
     verify_changes,
 )
-from mmgpu_hooks.config.source import (
-    SourceText,
-    read_source,
-    render_diff,
-    render_error,
-)
+from mmgpu_hooks.config.source import read_source, render_diff, render_error
 from mmgpu_hooks.config.syntax import Module
 from mmgpu_hooks.config.write import locate_target, locked, write_config
 
@@ -142,7 +137,6 @@ def disable_hook(source: Path, options: Options = _IN_PLACE) -> RewriteOutcome:
 
 
 def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
-    job: _Job | None = None
     try:
         source = Path(source)
     except TypeError:
@@ -155,29 +149,7 @@ def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
             warnings.simplefilter('ignore')
             if not options.dry_run:
                 held.enter_context(locked(source))
-            original = read_source(source)
-            target = locate_target(
-                source, options.output, options.in_place, options.suffix
-            )
-            job = _Job(source, original, target, options)
-            if not job.prove(choose):
-                return RewriteOutcome('unchanged', source, None, None, '', proven=True)
-            assert job.text is not None
-            backup = None
-            if not options.dry_run:
-                backup = write_config(source, original, target, job.text.encode())
-        return RewriteOutcome(
-            'rewritten',
-            source,
-            target,
-            job.text,
-            job.diff,
-            backup=backup,
-            changes=job.changes,
-            notes=tuple(job.notes),
-            cfg_options=render_options(job.changes),
-            proven=job.proven,
-        )
+            return _rewrite_locked(source, choose, options)
     except RefusedError as refusal:
         place = f'{source}:{refusal.line}' if refusal.line else f'{source}'
         reason = f'{place}: {refusal.reason}'
@@ -186,8 +158,39 @@ def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
         reason = f'{source}: nothing was written, {path}: {render_error(error)}'
     except RecursionError:
         reason = f'{source}: expected a config, found nesting too deep to edit'
-    text, diff = (job.text, job.diff) if job else (None, '')
-    return RewriteOutcome('refused', source, None, text, diff, reason)
+    return RewriteOutcome('refused', source, None, None, '', reason)
+
+
+def _rewrite_locked(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
+    original = read_source(source)
+    target = locate_target(source, options.output, options.in_place, options.suffix)
+    job = _Job(source, target, Module(original.text), original.text, options)
+    try:
+        job.prove(choose)
+    except NoMMEngineError as error:
+        if not options.dry_run:
+            raise RefusedError(
+                f'expected MMEngine to prove the edit, cannot import it ({error}); '
+                'install it, or apply the diff of a dry run by hand'
+            ) from error
+        job.sketch(choose({}), error)
+    if job.text == original.text:
+        return RewriteOutcome('unchanged', source, None, None, '', proven=job.is_proven)
+    backup = None
+    if not options.dry_run:
+        backup = write_config(source, original, target, job.text.encode())
+    return RewriteOutcome(
+        'rewritten',
+        source,
+        target,
+        job.text,
+        render_diff(original.text, job.text, source, target),
+        backup=backup,
+        changes=job.changes,
+        notes=tuple(dict.fromkeys(job.notes)),
+        cfg_options=render_options(job.changes),
+        proven=job.is_proven,
+    )
 
 
 class _NotOnlyError(RefusedError):
@@ -196,113 +199,119 @@ class _NotOnlyError(RefusedError):
 
 @dataclass
 class _Job:
-    """One rewrite under way: an edit and its proof. Writes nothing."""
+    """One rewrite under way: edits and their proof. Writes nothing."""
 
     source: Path
-    original: SourceText
     target: Path
+    original: Module
+    text: str
+    """As it is after the edits so far."""
+
     options: Options
-    text: str | None = None
-    """The new text, so that a refusal can show it too."""
-
-    diff: str = ''
-    changes: Mapping[str, Setting] = field(default_factory=dict)
+    changes: dict[str, Setting] = field(default_factory=dict)
+    done: dict[str, Setting] = field(default_factory=dict)
+    """The changes so far, and the variables that were changed in their place."""
     notes: list[str] = field(default_factory=list)
-    proven: bool = True
+    is_proven: bool = True
 
-    def prove(self, choose: _Choose) -> bool:
-        """Makes the edit and proves it; ``False`` when everything holds already.
+    def prove(self, choose: _Choose) -> None:
+        """Makes the edits, and proves each by loading the result.
 
         Raises:
-            RefusedError: If it cannot be made, or the proof fails.
+            NoMMEngineError: If nothing can be loaded here.
+            RefusedError: If one cannot be made, or its proof fails.
         """
-        Module(self.original.text)
         try:
-            before = read_config(self.source)
-        except NoMMEngineError as error:
-            return self._sketch(choose({}), error)
+            before = after = read_config(self.source)
+        except NoMMEngineError:
+            raise
         except LoadError as error:
             raise RefusedError(
                 f'expected a config that MMEngine loads, it does not ({error}); '
                 'mend it, or run where its bases are'
             ) from error
         settings = complete_settings(before, choose(before))
-        pending = {k: v for k, v in settings.items() if not is_held(before, k, v)}
-        if not pending:
-            return False
-        verify_changes(before, pending)
-        try:
-            after = self._edit(before, pending, apart=False)
-        except _NotOnlyError as first:
-            text, diff = self.text, self.diff
-            try:
-                # what sees the edit does not see a statement after everything
-                after = self._edit(before, pending, apart=True)
-            except RefusedError:
-                self.text, self.diff = text, diff
-                raise first from None
+        self.changes = {
+            key: value
+            for key, value in settings.items()
+            if not is_held(before, key, value)
+        }
+        verify_changes(before, self.changes)
+        for group in self._group():
+            # a name may stand for the dict that an edit before this one changed
+            if not all(is_held(after, key, value) for key, value in group.items()):
+                after = self._edit(before, group)
         again = complete_settings(after, choose(after))
         if not all(is_held(after, key, value) for key, value in again.items()):
             raise RefusedError('expected a second pass to change nothing, it does')
         told = self.options.is_rate_told
         self.notes += render_notes(before, self.changes, is_rate_told=told)
-        return True
 
-    def _sketch(self, asked: Mapping[str, Setting], error: LoadError) -> bool:
-        """Makes the edit without any proof, to be shown and not written."""
-        if not self.options.dry_run:
-            raise RefusedError(
-                f'expected MMEngine to prove the edit, cannot import it ({error}); '
-                'install it, or apply the diff of a dry run by hand'
-            ) from error
-        self._keep(edit_settings(self.original.text, asked).text)
-        self.changes, self.proven = asked, False
-        self.notes.append(
-            f'Not proven, since MMEngine cannot be imported here ({error}).'
-        )
-        return self.text is not None
+    def sketch(self, asked: Mapping[str, Setting], error: LoadError) -> None:
+        """Makes the edits without any proof, to be shown and not written."""
+        self.changes, self.is_proven = dict(asked), False
+        for group in self._group():
+            self.text = self._draft(group, None).text
+        self.notes = [f'Not proven, since MMEngine cannot be imported here ({error}).']
 
-    def _keep(self, text: str) -> None:
-        self.text, self.diff = None, ''
-        if text != self.original.text:
-            self.text = text
-            self.diff = render_diff(self.original.text, text, self.source, self.target)
+    def _group(self) -> list[dict[str, Setting]]:
+        """Groups the changes by top-level name, when each of them has a match."""
+        groups: dict[str, dict[str, Setting]] = {}
+        for dotted, value in self.changes.items():
+            # refusals name lines of the file as it is, so match before the first edit
+            match_setting(self.original, dotted, value)
+            groups.setdefault(dotted.partition('.')[0], {})[dotted] = value
+        # `test_dataloader = val_dataloader` follows where both are asked for alike
+        order = sorted(groups, key=lambda root: root == 'test_dataloader')
+        return [groups[root] for root in order]
 
-    def _edit(
-        self, before: FlatConfig, pending: Mapping[str, Setting], apart: bool
+    def _edit(self, before: FlatConfig, group: Mapping[str, Setting]) -> FlatConfig:
+        """Edits one top-level name where it is spelled, or else at the end."""
+        root = next(iter(group)).partition('.')[0]
+        try:
+            return self._try(before, group, None)
+        except _NotOnlyError as first:
+            form = choose_form(self.original, root) if (root,) in before else INHERIT
+            try:
+                # what sees the edit does not see a statement after everything
+                return self._try(before, group, form)
+            except RefusedError:
+                raise first from None
+
+    def _try(
+        self, before: FlatConfig, group: Mapping[str, Setting], form: str | None
     ) -> FlatConfig:
-        """Makes the edit, and proves it by loading the result."""
-        changes, popped = dict(pending), set[str]()
-        roots = {dotted.partition('.')[0] for dotted in changes}
-        fresh = {root for root in roots if (root,) not in before}
-        for _ in range(2):
-            draft = edit_settings(
-                self.original.text, changes, apart=apart, fresh=fresh, popped=popped
-            )
-            self._keep(draft.text)
+        draft, wanted = self._draft(group, form), dict(group)
+        after = self._load(draft.text)
+        kept = [
+            key
+            for key, value in group.items()
+            if value is REMOVE
+            and not is_element(key)
+            and not is_held(after, key, value)
+        ]
+        if kept:
+            # what the file does not have any more is in a base still
+            hooks = [key for key in kept if key.startswith('default_hooks.')]
+            rest = [key for key in kept if key not in hooks]
+            wanted.update({k: resting(tuple(k.split('.')), REMOVE) for k in rest})
+            draft = self._draft(wanted, form)
+            for hook in hooks:
+                base = '' if self.original.is_lazy else '_base_.'
+                draft.append('{}{}.pop({!r})'.format(base, *hook.split('.')))
             after = self._load(draft.text)
-            # what the file does not have any more may be in a base still
-            kept = [
-                dotted
-                for dotted, value in changes.items()
-                if value is REMOVE
-                and not is_element(dotted)
-                and not is_held(after, dotted, REMOVE)
-            ]
-            if not kept:
-                break
-            for dotted in kept:
-                if dotted.startswith('default_hooks.'):
-                    popped.add(dotted)
-                else:
-                    changes[dotted] = resting(tuple(dotted.split('.')), REMOVE)
         self._allow_own_name(before, after)
-        reason = verify_config(before, after, {**changes, **draft.variables})
+        done = {**self.done, **wanted, **draft.variables}
+        reason = verify_config(before, after, done, self.changes)
         if reason is not None:
             raise _NotOnlyError(reason)
-        self.changes = changes
+        self.text, self.done = draft.text, done
+        self.changes.update(wanted)
         self.notes += draft.notes
         return after
+
+    def _draft(self, settings: Mapping[str, Setting], form: str | None) -> Draft:
+        return edit_settings(self.text, settings, form, self.original)
 
     def _load(self, text: str) -> FlatConfig:
         # MMEngine fills the file's name into configs: the one that it will have
@@ -336,5 +345,6 @@ class _Job:
                     f'of the file in {".".join(path)}; edit it in place'
                 )
             after[path] = was
-            note = f'work_dir has the name of the file: the copy trains in {value}.'
-            self.notes = [*(one for one in self.notes if one != note), note]
+            self.notes.append(
+                f'work_dir has the name of the file: the copy trains in {value}.'
+            )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Literal, Union
 
@@ -89,8 +88,6 @@ class Module:
             ) from error
         self.text = text
         self.original = original or self
-        self.together: AbstractSet[int] = original.together if original else set()
-        """Statements that share a dict and are to see its change."""
         self.lines = split_lines(text)
         ended = [re.search(r'(\r\n|\n|\r)\Z', line) for line in self.lines[:1]]
         self.newline = ended[0].group() if ended and ended[0] else '\n'
@@ -250,37 +247,22 @@ def parse_string(node: ast.AST | None) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def parse_literal(node: ast.expr) -> tuple[type, object] | None:
-    """Reads a literal as its type and value, ``None`` for any other expression."""
-    if is_template(node):
-        return None
+def is_literal(node: ast.expr) -> bool:
+    """Says whether it is a single value, written out."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, SyntaxError, TypeError, RecursionError):
-        return None
-    return type(value), value
-
-
-def is_template(node: ast.expr) -> bool:
-    """Says whether it is ``{{_base_.x}}`` or ``{{'$X:1'}}``, filled in as text."""
-    inner = _parse_inner(node)
-    return inner is not None and (
-        parse_chain(inner)[0] == '_base_' or (parse_string(inner) or '')[:1] == '$'
-    )
+        return False
+    return not isinstance(value, (dict, list, tuple, set))
 
 
 def parse_template(node: ast.expr) -> ast.expr | None:
     """Returns the ``_base_.x`` in ``{{_base_.x}}``, ``None`` for anything else."""
-    inner = _parse_inner(node)
-    return inner if inner is not None and parse_chain(inner)[0] == '_base_' else None
-
-
-def _parse_inner(node: ast.expr) -> ast.expr | None:
     for _ in range(2):
         if not isinstance(node, ast.Set) or len(node.elts) != 1:
             return None
         node = node.elts[0]
-    return node
+    return node if parse_chain(node)[0] == '_base_' else None
 
 
 def is_display(node: ast.AST | None) -> bool:

@@ -173,20 +173,21 @@ def test_it_is_undone_to_the_byte(config, raw):
 
 
 @pytest.mark.parametrize(
-    ('head', 'line'),
+    ('head', 'line', 'left'),
     [
-        ('a = 1\n', f'default_hooks = dict({OURS})\n'),
+        ('a = 1\n', f'default_hooks = dict({OURS})\n', 'default_hooks = dict()\n'),
         (
             'default_hooks = dict()\n',
             "default_hooks['gpu_efficiency'] = dict(type='GPUEfficiencyHook')\n",
+            '',
         ),
     ],
 )
-def test_the_blank_lines_around_a_line_of_the_user_stay(config, head, line):
+def test_the_blank_lines_around_a_line_of_the_user_stay(config, head, line, left):
     config.write_text(f'{head}\n{line}\nb = 1\n')
     outcome = disable_hook(config)
     assert (outcome.status, outcome.reason) == ('rewritten', None)
-    assert config.read_text() == f'{head}\n\nb = 1\n'
+    assert config.read_text() == f'{head}\n{left}\nb = 1\n'
 
 
 HOOKS = (

@@ -40,7 +40,7 @@ def configs(tmp_path_factory):
         # The value is inherited through several bases.
         (
             'rtmdet/rtmdet_tiny_8xb32-300e_coco.py',
-            'train_dataloader = dict(num_workers=7, prefetch_factor=4, ',
+            'train_dataloader = dict(num_workers=7, prefetch_factor=4,',
         ),
         ('_base_/datasets/coco_detection.py', '    num_workers=7,'),
         ('_base_/datasets/semi_coco_detection.py', 'num_workers = 7'),

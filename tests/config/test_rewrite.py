@@ -178,6 +178,55 @@ def test_lazy_configs(folder):
     assert 'dict(batch_size=2, num_workers=8,\n' in outcome.text
 
 
+@pytest.mark.parametrize(
+    'text',
+    [
+        'train_dataloader = x = dict(a=2)\n',
+        'y = dict()\ntrain_dataloader = y\ntrain_dataloader["a"] = 1\n',
+        'y = dict(num_workers=1)\ntrain_dataloader = y\n'
+        'train_dataloader["num_workers"] += 1\n',
+        'train_dataloader = dict(a=[])\nlength = len(train_dataloader)\n',
+    ],
+)
+def test_what_others_would_see_is_overridden_at_the_end(tmp_path, text):
+    source = tmp_path / 'mine.py'
+    source.write_text(text)
+    outcome = rewrite_config(source, WORKERS)
+    assert outcome.reason is None
+    added = '\ntrain_dataloader = dict(train_dataloader, num_workers=8)\n'
+    assert outcome.target.read_text() == text + added
+    assert any('Other statements use' in note for note in outcome.notes)
+    assert rewrite_config(outcome.target, WORKERS).status == 'unchanged'
+
+
+def test_both_names_of_a_dict_are_set_where_it_is_spelled(tmp_path):
+    source = tmp_path / 'mine.py'
+    source.write_text(
+        'val_dataloader = dict(num_workers=1)\ntest_dataloader = val_dataloader\n'
+    )
+    alike = {f'{name}_dataloader.num_workers': 8 for name in ('test', 'val')}
+    outcome = rewrite_config(source, alike, dry_run=True)
+    assert outcome.text == source.read_text().replace('1', '8')
+    assert outcome.changes == alike
+    apart = {**alike, 'test_dataloader.num_workers': 4}
+    outcome = rewrite_config(source, apart, dry_run=True)
+    assert outcome.text == (
+        'val_dataloader = dict(num_workers=8)\n'
+        'test_dataloader = dict(val_dataloader, num_workers=4)\n'
+    )
+
+
+def test_a_variable_of_both_loaders_stays_though_both_are_asked_for(tmp_path):
+    source = tmp_path / 'mine.py'
+    text = 'n = 1\n' + ''.join(
+        f'{name}_dataloader = dict(num_workers=n)\n' for name in ('train', 'val')
+    )
+    source.write_text(text)
+    both = {f'{name}_dataloader.num_workers': 8 for name in ('train', 'val')}
+    outcome = rewrite_config(source, both, dry_run=True)
+    assert outcome.text == text.replace('num_workers=n', 'num_workers=8')
+
+
 def test_what_a_config_prints_is_not_ours_to_print(folder, capfd):
     noisy = (
         'import sys\nprint("loud")\nsys.stderr.write("loud")\na = "\\d"\n'

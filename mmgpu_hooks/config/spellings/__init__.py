@@ -13,7 +13,7 @@ from mmgpu_hooks.config.edit import Match
 
 _NAMES = (
     'absent',
-    'shared',
+    'own_statement',
     'entry',
     'literal',
     'variable',

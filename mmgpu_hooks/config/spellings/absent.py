@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.config.edit import Edit, Replacement
+from mmgpu_hooks.config.edit import Edit
 from mmgpu_hooks.config.locate import KeyPath, locate_setting
 from mmgpu_hooks.config.outcome import REMOVE, Setting
 from mmgpu_hooks.config.syntax import Module
@@ -10,10 +10,5 @@ from mmgpu_hooks.config.syntax import Module
 
 def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
     """Leaves the text as it is; what a base says shows when the result is loaded."""
-    if value is not REMOVE:
-        return None
-    place = locate_setting(module, path)
-    gone = place.kind in ('inherited', 'gone')
-    return (
-        Replacement() if gone or (place.kind == 'missing' and place.certain) else None
-    )
+    is_absent = locate_setting(module, path).kind in ('inherited', 'missing')
+    return Edit() if value is REMOVE and is_absent else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.config.edit import Edit, Replacement, resting
+from mmgpu_hooks.config.edit import Edit, resting
 from mmgpu_hooks.config.locate import KeyPath, locate_setting
 from mmgpu_hooks.config.outcome import Setting
 from mmgpu_hooks.config.syntax import Module, parse_template
@@ -15,4 +15,4 @@ def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
         return None
     source = module.code(parse_template(place.node) or place.node)
     code = f'dict({source}, {place.rest[0]}={resting(path, value)!r})'
-    return Replacement(((*module.span(place.node), code),))
+    return Edit((*module.span(place.node), code))

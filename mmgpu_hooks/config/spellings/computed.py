@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from mmgpu_hooks.config.edit import Edit, Replacement, resting
+from mmgpu_hooks.config.edit import Edit, resting
 from mmgpu_hooks.config.locate import KeyPath, locate_setting
 from mmgpu_hooks.config.outcome import RefusedError, Setting
 from mmgpu_hooks.config.syntax import Module
@@ -46,4 +46,4 @@ def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
     users = [name for name in names if module.touches(name)]
     kept = f'; {" and ".join(users)} {"stay" if users[1:] else "stays"} as before'
     note = f'{note} it{kept if users else ""}.'
-    return Replacement(((*module.span(node), repr(resting(path, value))),), (note,))
+    return Edit((*module.span(node), repr(resting(path, value))), note)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from mmgpu_hooks.config.edit import Edit, Replacement, resting
+from mmgpu_hooks.config.edit import Edit, resting
 from mmgpu_hooks.config.locate import KeyPath, locate_setting
 from mmgpu_hooks.config.outcome import RefusedError, Setting
-from mmgpu_hooks.config.syntax import Module, is_display, parse_literal
+from mmgpu_hooks.config.syntax import Module, is_display, is_literal
 
 
 def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
@@ -21,7 +21,6 @@ def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
             'change it by hand',
             place.node.lineno,
         )
-    if parse_literal(place.node) is None:
+    if not is_literal(place.node):
         return None
-    code = repr(resting(path, value))
-    return Replacement(((*module.span(place.node), code),))
+    return Edit((*module.span(place.node), repr(resting(path, value))))

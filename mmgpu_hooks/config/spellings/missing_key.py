@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-
-from mmgpu_hooks.config.edit import (
-    HOOK_ROOTS,
-    Edit,
-    Replacement,
-    Statement,
-    resting,
-)
+from mmgpu_hooks.config.edit import Edit, resting
 from mmgpu_hooks.config.entries import insert_entry
 from mmgpu_hooks.config.locate import KeyPath, locate_setting
 from mmgpu_hooks.config.outcome import Setting
@@ -22,9 +14,5 @@ def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
     place = locate_setting(module, path)
     if place.kind != 'missing':
         return None
-    empty = isinstance(place.node, ast.Call) and module.code(place.node)[-2:] == '()'
-    if empty and path[0] in HOOK_ROOTS and place.owner is None:
-        # filled, it could not be told from a statement of ours and would go too
-        return Statement('update')
-    code = insert_entry(module, place.node, place.rest, resting(path, value))
-    return Replacement((code,))
+    given = resting(path, value)
+    return Edit(insert_entry(module, place.node, place.rest, given))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.config.edit import Edit, Statement
+from mmgpu_hooks.config.edit import UPDATE, Edit, follow, render_statement
 from mmgpu_hooks.config.locate import KeyPath, locate_setting
 from mmgpu_hooks.config.outcome import Setting
 from mmgpu_hooks.config.syntax import Module
@@ -11,5 +11,6 @@ from mmgpu_hooks.config.syntax import Module
 def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
     """Adds ``x.update(key=value)`` on the line after the last change."""
     place = locate_setting(module, path)
-    known = place.kind in ('override', 'gone')
-    return Statement('update', place.index) if known else None
+    if place.kind != 'override':
+        return None
+    return Edit(follow(module, place.index, render_statement(UPDATE, path, value)))

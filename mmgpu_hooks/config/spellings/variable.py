@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from mmgpu_hooks.config.edit import Edit, Replacement, resting
+from mmgpu_hooks.config.edit import Edit, resting
 from mmgpu_hooks.config.locate import KeyPath, locate_setting
 from mmgpu_hooks.config.outcome import Setting
-from mmgpu_hooks.config.syntax import Module, parse_literal
+from mmgpu_hooks.config.syntax import Module, is_literal
 
 
 def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
@@ -20,16 +20,13 @@ def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
     for uses in (module.original.touches(name), module.touches(name)):
         if sorted(touch.how for touch in uses) != ['bind', 'read']:
             return None
-    (writer,) = (touch for touch in module.touches(name) if touch.how == 'bind')
+    (writer,) = (touch for touch in uses if touch.how == 'bind')
     given = writer.node.value
-    literal = parse_literal(given)
-    if not writer.is_start or writer.inherited or literal is None:
-        return None
-    if issubclass(literal[0], (dict, list, tuple, set)):
+    if not writer.is_start or writer.inherited or not is_literal(given):
         return None
     note = (
         f'{".".join(path)} is the variable {name}, which nothing else in the file '
         'uses, so that was changed.'
     )
     code = repr(resting(path, value))
-    return Replacement(((*module.span(given), code),), (note,), name)
+    return Edit((*module.span(given), code), note, name)
