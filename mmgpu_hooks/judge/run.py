@@ -186,15 +186,19 @@ class HostFigures(Figures):
     io_pressure_pct = mean_of('host.io_pressure_pct')
     memory_pressure_pct = mean_of('host.memory_pressure_pct')
     throttled_s = of_every(sum_known, 'host.throttled_s')
-    """How long the CPU quota held tasks back, over the intervals that know it."""
+    """How long the CPU quota held tasks back, as far as that is known."""
     ram_available_bytes = of_every(smallest, 'host.ram_available_bytes')
     """Least at the end of an interval, as the next one."""
     shm_free_bytes = of_every(smallest, 'host.shm_free_bytes')
 
     @cached_property
     def throttled_pct(self) -> float | None:
-        """`throttled_s` over the seconds of those intervals."""
-        whole_s = total(self.every.having('host.throttled_s').column('duration_s'))
+        """`throttled_s` over the seconds that it was counted in.
+
+        A window of the host may span intervals that have none of their own.
+        """
+        known = np.flatnonzero(~np.isnan(self.every.column('host.throttled_s')))
+        whole_s = total(self.every.column('duration_s')[: known.max(initial=-1) + 1])
         held_s = self.throttled_s
         return 100 * held_s / whole_s if held_s is not None and whole_s else None
 
@@ -526,8 +530,9 @@ class Run(Figures):
     @cached_property
     def host(self) -> HostFigures | None:
         """What the host did to the run."""
-        every = self.every.having('host')
-        return HostFigures(every, self.steady.having('host')) if len(every) else None
+        if not len(self.every.having('host')):
+            return None
+        return HostFigures(self.every, self.steady.having('host'))
 
     @cached_property
     def gpu(self) -> GpuFigures | None:
@@ -660,8 +665,12 @@ class Run(Figures):
         whole_s, used_s = workload.batch_time.mean_s, workload.batch_cpu.mean_s
         if loader and loader.occupancy_s is not None and loader.batch_cpu_s is not None:
             # waiting for a core is no waiting for storage
-            whole_s = loader.occupancy_s - (self.worker_run_delay_s or 0.0)
+            delay_s = self.worker_run_delay_s
+            if not workload.num_workers:
+                # of the training thread's, which loads and steps in turns
+                delay_s = (self.main_run_delay_s or 0.0) * (self.data_wait_share or 0.0)
             used_s = loader.batch_cpu_s
+            whole_s = max(loader.occupancy_s - (delay_s or 0.0), used_s)
         return max(1.0 - used_s / whole_s, 0.0) if whole_s > 0.0 else 0.0
 
     @property

@@ -40,6 +40,7 @@ from mmgpu_hooks.schema import (
     HostLimits,
     LoaderSettings,
     PlainRun,
+    RunEvidence,
     SaveRecord,
 )
 
@@ -422,3 +423,14 @@ def test_saves_without_scheduler_statistics_are_said_to_be_unknown():
     found = find(judge_saving(*saves), 'MG311')
     assert found.severity == 'unknown'
     assert 'no schedstat' in found.detail
+
+
+def test_a_quota_is_held_against_all_the_time_that_a_window_of_the_host_spans():
+    # an interval takes 6 s; the host was read in every fifth
+    windows = [make_host_window(throttled_s=s) for s in (0.5, 3.0)]
+    for window, expected in zip(windows, (None, 'problem')):
+        intervals = tuple(
+            make_interval(n, host=None if n % 5 else window) for n in range(1, 11)
+        )
+        run = Run(RunEvidence('x', make_run(), intervals))
+        assert severity(diagnose_run(run), 'MG112') == expected
