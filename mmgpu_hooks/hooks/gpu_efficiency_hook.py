@@ -29,6 +29,12 @@ from mmgpu_hooks.schema.reader import (
 from mmgpu_hooks.schema.run_folder import find_other_ranks
 from mmgpu_hooks.show.summary import render_training_summary
 
+_LIVE = (
+    *('_built_s', '_recorder', '_pid', '_logger', '_guard', '_patches', '_probe'),
+    'after_train_iter',
+)
+"""Attributes of the training that is on; a copy of the hook begins without them."""
+
 _OTHER_RANKS_BYTES = 64 * 2**20
 """Evidence of the other ranks that rank 0 reads when training ends, in a second or two;
 more is left to ``mmgpu recommend``."""
@@ -143,6 +149,10 @@ class GPUEfficiencyHook(Hook):
         self.gpu_sample_period_s = float(gpu_sample_period_s)
         self.summary = summary
         self.worker_nice = worker_nice
+        self._set_live_parts()
+
+    def _set_live_parts(self) -> None:
+        """What no copy shares: see `_LIVE`."""
         self._built_s = monotonic_s()
         self._recorder: Recorder | None = None
         self._pid = os.getpid()
@@ -151,6 +161,13 @@ class GPUEfficiencyHook(Hook):
         self._patches = Patches()
         self._probe: LoaderProbe | None = None
         self._guard.run('loader workers', expect_loop, self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: own for name, own in vars(self).items() if name not in _LIVE}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_live_parts()
 
     def _warn_off(self, source: str, reason: str) -> None:
         if self._logger is not None:

@@ -48,7 +48,7 @@ MOST_SKIPPED = 64
 
 
 class LogSchedule:
-    """Answers both questions for one runner.
+    """Says when LoggerHook prints a line and when an interval ends, for one runner.
 
     Args:
         runner: The runner that trains.
