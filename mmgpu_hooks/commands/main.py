@@ -111,7 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return exit_codes.CLOSED_PIPE
         except click.UsageError as error:
             text = ' '.join(error.format_message().split())
-            sentence, code = f'{text} See "{name} --help".', exit_codes.BAD_INPUT
+            stop = '' if text.endswith(('.', '?')) else '.'
+            sentence = f'{text}{stop} See "{name} --help".'
+            code = exit_codes.BAD_INPUT
         except UserError as error:
             sentence, code = str(error), exit_codes.BAD_INPUT
         except OSError as error:

@@ -115,6 +115,7 @@ def test_what_cannot_be_meant_is_one_sentence(line, capsys):
     out, err = capsys.readouterr()
     assert (out, err.count('\n')) == ('', 1)
     assert BAD[line] in err
+    assert err.partition(' See "mmgpu')[0].rstrip().endswith(('.', '?'))
     name = f'mmgpu {words[0]}' if words[0] in COMMANDS else 'mmgpu'
     assert err.startswith(f'{name}: ')
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +38,9 @@ NAMES = pytest.mark.parametrize(
         ({'worker_nice': '10'}, TypeError, "to be a whole number, found '10'"),
         ({'worker_nice': 10.0}, TypeError, 'to be a whole number, found 10.0'),
         ({'worker_nice': True}, TypeError, 'to be a whole number, found True'),
+        ({'stuck_after_s': -1}, ValueError, 'between 0 (off) and 86400, found -1'),
+        ({'stuck_after_s': '60'}, TypeError, "to be seconds, found '60'"),
+        ({'scalars': 'some'}, ValueError, "to be 'main' or 'all', found 'some'"),
         ({'intervall': 10}, TypeError, "unexpected keyword argument 'intervall'"),
     ],
 )
@@ -66,3 +72,12 @@ def test_good_arguments_build_the_hook(name: str, arguments: dict[str, Any]) -> 
     assert type(hook) is mmgpu_hooks.GPUEfficiencyHook
     for key, value in arguments.items():
         assert getattr(hook, key) == value
+
+
+def test_the_page_for_newcomers_lists_every_argument_with_its_default() -> None:
+    page = Path(__file__).parents[2] / 'docs' / 'en' / 'switch-it-on.md'
+    rows = re.findall(r'^\| `(\w+)` \| (.+?) \|', page.read_text(), re.MULTILINE)
+    found = {name: default.strip('`') for name, default in rows}
+    arguments = inspect.signature(mmgpu_hooks.GPUEfficiencyHook).parameters.values()
+    expected = {one.name: repr(one.default) for one in arguments}
+    assert found == {**expected, 'interval': "LoggerHook's"}
