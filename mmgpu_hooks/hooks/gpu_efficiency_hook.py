@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.patches import Patches
-from mmgpu_hooks.schema import RanksSummary
+from mmgpu_hooks.schema import EndRecord, RanksSummary
 from mmgpu_hooks.schema.reader import (
     read_other_ranks,
 )
@@ -273,13 +274,15 @@ class GPUEfficiencyHook(Hook):
         path = self._guard.run('end', recorder.finish, status, error)
         self._recorder = None
         if path is not None and self.summary:
-            self._guard.run('summary', self._log_summary, path)
+            self._guard.run('summary', self._log_summary, path, recorder.end)
 
-    def _log_summary(self, path: Path) -> None:
+    def _log_summary(self, path: Path, end: EndRecord | None) -> None:
         if not is_main_process():
             return
         # read back, so that nothing grows in memory while training runs
         folded = Run.read(path)
+        if folded.evidence.end is None:
+            folded = Run(replace(folded.evidence, end=end))
         ranks = self._guard.run('comparison of ranks', _compare_ranks, path, folded)
         compared, slowest = ranks or (None, None)
         judged = folded

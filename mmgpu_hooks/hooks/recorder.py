@@ -191,6 +191,8 @@ class Recorder:
         self._memory_cgroup: str | None = None
         self._writer: EvidenceWriter | None = None
         self._stuck: StuckSource | None = None
+        self.end: EndRecord | None = None
+        """Once it is over, also where there was no room to write it."""
         self._saving = SaveSource(runner, guard, self._read_position, self._write)
         self.validation = ValidationSource(
             runner,
@@ -402,9 +404,9 @@ class Recorder:
             # a card that was lost meanwhile is the reason
             self._sources.gpu.read()
         self._guard.run('end', self._write_once_known, is_final=True)
-        end = self._guard.run('end', self._end, window is not None, status, error)
-        if end is not None:
-            self._write(end)
+        self.end = self._guard.run('end', self._end, window is not None, status, error)
+        if self.end is not None:
+            self._write(self.end)
         self._sources.close()
         writer, self._writer = self._writer, None
         if writer is None:

@@ -52,9 +52,13 @@ def render_training_summary(
     }
     has_ended = run.status in ('completed', 'interrupted')
     folder = shown_path(run.run.work_dir) or '<work_dir>'
+    end, recorded = run.evidence.end, run.iterations
+    done = recorded if end is None else max(end.iterations, recorded)
+    # where the disk was full, say
+    part = f', {recorded} of them recorded' if recorded < done else ''
     lines = [
-        f'GPUEfficiencyHook: {run.status} after {run.iterations} iterations, '
-        f'{format_seconds(run.duration_s)}',
+        f'GPUEfficiencyHook: {run.status} after {done} iterations, '
+        f'{format_seconds(run.duration_s)}{part}',
         *(_line(label, text) for label, text in rows.items() if text),
         f'  {"next":<{_LABEL}}mmgpu {"recommend" if has_ended else "why"} {folder}',
     ]

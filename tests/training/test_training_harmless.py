@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import re
 import resource
 import signal
 from collections.abc import Iterator
@@ -255,6 +256,7 @@ def test_a_disk_that_fills_up_ends_the_evidence_on_a_whole_line(
     assert losses['full'] == losses['room']
     full = logs['full']
     assert full.count('evidence is switched off for this run (OSError: ') == 1
+    said = re.search(r'completed after 60 iterations, .* (\d+) of them recorded', full)
     assert '  verdict    ' in full
     text = find_evidence(tmp_path / 'full').read_text()
     assert text.endswith('\n')
@@ -267,6 +269,7 @@ def test_a_disk_that_fills_up_ends_the_evidence_on_a_whole_line(
     assert [r.iteration for r in evidence.intervals] == list(
         range(1, len(evidence.intervals) + 1)
     )
+    assert said is not None and int(said[1]) == len(evidence.intervals)
     # everything else goes on
     assert len(scalar_lines(tmp_path / 'full')) == 60
     assert 'data_wait_s' in scalar_lines(tmp_path / 'full')[-1]
