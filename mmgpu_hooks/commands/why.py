@@ -91,7 +91,14 @@ def explain_run(work_dir: Path | None, log: str | None) -> Why:
         if not logs:
             read_run_folder(work_dir)  # says what is wrong with it
         return judge_end(logs)
-    evidence = read_evidence(files.evidence)
+    try:
+        evidence = read_evidence(files.evidence)
+    except EvidenceError as error:
+        if files.evidence != work_dir:
+            raise
+        raise EvidenceError(
+            f'{error} Is it what the console showed? Then: --log {work_dir}'
+        ) from error
     others, _ = read_other_ranks(files.other_ranks)
     return judge_end(logs, [Rank(one, read_host(one)) for one in (evidence, *others)])
 
@@ -99,6 +106,8 @@ def explain_run(work_dir: Path | None, log: str | None) -> Why:
 @contextlib.contextmanager
 def _opened(name: str) -> Iterator[BinaryIO]:
     if name == '-':
+        if sys.stdin is None:
+            raise EvidenceError('--log - reads standard input, which is closed.')
         yield sys.stdin.buffer
         return
     try:

@@ -257,7 +257,7 @@ WRAPPER unknown
     ChildFailedError|ProcessRaisedException|CalledProcessError|\(exitcode: -?\d+\)
     Exited with exit code [1-9]|exited with non-zero status|BAD TERMINATION
     exit(?:ed)? (?:code|status):? -?[1-9]\d*\b|\(core dumped\)
-    exits with return code = -?[1-9]
+    exits with return code = -?[1-9]|User defined signal [12]\b
     ^terminate called (?:after throwing|without)
 """
 """Order, cause and marks; below them the patterns. SHM stands for what is in shared
@@ -338,6 +338,8 @@ _EXCEPTION = re.compile(
     r'^(?:[A-Za-z_]\w*\.)*(?:\w*(?:Error|Exception|Exit|Failure|Invalid\w*)|error'
     r'|Timeout\w*|StopIteration)(?::|$)'
 )
+_DECORATION = re.compile(r'^[│╰─ ]*(?:E +)?')
+"""What rich and pytest put before an exception."""
 _QUIET = re.compile(
     r'^(?:\w+\.)*(?:Empty|SystemExit|ModuleNotFoundError: No module named .(?:apex'
     r'|tensorboard|flash_attn))'
@@ -506,7 +508,7 @@ class ConsoleLog:
             self._events.clear()
             return
         is_open = order - traceback.seen <= _CONTEXT
-        raised = text.lstrip('│╰─ E') if is_open else text
+        raised = _DECORATION.sub('', text) if is_open else text
         is_exception = bool(_EXCEPTION.match(raised))
         sign = self._match(text, raised, traceback, is_open, is_exception)
         if 'DataLoader worker process' in text:
