@@ -338,6 +338,8 @@ _EXCEPTION = re.compile(
     r'^(?:[A-Za-z_]\w*\.)*(?:\w*(?:Error|Exception|Exit|Failure|Invalid\w*)|error'
     r'|Timeout\w*|StopIteration)(?::|$)'
 )
+_NAMED_FREELY = re.compile(r'^(?:[A-Za-z_]\w*\.)*[A-Z]\w*[a-z]\w*(?:: |$)')
+"""An exception of any name, where only an exception can stand."""
 _DECORATION = re.compile(r'^[│╰─ ]*(?:E +)?')
 """What rich and pytest put before an exception."""
 _QUIET = re.compile(
@@ -411,6 +413,8 @@ class _Traceback:
         self.innermost = ''
         self.ignored = -_CONTEXT
         """Where Python said that it ignores the next one, as at its end."""
+        self.is_in_frames = False
+        """The next line that is not indented is the exception."""
 
     def begin(self, order: int, is_worker: bool) -> None:
         kept = self.flags & {'worker', 'root'} if is_worker else set()
@@ -421,6 +425,7 @@ class _Traceback:
     def add(self, order: int, frame: re.Match[str]) -> None:
         path = frame[1].replace('\\', '/')
         self.seen = order
+        self.is_in_frames = True
         if not _STANDARD.search(path):
             self.innermost = path
         self.flags |= {name for name, known in _FLAGS if known.search(path)}
@@ -447,6 +452,7 @@ class ConsoleLog:
         """The last iteration's line, where one was logged."""
         self._done: tuple[int, int] | None = None
         self._order = 0
+        self._frame = -_NEAR
         self._recent: deque[str] = deque(maxlen=64)
         self._tracebacks: dict[int | None, _Traceback] = {}
         self._events: dict[Sign, list[Event]] = {}
@@ -457,7 +463,7 @@ class ConsoleLog:
         """Take one line, without its end; bytes that are no UTF-8 are replaced."""
         self.lines = line
         self._order += 1
-        if not _TRIGGER.search(raw):
+        if not _TRIGGER.search(raw) and self._order - self._frame >= _NEAR:
             self._calm += 1
             if self._events or self._order % 16 == 0 or b'loss: ' in raw:
                 self._note_progress(line, raw.decode('utf-8', 'replace'))
@@ -490,6 +496,7 @@ class ConsoleLog:
         frame = _FRAME.match(text) or _RICH_FRAME.match(text)
         if frame is not None:
             traceback.add(order, frame)
+            self._frame = order
             return
         if 'Exception ignored in' in text:
             traceback.ignored = order
@@ -510,6 +517,9 @@ class ConsoleLog:
         is_open = order - traceback.seen <= _CONTEXT
         raised = _DECORATION.sub('', text) if is_open else text
         is_exception = bool(_EXCEPTION.match(raised))
+        if traceback.is_in_frames and not text[0].isspace():
+            traceback.is_in_frames = False
+            is_exception |= is_open and bool(_NAMED_FREELY.match(text))
         sign = self._match(text, raised, traceback, is_open, is_exception)
         if 'DataLoader worker process' in text:
             traceback.flags.add('worker')

@@ -264,7 +264,13 @@ def _judge_silence(logs: Found, rank: Rank | None) -> Why:
             'console, which --log FILE reads.',
         )
         return Why('unknown', None, 'unknown', said, do=do)
-    is_alive, run = rank.host.is_alive, rank.evidence.run
+    is_alive, run, end = rank.host.is_alive, rank.evidence.run, rank.evidence.end
+    if end is not None:
+        text = f'{end.error}: {end.message or ""}'.rstrip(': ')
+        raised = (Proof('evidence', None, text),)
+        state, said = 'running' if is_alive else 'ended', CAUSES['unknown'].title
+        why = Why(state, 'unknown', 'unknown', f'{said}.', raised)
+        return _complete(why, rank, end.sample)
     if is_alive:
         return Why('running', None, 'sure', 'It is running; no line says otherwise.')
     if is_alive is None:

@@ -51,6 +51,19 @@ def judge(text, *, free=None, limit=None, kills=None, end=None, host=GONE):
     return judge_end(logs, [Rank(evidence, host)])
 
 
+@pytest.mark.parametrize('error', ['Exception', 'BadImage', 'SystemExit'])
+@pytest.mark.parametrize(
+    ('fields', 'cause'),
+    [({}, 'unknown'), ({'sample': '37'}, 'sample_raised')],
+)
+def test_an_exception_of_any_name(error, fields, cause):
+    end = make_end(status='failed', error=error, message='no pixels', **fields)
+    why = judge('', free=40, end=end)
+    assert why.cause == ('unknown' if error == 'SystemExit' else cause)
+    assert why.proof[0].text == f'{error}: no pixels'
+    assert why.sample == fields.get('sample')
+
+
 @pytest.mark.parametrize(
     ('text', 'figures', 'cause', 'certainty'),
     [
