@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.judge.standstill import Rank, describe_stuck, phrase_part
 from mmgpu_hooks.judge.why import judge_end, read_host
 from mmgpu_hooks.measure.ledger import LAP
-from mmgpu_hooks.measure.watchdog import Running, Watchdog
+from mmgpu_hooks.measure.watchdog import THREAD_NAME, Running, Watchdog
 from mmgpu_hooks.schema import IntervalRecord, RunEvidence, StuckRecord
 from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_other_ranks
@@ -24,6 +25,8 @@ _WAITS = 'data_wait', 'first_wait'
 _OF_ITERATION = 'data_wait', 'step'
 _RANKS_S = 2.0
 """What the others are given to say where they stand."""
+_FILES_S = 10.0
+"""What the work folder is given; a dead mount answers never."""
 
 
 class StuckSource:
@@ -134,7 +137,6 @@ class StuckSource:
         record = StuckRecord(
             iteration=iteration, part=part, waited_s=waited_s, **fields
         )
-        self._write(record)
         lines = [
             f'GPUEfficiencyHook: nothing went on for {waited_s:.0f} s, '
             f'{phrase_part(record)} (iteration {iteration + 1}, epoch {epoch}).'
@@ -142,15 +144,32 @@ class StuckSource:
         if running.usual_s is None:
             lines.append('This part has not ended once yet: it may only be slow.')
         lines += describe_stuck(record)
-        if self._evidence is not None:
-            paths = find_other_ranks(self._evidence)
-            if paths:
-                time.sleep(_RANKS_S)
-            others, _ = read_other_ranks(paths)
-            lines += list_causes(read_evidence(self._evidence), others)
+        causes: list[str] = []
+        filing = threading.Thread(
+            target=self._guard.run,
+            args=('watchdog', self._file, record, causes),
+            name=f'{THREAD_NAME}-files',
+            daemon=True,
+        )
+        filing.start()
+        filing.join(_FILES_S)
+        if filing.is_alive():
+            lines.append('The work folder does not answer: this stands here alone.')
+        lines += causes
         work_dir = shlex.quote(self._work_dir)
         lines.append(f'Training is left alone. More: mmgpu why {work_dir}')
         self._warn(visible('\n  '.join(lines)))
+
+    def _file(self, record: StuckRecord, causes: list[str]) -> None:
+        """Write a record, and find the cause in it and in those of other ranks."""
+        self._write(record)
+        if self._evidence is None:
+            return
+        paths = find_other_ranks(self._evidence)
+        if paths:
+            time.sleep(_RANKS_S)
+        others, _ = read_other_ranks(paths)
+        causes += list_causes(read_evidence(self._evidence), others)
 
     def _note_freed(self, running: Running, waited_s: float) -> None:
         iteration, _ = self._read_position()
@@ -181,11 +200,11 @@ def _part(running: Running) -> str:
 
 
 def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
-    """The cause, and the rank that the others wait for; empty where it is unknown."""
+    """The cause, and the rank that the others wait for, as far as they are known."""
     why = judge_end([], [Rank(one, read_host(one)) for one in (own, *others)])
-    if why.cause in (None, 'unknown'):
-        return []
-    said = [f'Cause: {why.cause} ({why.certainty}); mmgpu explain {why.cause}']
+    said = []
+    if why.cause not in (None, 'unknown'):
+        said.append(f'Cause: {why.cause} ({why.certainty}); mmgpu explain {why.cause}')
     if why.rank not in (None, own.run.rank):
         said += [f'Rank {why.rank}:', *(proof.text for proof in why.proof[:3])]
     return said

@@ -8,6 +8,7 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.runs import GIB, make_evidence, make_run
+from mmgpu_hooks.hooks.stuck_source import list_causes
 from mmgpu_hooks.judge.rules.training import judge_standstills
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.standstill import Rank
@@ -188,6 +189,13 @@ def test_the_rank_that_the_others_wait_for(other, cause, rank):
     if 'stuck' in other and rank is not None:
         assert 'rank 0 is in the step' in why.proof[-1].text
         assert why.sample == (None if cause == 'unknown' else '118')
+
+
+def test_the_log_names_the_rank_where_the_cause_is_unknown():
+    own = make_stuck('step', stack=('net.py:3 in forward',))
+    ranks = [make_rank(0, stuck=STEP), make_rank(1, stuck=own)]
+    said = list_causes(ranks[0].evidence, [ranks[1].evidence])
+    assert said[:2] == ['Rank 1:', 'net.py:3 in forward']
 
 
 def test_a_standstill_that_is_over_is_a_finding():

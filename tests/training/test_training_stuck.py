@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 from mmengine.hooks import Hook
 
+from mmgpu_hooks.hooks import stuck_source
 from mmgpu_hooks.judge.standstill import Rank, judge_standstill
 from mmgpu_hooks.judge.why import judge_end
 from mmgpu_hooks.measure.watchdog import THREAD_NAME
 from mmgpu_hooks.schema import HostNow, StuckRecord
+from mmgpu_hooks.schema.writer import EvidenceWriter
 from training.toy import (
     HOOK,
     LossTape,
@@ -167,6 +169,34 @@ def test_a_hook_is_named(run: Callable, tmp_path: Path) -> None:
     runner, (stuck, _) = run(custom_hooks=[hook])
     assert stuck.part == 'StandingHook'
     assert 'in StandingHook' in log_of(runner)
+
+
+def test_a_work_folder_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, write = threading.Event(), EvidenceWriter.write
+
+    def write_late(writer: EvidenceWriter, record: Any) -> None:
+        if isinstance(record, StuckRecord):
+            said.wait(PATIENCE_S)
+        write(writer, record)
+
+    class WaitingHook(Hook):
+        def after_train_iter(self, runner: Any, batch_idx: int, **_: Any) -> None:
+            until = time.monotonic() + PATIENCE_S
+            while batch_idx == 20 and time.monotonic() < until and not said.is_set():
+                if 'The work folder does not answer' in log_of(runner):
+                    said.set()
+                time.sleep(0.02)
+
+    monkeypatch.setattr(EvidenceWriter, 'write', write_late)
+    monkeypatch.setattr(stuck_source, '_FILES_S', 0.1)
+    hooks = [WaitingHook()]
+    runner = build_runner(tmp_path, iterations=40, hook=WATCHED, custom_hooks=hooks)
+    train(runner)
+    assert said.is_set()
+    assert 'in WaitingHook' in log_of(runner)
+    assert not [t for t in threading.enumerate() if t.name.startswith(THREAD_NAME)]
 
 
 def test_a_step_is_told_by_its_stack(
