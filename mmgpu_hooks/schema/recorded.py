@@ -329,7 +329,7 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     """Its main thread was ready to run and waited for a core."""
     system_cpu_pct: Optional[Number] = None
     """Busy share of all logical CPUs of the host, since it was read last: it, the
-    memory above and ``host`` every 5 seconds at most."""
+    memory above and ``host`` every 5 seconds, more often at first."""
     largest_batch_pixels: Optional[Count] = None
     """Images x padded height x padded width of the interval's largest batch, as the
     model was given it."""

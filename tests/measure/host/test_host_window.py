@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from operator import sub
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,14 +74,25 @@ def test_windows_follow_each_other(host: Host):
     assert (first.cpu_pressure_pct, first.io_pressure_pct) == (25.0, 12.5)
     assert (first.memory_pressure_pct, first.throttled_s) == (0.0, 0.25)
     assert first.ram_available_bytes and first.shm_free_bytes
-    host.clock.turn(1.0)
+    host.clock.turn(0.9)
     assert meter.read() is None
-    host.clock.turn(4.0)
+    host.clock.turn(4.1)
     host.press('memory', 6_000_000)
     second = meter.read()
     assert second is not None
     assert (second.cpu_pressure_pct, second.memory_pressure_pct) == (0.0, 100.0)
     assert (second.throttled_s, meter.unknown) == (0.0, {})
+
+
+def test_a_short_run_is_known_as_well_as_a_long_one(host: Host):
+    meter = host.open()
+    read_at: list[int] = []
+    for interval in range(600):
+        host.clock.turn(0.3)
+        if meter.read() is not None:
+            read_at.append(interval)
+    assert len([one for one in read_at if one < 10]) >= 4  # within 3 s
+    assert min(map(sub, read_at[-20:], read_at[-21:-1])) >= 16  # of 0.3 s
 
 
 def test_a_counter_that_falls_is_unknown_for_one_window(host: Host):
@@ -181,6 +193,7 @@ def test_cpu_windows_follow_each_other():
     meter = CpuMeter(
         lambda: next(times), lambda: next(process), lambda: next(delay), clock
     )
+    clock.turn(2.0)
     first = meter.read()
     assert first.pop('process_rss_bytes') > 0
     assert first == {
