@@ -188,9 +188,13 @@ def fold_figures(
     """
     counts = intervals.column('iterations')
     found = {}
-    for name, values in _read_figures(intervals, counts).items():
+    figures = _read_figures(intervals, counts)
+    # a rate is of seconds: all images over all the time
+    weights = {RATE: counts * figures[ITER]}
+    for name, values in figures.items():
         is_known = np.isfinite(values)
-        series = values[is_known].tolist(), counts[is_known].tolist()
+        weight = weights.get(name, counts)
+        series = values[is_known].tolist(), weight[is_known].tolist()
         found[name] = summarize_series(*series, least)
     return found
 

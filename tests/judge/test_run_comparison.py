@@ -9,6 +9,7 @@ from fakes.replaced import replace
 from fakes.runs import (
     make_evidence,
     make_gpu_run,
+    make_interval,
     make_loader,
     make_model_bytes,
     make_run,
@@ -38,6 +39,16 @@ def test_what_was_planted_is_found_and_put_down_to_its_part():
     rate = figure(comparison, 'images_per_s')
     assert rate.before.value == pytest.approx(4 / 0.3, rel=0.02)
     assert rate.difference.high < 0
+
+
+def test_images_per_second_are_all_images_over_all_the_time():
+    # iterations of 0.3 s and of 1.2 s in turns, 4 images each
+    steps_s = [0.2, 1.1] * 10
+    intervals = tuple(make_interval(n, step_s=s) for n, s in enumerate(steps_s))
+    run = RunEvidence('x', make_run(), (make_interval(0), *intervals))
+    comparison = compare(run, run)
+    assert figure(comparison, 'iter_s').before.value == pytest.approx(0.75)
+    assert figure(comparison, 'images_per_s').before.value == pytest.approx(4 / 0.75)
 
 
 def test_the_interval_covers_what_was_planted_and_equal_runs_raise_no_alarm():
