@@ -128,6 +128,7 @@ class StuckSource:
                 pid=owed.pid,
                 sample=owed.sample,
                 sample_s=owed.sample_s,
+                image=owed.image,
                 alike=owed.alike,
             )
             if owed.state is not None:

@@ -191,7 +191,9 @@ def describe_stuck(stuck: StuckRecord) -> list[str]:
             f'Worker {stuck.worker} (pid {stuck.pid}) owes the next batch; it {state}'
         )
     if stuck.sample is not None:
-        found.append(f'loading sample {stuck.sample} for {stuck.sample_s or 0.0:.0f} s')
+        image = f', {stuck.image}' if stuck.image else ''
+        since = f'for {stuck.sample_s or 0.0:.0f} s'
+        found.append(f'loading sample {stuck.sample} {since}{image}')
     elif is_lost(stuck):
         found.append(
             'it waits for work: the batch was lost on its way, as when /dev/shm is '

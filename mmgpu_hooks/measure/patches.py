@@ -20,6 +20,7 @@ REPLACED: Mapping[str, str] = {
     '_get_iterator': "a DataLoader's: sees its iterators and reaches its workers",
     'worker_init_fn': "a DataLoader's, while it starts workers: measures inside them",
     '_next_data': "a loader iterator's: the exact wait for a batch",
+    'get_data_info': "BaseDataset's, where samples are loaded: the file of a sample",
     'fetch': "a fetcher's in this process: times batches",
     '__call__': 'of transform classes, for one batch: times transforms',
     'state_dict': "the model's, during a save: where copying begins",

@@ -550,8 +550,11 @@ class StuckRecord(Line, frozen=True, kw_only=True, tag='stuck'):
     """Index of the sample that it was making; without workers, that the loop made."""
     sample_s: Optional[Number] = None
     """For how long."""
+    image: Optional[str] = None
+    """File of that sample, once its annotation was read; of long names the end."""
     call: Optional[str] = None
-    """System call that it waited in."""
+    """System call that it waited in; in an uninterruptible sleep the kernel's function
+    where that is known."""
     path: Optional[str] = None
     """File that the call was about."""
     mount: Optional[str] = None

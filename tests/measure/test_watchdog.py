@@ -164,3 +164,17 @@ def test_the_innermost_mount_holds_a_file():
     assert find_mount('/mnt/my data/a.jpg', mountinfo) == 'nfs4'
     assert find_mount('/mnt/mydata', mountinfo) == 'ext4'
     assert find_mount('/', mountinfo) == 'ext4'
+
+
+@pytest.mark.parametrize(
+    ('letter', 'wchan', 'call'),
+    [('D', 'nfs4_wait_clnt_recover', 'nfs4_wait_clnt_recover'), ('D', '0', 'read')],
+)
+def test_the_kernels_wait_is_known(tmp_path, letter, wchan, call):
+    folder = tmp_path / '7'
+    folder.mkdir()
+    (folder / 'stat').write_text(f'7 (python) {letter}' + ' 0' * 30)
+    number = {'x86_64': 0, 'aarch64': 63}[os.uname().machine]
+    (folder / 'syscall').write_text(f'{number} 0x3 0x0')
+    (folder / 'wchan').write_text(wchan)
+    assert read_state(7, tmp_path)[:2] == (letter, call)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from mmengine.dataset import BaseDataset
 from mmengine.hooks import Hook
 
 from mmgpu_hooks.hooks import stuck_source
@@ -90,7 +92,9 @@ def name_cause(runner: Any) -> str | None:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
     def train_with(
-        sample: Callable[[Path], None] | None = None, **more: Any
+        sample: Callable[[Path], None] | None = None,
+        how: Callable[[Any], Any] = train,
+        **more: Any,
     ) -> tuple[Any, list[StuckRecord]]:
         load = ToyDataset.__getitem__
         folder = tmp_path / 'run'
@@ -106,7 +110,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
         helper = threading.Thread(target=free, args=(folder,), daemon=True)
         helper.start()
         options: dict[str, Any] = {'iterations': 40, 'num_workers': 2, 'hook': WATCHED}
-        runner = train(build_runner(folder, **{**options, **more}))
+        runner = how(build_runner(folder, **{**options, **more}))
         return runner, list(evidence_of(folder).stuck)
 
     yield train_with
@@ -145,6 +149,43 @@ def test_the_worker_and_the_sample_are_named(
     if line is not None:
         assert any(f' in {line}' in call for call in stuck.stack)
         assert f' in {line}' in log
+
+
+class Folder(BaseDataset):
+    """MMEngine's, with names of files that a terminal must not get as they are."""
+
+    def load_data_list(self) -> list[dict[str, Any]]:
+        return [{'img_path': f'photos/\x1b[31m{number}.jpg'} for number in range(80)]
+
+
+class Opening:
+    """A transform that stands still at one file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
+        if results['sample_idx'] == STUCK_SAMPLE:
+            stand_still(self.folder)
+        return {'inputs': torch.ones(3, 8, 8), 'data_samples': torch.tensor(1.0)}
+
+
+@pytest.mark.parametrize('num_workers', [0, 2])
+def test_the_file_of_the_sample_is_named(run: Callable, num_workers: int) -> None:
+    own = BaseDataset.get_data_info
+
+    def train_on_files(runner: Any) -> Any:
+        folder = Path(runner.work_dir)
+        runner._train_dataloader['dataset'] = Folder(pipeline=[Opening(folder)])
+        return train(runner)
+
+    runner, (stuck, _) = run(num_workers=num_workers, how=train_on_files)
+    assert (stuck.sample, stuck.image) == (
+        STUCK_SAMPLE,
+        f'photos/\x1b[31m{STUCK_SAMPLE}.jpg',
+    )
+    assert f', photos/\\x1b[31m{STUCK_SAMPLE}.jpg' in log_of(runner)
+    assert BaseDataset.get_data_info is own
 
 
 def test_without_workers_the_sample_is_named_too(run: Callable) -> None:

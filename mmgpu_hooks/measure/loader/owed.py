@@ -45,7 +45,7 @@ class ProcessState(NamedTuple):
     """As in ``ps``: R on a core, S asleep, D uninterruptible, T stopped, Z ended; X
     when there is no such process."""
     call: str | None = None
-    """The system call."""
+    """The system call; in an uninterruptible sleep the kernel's function, if known."""
     path: str | None = None
     """The file that the call reads or writes."""
     mount: str | None = None
@@ -63,6 +63,8 @@ class Owed:
     """R also where it used a core just now."""
     sample: int | None = None
     sample_s: float | None = None
+    image: str | None = None
+    """File of the sample."""
     stack: tuple[str, ...] = ()
     alike: int = 0
     """Workers that stand at the same line, this one included."""
@@ -112,6 +114,7 @@ def _sample(counters: Counters, worker: int, clock: Clock) -> dict[str, Any]:
     return {
         'sample': index if index >= 0 else None,
         'sample_s': max(clock() - since_s, 0.0),
+        'image': counters.read_file(worker),
     }
 
 
@@ -135,6 +138,8 @@ def read_state(pid: int, proc: Path = _PROC) -> ProcessState:
     if letter in 'ZX':
         return ProcessState(letter)
     call, descriptor = _parse_call(_read(folder / 'syscall'))
+    if letter == 'D' and _read(folder / 'wchan').strip('0'):
+        call = _read(folder / 'wchan')
     path = mount = None
     if descriptor is not None:
         try:

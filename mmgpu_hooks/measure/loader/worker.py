@@ -6,7 +6,7 @@ import operator
 import sys
 import weakref
 from collections.abc import Mapping
-from functools import partial
+from functools import partial, wraps
 from types import FrameType
 from typing import Any, Callable
 
@@ -146,6 +146,7 @@ class FetchProbe:
         self._since_cpu_s: float | None = None
         self._is_busy = False
         self._fetcher: Callable[[], Any] = lambda: None
+        self._patches = Patches()
         self.is_off = False
         """Whether the probe failed, or was closed."""
 
@@ -192,6 +193,7 @@ class FetchProbe:
                 fetcher.dataset = TimedDataset(
                     fetcher.dataset, self._begin_sample, self._end_sample, self._clock
                 )
+                self._follow_files()
         # the first batch also warms caches up
         most_s = _TIMING_SHARE * self._head[at.WALL_SUM]
         if self._head[at.MADE] and self._timing_cost_s <= most_s:
@@ -233,6 +235,26 @@ class FetchProbe:
         except Exception:  # noqa: BLE001, a sampler of the user's own kind of index
             self._head[at.LOADING_INDEX] = -1.0
         self._head[at.LOADING_SINCE] = since
+        self._counters.write_file(self._worker, '')
+
+    def _follow_files(self) -> None:
+        """Note the file of a sample once MMEngine's data set has its annotation."""
+        kind = getattr(sys.modules.get('mmengine.dataset'), 'BaseDataset', None)
+        if kind is None:
+            return
+        original = kind.get_data_info
+
+        @wraps(original)
+        def get_data_info(dataset: Any, *args: Any, **kwargs: Any) -> Any:
+            info = original(dataset, *args, **kwargs)
+            if self._is_busy:
+                name = _first(info, _PATHS) if isinstance(info, dict) else None
+                self._counters.write_file(
+                    self._worker, name if isinstance(name, str) else ''
+                )
+            return info
+
+        self._patches.set(kind, 'get_data_info', get_data_info)
 
     def _end_sample(self, index: Any, sample: Any, seconds: float) -> None:
         slowest = self._slowest
@@ -274,6 +296,7 @@ class FetchProbe:
         self._release()
 
     def _release(self) -> None:
+        self._patches.close()
         fetcher = self._fetcher()
         if fetcher is not None:
             fetcher.dataset = _bare(fetcher.dataset)
