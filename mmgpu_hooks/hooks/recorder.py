@@ -20,9 +20,8 @@ from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.hooks.stuck_source import StuckSource
 from mmgpu_hooks.hooks.validation import ValidationSource
 from mmgpu_hooks.measure.clock import wall_unix_s
-from mmgpu_hooks.measure.durations import fold_durations
 from mmgpu_hooks.measure.host import read_file_system, read_memory
-from mmgpu_hooks.measure.ledger import LedgerWindow
+from mmgpu_hooks.measure.ledger import LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.now import read_oom_kills
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema import (
@@ -139,9 +138,9 @@ def interval_fields(
         iterations=len(window.iters_s),
         elapsed_s=elapsed_s,
         duration_s=math.fsum(window.parts_s.values()),
-        data_wait=fold_durations(window.waits_s),
-        step=fold_durations(window.steps_s),
-        iter=fold_durations(window.iters_s),
+        data_wait=summarize_durations(window.waits_s),
+        step=summarize_durations(window.steps_s),
+        iter=summarize_durations(window.iters_s),
         ledger_s=window.parts_s,
         hooks_s=window.hooks_s,
         data_wait_cpu_s=window.wait_cpu_s,

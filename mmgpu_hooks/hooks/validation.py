@@ -16,9 +16,8 @@ from mmgpu_hooks.hooks.loop_timer import LoopTimer, loading_cpu_clock
 from mmgpu_hooks.hooks.saves import mark_workers
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s
-from mmgpu_hooks.measure.durations import fold_durations
 from mmgpu_hooks.measure.host import read_run_delay_s
-from mmgpu_hooks.measure.ledger import FIRST_WAIT, LAP, TimeLedger
+from mmgpu_hooks.measure.ledger import FIRST_WAIT, LAP, TimeLedger, summarize_durations
 from mmgpu_hooks.measure.loader.batches import count_tensors
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import fold_workers_meanwhile
@@ -235,9 +234,9 @@ class _ValidationLoop:
         if window.iters_s:
             figures.update(
                 iterations=len(window.iters_s),
-                data_wait=fold_durations(window.waits_s),
-                step=fold_durations(window.steps_s),
-                iter=fold_durations(window.iters_s),
+                data_wait=summarize_durations(window.waits_s),
+                step=summarize_durations(window.steps_s),
+                iter=summarize_durations(window.iters_s),
                 first_waits=len(window.firsts),
                 first_wait_s=math.fsum(window.waits_s[i] for i in window.firsts),
                 data_wait_cpu_s=window.wait_cpu_s,

@@ -87,10 +87,13 @@ def test_inner_time_of_nested_calls_is_counted_once() -> None:
     sleeper = Sleeper(0.02)
     runner = bare(Runner, Calling(), sleeper)
     ledger = timed(runner)
+    begin_s = time.perf_counter()
     runner.call_hook('before_train_iter', batch_idx=0)
+    whole_s = time.perf_counter() - begin_s
     window = ledger.take()
     assert window.hooks_s['Sleeper'] == pytest.approx(sleeper.spent_s, abs=0.001)
-    assert 0.004 <= window.hooks_s['Calling'] < 0.02
+    # counted twice it would be 20 ms more
+    assert 0.004 <= window.hooks_s['Calling'] <= whole_s - sleeper.spent_s
     assert ledger.running == ['step']
 
 

@@ -10,7 +10,7 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import make_interval
 from mmgpu_hooks.hooks.scalars import SCALARS, LineFigures
-from mmgpu_hooks.measure.durations import fold_durations
+from mmgpu_hooks.measure.ledger import summarize_durations
 from mmgpu_hooks.schema import GpuWindow, IntervalRecord
 
 MIB = 2**20
@@ -34,9 +34,9 @@ def record_of(
     }
     return replace(
         make_interval(iterations=len(waits_s)),
-        data_wait=fold_durations(waits_s),
-        step=fold_durations([i - w for w, i in zip(waits_s, iters_s)]),
-        iter=fold_durations(iters_s),
+        data_wait=summarize_durations(waits_s),
+        step=summarize_durations([i - w for w, i in zip(waits_s, iters_s)]),
+        iter=summarize_durations(iters_s),
         **{**plain, **fields},
     )
 

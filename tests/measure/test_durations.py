@@ -3,14 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mmgpu_hooks.measure.durations import fold_durations, fold_some_durations
+from mmgpu_hooks.measure.ledger import summarize_durations, summarize_some
 from mmgpu_hooks.schema import DurationStats
 
 
 @pytest.mark.parametrize('count', [1, 2, 3, 10, 101])
 def test_durations_are_summarised_as_numpy_does(count: int):
     seconds = np.random.default_rng(count).exponential(size=count).tolist()
-    stats = fold_durations(seconds)
+    stats = summarize_durations(seconds)
     assert stats.count == count
     assert stats.total_s == pytest.approx(sum(seconds))
     assert stats.mean_s == pytest.approx(np.mean(seconds))
@@ -19,7 +19,7 @@ def test_durations_are_summarised_as_numpy_does(count: int):
 
 
 def test_of_some_that_are_known_the_sum_is_of_all():
-    stats = fold_some_durations([3.0, 1.0], count=10, total_s=25.0)
+    stats = summarize_some([3.0, 1.0], count=10, total_s=25.0)
     assert stats == DurationStats(
         count=10,
         total_s=25.0,
@@ -31,4 +31,4 @@ def test_of_some_that_are_known_the_sum_is_of_all():
 
 def test_no_duration_is_an_error():
     with pytest.raises(ValueError, match='found none'):
-        fold_durations([])
+        summarize_durations([])

@@ -11,7 +11,7 @@ import numpy as np
 
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
-from mmgpu_hooks.measure.durations import fold_some_durations
+from mmgpu_hooks.measure.ledger import summarize_some
 from mmgpu_hooks.measure.loader import counters as at
 from mmgpu_hooks.measure.loader.batches import Contents
 from mmgpu_hooks.measure.loader.counters import Counters, Figures
@@ -92,9 +92,9 @@ class _Tally:
         slowest = sorted(self.slowest, reverse=True)[:MOST_SLOW]
         return dict(
             fields,
-            occupancy=fold_some_durations(walls_s, made, float(self.made[1])),
+            occupancy=summarize_some(walls_s, made, float(self.made[1])),
             occupancy_std_s=float(np.std(walls_s)) if len(walls_s) > 1 else None,
-            batch_cpu=fold_some_durations(cpus_s, made, float(self.made[2])),
+            batch_cpu=summarize_some(cpus_s, made, float(self.made[2])),
             transforms={
                 name: TransformCost(calls=int(calls), total_s=seconds)
                 for name, (calls, seconds) in self.transforms.items()
