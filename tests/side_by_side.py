@@ -19,7 +19,7 @@ from typing import Callable
 
 TESTS = Path(__file__).resolve().parent
 
-LONG_ROOMS = ('show', 'measure', 'training')
+LONG_ROOMS = ('training',)
 """Their tests take about as long as those of all the other rooms."""
 
 _NOTHING_CHOSEN = 5
