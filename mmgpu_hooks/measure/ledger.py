@@ -138,10 +138,14 @@ class TimeLedger:
         del self.tape[: len(tape)]
         hooks, point = self._hooks, self._point
         known = hooks[point]
+        back_s = 0.0
         stamps = iter(tape)
         for now, ended in zip(stamps, stamps):
             seconds = now - until
             until = now
+            if seconds < 0.0:  # the clock was set back
+                back_s -= seconds
+                seconds = 0.0
             if type(ended) is not str:
                 # by identity: a hook need not be hashable, and two may be of one class
                 booked = known.get(id(ended))
@@ -156,7 +160,7 @@ class TimeLedger:
                 if ended != 'hooks' and ended != point:
                     point, known = ended, hooks[ended]
         self._point = point
-        self.elapsed_s += until - self._until
+        self.elapsed_s += until - self._until + back_s
         self._until = until
 
     def _book(self, hook: Any, point: str, before: _Booked | None) -> _Booked:

@@ -199,7 +199,7 @@ def main(script: str, at_once: str) -> None:
     tasks: list[dict[str, Any]] = []
     text, is_open = b'', True
     while is_open or tasks or running:
-        pause_s = 0.02 if running else None
+        pause_s = 0.02 if running or tasks else None
         if select.select([0] if is_open else [], [], [], pause_s)[0]:
             told = os.read(0, 2**16)
             is_open = bool(told)
