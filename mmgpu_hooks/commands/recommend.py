@@ -25,8 +25,9 @@ from mmgpu_hooks.recommend.batch_size import BATCH_KEY, phrase_learning_rate
 from mmgpu_hooks.recommend.save_cures import with_keys_set
 from mmgpu_hooks.recommend.validation import leave_validation
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.show.figures import short_path
 from mmgpu_hooks.show.recommendation import Answer, render_json, render_text
-from mmgpu_hooks.show.rewriting import render_once, short_path
+from mmgpu_hooks.show.rewriting import render_once
 
 
 @command('recommend', CODES)

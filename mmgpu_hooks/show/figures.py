@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 from mmgpu_hooks.judge.duration_text import format_seconds
 from mmgpu_hooks.schema import Prediction
@@ -70,3 +72,11 @@ def bind_units(text: str, space: str = _BOUND_SPACE) -> str:
 def unbind_units(text: str) -> str:
     """The text as it is read, once its lines are broken."""
     return text.replace(_BOUND_SPACE, ' ')
+
+
+def short_path(path: Path | str | None) -> str | None:
+    """The path as a user here would type it."""
+    if path is None:
+        return None
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith('..') else relative

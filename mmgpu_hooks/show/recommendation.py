@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,7 +19,7 @@ from mmgpu_hooks.schema import (
     Recommendation,
 )
 from mmgpu_hooks.show.document import Fact, Section, Table, listing, to_json
-from mmgpu_hooks.show.figures import format_seconds
+from mmgpu_hooks.show.figures import format_seconds, short_path
 from mmgpu_hooks.show.terminal import render
 
 MOST_LINES = 25
@@ -238,11 +237,9 @@ def _commands(answer: Answer, details: bool, more: str = '') -> str:
 
 
 def shown_path(path: str | None) -> str | None:
-    """A path as a user here would type it."""
-    if path is None:
-        return None
-    relative = os.path.relpath(path)
-    return shlex.quote(path if relative.startswith('..') else relative)
+    """A path as a user here would type it in a shell."""
+    short = short_path(path)
+    return None if short is None else shlex.quote(short)
 
 
 def describe_settings(run: Run) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from pathlib import Path
 
 from mmgpu_hooks.config.outcome import RewriteOutcome
 from mmgpu_hooks.show.document import to_json
+from mmgpu_hooks.show.figures import short_path
 
 
 def render_rewrite(outcome: RewriteOutcome, *, written: bool) -> str:
@@ -50,11 +49,3 @@ def render_rewrite_json(outcome: RewriteOutcome, *, written: bool) -> str:
         notes=outcome.notes,
         error=outcome.reason,
     )
-
-
-def short_path(path: Path | None) -> str | None:
-    """The path as a user here would type it."""
-    if path is None:
-        return None
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith('..') else relative

@@ -31,7 +31,9 @@ LOADING_SINCE, LOADING_INDEX = 3, 4
 samples, -1 for an index that is no number."""
 STACK_SIGNAL, STACK_FILE = 5, 6
 """How to ask for the worker's stack, see `call_stack`; 0 where it does not offer."""
-_SEQUENCE, _LENGTH, _FILE_LENGTH = 7, 8, 9
+_SEQUENCE, _LENGTH = 7, 8
+FILE_LENGTH = 9
+"""Bytes of the name of the file that is being loaded; 0 while it is unknown."""
 _HEAD = 16
 
 _RING_BYTES = RING * _ROW * 8
@@ -107,14 +109,14 @@ class Counters:
         """Leave the name of the file that is being loaded; of a long one, its end."""
         text = name.encode('utf-8', 'replace')[-_FILE_BYTES:]
         head, start = self.head(worker), self._start(worker) + _HEAD_BYTES + _TEXT_BYTES
-        head[_FILE_LENGTH] = 0  # a reader finds none until it is whole
+        head[FILE_LENGTH] = 0  # a reader finds none until it is whole
         memoryview(self._memory).cast('B')[start : start + len(text)] = text
-        head[_FILE_LENGTH] = len(text)
+        head[FILE_LENGTH] = len(text)
 
     def read_file(self, worker: int) -> str | None:
         """Name of the file that a worker loads; ``None`` while it is unknown."""
         head, start = self.head(worker), self._start(worker) + _HEAD_BYTES + _TEXT_BYTES
-        end = start + int(head[_FILE_LENGTH])
+        end = start + int(head[FILE_LENGTH])
         text = bytes(memoryview(self._memory).cast('B')[start:end])
         return text.decode('utf-8', 'replace') or None
 

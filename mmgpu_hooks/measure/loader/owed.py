@@ -138,8 +138,9 @@ def read_state(pid: int, proc: Path = _PROC) -> ProcessState:
     if letter in 'ZX':
         return ProcessState(letter)
     call, descriptor = _parse_call(_read(folder / 'syscall'))
-    if letter == 'D' and _read(folder / 'wchan').strip('0'):
-        call = _read(folder / 'wchan')
+    if letter == 'D':
+        wchan = _read(folder / 'wchan')
+        call = wchan if wchan.strip('0') else call
     path = mount = None
     if descriptor is not None:
         try:

@@ -235,7 +235,7 @@ class FetchProbe:
         except Exception:  # noqa: BLE001, a sampler of the user's own kind of index
             self._head[at.LOADING_INDEX] = -1.0
         self._head[at.LOADING_SINCE] = since
-        self._counters.write_file(self._worker, '')
+        self._head[at.FILE_LENGTH] = 0.0
 
     def _follow_files(self) -> None:
         """Note the file of a sample once MMEngine's data set has its annotation."""
