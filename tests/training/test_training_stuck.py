@@ -51,13 +51,14 @@ def has_been_noticed(folder: Path) -> bool:
 def stand_still(folder: Path) -> None:
     until = time.monotonic() + PATIENCE_S
     while not has_been_noticed(folder) and time.monotonic() < until:
-        time.sleep(0.02)
+        time.sleep(0.1)
 
 
 def burn(folder: Path) -> None:
     until = time.monotonic() + PATIENCE_S
     while not has_been_noticed(folder) and time.monotonic() < until:
-        sum(range(100_000))
+        # long: the log shows four calls, and those of the question are deeper
+        sum(range(10_000_000))
 
 
 def read_fifo(folder: Path) -> None:
