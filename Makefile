@@ -39,9 +39,10 @@ help:
 demo: setup
 	$(BIN)/python tools/demo.py $(DEMO_CONFIG) --work-dir work_dirs/demo
 
-# `.venv/bin/python -m pytest` runs the same tests in one process
+# those that measure times run after the others, alone
 test: setup
-	$(BIN)/python tests/side_by_side.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not timing'
+	$(BIN)/python -m pytest -m timing $$(grep -rl mark.timing tests --include='test_*.py')
 
 lint: setup
 	$(BIN)/ruff check .

@@ -34,12 +34,8 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Leave ``slow`` tests out unless they are asked for with ``-m``."""
-    if 'slow' in config.option.markexpr:
-        return
-    slow = pytest.mark.skip(reason='slow: run it with -m slow')
-    for item in items:
-        if 'slow' in item.keywords:
-            item.add_marker(slow)
+    if 'slow' not in config.option.markexpr:
+        items[:] = [item for item in items if 'slow' not in item.keywords]
 
 
 def pytest_collection_finish() -> None:
