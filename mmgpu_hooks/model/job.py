@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,18 @@ come first makes 0.4 % at most, with costs that vary by twice their mean."""
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What of the loader is chosen together."""
+
+    num_workers: int
+    """0 loads in the loop."""
+    prefetch_factor: int
+    """Batches in flight per worker."""
+    persistent_workers: bool
+    """Whether workers live through all epochs."""
+
+
+@dataclass(frozen=True)
 class JobPlan:
     """A training from first to last iteration."""
 
@@ -34,14 +47,9 @@ class JobPlan:
     """What one save waits for anything but a core."""
 
 
-def estimate_job_s(
-    workload: Workload,
-    num_workers: int,
-    prefetch_factor: int | None,
-    plan: JobPlan,
-    *,
-    persistent_workers: bool,
-) -> float:
+# a choice asks for the same settings again and again
+@functools.lru_cache(maxsize=512)
+def estimate_job_s(workload: Workload, setting: Setting, plan: JobPlan) -> float:
     """Seconds of a whole job: the iterations, the epochs' starts, the saves' net cost.
 
     Every epoch begins with no batch made; without persistent workers they are started
@@ -49,10 +57,8 @@ def estimate_job_s(
 
     Args:
         workload: What the run says.
-        num_workers: 0 loads in the loop.
-        prefetch_factor: Batches in flight per worker. Defaults to PyTorch's 2.
+        setting: Of the loader.
         plan: Iterations, epochs and saves of the job.
-        persistent_workers: Whether workers live through all epochs.
 
     Raises:
         ValueError: If a setting or the plan is out of range.
@@ -62,7 +68,8 @@ def estimate_job_s(
             'plan: expected at least one epoch of one iteration, found '
             f'{plan.epochs} of {plan.iterations}, with {plan.saves} saves'
         )
-    prefetch = check_setting(num_workers, prefetch_factor)
+    num_workers = setting.num_workers
+    prefetch = check_setting(num_workers, setting.prefetch_factor)
     iter_s = estimate_iter_s(workload, num_workers, prefetch)
     steady_s = plan.epochs * plan.iterations * iter_s
     if num_workers == 0:
@@ -73,7 +80,7 @@ def estimate_job_s(
     loop = make_loop(workload, num_workers, prefetch, count)
     epoch = replace(loop, batches=count)
     turns = _TURNS if plan.iterations < _LONG * count else 1
-    starts = 1 if persistent_workers else plan.epochs
+    starts = 1 if setting.persistent_workers else plan.epochs
     cold = replace(epoch, start_s=workload.worker_start_s)
     starts_s = starts * (_epoch_s(cold, count, turns) - count * iter_s)
     if plan.epochs > starts:

@@ -5,13 +5,12 @@ Only larger ones: a smaller one that is as fast changes the recipe for nothing.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from msgspec import structs
 
 from mmgpu_hooks.judge.memory import fold_card_room
-from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
 from mmgpu_hooks.model.batches import (
     KNEE_SHARE,
@@ -20,18 +19,9 @@ from mmgpu_hooks.model.batches import (
     find_largest_batch,
     predict_peak,
 )
-from mmgpu_hooks.model.job import JobPlan
-from mmgpu_hooks.model.prediction import COVERAGE, model_error, perturb
 from mmgpu_hooks.model.workload import Workload, at_batch_size
-from mmgpu_hooks.recommend.changes import KEY, Decision, judge_gain, phrase_changes
-from mmgpu_hooks.recommend.choice import (
-    Gain,
-    Setting,
-    job_s,
-    plan_job,
-    without_other_load,
-)
-from mmgpu_hooks.recommend.chooser import Chooser
+from mmgpu_hooks.recommend.changes import KEY, make_change, phrase_changes
+from mmgpu_hooks.recommend.choice import Decision, Job, predict_gain, propose
 from mmgpu_hooks.schema import Change, LearningRate, NoPrediction
 
 BATCH_KEY = f'{KEY}batch_size'
@@ -42,13 +32,14 @@ FARTHEST = 2
 _USUAL = {size for power in range(16) for size in (2**power, 3 * 2**power // 2)}
 
 
-@dataclass(frozen=True)
-class BatchChoice:
+class BatchChoice(NamedTuple):
     """What is said of the batch size."""
 
     sentence: str
+    decision: Decision | None = None
+    """Of the loader with the new batch size; ``None`` where it stays."""
     changes: tuple[Change, ...] = ()
-    """All changes of the loader, the batch size's first; empty where it stays."""
+    """All changes of the loader, the batch size's first."""
 
 
 def choose_batch_size(
@@ -60,32 +51,33 @@ def choose_batch_size(
         decision: What is best with the run's own batch size.
         memory: Of the card against the batch size, or why that is not known.
     """
-    workload = decision.workload
-    old = workload.batch_size
-    limits = _find_limits(decision.run, workload, memory)
-    if isinstance(limits, str) or old is None:
-        return BatchChoice(f'The batch size stays as it is. {limits}')
-    fit, most, limit = limits
-    usual = _USUAL | {point.batch_size for point in fit.points}
+    job = decision.job
+    old = job.workload.batch_size
+    if isinstance(memory, NoPrediction):
+        return BatchChoice(f'The batch size stays as it is. {memory.reason}')
+    limit = _find_limit(job, memory)
+    if isinstance(limit, str) or old is None:
+        return BatchChoice(f'The batch size stays as it is. {limit}')
+    most, why = limit
+    usual = _USUAL | {point.batch_size for point in memory.points}
     sizes = [size for size in sorted(usual) if old < size <= most]
     sizes = sizes or [most] * (most > old)
-    decisions = {old: decision, **{size: _decide(decision, size) for size in sizes}}
-    rates = {size: size / one.new_iter_s for size, one in decisions.items()}
+    decisions = {old: decision, **{size: _decide(job, size) for size in sizes}}
+    rates = {size: size / one.job.iter_s(one.new) for size, one in decisions.items()}
     best, largest = find_knee(rates) or old, max(rates)
     stays = f'The batch size stays at {old}:'
     if largest == old:
-        return BatchChoice(f'{stays} none that is larger fits ({limit}).')
+        return BatchChoice(f'{stays} none that is larger fits ({why}).')
+    no_more = f'more than {100 * KNEE_SHARE:.0f} % faster'
     if best <= old:
-        return BatchChoice(
-            f'{stays} none up to {largest} ({limit}) is predicted to be more than '
-            f'{100 * KNEE_SHARE:.0f} % faster.'
-        )
+        said = f'{stays} none up to {largest} ({why}) is predicted to be {no_more}.'
+        return BatchChoice(said)
     new = decisions[best]
-    quiet = replace(decision, workload=without_other_load(workload))
+    after = new.job, new.new
     # another recipe has to be worth it for sure, and beside other programs or not
-    for one in (decision, quiet):
-        further = _predict_gain(one, new, one.new)
-        whole = _predict_gain(one, new, one.old)
+    for one in (job, job.without_other_load):
+        further = predict_gain((one, decision.new), after)
+        whole = predict_gain((one, job.old), after)
         if further.share < WORTHWHILE_GAIN or min(further.low, whole.low) <= 0.0:
             return BatchChoice(
                 f'{stays} {best} is predicted to save {100 * further.share:.1f} % of '
@@ -93,22 +85,26 @@ def choose_batch_size(
                 f'{100 * further.high:.1f} %), which is too little, or too unsure, for '
                 'another recipe.'
             )
-    text = f'From {old} to {best} images per batch: {_phrase_peak(fit, best)}.'
+    said = f'From {old} to {best} images per batch: {_phrase_peak(memory, best)}.'
     if largest > best:
-        text += (
-            f' Up to {largest} may be tried ({limit}), but none is predicted to be '
-            f'more than {100 * KNEE_SHARE:.0f} % faster.'
-        )
-    return BatchChoice(text, _list_changes(decision, new, fit))
+        said += f' Up to {largest} may be tried ({why}), but none is predicted to be '
+        said += f'{no_more}.'
+    new = replace(new, gain=predict_gain((job, job.old), after))
+    reason = (
+        f'{rates[best]:.1f} images/s are predicted, {old / job.iter_s(job.old):.1f} '
+        f'now; {_phrase_peak(memory, best)}'
+    )
+    change = make_change(new, 'batch_size', old, best, reason)
+    is_measured = best in {point.batch_size for point in memory.points}
+    if change.confidence == 'high' and not is_measured:
+        change = replace(change, confidence='medium')
+    return BatchChoice(said, new, (change, *phrase_changes(new)))
 
 
-def _find_limits(
-    run: Run, workload: Workload, memory: MemoryFit | NoPrediction
-) -> tuple[MemoryFit, int, str] | str:
-    """The fit, the largest batch size that may be, and what says so."""
-    if isinstance(memory, NoPrediction):
-        return memory.reason
-    if workload.step_line is None or workload.batch_size is None:
+def _find_limit(job: Job, memory: MemoryFit) -> tuple[int, str] | str:
+    """The largest batch size that may be and what says so, or why none is known."""
+    run = job.run
+    if job.workload.step_line is None or job.workload.batch_size is None:
         return (
             'Not enough evidence of the step against batch size: train a second run '
             'with another batch size.'
@@ -125,18 +121,18 @@ def _find_limits(
     if run.run.loader.dataset_length:
         images = run.run.loader.dataset_length // max(run.run.world_size, 1)
         limits.append((images, 'an epoch has no more images for this rank'))
-    return (memory, *min(limits, key=lambda limit: limit[0]))
+    return min(limits, key=lambda limit: limit[0])
 
 
-def _decide(decision: Decision, batch_size: int) -> Decision:
+def _decide(job: Job, batch_size: int) -> Decision:
     """The best setting of the loader with another batch size.
 
     The limits and the plan of the job follow: as many images are trained on as before.
     """
-    run, record = decision.run, decision.run.run
-    sized = at_batch_size(decision.workload, batch_size)
+    run, record = job.run, job.run.run
+    sized = at_batch_size(job.workload, batch_size)
     assert isinstance(sized, Workload)  # its step against batch size is known
-    old = decision.workload.batch_size or batch_size
+    old = job.workload.batch_size or batch_size
 
     def less(count: int | None) -> int | None:
         return None if count is None else max(-(-count * old // batch_size), 1)
@@ -156,70 +152,7 @@ def _decide(decision: Decision, batch_size: int) -> Decision:
         batch_tensors=more(run.batch_tensors),
         workload=sized,
     )
-    return replace(Chooser(resized, sized).propose(), batch_size=batch_size)
-
-
-def _predict_gain(old: Decision, new: Decision, before: Setting) -> Gain:
-    """What the new batch size saves of the job, over the old one, image for image.
-
-    Args:
-        old: With the run's batch size.
-        new: With another one.
-        before: The setting of the loader to compare with, at the run's batch size.
-    """
-    plans = plan_job(old.run), plan_job(new.run)
-
-    def image_s(one: Workload, setting: Setting, plan: JobPlan) -> float:
-        # whole batches: an epoch of the new size may see a few images more
-        images = plan.epochs * plan.iterations * (one.batch_size or 1)
-        return job_s(one, setting, plan) / images
-
-    def share_of(one: Workload) -> float:
-        sized = at_batch_size(one, new.batch_size)
-        assert isinstance(sized, Workload)  # its line is the decision's
-        return 1.0 - image_s(sized, new.new, plans[1]) / image_s(one, before, plans[0])
-
-    share = share_of(old.workload)
-    changed = perturb(
-        old.workload, alone=0 in (before.num_workers, new.new.num_workers)
-    )
-    noises = [share_of(one) - share for one in changed]
-    line, size = old.workload.step_line, new.workload.batch_size
-    if line is not None and size:
-        slip_s = line.image_error_s * abs(size - (old.workload.batch_size or 0))
-        noises.append((1.0 - share) * slip_s / new.new_iter_s)
-    noise = math.hypot(*noises)
-    model = (1.0 - share) * model_error(new.workload, new.new.num_workers, 1.0, 1.0)
-    reach = COVERAGE * math.hypot(noise, model)
-    return Gain(share, share - reach, share + reach, noise)
-
-
-def _list_changes(old: Decision, new: Decision, fit: MemoryFit) -> tuple[Change, ...]:
-    """The batch size, and what else changes with it; the gain is that of all."""
-    gain = _predict_gain(old, new, old.old)
-    size, before = new.batch_size, old.workload.batch_size
-    assert size is not None and before is not None
-    confidence = judge_gain(old.run, gain)
-    if confidence == 'high' and size not in {p.batch_size for p in fit.points}:
-        confidence = 'medium'
-    change = Change(
-        key=BATCH_KEY,
-        old=before,
-        new=size,
-        reason=f'{size / new.new_iter_s:.1f} images/s are predicted, '
-        f'{before / old.old_iter_s:.1f} now; {_phrase_peak(fit, size)}',
-        confidence=confidence,
-    )
-    return tuple(
-        replace(
-            one,
-            predicted_iter_s=new.new_iter_s,
-            predicted_gain_pct=100 * gain.share,
-            predicted_gain_low_pct=100 * gain.low,
-            predicted_gain_high_pct=100 * gain.high,
-        )
-        for one in (change, *phrase_changes(new))
-    )
+    return propose(Job(resized, sized))
 
 
 def _phrase_peak(fit: MemoryFit, size: int) -> str:
@@ -246,30 +179,28 @@ def phrase_learning_rate(
         ranks: Of the training.
         is_iter_based: Whether the training's length is counted in iterations.
     """
-    rate = rate or LearningRate()
-    total, then, base = old * ranks, new * ranks, rate.base_batch_size
-    batches = f'{total} to {then} images over {ranks} rank(s)'
-    if rate.is_auto and base:
-        scaled = ''
-        if rate.lr is not None:
-            first, second = rate.lr * total / base, rate.lr * then / base
-            scaled = f', from {first:g} to {second:g}'
+    lr, base = (rate.lr, rate.base_batch_size) if rate else (None, None)
+    batches, times = (
+        f'{old * ranks} to {new * ranks} images over {ranks} rank(s)',
+        new / old,
+    )
+    if rate and rate.is_auto and base:
+        now = lr * old * ranks / base if lr else None
+        scaled = f', from {now:g} to {now * times:g}' if now else ''
         said = (
             f'auto_scale_lr is enabled (base_batch_size={base}): the learning rate '
             f'follows by itself{scaled}, with the batch of {batches}.'
         )
     else:
-        lr = f'from {rate.lr:g} to {rate.lr * new / old:g}' if rate.lr else 'along'
+        goes = f'from {lr:g} to {lr * times:g}' if lr else 'along'
         said = (
             f'The learning rate is not changed. The batch goes from {batches}; by the '
-            f'linear scaling rule the rate goes {lr} ({new / old:g} times), '
+            f'linear scaling rule the rate goes {goes} ({times:g} times), '
             'and a longer warm-up may be needed.'
         )
-    if not is_iter_based:
-        return [said]
-    return [
-        said,
+    length = (
         'The training is counted in iterations: with as many of them it sees '
-        f'{new / old:g} times the images; divide max_iters and the milestones by '
-        'that to train as long as before.',
-    ]
+        f'{times:g} times the images; divide max_iters and the milestones by that to '
+        'train as long as before.'
+    )
+    return [said, length] if is_iter_based else [said]

@@ -1,15 +1,22 @@
-"""What a setting of the loader makes of a whole job, and how sure that is."""
+"""Chooses a setting of the loader: what each makes of the whole job, and how sure that
+is. Goes from the run's setting to the new one, a step at a time.
+"""
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.job import START_ERROR, JobPlan, estimate_job_s
+from mmgpu_hooks.judge.thresholds import (
+    RUN_DELAY_PROBLEM,
+    STARTUP_MEASURABLE,
+    WORTHWHILE_GAIN,
+)
+from mmgpu_hooks.model.job import START_ERROR, JobPlan, Setting, estimate_job_s
 from mmgpu_hooks.model.prediction import (
     COVERAGE,
     MOST_WORKERS,
@@ -17,7 +24,8 @@ from mmgpu_hooks.model.prediction import (
     model_error,
     perturb,
 )
-from mmgpu_hooks.model.workload import Workload
+from mmgpu_hooks.model.workload import Workload, at_batch_size
+from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH, WorkerCap, cap_workers
 
 SAME_SPEED = 0.02
 """Settings this close to the best are equal, and the one with fewer workers wins."""
@@ -28,14 +36,7 @@ OWN_CORE_GAIN = 0.1
 EACH_UP_TO = 12
 """Every number of workers up to here is tried; beyond, in steps of a quarter."""
 
-
-@dataclass(frozen=True)
-class Setting:
-    """What of the loader is chosen together."""
-
-    num_workers: int
-    prefetch_factor: int
-    persistent_workers: bool
+PREFETCHES = (2, 4, 8)
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,160 @@ class Gain:
     noise: float = 0.0
     """Standard error, as far as the evidence is short or scatters."""
 
-    def is_backed(self, worthwhile: float) -> bool:
-        """Whether the evidence bears out a gain of ``worthwhile``, scatter or not."""
-        return self.share >= max(worthwhile, self.noise)
+    @property
+    def is_worthwhile(self) -> bool:
+        """Whether it is worth a change, and the evidence bears it out."""
+        return self.share >= max(WORTHWHILE_GAIN, self.noise)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training as it was configured, and what predicts it."""
+
+    run: Run
+    workload: Workload
+    beside: tuple[Run, Setting] | None = None
+    """A loader whose workers live on meanwhile, and its setting."""
+
+    @cached_property
+    def old(self) -> Setting:
+        """The run's own setting."""
+        return read_setting(self.run)
+
+    @cached_property
+    def plan(self) -> JobPlan:
+        """Iterations, epochs and saves."""
+        return plan_job(self.run)
+
+    @cached_property
+    def cap(self) -> WorkerCap:
+        """What the host carries, with as many batches ahead as now or usual."""
+        return self.cap_with(max(self.old.prefetch_factor, DEFAULT_PREFETCH))
+
+    def cap_with(self, prefetch_factor: int) -> WorkerCap:
+        """What the host carries with so many batches ahead."""
+        return cap_workers(self.run, prefetch_factor, self.beside)
+
+    @property
+    def cores(self) -> int:
+        """Whole cores that this rank may use."""
+        return max(math.floor(self.run.run.host.usable_cores or 0.0), 1)
+
+    @property
+    def without_other_load(self) -> Job:
+        """The same on a host that other programs leave alone."""
+        return replace(self, workload=replace(self.workload, other_tasks=0.0))
+
+    def total_s(self, setting: Setting) -> float:
+        """What the job would take."""
+        return estimate_job_s(self.workload, setting, self.plan)
+
+    def iter_s(self, setting: Setting) -> float:
+        """What a steady iteration would take."""
+        return estimate_iter_s(
+            self.workload, setting.num_workers, setting.prefetch_factor
+        )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The new setting, which is the old one where none is surely better."""
+
+    job: Job
+    new: Setting
+    gain: Gain | None = None
+    """``None`` when nothing changes."""
+    doubt: str | None = None
+    """Why what is predicted to be faster is advice and not ``new``; empty where it is
+    not worth a word."""
+
+
+def decide(job: Job) -> Decision:
+    """The best setting, or the old one and why no other is written.
+
+    A gain must hold beside the other load of the run and without it. Workers that only
+    take turns are more than the host carries, which needs no gain.
+    """
+    proposed = propose(job)
+    gain, quiet = proposed.gain, job.without_other_load
+    if gain is None or _is_crowd(quiet, proposed.new):
+        return proposed
+    doubt: str | None = None
+    if gain.low <= 0.0:
+        doubt = ''
+        if gain.share >= WORTHWHILE_GAIN:
+            doubt = f'{_phrase(proposed)}, which is too unsure to be written.'
+    else:
+        alone = predict_gain((quiet, job.old), (quiet, proposed.new))
+        if alone.low <= 0.0:
+            doubt = (
+                f'{_phrase(proposed)} beside the other programs on this host, and '
+                f'{_phrase_gain(alone)} without them: it is right only while they '
+                'run, and not written.'
+            )
+    return proposed if doubt is None else Decision(job, job.old, doubt=doubt)
+
+
+def propose(job: Job) -> Decision:
+    """The setting that is best by all that is known, however sure that is."""
+    new = _choose_workers(job)
+    new = replace(new, persistent_workers=_persists(job, new))
+    new = _choose_prefetch(job, new)
+    gain = None if new == job.old else predict_gain((job, job.old), (job, new))
+    return Decision(job, new, gain)
+
+
+def predict_gain(before: tuple[Job, Setting], after: tuple[Job, Setting]) -> Gain:
+    """What ``after`` saves, image for image; both see the same errors of the costs."""
+    (job, old), (sized, new) = before, after
+
+    def image_s(one: Job, workload: Workload, setting: Setting) -> float:
+        # whole batches: an epoch of another size may see a few images more
+        images = one.plan.epochs * one.plan.iterations * (workload.batch_size or 1)
+        return estimate_job_s(workload, setting, one.plan) / images
+
+    def share_of(workload: Workload) -> float:
+        other = at_batch_size(workload, sized.workload.batch_size)
+        assert isinstance(other, Workload)  # its step against batch size is the job's
+        return 1.0 - image_s(sized, other, new) / image_s(job, workload, old)
+
+    share = share_of(job.workload)
+    changed = perturb(job.workload, alone=0 in (old.num_workers, new.num_workers))
+    noises = [share_of(one) - share for one in changed]
+    line = job.workload.step_line
+    if line is not None and sized is not job:
+        step = (sized.workload.batch_size or 0) - (job.workload.batch_size or 0)
+        noises.append((1.0 - share) * line.image_error_s * step / sized.iter_s(new))
+    noise = math.hypot(*noises)
+    used = [
+        min(one.workload.cpu_floor_s / one.iter_s(setting), 1.0)
+        for one, setting in (before, after)
+    ]
+    model = (1.0 - share) * model_error(sized.workload, new.num_workers, *used)
+    if sized is job and new == replace(old, persistent_workers=new.persistent_workers):
+        # the iterations stay what they are: it is all in the starts
+        model = START_ERROR * abs(share)
+    reach = COVERAGE * math.hypot(noise, model)
+    return Gain(share, share - reach, share + reach, noise)
+
+
+def most_gain(job: Job, setting: Setting) -> float:
+    """What any other setting could save of the job, at most.
+
+    With workers, what data that costs nothing would save. Without, nothing is fetched
+    and no worker is started, which can be less.
+    """
+    ideal_s = job.plan.epochs * job.plan.iterations * job.workload.ready_s
+    alone_s = job.total_s(replace(setting, num_workers=0))
+    return max(1.0 - min(ideal_s, alone_s) / job.total_s(setting), 0.0)
+
+
+def read_setting(run: Run) -> Setting:
+    """The run's own setting."""
+    loader = run.run.loader
+    workers = loader.num_workers or 0
+    persistent = bool(loader.persistent_workers) and workers > 0
+    return Setting(workers, loader.prefetch_factor or DEFAULT_PREFETCH, persistent)
 
 
 def plan_job(run: Run) -> JobPlan:
@@ -72,18 +224,14 @@ def plan_job(run: Run) -> JobPlan:
     saves = 0
     if run.iterations:
         saves = round(run.saves / run.iterations * iterations * epochs)
-    known = [
-        save
-        for save in run.save_records
-        if save.error is None and save.cpu_s is not None
-    ]
+    done = (one for one in run.save_records if one.error is None)
+    known = [one for one in done if one.cpu_s is not None]
+    # as if it never waited for a core, where what workers do to it is unknown
+    cpu_s, wait_s = 0.0, run.ledger_s.get('checkpoint_save', 0.0) / run.saves
     if known:
-        cpu_s = statistics.median(save.cpu_s or 0.0 for save in known)
-        wait_s = statistics.median(save.blocked_s or 0.0 for save in known)
-        return JobPlan(iterations, epochs, saves, cpu_s, wait_s)
-    # as if it never waited for a core: what workers do to it stays unknown
-    wait_s = run.ledger_s.get('checkpoint_save', 0.0) / run.saves
-    return JobPlan(iterations, epochs, saves, 0.0, wait_s)
+        cpu_s = statistics.median(one.cpu_s or 0.0 for one in known)
+        wait_s = statistics.median(one.blocked_s or 0.0 for one in known)
+    return JobPlan(iterations, epochs, saves, cpu_s, wait_s)
 
 
 def count_starts(run: Run) -> int:
@@ -98,103 +246,58 @@ def count_starts(run: Run) -> int:
     return run.epoch_starts
 
 
-@functools.lru_cache(maxsize=512)
-def job_s(workload: Workload, setting: Setting, plan: JobPlan) -> float:
-    """What the job would take with a setting, s."""
-    return estimate_job_s(
-        workload,
-        setting.num_workers,
-        setting.prefetch_factor,
-        plan,
-        persistent_workers=setting.persistent_workers,
-    )
+def starts_cost(run: Run) -> bool:
+    """Whether starting workers anew was measured to cost something."""
+    share = run.run_share(run.startup_s)
+    return count_starts(run) >= 2 and share >= STARTUP_MEASURABLE
 
 
-@functools.lru_cache(maxsize=512)
-def iter_s(workload: Workload, setting: Setting) -> float:
-    """What a steady iteration would take with a setting, s."""
-    return estimate_iter_s(workload, setting.num_workers, setting.prefetch_factor)
+def _choose_workers(job: Job) -> Setting:
+    old = job.old
+    is_worth = most_gain(job, old) >= WORTHWHILE_GAIN
+    if not is_worth and old.num_workers <= job.cores:
+        return old
+    fewest = _find_fewest(job)
+    persists = old.persistent_workers and fewest > 0
+    new = replace(old, num_workers=fewest, persistent_workers=persists)
+    judged = replace(new, persistent_workers=_persists(job, new))
+    if not (_is_worthwhile(job, old, judged) or _is_crowd(job, new)):
+        return old
+    deeper = replace(new, prefetch_factor=max(old.prefetch_factor, DEFAULT_PREFETCH))
+    return deeper if _is_worthwhile(job, new, deeper) else new
 
 
-def most_gain(workload: Workload, old: Setting, plan: JobPlan) -> float:
-    """What any setting could save of the job, at most.
-
-    With workers, what data that costs nothing would save. Without, nothing is fetched
-    and no worker is started, which can be less.
-    """
-    ideal_s = plan.epochs * plan.iterations * workload.ready_s
-    alone_s = job_s(workload, replace(old, num_workers=0), plan)
-    return max(1.0 - min(ideal_s, alone_s) / job_s(workload, old, plan), 0.0)
-
-
-def choose_workers(
-    workload: Workload,
-    old: Setting,
-    plan: JobPlan,
-    most: int,
-    *,
-    are_waiting: bool = False,
-) -> int:
-    """The fewest workers that are within 2 % of the fastest job.
+def _find_fewest(job: Job) -> int:
+    """The fewest workers that are within 2 % of the fastest job, if they lived on.
 
     The core of the training process is theirs only if that saves a tenth, or if they
     hardly need it: sharing one is what simulations know least about.
-
-    Args:
-        workload: What the run says.
-        old: The run's own setting; what is not chosen here stays as it is.
-        plan: The job.
-        most: The host carries no more workers.
-        are_waiting: Whether workers wait for at least half of a batch's time.
     """
+    workload, old, most = job.workload, job.old, job.cap.workers
+    prefetch = max(old.prefetch_factor, DEFAULT_PREFETCH)
     times: dict[int, float] = {}
     # what no number of workers is faster than, but for what is won at the starts
-    ideal_s = plan.epochs * plan.iterations * workload.bound_iter_s(MOST_WORKERS)
-    for count in _counts(most):
-        times[count] = job_s(workload, replace(old, num_workers=count), plan)
+    ideal_s = workload.bound_iter_s(MOST_WORKERS)
+    ideal_s *= job.plan.epochs * job.plan.iterations
+    for count in _list_counts(most):
+        times[count] = job.total_s(Setting(count, prefetch, persistent_workers=True))
         if times[count] <= ideal_s * (1 + SAME_SPEED / 4):
             break
     if old.num_workers <= most:
-        times[old.num_workers] = job_s(workload, old, plan)
-    step_s = workload.step.mean_s
-    own_cores = round(workload.step_cpu_s / step_s) if step_s > 0.0 else 0
-    spare = max(math.floor(workload.usable_cores) - own_cores, 1)
-    spared = {n: s for n, s in times.items() if n <= (most if are_waiting else spare)}
+        own = Setting(old.num_workers, prefetch, persistent_workers=True)
+        times[old.num_workers] = job.total_s(own)
+    spare = most
+    if not job.run.waiting_share:
+        step_s = workload.step.mean_s
+        own_cores = round(workload.step_cpu_s / step_s) if step_s > 0.0 else 0
+        spare = max(math.floor(workload.usable_cores) - own_cores, 1)
+    spared = {count: s for count, s in times.items() if count <= spare}
     if min(spared.values()) <= min(times.values()) * (1 + OWN_CORE_GAIN):
         times = spared
-    return least_of(times)
+    return _find_least(times)
 
 
-def least_of(times: dict[int, float]) -> int:
-    """The smallest number that is within 2 % of the fastest."""
-    enough_s = min(times.values()) * (1 + SAME_SPEED)
-    return min(number for number, seconds in times.items() if seconds <= enough_s)
-
-
-def predict_gain(workload: Workload, old: Setting, new: Setting, plan: JobPlan) -> Gain:
-    """What ``new`` saves of the job; both see the same errors of the costs."""
-
-    def share_of(one: Workload) -> float:
-        return 1.0 - job_s(one, new, plan) / job_s(one, old, plan)
-
-    share = share_of(workload)
-    changed = perturb(workload, alone=0 in (old.num_workers, new.num_workers))
-    noise = math.hypot(*(share_of(one) - share for one in changed))
-    used = [min(workload.cpu_floor_s / iter_s(workload, s), 1.0) for s in (old, new)]
-    model = (1.0 - share) * model_error(workload, new.num_workers, *used)
-    if new == replace(old, persistent_workers=new.persistent_workers):
-        # the iterations stay what they are: it is all in the starts
-        model = START_ERROR * abs(share)
-    reach = COVERAGE * math.hypot(noise, model)
-    return Gain(share, share - reach, share + reach, noise)
-
-
-def without_other_load(workload: Workload) -> Workload:
-    """The same on a host that other programs leave alone."""
-    return replace(workload, other_tasks=0.0)
-
-
-def _counts(most: int) -> Iterator[int]:
+def _list_counts(most: int) -> Iterator[int]:
     yield 0
     count = 1
     while count < most:
@@ -202,3 +305,73 @@ def _counts(most: int) -> Iterator[int]:
         count += max(count // 4, 1) if count >= EACH_UP_TO else 1
     if most > 0:
         yield most
+
+
+def _find_least(times: dict[int, float]) -> int:
+    """The smallest number that is within 2 % of the fastest."""
+    enough_s = min(times.values()) * (1 + SAME_SPEED)
+    return min(number for number, seconds in times.items() if seconds <= enough_s)
+
+
+def _is_worthwhile(job: Job, before: Setting, after: Setting) -> bool:
+    return before != after and predict_gain((job, before), (job, after)).is_worthwhile
+
+
+def _is_crowd(job: Job, new: Setting) -> bool:
+    """Whether the old workers only take turns on too few cores.
+
+    Only where that was measured: workers that wait for storage are right to outnumber
+    the cores.
+    """
+    run, old = job.run, job.old
+    cpu_s, delay_s = run.worker_cpu_s, run.worker_run_delay_s
+    if not new.num_workers < old.num_workers > job.cores:
+        return False
+    if not cpu_s or not delay_s or not job.workload.is_batch_time_known:
+        return False
+    if run.waiting_share or delay_s / (cpu_s + delay_s) < RUN_DELAY_PROBLEM:
+        return False
+    return job.total_s(new) <= job.total_s(old) * (1 + SAME_SPEED)
+
+
+def _persists(job: Job, new: Setting) -> bool:
+    """Whether workers should live through all epochs."""
+    loader = job.run.run.loader
+    if new.num_workers == 0 or loader.persistent_workers is not False:
+        return new.persistent_workers
+    if new.num_workers > job.cap.workers:
+        return False
+    if not loader.num_workers:
+        return count_starts(job.run) >= 2
+    return starts_cost(job.run)
+
+
+def _choose_prefetch(job: Job, new: Setting) -> Setting:
+    """More batches ahead, where they help by themselves."""
+    if new.num_workers == 0 or most_gain(job, new) < WORTHWHILE_GAIN:
+        return new
+    times = {new.prefetch_factor: job.total_s(new)}
+    for factor in PREFETCHES:
+        deeper = replace(new, prefetch_factor=factor)
+        is_carried = job.cap_with(factor).workers >= new.num_workers
+        if factor > new.prefetch_factor and is_carried:
+            times[factor] = job.total_s(deeper)
+    deeper = replace(new, prefetch_factor=_find_least(times))
+    return deeper if _is_worthwhile(job, new, deeper) else new
+
+
+def _phrase(decision: Decision) -> str:
+    """As ``num_workers 2 -> 5 would save 9 % of the time (...)``."""
+    old, new, gain = asdict(decision.job.old), asdict(decision.new), decision.gain
+    changed = [
+        f'{name} {old[name]} -> {new[name]}' for name in old if old[name] != new[name]
+    ]
+    assert gain is not None
+    return f'{", ".join(changed)} would save {_phrase_gain(gain)}'
+
+
+def _phrase_gain(gain: Gain) -> str:
+    return (
+        f'{100 * gain.share:.0f} % of the time ({100 * gain.low:.0f} to '
+        f'{100 * gain.high:.0f} %, 9 times in 10)'
+    )

@@ -9,17 +9,18 @@ from typing import Any, NamedTuple
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import count_missing
 from mmgpu_hooks.model.batches import MemoryFit
+from mmgpu_hooks.model.job import Setting
 from mmgpu_hooks.recommend.advice import advise
 from mmgpu_hooks.recommend.batch_size import choose_batch_size
 from mmgpu_hooks.recommend.changes import (
     AT_HAND,
     KEY,
+    WORKERS_KEY,
     keep_workers,
     phrase_changes,
     why_nothing,
 )
-from mmgpu_hooks.recommend.choice import Setting
-from mmgpu_hooks.recommend.chooser import Chooser, starts_cost
+from mmgpu_hooks.recommend.choice import Job, decide, starts_cost
 from mmgpu_hooks.recommend.validation import advise_validation
 from mmgpu_hooks.schema import Change, NoPrediction, Recommendation
 
@@ -48,14 +49,16 @@ def recommend_settings(
         if memory is not None:
             said = (f'The batch size stays as it is. {reason}',)
     else:
-        decision = Chooser(run, run.workload).decide()
+        decision = decide(Job(run, run.workload))
         changes, reason = phrase_changes(decision), why_nothing(decision)
         train = decision.new
         if decision.doubt:
             advice = (decision.doubt, *advice)
         if memory is not None:
             choice = choose_batch_size(decision, memory)
-            said, changes = (choice.sentence,), list(choice.changes) or changes
+            said = (choice.sentence,)
+            if choice.decision is not None:
+                changes, train = list(choice.changes), choice.decision.new
     validation = advise_validation(run, train)
     together = (*changes, *validation.changes)
     return Recommendation(
@@ -112,33 +115,24 @@ def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | Non
     }
     if not changes:
         return None
-    loader = run.run.loader
-    live = {KEY + name: getattr(loader, name) for name in _LIVE}
+    live = {KEY + name: getattr(run.run.loader, name) for name in _LIVE}
     before = {key: value for key, value in live.items() if value is not None}
-    return SettingPair(_tidy(before, {}), _tidy({**before, **changes}, changes))
-
-
-def _tidy(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Without workers, PyTorch takes nothing of what only they can have."""
-    if settings.get(KEY + 'num_workers'):
-        return settings
-    worn = {KEY + name for name in _OF_WORKERS} - changes.keys()
-    return {key: value for key, value in settings.items() if key not in worn}
+    after = {**before, **changes}
+    for settings, asked in ((before, {}), (after, changes)):
+        # without workers, PyTorch takes nothing of what only they can have
+        if not settings.get(WORKERS_KEY):
+            for key in {KEY + name for name in _OF_WORKERS} - asked.keys():
+                settings.pop(key, None)
+    return SettingPair(before, after)
 
 
 def sum_predicted_gain(run: Run, recommendation: Recommendation) -> float | None:
     """The gain in images per second that was predicted of all changes together."""
-    predicted = [
-        change.predicted_iter_s
-        for change in recommendation.changes
-        if change.predicted_iter_s
-    ]
-    if not predicted or not run.iter_s:
+    larger, predicted_s = 1.0, None
+    for change in recommendation.changes:
+        predicted_s = change.predicted_iter_s or predicted_s
+        if change.key == KEY + 'batch_size':
+            larger = change.new / change.old
+    if not predicted_s or not run.iter_s:
         return None
-    sizes = [
-        change.new / change.old
-        for change in recommendation.changes
-        if change.key == KEY + 'batch_size'
-    ]
-    larger = sizes[0] if sizes else 1.0
-    return larger * run.iter_s / predicted[-1] - 1
+    return larger * run.iter_s / predicted_s - 1

@@ -10,17 +10,14 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from msgspec import structs
-
 from mmgpu_hooks.judge.duration_text import format_sum
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import MIN_ITERATIONS, VALIDATION_WORTH
 from mmgpu_hooks.judge.validation import find_alike, is_timed, make_validation_run
 from mmgpu_hooks.judge.verdict import count_missing
-from mmgpu_hooks.recommend.changes import Decision, phrase_changes, why_nothing
-from mmgpu_hooks.recommend.choice import Setting
-from mmgpu_hooks.recommend.chooser import Chooser, read_setting
-from mmgpu_hooks.recommend.worker_cap import bytes_each
+from mmgpu_hooks.model.job import Setting
+from mmgpu_hooks.recommend.changes import phrase_changes, why_nothing
+from mmgpu_hooks.recommend.choice import Job, decide, read_setting
 from mmgpu_hooks.schema import Change, Recommendation, ValidationOutlook
 
 VALIDATION_KEY = 'val_dataloader.'
@@ -47,20 +44,24 @@ def advise_validation(run: Run, train: Setting | None = None) -> ValidationAdvic
     """
     if not run.validations:
         return ValidationAdvice()
-    validation = make_validation_run(_leave_to_training(run, train))
+    validation = make_validation_run(run)
     if validation is None:
         return _stay(run, None, 'Their loop does not show its iterations.')
     if validation.workload is None or validation.is_stalled or not validation.is_enough:
         return _stay(run, validation, _why_unpredicted(validation))
-    decision = Chooser(validation, validation.workload).decide()
-    if decision.gain is None:
+    train = train or read_setting(run)
+    stays = train.persistent_workers or run.run.loop == 'iter'
+    beside = (run, train) if stays else None
+    decision = decide(Job(validation, validation.workload, beside))
+    gain = decision.gain
+    if gain is None:
         why = decision.doubt or why_nothing(decision)
         return _stay(run, validation, why)
-    loop_s, gain, whole_s = _loop_s(run, validation), decision.gain, run.duration_s
+    loop_s, count = _loop_s(run, validation), len(run.validations)
     saved_s, low_s, high_s = (
         share * loop_s for share in (gain.share, gain.low, gain.high)
     )
-    run_share = saved_s * len(run.validations) / whole_s if whole_s else 0.0
+    run_share = run.run_share(saved_s * count)
     saved = (
         f'are predicted to save {format_sum(saved_s)} of each validation '
         f'({format_sum(low_s)} to {format_sum(high_s)}, 9 times in 10), '
@@ -72,14 +73,26 @@ def advise_validation(run: Run, train: Setting | None = None) -> ValidationAdvic
     outlook = ValidationOutlook(
         sentence=f'{_phrase_now(run, validation)} '
         f'The changes of val_dataloader {saved}.',
-        validations=len(run.validations),
+        validations=count,
         loop_s=loop_s,
         gain_s=saved_s,
         gain_low_s=low_s,
         gain_high_s=high_s,
         run_gain_pct=100 * run_share,
     )
-    return ValidationAdvice(_phrase_changes(decision), outlook)
+    # what they save is in the outlook
+    changes = (
+        Change(
+            key=VALIDATION_KEY + one.key.rpartition('.')[2],
+            old=one.old,
+            new=one.new,
+            reason=one.reason,
+            confidence=one.confidence,
+            rules=('MG302',),
+        )
+        for one in phrase_changes(decision)
+    )
+    return ValidationAdvice(tuple(changes), outlook)
 
 
 def leave_validation(
@@ -99,29 +112,6 @@ def leave_validation(
     if len(kept) < len(recommendation.changes):
         outlook = _stay(run, make_validation_run(run), why).outlook
     return replace(recommendation, changes=kept, validation=outlook)
-
-
-def _leave_to_training(run: Run, train: Setting | None) -> Run:
-    """The run, its host without what workers of training hold meanwhile."""
-    train = train or read_setting(run)
-    stays = train.persistent_workers or run.run.loop == 'iter'
-    alive = train.num_workers if stays else 0
-    host = run.run.host
-    # memory and /dev/shm are those of all ranks on the host
-    ranks, ahead = max(host.ranks_on_host, 1), alive * train.prefetch_factor
-    held = ranks * round(alive * (bytes_each(run)[0] or 0.0))
-    taken = {
-        'ram_available_bytes': held,
-        'cgroup_memory_bytes': held,
-        'shm_free_bytes': ranks * ahead * (run.batch_bytes or 0),
-        'open_files_soft': ahead * (run.batch_tensors or 0),
-    }
-    left = {
-        name: max(getattr(host, name) - size, 0)
-        for name, size in taken.items()
-        if getattr(host, name) is not None
-    }
-    return run.altered(run=structs.replace(run.run, host=structs.replace(host, **left)))
 
 
 def _stay(run: Run, validation: Run | None, why: str) -> ValidationAdvice:
@@ -165,19 +155,4 @@ def _why_unpredicted(validation: Run) -> str:
         f'{MIN_ITERATIONS} are needed: at least '
         f'{math.ceil(count_missing(validation) / each)} more validation(s) as long as '
         'the last.'
-    )
-
-
-def _phrase_changes(decision: Decision) -> tuple[Change, ...]:
-    """As those of the train loader; what they save is in the outlook."""
-    return tuple(
-        Change(
-            key=VALIDATION_KEY + change.key.rpartition('.')[2],
-            old=change.old,
-            new=change.new,
-            reason=change.reason,
-            confidence=change.confidence,
-            rules=('MG302',),
-        )
-        for change in phrase_changes(decision)
     )

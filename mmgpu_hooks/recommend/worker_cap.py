@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.job import Setting
 from mmgpu_hooks.model.prediction import MOST_WORKERS
 
 DEFAULT_PREFETCH = 2
@@ -15,9 +17,10 @@ SAFE_SHARE = 0.5
 """Share of a host's memory, shared memory or file limit that workers may take: the
 rest is left to batches of unusual size, the page cache and other programs."""
 
+_MIB, _GIB = 2**20, 2**30
 
-@dataclass(frozen=True)
-class WorkerCap:
+
+class WorkerCap(NamedTuple):
     """The largest safe ``num_workers`` and the limit behind it."""
 
     workers: int
@@ -25,8 +28,12 @@ class WorkerCap:
     reason: str
 
 
-def cap_workers(run: Run, prefetch_factor: int = DEFAULT_PREFETCH) -> WorkerCap:
-    """The tightest of the host's limits.
+def cap_workers(
+    run: Run,
+    prefetch_factor: int = DEFAULT_PREFETCH,
+    beside: tuple[Run, Setting] | None = None,
+) -> WorkerCap:
+    """The tightest of the host's limits; possibly no worker at all.
 
     The usable cores never exceed the CPUs that the process may run on, beyond which
     PyTorch itself warns. Workers that were measured to wait may outnumber them: those
@@ -36,24 +43,22 @@ def cap_workers(run: Run, prefetch_factor: int = DEFAULT_PREFETCH) -> WorkerCap:
         run: The run, with the host's limits as the hook recorded them; its usable
             cores must be known, as without them no number is known to be safe.
         prefetch_factor: Batches in flight per worker.
-
-    Returns:
-        Possibly no worker at all, when memory forbids it.
+        beside: A loader whose workers live on meanwhile, and its setting.
     """
-    limits = [
-        _by_cores(run, run.waiting_share),
-        _by_memory(run),
-        _by_shared_memory(run, prefetch_factor),
-        _by_open_files(run, prefetch_factor),
-    ]
-    return WorkerCap(*min((one for one in limits if one), key=lambda one: one[0]))
+    taken: dict[str, float] = {}
+    if beside is not None:
+        other, setting = beside
+        needs = _list_needs(other, setting.prefetch_factor)
+        taken = {name: setting.num_workers * each for name, _, each, _ in needs}
+    caps = [_cap_by_cores(run)]
+    for name, size, each, text in _list_needs(run, prefetch_factor):
+        left = max(size - taken.get(name, 0.0), 0.0)
+        caps.append(WorkerCap(int(SAFE_SHARE * left / each), text.format(left, each)))
+    return min(caps, key=lambda cap: cap.workers)
 
 
-Limit = tuple[int, str]
-
-
-def _by_cores(run: Run, waiting: float) -> Limit:
-    allowed = run.run.host.usable_cores
+def _cap_by_cores(run: Run) -> WorkerCap:
+    allowed, waiting = run.run.host.usable_cores, run.waiting_share
     assert allowed is not None  # the caller has seen to it
     crowd = run.external_cpu_cores or 0.0
     taken = f', {crowd:.1f} of them used by others' if crowd >= 0.05 else ''
@@ -61,56 +66,28 @@ def _by_cores(run: Run, waiting: float) -> Limit:
         taken += f', which a worker needs {100 * (1 - waiting):.0f} % of its time'
     # one worker beside the training process is slower at worst, never unsafe
     carried = max(math.floor(allowed / max(1 - waiting, 1 / MOST_WORKERS)), 1)
-    return carried, f'{allowed:g} usable cores{taken}'
+    return WorkerCap(carried, f'{allowed:g} usable cores{taken}')
 
 
-def _by_memory(run: Run) -> Limit | None:
+def _list_needs(run: Run, prefetch: int) -> Iterator[tuple[str, float, float, str]]:
+    """What this rank has, what each worker takes of it, and how both are said."""
     host = run.run.host
-    sizes = [host.ram_available_bytes, host.cgroup_memory_bytes]
-    known = [size / _ranks(run) for size in sizes if size is not None]
-    each, how = bytes_each(run)
-    if not known or not each:
-        return None
-    return (
-        int(SAFE_SHARE * min(known) / each),
-        f'{min(known) / 2**30:.1f} GiB of memory for this rank, '
-        f'{how} {each / 2**30:.1f} GiB each',
-    )
-
-
-def _ranks(run: Run) -> int:
     # an edited file may say anything
-    return max(run.run.host.ranks_on_host, 1)
-
-
-def bytes_each(run: Run) -> tuple[float | None, str]:
-    """Memory of one worker: as measured, else what it is at worst; and which."""
+    ranks = max(host.ranks_on_host, 1)
+    known = [host.ram_available_bytes, host.cgroup_memory_bytes]
+    sizes = [size / ranks / _GIB for size in known if size is not None]
     pss = run.loader.pss_bytes if run.loader else None
-    if pss and run.worker_count:
-        return pss / run.worker_count, 'measured'
     # a forked worker starts as large as the training process, at worst
-    return run.process_rss_bytes, 'at most'
-
-
-def _by_shared_memory(run: Run, prefetch_factor: int) -> Limit | None:
-    free, batch = run.run.host.shm_free_bytes, run.batch_bytes
-    if free is None or not batch:
-        return None
-    free_here = free / _ranks(run)
-    ahead = prefetch_factor * batch
-    return (
-        int(SAFE_SHARE * free_here / ahead),
-        f'{free_here / 2**20:.0f} MiB of /dev/shm for this rank, '
-        f'{ahead / 2**20:.0f} MiB per worker',
-    )
-
-
-def _by_open_files(run: Run, prefetch_factor: int) -> Limit | None:
-    files, tensors = run.run.host.open_files_soft, run.batch_tensors
-    if files is None or not tensors:
-        return None
-    ahead = prefetch_factor * tensors
-    return (
-        int(SAFE_SHARE * files / ahead),
-        f'{files} open files, one per tensor in flight ({ahead} per worker)',
-    )
+    each, how = run.process_rss_bytes, 'at most'
+    if pss and run.worker_count:
+        each, how = pss / run.worker_count, 'measured'
+    if sizes and each:
+        text = f'{{:.1f}} GiB of memory for this rank, {how} {{:.1f}} GiB each'
+        yield 'memory', min(sizes), each / _GIB, text
+    if host.shm_free_bytes is not None and run.batch_bytes:
+        text = '{:.0f} MiB of /dev/shm for this rank, {:.0f} MiB per worker'
+        free, ahead = host.shm_free_bytes / ranks, prefetch * run.batch_bytes
+        yield 'shm', free / _MIB, ahead / _MIB, text
+    if host.open_files_soft is not None and run.batch_tensors:
+        text = '{:.0f} open files, one per tensor in flight ({:.0f} per worker)'
+        yield 'files', host.open_files_soft, prefetch * run.batch_tensors, text

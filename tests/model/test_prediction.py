@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fakes.replaced import replace
 from fakes.workloads import make_workload
-from mmgpu_hooks.model.job import JobPlan, estimate_job_s
+from mmgpu_hooks.model.job import JobPlan, Setting, estimate_job_s
 from mmgpu_hooks.model.prediction import LIMITS, predict_setting
 from mmgpu_hooks.model.workload import BatchLine, Cost, Workload, at_batch_size
 from mmgpu_hooks.schema import NoPrediction
@@ -135,7 +135,7 @@ PLAIN = {
 
 def job_s(workers: int, plan: JobPlan, persistent: bool = True, **fields) -> float:
     workload = make_workload(**{**PLAIN, **fields})
-    return estimate_job_s(workload, workers, 2, plan, persistent_workers=persistent)
+    return estimate_job_s(workload, Setting(workers, 2, persistent), plan)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ from fakes.replaced import replace
 from fakes.runs import add_to_end, make_evidence, make_run
 from fakes.workloads import make_workload
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.job import JobPlan
+from mmgpu_hooks.model.job import JobPlan, Setting
 from mmgpu_hooks.model.workload import Cost, Workload
 from mmgpu_hooks.recommend.choice import (
-    Setting,
+    Job,
     count_starts,
-    job_s,
     most_gain,
     plan_job,
     predict_gain,
@@ -22,7 +21,7 @@ from mmgpu_hooks.schema import SaveRecord
 
 OLD = Setting(2, 2, True)
 ALONE = Setting(0, 2, False)
-PLAN = JobPlan(iterations=200, epochs=2)
+RUN = Run(make_evidence(run=make_run(max_epochs=2)))
 
 
 def make_light(**fields) -> Workload:
@@ -43,25 +42,26 @@ def make_light(**fields) -> Workload:
     'workload', [make_light(usable_cores=2.0, host_cores=2.0), make_workload()]
 )
 def test_no_setting_saves_more_than_the_most(workload):
-    most = most_gain(workload, OLD, PLAN)
-    now_s = job_s(workload, OLD, PLAN)
+    job = Job(RUN, workload)
+    most, now_s = most_gain(job, OLD), job.total_s(OLD)
     for workers in (0, 1, 3, 4, 8):
         new = Setting(workers, 2, workers > 0)
-        assert 1.0 - job_s(workload, new, PLAN) / now_s <= most + 0.005
+        assert 1.0 - job.total_s(new) / now_s <= most + 0.005
+
+
+def noise_of(workload: Workload, new: Setting) -> float:
+    job = Job(RUN, workload)
+    return predict_gain((job, OLD), (job, new)).noise
 
 
 def test_a_gain_without_workers_is_as_unsure_as_the_transfer():
-    light = make_light()
-    gain = predict_gain(light, OLD, ALONE, PLAN)
     # half of the 3 ms that a transfer is taken to need
-    assert gain.noise == pytest.approx(0.0015 / 0.023, rel=0.05)
+    assert noise_of(make_light(), ALONE) == pytest.approx(0.0015 / 0.023, rel=0.05)
     # which is no more than all that a worker does
     tiny = make_light(batch_time=Cost(0.002), batch_cpu=Cost(0.002))
-    noise = predict_gain(tiny, OLD, ALONE, PLAN).noise
-    assert noise == pytest.approx(0.001 / 0.023, rel=0.05)
+    assert noise_of(tiny, ALONE) == pytest.approx(0.001 / 0.023, rel=0.05)
     # with workers before and after it does not matter
-    one = replace(OLD, num_workers=1)
-    assert predict_gain(light, OLD, one, PLAN).noise < 0.002
+    assert noise_of(make_light(), replace(OLD, num_workers=1)) < 0.002
 
 
 def read(saves: int = 0, save_records: tuple = (), **run) -> Run:

@@ -75,11 +75,6 @@ def test_niced_workers_are_recommended_where_the_job_gains_by_them():
     # eight workers at a tenth of the weight leave the thread a core of two
     assert (cure.saves, cure.save_s) == (4, pytest.approx(0.4))
     assert (cure.run_gross_s, cure.run_net_s) == pytest.approx((6.4, 6.4))
-    assert found.changes[0].reason == (
-        'loader workers had the cores while checkpoints were saved; with niced ones 4 '
-        'saves are predicted to take 0.40 s each, now 2.00 s; 6.4 s less in all '
-        '(gross), the job gains 6.4 s (net)'
-    )
 
 
 def test_a_delay_that_is_won_back_changes_nothing_but_is_said():
@@ -100,7 +95,6 @@ def test_an_unknown_net_delay_changes_nothing():
     assert changes_of(summary) == []
     cure = cures_of(summary)['polite_workers']
     assert cure.run_net_s is None
-    assert 'the net delay is not known' in cure.sentence
 
 
 @pytest.mark.parametrize(
@@ -115,7 +109,7 @@ def test_an_unknown_net_delay_changes_nothing():
 )
 def test_workers_that_hold_up_no_save_are_left_alone(saves):
     assert changes_of(fold(saves)) == []
-    assert not {'polite_workers', 'fewer_workers'} & set(cures_of(fold(saves)))
+    assert 'polite_workers' not in cures_of(fold(saves))
 
 
 @pytest.mark.parametrize(('count', 'changes'), [(3, [NICED]), (2, [])])
@@ -127,22 +121,11 @@ def test_small_delays_count_when_they_add_up(count, changes):
     assert ('polite_workers' in cures_of(summary)) is bool(changes)
 
 
-def test_fewer_workers_are_the_fewest_that_keep_up():
-    cure = cures_of(fold(CONTENDED))['fewer_workers']
-    # a batch takes 0.2 s, an iteration 0.25 s
-    assert cure.sentence.startswith('num_workers=1, the fewest that are predicted')
-    # two cores carry the thread and one worker
-    assert cure.save_s == pytest.approx(0.4)
-
-
 def test_niced_workers_must_gain_beyond_fewer_ones():
     fewer = Change('train_dataloader.num_workers', 8, 1, 'why not', 'high')
     summary = fold(CONTENDED)
     settings = Recommendation((fewer,))
     assert changes_of(summary, settings) == [('train_dataloader.num_workers', 8, 1)]
-    cure = cures_of(summary, settings)['fewer_workers']
-    assert cure.sentence.startswith('num_workers=1,')
-    assert cure.save_s == pytest.approx(0.4)
 
 
 def test_a_longer_interval_is_said_and_never_applied():
@@ -151,7 +134,6 @@ def test_a_longer_interval_is_said_and_never_applied():
     assert changes_of(summary) == []
     cure = cures_of(summary)['longer_interval']
     # 12 s of saves in 52; 2.1 s beside 40 s are a twentieth
-    assert cure.sentence.startswith('an interval of CheckpointHook 6 times as long: 25')
     assert (cure.saves, cure.save_s) == (25, pytest.approx(0.4))
     assert (cure.run_gross_s, cure.run_net_s) == pytest.approx((10.0, 10.0))
     assert 'longer_interval' not in cures_of(fold(saves[:5]))
