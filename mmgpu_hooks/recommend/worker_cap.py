@@ -78,7 +78,7 @@ def _list_needs(run: Run, prefetch: int) -> Iterator[tuple[str, float, float, st
     sizes = [size / ranks / _GIB for size in known if size is not None]
     pss = run.loader.pss_bytes if run.loader else None
     # a forked worker starts as large as the training process, at worst
-    each, how = run.process_rss_bytes, 'at most'
+    each, how = float(run.process_rss_bytes or 0), 'at most'
     if pss and run.worker_count:
         each, how = pss / run.worker_count, 'measured'
     if sizes and each:
