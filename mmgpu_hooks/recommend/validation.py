@@ -49,50 +49,42 @@ def advise_validation(run: Run, train: Setting | None = None) -> ValidationAdvic
         return _stay(run, None, 'Their loop does not show its iterations.')
     if validation.workload is None or validation.is_stalled or not validation.is_enough:
         return _stay(run, validation, _why_unpredicted(validation))
-    train = train or read_setting(run)
-    stays = train.persistent_workers or run.run.loop == 'iter'
-    beside = (run, train) if stays else None
-    decision = decide(Job(validation, validation.workload, beside))
-    gain = decision.gain
-    if gain is None:
+    decision = decide(Job(validation, validation.workload, _live_on(run, train)))
+    if decision.gain is None:
         why = decision.doubt or why_nothing(decision)
         return _stay(run, validation, why)
-    loop_s, count = _loop_s(run, validation), len(run.validations)
-    saved_s, low_s, high_s = (
+    loop_s, gain, count = _loop_s(run, validation), decision.gain, len(run.validations)
+    gain_s, low_s, high_s = (
         share * loop_s for share in (gain.share, gain.low, gain.high)
     )
-    run_share = run.run_share(saved_s * count)
+    run_share = run.run_share(gain_s * count)
     saved = (
-        f'are predicted to save {format_sum(saved_s)} of each validation '
+        f'are predicted to save {format_sum(gain_s)} of each validation '
         f'({format_sum(low_s)} to {format_sum(high_s)}, 9 times in 10), '
         f'{100 * run_share:.1f} % of the run'
     )
     if run_share < VALIDATION_WORTH:
         why = f'Other settings {saved}, which is too little.'
         return _stay(run, validation, why)
+    said = f'{_phrase_now(run, validation)} The changes of val_dataloader {saved}.'
     outlook = ValidationOutlook(
-        sentence=f'{_phrase_now(run, validation)} '
-        f'The changes of val_dataloader {saved}.',
-        validations=count,
-        loop_s=loop_s,
-        gain_s=saved_s,
-        gain_low_s=low_s,
-        gain_high_s=high_s,
-        run_gain_pct=100 * run_share,
+        said, count, loop_s, gain_s, low_s, high_s, 100 * run_share
     )
-    # what they save is in the outlook
-    changes = (
-        Change(
-            key=VALIDATION_KEY + one.key.rpartition('.')[2],
-            old=one.old,
-            new=one.new,
-            reason=one.reason,
-            confidence=one.confidence,
-            rules=('MG302',),
-        )
-        for one in phrase_changes(decision)
-    )
-    return ValidationAdvice(tuple(changes), outlook)
+    return ValidationAdvice(tuple(map(_rename, phrase_changes(decision))), outlook)
+
+
+def _live_on(run: Run, train: Setting | None) -> tuple[Run, Setting] | None:
+    """The train loader, where its workers live on while validation runs."""
+    train = train or read_setting(run)
+    stays = train.persistent_workers or run.run.loop == 'iter'
+    return (run, train) if stays else None
+
+
+def _rename(change: Change) -> Change:
+    """A change of validation's loader; what it saves is in the outlook."""
+    key = VALIDATION_KEY + change.key.rpartition('.')[2]
+    reason, confidence = change.reason, change.confidence
+    return Change(key, change.old, change.new, reason, confidence, ('MG302',))
 
 
 def leave_validation(
