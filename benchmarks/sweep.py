@@ -82,7 +82,8 @@ def run_sweep(
             check=True,
             env={'OMP_NUM_THREADS': '1', **os.environ},
         )
-        shutil.copytree(Path(name, 'sweep', 'plots'), plots, dirs_exist_ok=True)
+        plots.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(name, 'sweep', 'sweep.svg'), plots)
     rows: list[Row] = json.loads(done.stdout)['rows']
     return rows
 

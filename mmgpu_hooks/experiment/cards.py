@@ -10,7 +10,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -330,20 +330,3 @@ def describe_shortage(cards: Sequence[Card], count: int) -> str:
         f'expected {count} free card(s), found {free} of {len(cards)} '
         f'({reasons or "no other is there"})'
     )
-
-
-@contextlib.contextmanager
-def picked_cards(count: int) -> Iterator[tuple[str, ...]]:
-    """UUIDs of cards for this process alone, until the end of the block.
-
-    Raises:
-        UserError: If too few are free, or the lock files cannot be used.
-    """
-    locks = CardLocks()
-    try:
-        picked, judged = locks.pick(judge_cards(read_cards(), os.environ), count)
-        if not picked:
-            raise UserError(f'{describe_shortage(judged, count)}.')
-        yield tuple(card.uuid for card in picked)
-    finally:
-        locks.release()

@@ -44,20 +44,12 @@ _ALIKE = 2
 _LEAST_INTERVAL = 10
 _BLOCK_S = 1.0
 """About as long as a block trains, after which the evidence is read again."""
-_SAVE_EVERY = 2
-"""Intervals from one save to the next."""
-_AMP, _FULL = 'AmpOptimWrapper', 'OptimWrapper'
-_OF_AMP = ('loss_scale', 'dtype', 'use_fsdp')
-"""Arguments of MMEngine's AmpOptimWrapper that its OptimWrapper refuses."""
 
 
 def list_settings(
     num_workers: Sequence[int],
     batch_sizes: Sequence[int | None] = (None,),
     prefetch_factors: Sequence[int | None] = (None,),
-    *,
-    pin_memory: bool = False,
-    amp: bool = False,
 ) -> tuple[SweepSetting, ...]:
     """Every combination once, in the order of the table.
 
@@ -65,15 +57,11 @@ def list_settings(
         num_workers: Numbers of workers.
         batch_sizes: Images per batch; ``None`` keeps the config's own.
         prefetch_factors: The same of batches in flight per worker.
-        pin_memory: Whether each is trained without and with pinned memory.
-        amp: Whether each is trained in full and in mixed precision.
     """
     settings = (
         # without workers nothing is fetched ahead
-        SweepSetting(workers, batch, prefetch if workers else None, pin, mixed)
-        for mixed, pin, batch, prefetch, workers in itertools.product(
-            (False, True) if amp else (None,),
-            (False, True) if pin_memory else (None,),
+        SweepSetting(workers, batch, prefetch if workers else None)
+        for batch, prefetch, workers in itertools.product(
             sorted(set(batch_sizes), key=lambda size: size or 0),
             sorted(set(prefetch_factors), key=lambda factor: factor or 0),
             sorted(set(num_workers)),
@@ -104,7 +92,7 @@ def order_settings(settings: Sequence[SweepSetting], seed: int) -> list[SweepSet
     """A random order, whose first two have as little in common as any two can.
 
     A drift of the machine must not look like the effect of a setting. And where both of
-    the first two fail, it is not for the batch size or the precision of one of them.
+    the first two fail, it is not for the batch size of one of them.
     """
     order = list(settings)
     random.Random(seed).shuffle(order)
@@ -135,7 +123,6 @@ class SweepPlan(Plan):
     """Seconds of a whole trial, its start included; then it is killed."""
     lengthened: Mapping[str, Any] = field(default_factory=dict)
     """Settings that keep a short training from ending early."""
-    saves: bool = False
     seed: int = 0
     """Of the order."""
     ranks: int = 1
@@ -236,21 +223,15 @@ class SweepPlan(Plan):
             f'{KEY}persistent_workers': True if setting.num_workers else None,
             f'{KEY}batch_size': setting.batch_size,
             f'{KEY}prefetch_factor': setting.prefetch_factor,
-            f'{KEY}pin_memory': setting.pin_memory,
         }
         settings = {**self.lengthened}
         settings |= {key: value for key, value in named.items() if value is not None}
-        if setting.amp is not None:
-            settings['optim_wrapper.type'] = _AMP if setting.amp else _FULL
-        if setting.amp is False:
-            settings |= {f'optim_wrapper.{key}': None for key in _OF_AMP}
         name = setting.name.replace(', ', '-').replace(' ', '-')
         return TrialSpec(
             config=self.config,
             folder=str(self.folder / TRIALS_FOLDER / name),
             settings=settings,
             hook={'interval': interval},
-            save_interval=_SAVE_EVERY * interval if self.saves else None,
             ranks=self.ranks,
         )
 

@@ -6,7 +6,6 @@ Each trial left the evidence of a run; its row holds what the table and CSV say 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Callable
@@ -63,7 +62,6 @@ def complete_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
     if run is None or len(run.intervals) <= warm_up:
         return row
     steady = _without_warm_up(run, warm_up)
-    saves = [save.wall_s for save in steady.save_records if save.error is None]
     peak, source = steady.gpu_mem_peak_bytes, 'cuda_allocator'
     if peak is None:
         peak = row.memory_peak_bytes or steady.process_rss_bytes
@@ -90,8 +88,6 @@ def complete_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
         batches_per_epoch=steady.run.loader.batches_per_epoch,
         cpu_cores=cores,
         external_cpu_cores=steady.external_cpu_cores,
-        # the first finds every cache cold
-        save_s=statistics.median(saves[1:] or saves) if saves else None,
         most_workers=cap.workers if cap else None,
         most_workers_reason=cap.reason if cap else None,
     )
@@ -114,8 +110,8 @@ def predict_rows(
 ) -> list[SweepRow]:
     """Set beside each trial what the model of one other had said of it.
 
-    Of those with the same batch size, pinned memory and precision it is the one with
-    2 workers, MMDetection's usual number, or the measured one that is nearest to that.
+    Of those with the same batch size it is the measured one with 2 workers, MMDetection's
+    usual number, or the nearest to that.
 
     Args:
         rows: All trials.
@@ -125,7 +121,7 @@ def predict_rows(
     judged = []
     for row in rows:
         setting = row.setting
-        alike = (one for one in rows if one.setting.loads == setting.loads)
+        alike = (one for one in rows if one.setting.batch_size == setting.batch_size)
         near = [one.setting for one in alike if one.is_measured]
         source = min(near, key=_distance, default=None)
         found: Workload | NoPrediction = NoPrediction(
@@ -168,11 +164,10 @@ def _without_warm_up(run: Run, warm_up: int) -> Run:
 
 
 def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
-    """The best setting of each batch size and precision, the fastest of all first.
+    """The best setting of each batch size, the fastest of all first.
 
-    A batch size and a precision belong to the recipe, so neither is traded for speed:
-    within each, what is as good as equal to the fastest and needs the fewest workers
-    is best.
+    A batch size belongs to the recipe, so it is not traded for speed: within each, what
+    is as good as equal to the fastest and needs the fewest workers is best.
 
     Args:
         rows: All trials.
@@ -180,13 +175,12 @@ def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
     Returns:
         Nothing for a batch size none of whose trials may be recommended.
     """
-    groups: dict[tuple[int | None, bool | None], list[SweepRow]] = {}
+    groups: dict[int | None, list[SweepRow]] = {}
     for row in rows:
         # it came to its end, and trains
         is_done = row.status == 'completed' and row.is_measured
         if is_done and row.is_loss_finite is not False and not exceeds_host(row):
-            key = row.setting.batch_size, row.setting.amp
-            groups.setdefault(key, []).append(row)
+            groups.setdefault(row.setting.batch_size, []).append(row)
     best = []
     for group in groups.values():
         enough = (1 - SAME_SPEED) * max(map(_speed, group))

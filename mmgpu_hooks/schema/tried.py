@@ -25,27 +25,16 @@ class SweepSetting:
     batch_size: Optional[int] = None
     prefetch_factor: Optional[int] = None
     """Also ``None`` without workers."""
-    pin_memory: Optional[bool] = None
-    amp: Optional[bool] = None
 
     @property
     def name(self) -> str:
-        """``4 workers, batch 3, prefetch 2, pinned, mixed precision``."""
+        """``4 workers, batch 3, prefetch 2``."""
         words = [f'{self.num_workers} worker{"" if self.num_workers == 1 else "s"}']
         if self.batch_size is not None:
             words.append(f'batch {self.batch_size}')
         if self.prefetch_factor is not None:
             words.append(f'prefetch {self.prefetch_factor}')
-        if self.pin_memory is not None:
-            words.append('pinned' if self.pin_memory else 'not pinned')
-        if self.amp is not None:
-            words.append('mixed precision' if self.amp else 'full precision')
         return ', '.join(words)
-
-    @property
-    def loads(self) -> Tuple[Optional[int], Optional[bool], Optional[bool]]:
-        """What a prediction cannot change: batch size, pinned memory, precision."""
-        return self.batch_size, self.pin_memory, self.amp
 
 
 @dataclass(frozen=True)
@@ -77,8 +66,6 @@ class SweepRow:
     """In use by the training process and its workers, mean."""
     external_cpu_cores: Optional[float] = None
     """In use by others meanwhile."""
-    save_s: Optional[float] = None
-    """Median."""
     is_loss_finite: Optional[bool] = None
     """Whether every loss was a number; ``None`` where the loss is not logged."""
     most_workers: Optional[int] = None
@@ -115,12 +102,12 @@ class Sweep:
     """All trials of a config on this host."""
 
     rows: Tuple[SweepRow, ...]
-    """By precision, pinned memory, batch size, prefetch factor and workers."""
+    """By batch size, prefetch factor and workers."""
     asked: int = 0
     """Settings that were asked for; fewer rows when it was stopped."""
     best: Tuple[SweepSetting, ...] = ()
-    """The fastest that the host carries, one of each batch size and precision; the
-    fastest of all first."""
+    """The fastest that the host carries, one of each batch size; the fastest of all
+    first."""
     seed: int = 0
     """Of the order in which the trials were trained."""
     seconds: float = 0.0

@@ -1,15 +1,10 @@
-"""What ``mmgpu sweep`` answers: for a terminal, as CSV, as JSON, as a chart."""
+"""What ``mmgpu sweep`` answers: for a terminal, as JSON, as a chart."""
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-import msgspec
 
 from mmgpu_hooks.recommend.sweep import exceeds_host
 from mmgpu_hooks.schema import (
@@ -59,13 +54,10 @@ def render_sweep(sweep: Sweep, **layout: Any) -> str:
     return render(sections, **layout)
 
 
-_yes = {True: 'yes', False: 'no'}.__getitem__
 _COLUMNS: Sequence[Column] = (
     ('workers', 'setting.num_workers', str),
     ('batch', 'setting.batch_size', str),
     ('pre-\nfetch', 'setting.prefetch_factor', str),
-    ('pinned', 'setting.pin_memory', _yes),
-    ('AMP', 'setting.amp', _yes),
     ('iteration', 'iter_s.value', format_seconds),
     ('+-', 'iter_s.half_width', format_seconds),
     ('predicted', 'predicted.iter_time_s', format_seconds),
@@ -75,12 +67,11 @@ _COLUMNS: Sequence[Column] = (
     ('at 0\n%', 'gpu_zero_pct', '{:.0f}'.format),
     ('memory', 'memory_peak_bytes', format_bytes),
     ('CPU\ncores', 'cpu_cores', '{:.1f}'.format),
-    ('save', 'save_s', format_seconds),
 )
 
 
 def _table(sweep: Sweep) -> Table:
-    """One line a trial; the best of each batch size and precision stand out."""
+    """One line a trial; the best of each batch size stand out."""
     best = [n for n, row in enumerate(sweep.rows) if row.setting in sweep.best]
 
     def judge(row: SweepRow) -> str:
@@ -105,7 +96,6 @@ def render_sweep_plan(
     kept: Sequence[SweepRow],
     *,
     least: Mapping[SweepSetting, int],
-    side_by_side: int = 1,
     measure_s: float,
     whole_s: float,
     folder: str,
@@ -118,7 +108,6 @@ def render_sweep_plan(
         settings: All that are asked for.
         kept: Those that are measured already.
         least: Iterations that each trains however long they take.
-        side_by_side: Trials at a time.
         measure_s: Seconds of measuring, per trial.
         whole_s: Seconds of a whole trial, at most.
         folder: Of the sweep.
@@ -127,7 +116,7 @@ def render_sweep_plan(
     """
     done = {row.setting for row in kept}
     left = [setting for setting in settings if setting not in done]
-    turns = math.ceil(len(left) / side_by_side)
+    turns = len(left)
     facts = [
         (one.name, 'measured already' if one in done else f'{least[one]} iterations')
         for one in settings
@@ -139,9 +128,7 @@ def render_sweep_plan(
         f'{format_seconds(turns * whole_s)} (--time-limit times {turns}). Results '
         f'would go to {folder}. Nothing was trained.'
     )
-    pace = 'one at a time' if side_by_side == 1 else f'{side_by_side} at a time'
-    order = f'setting(s), {pace}, in random order:'
-    title = f'Would train {len(left)} of {len(settings)} {order}'
+    title = f'Would train {turns} of {len(settings)} setting(s), in random order:'
     sections = [Section(title, facts=facts), Section(sentences=[said, *notes])]
     return render(sections, **layout)
 
@@ -166,8 +153,8 @@ def _sentences(sweep: Sweep) -> Iterator[str]:
         yield f'Next: {_describe(rows[setting])}.'
     if others:
         yield (
-            'Batch size and precision belong to the recipe (learning rate, schedule): '
-            'choose those first, then the fastest setting of them.'
+            'The batch size belongs to the recipe (learning rate, schedule): choose it '
+            'first, then its fastest setting.'
         )
 
 
@@ -258,26 +245,6 @@ def render_sweep_json(sweep: Sweep, config: str, folder: str) -> str:
     ]
     body = {**vars(sweep), 'rows': rows}
     return to_json(config=config, folder=folder, **body)
-
-
-def render_sweep_csv(rows: Sequence[SweepRow]) -> str:
-    """One line a trial, one column a figure; an empty cell is unknown."""
-    lines = [dict(_flatten(msgspec.to_builtins(row))) for row in rows]
-    names = dict.fromkeys(name for line in lines for name in line)
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(names), lineterminator='\n')
-    writer.writeheader()
-    writer.writerows(lines)
-    return buffer.getvalue()
-
-
-def _flatten(body: Mapping[str, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:
-    """``iter_s.value``; a record that is unknown has no columns."""
-    for name, value in body.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f'{prefix}{name}.')
-        else:
-            yield f'{prefix}{name}', value
 
 
 def list_sweep_charts(sweep: Sweep) -> list[Chart]:

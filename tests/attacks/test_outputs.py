@@ -26,7 +26,7 @@ OUTPUTS = {
     'enable --output': ('out.py', ['enable', 'CONFIG', '--output', 'OUT']),
     'disable --output': ('out.py', ['disable', 'ENABLED', '--output', 'OUT']),
     'sweep --work-dir': (
-        'sweep/sweep.csv',
+        'sweep/sweep.json',
         ['sweep', 'CONFIG', '--work-dir', 'FOLDER'],
     ),
 }

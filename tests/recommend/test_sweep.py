@@ -21,7 +21,7 @@ from mmgpu_hooks.recommend.sweep import (
     is_settled,
     predict_rows,
 )
-from mmgpu_hooks.schema import NoPrediction, SaveRecord, SweepRow, SweepSetting
+from mmgpu_hooks.schema import NoPrediction, SweepRow, SweepSetting
 
 ENDED = SweepRow(SweepSetting(2, 4), 'completed', memory_peak_bytes=3 * GIB)
 STEADY = {
@@ -53,19 +53,6 @@ def test_a_row_holds_what_was_recorded_after_the_warm_up():
     assert (found.memory_peak_bytes, found.memory_source) == (3 * GIB, 'process_rss')
     assert (found.most_workers, found.gpu_util_pct) == (8, None)
     assert '8 usable cores' in found.most_workers_reason
-    assert found.save_s is None
-
-
-def test_the_first_save_finds_cold_caches_and_a_failed_one_tells_nothing():
-    walls = (9.0, 1.0, 3.0, 2.0)
-    saves = [
-        SaveRecord(iteration=10 * n, epoch=1, wall_s=wall)
-        for n, wall in enumerate(walls)
-    ]
-    failed = SaveRecord(iteration=60, epoch=1, wall_s=0.1, error='OSError')
-    evidence = replace(make_trial(), save_records=(*saves, failed))
-    found = complete_row(ENDED, Run(evidence), 2)
-    assert found.save_s == 2.0
 
 
 @pytest.mark.parametrize('run', [None, Run(make_evidence(0)), Run(make_evidence(2))])
@@ -116,10 +103,10 @@ def test_predictions_come_from_two_workers_or_the_nearest(workers, chosen):
     assert asked_of([*rows, row(8, None)]) == {SweepSetting(chosen, 4)}
 
 
-def test_each_batch_size_and_precision_has_a_run_of_its_own():
+def test_each_batch_size_has_a_run_of_its_own():
     full = [row(2), row(2, batch=8), row(0, None, batch=16)]
-    own = {SweepSetting(2, 4), SweepSetting(2, 8), SweepSetting(0, 4, amp=True)}
-    assert asked_of([*full, row(0, setting={'amp': True})]) == own
+    own = {SweepSetting(2, 4), SweepSetting(2, 8)}
+    assert asked_of(full) == own
 
 
 @pytest.mark.parametrize('status', ['out_of_memory', 'failed', 'interrupted'])
@@ -182,15 +169,13 @@ def test_the_best_is_the_fastest_that_may_be_recommended(rows, best):
     assert choose_best(rows) == (SweepSetting(best, 4),)
 
 
-def test_batch_size_and_precision_are_never_traded_for_speed():
+def test_batch_size_is_never_traded_for_speed():
     rows = [
         row(0, 0.2, batch=1),
         row(1, 0.1, batch=1),
         row(0, 0.3, batch=8),
-        row(0, 0.2, batch=8, setting={'amp': True}),
     ]
     assert choose_best(rows) == (
-        SweepSetting(0, 8, amp=True),
         SweepSetting(0, 8),
         SweepSetting(1, 1),
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import signal
 import subprocess
@@ -14,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from fakes.nvml import FakeGpu
 from mmgpu_hooks.commands.main import main
 from training.detection import environ, render_config
 from training.trial_toys import processes_of, write_config
@@ -65,11 +62,8 @@ def test_settings_are_trained_kept_and_not_trained_again(tmp_path, capsys):
         assert row['predicted'] is not None
     assert (alone['is_calibration'], beside['is_calibration']) == (False, True)
     folder = tmp_path / 'w' / 'sweep'
-    assert (
-        len(list(csv.DictReader(io.StringIO((folder / 'sweep.csv').read_text())))) == 2
-    )
     assert json.loads((folder / 'sweep.json').read_text()) == body
-    assert (folder / 'plots' / 'sweep.svg').is_file()
+    assert (folder / 'sweep.svg').is_file()
     assert not list(tmp_path.rglob('*.pth'))
 
     # nothing of it is trained again, and the predictions come from what was kept
@@ -126,38 +120,15 @@ def test_a_config_that_does_not_train_is_given_up_early(tmp_path, capsys, worker
 
 
 @pytest.mark.slow
-def test_trials_run_side_by_side_each_on_a_card_of_its_own(
-    tmp_path, capsys, fake_nvml, monkeypatch
-):
-    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    monkeypatch.setenv('SEEN_CARDS', str(tmp_path / 'cards.txt'))
-    monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', tmp_path / 'locks')
-    fake_nvml.set(
-        FakeGpu(uuid='GPU-one', memory=(1000, 100), util=(0,)),
-        FakeGpu(uuid='GPU-two', memory=(1000, 100), util=(0,)),
-    )
-    config = write_config(tmp_path, dataset=TOYS + 'CardDataset', item_s=0.002)
-    sweep(config, '--num-workers', '0', '1', '2', '--gpus', '2')
-    rows = read_answer(capsys)['rows']
-    assert [row['status'] for row in rows] == ['completed'] * 3
-    seen = (tmp_path / 'cards.txt').read_text().split()
-    assert set(seen) == {'GPU-one', 'GPU-two'}
-
-    sweep(config, '--num-workers', '0', '--gpus', '3', code=2)
-    assert 'expected 3 free card(s), found 2 of 2' in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_saves_are_timed_and_a_loss_that_is_none_is_told(tmp_path, capsys):
+def test_a_loss_that_is_none_is_never_the_best(tmp_path, capsys):
     config = write_config(
         tmp_path, more="optim_wrapper['optimizer']['lr'] = float('nan')\n"
     )
-    sweep(config, '--num-workers', '0', '--saves')
+    sweep(config, '--num-workers', '0')
     body = read_answer(capsys)
     (row,) = body['rows']
     assert row['is_loss_finite'] is False
     assert body['best'] == []
-    assert row['save_s'] > 0
     assert not list(tmp_path.rglob('*.pth'))
 
 

@@ -118,12 +118,3 @@ class CrowdedDataset(ToyDataset):
         if worker is not None and worker.num_workers == 3:
             raise MemoryError('no room for an image')
         return super().__getitem__(index)
-
-
-class CardDataset(ToyDataset):
-    """Notes which card its training was given."""
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        with open(os.environ['SEEN_CARDS'], 'a') as file:
-            file.write(os.environ['CUDA_VISIBLE_DEVICES'] + '\n')
-        return super().__getitem__(index)
