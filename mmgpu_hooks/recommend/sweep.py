@@ -110,8 +110,8 @@ def predict_rows(
 ) -> list[SweepRow]:
     """Set beside each trial what the model of one other had said of it.
 
-    Of those with the same batch size it is the measured one with 2 workers, MMDetection's
-    usual number, or the nearest to that.
+    Of those with the same batch size it is the measured one with 2 workers,
+    MMDetection's usual number, or the nearest to that.
 
     Args:
         rows: All trials.

@@ -97,7 +97,6 @@ class TestSweep:
             assert sorted(map(str, (first, second, *others))) == sorted(map(str, GRID))
             assert first.num_workers != second.num_workers
             assert first.batch_size != second.batch_size
-            assert first.amp != second.amp
         assert order_settings(GRID[:1], 0) == [GRID[0]]
 
     @pytest.mark.parametrize(
