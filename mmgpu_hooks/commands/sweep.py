@@ -85,19 +85,12 @@ def sweep(
     )
     identity = read_identity(loaded, **{'number of ranks': ranks})
     if dry_run:
-        path = Path(os.devnull) if fresh else plan.folder / STORE_NAME
-        kept, notes = TrialStore(path, identity).read(plan.keep)
-        text = show.render_sweep_plan(
-            plan.settings,
-            [plans.read_row(trial) for trial in kept],
-            least={one: plans.count_least_iterations(one) for one in plan.settings},
-            measure_s=seconds,
-            whole_s=time_limit,
-            folder=str(plan.folder),
-            notes=notes,
-            **terminal_layout(),
+        _print_plan(
+            plan,
+            TrialStore(
+                Path(os.devnull) if fresh else plan.folder / STORE_NAME, identity
+            ),
         )
-        print(text)
         return exit_codes.OK
 
     def render_json(answer: Sweep) -> str:
@@ -115,6 +108,21 @@ def sweep(
     print_answer(answer, form, show.render_sweep, render_json)
     print(f'Kept in {plan.folder}.', file=sys.stderr)
     return exit_codes.INTERRUPTED if answer.is_interrupted else exit_codes.OK
+
+
+def _print_plan(plan: plans.SweepPlan, store: TrialStore) -> None:
+    kept, notes = store.read(plan.keep)
+    text = show.render_sweep_plan(
+        plan.settings,
+        [plans.read_row(trial) for trial in kept],
+        least={one: plans.count_least_iterations(one) for one in plan.settings},
+        measure_s=plan.measure_s,
+        whole_s=plan.whole_s,
+        folder=str(plan.folder),
+        notes=notes,
+        **terminal_layout(),
+    )
+    print(text)
 
 
 def _count_ranks() -> int:

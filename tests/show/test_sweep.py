@@ -124,7 +124,7 @@ def test_the_plan_says_what_would_be_trained_and_for_how_long():
     assert words.startswith('Would train 2 of 3 setting(s)')
     assert '2 workers, batch 4 measured already' in words
     assert '4 workers, batch 4 90 iterations' in words
-    assert 'about 2.0 min and 2 start(s), never more than 20.0 min' in words
+    assert '2 start(s), never more than 20.0 min' in words
 
 
 def test_the_chart_has_a_bar_a_trial_with_what_was_predicted():
