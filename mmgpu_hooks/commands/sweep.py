@@ -38,9 +38,8 @@ _ENDLESS = 10**6
     type=options.SECONDS,
     default=60.0,
     metavar='SECONDS',
-    help=f'To measure each for after its warm-up, and for {plans.LEAST_INTERVALS} '
-    'intervals of iterations at least; it ends earlier when its interval is within '
-    '3 %.',
+    help='To measure each for after its warm-up; it ends earlier when its interval is '
+    'within 3 %.',
 )
 @options.time_limit
 @options.work_dir("Results go to DIR/sweep; by default to the config's work_dir.")
@@ -85,12 +84,8 @@ def sweep(
     )
     identity = read_identity(loaded, **{'number of ranks': ranks})
     if dry_run:
-        _print_plan(
-            plan,
-            TrialStore(
-                Path(os.devnull) if fresh else plan.folder / STORE_NAME, identity
-            ),
-        )
+        path = Path(os.devnull) if fresh else plan.folder / STORE_NAME
+        _print_plan(plan, TrialStore(path, identity))
         return exit_codes.OK
 
     def render_json(answer: Sweep) -> str:
