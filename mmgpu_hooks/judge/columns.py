@@ -96,7 +96,7 @@ class Intervals:
 
 
 # figures of an edited file may overflow, which is no more than absurd
-_quiet = np.errstate(over='ignore', invalid='ignore')
+quiet = np.errstate(over='ignore', invalid='ignore')
 
 
 def known(column: Column) -> Column:
@@ -109,7 +109,7 @@ def filled(column: Column) -> Column:
     return np.where(np.isnan(column), 0.0, column)
 
 
-@_quiet
+@quiet
 def total(column: Column) -> float:
     """Sum of those that are known; 0 when none is."""
     return float(np.nansum(column))
@@ -153,7 +153,7 @@ def median(column: Column) -> float | None:
     return statistics.median(values) if values else None
 
 
-@_quiet
+@quiet
 def average(column: Column, weights: Column) -> float | None:
     """Mean of the known figures, each weighted by its seconds or its count."""
     is_known = ~(np.isnan(column) | np.isnan(weights))
@@ -161,7 +161,7 @@ def average(column: Column, weights: Column) -> float | None:
     return float((column * weights)[is_known].sum()) / whole if whole > 0 else None
 
 
-@_quiet
+@quiet
 def pooled_std(means: Column, stds: Column, weights: Column) -> float | None:
     """Standard deviation of everything, from that of its parts."""
     mean = average(np.where(np.isnan(stds), np.nan, means), weights)

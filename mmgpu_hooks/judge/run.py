@@ -41,7 +41,7 @@ from mmgpu_hooks.judge.thresholds import (
     EXTERNAL_LOAD,
     MIN_ITERATIONS,
 )
-from mmgpu_hooks.judge.training_cpu import TrainingCpu, find_cpu, find_external_cores
+from mmgpu_hooks.judge.training_cpu import TrainingCpu, find_cpu
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema import NoPrediction, RunEvidence, SaveJudgement, SlowSample
@@ -397,6 +397,9 @@ class Run(Figures):
     """Cores that the training process used."""
     system_cpu_pct = part_of('_cpu', 'system_pct')
     """Of all logical CPUs of the host."""
+    external_cpu_cores = part_of('_cpu', 'external_cores')
+    """Cores of the host that others used meanwhile; ``None`` with several ranks on it,
+    because theirs cannot be distinguished from other load."""
     worker_cpu_s = part_of('_workers', 'cpu_s')
     """CPU of all workers per batch."""
     worker_run_delay_s = part_of('_workers', 'run_delay_s')
@@ -484,15 +487,10 @@ class Run(Figures):
 
     @cached_property
     def _cpu(self) -> TrainingCpu:
-        one = self.evidence
-        return find_cpu(one.run, self.steady, one.save_records, one.validations)
-
-    @cached_property
-    def external_cpu_cores(self) -> float | None:
-        """Cores of the host that others used meanwhile; ``None`` with several ranks on
-        it, because theirs cannot be distinguished from other load."""
-        worker_s = self._workers.cpu_s
-        return find_external_cores(self.run, self._cpu, worker_s, self.iter_s)
+        worker_s, saves = self._workers.cpu_s, self.evidence.save_records
+        return find_cpu(
+            self.run, self.steady, saves, self.validations, worker_s, self.iter_s
+        )
 
     @cached_property
     def _workers(self) -> WorkerCost:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from mmgpu_hooks.judge.columns import Intervals, average, count_all, sum_all, total
+import numpy as np
+
+from mmgpu_hooks.judge.columns import (
+    Column,
+    Intervals,
+    average,
+    count_all,
+    quiet,
+    total,
+)
 from mmgpu_hooks.schema import RunRecord, SaveRecord, ValidationRecord
 
 START_CPU_SHARE = 0.65
@@ -18,10 +25,12 @@ CALM_ITERATIONS = 20
 """Iterations in calm intervals from which the others are left out: a mean of fewer
 swings by more than what saves and validations leave of an error."""
 
+_NAN = float('nan')
+_FIRSTS = 'iterations', 'first_waits', 'first_wait_s'
 
-@dataclass(frozen=True)
-class TrainingCpu:
-    """CPU of plain training."""
+
+class TrainingCpu(NamedTuple):
+    """CPU of plain training; ``None`` is unknown."""
 
     main_s: float | None = None
     """Of the training process per iteration, its waits' part left out."""
@@ -29,44 +38,20 @@ class TrainingCpu:
     """Its main thread's wait for cores per iteration."""
     process_cores: float | None = None
     system_pct: float | None = None
-    busy_cores: float | None = None
-    """Of the host, by anyone."""
-    iterations: int = 0
-    seconds: float = 0.0
-    """Behind the figures, as the iterations; what was taken off is not in it."""
-    ahead_s: float | None = None
-    """CPU of the train loader's workers in what was taken off; ``None`` when unknown or
-    nothing was."""
+    external_cores: float | None = None
+    """Cores of the host that others used."""
     unknown: str | None = None
     """Why there are no figures."""
 
 
-def _busy(one: ValidationRecord) -> float | None:
-    own_s = 0.0 if one.loader.num_workers == 0 else None
-    if one.workers is not None and one.workers.count:
-        own_s = one.workers.cpu_s
-    return _sum(one.whole_cpu_s, own_s, one.train_workers_cpu_s, one.strangers_cpu_s)
-
-
-_Read = Callable[[Any], 'float | None']
-_ASIDE: dict[str, tuple[_Read, _Read]] = {
-    'cpu': (lambda save: save.cpu_s, lambda one: one.whole_cpu_s),
-    'run_delay': (lambda save: save.run_delay_s, lambda one: one.run_delay_s),
-    'busy': (
-        lambda save: _sum(save.cpu_s, save.workers_cpu_s, save.strangers_cpu_s),
-        _busy,
-    ),
-    'workers': (lambda save: save.workers_cpu_s, lambda one: one.train_workers_cpu_s),
-}
-"""What saves and validations used: the training process, its wait for cores, anyone on
-the host, the train loader's workers."""
-
-
+@quiet
 def find_cpu(
     run: RunRecord,
     steady: Intervals,
     saves: Sequence[SaveRecord],
     validations: Sequence[ValidationRecord],
+    worker_s: float | None,
+    iter_s: float | None,
 ) -> TrainingCpu:
     """CPU of plain training.
 
@@ -81,83 +66,94 @@ def find_cpu(
         steady: Intervals without the warm-up.
         saves: All saves of the run.
         validations: All validations of the run.
+        worker_s: CPU of the train loader's workers per batch.
+        iter_s: Length of an iteration.
     """
-    calm = steady.where(steady.calm())
-    if count_all(calm.column('iterations')) >= CALM_ITERATIONS:
-        return _subtract(run, calm, dict.fromkeys(_ASIDE, 0.0), 0.0)
-    saved_s = total(steady.column('ledger_s', 'checkpoint_save'))
-    validated_s = total(steady.column('ledger_s', 'validation'))
-    used = {
-        name: _sum(
-            _scale(saves, of_save, saved_s),
-            _scale(validations, of_validation, validated_s),
-        )
-        for name, (of_save, of_validation) in _ASIDE.items()
-    }
-    if not len(steady):
-        return TrainingCpu(unknown='no interval was recorded')
-    if used['cpu'] is None:
-        return TrainingCpu(
-            unknown='too few intervals hold neither a save nor a validation, and what '
-            'CPU those used was not recorded'
-        )
-    return _subtract(run, steady, used, saved_s + validated_s)
-
-
-def _scale(events: Sequence[Any], read: _Read, seconds: float) -> float | None:
-    """What so many seconds used, at the mean rate of the events that tell it."""
-    if seconds <= 0:
-        return 0.0
-    known = [(used, e.wall_s) for e in events if (used := read(e)) is not None]
-    wall_s = math.fsum(wall_s for _, wall_s in known)
-    return math.fsum(used for used, _ in known) / wall_s * seconds if wall_s else None
-
-
-def _sum(*parts: float | None) -> float | None:
-    known = [part for part in parts if part is not None]
-    return math.fsum(known) if len(known) == len(parts) else None
-
-
-def _subtract(
-    run: RunRecord, intervals: Intervals, used: dict[str, float | None], aside_s: float
-) -> TrainingCpu:
-    """Figures of some intervals, less what was used aside in so many seconds."""
-    process_s = sum_all(intervals.column('process_cpu_s'))
-    if process_s is None:
+    chosen, aside_s, used = steady.where(steady.calm()), 0.0, np.zeros(4)
+    if count_all(chosen.column('iterations')) < CALM_ITERATIONS:
+        if not len(steady):
+            return TrainingCpu(unknown='no interval was recorded')
+        chosen = steady
+        for part, some in (('checkpoint_save', saves), ('validation', validations)):
+            seconds = total(steady.column('ledger_s', part))
+            used, aside_s = used + _use(some, seconds), aside_s + seconds
+        if np.isnan(used[0]):
+            return TrainingCpu(
+                unknown='too few intervals hold neither a save nor a validation, and '
+                'what CPU those used was not recorded'
+            )
+    column = chosen.column
+    if np.isnan(column('process_cpu_s')).any():
         return TrainingCpu(unknown='the CPU of the training process was not recorded')
-    iterations = count_all(intervals.column('iterations'))
-    whole_s = total(intervals.column('duration_s'))
+    aside_cpu_s, aside_delay_s, ahead_s, aside_busy_s = used.tolist()
+    iterations = count_all(column('iterations')) or _NAN
+    whole_s = total(column('duration_s'))
     seconds = max(whole_s - aside_s, 0.0)
-    left_s = max(process_s - (used['cpu'] or 0.0), 0.0)
-    system_pct = average(
-        intervals.column('system_cpu_pct'), intervals.column('duration_s')
-    )
-    logical, busy_cores = run.host.logical_cpus, None
-    if system_pct is not None and logical and seconds and used['busy'] is not None:
-        busy_s = max(system_pct / 100 * logical * whole_s - used['busy'], 0.0)
-        busy_cores = min(busy_s / seconds, float(logical))
-        system_pct = 100 * busy_cores / logical
-    wait_s = sum_all(intervals.column('data_wait_cpu_s'))
-    main_s = main_delay_s = None
-    if wait_s is not None and iterations:
-        main_s = max(left_s - wait_s - _start_cpu_s(intervals), 0.0) / iterations
-    delay_s = sum_all(intervals.column('process_run_delay_s'))
-    # a wait for cores within saves and validations would pass for one of the step
-    if delay_s is not None and used['run_delay'] is not None and iterations:
-        # starts of workers are no iterations: they have their part of it by their time
-        startup_s = total(intervals.column('ledger_s', 'startup'))
-        share = max(1.0 - startup_s / seconds, 0.0) if seconds else 1.0
-        main_delay_s = share * max(delay_s - used['run_delay'], 0.0) / iterations
+    process_s = max(total(column('process_cpu_s')) - aside_cpu_s, 0.0)
+    # a wait for cores within saves and validations would pass for one of the step, and
+    # starts of workers are no iterations: they have their part of it by their time
+    startup_s = total(column('ledger_s', 'startup'))
+    share = max(1.0 - startup_s / seconds, 0.0) if seconds else 1.0
+    delay_s = _whole(column('process_run_delay_s')) - aside_delay_s
+    main_s = process_s - _whole(column('data_wait_cpu_s')) - _start_cpu_s(chosen)
+    cores = process_s / seconds if seconds else _NAN
+    system_pct = average(column('system_cpu_pct'), column('duration_s'))
+    logical, external = run.host.logical_cpus or 0, _NAN
+    busy_s = (system_pct or 0.0) / 100 * logical * whole_s - aside_busy_s
+    if system_pct is not None and logical and seconds and not np.isnan(busy_s):
+        busy = min(max(busy_s, 0.0) / seconds, float(logical))
+        system_pct = 100 * busy / logical
+        workers = worker_s / iter_s if worker_s is not None and iter_s else _NAN
+        if aside_s and worker_s is not None and not np.isnan(ahead_s):
+            # batches made while training stood still were not made in these seconds
+            workers = max(worker_s * iterations - ahead_s, 0.0) / seconds
+        workers = 0.0 if run.loader.num_workers == 0 else workers
+        # the other ranks' part cannot be distinguished from another program's
+        external = busy - cores - workers if run.host.ranks_on_host <= 1 else _NAN
     return TrainingCpu(
-        main_s=main_s,
-        main_delay_s=main_delay_s,
-        process_cores=left_s / seconds if seconds else None,
+        main_s=_known(main_s / iterations),
+        main_delay_s=_known(share * delay_s / iterations),
+        process_cores=_known(cores),
         system_pct=system_pct,
-        busy_cores=busy_cores,
-        iterations=iterations,
-        seconds=seconds,
-        ahead_s=used['workers'] if aside_s else None,
+        external_cores=_known(external),
     )
+
+
+def _known(figure: float) -> float | None:
+    return None if np.isnan(figure) else max(figure, 0.0)
+
+
+def _whole(column: Column) -> float:
+    """Sum, unknown as soon as one part of it is."""
+    return _NAN if np.isnan(column).any() else total(column)
+
+
+def _use(events: Sequence[SaveRecord | ValidationRecord], seconds: float) -> Column:
+    """What so many seconds used, at the mean rate of the events that tell it.
+
+    Returns:
+        CPU of the training process, its main thread's wait for cores, CPU of the train
+        loader's workers, CPU of anybody on the host; NaN where it is unknown.
+    """
+    if seconds <= 0.0:
+        return np.zeros(4)
+    rows: list[tuple[float | None, ...]] = []
+    for one in events:
+        if isinstance(one, SaveRecord):
+            mine = one.cpu_s, one.run_delay_s, one.workers_cpu_s, 0.0
+        else:
+            own_s = 0.0 if one.loader.num_workers == 0 else None
+            if one.workers is not None and one.workers.count:
+                own_s = one.workers.cpu_s
+            mine = one.whole_cpu_s, one.run_delay_s, one.train_workers_cpu_s, own_s
+        rows.append((one.wall_s, *mine, one.strangers_cpu_s))
+    wall_s, cpu_s, delay_s, workers_s, *others_s = (
+        np.array(rows, dtype=np.float64).reshape(-1, 6).T
+    )
+    used = np.array([cpu_s, delay_s, workers_s, cpu_s + workers_s + sum(others_s)])
+    told_s = np.where(np.isnan(used), 0.0, wall_s).sum(axis=1)
+    rates: Column = np.nansum(used, axis=1) / np.where(told_s > 0, told_s, np.nan)
+    return rates * seconds
 
 
 def _start_cpu_s(intervals: Intervals) -> float:
@@ -165,29 +161,10 @@ def _start_cpu_s(intervals: Intervals) -> float:
 
     The first waits are booked with the starts, their CPU with the waits.
     """
-    iterations = total(intervals.column('iterations'))
-    usual_s = total(intervals.column('ledger_s', 'data_wait')) / max(iterations, 1)
-    firsts = total(intervals.column('first_waits'))
-    waits_s = max(total(intervals.column('first_wait_s')) - firsts * usual_s, 0.0)
+    sums = {field: total(intervals.column(field)) for field in _FIRSTS}
+    usual_s = total(intervals.column('ledger_s', 'data_wait'))
+    usual_s *= sums['first_waits'] / max(sums['iterations'], 1)
     starts_s = total(intervals.column('ledger_s', 'startup'))
-    return START_CPU_SHARE * max(starts_s - waits_s, 0.0)
-
-
-def find_external_cores(
-    run: RunRecord, cpu: TrainingCpu, worker_cpu_s: float | None, iter_s: float | None
-) -> float | None:
-    """Cores that others used meanwhile; ``None`` when they are unknown."""
-    worker_cores = 0.0
-    # the other ranks' part cannot be distinguished from another program's
-    busy, own = cpu.busy_cores, cpu.process_cores
-    if run.host.ranks_on_host > 1 or busy is None or own is None:
-        return None
-    if run.loader.num_workers != 0:
-        if worker_cpu_s is None or not iter_s:
-            return None
-        worker_cores = worker_cpu_s / iter_s
-        if cpu.ahead_s is not None:
-            # batches made while training stood still were not made in these seconds
-            made_s = max(worker_cpu_s * cpu.iterations - cpu.ahead_s, 0.0)
-            worker_cores = made_s / cpu.seconds
-    return max(busy - own - worker_cores, 0.0)
+    return START_CPU_SHARE * max(
+        starts_s - max(sums['first_wait_s'] - usual_s, 0.0), 0.0
+    )
