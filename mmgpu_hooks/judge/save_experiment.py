@@ -9,13 +9,8 @@ from statistics import median
 from typing import Any, Optional
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.saves import net_delay_s, won_back_s
-from mmgpu_hooks.judge.thresholds import (
-    BENCH_CHANCE,
-    BENCH_SAVES,
-    SLOW_SAVE_RATIO,
-    SLOW_SAVE_S,
-)
+from mmgpu_hooks.judge.saves import is_delay, net_delay_s, won_back_s
+from mmgpu_hooks.judge.thresholds import BENCH_CHANCE, BENCH_SAVES, SLOW_SAVE
 from mmgpu_hooks.model.stats import rank_sum_chance
 from mmgpu_hooks.schema import SaveBench, SaveBenchRow, SavePlan, Trial
 
@@ -131,7 +126,7 @@ def _compare(
     chance = rank_sum_chance(
         [save.wall_s for save in reference.saves], [save.wall_s for save in row.saves]
     )
-    is_long = gross_s >= max(SLOW_SAVE_S, SLOW_SAVE_RATIO * usual_s)
+    is_long = is_delay(gross_s, usual_s, SLOW_SAVE)
     remark, is_harmful = None, None if is_long else False
     if is_long:
         remark = by_others

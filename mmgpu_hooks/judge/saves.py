@@ -10,19 +10,11 @@ save did (the *gross* one). Light on purpose: the hook judges each save as it ha
 from __future__ import annotations
 
 import statistics
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from mmgpu_hooks.judge.thresholds import (
-    BLOCKED_SAVE_RATIO,
-    BLOCKED_SAVE_S,
-    MEMORY_PROVEN,
-    ODD_SAVE_RATIO,
-    ODD_SAVE_S,
-    SLOW_SAVE_RATIO,
-    SLOW_SAVE_S,
-)
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.schema import (
     HostLimits,
     LoaderSettings,
@@ -125,14 +117,14 @@ def judge_saves(
     after: dict[int, list[SaveAftermathRecord]] = defaultdict(list)
     for record in aftermaths:
         after[record.iteration].append(record)
-    left = Counter(save.iteration for save in saves)
+    followed = [
+        after[save.iteration].pop() if after[save.iteration] else None
+        for save in reversed(saves)
+    ]
     earlier: deque[SaveRecord] = deque(maxlen=KEPT_REFERENCES)
     judged = []
-    for save in saves:
-        known, behind = after[save.iteration], left[save.iteration]
-        aftermath = known[-behind] if behind <= len(known) else None
+    for save, aftermath in zip(saves, reversed(followed)):
         judged.append(judge_save(save, earlier, aftermath, host, loader))
-        left[save.iteration] -= 1
         if is_reference(save):
             earlier.append(save)
     return tuple(judged)
@@ -165,26 +157,35 @@ def judge_save(
         f'took {_seconds(save.wall_s)}'
     )
     if save.error is not None or save.cpu_s is None or save.run_delay_s is None:
-        why = _why_unknown(save)
+        default = 'the scheduler statistics of the saving thread could not be read'
+        why = save.unknown.get('run_delay_s') or save.unknown.get('cpu_s') or default
+        why = f'cannot tell what held it: {why.rstrip(".")}'
+        if save.error is not None:
+            why = f'it failed with {save.error}, so it is not judged'
         return SaveJudgement(False, None, None, None, None, f'{took}; {why}.')
     usual_s, basis = _usual_s(save, earlier)
-    base_s = usual_s - _hub_s(save, usual_s)
     held_s, doubt = _divide_delay(save, usual_s, host)
-    if base_s < usual_s:
-        held_s['size'] = usual_s - base_s
-        basis += ', less its histories'
+    base_s = usual_s - held_s.get('size', 0.0)
     gross_s = save.wall_s - base_s
     net_s = net_delay_s(gross_s, won_back_s(aftermath, loader))
     cause = _find_cause(held_s, min(save.wall_s - usual_s, save.run_delay_s), base_s)
-    is_slow = bool(cause) or _counts(gross_s, base_s, ODD_SAVE_S, ODD_SAVE_RATIO)
+    is_slow = bool(cause) or is_delay(gross_s, base_s, thresholds.ODD_SAVE)
     sentence = f'{took}; {_seconds(base_s)} uncontended ({basis}).'
     if is_slow:
         lost = 'what the job lost (net) is not known yet'
         if net_s is not None:
             lost = f'the job lost {_seconds(net_s)} (net)'
+        held = sorted(held_s, key=lambda name: (name != cause, -held_s[name]))
+        said = [
+            f'{_seconds(held_s[name])} {CAUSES[name].why}{_figures(name, save, host)}'
+            for name in held
+            if name == cause or held_s[name] >= NAMED_SHARE * gross_s
+        ]
+        if cause is None:
+            said.append(f'it is unknown, {doubt}')
         sentence += (
-            f' {_explain(save, host, held_s, cause, gross_s, doubt)}. Training stood '
-            f'still {_seconds(gross_s)} longer (gross); {lost}.'
+            f' What held it: {"; ".join(said)}. Training stood still '
+            f'{_seconds(gross_s)} longer (gross); {lost}.'
         )
         sentence += f' {CAUSES[cause].cure}' if cause else ''
     return SaveJudgement(is_slow, cause, base_s, gross_s, net_s, sentence, held_s)
@@ -240,47 +241,8 @@ def others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
     return max(save.strangers_cpu_s - elsewhere_s, 0.0)
 
 
-class SaveDelay(NamedTuple):
-    """The delays of some saves, added up."""
-
-    sentence: str
-    """Count, gross and net."""
-    net_s: float | None
-    """Of those whose net delay is known; ``None`` without one."""
-    worst: str
-    """The paragraph about the one with the largest delay."""
-
-
-def sum_delays(judged: Sequence[SaveJudgement], of: int, why: str) -> SaveDelay:
-    """Add up the delays of saves that were judged slow.
-
-    Args:
-        judged: At least one.
-        of: Saves of the run.
-        why: They took longer.
-    """
-    gross_s = sum(one.gross_delay_s or 0.0 for one in judged)
-    nets = [one.net_delay_s for one in judged if one.net_delay_s is not None]
-    net_s = sum(nets) if nets else None
-    lost = 'what the job lost (net) is not known'
-    if net_s is not None:
-        some = f', of the {len(nets)} whose iterations after it are known'
-        lost = f'the job lost {net_s:.1f} s (net{some * (len(nets) < len(judged))})'
-    return SaveDelay(
-        f'{len(judged)} of {of} saves took {gross_s:.1f} s longer in all {why} '
-        f'(gross); {lost}.',
-        net_s,
-        max(judged, key=lambda one: one.gross_delay_s or 0.0).sentence,
-    )
-
-
-def _why_unknown(save: SaveRecord) -> str:
-    if save.error is not None:
-        return f'it failed with {save.error}, so it is not judged'
-    default = 'the scheduler statistics of the saving thread could not be read'
-    why = save.unknown.get('run_delay_s') or save.unknown.get('cpu_s') or default
-    cpu = '' if save.cpu_s is None else f'{_seconds(save.cpu_s)} of it on a core, '
-    return f'{cpu}cannot tell the rest: {why.rstrip(".")}'
+def _cores_of_ranks(host: HostLimits) -> float | None:
+    return host.cores_had and host.cores_had * max(host.ranks_on_host, 1)
 
 
 def _blocked_s(save: SaveRecord) -> float:
@@ -295,8 +257,17 @@ def _usual_s(save: SaveRecord, earlier: Iterable[SaveRecord]) -> tuple[float, st
     The median of the run's uncontended saves of like size, scaled to this one's bytes;
     where they are too few, its own parts that did not wait.
     """
-    references = ((_scale(save, one), one) for one in earlier if is_reference(one))
-    alike = [one.wall_s * scale for scale, one in references if scale is not None]
+    alike = []
+    for one in earlier:
+        # publishing loads a checkpoint first
+        is_other = (one.occasion == 'publish') != (save.occasion == 'publish')
+        if is_other or one.backend != save.backend or not is_reference(one):
+            continue
+        scale = 1.0 if bool(save.bytes) == bool(one.bytes) else 0.0
+        if save.bytes and one.bytes:
+            scale = save.bytes / one.bytes
+        if 1 / LIKE_SIZE <= scale <= LIKE_SIZE:
+            alike.append(one.wall_s * scale)
     if len(alike) >= LEAST_REFERENCES:
         basis = f'median of {len(alike)} uncontended saves of this run like it'
         return min(statistics.median(alike), save.wall_s), basis
@@ -305,54 +276,20 @@ def _usual_s(save: SaveRecord, earlier: Iterable[SaveRecord]) -> tuple[float, st
     return min(max(left_s, 0.0), save.wall_s), 'its parts that did not wait'
 
 
-def _scale(save: SaveRecord, other: SaveRecord) -> float | None:
-    """How many times the bytes of another save; ``None`` when they are not alike."""
-    # publishing loads a checkpoint first
-    is_other = (other.occasion == 'publish') != (save.occasion == 'publish')
-    if is_other or other.backend != save.backend:
-        return None
-    if not save.bytes or not other.bytes:
-        return 1.0 if bool(save.bytes) == bool(other.bytes) else None
-    scale = save.bytes / other.bytes
-    return scale if 1 / LIKE_SIZE <= scale <= LIKE_SIZE else None
-
-
-def _hub_s(save: SaveRecord, usual_s: float) -> float:
-    """What the message hub's histories cost, where that is worth a word."""
-    if not save.message_hub_bytes or not save.bytes:
-        return 0.0
-    hub_s = usual_s * min(save.message_hub_bytes / save.bytes, 1.0)
-    is_much = _counts(hub_s, usual_s - hub_s, BLOCKED_SAVE_S, BLOCKED_SAVE_RATIO)
-    return hub_s if is_much else 0.0
-
-
 def _divide_delay(
     save: SaveRecord, usual_s: float, host: HostLimits
 ) -> tuple[dict[str, float], str]:
-    """What is proven to have held the save beyond ``usual_s``, in seconds by cause.
+    """What is proven to have held the save, in seconds by cause.
 
     Returns:
         The seconds, and what is not known of the rest.
     """
-    delay_s = save.wall_s - usual_s
+    delay_s, doubt = save.wall_s - usual_s, 'as no single cause holds enough of it'
     contention_s = min(delay_s, save.run_delay_s or 0.0)
-    left_s, held_s, doubt = delay_s - contention_s, {}, ''
-    if contention_s > 0.0:
-        share = _share_of_workers(save, host)
-        if share is None:
-            doubt = (
-                'as the CPU that workers and others used meanwhile does not explain '
-                'the wait for a core'
-            )
-        else:
-            held_s['workers'] = share * contention_s
-            held_s['strangers'] = contention_s - held_s['workers']
-    held_s['memory'] = _memory_s(save, left_s)
-    write = save.phases.get('write')
-    if write is None or write.blocked_s is None:
-        doubt = doubt or 'as the write was not measured on its own'
-    elif save.is_remote is None:
-        doubt = doubt or 'as it is unknown where the file backend writes to'
+    left_s, write = delay_s - contention_s, save.phases.get('write')
+    held_s = {'memory': _memory_s(save, left_s)}
+    if write is None or write.blocked_s is None or save.is_remote is None:
+        doubt = 'as it is unknown how long the write was blocked, or where it goes to'
     elif save.is_remote:
         held_s['remote'] = min(write.blocked_s, left_s) - held_s['memory']
     else:
@@ -362,8 +299,17 @@ def _divide_delay(
             stolen = min(other.blocked_s / other.wall_s, 1.0)
         written_s = min(write.blocked_s - stolen * write.wall_s, left_s)
         held_s['storage'] = written_s - held_s['memory']
-    proven = {cause: seconds for cause, seconds in held_s.items() if seconds > 0.0}
-    return proven, doubt or 'as no single cause holds enough of it'
+    share = _share_of_workers(save, host)
+    if contention_s > 0.0 and share is None:
+        doubt = 'as the CPU used meanwhile does not explain the wait for a core'
+    elif share is not None:
+        held_s['workers'] = share * contention_s
+        held_s['strangers'] = contention_s - held_s['workers']
+    if save.message_hub_bytes and save.bytes:
+        hub_s = usual_s * min(save.message_hub_bytes / save.bytes, 1.0)
+        if is_delay(hub_s, usual_s - hub_s, thresholds.BLOCKED_SAVE):
+            held_s['size'] = hub_s
+    return {name: seconds for name, seconds in held_s.items() if seconds > 0.0}, doubt
 
 
 def _share_of_workers(save: SaveRecord, host: HostLimits) -> float | None:
@@ -393,12 +339,6 @@ def _share_of_workers(save: SaveRecord, host: HostLimits) -> float | None:
     return share
 
 
-def _cores_of_ranks(host: HostLimits) -> float | None:
-    if host.cores_had is None:
-        return None
-    return host.cores_had * max(host.ranks_on_host, 1)
-
-
 def _memory_s(save: SaveRecord, left_s: float) -> float:
     """The part of a delay that was a wait for memory: pages of ours came from storage
     or swap, and the kernel says how long tasks waited.
@@ -408,7 +348,8 @@ def _memory_s(save: SaveRecord, left_s: float) -> float:
     waited_s = save.major_faults * MAJOR_FAULT_S
     if save.memory_pressure_pct is not None:
         waited_s = max(waited_s, save.memory_pressure_pct / 100 * save.wall_s)
-    return min(waited_s, left_s) if waited_s >= MEMORY_PROVEN * left_s else 0.0
+    is_proven = waited_s >= thresholds.MEMORY_PROVEN * left_s
+    return min(waited_s, left_s) if is_proven else 0.0
 
 
 def _find_cause(
@@ -421,60 +362,41 @@ def _find_cause(
     causes = {
         cause: seconds
         for cause, seconds in held_s.items()
-        if _counts(seconds, base_s, BLOCKED_SAVE_S, BLOCKED_SAVE_RATIO)
+        if is_delay(seconds, base_s, thresholds.BLOCKED_SAVE)
     }
     rivals = [cause for cause in ('workers', 'strangers') if cause in held_s]
-    if rivals and _counts(contention_s, base_s, SLOW_SAVE_S, SLOW_SAVE_RATIO):
+    if rivals and is_delay(contention_s, base_s, thresholds.SLOW_SAVE):
         most = max(rivals, key=lambda cause: held_s[cause])
         causes[most] = sum(held_s[cause] for cause in rivals)
     return max(causes, key=lambda cause: causes[cause], default=None)
 
 
-def _counts(delay_s: float, usual_s: float, least_s: float, ratio: float) -> bool:
-    return delay_s >= least_s and delay_s >= ratio * usual_s
+def is_delay(delay_s: float, usual_s: float, least: tuple[float, float]) -> bool:
+    """Whether a delay reaches a threshold: in seconds, and over the usual length."""
+    least_s, ratio = least
+    return delay_s >= max(least_s, ratio * usual_s)
 
 
-def _explain(
-    save: SaveRecord,
-    host: HostLimits,
-    held_s: dict[str, float],
-    cause: str | None,
-    gross_s: float,
-    doubt: str,
-) -> str:
-    """What held a slow save, the cause first."""
-    write, cores, rate = save.phases.get('write'), f'{host.usable_cores or 0:g}', ''
+def _figures(cause: str, save: SaveRecord, host: HostLimits) -> str:
+    """What proves a cause, in brackets."""
+    write, cores = save.phases.get('write'), f'{host.usable_cores or 0:g} usable cores'
+    if cause == 'workers':
+        busy = f'{save.workers_busy or 0:.1f} of {save.workers or 0} busy'
+        return f' ({busy} on {cores})'
+    if cause == 'strangers':
+        return f' ({_seconds(others_here_s(save, host) or 0.0)} of CPU on {cores})'
+    if cause == 'memory':
+        return f' ({save.major_faults or 0} page faults from storage)'
+    if cause == 'size':
+        return f' ({_bytes(save.message_hub_bytes)} of {_bytes(save.bytes)})'
     if save.bytes and write is not None and write.wall_s > 0:
-        rate = f' ({save.bytes / 1e6 / write.wall_s:.0f} MB/s)'
-    figures = {
-        'workers': f' ({save.workers_busy or 0:.1f} of {save.workers or 0} busy on '
-        f'{cores} usable cores)',
-        'strangers': f' ({_seconds(others_here_s(save, host))} of CPU on {cores} '
-        'usable cores)',
-        'storage': rate,
-        'remote': rate,
-        'memory': f' ({save.major_faults or 0} page faults from storage)',
-        'size': f' ({_bytes(save.message_hub_bytes)} of {_bytes(save.bytes)})',
-    }
-    held = sorted(held_s.items(), key=lambda one: (one[0] != cause, -one[1]))
-    said = [
-        f'{_seconds(seconds)} {CAUSES[name].why}{figures[name]}'
-        for name, seconds in held
-        if name == cause or seconds >= NAMED_SHARE * gross_s
-    ]
-    if cause is None:
-        said.append(f'it is unknown, {doubt}')
-    return f'What held it: {"; ".join(said)}'
+        return f' ({save.bytes / 1e6 / write.wall_s:.0f} MB/s)'
+    return ''
 
 
-def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return 'an unknown time'
+def _seconds(seconds: float) -> str:
     return f'{seconds:.2f} s' if seconds >= 0.1 else f'{1000 * seconds:.0f} ms'
 
 
 def _bytes(size: int | None) -> str:
-    size = size or 0
-    if size < 2**20:
-        return f'{size / 2**10:.0f} KiB'
-    return f'{size / 2**20:.0f} MiB' if size < 2**30 else f'{size / 2**30:.1f} GiB'
+    return f'{(size or 0) / 2**20:.1f} MiB'

@@ -71,27 +71,19 @@ GPU_UTIL_LOW_PCT = 70.0
 GPU_ZERO_NOTICE_PCT = 10.0
 """Share of time at 0 % that users see as swinging."""
 
-SLOW_SAVE_S = 0.2
-"""Delay of one save by the CPU below which it is not noticed; spikes of a virtual
-machine's scheduler and the 10 ms grain of CPU accounting are well below."""
+SLOW_SAVE = 0.2, 0.5
+"""Delay of one save by the CPU from which it is noticed, in seconds and over an
+uncontended save: spikes of a virtual machine's scheduler and the 10 ms grain of CPU
+accounting are well below, and saves of a quiet run differ by a third."""
 
-SLOW_SAVE_RATIO = 0.5
-"""That delay over an uncontended save: saves of a quiet run differ by a third."""
+BLOCKED_SAVE = 0.5, 1.0
+"""The same by storage, memory, a remote backend or its size: a disk that writes back
+other pages first blocks a healthy save for a few tenths of a second, and the page cache
+alone makes one write take twice as long as the next."""
 
-BLOCKED_SAVE_S = 0.5
-"""Delay of one save by storage, memory, a remote backend or its size: a disk that
-writes back other pages first blocks a healthy save for a few tenths of a second."""
-
-BLOCKED_SAVE_RATIO = 1.0
-"""That delay over an uncontended save: the page cache alone makes one write take twice
-as long as the next."""
-
-ODD_SAVE_S = 1.0
-"""Delay of one save that no proven cause holds enough of, from which it is slow all the
-same: several small reasons, and jitter, come to half of it."""
-
-ODD_SAVE_RATIO = 2.0
-"""That delay over an uncontended save."""
+ODD_SAVE = 1.0, 2.0
+"""The same where no proven cause holds enough of it: several small reasons, and jitter,
+come to half of it."""
 
 MEMORY_PROVEN = 0.5
 """Share of a delay in which tasks waited for memory, from which memory was short."""

@@ -5,28 +5,30 @@ from __future__ import annotations
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.saves import CAUSES, sum_delays
+from mmgpu_hooks.judge.saves import CAUSES
 from mmgpu_hooks.judge.thresholds import HUB_NOTICE, HUB_NOTICE_BYTES, SAVE_PROBLEM
 from mmgpu_hooks.schema import Finding
 
 
-@rule('MG301', 'Checkpoint saves take their share', 'save_bound')
+@rule('MG301', 'What checkpoint saves take', 'save_bound')
 def judge_saves(run: Run) -> Finding | None:
-    """Training stands still while a checkpoint is saved.
+    """Training stands still while a checkpoint is saved, the GPU too.
 
-    A longer ``interval`` of CheckpointHook saves less often; it is never changed for
-    you.
+    Ranks that do not save wait for those that do. A longer ``interval`` of
+    CheckpointHook saves less often; it is never changed for you.
     """
-    share = run.part_share('checkpoint_save')
-    saves = run.saves
-    if share < SAVE_PROBLEM or not saves:
+    seconds, saves = run.ledger_s.get('checkpoint_save', 0.0), run.saves
+    if not saves or seconds <= 0:
         return None
-    seconds = run.ledger_s['checkpoint_save']
-    return problem(
-        f'{saves} saves took {format_sum(seconds)} ({100 * share:.0f} % of the '
-        f'run, {format_seconds(seconds / saves)} each).',
-        share,
+    share, ranks = run.part_share('checkpoint_save'), run.run.world_size
+    detail = (
+        f'{saves} save(s) took {format_seconds(seconds / saves)} each, '
+        f'{format_sum(seconds)} in all ({100 * share:.1f} % of the run)'
     )
+    if ranks > 1:
+        detail += f', and {format_sum(ranks * seconds)} of the time of {ranks} ranks'
+    is_much = share >= SAVE_PROBLEM
+    return problem(f'{detail}.', share) if is_much else fine(f'{detail}.')
 
 
 @rule('MG304', 'Workers hold up saves', 'save_bound')
@@ -86,54 +88,17 @@ def judge_hub(run: Run) -> Finding | None:
     Each scalar that is logged adds 16 bytes per iteration. Log fewer, or update those
     that no resumed run needs with ``update_scalar(..., resumed=False)``: they stay out.
     """
+    delay = _judge_cause(run, 'size')
     known = [save for save in run.save_records if save.bytes and save.error is None]
-    if not known:
+    if delay is not None or not known:
+        return delay
+    hub, whole = known[-1].message_hub_bytes or 0, known[-1].bytes or 1
+    if hub < max(HUB_NOTICE_BYTES, HUB_NOTICE * whole):
         return None
-    last = known[-1]
-    hub, whole = last.message_hub_bytes or 0, last.bytes or 1
-    slow = run.saves_held_by('size')
-    if not slow and (hub < HUB_NOTICE_BYTES or hub < HUB_NOTICE * whole):
-        return None
-    detail = (
+    return notice(
         f'Histories take {hub / 2**20:.0f} MiB, {100 * hub / whole:.0f} %, of the '
-        f'checkpoint at iteration {last.iteration}'
+        f'checkpoint at iteration {known[-1].iteration}.'
     )
-    if not slow:
-        return notice(f'{detail}.')
-    delay = sum_delays(slow, len(run.judged_saves), 'for it')
-    share = None if delay.net_s is None else run.run_share(delay.net_s)
-    return notice(f'{detail}; {delay.sentence}', share)
-
-
-@rule('MG310', 'What saving costs')
-def judge_saving(run: Run) -> Finding | None:
-    """All checkpoint saves of the run together, and what the other ranks lose to them.
-
-    Training stands still meanwhile, the GPU too, and ranks that do not save wait for
-    those that do. The *gross* delay is what slow saves took too long; the *net* delay
-    is what the job lost, after what the workers made ahead was won back.
-    """
-    seconds = run.ledger_s.get('checkpoint_save', 0.0)
-    if not run.saves or seconds <= 0:
-        return None
-    share, ranks = run.part_share('checkpoint_save'), run.run.world_size
-    detail = (
-        f'{run.saves} save(s) took {format_seconds(seconds / run.saves)} each, '
-        f'{format_sum(seconds)} in all ({100 * share:.1f} % of the run)'
-    )
-    if ranks > 1:
-        detail += (
-            f'; all {ranks} ranks stood still meanwhile, '
-            f'{format_sum(ranks * seconds / run.saves)} of their time per '
-            f'save and {format_sum(ranks * seconds)} in all'
-        )
-    slow = [one for one in run.judged_saves if one.is_slow]
-    if slow:
-        delay = sum_delays(slow, len(run.judged_saves), 'than they need')
-        detail += f'; {delay.sentence}'
-    else:
-        detail += '.'
-    return notice(detail, share) if share >= SAVE_PROBLEM else fine(detail)
 
 
 @rule('MG311', 'Saves that cannot be judged')
@@ -143,30 +108,35 @@ def judge_unknown_saves(run: Run) -> Finding | None:
     Without the scheduler's statistics of the saving thread
     (``/proc/thread-self/schedstat``), what it waited for is unknown.
     """
-    slow, count = run.saves_held_by(None), len(run.judged_saves)
-    if slow:
-        worst = sum_delays(slow, count, '').worst
-        return cannot_tell(
-            f'{len(slow)} of {count} saves were slow, and no cause is proven; the '
-            f'worst: {worst}'
-        )
-    unknown = [
+    unknown = run.saves_held_by(None) or [
         judged
         for save, judged in zip(run.save_records, run.judged_saves)
         if judged.gross_delay_s is None and save.error is None
     ]
-    if unknown:
-        return cannot_tell(f'{len(unknown)} of {count} saves; {unknown[0].sentence}')
-    return None
+    if not unknown:
+        return None
+    worst = max(unknown, key=lambda one: one.gross_delay_s or 0.0)
+    return cannot_tell(
+        f'{len(unknown)} of {len(run.judged_saves)} saves; {worst.sentence}'
+    )
 
 
 def _judge_cause(run: Run, cause: str) -> Finding | None:
+    """Count and delays of the saves that it made slow, and the worst of them."""
     slow = run.saves_held_by(cause)
     if not slow:
         return None
-    delay = sum_delays(slow, len(run.judged_saves), CAUSES[cause].why)
-    detail = f'{delay.sentence} The worst: {delay.worst}'
-    if delay.net_s is None:
-        return notice(detail)
-    share = run.run_share(delay.net_s)
-    return (problem if share >= SAVE_PROBLEM else notice)(detail, share)
+    gross_s = sum(one.gross_delay_s or 0.0 for one in slow)
+    nets = [one.net_delay_s for one in slow if one.net_delay_s is not None]
+    lost, share = 'what the job lost (net) is not known', None
+    if nets:
+        some = f', of the {len(nets)} whose iterations after it are known'
+        lost = f'the job lost {sum(nets):.1f} s (net{some * (len(nets) < len(slow))})'
+        share = run.run_share(sum(nets))
+    worst = max(slow, key=lambda one: one.gross_delay_s or 0.0)
+    detail = (
+        f'{len(slow)} of {len(run.judged_saves)} saves took {gross_s:.1f} s longer in '
+        f'all {CAUSES[cause].why} (gross); {lost}. The worst: {worst.sentence}'
+    )
+    is_problem = share is not None and share >= SAVE_PROBLEM and cause != 'size'
+    return problem(detail, share or 0.0) if is_problem else notice(detail, share)
