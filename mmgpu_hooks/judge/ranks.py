@@ -15,10 +15,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from mmgpu_hooks.judge.columns import Column, Intervals, filled, total
+from mmgpu_hooks.judge.columns import Column, Intervals, count_all, filled, total
 from mmgpu_hooks.judge.duration_text import format_seconds
-from mmgpu_hooks.judge.run import MIN_CALM, GpuFigures, Run, gpu_figures
-from mmgpu_hooks.schema import CardImbalance, RankRow, RanksSummary, RunRecord
+from mmgpu_hooks.judge.run import Run, gpu_figures
+from mmgpu_hooks.schema import RankRow, RanksSummary, RunRecord
 
 MIN_INTERVALS = 3
 """Fewer do not show how much a rank varies by itself."""
@@ -69,23 +69,36 @@ def fold_ranks(
             ranks[other.run.rank] = other
         else:
             said.append(f'{other.path} is of another run ({difference}).')
-    missing = sorted(set(range(world)) - set(ranks))
-    if missing:
-        said.append(
-            f'{world - len(missing)} of {world} ranks left evidence here; missing: '
-            f'{", ".join(map(str, missing))}.'
-        )
     if world <= 1:
         return RanksSummary(world, 'It is a run of one rank.', notes=tuple(said))
-    ranks = {number: ranks[number] for number in sorted(ranks)}
-    for number in [number for number, rank in ranks.items() if not rank.intervals]:
-        del ranks[number]
-        said.append(f'Rank {number} recorded no interval.')
-    common = sorted(set.intersection(*(set(_keys(r.steady)) for r in ranks.values())))
-    last = max(rank.intervals[-1].iteration for rank in ranks.values())
+    if len(ranks) < world:
+        missing = ', '.join(str(n) for n in range(world) if n not in ranks)
+        said.append(
+            f'{len(ranks)} of {world} ranks left evidence here; missing: {missing}.'
+        )
+    said += [
+        f'Rank {number} recorded no interval.'
+        for number, rank in sorted(ranks.items())
+        if not rank.intervals
+    ]
+    known = {number: rank for number, rank in sorted(ranks.items()) if rank.intervals}
+    # what names an interval on all ranks: its last iteration, and how many it has
+    rows = {
+        number: {
+            (one.iteration, one.iterations): row
+            for row, one in enumerate(rank.steady.values(''))
+        }
+        for number, rank in known.items()
+    }
+    common = sorted(set.intersection(*map(set, rows.values()))) if rows else []
+    last = max((rank.intervals[-1].iteration for rank in known.values()), default=0)
     if common and common[-1][0] < last:
         said.append(f'Ranks are compared up to iteration {common[-1][0]} of {last}.')
-    return _compare(ranks, common, RanksSummary(world, '', notes=tuple(said)))
+    shared = {
+        number: rank.steady.take([rows[number][key] for key in common])
+        for number, rank in known.items()
+    }
+    return _compare(shared, RanksSummary(world, '', notes=tuple(said)))
 
 
 def find_slowest(ranks: RanksSummary | None, runs: Sequence[Run]) -> Run | None:
@@ -136,49 +149,36 @@ def _difference(run: RunRecord, other: RunRecord) -> str | None:
     return f'it started {apart_s:.0f} s apart' if apart_s > START_TOLERANCE_S else None
 
 
-def _keys(intervals: Intervals) -> list[tuple[int, int]]:
-    """What names an interval on all ranks: its last iteration, and how many it has."""
-    return list(zip(intervals.values('iteration'), intervals.values('iterations')))
-
-
-def _compare(
-    ranks: Mapping[int, Run], common: Sequence[tuple[int, int]], summary: RanksSummary
-) -> RanksSummary:
+def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSummary:
     """Fill the summary in.
 
     Args:
-        ranks: Of one run, by rank.
-        common: Which of their steady intervals all have, in order.
+        shared: The intervals that all ranks recorded, by rank.
         summary: With the number of ranks and notes.
     """
-    iterations = sum(count for _, count in common)
-    shared = {}
-    for number, rank in ranks.items():
-        # the last of those with the same key
-        at = {key: position for position, key in enumerate(_keys(rank.steady))}
-        shared[number] = rank.steady.take([at[key] for key in common])
-    # a GPU that waits for another rank's save is not to be compared with that one's
-    calm = np.all([one.calm() for one in shared.values()], axis=0)
-    plain = calm if calm.sum() >= MIN_CALM else np.ones_like(calm)
-    cards = {n: gpu_figures(one.where(plain), one) for n, one in shared.items()}
-    rows = [_row(n, one, cards[n]) for n, one in shared.items() if common]
-    summary = replace(
-        summary,
-        why=f'The slowest rank is unknown: {len(rows)} rank(s) have {len(common)} '
-        f'interval(s) in common beside the warm-up, needed {MIN_INTERVALS} of at least '
-        '2 ranks.',
-        rows=tuple(rows),
-        iterations=iterations,
-        imbalance=_compare_cards(cards),
-    )
-    if len(rows) < 2 or len(common) < MIN_INTERVALS:
-        return summary
+    lengths = {n: one.column('duration_s') for n, one in shared.items() if len(one)}
+    rows = [_row(number, shared[number]) for number in lengths]
+    intervals = len(next(iter(lengths.values()), ()))
+    iterations = count_all(next(iter(shared.values())).column('iterations'))
+    summary = replace(summary, rows=tuple(rows), iterations=iterations)
+    if len(rows) < 2 or intervals < MIN_INTERVALS:
+        why = (
+            f'The slowest rank is unknown: {len(rows)} rank(s) have {intervals} '
+            f'interval(s) in common beside the warm-up, needed {MIN_INTERVALS} of at '
+            'least 2 ranks.'
+        )
+        return replace(summary, why=why)
     slowest = max(rows, key=lambda row: row.own_s)
     others = [row for row in rows if row is not slowest]
-    lost_s = slowest.own_s - _median(others, 'own_s')
-    noise_s = _noise_s(shared, slowest.rank)
+
+    def lead_s(field: str) -> float:
+        """What the slowest spends beyond the median of the others."""
+        usual_s = statistics.median(getattr(row, field) for row in others)
+        return float(getattr(slowest, field) - usual_s)
+
+    lost_s, noise_s = lead_s('own_s'), _noise_s(shared, slowest.rank)
     summary = replace(summary, noise_s=noise_s)
-    wholes = [total(one.column('duration_s')) / iterations for one in shared.values()]
+    wholes = [total(length) / iterations for length in lengths.values()]
     if max(wholes) - min(wholes) > IN_STEP_SHARE * max(wholes):
         why = (
             'The slowest rank is unknown: the ranks do not wait for each other: '
@@ -195,27 +195,19 @@ def _compare(
             'not show here.'
         )
         return replace(summary, why=why)
-    more_s = {
-        part: getattr(slowest, field) - _median(others, field)
-        for part, (field, _) in _OWN_PARTS.items()
-    }
-    part = max(more_s, key=lambda name: more_s[name])
+    part = max(_OWN_PARTS, key=lambda name: lead_s(_OWN_PARTS[name][0]))
     field, does = _OWN_PARTS[part]
     why = (
         f'Rank {slowest.rank} is the slowest and costs every rank '
         f'{format_seconds(lost_s)} per iteration: it {does} '
-        f'{format_seconds(getattr(slowest, field))}, {format_seconds(more_s[part])} '
+        f'{format_seconds(getattr(slowest, field))}, {format_seconds(lead_s(field))} '
         f'more than the median of the other ranks (mean of {iterations} iterations).'
     )
     return replace(summary, why=why, slowest=slowest.rank, part=part, lost_s=lost_s)
 
 
-def _median(rows: Sequence[RankRow], field: str) -> float:
-    return float(statistics.median(getattr(row, field) for row in rows))
-
-
-def _row(number: int, shared: Intervals, gpu: GpuFigures | None) -> RankRow:
-    count = total(shared.column('iterations'))
+def _row(number: int, shared: Intervals) -> RankRow:
+    count, gpu = total(shared.column('iterations')), gpu_figures(shared, shared)
     parts = {
         field: total(_seconds(shared, part)) / count
         for part, (field, _) in _OWN_PARTS.items()
@@ -254,29 +246,3 @@ def _noise_s(shared: Mapping[int, Intervals], slowest: int) -> float:
     step_s = _seconds(shared[slowest], 'step') / counts
     error_s = float(leads.std(ddof=1)) / math.sqrt(len(leads))
     return max(3 * error_s, NOISE_SHARE * float((own_s + step_s).mean()))
-
-
-def _compare_cards(
-    cards: Mapping[int, GpuFigures | None],
-) -> tuple[CardImbalance, ...]:
-    """The ranks' own cards over the common intervals, if two of them are known."""
-    known = {n: one for n, one in cards.items() if one and one.util_pct is not None}
-    if len(known) < 2:
-        return ()
-    used = {n: one.util_pct or 0.0 for n, one in known.items()}
-    clocks = {n: one.sm_clock_mhz for n, one in known.items() if one.sm_clock_mhz}
-    slow = min(clocks, key=lambda n: clocks[n]) if len(clocks) == len(known) else None
-    least, most = min(used, key=lambda n: used[n]), max(used, key=lambda n: used[n])
-    return (
-        CardImbalance(
-            cards=len(known),
-            samples=sum(one.samples for one in known.values()),
-            util_min_pct=used[least],
-            util_max_pct=used[most],
-            least_rank=least,
-            most_rank=most,
-            clock_min_mhz=None if slow is None else clocks[slow],
-            clock_max_mhz=None if slow is None else max(clocks.values()),
-            slow_clock_rank=slow,
-        ),
-    )

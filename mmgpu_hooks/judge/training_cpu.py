@@ -137,16 +137,17 @@ def _use(events: Sequence[SaveRecord | ValidationRecord], seconds: float) -> Col
     """
     if seconds <= 0.0:
         return np.zeros(4)
-    rows: list[tuple[float | None, ...]] = []
+    rows: list[list[float | None]] = []
+    mine: list[float | None]
     for one in events:
         if isinstance(one, SaveRecord):
-            mine = one.cpu_s, one.run_delay_s, one.workers_cpu_s, 0.0
+            mine = [one.cpu_s, one.run_delay_s, one.workers_cpu_s, 0.0]
         else:
             own_s = 0.0 if one.loader.num_workers == 0 else None
             if one.workers is not None and one.workers.count:
                 own_s = one.workers.cpu_s
-            mine = one.whole_cpu_s, one.run_delay_s, one.train_workers_cpu_s, own_s
-        rows.append((one.wall_s, *mine, one.strangers_cpu_s))
+            mine = [one.whole_cpu_s, one.run_delay_s, one.train_workers_cpu_s, own_s]
+        rows.append([one.wall_s, *mine, one.strangers_cpu_s])
     wall_s, cpu_s, delay_s, workers_s, *others_s = (
         np.array(rows, dtype=np.float64).reshape(-1, 6).T
     )

@@ -12,7 +12,7 @@ from mmgpu_hooks.judge.saves import CAUSES
 from mmgpu_hooks.judge.thresholds import (
     DATA_WAIT_PROBLEM,
     MIN_ITERATIONS,
-    SLOW_SAVE_RATIO,
+    SLOW_SAVE,
     SURE_ITERATIONS,
     VERDICT_SHARE,
 )
@@ -181,6 +181,6 @@ def _save_cause(run: Run) -> str:
     held_s = sum((Counter(one.held_s) for one in run.judged_saves), Counter[str]())
     usual_s = sum(one.uncontended_s or 0.0 for one in run.judged_saves)
     for cause, seconds in held_s.most_common(1):
-        if seconds >= SLOW_SAVE_RATIO * usual_s or run.saves_held_by(cause):
+        if seconds >= SLOW_SAVE[1] * usual_s or run.saves_held_by(cause):
             return f' {format_sum(seconds)} of it {CAUSES[cause].why} (gross).'
     return ''

@@ -62,7 +62,6 @@ from mmgpu_hooks.schema.recorded import (
     WorkersWindow,
 )
 from mmgpu_hooks.schema.run import (
-    CardImbalance,
     PlainRun,
     RankRow,
     RanksSummary,

@@ -53,23 +53,6 @@ class PlainRun:
 
 
 @dataclass(frozen=True)
-class CardImbalance:
-    """The cards that the ranks of a run train on, compared."""
-
-    cards: int
-    samples: int
-    util_min_pct: float
-    util_max_pct: float
-    least_rank: int
-    """The rank whose card has the lowest utilisation."""
-    most_rank: int
-    clock_min_mhz: Optional[float] = None
-    """Lowest of the cards' mean clocks; ``None`` unless all are known."""
-    clock_max_mhz: Optional[float] = None
-    slow_clock_rank: Optional[int] = None
-
-
-@dataclass(frozen=True)
 class RankRow:
     """One rank over the iterations that all ranks recorded; seconds per iteration."""
 
@@ -106,7 +89,5 @@ class RanksSummary:
     others'."""
     noise_s: Optional[float] = None
     """What a difference must exceed to be one."""
-    imbalance: Tuple[CardImbalance, ...] = ()
-    """One, where the cards of two ranks are known."""
     notes: Tuple[str, ...] = ()
     """Files left out, ranks missing, files cut short."""

@@ -503,13 +503,7 @@ def _ranks_section(answer: Answer) -> list[Section]:
     caption = f'Per iteration over {ranks.iterations}: {counted}'
     rows = sorted(shown, key=lambda row: row.rank)
     table = tabulate(rows, columns, caption, 1)
-    said = [ranks.why]
-    for cards in ranks.imbalance:
-        slow, fast = cards.clock_min_mhz, cards.clock_max_mhz
-        if slow is not None and fast is not None and slow < 0.95 * fast:
-            rank = f'{slow:.0f} MHz (rank {cards.slow_clock_rank})'
-            said.append(f'The clocks of the cards differ: {rank} to {fast:.0f} MHz.')
-    return [Section('Ranks', 'ranks', said, table=table)]
+    return [Section('Ranks', 'ranks', [ranks.why], table=table)]
 
 
 def _findings_section(answer: Answer) -> list[Section]:

@@ -29,7 +29,6 @@ ANSWERS = {
     'ValidationOutlook': '`recommend --format json`: `validation`',
     'RankRow': '`recommend --format json`: `ranks`',
     'RanksSummary': '`recommend --format json`: `ranks`',
-    'CardImbalance': '`recommend --format json`: `ranks`',
     'FigureComparison': '`compare --format json`',
     'Why': '`why --format json`',
     'Proof': '`why --format json`',

@@ -156,11 +156,3 @@ def test_files_of_another_run_are_left_out_and_said(field, value):
 
 def test_a_run_of_one_rank_has_nothing_to_compare():
     assert fold_ranks(Run(make_evidence(3)), []) is None
-
-
-def test_the_cards_that_the_ranks_train_on_are_compared():
-    (cards,) = compare(make_ranks([0.01, 0.01, 0.01])).imbalance
-    assert (cards.cards, cards.samples) == (3, 3 * 60 * 7)
-    assert (cards.least_rank, cards.most_rank) == (0, 2)
-    assert (cards.util_min_pct, cards.util_max_pct) == pytest.approx((62.0, 72.0))
-    assert (cards.clock_min_mhz, cards.slow_clock_rank) == (1755.0, 0)

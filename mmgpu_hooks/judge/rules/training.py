@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
+from mmgpu_hooks.judge.duration_text import format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.standstill import Rank, name_cause, phrase_part
 from mmgpu_hooks.judge.thresholds import (
-    DATA_WAIT_NOTICE,
     GPU_UTIL_LOW_PCT,
     GPU_ZERO_NOTICE_PCT,
     HOOKS_PROBLEM,
@@ -15,23 +14,6 @@ from mmgpu_hooks.judge.thresholds import (
     VALIDATION_PROBLEM,
 )
 from mmgpu_hooks.schema import Finding
-
-
-@rule('MG201', 'The step sets the speed')
-def judge_compute(run: Run) -> Finding | None:
-    """Data is at hand when the loop asks: forward, backward and optimizer are the job.
-
-    Loader settings cannot make this run faster. What can: mixed precision, a larger
-    batch, a smaller input, a faster card.
-    """
-    share = run.data_wait_share
-    if share is None or not run.is_enough or share >= DATA_WAIT_NOTICE:
-        return None
-    step_share = (run.step_s or 0.0) / (run.iter_s or 1.0)
-    return fine(
-        f'The step takes {100 * step_share:.0f} % of an iteration '
-        f'({format_seconds(run.step_s)} of {format_seconds(run.iter_s)}).'
-    )
 
 
 @rule('MG202', 'The GPU swings')
