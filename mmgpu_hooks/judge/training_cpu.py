@@ -82,7 +82,19 @@ def find_cpu(
                 unknown='too few intervals hold neither a save nor a validation, and '
                 'what CPU those used was not recorded'
             )
-    column = chosen.column
+    return _subtract(run, chosen, used, aside_s, worker_s, iter_s)
+
+
+def _subtract(
+    run: RunRecord,
+    intervals: Intervals,
+    used: Column,
+    aside_s: float,
+    worker_s: float | None,
+    iter_s: float | None,
+) -> TrainingCpu:
+    """Figures of some intervals, less what was used aside in so many seconds."""
+    column = intervals.column
     if np.isnan(column('process_cpu_s')).any():
         return TrainingCpu(unknown='the CPU of the training process was not recorded')
     aside_cpu_s, aside_delay_s, ahead_s, aside_busy_s = used.tolist()
@@ -95,7 +107,7 @@ def find_cpu(
     startup_s = total(column('ledger_s', 'startup'))
     share = max(1.0 - startup_s / seconds, 0.0) if seconds else 1.0
     delay_s = _whole(column('process_run_delay_s')) - aside_delay_s
-    main_s = process_s - _whole(column('data_wait_cpu_s')) - _start_cpu_s(chosen)
+    main_s = process_s - _whole(column('data_wait_cpu_s')) - _start_cpu_s(intervals)
     cores = process_s / seconds if seconds else _NAN
     system_pct = average(column('system_cpu_pct'), column('duration_s'))
     logical, external = run.host.logical_cpus or 0, _NAN
