@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,6 @@ def train(
     store: TrialStore,
     command: str,
     *,
-    cards: Sequence[str] = (),
     max_seconds: float = float('inf'),
 ) -> Outcome:
     """Run a plan with a bar; the arguments are those of :func:`run_plan`."""
@@ -80,7 +78,6 @@ def train(
         return run_plan(
             plan,
             store,
-            cards=cards,
             max_seconds=max_seconds,
             on_progress=on_progress,
             on_warning=warner(command),

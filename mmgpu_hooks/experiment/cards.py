@@ -39,7 +39,7 @@ class Card:
     total_bytes: int = 0
     free_bytes: int = 0
     util_pct: float | None = None
-    """Mean over the samples that the driver keeps (some 20 s), else its last one."""
+    """The driver's last sample."""
     reason: str | None = None
     """Why nothing may run on it; ``None`` when it may."""
 
@@ -74,30 +74,18 @@ def read_cards() -> tuple[Card, ...]:
 
 
 def _read_card(nvml: Any, index: int) -> Card:
-    card = Card(index)
+    name = uuid = ''
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        name, uuid = (
-            part.decode(errors='replace') if isinstance(part, bytes) else part
-            for part in (nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle))
-        )
-        card = replace(card, name=name, uuid=uuid)
+        name, uuid = nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         if not 0 <= memory.used <= memory.total:
             raise ValueError(f'{memory.used} of {memory.total} bytes in use')
     except (nvml.NVMLError, ValueError) as error:
-        return replace(card, reason=f'cannot be read: {error}')
-    free = memory.total - memory.used
-    card = replace(card, total_bytes=memory.total, free_bytes=free)
+        return Card(index, uuid, name or 'unknown', reason=f'cannot be read: {error}')
+    util_pct = reason = None
     with contextlib.suppress(nvml.NVMLError):
-        card = replace(card, util_pct=nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-        _, samples = nvml.nvmlDeviceGetSamples(
-            handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, 0
-        )
-        kept = [s.sampleValue.uiVal for s in samples if s.sampleValue.uiVal <= 100]
-        if kept:
-            card = replace(card, util_pct=sum(kept) / len(kept))
-    reason = None
+        util_pct = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
     with contextlib.suppress(nvml.NVMLError):
         if nvml.nvmlDeviceGetMigMode(handle)[0]:
             reason = 'is cut into slices (MIG): name one yourself'
@@ -105,10 +93,11 @@ def _read_card(nvml: Any, index: int) -> Card:
         mode = nvml.nvmlDeviceGetComputeMode(handle)
         if mode == _PROHIBITED:
             reason = 'its compute mode is Prohibited'
-        elif mode == _EXCLUSIVE_PROCESS:
-            running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-            reason = 'a process has it alone (Exclusive_Process)' if running else reason
-    return replace(card, reason=reason)
+        running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        if mode == _EXCLUSIVE_PROCESS and running:
+            reason = 'a process has it alone (Exclusive_Process)'
+    free = memory.total - memory.used
+    return Card(index, uuid, name, memory.total, free, util_pct, reason)
 
 
 def judge_cards(
@@ -150,17 +139,6 @@ def judge_cards(
     return sorted(judged, key=worth)
 
 
-def _find(cards: Sequence[Card], name: str) -> Card | None:
-    """The one card of that index, or whose UUID begins so."""
-    found = [
-        card
-        for card in cards
-        if name == str(card.index)
-        or ('-' in name[1:] and card.uuid.lower().startswith(name.lower()))
-    ]
-    return found[0] if len(found) == 1 else None
-
-
 def _parse_visible(
     cards: Sequence[Card], environ: Mapping[str, str]
 ) -> list[Card] | None:
@@ -173,18 +151,19 @@ def _parse_visible(
     is_alike = len({card.name for card in readable}) == 1
     visible = []
     for entry in map(str.strip, text.split(',')):
-        if entry.lstrip('-').isdigit():
+        if entry.isdigit():
             if not is_alike and environ.get('CUDA_DEVICE_ORDER') != 'PCI_BUS_ID':
                 raise UserError(
                     f"{VARIABLE}={text} counts cards in CUDA's own order, and they are "
                     'not all alike; expected UUIDs, or CUDA_DEVICE_ORDER=PCI_BUS_ID.'
                 )
-            found = dict(enumerate(readable)).get(int(entry))
+            found = readable[int(entry) :][:1]
         else:
-            found = _find(readable, entry)
-        if found is None:
+            prefix = entry.lower()
+            found = [one for one in readable if one.uuid.lower().startswith(prefix)]
+        if len(found) != 1 or not entry:
             break
-        visible.append(found)
+        visible += found
     return visible
 
 
@@ -227,6 +206,8 @@ class CardLocks:
         Raises:
             UserError: If another process has been picking for too long.
         """
+        picked: list[Card] = []
+        judged: list[Card] = []
         try:
             picking = self._open('picking')
         except OSError as error:
@@ -234,8 +215,6 @@ class CardLocks:
         try:
             if not _lock(picking, _PATIENCE_S):
                 raise self._unusable('that another process keeps picking.lock')
-            picked: list[Card] = []
-            judged: list[Card] = []
             for card in cards:
                 reason = card.reason or self._take(card, keep=len(picked) < count)
                 judged.append(replace(card, reason=reason))
@@ -322,11 +301,8 @@ def _lock(descriptor: int, patience_s: float = 0.0) -> bool:
 
 def describe_shortage(cards: Sequence[Card], count: int) -> str:
     """Why there are not enough cards, in one sentence."""
-    free = sum(card.reason is None for card in cards)
-    reasons = '; '.join(
-        f'{card.index} {card.reason}' for card in cards if card.reason is not None
-    )
+    reasons = [f'{card.index} {card.reason}' for card in cards if card.reason]
     return (
-        f'expected {count} free card(s), found {free} of {len(cards)} '
-        f'({reasons or "no other is there"})'
+        f'expected {count} free card(s), found {len(cards) - len(reasons)} of '
+        f'{len(cards)} ({"; ".join(reasons) or "no other is there"})'
     )

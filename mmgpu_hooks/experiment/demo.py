@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +27,9 @@ class DemoPlan(Plan):
     def count(self) -> int:
         return len(NAMES)
 
-    def choose(self, trials: Sequence[Trial], begun: Collection[str]) -> Turn | None:
+    def choose(self, trials: Sequence[Trial]) -> Turn | None:
         done = len(trials)
-        if begun or done == len(NAMES) or any(one.error for one in trials):
+        if done == len(NAMES) or any(one.error for one in trials):
             return None
         config = self.rewrite(trials[0]) if trials else self.config
         if config is None:

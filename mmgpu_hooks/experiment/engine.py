@@ -6,16 +6,11 @@ interruption as if there had been none.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shutil
-import signal
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from mmgpu_hooks.experiment.store import TrialStore
@@ -23,7 +18,6 @@ from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, Running
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.schema import Trial, TrialSpec
 
-_POLL_S = 0.2
 _WARN_AFTER_S = 60.0
 _MUCH_LOAD = 0.25
 """Cores that others use: below that, more time alone is enough."""
@@ -74,17 +68,16 @@ class Plan:
         """Turns in all, where that is known."""
         return len(self.turns) or None
 
-    def choose(self, trials: Sequence[Trial], begun: Collection[str]) -> Turn | None:
-        """The next turn; ``None`` when there is none, or none yet.
+    def choose(self, trials: Sequence[Trial]) -> Turn | None:
+        """The next turn; ``None`` when there is none.
 
         Args:
             trials: In the order they ended, those of earlier starts first.
-            begun: Names of those that are on their way.
 
         Raises:
             UserError: If what the trials say makes all others useless.
         """
-        names = {trial.name for trial in trials} | set(begun)
+        names = {trial.name for trial in trials}
         return next((turn for turn in self.turns if turn.name not in names), None)
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
@@ -125,28 +118,27 @@ class OtherLoad:
         self._read_own_s = read_own_s
         self._begin = self._read()
 
-    def _read(self) -> tuple[float, float, float]:
+    def _read(self) -> tuple[float, float]:
         import psutil
 
         times = psutil.cpu_times()._asdict()
         # guests are in the user's account already
         idle = ('idle', 'iowait', 'guest', 'guest_nice')
         busy_s = math.fsum(value for name, value in times.items() if name not in idle)
-        return monotonic_s(), busy_s, self._read_own_s()
+        return monotonic_s(), busy_s - self._read_own_s()
 
     def read_cores(self) -> float | None:
         """Mean since construction."""
-        passed_s, host_s, own_s = (
+        passed_s, others_s = (
             now - begin for now, begin in zip(self._read(), self._begin)
         )
-        return max((host_s - own_s) / passed_s, 0.0) if passed_s > 0 else None
+        return max(others_s / passed_s, 0.0) if passed_s > 0 else None
 
 
 def run_plan(
     plan: Plan,
     store: TrialStore | None = None,
     *,
-    cards: Sequence[str] = (),
     max_seconds: float = float('inf'),
     environ: Mapping[str, str] | None = None,
     on_progress: OnProgress = lambda words, share: None,
@@ -161,8 +153,6 @@ def run_plan(
         plan: What to train.
         store: Gets each trial as soon as it has ended, and gives those of earlier
             starts; ``None`` keeps nothing.
-        cards: UUIDs of GPUs that trials run on side by side; without any, one trial at
-            a time sees what this process sees.
         max_seconds: Time for all of it.
         environ: Environment variables to add.
         on_progress: Called with what is going on.
@@ -173,202 +163,150 @@ def run_plan(
         OSError: If a folder, a process or a line of the store cannot be made.
     """
     trials, notes = store.read(plan.keep) if store is not None else ([], ())
-    engine = _Engine(plan, trials, cards, max_seconds, environ or {}, on_progress)
-    is_interrupted = engine.run(store, on_warning)
+    engine = _Engine(plan, trials, max_seconds, environ or {}, on_progress, on_warning)
+    is_interrupted = False
+    try:
+        while engine.left_s > 0 and (turn := plan.choose(trials)) is not None:
+            trial = engine.train(turn)
+            if store is not None:
+                store.append(trial)
+            trials.append(trial)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    finally:
+        cores = engine.load.read_cores()
+        engine.end_all()
     return Outcome(
         tuple(trials),
-        seconds=monotonic_s() - engine.begin_s,
+        seconds=engine.passed_s,
         is_interrupted=is_interrupted,
         is_late=engine.left_s <= 0,
-        external_cpu_cores=engine.other_cores,
+        external_cpu_cores=cores,
         notes=notes,
     )
 
 
-class _StoppedError(Exception):
-    """The plan has ended, and this trial with it."""
-
-
-@dataclass
 class _Engine:
-    plan: Plan
-    trials: list[Trial]
-    cards: Sequence[str]
-    max_seconds: float
-    environ: Mapping[str, str]
-    on_progress: OnProgress
-    other_cores: float | None = None
-    begin_s: float = field(default_factory=monotonic_s)
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _live: list[RunningTrial] = field(default_factory=list)
-    _held: dict[str, RunningTrial] = field(default_factory=dict)
-    """By folder; they are among the live ones."""
-    _ended_cpu_s: float = 0.0
-    _trained_s: list[float] = field(default_factory=list)
-    """Of each trial of this start."""
+    """Trains one turn after the other; the arguments are those of `run_plan`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        trials: Sequence[Trial],
+        max_seconds: float,
+        environ: Mapping[str, str],
+        on_progress: OnProgress,
+        on_warning: Callable[[str], None],
+    ) -> None:
+        self._plan, self._trials, self._environ = plan, trials, environ
+        self._max_seconds = max_seconds
+        self._on_progress, self._on_warning = on_progress, on_warning
+        self._begin_s = monotonic_s()
+        self._reused = len(trials)
+        self._live: dict[str, RunningTrial] = {}
+        """By folder: the one that trains, and those that are held."""
+        self._ended_cpu_s = 0.0
+        self._is_warned = False
+        self.load = OtherLoad(self._read_own_cpu_s)
+
+    @property
+    def passed_s(self) -> float:
+        return monotonic_s() - self._begin_s
 
     @property
     def left_s(self) -> float:
-        return self.begin_s + self.max_seconds - monotonic_s()
+        return self._max_seconds - self.passed_s
 
-    def run(self, store: TrialStore | None, on_warning: Callable[[str], None]) -> bool:
-        """Train until the plan has enough; whether Ctrl-C ended it."""
-        load, is_warned = OtherLoad(self._read_cpu_s), False
-        flights: dict[Future[Trial], Turn] = {}
-        free: SimpleQueue[str | None] = SimpleQueue()
-        for card in self.cards or (None,):
-            free.put(card)
-        lanes = len(self.cards) or 1
-        pool = ThreadPoolExecutor(lanes)
-        try:
-            while True:
-                begun = {turn.name for turn in flights.values()}
-                while len(flights) < lanes and self.left_s > 0:
-                    turn = self.plan.choose(self.trials, begun)
-                    if turn is None:
-                        break
-                    begun.add(turn.name)
-                    flights[pool.submit(self._train, turn, free)] = turn
-                if not flights:
-                    return False
-                # a wait with a limit: Ctrl-C is not heard in one without
-                done, _ = wait(flights, _POLL_S, FIRST_COMPLETED)
-                for future in done:
-                    del flights[future]
-                    trial = future.result()
-                    if store is not None:
-                        store.append(trial)
-                    self.trials.append(trial)
-                    self._trained_s.append(trial.seconds)
-                if not is_warned and monotonic_s() - self.begin_s >= _WARN_AFTER_S:
-                    is_warned = True
-                    self._warn(load.read_cores(), on_warning)
-        except KeyboardInterrupt:
-            return True
-        finally:
-            with _stops_ignored():
-                self.other_cores = load.read_cores()
-                self._stop.set()
-                pool.shutdown(cancel_futures=True)
-                for running in list(self._live):
-                    self._end(running)
-
-    def _warn(self, cores: float | None, on_warning: Callable[[str], None]) -> None:
-        doubt = self.plan.doubt(self.trials)
-        if doubt is not None and cores is not None and cores >= _MUCH_LOAD:
-            on_warning(
-                f'after {monotonic_s() - self.begin_s:.0f} s {doubt}: other programs '
-                f'use {cores:.1f} cores of this host. Stop them, or press Ctrl-C and, '
-                'when the host is calm, run this again with --fresh.'
-            )
-
-    def _train(self, turn: Turn, free: SimpleQueue[str | None]) -> Trial:
-        card = free.get()
-        on_card = {} if card is None else {'CUDA_VISIBLE_DEVICES': card}
-        try:
-            return self._train_on(turn, {**self.environ, **on_card})
-        finally:
-            free.put(card)
-
-    def _train_on(self, turn: Turn, environ: Mapping[str, str]) -> Trial:
+    def train(self, turn: Turn) -> Trial:
+        """Train a turn to its end, whatever that is."""
         begin_s, folder = monotonic_s(), Path(turn.spec.folder)
         progress, blocks = Progress(folder), list(turn.blocks)
         if not turn.stays:
             # this one gets the memory alone
-            while self._held:
-                self._end(self._held.popitem()[1])
-        trial = self._held.pop(turn.spec.folder, None)
+            self.end_all()
+        trial = self._live.get(turn.spec.folder)
         if trial is not None:
             trial.resume()
-            for iterations in blocks:
-                trial.send(iterations)
         else:
             # an older trial's evidence must not be taken for this one's
             shutil.rmtree(folder, ignore_errors=True)
-            if turn.warm_up:
-                blocks.insert(0, turn.warm_up)
-            trial = RunningTrial(turn.spec, blocks[0], environ)
-            self._live.append(trial)
-            for iterations in blocks[1:]:
-                trial.send(iterations)
+            blocks = [turn.warm_up, *blocks] if turn.warm_up else blocks
+            trial = RunningTrial(turn.spec, self._environ)
+            self._live[turn.spec.folder] = trial
+        for iterations in blocks:
+            trial.send(iterations)
         if turn.more is None and not turn.stays:
             trial.finish()
-        try:
-            self._follow(turn, trial, progress, len(blocks), begin_s)
-        finally:
-            progress.seconds = monotonic_s() - begin_s
-            if trial not in self._held.values():
-                self._end(trial)
-        limit_s = min(turn.time_limit_s, self.max_seconds)
-        return progress.end(turn.name, limit_s, turn.summarize(progress))
-
-    def _follow(
-        self,
-        turn: Turn,
-        trial: RunningTrial,
-        progress: Progress,
-        blocks: int,
-        begin_s: float,
-    ) -> None:
-        """Take in what it reports until it is over, out of time or to be held."""
         while not progress.is_over:
             progress.seconds = monotonic_s() - begin_s
             if progress.seconds >= turn.time_limit_s or self.left_s <= 0:
-                return
-            if self._stop.is_set():
-                raise _StoppedError
-            for event in trial.read_events():
-                progress.add(event)
-                is_open = not progress.is_over and not progress.is_enough
-                if turn.more is not None and is_open and len(progress.blocks) > 1:
-                    # the next block is known before the last one ends
-                    iterations = turn.more(progress)
-                    progress.is_enough = not iterations
-                    trial.send(iterations) if iterations else trial.finish()
+                break
+            self._take_in(turn, trial, progress)
             self._show(turn, progress)
-            if turn.stays and len(progress.blocks) == blocks:
+            if turn.stays and len(progress.blocks) == len(blocks):
                 trial.hold()
                 progress.status = 'completed'
-                self._held[turn.spec.folder] = trial
-                return
+                break
+        progress.seconds = monotonic_s() - begin_s
+        if not turn.stays or progress.status != 'completed' or progress.is_over:
+            self._end(turn.spec.folder)
+        limit_s = min(turn.time_limit_s, self._max_seconds)
+        return progress.end(turn.name, limit_s, turn.summarize(progress))
 
-    def _end(self, trial: RunningTrial) -> None:
+    def _take_in(self, turn: Turn, trial: RunningTrial, progress: Progress) -> None:
+        """What it has reported; asks for more before the last block ends."""
+        for event in trial.read_events():
+            progress.add(event)
+            is_open = not progress.is_over and not progress.is_enough
+            if turn.more is not None and is_open and len(progress.blocks) > 1:
+                iterations = turn.more(progress)
+                progress.is_enough = not iterations
+                trial.send(iterations) if iterations else trial.finish()
+
+    def _end(self, folder: str) -> None:
+        trial = self._live[folder]
         self._ended_cpu_s += trial.read_cpu_s()
-        self._live.remove(trial)
         trial.close()
+        del self._live[folder]
         # the next trial needs the space
-        for checkpoint in Path(trial.spec.folder).rglob('*.pth'):
+        for checkpoint in Path(folder).rglob('*.pth'):
             checkpoint.unlink(missing_ok=True)
 
-    def _read_cpu_s(self) -> float:
-        """CPU seconds of all our trainings."""
-        return self._ended_cpu_s + sum(one.read_cpu_s() for one in list(self._live))
+    def end_all(self) -> None:
+        """End what trains or is held."""
+        for folder in list(self._live):
+            self._end(folder)
+
+    def _read_own_cpu_s(self) -> float:
+        running_s = sum(trial.read_cpu_s() for trial in self._live.values())
+        return self._ended_cpu_s + running_s
 
     def _show(self, turn: Turn, progress: Progress) -> None:
-        words, done, count = turn.title or turn.name, len(self.trials), self.plan.count
-        if count is None:
-            self.on_progress(words, min(1 - self.left_s / self.max_seconds, 1.0))
-            return
-        at = f'iteration {progress.iterations}' if progress.iterations else 'starting'
-        words = f'{done + 1} of {count}: {words}, {at}'
-        if self._trained_s:
-            each_s = sum(self._trained_s) / len(self._trained_s)
-            left_s = (count - done) * each_s / (len(self.cards) or 1)
-            left_s -= min(progress.seconds, each_s)
-            words += f'; about {max(left_s / 60, 0.1):.1f} min left'
-        self.on_progress(words, done / count)
+        words, done, count = (
+            turn.title or turn.name,
+            len(self._trials),
+            self._plan.count,
+        )
+        share = self.passed_s / self._max_seconds
+        if count is not None:
+            at = f'iteration {progress.iterations}' if progress.iterations else ''
+            words = f'{done + 1} of {count}: {words}, {at or "starting"}'
+            share = done / count
+            trained_s = [trial.seconds for trial in self._trials[self._reused :]]
+            if trained_s:
+                each_s = sum(trained_s) / len(trained_s)
+                left_s = (count - done) * each_s - min(progress.seconds, each_s)
+                words += f'; about {max(left_s / 60, 0.1):.1f} min left'
+        self._on_progress(words, min(share, 1.0))
+        if not self._is_warned and self.passed_s >= _WARN_AFTER_S:
+            self._is_warned = True
+            self._warn()
 
-
-@contextlib.contextmanager
-def _stops_ignored() -> Iterator[None]:
-    """Ctrl-C and a plain ``kill`` do not stop what ends the trainings."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    stops = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, signal.SIG_IGN) for number in stops]
-    try:
-        yield
-    finally:
-        for number, handler in zip(stops, before):
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    def _warn(self) -> None:
+        doubt, cores = self._plan.doubt(self._trials), self.load.read_cores()
+        if doubt is not None and cores is not None and cores >= _MUCH_LOAD:
+            self._on_warning(
+                f'after {self.passed_s:.0f} s {doubt}: other programs use '
+                f'{cores:.1f} cores of this host. Stop them, or press Ctrl-C and, when '
+                'the host is calm, run this again with --fresh.'
+            )

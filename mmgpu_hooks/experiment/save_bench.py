@@ -41,7 +41,6 @@ def plan_saves(
     *,
     saves: int,
     prefetch_factor: int,
-    interval: int | None = None,
     worker_nice: int | None = None,
 ) -> tuple[SavePlan, ...]:
     """What each setting is to be trained for; each is there once.
@@ -55,21 +54,17 @@ def plan_saves(
         num_workers: Numbers of workers.
         saves: To be measured of each.
         prefetch_factor: Of the loader.
-        interval: Iterations between saves; ``None`` takes those above.
         worker_nice: Nice value that every setting with workers is trained with as well.
     """
-    plain = [SaveSetting(workers) for workers in sorted(set(num_workers))]
-    niced = [
-        SaveSetting(setting.num_workers, worker_nice)
-        for setting in plain
-        if setting.num_workers and worker_nice is not None
-    ]
+    settings = [SaveSetting(workers) for workers in sorted(set(num_workers))]
+    if worker_nice is not None:
+        plain = [one.num_workers for one in settings if one.num_workers]
+        settings += [SaveSetting(workers, worker_nice) for workers in plain]
     plans = []
-    for setting in (*plain, *niced):
+    for setting in settings:
         ahead = prefetch_factor * setting.num_workers
-        between = interval or ahead + max(SETTLING, setting.num_workers)
-        iterations = (saves + 1) * between + min(ahead, between - 1)
-        plans.append(SavePlan(setting, saves, between, iterations))
+        between = ahead + max(SETTLING, setting.num_workers)
+        plans.append(SavePlan(setting, saves, between, (saves + 1) * between + ahead))
     return tuple(plans)
 
 

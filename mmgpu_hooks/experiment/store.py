@@ -19,7 +19,7 @@ from mmgpu_hooks.config.loading import FlatConfig
 from mmgpu_hooks.config.write import verify_output
 from mmgpu_hooks.experiment.cards import VARIABLE, read_cards
 from mmgpu_hooks.measure.host import read_host_limits
-from mmgpu_hooks.schema import TRIAL_STATUSES, Trial
+from mmgpu_hooks.schema import Trial
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.version import __version__
 
@@ -65,8 +65,7 @@ class TrialStore:
             OSError: If it cannot be written whole; nothing of it is left then.
         """
         assert self._descriptor is not None
-        line = {'identity': self._identity, 'trial': trial}
-        raw = msgspec.json.encode(line) + b'\n'
+        raw = msgspec.json.encode({'identity': self._identity, 'trial': trial}) + b'\n'
         end = os.lseek(self._descriptor, 0, os.SEEK_END)
         # what a kill left of a line must not swallow this one
         if end and os.pread(self._descriptor, 1, end - 1) != b'\n':
@@ -86,33 +85,29 @@ class TrialStore:
         """
         lines = self.path.read_bytes().splitlines() if self.path.is_file() else []
         kept: dict[str, Trial] = {}
-        torn, others = 0, 0
-        differing: dict[str, None] = {}
+        torn = others = 0
+        unlike: dict[str, None] = {}
         for line in filter(bytes.strip, lines):
             try:
                 body = msgspec.json.decode(line)
                 trial = msgspec.convert(body['trial'], Trial)
                 known = dict(body['identity'])
-                if trial.status not in TRIAL_STATUSES:
-                    raise ValueError(trial.status)
             except (ValueError, KeyError, TypeError, RecursionError):
                 torn += 1
                 continue
-            unlike = [n for n, own in self._identity.items() if known.get(n) != own]
-            if unlike:
-                others += 1
-                differing.update(dict.fromkeys(unlike))
-            else:
+            if known == self._identity:
                 kept[trial.name] = replace(trial, is_reused=True)
-        notes = []
-        if others:
-            notes.append(
-                f'{others} earlier trial(s) are of another {" and ".join(differing)} '
-                'and were not reused.'
-            )
-        if torn:
-            notes.append(f'{torn} line(s) of {STORE_NAME} could not be read.')
-        return keep(list(kept.values())), tuple(notes)
+                continue
+            others += 1
+            names = (n for n, own in self._identity.items() if known.get(n) != own)
+            unlike.update(dict.fromkeys(names))
+        notes = {
+            f'{others} earlier trial(s) are of another {" and ".join(unlike)} and were '
+            'not reused.': others,
+            f'{torn} line(s) of {STORE_NAME} could not be read.': torn,
+        }
+        said = tuple(note for note, count in notes.items() if count)
+        return keep(list(kept.values())), said
 
     def clear(self) -> None:
         """Forget every trial."""
@@ -124,10 +119,7 @@ class TrialStore:
 def open_store(
     folder: Path, identity: Mapping[str, Any], *, fresh: bool = False
 ) -> Iterator[TrialStore]:
-    """Open the store of a folder for this process alone.
-
-    The folder is made. When nothing comes to be in it, it goes again, with the parents
-    that it needed.
+    """Open the store of a folder, which is made, for this process alone.
 
     Args:
         folder: Of the plan.
@@ -141,13 +133,10 @@ def open_store(
     # late: Windows has none, and other commands run there
     import fcntl
 
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / STORE_NAME
+    verify_output(path)
     with contextlib.ExitStack() as exits:
-        for empty in reversed(made):
-            exits.callback(_remove_empty, empty)
-        folder.mkdir(parents=True, exist_ok=True)
-        verify_output(path)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o644)
         exits.callback(os.close, descriptor)
@@ -161,16 +150,7 @@ def open_store(
         store = TrialStore(path, identity, descriptor)
         if fresh:
             store.clear()
-        try:
-            yield store
-        finally:
-            if not os.fstat(descriptor).st_size:
-                path.unlink(missing_ok=True)
-
-
-def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+        yield store
 
 
 def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
@@ -181,22 +161,17 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
         **facts: More of it, by what a sentence calls it.
     """
     limits = read_host_limits(ranks_on_host=1, environ=os.environ)
-    try:
+    cards: list[str] = []
+    with contextlib.suppress(UserError):
         cards = [card.uuid for card in read_cards()]
-    except UserError:
-        cards = []
-    versions: dict[str, str | None] = dict.fromkeys(_PACKAGES)
+    versions = {'python': platform.python_version(), 'mmgpu_hooks': __version__}
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    versions |= {'python': platform.python_version(), 'mmgpu_hooks': __version__}
+    host = {name: getattr(limits, name) for name in _LIMITS}
     return {
         'config': digest_config(config),
-        'host': {
-            'name': platform.node(),
-            'cards': cards,
-            **{name: getattr(limits, name) for name in _LIMITS},
-        },
+        'host': {'name': platform.node(), 'cards': cards, **host},
         'environment': {name: os.environ.get(name) for name in _VARIABLES},
         'versions': versions,
         **facts,

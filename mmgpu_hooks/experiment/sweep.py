@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -132,9 +132,9 @@ class SweepPlan(Plan):
         order = order_settings(self.settings, self.seed)
         self.turns = [self._make_turn(setting) for setting in order]
 
-    def choose(self, trials: Sequence[Trial], begun: Collection[str]) -> Turn | None:
+    def choose(self, trials: Sequence[Trial]) -> Turn | None:
         self._refuse_failing(trials)
-        return super().choose(trials, begun)
+        return super().choose(trials)
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
         """Those that were measured, or ran out of memory or of as much time as now.
@@ -146,16 +146,14 @@ class SweepPlan(Plan):
         def is_done(trial: Trial) -> bool:
             try:
                 row = read_row(trial)
-                measure_s = float(trial.figures['measure_s'])
-                whole_s = float(trial.figures['whole_s'])
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, ValueError):
                 return False
             if row.status == 'completed':
-                is_enough = is_settled(row.iter_s) or measure_s >= self.measure_s
-                return row.is_measured and is_enough
-            if row.status == 'timed_out':
-                return whole_s >= self.whole_s
-            return row.status == 'out_of_memory'
+                is_long = trial.figures['measure_s'] >= self.measure_s
+                return row.is_measured and (is_settled(row.iter_s) or is_long)
+            is_late = row.status == 'timed_out'
+            is_late = is_late and trial.figures['whole_s'] >= self.whole_s
+            return is_late or row.status == 'out_of_memory'
 
         return [trial for trial in trials if trial.name in names and is_done(trial)]
 
@@ -167,8 +165,8 @@ class SweepPlan(Plan):
         """
         self._refuse_failing(outcome.trials)
         found = {trial.name: trial for trial in outcome.trials}
-        kept = [found[one.name] for one in self.settings if one.name in found]
-        rows = [read_row(trial) for trial in kept]
+        names = [one.name for one in self.settings if one.name in found]
+        rows = [read_row(found[name]) for name in names]
 
         def fit(setting: SweepSetting) -> Workload | NoPrediction:
             run = read_trial_run(Path(found[setting.name].folder))

@@ -39,8 +39,7 @@ class RunningTrial:
     The process leads a session, so that one signal holds or ends it and its workers.
 
     Args:
-        spec: What to train.
-        block: Iterations of the first block.
+        spec: What to train; nothing before it is sent a block.
         environ: Environment variables to add.
 
     Raises:
@@ -48,22 +47,18 @@ class RunningTrial:
     """
 
     def __init__(
-        self,
-        spec: TrialSpec,
-        block: int = ENDLESS,
-        environ: Mapping[str, str] | None = None,
+        self, spec: TrialSpec, environ: Mapping[str, str] | None = None
     ) -> None:
-        self.spec = spec
         folder = Path(spec.folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._log, self._events = folder / LOG_NAME, folder / EVENTS_NAME
         self._events.write_bytes(b'')
         self._offset = 0
-        body = {'spec': asdict(spec), 'parent': os.getpid(), 'block': block}
-        command = [sys.executable, '-m', 'mmgpu_hooks.experiment.trial_child']
+        body = json.dumps({'spec': asdict(spec), 'parent': os.getpid()})
+        module = 'mmgpu_hooks.experiment.trial_child'
         with self._log.open('wb') as log:
             self._process = subprocess.Popen(
-                [*command, json.dumps(body)],
+                [sys.executable, '-m', module, body],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -259,9 +254,7 @@ class Progress:
                 self.status, self.error = event['status'], event['error']
             self.iterations = max(event.get('iterations', 0), self.iterations)
             return
-        self.blocks.append(
-            Block(**{name: event[name] for name in Block.__dataclass_fields__})
-        )
+        self.blocks.append(Block(**{k: v for k, v in event.items() if k != 'event'}))
         self.iterations += len(event['seconds'])
         if self.first_block_s is None:
             self.first_block_s = self.seconds

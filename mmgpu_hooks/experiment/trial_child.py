@@ -1,8 +1,8 @@
 """The process of one trial: ``python -m mmgpu_hooks.experiment.trial_child``.
 
 It trains the user's config with MMEngine's own Runner. A line of its events file says
-what each block of iterations took and how it ended; a line on standard input asks for
-another block. A trial of several ranks is started by torchrun: rank 0 reports the
+what each block of iterations took and how it ended; each line on standard input asks
+for a block. A trial of several ranks is started by torchrun: rank 0 reports the
 blocks, and each rank reports its own failure.
 """
 
@@ -68,17 +68,15 @@ class TrialHook(Hook):
 
     Args:
         events: The file to report to.
-        iterations: Of the first block.
-        following: Iterations of each further block; training ends when it does.
+        blocks: Iterations of each block; training ends when it does.
     """
 
     # after every other hook: the last iteration is recorded whole
     priority = 'LOWEST'
 
-    def __init__(self, events: Path, iterations: int, following: Iterator[int]) -> None:
-        self._events = events
-        self._left = iterations
-        self._following = following
+    def __init__(self, events: Path, blocks: Iterator[int]) -> None:
+        self._events, self._blocks = events, blocks
+        self._left = next(blocks, 1)
         self._last_s: float | None = None
         self._seconds: list[float] = []
         self._starts: list[int] = []
@@ -122,10 +120,10 @@ class TrialHook(Hook):
             is_loss_finite=_is_loss_finite(runner),
             peak_rss_bytes=read_peak_rss_bytes(),
         )
-        following = next(self._following, None)
-        if following is None:
+        block = next(self._blocks, None)
+        if block is None:
             raise TrialOver
-        self._left, self._seconds, self._starts = following, [], []
+        self._left, self._seconds, self._starts = block, [], []
         self._last_s = monotonic_s()
 
 
@@ -138,18 +136,13 @@ def _is_loss_finite(runner: Any) -> bool | None:
     return all(map(math.isfinite, history.data[0]))
 
 
-def run_child(spec: TrialSpec, block: int) -> None:
-    """Train, and report how it ended.
-
-    Args:
-        spec: What to train.
-        block: Iterations of the first block.
-    """
+def run_child(spec: TrialSpec) -> None:
+    """Train, and report how it ended."""
     rank = int(os.environ['RANK']) if spec.ranks > 1 else 0
     events = Path(spec.folder, EVENTS_NAME)
     # rank 0 alone is asked for blocks; the others end with it
-    blocks = (int(line) for line in sys.stdin) if not rank else iter(())
-    hook = TrialHook(events, ENDLESS if rank else block, blocks)
+    blocks = map(int, sys.stdin if not rank else [ENDLESS])
+    hook = TrialHook(events, blocks)
     status, reason = 'completed', None
     try:
         _train(spec, hook)
@@ -254,15 +247,14 @@ def main(text: str) -> None:
     """Train one rank, or start all of them.
 
     Args:
-        text: JSON: ``spec`` with the fields of a TrialSpec; ``parent``, a process id;
-            iterations of the first ``block``.
+        text: JSON: ``spec`` with the fields of a TrialSpec; ``parent``, a process id.
     """
     body = json.loads(text)
     spec = TrialSpec(**body['spec'])
     is_rank = os.environ.pop(_IS_RANK, '') == spec.folder
     die_with_parent(os.getppid() if is_rank else body['parent'])
     if spec.ranks == 1 or is_rank:
-        run_child(spec, body['block'])
+        run_child(spec)
         return
     from torch.distributed import run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,27 +40,22 @@ class VerifyPlan(Plan):
     workers: tuple[int, int]
     budget_s: float
 
-    def choose(self, trials: Sequence[Trial], begun: Collection[str]) -> Turn | None:
-        blocks = self._sort(trials)
-        if begun or (
-            trials and not (self._is_short_of_memory(trials[-1]) or blocks.is_well)
-        ):
+    def choose(self, trials: Sequence[Trial]) -> Turn | None:
+        blocks = _sort(trials)
+        if trials and not (blocks.is_well or _is_short_of_memory(trials[-1])):
             return None
-        done = len(blocks.warm_ups) + len(blocks.measured)
         warm_up = max(_LEAST_WARM_UP, 2 * max(self.workers))
-        if len(blocks.warm_ups) < 2:
-            side, skipped, iterations = len(blocks.warm_ups), 0, warm_up
-        else:
-            turn = len(blocks.measured)
+        turn, is_warm = len(blocks.measured), len(blocks.warm_ups) == 2
+        if is_warm:
             if turn >= 2 * _MOST_PAIRS or (not turn % 2 and is_settled(blocks.gain)):
                 return None
             side = int(alternate(turn // 2 + 1)[turn])
             skipped, measured = self._plan_block(blocks.warm_ups)
-            iterations = skipped + measured
-
-        way = 'held' if blocks.is_held else 'fresh'
+        else:
+            side, skipped, measured = len(blocks.warm_ups), 0, warm_up
+        iterations = skipped + measured
         return Turn(
-            f'{way} {done}',
+            f'{"held" if blocks.is_held else "fresh"} {len(blocks.warm_ups) + turn}',
             replace(self.specs[side], hook=None),
             blocks=(iterations,),
             summarize=lambda progress: _summarize_block(
@@ -68,19 +63,18 @@ class VerifyPlan(Plan):
             ),
             time_limit_s=float('inf'),
             stays=blocks.is_held,
-            warm_up=0 if len(blocks.warm_ups) < 2 else warm_up,
+            warm_up=warm_up if is_warm else 0,
             title=_describe(blocks),
         )
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
         """Whole pairs, with the warm-ups by which their length was chosen."""
-        kept = [one for one in trials if one.status == 'completed']
-        blocks = self._sort(kept)
+        blocks = _sort([one for one in trials if one.status == 'completed'])
         measured = blocks.measured[: len(blocks.measured) // 2 * 2]
         return [*blocks.warm_ups, *measured] if measured else []
 
     def doubt(self, trials: Sequence[Trial]) -> str | None:
-        gain = self._sort(trials).gain
+        gain = _sort(trials).gain
         if gain is None:
             return 'the difference is not known'
         if gain.low <= 0 <= gain.high:
@@ -94,81 +88,65 @@ class VerifyPlan(Plan):
             UserError: If one of them cannot train, or too few blocks were done.
         """
         trials = outcome.trials
-        blocks, last = self._sort(trials), trials[-1] if trials else None
-        ending = 'enough pairs were trained'
-        if outcome.is_late or (last and last.status == 'timed_out'):
-            ending = 'the time budget is used up'
-        elif last and last.status == 'completed' and not last.figures:
-            ending = 'a training was at its end'
-        elif last and last.status == 'out_of_memory':
-            raise UserError(
-                'expected two settings that train, found one that runs out of memory '
-                f'({last.error}); free some, or lower the batch size or the workers.'
-            )
-        elif last and last.status != 'completed':
-            side = 'first' if last.folder == self.specs[0].folder else 'second'
-            raise UserError(
-                f'expected two settings that train, found that the {side} one does '
-                f'not ({last.error}); the whole output is in {last.folder}.'
-            )
-        elif is_settled(blocks.gain):
-            ending = 'the gain is known well enough'
-        gain = blocks.gain
+        blocks = _sort(trials)
+        ending, gain = self._name_ending(outcome, blocks), blocks.gain
         if gain is None:
             raise UserError(
                 f'expected at least two pairs of blocks, found {len(blocks.of(1))} '
                 f'when {ending}; give it more time with --max-minutes, or a longer '
                 'training.'
             )
-        steady = [[f['steady_s'] for f in blocks.of(side)] for side in (0, 1)]
-        starts = [
-            [start for f in blocks.of(side) for start in f['starts_s']]
-            for side in (0, 1)
+        notes = [
+            *outcome.notes,
+            *(
+                f'Both trainings did not fit in memory together ({one.error}), so each '
+                'block was a training of its own.'
+                for one in trials
+                if _is_short_of_memory(one)
+            ),
         ]
-        _, measured = self._plan_block(blocks.warm_ups)
+        reused = sum(one.is_reused for one in blocks.measured) // 2
+        if reused:
+            notes.append(
+                f'{reused} of the pairs are of an earlier start; --fresh forgets it.'
+            )
+        (before_s, before_start_s), (after_s, after_start_s) = (
+            blocks.summarize(side, gain.count) for side in (0, 1)
+        )
         return Verification(
             gain=gain,
-            before_s=statistics.fmean(steady[0][: gain.count]),
-            after_s=statistics.fmean(steady[1][: gain.count]),
-            before_start_s=statistics.fmean(starts[0]) if starts[0] else None,
-            after_start_s=statistics.fmean(starts[1]) if starts[1] else None,
+            before_s=before_s,
+            after_s=after_s,
+            before_start_s=before_start_s,
+            after_start_s=after_start_s,
             pairs=gain.count,
-            iterations=gain.count * measured,
+            iterations=gain.count * self._plan_block(blocks.warm_ups)[1],
             seconds=outcome.seconds,
             ending=ending,
             external_cpu_cores=outcome.external_cpu_cores,
-            notes=tuple(self._note(trials, outcome.notes)),
+            notes=tuple(notes),
         )
 
-    def _note(self, trials: Sequence[Trial], notes: Sequence[str]) -> list[str]:
-        memory = [one.error for one in trials if self._is_short_of_memory(one)]
-        reused = sum(one.is_reused for one in self._sort(trials).measured) // 2
-        return [
-            *notes,
-            *(
-                f'Both trainings did not fit in memory together ({error}), so each '
-                'block was a training of its own.'
-                for error in memory
-            ),
-            *(
-                [f'{reused} of the pairs are of an earlier start; --fresh forgets it.']
-                if reused
-                else []
-            ),
-        ]
-
-    def _is_short_of_memory(self, trial: Trial) -> bool:
-        """Whether it failed because both trainings are in memory together."""
-        is_held = trial.name.startswith('held')
-        return is_held and trial.status == 'out_of_memory'
-
-    def _sort(self, trials: Sequence[Trial]) -> _Blocks:
-        is_held = not any(map(self._is_short_of_memory, trials))
-        # side by side they need twice what the user's training does: begin again
-        way = 'held' if is_held else 'fresh'
-        mine = [trial for trial in trials if trial.name.startswith(way)]
-        done = [one for one in mine if one.status == 'completed' and one.figures]
-        return _Blocks(done[:2], done[2:], is_held, len(done) == len(mine))
+    def _name_ending(self, outcome: Outcome, blocks: _Blocks) -> str:
+        last = outcome.trials[-1] if outcome.trials else None
+        if outcome.is_late or last is None or last.status == 'timed_out':
+            return 'the time budget is used up'
+        if last.status == 'completed':
+            if not last.figures:
+                return 'a training was at its end'
+            if is_settled(blocks.gain):
+                return 'the gain is known well enough'
+            return 'enough pairs were trained'
+        if last.status == 'out_of_memory':
+            raise UserError(
+                'expected two settings that train, found one that runs out of memory '
+                f'({last.error}); free some, or lower the batch size or the workers.'
+            )
+        side = 'first' if last.folder == self.specs[0].folder else 'second'
+        raise UserError(
+            f'expected two settings that train, found that the {side} one does not '
+            f'({last.error}); the whole output is in {last.folder}.'
+        )
 
     def _plan_block(self, warm_ups: Sequence[Trial]) -> tuple[int, int]:
         """Iterations that are skipped and measured, long enough to average over
@@ -189,6 +167,11 @@ class VerifyPlan(Plan):
         return skipped, max(min(max(measured, _LEAST), most), _FEWEST)
 
 
+def _is_short_of_memory(trial: Trial) -> bool:
+    """Whether it failed because both trainings are in memory together."""
+    return trial.name.startswith('held') and trial.status == 'out_of_memory'
+
+
 @dataclass(frozen=True)
 class _Blocks:
     """Trials in their roles."""
@@ -207,9 +190,25 @@ class _Blocks:
         before, after = ([f['image_s'] for f in self.of(side)] for side in (0, 1))
         return paired_gain(before, after)
 
+    def summarize(self, side: int, pairs: int) -> tuple[float, float | None]:
+        """A steady iteration of one side, and what an epoch's start adds to one."""
+        found = self.of(side)
+        starts = [start for figures in found for start in figures['starts_s']]
+        steady_s = statistics.fmean(figures['steady_s'] for figures in found[:pairs])
+        return steady_s, statistics.fmean(starts) if starts else None
+
+
+def _sort(trials: Sequence[Trial]) -> _Blocks:
+    is_held = not any(map(_is_short_of_memory, trials))
+    # side by side they need twice what the user's training does: begin again
+    way = 'held' if is_held else 'fresh'
+    mine = [trial for trial in trials if trial.name.startswith(way)]
+    done = [one for one in mine if one.status == 'completed' and one.figures]
+    return _Blocks(done[:2], done[2:], is_held, len(done) == len(mine))
+
 
 def is_settled(gain: Estimate | None) -> bool:
-    """Whether more pairs would tell nothing that matters.
+    """Whether more pairs would show nothing that matters.
 
     Only after an even number of pairs: then each setting was first as often.
     """
@@ -223,11 +222,8 @@ def _summarize_block(
 ) -> dict[str, Any]:
     """What the last block took; nothing when the training ended within it."""
     block = progress.blocks[-1] if progress.blocks else None
-    if (
-        block is None
-        or len(block.seconds) != iterations
-        or progress.status != 'completed'
-    ):
+    is_whole = block is not None and len(block.seconds) == iterations
+    if block is None or not is_whole or progress.status != 'completed':
         return {}
     steady = [
         seconds

@@ -109,12 +109,6 @@ def test_a_card_in_slices_is_not_picked(fake_nvml: FakeNvml):
     assert '(MIG)' in str(read_cards()[0].reason)
 
 
-def test_busy_is_a_mean_over_what_the_driver_keeps(fake_nvml: FakeNvml):
-    kept = 'samples 1000000 60 1500000 0 2000000 120 3000000 0'
-    fake_nvml.set(FakeGpu(util=(90,), more=[kept]), FakeGpu(util=(90,)))
-    assert [one.util_pct for one in read_cards()] == [20.0, 90.0]
-
-
 def test_one_process_has_a_card_until_it_gives_it_back(tmp_path: Path):
     folder = tmp_path / 'locks'
     first, second = CardLocks(folder), CardLocks(folder)

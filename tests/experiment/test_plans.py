@@ -155,9 +155,7 @@ class TestSweep:
         plan = make_plan(kept.setting, measure_s=limits[0], whole_s=limits[1])
         assert bool(plan.keep([make_trial(kept)])) is is_reused
 
-    @pytest.mark.parametrize(
-        'wrong', [{'row': [1]}, {'row': {'iter_s': 0.5}}, {'measure_s': 'x'}]
-    )
+    @pytest.mark.parametrize('wrong', [{'row': [1]}, {'row': {'iter_s': 0.5}}])
     def test_figures_that_no_trial_gives_are_not_reused(self, wrong):
         trial = make_trial(self.MEASURED)
         plan = make_plan(self.MEASURED.setting)
@@ -277,28 +275,20 @@ class TestSaves:
         assert settings == [SaveSetting(0), SaveSetting(8), SaveSetting(8, 10)]
 
     @pytest.mark.parametrize(
-        ('workers', 'prefetch', 'interval', 'planned'),
+        ('workers', 'prefetch', 'planned'),
         [
-            # nobody works ahead
-            (0, 2, None, (8, 56)),
+            (0, 2, (8, 56)),
             # 16 batches and 8 iterations from save to save, 16 after the last
-            (8, 2, None, (24, 184)),
-            (8, 4, None, (40, 312)),
+            (8, 2, (24, 184)),
+            (8, 4, (40, 312)),
             # 64 batches, and a round of 32 workers
-            (32, 2, None, (96, 736)),
-            # as asked for; the next save would be due where the training ends
-            (8, 2, 5, (5, 39)),
-            (2, 2, 5, (5, 39)),
-            (1, 2, 5, (5, 37)),
-            (8, 2, 1, (1, 7)),
+            (32, 2, (96, 736)),
         ],
     )
     def test_saves_are_as_far_apart_as_the_queue_is_long(
-        self, workers, prefetch, interval, planned
+        self, workers, prefetch, planned
     ):
-        (plan,) = plan_saves(
-            [workers], saves=6, prefetch_factor=prefetch, interval=interval
-        )
+        (plan,) = plan_saves([workers], saves=6, prefetch_factor=prefetch)
         assert (plan.interval, plan.iterations) == planned
 
     def test_an_interrupted_one_goes_on_where_it_stopped(
@@ -309,10 +299,10 @@ class TestSaves:
         choose = plan.choose
         with monkeypatch.context() as patch, open_store(tmp_path / 'kept', {}) as store:
 
-            def press_after_one(trials, begun):
+            def press_after_one(trials):
                 if trials:
                     raise KeyboardInterrupt
-                return choose(trials, begun)
+                return choose(trials)
 
             patch.setattr(plan, 'choose', press_after_one)
             assert run_plan(plan, store).is_interrupted

@@ -29,10 +29,10 @@ class ScriptedTrial:
     started: list[ScriptedTrial]
 
     def __init__(
-        self, spec: TrialSpec, block: int, environ: Mapping[str, str] | None = None
+        self, spec: TrialSpec, environ: Mapping[str, str] | None = None
     ) -> None:
         self.spec, self.environ = spec, environ
-        self.words, self.trained = [block], 0
+        self.words, self.trained = list[int](), 0
         self.is_finishing = self.is_closed = False
         self.is_held = False
         type(self).started.append(self)

@@ -42,7 +42,7 @@ def train(hook, runner, iterations: int) -> None:
 
 
 def test_a_block_tells_its_iterations_and_waits_for_a_word(events):
-    hook = TrialHook(events, 2, iter([3]))
+    hook = TrialHook(events, iter([2, 3]))
     runner = make_runner()
     hook.before_train_epoch(runner)
     train(hook, runner, 2)
@@ -67,7 +67,7 @@ def test_a_block_tells_its_iterations_and_waits_for_a_word(events):
 )
 def test_a_block_tells_whether_every_loss_was_a_number(events, losses, is_finite):
     with pytest.raises(TrialOver):
-        train(TrialHook(events, 1, iter([])), make_runner(losses), 1)
+        train(TrialHook(events, iter([1])), make_runner(losses), 1)
     (block,) = read_blocks(events)
     assert block['is_loss_finite'] is is_finite
     assert block['peak_rss_bytes'] > 50e6
@@ -76,7 +76,7 @@ def test_a_block_tells_whether_every_loss_was_a_number(events, losses, is_finite
 def test_a_loader_that_begins_again_is_a_start(events):
     endless = SimpleNamespace(_epoch=0)
     runner = make_runner(dataloader_iterator=endless)
-    hook = TrialHook(events, 4, iter([]))
+    hook = TrialHook(events, iter([4]))
     train(hook, runner, 2)
     endless._epoch = 1
     with pytest.raises(TrialOver):
