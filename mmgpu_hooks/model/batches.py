@@ -72,20 +72,15 @@ def fit_line(
         scales: Standard error of each ``y``, up to a factor that all share; above 0.
         least_constant: What the line at 0 is never below.
     """
-    x, y, w = np.array(xs, float), np.array(ys, float), np.array(scales, float) ** -2
-    whole = w.sum()
-    middle, level = (w * x).sum() / whole, (w * y).sum() / whole
-    spread = (w * (x - middle) ** 2).sum()
-    slope = (w * (x - middle) * (y - level)).sum() / spread
-    constant, parameters = level - slope * middle, 2
-    variances = 1 / whole + middle**2 / spread, 1 / spread, -middle / spread
+    x, y, w = np.array(xs, float), np.array(ys, float), 1 / np.array(scales, float)
+    (slope, constant), cov = np.polyfit(x, y, 1, w=w, cov='unscaled')
+    parameters = 2
     if constant < least_constant:
         constant, parameters = least_constant, 1
-        squares = (w * x**2).sum()
-        slope = (w * x * (y - constant)).sum() / squares
-        variances = 0.0, 1 / squares, 0.0
-    residuals = (w * (y - constant - slope * x) ** 2).sum()
-    figures = constant, slope, *variances, residuals
+        cov = np.array([[1 / ((w * x) ** 2).sum(), 0.0], [0.0, 0.0]])
+        slope = cov[0, 0] * (w**2 * x * (y - constant)).sum()
+    residuals = ((w * (y - constant - slope * x)) ** 2).sum()
+    figures = constant, slope, cov[1, 1], cov[0, 0], cov[0, 1], residuals
     return Line._make((*map(float, figures), parameters))
 
 
@@ -251,30 +246,24 @@ def fit_batch_memory(points: Sequence[MemoryPoint]) -> MemoryFit | NoPrediction:
     )
 
 
-def predict_peak(
-    fit: MemoryFit, batch_size: int, image_pixels: float | None = None
-) -> PeakPrediction:
+def predict_peak(fit: MemoryFit, batch_size: int) -> PeakPrediction:
     """The peak of a training whose largest batch is padded like the largest seen.
 
     Args:
         fit: Of :func:`fit_batch_memory`.
         batch_size: Images per batch.
-        image_pixels: Padded pixels of an image in the largest batch. Defaults to the
-            most that was measured; of no effect where growth is per image.
 
     Raises:
         ValueError: If the batch size is out of range.
     """
     if not 1 <= batch_size <= MOST_BATCH:
         raise ValueError(f'batch_size: expected 1 to {MOST_BATCH}, found {batch_size}')
-    return PeakPrediction(*map(int, _peaks(fit, batch_size, image_pixels)))
+    return PeakPrediction(*map(int, _peaks(fit, batch_size)))
 
 
-def _peaks(fit: MemoryFit, batch: Any, image_pixels: float | None = None) -> list[Any]:
+def _peaks(fit: MemoryFit, batch: Any) -> list[Any]:
     """Peak, low and high of one batch size or of an array of them."""
-    line, size = fit.line, batch
-    if fit.image_pixels is not None:
-        size = size * (image_pixels or fit.image_pixels)
+    line, size = fit.line, batch * (fit.image_pixels or 1.0)
     peak = line.constant + line.slope * size
     variance = line.constant_variance + 2.0 * size * line.covariance
     variance = np.maximum(variance + size**2 * line.slope_variance, 0.0)
@@ -308,14 +297,11 @@ def find_oom_batch(fit: MemoryFit, free_bytes: float) -> int | None:
 def _find_flaw(points: Sequence[MemoryPoint]) -> str | None:
     """Why no line is to be drawn through the points; ``None`` when it may."""
     for point in points:
-        if not 1 <= point.batch_size <= MOST_BATCH:
+        is_batch = 1 <= point.batch_size <= MOST_BATCH
+        if not is_batch or not 0 < point.peak_bytes <= _MOST_BYTES:
             return (
-                f'The batch size {point.batch_size} is absurd; was the evidence edited?'
-            )
-        if not 0 < point.peak_bytes <= _MOST_BYTES:
-            return (
-                f'A peak of {point.peak_bytes} bytes is absurd; was the evidence '
-                'edited?'
+                f'A peak of {point.peak_bytes} bytes with a batch size of '
+                f'{point.batch_size} is absurd; was the evidence edited?'
             )
     sizes = {point.batch_size for point in points}
     if len(sizes) < 2:
@@ -324,17 +310,16 @@ def _find_flaw(points: Sequence[MemoryPoint]) -> str | None:
             'Memory against batch size needs peaks of at least two batch sizes, and '
             f'{found} was measured: train a second run with another batch size.'
         )
-    counted = [(p.static_bytes, p) for p in points if p.static_bytes is not None]
+    counted = [(p.static_bytes, p.gradient_bytes) for p in points if p.static_bytes]
     if not counted:
         return None
-    least, most = min(size for size, _ in counted), max(size for size, _ in counted)
+    (least, _), (most, gradients) = min(counted), max(counted)
     if most > least * (1 + _SAME_STATIC):
         return (
             f'The static memory is not the same: {least / 2**20:.0f} MiB in one '
             f'run, {most / 2**20:.0f} MiB in another; the runs train different '
             'models or optimizers.'
         )
-    gradients = max(counted, key=lambda one: one[0])[1].gradient_bytes
     if min(p.peak_bytes for p in points) < least - gradients:
         return (
             f'A peak is below the {least / 2**20:.0f} MiB that the model and its '
@@ -344,11 +329,15 @@ def _find_flaw(points: Sequence[MemoryPoint]) -> str | None:
 
 
 def _why_flat(points: Sequence[MemoryPoint]) -> str:
-    first = min(points, key=lambda p: p.batch_size)
-    last = max(points, key=lambda p: p.batch_size)
-    return (
-        f'Memory does not grow with the batch size: {first.peak_bytes / 2**20:.0f} MiB '
-        f'with {first.batch_size}, {last.peak_bytes / 2**20:.0f} MiB with '
-        f'{last.batch_size}. That is noise or another limit; measure batch sizes '
-        'further apart.'
+    first, last = (
+        f'{one.peak_bytes / 2**20:.0f} MiB with {one.batch_size}'
+        for one in (min(points, key=_size), max(points, key=_size))
     )
+    return (
+        f'Memory does not grow with the batch size: {first}, {last}. That is noise or '
+        'another limit; measure batch sizes further apart.'
+    )
+
+
+def _size(point: MemoryPoint) -> int:
+    return point.batch_size

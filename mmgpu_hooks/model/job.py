@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from mmgpu_hooks.model.prediction import check_setting, estimate_iter_s
 from mmgpu_hooks.model.simulation import Loop, make_loop, simulate_loop
@@ -96,16 +97,13 @@ def estimate_job_s(workload: Workload, setting: Setting, plan: JobPlan) -> float
 
 def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
     """How long an epoch takes, whichever of the batches come first: their mean."""
-
-    def turned(costs: Sequence[float], first: int) -> list[float]:
-        return [*costs[first:], *costs[:first]]
-
     whole_s = 0.0
     for first in (turn * count // turns for turn in range(turns)):
-        cpu_s, wait_s = (
-            turned(costs, first) for costs in (epoch.batch_cpu_s, epoch.batch_wait_s)
+        shifted = replace(
+            epoch,
+            batch_cpu_s=np.roll(epoch.batch_cpu_s, -first).tolist(),
+            batch_wait_s=np.roll(epoch.batch_wait_s, -first).tolist(),
         )
-        shifted = replace(epoch, batch_cpu_s=cpu_s, batch_wait_s=wait_s)
         whole_s += simulate_loop(shifted, count).seconds
     return whole_s / turns
 

@@ -38,7 +38,7 @@ class Rate:
 
     iter_s: float
     wait_s: float
-    fetch_s: float
+    """For data, fetching it included."""
     utilisation: float | None
     """Of the workers; ``None`` without any."""
     cpu_share: float
@@ -65,7 +65,7 @@ def _rate_alone(workload: Workload) -> Rate:
     wait_s = cpu_s / workload.core_share(1) + loading_s - cpu_s
     whole_s = wait_s + workload.local_step_s
     used_s = cpu_s + workload.step_cpu_s
-    return Rate(whole_s, wait_s, 0.0, None, used_s / whole_s / workload.usable_cores)
+    return Rate(whole_s, wait_s, None, used_s / whole_s / workload.usable_cores)
 
 
 def _rate_fed(workload: Workload, num_workers: int, prefetch: int, draws: int) -> Rate:
@@ -80,8 +80,7 @@ def _rate_fed(workload: Workload, num_workers: int, prefetch: int, draws: int) -
     ]
     return Rate(
         iter_s=trace.seconds / draws,
-        wait_s=trace.wait_s / draws,
-        fetch_s=trace.fetch_s / draws,
+        wait_s=(trace.wait_s + trace.fetch_s) / draws,
         utilisation=min(trace.busy_s / (trace.seconds * num_workers), 1.0),
         cpu_share=max(shares),
     )
@@ -111,7 +110,7 @@ def predict_setting(
         iter_time_s=rate.iter_s,
         iter_time_low_s=rate.iter_s / (1.0 + COVERAGE * error),
         iter_time_high_s=rate.iter_s * (1.0 + COVERAGE * error),
-        data_wait_s=rate.wait_s + rate.fetch_s,
+        data_wait_s=rate.wait_s,
         images_per_s=workload.batch_size / rate.iter_s if workload.batch_size else None,
         limit=_name_limit(workload, rate, num_workers, prefetch),
     )

@@ -21,11 +21,12 @@ import heapq
 import math
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, cycle, islice
-from operator import add
+from itertools import count
 from statistics import NormalDist
+
+import numpy as np
 
 from mmgpu_hooks.model.workload import Workload
 
@@ -81,7 +82,6 @@ class Trace:
     """The loop had no batch."""
     step_s: float
     fetch_s: float
-    pause_s: float
     busy_s: float
     """Workers had a batch to make, summed over them."""
     others_cpu_s: float
@@ -113,12 +113,9 @@ def draw_factors(normals: tuple[float, ...], variation: float) -> tuple[float, .
         normals: From :func:`draw_normals`.
         variation: Standard deviation over mean.
     """
-    if variation <= 0.0:
-        return (1.0,) * len(normals)
-    sigma = math.sqrt(math.log1p(variation * variation))
-    factors = [math.exp(sigma * z) for z in normals]
-    mean = math.fsum(factors) / len(factors)
-    return tuple(factor / mean for factor in factors)
+    sigma = math.sqrt(math.log1p(max(variation, 0.0) ** 2))
+    factors = np.exp(sigma * np.array(normals))
+    return tuple((factors / factors.mean()).tolist())
 
 
 def has_free_cores(loop: Loop) -> bool:
@@ -135,42 +132,36 @@ def follow_batches(loop: Loop, iterations: int, skip: int = 0) -> Trace:
         iterations: Iterations to take sums over; an epoch may end before.
         skip: Iterations to leave out of the sums first.
     """
-    workers, in_flight = loop.workers, loop.workers * loop.prefetch_factor
+    in_flight = loop.workers * loop.prefetch_factor
     whole = iterations + skip
     batches = whole + in_flight
     if loop.batches is not None:
         whole, batches = min(whole, loop.batches), min(batches, loop.batches)
-    making_s = _repeat(map(add, loop.batch_cpu_s, loop.batch_wait_s), batches)
+    making_s = np.add(loop.batch_cpu_s, loop.batch_wait_s)
+    making_s = np.resize(making_s, batches).tolist()
     step_s = loop.step_cpu_s / loop.step_threads + loop.step_spin_s + loop.step_wait_s
-    steps_s = _repeat((step_s * factor for factor in loop.step_factors), whole)
-    now_s = loop.start_s * workers
+    steps_s = np.resize(np.multiply(loop.step_factors, step_s), whole).tolist()
+    now_s = loop.start_s * loop.workers
     begins_s: list[float] = []
     made_s: list[float] = []
     ends_s: list[float] = []
     waits_s: list[float] = []
-    for batch in range(min(in_flight, batches)):
-        begin_s = now_s if batch < workers else made_s[batch - workers]
-        begins_s.append(begin_s)
-        made_s.append(begin_s + making_s[batch])
-    for iteration, step_s in enumerate(steps_s):
-        wait_s = made_s[iteration] - now_s
-        if wait_s > 0.0:
-            now_s += wait_s
-        else:
-            wait_s = 0.0
-        waits_s.append(wait_s)
-        now_s += loop.fetch_s
-        batch = iteration + in_flight
+    for batch in range(whole + in_flight):
+        iteration = batch - in_flight
+        if iteration >= 0:
+            waits_s.append(max(made_s[iteration] - now_s, 0.0))
+            now_s += waits_s[-1] + loop.fetch_s
         if batch < batches:
             # the batch that was taken lets one more be sent
-            begin_s = max(now_s, made_s[batch - workers])
-            begins_s.append(begin_s)
-            made_s.append(begin_s + making_s[batch])
-        now_s += step_s
-        ends_s.append(now_s)
-        if loop.pauses:
+            free_s = made_s[batch - loop.workers] if batch >= loop.workers else now_s
+            begins_s.append(max(now_s, free_s))
+            made_s.append(begins_s[-1] + making_s[batch])
+        if iteration >= 0:
+            now_s += steps_s[iteration]
+            ends_s.append(now_s)
             now_s += sum(loop.pauses.get(iteration + 1, ()))
     from_s, until_s = ends_s[skip - 1] if skip else 0.0, ends_s[-1]
+    busy_s = np.clip(made_s, from_s, until_s) - np.clip(begins_s, from_s, until_s)
     return Trace(
         ends_s=ends_s,
         iterations=whole - skip,
@@ -178,34 +169,14 @@ def follow_batches(loop: Loop, iterations: int, skip: int = 0) -> Trace:
         wait_s=math.fsum(waits_s[skip:]),
         fetch_s=loop.fetch_s * (whole - skip),
         step_s=math.fsum(steps_s[skip:]),
-        pause_s=math.fsum(
-            sum(pause) for done, pause in loop.pauses.items() if skip <= done < whole
-        ),
-        busy_s=_overlap_s(begins_s, made_s, from_s, until_s),
+        busy_s=float(busy_s.sum()),
         others_cpu_s=loop.other_tasks * (until_s - from_s),
-    )
-
-
-def _repeat(values: Iterable[float], count: int) -> list[float]:
-    """So many values, which are gone through over and over."""
-    return list(islice(cycle(values), count))
-
-
-def _overlap_s(
-    begins_s: Sequence[float], ends_s: Sequence[float], from_s: float, until_s: float
-) -> float:
-    """How long the pieces of work take of a stretch of time, summed over them."""
-    pieces = zip(begins_s, ends_s)
-    return math.fsum(
-        min(end_s, until_s) - max(begin_s, from_s)
-        for begin_s, end_s in pieces
-        if end_s > from_s and begin_s < until_s
     )
 
 
 _MAIN = -1
 _PARTS = ('start_s', 'wait_s', 'fetch_s', 'step_s', 'pause_s')
-"""What the training process is in; the last four are sums of a `Trace`."""
+"""What the training process is in; those in the middle are sums of a `Trace`."""
 
 
 def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
@@ -225,7 +196,7 @@ def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
     before = simulation.run_until(skip)
     after = simulation.run_until(whole)
     spent = {name: after[name] - before[name] for name in after}
-    del spent['start_s']
+    del spent['start_s'], spent['pause_s']
     return Trace(ends_s=simulation.ends_s, iterations=whole - skip, **spent)
 
 
@@ -431,19 +402,16 @@ def make_loop(
         draws: Different batches and steps.
     """
     loading = draw_normals(draws, _LOADING)
-    wholes = draw_factors(loading, workload.batch_time.variation)
     # one image is costly in CPU and in waiting alike: both from the same deviates
-    cpus = draw_factors(loading, workload.batch_cpu.variation)
-    whole_s, cpu_s = workload.batch_time.mean_s, workload.batch_cpu.mean_s
-    batch_cpu_s = [cpu_s * factor for factor in cpus]
-    batch_wait_s = [
-        max(whole_s * whole - cpu, 0.0) for whole, cpu in zip(wholes, batch_cpu_s)
-    ]
+    wholes, cpus = (
+        np.multiply(draw_factors(loading, cost.variation), cost.mean_s)
+        for cost in (workload.batch_time, workload.batch_cpu)
+    )
+    waits = np.maximum(wholes - cpus, 0.0)
     # a batch may have more CPU than its whole: what was cut off is taken elsewhere
-    excess = math.fsum(batch_wait_s) - draws * max(whole_s - cpu_s, 0.0)
-    if excess > 0.0:
-        scale = 1.0 - excess / math.fsum(batch_wait_s)
-        batch_wait_s = [scale * wait_s for wait_s in batch_wait_s]
+    waiting_s = draws * (workload.batch_time.mean_s - workload.batch_cpu.mean_s)
+    if waits.sum() > max(waiting_s, 0.0):
+        waits *= max(waiting_s, 0.0) / waits.sum()
     threads, compute_s = workload.step_threads, workload.compute_s
     left_s = workload.step.mean_s - compute_s / threads - workload.spin_s
     return Loop(
@@ -452,8 +420,8 @@ def make_loop(
         cores=workload.usable_cores,
         host_cores=workload.host_cores,
         other_tasks=workload.other_tasks,
-        batch_cpu_s=batch_cpu_s,
-        batch_wait_s=batch_wait_s,
+        batch_cpu_s=cpus.tolist(),
+        batch_wait_s=waits.tolist(),
         fetch_s=workload.fetch_s,
         fetch_busy_s=workload.fetch_busy_s,
         wake_s=WAKE_S,

@@ -12,9 +12,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from mmgpu_hooks.schema import Estimate
 
 CONFIDENCE = 0.95
+
+Column = npt.NDArray[np.float64]
 
 
 def student_t(share: float, degrees: float) -> float:
@@ -46,15 +51,12 @@ def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate
     logs = [math.log(old / new) for old, new in zip(before_s, after_s)]
     if len(logs) < 2:
         return None
-    middle = statistics.fmean(logs)
     error = statistics.stdev(logs) / math.sqrt(len(logs))
-    half = student_t((1 + CONFIDENCE) / 2, len(logs) - 1) * error
-    return Estimate(
-        value=math.expm1(middle),
-        low=math.expm1(middle - half),
-        high=math.expm1(middle + half),
-        count=len(logs),
+    mean = estimate_mean(
+        SeriesMean(statistics.fmean(logs), error, len(logs), len(logs))
     )
+    gains = (math.expm1(one) for one in (mean.value, mean.low, mean.high))
+    return Estimate(*gains, mean.count)
 
 
 def alternate(pairs: int) -> list[bool]:
@@ -114,38 +116,38 @@ def summarize_series(
     Returns:
         ``None`` for a series too short.
     """
-    count, total = len(values), math.fsum(weights)
-    if count < least or total <= 0:
+    count, series = len(values), np.array(values, float)
+    if count < least or math.fsum(weights) <= 0:
         return None
-    mean = math.fsum(v * w for v, w in zip(values, weights)) / total
-    away = [value - mean for value in values]
-    square = math.fsum(w * a * a for a, w in zip(away, weights)) / total
-    plain = math.fsum(a * a for a in away)
+    mean = float(np.average(series, weights=weights))
+    away = series - mean
+    square = float(np.average(away**2, weights=weights))
     if square <= 0:
         return SeriesMean(mean, 0.0, float(count), count)
     independent = _LEAST_INDEPENDENT
     if count >= LEAST_VALUES:
-        neighbours = math.fsum(a * b for a, b in zip(away, away[1:]))
-        alike = (count * neighbours / plain + 1) / (count - 3)
-        alike = min(max(alike, 0.0), _MOST_ALIKE)
+        neighbours = float(away[:-1] @ away[1:] / (away @ away))
+        alike = min(max((count * neighbours + 1) / (count - 3), 0.0), _MOST_ALIKE)
         independent = count * (1 - alike) / (1 + alike)
     # of so few independent values, the spread around their own mean is too small
     error = math.sqrt(square / (max(independent, _LEAST_INDEPENDENT) - 1))
     return SeriesMean(mean, error, independent, count)
 
 
+def _reach(error: float, degrees: float) -> float:
+    """Half of an interval."""
+    return student_t((1 + CONFIDENCE) / 2, degrees) * error
+
+
 def estimate_mean(series: SeriesMean) -> Estimate:
     """The mean with its interval."""
-    half = student_t((1 + CONFIDENCE) / 2, series.degrees) * series.error
-    return Estimate(
-        series.value, series.value - half, series.value + half, series.count
-    )
+    half, value = _reach(series.error, series.degrees), series.value
+    return Estimate(value, value - half, value + half, series.count)
 
 
 def estimate_difference(before: SeriesMean, after: SeriesMean) -> Estimate:
     """``after - before`` with its interval, by Welch's test."""
-    error, degrees = _join(before.error, before.degrees, after.error, after.degrees)
-    half = student_t((1 + CONFIDENCE) / 2, degrees) * error
+    half = _reach(*_join(before, after, before.error, after.error))
     value = after.value - before.value
     return Estimate(value, value - half, value + half, min(before.count, after.count))
 
@@ -156,31 +158,22 @@ def estimate_ratio(before: SeriesMean, after: SeriesMean) -> Estimate | None:
     Returns:
         ``None`` where one of them is not clearly above zero.
     """
-    relative = [
-        series.error / series.value if series.value > 0 else math.inf
-        for series in (before, after)
-    ]
-    if max(relative) > 1 / 3:
+    if any(one.value <= max(3 * one.error, 0.0) for one in (before, after)):
         return None
-    error, degrees = _join(relative[0], before.degrees, relative[1], after.degrees)
-    half = student_t((1 + CONFIDENCE) / 2, degrees) * error
-    value = after.value / before.value
-    return Estimate(
-        value,
-        value * math.exp(-half),
-        value * math.exp(half),
-        min(before.count, after.count),
-    )
+    relative = before.error / before.value, after.error / after.value
+    factor = math.exp(_reach(*_join(before, after, *relative)))
+    value, count = after.value / before.value, min(before.count, after.count)
+    return Estimate(value, value / factor, value * factor, count)
 
 
 def _join(
-    first: float, first_degrees: float, second: float, second_degrees: float
+    before: SeriesMean, after: SeriesMean, first: float, second: float
 ) -> tuple[float, float]:
     """Error of a difference, and its degrees after Welch and Satterthwaite."""
     variance = first**2 + second**2
     if variance <= 0:
-        return 0.0, first_degrees + second_degrees
-    below = first**4 / first_degrees + second**4 / second_degrees
+        return 0.0, before.degrees + after.degrees
+    below = first**4 / before.degrees + second**4 / after.degrees
     return math.sqrt(variance), max(variance**2 / below, _LEAST_DEGREES)
 
 
@@ -223,36 +216,24 @@ def find_last_change(values: Sequence[float], least_change: float = 0.1) -> int 
     Returns:
         Index of the first value of the last level; ``None`` when there is one only.
     """
-    begin = 0
+    begin, column = 0, np.array(values, float)
     while True:
-        cut = _find_cut(values[begin:], least_change)
+        cut = _find_cut(column[begin:], least_change)
         if cut is None:
             return begin or None
         begin += cut
 
 
-def _find_cut(values: Sequence[float], least_change: float) -> int | None:
+def _find_cut(values: Column, least_change: float) -> int | None:
     count = len(values)
     if count < 2 * _LEAST:
         return None
-    total, best, best_cut = math.fsum(values), 0.0, None
-    left = math.fsum(values[: _LEAST - 1])
-    for cut in range(_LEAST, count - _LEAST + 1):
-        left += values[cut - 1]
-        before, after = left / cut, (total - left) / (count - cut)
-        gain = (after - before) * (after - before) * cut * (count - cut) / count
-        if gain > best:
-            best, best_cut = gain, cut
-    if best_cut is None:
-        return None
-    early, late = values[:best_cut], values[best_cut:]
-    before, after = statistics.median(early), statistics.median(late)
-    if abs(after - before) <= least_change * max(abs(before), abs(after)):
-        return None
-    return best_cut if abs(after - before) > 4.0 * _scatter(values) else None
-
-
-def _scatter(values: Sequence[float]) -> float:
-    """Standard deviation from value to value; changes of the level hardly raise it."""
-    steps = (abs(late - early) for early, late in zip(values, values[1:]))
-    return 1.4826 * statistics.median(steps) / math.sqrt(2.0)
+    cuts = np.arange(_LEAST, count - _LEAST + 1)
+    left = np.cumsum(values)[cuts - 1]
+    rises = (values.sum() - left) / (count - cuts) - left / cuts
+    cut = int(cuts[np.argmax(rises**2 * cuts * (count - cuts))])
+    before, after = np.median(values[:cut]), np.median(values[cut:])
+    # from value to value; changes of the level hardly raise it
+    scatter = 1.4826 * np.median(np.abs(np.diff(values))) / math.sqrt(2.0)
+    least = max(least_change * max(abs(before), abs(after)), 4.0 * scatter)
+    return cut if abs(after - before) > least else None

@@ -5,6 +5,7 @@ What is fed in was counted on real models elsewhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,24 @@ _GOOD_PCT = 0.5
 """A simpler law of growth that is as close as this is kept: it extrapolates better."""
 
 _MEGAPIXEL = 1e6
+
+_STATES: dict[str, tuple[Any, ...]] = {
+    'SGD': (0, 0, 'momentum'),
+    **dict.fromkeys(('Adam', 'AdamW'), (2, 1, 'amsgrad')),
+    'NAdam': (2, 2),
+    **dict.fromkeys(('Adamax', 'RAdam', 'Adadelta'), (2, 1)),
+    'RMSprop': (1, 1, 'momentum', 'centered'),
+    'Adagrad': (1, 1),
+}
+"""Copies of a parameter and single numbers that a state holds, and the options that
+add a copy each."""
+
+_LAWS = (
+    *((1, 2), (1, 0, 2), (2, 1, 2), (2, 0, 1, 2), (2, 2, 3), (2, 0, 2, 3)),
+    *((2, 1, 2, 3), (3, 0, 1, 2, 3)),
+)
+"""Laws of growth, simplest first: image sizes that it takes to see one, then its terms:
+0 fixed, 1 per image, 2 per pixel, 3 per pair of pixels."""
 
 
 def predict_state_bytes(
@@ -49,36 +68,13 @@ def predict_state_bytes(
         >>> predict_state_bytes('AdamW', {}, [(1000, 4), (10, 4)])
         8088
     """
-    kept = _copies_and_counters(optimizer, options)
-    if kept is None:
+    if optimizer not in _STATES:
         return None
-    copies, counters = kept
+    copies, counters, *names = _STATES[optimizer]
+    copies += sum(bool(options.get(name)) for name in names)
     return sum(
         copies * numbers * size + counters * _STEP_BYTES for numbers, size in parameters
     )
-
-
-def _copies_and_counters(
-    optimizer: str, options: Mapping[str, Any]
-) -> tuple[int, int] | None:
-    """Copies of a parameter, and single numbers, that its state holds."""
-
-    def one_if(name: str) -> int:
-        return int(bool(options.get(name)))
-
-    if optimizer == 'SGD':
-        return one_if('momentum'), 0
-    if optimizer in ('Adam', 'AdamW'):
-        return 2 + one_if('amsgrad'), 1
-    if optimizer == 'NAdam':
-        return 2, 2
-    if optimizer in ('Adamax', 'RAdam', 'Adadelta'):
-        return 2, 1
-    if optimizer == 'RMSprop':
-        return 1 + one_if('momentum') + one_if('centered'), 1
-    if optimizer == 'Adagrad':
-        return 1, 1
-    return None
 
 
 def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
@@ -99,26 +95,32 @@ def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
     known = [point for point in points if point.saved_bytes]
     if not known:
         return ActivationFit(0.0, 0.0, 0.0, 0.0, 0.0, tuple(points))
-    best: tuple[float, dict[str, float]] | None = None
-    for terms in _laws(len({p.height * p.width for p in points})):
-        if len(terms) > len(known):
+    saved = np.array([point.saved_bytes for point in known], float)
+    batch = np.array([point.batch_size for point in known], float)
+    pixels = np.array([p.height * p.width for p in known]) / _MEGAPIXEL
+    grown = np.array([batch**0, batch, batch * pixels, batch * pixels**2]) / saved
+    best, parts = math.inf, np.zeros(4)
+    for sizes, *law in _LAWS:
+        rows = grown[law].T
+        # more of them than points, or points that do not distinguish them
+        scale = rows.max(axis=0)
+        found, _, rank, _ = np.linalg.lstsq(rows / scale, saved**0, rcond=1e-9)
+        if len({*pixels}) < sizes or rank < len(law) or (found < 0).any():
             continue
-        parts = _solve(terms, known)
-        if parts is None or any(part < 0 for part in parts.values()):
-            continue
-        residual = max(abs(_evaluate(parts, p) / p.saved_bytes - 1) for p in known)
-        if best is None or residual < best[0]:
-            best = residual, parts
+        residual = float(np.abs(rows @ (found / scale) - 1).max())
+        # no rounding error decides between laws that are as close
+        if residual < (1 - 1e-9) * best:
+            best, parts = residual, np.zeros(4)
+            parts[law] = found / scale
         if 100 * residual <= _GOOD_PCT:
             break
-    assert best is not None  # growth per pixel alone always fits somehow
-    residual, parts = best
+    fixed, image, pixel, squared = parts.tolist()
     return ActivationFit(
-        fixed_bytes=parts.get('fixed', 0.0),
-        image_bytes=parts.get('image', 0.0),
-        pixel_bytes=parts.get('pixel', 0.0) / _MEGAPIXEL,
-        squared_pixel_bytes=parts.get('squared', 0.0) / _MEGAPIXEL**2,
-        residual_pct=100 * residual,
+        fixed_bytes=fixed,
+        image_bytes=image,
+        pixel_bytes=pixel / _MEGAPIXEL,
+        squared_pixel_bytes=squared / _MEGAPIXEL**2,
+        residual_pct=100 * best,
         points=tuple(points),
     )
 
@@ -135,45 +137,6 @@ def predict_activations(fit: ActivationFit, batch_size: int, pixels: float) -> i
         fit.image_bytes + fit.pixel_bytes * pixels + fit.squared_pixel_bytes * pixels**2
     )
     return round(fit.fixed_bytes + batch_size * per_image)
-
-
-def _laws(sizes: int) -> list[tuple[str, ...]]:
-    """Terms to try, simplest first."""
-    laws: list[tuple[str, ...]] = [('pixel',), ('fixed', 'pixel')]
-    if sizes > 1:
-        laws += [('image', 'pixel'), ('fixed', 'image', 'pixel')]
-        laws += [('pixel', 'squared'), ('fixed', 'pixel', 'squared')]
-        laws += [('image', 'pixel', 'squared')]
-    if sizes > 2:
-        laws += [('fixed', 'image', 'pixel', 'squared')]
-    return laws
-
-
-def _features(point: ActivationPoint) -> dict[str, float]:
-    batch, pixels = point.batch_size, point.height * point.width / _MEGAPIXEL
-    return {
-        'fixed': 1.0,
-        'image': float(batch),
-        'pixel': batch * pixels,
-        'squared': batch * pixels**2,
-    }
-
-
-def _evaluate(parts: Mapping[str, float], point: ActivationPoint) -> float:
-    features = _features(point)
-    return sum(part * features[name] for name, part in parts.items())
-
-
-def _solve(
-    terms: Sequence[str], points: Sequence[ActivationPoint]
-) -> dict[str, float] | None:
-    """Weighted least squares; ``None`` where the points do not tell terms apart."""
-    rows = [[_features(p)[term] / p.saved_bytes for term in terms] for p in points]
-    scale = np.abs(rows).max(axis=0)
-    parts, _, rank, _ = np.linalg.lstsq(rows / scale, np.ones(len(rows)), rcond=1e-9)
-    if rank < len(terms):
-        return None
-    return dict(zip(terms, (parts / scale).tolist()))
 
 
 def compare_with_run(
@@ -205,17 +168,17 @@ def compare_with_run(
         return 'The run cannot be compared: a part of the estimate is unknown.'
     peak, total_pixels = max((peak or 0, pixels or 0) for peak, pixels in peaks)
     pixels = total_pixels // batch
-    counted = evidence.model
-    parts = counted and (
-        counted.parameter_bytes,
-        counted.gradient_bytes,
-        counted.optimizer_state_bytes,
-        counted.buffer_bytes,
-        counted.ema_bytes,
-    )
-    difference = None
-    if parts and all(part is not None for part in parts):
-        difference = sum(part or 0 for part in parts) - static
+    counted, difference = evidence.model, None
+    if counted is not None:
+        sizes = (
+            counted.parameter_bytes,
+            counted.gradient_bytes,
+            counted.optimizer_state_bytes,
+            counted.buffer_bytes,
+            counted.ema_bytes,
+        )
+        known = [size for size in sizes if size is not None]
+        difference = sum(known) - static if len(known) == len(sizes) else None
     return MeasuredMemory(
         path=evidence.path,
         batch_size=batch,

@@ -228,7 +228,6 @@ def test_workers_make_batches_during_a_save():
     loop = make_loop(workers=1, batch_wait_s=[0.04], step_wait_s=0.01)
     saving = replace(loop, pauses={70: (0.02, 0.06)})
     plain, paused = simulate_loop(loop, 64, 64), simulate_loop(saving, 64, 64)
-    assert paused.pause_s == pytest.approx(0.08)
     # two batches stood ready after it: one of the two lost turns is won back
     assert paused.seconds - plain.seconds == pytest.approx(0.01)
 
@@ -249,6 +248,6 @@ def test_the_seconds_are_all_accounted_for():
         step_wait_s=0.003,
     )
     trace = simulate_loop(loop, 50, 20)
-    parts = trace.wait_s + trace.fetch_s + trace.step_s + trace.pause_s
+    parts = trace.wait_s + trace.fetch_s + trace.step_s
     assert parts == pytest.approx(trace.seconds)
     assert trace.busy_s == pytest.approx(3 * trace.seconds)
