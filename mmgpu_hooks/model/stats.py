@@ -55,8 +55,8 @@ def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate
     mean = estimate_mean(
         SeriesMean(statistics.fmean(logs), error, len(logs), len(logs))
     )
-    gains = (math.expm1(one) for one in (mean.value, mean.low, mean.high))
-    return Estimate(*gains, mean.count)
+    value, low, high = map(math.expm1, (mean.value, mean.low, mean.high))
+    return Estimate(value, low, high, mean.count)
 
 
 def alternate(pairs: int) -> list[bool]:

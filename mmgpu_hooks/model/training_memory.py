@@ -27,13 +27,13 @@ _GOOD_PCT = 0.5
 
 _MEGAPIXEL = 1e6
 
-_STATES: dict[str, tuple[Any, ...]] = {
-    'SGD': (0, 0, 'momentum'),
-    **dict.fromkeys(('Adam', 'AdamW'), (2, 1, 'amsgrad')),
-    'NAdam': (2, 2),
-    **dict.fromkeys(('Adamax', 'RAdam', 'Adadelta'), (2, 1)),
-    'RMSprop': (1, 1, 'momentum', 'centered'),
-    'Adagrad': (1, 1),
+_STATES: dict[str, tuple[int, int, tuple[str, ...]]] = {
+    'SGD': (0, 0, ('momentum',)),
+    **dict.fromkeys(('Adam', 'AdamW'), (2, 1, ('amsgrad',))),
+    'NAdam': (2, 2, ()),
+    **dict.fromkeys(('Adamax', 'RAdam', 'Adadelta'), (2, 1, ())),
+    'RMSprop': (1, 1, ('momentum', 'centered')),
+    'Adagrad': (1, 1, ()),
 }
 """Copies of a parameter and single numbers that a state holds, and the options that
 add a copy each."""
@@ -70,7 +70,7 @@ def predict_state_bytes(
     """
     if optimizer not in _STATES:
         return None
-    copies, counters, *names = _STATES[optimizer]
+    copies, counters, names = _STATES[optimizer]
     copies += sum(bool(options.get(name)) for name in names)
     return sum(
         copies * numbers * size + counters * _STEP_BYTES for numbers, size in parameters
