@@ -46,16 +46,10 @@ def compare(before: Path, after: Path, max_regression: float | None, form: str) 
     Iteration time, images per second and each part of the time ledger, with intervals;
     and which settings, limits of the host and versions are not the same.
     """
-    first, second = (_read(path) for path in (before, after))
+    first, second = (Run.read(find_evidence(path)) for path in (before, after))
     comparison = compare_runs(first, second)
     answer = CompareAnswer(first.path, second.path, comparison, max_regression)
     print_answer(answer, form, render_compare_text, render_compare_json)
     if comparison.obstacles or comparison.iter_ratio is None:
         return exit_codes.INCOMPARABLE
     return exit_codes.NO if answer.is_regression else exit_codes.OK
-
-
-def _read(folder: Path) -> Run:
-    evidence = find_evidence(folder).evidence
-    assert evidence is not None
-    return Run.read(evidence)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from mmgpu_hooks.commands import exit_codes
-from mmgpu_hooks.commands.options import COUNT, PATH, command, config_argument
+from mmgpu_hooks.commands import exit_codes, options
 from mmgpu_hooks.commands.output import terminal_layout
-from mmgpu_hooks.commands.recommend import recommend_run
-from mmgpu_hooks.commands.runs import find_evidence, read_run
+from mmgpu_hooks.commands.recommend import rewrite_judged
+from mmgpu_hooks.commands.runs import judge_runs, read_run
+from mmgpu_hooks.config.outcome import Options
 from mmgpu_hooks.experiment.demo import NAMES, DemoPlan
 from mmgpu_hooks.experiment.demo_dataset import DEMO_SPEC, write_demo_dataset
 from mmgpu_hooks.experiment.engine import run_plan
@@ -27,11 +27,14 @@ _ONE_THREAD = {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}
 """On a CPU the step would take every core; on a GPU it leaves them to the loader."""
 
 
-@command('demo', '0 the recommended setting was faster, 1 not')
-@config_argument
-@click.option('--work-dir', type=PATH, default='work_dirs/demo', metavar='DIR')
+@options.command('demo', '0 the recommended setting was faster, 1 not')
+@options.config_argument
+@click.option('--work-dir', type=options.PATH, default='work_dirs/demo', metavar='DIR')
 @click.option(
-    '--images', type=COUNT, default=DEMO_SPEC.images, help='Size of the data set.'
+    '--images',
+    type=options.COUNT,
+    default=DEMO_SPEC.images,
+    help='Size of the data set.',
 )
 def demo(config: Path, work_dir: Path, images: int) -> int:
     """Show the whole way on a small data set.
@@ -60,7 +63,7 @@ def demo(config: Path, work_dir: Path, images: int) -> int:
         print('\nThe loader keeps up on this machine, so there is nothing to compare.')
         return exit_codes.NO
     _say('5/5  Before and after')
-    before, after = (read_run(find_evidence(work_dir / name)).run for name in NAMES)
+    before, after = (read_run(work_dir / name).run for name in NAMES)
     print(render_demo(before, after, **terminal_layout()))
     print(f'\nOpen it:  tensorboard --logdir {work_dir}')
     old, new = images_per_second(before) or 0.0, images_per_second(after) or 0.0
@@ -70,7 +73,9 @@ def demo(config: Path, work_dir: Path, images: int) -> int:
 def _recommend(trial: Trial) -> str | None:
     """Recommend from the first training; the config that was written, if any."""
     _say(f'3/5  mmgpu recommend {trial.folder}')
-    answer = recommend_run([Path(trial.folder)])
+    answer = rewrite_judged(
+        judge_runs([Path(trial.folder)]), Options(is_rate_told=True)
+    )
     print(render_text(answer, **terminal_layout()))
     if answer.error is not None:
         raise UserError(answer.error)

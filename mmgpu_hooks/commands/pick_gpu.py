@@ -13,14 +13,10 @@ from pathlib import Path
 
 import click
 
-from mmgpu_hooks.commands import exit_codes
-from mmgpu_hooks.commands.options import (
-    COUNT,
-    command,
-    parsed,
-)
+from mmgpu_hooks.commands import exit_codes, options
 from mmgpu_hooks.commands.output import terminal_layout, warner
 from mmgpu_hooks.experiment.cards import (
+    VARIABLE,
     Card,
     CardLocks,
     describe_shortage,
@@ -34,36 +30,31 @@ from mmgpu_hooks.show.terminal import render
 
 _POLL_S = 2.0
 """Seconds between two readings while waiting."""
-_UNITS = 'kmgt'
-_SECONDS = parsed(
-    r'\d{1,9}(?:\.\d{1,9})?', lambda match: float(match[0]), 'seconds, 0 or more'
-)
+_RESERVED_S = 60.0
+"""How long others are kept off the cards that were printed, for a script to start."""
 _warn = warner('pick-gpu')
 
 
-def parse_least_free(match: re.Match[str]) -> tuple[int, float] | None:
+def _parse_least_free(match: re.Match[str]) -> tuple[int, float] | None:
     """Bytes and per cent out of ``10GiB`` or ``50%``."""
-    number = float(match['number'])
-    if match['unit'] is None:
+    number = float(match[1])
+    if match[2] is None:
         return (0, number) if number <= 100 else None
-    # GB is decimal, as NVIDIA's data sheets have it; G and GiB are not
-    base = 1000 if match['kind'].lower() == 'b' else 1024
-    return int(number * base ** (_UNITS.index(match['unit'].lower()) + 1)), 0.0
+    return int(number * 1024 ** ('kmgt'.index(match[2].lower()) + 1)), 0.0
 
 
-LEAST_FREE = parsed(
-    r'(?P<number>\d{1,12}(?:\.\d{1,12})?)\s*(?:%|(?P<unit>[kmgt])(?P<kind>(?:i?b)?))',
-    parse_least_free,
+LEAST_FREE = options.parsed(
+    r'(\d{1,12}(?:\.\d{1,12})?)\s*(?:%|([kmgt])(?:i?b)?)',
+    _parse_least_free,
     'a size with its unit such as 10GiB, or a share such as 50%',
 )
-_FOLDER = parsed('.+', lambda match: Path(match[0]), 'a folder')
 
 
-@command(
+@options.command(
     'pick-gpu',
     'that of the command; without one, 0 picked, 1 fewer cards are free than asked for',
 )
-@click.option('-n', '--count', type=COUNT, default=1, help='Cards to pick.')
+@click.option('-n', '--count', type=options.COUNT, default=1, help='Cards to pick.')
 @click.option(
     '--min-free',
     type=LEAST_FREE,
@@ -73,7 +64,9 @@ _FOLDER = parsed('.+', lambda match: Path(match[0]), 'a folder')
 )
 @click.option(
     '--wait',
-    type=_SECONDS,
+    type=options.parsed(
+        r'\d{1,9}(?:\.\d{1,9})?', lambda match: float(match[0]), 'seconds, 0 or more'
+    ),
     default=0.0,
     metavar='SECONDS',
     help='Wait so long for cards to become free.',
@@ -86,15 +79,8 @@ _FOLDER = parsed('.+', lambda match: Path(match[0]), 'a folder')
     'table on a terminal, else env.',
 )
 @click.option(
-    '--reserve',
-    type=_SECONDS,
-    default=60.0,
-    metavar='SECONDS',
-    help='With env: how long others are kept off, for the script to start.',
-)
-@click.option(
     '--leases',
-    type=_FOLDER,
+    type=options.parsed('.+', lambda match: Path(match[0]), 'a folder'),
     metavar='DIR',
     help='Folder of the lock files; by default /tmp/mmgpu-UID, of this user.',
 )
@@ -104,15 +90,14 @@ def pick_gpu(
     min_free: tuple[int, float],
     wait: float,
     form: str | None,
-    reserve: float,
     leases: Path | None,
     program: Sequence[str],
 ) -> int:
     """Pick the cards with the most free memory, the least busy ones first.
 
     Run a command on them, which keeps them until it ends, or print
-    CUDA_VISIBLE_DEVICES=... for a script. Two that are started together do not pick the
-    same card.
+    CUDA_VISIBLE_DEVICES=... for a script, for which they are kept a minute. Two that
+    are started together do not pick the same card.
 
     \b
     mmgpu pick-gpu                                    a table of all cards
@@ -125,16 +110,22 @@ def pick_gpu(
     is_table = form == 'table' and not program
     locks = CardLocks(leases)
 
-    def read() -> list[Card]:
-        least_bytes, least_pct = min_free
-        return judge_cards(
+    def pick() -> tuple[list[Card], list[Card]]:
+        cards = judge_cards(
             read_cards(),
             os.environ,
-            min_free_bytes=least_bytes,
-            min_free_pct=least_pct,
+            min_free_bytes=min_free[0],
+            min_free_pct=min_free[1],
         )
+        try:
+            return locks.pick(cards, count)
+        except UserError:
+            if not is_table:
+                raise
+            # a table takes nothing: it shows what the driver says
+            return [card for card in cards if card.reason is None][:count], cards
 
-    cards, picked = _wait_for_cards(read, count, locks, wait, is_table=is_table)
+    picked, cards = _wait_for_cards(pick, count, wait)
     if is_table:
         _print_table(cards, picked)
     if len(picked) < count:
@@ -146,34 +137,22 @@ def pick_gpu(
         _warn(f'picked {labels}')
         locks.pass_on()
         _become(program, visible)
-    if form == 'env':
-        locks.reserve(reserve)
-    print(f'CUDA_VISIBLE_DEVICES={visible}')
+    if not is_table:
+        locks.reserve(_RESERVED_S)
+    print(f'{VARIABLE}={visible}')
     return exit_codes.OK
 
 
 def _wait_for_cards(
-    read: Callable[[], list[Card]],
-    count: int,
-    locks: CardLocks,
-    wait_s: float,
-    *,
-    is_table: bool,
+    pick: Callable[[], tuple[list[Card], list[Card]]], count: int, wait_s: float
 ) -> tuple[list[Card], list[Card]]:
-    """All cards, and the picked ones: as many as asked for, or fewer after the wait."""
+    """The picked cards, fewer than asked for when the wait is over, and all cards."""
     end_s, is_waiting = time.monotonic() + wait_s, False
     while True:
-        cards = read()
-        try:
-            picked, cards = locks.pick(cards, count)
-        except UserError:
-            if not is_table:
-                raise
-            # a table takes nothing: it shows what the driver says
-            picked = [card for card in cards if card.reason is None][:count]
+        picked, cards = pick()
         left_s = end_s - time.monotonic()
         if len(picked) == count or left_s <= 0:
-            return cards, picked
+            return picked, cards
         if not is_waiting:
             is_waiting = True
             _warn(f'waiting {wait_s:g} s: {describe_shortage(cards, count)}')
@@ -182,19 +161,18 @@ def _wait_for_cards(
 
 def _print_table(cards: Sequence[Card], picked: Sequence[Card]) -> None:
     cards = sorted(cards, key=lambda card: card.index)
-    chosen = {card.index for card in picked}
+    strong = [n for n, card in enumerate(cards) if card in picked]
     rows = [
         (
             card.index,
             card.name,
-            format_bytes(card.free_bytes) if card.total_bytes else 'unknown',
-            format_bytes(card.total_bytes) if card.total_bytes else 'unknown',
+            format_bytes(card.free_bytes if card.total_bytes else None),
+            format_bytes(card.total_bytes or None),
             'unknown' if card.util_pct is None else format_pct(card.util_pct),
-            'picked' if card.index in chosen else card.reason or 'free',
+            'picked' if n in strong else card.reason or 'free',
         )
-        for card in cards
+        for n, card in enumerate(cards)
     ]
-    strong = [row for row, card in enumerate(cards) if card.index in chosen]
     head = ('GPU', 'name', 'free', 'of', 'busy', '')
     section = Section(table=Table(head, rows, texts=2, strong=strong))
     print(render([section], **terminal_layout()))
@@ -206,9 +184,8 @@ def _become(program: Sequence[str], visible: str) -> None:
     # Python ignores these, and the command would inherit that
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
-    environ = {**os.environ, 'CUDA_VISIBLE_DEVICES': visible}
     try:
-        os.execvpe(program[0], list(program), environ)
+        os.execvpe(program[0], list(program), {**os.environ, VARIABLE: visible})
     except OSError as error:
         raise UserError(
             f'{program[0]} could not be started: {error.strerror}.'

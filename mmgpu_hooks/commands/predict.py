@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from mmgpu_hooks.commands import options
-from mmgpu_hooks.commands.options import as_format, command, run_folders_argument
 from mmgpu_hooks.commands.output import print_answer
-from mmgpu_hooks.commands.runs import ReadRuns, read_runs
+from mmgpu_hooks.commands.runs import read_runs
 from mmgpu_hooks.judge.memory import fold_card_room
 from mmgpu_hooks.judge.run_pool import RunPool
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.workload import Workload, at_batch_size
-from mmgpu_hooks.schema import NoPrediction, Prediction
+from mmgpu_hooks.schema import NoPrediction
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.show.predictions import (
-    Forecast,
-    MemoryReport,
-    render_forecast,
-    render_forecast_json,
-)
+from mmgpu_hooks.show import predictions as show
 
 
-@command('predict', '0 predicted')
-@run_folders_argument
+@options.command('predict', '0 predicted')
+@options.run_folders_argument
 @options.num_workers('Numbers of workers.', default=(0, 1, 2, 4, 8))
 @options.prefetch_factor('Batches in flight per worker.', default=(2,))
 @options.batch_size(
     "Images per batch; by default the run's. Another one needs runs with several."
 )
-@as_format
+@options.as_format
 def predict(
     run_folders: tuple[Path, ...],
     num_workers: Sequence[int],
@@ -45,63 +38,36 @@ def predict(
     other batch sizes say how step and memory grow. Nothing is trained and nothing is
     written.
     """
-    settings = [
-        (workers, prefetch)
-        for workers in dict.fromkeys(num_workers)
-        # without workers nothing is prefetched
-        for prefetch in dict.fromkeys(prefetch_factor if workers else (2,))
-    ]
     read = read_runs(run_folders)
-    forecast = _predict(read, settings, tuple(dict.fromkeys(batch_size)))
-    if len(run_folders) > 1:
-        forecast = replace(forecast, fitted=read.pool.fitted)
-    if form == 'json' or forecast.reason is None:
-        print_answer(forecast, form, render_forecast, render_forecast_json)
-    if forecast.reason is not None:
-        raise UserError(forecast.reason)
-
-
-def _predict(
-    read: ReadRuns, settings: Sequence[tuple[int, int]], asked: tuple[int, ...]
-) -> Forecast:
-    """What is predicted, and why some of what was asked for is not."""
     run, pool = read.newest.run, read.pool
-    notes = (*read.newest.notes, *read.notes, *pool.notes)
-    forecast = Forecast(run.path, run.status, pool.workload, notes=notes)
     if pool.workload is None:
-        return replace(forecast, reason=run.why_no_workload)
-    predictions, reasons = _predict_each(pool.workload, settings, asked)
-    if not predictions:
-        reason = ' '.join([*reasons[:1], *read.notes, *pool.notes])
-        return replace(forecast, workload=None, reason=reason)
-    memory = None
-    if not isinstance(pool.memory, NoPrediction):
-        card = fold_card_room(pool.newest)
-        memory = MemoryReport(pool.memory, asked, card)
-    return replace(
-        forecast,
-        predictions=predictions,
+        raise UserError(run.why_no_workload or 'The run tells too little.')
+    asked = tuple(dict.fromkeys(batch_size))
+    sizes = asked or (pool.workload.batch_size,)
+    sized = [at_batch_size(pool.workload, size) for size in sizes]
+    reasons = [one.reason for one in sized if isinstance(one, NoPrediction)]
+    if len(reasons) == len(sized):
+        raise UserError(' '.join([reasons[0], *read.notes]))
+    forecast = show.Forecast(
+        run.path,
+        run.status,
+        pool.workload,
+        tuple(
+            predict_setting(one, workers, prefetch)
+            for one in sized
+            if isinstance(one, Workload)
+            for workers in dict.fromkeys(num_workers)
+            # without workers nothing is prefetched
+            for prefetch in dict.fromkeys(prefetch_factor if workers else (2,))
+        ),
+        notes=(*read.notes, *reasons, *_warn_of_batches(asked, pool)),
+        fitted=pool.fitted if len(run_folders) > 1 else (),
         is_batch_asked=bool(asked),
-        notes=(*notes, *reasons, *_warn_of_batches(asked, pool)),
-        memory=memory,
+        memory=None
+        if isinstance(pool.memory, NoPrediction)
+        else show.MemoryReport(pool.memory, asked, fold_card_room(pool.newest)),
     )
-
-
-def _predict_each(
-    workload: Workload,
-    settings: Sequence[tuple[int, int]],
-    asked: Sequence[int],
-) -> tuple[tuple[Prediction, ...], list[str]]:
-    """The predictions, and why others cannot be made, each reason once."""
-    sizes = asked or (workload.batch_size,)
-    sized = [at_batch_size(workload, batch) for batch in sizes]
-    predictions = tuple(
-        predict_setting(one, *setting)
-        for one in sized
-        if isinstance(one, Workload)
-        for setting in settings
-    )
-    return predictions, [one.reason for one in sized if isinstance(one, NoPrediction)]
+    print_answer(forecast, form, show.render_forecast, show.render_forecast_json)
 
 
 def _warn_of_batches(asked: Sequence[int], pool: RunPool) -> Iterator[str]:

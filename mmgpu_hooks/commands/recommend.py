@@ -5,20 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mmgpu_hooks.commands import exit_codes
-from mmgpu_hooks.commands.options import PATH, command, flag, run_folders_argument
+from mmgpu_hooks.commands import exit_codes, options, rewriting
 from mmgpu_hooks.commands.output import print_answer
-from mmgpu_hooks.commands.rewriting import CODES, target_options
 from mmgpu_hooks.commands.runs import JudgedRun, judge_runs
 from mmgpu_hooks.config.drift import read_drift, read_learning_rate
-from mmgpu_hooks.config.outcome import Options, RewriteOutcome
+from mmgpu_hooks.config.outcome import Options
 from mmgpu_hooks.config.rewrite import rewrite_recommended
 from mmgpu_hooks.experiment.training import TrainingError, find_train_script
 from mmgpu_hooks.recommend.batch_size import BATCH_KEY, phrase_learning_rate
@@ -30,22 +27,24 @@ from mmgpu_hooks.show.recommendation import Answer, render_json, render_text
 from mmgpu_hooks.show.rewriting import render_once
 
 
-@command('recommend', CODES)
-@run_folders_argument
-@flag(
+@options.command('recommend', rewriting.CODES)
+@options.run_folders_argument
+@options.flag(
     '--allow-batch-size',
     'Recommend another batch size, too, where runs with several tell its memory '
     'and its speed.',
 )
 @click.option(
-    '--config', type=PATH, help='Config to rewrite; by default the one the run used.'
+    '--config',
+    type=options.PATH,
+    help='Config to rewrite; by default the one the run used.',
 )
-@flag(
+@options.flag(
     '--details',
     'Print the time ledger, the loader, memory, saves, ranks, the host, all '
     'findings and all advice, too.',
 )
-@target_options(in_place=True)
+@rewriting.target_options(in_place=True)
 def recommend(
     run_folders: tuple[Path, ...],
     allow_batch_size: bool,
@@ -64,9 +63,9 @@ def recommend(
     config with better dataloader settings is written beside the original, as
     NAME_recommended.py.
     """
-    options = Options(output, in_place, dry_run or check, is_rate_told=True)
+    target = Options(output, in_place, dry_run or check, is_rate_told=True)
     judged = judge_runs(run_folders, allow_batch_size=allow_batch_size)
-    answer = rewrite_judged(judged, options, config)
+    answer = rewrite_judged(judged, target, config)
 
     def render(answer: Answer, **layout: Any) -> str:
         return render_text(answer, details=details, **layout)
@@ -77,40 +76,39 @@ def recommend(
     return exit_codes.NO if check and answer.recommendation.changes else exit_codes.OK
 
 
-def recommend_run(folders: Sequence[Path]) -> Answer:
-    """Judge, recommend and write the config beside the original, without a word.
-
-    Raises:
-        EvidenceError: If there is nothing that can be judged.
-    """
-    return rewrite_judged(judge_runs(folders), Options(is_rate_told=True))
-
-
 def rewrite_judged(
-    judged: JudgedRun, options: Options, config: Path | None = None
+    judged: JudgedRun, target: Options, config: Path | None = None
 ) -> Answer:
     """Rewrite the config, or say in the answer why it was refused.
 
     Args:
         judged: What is recommended.
-        options: Where the result goes.
+        target: Where the result goes.
         config: To rewrite. Defaults to the one that the run used.
     """
     answer, copy = judged.answer, judged.files.config_copy
     if not answer.recommendation.changes:
         return answer
-    note = None
+    notes: list[str | None] = []
     if config is None:
-        config, note = _choose_config(judged.run_config, copy)
-    if config is None:
-        return replace(answer, error=note)
+        config, note = _choose_config(judged)
+        if config is None:
+            return replace(answer, error=note)
+        notes.append(note)
     answer = _with_learning_rate(answer, config)
     # before the rewrite, which may edit this very file
     drift = read_drift(config, copy) if copy is not None and config != copy else None
-    answer, outcome, left_out = _rewrite_what_can_be(
-        answer, lambda settings: rewrite_recommended(config, settings, options)
-    )
-    notes = [note, left_out, drift if outcome.proven else None, *outcome.notes]
+    outcome = rewrite_recommended(config, _settings(answer), target)
+    if outcome.status == 'refused':
+        # what is right for training is not lost for validation's loader
+        rest = _without_validation(answer, 'This config cannot take its changes.')
+        settings = _settings(rest)
+        if settings and settings != _settings(answer):
+            again = rewrite_recommended(config, settings, target)
+            if again.status != 'refused':
+                notes.append(f'val_dataloader was left out. {outcome.reason}.')
+                answer, outcome = rest, again
+    notes += [drift if outcome.proven else None, *outcome.notes]
     answer = replace(
         answer,
         config=str(config),
@@ -121,45 +119,23 @@ def rewrite_judged(
     if outcome.reason is not None:
         return replace(answer, error=outcome.reason)
     if outcome.status == 'unchanged':
-        return _unchanged(answer, outcome)
+        reason = f'{outcome.source} has the recommended settings already.'
+        answer = _without_validation(answer, reason)
+        if outcome.notes:
+            reason = f'Nothing of it can be set in {outcome.source}.'
+        already = replace(answer.recommendation, changes=(), reason=reason)
+        return replace(answer, recommendation=already)
     cured = with_keys_set(answer.recommendation, outcome.changes)
     answer = replace(answer, recommendation=cured)
-    if options.dry_run:
+    if target.dry_run:
         return answer
-    target = short_path(outcome.target)
+    written = short_path(outcome.target)
     return replace(
         answer,
-        output=target,
+        output=written,
         backup=short_path(outcome.backup),
-        train_command=_train_command(target),
+        train_command=_train_command(written),
     )
-
-
-def _unchanged(answer: Answer, outcome: RewriteOutcome) -> Answer:
-    """The answer without changes, since the config has them or cannot take them."""
-    reason = f'{outcome.source} has the recommended settings already.'
-    answer = _without_validation(answer, reason)
-    if outcome.notes:
-        reason = f'Nothing of it can be set in {outcome.source}.'
-    already = replace(answer.recommendation, changes=(), reason=reason)
-    return replace(answer, recommendation=already)
-
-
-def _rewrite_what_can_be(
-    answer: Answer, rewrite: Callable[[dict[str, Any]], RewriteOutcome]
-) -> tuple[Answer, RewriteOutcome, str | None]:
-    """Rewrite without validation's loader where the config cannot take its changes.
-
-    Returns:
-        The answer with what was set, the outcome and, when something was left out, why.
-    """
-    outcome = rewrite(_settings(answer))
-    rest = _without_validation(answer, 'This config cannot take its changes.')
-    if outcome.status == 'refused' and rest is not answer and _settings(rest):
-        retried = rewrite(_settings(rest))
-        if retried.status != 'refused':
-            return rest, retried, f'val_dataloader was left out. {outcome.reason}.'
-    return answer, outcome, None
 
 
 def _settings(answer: Answer) -> dict[str, Any]:
@@ -167,18 +143,17 @@ def _settings(answer: Answer) -> dict[str, Any]:
 
 
 def _without_validation(answer: Answer, why: str) -> Answer:
-    """The answer without changes of validation's loader; itself where it has none."""
+    """The answer without changes of validation's loader."""
     if answer.summary is None:
         return answer
-    found = answer.recommendation
-    kept = leave_validation(found, answer.summary, why)
-    return answer if kept == found else replace(answer, recommendation=kept)
+    kept = leave_validation(answer.recommendation, answer.summary, why)
+    return replace(answer, recommendation=kept)
 
 
 def _with_learning_rate(answer: Answer, config: Path) -> Answer:
     """Add what a new batch size means for the learning rate of the config."""
-    changes = answer.recommendation.changes
-    change = next((one for one in changes if one.key == BATCH_KEY), None)
+    found = answer.recommendation
+    change = next((one for one in found.changes if one.key == BATCH_KEY), None)
     if change is None or answer.summary is None:
         return answer
     run = answer.summary.run
@@ -189,24 +164,22 @@ def _with_learning_rate(answer: Answer, config: Path) -> Answer:
         run.world_size,
         is_iter_based=run.loop == 'iter',
     )
-    together = (*answer.recommendation.batch_size, *said)
-    return replace(
-        answer, recommendation=replace(answer.recommendation, batch_size=together)
-    )
+    found = replace(found, batch_size=(*found.batch_size, *said))
+    return replace(answer, recommendation=found)
 
 
-def _choose_config(
-    run_config: Path | None, copy: Path | None
-) -> tuple[Path | None, str | None]:
+def _choose_config(judged: JudgedRun) -> tuple[Path | None, str | None]:
     """The file to rewrite and, when it is not the obvious one, a note."""
+    run, copy = judged.answer.summary, judged.files.config_copy
+    path = run.run.config_path if run else None
     # not Path.is_file, which raises where a folder may not be entered
-    if run_config is not None and os.path.isfile(run_config):
-        return Path(short_path(run_config) or run_config), None
+    if path and os.path.isfile(path):
+        return Path(short_path(path) or path), None
     if copy is not None:
-        gone = f'{run_config} is gone' if run_config else 'the run names no config file'
+        gone = f'{path} is gone' if path else 'the run names no config file'
         return copy, f"{gone}, so the run's own copy was rewritten."
     return None, (
-        f'expected the config of the run, found neither {run_config or "its path"} nor '
+        f'expected the config of the run, found neither {path or "its path"} nor '
         "a copy in the run's folder; name it with --config."
     )
 

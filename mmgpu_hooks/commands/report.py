@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
-from mmgpu_hooks.commands.options import PATH, command, run_folders_argument
+from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.runs import judge_runs
 from mmgpu_hooks.config.write import verify_output, write_atomic
-from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.recommend.changes import WORKERS_KEY
-from mmgpu_hooks.schema import Change, Prediction
+from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
+from mmgpu_hooks.schema import Prediction
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.charts import draw
 from mmgpu_hooks.show.figures import format_bytes
 from mmgpu_hooks.show.page import is_page, list_charts, render_page
+from mmgpu_hooks.show.recommendation import Answer
 from mmgpu_hooks.show.run_sections import ReportedRun, label_runs
 
 _BEGINNING = 4096
 """Bytes of a file that say whether it is a report."""
 _USUAL_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-_PREFETCH = 2
-"""PyTorch's own, where the run had no workers."""
 
 
-@command('report', '0 written')
-@run_folders_argument
+@options.command('report', '0 written')
+@options.run_folders_argument
 @click.option(
     '-o',
     '--output',
-    type=PATH,
+    type=options.PATH,
     default='report.html',
     metavar='FILE',
     help='File to write; an older report is replaced.',
 )
 @click.option(
     '--plots',
-    type=PATH,
+    type=options.PATH,
     metavar='DIR',
     help='Write the charts there as well; needs matplotlib.',
 )
@@ -61,12 +60,10 @@ def report(
     """
     _check_output(output)
     runs = _read_runs(run_folders)
-    files = {}
+    files = {output: render_page(runs).encode()}
     if plots is not None:
         for name, chart in list_charts(runs):
             files[plots / f'{name}.{ending}'] = draw(chart, ending)
-    # last, so that there is no page where a chart cannot be written
-    files[output] = render_page(runs).encode()
     for path in files:
         verify_output(path)
     for path, content in files.items():
@@ -83,34 +80,25 @@ def _read_runs(folders: Sequence[Path]) -> list[ReportedRun]:
     runs = []
     for label, folder in zip(labels, folders):
         judged = judge_runs([folder])
-        answer = judged.answer
-        found: tuple[Prediction, ...] = ()
-        why = ''
-        if answer.summary is not None:
-            changes = answer.recommendation.changes
-            found, why = _predict_workers(answer.summary, changes)
-        runs.append(ReportedRun(label, answer, judged.plain, found, why))
+        run, predicted = judged.answer.summary, tuple(_predict_workers(judged.answer))
+        why = '' if predicted or run is None else run.why_no_workload or ''
+        runs.append(ReportedRun(label, judged.answer, judged.plain, predicted, why))
     return runs
 
 
-def _predict_workers(
-    run: Run, changes: Sequence[Change]
-) -> tuple[tuple[Prediction, ...], str]:
-    """Predict the usual numbers of workers, the run's own and the recommended one.
-
-    Returns:
-        The predictions, up to what the host carries, and why there are none.
-    """
-    workload = run.workload
-    if workload is None:
-        return (), run.why_no_workload or ''
-    carried = math.ceil(workload.usable_cores)
+def _predict_workers(answer: Answer) -> Iterator[Prediction]:
+    """Predict the usual numbers that the host carries, the old and the new one."""
+    run = answer.summary
+    if run is None or run.workload is None:
+        return
+    carried = math.ceil(run.workload.usable_cores)
     asked = {workers for workers in _USUAL_WORKERS if workers <= carried}
-    asked.add(workload.num_workers)
+    asked.add(run.workload.num_workers)
+    changes = answer.recommendation.changes
     asked |= {change.new for change in changes if change.key == WORKERS_KEY}
-    prefetch = run.run.loader.prefetch_factor or _PREFETCH
-    found = (predict_setting(workload, count, prefetch) for count in sorted(asked))
-    return tuple(found), ''
+    prefetch = run.run.loader.prefetch_factor or DEFAULT_PREFETCH
+    for workers in sorted(asked):
+        yield predict_setting(run.workload, workers, prefetch)
 
 
 def _check_output(output: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mmgpu_hooks.config.drift import read_workload_drift
+from mmgpu_hooks.config.loading import LoadError
 from mmgpu_hooks.judge.other_logs import read_plain_run
 from mmgpu_hooks.judge.ranks import fold_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
@@ -61,7 +63,7 @@ class ReadRuns:
     pool: RunPool
     """The fit to all that belong together."""
     notes: tuple[str, ...]
-    """What was left out."""
+    """Of all of it, what was left out included."""
 
 
 @dataclass(frozen=True)
@@ -73,35 +75,35 @@ class JudgedRun:
     files: RunFiles
     plain: PlainRun | None = None
 
-    @property
-    def run_config(self) -> Path | None:
-        """The config that the run was started with, there or not."""
-        path = self.answer.summary.run.config_path if self.answer.summary else None
-        return Path(path) if path else None
 
-
-def find_evidence(folder: Path) -> RunFiles:
-    """The files of the newest run, which has evidence of our hook.
+def find_evidence(folder: Path) -> Path:
+    """Rank 0's evidence of the newest run of a folder.
 
     Raises:
         EvidenceError: If there is none.
     """
-    files = read_run_folder(folder)
+    return _with_evidence(read_run_folder(folder))
+
+
+def _with_evidence(files: RunFiles) -> Path:
     if files.evidence is None:
         raise EvidenceError(
             f'{files.plain}: expected evidence of GPUEfficiencyHook, found only '
             "MMEngine's log; train with the hook: mmgpu enable CONFIG."
         )
-    return files
+    return files.evidence
 
 
-def read_run(files: RunFiles) -> ReadRun:
-    """Read all ranks of a run that has evidence.
+def read_run(folder: Path) -> ReadRun:
+    """Read all ranks of the newest run of a folder.
 
     The rank that the others wait for is judged; without one, the rank that waits most.
+
+    Raises:
+        EvidenceError: If it has no evidence.
     """
-    assert files.evidence is not None
-    run = Run.read(files.evidence)
+    files = read_run_folder(folder)
+    run = Run.read(_with_evidence(files))
     evidence, notes = read_other_ranks(files.other_ranks)
     found = [Run(one) for one in evidence]
     ranks = fold_ranks(run, found, notes)
@@ -126,15 +128,12 @@ def read_runs(folders: Sequence[Path]) -> ReadRuns:
     Raises:
         EvidenceError: If a folder is missing, or none holds evidence.
     """
-    if len(folders) == 1:
-        only = read_run(find_evidence(folders[0]))
-        return ReadRuns(only, pool_runs([only.run]), ())
     runs, left_out = [], []
     for folder in folders:
         try:
-            runs.append(read_run(find_evidence(folder)))
+            runs.append(read_run(folder))
         except EvidenceError as error:
-            if not folder.exists():
+            if len(folders) == 1 or not folder.exists():
                 raise
             left_out.append(f'Left out: {error}')
     if not runs:
@@ -143,41 +142,31 @@ def read_runs(folders: Sequence[Path]) -> ReadRuns:
         )
     newest = find_newest([one.run for one in runs])
     judged = next(one for one in runs if one.run is newest)
-    others = [one for one in runs if one is not judged]
-    differences, unknown = _compare_configs(judged, others)
-    pool = pool_runs([one.run for one in runs], differences, unknown)
-    return ReadRuns(judged, pool, tuple(left_out))
-
-
-def _compare_configs(
-    judged: ReadRun, others: Sequence[ReadRun]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """What of other runs' configs is another one, and why others are not known.
-
-    Both by path of the evidence, as clauses.
-    """
-    # late: MMEngine takes long to import, and one run has nothing to compare with
-    from mmgpu_hooks.config.drift import read_workload_drift
-    from mmgpu_hooks.config.loading import LoadError
-
-    found: dict[str, str] = {}
-    unknown: dict[str, str] = {}
-    mine = judged.files.config_copy
-    for one in others:
-        path, copy = one.run.path, one.files.config_copy
-        if mine is None or copy is None:
-            bare = judged.run.path if mine is None else path
-            unknown[path] = f"MMEngine's copy of the config is not beside {bare}"
+    differences: dict[str, str] = {}
+    for one in runs:
+        if one is judged:
             continue
         try:
-            why = read_workload_drift(mine, copy)
+            drift = _compare_configs(judged, one)
         except LoadError as error:
-            # what the evidence tells of the runs is compared anyway
-            unknown[path] = f'one of them does not load: {error}'
-            continue
-        if why is not None:
-            found[path] = why
-    return found, unknown
+            left_out.append(
+                f'The configs of {newest.path} and {one.run.path} were not compared '
+                f'({error}); they are taken for the same training.'
+            )
+        else:
+            differences |= {one.run.path: drift} if drift else {}
+    pool = pool_runs([one.run for one in runs], differences)
+    return ReadRuns(judged, pool, (*judged.notes, *left_out, *pool.notes))
+
+
+def _compare_configs(judged: ReadRun, other: ReadRun) -> str | None:
+    """What of the other's config is not the same, as a clause."""
+    copies = []
+    for one in (judged, other):
+        if one.files.config_copy is None:
+            raise LoadError(f"MMEngine's copy is not beside {one.run.path}")
+        copies.append(one.files.config_copy)
+    return read_workload_drift(*copies)
 
 
 def judge_runs(folders: Sequence[Path], *, allow_batch_size: bool = False) -> JudgedRun:
@@ -204,7 +193,7 @@ def judge_runs(folders: Sequence[Path], *, allow_batch_size: bool = False) -> Ju
         recommendation=with_save_cures(recommend_settings(together, memory), run),
         summary=run,
         ranks=read.newest.ranks,
-        notes=(*read.newest.notes, *read.notes, *pool.notes),
+        notes=read.notes,
         fitted=pool.fitted if len(folders) > 1 else (),
     )
     return JudgedRun(answer, read.newest.files)

@@ -9,43 +9,22 @@ from pathlib import Path
 
 import click
 
-from mmgpu_hooks.commands import exit_codes, options
-from mmgpu_hooks.commands.options import (
-    as_format,
-    command,
-    config_argument,
-    dry_run,
-    fresh,
-    time_limit,
-    work_dir,
-)
+from mmgpu_hooks.commands import exit_codes, options, trials
 from mmgpu_hooks.commands.output import print_answer, terminal_layout
-from mmgpu_hooks.commands.trials import (
-    choose_folder,
-    lengthen,
-    read_trainable_config,
-    train,
-)
 from mmgpu_hooks.experiment.save_bench import SaveBenchPlan, check_room, plan_saves
 from mmgpu_hooks.experiment.store import open_store, read_identity
 from mmgpu_hooks.judge.thresholds import BENCH_SAVES
 from mmgpu_hooks.memory.estimate import estimate_checkpoint_bytes
+from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
 from mmgpu_hooks.schema import SaveBench
-from mmgpu_hooks.show.save_bench import (
-    render_save_bench,
-    render_save_bench_json,
-    render_save_plan,
-)
-
-_PREFETCH_FACTOR = 2
-"""PyTorch's own."""
+from mmgpu_hooks.show import save_bench as show
 
 
-@command(
+@options.command(
     'save-bench',
     '0 measured (after Ctrl-C the same command goes on; no checkpoint is left)',
 )
-@config_argument
+@options.config_argument
 @options.num_workers('Numbers of loader workers, such as 0 2 8 16 32.', required=True)
 @click.option(
     '--saves',
@@ -58,13 +37,13 @@ _PREFETCH_FACTOR = 2
     type=click.IntRange(1, 19),
     help='Train each with this nice value of the workers as well, such as 10.',
 )
-@time_limit
-@fresh
-@work_dir(
+@options.time_limit
+@options.fresh
+@options.work_dir(
     "Where checkpoints go; by default the config's work_dir, or work_dirs/CONFIG."
 )
-@dry_run
-@as_format
+@options.dry_run
+@options.as_format
 def save_bench(
     config: Path,
     num_workers: Sequence[int],
@@ -82,19 +61,19 @@ def save_bench(
     says from which number on they make saves slow on this machine, and what the job
     loses by it. Checkpoints go to a temporary folder, which is removed.
     """
-    loaded = read_trainable_config(config)
-    folder = choose_folder(work_dir, loaded, config, 'save-bench')
+    loaded = trials.read_trainable_config(config)
+    folder = trials.choose_folder(work_dir, loaded, config, 'save-bench')
     prefetch = loaded.get(('train_dataloader', 'prefetch_factor'))
     plans = plan_saves(
         num_workers,
         saves=saves,
-        prefetch_factor=prefetch if isinstance(prefetch, int) else _PREFETCH_FACTOR,
+        prefetch_factor=prefetch if isinstance(prefetch, int) else DEFAULT_PREFETCH,
         worker_nice=worker_nice,
     )
     size = estimate_checkpoint_bytes(config)
     check_room(folder.parent, size)
     if dry_run:
-        text = render_save_plan(
+        text = show.render_save_plan(
             plans,
             time_limit_s=time_limit,
             checkpoint_bytes=size,
@@ -107,13 +86,13 @@ def save_bench(
         config=os.path.abspath(config),
         folder=folder,
         plans=plans,
-        settings=lengthen(loaded, max(plan.iterations for plan in plans)),
+        settings=trials.lengthen(loaded, max(plan.iterations for plan in plans)),
         time_limit_s=time_limit,
     )
     identity = read_identity(loaded, **{'number of saves': saves})
     with open_store(folder, identity, fresh=fresh) as store:
         try:
-            outcome = train(plan, store, 'save-bench')
+            outcome = trials.train(plan, store, 'save-bench')
         finally:
             for left in folder.glob('*/'):
                 shutil.rmtree(left, ignore_errors=True)
@@ -123,7 +102,7 @@ def save_bench(
             store.clear()
 
     def render_json(bench: SaveBench) -> str:
-        return render_save_bench_json(bench, str(config))
+        return show.render_save_bench_json(bench, str(config))
 
-    print_answer(bench, form, render_save_bench, render_json)
+    print_answer(bench, form, show.render_save_bench, render_json)
     return exit_codes.INTERRUPTED if bench.is_interrupted else exit_codes.OK

@@ -4,39 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import stat
 import sys
-import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import click
 
-from mmgpu_hooks.commands.options import PATH, as_format, command, flag
+from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer
+from mmgpu_hooks.judge.console_log import ConsoleLog
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end, read_host, read_log
 from mmgpu_hooks.schema import Why
 from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
-from mmgpu_hooks.show.escaping import visible
+from mmgpu_hooks.show.document import Section, to_json
+from mmgpu_hooks.show.terminal import render
 
-_LOOK_S = 2.0
-_MOST_LINES = 3
-"""That one proof may take."""
+_PERIOD_S = 2.0
+_MOST_LETTERS = 240
+"""Of one proof."""
+_STATES = {'ended': 'Dead', 'running': 'Running', 'completed': 'Completed'}
 
 
-@command('why', '0 an answer: a cause, or that nothing ended badly')
-@click.argument('work_dir', type=PATH, required=False)
+@options.command('why', '0 an answer: a cause, or that nothing ended badly')
+@click.argument('work_dir', type=options.PATH, required=False)
 @click.option(
     '--log', metavar='FILE', help='What the console showed; - reads standard input.'
 )
-@flag('--watch', 'Judge again until the run has ended.')
-@as_format
+@options.flag('--watch', 'Judge again until the run has ended.')
+@options.as_format
 def why(work_dir: Path | None, log: str | None, watch: bool, form: str) -> None:
     """Say why a run ended badly or stands still.
 
@@ -50,30 +50,21 @@ def why(work_dir: Path | None, log: str | None, watch: bool, form: str) -> None:
         )
     if watch and log == '-':
         raise EvidenceError('--watch reads a log again and again: name a file.')
-    answer = explain_run(work_dir, log)
-    while watch and answer.state in ('running', 'unknown'):
-        shown = answer.state, answer.cause
-        _print(answer, form)
-        while shown == (answer.state, answer.cause):
-            time.sleep(_LOOK_S)
-            answer = explain_run(work_dir, log)
-    _print(answer, form)
+    shown: Why | None = None
+    while True:
+        answer = _explain(work_dir, log)
+        if shown is None or (shown.state, shown.cause) != (answer.state, answer.cause):
+            print_answer(answer, form, _render, _render_json)
+            sys.stdout.flush()
+            shown = answer
+        if not watch or answer.state not in ('running', 'unknown'):
+            return
+        time.sleep(_PERIOD_S)
 
 
-def explain_run(work_dir: Path | None, log: str | None) -> Why:
-    """Judge a run by its folder, by what its console showed, or by both.
-
-    Args:
-        work_dir: What `read_run_folder` takes, or a folder with MMEngine's log alone.
-        log: A file; ``-`` is standard input.
-
-    Raises:
-        EvidenceError: If one of them cannot be read.
-    """
-    logs = []
-    if log is not None:
-        with _opened(log) as file:
-            logs.append(('console', read_log(file)))
+def _explain(work_dir: Path | None, log: str | None) -> Why:
+    """Judge a run by its folder, by what its console showed, or by both."""
+    logs = [] if log is None else [('console', _read_log(log))]
     if work_dir is None:
         return judge_end(logs)
     try:
@@ -85,8 +76,8 @@ def explain_run(work_dir: Path | None, log: str | None) -> Why:
     folder = found.parent.parent if found is not None and is_run else work_dir
     # MMEngine names its log as the folder of the run, by its start
     for path in sorted([*folder.glob('*.log'), *folder.glob('*/*.log')])[-1:]:
-        with contextlib.suppress(EvidenceError), _opened(str(path)) as file:
-            logs.append(('log', read_log(file)))
+        with contextlib.suppress(EvidenceError):
+            logs.append(('log', _read_log(str(path))))
     if files.evidence is None:
         if not logs:
             read_run_folder(work_dir)  # says what is wrong with it
@@ -103,13 +94,11 @@ def explain_run(work_dir: Path | None, log: str | None) -> Why:
     return judge_end(logs, [Rank(one, read_host(one)) for one in (evidence, *others)])
 
 
-@contextlib.contextmanager
-def _opened(name: str) -> Iterator[BinaryIO]:
+def _read_log(name: str) -> ConsoleLog:
     if name == '-':
         if sys.stdin is None:
             raise EvidenceError('--log - reads standard input, which is closed.')
-        yield sys.stdin.buffer
-        return
+        return read_log(sys.stdin.buffer)
     try:
         kind = os.stat(name).st_mode
         # a shell's <(command) is a pipe; another one might be waited for for ever
@@ -119,7 +108,7 @@ def _opened(name: str) -> Iterator[BinaryIO]:
                 'folder, a pipe or a device; use --log - to read standard input.'
             )
         with open(name, 'rb') as file:
-            yield file
+            return read_log(file)
     except OSError as error:
         raise EvidenceError(
             f'{name}: expected a file that can be read, found "{error.strerror}"; '
@@ -127,31 +116,21 @@ def _opened(name: str) -> Iterator[BinaryIO]:
         ) from error
 
 
-def _print(answer: Why, form: str) -> None:
-    print_answer(answer, form, render_why, _render_json)
-    sys.stdout.flush()
-
-
 def _render_json(answer: Why) -> str:
-    return json.dumps(dataclasses.asdict(answer), indent=2)
+    return to_json(**dataclasses.asdict(answer))
 
 
-def render_why(why: Why, *, width: int, color: bool = False) -> str:
-    """The answer as text: what, its proof, its cause, and what to do."""
-    states = {'ended': 'Dead', 'running': 'Running', 'completed': 'Completed'}
-    lines = [f'{states.get(why.state, "Unknown")}: {why.sentence}']
-    for proof in why.proof:
-        place = f'line {proof.line}' if proof.line else proof.source
-        space = ' ' * (len(place) + 4)
-        text = textwrap.wrap(visible(proof.text), max(width - len(space), 40))
-        lines.append(f'  {place}  ' + f'\n{space}'.join(text[:_MOST_LINES]))
-    rows = []
-    if why.cause is not None:
-        more = '' if why.cause == why.certainty else f' ({why.certainty})'
-        rows.append(('Cause', f'{why.cause}{more}    mmgpu explain {why.cause}'))
-    if why.rank is not None:
-        rows.append(('Rank', str(why.rank)))
-    if why.sample is not None:
-        rows.append(('Sample', visible(why.sample)))
-    rows += [('' if index else 'Do', text) for index, text in enumerate(why.do)]
-    return '\n'.join([*lines, '', *(f'{label:<9} {text}' for label, text in rows)])
+def _render(answer: Why, **layout: Any) -> str:
+    """What happened, its proof, its cause, and what to do."""
+    proof = [
+        (f'line {one.line}' if one.line else one.source, one.text[:_MOST_LETTERS])
+        for one in answer.proof
+    ]
+    cause = None
+    if answer.cause is not None:
+        sure = '' if answer.cause == answer.certainty else f' ({answer.certainty})'
+        cause = f'{answer.cause}{sure}    mmgpu explain {answer.cause}'
+    steps = [('' if index else 'Do', text) for index, text in enumerate(answer.do)]
+    facts = [('Cause', cause), ('Rank', answer.rank), ('Sample', answer.sample), *steps]
+    title = f'{_STATES.get(answer.state, "Unknown")}: {answer.sentence}'
+    return render([Section(title, facts=proof), Section(facts=facts)], **layout)

@@ -40,7 +40,6 @@ class RunPool:
 def pool_runs(
     runs: Sequence[Run],
     differences: Mapping[str, str] | None = None,
-    uncompared: Mapping[str, str] | None = None,
 ) -> RunPool:
     """Fit to the newest run and those that train the same on the same host.
 
@@ -48,7 +47,6 @@ def pool_runs(
         runs: At least one.
         differences: By path of the evidence, what of a run's config is not the same as
             in that of the newest, as a clause.
-        uncompared: Likewise, why a run's config could not be compared.
     """
     newest, notes = find_newest(runs), list[str]()
     if newest.workload is None:
@@ -67,11 +65,6 @@ def pool_runs(
             notes.append(f'{path} is left out: {why}{"" if why[-1] == "?" else "."}')
             continue
         belonging.append(run)
-        if uncompared and path in uncompared:
-            notes.append(
-                f'The configs of {newest.path} and {path} were not compared '
-                f'({uncompared[path]}); they are taken for the same training.'
-            )
     points = _memory_points(belonging)
     workload, fitted = newest.workload, belonging
     costs = [(one.batch_size, one.step) for run in belonging if (one := run.workload)]

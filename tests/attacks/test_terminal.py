@@ -24,7 +24,7 @@ PRINTING = {
     'enable': ['CONFIG', '--dry-run'],
     'disable': ['CONFIG', '--dry-run'],
     'estimate-memory': ['CONFIG'],
-    'pick-gpu': ['--leases', 'leases', '--reserve', '0'],
+    'pick-gpu': ['--leases', 'leases', '--format', 'table'],
     'save-bench': ['CONFIG', '--num-workers', '0', '--dry-run'],
     'sweep': ['CONFIG', '--dry-run'],
     'explain': [],

@@ -94,7 +94,6 @@ BAD = {
     'pick-gpu --min-free 10': "found '10'",
     'pick-gpu --min-free 101%': "found '101%'",
     'pick-gpu --wait -1': '--wait',
-    'pick-gpu --reserve inf': '--reserve',
     'pick-gpu --min-free': '--min-free',
     'verify run --max-minutes 0': '--max-minutes',
     'verify run --max-minutes nan': '--max-minutes',

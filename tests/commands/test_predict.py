@@ -97,14 +97,9 @@ def test_the_json(starved, ask):
 def test_what_cannot_be_predicted_is_said(tmp_path, capsys, fields, reason, form):
     run = write_run(tmp_path / 'run1', make_evidence(**fields))
     assert main(['predict', str(run), '--format', form]) == 2
-    done = capsys.readouterr()
-    assert done.err.startswith(f'mmgpu predict: {reason}')
-    if form == 'text':
-        assert done.out == ''
-        return
-    answer = json.loads(done.out)
-    assert (answer['predictions'], answer['workload']) == ([], None)
-    assert answer['reason'].startswith(reason)
+    out, err = capsys.readouterr()
+    assert out == ''
+    assert err.startswith(f'mmgpu predict: {reason}')
 
 
 def test_several_batch_sizes_predict_others(write_pair, ask):
@@ -147,7 +142,7 @@ def test_runs_of_another_config_are_left_out_by_name(write_pair, ask, capsys):
 
 @pytest.mark.parametrize('command', COMMANDS)
 @pytest.mark.parametrize(
-    ('copy', 'why'), [('', 'is not beside'), ('model = dict(', 'does not load')]
+    ('copy', 'why'), [('', 'is not beside'), ('model = dict(', 'SyntaxError')]
 )
 def test_configs_that_were_not_compared_are_named(command, copy, why, write_pair, ask):
     runs = write_pair(CONFIG, copy)

@@ -92,18 +92,6 @@ def test_another_model_config_or_an_unknown_batch_size_is_left_out():
     assert 'batch size of' in pool(newest, unknown).notes[0]
 
 
-def test_configs_that_were_not_compared_are_named():
-    newest, other = make_pooled(4, 4, day=22), make_pooled(8, 2)
-    short = make_pooled(4, 1, intervals=1, iterations=5)
-    runs = [Run(run) for run in (newest, other, short)]
-    why = dict.fromkeys((newest.path, other.path, short.path), 'no copy')
-    notes = pool_runs(runs, uncompared=why).notes
-    assert f'{newest.path} and {other.path} were not compared (no copy)' in notes[0]
-    # what is left out is not taken for anything
-    assert len(notes) == 2
-    assert notes[1].startswith(f'{short.path} is left out')
-
-
 def test_the_newest_that_tells_enough_is_judged_and_no_run_counts_twice():
     short = make_pooled(4, 2, day=25, intervals=1, iterations=5)
     found = pool(make_pooled(4, 4, day=22), short, make_pooled(4, 4, day=22))
