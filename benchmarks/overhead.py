@@ -377,7 +377,7 @@ class Spent:
     """Of the iterations that end an interval, without the first of each run."""
 
 
-def split_ends(costs_s: Sequence[float], first: int = 1) -> Spent:
+def split_ends(costs_s: Sequence[float], first: int = 0) -> Spent:
     """Part the iterations of one run.
 
     Args:

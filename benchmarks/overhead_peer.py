@@ -120,7 +120,7 @@ def main() -> int:
         )
         traced_s = train_once(traceml.trace_step, account, iterations)
         initial._stop_runtime_for_init()
-        arms = [split_ends(costs_s, 2) for costs_s in (traced_s, empty_s)]
+        arms = [split_ends(costs_s, 1) for costs_s in (traced_s, empty_s)]
         json.dump([[arm.ordinary, arm.ends] for arm in arms], answer)
     return 0
 

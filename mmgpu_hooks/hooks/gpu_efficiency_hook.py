@@ -244,15 +244,6 @@ class GPUEfficiencyHook(Hook):
         else:
             self._guard.run('start', self._recorder.begin, self._built_s)
 
-    def after_train_iter(
-        self,
-        runner: Any,
-        batch_idx: int,
-        data_batch: Any = None,
-        outputs: dict | None = None,  # type: ignore[type-arg]  # as in Hook
-    ) -> None:
-        """While it records, the recorder's own function is in this one's place."""
-
     def before_train_epoch(self, runner: Any) -> None:
         if self._recorder is not None:
             self._guard.run('epoch', self._recorder.begin_epoch)

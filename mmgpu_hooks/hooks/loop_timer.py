@@ -8,22 +8,21 @@ timed as a whole.
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Callable
 
 from mmengine.hooks import RuntimeInfoHook
 from mmengine.runner import FlexibleRunner, IterBasedTrainLoop
 
 from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s, thread_cpu_s
-from mmgpu_hooks.measure.ledger import LAP, TimeLedger
+from mmgpu_hooks.measure.ledger import TimeLedger
 from mmgpu_hooks.measure.loader.queue import WaitTimer
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.parts import UNATTRIBUTED
 
-QUIET = ('checkpoint_save', 'validation')
+SAVE, VALIDATION = 'checkpoint_save', 'validation'
 """Parts that hold whatever hooks are called inside them."""
 
 FOLLOWING: Mapping[str, str] = {
@@ -32,9 +31,6 @@ FOLLOWING: Mapping[str, str] = {
     'after_train': 'other',
 }
 
-Calls = Mapping[str, Sequence[Callable[[], Any]]]
-"""What to call at hook points, by their names; it must not raise."""
-
 
 class HookTimer:
     """Makes the function that calls a Runner's hooks and times each.
@@ -42,18 +38,17 @@ class HookTimer:
     Args:
         runner: The runner.
         ledger: Gets the seconds.
-        before: Called right before the hooks of a point: of ``before_val`` alone.
-        after: Called right after the hooks of a point; of a validation after
-            ``after_val`` alone.
     """
 
-    def __init__(
-        self, runner: Any, ledger: TimeLedger, before: Calls, after: Calls
-    ) -> None:
+    def __init__(self, runner: Any, ledger: TimeLedger) -> None:
         self._runner = runner
         self._ledger = ledger
-        self._before = before
-        self._after = after
+        self.before_validation: Callable[[], Any] = lambda: None
+        """Called right before the hooks of ``before_val``; it must not raise."""
+        self.after_validation: Callable[[], Any] = lambda: None
+        """Called right after those of ``after_val``; it must not raise."""
+        self.after: dict[str, tuple[Callable[[], Any], ...]] = {}
+        """What to call right after the hooks of other points; it must not raise."""
         self.following = dict(FOLLOWING)
         """What the loop does once the hooks of a point are done, by its name."""
         self.is_open = True
@@ -62,78 +57,70 @@ class HookTimer:
     def make(self) -> Callable[..., None]:
         """The function to set as ``runner.call_hook``."""
         runner, ledger, original = self._runner, self._ledger, self._runner.call_hook
-        each = _make_loop(runner, ledger) if is_plain(runner) else None
-        running, note, clock = ledger.running, ledger.tape.extend, ledger.clock
-        before, after, following = self._before, self._after, self.following
+        running, clock = ledger.running, ledger.clock
+        stamp, note = ledger.times.append, ledger.ended.append
+        after, following = self.after, self.following
+        is_ours, keeps_cause = is_plain(runner), isinstance(runner, FlexibleRunner)
 
         def call_hook(fn_name: str, **kwargs: Any) -> None:
-            now = running[-1]
-            if not self.is_open or now is QUIET[0] or now is QUIET[1]:
+            outer = running[-1]
+            if not self.is_open or outer is SAVE or outer is VALIDATION:
                 original(fn_name, **kwargs)
-                is_end = fn_name == 'after_val' and self.is_open
-                if is_end and any(one is QUIET[1] for one in running):
-                    for call in after.get(fn_name, ()):
-                        call()
-                    ledger.pop('validation')
+                if fn_name == 'after_val':
+                    self._end_validation()
                 return
-            if fn_name == 'before_train_iter':
-                # an error that the loop swallowed may have left something open
-                if len(running) > 1:
-                    note((clock(), running[-1]))
-                    del running[1:]
-            elif fn_name == 'before_val':
-                ledger.push('validation')
-                for call in before.get(fn_name, ()):
-                    call()
+            if fn_name == 'before_val':
+                self._begin_validation()
                 original(fn_name, **kwargs)
                 return
             depth = len(running)
-            note((clock(), running[-1]))
+            stamp(clock())
+            note(outer)
+            if depth > 1 and fn_name == 'before_train_iter':
+                # an error that the loop swallowed may have left something open
+                del running[1:]
+                depth = 1
             running.append('hooks')
             try:
-                if each is None:
-                    running[-1] = UNKNOWN_HOOK
-                    original(fn_name, **kwargs)
+                if is_ours:
+                    # hooks insert, append and remove themselves in mid-call
+                    for hook in runner._hooks:
+                        function = getattr(hook, fn_name, None)
+                        if function is not None:
+                            running[depth] = hook
+                            function(runner, **kwargs)
+                            stamp(clock())
+                            note(hook)
                 else:
-                    each(fn_name, kwargs)
+                    running[depth] = UNATTRIBUTED
+                    original(fn_name, **kwargs)
+                    stamp(clock())
+                    note(UNATTRIBUTED)
+            except BaseException as error:
+                stamp(clock())
+                note(running[-1])
+                if is_ours and isinstance(error, TypeError):
+                    cause = error if keeps_cause else None
+                    raise TypeError(f'{error} in {running[depth]}') from cause
+                raise
             finally:
-                note((clock(), running[-1]))
                 del running[depth:]
-            if depth == 1:
-                running[0] = following.get(fn_name, running[0])
-            for call in after.get(fn_name, ()):
-                call()
+            if depth == 1 and fn_name in following:
+                running[0] = following[fn_name]
+            if fn_name in after:
+                for call in after[fn_name]:
+                    call()
 
         return call_hook
 
+    def _begin_validation(self) -> None:
+        self._ledger.push(VALIDATION)
+        self.before_validation()
 
-class _Unattributed:
-    """Stands for the hooks of a Runner that calls them in a way of its own."""
-
-
-UNKNOWN_HOOK = _Unattributed()
-
-
-def _make_loop(
-    runner: Any, ledger: TimeLedger
-) -> Callable[[str, Mapping[str, Any]], None]:
-    running, note, clock = ledger.running, ledger.tape.extend, ledger.clock
-    keeps_cause = isinstance(runner, FlexibleRunner)
-
-    def call_each(fn_name: str, kwargs: Mapping[str, Any]) -> None:
-        top = len(running) - 1
-        # hooks insert, append and remove themselves in mid-call
-        for hook in runner._hooks:
-            if hasattr(hook, fn_name):
-                running[top] = hook
-                try:
-                    getattr(hook, fn_name)(runner, **kwargs)
-                except TypeError as error:
-                    cause = error if keeps_cause else None
-                    raise TypeError(f'{error} in {hook}') from cause
-                note((clock(), hook))
-
-    return call_each
+    def _end_validation(self) -> None:
+        if self.is_open and any(one is VALIDATION for one in self._ledger.running):
+            self.after_validation()
+            self._ledger.pop(VALIDATION)
 
 
 def is_plain(runner: Any) -> bool:
@@ -169,19 +156,15 @@ class LoopTimer:
         self._runner = runner
         self._on_save = on_save
         self._patches = Patches()
-        self.before: dict[str, tuple[Callable[[], Any], ...]] = {}
-        """What to call at hook points, as :class:`HookTimer` says."""
-        self.after: dict[str, tuple[Callable[[], Any], ...]] = {}
-        self.ledger = TimeLedger(
-            monotonic_s,
-            name_hook=functools.partial(_name_hook, device != 'cpu'),
-        )
+        # reading the losses is where the host waits for a device
+        step_hooks = () if device == 'cpu' else (RuntimeInfoHook,)
+        self.ledger = TimeLedger(monotonic_s, step_hooks=step_hooks)
         self.waits = WaitTimer(
             self.ledger,
             loading_cpu_clock(runner.train_dataloader),
             skipped=runner.train_loop.iter if is_replaying(runner) else 0,
         )
-        self.hooks = HookTimer(runner, self.ledger, self.before, self.after)
+        self.hooks = HookTimer(runner, self.ledger)
         """Calls the hooks."""
 
     def open(self) -> None:
@@ -202,13 +185,13 @@ class LoopTimer:
         def save(*args: Any, **kwargs: Any) -> Any:
             # of a save inside a save the outer one counts
             is_ours = self.hooks.is_open and threading.get_ident() == thread
-            if not is_ours or ledger.part == 'checkpoint_save':
+            if not is_ours or ledger.running[-1] is SAVE:
                 return original(*args, **kwargs)
-            ledger.push('checkpoint_save')
+            ledger.push(SAVE)
             try:
                 return original(*args, **kwargs)
             finally:
-                ledger.pop('checkpoint_save')
+                ledger.pop(SAVE)
                 self._on_save()
 
         self._patches.set(owner, name, save)
@@ -224,17 +207,6 @@ class LoopTimer:
         """Batches come from no PyTorch iterator: all between two steps is the wait."""
         self.hooks.following['after_train_iter'] = 'data_wait'
 
-    def end_iteration(self) -> Callable[[], None]:
-        """A function to call where an iteration ends."""
-        note, clock = self.ledger.tape.extend, self.ledger.clock
-        running = self.ledger.running
-
-        def end() -> None:
-            now = clock()
-            note((now, running[-1], now, LAP))
-
-        return end
-
     def stop(self) -> None:
         """Only pass calls on from here on: somebody may have wrapped ours."""
         self.hooks.is_open = self.waits.is_open = False
@@ -244,14 +216,6 @@ class LoopTimer:
         self.stop()
         self.waits.close()
         self._patches.close()
-
-
-def _name_hook(is_loss_step: bool, hook: Any, part: str) -> str:
-    if hook is UNKNOWN_HOOK:
-        return UNATTRIBUTED
-    if is_loss_step and part == 'step' and isinstance(hook, RuntimeInfoHook):
-        return 'step'
-    return type(hook).__name__
 
 
 def loading_cpu_clock(loader: Any) -> Callable[[], float]:

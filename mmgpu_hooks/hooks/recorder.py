@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any, Callable
 
-from mmengine.hooks import LoggerHook
+from mmengine.hooks import Hook, LoggerHook
 from mmengine.runner import Runner
 
 from mmgpu_hooks.hooks.guard import Guard
@@ -21,7 +21,7 @@ from mmgpu_hooks.hooks.stuck_source import StuckSource
 from mmgpu_hooks.hooks.validation import ValidationSource
 from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.host import read_file_system, read_memory
-from mmgpu_hooks.measure.ledger import LedgerWindow, summarize_durations
+from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.now import read_oom_kills
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema import (
@@ -145,7 +145,7 @@ def interval_fields(
         hooks_s=window.hooks_s,
         data_wait_cpu_s=window.wait_cpu_s,
         first_waits=len(window.firsts),
-        first_wait_s=math.fsum(window.waits_s[index] for index in window.firsts),
+        first_wait_s=float(window.waits_s[window.firsts].sum()),
         saves=saves,
     )
 
@@ -267,18 +267,28 @@ class Recorder:
         self._writer = open_evidence(unused_path(path), run, warn)
 
     def _end_iterations(self, timer: LoopTimer) -> Callable[..., None]:
-        end_iteration, quiet, run = timer.end_iteration(), self._quiet, self._guard.run
-        # the hook's own does nothing, that of a user's subclass may
-        hooks, subclass = timer.hooks, self._hook.after_train_iter
+        ledger, quiet, hooks = timer.ledger, self._quiet, timer.hooks
+        running, clock = ledger.running, ledger.clock
+        stamp, note = ledger.times.append, ledger.ended.append
+        subclass = None
+        if type(self._hook).after_train_iter is not Hook.after_train_iter:
+            subclass = self._hook.after_train_iter
 
         def after_train_iter(
             runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
         ) -> None:
             if hooks.is_open:
-                end_iteration()
+                now_s = clock()
+                stamp(now_s)
+                note(running[-1])
+                stamp(now_s)
+                note(LAP)
                 if not quiet[0] < batch_idx < quiet[1]:
-                    run('interval', self._do_what_is_due, timer, batch_idx, data_batch)
-            subclass(runner, batch_idx, data_batch, outputs)
+                    self._guard.run(
+                        'interval', self._do_what_is_due, timer, batch_idx, data_batch
+                    )
+            if subclass is not None:
+                subclass(runner, batch_idx, data_batch, outputs)
 
         return after_train_iter
 
@@ -326,7 +336,7 @@ class Recorder:
         self._taken += len(window.iters_s)
         self._guard.run(SAVES, self._saving.add_waits, window)
         saves, self._interval_saves = self._interval_saves, 0
-        if not window.iters_s or self._timer is None:
+        if not len(window.iters_s) or self._timer is None:
             return None
         fields = interval_fields(
             window,

@@ -566,7 +566,7 @@ class SaveSource:
 
     def add_waits(self, window: LedgerWindow) -> None:
         """Take the waits for data of an interval."""
-        for record in self._waits.add_waits(window.waits_s, window.firsts):
+        for record in self._waits.add_waits(window.waits_s.tolist(), window.firsts):
             self._write(record)
 
     def add_cut(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Mapping
@@ -297,17 +298,17 @@ class Sources:
         """Have those called that are needed in each iteration."""
         wrap = self._guard.wrap
         if self._loader is not None:
-            timer.waits.before = wrap('loader queue', self._loader.ask)
-            timer.waits.after = wrap('loader queue', self._loader.got)
+            off = functools.partial(self._guard.switch_off, 'loader queue')
+            timer.waits.before, timer.waits.on_error = self._loader.queue.ask, off
         events = self.gpu.events
         begins: tuple[Callable[[], Any], ...] = ()
         if events is not None:
             begins += (wrap('GPU idle', events.begin_step),)
-            timer.after['after_train_iter'] = (wrap('GPU idle', events.end_step),)
+            timer.hooks.after['after_train_iter'] = (wrap('GPU idle', events.end_step),)
         sizes = self._step_sizes
         if isinstance(sizes, StepSizes) and sizes.resizer is not None:
             begins += (wrap('batch contents', sizes.note),)
-        timer.after['before_train_iter'] = begins
+        timer.hooks.after['before_train_iter'] = begins
 
     def follow_batches(self) -> None:
         """To be called every few iterations: what is kept of batches is bounded."""

@@ -14,7 +14,7 @@ from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.judge.standstill import Rank, describe_stuck, phrase_part
 from mmgpu_hooks.judge.why import judge_end, read_host
-from mmgpu_hooks.measure.ledger import LAP
+from mmgpu_hooks.measure.ledger import is_part
 from mmgpu_hooks.measure.watchdog import THREAD_NAME, Running, Watchdog
 from mmgpu_hooks.schema import IntervalRecord, RunEvidence, StuckRecord
 from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
@@ -91,14 +91,12 @@ class StuckSource:
 
     def _read(self) -> Running:
         running = self._ledger.running[-1]
-        is_hook = not isinstance(running, str)
-        name = type(running).__name__ if is_hook else running
+        is_hook = not is_part(running)
+        name = running if isinstance(running, str) else type(running).__name__
         usual_s = self._usual_s.get('hooks' if is_hook else running)
         if usual_s is None and name in _OF_ITERATION:
             # until an interval ends: it takes no longer than an iteration
-            tape = self._ledger.tape[:]
-            laps = tape[1::2].count(LAP)
-            usual_s = (tape[-2] - tape[0]) / laps if laps else None
+            usual_s = self._ledger.mean_lap_s
         return Running(name, self._ledger.stamped_s, usual_s)
 
     def _is_proven(self) -> bool:

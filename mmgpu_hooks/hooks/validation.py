@@ -6,7 +6,8 @@ nothing.
 
 from __future__ import annotations
 
-import math
+import contextlib
+import functools
 from typing import Any, Callable
 
 from mmengine.runner import BaseLoop
@@ -15,6 +16,7 @@ from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer, loading_cpu_clock
 from mmgpu_hooks.hooks.saves import mark_workers
 from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.host import read_run_delay_s
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, LAP, TimeLedger, summarize_durations
@@ -69,8 +71,8 @@ class ValidationSource:
 
     def watch(self, timer: LoopTimer) -> None:
         """Be called where validations begin and end."""
-        timer.before['before_val'] = (self.begin,)
-        timer.after['after_val'] = (self.end,)
+        timer.hooks.before_validation = self.begin
+        timer.hooks.after_validation = self.end
 
     def begin(self) -> None:
         """A validation is about to begin."""
@@ -167,8 +169,8 @@ class _ValidationLoop:
         self._contents: dict[str, Any] = {}
         self._ledger = TimeLedger(monotonic_s, 'other')
         self._waits = WaitTimer(self._ledger, loading_cpu_clock(loader))
-        self._waits.before = guard.wrap(SOURCE, self._ask)
-        self._waits.after = guard.wrap(SOURCE, self._got)
+        self._waits.before, self._waits.after = self._ask, self._got
+        self._waits.on_error = functools.partial(guard.switch_off, SOURCE)
         self._follow = guard.wrap(SOURCE, self._waits.follow)
         self._probe = LoaderProbe(loader)
         self._probe.on_create_begin = lambda: self._ledger.push(FIRST_WAIT)
@@ -187,9 +189,10 @@ class _ValidationLoop:
         """A validation begins."""
         # what workers that live on did since the last time
         self._probe.read()
-        ledger, now_s = self._ledger, self._ledger.clock()
+        ledger = self._ledger
         # what an error cut short belongs to no iteration
-        ledger.tape.extend((now_s, 'other', now_s, LAP))
+        ledger.note('other')
+        ledger.note(LAP)
         ledger.running[:] = ['other']
         ledger.take()
         self._cpu_s, self._contents = 0.0, {}
@@ -197,16 +200,15 @@ class _ValidationLoop:
     def _ask(self, iterator: Any) -> None:
         ledger, cpu_s = self._ledger, process_cpu_s()
         if ledger.running[0] == 'step':
-            now_s = ledger.clock()
-            ledger.tape.extend((now_s, 'step', now_s, LAP))
+            ledger.end_lap()
             ledger.running[0] = 'other'
             self._cpu_s += cpu_s - self._booked_cpu_s
         self._booked_cpu_s = cpu_s
-        self._probe.ask(iterator)
+        with contextlib.suppress(SourceError):
+            self._probe.queue.ask(iterator)
 
     def _got(self, iterator: Any, batch: Any) -> None:
-        self._probe.got(iterator)
-        if self._ledger.tape[-1] == FIRST_WAIT:
+        if self._ledger.ended[-1] is FIRST_WAIT:
             self._booked_cpu_s = process_cpu_s()
         self._batches += 1
         if not self._contents:
@@ -216,7 +218,7 @@ class _ValidationLoop:
             self._probe.read_memory()
             self._probe.follow_batches()
         # what we did ourselves is in no part
-        self._ledger.tape.extend((self._ledger.clock(), 'other'))
+        self._ledger.note('other')
         self._ledger.running[0] = 'step'
 
     def end(self) -> dict[str, Any]:
@@ -231,14 +233,14 @@ class _ValidationLoop:
             'workers': self._probe.read(),
             **self._contents,
         }
-        if window.iters_s:
+        if len(window.iters_s):
             figures.update(
                 iterations=len(window.iters_s),
                 data_wait=summarize_durations(window.waits_s),
                 step=summarize_durations(window.steps_s),
                 iter=summarize_durations(window.iters_s),
                 first_waits=len(window.firsts),
-                first_wait_s=math.fsum(window.waits_s[i] for i in window.firsts),
+                first_wait_s=float(window.waits_s[window.firsts].sum()),
                 data_wait_cpu_s=window.wait_cpu_s,
                 process_cpu_s=self._cpu_s,
             )

@@ -5,18 +5,18 @@ before belong to it. So the parts add up to the wall clock by construction, and
 nothing is counted twice, however calls nest.
 
 Between two steps caches are cold, and a sum costs ten times what it costs in a row. So
-stamps go on a tape, which is summed up once an interval.
+a stamp is two appends, and the stamps are summed up once an interval, with numpy.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections import defaultdict
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import sub
 from typing import Any, Callable
+
+import numpy as np
+import numpy.typing as npt
 
 from mmgpu_hooks.schema import DurationStats
 from mmgpu_hooks.schema.parts import PARTS
@@ -27,7 +27,26 @@ FIRST_WAIT = 'first_wait'
 LAP = 'lap'
 """An iteration ended; a stamp of what was running stands before it."""
 
-_OF_ITERATION = ('data_wait', FIRST_WAIT, 'step', 'hooks', 'loop')
+_LABELS = (*PARTS, FIRST_WAIT, LAP)
+_FIRST_HOOK = len(_LABELS)
+_LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
+_WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
+"""Columns of a lap: waits, the step, the rest of the iteration, and what is no part of
+an iteration."""
+_COLUMNS = {'data_wait': _WAIT, FIRST_WAIT: _FIRST, 'step': _OWN_STEP}
+_COLUMNS.update({'hooks': _INSIDE, 'loop': _INSIDE})
+
+Seconds = npt.NDArray[np.float64]
+
+
+def is_part(running: Any) -> bool:
+    """Whether what runs is a part of the ledger, and no hook."""
+    # by identity: a hook may be equal to anything
+    return any(running is one for one in _LABELS)
+
+
+def _no_seconds() -> Seconds:
+    return np.zeros(0)
 
 
 @dataclass
@@ -38,25 +57,15 @@ class LedgerWindow:
     """By part; they add up to the wall clock."""
     hooks_s: dict[str, float] = field(default_factory=dict)
     """What of ``hooks`` each class of hook took."""
-    waits_s: list[float] = field(default_factory=list)
+    waits_s: Seconds = field(default_factory=_no_seconds)
     """Wait for data of each iteration, first waits of epochs included."""
-    steps_s: list[float] = field(default_factory=list)
-    iters_s: list[float] = field(default_factory=list)
+    steps_s: Seconds = field(default_factory=_no_seconds)
+    iters_s: Seconds = field(default_factory=_no_seconds)
     """Each iteration: wait, step, hooks and loop."""
     firsts: list[int] = field(default_factory=list)
     """Which iterations began with the first wait of an epoch."""
     wait_cpu_s: float = 0.0
     """CPU inside the waits, first ones left out."""
-
-
-@dataclass
-class _Booked:
-    """A hook at one point, and what of a window its calls there took."""
-
-    hook: Any
-    name: str
-    part: str
-    seconds: float = 0.0
 
 
 class TimeLedger:
@@ -65,56 +74,75 @@ class TimeLedger:
     Args:
         clock: Monotonic seconds.
         part: The part that is running.
-        name_hook: The name under which the calls of a hook are booked: its class by
-            default, or one of :data:`PARTS`. It gets the hook, and the part that ran
-            before its hook point.
+        step_hooks: Classes of hooks whose calls right behind a step belong to it.
     """
 
     def __init__(
         self,
         clock: Callable[[], float],
         part: str = 'startup',
-        name_hook: Callable[[Any, str], str] = lambda hook, _: type(hook).__name__,
+        step_hooks: tuple[type, ...] = (),
     ) -> None:
         self.clock = clock
-        self.tape: list[Any] = []
-        """Times, each followed by what ended then: a part, or a hook itself."""
+        self.times = array('d')
+        """Timestamps."""
+        self.ended: list[Any] = []
+        """What ended at each: a part, a hook itself, or another name of hooks."""
         self.running: list[Any] = [part]
         """What runs, the innermost last: parts, and hooks."""
         self.wait_cpu_s = 0.0
         """CPU inside waits so far; what times the waits adds to it."""
         self.totals = LedgerWindow()
         """Sums over all windows taken."""
-        self._name_hook = name_hook
-        self._until = clock()
         self.elapsed_s = 0.0
         """Seconds from the start to the last :meth:`fold` or :meth:`take`."""
-        self._point = part
-        self._hooks: dict[str, dict[int, _Booked]] = defaultdict(dict)
-        """By the part that ran before their hook point, and by their ids."""
-        self._parts: dict[str, float] = dict.fromkeys((*PARTS, FIRST_WAIT), 0.0)
-        self._taken = dict(self._parts)
+        self._until = clock()
+        self._step_hooks = step_hooks
+        self._codes: dict[int, int] = {id(one): n for n, one in enumerate(_LABELS)}
+        """By identity: a hook need not be hashable, and two may be of one class."""
+        self._labels: list[Any] = [*_LABELS]
+        """By code; kept, so that no other object gets the same identity."""
+        self._columns = [_COLUMNS.get(name, _OUTSIDE) for name in _LABELS]
+        self._step_codes: list[int] = []
+        self._sums = np.zeros(_FIRST_HOOK)
+        """Seconds of this window, by code."""
+        self._laps: list[Any] = []
+        self._open_lap: Any = np.zeros((1, 5))
         self._cpu_taken_s = 0.0
-        self._at_lap = (0.0, 0.0, 0.0, 0.0)
-        self._window = LedgerWindow()
-        self._usual_wait_s: float | None = None
+        self._usual_wait_s = 0.0
         self._has_begun = False
 
     @property
     def part(self) -> str:
         """The part that runs."""
         innermost = self.running[-1]
-        return innermost if isinstance(innermost, str) else 'hooks'
+        return innermost if is_part(innermost) else 'hooks'
 
     @property
     def stamped_s(self) -> float:
         """When the last stamp was taken, by the ledger's clock; from any thread."""
-        newest = self.tape[-2:]
-        return float(newest[0]) if newest else self._until
+        newest = self.times[-1:]
+        return newest[0] if newest else self._until
+
+    @property
+    def mean_lap_s(self) -> float | None:
+        """Mean iteration since the last :meth:`fold`; from any thread."""
+        times, laps = self.times[:], sum(one is LAP for one in self.ended[:])
+        return (times[-1] - times[0]) / laps if laps else None
+
+    def note(self, what: Any) -> None:
+        """Stamp the end of something."""
+        self.times.append(self.clock())
+        self.ended.append(what)
+
+    def end_lap(self) -> None:
+        """An iteration ends."""
+        self.note(self.running[-1])
+        self.note(LAP)
 
     def push(self, part: Any) -> None:
         """Begin a part, or a call of a hook, inside what runs."""
-        self.tape.extend((self.clock(), self.running[-1]))
+        self.note(self.running[-1])
         self.running.append(part)
 
     def pop(self, part: Any) -> None:
@@ -123,95 +151,92 @@ class TimeLedger:
         So an error between two stamps cannot unbalance the ledger for good.
         """
         if any(one is part for one in self.running[1:]):
-            self.tape.extend((self.clock(), self.running[-1]))
+            self.note(self.running[-1])
             while self.running.pop() is not part:
                 pass
 
     @property
     def iterations(self) -> int:
         """Iterations that ended since the last :meth:`take`, as of :meth:`fold`."""
-        return len(self._window.iters_s)
+        return sum(map(len, self._laps))
 
     def fold(self) -> None:
-        """Sum up the tape, which grows by some 30 stamps an iteration."""
-        tape, parts, until = self.tape[:], self._parts, self._until
-        del self.tape[: len(tape)]
-        hooks, point = self._hooks, self._point
-        known = hooks[point]
-        back_s = 0.0
-        stamps = iter(tape)
-        for now, ended in zip(stamps, stamps):
-            seconds = now - until
-            until = now
-            if seconds < 0.0:  # the clock was set back
-                back_s -= seconds
-                seconds = 0.0
-            if type(ended) is not str:
-                # by identity: a hook need not be hashable, and two may be of one class
-                booked = known.get(id(ended))
-                if booked is None or booked.hook is not ended:
-                    booked = known[id(ended)] = self._book(ended, point, booked)
-                parts[booked.part] += seconds
-                booked.seconds += seconds
-            elif ended is LAP:
-                self._end_lap()
-            else:
-                parts[ended] += seconds
-                if ended != 'hooks' and ended != point:
-                    point, known = ended, hooks[ended]
-        self._point = point
-        self.elapsed_s += until - self._until + back_s
-        self._until = until
+        """Sum up the stamps, some 25 an iteration."""
+        count = len(self.ended)
+        times, ended = np.array(self.times[:count]), self.ended[:]
+        del self.times[:], self.ended[:]
+        if not count:
+            return
+        # a clock that was set back adds nothing
+        seconds = np.maximum(np.diff(times, prepend=self._until), 0.0)
+        self._until = float(times[-1])
+        self.elapsed_s += float(seconds.sum())
+        keys = [*map(id, ended)]
+        if not self._codes.keys() >= {*keys}:
+            self._add_labels(ended)
+        codes = np.fromiter(map(self._codes.__getitem__, keys), np.intp, count)
+        if self._step_codes:
+            self._give_to_step(codes)
+        self._sums += np.bincount(codes, seconds, len(self._sums))
+        is_lap = codes == _LAP
+        laps = np.cumsum(is_lap) - is_lap
+        cells = laps * 5 + np.array(self._columns)[codes]
+        rows = int(is_lap.sum()) + 1
+        table: Any = np.bincount(cells, seconds, rows * 5).reshape(rows, 5)
+        table[0] += self._open_lap[0]
+        if rows > 1:
+            self._laps.append(table[:-1])
+        self._open_lap = table[-1:]
 
-    def _book(self, hook: Any, point: str, before: _Booked | None) -> _Booked:
-        if before is not None:  # one that is gone had the same address
-            self._collect(before)
-        name = self._name_hook(hook, point)
-        return _Booked(hook, name, name if name in self._parts else 'hooks')
+    def _add_labels(self, ended: Sequence[Any]) -> None:
+        for label in ended:
+            if id(label) in self._codes:
+                continue
+            code = len(self._labels)
+            self._codes[id(label)] = code
+            self._labels.append(label)
+            self._columns.append(_INSIDE)
+            if isinstance(label, self._step_hooks):
+                self._step_codes.append(code)
+        self._sums.resize(len(self._labels), refcheck=False)
 
-    def _collect(self, booked: _Booked) -> None:
-        if booked.part == 'hooks':
-            hooks_s = self._window.hooks_s
-            hooks_s[booked.name] = hooks_s.get(booked.name, 0.0) + booked.seconds
-        booked.seconds = 0.0
-
-    def _end_lap(self) -> None:
-        parts, window = self._parts, self._window
-        inside_s = math.fsum(parts[part] for part in _OF_ITERATION)
-        lap = parts['data_wait'], parts[FIRST_WAIT], parts['step'], inside_s
-        wait_s, first_s, step_s, iter_s = map(sub, lap, self._at_lap)
-        self._at_lap = lap
-        if first_s > 0.0:
-            window.firsts.append(len(window.waits_s))
-        window.waits_s.append(wait_s + first_s)
-        window.steps_s.append(step_s)
-        window.iters_s.append(iter_s)
+    def _give_to_step(self, codes: npt.NDArray[np.intp]) -> None:
+        # of each stamp, the last part before it
+        of_loop = (codes < _FIRST_HOOK) & (codes != _HOOKS)
+        last = np.maximum.accumulate(np.where(of_loop, np.arange(len(codes)), 0))
+        codes[np.isin(codes, self._step_codes) & (codes[last] == _STEP)] = _STEP
 
     def take(self) -> LedgerWindow:
         """What happened since the last call."""
-        self.tape.extend((self.clock(), self.running[-1]))
+        self.note(self.running[-1])
         self.fold()
-        for known in self._hooks.values():
-            for booked in known.values():
-                if booked.seconds:
-                    self._collect(booked)
-        window, self._window = self._window, LedgerWindow()
-        parts = {name: s - self._taken[name] for name, s in self._parts.items()}
-        self._taken = dict(self._parts)
-        window.wait_cpu_s = self.wait_cpu_s - self._cpu_taken_s
+        sums, self._sums = self._sums.tolist(), np.zeros(len(self._sums))
+        laps, self._laps = np.concatenate([np.zeros((0, 5)), *self._laps]), []
+        parts = dict(zip(_LABELS, sums))
+        parts['hooks'] += sum(sums[_FIRST_HOOK:])
+        first_s = parts.pop(FIRST_WAIT) + parts.pop(LAP)
+        window = LedgerWindow(
+            parts_s=parts,
+            waits_s=laps[:, _WAIT] + laps[:, _FIRST],
+            steps_s=laps[:, _OWN_STEP],
+            iters_s=laps[:, :_OUTSIDE].sum(axis=1),
+            firsts=np.flatnonzero(laps[:, _FIRST]).tolist(),
+            wait_cpu_s=self.wait_cpu_s - self._cpu_taken_s,
+        )
         self._cpu_taken_s = self.wait_cpu_s
-        first_s = parts.pop(FIRST_WAIT)
+        for label, seconds in zip(self._labels[_FIRST_HOOK:], sums[_FIRST_HOOK:]):
+            if seconds:
+                name = label if isinstance(label, str) else type(label).__name__
+                window.hooks_s[name] = window.hooks_s.get(name, 0.0) + seconds
         startup_s = min(self._startup_in(window), first_s)
         parts['data_wait'] += first_s - startup_s
         parts['startup'] += startup_s
-        window.parts_s = parts
-        totals = self.totals
-        for sums, more in (
-            (totals.parts_s, parts),
-            (totals.hooks_s, window.hooks_s),
+        for total, more in (
+            (self.totals.parts_s, parts),
+            (self.totals.hooks_s, window.hooks_s),
         ):
             for name, seconds in more.items():
-                sums[name] = sums.get(name, 0.0) + seconds
+                total[name] = total.get(name, 0.0) + seconds
         return window
 
     def _startup_in(self, window: LedgerWindow) -> float:
@@ -219,19 +244,18 @@ class TimeLedger:
 
         All of a run's very first wait is start-up.
         """
-        others = [w for i, w in enumerate(window.waits_s) if i not in window.firsts]
-        if others:
-            self._usual_wait_s = statistics.median(others)
-        startup_s = 0.0
-        for index in window.firsts:
-            is_very_first = index == 0 and not self._has_begun
-            usual_s = 0.0 if is_very_first else self._usual_wait_s or 0.0
-            startup_s += max(window.waits_s[index] - usual_s, 0.0)
-        self._has_begun |= bool(window.waits_s)
-        return startup_s
+        waits_s, firsts = window.waits_s, window.firsts
+        usual_s = np.full(len(firsts), self._usual_wait_s)
+        if len(waits_s) > len(firsts):
+            self._usual_wait_s = float(np.median(np.delete(waits_s, firsts)))
+            usual_s[:] = self._usual_wait_s
+        if firsts[:1] == [0] and not self._has_begun:
+            usual_s[0] = 0.0
+        self._has_begun |= bool(len(waits_s))
+        return float(np.maximum(waits_s[firsts] - usual_s, 0.0).sum())
 
 
-def summarize_durations(seconds: Sequence[float]) -> DurationStats:
+def summarize_durations(seconds: Sequence[float] | Seconds) -> DurationStats:
     """Summarise durations.
 
     Args:
@@ -244,11 +268,11 @@ def summarize_durations(seconds: Sequence[float]) -> DurationStats:
     Raises:
         ValueError: If ``seconds`` is empty.
     """
-    return summarize_some(seconds, len(seconds), math.fsum(seconds))
+    return summarize_some(seconds, len(seconds), float(np.sum(seconds)))
 
 
 def summarize_some(
-    seconds: Sequence[float], count: int, total_s: float
+    seconds: Sequence[float] | Seconds, count: int, total_s: float
 ) -> DurationStats:
     """Summarise durations of which some are known one by one.
 
@@ -260,22 +284,12 @@ def summarize_some(
     Raises:
         ValueError: If ``seconds`` is empty.
     """
-    if not seconds:
+    known = len(seconds)
+    if not known:
         raise ValueError('expected at least one duration to summarize, found none')
-    ordered = sorted(seconds)
+    # a tenth of what np.percentile takes
+    at = (0.5 * (known - 1), 0.95 * (known - 1))
+    p50_s, p95_s = np.interp(at, np.arange(known), np.sort(seconds)).tolist()
     return DurationStats(
-        count=count,
-        total_s=total_s,
-        mean_s=total_s / count,
-        p50_s=_percentile(ordered, 0.5),
-        p95_s=_percentile(ordered, 0.95),
+        count=count, total_s=total_s, mean_s=total_s / count, p50_s=p50_s, p95_s=p95_s
     )
-
-
-def _percentile(ordered: Sequence[float], q: float) -> float:
-    position = q * (len(ordered) - 1)
-    low = int(position)
-    between = position - low
-    if not between:
-        return ordered[low]
-    return ordered[low] + (ordered[low + 1] - ordered[low]) * between

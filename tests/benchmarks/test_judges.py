@@ -46,7 +46,7 @@ def test_costs_are_net_of_the_borders():
 
 def test_ends_of_intervals_are_parted_from_the_others():
     spent = overhead.split_ends([float(number) for number in range(1, 201)])
-    assert spent.ends == [99.0, 149.0, 199.0]
+    assert spent.ends == [100.0, 150.0, 200.0]
     assert len(spent.ordinary) == 196
 
 

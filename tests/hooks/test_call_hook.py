@@ -65,7 +65,7 @@ def bare(kind: type[Any], *hooks: Hook) -> Any:
 
 def timed(runner: Any) -> TimeLedger:
     ledger = TimeLedger(time.perf_counter, part='step')
-    runner.call_hook = HookTimer(runner, ledger, {}, {}).make()
+    runner.call_hook = HookTimer(runner, ledger).make()
     return ledger
 
 
@@ -142,12 +142,11 @@ def test_a_runner_with_a_call_hook_of_its_own_is_timed_as_a_whole() -> None:
     sleeper = Sleeper()
     runner = bare(OwnRunner, sleeper)
     assert not is_plain(runner)
-    ledger = TimeLedger(
-        time.perf_counter, part='step', name_hook=lambda hook, part: 'all'
-    )
-    runner.call_hook = HookTimer(runner, ledger, {}, {}).make()
+    ledger = timed(runner)
     runner.call_hook('after_train_iter', batch_idx=0)
-    assert ledger.take().hooks_s['all'] == pytest.approx(sleeper.spent_s, abs=0.001)
+    assert ledger.take().hooks_s['(unattributed)'] == pytest.approx(
+        sleeper.spent_s, abs=0.001
+    )
 
 
 def test_one_that_somebody_replaced_is_not_ours_to_replace() -> None:

@@ -98,7 +98,6 @@ FAILURES = [
     ),
     ('worker memory', 'measure.loader.probe.LoaderProbe.read_memory', 0, ALL),
     ('loader queue', 'measure.loader.queue.QueueWatch.ask', 5, ALL),
-    ('loader queue', 'measure.loader.queue.QueueWatch.got', 5, ALL),
     ('batch contents', 'hooks.sources.find_step_sizes', 0, ALL - CONTENTS),
     (
         'batch contents',

@@ -236,7 +236,8 @@ class LoaderProbe:
         """Why nothing is measured inside from the next iterator on, if we failed."""
         self._divisor = pad_size_divisor
         self._clock = clock
-        self._queue = QueueWatch()
+        self.queue = QueueWatch(self._try_collect)
+        """Called before each wait for a batch."""
         self._followed: list[_Followed] = []
         """The iterators that live, the newest last: a user's own may be among them."""
         self._tally = _Tally()
@@ -305,22 +306,6 @@ class LoaderProbe:
                 'their CPU and run delay are unknown'
             )
 
-    def ask(self, iterator: Any) -> None:
-        """The loop is about to ask an iterator for a batch."""
-        if 'queue depth' in self.unsupported or not hasattr(iterator, '_task_info'):
-            return
-        if not iterator._task_info:  # the epoch ends; its workers are still there
-            self._try_collect()
-        try:
-            self._queue.ask(iterator)
-        except NotImplementedError:
-            self.unsupported['queue depth'] = 'the queue does not know its size (macOS)'
-
-    def got(self, iterator: Any, batch: Any = None) -> None:
-        """The loop has it; the batch is not touched."""
-        if 'queue depth' not in self.unsupported and hasattr(iterator, '_task_info'):
-            self._queue.got(iterator)
-
     def follow_batches(self) -> None:
         """To be called every few iterations: the workers' memory is bounded."""
         for one in self._followed:
@@ -358,7 +343,7 @@ class LoaderProbe:
         tally, self._tally = self._tally, _Tally()
         self._contents = np.concatenate([np.empty((0, 6)), *tally.rows])
         pss_bytes, self._pss_bytes = self._pss_bytes, None
-        ready, fields = self._queue.drain(), tally.fields()
+        ready, fields = self.queue.drain(), tally.fields()
         return WorkersWindow(**fields, **ready, pss_bytes=pss_bytes) if fields else None
 
     def read_contents(self, iterations: int) -> tuple[Contents, int | None]:
