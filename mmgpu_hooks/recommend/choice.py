@@ -260,8 +260,8 @@ def _choose_workers(job: Job) -> Setting:
     fewest = _find_fewest(job)
     persists = old.persistent_workers and fewest > 0
     new = replace(old, num_workers=fewest, persistent_workers=persists)
-    judged = replace(new, persistent_workers=_persists(job, new))
-    if not (_is_worthwhile(job, old, judged) or _is_crowd(job, new)):
+    new = replace(new, persistent_workers=_persists(job, new))
+    if not (_is_worthwhile(job, old, new) or _is_crowd(job, new)):
         return old
     deeper = replace(new, prefetch_factor=max(old.prefetch_factor, DEFAULT_PREFETCH))
     return deeper if _is_worthwhile(job, new, deeper) else new

@@ -15,7 +15,6 @@ from mmgpu_hooks.judge.saves import others_here_s
 from mmgpu_hooks.judge.thresholds import (
     OPTIMIZER_NOTICE,
     SAVE_CURE_WORTH,
-    SAVE_PROBLEM,
 )
 from mmgpu_hooks.recommend.changes import WORKERS_KEY
 from mmgpu_hooks.schema import (
@@ -49,7 +48,7 @@ def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
         gains enough by them, beyond what a new number of workers gives.
     """
     changes, old = recommendation.changes, run.run.loader.num_workers
-    cures = [_cure_by_interval(run), _cure_by_size(run)]
+    cures = [_cure_by_size(run)]
     if old and not run.run.worker_nice:
         new = next((one.new for one in changes if one.key == WORKERS_KEY), old)
         cures.insert(0, _cure_by_nice(run, 1.0))
@@ -166,37 +165,6 @@ def _share_spared(save: SaveRecord, host: HostLimits, times: float, nice: int) -
         crowding(busy * times, cores, others, nice),
     )
     return max(1.0 - then / now, 0.0) if 0.0 < now < math.inf else 0.0
-
-
-def _cure_by_interval(run: Run) -> SaveCure | None:
-    """Said, never done: how much work a crash may cost is the user's to decide."""
-    saves_s = run.ledger_s.get('checkpoint_save', 0.0)
-    if run.saves < 2 or run.part_share('checkpoint_save') < SAVE_PROBLEM:
-        return None
-    # how many times longer the interval must be for saves not to be a problem
-    allowed_s = SAVE_PROBLEM / (1 - SAVE_PROBLEM) * max(run.duration_s - saves_s, 0.0)
-    longer = math.ceil(saves_s / allowed_s) if allowed_s > 0.0 else 1
-    # one is left: the last of a run is what it was for
-    times = min(longer, run.saves)
-    spared = run.saves - run.saves // times
-    if times < 2:
-        return None
-    won_back_s = sum(
-        (judged.gross_delay_s or 0.0) - judged.net_delay_s
-        for judged in run.judged_saves
-        if judged.net_delay_s is not None
-    )
-    each_s, net_s = saves_s / run.saves, max(saves_s - won_back_s, 0.0) / run.saves
-    return SaveCure(
-        name='longer_interval',
-        sentence=f'an interval of CheckpointHook {times} times as long: {spared} of '
-        f'{run.saves} saves less, {each_s * spared:.1f} s of such a run (gross), '
-        f'the job gains {net_s * spared:.1f} s (net); it is never changed for you',
-        save_s=each_s,
-        saves=spared,
-        run_gross_s=each_s * spared,
-        run_net_s=net_s * spared,
-    )
 
 
 def _cure_by_size(run: Run) -> SaveCure | None:

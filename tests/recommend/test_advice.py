@@ -6,7 +6,7 @@ from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.advice import advise
-from mmgpu_hooks.schema import HostLimits, TransformCost
+from mmgpu_hooks.schema import TransformCost
 
 MAIN = {'process_cpu_s': 4.0}
 
@@ -27,21 +27,6 @@ def test_the_costliest_transform_is_named_with_a_cheaper_one():
     said = advice(workers=inside)
     assert 'Mosaic takes 90 % of the pipeline' in said
     assert 'cheaper: CachedMosaic' in said
-
-
-def test_waiting_workers_need_nearer_data():
-    waiting = make_inside_workers(0.6)
-    cpu = replace(waiting, batch_cpu=make_inside_workers(0.05).batch_cpu)
-    assert 'a copy of the data on a local disk' in advice(workers=cpu)
-
-
-def test_confined_workers_need_their_cpus_back():
-    host = HostLimits(logical_cpus=8, affinity_cpus=8, usable_cores=8.0)
-    said = advice(
-        run=make_run(host=host), workers=make_inside_workers(0.6, affinity_cpus=1)
-    )
-    assert 'Workers may run on 1 of 8 CPUs' in said
-    assert 'OMP_PROC_BIND=false' in said
 
 
 def test_a_step_in_full_precision_on_a_gpu():

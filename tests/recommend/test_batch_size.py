@@ -48,7 +48,6 @@ def test_a_larger_batch_that_fits_and_is_faster():
     assert first.predicted_gain_pct == pytest.approx(54.6, abs=0.5)
     assert first.predicted_gain_low_pct < 54.6 < first.predicted_gain_high_pct
     assert first.predicted_iter_s == pytest.approx(0.141, rel=0.03)
-    assert found.batch_size[0].startswith('From 2 to 8 images per batch: memory is')
 
 
 @pytest.mark.parametrize(('gib', 'size'), [(10, 3), (14, 4), (16, 6), (80, 8)])
@@ -77,15 +76,6 @@ def test_the_knee_and_not_the_largest_is_taken():
         in (found.batch_size[0])
     )
     assert found.changes[0].confidence == 'high'
-
-
-def test_what_loads_too_slowly_gets_its_workers_with_the_larger_batch():
-    # one worker makes 2 images in 76 ms: enough for 2, and not for 8 in 140 ms
-    found = recommend(*two_sizes(num_workers=1, loading_s=0.038))
-    assert changed(found)['batch_size'] == 8
-    assert changed(found)['num_workers'] > 1
-    workers = next(c for c in found.changes if c.key.endswith('num_workers'))
-    assert 'with batch_size=8 would take' in workers.reason
 
 
 def test_workers_beyond_the_cores_are_allowed_with_the_larger_batch_too():
@@ -127,21 +117,13 @@ def test_without_the_evidence_the_batch_size_stays(runs, why):
     assert why in found.batch_size[0]
 
 
-def test_the_learning_rate_follows_by_itself_where_it_is_scaled():
-    rate = LearningRate(lr=0.02, base_batch_size=16, is_auto=True)
-    assert phrase_learning_rate(rate, 2, 8, 4, is_iter_based=False) == [
-        'auto_scale_lr is enabled (base_batch_size=16): the learning rate follows by '
-        'itself, from 0.01 to 0.04, with the batch of 8 to 32 images over 4 rank(s).'
-    ]
-
-
-def test_otherwise_the_scaled_rate_is_advice():
-    rate = LearningRate(lr=0.02, base_batch_size=16)
-    (said,) = phrase_learning_rate(rate, 2, 8, 1, is_iter_based=False)
-    assert said.startswith(
-        'The learning rate is not changed. The batch goes from 2 to 8'
-    )
-    assert 'linear scaling rule the rate goes from 0.02 to 0.08 (4 times)' in said
+@pytest.mark.parametrize(
+    ('is_auto', 'figures'),
+    [(True, ['from 0.01 to 0.04', 'over 4 rank(s)']), (False, ['from 0.02 to 0.08'])],
+)
+def test_the_learning_rate_that_belongs_to_it(is_auto, figures):
+    rate = LearningRate(lr=0.02, base_batch_size=16, is_auto=is_auto)
+    (said,) = phrase_learning_rate(rate, 2, 8, 4, is_iter_based=False)
+    assert all(figure in said for figure in figures)
     unread, length = phrase_learning_rate(None, 2, 8, 1, is_iter_based=True)
-    assert 'the rate goes along (4 times)' in unread
-    assert 'divide max_iters and the milestones by that' in length
+    assert '(4 times)' in unread and 'max_iters' in length

@@ -128,17 +128,6 @@ def test_niced_workers_must_gain_beyond_fewer_ones():
     assert changes_of(summary, settings) == [('train_dataloader.num_workers', 8, 1)]
 
 
-def test_a_longer_interval_is_said_and_never_applied():
-    saves = [make_save(10 * i) for i in range(1, 31)]
-    summary = fold(saves)
-    assert changes_of(summary) == []
-    cure = cures_of(summary)['longer_interval']
-    # 12 s of saves in 52; 2.1 s beside 40 s are a twentieth
-    assert (cure.saves, cure.save_s) == (25, pytest.approx(0.4))
-    assert (cure.run_gross_s, cure.run_net_s) == pytest.approx((10.0, 10.0))
-    assert 'longer_interval' not in cures_of(fold(saves[:5]))
-
-
 @pytest.mark.parametrize('optimizer_mib', [100, 49])
 def test_a_checkpoint_without_the_optimizer_is_said(optimizer_mib):
     saves = make_calm(10, optimizer_bytes=optimizer_mib * MIB)

@@ -12,7 +12,7 @@ from mmgpu_hooks.recommend.validation import (
     ValidationAdvice,
     advise_validation,
 )
-from mmgpu_hooks.schema import LoaderSettings, ValidationOutlook, ValidationRecord
+from mmgpu_hooks.schema import ValidationOutlook, ValidationRecord
 
 
 def advise(*validations: ValidationRecord, **fields: Any) -> ValidationAdvice:
@@ -57,11 +57,6 @@ def test_what_suits_training_is_not_copied_and_training_is_left_as_it_is():
     assert [change.key for change in found.changes] == ['val_dataloader.num_workers']
     assert found.reason is None
     assert found.validation is not None
-    # and the other way round
-    quiet = make_validation(occupancy_s=0.01)
-    summary = summarise(quiet, replace(quiet, iteration=200), data_wait_s=0.2)
-    told = recommend_settings(summary).validation
-    assert told is not None and told.gain_s is None
 
 
 def test_workers_that_start_for_each_validation_are_kept_where_that_costs():
@@ -97,11 +92,7 @@ def test_a_loop_that_shows_no_iterations_is_left_alone():
     unseen = ValidationRecord(iteration=100, wall_s=8.0)
     advice = advise(unseen)
     assert advice.changes == ()
-    assert outlook_of(advice) == ValidationOutlook(
-        '1 validation(s) took 8.0 s. val_dataloader stays as it is. Their loop does '
-        'not show its iterations.',
-        validations=1,
-    )
+    assert (outlook_of(advice).validations, outlook_of(advice).loop_s) == (1, None)
 
 
 def test_workers_of_training_that_stay_alive_leave_less_memory():
@@ -116,15 +107,11 @@ def test_workers_of_training_that_stay_alive_leave_less_memory():
 
 def test_workers_that_training_will_have_leave_less_memory_too():
     # training waits as long as it computes, without workers
-    none = LoaderSettings(
+    none = replace(
+        make_run().loader,
         num_workers=0,
         persistent_workers=False,
         prefetch_factor=None,
-        pin_memory=False,
-        batch_size=4,
-        batches_per_epoch=100,
-        dataset_length=400,
-        start_method='fork',
     )
     host = replace(make_run().host, ram_available_bytes=4 * GIB)
     summary = summarise(
