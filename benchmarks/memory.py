@@ -81,7 +81,7 @@ def count_step(config: Path, size: tuple[int, int]) -> tuple[int, int, dict[str,
         return tensor
 
     with built.running(), as_on_cuda():
-        batch = built.make_batches().make(LARGER_BATCH, *size)
+        batch = built.make_batch(LARGER_BATCH, *size)
         data = model.data_preprocessor(batch, True)
         with saved_tensors_hooks(keep, lambda tensor: tensor):
             loss = model.parse_losses(model(**data, mode='loss'))[0]

@@ -8,6 +8,9 @@ A GPU saves the same tensors, where no operator runs another way there. MMDetect
 MMCV replace some CUDA kernels on the CPU by chains of plain operations, each of which
 saves tensors as large as the whole result; :func:`as_on_cuda` runs such a chain as one
 operation that saves its inputs alone and runs again in the backward pass.
+
+torch's private ``MemTracker`` cannot take its place: under ``FakeTensorMode`` no
+detector runs, as assigning targets reads values (docs/en/will-it-fit.md has figures).
 """
 
 from __future__ import annotations
@@ -15,163 +18,147 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from mmgpu_hooks.memory.config_model import ConfigModel, NoSampleError
 from mmgpu_hooks.memory.padded_size import Size
-from mmgpu_hooks.schema import ActivationPoint, ModuleActivations
+from mmgpu_hooks.schema import ActivationPoint
 
-LOSSES = 'losses'
-"""Stands for all that no module's own forward has saved."""
+_PROBE_HEIGHTS = (256, 384, 512)
+_STRIDE = 128
+"""Of the coarsest features of common detectors: such sizes scale without rounding."""
+_MOST_PROBE_PIXELS = 640 * 640
+"""What one image that is run here may have."""
 
-
-@dataclass(frozen=True)
-class SavedBytes:
-    """What a forward pass kept."""
-
-    total: int
-    by_module: Mapping[str, int]
-    """By the full name of the innermost module."""
+Gradients = list[tuple[int, int]]
+"""Numbers, and bytes per number, of each gradient."""
 
 
-def count_saved(
-    model: Any, batch: Mapping[str, Any], *, mixed_precision: bool = False
-) -> SavedBytes:
+class CannotRunError(Exception):
+    """The model does not run here; the message says why."""
+
+
+def probe_model(
+    built: ConfigModel,
+    mixed: bool,
+    target: Size | None,
+    on_step: Callable[[str], None],
+) -> tuple[list[ActivationPoint], Gradients]:
+    """Count at several small batches and sizes, and run one backward pass.
+
+    Args:
+        built: The model.
+        mixed: Whether to run under autocast.
+        target: Padded size that the training has; ``None`` when it is not known.
+        on_step: Called with what is being done.
+
+    Returns:
+        Points for a fit, and the gradients.
+
+    Raises:
+        CannotRunError: If the model does not run here.
+    """
+    sizes = choose_probe_sizes(target)
+    plans = [(sizes, 1), (sizes, 2)]
+    if target is not None and target[0] * target[1] <= _MOST_PROBE_PIXELS:
+        # a head may need more than the smallest size has
+        plans.insert(1, ([target], 1))
+    failure: Exception | None = None
+    for plan in plans:
+        try:
+            with built.running():
+                return _run_plan(built, mixed, *plan, on_step)
+        # a model is a program: whatever it raises is a reason
+        except Exception as error:  # noqa: BLE001
+            failure = failure or error
+    assert failure is not None
+    text = ' '.join(str(failure).split())[:200]
+    if not isinstance(failure, NoSampleError):
+        name = type(failure).__name__
+        text = f'the model does not run on the CPU ({name}: {text})'
+    raise CannotRunError(text) from failure
+
+
+def _run_plan(
+    built: ConfigModel,
+    mixed: bool,
+    sizes: list[Size],
+    batch: int,
+    on_step: Callable[[str], None],
+) -> tuple[list[ActivationPoint], Gradients]:
+    points, gradients = [], Gradients()
+    for number, (height, width) in enumerate(sizes):
+        # growth with the batch shows at the smallest sizes
+        for images in (batch + 1, batch) if number < 2 else (batch,):
+            on_step(f'{images} image(s) of {height}x{width}')
+            data = built.make_batch(images, height, width)
+            saved, found = run_step(
+                built.model, data, mixed=mixed, is_backward=not points
+            )
+            points.append(ActivationPoint(images, height, width, saved))
+            gradients = gradients or found
+    return points, gradients
+
+
+class _Holder:
+    """Stands in the graph for a saved tensor."""
+
+    __slots__ = ('__weakref__', 'tensor')
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+
+def run_step(
+    model: Any, batch: Mapping[str, Any], *, mixed: bool, is_backward: bool
+) -> tuple[int, Gradients]:
     """Run the forward pass with its losses and count what is kept for the backward.
 
     Args:
         model: MMEngine's ``BaseModel``, on the CPU, in training mode.
         batch: What its data preprocessor takes.
-        mixed_precision: Whether to run under autocast, in bfloat16 on the CPU, whose
-            numbers are as large as those of float16.
+        mixed: Whether to run under autocast, in bfloat16 on the CPU, whose numbers are
+            as large as those of float16.
+        is_backward: Whether to run the backward pass as well.
 
     Returns:
-        Bytes of storage, shared storage once, without parameters and buffers.
+        Bytes of storage, shared storage once, without parameters and buffers; and the
+        gradients, which are dropped again.
     """
-    counter = _SavedCounter(model)
-    with counter, _forward(model, batch, mixed_precision) as loss:
-        saved = counter.count()
-    del loss
-    return saved
-
-
-def run_backward(
-    model: Any, batch: Mapping[str, Any], *, mixed_precision: bool = False
-) -> list[tuple[int, int]]:
-    """Run one step's forward and backward pass, and drop the gradients again.
-
-    Args:
-        model: MMEngine's ``BaseModel``, on the CPU, in training mode.
-        batch: What its data preprocessor takes.
-        mixed_precision: Whether to run under autocast.
-
-    Returns:
-        Numbers and bytes per number of each gradient.
-    """
-    with _forward(model, batch, mixed_precision) as loss:
-        loss.backward()
-    grads = [p.grad for p in model.parameters() if p.grad is not None]
-    sizes = [(int(g.nelement()), int(g.element_size())) for g in grads]
-    model.zero_grad(set_to_none=True)
-    return sizes
-
-
-def parameter_sizes(model: Any) -> list[tuple[int, int]]:
-    """Numbers and bytes per number of each parameter that is to be trained."""
-    return [
-        (int(p.nelement()), int(p.element_size()))
-        for p in model.parameters()
-        if p.requires_grad
-    ]
-
-
-@contextlib.contextmanager
-def _forward(model: Any, batch: Mapping[str, Any], mixed: bool) -> Iterator[Any]:
     import torch
+    from torch.autograd.graph import saved_tensors_hooks
 
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), as_on_cuda():
+    holders: weakref.WeakSet[_Holder] = weakref.WeakSet()
+
+    def hold(tensor: Any) -> _Holder:
+        holder = _Holder(tensor)
+        holders.add(holder)
+        return holder
+
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.enable_grad(),
+        as_on_cuda(),
+        saved_tensors_hooks(hold, lambda holder: holder.tensor),
+    ):
         torch.manual_seed(0)
         with torch.autocast('cpu', dtype=torch.bfloat16, enabled=mixed):
             data = model.data_preprocessor(dict(batch), True)
             losses = model(**data, mode='loss')
         loss = model.parse_losses(losses)[0]  # the others would keep the graph, too
         del data, losses
-        yield loss
-
-
-class _Holder:
-    """Stands in the graph for a saved tensor."""
-
-    __slots__ = ('__weakref__', 'module', 'tensor')
-
-    def __init__(self, tensor: Any, module: str) -> None:
-        self.tensor = tensor
-        self.module = module
-
-
-class _SavedCounter:
-    """Watches one forward pass; not to be entered twice."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._holders: weakref.WeakSet[_Holder] = weakref.WeakSet()
-        self._inside: list[str] = []
-        self._exits = contextlib.ExitStack()
-
-    def __enter__(self) -> _SavedCounter:
-        from torch.autograd.graph import saved_tensors_hooks
-
-        for name, module in self._model.named_modules():
-            if name:
-                self._watch(name, module)
-        self._exits.enter_context(saved_tensors_hooks(self._hold, self._give))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._exits.close()
-
-    def _watch(self, name: str, module: Any) -> None:
-        def enter(*_: Any) -> None:
-            self._inside.append(name)
-
-        def leave(*_: Any) -> None:
-            self._inside.pop()
-
-        before = module.register_forward_pre_hook(enter)
-        after = module.register_forward_hook(leave)
-        self._exits.callback(before.remove)
-        self._exits.callback(after.remove)
-
-    def _hold(self, tensor: Any) -> _Holder:
-        holder = _Holder(tensor, self._inside[-1] if self._inside else LOSSES)
-        self._holders.add(holder)
-        return holder
-
-    @staticmethod
-    def _give(holder: _Holder) -> Any:
-        return holder.tensor
-
-    def count(self) -> SavedBytes:
-        """Bytes held now."""
-        static = {_place(t) for t in _own_tensors(self._model)}
-        by_module: Counter[str] = Counter()
-        seen: set[Any] = set()
-        # the order of a set is no order: the first module by name has shared storage
-        for holder in sorted(self._holders, key=lambda holder: holder.module):
-            for part in _parts(holder.tensor):
-                place = _place(part)
-                if place not in static and place not in seen:
-                    seen.add(place)
-                    by_module[holder.module] += int(part.untyped_storage().nbytes())
-        return SavedBytes(sum(by_module.values()), dict(by_module))
-
-
-def _own_tensors(model: Any) -> Iterable[Any]:
-    yield from model.parameters()
-    yield from model.buffers()
+        own = {_place(t) for t in (*model.parameters(), *model.buffers())}
+        parts = [part for holder in holders for part in _parts(holder.tensor)]
+        sizes = {_place(part): int(part.untyped_storage().nbytes()) for part in parts}
+        del parts
+        if is_backward:
+            loss.backward()
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    gradients = [(int(g.nelement()), int(g.element_size())) for g in grads]
+    model.zero_grad(set_to_none=True)
+    saved = sum(size for place, size in sizes.items() if place not in own)
+    return saved, gradients
 
 
 def _parts(tensor: Any) -> tuple[Any, ...]:
@@ -255,109 +242,6 @@ _STAND_INS: tuple[tuple[str, str, Callable[[Any, Any], Any]], ...] = (
 )
 
 
-_PROBE_HEIGHTS = (256, 384, 512)
-_STRIDE = 128
-"""Of the coarsest features of common detectors: such sizes scale without rounding."""
-_MOST_PROBE_PIXELS = 640 * 640
-"""What one image that is run here may have."""
-_MODULE_DEPTH = 2
-
-
-class CannotRunError(Exception):
-    """The model does not run here; the message says why."""
-
-
-class ModelProbe:
-    """Runs one model at small batches.
-
-    Args:
-        built: The model.
-        mixed: Whether to run under autocast.
-        on_step: Called with what is being done.
-
-    Raises:
-        CannotRunError: If no batches can be made up for it.
-    """
-
-    def __init__(
-        self, built: ConfigModel, mixed: bool, on_step: Callable[[str], None]
-    ) -> None:
-        self.gradients: list[tuple[int, int]] = []
-        """Numbers and bytes per number of each, once it was run."""
-        self._built = built
-        self._mixed = mixed
-        self._on_step = on_step
-        try:
-            self._batches = built.make_batches()
-        except NoSampleError as error:
-            raise CannotRunError(str(error)) from error
-
-    def run(self, target: Size | None) -> tuple[list[ActivationPoint], SavedBytes]:
-        """Count at several batches and sizes, and run one backward pass.
-
-        Args:
-            target: Padded size that the training has; ``None`` when it is not known.
-
-        Returns:
-            Points for a fit, and the last run in full.
-
-        Raises:
-            CannotRunError: If the model does not run here.
-        """
-        sizes = choose_probe_sizes(target)
-        plans = [(sizes, 1), (sizes, 2)]
-        if target is not None and target[0] * target[1] <= _MOST_PROBE_PIXELS:
-            # a head may need more than the smallest size has
-            plans.insert(1, ([target], 1))
-        failure: CannotRunError | None = None
-        for plan_sizes, batch in plans:
-            try:
-                return self._run_plan(plan_sizes, batch)
-            except CannotRunError as error:
-                failure = failure or error
-        assert failure is not None
-        raise failure
-
-    def _run_plan(
-        self, sizes: list[Size], batch: int
-    ) -> tuple[list[ActivationPoint], SavedBytes]:
-        points = []
-        for number, size in enumerate(sizes):
-            # growth with the batch shows at the smallest sizes
-            for images in (batch + 1, batch) if number < 2 else (batch,):
-                saved = self._count(images, size)
-                points.append(ActivationPoint(images, *size, saved.total))
-        self._on_step('one backward pass')
-        with self._running():
-            data = self._batches.make(batch + 1, *sizes[0])
-            self.gradients = run_backward(
-                self._built.model, data, mixed_precision=self._mixed
-            )
-        return points, saved
-
-    def _count(self, images: int, size: Size) -> SavedBytes:
-        self._on_step(f'{images} image(s) of {size[0]}x{size[1]}')
-        with self._running():
-            return count_saved(
-                self._built.model,
-                self._batches.make(images, *size),
-                mixed_precision=self._mixed,
-            )
-
-    @contextlib.contextmanager
-    def _running(self) -> Iterator[None]:
-        try:
-            with self._built.running():
-                yield
-        except NoSampleError as error:
-            raise CannotRunError(str(error)) from error
-        except Exception as error:
-            text = ' '.join(str(error).split())[:200]
-            raise CannotRunError(
-                f'the model does not run on the CPU ({type(error).__name__}: {text})'
-            ) from error
-
-
 def choose_probe_sizes(target: Size | None) -> list[Size]:
     """Image sizes to run at: small ones of the target's shape, and it if it is small.
 
@@ -378,14 +262,3 @@ def choose_probe_sizes(target: Size | None) -> list[Size]:
     pixels = height * width
     smaller = [size for size in sizes if size[0] * size[1] < pixels]
     return [*smaller, target] if pixels <= _MOST_PROBE_PIXELS else smaller
-
-
-def fold_modules(saved: SavedBytes) -> tuple[ModuleActivations, ...]:
-    """Add up parts of modules, two names deep, largest first."""
-    folded: Counter[str] = Counter()
-    for name, size in saved.by_module.items():
-        folded['.'.join(name.split('.')[:_MODULE_DEPTH])] += size
-    return tuple(
-        ModuleActivations(name, size, 100.0 * size / saved.total)
-        for name, size in folded.most_common()
-    )

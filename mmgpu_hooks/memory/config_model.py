@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,22 +26,52 @@ class ConfigModel:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Let the model's own code find what it registered, and what a training tells
-        it, and keep it quiet.
+        """Let the model's own code find what it registered, and the hub's figures of
+        the last epoch, and keep it quiet.
         """
-        with silence(), _scope(self.config), late_in_training(self.config):
+        from mmengine.logging import MessageHub
+
+        # TOOD assigns its targets by the epoch
+        hub = MessageHub.get_current_instance()
+        hub.update_info_dict(find_progress(self.config))
+        with silence(), _scope(self.config):
             yield
 
-    def make_batches(self) -> SyntheticBatches:
-        """What makes batches for it.
+    def make_batch(self, images: int, height: int, width: int) -> dict[str, list[Any]]:
+        """A made-up batch as the data loader would give it, while `running`.
+
+        Args:
+            images: In the batch.
+            height: Of each, in pixels.
+            width: The same.
+
+        Returns:
+            Lists of inputs and of data samples.
 
         Raises:
-            NoSampleError: If the config's transforms cannot make any.
+            NoSampleError: If the config's transforms want more than an image with
+                boxes, or none of them packs.
         """
-        with self.running():
-            from mmengine.registry import TRANSFORMS
+        from mmengine.registry import TRANSFORMS
 
-            return SyntheticBatches(self.config, TRANSFORMS.build)
+        transforms = list(each_transform(self.config))
+        load = [t for t in transforms if type_name(t).endswith('LoadAnnotations')]
+        pack = [t for t in transforms if type_name(t).startswith('Pack')]
+        if not pack:
+            raise NoSampleError('the train pipeline has no transform that packs')
+        samples = []
+        try:
+            steps = [TRANSFORMS.build(part) for part in (*load[:1], pack[-1])]
+            for number in range(images):
+                sample = _raw(number, height, width)
+                for step in steps:
+                    sample = step(sample)
+                samples.append(sample)
+        except Exception as error:
+            raise NoSampleError(
+                f'its annotations cannot be made up ({_fold(error)})'
+            ) from error
+        return {name: [sample[name] for sample in samples] for name in samples[0]}
 
     @property
     def optimizer(self) -> tuple[str, Mapping[str, Any]] | None:
@@ -164,31 +194,10 @@ def _fold(error: BaseException) -> str:
     return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 
-@contextlib.contextmanager
-def late_in_training(config: Mapping[str, Any]) -> Iterator[None]:
-    """Have the hub say what it says in the last epoch, and then what it said before.
-
-    Args:
-        config: The loaded config.
-    """
-    from mmengine.logging import MessageHub
-
-    hub = MessageHub.get_current_instance()
-    told = find_progress(config)
-    before = {name: hub.get_info(name) for name in told if name in hub.runtime_info}
-    hub.update_info_dict(told)
-    try:
-        yield
-    finally:
-        for name in told:
-            hub.pop_info(name)
-        hub.update_info_dict(before)
-
-
 def find_progress(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What MMEngine's ``RuntimeInfoHook`` tells in the last epoch.
+    """What MMEngine's ``RuntimeInfoHook`` says in the last epoch.
 
-    What a config leaves open is told as in a training of one epoch, of one iteration.
+    What a config leaves open is as in a training of one epoch, of one iteration.
 
     Examples:
         >>> find_progress({'train_cfg': {'max_epochs': 12}})['epoch']
@@ -211,58 +220,6 @@ BOXES = 7
 
 class NoSampleError(Exception):
     """The config's transforms make no sample of a made-up image; one sentence."""
-
-
-class SyntheticBatches:
-    """Makes batches for a config.
-
-    Args:
-        config: The loaded config; its registry scope must be active.
-        build: Builds a transform of its config.
-
-    Raises:
-        NoSampleError: If the pipeline has no transform that packs.
-    """
-
-    def __init__(
-        self, config: Mapping[str, Any], build: Callable[[Any], Callable[[Any], Any]]
-    ) -> None:
-        transforms = list(each_transform(config))
-        load = [t for t in transforms if type_name(t).endswith('LoadAnnotations')]
-        pack = [t for t in transforms if type_name(t).startswith('Pack')]
-        if not pack:
-            raise NoSampleError('the train pipeline has no transform that packs')
-        self._steps = [build(part) for part in (*load[:1], pack[-1])]
-
-    def make(self, batch_size: int, height: int, width: int) -> dict[str, list[Any]]:
-        """Make a batch as the data loader would hand it over.
-
-        Args:
-            batch_size: Images.
-            height: In pixels.
-            width: In pixels.
-
-        Returns:
-            Lists of inputs and of data samples.
-
-        Raises:
-            NoSampleError: If the transforms want more than an image with boxes.
-        """
-        samples = [
-            self._make_sample(number, height, width) for number in range(batch_size)
-        ]
-        return {name: [sample[name] for sample in samples] for name in samples[0]}
-
-    def _make_sample(self, number: int, height: int, width: int) -> dict[str, Any]:
-        results = _raw(number, height, width)
-        try:
-            for step in self._steps:
-                results = step(results)
-        except Exception as error:
-            raise NoSampleError(
-                f'its annotations cannot be made up ({type(error).__name__}: {error})'
-            ) from error
-        return results
 
 
 def _raw(number: int, height: int, width: int) -> dict[str, Any]:

@@ -7,12 +7,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from mmgpu_hooks.measure.cuda import count_tensors
-from mmgpu_hooks.memory.activations import (
-    CannotRunError,
-    ModelProbe,
-    fold_modules,
-    parameter_sizes,
-)
+from mmgpu_hooks.memory.activations import CannotRunError, Gradients, probe_model
 from mmgpu_hooks.memory.config_model import ConfigModel, read_config_model
 from mmgpu_hooks.memory.padded_size import Size, locate_padded_size
 from mmgpu_hooks.model.training_memory import (
@@ -20,12 +15,7 @@ from mmgpu_hooks.model.training_memory import (
     predict_activations,
     predict_state_bytes,
 )
-from mmgpu_hooks.schema import (
-    ActivationFit,
-    MemoryEstimate,
-    ModuleActivations,
-    StaticBytes,
-)
+from mmgpu_hooks.schema import ActivationFit, MemoryEstimate, StaticBytes
 
 OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     'sgd': ('SGD', {}),
@@ -73,15 +63,11 @@ def estimate_memory(
     if size is None:
         size, source = locate_padded_size(built.config)
     notes = list(built.notes)
-    gradients = parameter_sizes(built.model)
+    gradients = _trained_sizes(built.model)
     fit: ActivationFit | None = None
-    modules: tuple[ModuleActivations, ...] = ()
     try:
-        probe = ModelProbe(built, mixed, on_step)
-        points, saved = probe.run(size)
-        gradients = probe.gradients
+        points, gradients = probe_model(built, mixed, size, on_step)
         fit = fit_activations(points)
-        modules = fold_modules(saved)
     except CannotRunError as error:
         notes.append(f'Activations are unknown: {error}.')
     if built.tries_cudnn_algorithms:
@@ -104,7 +90,6 @@ def estimate_memory(
         image_size_source=source,
         mixed_precision=mixed,
         fit=fit,
-        modules=modules,
         activation_bytes=activations,
         notes=tuple(notes),
     )
@@ -112,7 +97,7 @@ def estimate_memory(
 
 def count_static(
     built: ConfigModel,
-    gradients: list[tuple[int, int]],
+    gradients: Gradients,
     optimizers: tuple[str, ...],
     notes: list[str],
 ) -> StaticBytes:
@@ -161,6 +146,12 @@ def _label(optimizer: tuple[str, Mapping[str, Any]] | None) -> str:
     return 'SGD with momentum' if name == 'SGD' and options.get('momentum') else name
 
 
+def _trained_sizes(model: Any) -> Gradients:
+    """Numbers and bytes per number of each parameter that is to be trained."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return [(int(p.nelement()), int(p.element_size())) for p in trained]
+
+
 _USUAL_OPTIMIZER = 'adamw'
 """The largest state of the usual ones stands for one that is not known."""
 
@@ -174,7 +165,7 @@ def estimate_checkpoint_bytes(config: Path) -> int:
         UserError: If the config gives no model.
     """
     built = read_config_model(config)
-    gradients = parameter_sizes(built.model)
+    gradients = _trained_sizes(built.model)
     static = count_static(built, gradients, (CONFIG_OPTIMIZER, _USUAL_OPTIMIZER), [])
     states = list(static.optimizer_state_bytes.values())
     state = next(size for size in states if size is not None)

@@ -32,7 +32,6 @@ from mmgpu_hooks.schema.memory import (
     ActivationPoint,
     MeasuredMemory,
     MemoryEstimate,
-    ModuleActivations,
     StaticBytes,
 )
 from mmgpu_hooks.schema.predicted import FittedRun, NoPrediction, Prediction

@@ -62,16 +62,6 @@ class ActivationFit:
 
 
 @dataclass(frozen=True)
-class ModuleActivations:
-    """The part of one module in what is kept for the backward pass."""
-
-    name: str
-    """Such as ``backbone.layer1``; ``losses`` for what no module's forward kept."""
-    saved_bytes: int
-    share_pct: float
-
-
-@dataclass(frozen=True)
 class MeasuredMemory:
     """What a real run measured of the same model."""
 
@@ -106,8 +96,6 @@ class MemoryEstimate:
     mixed_precision: bool = False
     fit: Optional[ActivationFit] = None
     """``None`` when the model could not be run; a note says why."""
-    modules: Tuple[ModuleActivations, ...] = ()
-    """Largest first, of one image of the largest size that was run."""
     activation_bytes: Mapping[int, Optional[int]] = field(default_factory=dict)
     """By batch size."""
     measured: Optional[MeasuredMemory] = None

@@ -11,8 +11,6 @@ from mmgpu_hooks.show.document import Fact, Section, Table, to_json
 from mmgpu_hooks.show.figures import format_bytes, format_count, format_pct
 from mmgpu_hooks.show.terminal import render
 
-_MODULES = 8
-
 _BESIDE = (
     'On top of these totals a GPU holds the CUDA context (300 to 600 MiB per process), '
     'workspaces of cuDNN, and fragments of the allocator: the peaks that MMDetection '
@@ -69,11 +67,6 @@ def _describe(estimate: MemoryEstimate) -> Iterator[Fact]:
         yield 'image', f'{height}x{width} padded ({estimate.image_size_source})'
     if estimate.fit is not None:
         yield 'activations', _describe_fit(estimate.fit, estimate.mixed_precision)
-    if estimate.modules:
-        shares = [(module.name, module.share_pct) for module in estimate.modules]
-        rest = sum(share for _, share in shares[_MODULES:])
-        shares = [*shares[:_MODULES], *([('rest', rest)] if rest else [])]
-        yield 'largest', ', '.join(f'{name} {format_pct(pct)}' for name, pct in shares)
     if estimate.measured is not None:
         yield 'measured', _describe_measured(estimate.measured)
 

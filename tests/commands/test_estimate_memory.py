@@ -11,7 +11,6 @@ from mmgpu_hooks.schema import (
     ActivationPoint,
     MeasuredMemory,
     MemoryEstimate,
-    ModuleActivations,
     StaticBytes,
 )
 from mmgpu_hooks.show.memory_estimate import render_estimate, render_estimate_json
@@ -38,10 +37,6 @@ ESTIMATE = MemoryEstimate(
         squared_pixel_bytes=3e-4,
         residual_pct=0.12,
         points=(ActivationPoint(1, 256, 384, 9), ActivationPoint(2, 256, 384, 18)),
-    ),
-    modules=(
-        *(ModuleActivations(f'backbone.layer{n}', 10, 11.0) for n in range(8)),
-        ModuleActivations('neck', 11, 12.0),
     ),
     activation_bytes={1: 1000 * MIB, 32: 20_000 * MIB},
     measured=MeasuredMemory(

@@ -52,17 +52,6 @@ def test_a_model_is_run_as_in_its_last_epoch(config):
     assert dict(told.activation_bytes) == {3: 3 * 10 * 4}
 
 
-def test_whoever_trains_in_this_process_notices_nothing(config):
-    from mmengine.logging import MessageHub
-
-    hub = MessageHub.get_current_instance()
-    hub.update_info('epoch', 2)
-    hub.pop_info('iter')
-    estimate_memory(config, (3,))
-    assert hub.pop_info('epoch') == 2
-    assert 'iter' not in hub.runtime_info
-
-
 @pytest.mark.parametrize('train', [None, {}, {'by_epoch': True}])
 def test_a_config_that_leaves_it_open_trains_one_epoch(train):
     told = find_progress({'train_cfg': train})
