@@ -87,7 +87,8 @@ def _run_plan(
     batch: int,
     on_step: Callable[[str], None],
 ) -> tuple[list[ActivationPoint], Gradients]:
-    points, gradients = [], Gradients()
+    points: list[ActivationPoint] = []
+    gradients: Gradients = []
     for number, (height, width) in enumerate(sizes):
         # growth with the batch shows at the smallest sizes
         for images in (batch + 1, batch) if number < 2 else (batch,):
