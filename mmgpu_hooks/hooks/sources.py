@@ -35,6 +35,7 @@ from mmgpu_hooks.measure.loader.batches import (
 )
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import write_nice
+from mmgpu_hooks.measure.memory import MemoryMeter
 from mmgpu_hooks.schema import (
     CudaMemoryWindow,
     GpuDevice,
@@ -204,6 +205,7 @@ class Sources:
         self.gpu = GpuSource(guard, gpu_sample_period_s)
         self._cpu: CpuMeter | None = None
         self._host: HostWindowMeter | None = None
+        self._memory: MemoryMeter | None = None
         self._loader = probe
         self._memory_thread: threading.Thread | None = None
         self._step_sizes: StepSizes | Absent | None = None
@@ -260,6 +262,7 @@ class Sources:
         self.host = run('host limits', _read_host, runner) or self.host
         self._cpu = run('CPU', CpuMeter)
         self._host = run('host', HostWindowMeter)
+        self._memory = run('memory', MemoryMeter)
         self.device = self.read_device(runner)
         self.gpu.open(self.device)
         self.device = 'cuda' if self.gpu.is_used else self.device
@@ -327,6 +330,7 @@ class Sources:
         figures.update(run('loader workers', self._read_loader) or {})
         figures.update(run('CPU', self._read_cpu) or {})
         figures.update(run('host', self._read_host_window) or {})
+        figures.update(run('memory', self._read_host_memory) or {})
         figures.update(self.gpu.read())
         iterations = fields['iterations']
         contents = run('batch contents', self._read_batches, iterations, batch)
@@ -359,6 +363,11 @@ class Sources:
 
     def _read_cpu(self) -> dict[str, Any]:
         return {} if self._cpu is None else self._cpu.read()
+
+    def _read_host_memory(self) -> dict[str, Any]:
+        processes = None if self._loader is None else self._loader.processes
+        pids = () if processes is None else processes.pids
+        return {} if self._memory is None else self._memory.read(pids)
 
     def _read_host_window(self) -> dict[str, Any]:
         return {} if self._host is None else {'host': self._host.read()}

@@ -1,4 +1,4 @@
-"""How durations are written, in findings and reports alike."""
+"""How durations and bytes are written, in findings and reports alike."""
 
 from __future__ import annotations
 
@@ -21,3 +21,15 @@ def format_sum(seconds: float | None) -> str:
     if seconds is None or not 1 <= seconds < 600:
         return format_seconds(seconds)
     return f'{seconds:.1f} s'
+
+
+def format_bytes(size: float | None) -> str:
+    """``52 KiB``, ``812 MiB``, ``3.1 GiB`` or ``unknown``."""
+    if size is None:
+        return 'unknown'
+    if 0 < size < 2**10:
+        return f'{size} bytes'
+    if 0 < size < 2**20:
+        return f'{size / 1024:.0f} KiB'
+    mib = size / 2**20
+    return f'{mib:.0f} MiB' if mib < 1024 else f'{mib / 1024:.1f} GiB'

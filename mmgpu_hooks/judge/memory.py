@@ -1,10 +1,14 @@
-"""The card's memory: what there is room for, and what a run's model takes. Pure."""
+"""Memory: what there is room for, what grows, and what a run's model takes. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from mmgpu_hooks.judge.columns import known
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.model.growth import Growth, find_growth
 
 SAFE_SHARE = 0.9
 """Part of the room that is ever planned for: the rest goes to fragments of the
@@ -56,3 +60,59 @@ def fold_static_bytes(run: Run) -> tuple[int | None, int]:
     parts = [getattr(run.model, f'{name}_bytes', None) for name in names]
     known = [int(part) for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None, parts[1] or 0
+
+
+@dataclass(frozen=True)
+class HostRoom:
+    """Memory of the host that is free, and what bounds it."""
+
+    free_bytes: int
+    bound: str
+
+
+def find_host_room(run: Run) -> HostRoom | None:
+    """What is free when the run was read last: in the control group, or on the host."""
+    limit = run.run.host.cgroup_memory_bytes
+    used = _last(run, 'group_memory_bytes')
+    available = _last(run, 'host.ram_available_bytes')
+    rooms = []
+    if available is not None:
+        rooms.append(HostRoom(available, 'on the host'))
+    if limit is not None and used is not None:
+        left = max(limit - used, 0)
+        rooms.append(HostRoom(left, 'below the limit of its control group'))
+    return min(rooms, key=lambda room: room.free_bytes, default=None)
+
+
+def _last(run: Run, field: str) -> int | None:
+    figures = known(run.column(field))
+    return int(figures[-1]) if len(figures) else None
+
+
+def find_growth_of(run: Run, field: str, **least: float) -> Growth | None:
+    """Steady growth of one figure over the whole run."""
+    every = run.every.having(field)
+    return find_growth(every.column('iteration'), every.column(field), **least)
+
+
+def find_worker_growth(run: Run) -> Growth | None:
+    """Steady growth of the workers' memory, in an epoch where they end with each."""
+    field = 'worker_rss_bytes'
+    if run.run.loader.persistent_workers or run.run.loop == 'iter':
+        return find_growth_of(run, field)
+    every = run.every.having(field)
+    epochs = every.column('epoch')
+    if not len(epochs):
+        return None
+    numbers, counts = np.unique(epochs, return_counts=True)
+    epoch = every.where(epochs == numbers[counts.argmax()])
+    return find_growth(epoch.column('iteration'), epoch.column(field))
+
+
+def count_left(run: Run) -> int | None:
+    """Iterations until training ends by itself; ``None`` where that is not known."""
+    head, done = run.run, run.intervals[-1].iteration if run.intervals else 0
+    whole = head.max_iters
+    if whole is None and head.max_epochs and head.loader.batches_per_epoch:
+        whole = head.max_epochs * head.loader.batches_per_epoch
+    return None if whole is None else max(whole - done, 0)

@@ -106,3 +106,34 @@ BENCH_CHANCE = 0.05
 BENCH_SAVES = 3
 """Saves of a setting below which nothing is said of it: three and three are the
 fewest whose ranks can be that unlikely."""
+
+FULL_SHARE = 0.8
+"""Of a memory, from which it is nearly full: the next batch may be larger."""
+
+COPIES_NOTICE_BYTES = 2**28
+"""Copies of a dataset, in all workers, that are worth a word: 256 MiB."""
+
+COPIES_PROBLEM = 0.5
+"""Those copies over the memory that is free, from which a run is in danger."""
+
+FRAGMENTS_NOTICE = 0.2
+"""Share of the reserved memory in fragments, where the card is nearly full."""
+
+BURST_RATIO = 1.2
+"""The largest peak over the usual one: batches of one size differ by a few per cent."""
+
+OWN_THREADS = 3
+"""Threads of a worker that are PyTorch's: one loads, one sends, one may pin."""
+
+THREADS_NOTICE = 0.1
+"""Share of the workers' CPU that is used beside their main threads: sending takes less
+where the loading is worth a word."""
+
+THREADS_PROBLEM = 0.25
+"""That share, from which threads are what the loading suffers from."""
+
+RISE_BYTES = 2**28
+"""More memory than at the start, from which a short run is told what is not known yet:
+256 MiB, and the next one's share of what it had."""
+
+RISE_SHARE = 0.1

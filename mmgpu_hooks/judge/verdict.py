@@ -26,6 +26,8 @@ VERDICTS: dict[str, str] = {
     'data_bound_storage': 'Data-bound, loading is blocked',
     'data_bound_order': 'Data-bound, late batches hold up the ones behind them',
     'affinity_collapsed': 'Data-bound, workers are confined to a few CPUs',
+    'thread_thrash': "Data-bound, the workers' threads take each other's cores",
+    'memory_bound': 'Memory runs out',
     'quota_throttled': 'Held back by the CPU quota',
     'cpu_oversubscribed': 'CPU oversubscribed',
     'startup_bound': 'Bound by starts of the loader',
@@ -37,7 +39,7 @@ VERDICTS: dict[str, str] = {
 """Every verdict there is, and how it is called in text."""
 
 _DATA = 'MG101'
-_CAUSES = ('MG111', 'MG113', 'MG102', 'MG109', 'MG103')
+_CAUSES = ('MG111', 'MG113', 'MG115', 'MG102', 'MG109', 'MG103')
 """They say why there is waiting for data, the first of them before the others, and
 never stand alone."""
 
@@ -154,6 +156,7 @@ def _why_data_bound(name: str, run: Run) -> str:
     by_name = {
         'affinity_collapsed': 'as the workers may run on '
         f'{run.confined_cpus or host.affinity_cpus} CPU(s) only',
+        'thread_thrash': 'as threads of the workers wait for each other',
         'data_bound_cpu': 'and the usable cores cannot load faster: more workers will '
         'not help',
         'data_bound_order': 'while batches that are ready stand behind late ones',

@@ -101,6 +101,16 @@ def read_cgroup_limits(proc: Path, sys: Path) -> CgroupLimits:
     return CgroupLimits(min(cores, default=None), min(limits, default=None))
 
 
+def find_memory_group(proc: Path, sys: Path) -> Path | None:
+    """Folder of the group with the smallest memory limit; ``None`` without any."""
+    groups = (
+        (min(limits), folder)
+        for version, folder in read_cgroup_folders('memory', proc, sys)
+        if (limits := _memory_limits(folder, version))
+    )
+    return min(groups, default=(0, None))[1]
+
+
 def count_cpuset_cpus(proc: Path, sys: Path) -> int | None:
     """Count the CPUs of this process's cpuset; it takes the arguments of the above."""
     for version, folder in read_cgroup_folders('cpuset', proc, sys):

@@ -315,7 +315,7 @@ class CpuMeter:
     """Reads CPU use in windows that follow each other without a gap.
 
     The host's share covers the host even inside a container, as ``/proc/stat`` does. It
-    and the memory of the process are read every 5 seconds, more often at first.
+    is read every 5 seconds, more often at first.
 
     Args:
         read_cpu_times: Returns a named tuple of seconds since boot, by kind.
@@ -331,7 +331,6 @@ class CpuMeter:
         run_delay: Callable[[], float | None] = read_run_delay_s,
         clock: Clock = monotonic_s,
     ) -> None:
-        self._process = psutil.Process()
         self._read_cpu_times = read_cpu_times
         self._process_cpu = process_cpu
         self._run_delay = run_delay
@@ -355,7 +354,6 @@ class CpuMeter:
             self._due_s = now_s + pause_s(now_s - self._begun_s)
             times_before, self._times = self._times, self._read_cpu_times()._asdict()
             figures['system_cpu_pct'] = fold_busy_pct(times_before, self._times)
-            figures['process_rss_bytes'] = int(self._process.memory_info().rss)
         return figures
 
 

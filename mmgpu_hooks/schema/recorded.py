@@ -74,6 +74,13 @@ class LoaderSettings(Recorded, frozen=True, kw_only=True):
     image_decoder: Optional[str] = None
     """``imdecode_backend`` of the pipeline (``cv2``, ``turbojpeg``, ``pillow``);
     ``None`` where no transform has one."""
+    object_bytes: Optional[Count] = None
+    """Python objects that the dataset keeps, estimated from a sample; ``None`` below
+    1 MiB."""
+    object_count: Optional[Count] = None
+    """Entries of the attribute that holds most of them."""
+    object_name: Optional[str] = None
+    """That attribute, such as ``CocoDataset.data_list``."""
 
 
 class HostLimits(Recorded, frozen=True, kw_only=True):
@@ -158,6 +165,9 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
     left it alone."""
     host: HostLimits = msgspec.field(default_factory=HostLimits)
     gpu: Optional[GpuDevice] = None
+    opencv_threads: Optional[Count] = None
+    """Threads that OpenCV may use in this process, and so in workers forked from it;
+    ``None`` where it is not loaded."""
     versions: Mapping[str, str] = {}
     unknown: Mapping[str, str] = {}
     """Why a figure is missing, by source."""
@@ -217,6 +227,8 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     cpu_s: Number
     run_delay_s: Number
     """What their main threads waited for a core."""
+    thread_cpu_s: Optional[Number] = None
+    """Of ``cpu_s``, what all their other threads used."""
     occupancy: Optional[DurationStats] = None
     """How long a worker was busy with one batch, of those that were made; percentiles
     are over those that the loop took. ``None`` where workers were not reached."""
@@ -316,13 +328,21 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     """Their sum, with what of it is booked as ``startup``."""
     images: Optional[Count] = None
     """Images trained on by this rank."""
+    group_memory_bytes: Optional[Count] = None
+    """Memory of the control group that limits it, page cache that can be given back
+    left out."""
+    worker_rss_bytes: Optional[Count] = None
+    """Resident memory of all workers, pages that they share counted in each."""
+    worker_threads: Optional[Count] = None
+    """Threads of the worker that has most."""
     batch_bytes: Optional[Count] = None
     """Bytes of the tensors in the interval's last batch."""
     batch_tensors: Optional[Count] = None
     """How many tensors those are: each needs a file descriptor in flight."""
     saves: Count = 0
     process_rss_bytes: Optional[Count] = None
-    """Resident memory of the training process."""
+    """Resident memory of the training process; read every second at most, as what
+    follows about memory."""
     process_cpu_s: Optional[Number] = None
     """CPU of the training process, all threads, workers excluded."""
     process_run_delay_s: Optional[Number] = None

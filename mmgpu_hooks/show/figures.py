@@ -6,10 +6,10 @@ import os
 import re
 from pathlib import Path
 
-from mmgpu_hooks.judge.duration_text import format_seconds
+from mmgpu_hooks.judge.duration_text import format_bytes, format_seconds
 from mmgpu_hooks.schema import Prediction
 
-__all__ = ['format_seconds']
+__all__ = ['format_bytes', 'format_seconds']
 
 PART_NAMES = {
     'data_wait': 'data wait',
@@ -23,18 +23,6 @@ PART_NAMES = {
     'loop': 'loop',
     'other': 'other',
 }
-
-
-def format_bytes(size: int | None) -> str:
-    """``52 KiB``, ``812 MiB``, ``3.1 GiB`` or ``unknown``."""
-    if size is None:
-        return 'unknown'
-    if 0 < size < 2**10:
-        return f'{size} bytes'
-    if 0 < size < 2**20:
-        return f'{size / 1024:.0f} KiB'
-    mib = size / 2**20
-    return f'{mib:.0f} MiB' if mib < 1024 else f'{mib / 1024:.1f} GiB'
 
 
 def format_pct(share: float) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from mmgpu_hooks.judge.columns import largest, sum_known
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import (
     MAIN_DELAY_PROBLEM,
+    OWN_THREADS,
     RUN_DELAY_PROBLEM,
+    THREADS_NOTICE,
+    THREADS_PROBLEM,
     THROTTLED_NOTICE_PCT,
 )
 from mmgpu_hooks.schema import Finding
@@ -186,5 +190,42 @@ def judge_binding(run: Run) -> Finding | None:
         f'{bound} to {own} of {before} CPUs ({before - own} lost){too}. {run.unbinding}'
     )
     if run.is_data_bound and 0 < own <= workers:
+        return problem(detail, run.data_wait_share or 0.0)
+    return notice(detail)
+
+
+@rule('MG115', "The workers' threads take each other's cores", 'thread_thrash')
+def judge_threads(run: Run) -> Finding | None:
+    """Each worker runs several threads, and together they are more than the cores.
+
+    OpenCV and OpenMP start as many threads as there are cores, in every worker. They
+    wait actively, so they take CPU from each other. One thread per worker is right:
+    ``env_cfg=dict(mp_cfg=dict(opencv_num_threads=0))``, MMEngine's default, for
+    OpenCV (``mmgpu set CONFIG env_cfg.mp_cfg.opencv_num_threads=0``), and
+    ``OMP_NUM_THREADS=1`` in the environment for the rest.
+    """
+    threads, workers = largest(run.column('worker_threads')), run.run.loader.num_workers
+    cores, cpu_s, delay_s = (
+        run.run.host.usable_cores,
+        run.worker_cpu_s,
+        run.worker_run_delay_s,
+    )
+    beside_s = sum_known(run.steady.column('workers.thread_cpu_s'))
+    if not workers or not threads or not cores or not cpu_s or delay_s is None:
+        return None
+    if beside_s is None or threads <= OWN_THREADS or workers * threads <= cores:
+        return None
+    share = beside_s / (cpu_s * run.steady_iterations)
+    is_short = delay_s / (cpu_s + delay_s) >= RUN_DELAY_PROBLEM
+    if not is_short or share < THREADS_NOTICE:
+        return None
+    opencv = run.run.opencv_threads
+    allowed = f'; OpenCV may use {opencv} in each' if opencv and opencv > 1 else ''
+    detail = (
+        f'{workers} workers run up to {threads} threads each on {cores:g} cores'
+        f'{allowed}: {100 * share:.0f} % of their CPU is beside their main threads, '
+        f'which waited {format_seconds(delay_s)} per batch for a core.'
+    )
+    if run.is_data_bound and share >= THREADS_PROBLEM:
         return problem(detail, run.data_wait_share or 0.0)
     return notice(detail)

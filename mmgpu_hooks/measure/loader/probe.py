@@ -82,6 +82,7 @@ class _Tally:
             'count': max(one.count for one in uses),
             'cpu_s': sum(one.cpu_s for one in uses),
             'run_delay_s': sum(one.run_delay_s for one in uses),
+            'thread_cpu_s': sum(one.thread_cpu_s for one in uses),
             'affinity_cpus': min(known, default=None),
         }
         rows = np.concatenate(self.rows) if self.rows else np.empty((0, 1))

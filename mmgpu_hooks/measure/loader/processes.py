@@ -119,6 +119,8 @@ class WorkersUse:
     """Workers that were read at both ends."""
     cpu_s: float = 0.0
     run_delay_s: float = 0.0
+    thread_cpu_s: float = 0.0
+    """Of ``cpu_s``, what other threads than the main ones used."""
     affinity_cpus: int | None = None
     """CPUs that the most confined of them may run on."""
 
@@ -178,13 +180,15 @@ class WorkerProcesses:
             if times.run_delay_s is not None and pid in before
         ]
         cpus = [read_affinity(pid) for pid in self._last]
+        cpu_s, delay_s, wanting_s = (
+            sum(_difference(one[n], two[n]) or 0.0 for one, two in both)
+            for n in range(3)
+        )
         return WorkersUse(
             count=len(both),
-            cpu_s=sum(_difference(one.cpu_s, two.cpu_s) or 0.0 for one, two in both),
-            run_delay_s=sum(
-                _difference(one.run_delay_s, two.run_delay_s) or 0.0
-                for one, two in both
-            ),
+            cpu_s=cpu_s,
+            run_delay_s=delay_s,
+            thread_cpu_s=max(cpu_s - (wanting_s - delay_s), 0.0),
             affinity_cpus=min((len(one) for one in cpus if one), default=None),
         )
 

@@ -6,6 +6,7 @@ import multiprocessing
 from typing import Any
 
 from mmgpu_hooks.measure.loader.pipeline import find_transforms
+from mmgpu_hooks.measure.memory import weigh_objects
 from mmgpu_hooks.schema import LoaderSettings
 
 
@@ -23,6 +24,11 @@ def read_loader_settings(loader: Any) -> LoaderSettings:
     batch_size = getattr(loader, 'batch_size', None)
     if batch_size is None:
         batch_size = getattr(batch_sampler, 'batch_size', None)
+    dataset = getattr(loader, 'dataset', None)
+    try:
+        objects = weigh_objects(dataset)
+    except Exception:  # noqa: BLE001, a thread of the user's may change it meanwhile
+        objects = None
     return LoaderSettings(
         num_workers=_whole(getattr(loader, 'num_workers', None)),
         persistent_workers=_flag(getattr(loader, 'persistent_workers', None)),
@@ -30,9 +36,12 @@ def read_loader_settings(loader: Any) -> LoaderSettings:
         pin_memory=_flag(getattr(loader, 'pin_memory', None)),
         batch_size=_whole(batch_size),
         batches_per_epoch=_length(loader),
-        dataset_length=_length(getattr(loader, 'dataset', None)),
+        dataset_length=_length(dataset),
         start_method=read_start_method(loader),
-        image_decoder=_read_decoder(getattr(loader, 'dataset', None)),
+        image_decoder=_read_decoder(dataset),
+        object_bytes=objects and objects.bytes,
+        object_count=objects and objects.entries,
+        object_name=objects and objects.name,
     )
 
 

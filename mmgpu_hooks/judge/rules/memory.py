@@ -1,0 +1,236 @@
+"""Rules about memory: of the host, of ``/dev/shm``, of the card."""
+
+from __future__ import annotations
+
+from mmgpu_hooks.judge.columns import largest, median
+from mmgpu_hooks.judge.duration_text import format_bytes
+from mmgpu_hooks.judge.memory import (
+    count_left,
+    find_growth_of,
+    find_host_room,
+    find_worker_growth,
+    fold_card_room,
+)
+from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.thresholds import (
+    BURST_RATIO,
+    COPIES_NOTICE_BYTES,
+    COPIES_PROBLEM,
+    FRAGMENTS_NOTICE,
+    FULL_SHARE,
+    RISE_BYTES,
+    RISE_SHARE,
+)
+from mmgpu_hooks.model.growth import Growth, count_missing
+from mmgpu_hooks.schema import Finding
+
+_FATAL = 1.0
+"""What a run that ends before its time loses, as a share of it."""
+
+
+@rule('MG401', 'Memory of the host grows', 'memory_bound')
+def judge_host_growth(run: Run) -> Finding | None:
+    """The training process, or its workers, take more memory with every iteration.
+
+    Growth behind the first third of the run, even and without a break: caches that
+    fill and pools that only reach their largest size are not reported. In the training
+    process, look for lists that are appended to: losses kept with their graph, results
+    in a metric or a hook. In workers, for caches in the dataset or a transform;
+    ``persistent_workers=False`` gives their memory back after each epoch.
+    """
+    growths = {
+        'The training process grows': find_growth_of(run, 'process_rss_bytes'),
+        'The workers grow': find_worker_growth(run),
+    }
+    found = {who: growth for who, growth in growths.items() if growth is not None}
+    if not found:
+        return _judge_short_growth(run)
+    detail = ', and '.join(_phrase_growth(*one) for one in found.items())
+    room, left = find_host_room(run), count_left(run)
+    if room is None:
+        return notice(f'{detail}. How much is free is unknown.')
+    ranks = max(run.run.host.ranks_on_host, 1)
+    speed = ranks * sum(one.per_1000.value for one in found.values()) / 1000
+    count = int(room.free_bytes / speed)
+    detail += (
+        f'; {format_bytes(room.free_bytes)} are free {room.bound}: '
+        f'full in {count} iterations{_phrase_epoch(run, count)}'
+    )
+    is_kept = 'The training process grows' in found or run.run.loader.persistent_workers
+    if left is not None and count < left and is_kept:
+        return problem(f'{detail}, before training ends.', _FATAL)
+    return notice(f'{detail}.')
+
+
+def _judge_short_growth(run: Run) -> Finding | None:
+    read = run.every.having('process_rss_bytes')
+    missing = count_missing(read.column('iteration'))
+    sizes = read.column('process_rss_bytes')
+    if not missing or not len(sizes):
+        return None
+    rise = sizes[-1] - sizes[0]
+    if rise < max(RISE_BYTES, RISE_SHARE * sizes[0]):
+        return None
+    return cannot_tell(
+        f'the training process took {format_bytes(rise)} more since it began; whether '
+        f'that goes on shows after {missing} more readings, one each interval and one '
+        'a second at most'
+    )
+
+
+def _phrase_growth(who: str, growth: Growth) -> str:
+    each = growth.per_1000
+    return (
+        f'{who} by {format_bytes(each.value)} per 1000 iterations '
+        f'({format_bytes(max(each.low, 0))} to {format_bytes(each.high)}, '
+        f'{each.count} readings)'
+    )
+
+
+def _phrase_epoch(run: Run, count: int) -> str:
+    batches = run.run.loader.batches_per_epoch
+    if not batches or run.run.loop == 'iter':
+        return ''
+    return f' (epoch {(run.intervals[-1].iteration + count) // batches + 1})'
+
+
+@rule('MG402', 'Every worker copies the dataset', 'memory_bound')
+def judge_copies(run: Run) -> Finding | None:
+    """The dataset keeps Python objects, and each worker comes to have its own copy.
+
+    A forked worker shares them at first. Reading an object changes its reference
+    count, so the page that holds it is copied, and memory grows through the first
+    epoch (pytorch #13246). MMEngine's ``serialize_data=True`` keeps the list as one
+    array of bytes, which stays shared; a dataset of your own can keep arrays. Workers
+    that are spawned have a copy from the start.
+    """
+    loader = run.run.loader
+    if not loader.object_bytes or not loader.num_workers:
+        return None
+    copies = loader.num_workers * max(run.run.host.ranks_on_host, 1)
+    whole = copies * loader.object_bytes
+    detail = (
+        f'{loader.object_name} holds {loader.object_count} Python objects, in all '
+        f'about {format_bytes(loader.object_bytes)}; {copies} worker(s) on this host '
+        f'copy them as they read, up to {format_bytes(whole)}'
+    )
+    host = run.run.host
+    sizes = (host.ram_available_bytes, host.cgroup_memory_bytes)
+    free = min((size for size in sizes if size is not None), default=None)
+    if free is not None and whole > COPIES_PROBLEM * free:
+        return problem(
+            f'{detail}, of {format_bytes(free)} that there were when it began.', _FATAL
+        )
+    return notice(f'{detail}.') if whole >= COPIES_NOTICE_BYTES else None
+
+
+@rule('MG403', '/dev/shm is small')
+def judge_shared_memory(run: Run) -> Finding | None:
+    """Workers hand batches over through ``/dev/shm``, and it has little left.
+
+    When it is full a worker dies: "Bus error ... DataLoader's workers are out of
+    shared memory". A container has 64 MiB unless it is started with
+    ``--shm-size=8g`` (or ``--ipc=host``). Fewer batches in flight help too: their
+    number is ``num_workers`` times ``prefetch_factor``.
+    """
+    host, loader, batch = run.run.host, run.run.loader, run.batch_bytes
+    total = host.shm_total_bytes
+    least = run.host.shm_free_bytes if run.host else None
+    if not loader.num_workers or not total or not batch or least is None:
+        return None
+    ahead = loader.num_workers * (loader.prefetch_factor or 2)
+    ranks = max(host.ranks_on_host, 1)
+    if least > (1 - FULL_SHARE) * total and ranks * ahead * batch < FULL_SHARE * total:
+        return None
+    fits = int(FULL_SHARE * total / batch / ranks)
+    return notice(
+        f'At least {format_bytes(least)} of {format_bytes(total)} were free in '
+        f'/dev/shm; a batch takes {format_bytes(batch)} and {ahead} are in flight on '
+        f'each of {ranks} rank(s), where {fits} fit.'
+    )
+
+
+@rule('MG404', 'Tensors on the card pile up', 'memory_bound')
+def judge_card_growth(run: Run) -> Finding | None:
+    """Live tensors on the card grow with every iteration: a leak, no cache.
+
+    The usual reason is a loss, or an output, that is kept with its graph: keep
+    ``loss.item()`` or ``loss.detach()``. ``empty_cache()`` does not help, for what
+    grows is in use.
+    """
+    growth = find_growth_of(
+        run, 'cuda_memory.allocated_bytes', least_bytes=2**20, least_share=0.0
+    )
+    if growth is None:
+        return None
+    detail = _phrase_growth('Live tensors grow', growth)
+    card, left = fold_card_room(run), count_left(run)
+    peak = run.gpu_mem_peak_bytes
+    if card is None or peak is None:
+        return notice(f'{detail}.')
+    free = max(card.room_bytes - peak, 0)
+    count = int(1000 * free / growth.per_1000.value)
+    detail += f'; the card is full in {count} iterations{_phrase_epoch(run, count)}'
+    if left is not None and count < left:
+        return problem(f'{detail}, before training ends.', _FATAL)
+    return notice(f'{detail}.')
+
+
+@rule('MG405', "The card's memory is in fragments")
+def judge_fragments(run: Run) -> Finding | None:
+    """The allocator holds memory in pieces that fit no tensor it is asked for.
+
+    Batches of many sizes cut it up. With torch 2.1 and later,
+    ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` in the environment
+    lets blocks grow in place. A retry means that an allocation
+    failed, all cached memory was given back, and it was tried again: slow, and the
+    last step before "CUDA out of memory".
+    """
+    memory, reserved = run.cuda_memory, run.gpu_mem_reserved_bytes
+    if memory is None or not reserved:
+        return None
+    inactive, retries = memory.inactive_bytes or 0, memory.retries or 0
+    card = fold_card_room(run)
+    is_full = card is not None and reserved >= FULL_SHARE * card.room_bytes
+    if not retries and not (is_full and inactive >= FRAGMENTS_NOTICE * reserved):
+        return None
+    return notice(
+        f'{format_bytes(inactive)} of {format_bytes(reserved)} reserved are in split '
+        f'blocks that nothing uses; {retries} allocation(s) had to be retried.'
+    )
+
+
+@rule('MG406', 'One batch makes the peak')
+def judge_burst(run: Run) -> Finding | None:
+    """The card's peak is one batch's, far above the usual: a rare one may not fit.
+
+    The largest padded image or the most boxes make it. Cures: a size limit in the
+    pipeline (``Resize``, ``RandomCrop``), ``gpu_assign_thr`` of the assigner, which
+    moves the assignment of crowded images to the CPU, ``with_cp=True`` of the
+    backbone, a smaller batch.
+    """
+    peaks = run.every.having('gpu_mem_peak_bytes')
+    usual, card = median(peaks.column('gpu_mem_peak_bytes')), fold_card_room(run)
+    peak = run.gpu_mem_peak_bytes
+    if not usual or peak is None or card is None:
+        return None
+    if peak < BURST_RATIO * usual or peak < FULL_SHARE * card.room_bytes:
+        return None
+    row = peaks.where(peaks.column('gpu_mem_peak_bytes') == peak).take([0])
+    what = [
+        f'{name} {largest(row.column(field))} (usually {usually:.0f})'
+        for name, field in (('pixels', 'largest_batch_pixels'), ('boxes', 'most_boxes'))
+        if (usually := median(peaks.column(field))) and len(row.having(field))
+    ]
+    seen = ''
+    batches = run.run.loader.batches_per_epoch
+    if batches:
+        share = min(100 * run.iterations / batches, 100)
+        seen = f'; {share:.0f} % of an epoch was seen, a larger one may come'
+    return notice(
+        f'{format_bytes(peak)} at iteration {largest(row.column("iteration"))}, '
+        f'usually {format_bytes(usual)}, of {format_bytes(card.room_bytes)} there is '
+        f'room for'
+        f'{": " if what else ""}{", ".join(what)}{seen}.'
+    )

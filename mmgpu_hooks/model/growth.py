@@ -1,0 +1,107 @@
+"""Does a series of memory readings grow without end, and when is it full? Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mmgpu_hooks.model.stats import CONFIDENCE, student_t
+from mmgpu_hooks.schema import Estimate
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+Column = np.ndarray[Any, np.dtype[np.float64]]
+
+WARM_UP = 1 / 3
+"""Share of the iterations that is left out: caches fill, the allocator's pools grow."""
+
+BLOCKS = 8
+READINGS = 2 * BLOCKS
+"""Readings behind the warm-up below which growth cannot be told from it."""
+
+_LEAST_BYTES = 2**24
+_LEAST_SHARE = 0.01
+"""Of the level: growth below both is the allocator's own."""
+
+_EVEN = 0.25
+"""Each block grows by this share of the mean at least: a pool that only reaches its
+largest size now and then grows by jumps, and stands still between them."""
+
+_GOES_ON = 0.7
+"""Growth of the second half over that of the first: a cache that fills slows down."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A series that grows steadily."""
+
+    per_1000: Estimate
+    """Bytes per 1000 iterations; ``count`` readings."""
+    grown_bytes: float
+    """From the first to the last of the readings behind the warm-up."""
+
+
+def find_growth(
+    iterations: ArrayLike,
+    sizes: ArrayLike,
+    *,
+    least_bytes: float = _LEAST_BYTES,
+    least_share: float = _LEAST_SHARE,
+) -> Growth | None:
+    """Steady growth behind the warm-up.
+
+    The readings are cut into eight blocks. Growth is steady when every block's median
+    is above the one before, by about as much, to the end.
+
+    Args:
+        iterations: At which it was read, ascending.
+        sizes: Bytes; as many.
+        least_bytes: Growth below it is none.
+        least_share: Likewise, of the first block's level.
+
+    Returns:
+        ``None`` without steady growth, or with too few readings to tell.
+    """
+    if count_missing(iterations):
+        return None
+    done, held = _behind_warm_up(iterations, sizes)
+    blocks = np.array_split(np.arange(len(done)), BLOCKS)
+    at = np.array([np.median(done[block]) for block in blocks])
+    level = np.array([np.median(held[block]) for block in blocks])
+    if at[-1] <= at[0]:
+        return None
+    speeds = np.diff(level) / np.diff(at)
+    mean = (level[-1] - level[0]) / (at[-1] - at[0])
+    grown = mean * (done[-1] - done[0])
+    half = len(speeds) // 2
+    is_steady = (
+        grown >= max(least_bytes, least_share * level[0])
+        and (speeds >= _EVEN * mean).all()
+        and speeds[-half:].mean() >= _GOES_ON * speeds[:half].mean()
+    )
+    if not is_steady:
+        return None
+    slope = float(np.polyfit(done - done[0], held, 1)[0])
+    error = float(speeds.std(ddof=1)) / len(speeds) ** 0.5
+    spread = student_t((1 + CONFIDENCE) / 2, len(speeds) - 1) * error
+    per_1000 = Estimate(
+        1000 * slope, 1000 * (slope - spread), 1000 * (slope + spread), len(done)
+    )
+    return Growth(per_1000, float(grown))
+
+
+def count_missing(iterations: ArrayLike) -> int:
+    """How many more readings are needed before growth can be told from warm-up."""
+    behind = len(_behind_warm_up(iterations, iterations)[0])
+    return max(READINGS - behind, 0)
+
+
+def _behind_warm_up(iterations: ArrayLike, sizes: ArrayLike) -> tuple[Column, Column]:
+    done, held = np.asarray(iterations, float), np.asarray(sizes, float)
+    if not len(done):
+        return done, held
+    late = done >= done[0] + WARM_UP * (done[-1] - done[0])
+    return done[late], held[late]

@@ -1,0 +1,222 @@
+"""Rules about memory and threads, over runs whose every figure is planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fakes.replaced import replace
+from fakes.runs import (
+    GIB,
+    make_evidence,
+    make_gpu_fields,
+    make_gpu_run,
+    make_host_window,
+    make_interval,
+    make_loader,
+    make_run,
+    make_workers,
+)
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.verdict import diagnose_run
+from mmgpu_hooks.schema import CudaMemoryWindow
+
+MIB = 2**20
+READINGS = 60
+Fields = Callable[[int], dict[str, Any]]
+
+
+def judge(fields: Fields, run: Any = None, count: int = READINGS) -> tuple[Any, dict]:
+    """The verdict's name, and severity and sentence of each finding."""
+    evidence = make_evidence(run=run)
+    intervals = tuple(make_interval(n, **fields(n)) for n in range(count))
+    diagnosis = diagnose_run(Run(replace(evidence, intervals=intervals)))
+    found = {one.code: (one.severity, one.detail) for one in diagnosis.findings}
+    return diagnosis.verdict.name, found
+
+
+def process(mib_each: float, free: int = 40 * GIB) -> Fields:
+    """The training process grows by so many MiB in each interval of 20 iterations."""
+    host = make_host_window(ram_available_bytes=free)
+    return lambda n: {
+        'process_rss_bytes': int(GIB + n * mib_each * MIB),
+        'worker_rss_bytes': GIB,
+        'host': host,
+    }
+
+
+def workers(mib_each: float) -> Fields:
+    host = make_host_window(ram_available_bytes=GIB)
+    return lambda n: {
+        'process_rss_bytes': GIB,
+        'worker_rss_bytes': int(GIB + n * mib_each * MIB),
+        'host': host,
+    }
+
+
+LONG = make_run(max_iters=100_000, max_epochs=1000)
+IN_A_GROUP = replace(LONG, host=replace(LONG.host, cgroup_memory_bytes=8 * GIB))
+
+
+@pytest.mark.parametrize(
+    ('fields', 'run', 'severity', 'forecast', 'verdict'),
+    [
+        # 100 MiB per 1000 iterations, 1 GiB free
+        (process(2.0, GIB), LONG, 'problem', 10_240, 'memory_bound'),
+        (process(2.0, GIB), make_run(max_iters=2000), 'notice', 10_240, None),
+        (
+            lambda n: {**process(2.0)(n), 'group_memory_bytes': 7 * GIB},
+            IN_A_GROUP,
+            'problem',
+            10_240,
+            'memory_bound',
+        ),
+        (workers(2.0), LONG, 'problem', 10_240, 'memory_bound'),
+        (
+            workers(2.0),
+            replace(LONG, loader=make_loader(persistent_workers=False)),
+            'notice',
+            10_240,
+            None,
+        ),
+        (lambda n: {'process_rss_bytes': GIB + n * MIB}, LONG, 'notice', None, None),
+        (process(0.0), LONG, None, None, None),
+    ],
+    ids=[
+        'full before the end',
+        'ends before that',
+        'full in the group',
+        'workers',
+        'workers that end with the epoch',
+        'free memory unknown',
+        'twin: even',
+    ],
+)
+def test_growth_of_host_memory(fields, run, severity, forecast, verdict):
+    named, found = judge(fields, run)
+    assert found.get('MG401', (None,))[0] == severity
+    assert (named == 'memory_bound') == (verdict == 'memory_bound')
+    if forecast is not None:
+        count = int(found['MG401'][1].partition('full in ')[2].split()[0])
+        assert count == pytest.approx(forecast, rel=0.05)
+
+
+def test_a_short_run_that_rises_says_what_it_lacks():
+    _, found = judge(process(40.0), LONG, count=12)
+    assert found['MG401'][0] == 'unknown'
+    assert 'MG401' not in judge(process(1.0), LONG, count=12)[1]
+
+
+@pytest.mark.parametrize(
+    ('loader', 'free', 'severity'),
+    [
+        ({'object_bytes': 90 * MIB}, 40 * GIB, 'notice'),
+        ({'object_bytes': 90 * MIB}, GIB // 2, 'problem'),
+        ({'object_bytes': 10 * MIB}, 40 * GIB, None),
+        ({'object_bytes': 90 * MIB, 'num_workers': 0}, 40 * GIB, None),
+        ({}, 40 * GIB, None),
+    ],
+    ids=['copies', 'no room for them', 'few', 'no workers', 'twin: serialised'],
+)
+def test_copies_of_the_dataset(loader, free, severity):
+    settings = {'num_workers': 4, 'object_count': 9, 'object_name': 'D.data', **loader}
+    run = replace(LONG, loader=make_loader(**settings))
+    run = replace(run, host=replace(run.host, ram_available_bytes=free))
+    _, found = judge(process(0.0), run)
+    assert found.get('MG402', (None,))[0] == severity
+
+
+@pytest.mark.parametrize(
+    ('total', 'free', 'batch', 'is_found'),
+    [
+        (64 * MIB, 8 * MIB, 10 * MIB, True),
+        # not full yet, but its batches in flight will fill it
+        (64 * MIB, 60 * MIB, 20 * MIB, True),
+        (GIB, 900 * MIB, 10 * MIB, False),
+        (None, None, 10 * MIB, False),
+    ],
+)
+def test_shared_memory_that_is_small(total, free, batch, is_found):
+    run = replace(LONG, host=replace(LONG.host, shm_total_bytes=total))
+    host = make_host_window(shm_free_bytes=free)
+    _, found = judge(lambda n: {'host': host, 'batch_bytes': batch}, run)
+    assert ('MG403' in found) == is_found
+
+
+def on_card(**memory: Any) -> Fields:
+    """Steady, but for what is given of the allocator."""
+    still = make_gpu_fields()
+    window = replace(still['cuda_memory'], **memory)
+    return lambda n: {**still, 'cuda_memory': window}
+
+
+def leaking(mib_each: float) -> Fields:
+    return lambda n: {
+        **make_gpu_fields(),
+        'cuda_memory': CudaMemoryWindow(allocated_bytes=int(GIB + n * mib_each * MIB)),
+    }
+
+
+def bursting(n: int) -> dict[str, Any]:
+    """Interval 40 has a batch of twice the boxes."""
+    is_large = n == 40
+    return {
+        **make_gpu_fields(),
+        'gpu_mem_peak_bytes': (74 if is_large else 50) * GIB,
+        'gpu_mem_reserved_bytes': 75 * GIB,
+        'most_boxes': 400 if is_large else 200,
+    }
+
+
+@pytest.mark.parametrize(
+    ('fields', 'run', 'expected'),
+    [
+        (leaking(2.0), {}, {'MG404': 'notice'}),
+        (leaking(2.0), {'max_iters': 10**7}, {'MG404': 'problem'}),
+        (on_card(), {}, {}),
+        (on_card(retries=3), {}, {'MG405': 'notice'}),
+        # much is split, but there is room enough
+        (on_card(inactive_bytes=4 * GIB), {}, {}),
+        (bursting, {}, {'MG406': 'notice'}),
+    ],
+    ids=['leak', 'leak that fills', 'twin', 'retries', 'fragments', 'burst'],
+)
+def test_memory_of_the_card(fields, run, expected):
+    _, found = judge(fields, make_gpu_run(**run))
+    got = {code: one[0] for code, one in found.items() if code in expected}
+    assert got == expected
+    assert not {'MG404', 'MG405', 'MG406'} - expected.keys() & found.keys()
+
+
+def test_the_batch_of_the_peak_is_named():
+    _, found = judge(bursting, make_gpu_run())
+    sentence = found['MG406'][1]
+    assert 'iteration 820' in sentence
+    assert 'boxes 400 (usually 200)' in sentence
+
+
+@pytest.mark.parametrize(
+    ('threads', 'beside', 'delay_s', 'severity'),
+    [
+        (10, 0.4, 0.3, 'problem'),
+        (10, 0.15, 0.3, 'notice'),
+        (10, 0.05, 0.3, None),
+        (10, 0.4, 0.0, None),
+        (3, 0.4, 0.3, None),
+    ],
+    ids=['thrash', 'a little', 'idle threads', 'cores enough', "PyTorch's own"],
+)
+def test_threads_of_workers(threads, beside, delay_s, severity):
+    cpu_s = 0.2
+    window = make_workers(cpu_s, count=4, run_delay_s=delay_s)
+    window = replace(window, thread_cpu_s=beside * cpu_s * 20)
+    host = replace(LONG.host, logical_cpus=2, usable_cores=2.0)
+    run = replace(LONG, loader=make_loader(4), host=host, opencv_threads=8)
+    verdict, found = judge(
+        lambda n: {'workers': window, 'worker_threads': threads}, run
+    )
+    assert found.get('MG115', (None,))[0] == severity
+    if severity == 'problem':
+        assert verdict == 'thread_thrash'

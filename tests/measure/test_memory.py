@@ -1,0 +1,132 @@
+"""Readings of memory out of a scripted ``/proc``, and the weight of a dataset."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mmgpu_hooks.measure.memory import MemoryMeter, read_group_bytes, weigh_objects
+
+PAGE = os.sysconf('SC_PAGE_SIZE')
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """This process, and worker 7 with three threads; worker 8 is hidden."""
+    for name, pages in (('self', 1000), ('7', 200)):
+        for thread in '123':
+            (tmp_path / name / 'task' / thread).mkdir(parents=True)
+        (tmp_path / name / 'statm').write_text(f'9999 {pages} 10 1 0 5 0\n')
+    (tmp_path / '9').mkdir()
+    (tmp_path / '9' / 'statm').write_text('garbage')
+    return tmp_path
+
+
+def test_memory_is_read_once_a_second_and_the_hidden_left_out(proc):
+    now = [0.0]
+    meter = MemoryMeter(proc, proc / 'none', clock=lambda: now[0])
+    read = meter.read([7, 8, 9])
+    assert read == {
+        'process_rss_bytes': 1000 * PAGE,
+        'group_memory_bytes': None,
+        'worker_rss_bytes': 200 * PAGE,
+        'worker_threads': 3,
+    }
+    now[0] = 0.5
+    assert meter.read([7]) == {}
+    now[0] = 1.0
+    assert meter.read([])['worker_rss_bytes'] is None
+
+
+@pytest.mark.parametrize(
+    ('files', 'expected'),
+    [
+        ({'memory.current': '900', 'memory.stat': 'anon 1\ninactive_file 300\n'}, 600),
+        (
+            {
+                'memory.usage_in_bytes': '900',
+                'memory.stat': 'inactive_file 1\ntotal_inactive_file 500\n',
+            },
+            400,
+        ),
+        ({'memory.current': '100', 'memory.stat': 'inactive_file 300\n'}, 0),
+        ({'memory.current': 'max', 'memory.stat': ''}, None),
+        ({}, None),
+    ],
+    ids=['version 2', 'version 1', 'cache above use', 'garbage', 'nothing'],
+)
+def test_the_group_without_its_page_cache(tmp_path, files, expected):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert read_group_bytes(tmp_path) == expected
+
+
+class Holder:
+    """A dataset with these attributes."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+class Hostile:
+    """Raises whatever is asked of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __sizeof__(self) -> int:
+        raise RuntimeError('size')
+
+    def __len__(self) -> int:
+        raise RuntimeError('length')
+
+
+RECORDS = [{'id': n, 'name': f'{n}.jpg', 'box': [n + 0.5] * 4} for n in range(20_000)]
+
+
+@pytest.mark.parametrize(
+    ('dataset', 'name', 'entries'),
+    [
+        (Holder(data_list=RECORDS), 'Holder.data_list', 20_000),
+        (Holder(dataset=Holder(items=RECORDS)), 'Holder.items', 20_000),
+        (
+            Holder(datasets=[Holder(a=RECORDS[:9000]), Holder(b=RECORDS)]),
+            'Holder.b',
+            20_000,
+        ),
+        (Holder(coco=Holder(anns=dict(enumerate(RECORDS)))), 'Holder.coco', 1),
+        (Holder(hostile=[Hostile()], data_list=RECORDS), 'Holder.data_list', 20_000),
+    ],
+    ids=['its own', 'of one it wraps', 'of the larger', 'of its reader', 'hostile'],
+)
+def test_objects_of_a_dataset_are_weighed_and_named(dataset, name, entries):
+    found = weigh_objects(dataset)
+    assert found is not None
+    assert (found.name, found.entries) == (name, entries)
+    # a dict of 184 bytes, a list of 88, a number of 24, a name of 54
+    assert 300 * len(RECORDS) < found.bytes < 700 * len(RECORDS)
+
+
+@pytest.mark.parametrize(
+    'dataset',
+    [
+        None,
+        Holder(hostile=[Hostile()]),
+        Holder(data_bytes=np.zeros(10**7, np.uint8), short=[1, 2, 3]),
+        Holder(file=os),
+    ],
+    ids=['none', 'hostile', 'serialised', 'a module'],
+)
+def test_what_is_not_copied_is_not_weighed(dataset):
+    assert weigh_objects(dataset) is None
+
+
+def test_a_dataset_that_holds_itself_comes_to_an_end():
+    dataset = Holder(data_list=RECORDS)
+    dataset.dataset, dataset.items = dataset, [dataset]
+    found = weigh_objects(dataset)
+    assert found is not None and found.name == 'Holder.data_list'
