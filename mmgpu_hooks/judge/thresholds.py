@@ -134,6 +134,7 @@ THREADS_PROBLEM = 0.25
 
 RISE_BYTES = 2**28
 """More memory than at the start, from which a short run is told what is not known yet:
-256 MiB, and the next one's share of what it had."""
+256 MiB."""
 
 RISE_SHARE = 0.1
+"""And this share of what it had."""

@@ -165,8 +165,8 @@ def _unwrap(dataset: Any) -> Iterator[Any]:
         seen.add(id(holder))
         yield holder
         for name in _WRAPPED:
-            inner = _attributes(holder).get(name)
-            left += list(inner) if type(inner) in (list, tuple) else [inner]
+            inner: Any = _attributes(holder).get(name)
+            left += inner if type(inner) in (list, tuple) else [inner]
 
 
 def _attributes(holder: Any) -> dict[str, Any]:

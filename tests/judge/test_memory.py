@@ -30,7 +30,7 @@ Fields = Callable[[int], dict[str, Any]]
 
 def judge(fields: Fields, run: Any = None, count: int = READINGS) -> tuple[Any, dict]:
     """The verdict's name, and severity and sentence of each finding."""
-    evidence = make_evidence(run=run)
+    evidence = make_evidence(count, run=run)
     intervals = tuple(make_interval(n, **fields(n)) for n in range(count))
     diagnosis = diagnose_run(Run(replace(evidence, intervals=intervals)))
     found = {one.code: (one.severity, one.detail) for one in diagnosis.findings}
