@@ -6,13 +6,7 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.workloads import make_workload
-from mmgpu_hooks.model.calibration import (
-    USUAL_POWER,
-    bound_step_cpu,
-    calibrate,
-    fit_power,
-    take_out_delays,
-)
+from mmgpu_hooks.model.calibration import calibrate
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.simulation import make_loop, simulate_loop
 from mmgpu_hooks.model.workload import Cost, Workload
@@ -137,45 +131,6 @@ def test_workers_beside_the_whole_step_slow_it_by_the_power(
     assert simulate_loop(loop, 64, 64).step_s / 64 == pytest.approx(step_s)
 
 
-def test_delays_of_threads_add_up_in_the_step():
-    measured = make_threads(
-        step=Cost(0.036, 0.009), step_cpu_s=0.057, iter_time=Cost(0.04)
-    )
-    found = take_out_delays(measured, 0.008)
-    assert found.step.mean_s == pytest.approx(0.02)
-    assert found.step.variation == pytest.approx(0.25)
-    assert found.step.error_s == pytest.approx(0.0016)
-    assert bound_step_cpu(found, measured) == pytest.approx(0.04)
-    assert (found.step_power, found.is_step_power_known) == (USUAL_POWER, False)
-
-
-@pytest.mark.parametrize(
-    ('fields', 'delay_s', 'step_s'),
-    [
-        # two workers make batches at any time: two of the four threads wait together
-        (
-            {
-                **dict.fromkeys(('usable_cores', 'host_cores'), 4.0),
-                'num_workers': 4,
-                'step': Cost(0.03),
-                'step_cpu_s': 0.12,
-                'batch_time': Cost(0.06),
-                'iter_time': Cost(0.03),
-            },
-            0.004,
-            0.022,
-        ),
-        ({'iter_time': Cost(0.02)}, 5.0, 0.005),  # no more than can be
-        ({'step_cpu_s': 0.02}, 0.008, 0.02),  # one thread
-        ({'spin_s': 0.01}, 0.008, 0.02),  # a GPU
-        ({'num_workers': 0, 'step_cpu_s': 0.044}, 0.003, 0.02),
-    ],
-)
-def test_what_is_taken_out_of_the_step(fields, delay_s, step_s):
-    found = take_out_delays(make_threads(**fields), delay_s)
-    assert found.step.mean_s == pytest.approx(step_s)
-
-
 @pytest.mark.parametrize('workers', [2, 4])
 def test_the_step_and_its_power_come_back(workers):
     truth = make_threads(num_workers=workers)
@@ -202,28 +157,6 @@ def test_a_tenth_of_a_core_more_is_not_another_thread():
     assert found.step_cpu_s == 0.02
     # one thread leaves the other core to a worker
     assert predict_setting(found, 1, 2).iter_time_s == pytest.approx(0.02, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ('before', 'measured_s', 'simulated_s', 'power', 'is_known'),
-    [
-        # nothing shows it
-        (2.7, 0.02, 0.02, 2.7, False),
-        (1.0, 0.03, 0.025, 1.0, False),
-        (2.7, 0.03, 0.0205, 2.7, False),
-        # it grows until enough is lost
-        (2.0, 0.036, 0.028, 2 * 2**0.5, True),
-        (2.0, 0.036, 0.084, 1.0, False),
-        (2.0, 0.036, 0.022, 4.0, False),
-    ],
-)
-def test_the_power_is_fitted_where_it_shows(
-    before, measured_s, simulated_s, power, is_known
-):
-    workload = make_threads(step_power=before, is_step_power_known=False)
-    found = fit_power(workload, measured_s, simulated_s)
-    assert found.step_power == pytest.approx(power)
-    assert found.is_step_power_known == is_known
 
 
 @pytest.mark.parametrize('delay_s', [0.0, 0.01, 0.04])

@@ -46,25 +46,6 @@ def rate(loop: Loop, iterations: int = 64) -> float:
 
 
 @pytest.mark.parametrize(
-    ('workers', 'loading_s', 'step_s', 'fetch_s', 'expected_s'),
-    [
-        (1, 0.04, 0.01, 0.001, 0.04),
-        (2, 0.04, 0.01, 0.001, 0.02),
-        (4, 0.04, 0.01, 0.001, 0.011),
-        (8, 0.04, 0.01, 0.001, 0.011),
-        (1, 0.004, 0.01, 0.0, 0.01),
-    ],
-)
-def test_constant_costs_take_the_largest(
-    workers, loading_s, step_s, fetch_s, expected_s
-):
-    loop = make_loop(
-        workers=workers, batch_wait_s=[loading_s], step_wait_s=step_s, fetch_s=fetch_s
-    )
-    assert rate(loop) == pytest.approx(expected_s, rel=1e-9)
-
-
-@pytest.mark.parametrize(
     ('fields', 'expected_s'),
     [
         # (P + m) / C, whoever has a core at the moment
