@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
-.PHONY: bench-memory bench-predict bench-recommend bench-regret bench-saves
+.PHONY: bench-memory bench-predict bench-regret bench-saves
 .PHONY: bench-sweep bench-why gpu-check
 
 help:
@@ -28,7 +28,6 @@ help:
 	@echo 'make bench-predict   planted pipelines against predictions (13 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
-	@echo 'make bench-recommend judge long and short runs (1 minute)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make bench-sweep     the demo at 15 settings, predicted beside measured (18 minutes)'
 	@echo 'make bench-why       planted ends of trainings, and the cause that is named (8 minutes)'
@@ -67,9 +66,6 @@ bench-regret: setup
 
 bench-rewrite: setup
 	$(BIN)/python -m benchmarks.rewrite $(BENCH_FLAGS)
-
-bench-recommend: setup
-	$(BIN)/python -m benchmarks.recommend $(BENCH_FLAGS)
 
 bench-saves: setup
 	$(BIN)/python -m benchmarks.saves $(BENCH_FLAGS)

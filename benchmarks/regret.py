@@ -249,10 +249,12 @@ def read_trials(path: Path) -> list[Trial]:
 class Outcome:
     """What one way of choosing lost of one job."""
 
-    job: str
+    job: Job
     setting: Setting
     lost_pct: float
     """Over the best; 0 within what the best one's own trainings differ by."""
+    grid_pct: float
+    """The same by the grid alone, without fresh trainings."""
 
 
 @dataclass
@@ -351,41 +353,38 @@ def train_fresh(
 
 def judge_jobs(
     trials: Sequence[Trial], path: Path, count: int
-) -> tuple[list[Outcome], list[Outcome], dict[int, dict[str, float]]]:
-    """Outcomes of recommendations, the same by the grid alone, and those of rules."""
-    judged, by_grid = [], []
+) -> tuple[list[Outcome], dict[int, dict[str, float]]]:
+    """Outcomes of recommendations, and what rules of thumb lose by the grid alone."""
+    judged = []
     rules: dict[int, dict[str, float]] = {workers: {} for workers in RULES}
     works: dict[str, Work] = {}
     for name in dict.fromkeys(trial['job'] for trial in trials):
         of_job = [trial for trial in trials if trial['job'] == name]
         grid = [trial for trial in of_job if 'pair' not in trial]
         fresh = [trial for trial in of_job if 'pair' in trial]
-        times = Times.of_trials(grid)
-        best = times.best()
-
-        losses: dict[Setting, float] = {}
+        times, job = Times.of_trials(grid), JOBS[name]
+        best, losses = times.best(), dict[Setting, float]()
         for setting in choose_settings(grid, times):
-            lost_pct = times.lost_pct(setting)
-            by_grid.append(Outcome(name, setting, lost_pct))
-            if lost_pct and setting not in losses:
+            grid_pct = times.lost_pct(setting)
+            if grid_pct and setting not in losses:
                 works = works or make_works()
-                train = partial(train_fresh, JOBS[name], (setting, best), works, path)
+                train = partial(train_fresh, job, (setting, best), works, path)
                 losses[setting] = compare_fresh(setting, best, fresh, train, count)
-            judged.append(Outcome(name, setting, losses.get(setting, 0.0)))
-        persistent = JOBS[name].persistent_workers
+            judged.append(Outcome(job, setting, losses.get(setting, 0.0), grid_pct))
         for workers in RULES:
-            if (workers, persistent) in times.of:
-                rules[workers][name] = times.lost_pct((workers, persistent))
-    return judged, by_grid, rules
+            if (workers, job.persistent_workers) in times.of:
+                lost_pct = times.lost_pct((workers, job.persistent_workers))
+                rules[workers][name] = lost_pct
+    return judged, rules
 
 
 def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
     """Against the best of all settings that were tried."""
     parts = {
         'all': outcomes,
-        'seen': [one for one in outcomes if JOBS[one.job] in SEEN],
-        'unseen': [one for one in outcomes if JOBS[one.job].pipeline.is_unseen],
-        'MMDetection': [one for one in outcomes if JOBS[one.job].pipeline.recipe],
+        'seen': [one for one in outcomes if one.job in SEEN],
+        'unseen': [one for one in outcomes if one.job.pipeline.is_unseen],
+        'MMDetection': [one for one in outcomes if one.job.pipeline.recipe],
     }
     for name, some in parts.items():
         if some:
@@ -396,7 +395,7 @@ def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
 
 
 def compare_rules(
-    by_grid: Sequence[Outcome], rules: dict[int, dict[str, float]]
+    judged: Sequence[Outcome], rules: dict[int, dict[str, float]]
 ) -> Iterator[Figure]:
     """With fixed numbers of workers, by the grid alone.
 
@@ -407,36 +406,28 @@ def compare_rules(
     least_pct = min(
         statistics.fmean(lost[job] for job in done) for lost in known.values()
     )
-    own_pct = statistics.fmean(one.lost_pct for one in by_grid if one.job in done)
+    own_pct = statistics.fmean(one.grid_pct for one in judged if one.job.name in done)
     name = "time lost, mean, beside the best rule's"
     yield at_most(name, own_pct, round(least_pct, 1), '%', 'by the grid')
     for workers, lost in known.items():
         values = list(lost.values())
-        yield Figure(
-            f'always {workers}: time lost, mean',
-            statistics.fmean(values),
-            '%',
-            note=f'median {statistics.median(values):.1f}, worst {max(values):.0f} %',
-        )
+        note = f'median {statistics.median(values):.1f}, worst {max(values):.0f} %'
+        name = f'always {workers}: time lost, mean'
+        yield Figure(name, statistics.fmean(values), '%', note=note)
 
 
-def show_jobs(
-    judged: Sequence[Outcome], by_grid: Sequence[Outcome]
-) -> Iterator[Figure]:
+def show_jobs(judged: Sequence[Outcome]) -> Iterator[Figure]:
     """What was chosen for each job, and what it lost."""
     for job in dict.fromkeys(one.job for one in judged):
-        both = [(a, b) for a, b in zip(judged, by_grid) if a.job == job]
-        workers = ', '.join(
-            f'{one.setting[0]}{"" if one.setting[1] else " (they end)"}'
-            for one, _ in both
+        some = [one for one in judged if one.job == job]
+        chosen = ', '.join(
+            f'{workers}{"" if persistent else " (they end)"}'
+            for workers, persistent in (one.setting for one in some)
         )
-        yield Figure(
-            f'{job}: time lost',
-            statistics.fmean(one.lost_pct for one, _ in both),
-            '%',
-            note=f'workers: {workers}; by the grid alone '
-            f'{statistics.fmean(one.lost_pct for _, one in both):.1f} %',
-        )
+        grid_pct = statistics.fmean(one.grid_pct for one in some)
+        note = f'workers: {chosen}; by the grid alone {grid_pct:.1f} %'
+        lost_pct = statistics.fmean(one.lost_pct for one in some)
+        yield Figure(f'{job.name}: time lost', lost_pct, '%', note=note)
 
 
 INTERVAL = 10
@@ -486,43 +477,41 @@ def draw_null(seed: int) -> list[str]:
         span = slice(first, first + INTERVAL)
         whole = [wait + step for wait, step in zip(waits[span], steps[span])]
         seconds, spent_s = math.fsum(whole), [cpu_s / busy_s * s for s in batches[span]]
-        burnt_s = math.fsum(spent_s) + INTERVAL * step_cpu_s + others * seconds
+        made_s = math.fsum(spent_s)
+        burnt_s = made_s + INTERVAL * step_cpu_s + others * seconds
+        inside = {
+            'count': workers,
+            'cpu_s': made_s * rng.gauss(1.0, 0.03),
+            'run_delay_s': 0.02 * made_s,
+            'occupancy': _durations(batches[span]),
+            'occupancy_std_s': statistics.pstdev(batches[span]),
+            'batch_cpu': _durations(spent_s),
+            'ready_mean': workers,
+            'ready_zero_pct': 0.0,
+            'out_of_order': 0,
+        }
+        parts_s = {'data_wait': math.fsum(waits[span]), 'step': math.fsum(steps[span])}
         busy = min(rng.gauss(1.0, 0.05) * burnt_s / (cores * seconds), 1.0)
-        lines.append(
-            {
-                'kind': 'interval',
-                'iteration': first + INTERVAL,
-                'epoch': 1,
-                'iterations': INTERVAL,
-                'elapsed_s': 0.0,
-                'duration_s': seconds,
-                'data_wait': _durations(waits[span]),
-                'step': _durations(steps[span]),
-                'iter': _durations(whole),
-                'ledger_s': {
-                    'data_wait': math.fsum(waits[span]),
-                    'step': math.fsum(steps[span]),
-                    'other': 0.0,
-                },
-                'data_wait_cpu_s': INTERVAL * FETCH_S,
-                'process_cpu_s': INTERVAL * step_cpu_s * rng.gauss(1.0, 0.03),
-                'system_cpu_pct': 100.0 * busy,
-                'process_rss_bytes': GIB,
-                'batch_bytes': 4 * MIB,
-                'batch_tensors': 4,
-                'workers': {
-                    'count': workers,
-                    'cpu_s': math.fsum(spent_s) * rng.gauss(1.0, 0.03),
-                    'run_delay_s': 0.02 * math.fsum(spent_s),
-                    'occupancy': _durations(batches[span]),
-                    'occupancy_std_s': statistics.pstdev(batches[span]),
-                    'batch_cpu': _durations(spent_s),
-                    'ready_mean': workers,
-                    'ready_zero_pct': 0.0,
-                    'out_of_order': 0,
-                },
-            }
-        )
+        interval = {
+            'kind': 'interval',
+            'iteration': first + INTERVAL,
+            'epoch': 1,
+            'iterations': INTERVAL,
+            'elapsed_s': 0.0,
+            'duration_s': seconds,
+            'data_wait': _durations(waits[span]),
+            'step': _durations(steps[span]),
+            'iter': _durations(whole),
+            'ledger_s': {**parts_s, 'other': 0.0},
+            'data_wait_cpu_s': INTERVAL * FETCH_S,
+            'process_cpu_s': INTERVAL * step_cpu_s * rng.gauss(1.0, 0.03),
+            'system_cpu_pct': 100.0 * busy,
+            'process_rss_bytes': GIB,
+            'batch_bytes': 4 * MIB,
+            'batch_tensors': 4,
+            'workers': inside,
+        }
+        lines.append(interval)
     return [json.dumps(line) for line in lines]
 
 
@@ -618,13 +607,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         path.unlink(missing_ok=True)
         jobs = [SEEN[0], SEEN[7], draw_unseen()[0]] if is_quick else [*JOBS.values()]
         measure_grid(jobs, 1 if is_quick else REPEATS, path, is_quick)
-    judged, by_grid, rules = judge_jobs(
-        read_trials(path), path, 1 if is_quick else FRESH
-    )
+    judged, rules = judge_jobs(read_trials(path), path, 1 if is_quick else FRESH)
     benchmark.shares_pct = [one['other_load_pct'] for one in read_trials(path)]
-    benchmark.add(*judge_lost(judged))
-    benchmark.add(*compare_rules(by_grid, rules))
-    benchmark.add(*show_jobs(judged, by_grid))
+    benchmark.add(*judge_lost(judged), *compare_rules(judged, rules))
+    benchmark.add(*show_jobs(judged))
     if benchmark.options.nulls:
         say('loops with nothing to gain')
         benchmark.add(judge_nulls(50 if is_quick else benchmark.options.nulls))
