@@ -152,13 +152,6 @@ def test_the_step_and_its_power_come_back(workers):
     assert predict_setting(found, 0, 2).iter_time_s == pytest.approx(0.035, rel=0.02)
 
 
-def test_a_tenth_of_a_core_more_is_not_another_thread():
-    found = calibrate(make_threads(num_workers=0, step_cpu_s=0.0222), 0.0)
-    assert found.step_cpu_s == 0.02
-    # one thread leaves the other core to a worker
-    assert predict_setting(found, 1, 2).iter_time_s == pytest.approx(0.02, rel=0.02)
-
-
 @pytest.mark.parametrize('delay_s', [0.0, 0.01, 0.04])
 def test_delays_on_free_cores_show_nothing_of_the_power(delay_s):
     measured = make_threads(

@@ -71,12 +71,6 @@ def test_the_wall_is_named(workers, fields, limit):
     assert predict_setting(make_workload(**fields), workers).limit == limit
 
 
-def test_prefetching_helps_where_costs_are_uneven():
-    uneven = make_workload(batch_time=Cost(0.028, 0.04), batch_cpu=Cost(0.0))
-    times = [predict_setting(uneven, 2, factor).iter_time_s for factor in (1, 2, 8)]
-    assert times[0] > times[1] > times[2]
-
-
 def test_what_was_badly_measured_or_not_seen_is_less_sure():
     def width(workload: Workload, workers: int) -> float:
         found = predict_setting(workload, workers)
@@ -150,11 +144,6 @@ def job_s(workers: int, plan: JobPlan, persistent: bool = True, **fields) -> flo
 )
 def test_a_job_is_its_iterations_and_its_starts(workers, plan, persistent, expected_s):
     assert job_s(workers, plan, persistent) == pytest.approx(expected_s)
-
-
-def test_many_workers_lose_short_epochs_that_start_them():
-    plan = JobPlan(iterations=5, epochs=20)
-    assert job_s(16, plan, False) > 2 * job_s(2, plan, True)
 
 
 SCARCE = {

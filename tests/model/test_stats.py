@@ -7,7 +7,6 @@ import pytest
 
 from mmgpu_hooks.model.stats import (
     SeriesMean,
-    alternate,
     estimate_difference,
     estimate_mean,
     estimate_ratio,
@@ -27,10 +26,6 @@ def test_the_gain_of_pairs_is_studentised_on_the_logarithms():
     assert gain.low == pytest.approx(math.expm1(0.2 - half), abs=1e-4)
     assert gain.high == pytest.approx(math.expm1(0.2 + half), abs=1e-4)
     assert paired_gain([0.2, 0.2], [0.1]) is None
-
-
-def test_turns_cancel_a_drift():
-    assert [int(second) for second in alternate(4)] == [0, 1, 1, 0, 0, 1, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -98,27 +93,19 @@ def make_series(lots: random.Random, count: int, alike: float) -> list[float]:
     return values
 
 
-@pytest.mark.parametrize('alike', [0.0, 0.5, 0.9])
-@pytest.mark.parametrize('count', [8, 60])
-def test_equal_runs_raise_no_alarm(count, alike):
-    lots, alarms, rounds = random.Random(9), 0, 300
+@pytest.mark.parametrize(('alike', 'count'), [(0.0, 8), (0.5, 8), (0.9, 60), (0.0, 60)])
+def test_equal_runs_raise_no_alarm_and_a_tenth_is_found(alike, count):
+    lots, rounds = random.Random(9), 200
+    alarms = covered = 0
     for _ in range(rounds):
-        before, after = (
-            summarize_series(make_series(lots, count, alike), [1.0] * count)
-            for _ in range(2)
+        before, after = (make_series(lots, count, alike) for _ in range(2))
+        slower = [1.1 * value for value in after]
+        first, same, tenth = (
+            summarize_series(values, [1.0] * count)
+            for values in (before, after, slower)
         )
-        alarms += estimate_ratio(before, after).low > 1
-    assert alarms / rounds <= 0.05
-
-
-@pytest.mark.parametrize('alike', [0.0, 0.5])
-def test_the_interval_covers_what_was_planted(alike):
-    lots, covered, seen, rounds = random.Random(4), 0, 0, 300
-    for _ in range(rounds):
-        before = summarize_series(make_series(lots, 60, alike), [1.0] * 60)
-        slower = [1.1 * value for value in make_series(lots, 60, alike)]
-        ratio = estimate_ratio(before, summarize_series(slower, [1.0] * 60))
+        alarms += estimate_ratio(first, same).low > 1
+        ratio = estimate_ratio(first, tenth)
         covered += ratio.low <= 1.1 <= ratio.high
-        seen += ratio.low > 1.0
-    assert covered / rounds >= 0.93
-    assert seen / rounds >= 0.9
+    assert alarms / rounds <= 0.05
+    assert covered / rounds >= 0.9
