@@ -130,6 +130,8 @@ class LoaderFigures(Figures):
     occupancy_p95_s = of_steady(median, 'workers.occupancy.p95_s')
     batch_cpu_s = mean_of('workers.batch_cpu.mean_s', 'workers.batch_cpu.count')
     """CPU of the worker for one batch, mean; ``None`` from outside."""
+    fetch_cpu_s = mean_of('workers.fetch_cpu_s', 'workers.batch_cpu.count')
+    """What of it is not spent on sending the batch."""
     ready_mean = mean_of('workers.ready_mean', 'iterations')
     """Batches that stood ready when the loop asked."""
     ready_zero_pct = mean_of('workers.ready_zero_pct', 'iterations')

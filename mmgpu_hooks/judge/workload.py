@@ -171,7 +171,12 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
             "The workers' time per batch was not measured inside them, and they were "
             'not always busy: it is only bounded.'
         )
-    transfer = estimate_transfer(run.batch_tensors, loading, cpu)
+    sent_cpu_s = None
+    if workers and run.loader and run.loader.fetch_cpu_s is not None:
+        sent_cpu_s = max(cpu.mean_s - run.loader.fetch_cpu_s, 0.0)
+    transfer = estimate_transfer(
+        run.batch_tensors, run.batch_bytes, loading, cpu, sent_cpu_s
+    )
     # with workers it is in the CPU already; what is between two batches is not measured
     whole_s = loading.mean_s + (GAP_S if workers else transfer.whole_s)
     cpu_s = cpu.mean_s + (0.0 if workers else transfer.cpu_s)
@@ -197,6 +202,7 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
         host_cores=max(logical, usable),
         spin_s=_spin_s(run, step_cpu_s),
         is_storage_bound=_is_storage_bound(run, loading.mean_s, cpu.mean_s),
+        transfer_cpu_error=transfer.cpu_error,
         is_transfer_known=workers > 0,
         is_batch_time_known=is_known,
         notes=tuple(notes),

@@ -209,7 +209,7 @@ _RESIZED = 0.03
 loading is taken to grow with the images, and the step along its line."""
 
 _TRANSFERRED = 0.5
-"""Of what a transfer is taken to cost, which no run measures."""
+"""Of what a transfer makes a worker's batch longer, which no run measures."""
 
 _POWER = 0.5
 """Of what is beyond 1 of a `Workload.step_power` that is not known."""
@@ -266,7 +266,8 @@ def perturb(workload: Workload, *, alone: bool) -> Iterator[Workload]:
         yield replace(
             workload,
             transfer_s=_TRANSFERRED * min(workload.transfer_s, loading.mean_s),
-            transfer_cpu_s=_TRANSFERRED * min(workload.transfer_cpu_s, cpu.mean_s),
+            transfer_cpu_s=(1.0 - workload.transfer_cpu_error)
+            * min(workload.transfer_cpu_s, cpu.mean_s),
         )
     if not workload.is_step_power_known:
         yield replace(

@@ -235,6 +235,9 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     occupancy_std_s: Optional[Number] = None
     batch_cpu: Optional[DurationStats] = None
     """CPU of the worker for one batch, all its threads; likewise."""
+    fetch_cpu_s: Optional[Number] = None
+    """CPU of fetching one batch, mean: ``batch_cpu`` without what sends the batch to
+    the training process."""
     ready_mean: Optional[Number] = None
     """Batches that stood ready when the loop asked, mean."""
     ready_zero_pct: Optional[Number] = None

@@ -28,8 +28,10 @@ class Costly(Dataset):
         burn_s: float = 0.0,
         sleep_s: float = 0.0,
         slow: dict[int, float] | None = None,
+        shape: tuple[int, ...] = (2,),
     ) -> None:
         self.length = length
+        self.shape = shape
         self.burn_s = burn_s
         self.sleep_s = sleep_s
         self.slow = slow or {}
@@ -44,7 +46,7 @@ class Costly(Dataset):
         if pause:
             time.sleep(pause)
         return {
-            'inputs': torch.full((2,), float(index)),
+            'inputs': torch.full(self.shape, float(index)),
             'img_id': index,
             'img_path': f'train/{index}.jpg',
             'took_s': time.perf_counter() - since,

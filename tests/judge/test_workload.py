@@ -95,13 +95,24 @@ ALONE = {
 
 def test_a_run_without_workers_tells_loading_by_its_waits():
     found = fitted(**ALONE)
-    extra_s = TRANSFER_CPU_S + 12 * TRANSFER_TENSOR_S
+    # a batch has 12 tensors and 1 MiB
+    extra_s = TRANSFER_CPU_S + 12 * TRANSFER_TENSOR_S + 2**20 * 1e-9
     assert found.batch_cpu.mean_s == pytest.approx(0.3 + extra_s)
     # where loading waits, the handing over goes on beside it
     assert found.batch_time.mean_s == pytest.approx(0.4 + GAP_S + 0.75 * extra_s)
     assert not found.is_transfer_known
     alone = predict_setting(found, 0, 2)
     assert alone.iter_time_s == pytest.approx(0.5)
+
+
+def test_what_workers_burn_to_send_a_batch_is_not_burnt_without_them():
+    workers = replace(STARVED['workers'], fetch_cpu_s=0.34)
+    found = fitted(**{**STARVED, 'workers': workers})
+    assert found.local_loading_s[0] == pytest.approx(0.34)
+    assumed = fitted(**STARVED)
+    assert found.transfer_cpu_error < assumed.transfer_cpu_error
+    unlike = [predict_setting(one, 0).iter_time_high_s for one in (found, assumed)]
+    assert unlike[0] != unlike[1]
 
 
 def test_workers_seen_from_outside_are_busy_all_the_time_when_the_loop_starves():

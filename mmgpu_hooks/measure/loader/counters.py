@@ -25,14 +25,15 @@ _ROW = 6
 # figures of a worker
 MADE = 0
 """Batches it made."""
-WALL_SUM, CPU_SUM = 1, 2
-LOADING_SINCE, LOADING_INDEX = 3, 4
+WALL_SUM, CPU_SUM, FETCH_CPU_SUM = 1, 2, 3
+"""Seconds of the fetches, CPU from one to the next, CPU of the fetches alone."""
+LOADING_SINCE, LOADING_INDEX = 4, 5
 """When the sample that is being made was begun, monotonic, and its index; 0 between
 samples, -1 for an index that is no number."""
-STACK_SIGNAL, STACK_FILE = 5, 6
+STACK_SIGNAL, STACK_FILE = 6, 7
 """How to ask for the worker's stack, see `call_stack`; 0 where it does not offer."""
-_SEQUENCE, _LENGTH = 7, 8
-FILE_LENGTH = 9
+SEQUENCE, _LENGTH = 8, 9
+FILE_LENGTH = 10
 """Bytes of the name of the file that is being loaded; 0 while it is unknown."""
 _HEAD = 16
 
@@ -79,10 +80,10 @@ class Counters:
             return
         head, start = self.head(worker), self._start(worker) + _HEAD_BYTES
         # odd while it is being written
-        head[_SEQUENCE] += 1
+        head[SEQUENCE] += 1
         memoryview(self._memory).cast('B')[start : start + len(text)] = text
         head[_LENGTH] = len(text)
-        head[_SEQUENCE] += 1
+        head[SEQUENCE] += 1
 
     def read_notes(self, worker: int, seen: float) -> tuple[float, dict[str, Any]]:
         """A worker's notes.
@@ -95,12 +96,12 @@ class Counters:
             A mark, and the notes, which are empty when they are those of the last call.
         """
         head, start = self.head(worker), self._start(worker) + _HEAD_BYTES
-        sequence = float(head[_SEQUENCE])
+        sequence = float(head[SEQUENCE])
         if sequence == seen or sequence % 2:
             return seen, {}
         end = start + int(head[_LENGTH])
         text = bytes(memoryview(self._memory).cast('B')[start:end])
-        if head[_SEQUENCE] != sequence:  # written anew meanwhile
+        if head[SEQUENCE] != sequence:  # written anew meanwhile
             return seen, {}
         notes: dict[str, Any] = json.loads(text)
         return sequence, notes

@@ -67,8 +67,8 @@ class _Tally:
     def __init__(self) -> None:
         self.rows: list[Figures] = []
         """Of the ring, of the batches that the loop took."""
-        self.made = np.zeros(3)
-        """Batches that were made, their seconds and their CPU."""
+        self.made = np.zeros(4)
+        """Batches that were made, their seconds, their CPU and that of the fetches."""
         self.transforms: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.timed_samples = 0
         self.slowest: list[tuple[float, int, str]] = []
@@ -96,6 +96,7 @@ class _Tally:
             occupancy=summarize_some(walls_s, made, float(self.made[1])),
             occupancy_std_s=float(np.std(walls_s)) if len(walls_s) > 1 else None,
             batch_cpu=summarize_some(cpus_s, made, float(self.made[2])),
+            fetch_cpu_s=None if np.isnan(self.made[3]) else self.made[3] / made,
             transforms={
                 name: TransformCost(calls=int(calls), total_s=seconds)
                 for name, (calls, seconds) in self.transforms.items()
@@ -140,7 +141,7 @@ class _Followed:
         self._taken = 0
         self._epoch: Any = None
         """What the iterator makes anew whenever its numbers begin anew."""
-        self._heads = np.zeros((count, 3))
+        self._heads = np.zeros((count, 4))
         self._seen = [0.0] * count
         self._noted: list[dict[str, Any]] = [{} for _ in range(count)]
 
@@ -177,7 +178,7 @@ class _Followed:
         if counters is None:
             return None
         self.collect_rows(tally)
-        heads = np.array([counters.head(n)[:3] for n in range(counters.workers)])
+        heads = np.array([counters.head(n)[:4] for n in range(counters.workers)])
         tally.made += (heads - self._heads).sum(axis=0)
         self._heads, off = heads, None
         for worker, seen in enumerate(self._seen):

@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections.abc import Mapping
 from functools import partial, wraps
+from multiprocessing import resource_sharer
 from types import FrameType
 from typing import Any, Callable
 
@@ -20,6 +21,7 @@ from mmgpu_hooks.measure.loader.counters import Counters
 from mmgpu_hooks.measure.loader.pipeline import Costs, PipelineTimer
 from mmgpu_hooks.measure.loader.settings import read_start_method
 from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.measure.proc import read_thread_cpu_s
 
 MOST_SLOW = 4
 """Slowest samples that a worker keeps."""
@@ -144,6 +146,8 @@ class FetchProbe:
         self._has_news = False
         self._since_s = 0.0
         self._since_cpu_s: float | None = None
+        self._begin_cpu_s = self._begin_sending_s = 0.0
+        self._queue: Any = None
         self._is_busy = False
         self._fetcher: Callable[[], Any] = lambda: None
         self._patches = Patches()
@@ -201,18 +205,31 @@ class FetchProbe:
             self._is_timing = True
             self._timer.start(_bare(fetcher.dataset))
             self._timing_cost_s += self._clock() - since
+        self._begin_cpu_s = self._cpu_clock()
+        self._begin_sending_s = self._read_sending_s()
         if self._since_cpu_s is None or not self._is_worker:
-            self._since_cpu_s = self._cpu_clock()
+            self._since_cpu_s = self._begin_cpu_s
         self._since_s = self._clock()
+
+    def _read_sending_s(self) -> float:
+        """CPU of the threads that send this worker's batches, beside its fetches."""
+        sharer = getattr(resource_sharer, '_resource_sharer', None)
+        threads = (
+            getattr(self._queue, '_thread', None),
+            getattr(sharer, '_thread', None),
+        )
+        return sum(map(read_thread_cpu_s, threads)) if self._is_worker else 0.0
 
     def _end(self, fetcher: Any, index: Any, batch: Any, loop: FrameType) -> None:
         now, cpu_s, head = self._clock(), self._cpu_clock(), self._head
         wall_s, used_s = now - self._since_s, cpu_s - (self._since_cpu_s or cpu_s)
         self._since_cpu_s = cpu_s
+        sent_s = self._read_sending_s() - self._begin_sending_s
         if self._is_timing:
             self._note_transforms(len(index) if fetcher.auto_collation else 1, now)
         # the worker's loop alone knows a batch's number in the loader's order
         number = loop.f_locals.get('idx') if self._is_worker else int(head[at.MADE])
+        self._queue = loop.f_locals.get('data_queue')
         if isinstance(number, int):
             held = self._watch.examine(batch)
             figures = [np.nan if one is None else one for one in held]
@@ -221,6 +238,7 @@ class FetchProbe:
             self._write_notes()
         head[at.WALL_SUM] += wall_s
         head[at.CPU_SUM] += used_s
+        head[at.FETCH_CPU_SUM] += max(cpu_s - self._begin_cpu_s - sent_s, 0.0)
         head[at.MADE] += 1
 
     def _leave(self) -> None:

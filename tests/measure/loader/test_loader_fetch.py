@@ -253,7 +253,7 @@ def test_notes_are_read_once_and_never_half_written():
     mark, notes = counters.read_notes(1, 0.0)
     assert notes == {'off': 'one'}
     assert counters.read_notes(1, mark) == (mark, {})
-    counters.head(1)[7] += 1  # a worker writes
+    counters.head(1)[at.SEQUENCE] += 1  # a worker writes
     assert counters.read_notes(1, mark) == (mark, {})
     counters.write_notes(0, {'too long': 'x' * 10_000})
     assert counters.read_notes(0, 0.0) == (0.0, {})

@@ -10,6 +10,7 @@ import pickle
 import random
 import signal
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -53,6 +54,27 @@ def test_time_and_cpu_per_batch_are_what_was_planted(loop, workers: int):
     assert medians[1] - medians[0] == near(4 * 0.015)
     # handing a batch over costs CPU as well
     assert medians[1] >= 0.99 * 4 * 0.02
+
+
+@pytest.mark.skipif(not sys.platform.startswith('linux'), reason='clocks of threads')
+@pytest.mark.parametrize('shape', [(1,), (5_000_000,)])
+def test_sending_a_batch_is_no_part_of_the_fetch(loop, shape):
+    one = loop(
+        planted.Costly(24, burn_s=0.005, shape=shape),
+        batch_size=4,
+        num_workers=1,
+        collate_fn=list,
+    )
+    one.run_epoch()
+    window = one.read()
+    sent_s = window.batch_cpu.mean_s - window.fetch_cpu_s
+    assert window.fetch_cpu_s >= 0.99 * 4 * 0.005
+    # MMEngine's way to collate leaves 80 MB to be copied to shared memory
+    assert (sent_s > 0.008) if shape[0] > 1 else (0.0 < sent_s < 0.008)
+    local = loop(planted.Costly(8, burn_s=0.005), batch_size=4)
+    local.run_epoch()
+    window = local.read()
+    assert window.fetch_cpu_s == pytest.approx(window.batch_cpu.mean_s)
 
 
 @pytest.mark.parametrize('persistent', [False, True])
