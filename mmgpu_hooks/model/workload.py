@@ -253,8 +253,9 @@ TRANSFER_CPU_S, TRANSFER_TENSOR_S, _TRANSFER_BYTE_S = 0.0008, 0.00025, 1e-9
 """CPU of a worker beyond the loading: per batch, and per tensor and byte in it."""
 
 _MEASURED_ERROR, _ASSUMED_ERROR = 0.25, 0.5
-"""Relative standard error of that CPU. Real loaders of 4 to 480 tensors and 0.05 to
-100 MB took 0.8 to 1.9 times what is assumed."""
+"""Relative standard error of that CPU. Loading may burn more in the training process
+than in a worker, since libraries use several threads there. Real loaders of 1 to 480
+tensors and 0.05 to 100 MB took 0.8 to 1.9 times what is assumed."""
 
 _FETCH_S, _FETCH_TENSOR_S, _FETCH_BUSY_S = 0.0003, 0.00025, 0.003
 """Of fetching a ready batch, on both sides: per batch, per tensor in it, and what it
