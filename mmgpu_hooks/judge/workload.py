@@ -22,7 +22,13 @@ from mmgpu_hooks.model.calibration import calibrate
 from mmgpu_hooks.model.job import first_batch_s
 from mmgpu_hooks.model.prediction import MOST_PREFETCH, MOST_WORKERS
 from mmgpu_hooks.model.stats import find_last_change
-from mmgpu_hooks.model.workload import GAP_S, Cost, Workload, estimate_transfer
+from mmgpu_hooks.model.workload import (
+    GAP_S,
+    Cost,
+    Transfer,
+    Workload,
+    estimate_transfer,
+)
 from mmgpu_hooks.schema import NoPrediction
 
 if TYPE_CHECKING:
@@ -171,12 +177,7 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
             "The workers' time per batch was not measured inside them, and they were "
             'not always busy: it is only bounded.'
         )
-    sent_cpu_s = None
-    if workers and run.loader and run.loader.fetch_cpu_s is not None:
-        sent_cpu_s = max(cpu.mean_s - run.loader.fetch_cpu_s, 0.0)
-    transfer = estimate_transfer(
-        run.batch_tensors, run.batch_bytes, loading, cpu, sent_cpu_s
-    )
+    transfer = _transfer_cost(run, loading, cpu)
     # with workers it is in the CPU already; what is between two batches is not measured
     whole_s = loading.mean_s + (GAP_S if workers else transfer.whole_s)
     cpu_s = cpu.mean_s + (0.0 if workers else transfer.cpu_s)
@@ -207,6 +208,14 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
         is_batch_time_known=is_known,
         notes=tuple(notes),
     )
+
+
+def _transfer_cost(run: Run, loading: Cost, cpu: Cost) -> Transfer:
+    """What sending a batch costs, measured by the workers where there are some."""
+    fetch_s, sent_s = run.loader.fetch_cpu_s if run.loader else None, None
+    if run.run.loader.num_workers and fetch_s is not None:
+        sent_s = max(cpu.mean_s - fetch_s, 0.0)
+    return estimate_transfer(run.batch_tensors, run.batch_bytes, loading, cpu, sent_s)
 
 
 def _spin_s(run: Run, step_cpu_s: float) -> float:
