@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from msgspec.structs import asdict
 
-from mmgpu_hooks.judge.columns import Column, Intervals, filled
+from mmgpu_hooks.judge.columns import Column, Intervals, filled, read_field
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.stats import (
     LEAST_VALUES,
@@ -55,15 +55,9 @@ _CONDITIONS = {
 }
 """What else costs depend on."""
 
-_SETTINGS = (
-    *('loop', 'device', 'world_size', 'optim_wrapper', 'accumulative_counts'),
-    *('start_iteration', 'host.logical_cpus', 'host.affinity_cpus'),
-    *('host.cgroup_cpu_cores', 'host.slurm_cpus', 'host.ranks_on_host'),
-    *('host.usable_cores', 'host.ram_total_bytes', 'host.cgroup_memory_bytes'),
-    *('host.shm_total_bytes', 'host.open_files_soft', 'gpu.name'),
-    'gpu.driver_version',
-)
-"""Limits that stay; what is free changes from run to run."""
+_SETTINGS = 'loop', 'device', 'world_size', 'optim_wrapper', 'accumulative_counts'
+_CHANGING = 'host.ram_available_bytes', 'host.shm_free_bytes', 'gpu.uuid'
+"""What is free changes from run to run."""
 
 
 def find_unlike(run: Run, other: Run) -> str | None:
@@ -81,7 +75,7 @@ def _find_unequal(
     old: Run, new: Run, fields: dict[str, str]
 ) -> Iterator[tuple[str, Any, Any]]:
     for what, field in fields.items():
-        before, after = _get(old, field), _get(new, field)
+        before, after = read_field(old, field), read_field(new, field)
         if field.endswith('worker_nice'):
             # the hook left it alone
             before, after = before or 0, after or 0
@@ -89,34 +83,28 @@ def _find_unequal(
             yield what, before, after
 
 
-def _get(record: Any, field: str) -> Any:
-    """A field of a field; ``None`` where one of them is unknown."""
-    for name in field.split('.'):
-        is_mapping = isinstance(record, Mapping)
-        record = record.get(name) if is_mapping else getattr(record, name, None)
-    return record
-
-
 def find_settings(before: Run, after: Run) -> tuple[SettingComparison, ...]:
     """Settings, limits of the host and versions that differ, by dotted name."""
     old, new = _read_settings(before.run), _read_settings(after.run)
     return tuple(
-        SettingComparison(name, *(_text(one.get(name)) for one in (old, new)))
+        SettingComparison(name, old.get(name), new.get(name))
         for name in dict.fromkeys((*old, *new))
         if old.get(name) != new.get(name)
     )
 
 
 def _read_settings(run: RunRecord) -> dict[str, Any]:
+    found = {name: getattr(run, name) for name in _SETTINGS}
+    for group in ('loader', 'host', 'gpu'):
+        record = getattr(run, group)
+        figures = asdict(record) if record is not None else {}
+        found |= {f'{group}.{name}': value for name, value in figures.items()}
+    found |= {f'versions.{name}': version for name, version in run.versions.items()}
     return {
-        **{f'loader.{name}': value for name, value in asdict(run.loader).items()},
-        **{name: _get(run, name) for name in _SETTINGS},
-        **{f'versions.{name}': version for name, version in run.versions.items()},
+        name: str(value)
+        for name, value in found.items()
+        if value is not None and name not in _CHANGING
     }
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
 
 
 def compare_runs(before: Run, after: Run) -> RunComparison:

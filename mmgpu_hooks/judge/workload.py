@@ -12,12 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mmgpu_hooks.judge.columns import Column, Intervals, median, total
-from mmgpu_hooks.judge.thresholds import (
-    BLOCKED_PROBLEM,
-    IO_PRESSURE_PCT,
-    MIN_ITERATIONS,
-)
+from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.columns import Column, Intervals, median, read_field, total
 from mmgpu_hooks.model.calibration import calibrate
 from mmgpu_hooks.model.job import first_batch_s
 from mmgpu_hooks.model.prediction import MOST_PREFETCH, MOST_WORKERS
@@ -49,6 +45,26 @@ _Z95 = 1.645
 
 _USUAL_VARIATION = 0.3
 """Spread of the loading of a batch where it was not measured."""
+
+_NEEDED = {
+    'num_workers of the loader': ('run.loader.num_workers', MOST_WORKERS),
+    'number of usable cores': ('run.host.usable_cores', _MOST_CORES),
+    'wait for data per iteration': ('data_wait_s', _LONGEST_S),
+    'time of a step': ('step_s', _LONGEST_S),
+    'time in hooks per iteration': ('hooks_s', _LONGEST_S),
+    'CPU of the training process': ('main_cpu_s', _LONGEST_S),
+}
+"""Without them there is no workload; each with the largest that is possible."""
+
+_USED = {
+    'prefetch_factor': ('run.loader.prefetch_factor', MOST_PREFETCH),
+    'number of CPUs': ('run.host.logical_cpus', _MOST_CORES),
+    'CPU of the workers per batch': ('worker_cpu_s', _LONGEST_S),
+    'wait for cores per batch': ('worker_run_delay_s', _LONGEST_S),
+    'time of a worker per batch': ('loader.occupancy_s', _LONGEST_S),
+    'spread of that time': ('loader.occupancy_std_s', _LONGEST_S),
+    'CPU of a worker per batch': ('loader.batch_cpu_s', _LONGEST_S),
+}
 
 NEWEST = 1000
 """Intervals that are used: of 10,000 iterations and more, further ones would not make
@@ -93,7 +109,11 @@ def _cut_segment(run: Run) -> tuple[Run, list[str]]:
     fields = ('workers.occupancy.mean_s', 'step.p50_s')
     cuts = {_find_cut(newest.column(field)) for field in fields} - {None}
     # the first interval of a part counts as its warm-up
-    long = [cut for cut in cuts if cut and counts[cut + 1 :].sum() >= MIN_ITERATIONS]
+    long = [
+        cut
+        for cut in cuts
+        if cut and counts[cut + 1 :].sum() >= thresholds.MIN_ITERATIONS
+    ]
     if long:
         why = 'The pipeline or the step changed during the run: '
     elif len(newest) == len(run.every):
@@ -114,38 +134,20 @@ def _find_cut(values: Column) -> int | None:
 
 def _find_missing(run: Run) -> str | None:
     """What a workload cannot be made without; a sentence, or ``None``."""
-    settings, host, loader = run.run.loader, run.run.host, run.loader
-    if run.steady_iterations < MIN_ITERATIONS:
+    if run.steady_iterations < thresholds.MIN_ITERATIONS:
         return (
             f'Not enough evidence: {run.steady_iterations} steady iterations, '
-            f'{MIN_ITERATIONS} needed.'
+            f'{thresholds.MIN_ITERATIONS} needed.'
         )
-    needed: list[tuple[str, float | None, float]] = [
-        ('num_workers of the loader', settings.num_workers, MOST_WORKERS),
-        ('prefetch_factor', settings.prefetch_factor or 0, MOST_PREFETCH),
-        ('number of usable cores', host.usable_cores, _MOST_CORES),
-        ('number of CPUs', host.logical_cpus or 0, _MOST_CORES),
-        ('wait for data per iteration', run.data_wait_s, _LONGEST_S),
-        ('time of a step', run.step_s, _LONGEST_S),
-        ('time in hooks per iteration', run.hooks_s, _LONGEST_S),
-        ('CPU of the training process', run.main_cpu_s, _LONGEST_S),
-        ('CPU of the workers per batch', run.worker_cpu_s or 0.0, _LONGEST_S),
-        ('wait for cores per batch', run.worker_run_delay_s or 0.0, _LONGEST_S),
-    ]
-    if loader is not None:
-        needed += [
-            ('time of a worker per batch', loader.occupancy_s or 0.0, _LONGEST_S),
-            ('spread of that time', loader.occupancy_std_s or 0.0, _LONGEST_S),
-            ('CPU of a worker per batch', loader.batch_cpu_s or 0.0, _LONGEST_S),
-        ]
-    for name, value, most in needed:
-        if value is None:
+    for name, (field, most) in {**_NEEDED, **_USED}.items():
+        value = read_field(run, field)
+        if value is None and name in _NEEDED:
             source = 'CPU' if 'CPU' in name else 'loader workers'
             reason = run.unknown.get(source, 'it was not recorded').rstrip('.')
             return f'The {name} is unknown: {reason}.'
-        if not 0.0 <= value <= most:
+        if not 0.0 <= (value or 0.0) <= most:
             return f'The {name} is absurd: {value:g}; was the evidence edited?'
-    if not run.iter_s or not host.usable_cores:
+    if not run.iter_s or not run.run.host.usable_cores:
         return 'Iterations took no time, or there is no core; was the evidence edited?'
     return None
 
@@ -233,8 +235,8 @@ def _spin_s(run: Run, step_cpu_s: float) -> float:
 
 def _is_storage_bound(run: Run, whole_s: float, cpu_s: float) -> bool:
     pressure = (run.host.io_pressure_pct if run.host else None) or 0.0
-    is_blocked = whole_s > 0.0 and 1.0 - cpu_s / whole_s >= BLOCKED_PROBLEM
-    return pressure >= IO_PRESSURE_PCT and is_blocked
+    is_blocked = whole_s > 0.0 and 1.0 - cpu_s / whole_s >= thresholds.BLOCKED_PROBLEM
+    return pressure >= thresholds.IO_PRESSURE_PCT and is_blocked
 
 
 def _worker_start_s(run: Run, workload: Workload) -> float:
