@@ -53,7 +53,6 @@ _T = TypeVar('_T')
 MIN_CALM = 3
 """Intervals without a validation or a save, from which means are over them alone."""
 
-_SLOWEST = 5
 _BLOCKS = 8
 _LEAST_CREEP_BYTES = 2**20
 """The allocator's large blocks come in steps of this: less is none."""
@@ -110,10 +109,8 @@ class TransformFigures(NamedTuple):
     """One transform of the pipeline, over the samples that were timed."""
 
     name: str
-    calls: int
-    total_s: float
     image_s: float | None
-    """``total_s`` over the samples timed, those that skipped it included."""
+    """Over the samples timed, those that skipped it included."""
 
 
 class LoaderFigures(Figures):
@@ -159,26 +156,21 @@ class LoaderFigures(Figures):
     @cached_property
     def transforms(self) -> tuple[TransformFigures, ...]:
         """Most expensive first."""
-        calls: Counter[str] = Counter()
         seconds: Counter[str] = Counter()
         for costs in self.steady.values('workers.transforms'):
             for name, cost in (costs or {}).items():
-                calls[name] += cost.calls
                 seconds[name] += cost.total_s
         samples = self.timed_samples
         return tuple(
-            TransformFigures(n, calls[n], sum_s, sum_s / samples if samples else None)
-            for n, sum_s in seconds.most_common()
+            TransformFigures(name, sum_s / samples if samples else None)
+            for name, sum_s in seconds.most_common()
         )
 
     @cached_property
-    def slowest(self) -> tuple[SlowSample, ...]:
-        """Slowest samples of the whole run, each dataset index once."""
+    def slowest(self) -> SlowSample | None:
+        """Slowest sample of the whole run."""
         samples = (s for one in self.every.values('workers.slowest') for s in one or ())
-        found: dict[int, SlowSample] = {}
-        for sample in sorted(samples, key=lambda sample: -sample.seconds):
-            found.setdefault(sample.index, sample)
-        return tuple(found.values())[:_SLOWEST]
+        return max(samples, key=lambda sample: sample.seconds, default=None)
 
 
 class HostFigures(Figures):
@@ -544,15 +536,6 @@ class Run(Figures):
         """The reason of the whole card, else of this figure alone."""
         reasons = (self.unknown.get(source) for source in ('GPU', 'GPU util_pct'))
         return next(filter(None, reasons), 'no sample was taken')
-
-    @cached_property
-    def gpu_last_iteration(self) -> int | None:
-        """The last one with GPU utilisation, where that ended before the run."""
-        off = {one.source for one in self.evidence.sources_off}
-        sampled = self.every.having('gpu.util_pct').values('iteration')
-        if off.isdisjoint(('GPU', 'GPU util_pct')) or not sampled:
-            return None
-        return int(sampled[-1])
 
     @cached_property
     def cuda_memory(self) -> CudaMemoryFigures | None:

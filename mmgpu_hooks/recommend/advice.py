@@ -44,16 +44,16 @@ def name_costliest(run: Run) -> str | None:
         ``None`` when no transform was timed.
     """
     transforms = run.loader.transforms if run.loader else ()
-    whole_s = sum(one.total_s for one in transforms)
-    if not transforms or whole_s <= 0.0 or run.loader is None:
+    whole_s = sum(one.image_s or 0.0 for one in transforms)
+    if whole_s <= 0.0 or run.loader is None:
         return None
-    first = max(transforms, key=lambda one: one.total_s)
+    first = transforms[0]
     cheaper = _CHEAPER.get(first.name)
     if first.name == 'LoadImageFromFile':
         cheaper = _name_cheaper_decoding(run)
     hint = f'; cheaper: {cheaper}' if cheaper else ''
     return (
-        f'{first.name} takes {100 * first.total_s / whole_s:.0f} % of the pipeline '
+        f'{first.name} takes {100 * (first.image_s or 0.0) / whole_s:.0f} % of the pipeline '
         f'({run.loader.timed_samples} samples timed){hint}.'
     )
 

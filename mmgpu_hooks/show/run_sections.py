@@ -379,7 +379,7 @@ def _loader_section(run: Run) -> Section:
     if loader is not None and loader.timed_samples:
         costs = [(t.name, t.image_s) for t in loader.transforms if t.image_s]
     if loader is not None and loader.slowest:
-        slow = loader.slowest[0]
+        slow = loader.slowest
         image = f', image {slow.image}' if slow.image else ''
         took = format_seconds(slow.seconds)
         said.append(f'Slowest sample {took}: index {slow.index}{image}.')

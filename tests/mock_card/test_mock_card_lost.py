@@ -53,9 +53,6 @@ def test_a_card_that_is_lost_ends_its_figures(
     *_, last = (record for record in run.intervals if record.gpu is not None)
     assert last.gpu is not None and last.gpu.util_pct == pytest.approx(71)
     assert 0 < last.iteration < run.intervals[-1].iteration
-    assert run.gpu_last_iteration == last.iteration
-    until = f'until iteration {last.iteration}'
-    assert until in training.summary
 
 
 @pytest.mark.parametrize('name', ['ecc', 'flaky'])

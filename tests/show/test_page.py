@@ -181,8 +181,8 @@ def evil_run(text: str) -> ReportedRun:
     summary = summary.altered(hooks={text: next(iter(summary.hooks.values()))})
     assert summary.loader is not None
     summary.loader.__dict__.update(
-        transforms=(TransformFigures(text, 1, 1.0, 1.0),),
-        slowest=(SlowSample(seconds=1.0, index=1, image=text),),
+        transforms=(TransformFigures(text, 1.0),),
+        slowest=SlowSample(seconds=1.0, index=1, image=text),
     )
     change = Change(text, text, text, text, text, (text,))
     finding = Finding(text, text, text, text, 0.5)
