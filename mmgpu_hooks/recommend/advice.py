@@ -47,13 +47,13 @@ def name_costliest(run: Run) -> str | None:
     whole_s = sum(one.image_s or 0.0 for one in transforms)
     if whole_s <= 0.0 or run.loader is None:
         return None
-    first = transforms[0]
+    first, share = transforms[0], (transforms[0].image_s or 0.0) / whole_s
     cheaper = _CHEAPER.get(first.name)
     if first.name == 'LoadImageFromFile':
         cheaper = _name_cheaper_decoding(run)
     hint = f'; cheaper: {cheaper}' if cheaper else ''
     return (
-        f'{first.name} takes {100 * (first.image_s or 0.0) / whole_s:.0f} % of the pipeline '
+        f'{first.name} takes {100 * share:.0f} % of the pipeline '
         f'({run.loader.timed_samples} samples timed){hint}.'
     )
 
