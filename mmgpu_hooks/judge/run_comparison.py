@@ -55,8 +55,11 @@ _CONDITIONS = {
 }
 """What else costs depend on."""
 
-_SETTINGS = 'loop', 'device', 'world_size', 'optim_wrapper', 'accumulative_counts'
-_CHANGING = 'host.ram_available_bytes', 'host.shm_free_bytes', 'gpu.uuid'
+_SETTINGS = (
+    *('loop', 'device', 'world_size', 'optim_wrapper', 'accumulative_counts'),
+    *('start_iteration', 'gpu.name', 'gpu.driver_version'),
+)
+_CHANGING = 'host.ram_available_bytes', 'host.shm_free_bytes'
 """What is free changes from run to run."""
 
 
@@ -94,11 +97,10 @@ def find_settings(before: Run, after: Run) -> tuple[SettingComparison, ...]:
 
 
 def _read_settings(run: RunRecord) -> dict[str, Any]:
-    found = {name: getattr(run, name) for name in _SETTINGS}
-    for group in ('loader', 'host', 'gpu'):
-        record = getattr(run, group)
-        figures = asdict(record) if record is not None else {}
-        found |= {f'{group}.{name}': value for name, value in figures.items()}
+    found = {name: read_field(run, name) for name in _SETTINGS}
+    for group in ('loader', 'host'):
+        figures = asdict(getattr(run, group)).items()
+        found |= {f'{group}.{name}': value for name, value in figures}
     found |= {f'versions.{name}': version for name, version in run.versions.items()}
     return {
         name: str(value)

@@ -204,7 +204,6 @@ class HostWindow(Recorded, frozen=True, kw_only=True):
 class TransformCost(Recorded, frozen=True, kw_only=True):
     """One transform of the pipeline, over the batches that were timed."""
 
-    calls: Count
     total_s: Number
     """Wall clock inside it, transforms that it calls itself left out."""
 

@@ -141,8 +141,8 @@ def test_warm_up_counts_where_all_batches_were_made_in_it(later, batch_s):
 
 
 def test_transforms_are_added_up_and_given_per_image():
-    load = TransformCost(calls=4, total_s=0.4)
-    flips = [TransformCost(calls=2, total_s=0.1), TransformCost(calls=6, total_s=1.1)]
+    load = TransformCost(total_s=0.4)
+    flips = [TransformCost(total_s=0.1), TransformCost(total_s=1.1)]
     loader = loader_of(
         make_inside_workers(
             transforms={'Load': load, 'Flip': flips[0]}, timed_samples=4

@@ -20,8 +20,8 @@ def test_the_costliest_transform_is_named_with_a_cheaper_one():
     inside = make_inside_workers(
         0.6,
         transforms={
-            'Mosaic': TransformCost(calls=4, total_s=0.9),
-            'Pack': TransformCost(calls=4, total_s=0.1),
+            'Mosaic': TransformCost(total_s=0.9),
+            'Pack': TransformCost(total_s=0.1),
         },
     )
     said = advice(workers=inside)
@@ -44,7 +44,7 @@ def test_a_short_run_gets_no_advice():
 
 
 LOADING = make_inside_workers(
-    0.6, transforms={'LoadImageFromFile': TransformCost(calls=4, total_s=1.0)}
+    0.6, transforms={'LoadImageFromFile': TransformCost(total_s=1.0)}
 )
 
 

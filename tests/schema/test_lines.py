@@ -28,7 +28,7 @@ RECORDS = [
         by_hook={'EMAHook': 0.5, '50 % "quoted"': 0.25, 'é\n': 1.0},
         workers=replace(
             make_workers(0.3),
-            transforms={'Mosaic': TransformCost(calls=4, total_s=0.25)},
+            transforms={'Mosaic': TransformCost(total_s=0.25)},
             slowest=(SlowSample(seconds=0.5, index=17, image='42 a:nan,b.jpg'),),
         ),
         gpu=GpuWindow(samples=12, util_pct=63.5, zero_pct=20.0, mem_used_bytes=2**33),

@@ -98,8 +98,8 @@ class _Tally:
             batch_cpu=summarize_some(cpus_s, made, float(self.made[2])),
             fetch_cpu_s=None if np.isnan(self.made[3]) else self.made[3] / made,
             transforms={
-                name: TransformCost(calls=int(calls), total_s=seconds)
-                for name, (calls, seconds) in self.transforms.items()
+                name: TransformCost(total_s=seconds)
+                for name, (_, seconds) in self.transforms.items()
             },
             timed_samples=self.timed_samples,
             slowest=tuple(
