@@ -99,19 +99,6 @@ def test_ranks_that_do_not_wait_for_each_other_are_not_judged():
     assert 'do not wait for each other: 0.300 s to 0.490 s' in summary.why
 
 
-def test_a_wait_in_the_validation_of_the_others_is_in_step():
-    # rank 0 saves, and the others wait for it where the validation begins
-    ranks = make_ranks([0.01, 0.01, 0.01])
-    for rank, part in enumerate(('checkpoint_save', 'validation', 'validation')):
-        grown = [
-            replace(one, ledger_s={**one.ledger_s, part: 2.0}, duration_s=8.0)
-            for one in ranks[rank].intervals
-        ]
-        ranks[rank] = replace(ranks[rank], intervals=tuple(grown))
-    summary = compare(ranks)
-    assert (summary.slowest, summary.part) == (0, 'checkpoint_save')
-
-
 @pytest.mark.parametrize(
     ('kept', 'slowest', 'iterations', 'said'),
     [
@@ -152,7 +139,3 @@ def test_files_of_another_run_are_left_out_and_said(field, value):
     summary = compare([first, other])
     assert summary.slowest is None
     assert 'old is of another run' in summary.notes[0]
-
-
-def test_a_run_of_one_rank_has_nothing_to_compare():
-    assert fold_ranks(Run(make_evidence(3)), []) is None

@@ -51,26 +51,10 @@ def test_images_per_second_are_all_images_over_all_the_time():
     assert figure(comparison, 'images_per_s').before.value == pytest.approx(4 / 0.75)
 
 
-def test_the_interval_covers_what_was_planted_and_equal_runs_raise_no_alarm():
-    covered, alarms, rounds = 0, 0, 40
-    for seed in range(rounds):
-        before = make_noisy_run(2 * seed)
-        ratio = compare(before, make_noisy_run(2 * seed + 1)).iter_ratio
-        alarms += ratio.low > 1
-        slower = make_noisy_run(2 * seed + 1, data_wait_s=0.16)
-        ratio = compare(before, slower).iter_ratio
-        covered += ratio.low <= 1.2 <= ratio.high
-    assert covered >= 0.9 * rounds
-    assert alarms <= 2
-
-
 def test_a_part_that_is_not_recorded_is_unknown():
     after = make_noisy_run(2)
-    parts = {'data_wait', 'step', 'hooks'}
-    intervals = []
-    for record in after.intervals:
-        ledger = {p: s for p, s in record.ledger_s.items() if p in parts}
-        intervals.append(replace(record, images=None, ledger_s=ledger))
+    kept = {'data_wait': 2.0, 'step': 4.0}
+    intervals = [replace(one, images=None, ledger_s=kept) for one in after.intervals]
     comparison = compare(make_noisy_run(1), replace(after, intervals=tuple(intervals)))
     for name in ('startup_s', 'images_per_s'):
         missing = figure(comparison, name)

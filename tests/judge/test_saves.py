@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import typing
 from typing import Any
 
@@ -57,55 +56,48 @@ STOLEN = {
     'write': SavePhase(wall_s=1.2, cpu_s=0.1, run_delay_s=0.0, blocked_s=1.1),
 }
 
+FAULTS = {'major_faults': 12000, 'memory_pressure_pct': None}
+
+
 # 0.4 s of CPU: a delay by the CPU counts from 0.2 s on, others from 0.6 s on, beyond
 # the 0.2 s of blocking that are usual.
-CAUSES = {
-    'workers': (make_contended(run_delay_s=0.21), 'workers'),
-    'hardly workers': (make_contended(run_delay_s=0.19), None),
-    'others': (
-        make_save(run_delay_s=0.21, strangers_cpu_s=0.9, **ALONE),
-        'strangers',
-    ),
-    'hardly others': (make_save(run_delay_s=0.19, strangers_cpu_s=0.9, **ALONE), None),
-    'storage': (make_save(blocked_s=0.81), 'storage'),
-    'hardly storage': (make_save(blocked_s=0.79), None),
-    'remote': (remote(make_save(blocked_s=0.81)), 'remote'),
-    'hardly remote': (remote(make_save(blocked_s=0.79)), None),
-    'memory': (short_of_memory(make_save(blocked_s=1.3)), 'memory'),
-    'others are short of it': (
-        short_of_memory(make_save(blocked_s=1.3), major_faults=0),
-        'storage',
-    ),
-    'page faults': (
-        make_save(blocked_s=1.3, major_faults=12000, memory_pressure_pct=None),
-        'memory',
-    ),
-    'histories': (hub(make_save(cpu_s=1.0), 101), 'size'),
-    'hardly histories': (hub(make_save(cpu_s=1.0), 99), None),
-    'a small delay by size': (hub(make_save(cpu_s=0.4), 190), None),
-}
-
-
-@pytest.mark.parametrize('name', CAUSES)
-def test_a_cause_is_named_from_its_threshold_on(name):
-    save, cause = CAUSES[name]
+@pytest.mark.parametrize(
+    ('save', 'cause'),
+    [
+        (make_contended(run_delay_s=0.21), 'workers'),
+        (make_contended(run_delay_s=0.19), None),
+        (make_save(run_delay_s=0.21, strangers_cpu_s=0.9, **ALONE), 'strangers'),
+        (make_save(run_delay_s=0.19, strangers_cpu_s=0.9, **ALONE), None),
+        (make_save(blocked_s=0.81), 'storage'),
+        (make_save(blocked_s=0.79), None),
+        (remote(make_save(blocked_s=0.81)), 'remote'),
+        (short_of_memory(make_save(blocked_s=1.3)), 'memory'),
+        # others are short of it
+        (short_of_memory(make_save(blocked_s=1.3), major_faults=0), 'storage'),
+        (make_save(blocked_s=1.3, **FAULTS), 'memory'),
+        (hub(make_save(cpu_s=1.0), 101), 'size'),
+        (hub(make_save(cpu_s=1.0), 99), None),
+        # a small delay
+        (hub(make_save(cpu_s=0.4), 190), None),
+    ],
+)
+def test_a_cause_is_named_from_its_threshold_on(save, cause):
     judged = judge(save)
     assert (judged.is_slow, judged.cause) == (cause is not None, cause)
 
 
-@pytest.mark.parametrize('cause', ['workers', 'storage', 'size', 'memory', 'remote'])
-def test_the_cause_holds_beside_calm_saves_of_the_run_too(cause):
-    slow = {
-        'workers': make_contended(),
-        'storage': make_save(blocked_s=1.5),
-        'size': hub(make_save(cpu_s=1.5), 150),
-        'memory': short_of_memory(make_save(blocked_s=1.5)),
-        'remote': remote(make_save(blocked_s=1.5)),
-    }[cause]
-    calm = make_calm(cpu_s=1.5 if cause == 'size' else 0.4, backend=slow.backend)
-    judged = judge(slow, calm)
-    assert judged.cause == cause
-    assert 'median of 5 uncontended saves' in judged.sentence
+@pytest.mark.parametrize(
+    ('slow', 'cause'),
+    [
+        (make_contended(), 'workers'),
+        (make_save(blocked_s=1.5), 'storage'),
+        (hub(make_save(cpu_s=1.5), 150), 'size'),
+        (remote(make_save(blocked_s=1.5)), 'remote'),
+    ],
+)
+def test_the_cause_holds_beside_calm_saves_of_the_run_too(slow, cause):
+    calm = make_calm(cpu_s=slow.cpu_s, backend=slow.backend)
+    assert judge(slow, calm).cause == cause
 
 
 def test_the_uncontended_save_is_the_median_of_the_runs_own_of_like_size():
@@ -240,31 +232,6 @@ def test_a_slow_save_says_what_held_it_what_that_cost_and_what_to_do():
         *('1.60 s longer (gross)', 'lost 1.10 s (net)', 'worker_nice=10'),
     ):
         assert part in sentence
-
-
-def test_two_hundred_healthy_saves_raise_no_alarm():
-    noise = random.Random(4)
-    saves = []
-    for number in range(200):
-        jitter = noise.lognormvariate(0.0, 0.2)
-        cpu_s = (0.9 if number == 0 else 0.3) * jitter * (1 + number / 400)
-        saves.append(
-            make_save(
-                number,
-                cpu_s=cpu_s,
-                run_delay_s=cpu_s * noise.choice([0.0, 0.02, 0.1, 0.3]),
-                # now and then the page cache is written back first
-                blocked_s=noise.choice([0.0, 0.01, 0.05, 0.45]),
-                bytes=int(200 * MIB * (1 + number / 400)),
-                message_hub_bytes=number * MIB // 20,
-                workers_cpu_s=cpu_s * noise.random(),
-                strangers_cpu_s=cpu_s * noise.random(),
-                major_faults=noise.choice([0, 0, 3, 40]),
-                memory_pressure_pct=noise.choice([0.0, 1.0, 5.0]),
-            )
-        )
-    judged = judge_saves(saves, (), HOST, LOADER)
-    assert [entry.sentence for entry in judged if entry.is_slow] == []
 
 
 SIMPLE = {
