@@ -107,12 +107,7 @@ def test_transforms_of_a_dataset_by_name(coco, workers: int):
         'RandomFlip',
         'PackDetInputs',
     }
-    samples = window.timed_samples
-    assert samples >= 2
-    calls = {name: cost.calls for name, cost in window.transforms.items()}
-    # filtered images are fetched anew: a sample may take more than one load
-    assert calls['LoadImageFromFile'] >= calls['PackDetInputs'] == samples
-    assert calls['RandomResize'] == calls['RandomChoice']
+    assert window.timed_samples >= 2
     spent = sum(cost.total_s for cost in window.transforms.values())
     assert 0.0 < spent < window.occupancy.total_s
 
