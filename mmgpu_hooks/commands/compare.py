@@ -14,8 +14,8 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import compare_runs
 from mmgpu_hooks.show.comparison import (
     CompareAnswer,
+    describe_compare,
     render_compare_json,
-    render_compare_text,
 )
 
 PERCENTAGE = parsed(
@@ -49,7 +49,7 @@ def compare(before: Path, after: Path, max_regression: float | None, form: str) 
     first, second = (Run.read(find_evidence(path)) for path in (before, after))
     comparison = compare_runs(first, second)
     answer = CompareAnswer(first.path, second.path, comparison, max_regression)
-    print_answer(answer, form, render_compare_text, render_compare_json)
+    print_answer(answer, form, describe_compare, render_compare_json)
     if comparison.obstacles or comparison.iter_ratio is None:
         return exit_codes.INCOMPARABLE
     return exit_codes.NO if answer.is_regression else exit_codes.OK

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mmgpu_hooks.commands import exit_codes, options
-from mmgpu_hooks.commands.output import terminal_layout
+from mmgpu_hooks.commands.output import print_sections
 from mmgpu_hooks.commands.recommend import rewrite_judged
 from mmgpu_hooks.commands.runs import judge_runs, read_run
 from mmgpu_hooks.config.outcome import Options
@@ -17,9 +17,8 @@ from mmgpu_hooks.experiment.engine import run_plan
 from mmgpu_hooks.experiment.trial import LOG_NAME
 from mmgpu_hooks.schema import Trial
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.show.comparison import render_demo
-from mmgpu_hooks.show.recommendation import render_text
-from mmgpu_hooks.show.run_sections import images_per_second
+from mmgpu_hooks.show.comparison import describe_demo, images_per_second
+from mmgpu_hooks.show.recommendation import describe_answer
 
 _DATA_ROOT = Path('data/demo')
 """As in the configs of the demo."""
@@ -64,7 +63,7 @@ def demo(config: Path, work_dir: Path, images: int) -> int:
         return exit_codes.NO
     _say('5/5  Before and after')
     before, after = (read_run(work_dir / name).run for name in NAMES)
-    print(render_demo(before, after, **terminal_layout()))
+    print_sections(describe_demo(before, after))
     print(f'\nOpen it:  tensorboard --logdir {work_dir}')
     old, new = images_per_second(before) or 0.0, images_per_second(after) or 0.0
     return exit_codes.OK if new > old else exit_codes.NO
@@ -76,7 +75,7 @@ def _recommend(trial: Trial) -> str | None:
     answer = rewrite_judged(
         judge_runs([Path(trial.folder)]), Options(is_rate_told=True)
     )
-    print(render_text(answer, **terminal_layout()))
+    print_sections(describe_answer(answer))
     if answer.error is not None:
         raise UserError(answer.error)
     if answer.output is not None:

@@ -12,7 +12,7 @@ import click
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, warner
 from mmgpu_hooks.memory import estimate
-from mmgpu_hooks.show import memory_estimate as show
+from mmgpu_hooks.show import forecasts as show
 
 _OPTIMIZERS = (estimate.CONFIG_OPTIMIZER, *estimate.OPTIMIZERS)
 
@@ -65,4 +65,4 @@ def estimate_memory(
         mixed_precision=amp,
         on_step=lambda what: say(f'{what} ...') if sys.stderr.isatty() else None,
     )
-    print_answer(estimated, form, show.render_estimate, show.render_estimate_json)
+    print_answer(estimated, form, show.describe_estimate, show.render_estimate_json)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from mmgpu_hooks.show.document import Section
 from mmgpu_hooks.show.escaping import unguarded, visible
-from mmgpu_hooks.show.terminal import DEFAULT_WIDTH
+from mmgpu_hooks.show.terminal import DEFAULT_WIDTH, render
 
 Answer = TypeVar('Answer')
 
 
-def terminal_layout() -> dict[str, Any]:
+def _layout() -> dict[str, Any]:
     """Width and colour of standard output, as keyword arguments of the renderers.
 
     A pipe or a file gets the default width and no colour; ``NO_COLOR`` is heeded.
@@ -26,17 +27,22 @@ def terminal_layout() -> dict[str, Any]:
     return {'width': columns, 'color': 'NO_COLOR' not in os.environ}
 
 
+def print_sections(sections: Sequence[Section]) -> None:
+    """Print them as wide and as coloured as standard output is."""
+    print(render(sections, **_layout()))
+
+
 def print_answer(
     answer: Answer,
     form: str,
-    render_text: Callable[..., str],
+    describe: Callable[[Answer], Sequence[Section]],
     render_json: Callable[[Answer], str],
 ) -> None:
     """Print an answer as ``--format`` says."""
     if form == 'json':
         print(render_json(answer))
     else:
-        print(render_text(answer, **terminal_layout()))
+        print_sections(describe(answer))
 
 
 def warner(name: str) -> Callable[[str], None]:

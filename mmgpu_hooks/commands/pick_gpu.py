@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from mmgpu_hooks.commands import exit_codes, options
-from mmgpu_hooks.commands.output import terminal_layout, warner
+from mmgpu_hooks.commands.output import print_sections, warner
 from mmgpu_hooks.experiment.cards import (
     VARIABLE,
     Card,
@@ -26,7 +26,6 @@ from mmgpu_hooks.experiment.cards import (
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.document import Section, Table
 from mmgpu_hooks.show.figures import format_bytes, format_pct
-from mmgpu_hooks.show.terminal import render
 
 _POLL_S = 2.0
 """Seconds between two readings while waiting."""
@@ -175,7 +174,7 @@ def _print_table(cards: Sequence[Card], picked: Sequence[Card]) -> None:
     ]
     head = ('GPU', 'name', 'free', 'of', 'busy', '')
     section = Section(table=Table(head, rows, texts=2, strong=strong))
-    print(render([section], **terminal_layout()))
+    print_sections([section])
 
 
 def _become(program: Sequence[str], visible: str) -> None:

@@ -14,7 +14,7 @@ from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.workload import Workload, at_batch_size
 from mmgpu_hooks.schema import NoPrediction
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.show import predictions as show
+from mmgpu_hooks.show import forecasts as show
 
 
 @options.command('predict', '0 predicted')
@@ -67,7 +67,7 @@ def predict(
         if isinstance(pool.memory, NoPrediction)
         else show.MemoryReport(pool.memory, asked, fold_card_room(pool.newest)),
     )
-    print_answer(forecast, form, show.render_forecast, show.render_forecast_json)
+    print_answer(forecast, form, show.describe_forecast, show.render_forecast_json)
 
 
 def _warn_of_batches(asked: Sequence[int], pool: RunPool) -> Iterator[str]:

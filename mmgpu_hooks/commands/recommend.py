@@ -22,8 +22,9 @@ from mmgpu_hooks.recommend.batch_size import BATCH_KEY, phrase_learning_rate
 from mmgpu_hooks.recommend.save_cures import with_keys_set
 from mmgpu_hooks.recommend.validation import leave_validation
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.show.document import Section
 from mmgpu_hooks.show.figures import short_path
-from mmgpu_hooks.show.recommendation import Answer, render_json, render_text
+from mmgpu_hooks.show.recommendation import Answer, describe_answer, render_json
 from mmgpu_hooks.show.rewriting import render_once
 
 
@@ -67,10 +68,10 @@ def recommend(
     judged = judge_runs(run_folders, allow_batch_size=allow_batch_size)
     answer = rewrite_judged(judged, target, config)
 
-    def render(answer: Answer, **layout: Any) -> str:
-        return render_text(answer, details=details, **layout)
+    def describe(answer: Answer) -> list[Section]:
+        return describe_answer(answer, details=details)
 
-    print_answer(answer, form, render, render_json)
+    print_answer(answer, form, describe, render_json)
     if answer.error is not None:
         raise UserError(answer.error)
     return exit_codes.NO if check and answer.recommendation.changes else exit_codes.OK

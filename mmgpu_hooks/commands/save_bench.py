@@ -10,14 +10,16 @@ from pathlib import Path
 import click
 
 from mmgpu_hooks.commands import exit_codes, options, trials
-from mmgpu_hooks.commands.output import print_answer, terminal_layout
+from mmgpu_hooks.commands.output import print_answer, print_sections
 from mmgpu_hooks.experiment.save_bench import SaveBenchPlan, check_room, plan_saves
 from mmgpu_hooks.experiment.store import open_store, read_identity
 from mmgpu_hooks.judge.thresholds import BENCH_SAVES
 from mmgpu_hooks.memory.estimate import estimate_checkpoint_bytes
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
 from mmgpu_hooks.schema import SaveBench
-from mmgpu_hooks.show import save_bench as show
+from mmgpu_hooks.show import experiments as show
+from mmgpu_hooks.show.document import to_json
+from mmgpu_hooks.show.figures import format_bytes
 
 
 @options.command(
@@ -73,14 +75,16 @@ def save_bench(
     size = estimate_checkpoint_bytes(config)
     check_room(folder.parent, size)
     if dry_run:
-        text = show.render_save_plan(
-            plans,
-            time_limit_s=time_limit,
-            checkpoint_bytes=size,
-            folder=str(folder.parent),
-            **terminal_layout(),
+        how_long = {
+            one.setting.name: f'{one.saves + 1} saves, one every {one.interval} '
+            f'iterations, {one.iterations} in all'
+            for one in plans
+        }
+        said = (
+            f'Checkpoints of about {format_bytes(size)}, one at a time, in a temporary '
+            f'folder in {folder.parent}.'
         )
-        print(text)
+        print_sections(show.describe_plan(how_long, len(plans), time_limit, [said]))
         return exit_codes.OK
     plan = SaveBenchPlan(
         config=os.path.abspath(config),
@@ -102,7 +106,7 @@ def save_bench(
             store.clear()
 
     def render_json(bench: SaveBench) -> str:
-        return show.render_save_bench_json(bench, str(config))
+        return to_json(config=str(config), **vars(bench))
 
-    print_answer(bench, form, show.render_save_bench, render_json)
+    print_answer(bench, form, show.describe_save_bench, render_json)
     return exit_codes.INTERRUPTED if bench.is_interrupted else exit_codes.OK

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from mmgpu_hooks.commands import exit_codes, options, trials
-from mmgpu_hooks.commands.output import print_answer, terminal_layout
+from mmgpu_hooks.commands.output import print_answer, print_sections
 from mmgpu_hooks.config.write import verify_output, write_atomic
 from mmgpu_hooks.experiment import sweep as plans
 from mmgpu_hooks.experiment.store import (
@@ -21,8 +21,7 @@ from mmgpu_hooks.experiment.store import (
 )
 from mmgpu_hooks.schema import Sweep
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.show import sweep as show
-from mmgpu_hooks.show.charts import can_draw, draw
+from mmgpu_hooks.show import experiments as show
 
 _ENDLESS = 10**6
 """Epochs or iterations that no trial comes to the end of."""
@@ -91,33 +90,32 @@ def sweep(
     def render_json(answer: Sweep) -> str:
         return show.render_sweep_json(answer, str(config), str(plan.folder))
 
-    table, chart = plan.folder / 'sweep.json', plan.folder / 'sweep.svg'
+    kept = plan.folder / 'sweep.json'
     # before minutes are spent
-    verify_output(table)
-    verify_output(chart)
+    verify_output(kept)
     with open_store(plan.folder, identity, fresh=fresh) as store:
         answer = plan.finish(trials.train(plan, store, 'sweep'))
-        write_atomic(table, f'{render_json(answer)}\n'.encode())
-        for drawn in show.list_sweep_charts(answer) if can_draw() else []:
-            write_atomic(chart, draw(drawn, 'svg'))
-    print_answer(answer, form, show.render_sweep, render_json)
-    print(f'Kept in {plan.folder}.', file=sys.stderr)
+        write_atomic(kept, f'{render_json(answer)}\n'.encode())
+    print_answer(answer, form, show.describe_sweep, render_json)
+    print(f'Kept as {kept}', file=sys.stderr)
     return exit_codes.INTERRUPTED if answer.is_interrupted else exit_codes.OK
 
 
 def _print_plan(plan: plans.SweepPlan, store: TrialStore) -> None:
     kept, notes = store.read(plan.keep)
-    text = show.render_sweep_plan(
-        plan.settings,
-        [plans.read_row(trial) for trial in kept],
-        least={one: plans.count_least_iterations(one) for one in plan.settings},
-        measure_s=plan.measure_s,
-        whole_s=plan.whole_s,
-        folder=str(plan.folder),
-        notes=notes,
-        **terminal_layout(),
+    done = {plans.read_row(trial).setting for trial in kept}
+    least = {
+        one.name: 'measured already'
+        if one in done
+        else f'at least {plans.count_least_iterations(one)} iterations'
+        for one in plan.settings
+    }
+    left = sum(one not in done for one in plan.settings)
+    said = (
+        f'Each is measured for {plan.measure_s:g} s beyond its start and warm-up. '
+        f'Results would go to {plan.folder}.'
     )
-    print(text)
+    print_sections(show.describe_plan(least, left, plan.whole_s, [said, *notes]))
 
 
 def _count_ranks() -> int:

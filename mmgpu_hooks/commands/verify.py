@@ -24,7 +24,7 @@ from mmgpu_hooks.recommend.policy import (
 )
 from mmgpu_hooks.schema import TrialSpec
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.show import verification as show
+from mmgpu_hooks.show import experiments as show
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def verify(
         str(folder),
         job.run.run.loader.batches_per_epoch if job.run else None,
     )
-    print_answer(answer, form, show.render_verify_text, show.render_verify_json)
+    print_answer(answer, form, show.describe_verify, show.render_verify_json)
     return exit_codes.OK
 
 

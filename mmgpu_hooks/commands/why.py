@@ -9,7 +9,6 @@ import stat
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -22,7 +21,6 @@ from mmgpu_hooks.schema import Why
 from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.show.document import Section, to_json
-from mmgpu_hooks.show.terminal import render
 
 _PERIOD_S = 2.0
 _MOST_LETTERS = 240
@@ -54,7 +52,7 @@ def why(work_dir: Path | None, log: str | None, watch: bool, form: str) -> None:
     while True:
         answer = _explain(work_dir, log)
         if shown is None or (shown.state, shown.cause) != (answer.state, answer.cause):
-            print_answer(answer, form, _render, _render_json)
+            print_answer(answer, form, _describe, _render_json)
             sys.stdout.flush()
             shown = answer
         if not watch or answer.state not in ('running', 'unknown'):
@@ -120,7 +118,7 @@ def _render_json(answer: Why) -> str:
     return to_json(**dataclasses.asdict(answer))
 
 
-def _render(answer: Why, **layout: Any) -> str:
+def _describe(answer: Why) -> list[Section]:
     """What happened, its proof, its cause, and what to do."""
     proof = [
         (f'line {one.line}' if one.line else one.source, one.text[:_MOST_LETTERS])
@@ -133,4 +131,4 @@ def _render(answer: Why, **layout: Any) -> str:
     steps = [('' if index else 'Do', text) for index, text in enumerate(answer.do)]
     facts = [('Cause', cause), ('Rank', answer.rank), ('Sample', answer.sample), *steps]
     title = f'{_STATES.get(answer.state, "Unknown")}: {answer.sentence}'
-    return render([Section(title, facts=proof), Section(facts=facts)], **layout)
+    return [Section(title, facts=proof), Section(facts=facts)]

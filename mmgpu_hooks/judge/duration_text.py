@@ -28,7 +28,7 @@ def format_bytes(size: float | None) -> str:
     if size is None:
         return 'unknown'
     if 0 < size < 2**10:
-        return f'{size} bytes'
+        return f'{size:.0f} bytes'
     if 0 < size < 2**20:
         return f'{size / 1024:.0f} KiB'
     mib = size / 2**20

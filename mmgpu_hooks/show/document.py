@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 Fact = tuple[str, object]
 """A label and what stands behind it; ``None`` leaves it out."""
+SIGNS = {'problem': '!', 'notice': '-', 'ok': '+', 'unknown': '?'}
+"""Of the levels of an item."""
+_WORDS = ('', 'limited by', '9 times in 10', 'held up')
+"""Headings of a last column with words."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,6 @@ class Table:
         return column < self.texts or (is_last and self.head[column] in _WORDS)
 
 
-_WORDS = ('', 'limited by', '9 times in 10', 'held up')
-"""Headings of a last column with words."""
-
-
 @dataclass(frozen=True)
 class Item:
     """One entry of a list: a finding, a change, a note."""
@@ -52,7 +52,7 @@ class Item:
     basis: str = ''
     """What it rests on, in small print."""
     level: str = ''
-    """``problem``, ``notice``, ``ok`` or ``unknown``; empty without a judgement."""
+    """A key of :data:`SIGNS`, or ``change``; empty without a judgement."""
     more: Sequence[str] = ()
     """Paragraphs that open on demand; the page alone shows them."""
 
@@ -78,8 +78,23 @@ class Section:
 
 def listing(title: str, sentences: Iterable[str], name: str = '') -> list[Section]:
     """A titled list of sentences; nothing where nothing is said."""
-    items = tuple(Item(sentence) for sentence in sentences)
+    items = tuple(map(Item, sentences))
     return [Section(title, name, items=items)] if items else []
+
+
+def compose(
+    sentences: Iterable[str],
+    table: Table,
+    basis: Sequence[str] = (),
+    notes: Iterable[str] = (),
+) -> list[Section]:
+    """An answer: its first sentence is the title; a table, what it rests on, notes."""
+    title, *more = sentences
+    sections = [Section(title, sentences=more)]
+    if table.rows:
+        sections.append(Section(table=table))
+        sections += [Section(sentences=basis)] if basis else []
+    return [*sections, *listing('Notes', notes)]
 
 
 Column = tuple[str, str, Callable[[Any], str]]
@@ -94,11 +109,8 @@ def _cell(record: Any, path: str, write: Callable[[Any], str]) -> str | None:
 
 
 def list_facts(record: Any, columns: Sequence[Column]) -> Iterator[Fact]:
-    """The figures of a record that are known, each with its label."""
-    for label, path, write in columns:
-        text = _cell(record, path, write)
-        if text is not None:
-            yield label, text
+    """The figures of a record, each with its label; ``None`` for an unknown one."""
+    return ((label, _cell(record, path, write)) for label, path, write in columns)
 
 
 def tabulate(
@@ -108,15 +120,7 @@ def tabulate(
     texts: int = 0,
     strong: Sequence[int] = (),
 ) -> Table:
-    """A row a record, a column a figure; a column that is unknown in all goes.
-
-    Args:
-        records: In the order of the rows.
-        columns: With their headings.
-        caption: As the others, of the table.
-        texts: Columns from the left that hold words.
-        strong: Rows that stand out.
-    """
+    """A row a record, a column a figure; a column that is unknown in all goes."""
     rows = [[_cell(one, path, write) for _, path, write in columns] for one in records]
     used = [n for n in range(len(columns)) if any(row[n] for row in rows)]
     head = [columns[n][0] for n in used]

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 from mmgpu_hooks.judge.duration_text import format_bytes, format_seconds
 from mmgpu_hooks.schema import Prediction
+from mmgpu_hooks.schema.parts import PARTS
 
 __all__ = ['format_bytes', 'format_seconds']
 
-PART_NAMES = {
-    'data_wait': 'data wait',
-    'step': 'step',
-    'hooks': 'hooks',
+PART_NAMES = {part: part.replace('_', ' ') for part in PARTS} | {
     'checkpoint_save': 'saves',
-    'validation': 'validation',
     'startup': 'start-up',
-    'resume': 'resume',
-    'teardown': 'teardown',
-    'loop': 'loop',
-    'other': 'other',
 }
 
 
@@ -31,9 +25,14 @@ def format_pct(share: float) -> str:
     return f'{share:.{digits}f} %'
 
 
-def format_count(count: int) -> str:
+def format_count(count: float) -> str:
     """``41.9 M`` for what comes in millions, else every one of them."""
-    return f'{count / 1e6:.1f} M' if count >= 1e5 else str(count)
+    return f'{count / 1e6:.1f} M' if count >= 1e5 else f'{count:.0f}'
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 save``, ``2 saves``."""
+    return f'{count} {noun}{"" if count == 1 else "s"}'
 
 
 def format_signed(seconds: float) -> str:
@@ -68,3 +67,9 @@ def short_path(path: Path | str | None) -> str | None:
         return None
     relative = os.path.relpath(path)
     return str(path) if relative.startswith('..') else relative
+
+
+def shell_path(path: str | None) -> str | None:
+    """The same, as a word of a shell's command."""
+    short = short_path(path)
+    return None if short is None else shlex.quote(short)

@@ -10,16 +10,15 @@ from typing import Any
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.show import run_charts
 from mmgpu_hooks.show.charts import COLORS, Chart, can_draw, draw_inline
-from mmgpu_hooks.show.document import Section, Table
+from mmgpu_hooks.show.comparison import images_per_second
+from mmgpu_hooks.show.document import SIGNS, Section, Table
 from mmgpu_hooks.show.escaping import visible
 from mmgpu_hooks.show.figures import bind_units
 from mmgpu_hooks.show.run_sections import (
     ReportedRun,
     describe_run,
-    images_per_second,
     list_figures,
 )
-from mmgpu_hooks.show.terminal import SIGNS
 from mmgpu_hooks.version import __version__
 
 GENERATOR = 'mmgpu_hooks'

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from msgspec import structs
 
@@ -19,7 +17,7 @@ from mmgpu_hooks.schema import (
     Recommendation,
 )
 from mmgpu_hooks.show.document import Fact, Section, Table, listing, to_json
-from mmgpu_hooks.show.figures import format_seconds, short_path
+from mmgpu_hooks.show.figures import format_seconds, shell_path
 from mmgpu_hooks.show.terminal import render
 
 MOST_LINES = 25
@@ -93,7 +91,7 @@ def render_json(answer: Answer) -> str:
     )
 
 
-def render_text(answer: Answer, *, details: bool = False, **layout: Any) -> str:
+def describe_answer(answer: Answer, *, details: bool = False) -> list[Section]:
     """The answer for a terminal: verdict, both settings, diff, what to type next.
 
     Args:
@@ -101,38 +99,33 @@ def render_text(answer: Answer, *, details: bool = False, **layout: Any) -> str:
         details: Also the time ledger, the loader, memory, saves, ranks, the host,
             every finding and all advice; without them :data:`MOST_LINES` at most, as
             far as the changes themselves allow it.
-        **layout: As :func:`~mmgpu_hooks.show.terminal.render` takes it.
     """
-    # late, because it needs this module
-    from mmgpu_hooks.show.run_sections import detail_sections
-
-    advice, notes = answer.recommendation.advice, answer.notes
     if details:
-        sections = [
+        # late, because it needs this module
+        from mmgpu_hooks.show.run_sections import detail_sections
+
+        return [
             _headline(answer, details),
             *_changes(answer, has_reason=True),
             *detail_sections(answer),
             Section(code=_commands(answer, details)),
         ]
-        return render([one for one in sections if one != Section()], **layout)
+    advice, notes = answer.recommendation.advice, answer.notes
     for advised, noted, has_reason in _LEVELS:
         counts = {
-            'finding(s)': len(answer.diagnosis.findings),
+            'findings': len(answer.diagnosis.findings),
             'more advice': len(advice[advised:]),
-            'more note(s)': len(notes[noted:]),
+            'more notes': len(notes[noted:]),
         }
-        more = ', '.join(f'{count} {what}' for what, count in counts.items() if count)
+        more = ', '.join(f'{what}: {n}' for what, n in counts.items() if n)
         also = [('Also    ', one) for one in advice[:advised]]
         facts = [*also, *(('Note    ', one) for one in notes[:noted])]
-        sections = [
-            _headline(answer, details),
-            *_changes(answer, has_reason=has_reason),
-            Section(facts=facts, code=_commands(answer, details, more)),
-        ]
-        text = render([one for one in sections if one != Section()], **layout)
-        if len(text.splitlines()) <= MOST_LINES:
+        last = Section(facts=facts, code=_commands(answer, details, more))
+        changes = _changes(answer, has_reason=has_reason)
+        sections = [_headline(answer, details), *changes, last]
+        if len(render(sections).splitlines()) <= MOST_LINES:
             break
-    return text
+    return sections
 
 
 def _headline(answer: Answer, details: bool) -> Section:
@@ -193,27 +186,24 @@ def _value(value: object) -> str:
 
 def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
     """What all changes together are predicted to give, validation's on its own."""
-    changes, validation = (
-        answer.recommendation.changes,
-        answer.recommendation.validation,
-    )
-    of_validation = [c for c in changes if c.key.startswith(VALIDATION_KEY)]
-    for change in changes:
-        gain, low = change.predicted_gain_pct, change.predicted_gain_low_pct
-        high = change.predicted_gain_high_pct
-        if change.predicted_iter_s is not None:
-            then = format_seconds(change.predicted_iter_s)
-            yield 'iteration', format_seconds(run.iter_s), then, ''
-        if gain is not None and low is not None and high is not None:
-            now = then = ''
-            if run.status == 'completed':
-                now = format_seconds(run.duration_s)
-                then = format_seconds(run.duration_s * (1 - gain / 100))
-            name = 'training (train loader)' if of_validation else 'whole training'
-            yield name, now, then, f'{gain:.1f} % less ({low:.1f} to {high:.1f} %)'
-        if change.predicted_iter_s is not None or gain is not None:
-            break
-    if of_validation and validation and validation.loop_s and validation.gain_s:
+    found = answer.recommendation
+    has_validation = any(c.key.startswith(VALIDATION_KEY) for c in found.changes)
+    # each predicted change has the figures of all together
+    iters_s = [c.predicted_iter_s for c in found.changes if c.predicted_iter_s]
+    if iters_s:
+        now, then = format_seconds(run.iter_s), format_seconds(iters_s[0])
+        yield 'iteration', now, then, ''
+    change = next((c for c in found.changes if c.predicted_gain_pct is not None), None)
+    if change is not None:
+        gain, now, then = change.predicted_gain_pct or 0.0, '', ''
+        low, high = change.predicted_gain_low_pct, change.predicted_gain_high_pct
+        if run.status == 'completed':
+            now = format_seconds(run.duration_s)
+            then = format_seconds(run.duration_s * (1 - gain / 100))
+        name = 'training (train loader)' if has_validation else 'whole training'
+        yield name, now, then, f'{gain:.1f} % less ({low:.1f} to {high:.1f} %)'
+    validation = found.validation
+    if has_validation and validation and validation.loop_s and validation.gain_s:
         then = format_seconds(validation.loop_s - validation.gain_s)
         less = f'{validation.run_gain_pct or 0.0:.1f} % of the run less'
         yield 'a validation', format_seconds(validation.loop_s), then, less
@@ -223,7 +213,7 @@ def _commands(answer: Answer, details: bool, more: str = '') -> str:
     """Where it was written, and what to type next."""
     folder = None
     if answer.summary is not None and answer.output is not None:
-        folder = shown_path(answer.summary.run.work_dir)
+        folder = shell_path(answer.summary.run.work_dir)
     kept = f'{answer.backup} (what was there)' if answer.backup else None
     lines = {
         'Written': answer.output,
@@ -231,15 +221,9 @@ def _commands(answer: Answer, details: bool, more: str = '') -> str:
         'Or once': answer.cfg_options if details else None,
         'Train': answer.train_command if details else None,
         'Measure': f'mmgpu verify {folder}' if folder else None,
-        'More': f'--details: {more}' if more else None,
+        'More': f'--details ({more})' if more else None,
     }
     return '\n'.join(f'{label:<10}{text}' for label, text in lines.items() if text)
-
-
-def shown_path(path: str | None) -> str | None:
-    """A path as a user here would type it in a shell."""
-    short = short_path(path)
-    return None if short is None else shlex.quote(short)
 
 
 def describe_settings(run: Run) -> str:

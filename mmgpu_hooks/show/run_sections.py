@@ -19,6 +19,7 @@ from mmgpu_hooks.schema import (
 )
 from mmgpu_hooks.schema.parts import PARTS, UNATTRIBUTED
 from mmgpu_hooks.show import run_charts
+from mmgpu_hooks.show.comparison import images_per_second
 from mmgpu_hooks.show.document import (
     Column,
     Item,
@@ -28,6 +29,7 @@ from mmgpu_hooks.show.document import (
     listing,
     tabulate,
 )
+from mmgpu_hooks.show.experiments import CAUSE_NAMES
 from mmgpu_hooks.show.figures import (
     PART_NAMES,
     format_bytes,
@@ -42,17 +44,6 @@ from mmgpu_hooks.show.recommendation import (
     describe_settings,
     sentence_of,
 )
-
-CAUSE_NAMES = {
-    'workers': 'loader workers',
-    'strangers': 'other programs',
-    'storage': 'storage',
-    'memory': 'memory',
-    'size': 'histories in the file',
-    'remote': 'remote backend',
-    None: '',
-}
-"""What held a save."""
 
 _HOOKS_NAMED = 3
 _SHOWN = 12
@@ -152,14 +143,6 @@ def _verdict_section(reported: ReportedRun) -> Section:
         basis.append(f"{reported.plain.lines} lines of MMEngine's own log")
     figures = list(list_figures(reported))
     return Section(verdict.sentence, 'verdict', [' · '.join(basis)], figures)
-
-
-def images_per_second(run: Run) -> float | None:
-    """Over the whole training, everything between iterations included."""
-    batch = run.run.loader.batch_size
-    if batch is None or run.duration_s <= 0:
-        return None
-    return run.iterations * batch / run.duration_s
 
 
 def list_figures(reported: ReportedRun) -> Iterator[tuple[str, str, str]]:

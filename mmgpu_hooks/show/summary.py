@@ -13,8 +13,8 @@ from mmgpu_hooks.show.figures import (
     format_bytes,
     format_pct,
     format_seconds,
+    shell_path,
 )
-from mmgpu_hooks.show.recommendation import shown_path
 
 _WIDTH = 100
 _LABEL = 11
@@ -51,7 +51,7 @@ def render_training_summary(
         'ranks': ' '.join(said),
     }
     has_ended = run.status in ('completed', 'interrupted')
-    folder = shown_path(run.run.work_dir) or '<work_dir>'
+    folder = shell_path(run.run.work_dir) or '<work_dir>'
     end, recorded = run.evidence.end, run.iterations
     done = recorded if end is None else max(end.iterations, recorded)
     # where the disk was full, say

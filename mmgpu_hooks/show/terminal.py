@@ -6,14 +6,13 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mmgpu_hooks.show.document import Item, Section, Table
+from mmgpu_hooks.show.document import SIGNS, Item, Section, Table
 from mmgpu_hooks.show.escaping import visible
 from mmgpu_hooks.show.figures import bind_units, unbind_units
 
 if TYPE_CHECKING:
     # late: JSON needs none of it
     from rich.console import RenderableType
-    from rich.table import Table as Grid
     from rich.text import Text
 
 DEFAULT_WIDTH = 80
@@ -22,9 +21,7 @@ MOST_WIDTH = 100
 """Longer lines of words are hard to read."""
 _UNLIMITED = 1000
 _MANY = 8
-"""Columns of a table."""
-
-SIGNS = {'problem': '!', 'notice': '-', 'ok': '+', 'unknown': '?', '': '-'}
+"""Columns of a table that stand closer."""
 _STYLES = {'problem': 'red', 'notice': 'yellow', 'ok': 'green', 'unknown': 'dim'}
 _DIFF_STYLES = {'+': 'green', '-': 'red', '@': 'cyan'}
 
@@ -41,7 +38,7 @@ def render(
     """
     from rich.console import Console
     from rich.measure import Measurement
-    from rich.table import Table as Grid
+    from rich.padding import Padding
     from rich.text import Text
 
     buffer = io.StringIO()
@@ -57,38 +54,37 @@ def render(
     for number, section in enumerate(sections):
         if number:
             console.print()
+        if section.title:
+            title = _text(section.title, 'bold')
+            console.print(title, width=min(width, MOST_WIDTH))
         for part in _lay_out(section):
-            room = min(width, MOST_WIDTH)
-            if isinstance(part, Grid) and part.show_header:
-                # a figure is never broken
-                room = max(
-                    width, Measurement.get(console, console.options, part).minimum
-                )
-            soft = isinstance(part, Text) and part.no_wrap
-            console.print(part, soft_wrap=soft, width=room)
+            if isinstance(part, Text) and part.no_wrap:
+                console.print(part, soft_wrap=True)
+                continue
+            indented = Padding(part, (0, 0, 0, 2 if section.title else 0))
+            least = Measurement.get(console, console.options, indented).minimum
+            has_heads = getattr(part, 'show_header', False)
+            room = max(width, least) if has_heads else min(width, MOST_WIDTH)
+            console.print(indented, width=room)
     # padding that fills a table's column is no content
     lines = (line.rstrip() for line in buffer.getvalue().splitlines())
     return unbind_units('\n'.join(lines))
 
 
 def _lay_out(section: Section) -> Iterator[RenderableType]:
-    if section.title:
-        yield _text(section.title, 'bold')
-    indent = 2 if section.title else 0
-    if section.sentences:
-        rows = [[_text(sentence)] for sentence in section.sentences]
-        yield _grid(rows, indent)
-    if section.table is not None and section.table.rows:
+    has_table = section.table is not None and bool(section.table.rows)
+    yield from map(_text, section.sentences)
+    if section.table is not None and has_table:
         if section.sentences:
             yield ''
-        yield _table(section.table, indent)
-    facts = [[_text(n), _text(v)] for n, v in section.facts if v is not None]
+        yield _table(section.table)
+    facts = [(_text(n), _text(v)) for n, v in section.facts if v is not None]
     if facts:
-        if section.title and section.table is not None and section.table.rows:
+        if has_table and section.title:
             yield ''
-        yield _grid(facts, indent)
+        yield _pairs(facts)
     if section.items:
-        yield _grid([_item(item) for item in section.items], indent)
+        yield _pairs([_item(item) for item in section.items])
     for line in section.code.splitlines():
         yield _text(line, _DIFF_STYLES.get(line[:1], ''), no_wrap=True)
 
@@ -97,47 +93,35 @@ def _text(text: object, style: str = '', *, no_wrap: bool = False) -> Text:
     from rich.text import Text
 
     shown = visible(text)
-    return Text(shown if no_wrap else bind_units(shown), style=style, no_wrap=no_wrap)
+    shown = shown if no_wrap else bind_units(shown)
+    # a path without a space is folded, never cut
+    return Text(shown, style=style, no_wrap=no_wrap, overflow='fold')
 
 
-def _item(item: Item) -> list[RenderableType]:
+def _item(item: Item) -> tuple[Text, Text]:
     title = f'{item.title}: ' if item.title else ''
     basis = f' ({item.basis})' if item.basis else ''
-    sign = _text(SIGNS[item.level], _STYLES.get(item.level, ''))
-    return [sign, _text(f'{title}{item.text}{basis}')]
+    sign = _text(SIGNS.get(item.level, '-'), _STYLES.get(item.level, ''))
+    return sign, _text(f'{title}{item.text}{basis}')
 
 
-def _grid(rows: Sequence[Sequence[RenderableType]], indent: int) -> Grid:
-    """Columns side by side; the last one takes the rest and wraps."""
+def _pairs(rows: Sequence[tuple[Text, Text]]) -> RenderableType:
+    """A label and the text beside it, which takes the rest and wraps."""
     from rich.table import Table as Grid
 
     grid = Grid.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    if indent:
-        grid.add_column(width=0)
-    columns = max(len(row) for row in rows)
-    for index in range(columns):
-        last = index == columns - 1
-        # a path without a space is folded, never cut
-        ratio = 1 if last else None
-        grid.add_column(no_wrap=not last, ratio=ratio, overflow='fold')
+    grid.add_column(no_wrap=True)
+    grid.add_column(ratio=1, overflow='fold')
     for row in rows:
-        grid.add_row(*([''] if indent else []), *row)
+        grid.add_row(*row)
     return grid
 
 
-def _table(table: Table, indent: int) -> Grid:
+def _table(table: Table) -> RenderableType:
     from rich.table import Table as Grid
 
-    grid = Grid(
-        box=None,
-        pad_edge=False,
-        # many columns stand closer
-        padding=(0, 1 if len(table.head) > _MANY else 2, 0, 0),
-        header_style='bold',
-        collapse_padding=True,
-    )
-    if indent:
-        grid.add_column(width=0)
+    gap = 1 if len(table.head) > _MANY else 2
+    grid = Grid(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style='bold')
     for index, title in enumerate(table.head):
         is_words = table.is_words(index)
         grid.add_column(
@@ -148,6 +132,5 @@ def _table(table: Table, indent: int) -> Grid:
         )
     for number, row in enumerate(table.rows):
         cells = [_text('' if cell is None else cell) for cell in row]
-        style = 'bold' if number in table.strong else ''
-        grid.add_row(*([''] if indent else []), *cells, style=style)
+        grid.add_row(*cells, style='bold' if number in table.strong else '')
     return grid

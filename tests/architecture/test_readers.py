@@ -33,6 +33,7 @@ ANSWERS = {
     'Why': '`why --format json`',
     'Proof': '`why --format json`',
     'SaveBenchRow': '`save-bench --format json`',
+    'SweepRow': '`sweep --format json`',
 }
 """Kinds that are printed whole, and where."""
 

@@ -13,7 +13,8 @@ from mmgpu_hooks.schema import (
     MemoryEstimate,
     StaticBytes,
 )
-from mmgpu_hooks.show.memory_estimate import render_estimate, render_estimate_json
+from mmgpu_hooks.show.forecasts import describe_estimate, render_estimate_json
+from mmgpu_hooks.show.terminal import render
 
 MIB = 2**20
 ESTIMATE = MemoryEstimate(
@@ -48,7 +49,7 @@ ESTIMATE = MemoryEstimate(
 
 def test_the_text_has_the_totals_and_keeps_to_the_width():
     for width in (60, 100):
-        lines = render_estimate(ESTIMATE, width=width).splitlines()
+        lines = render(describe_estimate(ESTIMATE), width=width).splitlines()
         assert max(map(len, lines)) <= width
     rows = [line.split() for line in lines]
     # 1000 and 20,000 MiB of activations beside 30 of the rest

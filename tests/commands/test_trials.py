@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import namedtuple
 from itertools import cycle
@@ -142,15 +143,15 @@ def test_a_dry_run_knows_what_is_done_and_what_is_of_another_config(
         assert main([*command, *more]) == 0
         return ' '.join(capsys.readouterr().out.split())
 
-    assert 'Would train 2 of 2 setting(s)' in dry_run()
+    assert '--time-limit times 2)' in dry_run()
     assert sorted(tmp_path.rglob('*')) == before
     identity = read_identity(read_config(config), **{'number of ranks': 1})
     with open_store(tmp_path / 'sweep', identity) as store:
         store.append(MEASURED)
-    assert 'Would train 1 of 2 setting(s)' in dry_run()
+    assert '--time-limit times 1)' in dry_run()
     config.write_text(f'{config.read_text()}clip_grad = dict(max_norm=1)\n')
     out = dry_run()
-    assert 'Would train 2 of 2 setting(s)' in out
+    assert '--time-limit times 2)' in out
     assert '1 earlier trial(s)' in out
     assert 'earlier' not in dry_run('--fresh')
     (line,) = (tmp_path / 'sweep' / STORE_NAME).read_text().splitlines()
@@ -162,7 +163,7 @@ def test_a_dry_run_of_saves_trains_nothing(config, tmp_path, capsys):
     words = ['--num-workers', '2', '0', '2', '--worker-nice', '10', '--dry-run']
     assert main(['save-bench', str(config), *words]) == 0
     out = capsys.readouterr().out
-    rows = [line.split() for line in out.splitlines() if ' worker' in line]
+    rows = [re.findall(r'\d+', line) for line in out.splitlines() if ' saves,' in line]
     # the queue of 2 x 2 batches and 8 iterations; 4 after the last save
     assert [row[-3:] for row in rows] == [
         ['7', '8', '56'],

@@ -14,10 +14,11 @@ from mmgpu_hooks.recommend.save_cures import with_save_cures
 from mmgpu_hooks.schema import Recommendation
 from mmgpu_hooks.show.recommendation import (
     Answer,
+    describe_answer,
     render_json,
-    render_text,
     sentence_of,
 )
+from mmgpu_hooks.show.terminal import render
 
 HOG = {'workers': 0, 'workers_cpu_s': 0.0, 'strangers_cpu_s': 8.0}
 
@@ -34,6 +35,10 @@ def answer(*saves) -> Answer:
     return Answer('run.jsonl', diagnose_run(run), found, run)
 
 
+def render_text(answer: Answer, *, details: bool = False) -> str:
+    return render(describe_answer(answer, details=details))
+
+
 def words_of(text: str) -> str:
     return ' '.join(text.split())
 
@@ -45,7 +50,7 @@ def test_the_answer_is_short_and_the_details_are_not():
     assert max(map(len, short.splitlines())) <= 80
     assert 'num_workers 2 3 ' in words_of(short)
     assert 'A note.' in words_of(short)
-    assert f'{len(full.diagnosis.findings)} finding(s)' in short
+    assert f'findings: {len(full.diagnosis.findings)}' in short
     for said in (
         'MG101',
         'EMAHook',

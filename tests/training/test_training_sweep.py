@@ -63,7 +63,6 @@ def test_settings_are_trained_kept_and_not_trained_again(tmp_path, capsys):
     assert (alone['is_calibration'], beside['is_calibration']) == (False, True)
     folder = tmp_path / 'w' / 'sweep'
     assert json.loads((folder / 'sweep.json').read_text()) == body
-    assert (folder / 'sweep.svg').is_file()
     assert not list(tmp_path.rglob('*.pth'))
 
     # nothing of it is trained again, and the predictions come from what was kept

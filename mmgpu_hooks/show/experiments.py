@@ -1,0 +1,371 @@
+"""What short trainings answer: ``mmgpu sweep``, ``save-bench`` and ``verify``."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmgpu_hooks.recommend.sweep import exceeds_host
+from mmgpu_hooks.schema import (
+    MEMORY_SOURCES,
+    SaveBench,
+    SaveBenchRow,
+    SaveSetting,
+    Sweep,
+    SweepRow,
+    Verification,
+)
+from mmgpu_hooks.show.document import (
+    Column,
+    Section,
+    Table,
+    compose,
+    tabulate,
+    to_json,
+)
+from mmgpu_hooks.show.figures import (
+    format_bytes,
+    format_seconds,
+    format_signed,
+    plural,
+)
+
+CAUSE_NAMES = {
+    'workers': 'loader workers',
+    'strangers': 'other programs',
+    'storage': 'storage',
+    'memory': 'memory',
+    'size': 'histories in the file',
+    'remote': 'remote backend',
+    None: 'not proven',
+}
+"""What held a save."""
+
+_FEW_ROUNDS = 8
+"""Rounds of all workers in an epoch, below which its first batches matter."""
+_OTHERS_CORES = 0.25
+"""Cores that other programs used, from which a note says so."""
+
+
+def describe_sweep(sweep: Sweep) -> list[Section]:
+    """The fastest setting, then a line a trial; the best stand out."""
+    rows = sweep.rows
+    settings = [one for one in _SETTINGS if one[0] == 'workers' or _varies(rows, one)]
+
+    def judge(row: SweepRow) -> str:
+        return _why_not(row) or 'best' * (row.setting in sweep.best)
+
+    best = [n for n, row in enumerate(rows) if row.setting in sweep.best]
+    columns = [*settings, *_FIGURES, ('', '', judge)]
+    table = tabulate(rows, columns, strong=best)
+    return compose(_sweep_sentences(sweep), table, [_basis(sweep)], _sweep_notes(sweep))
+
+
+_SETTINGS: Sequence[Column] = (
+    ('workers', 'setting.num_workers', str),
+    ('batch', 'setting.batch_size', str),
+    ('pre-\nfetch', 'setting.prefetch_factor', str),
+)
+_FIGURES: Sequence[Column] = (
+    ('iteration', 'iter_s.value', format_seconds),
+    ('+-\n%', 'iter_s', lambda iter_s: f'{100 * iter_s.half_width / iter_s.value:.1f}'),
+    ('predicted', 'predicted.iter_time_s', format_seconds),
+    ('data\nwait', 'data_wait_s', format_seconds),
+    ('images\n/s', 'images_per_s', '{:.1f}'.format),
+    ('GPU\n%', 'gpu_util_pct', '{:.0f}'.format),
+    ('memory', 'memory_peak_bytes', format_bytes),
+    ('CPU\ncores', 'cpu_cores', '{:.1f}'.format),
+)
+
+
+def _varies(rows: Sequence[SweepRow], column: Column) -> bool:
+    """Whether a setting was swept; the answer's sentence names the others."""
+    field = column[1].rpartition('.')[2]
+    return len({getattr(row.setting, field) for row in rows}) > 1
+
+
+def _why_not(row: SweepRow) -> str:
+    """Why a trial cannot be the best."""
+    if row.is_measured and row.is_loss_finite is False:
+        return 'loss not finite'
+    if row.is_measured and exceeds_host(row):
+        return 'beyond the host'
+    if row.status != 'completed':
+        return _status(row)
+    return '' if row.is_measured else 'too short'
+
+
+def _status(row: SweepRow | SaveBenchRow) -> str:
+    return row.status.replace('_', ' ')
+
+
+def _sweep_sentences(sweep: Sweep) -> Iterator[str]:
+    """The answer, then what belongs to it."""
+    if sweep.is_interrupted:
+        yield (
+            f'Stopped when {len(sweep.rows)} of {sweep.asked} settings were trained; '
+            'the same command goes on from here.'
+        )
+    elif not sweep.best:
+        yield 'No setting can be recommended: none was measured that may be.'
+    rows = {row.setting: row for row in sweep.rows}
+    for word, setting in zip(('Fastest that this host carries', 'Next'), sweep.best):
+        row = rows[setting]
+        assert row.iter_s is not None  # only measured ones are best
+        value, half = map(format_seconds, (row.iter_s.value, row.iter_s.half_width))
+        speed = f'{row.images_per_s:.1f} images/s, ' if row.images_per_s else ''
+        yield f'{word}: {setting.name}: {speed}{value} +- {half} per iteration.'
+    if len(sweep.best) > 1:
+        yield (
+            'The batch size belongs to the recipe (learning rate, schedule): choose it '
+            'first, then its fastest setting.'
+        )
+
+
+def _basis(sweep: Sweep) -> str:
+    """What the table rests on, and how the predictions fared."""
+    rows = sweep.rows
+    measured = sum(row.is_measured for row in rows)
+    text = f'{measured} of {plural(len(rows), "trial")} measured, in random order (seed'
+    text += f' {sweep.seed}, {format_seconds(sweep.seconds)} in all)'
+    if sweep.ranks > 1:
+        text += f'; figures of rank 0, images/s of all {sweep.ranks} ranks'
+    text += '. +- is the interval of the mean at 95 %.'
+    errors = [abs(error) for row in rows if (error := row.prediction_error) is not None]
+    if errors:
+        source = ' and '.join(row.setting.name for row in rows if row.is_calibration)
+        off = f'{100 * statistics.median(errors):.1f} % (median of {len(errors)})'
+        text += f' Predicted from the trial with {source}: off by {off}.'
+    return text
+
+
+def _sweep_notes(sweep: Sweep) -> Iterator[str]:
+    rows = sweep.rows
+    for row in rows:
+        if row.error is not None:
+            yield f'{row.setting.name}: {_status(row)} ({row.error}).'
+    # what others used differs from trial to trial: one reason is enough
+    beyond = {r.most_workers: r.most_workers_reason for r in filter(exceeds_host, rows)}
+    for most, reason in beyond.items():
+        count = plural(most or 0, 'worker')
+        yield f'More than {count} are more than this host carries: {reason}.'
+    short = [
+        workers
+        for row in rows
+        if (workers := row.setting.num_workers)
+        and row.is_measured
+        and 0 < (row.batches_per_epoch or 0) < _FEW_ROUNDS * workers
+    ]
+    if short:
+        yield (
+            f'With few batches in an epoch and {plural(min(short), "worker")} or more, '
+            'whole epochs are slower than this: their first waits are left out.'
+        )
+    yield from dict.fromkeys(row.unpredicted for row in rows if row.unpredicted)
+    sources = {row.memory_source for row in rows if row.memory_peak_bytes}
+    for source in sorted(filter(None, sources)):
+        yield f'Memory is the peak of {MEMORY_SOURCES[source]}.'
+    yield from _others_cores([row.external_cpu_cores for row in rows])
+    yield from sweep.notes
+
+
+def _others_cores(used: Sequence[float | None]) -> Iterator[str]:
+    most = max((cores or 0.0 for cores in used), default=0.0)
+    if most >= _OTHERS_CORES:
+        yield (
+            f'Other programs used up to {most:.1f} cores of the host meanwhile; repeat '
+            'it with --fresh when the host is calm.'
+        )
+
+
+def render_sweep_json(sweep: Sweep, config: str, folder: str) -> str:
+    """The answer as one JSON object; see ``docs/en/sweep.md``."""
+    rows = [
+        {
+            **vars(row),
+            'name': row.setting.name,
+            'prediction_error': row.prediction_error,
+            'exceeds_host': exceeds_host(row),
+        }
+        for row in sweep.rows
+    ]
+    return to_json(config=config, folder=folder, **{**vars(sweep), 'rows': rows})
+
+
+def describe_save_bench(bench: SaveBench) -> list[Section]:
+    """From which number of workers on saves are harmed, then a line a setting."""
+    rows = bench.rows
+
+    def judge(row: SaveBenchRow) -> str:
+        if row.setting == bench.reference:
+            return 'reference'
+        if row.is_harmful is not None:
+            return 'harmful' if row.is_harmful else 'harmless'
+        return 'cannot tell' if row.saves else _status(row)
+
+    harmful = [n for n, row in enumerate(rows) if row.is_harmful]
+    table = tabulate(rows, [*_SAVE_COLUMNS, ('', '', judge)], strong=harmful)
+    counts = sorted(len(row.saves) for row in rows if row.saves) or [0]
+    count = ' to '.join(str(one) for one in sorted({counts[0], counts[-1]}))
+    basis = (
+        f'Medians of {count} saves, the first of each training left out. Gross is how '
+        'much longer than the reference, net what the job lost of that; data wait is '
+        f'per iteration. {plural(len(rows), "training")} in random order, '
+        f'{format_seconds(bench.seconds)} in all.'
+    )
+    return compose(_save_sentences(bench), table, [basis], _save_notes(bench))
+
+
+def _name(setting: SaveSetting) -> str:
+    nice = '' if setting.worker_nice is None else f' nice {setting.worker_nice}'
+    return f'{setting.num_workers}{nice}'
+
+
+_SAVE_COLUMNS: Sequence[Column] = (
+    ('workers', 'setting', _name),
+    ('save', 'save_s', format_seconds),
+    ('on a\ncore', 'cpu_s', format_seconds),
+    ('waits\nfor one', 'run_delay_s', format_seconds),
+    ('blocked', 'blocked_s', format_seconds),
+    ('data\nwait', 'data_wait_s', format_seconds),
+    ('gross', 'gross_s', format_signed),
+    ('net', 'net_s', format_signed),
+)
+
+
+def _save_sentences(bench: SaveBench) -> Iterator[str]:
+    """The answer, then what belongs to it."""
+    if bench.is_interrupted:
+        yield f'Stopped when {len(bench.rows)} of {bench.asked} settings were trained.'
+    reference = next((r for r in bench.rows if r.setting == bench.reference), None)
+    if reference is None or reference.save_s is None:
+        yield 'Cannot tell which number of workers is harmful: too few saves.'
+        return
+    usual = f'{format_seconds(reference.save_s)} beside {reference.setting.name}'
+    rows = [
+        r for r in bench.rows if not r.setting.worker_nice and r.gross_s is not None
+    ]
+    for row in rows:
+        if row.setting.num_workers != bench.harmful_workers:
+            continue
+        took = format_seconds(row.save_s)
+        yield f'From {row.setting.name} on, saves are harmed: {took}, not {usual}.'
+        yield (
+            f'Training stood still {format_seconds(row.gross_s)} longer for each '
+            f'(gross), and the job lost {format_seconds(row.net_s)} (net). {row.slow} '
+            f'of {len(row.saves)} were slow; cause: {CAUSE_NAMES[row.cause]}.'
+        )
+        return
+    if not rows or not bench.is_told:
+        yield f'Saves took {usual}; there is nothing to set that against.'
+        return
+    longest = max(rows, key=lambda row: row.save_s or 0.0)
+    most = f'{format_seconds(longest.save_s)} beside {longest.setting.name}'
+    yield f'No number of workers is known to be harmful: saves took {usual}, {most}.'
+
+
+def _save_notes(bench: SaveBench) -> Iterator[str]:
+    for row in bench.rows:
+        name = row.setting.name.capitalize()
+        if row.status != 'completed':
+            why = f' ({row.error})' if row.error else ''
+            done = plural(len(row.saves), 'save')
+            yield f'{name}: {_status(row)}{why}, {done} measured until then.'
+        elif row.remark is not None:
+            yield f'{name}: {row.remark}.'
+    yield from _others_cores([row.strangers_cores for row in bench.rows])
+
+
+def describe_plan(
+    trials: Mapping[str, str], starts: int, limit_s: float, said: Sequence[str]
+) -> list[Section]:
+    """What would be trained, and for how long at most.
+
+    Args:
+        trials: How long each is trained, by name.
+        starts: Trainings to wait for; fewer than trials where some are measured
+            already or run side by side.
+        limit_s: Of each training.
+        said: What else is to be known before.
+    """
+    longest = f'{format_seconds(starts * limit_s)} (--time-limit times {starts})'
+    title = f'Would train in random order, for at most {longest}:'
+    facts = list(trials.items())
+    return [
+        Section(title, facts=facts),
+        Section(sentences=[' '.join([*said, 'Nothing was trained.'])]),
+    ]
+
+
+@dataclass(frozen=True)
+class VerifyAnswer:
+    """Everything there is to say about one verification."""
+
+    verification: Verification
+    before: Mapping[str, Any]
+    """Settings by dotted key; of two configs, ``config`` alone."""
+    after: Mapping[str, Any]
+    folder: str
+    """Logs of the trainings."""
+    batches_per_epoch: int | None = None
+
+
+def render_verify_json(answer: VerifyAnswer) -> str:
+    """The answer as one JSON object; see ``docs/en/verify.md``."""
+    return to_json(
+        before=answer.before,
+        after=answer.after,
+        **vars(answer.verification),
+        folder=answer.folder,
+    )
+
+
+def describe_verify(answer: VerifyAnswer) -> list[Section]:
+    """The measured gain beside the predicted one, and both settings."""
+    sides, measured = (answer.before, answer.after), answer.verification
+    starts = (measured.before_start_s, measured.after_start_s)
+    rows: list[tuple[object, ...]] = [
+        (key.rpartition('.')[2], *(side.get(key, '-') for side in sides))
+        for key in {**answer.before, **answer.after}
+    ]
+    means = map(format_seconds, (measured.before_s, measured.after_s))
+    rows.append(('iteration, mean', *means))
+    added = ('unknown' if one is None else format_signed(one) for one in starts)
+    rows.append(('an epoch start adds', *added))
+    said = [
+        f'{measured.pairs} pairs of blocks in turns, {measured.iterations} measured '
+        f'iterations of each, {format_seconds(measured.seconds)} in all; '
+        f'{measured.ending}.'
+    ]
+    if measured.external_cpu_cores is not None:
+        cores = f'{measured.external_cpu_cores:.1f}'
+        said.append(f'Other programs used {cores} cores of the host meanwhile.')
+    table = Table(['', 'first', 'second'], rows)
+    return compose(_verify_sentences(answer), table, said, measured.notes)
+
+
+def _gain(gain: float) -> str:
+    return f'{100 * gain:+.1f} %'
+
+
+def _verify_sentences(answer: VerifyAnswer) -> Iterator[str]:
+    """What was measured and predicted; the gain over whole epochs, with their starts,
+    where those were measured."""
+    measured, batches = answer.verification, answer.batches_per_epoch
+    predicted, gain = measured.predicted_gain, measured.gain
+    words = 'no difference beyond noise'
+    if gain.low > 0 or gain.high < 0:
+        words = f'the second setting is {"faster" if gain.low > 0 else "slower"}'
+    interval = f'({100 * gain.low:+.1f} to {100 * gain.high:+.1f} %)'
+    yield f'Measured: {_gain(gain.value)} {interval} images/s; {words}.'
+    if predicted is not None:
+        words = 'inside' if gain.low <= predicted <= gain.high else 'outside'
+        yield f'Predicted: {_gain(predicted)}, {words} the measured interval.'
+    before_s, after_s = measured.before_start_s, measured.after_start_s
+    if batches and before_s is not None and after_s is not None:
+        starts = 1 + before_s / batches / measured.before_s
+        starts /= 1 + after_s / batches / measured.after_s
+        whole = _gain((1 + gain.value) * starts - 1)
+        yield f'Over whole epochs of {batches} iterations, with their starts: {whole}.'

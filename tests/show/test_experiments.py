@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fakes.replaced import replace
+from fakes.save_bench import make_bench, make_row
+from fakes.sweeps import make_sweep
+from fakes.sweeps import make_sweep_row as row
+from mmgpu_hooks.schema import Estimate, Verification
+from mmgpu_hooks.show.experiments import (
+    VerifyAnswer,
+    describe_plan,
+    describe_save_bench,
+    describe_sweep,
+    describe_verify,
+    render_sweep_json,
+    render_verify_json,
+)
+from mmgpu_hooks.show.terminal import render
+
+SWEPT = make_sweep(
+    row(0, 0.8, predicted_s=0.84),
+    row(2, 0.5, predicted_s=0.5, is_calibration=True),
+    row(4, 0.4, predicted_s=0.48),
+    row(8, None, predicted_s=0.6, status='out_of_memory', error='MemoryError: no room'),
+)
+HARMED = make_bench(
+    make_row(0, 0.4),
+    make_row(2, 0.42),
+    make_row(8, 2.0, cause='workers', won_s=0.5),
+    make_row(32, None, status='out_of_memory', error='MemoryError: no room'),
+    make_row(8, 0.45, nice=10),
+)
+VERIFICATION = Verification(
+    gain=Estimate(0.5, 0.45, 0.55, 8),
+    before_s=0.3,
+    after_s=0.2,
+    pairs=8,
+    iterations=120,
+    seconds=75.0,
+    ending='the gain is known well enough',
+    external_cpu_cores=0.13,
+    predicted_gain=0.52,
+)
+VERIFIED = VerifyAnswer(
+    VERIFICATION,
+    before={'train_dataloader.num_workers': 0},
+    after={
+        'train_dataloader.num_workers': 4,
+        'train_dataloader.persistent_workers': True,
+    },
+    folder='work_dirs/run/verify/1',
+)
+
+
+def lines_of(sections) -> list[str]:
+    lines = render(sections).splitlines()
+    assert max(map(len, lines)) <= 80
+    return [' '.join(line.split()) for line in lines]
+
+
+def words_of(sections) -> str:
+    return ' '.join(lines_of(sections))
+
+
+def test_a_sweep_answers_first_and_has_a_line_a_trial():
+    lines = lines_of(describe_sweep(SWEPT))
+    assert lines[0].startswith('Fastest that this host carries: 2 workers, batch 4')
+    for line in (
+        'workers iteration % predicted wait /s memory cores',
+        '0 0.800 s 2.0 0.840 s 0.160 s 5.0 800 MiB 1.5',
+        '2 0.500 s 2.0 0.500 s 0.100 s 8.0 800 MiB 1.5 best',
+        '4 0.400 s 2.0 0.480 s 80.0 ms 10.0 800 MiB 1.5 beyond the host',
+        '8 - - 0.600 s - - - - out of memory',
+    ):
+        assert line in lines
+    words = ' '.join(lines)
+    assert 'the trial with 2 workers, batch 4: off by 12.5 % (median of 2)' in words
+    assert 'MemoryError: no room' in words
+    card = {'gpu_util_pct': 61.6, 'setting': {'prefetch_factor': 4}}
+    lines = lines_of(describe_sweep(make_sweep(row(1), row(2, **card))))
+    assert '2 4 0.500 s 2.0 0.100 s 8.0 62 800 MiB 1.5 best' in lines
+
+
+@pytest.mark.parametrize(
+    ('sweep', 'words'),
+    [
+        (make_sweep(row(0, 0.8), asked=3, is_interrupted=True), '1 of 3 settings'),
+        (make_sweep(is_interrupted=True, asked=3), '0 of 3 settings'),
+        (make_sweep(row(0, None)), 'No setting can be recommended'),
+        (make_sweep(row(0, 0.1, batch=1), row(0, 0.4, batch=8)), 'Next: 0 workers'),
+        (make_sweep(row(0, is_loss_finite=False), row(1)), 'loss not finite'),
+        (make_sweep(row(0, status='timed_out', error='9 s')), 'timed out (9 s)'),
+        (make_sweep(row(0, None, status='completed', error=None)), 'too short'),
+        (make_sweep(row(0, unpredicted='No step.'), row(1)), 'Notes - No step.'),
+        (make_sweep(row(0, external_cpu_cores=1.25)), '1.2 cores of the host'),
+        (make_sweep(row(0), notes=('Something else.',)), '- Something else.'),
+        (
+            make_sweep(row(2, batches_per_epoch=15), row(1, batches_per_epoch=8)),
+            'few batches in an epoch and 2 workers or more',
+        ),
+    ],
+)
+def test_what_else_a_sweep_says(sweep, words):
+    assert words in words_of(describe_sweep(sweep))
+
+
+def test_the_json_answer_of_a_sweep_says_everything():
+    body = json.loads(render_sweep_json(SWEPT, 'a.py', '/runs/a'))
+    assert (body['version'], body['config'], body['folder']) == (1, 'a.py', '/runs/a')
+    assert body['best'] == [body['rows'][1]['setting']]
+    assert body['rows'][2]['prediction_error'] == pytest.approx(0.2)
+    assert body['rows'][2]['exceeds_host'] is True
+    assert body['rows'][2]['name'] == '4 workers, batch 4'
+    assert body['rows'][3]['iter_s'] is None
+    assert body['rows'][3]['predicted']['iter_time_s'] == 0.6
+
+
+def test_a_plan_says_what_and_how_long():
+    words = words_of(describe_plan({'0 workers': '50 iterations'}, 3, 600, ['One.']))
+    assert 'at most 30.0 min (--time-limit times 3): 0 workers 50 iterations' in words
+    assert words.endswith('One. Nothing was trained.')
+
+
+def test_a_bench_of_saves_answers_first_and_has_a_line_a_setting():
+    lines = lines_of(describe_save_bench(HARMED))
+    assert lines[0].startswith('From 8 workers on, saves are harmed: 2.000 s')
+    for line in (
+        '0 0.400 s 0.400 s 0.0 ms 0.0 ms 50.0 ms - - reference',
+        '8 2.000 s 0.400 s 1.600 s 0.0 ms 50.0 ms +1.600 s +1.100 s harmful',
+        '32 - - - - - - - out of',
+    ):
+        assert line in lines
+    words = ' '.join(lines)
+    assert '1.600 s longer for each (gross), and the job lost 1.100 s (net)' in words
+    assert 'MemoryError: no room' in words
+    unknown = make_bench(make_row(0, 0.4), make_row(8, 2, won_s=None))
+    assert '+1.600 s harmful' in words_of(describe_save_bench(unknown))
+
+
+@pytest.mark.parametrize(
+    ('rows', 'words'),
+    [
+        (
+            [make_row(0, 0.4), make_row(2, 0.39), make_row(8, 0.45)],
+            'No number of workers is known to be harmful: saves took 0.400 s',
+        ),
+        ([make_row(8, 0.9)], 'Saves took 0.900 s beside 8 workers; there is nothing'),
+        ([make_row(8, 0.9, noise=(1.0,))], 'Cannot tell which'),
+    ],
+)
+def test_what_is_known_of_saves(rows, words):
+    assert words_of(describe_save_bench(make_bench(*rows))).startswith(words)
+    bench = make_bench(*rows, interrupted=True)
+    assert words_of(describe_save_bench(bench)).startswith('Stopped when ')
+
+
+def test_the_measured_gain_stands_beside_the_predicted_one():
+    lines = lines_of(describe_verify(VERIFIED))
+    assert '+50.0 % (+45.0 to +55.0 %) images/s' in lines[0]
+    assert '+52.0 %, inside' in lines[1]
+    assert lines[3:8] == [
+        'first second',
+        'num_workers 0 4',
+        'persistent_workers - True',
+        'iteration, mean 0.300 s 0.200 s',
+        'an epoch start adds unknown unknown',
+    ]
+    assert '8 pairs' in lines[9]
+    assert '0.1 cores' in lines[11]
+
+
+@pytest.mark.parametrize(
+    ('gain', 'word'),
+    [
+        (Estimate(-0.2, -0.3, -0.1, 6), 'slower'),
+        (Estimate(0.01, -0.01, 0.03, 6), 'no difference'),
+    ],
+)
+def test_a_loss_and_a_draw_are_called_so(gain, word):
+    text = words_of(
+        describe_verify(
+            replace(VERIFIED, verification=replace(VERIFICATION, gain=gain))
+        )
+    )
+    assert word in text
+    assert 'outside' in text
+
+
+def test_epoch_starts_count_where_they_were_measured():
+    verification = replace(VERIFICATION, before_start_s=3.0, after_start_s=-0.01)
+    answer = replace(VERIFIED, verification=verification, batches_per_epoch=10)
+    # 0.6 s per iteration, starts included, against 0.199 s
+    words = words_of(describe_verify(answer))
+    assert '+201.5 %' in words
+    assert '-10.0 ms' in words
+
+
+def test_the_json_answer_of_a_verification():
+    body = json.loads(render_verify_json(VERIFIED))
+    assert body['version'] == 1
+    assert body['gain'] == {'value': 0.5, 'low': 0.45, 'high': 0.55, 'count': 8}
+    assert body['after']['train_dataloader.num_workers'] == 4
+    assert (body['predicted_gain'], body['pairs'], body['notes']) == (0.52, 8, [])
