@@ -80,8 +80,8 @@ def test_a_sweep_answers_first_and_has_a_line_a_trial():
     assert 'the trial with 2 workers, batch 4: off by 12.5 % (median of 2)' in words
     assert 'MemoryError: no room' in words
     card = {'gpu_util_pct': 61.6, 'setting': {'prefetch_factor': 4}}
-    lines = lines_of(describe_sweep(make_sweep(row(1), row(2, **card))))
-    assert '2 4 0.500 s 2.0 0.100 s 8.0 62 800 MiB 1.5 best' in lines
+    lines = lines_of(describe_sweep(make_sweep(row(1), row(2, 0.4, **card))))
+    assert '2 4 0.400 s 2.0 80.0 ms 10.0 62 800 MiB 1.5 best' in lines
 
 
 @pytest.mark.parametrize(
