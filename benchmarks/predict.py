@@ -61,7 +61,6 @@ from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.schema import Prediction
 
 MEDIAN_LIMIT, P90_LIMIT, COVERAGE_LIMIT = 5.0, 12.0, 90.0
-GRID_LIMIT_S = 2.0
 TRIALS = Path('work_dirs/bench_predict/trials.jsonl')
 
 GRID = ((0, 2), (1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (8, 4))
@@ -487,14 +486,13 @@ class Case:
         return 50 * (one.iter_time_high_s - one.iter_time_low_s) / one.iter_time_s
 
 
-def judge_trials(trials: Sequence[dict[str, Any]]) -> tuple[list[Case], int, float]:
+def judge_trials(trials: Sequence[dict[str, Any]]) -> tuple[list[Case], int]:
     """Predict each training from every other one of its pipeline.
 
     Returns:
-        All cases, how many trainings nothing could be predicted from, and the CPU
-        seconds that 40 settings take.
+        All cases, and how many trainings nothing could be predicted from.
     """
-    cases, refused, grid_s = [], 0, 0.0
+    cases, refused = [], 0
     by_name = sorted(trials, key=lambda one: one['pipeline']['name'])
     for _, group in itertools.groupby(by_name, lambda one: one['pipeline']['name']):
         same = list(group)
@@ -512,12 +510,7 @@ def judge_trials(trials: Sequence[dict[str, Any]]) -> tuple[list[Case], int, flo
                 if other is not run:
                     found = predict_setting(workload, *other['setting'])
                     cases.append(Case(pipeline, other['iter_s'], found))
-            if not grid_s and run['setting'][0]:
-                begin_s = time.process_time()
-                for setting in itertools.product(range(10), (1, 2, 4, 8)):
-                    predict_setting(workload, *setting)
-                grid_s = time.process_time() - begin_s
-    return cases, refused, grid_s
+    return cases, refused
 
 
 def judge_cases(name: str, cases: Sequence[Case]) -> Iterator[Figure]:
@@ -559,7 +552,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if benchmark.is_quick:
         trials = lines
     benchmark.shares_pct = [one['other_load_pct'] for one in trials]
-    cases, refused, grid_s = judge_trials(trials)
+    cases, refused = judge_trials(trials)
     planted = [case for case in cases if case.pipeline.recipe is None]
     parts = {
         'all planted': planted,
@@ -571,7 +564,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if some_cases:
             benchmark.add(*judge_cases(name, some_cases))
     benchmark.add(
-        at_most('a grid of 40 settings', grid_s, GRID_LIMIT_S, 's of CPU'),
         Figure('trainings', len(trials), note=f'{len(lines) - len(trials)} left out'),
         Figure('trainings not predicted from', refused),
     )

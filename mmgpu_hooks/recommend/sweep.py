@@ -5,6 +5,7 @@ Each trial left the evidence of a run; its row holds what the table and CSV say 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -117,37 +118,33 @@ def predict_rows(
         rows: All trials.
         fit: What the trial of a setting says of its loader; asked once of each.
     """
-    workloads: dict[SweepSetting, Workload | NoPrediction] = {}
-    judged = []
-    for row in rows:
-        setting = row.setting
-        alike = (one for one in rows if one.setting.batch_size == setting.batch_size)
-        near = [one.setting for one in alike if one.is_measured]
-        source = min(near, key=_distance, default=None)
-        found: Workload | NoPrediction = NoPrediction(
-            'No trial with this batch size was measured, and what a step takes with '
-            'another batch size is not known from one run.'
+    fit = functools.cache(fit)
+    return [_predict_row(row, rows, fit) for row in rows]
+
+
+def _predict_row(
+    row: SweepRow,
+    rows: Sequence[SweepRow],
+    fit: Callable[[SweepSetting], Workload | NoPrediction],
+) -> SweepRow:
+    setting = row.setting
+    alike = [one for one in rows if one.setting.batch_size == setting.batch_size]
+    near = [one.setting for one in alike if one.is_measured]
+    source = min(near, key=_distance, default=None)
+    row = replace(row, predicted=None, is_calibration=setting == source)
+    if source is None:
+        return replace(
+            row,
+            unpredicted='No trial with this batch size was measured, and what a step '
+            'takes with another batch size is not known from one run.',
         )
-        if source is not None:
-            if source not in workloads:
-                workloads[source] = fit(source)
-            found = workloads[source]
-        predicted, reason = None, None
-        if isinstance(found, NoPrediction):
-            reason = found.reason
-        else:
-            # the config's own where none was asked for, which that trial had too
-            prefetch = setting.prefetch_factor or found.prefetch_factor
-            predicted = predict_setting(found, setting.num_workers, prefetch)
-        judged.append(
-            replace(
-                row,
-                predicted=predicted,
-                unpredicted=reason,
-                is_calibration=setting == source,
-            )
-        )
-    return judged
+    found = fit(source)
+    if isinstance(found, NoPrediction):
+        return replace(row, unpredicted=found.reason)
+    # the config's own where none was asked for, which that trial had too
+    prefetch = setting.prefetch_factor or found.prefetch_factor
+    predicted = predict_setting(found, setting.num_workers, prefetch)
+    return replace(row, predicted=predicted, unpredicted=None)
 
 
 def _distance(setting: SweepSetting) -> tuple[int, int, int]:

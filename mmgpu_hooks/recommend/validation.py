@@ -125,8 +125,8 @@ def _phrase_now(run: Run, validation: Run | None) -> str:
     walls_s = [one.wall_s for one in run.validations if is_timed(one)]
     if not walls_s:
         return f'How long {len(run.validations)} validation(s) took is unknown.'
-    each_s, each = math.fsum(walls_s) / len(walls_s), ' each' * (len(walls_s) > 1)
-    now = f'{len(walls_s)} validation(s) took {format_sum(each_s)}{each}'
+    mean_s = math.fsum(walls_s) / len(walls_s)
+    now = f'{len(walls_s)} validation(s) took {format_sum(mean_s)} on average'
     if validation is None:
         return f'{now}.'
     waits_s = validation.ledger_s['data_wait'] + validation.ledger_s['startup']
