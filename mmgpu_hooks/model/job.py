@@ -14,7 +14,7 @@ from mmgpu_hooks.model.workload import Workload
 START_ERROR = 0.3
 """Relative standard error of what the start of an epoch adds."""
 
-_FEWEST, _DRAWS, _TURNS = 64, 512, 8
+_FEWEST, _TURNS = 64, 8
 
 _LONG = 20
 """Times the batches that are simulated of its start: in an epoch so long, which of them
@@ -40,21 +40,17 @@ class JobPlan:
     iterations: int
     """Of one epoch."""
     epochs: int = 1
-    saves: int = 0
-    """Checkpoint saves of the whole job."""
-    save_cpu_s: float = 0.0
-    """CPU of one save."""
-    save_wait_s: float = 0.0
-    """What one save waits for anything but a core."""
+    saves_s: float = 0.0
+    """What all of its checkpoint saves take, with any setting of the loader."""
 
 
 # a choice asks for the same settings again and again
 @functools.lru_cache(maxsize=512)
 def estimate_job_s(workload: Workload, setting: Setting, plan: JobPlan) -> float:
-    """Seconds of a whole job: the iterations, the epochs' starts, the saves' net cost.
+    """Seconds of a whole job: the iterations, the epochs' starts, the saves.
 
     Every epoch begins with no batch made; without persistent workers they are started
-    first. Workers make batches while a save goes on, and take its cores.
+    first.
 
     Args:
         workload: What the run says.
@@ -64,18 +60,17 @@ def estimate_job_s(workload: Workload, setting: Setting, plan: JobPlan) -> float
     Raises:
         ValueError: If a setting or the plan is out of range.
     """
-    if plan.iterations < 1 or plan.epochs < 1 or plan.saves < 0:
+    if plan.iterations < 1 or plan.epochs < 1:
         raise ValueError(
             'plan: expected at least one epoch of one iteration, found '
-            f'{plan.epochs} of {plan.iterations}, with {plan.saves} saves'
+            f'{plan.epochs} of {plan.iterations}'
         )
     num_workers = setting.num_workers
     prefetch = check_setting(num_workers, setting.prefetch_factor)
     iter_s = estimate_iter_s(workload, num_workers, prefetch)
-    steady_s = plan.epochs * plan.iterations * iter_s
+    steady_s = plan.epochs * plan.iterations * iter_s + plan.saves_s
     if num_workers == 0:
-        save_s = plan.save_wait_s + plan.save_cpu_s / workload.core_share(1)
-        return steady_s + plan.saves * save_s
+        return steady_s
     count = min(plan.iterations, max(_FEWEST, 4 * num_workers * prefetch))
     # as many different costs as batches: they come up to their mean
     loop = make_loop(workload, num_workers, prefetch, count)
@@ -87,12 +82,7 @@ def estimate_job_s(workload: Workload, setting: Setting, plan: JobPlan) -> float
     if plan.epochs > starts:
         warm_s = _epoch_s(epoch, count, turns) - count * iter_s
         starts_s += (plan.epochs - starts) * warm_s
-    save_net_s = 0.0
-    if plan.saves:
-        save_net_s = _save_net_s(
-            make_loop(workload, num_workers, prefetch, _DRAWS), plan
-        )
-    return steady_s + starts_s + plan.saves * save_net_s
+    return steady_s + starts_s
 
 
 def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
@@ -106,17 +96,6 @@ def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
         )
         whole_s += simulate_loop(shifted, count).seconds
     return whole_s / turns
-
-
-def _save_net_s(loop: Loop, plan: JobPlan) -> float:
-    """What one save adds to the job."""
-    in_flight = loop.workers * loop.prefetch_factor
-    skip = 2 * in_flight + 16
-    count = min(max(_DRAWS, 8 * in_flight), 4 * _DRAWS)
-    pause = {skip + 1: (plan.save_cpu_s, plan.save_wait_s)}
-    without = simulate_loop(loop, count, skip)
-    paused = simulate_loop(replace(loop, pauses=pause), count, skip)
-    return max(paused.seconds - without.seconds, 0.0)
 
 
 def first_batch_s(workload: Workload) -> float:

@@ -21,8 +21,8 @@ import heapq
 import math
 import random
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from statistics import NormalDist
 
@@ -65,8 +65,6 @@ class Loop:
     """CPU of the training process to start one worker, before the first batch."""
     batches: int | None = None
     """Batches of the epoch; ``None`` for one without end."""
-    pauses: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """CPU and waiting of saves, by the number of iterations done before them."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,6 @@ def follow_batches(loop: Loop, iterations: int, skip: int = 0) -> Trace:
         if iteration >= 0:
             now_s += steps_s[iteration]
             ends_s.append(now_s)
-            now_s += sum(loop.pauses.get(iteration + 1, ()))
     from_s, until_s = ends_s[skip - 1] if skip else 0.0, ends_s[-1]
     busy_s = np.clip(made_s, from_s, until_s) - np.clip(begins_s, from_s, until_s)
     return Trace(
@@ -175,8 +172,8 @@ def follow_batches(loop: Loop, iterations: int, skip: int = 0) -> Trace:
 
 
 _MAIN = -1
-_PARTS = ('start_s', 'wait_s', 'fetch_s', 'step_s', 'pause_s')
-"""What the training process is in; those in the middle are sums of a `Trace`."""
+_PARTS = ('start_s', 'wait_s', 'fetch_s', 'step_s')
+"""What the training process is in; the last three are sums of a `Trace`."""
 
 
 def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
@@ -196,7 +193,7 @@ def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
     before = simulation.run_until(skip)
     after = simulation.run_until(whole)
     spent = {name: after[name] - before[name] for name in after}
-    del spent['start_s'], spent['pause_s']
+    del spent['start_s']
     return Trace(ends_s=simulation.ends_s, iterations=whole - skip, **spent)
 
 
@@ -357,11 +354,6 @@ class _Simulation:
             self._part = 'step_s'
             yield from self._step(loop.step_factors[iteration % len(loop.step_factors)])
             self.ends_s.append(self._now_s)
-            cpu_s, wait_s = loop.pauses.get(iteration + 1, (0.0, 0.0))
-            if iteration + 1 in loop.pauses:
-                self._part = 'pause_s'
-                yield from self._compute(_MAIN, cpu_s)
-                yield from self._sleep(_MAIN, wait_s)
 
     def _step(self, factor: float) -> Iterator[None]:
         """A step on its threads, which goes on more slowly than each of them would."""

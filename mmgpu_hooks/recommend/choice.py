@@ -5,7 +5,6 @@ is. Goes from the run's setting to the new one, a step at a time.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -219,19 +218,8 @@ def plan_job(run: Run) -> JobPlan:
         epochs = record.max_epochs or max(run.epoch_starts, 1)
     elif record.max_iters:
         iterations = record.max_iters
-    if not run.saves:
-        return JobPlan(iterations, epochs)
-    saves = 0
-    if run.iterations:
-        saves = round(run.saves / run.iterations * iterations * epochs)
-    done = (one for one in run.save_records if one.error is None)
-    known = [one for one in done if one.cpu_s is not None]
-    # as if it never waited for a core, where what workers do to it is unknown
-    cpu_s, wait_s = 0.0, run.ledger_s.get('checkpoint_save', 0.0) / run.saves
-    if known:
-        cpu_s = statistics.median(one.cpu_s or 0.0 for one in known)
-        wait_s = statistics.median(one.blocked_s or 0.0 for one in known)
-    return JobPlan(iterations, epochs, saves, cpu_s, wait_s)
+    share = iterations * epochs / max(run.iterations, 1)
+    return JobPlan(iterations, epochs, share * run.ledger_s.get('checkpoint_save', 0.0))
 
 
 def count_starts(run: Run) -> int:

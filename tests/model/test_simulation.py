@@ -158,13 +158,10 @@ def test_uneven_costs_follow_the_recurrence(waits, steps, workers, prefetch, fet
     st.integers(1, 3),
     st.sampled_from([0.0, 0.02]),
     st.sampled_from([None, 5, 13, 30]),
-    st.dictionaries(
-        st.integers(1, 45), st.tuples(st.floats(0.0, 0.1), st.floats(0.0, 0.1))
-    ),
     st.sampled_from([(40, 0), (12, 4), (1, 1)]),
 )
 def test_on_free_cores_the_short_cut_gives_what_the_events_give(
-    costs, steps, workers, prefetch, threads, start_s, batches, pauses, asked
+    costs, steps, workers, prefetch, threads, start_s, batches, asked
 ):
     loop = make_loop(
         workers=workers,
@@ -185,7 +182,6 @@ def test_on_free_cores_the_short_cut_gives_what_the_events_give(
         step_factors=steps,
         start_s=start_s,
         batches=batches,
-        pauses=pauses,
     )
     assert has_free_cores(loop)
     assert not has_free_cores(replace(loop, cores=loop.cores - 0.1))
@@ -203,14 +199,6 @@ def test_an_epoch_ends_with_its_last_batch():
     assert trace.ends_s == pytest.approx([0.05, 0.06, 0.09, 0.10, 0.13])
     # and nobody makes a sixth
     assert trace.busy_s == pytest.approx(5 * 0.04)
-
-
-def test_workers_make_batches_during_a_save():
-    loop = make_loop(workers=1, batch_wait_s=[0.04], step_wait_s=0.01)
-    saving = replace(loop, pauses={70: (0.02, 0.06)})
-    plain, paused = simulate_loop(loop, 64, 64), simulate_loop(saving, 64, 64)
-    # two batches stood ready after it: one of the two lost turns is won back
-    assert paused.seconds - plain.seconds == pytest.approx(0.01)
 
 
 def test_the_seconds_are_all_accounted_for():
