@@ -15,7 +15,7 @@ from mmengine.runner import BaseLoop
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
-from mmgpu_hooks.hooks.sources import Sources, open_probe
+from mmgpu_hooks.hooks.sources import open_probe
 from mmgpu_hooks.hooks.train_loader import expect_loop, expect_no_loop
 from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
@@ -31,7 +31,7 @@ from mmgpu_hooks.schema.run_folder import find_other_ranks
 from mmgpu_hooks.show.summary import render_training_summary
 
 _LIVE = (
-    *('_built_s', '_recorder', '_pid', '_logger', '_guard', '_patches', '_probe'),
+    *('built_s', '_recorder', '_pid', '_logger', '_guard', '_patches', '_probe'),
     'after_train_iter',
 )
 """Attributes of the training that is on; a copy of the hook begins without them."""
@@ -154,7 +154,7 @@ class GPUEfficiencyHook(Hook):
 
     def _set_live_parts(self) -> None:
         """What no copy shares: see `_LIVE`."""
-        self._built_s = monotonic_s()
+        self.built_s = monotonic_s()
         self._recorder: Recorder | None = None
         self._pid = os.getpid()
         self._logger: Any = None
@@ -228,21 +228,19 @@ class GPUEfficiencyHook(Hook):
         # val() and test() leave the train loop as it was; one that joined late, too
         expect_no_loop(self)
         self._guard.run('start', self._patches.close)
-        self._built_s = monotonic_s()
+        self.built_s = monotonic_s()
 
     def _begin(self, runner: Any) -> None:
         self._pid = os.getpid()
         self._guard = Guard(self._warn_off)
         probe, self._probe = self._probe, None
-        period_s, nice = self.gpu_sample_period_s, self.worker_nice
-        sources = Sources(self._guard, period_s, nice, probe)
         self._recorder = self._guard.run(
-            'start', Recorder, runner, self.interval, sources, self._guard, self
+            'start', Recorder, runner, self, self._guard, probe
         )
-        if self._recorder is None:
-            sources.close()
-        else:
-            self._guard.run('start', self._recorder.begin, self._built_s)
+        if self._recorder is not None:
+            self._guard.run('start', self._recorder.begin)
+        elif probe is not None:
+            self._guard.clean_up('loader workers', probe.close)
 
     def before_train_epoch(self, runner: Any) -> None:
         if self._recorder is not None:

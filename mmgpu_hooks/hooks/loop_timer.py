@@ -9,7 +9,6 @@ timed as a whole.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from typing import Any, Callable
 
@@ -47,6 +46,9 @@ class HookTimer:
         """Called right before the hooks of ``before_val``; it must not raise."""
         self.after_validation: Callable[[], Any] = lambda: None
         """Called right after those of ``after_val``; it must not raise."""
+        self.before_save: Callable[[Any], Any] = lambda checkpoint: None
+        """Called in a save, with what is saved, before the hooks of
+        ``before_save_checkpoint``; it must not raise."""
         self.after: dict[str, tuple[Callable[[], Any], ...]] = {}
         """What to call right after the hooks of other points; it must not raise."""
         self.following = dict(FOLLOWING)
@@ -65,6 +67,8 @@ class HookTimer:
         def call_hook(fn_name: str, **kwargs: Any) -> None:
             outer = running[-1]
             if not self.is_open or outer is SAVE or outer is VALIDATION:
+                if fn_name == 'before_save_checkpoint':
+                    self.before_save(kwargs.get('checkpoint'))
                 original(fn_name, **kwargs)
                 if fn_name == 'after_val':
                     self._end_validation()
@@ -144,17 +148,10 @@ class LoopTimer:
         runner: The runner, its train loop built and not yet running.
         device: What the model runs on. Anywhere but on ``cpu``, reading the losses
             (`RuntimeInfoHook`) is where the host waits for the device, and so step.
-        on_save: Called after each checkpoint save; it must not raise.
     """
 
-    def __init__(
-        self,
-        runner: Any,
-        device: str,
-        on_save: Callable[[], Any],
-    ) -> None:
+    def __init__(self, runner: Any, device: str) -> None:
         self._runner = runner
-        self._on_save = on_save
         self._patches = Patches()
         # reading the losses is where the host waits for a device
         step_hooks = () if device == 'cpu' else (RuntimeInfoHook,)
@@ -171,30 +168,6 @@ class LoopTimer:
         """Put everything in place."""
         runner, patches = self._runner, self._patches
         patches.set(runner, 'call_hook', self.hooks.make())
-        self._time_saves(runner, 'save_checkpoint')
-        if not runner.rank:
-            for hook in runner.hooks:
-                # MMEngine's CheckpointHook publishes without the runner
-                if hasattr(hook, '_publish_model'):
-                    self._time_saves(hook, '_publish_model')
-
-    def _time_saves(self, owner: Any, name: str) -> None:
-        original = getattr(owner, name)
-        thread, ledger = threading.get_ident(), self.ledger
-
-        def save(*args: Any, **kwargs: Any) -> Any:
-            # of a save inside a save the outer one counts
-            is_ours = self.hooks.is_open and threading.get_ident() == thread
-            if not is_ours or ledger.running[-1] is SAVE:
-                return original(*args, **kwargs)
-            ledger.push(SAVE)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                ledger.pop(SAVE)
-                self._on_save()
-
-        self._patches.set(owner, name, save)
 
     def follow(self, iterator: Any) -> None:
         """Time the waits of the loader's new iterator."""

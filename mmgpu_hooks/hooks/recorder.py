@@ -16,12 +16,12 @@ from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
 from mmgpu_hooks.hooks.saves import SOURCE as SAVES
 from mmgpu_hooks.hooks.saves import SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarBoard
-from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.hooks.sources import Sources, read_device
 from mmgpu_hooks.hooks.stuck_source import StuckSource
 from mmgpu_hooks.hooks.validation import ValidationSource
-from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.host import read_file_system, read_memory
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
+from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.now import read_oom_kills
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema import (
@@ -43,7 +43,7 @@ MOST_ITERATIONS = 10_000
 """An interval is cut here: each of its iterations is kept until it ends."""
 
 MOST_SKIPPED = 64
-"""Iterations; what is kept of them until the next look stays small."""
+"""Iterations; what is kept of them until the next sum stays small."""
 
 
 class LogSchedule:
@@ -72,13 +72,13 @@ class LogSchedule:
         return self._logger is not None
 
     def begin_epoch(self) -> None:
-        """Look at the length of the epoch; asking for it each time costs more."""
+        """Read the length of the epoch; asking for it each time costs more."""
         try:
             self._batches = len(self._runner.train_dataloader)
         except (TypeError, NotImplementedError):
             self._batches = None
 
-    def look(self, batch_idx: int, iterations: int) -> tuple[bool, bool]:
+    def is_due(self, batch_idx: int, iterations: int) -> tuple[bool, bool]:
         """What ends with an iteration.
 
         Args:
@@ -103,7 +103,7 @@ class LogSchedule:
         """The next iteration at which something may end, by its number in the epoch.
 
         Args:
-            batch_idx: Of the iteration that :meth:`look` was called for.
+            batch_idx: Of the iteration that :meth:`is_due` was called for.
             iterations: Iterations since the last interval ended.
         """
         batches = self._batches
@@ -120,154 +120,120 @@ class LogSchedule:
         return min(nexts)
 
 
-def interval_fields(
-    window: LedgerWindow, *, iteration: int, epoch: int, elapsed_s: float, saves: int
-) -> dict[str, Any]:
-    """The fields of an :class:`IntervalRecord` that the time ledger gives.
-
-    Args:
-        window: Of one interval; it holds an iteration at least.
-        iteration: 1-based number of the last iteration.
-        epoch: 1-based.
-        elapsed_s: Seconds since the ledger began.
-        saves: Checkpoint saves in it.
-    """
-    return dict(
-        iteration=iteration,
-        epoch=epoch,
-        iterations=len(window.iters_s),
-        elapsed_s=elapsed_s,
-        duration_s=math.fsum(window.parts_s.values()),
-        data_wait=summarize_durations(window.waits_s),
-        step=summarize_durations(window.steps_s),
-        iter=summarize_durations(window.iters_s),
-        ledger_s=window.parts_s,
-        hooks_s=window.hooks_s,
-        data_wait_cpu_s=window.wait_cpu_s,
-        first_waits=len(window.firsts),
-        first_wait_s=float(window.waits_s[window.firsts].sum()),
-        saves=saves,
-    )
-
-
 class Recorder:
     """Records one call of a train loop, from its first line to its last.
 
     Args:
         runner: The runner, about to enter its train loop.
-        interval: Iterations per record; ``None`` follows LoggerHook.
-        sources: What is measured beside the ledger.
+        hook: The hook that records, with the arguments that users gave it.
         guard: Switches off what fails.
-        hook: The hook that records.
+        probe: Of the train loader, where one watches it already.
     """
 
     def __init__(
-        self,
-        runner: Any,
-        interval: int | None,
-        sources: Sources,
-        guard: Guard,
-        hook: Any,
+        self, runner: Any, hook: Any, guard: Guard, probe: LoaderProbe | None
     ) -> None:
-        self._runner = runner
-        self._sources = sources
-        self._guard = guard
-        self._hook = hook
-        self._schedule = LogSchedule(runner, interval)
+        run = guard.run
+        self._runner, self._hook, self._guard = runner, hook, guard
+        self._schedule = LogSchedule(runner, hook.interval)
         self._board = ScalarBoard(runner.message_hub, hook.scalar_names)
-        self._timer: LoopTimer | None = None
         self._patches = Patches()
-        self._quiet = [0, 0]
-        """Strictly between these two iterations of an epoch nothing is due."""
-        self._known: dict[str, str] = {}
+        self._due_at = 0
+        """Iteration of the epoch before which nothing is due."""
         self._start = runner.iter
-        self._build_s = 0.0
         self._epoch = runner.epoch + 1
         self._taken = 0
         """Iterations of this run that are in records."""
-        self._saves = 0
-        self._interval_saves = 0
+        self._saves = self._interval_saves = 0
         self._memory_cgroup: str | None = None
         self._writer: EvidenceWriter | None = None
         self._stuck: StuckSource | None = None
         self.end: EndRecord | None = None
         """Once it is over, also where there was no room to write it."""
-        self._saving = SaveSource(runner, guard, self._read_position, self._write)
-        self.validation = ValidationSource(
+        device = run('device', read_device, runner) or 'cpu'
+        self._timer = LoopTimer(runner, device)
+        self._ledger = self._timer.ledger
+        self._build_s = max(self._ledger.stamped_s - hook.built_s, 0.0)
+        self._ledger.push(hook)
+        self._sources = Sources(
             runner,
             guard,
-            sources,
+            self._timer,
+            device,
+            gpu_sample_period_s=hook.gpu_sample_period_s,
+            worker_nice=hook.worker_nice,
+            probe=probe,
+        )
+        self._known = dict(self._sources.unknown)
+        self._saving = run(
+            SAVES,
+            SaveSource,
+            runner,
+            guard,
+            self._timer,
             read_position=self._read_position,
             write=self._write,
-            on_begin=lambda: guard.run(SAVES, self._saving.add_cut),
+            on_save=self._note_save,
         )
-        """What is known of validations."""
+        self._validation = ValidationSource(
+            runner,
+            guard,
+            self._sources,
+            read_position=self._read_position,
+            write=self._write,
+        )
 
-    def begin(self, built_s: float) -> None:
-        """Open the sources, write the run record and time the loop.
-
-        Args:
-            built_s: When the Runner was built, by the ledger's clock.
-        """
-        runner, run = self._runner, self._guard.run
-        device = self._sources.read_device(runner)
-        self._timer = run('ledger', LoopTimer, runner, device, self._note_save)
-        if self._timer is not None:
-            self._build_s = max(self._timer.ledger.stamped_s - built_s, 0.0)
-            self._timer.ledger.push(self._hook)
-        self._sources.open(runner, self._timer)
-        if self._timer is not None:
-            self._sources.watch(self._timer)
-            self.validation.watch(self._timer)
-        self._known = dict(self._sources.unknown)
+    def begin(self) -> None:
+        """Write the run record and time the loop."""
+        runner, sources, run = self._runner, self._sources, self._guard.run
         record = run(
             'run record',
             read_run_record,
             runner,
-            started_unix_s=wall_unix_s(),
             build_s=self._build_s,
             interval_iterations=self._schedule.interval,
-            host=self._sources.host,
-            gpu=self._sources.gpu.device,
-            device=self._sources.device,
-            worker_nice=self._sources.worker_nice,
+            host=sources.host,
+            gpu=sources.gpu.device,
+            device=sources.device,
+            worker_nice=self._hook.worker_nice,
             unknown={**self._known, **self._guard.off},
         )
         if record is not None:
             self._memory_cgroup = record.memory_cgroup
             run('evidence', self._open_writer, record)
-        if self._timer is not None:
-            run('ledger', self._timer.open)
-        # around the ledger's: what it costs is no part of a save
-        run(SAVES, self._saving.open, self._sources.loader, self._sources.host)
-        if self._timer is not None:
-            end = self._end_iterations(self._timer)
-            self._patches.set(self._hook, 'after_train_iter', end)
-            if self._hook.stuck_after_s:
-                run('watchdog', self._watch, self._timer)
-            self._timer.ledger.pop(self._hook)
+        hooks = self._timer.hooks
+        hooks.before_validation = self._begin_validation
+        hooks.after_validation = self._validation.end
+        run('ledger', self._timer.open)
+        if 'ledger' in self._guard.off:
+            self._timer.stop()
+        if self._saving is not None:
+            run(SAVES, self._saving.open, sources.loader, sources.host)
+        self._patches.set(self._hook, 'after_train_iter', self._make_end())
+        if self._hook.stuck_after_s:
+            run('watchdog', self._watch)
+        self._ledger.pop(self._hook)
 
-    def _watch(self, timer: LoopTimer) -> None:
+    def _watch(self) -> None:
         self._stuck = StuckSource(
             self._hook.stuck_after_s,
             self._guard,
-            timer,
-            self._sources,
-            lambda: (self._start + self._taken + timer.ledger.iterations, self._epoch),
+            self._ledger,
+            lambda: self._sources.loader,
+            lambda: (self._start + self._taken + self._ledger.iterations, self._epoch),
             self._write,
-            self._runner.logger.warning,
-            str(self._runner.work_dir),
+            self._runner,
             None if self._writer is None else self._writer.path,
         )
-        self._stuck.start()
 
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
         warn = self._runner.logger.warning
         self._writer = open_evidence(unused_path(path), run, warn)
 
-    def _end_iterations(self, timer: LoopTimer) -> Callable[..., None]:
-        ledger, quiet, hooks = timer.ledger, self._quiet, timer.hooks
+    def _make_end(self) -> Callable[..., None]:
+        """The function to set as ``hook.after_train_iter``."""
+        ledger, hooks, run = self._ledger, self._timer.hooks, self._guard.run
         running, clock = ledger.running, ledger.clock
         stamp, note = ledger.times.append, ledger.ended.append
         subclass = None
@@ -283,66 +249,71 @@ class Recorder:
                 note(running[-1])
                 stamp(now_s)
                 note(LAP)
-                if not quiet[0] < batch_idx < quiet[1]:
-                    self._guard.run(
-                        'interval', self._do_what_is_due, timer, batch_idx, data_batch
-                    )
+                if batch_idx >= self._due_at:
+                    run('interval', self._do_what_is_due, batch_idx, data_batch)
             if subclass is not None:
                 subclass(runner, batch_idx, data_batch, outputs)
 
         return after_train_iter
 
-    def _do_what_is_due(self, timer: LoopTimer, batch_idx: int, batch: Any) -> None:
+    def _do_what_is_due(self, batch_idx: int, batch: Any) -> None:
         """At the end of an interval, record and publish it."""
-        guard, schedule, ledger = self._guard, self._schedule, timer.ledger
+        run, schedule, ledger = self._guard.run, self._schedule, self._ledger
         ledger.fold()
-        is_logged, is_end = schedule.look(batch_idx, ledger.iterations)
+        is_logged, is_end = schedule.is_due(batch_idx, ledger.iterations)
         if is_logged:
             # before LoggerHook resets the allocator's peak
             self._sources.gpu.observe_memory()
         if is_end:
-            window = ledger.take()
-            record = self._record_interval(batch, window)
+            record = self._record_interval(batch, ledger.take())
             if record is not None and schedule.has_lines:
-                guard.run('scalars', self._board.add, record)
+                run('scalars', self._board.add, record)
         if is_logged:
-            guard.run('scalars', self._board.publish)
+            run('scalars', self._board.publish)
         if not is_end:
             self._sources.follow_batches()
-        following = schedule.find_next(batch_idx, ledger.iterations)
-        self._quiet[:] = batch_idx, following
+        self._due_at = schedule.find_next(batch_idx, ledger.iterations)
 
     def begin_epoch(self) -> None:
         """An epoch begins: it may be of another length."""
-        self._epoch = self._runner.epoch + 1
-        self._quiet[1] = 0
+        self._epoch, self._due_at = self._runner.epoch + 1, 0
         self._schedule.begin_epoch()
         self._sources.gpu.interrupt()
 
-    def _count_iterations(self) -> int:
-        """Iterations of this run that are done."""
-        timer = self._timer
-        if timer is None:
-            return 0
-        self._guard.run('interval', timer.ledger.fold)
-        return self._taken + timer.ledger.iterations
+    def _begin_validation(self) -> None:
+        if self._saving is not None:
+            self._guard.run(SAVES, self._saving.add_cut)
+        self._validation.begin()
 
     def _read_position(self) -> tuple[int, int]:
-        return self._start + self._count_iterations(), self._epoch
+        """Iterations done, and the epoch."""
+        self._guard.run('interval', self._ledger.fold)
+        return self._start + self._taken + self._ledger.iterations, self._epoch
 
     def _record_interval(
         self, batch: Any, window: LedgerWindow
     ) -> IntervalRecord | None:
-        self._taken += len(window.iters_s)
-        self._guard.run(SAVES, self._saving.add_waits, window)
+        count, first_s = len(window.iters_s), window.waits_s[window.firsts].sum()
+        self._taken += count
+        if self._saving is not None:
+            self._guard.run(SAVES, self._saving.add_waits, window)
         saves, self._interval_saves = self._interval_saves, 0
-        if not len(window.iters_s) or self._timer is None:
+        if not count:
             return None
-        fields = interval_fields(
-            window,
+        fields = dict(
             iteration=self._start + self._taken,
             epoch=self._epoch,
-            elapsed_s=self._timer.ledger.elapsed_s,
+            iterations=count,
+            elapsed_s=self._ledger.elapsed_s,
+            duration_s=math.fsum(window.parts_s.values()),
+            data_wait=summarize_durations(window.waits_s),
+            step=summarize_durations(window.steps_s),
+            iter=summarize_durations(window.iters_s),
+            ledger_s=window.parts_s,
+            hooks_s=window.hooks_s,
+            data_wait_cpu_s=window.wait_cpu_s,
+            first_waits=len(window.firsts),
+            first_wait_s=float(first_s),
             saves=saves,
         )
         record = self._sources.complete(fields, batch)
@@ -366,11 +337,11 @@ class Recorder:
 
     def note_source_off(self, source: str, reason: str) -> None:
         """Leave in the evidence why a figure is missing from here on."""
-        if source in ('ledger', 'interval') and self._timer is not None:
-            # a tape that is not taken must not grow
+        if source in ('ledger', 'interval'):
+            # stamps that are not taken must not grow
             self._timer.stop()
         if source == 'validation':
-            self._guard.clean_up(source, self.validation.close)
+            self._guard.clean_up(source, self._validation.close)
         if source in ('ledger', 'interval', 'scalars'):
             # nothing else takes the last values off LoggerHook's lines
             self._board.clear()
@@ -394,61 +365,62 @@ class Recorder:
         Returns:
             The evidence file, for the summary; ``None`` when there is none.
         """
+        run, clean_up, window = self._guard.run, self._guard.clean_up, None
         if self._stuck is not None:
-            went_on = status == 'completed'
-            self._guard.clean_up('watchdog', self._stuck.close, went_on)
-        self._guard.clean_up(SAVES, self._saving.leave)
-        self._guard.clean_up('validation', self.validation.close)
-        timer, window = self._timer, None
-        if timer is not None:
-            # read once: what we ourselves do from here on is no part of training
-            if not {'ledger', 'interval'} & self._guard.off.keys():
-                window = self._guard.run('ledger', timer.ledger.take)
-            self._guard.clean_up('ledger', timer.close)
-        self._guard.clean_up('ledger', self._patches.close)
+            clean_up('watchdog', self._stuck.close, status == 'completed')
+        if self._saving is not None:
+            clean_up(SAVES, self._saving.leave)
+        clean_up('validation', self._validation.close)
+        # read once: what we ourselves do from here on is no part of training
+        if not {'ledger', 'interval'} & self._guard.off.keys():
+            window = run('ledger', self._ledger.take)
+        clean_up('ledger', self._timer.close)
+        clean_up('ledger', self._patches.close)
         if window is not None:
-            self._guard.run('last interval', self._record_interval, None, window)
-        self._guard.run(SAVES, self._saving.finish)
+            run('last interval', self._record_interval, None, window)
+        if self._saving is not None:
+            run(SAVES, self._saving.finish)
         if error is not None:
             # a card that was lost meanwhile is the reason
-            self._sources.gpu.read()
-        self._guard.run('end', self._write_once_known, is_final=True)
-        self.end = self._guard.run('end', self._end, window is not None, status, error)
+            for source, read in self._sources.gpu.readers:
+                run(source, read)
+        run('end', self._write_once_known, is_final=True)
+        self.end = run('end', self._end, window is not None, status, error)
         if self.end is not None:
             self._write(self.end)
         self._sources.close()
         writer, self._writer = self._writer, None
         if writer is None:
             return None
-        self._guard.clean_up('evidence', writer.close)
+        clean_up('evidence', writer.close)
         return writer.path
 
     def _end(
         self, is_timed: bool, status: Ending, error: BaseException | None
     ) -> EndRecord:
         # the totals of a ledger that was switched off would be wrong
-        ledger = self._timer.ledger if is_timed and self._timer else None
-        ledger_s = dict(ledger.totals.parts_s) if ledger else {}
-        if ledger_s:
-            ledger_s['startup'] += self._build_s
+        totals = self._ledger.totals if is_timed else LedgerWindow()
+        if is_timed:
+            totals.parts_s['startup'] += self._build_s
+        described: dict[str, Any] = {}
+        if error is not None:
+            # a user's exception may raise when it is read
+            described = self._guard.run('exception', describe_error, error) or {
+                'error': type(error).__name__
+            }
         return EndRecord(
             status=status,
             iterations=self._taken,
-            ledger_s=ledger_s,
-            hooks_s=ledger.totals.hooks_s if ledger else {},
-            duration_s=ledger.elapsed_s + self._build_s if ledger else None,
+            ledger_s=totals.parts_s,
+            hooks_s=totals.hooks_s,
+            duration_s=self._ledger.elapsed_s + self._build_s if is_timed else None,
             saves=self._saves,
             ram_available_bytes=read_memory()[1],
             shm_free_bytes=read_file_system('/dev/shm')[1],
             disk_free_bytes=read_file_system(vis_data_folder(self._runner))[1],
             oom_kills=read_oom_kills(self._memory_cgroup),
-            **(self._describe(error) if error is not None else {}),
+            **described,
         )
-
-    def _describe(self, error: BaseException) -> dict[str, Any]:
-        """A user's exception may raise when it is read."""
-        described = self._guard.run('exception', describe_error, error)
-        return described or {'error': type(error).__name__}
 
     def _note_save(self) -> None:
         # of a Runner, the first rank alone saves; a FlexibleRunner's ranks all do

@@ -13,6 +13,7 @@ from typing import Any
 
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
+from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
 from mmgpu_hooks.measure.now import read_identity
 from mmgpu_hooks.schema import GpuDevice, HostLimits, RunRecord
@@ -58,7 +59,6 @@ def _slurm_tasks_here(environ: Mapping[str, str]) -> str:
 def read_run_record(
     runner: Any,
     *,
-    started_unix_s: float,
     build_s: float,
     interval_iterations: int,
     host: HostLimits,
@@ -71,7 +71,6 @@ def read_run_record(
 
     Args:
         runner: The runner, its train loop built and resumed.
-        started_unix_s: Wall-clock label.
         build_s: Seconds from building the runner to its train loop.
         interval_iterations: Iterations per interval.
         host: What the host allows.
@@ -84,7 +83,7 @@ def read_run_record(
     wrapper = runner.optim_wrapper
     return RunRecord(
         run_id=uuid.uuid4().hex,
-        started_unix_s=started_unix_s,
+        started_unix_s=wall_unix_s(),
         build_s=build_s,
         rank=runner.rank,
         world_size=runner.world_size,

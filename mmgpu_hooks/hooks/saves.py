@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
 from mmgpu_hooks.hooks.guard import Guard
+from mmgpu_hooks.hooks.loop_timer import SAVE, LoopTimer
 from mmgpu_hooks.judge.saves import KEPT_REFERENCES, is_reference, judge_save
 from mmgpu_hooks.measure.ledger import LedgerWindow
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
@@ -31,16 +32,10 @@ from mmgpu_hooks.measure.save import (
     ThreadTimes,
     count_history_bytes,
     count_tensor_bytes,
-    fold_phase,
-    fold_phases,
     read_size_bytes,
+    split_phases,
 )
-from mmgpu_hooks.schema import (
-    HostLimits,
-    LoaderSettings,
-    SaveAftermathRecord,
-    SaveRecord,
-)
+from mmgpu_hooks.schema import HostLimits, SaveAftermathRecord, SaveRecord
 from mmgpu_hooks.schema.recorded import Line
 
 SOURCE = 'checkpoint saves'
@@ -69,30 +64,32 @@ class SaveStamps:
         self.checkpoint: Mapping[str, Any] | None = None
         """What is saved, once it is copied."""
         self.written_bytes: int | None = None
-        self.backend: str | None = None
         self.written_path: str | None = None
-        self.stamps: list[tuple[str, ThreadTimes]] = []
+        self.backend: str | None = None
+        self.is_copied = False
+        self.stamps = [('rest', clock.read())]
         """Phases, and when each began."""
-        self._is_copied = False
         self._clock = clock
         self._on_error = on_error
         self._thread = threading.get_ident()
-        self._patches = Patches()
+        self._patches, self._of_models = Patches(), Patches()
         self._holds_lock = _in_use.acquire(blocking=False)
-        self._stamp('rest')
         if not self._holds_lock:
             return
         try:
             # a wrapper (DDP) may be passed over for the plain model
-            for model in (runner.model, getattr(runner.model, 'module', None)):
+            models: tuple[Any, Any] = (
+                runner.model,
+                getattr(runner.model, 'module', None),
+            )
+            for model in models:
                 if hasattr(model, 'state_dict') and 'state_dict' not in vars(model):
-                    self._patches.set(model, 'state_dict', self._around_state(model))
-            around_hooks = self._around_call_hook(runner.call_hook)
-            self._patches.set(runner, 'call_hook', around_hooks)
-            if hasattr(mmengine_checkpoint, 'get_file_backend'):
-                self._patches.set(
-                    mmengine_checkpoint, 'get_file_backend', self._around_backend()
-                )
+                    around = self._stand_in(model.state_dict, before=self._begin_copy)
+                    self._of_models.set(model, 'state_dict', around)
+            make = getattr(mmengine_checkpoint, 'get_file_backend', None)
+            if make is not None:
+                around = self._stand_in(make, after=self._begin_serialise)
+                self._patches.set(mmengine_checkpoint, 'get_file_backend', around)
         except BaseException:
             self.end()
             raise
@@ -100,21 +97,29 @@ class SaveStamps:
     def end(self) -> ThreadTimes:
         """Take every stand-in away; one that was replaced meanwhile is inert."""
         self._thread = -1
+        self._of_models.close()
         self._patches.close()
         if self._holds_lock:
             self._holds_lock = False
             _in_use.release()
         return self._clock.read()
 
-    @property
-    def is_seen(self) -> bool:
-        """Whether this process copied or wrote something."""
-        return self._is_copied or self.backend is not None
+    def _stand_in(
+        self,
+        original: Callable[..., Any],
+        before: Callable[..., None] = lambda *args: None,
+        after: Callable[[Any], None] = lambda result: None,
+    ) -> Callable[..., Any]:
+        def stand_in(*args: Any, **kwargs: Any) -> Any:
+            self.note(before, *args, *kwargs.values())
+            result = original(*args, **kwargs)
+            self.note(after, result)
+            return result
 
-    def _stamp(self, phase: str) -> None:
-        self.stamps.append((phase, self._clock.read()))
+        return stand_in
 
-    def _note(self, function: Callable[..., None], *args: Any) -> None:
+    def note(self, function: Callable[..., None], *args: Any) -> None:
+        """Call it, if this is the thread that saves."""
         if threading.get_ident() != self._thread:
             return
         try:
@@ -122,16 +127,22 @@ class SaveStamps:
         except Exception as error:  # noqa: BLE001  # the save must not see it
             self._on_error(error)
 
-    def _begin_copy(self) -> None:
+    def _stamp(self, phase: str) -> None:
+        self.stamps.append((phase, self._clock.read()))
+
+    def _begin_copy(self, *_: Any) -> None:
+        # taken away at once: the model may be part of what is pickled
+        self._of_models.close()
         # of a wrapper and the model in it the first counts
-        if not self._is_copied:
-            self._is_copied = True
+        if not self.is_copied:
+            self.is_copied = True
             self._stamp('copy')
 
-    def _end_copy(self, checkpoint: Any) -> None:
-        if not self._is_copied:
+    def end_copy(self, checkpoint: Any) -> None:
+        """The hooks of ``before_save_checkpoint`` are about to be called."""
+        if not self.is_copied:
             # the model was copied in another way: all before was the copying
-            self._is_copied = True
+            self.is_copied = True
             self.stamps[-1] = 'copy', self.stamps[-1][1]
         self._stamp('rest')
         if isinstance(checkpoint, Mapping):
@@ -142,7 +153,10 @@ class SaveStamps:
         if callable(put) and hasattr(backend, '__dict__'):
             self.backend = type(backend).__name__
             self._stamp('serialise')
-            self._patches.set(backend, 'put', self._around_put(put))
+            around = self._stand_in(
+                put, self._begin_write, lambda result: self._stamp('rest')
+            )
+            self._patches.set(backend, 'put', around)
 
     def _begin_write(self, *given: Any) -> None:
         self._stamp('write')
@@ -151,48 +165,6 @@ class SaveStamps:
                 self.written_bytes = (self.written_bytes or 0) + len(value)
             elif isinstance(value, (str, os.PathLike)):
                 self.written_path = os.fspath(value)
-
-    def _around_state(self, model: Any) -> Callable[..., Any]:
-        names, original = vars(model), model.state_dict
-
-        def state_dict(*args: Any, **kwargs: Any) -> Any:
-            # taken away at once: the model may be part of what is pickled
-            is_ours = threading.get_ident() == self._thread
-            if is_ours and names.get('state_dict') is state_dict:
-                del names['state_dict']
-            self._note(self._begin_copy)
-            return original(*args, **kwargs)
-
-        return state_dict
-
-    def _around_call_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_hook(*args: Any, **kwargs: Any) -> Any:
-            name = args[0] if args else kwargs.get('fn_name')
-            if name == 'before_save_checkpoint':
-                self._note(self._end_copy, kwargs.get('checkpoint'))
-            return original(*args, **kwargs)
-
-        return call_hook
-
-    def _around_backend(self) -> Callable[..., Any]:
-        original = mmengine_checkpoint.get_file_backend
-
-        def get_file_backend(*args: Any, **kwargs: Any) -> Any:
-            backend = original(*args, **kwargs)
-            self._note(self._begin_serialise, backend)
-            return backend
-
-        return get_file_backend
-
-    def _around_put(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def put(*args: Any, **kwargs: Any) -> Any:
-            self._note(self._begin_write, *args, *kwargs.values())
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._note(self._stamp, 'rest')
-
-        return put
 
     def read_contents(
         self, path: str | None, error: str | None
@@ -223,8 +195,7 @@ class SaveStamps:
                 'its contents were not shown by before_save_checkpoint'
             )
         else:
-            hub = self.checkpoint.get('message_hub')
-            optimizer = self.checkpoint.get('optimizer')
+            hub, optimizer = map(self.checkpoint.get, ('message_hub', 'optimizer'))
             figures['optimizer_bytes'] = count_tensor_bytes(optimizer)
             figures['message_hub_bytes'] = count_history_bytes(hub)
             self.checkpoint = None
@@ -364,47 +335,17 @@ class WaitsAfterSaves:
         return known
 
 
-class SaveWarnings:
-    """Warns of a slow save as it happens, once per cause.
+class _Begun(NamedTuple):
+    """What was read before a save."""
 
-    Args:
-        warn: Logs one warning.
-        host: Limits of the host.
-        loader: Live settings of the loader.
-    """
-
-    def __init__(
-        self, warn: Callable[[str], None], host: HostLimits, loader: LoaderSettings
-    ) -> None:
-        self._warn = warn
-        self._host = host
-        self._loader = loader
-        self._earlier: deque[SaveRecord] = deque(maxlen=KEPT_REFERENCES)
-        self._slow: Counter[str] = Counter()
-
-    def add(self, save: SaveRecord) -> None:
-        """Judge a save by those before it."""
-        judged = judge_save(save, self._earlier, None, self._host, self._loader)
-        if is_reference(save):
-            self._earlier.append(save)
-        # never a warning without proof: a slow save of no proven cause is a finding
-        if not judged.is_slow or judged.cause is None:
-            return
-        self._slow[judged.cause] += 1
-        if self._slow[judged.cause] == 1:
-            self._warn(f'GPUEfficiencyHook: {judged.sentence}')
-
-    def finish(self) -> None:
-        """Say how many were slow, unless that was said."""
-        if any(count > 1 for count in self._slow.values()):
-            causes = ', '.join(
-                f'{count} {cause}' for cause, count in self._slow.most_common()
-            )
-            self._warn(f'GPUEfficiencyHook: slow saves in this run by cause: {causes}.')
+    position: tuple[int, int]
+    workers: WorkersMark | None
+    around: Surroundings
+    stamps: SaveStamps
 
 
 class SaveSource:
-    """The saves of one runner, as the thread that opens it makes them.
+    """The saves of one runner, as the thread that makes this makes them.
 
     A save in another thread does not hold the training up: it is left alone. Of saves
     inside a save the outer one counts. What a save raises passes through. A save costs
@@ -412,53 +353,57 @@ class SaveSource:
 
     Args:
         runner: Whose checkpoints are saved.
-        guard: Switches this off when it fails.
+        guard: Switches this off when it fails; the ledger's part goes on.
+        timer: Has the ledger that books saves.
         read_position: Returns iterations done and the epoch.
         write: Takes lines of the evidence.
+        on_save: Called after each save; it must not raise.
     """
 
     def __init__(
         self,
         runner: Any,
         guard: Guard,
+        timer: LoopTimer,
+        *,
         read_position: Callable[[], tuple[int, int]],
         write: Callable[[Line], None],
+        on_save: Callable[[], Any],
     ) -> None:
         self._runner = runner
         self._guard = guard
+        self._timer = timer
         self._read_position = read_position
         self._write = write
+        self._on_save = on_save
         self._patches = Patches()
-        self._loader: LoaderProbe | None = None
-        self._warnings: SaveWarnings | None = None
-        self._waits = WaitsAfterSaves(0, 0)
-        self._clock: ThreadClock | None = None
-        self._surroundings = Surroundings()
-        self._thread = -1
-        self._is_saving = False
+        self._probe: LoaderProbe | None = None
+        self._host = HostLimits()
+        self._loader = read_loader_settings(runner.train_dataloader)
+        workers = self._loader.num_workers or 0
+        ahead = workers * (self._loader.prefetch_factor or 2)
+        self._waits = WaitsAfterSaves(ahead, read_position()[0], workers)
+        self._clock = ThreadClock()
+        self._stamps: SaveStamps | None = None
+        """Of the save that is on."""
+        self._earlier: deque[SaveRecord] = deque(maxlen=KEPT_REFERENCES)
+        self._warned: set[str] = set()
+        self._thread = threading.get_ident()
 
     def open(self, probe: LoaderProbe | None, host: HostLimits) -> None:
-        """Watch every save from now on, by the thread that calls this.
+        """Watch every save from now on.
 
         Args:
             probe: Knows the loader's workers.
             host: Its limits.
         """
         runner, patches = self._runner, self._patches
-        loader = read_loader_settings(runner.train_dataloader)
-        self._loader, self._clock = probe, ThreadClock()
-        self._warnings = SaveWarnings(runner.logger.warning, host, loader)
-        workers = loader.num_workers or 0
-        self._waits = WaitsAfterSaves(
-            workers * (loader.prefetch_factor or 2), self._read_position()[0], workers
-        )
-        self._thread = threading.get_ident()
+        self._probe, self._host = probe, host
+        self._timer.hooks.before_save = self._end_copy
         patches.set(runner, 'save_checkpoint', self._around(runner.save_checkpoint))
-        if runner.rank:
-            return
         for hook in runner.hooks:
             # of MMEngine's CheckpointHook: it saves without the runner
-            if hasattr(hook, '_publish_model'):
+            if not runner.rank and hasattr(hook, '_publish_model'):
                 publish = self._around(hook._publish_model, is_publish=True)
                 patches.set(hook, '_publish_model', publish)
 
@@ -466,15 +411,15 @@ class SaveSource:
         self, original: Callable[..., Any], is_publish: bool = False
     ) -> Callable[..., Any]:
         """``original``, which saves a checkpoint, watched."""
-        run = self._guard.run
+        run, ledger, hooks = self._guard.run, self._timer.ledger, self._timer.hooks
 
         def save(*args: Any, **kwargs: Any) -> Any:
             # a wrapper that somebody put around ours keeps calling it
-            is_ours = threading.get_ident() == self._thread and not self._is_saving
-            begun = run(SOURCE, self._begin) if is_ours else None
-            if begun is None:
+            is_ours = hooks.is_open and threading.get_ident() == self._thread
+            if not is_ours or ledger.running[-1] is SAVE:
                 return original(*args, **kwargs)
-            self._is_saving = True
+            begun = run(SOURCE, self._begin)
+            ledger.push(SAVE)
             error: str | None = None
             try:
                 return original(*args, **kwargs)
@@ -482,87 +427,98 @@ class SaveSource:
                 error = type(raised).__name__
                 raise
             finally:
-                self._is_saving = False
-                end = begun[0].end()
-                target: tuple[str, str | None] | None = ('publish', None)
-                if not is_publish:
-                    target = run(
-                        SOURCE, read_save_target, self._runner, *args, **kwargs
-                    )
-                if target is not None:
-                    run(SOURCE, self._end, *begun, end, target, error)
+                ledger.pop(SAVE)
+                self._on_save()
+                self._stamps = None
+                if begun is not None:
+                    end = begun.stamps.end()
+                    target = None if is_publish else (args, kwargs)
+                    run(SOURCE, self._end, begun, end, target, error)
 
         return save
 
-    def _begin(
-        self,
-    ) -> tuple[SaveStamps, tuple[int, int], WorkersMark | None] | None:
-        if self._clock is None:
-            return None
-        position, workers = self._read_position(), mark_workers(self._loader)
-        self._surroundings.begin()
-
+    def _begin(self) -> _Begun:
         def give_up(error: Exception) -> None:
             self._guard.switch_off(SOURCE, error)
 
-        return SaveStamps(self._runner, self._clock, give_up), position, workers
+        position, workers = self._read_position(), mark_workers(self._probe)
+        around = Surroundings.read()
+        self._stamps = SaveStamps(self._runner, self._clock, give_up)
+        return _Begun(position, workers, around, self._stamps)
+
+    def _end_copy(self, checkpoint: Any) -> None:
+        stamps = self._stamps
+        if stamps is not None:
+            stamps.note(stamps.end_copy, checkpoint)
 
     def _end(
-        self,
-        stamps: SaveStamps,
-        position: tuple[int, int],
-        workers: WorkersMark | None,
-        end: ThreadTimes,
-        target: tuple[str, str | None],
-        error: str | None,
+        self, begun: _Begun, end: ThreadTimes, target: Any, error: str | None
     ) -> None:
-        total = fold_phase(stamps.stamps[0][1], end)
-        unknown: dict[str, str] = {}
-        figures: dict[str, Any] = {}
-        after = mark_workers(self._loader)
-        if workers is None or after is None:
-            unknown['workers'] = 'the loader is not watched'
-        else:
-            seen = fold_workers_meanwhile(workers, after, total.wall_s)
-            figures = {
-                'workers': seen.count,
-                'workers_busy': seen.busy,
-                'workers_cpu_s': seen.cpu_s,
-            }
-            if seen.busy is None:
-                unknown['workers_busy'] = "the kernel hides the workers' schedstat"
-            if seen.cpu_s is None:
-                unknown['workers_cpu_s'] = 'a worker came or went, or hides it'
-        around, why = self._surroundings.end(figures.get('workers_cpu_s'))
-        occasion, path = target
+        occasion, path = 'publish', None
+        if target is not None:
+            args, kwargs = target
+            occasion, path = read_save_target(self._runner, *args, **kwargs)
+        stamps = begun.stamps
         path = path or stamps.written_path
+        total, phases = split_phases(stamps.stamps, end)
+        workers, why = self._read_workers(begun.workers, total.wall_s)
+        around, why_around = Surroundings.read().since(
+            begun.around, workers.get('workers_cpu_s')
+        )
         # of a Runner's ranks the first alone saves; else each writes into the folder
+        is_seen = stamps.is_copied or stamps.backend is not None
         is_folder = path is not None and os.path.isdir(path)
-        if self._runner.rank and not stamps.is_seen and not is_folder:
+        if self._runner.rank and not is_seen and not is_folder:
             return
-        contents, why_not = stamps.read_contents(path, error)
-        if self._clock is not None and self._clock.unknown is not None:
+        contents, why_contents = stamps.read_contents(path, error)
+        unknown = {**why, **why_around, **why_contents}
+        if self._clock.unknown is not None:
             unknown['run_delay_s, blocked_s'] = self._clock.unknown
         save = SaveRecord(
-            iteration=position[0],
-            epoch=position[1],
+            iteration=begun.position[0],
+            epoch=begun.position[1],
             wall_s=total.wall_s,
             occasion=occasion,
             name=os.path.basename(path.rstrip('/')) if path else None,
-            phases=fold_phases(stamps.stamps, end),
+            phases=phases,
             cpu_s=total.cpu_s,
             run_delay_s=total.run_delay_s,
             blocked_s=total.blocked_s,
             error=error,
-            unknown={**unknown, **why, **why_not},
+            unknown=unknown,
             **contents,
-            **figures,
+            **workers,
             **around,
         )
         self._write(save)
         self._waits.add(save.iteration, is_save=True)
-        if self._warnings is not None:
-            self._warnings.add(save)
+        self._warn_of(save)
+
+    def _read_workers(
+        self, before: WorkersMark | None, wall_s: float
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        after = mark_workers(self._probe)
+        if before is None or after is None:
+            return {}, {'workers': 'the loader is not watched'}
+        seen = fold_workers_meanwhile(before, after, wall_s)
+        figures = {
+            'workers': seen.count,
+            'workers_busy': seen.busy,
+            'workers_cpu_s': seen.cpu_s,
+        }
+        why = "the kernel hides a worker's schedstat, or it came or went meanwhile"
+        return figures, {name: why for name, one in figures.items() if one is None}
+
+    def _warn_of(self, save: SaveRecord) -> None:
+        """Warn of a slow save as it happens, once per cause."""
+        judged = judge_save(save, self._earlier, None, self._host, self._loader)
+        if is_reference(save):
+            self._earlier.append(save)
+        # never a warning without proof: a slow save of no proven cause is a finding
+        cause = judged.cause if judged.is_slow else None
+        if cause is not None and cause not in self._warned:
+            self._warned.add(cause)
+            self._runner.logger.warning(f'GPUEfficiencyHook: {judged.sentence}')
 
     def add_waits(self, window: LedgerWindow) -> None:
         """Take the waits for data of an interval."""
@@ -582,5 +538,3 @@ class SaveSource:
         """All waits are known, and the run is over."""
         for record in self._waits.finish():
             self._write(record)
-        if self._warnings is not None:
-            self._warnings.finish()

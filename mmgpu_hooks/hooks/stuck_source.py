@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Callable
 
 from mmgpu_hooks.hooks.guard import Guard
-from mmgpu_hooks.hooks.loop_timer import LoopTimer
-from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.judge.standstill import Rank, describe_stuck, phrase_part
 from mmgpu_hooks.judge.why import judge_end, read_host
-from mmgpu_hooks.measure.ledger import is_part
+from mmgpu_hooks.measure.ledger import TimeLedger, is_part
+from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.watchdog import THREAD_NAME, Running, Watchdog
 from mmgpu_hooks.schema import IntervalRecord, RunEvidence, StuckRecord
 from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
@@ -35,12 +34,11 @@ class StuckSource:
     Args:
         stuck_after_s: The least time that is too long.
         guard: Switches it off when it fails.
-        timer: Knows what runs.
-        sources: Knows the loader.
+        ledger: Knows what runs.
+        find_loader: Gives what watches the loader.
         read_position: Gives iteration and epoch, without changing anything.
         write: Writes a record.
-        warn: Of the Runner's logger.
-        work_dir: To name in what is said.
+        runner: Has the logger, and the work folder to name.
         evidence: File that it is written to, if any.
     """
 
@@ -48,21 +46,20 @@ class StuckSource:
         self,
         stuck_after_s: float,
         guard: Guard,
-        timer: LoopTimer,
-        sources: Sources,
+        ledger: TimeLedger,
+        find_loader: Callable[[], LoaderProbe | None],
         read_position: Callable[[], tuple[int, int]],
         write: Callable[[Any], None],
-        warn: Callable[[str], None],
-        work_dir: str,
+        runner: Any,
         evidence: Path | None,
     ) -> None:
         self._guard = guard
-        self._ledger = timer.ledger
-        self._sources = sources
+        self._ledger = ledger
+        self._find_loader = find_loader
         self._read_position = read_position
         self._write = write
-        self._warn = warn
-        self._work_dir = work_dir
+        self._warn = runner.logger.warning
+        self._work_dir = str(runner.work_dir)
         self._evidence = evidence
         self._usual_s: dict[str, float] = {}
         """What a part that has ended takes, by part."""
@@ -74,9 +71,6 @@ class StuckSource:
             lambda _: self._guard.run('watchdog', self._is_proven) or False,
             evidence and evidence.with_suffix(STACK_SUFFIX),
         )
-
-    def start(self) -> None:
-        """Begin to watch the calling thread."""
         self._watchdog.start()
 
     def note(self, record: IntervalRecord) -> None:
@@ -101,7 +95,7 @@ class StuckSource:
 
     def _is_proven(self) -> bool:
         """Whether the first batch will never come, whatever is usual."""
-        loader = self._sources.loader
+        loader = self._find_loader()
         owed = None
         if self._ledger.part in _WAITS and loader is not None:
             owed = loader.find_owed()
@@ -115,7 +109,7 @@ class StuckSource:
         self._guard.run('watchdog', self._report, running, waited_s)
 
     def _report(self, running: Running, waited_s: float) -> None:
-        part, loader, owed = _part(running), self._sources.loader, None
+        part, loader, owed = _part(running), self._find_loader(), None
         if part == 'data_wait' and loader is not None:
             owed = loader.find_owed()
         iteration, epoch = self._read_position()

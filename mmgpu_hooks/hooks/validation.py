@@ -13,7 +13,7 @@ from typing import Any, Callable
 from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.hooks.guard import Guard
-from mmgpu_hooks.hooks.loop_timer import LoopTimer, loading_cpu_clock
+from mmgpu_hooks.hooks.loop_timer import loading_cpu_clock
 from mmgpu_hooks.hooks.saves import mark_workers
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.measure.absent import SourceError
@@ -45,7 +45,6 @@ class ValidationSource:
         sources: Know the workers of the train loader, and the GPU.
         read_position: Gives iterations done and the epoch.
         write: Takes lines of the evidence.
-        on_begin: Called when one begins; it must not raise.
     """
 
     def __init__(
@@ -56,29 +55,20 @@ class ValidationSource:
         *,
         read_position: Callable[[], tuple[int, int]],
         write: Callable[[Line], None],
-        on_begin: Callable[[], None],
     ) -> None:
         self._runner = runner
         self._guard = guard
         self._sources = sources
-        self._on_begin = on_begin
         self._read_position = read_position
         self._write = write
         self._loop: _ValidationLoop | None = None
-        self._surroundings: Surroundings | None = None
         self._began: dict[str, Any] | None = None
         """Where everything stood when the validation began that is on."""
-
-    def watch(self, timer: LoopTimer) -> None:
-        """Be called where validations begin and end."""
-        timer.hooks.before_validation = self.begin
-        timer.hooks.after_validation = self.end
 
     def begin(self) -> None:
         """A validation is about to begin."""
         # a logged validation resets the allocator's peak, and has one of its own
         self._guard.run('GPU memory', self._sources.gpu.begin_validation)
-        self._on_begin()
         self._guard.run(SOURCE, self._begin)
 
     def end(self) -> None:
@@ -96,24 +86,21 @@ class ValidationSource:
             self.close()
         if self._loop is None and hasattr(loader, '_get_iterator'):
             self._loop = _ValidationLoop(loader, self._guard)
-        if self._surroundings is None:
-            self._surroundings = Surroundings()
-        self._surroundings.begin()
         self._began = {
             'iteration': self._read_position()[0],
             'workers': mark_workers(self._sources.loader),
             'delay_s': read_run_delay_s(),
-            'cpu_s': process_cpu_s(),
-            's': monotonic_s(),
+            'around': Surroundings.read(),
         }
         if self._loop is not None:
             self._loop.begin()
 
     def _end(self) -> None:
         began, self._began = self._began, None
-        if began is None or self._surroundings is None:
+        if began is None:
             return
-        wall_s, cpu_s = monotonic_s() - began['s'], process_cpu_s() - began['cpu_s']
+        before_all, after_all = began['around'], Surroundings.read()
+        wall_s = after_all.clock_s - before_all.clock_s
         delay_s = read_run_delay_s()
         if delay_s is not None and began['delay_s'] is not None:
             delay_s = max(delay_s - began['delay_s'], 0.0)
@@ -131,12 +118,12 @@ class ValidationSource:
             own_s = 0.0
         if own_s is not None and train_cpu_s is not None:
             used_s = own_s + train_cpu_s
-        around, _ = self._surroundings.end(used_s)
+        around, _ = after_all.since(before_all, used_s)
         self._write(
             ValidationRecord(
                 iteration=began['iteration'],
                 wall_s=wall_s,
-                whole_cpu_s=cpu_s,
+                whole_cpu_s=after_all.own_cpu_s - before_all.own_cpu_s,
                 run_delay_s=delay_s,
                 train_workers_cpu_s=train_cpu_s,
                 strangers_cpu_s=around.get('strangers_cpu_s'),
@@ -147,10 +134,8 @@ class ValidationSource:
     def close(self) -> None:
         """Leave the loader as it was; a second call does nothing."""
         loop, self._loop, self._began = self._loop, None, None
-        surroundings, self._surroundings = self._surroundings, None
-        for opened in (loop, surroundings):
-            if opened is not None:
-                opened.close()
+        if loop is not None:
+            loop.close()
 
 
 class _ValidationLoop:

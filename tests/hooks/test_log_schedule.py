@@ -30,7 +30,7 @@ def test_no_iteration_is_skipped_with_which_something_ends(
     due = iterations = 0
     for index in range(3 * batches + 5):
         iterations += 1
-        found = schedule.look(index, iterations)
+        found = schedule.is_due(index, iterations)
         assert index >= due or not any(found)
         if index >= due:
             iterations = 0 if found[1] else iterations
@@ -48,5 +48,5 @@ def test_an_interval_that_would_never_end_is_cut(
     log_interval: int, own: int | None
 ) -> None:
     schedule = schedule_of(10**9, log_interval, own, ignore_last=True)
-    assert not schedule.look(MOST_ITERATIONS - 2, MOST_ITERATIONS - 1)[1]
-    assert schedule.look(MOST_ITERATIONS - 1, MOST_ITERATIONS)[1]
+    assert not schedule.is_due(MOST_ITERATIONS - 2, MOST_ITERATIONS - 1)[1]
+    assert schedule.is_due(MOST_ITERATIONS - 1, MOST_ITERATIONS)[1]

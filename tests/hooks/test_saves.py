@@ -1,4 +1,4 @@
-"""Where a save goes, the waits after it, and when a slow one is warned about."""
+"""Where a save goes, and the waits after it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from mmengine.hooks import CheckpointHook
 
-from fakes.saves import HOST, LOADER, make_contended
-from mmgpu_hooks.hooks.saves import SaveWarnings, WaitsAfterSaves, read_save_target
-from mmgpu_hooks.schema import SaveAftermathRecord, SaveRecord
+from mmgpu_hooks.hooks.saves import WaitsAfterSaves, read_save_target
+from mmgpu_hooks.schema import SaveAftermathRecord
 
 BY_ITER = {'by_epoch': False}
 BEST = {'save_best': 'mAP', 'rule': 'greater'}
@@ -134,18 +133,3 @@ def test_waits_come_in_parts_and_workers_that_start_anew_end_them() -> None:
     assert folder.add_waits([0.0, 0.0]) == [after(3, 4, 0.5, 1.0)]
     folder.add(7, SAVE)
     assert folder.finish() == [after(7, 0, 0.0, 1.0)]
-
-
-def test_a_slow_save_is_warned_about_once_per_cause() -> None:
-    said: list[str] = []
-    warnings = SaveWarnings(said.append, HOST, LOADER)
-    warnings.add(SaveRecord(iteration=4, epoch=1, wall_s=1.0))
-    assert said == []
-    for iteration in (8, 12):
-        warnings.add(make_contended(iteration))
-    assert len(said) == 1
-    assert 'loader workers' in said[0]
-    warnings.finish()
-    assert said[1:] == [
-        'GPUEfficiencyHook: slow saves in this run by cause: 2 workers.'
-    ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import namedtuple
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,10 @@ from mmgpu_hooks.measure.save import (
     ThreadTimes,
     count_history_bytes,
     count_tensor_bytes,
-    fold_phase,
-    fold_phases,
     read_size_bytes,
+    split_phases,
 )
 from mmgpu_hooks.schema import SavePhase
-
-Times = namedtuple('Times', ['user', 'idle', 'iowait', 'steal', 'guest'])
 
 
 def test_phases_are_split_by_what_the_thread_waited_for():
@@ -32,22 +28,19 @@ def test_phases_are_split_by_what_the_thread_waited_for():
         ('rest', ThreadTimes(0.0, 0.0, 0.0)),
         ('copy', ThreadTimes(0.5, 0.5, 0.0)),
         ('write', ThreadTimes(5.5, 1.5, 4.0)),
+        # the clocks are read one after the other: blocked is never below zero
         ('copy', ThreadTimes(14.25, 1.75, 4.5)),
     ]
-    parts = fold_phases(stamps, ThreadTimes(15.25, 2.75, 4.5))
+    total, parts = split_phases(stamps, ThreadTimes(15.25, 3.0, 4.5))
     assert parts == {
-        'copy': SavePhase(wall_s=6.0, cpu_s=2.0, run_delay_s=4.0, blocked_s=0.0),
+        'copy': SavePhase(wall_s=6.0, cpu_s=2.25, run_delay_s=4.0, blocked_s=0.0),
         'write': SavePhase(wall_s=8.75, cpu_s=0.25, run_delay_s=0.5, blocked_s=8.0),
         'rest': SavePhase(wall_s=0.5, cpu_s=0.5, run_delay_s=0.0, blocked_s=0.0),
     }
     assert list(parts) == ['copy', 'write', 'rest']
-    unknown = fold_phases(stamps[:1], ThreadTimes(3.0, 1.0, None))
-    assert unknown == {'rest': SavePhase(wall_s=3.0, cpu_s=1.0)}
-
-
-def test_blocked_is_never_negative():
-    spent = fold_phase(ThreadTimes(1.0, 1.0, 0.0), ThreadTimes(2.0, 2.25, 0.0))
-    assert (spent.cpu_s, spent.blocked_s) == (1.25, 0.0)
+    assert total == SavePhase(wall_s=15.25, cpu_s=3.0, run_delay_s=4.5, blocked_s=8.0)
+    unknown, _ = split_phases(stamps[:1], ThreadTimes(3.0, 1.0, None))
+    assert unknown == SavePhase(wall_s=3.0, cpu_s=1.0)
 
 
 def plant_schedstat(proc: Path, text: str) -> Path:
@@ -93,7 +86,7 @@ def test_a_real_thread_is_blocked_while_it_sleeps():
     clock = ThreadClock()
     begin = clock.read()
     time.sleep(0.05)
-    slept = fold_phase(begin, clock.read())
+    slept, _ = split_phases([('write', begin)], clock.read())
     assert slept.cpu_s is not None
     assert slept.run_delay_s is not None and slept.blocked_s is not None
     assert slept.blocked_s + slept.run_delay_s >= 0.049
@@ -127,33 +120,31 @@ def test_a_file_and_a_folder_have_a_size(tmp_path: Path):
     assert read_size_bytes('s3://bucket/epoch_1.pth') is None
 
 
-def test_surroundings_are_of_the_time_between(tmp_path: Path):
-    (tmp_path / 'pressure').mkdir()
-    pressure = tmp_path / 'pressure' / 'memory'
-    pressure.write_text('some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n')
-    clock, own_cpu = HandClock(), HandClock()
-    times = [Times(9.0, 9.0, 9.0, 0.0, 0.0), Times(10.0, 10.0, 10.0, 0.0, 0.0)]
-    around = Surroundings(tmp_path, clock, lambda: times[-1], own_cpu)
-    assert around.end(0.0) == ({}, {})
-    around.begin()
-    clock.turn(2.0)
-    own_cpu.turn(1.0)
-    times.append(Times(13.0, 10.5, 10.25, 0.25, 2.0))
-    pressure.write_text('some avg10=0.00 avg60=0.00 avg300=0.00 total=100000\n')
-    figures, unknown = around.end(workers_cpu_s=0.5)
-    assert figures.pop('major_faults') >= 0
-    # 3 of user and 0.25 of steal, less 1 of our own and 0.5 of the workers
-    assert figures == {'memory_pressure_pct': 5.0, 'strangers_cpu_s': 1.75}
-    assert unknown == {}
-    assert around.end(None)[1] == {'strangers_cpu_s': "the workers' CPU is not known"}
+BUSY, BEFORE = {'user': 13.0, 'idle': 10.5, 'steal': 0.25}, {'user': 10.0, 'idle': 10.0}
 
 
-def test_a_host_that_hides_its_times_is_a_reason(tmp_path: Path):
-    def hide() -> Times:
-        raise OSError('hidden')
+@pytest.mark.parametrize(
+    ('before', 'workers_cpu_s', 'figures', 'unknown'),
+    [
+        # 3 of user and 0.25 of steal, less 1 of our own and 0.5 of the workers
+        (BEFORE, 0.5, {'strangers_cpu_s': 1.75}, set()),
+        (BEFORE, None, {}, {'strangers_cpu_s'}),
+        (None, 0.5, {}, {'strangers_cpu_s'}),
+    ],
+)
+def test_surroundings_are_of_the_time_between(
+    before: dict[str, float] | None,
+    workers_cpu_s: float | None,
+    figures: dict[str, float],
+    unknown: set[str],
+):
+    first = Surroundings(0.0, 0.0, 0.0, before and {**before, 'steal': 0.0}, 7)
+    found, why = Surroundings(2.0, 1.0, 0.1, BUSY, 9).since(first, workers_cpu_s)
+    assert found == {'memory_pressure_pct': 5.0, 'major_faults': 2, **figures}
+    assert set(why) == unknown
 
-    around = Surroundings(tmp_path, read_cpu_times=hide)
-    around.begin()
-    figures, unknown = around.end(0.0)
-    assert set(figures) == {'major_faults'}
-    assert set(unknown) == {'strangers_cpu_s'}
+
+def test_surroundings_of_this_host(tmp_path: Path):
+    before = Surroundings.read(tmp_path)
+    assert before.memory_waited_s is None
+    assert Surroundings.read().since(before, 0.0)[0]['major_faults'] >= 0

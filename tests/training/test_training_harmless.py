@@ -70,7 +70,7 @@ CONTENTS = {'images', 'batch_bytes', 'largest_batch_pixels'}
 
 FAILURES = [
     ('host limits', 'hooks.sources.read_host_limits', 0, ALL),
-    ('device', 'hooks.sources._device_type', 0, ALL),
+    ('device', 'hooks.recorder.read_device', 0, ALL),
     ('CPU', 'hooks.sources.CpuMeter', 0, ALL - {'process_cpu_s'}),
     ('CPU', 'measure.host.CpuMeter.read', 2, ALL - {'process_cpu_s'}),
     ('host', 'hooks.sources.HostWindowMeter', 0, ALL - {'host'}),
@@ -112,7 +112,7 @@ FAILURES = [
     ('checkpoint saves', 'hooks.saves.SaveStamps', 0, ALL),
     ('checkpoint saves', 'hooks.saves.SaveStamps._begin_copy', 0, ALL),
     ('checkpoint saves', 'hooks.saves.SaveStamps._begin_write', 0, ALL),
-    ('checkpoint saves', 'hooks.saves.fold_phases', 0, ALL),
+    ('checkpoint saves', 'hooks.saves.split_phases', 0, ALL),
     ('checkpoint saves', 'hooks.saves.count_tensor_bytes', 0, ALL),
     ('summary', 'hooks.gpu_efficiency_hook.Run.read', 0, ALL),
 ]
@@ -172,10 +172,10 @@ def test_a_failure_inside_a_worker_is_said_once_and_for_all(
     [
         ('start', 'hooks.gpu_efficiency_hook.Recorder', 0),
         ('start', 'hooks.gpu_efficiency_hook.GPUEfficiencyHook._wrap_train_loop', 0),
-        ('ledger', 'hooks.recorder.LoopTimer', 0),
+        ('start', 'hooks.recorder.LoopTimer', 0),
         ('ledger', 'hooks.loop_timer.LoopTimer.open', 0),
         ('ledger', 'hooks.loop_timer.LoopTimer.follow', 0),
-        ('interval', 'hooks.recorder.LogSchedule.look', 6),
+        ('interval', 'hooks.recorder.LogSchedule.is_due', 6),
         ('interval', 'measure.ledger.TimeLedger.take', 1),
         ('interval', 'measure.ledger.TimeLedger.fold', 4),
         ('epoch', 'hooks.recorder.LogSchedule.begin_epoch', 1),
@@ -205,7 +205,7 @@ def test_training_goes_on_when_the_recording_itself_fails(
 def test_values_of_a_source_that_failed_are_not_shown_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch(monkeypatch, 'hooks.recorder.LogSchedule.look', 2)
+    patch(monkeypatch, 'hooks.recorder.LogSchedule.is_due', 2)
     train_and_look(tmp_path)
     shown = ['data_wait_s' in line for line in scalar_lines(tmp_path)]
     assert shown == [True, False, False, False, False, False]

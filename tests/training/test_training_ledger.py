@@ -139,7 +139,7 @@ class LateLoss(torch.Tensor):
 def test_losses_are_waited_for_where_a_device_works_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, part: str
 ) -> None:
-    monkeypatch.setattr('mmgpu_hooks.hooks.sources._device_type', lambda _: device)
+    monkeypatch.setattr('mmgpu_hooks.hooks.recorder.read_device', lambda _: device)
     runner = build_runner(tmp_path, iterations=20)
     step = runner.model.train_step
 

@@ -354,7 +354,7 @@ def test_workers_give_way_at_each_start_and_no_loss_changes(
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
-def test_a_slow_write_is_said_once_and_then_counted(
+def test_a_slow_write_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ToyBackend, 'stored', {})
@@ -368,6 +368,5 @@ def test_a_slow_write_is_said_once_and_then_counted(
         line for line in log_of(runner).splitlines() if 'GPUEfficiencyHook: ' in line
     ]
     # the summary comes last
-    first, last, _ = (line.split('GPUEfficiencyHook: ')[1] for line in lines)
+    first, _ = (line.split('GPUEfficiencyHook: ')[1] for line in lines)
     assert first.startswith('Saving iter_4.pth')
-    assert last == 'slow saves in this run by cause: 3 remote.'
