@@ -97,9 +97,10 @@ class GpuSource:
         found = open_gpu(
             uuid=ours.uuid, pci_bus_id=ours.pci_bus_id, index=ours.cuda_index
         )
-        gpu: Gpu | None = self._present('GPU', found)
+        # kept first: it is to be closed, whatever fails
+        self._gpu = gpu = self._present('GPU', found)
         if gpu is not None:
-            self._gpu, self.device = gpu, GpuDevice(**gpu.device())
+            self.device = GpuDevice(**gpu.device())
             self._sampler = GpuSampler(
                 gpu.read_sample, period_s=self._period_s, close=gpu.close
             )

@@ -112,7 +112,6 @@ def plain_losses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     ('target', 'recorded'),
     [
         ('hooks.validation.LoaderProbe', 0),
-        ('hooks.validation.Surroundings.read', 0),
         ('hooks.validation.count_tensors', 0),
         ('hooks.validation._ValidationLoop._ask', 0),
         ('hooks.validation._ValidationLoop._got', 0),
