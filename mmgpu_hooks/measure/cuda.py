@@ -11,6 +11,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple
 
 from mmgpu_hooks.measure.absent import Absent, SourceError
@@ -176,7 +177,7 @@ class CudaMemory:
         if self._in_validation:
             return
         if peak == self._left:
-            self._hidden = peak
+            self._hidden = max(self._hidden, peak)
         else:
             self._left = None
             self._peak = max(self._peak or 0, peak)
@@ -297,15 +298,16 @@ def _torch_with_cuda() -> Any:
     return torch
 
 
-_PAIRS = 64
-"""Iterations in flight at most; MMEngine's loop leaves one or two."""
-_MOST_READ = 2
-"""Iterations read in one call, so that a call's cost is bounded."""
+_MOST_STEPS = 1024
+"""Steps that are kept until the next drain; more are not timed."""
 
 
-class _Pair(NamedTuple):
+@dataclass
+class _Step:
     begin: Any
     end: Any
+    stream: Any = None
+    is_ended: bool = False
 
 
 class CudaEvents:
@@ -314,11 +316,7 @@ class CudaEvents:
     An event notes the time when the GPU gets to it. One stands before a step's work,
     one behind that of the hooks after it: until the next step begins the GPU has
     nothing of ours to do. What it idles inside a step, or among those hooks, is not
-    seen.
-
-    Costs the main thread one look at the current stream, two records, one query and
-    two readings an iteration: 1.0 us of it is ours, and ``make gpu-check`` measures
-    what CUDA adds.
+    seen. Events are read in :meth:`drain` alone, once an interval.
 
     Args:
         new_event: Makes an event that keeps its time, as
@@ -327,7 +325,7 @@ class CudaEvents:
             the one that it began on.
         is_capturing: Whether a CUDA graph is being captured: then nothing may be
             recorded or asked.
-        pairs: Iterations in flight at most, above 1; beyond, some are not timed.
+        most: Steps that are kept.
     """
 
     def __init__(
@@ -335,24 +333,17 @@ class CudaEvents:
         new_event: Callable[[], Any],
         current_stream: Callable[[], Any],
         is_capturing: Callable[[], bool] = lambda: False,
-        pairs: int = _PAIRS,
+        most: int = _MOST_STEPS,
     ) -> None:
         self._new_event = new_event
         self._current_stream = current_stream
         self._is_capturing = is_capturing
-        self._room = pairs
-        self._free: list[_Pair] = []
-        self._step: _Pair | None = None
-        """The step that began last, where it could be recorded."""
-        self._ended = False
-        self._stream: Any = None
-        """That step's."""
-        self._in_flight: deque[tuple[_Pair, _Pair, bool]] = deque()
-        """A step and the one that followed it, until the GPU has passed both, and
-        whether one stream has all their events: then they pass in turn."""
-        self._idle_ms = 0.0
-        self._total_ms = 0.0
-        self._iterations = 0
+        self._most = most
+        self._free: list[_Step] = []
+        self._steps: deque[_Step | None] = deque()
+        """In order; ``None`` where something else came between two of them."""
+        self._step: _Step | None = None
+        """The step that began last."""
 
     def begin_step(self) -> None:
         """Call right before a step's work is given to the GPU.
@@ -361,9 +352,17 @@ class CudaEvents:
             SourceError: If CUDA refuses, as it does after any error of its own.
         """
         try:
-            self._begin()
+            if self._is_capturing() or len(self._steps) >= self._most:
+                self.interrupt()
+                return
+            free = self._free
+            step = free.pop() if free else _Step(self._new_event(), self._new_event())
+            step.stream, step.is_ended = self._current_stream(), False
+            step.begin.record(step.stream)
         except Exception as error:
             raise _refusal(error) from error
+        self._steps.append(step)
+        self._step = step
 
     def end_step(self) -> None:
         """Call once the hooks behind the step have given theirs: the last call counts.
@@ -371,16 +370,19 @@ class CudaEvents:
         Raises:
             SourceError: If CUDA refuses.
         """
+        step = self._step
         try:
-            if self._step is not None and not self._is_capturing():
-                self._step.end.record(self._stream)
-                self._ended = True
+            if step is not None and not self._is_capturing():
+                step.end.record(step.stream)
+                step.is_ended = True
         except Exception as error:
             raise _refusal(error) from error
 
     def interrupt(self) -> None:
         """Leave out the time since the last step: validation ran in it, or a save."""
-        self._drop_step()
+        if self._steps and self._steps[-1] is not None:
+            self._steps.append(None)
+        self._step = None
 
     def drain(self) -> tuple[float | None, int]:
         """Return the idle share in per cent and over how many iterations; begin anew.
@@ -391,67 +393,30 @@ class CudaEvents:
             SourceError: If CUDA refuses.
         """
         try:
-            if not self._is_capturing():
-                self._read_passed(len(self._in_flight))
+            spans = [] if self._is_capturing() else [*self._read_passed()]
         except Exception as error:
             raise _refusal(error) from error
-        idle, total, count = self._idle_ms, self._total_ms, self._iterations
-        self._idle_ms = self._total_ms = 0.0
-        self._iterations = 0
-        return (100.0 * idle / total if total > 0.0 else None), count
+        total = sum(all_ms for _, all_ms in spans)
+        idle = sum(idle_ms for idle_ms, _ in spans)
+        return (100.0 * idle / total if total > 0.0 else None), len(spans)
 
-    def _begin(self) -> None:
-        if self._is_capturing():
-            self._drop_step()
-            return
-        self._read_passed(_MOST_READ)
-        if not self._ended:
-            self._drop_step()
-        pair = self._take()
-        if pair is None:  # all in flight: not timed, rather than waited for
-            self._drop_step()
-            return
-        stream = self._current_stream()
-        pair.begin.record(stream)
-        before, self._step, self._ended = self._step, pair, False
-        if before is not None:
-            self._in_flight.append((before, pair, stream == self._stream))
-        self._stream = stream
-
-    def _read_passed(self, most: int) -> None:
-        for _ in range(most):
-            if not self._in_flight:
-                return
-            before, after, is_ordered = self._in_flight[0]
-            # an event may be read only once it has passed
-            if not after.begin.query():
-                return
-            if not is_ordered and not (before.end.query() and before.begin.query()):
-                return
-            self._in_flight.popleft()
-            # kept to half a microsecond: equal times may come out below 0
-            self._idle_ms += max(0.0, before.end.elapsed_time(after.begin))
-            self._total_ms += before.begin.elapsed_time(after.begin)
-            self._iterations += 1
-            self._free.append(before)
-            followed = self._in_flight and self._in_flight[0][0] is after
-            if not followed and after is not self._step:
-                self._free.append(after)
-
-    def _take(self) -> _Pair | None:
-        if self._free:
-            return self._free.pop()
-        if self._room == 0:
-            return None
-        self._room -= 1
-        return _Pair(self._new_event(), self._new_event())
-
-    def _drop_step(self) -> None:
-        """Forget the last step, whose events the iteration before may still need."""
-        step, self._step = self._step, None
-        needed = self._in_flight and self._in_flight[-1][1] is step
-        if step is not None and not needed:
-            self._free.append(step)
+    def _read_passed(self) -> Iterator[tuple[float, float]]:
+        """Idle and whole milliseconds from a step to the next."""
+        while len(self._steps) > 1:
+            before, after = self._steps[0], self._steps[1]
+            if before is not None:
+                if after is not None and before.is_ended:
+                    # may be read once they have passed; streams do not pass in turn
+                    events = (after.begin, before.end, before.begin)
+                    if not all(event.query() for event in events):
+                        return
+                    # kept to half a microsecond: equal times may come out below 0
+                    yield (
+                        max(0.0, before.end.elapsed_time(after.begin)),
+                        before.begin.elapsed_time(after.begin),
+                    )
+                self._free.append(before)
+            self._steps.popleft()
 
 
 def _refusal(error: Exception) -> SourceError:
@@ -514,7 +479,6 @@ def count_model_bytes(
     return {
         'parameters': numbers + frozen,
         'parameter_bytes': trainable_bytes + frozen_bytes,
-        'trainable_bytes': trainable_bytes,
         'gradient_bytes': trainable_bytes,
         'optimizer_state_bytes': count_tensors(_tensors(states), seen)[1]
         if is_known

@@ -382,8 +382,6 @@ class ModelBytesRecord(Line, frozen=True, kw_only=True, tag='model_bytes'):
     parameters: Optional[Count] = None
     """How many numbers the parameters are."""
     parameter_bytes: Optional[Count] = None
-    trainable_bytes: Optional[Count] = None
-    """Bytes of the parameters that are trained."""
     gradient_bytes: Optional[Count] = None
     """As many as the trained parameters take."""
     optimizer_state_bytes: Optional[Count] = None

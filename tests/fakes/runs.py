@@ -253,7 +253,6 @@ def make_model_bytes() -> ModelBytesRecord:
         iteration=20,
         parameters=size // 4,
         parameter_bytes=size,
-        trainable_bytes=size,
         gradient_bytes=size,
         optimizer_state_bytes=size,
         buffer_bytes=2**20,

@@ -144,7 +144,6 @@ def test_static_bytes_are_compared_to_the_byte(state_bytes, difference):
         iteration=1,
         parameters=10,
         parameter_bytes=40,
-        trainable_bytes=40,
         gradient_bytes=40,
         optimizer_state_bytes=state_bytes,
         buffer_bytes=8,

@@ -80,7 +80,6 @@ def test_each_optimizers_state(kind, options, copies, steps):
     assert counted == {
         'parameters': (TRAINED + FROZEN) // FLOAT,
         'parameter_bytes': TRAINED + FROZEN,
-        'trainable_bytes': TRAINED,
         'gradient_bytes': TRAINED,
         # each trained tensor has a step count besides
         'optimizer_state_bytes': copies * TRAINED + steps * FLOAT,
