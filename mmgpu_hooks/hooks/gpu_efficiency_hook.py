@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,24 @@ _LIVE = (
 _OTHER_RANKS_BYTES = 64 * 2**20
 """Evidence of the other ranks that rank 0 reads when training ends, in a second or two;
 more is left to ``mmgpu recommend``."""
+
+_NUMBERS: dict[str, tuple[Any, float, float, str]] = {
+    'interval': (
+        int,
+        1,
+        math.inf,
+        "a whole number of iterations, by default LoggerHook's",
+    ),
+    'gpu_sample_period_s': ((int, float), 0.01, 60, 'in seconds, by default 0.2'),
+    'worker_nice': (
+        int,
+        0,
+        19,
+        'a whole number; with 10 the thread that trains goes first',
+    ),
+    'stuck_after_s': ((int, float), 0, 86_400, 'in seconds, by default 60; 0 is off'),
+}
+"""Types, smallest and largest value, and what it is."""
 
 
 @HOOKS.register_module(force=True)
@@ -112,32 +131,17 @@ class GPUEfficiencyHook(Hook):
         stuck_after_s: float = 60,
         scalars: str = 'main',
     ) -> None:
-        if interval is not None:
-            _check_type('interval', interval, int, 'a whole number of iterations')
-            if interval < 1:
-                raise ValueError(
-                    f'GPUEfficiencyHook: expected interval >= 1, found {interval}; '
-                    "leave it out to follow LoggerHook's."
-                )
-        _check_type('gpu_sample_period_s', gpu_sample_period_s, (int, float), 'seconds')
-        if not 0.01 <= gpu_sample_period_s <= 60:
-            raise ValueError(
-                'GPUEfficiencyHook: expected gpu_sample_period_s between 0.01 and '
-                f'60 seconds, found {gpu_sample_period_s}; the default is 0.2.'
-            )
-        _check_type('summary', summary, bool, 'True or False')
-        if worker_nice is not None:
-            _check_type('worker_nice', worker_nice, int, 'a whole number')
-            if not 0 <= worker_nice <= 19:
-                raise ValueError(
-                    'GPUEfficiencyHook: expected worker_nice between 0 and 19, found '
-                    f'{worker_nice}; 10 lets the thread that trains go first.'
-                )
-        _check_type('stuck_after_s', stuck_after_s, (int, float), 'seconds')
-        if not 0 <= stuck_after_s <= 86_400:
-            raise ValueError(
-                'GPUEfficiencyHook: expected stuck_after_s between 0 (off) and 86400, '
-                f'found {stuck_after_s}; the default is 60.'
+        for name, value in (
+            ('interval', interval),
+            ('gpu_sample_period_s', gpu_sample_period_s),
+            ('worker_nice', worker_nice),
+            ('stuck_after_s', stuck_after_s),
+        ):
+            _check_number(name, value)
+        if not isinstance(summary, bool):
+            raise TypeError(
+                'GPUEfficiencyHook: expected summary to be True or False, found '
+                f'{summary!r}.'
             )
         if scalars not in ('main', 'all'):
             raise ValueError(
@@ -291,10 +295,17 @@ def _compare_ranks(path: Path, first: Run) -> tuple[RanksSummary | None, Run | N
     return ranks, find_slowest(ranks, [first, *others])
 
 
-def _check_type(name: str, value: Any, kinds: Any, expected: str) -> None:
+def _check_number(name: str, value: Any) -> None:
+    kinds, least, most, what = _NUMBERS[name]
+    if value is None and name in ('interval', 'worker_nice'):
+        return
     # True is an int in Python, but no number of iterations
-    is_other_bool = isinstance(value, bool) and kinds is not bool
-    if is_other_bool or not isinstance(value, kinds):
+    if isinstance(value, bool) or not isinstance(value, kinds):
         raise TypeError(
-            f'GPUEfficiencyHook: expected {name} to be {expected}, found {value!r}.'
+            f'GPUEfficiencyHook: expected {name} to be {what}, found {value!r}.'
+        )
+    if not least <= value <= most:
+        raise ValueError(
+            f'GPUEfficiencyHook: expected {name} between {least:g} and {most:g}, '
+            f'found {value}; it is {what}.'
         )

@@ -1,10 +1,10 @@
 """Each save of a checkpoint: taken apart, written, judged, and the waits after it.
 
-A save of MMEngine is: text of the config, ``model.state_dict()`` and its copies, the
-hooks of ``before_save_checkpoint``, ``torch.save`` into a buffer, and the backend's
-``put`` of that buffer. For the time of one save these have a stand-in that stamps and
-passes on. Calls of other threads pass unseen. Whatever a save does in another way
-(DeepSpeed's own files) passes no stamp and stays in ``rest``.
+A save of MMEngine is: copies of the model and the optimizer, the hooks of
+``before_save_checkpoint``, ``torch.save`` into a buffer, and the backend's ``put`` of
+that buffer. For the time of one save the backend has a stand-in that stamps and passes
+on. Calls of other threads pass unseen. Whatever a save does in another way (DeepSpeed's
+own files) passes no stamp and stays in ``rest``.
 """
 
 from __future__ import annotations
@@ -66,38 +66,25 @@ class SaveStamps:
         self.written_bytes: int | None = None
         self.written_path: str | None = None
         self.backend: str | None = None
-        self.is_copied = False
+        self.is_seen = False
+        """Whether this process copied or wrote something."""
         self.stamps = [('rest', clock.read())]
         """Phases, and when each began."""
         self._clock = clock
         self._on_error = on_error
         self._thread = threading.get_ident()
-        self._patches, self._of_models = Patches(), Patches()
+        self._patches = Patches()
         self._holds_lock = _in_use.acquire(blocking=False)
         if not self._holds_lock:
             return
-        try:
-            # a wrapper (DDP) may be passed over for the plain model
-            models: tuple[Any, Any] = (
-                runner.model,
-                getattr(runner.model, 'module', None),
-            )
-            for model in models:
-                if hasattr(model, 'state_dict') and 'state_dict' not in vars(model):
-                    around = self._stand_in(model.state_dict, before=self._begin_copy)
-                    self._of_models.set(model, 'state_dict', around)
-            make = getattr(mmengine_checkpoint, 'get_file_backend', None)
-            if make is not None:
-                around = self._stand_in(make, after=self._begin_serialise)
-                self._patches.set(mmengine_checkpoint, 'get_file_backend', around)
-        except BaseException:
-            self.end()
-            raise
+        make = getattr(mmengine_checkpoint, 'get_file_backend', None)
+        if make is not None:
+            around = self._stand_in(make, after=self._begin_serialise)
+            self._patches.set(mmengine_checkpoint, 'get_file_backend', around)
 
     def end(self) -> ThreadTimes:
         """Take every stand-in away; one that was replaced meanwhile is inert."""
         self._thread = -1
-        self._of_models.close()
         self._patches.close()
         if self._holds_lock:
             self._holds_lock = False
@@ -130,28 +117,16 @@ class SaveStamps:
     def _stamp(self, phase: str) -> None:
         self.stamps.append((phase, self._clock.read()))
 
-    def _begin_copy(self, *_: Any) -> None:
-        # taken away at once: the model may be part of what is pickled
-        self._of_models.close()
-        # of a wrapper and the model in it the first counts
-        if not self.is_copied:
-            self.is_copied = True
-            self._stamp('copy')
-
     def end_copy(self, checkpoint: Any) -> None:
         """The hooks of ``before_save_checkpoint`` are about to be called."""
-        if not self.is_copied:
-            # the model was copied in another way: all before was the copying
-            self.is_copied = True
-            self.stamps[-1] = 'copy', self.stamps[-1][1]
-        self._stamp('rest')
+        self.is_seen = True
         if isinstance(checkpoint, Mapping):
             self.checkpoint = checkpoint
 
     def _begin_serialise(self, backend: Any) -> None:
         put = getattr(backend, 'put', None)
         if callable(put) and hasattr(backend, '__dict__'):
-            self.backend = type(backend).__name__
+            self.backend, self.is_seen = type(backend).__name__, True
             self._stamp('serialise')
             around = self._stand_in(
                 put, self._begin_write, lambda result: self._stamp('rest')
@@ -466,9 +441,8 @@ class SaveSource:
             begun.around, workers.get('workers_cpu_s')
         )
         # of a Runner's ranks the first alone saves; else each writes into the folder
-        is_seen = stamps.is_copied or stamps.backend is not None
         is_folder = path is not None and os.path.isdir(path)
-        if self._runner.rank and not is_seen and not is_folder:
+        if self._runner.rank and not stamps.is_seen and not is_folder:
             return
         contents, why_contents = stamps.read_contents(path, error)
         unknown = {**why, **why_around, **why_contents}

@@ -23,7 +23,6 @@ REPLACED: Mapping[str, str] = {
     'get_data_info': "BaseDataset's, where samples are loaded: the file of a sample",
     'fetch': "a fetcher's in this process: times batches",
     '__call__': 'of transform classes, for one batch: times transforms',
-    'state_dict': "the model's, during a save: where copying begins",
     'get_file_backend': "MMEngine's, during a save: the backend that writes",
     'put': "a backend's, during a save: where writing begins and ends",
 }

@@ -390,10 +390,9 @@ class ModelBytesRecord(Line, frozen=True, kw_only=True, tag='model_bytes'):
     """Of averaged copies of the model (EMAHook); 0 without one."""
 
 
-SAVE_PHASES = ('copy', 'serialise', 'write', 'rest')
-"""Copies to host memory; ``torch.save`` into a buffer; the backend's ``put``; what is
-in none of them (file names, hooks of ``before_save_checkpoint``, a strategy's own
-way)."""
+SAVE_PHASES = ('serialise', 'write', 'rest')
+"""``torch.save`` into a buffer; the backend's ``put``; what is in neither (copies to
+host memory, hooks of ``before_save_checkpoint``, a strategy's own way)."""
 
 
 class SavePhase(Recorded, frozen=True, kw_only=True):

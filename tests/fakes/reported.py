@@ -43,10 +43,9 @@ def make_save(iteration: int = 30, **fields: object) -> SaveRecord:
         occasion='epoch',
         name=f'epoch_{iteration}.pth',
         phases={
-            'copy': SavePhase(wall_s=0.5),
             'serialise': SavePhase(wall_s=5.0),
             'write': SavePhase(wall_s=2.25),
-            'rest': SavePhase(wall_s=0.25),
+            'rest': SavePhase(wall_s=0.75),
         },
         cpu_s=2.0,
         run_delay_s=5.0,
@@ -65,10 +64,9 @@ def make_slow_save() -> SaveRecord:
         name=None,
         wall_s=16.0,
         phases={
-            'copy': SavePhase(wall_s=0.5),
             'serialise': SavePhase(wall_s=13.0),
             'write': SavePhase(wall_s=2.25),
-            'rest': SavePhase(wall_s=0.25),
+            'rest': SavePhase(wall_s=0.75),
         },
         run_delay_s=13.0,
         workers_busy=8.0,

@@ -26,18 +26,18 @@ from mmgpu_hooks.schema import SavePhase
 def test_phases_are_split_by_what_the_thread_waited_for():
     stamps = [
         ('rest', ThreadTimes(0.0, 0.0, 0.0)),
-        ('copy', ThreadTimes(0.5, 0.5, 0.0)),
+        ('serialise', ThreadTimes(0.5, 0.5, 0.0)),
         ('write', ThreadTimes(5.5, 1.5, 4.0)),
         # the clocks are read one after the other: blocked is never below zero
-        ('copy', ThreadTimes(14.25, 1.75, 4.5)),
+        ('serialise', ThreadTimes(14.25, 1.75, 4.5)),
     ]
     total, parts = split_phases(stamps, ThreadTimes(15.25, 3.0, 4.5))
     assert parts == {
-        'copy': SavePhase(wall_s=6.0, cpu_s=2.25, run_delay_s=4.0, blocked_s=0.0),
+        'serialise': SavePhase(wall_s=6.0, cpu_s=2.25, run_delay_s=4.0, blocked_s=0.0),
         'write': SavePhase(wall_s=8.75, cpu_s=0.25, run_delay_s=0.5, blocked_s=8.0),
         'rest': SavePhase(wall_s=0.5, cpu_s=0.5, run_delay_s=0.0, blocked_s=0.0),
     }
-    assert list(parts) == ['copy', 'write', 'rest']
+    assert list(parts) == ['serialise', 'write', 'rest']
     assert total == SavePhase(wall_s=15.25, cpu_s=3.0, run_delay_s=4.5, blocked_s=8.0)
     unknown, _ = split_phases(stamps[:1], ThreadTimes(3.0, 1.0, None))
     assert unknown == SavePhase(wall_s=3.0, cpu_s=1.0)

@@ -263,7 +263,7 @@ def test_a_hook_that_fails_before_a_save_is_written(tmp_path: Path) -> None:
         tmp_path, KeyError, checkpoint=EVERY_4, custom_hooks=[FailBeforeSave()]
     )
     assert (save.error, save.backend) == ('KeyError', None)
-    assert set(save.phases) == {'copy', 'rest'}
+    assert set(save.phases) == {'rest'}
 
 
 def test_a_disk_that_is_full(tmp_path: Path, tiny_disk: Path) -> None:
