@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -135,15 +134,6 @@ def test_ctrl_c_and_kill_end_a_command_with_a_sentence(monkeypatch, capsys, numb
     assert capsys.readouterr() == ('', 'mmgpu explain: stopped.\n')
     assert cleaned == ['up']
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_command_runs_in_any_thread(capsys):
-    codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(main(['explain', 'MG101'])))
-    thread.start()
-    thread.join()
-    assert codes == [0]
-    assert 'MG101' in capsys.readouterr().out
 
 
 def test_every_rule_and_cause_of_the_project_is_explained(capsys):

@@ -86,14 +86,6 @@ def test_arguments_output_and_exit_code_are_the_commands(
     assert (done.returncode, done.stdout) == (code, out)
 
 
-def test_visible_devices_are_respected(environ, leases):
-    done = pick({**environ, 'CUDA_VISIBLE_DEVICES': 'GPU-half'}, *leases)
-    assert done.stdout == 'CUDA_VISIBLE_DEVICES=GPU-half\n'
-    done = pick({**environ, 'CUDA_VISIBLE_DEVICES': ''}, *leases)
-    assert done.returncode == 1
-    assert '0 not in CUDA_VISIBLE_DEVICES' in done.stderr
-
-
 def test_too_few_cards_are_one_sentence(environ, leases):
     done = pick(environ, *leases, '-n', '3', '--', 'true')
     assert (done.returncode, done.stdout) == (1, '')
@@ -113,14 +105,6 @@ def test_waiting_ends_when_a_card_is_free(environ, leases, fake_nvml):
         fake_nvml.set(EMPTY)
         assert waiting.stdout.read() == 'CUDA_VISIBLE_DEVICES=GPU-empty\n'
     assert waiting.returncode == 0
-
-
-def test_without_a_driver_it_says_so(environ, leases, fake_nvml):
-    fake_nvml.set(init=9)
-    done = pick(environ, *leases)
-    assert (done.returncode, done.stdout) == (2, '')
-    assert done.stderr.startswith('mmgpu pick-gpu: the NVIDIA driver is not loaded')
-    assert 'Traceback' not in done.stderr
 
 
 @pytest.mark.parametrize(

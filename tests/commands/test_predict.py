@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
 from fakes.compared_runs import write_run
-from fakes.pooled import EACH, FIXED, make_pooled, write_pooled
+from fakes.pooled import make_pooled, write_pooled
 from fakes.prepared import make_starved
 from fakes.replaced import replace
-from fakes.runs import GIB, make_evidence, make_run, render_evidence
+from fakes.runs import GIB, make_evidence, make_run
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema import LoaderSettings
 
@@ -153,13 +151,6 @@ def test_configs_that_were_not_compared_are_named(command, copy, why, write_pair
     assert len(answer['fitted_runs']) == 2
 
 
-def test_without_mmengine_configs_are_not_compared(write_pair, ask, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'mmengine', None)
-    monkeypatch.setitem(sys.modules, 'mmengine.config', None)
-    notes = ask('predict', *write_pair())['notes']
-    assert any('not compared' in note and 'mmengine' in note for note in notes)
-
-
 def test_where_steps_make_no_line_the_newest_run_alone_is_predicted(write_pair, ask):
     # the step is shorter than with half the images
     runs = write_pair(step_s=0.02, process_cpu_s=0.1)
@@ -191,22 +182,6 @@ def test_what_cannot_be_read_is_left_out_and_a_slip_is_refused(
     for folders in ([runs[0], str(tmp_path / 'nothing')], bad):
         assert main([*command, *folders]) == 2
         assert 'expected' in capsys.readouterr().err
-
-
-def test_any_rank_counts_for_memory(write_pair, ask):
-    runs = write_pair()
-    for folder, size, images in ((runs[0], 2, 2), (runs[1], 4, 5)):
-        first = next(Path(folder).glob('*/vis_data/gpu_efficiency.jsonl'))
-        peak = {'gpu_mem_peak_bytes': FIXED + images * EACH}
-        for rank, name, more in (
-            (0, first.name, {}),
-            (1, 'gpu_efficiency_rank1.jsonl', peak),
-        ):
-            run = {'world_size': 2, 'rank': rank}
-            evidence = make_pooled(size, day=30 - size, run=run, **more)
-            first.with_name(name).write_text(render_evidence(evidence))
-    answer = ask('predict', *runs, '--batch-size', '8')
-    assert answer['memory']['image_bytes'] > 1.1 * EACH
 
 
 def test_a_batch_size_is_rewritten_where_allowed_and_the_rate_is_advice(

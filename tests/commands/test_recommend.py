@@ -16,7 +16,6 @@ from fakes.runs import (
     add_to_end,
     make_evidence,
     make_inside_workers,
-    make_ranks,
     make_run,
     make_workers,
     render_evidence,
@@ -26,7 +25,7 @@ from fakes.saves import HOST, LOADER, make_aftermath, make_contended, walls_of
 from fakes.validations import make_validation
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema import HostLimits, LoaderSettings, RunEvidence
-from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, evidence_name
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -148,22 +147,6 @@ def test_nothing_is_written_when_not_asked_for(work_dir, config, ask, flag, code
     assert files_of(config.parents[1]) == before
 
 
-def test_what_was_there_is_kept_as_bak(work_dir, config, ask):
-    mine = config.parent / 'mine_recommended.py'
-    mine.write_text('# tuned by hand\n')
-    ask(work_dir)
-    assert mine.with_name(mine.name + '.bak').read_text() == '# tuned by hand\n'
-    vis_data(work_dir).joinpath('config.py').write_text(CONFIG)
-    answer = ask(work_dir, '--in-place')
-    assert answer['backup'].endswith('mine.py.bak')
-    assert (config.read_text(), Path(answer['backup']).read_text()) == (
-        REWRITTEN,
-        CONFIG,
-    )
-    # its own edit is no change since the run
-    assert not any('is not what the run was' in note for note in answer['notes'])
-
-
 def test_output_and_config_can_be_named(work_dir, config, tmp_path, ask):
     other, target = tmp_path / 'other.py', tmp_path / 'new.py'
     other.write_text(CONFIG)
@@ -218,30 +201,6 @@ def test_where_mmengine_is_not_a_dry_run_says_that_it_is_not_proven(
     assert any('Not proven' in note for note in answer['notes'])
     assert ask(work_dir, code=2)['output'] is None
     assert files_of(config.parent) == {'mine.py'}
-
-
-@pytest.mark.parametrize(
-    ('waits', 'judged', 'slowest'),
-    [([0.01, 0.01, 0.2, 0.01], 2, 2), ([0.1, 0.1005, 0.1], 1, None)],
-)
-def test_the_rank_that_the_others_wait_for_is_judged(
-    tmp_path, ask, waits, judged, slowest
-):
-    ranks = make_ranks(waits)
-    folder = write_run(tmp_path / 'run', ranks[0])
-    for number, rank in enumerate(ranks):
-        vis_data(folder).joinpath(evidence_name(number)).write_text(
-            render_evidence(rank)
-        )
-    answer = ask(folder, '--dry-run')
-    assert answer['ranks']['slowest'] == slowest
-    assert [row['rank'] for row in answer['ranks']['rows']] == [*range(len(ranks))]
-    assert answer['run'].endswith(f'_rank{judged}.jsonl')
-    assert any(f'Rank {judged} of {len(ranks)}' in note for note in answer['notes'])
-    # a broken file of another rank is said and passed over
-    vis_data(folder).joinpath(evidence_name(1)).write_text('garbage\n')
-    notes = ask(folder, '--dry-run')['notes']
-    assert any(note.startswith('Left out: ') for note in notes)
 
 
 def test_a_run_with_nothing_to_change_or_a_torn_line(tmp_path, ask):
@@ -330,33 +289,6 @@ def loading(batch_s: float, cpu_s: float, count: int, delay_s: float = 0.0) -> A
     )
 
 
-def test_workers_that_wait_for_storage_outnumber_the_cores(ask_of_workers):
-    # 125 ms for a batch, of which 4 ms are CPU; the step takes 25 ms
-    fields = {'data_wait_s': 0.0375, 'step_s': 0.025, 'process_cpu_s': 0.06}
-    answer = ask_of_workers(2, workers=loading(0.125, 0.004, 2), **fields)
-    (change,) = answer['changes']
-    assert change['new'] in (5, 6)
-    assert change['predicted_iter_s'] == pytest.approx(0.027, rel=0.1)
-    assert 'PyTorch will warn' in change['reason']
-
-
-@pytest.mark.parametrize(
-    ('workers', 'fields', 'is_found'),
-    [
-        (loading(0.125, 0.004, 5), {'data_wait_s': 0.001, 'step_s': 0.025}, False),
-        # 0.3 s for a batch: a tenth on a core, the rest ready to run
-        (loading(0.3, 0.03, 5, 0.26), {'data_wait_s': 0.01, 'step_s': 0.03}, True),
-    ],
-)
-def test_only_workers_that_wait_for_a_core_are_too_many(
-    ask_of_workers, workers, fields, is_found
-):
-    load = {'process_cpu_s': 0.4, 'system_cpu_pct': 100.0} if is_found else {}
-    answer = ask_of_workers(5, workers=workers, **fields, **load)
-    assert ('MG105' in [one['code'] for one in answer['findings']]) is is_found
-    assert is_found or answer['changes'] == []
-
-
 @pytest.mark.parametrize(('step_s', 'is_written'), [(0.4, False), (0.25, True)])
 def test_beside_other_load_only_what_is_right_without_it_is_written(
     ask_of_workers, step_s, is_written
@@ -385,13 +317,6 @@ def test_a_gain_that_may_be_none_is_advice(ask_of_workers):
     assert (answer['changes'], answer['output']) == ([], None)
     assert 'not sure enough' in answer['no_change_reason']
     assert 'too unsure to be written' in answer['advice'][0]
-
-
-def test_pinned_memory_is_advice(ask_of_workers):
-    starved = {'workers': make_workers(0.6), 'process_cpu_s': 0.4, 'data_wait_s': 0.3}
-    answer = ask_of_workers(1, 'cuda', **starved)
-    assert keys_of(answer) == TRAIN_KEYS[:1]
-    assert any('pin_memory=True' in one for one in answer['advice'])
 
 
 # Niced workers, written where the config has the hook.

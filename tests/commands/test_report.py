@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import stat
 import sys
 from pathlib import Path
@@ -12,9 +10,9 @@ import pytest
 
 from fakes.compared_runs import write_run
 from fakes.reported import make_full_ranks
-from fakes.runs import make_evidence, make_run, render_evidence
+from fakes.runs import make_evidence, make_run
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, evidence_name
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 
 
 @pytest.fixture
@@ -57,15 +55,6 @@ def test_runs_become_one_file_the_same_each_time(report, run_folder, tmp_path):
     assert report(run_folder) != page
 
 
-def test_all_ranks_are_shown(report, tmp_path):
-    ranks = make_full_ranks(3)
-    folder = write_run(tmp_path / 'run', ranks[0])
-    for rank in ranks[1:]:
-        path = folder / evidence_name(rank.run.rank)
-        path.write_text(render_evidence(rank))
-    assert 'Rank 2 is the slowest' in report(folder)
-
-
 def test_any_other_file_is_kept(run_folder, tmp_path, capsys):
     output = tmp_path / 'config.py'
     output.write_text('model = dict()')
@@ -101,15 +90,6 @@ def test_a_folder_without_evidence_writes_nothing(
     assert str(folder) in capsys.readouterr().err
 
 
-def test_the_log_of_mmengine_alone_gives_a_page_that_says_so(report, tmp_path):
-    lines = [
-        json.dumps({'lr': 0.1, 'time': 0.5, 'data_time': 0.3, 'iter': n})
-        for n in range(10, 110, 10)
-    ]
-    (tmp_path / 'scalars.json').write_text('\n'.join(lines))
-    assert 'only the log of MMEngine' in report(tmp_path / 'scalars.json')
-
-
 def test_charts_are_written_beside(report, full_run, tmp_path, capsys):
     plots = tmp_path / 'plots'
     report(full_run, '--plots', plots)
@@ -139,10 +119,3 @@ def test_without_matplotlib_it_is_said_what_to_install(
     (line,) = capsys.readouterr().err.splitlines()
     assert "pip install 'mmgpu_hooks[plots]'" in line
     assert not plots.exists()
-
-
-def test_other_numbers_of_workers_are_predicted(report, full_run):
-    what_if = report(full_run).split('id="what-if"')[1].split('</section>')[0]
-    rows = re.findall('<th scope="row">([^<]*)</th><td>([^<]*)</td>', what_if)
-    marked = {'2': 'now', '4': 'recommended'}
-    assert rows == [(workers, marked.get(workers, '')) for workers in '0123468']
