@@ -10,6 +10,7 @@ from mmgpu_hooks.commands import exit_codes, options
 from mmgpu_hooks.commands.output import print_sections
 from mmgpu_hooks.commands.recommend import rewrite_judged
 from mmgpu_hooks.commands.runs import judge_runs, read_run
+from mmgpu_hooks.commands.trials import read_trainable_config
 from mmgpu_hooks.config.outcome import Options
 from mmgpu_hooks.experiment.demo import NAMES, DemoPlan
 from mmgpu_hooks.experiment.demo_dataset import DEMO_SPEC, write_demo_dataset
@@ -41,6 +42,8 @@ def demo(config: Path, work_dir: Path, images: int) -> int:
     Writes camera-sized JPEG files, trains a detector on them with a poor loader
     setting, recommends a better one, trains that for as long, and compares.
     """
+    # before the data set is written
+    read_trainable_config(config)
     width, height = DEMO_SPEC.width, DEMO_SPEC.height
     _say(f'1/5  Data set: {images} JPEG files of {width} x {height} pixels')
     data = write_demo_dataset(_DATA_ROOT, images=images, width=width, height=height)

@@ -26,7 +26,7 @@ def explain(code: str | None) -> None:
         do = '\n'.join(f'- {text}' for text in named.do)
         print(f'{named.name}: {named.title}\n\n{named.page}\n\n{do}')
     elif asked := RULES.get(code.upper()):
-        print(f'{asked.code}  {asked.title}\n\n{asked.explanation}')
+        print(f'{asked.code}  {asked.title}\n\n{asked.explanation}'.replace('``', ''))
     else:
         raise UserError(
             f'expected a rule code or a cause, found {code!r}; "mmgpu explain" lists '

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import os
 import signal
@@ -111,11 +112,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             return exit_codes.CLOSED_PIPE
         except click.UsageError as error:
             text = ' '.join(error.format_message().split())
-            stop = '' if text.endswith(('.', '?')) else '.'
-            sentence = f'{text}{stop} See "{name} --help".'
+            near = difflib.get_close_matches(words[0], COMMANDS, 1) if words else []
+            if name == 'mmgpu' and near:
+                text = f'{text} Did you mean {near[0]}?'
+            sentence = f'{_end(text)} See "{name} --help".'
             code = exit_codes.BAD_INPUT
         except UserError as error:
-            sentence, code = str(error), exit_codes.BAD_INPUT
+            sentence, code = _end(str(error)), exit_codes.BAD_INPUT
         except OSError as error:
             if error.filename == STANDARD_OUTPUT:
                 _drop_output()
@@ -126,6 +129,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             print(f'{name}: {sentence}', file=sys.stderr, flush=True)
         return code
+
+
+def _end(text: str) -> str:
+    return text if text.endswith(('.', '?')) else f'{text}.'
 
 
 def _run(words: list[str]) -> int:

@@ -143,20 +143,24 @@ def read_runs(folders: Sequence[Path]) -> ReadRuns:
     newest = find_newest([one.run for one in runs])
     judged = next(one for one in runs if one.run is newest)
     differences: dict[str, str] = {}
+    unknown: dict[str, str] = {}
     for one in runs:
-        if one is judged:
-            continue
         try:
-            drift = _compare_configs(judged, one)
+            drift = None if one is judged else _compare_configs(judged, one)
         except LoadError as error:
-            left_out.append(
-                f'The configs of {newest.path} and {one.run.path} were not compared '
-                f'({error}); they are taken for the same training.'
-            )
+            unknown[one.run.path] = str(error)
         else:
             differences |= {one.run.path: drift} if drift else {}
     pool = pool_runs([one.run for one in runs], differences)
-    return ReadRuns(judged, pool, (*judged.notes, *left_out, *pool.notes))
+    fitted = {one.path for one in pool.fitted}
+    uncompared = [
+        f'The configs of {newest.path} and {path} were not compared ({why}); they are '
+        'taken for the same training.'
+        for path, why in unknown.items()
+        if path in fitted
+    ]
+    notes = (*judged.notes, *left_out, *pool.notes, *uncompared)
+    return ReadRuns(judged, pool, notes)
 
 
 def _compare_configs(judged: ReadRun, other: ReadRun) -> str | None:

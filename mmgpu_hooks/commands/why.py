@@ -29,7 +29,7 @@ _STATES = {'ended': 'Dead', 'running': 'Running', 'completed': 'Completed'}
 
 
 @options.command('why', '0 an answer: a cause, or that nothing ended badly')
-@click.argument('work_dir', type=options.PATH, required=False)
+@click.argument('work_dir', type=options.PATH, required=False, metavar='[WORK_DIR|LOG]')
 @click.option(
     '--log', metavar='FILE', help='What the console showed; - reads standard input.'
 )
@@ -39,13 +39,16 @@ def why(work_dir: Path | None, log: str | None, watch: bool, form: str) -> None:
     """Say why a run ended badly or stands still.
 
     From its evidence, MMEngine's log, the host and what the console showed
-    (slurm-123.out, the output of tools/train.py).
+    (slurm-123.out, the output of tools/train.py), which may be named alone.
     """
     if work_dir is None and log is None:
         raise EvidenceError(
             'expected the work_dir of a training or --log FILE, found neither; name '
             'what the console showed, such as --log slurm-123.out.'
         )
+    is_evidence = work_dir is not None and work_dir.suffix in ('.json', '.jsonl')
+    if work_dir is not None and log is None and not is_evidence and work_dir.is_file():
+        work_dir, log = None, str(work_dir)
     if watch and log == '-':
         raise EvidenceError('--watch reads a log again and again: name a file.')
     shown: Why | None = None
@@ -80,14 +83,7 @@ def _explain(work_dir: Path | None, log: str | None) -> Why:
         if not logs:
             read_run_folder(work_dir)  # says what is wrong with it
         return judge_end(logs)
-    try:
-        evidence = read_evidence(files.evidence)
-    except EvidenceError as error:
-        if files.evidence != work_dir:
-            raise
-        raise EvidenceError(
-            f'{error} Is it what the console showed? Then: --log {work_dir}'
-        ) from error
+    evidence = read_evidence(files.evidence)
     others, _ = read_other_ranks(files.other_ranks)
     return judge_end(logs, [Rank(one, read_host(one)) for one in (evidence, *others)])
 
