@@ -50,18 +50,6 @@ def fold_card_room(run: Run) -> CardRoom | None:
     return CardRoom(total, beside)
 
 
-def fold_static_bytes(run: Run) -> tuple[int | None, int]:
-    """Static bytes of a training, and the gradients' part of them.
-
-    Returns:
-        ``None`` and what is known of the gradients, where any part was not counted.
-    """
-    names = ('parameter', 'gradient', 'optimizer_state', 'buffer', 'ema')
-    parts = [getattr(run.model, f'{name}_bytes', None) for name in names]
-    known = [int(part) for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None, parts[1] or 0
-
-
 @dataclass(frozen=True)
 class HostRoom:
     """Memory of the host that is free, and what bounds it."""

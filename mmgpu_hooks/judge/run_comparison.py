@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from msgspec.structs import asdict
 
 from mmgpu_hooks.judge.columns import Column, Intervals, filled, read_field
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.run_pool import NATURE, find_unequal
 from mmgpu_hooks.model.stats import (
     LEAST_VALUES,
     SeriesMean,
@@ -33,57 +33,12 @@ FIGURES = (ITER, RATE, *(f'{part}_s' for part in PARTS))
 _NOTABLE_CORES = 0.5
 """Cores used by others that make a run a different one."""
 
-_NATURE = {
-    'number of ranks': 'run.world_size',
-    'device': 'run.device',
-    'GPU': 'run.gpu.name',
-    'number of CPUs of the host': 'run.host.logical_cpus',
-    'number of parameters of the model': 'model.parameters',
-}
-"""What makes a training another one, by how a sentence calls it."""
-
-_CONDITIONS = {
-    'number of usable cores': 'run.host.cores_had',
-    'number of ranks on the host': 'run.host.ranks_on_host',
-    'memory of the GPU': 'run.gpu.memory_total_bytes',
-    'optimizer wrapper': 'run.optim_wrapper',
-    'number of steps whose gradients are added up': 'run.accumulative_counts',
-    'number of images in the data set': 'run.loader.dataset_length',
-    'start method of the workers': 'run.loader.start_method',
-    'nice value of the workers': 'run.worker_nice',
-    'version of torch': 'run.versions.torch',
-}
-"""What else costs depend on."""
-
 _SETTINGS = (
     *('loop', 'device', 'world_size', 'optim_wrapper', 'accumulative_counts'),
     *('start_iteration', 'gpu.name', 'gpu.driver_version'),
 )
 _CHANGING = 'host.ram_available_bytes', 'host.shm_free_bytes'
 """What is free changes from run to run."""
-
-
-def find_unlike(run: Run, other: Run) -> str | None:
-    """Why two runs do not train the same on the same host: a clause, or ``None``.
-
-    They may differ in the settings of the train loader, batch size included. What is
-    unknown of either is no difference.
-    """
-    for what, here, there in _find_unequal(run, other, {**_NATURE, **_CONDITIONS}):
-        return f'the {what} is {there} there, and {here} in {run.path}'
-    return None
-
-
-def _find_unequal(
-    old: Run, new: Run, fields: dict[str, str]
-) -> Iterator[tuple[str, Any, Any]]:
-    for what, field in fields.items():
-        before, after = read_field(old, field), read_field(new, field)
-        if field.endswith('worker_nice'):
-            # the hook left it alone
-            before, after = before or 0, after or 0
-        if before is not None and after is not None and before != after:
-            yield what, before, after
 
 
 def find_settings(before: Run, after: Run) -> tuple[SettingComparison, ...]:
@@ -127,8 +82,8 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
     sides = {'first': before, 'second': after}
     obstacles = [
         f'The {what} is not the same: {old} in the first run, {new} in the second.'
-        for what, old, new in _find_unequal(
-            before, after, {'batch size': 'run.loader.batch_size', **_NATURE}
+        for what, old, new in find_unequal(
+            before, after, {'batch size': 'run.loader.batch_size', **NATURE}
         )
     ]
     notes, means = [], []

@@ -5,12 +5,12 @@ Everything else is that of the newest run alone, which is the one that is judged
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from mmgpu_hooks.judge.memory import fold_static_bytes
+from mmgpu_hooks.judge.columns import read_field
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_comparison import find_unlike
 from mmgpu_hooks.model.batches import (
     MemoryFit,
     MemoryPoint,
@@ -19,6 +19,28 @@ from mmgpu_hooks.model.batches import (
 )
 from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema import FittedRun, NoPrediction
+
+NATURE = {
+    'number of ranks': 'run.world_size',
+    'device': 'run.device',
+    'GPU': 'run.gpu.name',
+    'number of CPUs of the host': 'run.host.logical_cpus',
+    'number of parameters of the model': 'model.parameters',
+}
+"""What makes a training another one, by how a sentence calls it."""
+
+_CONDITIONS = {
+    'number of usable cores': 'run.host.cores_had',
+    'number of ranks on the host': 'run.host.ranks_on_host',
+    'memory of the GPU': 'run.gpu.memory_total_bytes',
+    'optimizer wrapper': 'run.optim_wrapper',
+    'number of steps whose gradients are added up': 'run.accumulative_counts',
+    'number of images in the data set': 'run.loader.dataset_length',
+    'start method of the workers': 'run.loader.start_method',
+    'nice value of the workers': 'run.worker_nice',
+    'version of torch': 'run.versions.torch',
+}
+"""What else costs depend on."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +87,6 @@ def pool_runs(
             notes.append(f'{path} is left out: {why}{"" if why[-1] == "?" else "."}')
             continue
         belonging.append(run)
-    points = _memory_points(belonging)
     workload, fitted = newest.workload, belonging
     costs = [(one.batch_size, one.step) for run in belonging if (one := run.workload)]
     if len(belonging) > 1:
@@ -79,7 +100,7 @@ def pool_runs(
         newest=newest,
         workload=workload,
         fitted=tuple(_describe(run) for run in fitted),
-        memory=points if isinstance(points, NoPrediction) else fit_batch_memory(points),
+        memory=_fit_memory(belonging),
         notes=tuple(notes),
     )
 
@@ -95,9 +116,13 @@ def _by_age(runs: Sequence[Run]) -> list[Run]:
 
 
 def _why_left_out(newest: Run, run: Run) -> str | None:
-    unlike = find_unlike(newest, run)
-    if unlike is not None:
-        return unlike
+    """Why two runs do not train the same on the same host: a clause, or ``None``.
+
+    They may differ in the settings of the train loader, batch size included. What is
+    unknown of either is no difference.
+    """
+    for what, here, there in find_unequal(newest, run, {**NATURE, **_CONDITIONS}):
+        return f'the {what} is {there} there, and {here} in {newest.path}'
     if run.workload is None:
         return (run.why_no_workload or 'it tells too little').rstrip('.')
     for one in (newest, run):
@@ -106,27 +131,47 @@ def _why_left_out(newest: Run, run: Run) -> str | None:
     return None
 
 
-def _memory_points(runs: Sequence[Run]) -> list[MemoryPoint] | NoPrediction:
-    points: list[MemoryPoint] = []
+def find_unequal(
+    old: Run, new: Run, fields: dict[str, str]
+) -> Iterator[tuple[str, Any, Any]]:
+    """What is known of both runs and not the same: its name, and both."""
+    for what, field in fields.items():
+        before, after = read_field(old, field), read_field(new, field)
+        if field.endswith('worker_nice'):
+            # the hook left it alone
+            before, after = before or 0, after or 0
+        if before is not None and after is not None and before != after:
+            yield what, before, after
+
+
+def _memory_points(runs: Sequence[Run]) -> list[MemoryPoint]:
+    """The peak of each rank beside what is always there, as far as that was counted."""
+    names = ('parameter', 'gradient', 'optimizer_state', 'buffer', 'ema')
+    points = []
     for run in runs:
         batch = run.run.loader.batch_size
-        if run.gpu_mem_peak_bytes is None or batch is None:
-            continue
-        static, gradients = fold_static_bytes(run)
-        points += [
-            MemoryPoint(
-                batch_size=batch,
-                peak_bytes=rank.gpu_mem_peak_bytes,
-                pixels=rank.largest_batch_pixels,
-                static_bytes=static,
-                gradient_bytes=gradients,
-            )
-            # any rank can run out of memory
-            for rank in (run, *run.other_ranks)
-            if rank.gpu_mem_peak_bytes is not None
-        ]
+        parts = [getattr(run.model, f'{name}_bytes', None) for name in names]
+        counted = [part for part in parts if part is not None]
+        static = sum(counted) if len(counted) == len(parts) else None
+        # any rank can run out of memory
+        for rank in (run, *run.other_ranks) if run.gpu_mem_peak_bytes else ():
+            if batch is not None and rank.gpu_mem_peak_bytes is not None:
+                points.append(
+                    MemoryPoint(
+                        batch_size=batch,
+                        peak_bytes=rank.gpu_mem_peak_bytes,
+                        pixels=rank.largest_batch_pixels,
+                        static_bytes=static,
+                        gradient_bytes=parts[1] or 0,
+                    )
+                )
+    return points
+
+
+def _fit_memory(runs: Sequence[Run]) -> MemoryFit | NoPrediction:
+    points = _memory_points(runs)
     if points:
-        return points
+        return fit_batch_memory(points)
     why = 'its peak was not recorded'
     if runs[0].run.device != 'cuda':
         why = 'the runs trained on the CPU'

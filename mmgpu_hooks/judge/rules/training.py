@@ -5,7 +5,6 @@ from __future__ import annotations
 from mmgpu_hooks.judge.duration_text import format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.standstill import Rank, name_cause, phrase_part
 from mmgpu_hooks.judge.thresholds import (
     GPU_UTIL_LOW_PCT,
     GPU_ZERO_NOTICE_PCT,
@@ -50,6 +49,9 @@ def judge_standstills(run: Run) -> Finding | None:
     noticed = [one for one in run.evidence.stuck if not one.is_over]
     if not ended:
         return None
+    # late: few runs stand still
+    from mmgpu_hooks.judge.standstill import Rank, name_cause, phrase_part
+
     lost_s = sum(one.waited_s for one in ended)
     worst = max(noticed, key=lambda one: one.waited_s, default=ended[0])
     cause, _ = name_cause(Rank(run.evidence), worst)
