@@ -41,7 +41,7 @@ def predict(
     read = read_runs(run_folders)
     run, pool = read.newest.run, read.pool
     if pool.workload is None:
-        raise UserError(run.why_no_workload or 'The run tells too little.')
+        raise UserError(run.why_no_workload)
     asked = tuple(dict.fromkeys(batch_size))
     sizes = asked or (pool.workload.batch_size,)
     sized = [at_batch_size(pool.workload, size) for size in sizes]

@@ -81,7 +81,7 @@ def _read_runs(folders: Sequence[Path]) -> list[ReportedRun]:
     for label, folder in zip(labels, folders):
         judged = judge_runs([folder])
         run, predicted = judged.answer.summary, tuple(_predict_workers(judged.answer))
-        why = '' if predicted or run is None else run.why_no_workload or ''
+        why = '' if predicted or run is None else run.why_no_workload
         runs.append(ReportedRun(label, judged.answer, judged.plain, predicted, why))
     return runs
 

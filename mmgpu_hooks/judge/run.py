@@ -562,10 +562,10 @@ class Run(Figures):
         return self._fitted if isinstance(self._fitted, Workload) else None
 
     @property
-    def why_no_workload(self) -> str | None:
-        """A sentence; ``None`` when there is one."""
+    def why_no_workload(self) -> str:
+        """A sentence; empty when there is one."""
         found = self._fitted
-        return found.reason if isinstance(found, NoPrediction) else None
+        return found.reason if isinstance(found, NoPrediction) else ''
 
     @cached_property
     def judged_saves(self) -> tuple[SaveJudgement, ...]:

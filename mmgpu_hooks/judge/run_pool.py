@@ -72,8 +72,7 @@ def pool_runs(
     """
     newest, notes = find_newest(runs), list[str]()
     if newest.workload is None:
-        reason = newest.why_no_workload or 'The run tells too little.'
-        return RunPool(newest, None, NoPrediction(reason))
+        return RunPool(newest, None, NoPrediction(newest.why_no_workload))
     belonging, ids = [newest], {newest.run.run_id}
     for run in _by_age(runs):
         if run is newest:
@@ -124,7 +123,7 @@ def _why_left_out(newest: Run, run: Run) -> str | None:
     for what, here, there in find_unequal(newest, run, {**NATURE, **_CONDITIONS}):
         return f'the {what} is {there} there, and {here} in {newest.path}'
     if run.workload is None:
-        return (run.why_no_workload or 'it tells too little').rstrip('.')
+        return run.why_no_workload.rstrip('.')
     for one in (newest, run):
         if one.workload is None or one.workload.batch_size is None:
             return f'the batch size of {one.path} is unknown'

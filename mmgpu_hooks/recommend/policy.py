@@ -87,7 +87,7 @@ def _why_unpredicted(run: Run) -> str:
         return 'The waits are not those of a loader that cannot keep up.'
     if not run.is_data_bound and run.data_wait_share is not None:
         return AT_HAND
-    return run.why_no_workload or ''
+    return run.why_no_workload
 
 
 _LIVE = ('num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory')

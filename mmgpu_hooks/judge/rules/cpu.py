@@ -29,7 +29,7 @@ def judge_cpu_wall(run: Run) -> Finding | None:
     if not run.is_data_bound:
         return None
     if workload is None:
-        return cannot_tell(run.why_no_workload or 'the loading was not measured')
+        return cannot_tell(run.why_no_workload)
     if not run.is_cpu_the_wall:
         return None
     return problem(
@@ -88,11 +88,10 @@ def judge_external_load(run: Run) -> Finding | None:
     Steps and loading were slower for it, and a setting that suits the crowded host
     may not suit the quiet one. Measure again when they are gone, or plan with them.
     """
-    external = run.external_cpu_cores
-    logical = run.run.host.logical_cpus
-    if external is None or logical is None or not run.is_busy_host:
+    if not run.is_busy_host:
         return None
-    return notice(f'Others used {external:.1f} of {logical} CPUs meanwhile.')
+    external, logical = run.external_cpu_cores, run.run.host.logical_cpus
+    return notice(f'Others used {external or 0.0:.1f} of {logical} CPUs meanwhile.')
 
 
 @rule('MG110', 'The training thread waits for a core', 'cpu_oversubscribed')
@@ -112,10 +111,10 @@ def judge_main_delay(run: Run) -> Finding | None:
     share = run.main_run_delay_s / (run.iter_s or 1.0)
     if share < MAIN_DELAY_PROBLEM:
         return None
+    waited = format_seconds(run.main_run_delay_s)
     return problem(
-        f'The training thread waited {format_seconds(run.main_run_delay_s)} per '
-        'iteration '
-        f'for a core ({100 * share:.0f} % of {format_seconds(run.iter_s)}).',
+        f'The training thread waited {waited} per iteration for a core '
+        f'({100 * share:.0f} % of {format_seconds(run.iter_s)}).',
         share,
     )
 
@@ -149,18 +148,14 @@ def judge_quota(run: Run) -> Finding | None:
     Containers have such quotas. Fewer workers and threads use it more evenly; a
     larger one removes it.
     """
-    host = run.host
-    if host is None or host.throttled_pct is None:
+    host, quota = run.host, run.run.host.cgroup_cpu_cores
+    if host is None or (host.throttled_pct or 0.0) < THROTTLED_NOTICE_PCT:
         return None
-    if host.throttled_pct < THROTTLED_NOTICE_PCT:
-        return None
-    quota = run.run.host.cgroup_cpu_cores
-    of_quota = f' of {quota:g} CPUs' if quota is not None else ''
-    share = min(host.throttled_pct / 100.0, 1.0)
+    of_quota, pct = f' of {quota:g} CPUs' if quota else '', host.throttled_pct or 0.0
     return problem(
         f'The quota{of_quota} held tasks back for {format_sum(host.throttled_s)} '
-        f'({host.throttled_pct:.0f} % of the time, summed over CPUs).',
-        share,
+        f'({pct:.0f} % of the time, summed over CPUs).',
+        min(pct / 100.0, 1.0),
     )
 
 

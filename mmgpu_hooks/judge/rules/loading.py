@@ -28,8 +28,7 @@ def judge_data_wait(run: Run) -> Finding | None:
         return cannot_tell('no iteration was measured')
     detail = (
         f'{100 * share:.0f} % of an iteration is spent waiting for data '
-        f'({format_seconds(run.data_wait_s)} of '
-        f'{format_seconds(run.iter_s)}, mean of '
+        f'({format_seconds(run.data_wait_s)} of {format_seconds(run.iter_s)}, mean of '
         f'{run.steady_iterations} iterations).'
     )
     if share >= DATA_WAIT_PROBLEM:
@@ -51,7 +50,7 @@ def judge_blocked_loading(run: Run) -> Finding | None:
         return None
     share, workload = run.blocked_share, run.workload
     if workload is None:
-        return cannot_tell(run.why_no_workload or 'the loading was not measured')
+        return cannot_tell(run.why_no_workload)
     if share is None:
         return cannot_tell('the time to load a batch was only bounded, not measured')
     if not run.waiting_share:
@@ -71,18 +70,10 @@ def judge_startup(run: Run) -> Finding | None:
     ``persistent_workers=True`` keeps them from one epoch to the next. Short epochs
     suffer most.
     """
-    share = run.run_share(run.startup_s)
     loader = run.run.loader
     if not loader.num_workers or loader.persistent_workers is not False:
         return None
-    if run.run.loop == 'iter' or share < STARTUP_PROBLEM:
-        return None
-    return problem(
-        f'{format_sum(run.startup_s)} ({100 * share:.0f} % of the run) went '
-        'into first '
-        f'batches of {run.epoch_starts} epoch start(s), beyond a normal wait.',
-        share,
-    )
+    return None if run.run.loop == 'iter' else _judge_starts(run)
 
 
 @rule('MG108', 'The loader starts over', 'startup_bound')
@@ -92,14 +83,17 @@ def judge_restarts(run: Run) -> Finding | None:
     MMEngine then makes a new iterator and pauses for two seconds. A sampler without an
     end (``sampler=dict(type='InfiniteSampler')``) never gets there.
     """
+    is_again = run.run.loop == 'iter' and run.epoch_starts >= 2
+    return _judge_starts(run) if is_again else None
+
+
+def _judge_starts(run: Run) -> Finding | None:
     share = run.run_share(run.startup_s)
-    if run.run.loop != 'iter' or run.epoch_starts < 2:
-        return None
     if share < STARTUP_PROBLEM:
         return None
     return problem(
-        f'{format_sum(run.startup_s)} ({100 * share:.0f} % of the run) went '
-        f'into {run.epoch_starts} starts of the loader, beyond a normal wait.',
+        f'{format_sum(run.startup_s)} ({100 * share:.0f} % of the run) went into '
+        f'{run.epoch_starts} start(s) of the loader, beyond a normal wait.',
         share,
     )
 
@@ -118,7 +112,7 @@ def judge_order(run: Run) -> Finding | None:
     if loader is None or loader.out_of_order is None:
         return cannot_tell('the order in which batches came was not measured')
     if workload is None:
-        return cannot_tell(run.why_no_workload or 'the loading was not measured')
+        return cannot_tell(run.why_no_workload)
     early = loader.out_of_order / max(loader.asks, 1)
     simulated = predict_setting(
         workload, workload.num_workers, workload.prefetch_factor
@@ -144,8 +138,6 @@ def judge_decoder(run: Run) -> Finding | None:
     """
     if run.run.loader.image_decoder != 'pillow':
         return None
-    loader = run.loader
-    timed = [one for one in (loader.transforms if loader else ()) if one.image_s]
-    took_s = {one.name: one.image_s for one in timed}.get('LoadImageFromFile')
+    took_s = dict(run.loader.transforms if run.loader else ()).get('LoadImageFromFile')
     took = f' and takes {format_seconds(took_s)} per image' if took_s else ''
     return notice(f"LoadImageFromFile has imdecode_backend='pillow'{took}.")
