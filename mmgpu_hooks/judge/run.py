@@ -53,10 +53,6 @@ _T = TypeVar('_T')
 MIN_CALM = 3
 """Intervals without a validation or a save, from which means are over them alone."""
 
-_BLOCKS = 8
-_LEAST_CREEP_BYTES = 2**20
-"""The allocator's large blocks come in steps of this: less is none."""
-
 
 class Figures:
     """Figures of some intervals of a run.
@@ -275,30 +271,6 @@ class CudaMemoryFigures(Figures):
     ooms = of_every(count_known, 'cuda_memory.ooms')
     inactive_bytes = of_every(largest, 'cuda_memory.inactive_bytes')
     """Most at the end of an interval (fragmentation)."""
-
-    @cached_property
-    def creep_bytes_per_1000(self) -> float | None:
-        """Growth of live tensors per 1000 iterations over the run's second half.
-
-        Half a run is eight blocks; only when the median of each is above the one
-        before does something grow. Batches of different size make it rise so often by
-        chance once in 8! = 40320 runs, and a single jump (a new stage of training) is
-        no growth. ``None`` too below 1 MiB in all.
-        """
-        known = self.every.having('cuda_memory.allocated_bytes')
-        half = known.after(len(known) // 2)
-        if len(half) < _BLOCKS:
-            return None
-        columns = map(half.column, ('iteration', 'cuda_memory.allocated_bytes'))
-        iterations, sizes = (
-            [median(block) or 0.0 for block in np.array_split(column, _BLOCKS)]
-            for column in columns
-        )
-        grown, done = sizes[-1] - sizes[0], iterations[-1] - iterations[0]
-        is_steady = all(later > earlier for earlier, later in zip(sizes, sizes[1:]))
-        if not is_steady or grown < _LEAST_CREEP_BYTES or done <= 0:
-            return None
-        return 1000 * grown / done
 
 
 class WorkerCost(NamedTuple):

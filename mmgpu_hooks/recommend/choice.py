@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
+from mmgpu_hooks.judge.memory import find_worker_growth
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import (
     RUN_DELAY_PROBLEM,
@@ -235,7 +236,12 @@ def count_starts(run: Run) -> int:
 
 
 def starts_cost(run: Run) -> bool:
-    """Whether starting workers anew was measured to cost something."""
+    """Whether starting workers anew was measured to cost something, and nothing else.
+
+    Workers that grow give their memory back when an epoch ends them: they stay so.
+    """
+    if find_worker_growth(run) is not None:
+        return False
     share = run.run_share(run.startup_s)
     return count_starts(run) >= 2 and share >= STARTUP_MEASURABLE
 

@@ -290,7 +290,7 @@ class CudaMemoryWindow(Recorded, frozen=True, kw_only=True):
     """What the CUDA allocator went through in one interval."""
 
     allocated_bytes: Optional[Count] = None
-    """Bytes of live tensors when the interval ended: creep shows here."""
+    """Bytes of live tensors when the interval ended: a leak shows here."""
     retries: Optional[Count] = None
     """Allocations that failed at first: the cache was emptied and they were retried."""
     ooms: Optional[Count] = None

@@ -300,11 +300,6 @@ _MEMORY: Sequence[Column] = (
     ('retries of the allocator', 'cuda_memory.retries', str),
     ('out of memory', 'cuda_memory.ooms', '{} time(s)'.format),
     ('fragmented', 'cuda_memory.inactive_bytes', format_bytes),
-    (
-        'growth per 1000 iterations',
-        'cuda_memory.creep_bytes_per_1000',
-        lambda size: format_bytes(int(size)),
-    ),
 )
 _HOST: Sequence[Column] = (
     ('cores of the training process', 'process_cpu_cores', '{:.2f}'.format),

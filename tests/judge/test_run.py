@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from fakes.runs import (
 )
 from mmgpu_hooks.judge.run import LoaderFigures, Run
 from mmgpu_hooks.schema import (
-    CudaMemoryWindow,
     GpuWindow,
     IntervalRecord,
     RunEvidence,
@@ -203,40 +201,3 @@ def test_idling_is_weighted_by_the_iterations_timed():
         {},
     )
     assert run.gpu_idle_pct == pytest.approx(20.0)
-
-
-def creep_of(sizes: list[float]) -> float | None:
-    """Of a run with so many MiB of live tensors after each 50 iterations."""
-    windows = [CudaMemoryWindow(allocated_bytes=int(MIB * size)) for size in sizes]
-    records = [
-        make_interval(n, iterations=50, cuda_memory=window)
-        for n, window in enumerate(windows)
-    ]
-    memory = run_of(*records).cuda_memory
-    return memory and memory.creep_bytes_per_1000
-
-
-def test_a_planted_leak_is_found_with_its_rate():
-    noise = random.Random(0)
-    # 1 MiB per interval of 50 iterations, under noise of 2 MiB
-    creep = creep_of([1000 + n + noise.uniform(-2, 2) for n in range(200)])
-    assert creep is not None
-    assert creep / MIB == pytest.approx(20.0, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    'sizes',
-    [
-        # a stage of training begins
-        [1000.0] * 75 + [1400.0] * 25,
-        # settles in the first half
-        [float(min(n, 50)) for n in range(100)],
-        # less than a block of the allocator in all
-        [1000 + n / 1000 for n in range(100)],
-        # too few to see it
-        [float(n) for n in range(14)],
-        [],
-    ],
-)
-def test_what_is_no_steady_growth_is_no_creep(sizes):
-    assert creep_of(sizes) is None

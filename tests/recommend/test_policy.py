@@ -174,6 +174,21 @@ def test_workers_need_not_persist(case):
     assert recommend(loader(2, False), host(8.0), **case).changes == ()
 
 
+@pytest.mark.parametrize(
+    ('grown', 'kept'), [(0, {'persistent_workers': True}), (1, {})]
+)
+def test_workers_that_grow_are_not_kept(grown, kept):
+    starts = {'first_waits': 1, 'first_wait_s': 1.0, 'data_wait_s': 0.001}
+    run = make_run(loader=loader(2, False), host=host(8.0), max_epochs=12)
+    evidence = make_evidence(60, run=run, **starts)
+    intervals = tuple(
+        replace(one, worker_rss_bytes=GIB + grown * n * 2**23)
+        for n, one in enumerate(evidence.intervals)
+    )
+    found = recommend_settings(Run(replace(evidence, intervals=intervals)))
+    assert changed(found) == kept
+
+
 @pytest.mark.parametrize('pin', [False, True])
 def test_pinned_memory_is_advice_since_no_gain_of_it_was_measured(pin):
     starved = {'workers': make_workers(0.6), **BUSY}
