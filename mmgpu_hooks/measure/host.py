@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional, TypeVar
+from typing import Any, Callable, NamedTuple, Optional
 
 import psutil
 
@@ -263,15 +263,12 @@ def read_memory() -> Memory:
 
 
 def read_file_system(folder: str | Path) -> Memory:
-    """Total and free bytes of a file system, for 1 us; Windows has no ``statvfs``."""
-    statvfs = getattr(os, 'statvfs', None)
-    if statvfs is None:
-        return None, None
+    """Total and free bytes of a file system, for 2 us."""
     try:
-        stat = statvfs(folder)
+        usage = psutil.disk_usage(str(folder))
     except OSError:
         return None, None
-    return stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail
+    return int(usage.total), int(usage.free)
 
 
 def _read_open_files_soft() -> int | None:
@@ -369,11 +366,16 @@ def fold_busy_pct(
     Returns:
         Per cent, 0 to 100; ``None`` when no time passed.
     """
-    total = sum(_fold_spent(before, after).values())
-    return 100.0 * fold_busy_s(before, after) / total if total > 0.0 else None
+    busy_s = fold_busy_s(before, after)
+    whole_s = busy_s + fold_busy_s(before, after, of=_IDLE)
+    return 100.0 * busy_s / whole_s if whole_s > 0.0 else None
 
 
-def fold_busy_s(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+def fold_busy_s(
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    of: Collection[str] | None = None,
+) -> float:
     """Seconds that all CPUs worked between two readings of their times, added up.
 
     What a hypervisor took from this host (``steal``) is work, though not its own.
@@ -381,20 +383,11 @@ def fold_busy_s(before: Mapping[str, float], after: Mapping[str, float]) -> floa
     Args:
         before: Seconds since boot by kind (``user``, ``idle``, ...).
         after: The same, later.
+        of: The kinds that count. Defaults to those that are work.
     """
-    spent = _fold_spent(before, after)
-    return sum(seconds for kind, seconds in spent.items() if kind not in _IDLE)
-
-
-def _fold_spent(
-    before: Mapping[str, float], after: Mapping[str, float]
-) -> dict[str, float]:
+    kinds = of or set(before) - {*_IDLE, *_COUNTED_TWICE}
     # the kernel may take back a little idle or iowait time: never negative
-    return {
-        kind: max(0.0, after[kind] - before[kind])
-        for kind in after
-        if kind in before and kind not in _COUNTED_TWICE
-    }
+    return sum(max(after[k] - before[k], 0.0) for k in kinds if k in before)
 
 
 def parse_pressure(text: bytes) -> float:
@@ -440,8 +433,6 @@ def fold_pressure_pct(
     return min(100.0 * (after_s - before_s) / duration_s, 100.0)
 
 
-_T = TypeVar('_T')
-_PRESSURES = ('cpu', 'io', 'memory')
 _NO_PRESSURE = (
     'the kernel keeps no pressure figures (Linux 4.20 and later do, unless it was '
     'started with psi=0 or has it compiled out)'
@@ -474,7 +465,10 @@ class HostWindowMeter:
     ) -> None:
         self.unknown: dict[str, str] = {}
         """Why a figure is missing, by its name."""
-        self._pressure = proc / 'pressure'
+        self._pressures = {
+            f'{kind}_pressure_pct': str(proc / 'pressure' / kind)
+            for kind in ('cpu', 'io', 'memory')
+        }
         self._shm = shm
         self._clock = clock
         groups = read_cgroup_folders('cpu', proc, sys)
@@ -484,26 +478,22 @@ class HostWindowMeter:
         self._due_s = self._begun_s = clock()
         self._last = self._read_counters()
 
-    def _try(self, figure: str, read: Callable[[], _T], hint: str = '') -> _T | None:
-        if figure in self.unknown:
-            return None
-        try:
-            return read()
-        except (OSError, ValueError) as error:
-            self.unknown[figure] = f'{hint or "the host does not show it"}: {error}'
-            return None
-
-    def _read_counters(self) -> tuple[float, dict[str, float | None], list[float]]:
-        pressures_s: dict[str, float | None] = {}
-        for kind in _PRESSURES:
-            path = os.path.join(self._pressure, kind)
-            pressures_s[f'{kind}_pressure_pct'] = self._try(
-                f'{kind}_pressure_pct',
-                lambda path=path: parse_pressure(read_begin(path, 256)),  # type: ignore[misc]
-                _NO_PRESSURE,
-            )
-        throttled_s = self._try('throttled_s', lambda: read_throttled_s(self._groups))
-        return self._clock(), pressures_s, throttled_s or []
+    def _read_counters(self) -> tuple[float, dict[str, list[float]]]:
+        """The time, and seconds by figure: of ``throttled_s`` one for each group."""
+        counters = {}
+        for figure in (*self._pressures, 'throttled_s'):
+            path = self._pressures.get(figure)
+            try:
+                if figure in self.unknown:
+                    continue
+                if path is None:
+                    counters[figure] = read_throttled_s(self._groups)
+                else:
+                    counters[figure] = [parse_pressure(read_begin(path, 256))]
+            except (OSError, ValueError) as error:
+                hint = _NO_PRESSURE if path else 'the host does not show it'
+                self.unknown[figure] = f'{hint}: {error}'
+        return self._clock(), counters
 
     def read(self) -> HostWindow | None:
         """What happened since the last window, or since construction.
@@ -515,16 +505,17 @@ class HostWindowMeter:
         if now_s < self._due_s:
             return None
         self._due_s = now_s + pause_s(now_s - self._begun_s)
-        before, self._last = self._last, self._read_counters()
-        duration_s = self._last[0] - before[0]
+        (then_s, before), self._last = self._last, self._read_counters()
         fields: dict[str, float | None] = {}
         for figure, waited_s in self._last[1].items():
-            then_s = before[1][figure]
-            if waited_s is not None and then_s is not None:
-                fields[figure] = fold_pressure_pct(then_s, waited_s, duration_s)
-        held_back_s = [now - then for now, then in zip(self._last[2], before[2])]
-        if 'throttled_s' not in self.unknown and min(held_back_s, default=0.0) >= 0.0:
-            fields['throttled_s'] = max(held_back_s, default=0.0)
+            if figure in self._pressures:
+                fields[figure] = fold_pressure_pct(
+                    before[figure][0], waited_s[0], self._last[0] - then_s
+                )
+                continue
+            held_back_s = [now - then for now, then in zip(waited_s, before[figure])]
+            if min(held_back_s, default=0.0) >= 0.0:
+                fields[figure] = max(held_back_s, default=0.0)
         return HostWindow(
             ram_available_bytes=read_memory()[1],
             shm_free_bytes=read_file_system(self._shm)[1],

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterable
@@ -8,15 +7,12 @@ from typing import Callable, Union
 
 import pytest
 
-from fakes.nvml import FakeGpu, FakeNvml
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.gpu import (
     THREAD_NAME,
-    Gpu,
     GpuSample,
     GpuSampler,
     fold_samples,
-    open_gpu,
 )
 from mmgpu_hooks.schema import GpuWindow
 
@@ -86,20 +82,10 @@ def test_a_sample_weighs_as_much_as_its_time():
     )
 
 
-def test_equal_samples_do_not_swing_at_all():
-    window = fold([(0.1 + i / 7, 97.3, None) for i in range(1000)])
-    assert window.util_pct == pytest.approx(97.3)
-    assert window.util_std_pct == pytest.approx(0.0, abs=1e-9)
-    assert (window.zero_pct, window.mem_used_bytes) == (0.0, None)
-
-
 def test_nothing_sampled_is_unknown_not_zero():
     assert fold([]) == GpuWindow()
     assert fold([(1.0, None, None)]) == GpuWindow()
     assert fold([(0.0, 50.0, 3)]) == GpuWindow(samples=1, mem_used_bytes=3)
-
-
-def test_time_without_a_figure_counts_for_none():
     window = fold([(1.0, 40.0, 1), (9.0, None, 8), (1.0, 60.0, 1)])
     assert (window.samples, window.util_pct, window.mem_used_bytes) == (3, 50.0, 8)
 
@@ -123,29 +109,6 @@ def test_the_thread_weighs_by_the_clock_and_not_by_the_period():
     assert script.periods == pytest.approx([0.2, 0.1, 0.3, 0.15])
     assert sampler.failure is None
     assert GpuWindow(**sampler.drain()) == GpuWindow()
-
-
-def test_time_across_a_drain_belongs_to_the_next_window():
-    turn, turned = threading.Semaphore(0), threading.Semaphore(0)
-    script = Script((1.0, 100.0), (3.0, 20.0))
-
-    def wait(stop: threading.Event, period_s: float) -> bool:
-        turned.release()
-        turn.acquire()
-        return script.wait(stop, period_s)
-
-    sampler = GpuSampler(script.read_sample, clock=script.clock, wait=wait)
-    sampler.start()
-    turned.acquire()
-    turn.release()
-    turned.acquire()  # the first sample is in
-    assert GpuWindow(**sampler.drain()).util_pct == 100.0
-    turn.release()
-    turned.acquire()
-    second = GpuWindow(**sampler.drain())
-    assert (second.samples, second.util_pct, second.zero_pct) == (1, 20.0, 0.0)
-    turn.release()
-    finish(sampler)
 
 
 @pytest.mark.parametrize(
@@ -207,21 +170,6 @@ def test_stop_is_bounded_when_a_read_hangs(error: SourceError | None):
     assert GpuWindow(**sampler.drain()) == GpuWindow()
 
 
-def test_in_a_forked_child_every_call_does_nothing(monkeypatch):
-    sampler = GpuSampler(lambda: GpuSample(10.0, 1), period_s=0.001)
-    sampler.start()
-    until(lambda: GpuWindow(**sampler.drain()).samples)
-    idle = GpuSampler(lambda: GpuSample(10.0, 1), period_s=0.001)
-    with monkeypatch.context() as child:
-        child.setattr(os, 'getpid', lambda: -1)
-        time.sleep(0.02)
-        idle.start()
-        assert GpuWindow(**sampler.drain()) == GpuWindow()
-        assert sampler.stop()
-    assert len(sampler_threads()) == 1  # the parent's goes on
-    assert sampler.stop()
-
-
 def test_other_figures_fold_into_means_shares_and_maxima():
     samples = [
         (1.0, GpuSample(None, 5, {'sm_clock_mhz': clock, 'temperature_c': hot}, why))
@@ -241,21 +189,3 @@ def test_other_figures_fold_into_means_shares_and_maxima():
         throttled_pct=50.0,
         throttle_reasons_pct={'power_cap': 50.0, 'thermal': 25.0},
     )
-
-
-def test_the_fake_gpu_is_sampled_until_it_is_lost(fake_nvml: FakeNvml):
-    fake_nvml.set(FakeGpu(util=(0, 100), memory=(1000, 640), fail={'util': (15, 40)}))
-    gpu = open_gpu(uuid=FakeGpu.uuid)
-    assert isinstance(gpu, Gpu)
-    sampler = GpuSampler(gpu.read_sample, period_s=0.005)
-    sampler.start()
-    until(lambda: sampler.failure)
-    sampler.stop()
-    window = GpuWindow(**sampler.drain())
-    gpu.close()
-    assert window.samples == 40
-    assert window.mem_used_bytes == 640
-    assert window.util_pct is not None and window.zero_pct is not None
-    # only zeros and hundreds: the two shares complete each other
-    assert window.util_pct + window.zero_pct == pytest.approx(100.0)
-    assert 'GPU is lost' in str(sampler.failure)

@@ -94,6 +94,23 @@ def test_throttle_reasons_have_names(bits: int, names: set[str]):
 
 
 @pytest.mark.parametrize(
+    ('fake', 'figure', 'sample'),
+    [
+        (FakeGpu(util=(101, 60)), 'util_pct', (None, 400)),
+        (FakeGpu(util=(4294967295, 60)), 'util_pct', (None, 400)),
+        (FakeGpu(memory=(1000, 1001)), 'mem_used_bytes', (50.0, None)),
+        (FakeGpu(memory=(0, 0)), 'mem_used_bytes', (50.0, None)),
+    ],
+)
+def test_an_impossible_essential_is_unknown(watch: Watch, fake, figure, sample):
+    watch.fake.set(fake)
+    found = watch.sample()
+    assert (found.util_pct, found.mem_used_bytes) == sample
+    assert 'reported' in watch.gpu.reasons()[figure]
+    assert watch.gpu.unsupported == {}
+
+
+@pytest.mark.parametrize(
     ('line', 'figure'),
     [
         ('clocks 4294967295 2619', 'sm_clock_mhz'),
@@ -166,12 +183,6 @@ def test_odd_answers_about_an_essential_figure_cost_it_alone(
     assert (sample.util_pct, sample.mem_used_bytes) == seen
     assert list(watch.gpu.unsupported) == [figure]
     assert 'could not give it: ' in watch.gpu.unsupported[figure]
-
-
-def test_a_figure_comes_back_after_two_odd_answers(watch: Watch):
-    watch.script(util=(999, 0, 2), memory=(999, 0, 2))
-    assert watch.sample(2) == GpuSample()
-    assert (watch.sample().util_pct, watch.gpu.unsupported) == (50.0, {})
 
 
 @pytest.mark.parametrize('code', [10, 21, 27])

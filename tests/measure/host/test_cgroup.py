@@ -1,3 +1,5 @@
+"""Limits of control groups, over a scripted ``/proc`` and ``/sys``."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -17,41 +19,111 @@ V2 = '31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate'
 V1_CPU = '33 32 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct'
 V1_MEMORY = '34 32 0:32 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory'
 NO_LIMIT = 9223372036854771712
-GIB = 1 << 30
 
 
-class Host:
-    """A scripted ``/proc`` and ``/sys``."""
-
-    def __init__(self, folder: Path) -> None:
-        self.proc = folder / 'proc'
-        self.sys = folder / 'sys'
-        (self.proc / 'self').mkdir(parents=True)
-        self.sys.mkdir()
-
-    def groups(self, *lines: str) -> None:
-        (self.proc / 'self' / 'cgroup').write_text('\n'.join(lines) + '\n')
-
-    def mounts(self, *lines: str) -> None:
-        other = '22 27 0:21 / /proc rw,relatime - proc proc rw'
-        (self.proc / 'self' / 'mountinfo').write_text('\n'.join((other, *lines)))
-
-    def group(self, path: str, **files: object) -> None:
-        folder = self.sys / 'fs' / 'cgroup' / path
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, value in files.items():
-            (folder / name.replace('__', '.')).write_text(f'{value}\n')
-
-    def limits(self) -> CgroupLimits:
-        return read_cgroup_limits(self.proc, self.sys)
+def mounted(root: str) -> list[str]:
+    """Version 2 that shows a group other than the top one."""
+    return [V2.replace(' / /sys', f' {root} /sys')]
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path)
+def nested(tightest: str) -> str:
+    """Groups in each other, one of which has less than the others."""
+    limits = {up: 3 if up == tightest else 8 for up in ('', 'pod/', 'pod/job/')}
+    return '; '.join(
+        f'{up}cpu.max={n} 1; {up}memory.max={n}' for up, n in limits.items()
+    )
 
 
-def test_groups_keep_colons_in_the_path():
+def lay(folder: Path, groups: str, mounts: list[str], files: str) -> Path:
+    """Write ``/proc`` and ``/sys``: files as ``path=text; path=text``."""
+    (folder / 'proc' / 'self').mkdir(parents=True)
+    (folder / 'proc' / 'self' / 'cgroup').write_text(groups.replace(' ', '\n'))
+    other = '22 27 0:21 / /proc rw,relatime - proc proc rw'
+    (folder / 'proc' / 'self' / 'mountinfo').write_text('\n'.join((other, *mounts)))
+    for file in filter(None, files.split('; ')):
+        name, _, text = file.partition('=')
+        path = folder / 'sys' / 'fs' / 'cgroup' / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'{text}\n')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ('groups', 'mounts', 'files', 'limits'),
+    [
+        # the own group; "max" is no limit; past "high" a group is held back
+        ('0::/job', [V2], 'job/cpu.max=5 2; job/memory.max=4', (2.5, 4)),
+        ('0::/job', [V2], 'job/cpu.max=max 2; job/memory.max=max', (None, None)),
+        ('0::/job', [V2], 'job/memory.max=4; job/memory.high=3', (None, 3)),
+        # the smallest of all ancestors
+        *(
+            ('0::/pod/job', [V2], nested(at), (3.0, 3))
+            for at in ('', 'pod/', 'pod/job/')
+        ),
+        # a group beside ours, and containers inside ours, do not count
+        (
+            '0::/pod/job',
+            [V2],
+            'pod/job/cpu.max=4 1; pod/other/cpu.max=1 1',
+            (4.0, None),
+        ),
+        ('0::/docker/box', [V2], 'cpu.max=3 1; docker/in/cpu.max=1 1', (3.0, None)),
+        # version 1
+        (
+            '4:cpu,cpuacct:/s/job 3:memory:/s/job',
+            [V1_CPU, V1_MEMORY],
+            'cpu,cpuacct/s/cpu.cfs_quota_us=4; cpu,cpuacct/s/cpu.cfs_period_us=2; '
+            'cpu,cpuacct/s/job/cpu.cfs_quota_us=-1; '
+            'cpu,cpuacct/s/job/cpu.cfs_period_us=2; '
+            f'memory/memory.limit_in_bytes={NO_LIMIT}; '
+            'memory/s/memory.limit_in_bytes=2; memory/s/job/memory.limit_in_bytes=3',
+            (2.0, 2),
+        ),
+        # an ancestor out of sight
+        (
+            '3:memory:/docker/box',
+            [V1_MEMORY],
+            f'memory/memory.limit_in_bytes={NO_LIMIT}; '
+            'memory/memory.stat=cache 1\nhierarchical_memory_limit 5',
+            (None, 5),
+        ),
+        # both versions
+        (
+            '4:cpu,cpuacct:/job 0::/job',
+            [V1_CPU, V2.replace('/sys/fs/cgroup', '/sys/fs/cgroup/unified')],
+            'cpu,cpuacct/job/cpu.cfs_quota_us=4; cpu,cpuacct/job/cpu.cfs_period_us=1; '
+            'unified/job/memory.max=7',
+            (4.0, 7),
+        ),
+        # a container whose path is not visible uses the root of its mount
+        *(
+            ('0::/docker/box', mounted(root), 'cpu.max=3 1; memory.max=7', (3.0, 7))
+            for root in ('/docker/box', '/', '/../..', '/docker/elsewhere')
+        ),
+        # below that root; above the namespace, which stays inside the mount
+        (
+            '0::/docker/box/job',
+            mounted('/docker/box'),
+            'cpu.max=3 1; job/cpu.max=1 1',
+            (1.0, None),
+        ),
+        ('0::/../other', [V2], 'cpu.max=3 1; ../other/cpu.max=1 1', (3.0, None)),
+        # no sense
+        *(
+            ('0::/', [V2], f'cpu.max={text}; memory.max=-1', (None, None))
+            for text in ('', 'garbage', '0 100000', '100000 0', '100000')
+        ),
+        ('0::/job', [], '', (None, None)),
+    ],
+)
+def test_the_smallest_limit_counts(tmp_path: Path, groups, mounts, files, limits):
+    host = lay(tmp_path, groups, mounts, files)
+    found = read_cgroup_limits(host / 'proc', host / 'sys')
+    assert found == CgroupLimits(*limits)
+    assert read_cgroup_limits(host, host) == CgroupLimits(None, None)
+
+
+def test_lines_that_the_kernel_writes():
     text = '4:cpu,cpuacct:/a:b\n1:name=systemd:/\n0::/user.slice\n'
     assert parse_cgroups(text) == {
         'cpu': '/a:b',
@@ -59,9 +131,6 @@ def test_groups_keep_colons_in_the_path():
         'name=systemd': '/',
         '': '/user.slice',
     }
-
-
-def test_mounts_with_and_without_optional_fields_and_with_blanks():
     odd = r'35 32 0:40 /x\040y /mnt/a\040b rw shared:1 master:2 - cgroup cgroup rw,pids'
     assert parse_cgroup_mounts('\n'.join((V2, odd, 'torn line'))) == [
         CgroupMount(2, frozenset(), '/', '/sys/fs/cgroup'),
@@ -69,139 +138,8 @@ def test_mounts_with_and_without_optional_fields_and_with_blanks():
     ]
 
 
-def test_v2_limits_of_the_own_group(host: Host):
-    host.groups('0::/job')
-    host.mounts(V2)
-    host.group('job', cpu__max='250000 100000', memory__max=4 * GIB)
-    assert host.limits() == CgroupLimits(2.5, 4 * GIB)
-
-
-def test_v2_max_is_no_limit(host: Host):
-    host.groups('0::/job')
-    host.mounts(V2)
-    host.group('job', cpu__max='max 100000', memory__max='max')
-    assert host.limits() == CgroupLimits(None, None)
-
-
-@pytest.mark.parametrize('tightest', ['', 'pod', 'pod/box', 'pod/box/job'])
-def test_v2_the_smallest_of_all_ancestors_counts(host: Host, tightest: str):
-    host.groups('0::/pod/box/job')
-    host.mounts(V2)
-    for path in ('', 'pod', 'pod/box', 'pod/box/job'):
-        tight = path == tightest
-        host.group(
-            path,
-            cpu__max='150000 100000' if tight else '800000 100000',
-            memory__max=GIB if tight else 8 * GIB,
-        )
-    assert host.limits() == CgroupLimits(1.5, GIB)
-
-
-def test_a_group_beside_ours_does_not_count(host: Host):
-    host.groups('0::/pod/job')
-    host.mounts(V2)
-    host.group('pod/job', cpu__max='400000 100000')
-    host.group('pod/other', cpu__max='100000 100000')
-    assert host.limits() == CgroupLimits(4.0, None)
-
-
-def test_v1_quota_and_memory_in_their_own_mounts(host: Host):
-    host.groups('4:cpu,cpuacct:/slurm/job', '3:memory:/slurm/job')
-    host.mounts(V1_CPU, V1_MEMORY)
-    host.group('cpu,cpuacct', cpu__cfs_quota_us=-1, cpu__cfs_period_us=100000)
-    host.group('cpu,cpuacct/slurm', cpu__cfs_quota_us=50000, cpu__cfs_period_us=25000)
-    host.group('cpu,cpuacct/slurm/job', cpu__cfs_quota_us=-1, cpu__cfs_period_us=100000)
-    host.group('memory', memory__limit_in_bytes=NO_LIMIT)
-    host.group('memory/slurm', memory__limit_in_bytes=2 * GIB)
-    host.group('memory/slurm/job', memory__limit_in_bytes=3 * GIB)
-    assert host.limits() == CgroupLimits(2.0, 2 * GIB)
-
-
-def test_v1_without_any_limit(host: Host):
-    host.groups('4:cpu,cpuacct:/', '3:memory:/')
-    host.mounts(V1_CPU, V1_MEMORY)
-    host.group('cpu,cpuacct', cpu__cfs_quota_us=-1, cpu__cfs_period_us=100000)
-    host.group('memory', memory__limit_in_bytes=NO_LIMIT)
-    assert host.limits() == CgroupLimits(None, None)
-
-
-def test_v1_memory_of_ancestors_out_of_sight(host: Host):
-    host.groups('3:memory:/docker/box')
-    host.mounts(V1_MEMORY)
-    stat = f'cache 1\nhierarchical_memory_limit {5 * GIB}\nrss 2'
-    host.group('memory', memory__limit_in_bytes=NO_LIMIT, memory__stat=stat)
-    assert host.limits() == CgroupLimits(None, 5 * GIB)
-
-
-@pytest.mark.parametrize('root', ['/docker/box', '/', '/../..', '/docker/elsewhere'])
-def test_container_whose_path_is_not_visible_uses_the_mounts_root(
-    host: Host, root: str
-):
-    host.groups('0::/docker/box')
-    host.mounts(V2.replace(' / /sys', f' {root} /sys'))
-    host.group('', cpu__max='300000 100000', memory__max=GIB)
-    assert host.limits() == CgroupLimits(3.0, GIB)
-
-
-def test_groups_of_containers_inside_ours_do_not_count(host: Host):
-    host.groups('0::/docker/box')
-    host.mounts(V2)
-    host.group('', cpu__max='300000 100000')
-    host.group('docker/inner', cpu__max='100000 100000')
-    host.group('docker', cpu__max='200000 100000')
-    assert host.limits() == CgroupLimits(3.0, None)
-
-
-def test_a_group_below_the_containers_root_is_found(host: Host):
-    host.groups('0::/docker/box/job')
-    host.mounts(V2.replace(' / /sys', ' /docker/box /sys'))
-    host.group('', cpu__max='300000 100000')
-    host.group('job', cpu__max='100000 100000')
-    assert host.limits() == CgroupLimits(1.0, None)
-
-
-def test_a_path_above_the_namespace_stays_inside_the_mount(host: Host):
-    host.groups('0::/../other')
-    host.mounts(V2)
-    host.group('', cpu__max='300000 100000')
-    (host.sys / 'fs' / 'other').mkdir()
-    (host.sys / 'fs' / 'other' / 'cpu.max').write_text('100000 100000')
-    assert host.limits() == CgroupLimits(3.0, None)
-
-
-def test_hybrid_reads_both_versions(host: Host):
-    host.groups('4:cpu,cpuacct:/job', '0::/job')
-    host.mounts(V1_CPU, V2.replace('/sys/fs/cgroup', '/sys/fs/cgroup/unified'))
-    host.group('cpu,cpuacct/job', cpu__cfs_quota_us=400000, cpu__cfs_period_us=100000)
-    host.group('unified/job', memory__max=GIB)
-    assert host.limits() == CgroupLimits(4.0, GIB)
-
-
-def test_no_cgroups_at_all(host: Host):
-    assert host.limits() == CgroupLimits(None, None)
-    host.groups('0::/job')
-    assert host.limits() == CgroupLimits(None, None)
-
-
-@pytest.mark.parametrize('text', ['', 'garbage', '0 100000', '100000 0', '100000'])
-def test_a_quota_that_makes_no_sense_is_no_limit(host: Host, text: str):
-    host.groups('0::/')
-    host.mounts(V2)
-    host.group('', cpu__max=text, memory__max='-1')
-    assert host.limits() == CgroupLimits(None, None)
-
-
-def test_v2_a_group_is_held_back_above_its_high_mark(host: Host):
-    host.groups('0::/job')
-    host.mounts(V2)
-    host.group('job', memory__max=4 * GIB, memory__high=3 * GIB)
-    assert host.limits() == CgroupLimits(None, 3 * GIB)
-
-
-def test_a_hierarchy_that_is_mounted_twice_counts_once(host: Host):
-    host.groups('0::/pod/job')
-    host.mounts(V2, V2)
-    host.group('pod/job')
-    top = host.sys / 'fs' / 'cgroup'
+def test_a_hierarchy_that_is_mounted_twice_counts_once(tmp_path: Path):
+    host = lay(tmp_path, '0::/pod/job', [V2, V2], 'pod/job/cpu.max=max')
+    top = host / 'sys' / 'fs' / 'cgroup'
     folders = [(2, top / 'pod' / 'job'), (2, top / 'pod'), (2, top)]
-    assert read_cgroup_folders('cpu', host.proc, host.sys) == folders
+    assert read_cgroup_folders('cpu', host / 'proc', host / 'sys') == folders

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import os
-from operator import sub
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,17 +79,6 @@ def test_windows_follow_each_other(host: Host):
     assert second is not None
     assert (second.cpu_pressure_pct, second.memory_pressure_pct) == (0.0, 100.0)
     assert (second.throttled_s, meter.unknown) == (0.0, {})
-
-
-def test_a_short_run_is_known_as_well_as_a_long_one(host: Host):
-    meter = host.open()
-    read_at: list[int] = []
-    for interval in range(600):
-        host.clock.turn(0.3)
-        if meter.read() is not None:
-            read_at.append(interval)
-    assert len([one for one in read_at if one < 10]) >= 4  # within 3 s
-    assert min(map(sub, read_at[-20:], read_at[-21:-1])) >= 16  # of 0.3 s
 
 
 def test_a_counter_that_falls_is_unknown_for_one_window(host: Host):
@@ -194,9 +180,7 @@ def test_cpu_windows_follow_each_other():
         lambda: next(times), lambda: next(process), lambda: next(delay), clock
     )
     clock.turn(2.0)
-    first = meter.read()
-    assert first.pop('process_rss_bytes') > 0
-    assert first == {
+    assert meter.read() == {
         'process_cpu_s': 2.5,
         'system_cpu_pct': 75.0,
         'process_run_delay_s': 1.5,
@@ -206,15 +190,8 @@ def test_cpu_windows_follow_each_other():
     assert meter.read()['system_cpu_pct'] == 0.0
 
 
-def test_memory_that_is_touched_is_seen():
-    meter = CpuMeter()
-    before = CpuMeter().read()['process_rss_bytes']
-    # of the kernel itself: an allocator may give back what the process had before
-    with mmap.mmap(-1, 64 << 20) as block:
-        block.write(b'x' * (64 << 20))
-        after = meter.read()['process_rss_bytes']
-    assert after - before > 32 << 20
-    peak = read_peak_rss_bytes()
-    # the kernel lacks up to 384 KiB a CPU of the peak: it counts pages in batches
-    assert peak is None or peak >= after - (32 << 20)
-    assert read_peak_rss_bytes(Path(os.devnull)) is None
+def test_the_peak_of_memory_is_the_kernels(tmp_path: Path):
+    (tmp_path / 'self').mkdir()
+    (tmp_path / 'self' / 'status').write_text('VmPeak:\t9 kB\nVmHWM:\t    7 kB\n')
+    assert read_peak_rss_bytes(tmp_path) == 7 * 1024
+    assert read_peak_rss_bytes(tmp_path / 'none') is None

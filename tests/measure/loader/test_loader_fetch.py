@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from fakes.clock import HandClock
 from fakes.loader_datasets import Double, Piped
@@ -229,21 +229,6 @@ def test_a_loader_that_the_dataset_runs_itself_is_part_of_the_sample():
     worker = Worker(Nested())
     worker.fetch(0, 1)
     assert worker.head[:2] == [1, 4.0]
-
-
-def test_datasets_without_samples_of_their_own_are_passed_on():
-    class Batched:
-        def __getitems__(self, indices: list[int]) -> list[int]:
-            return [10 * index for index in indices]
-
-    worker = Worker(Batched())
-    assert worker.fetch(1, 2) == [10, 20]
-    fetch = worker.probe.wrap(_IterableDatasetFetcher.fetch)
-    fetcher = _IterableDatasetFetcher(range(3), True, list, False)
-    assert [fetch(fetcher, [None] * 2) for _ in range(2)] == [[0, 1], [2]]
-    with pytest.raises(StopIteration):
-        fetch(fetcher, [None, None])
-    assert (worker.head[0], worker.notes['slowest']) == (3, [])
 
 
 def test_notes_are_read_once_and_never_half_written():

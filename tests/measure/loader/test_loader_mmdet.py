@@ -12,9 +12,8 @@ import cv2
 import mmdet.datasets  # noqa: F401, registers
 import numpy as np
 import pytest
-from mmcv.transforms import TransformBroadcaster
 from mmdet.engine.hooks import PipelineSwitchHook, YOLOXModeSwitchHook
-from mmdet.registry import DATASETS, TRANSFORMS
+from mmdet.registry import DATASETS
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DefaultScope
 from torch.utils.data import DataLoader
@@ -137,31 +136,6 @@ def test_transforms_below_mixing_and_joining_datasets(coco):
         assert ('Mosaic' in costs) == (loads == 4)
 
 
-@pytest.mark.parametrize('share', [False, True])
-def test_a_broadcaster_gives_the_same_while_it_is_timed(share: bool):
-    broadcaster = TransformBroadcaster(
-        transforms=[TRANSFORMS.build(RESIZE)],
-        mapping=dict(img=['one', 'other']),
-        auto_remap=True,
-        share_random_params=share,
-    )
-
-    def transform() -> list[bytes]:
-        np.random.seed(5)
-        image = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
-        rounds = [broadcaster(dict(one=image, other=image)) for _ in range(8)]
-        return [made[name].tobytes() for made in rounds for name in ('one', 'other')]
-
-    plain = transform()
-    timer = PipelineTimer()
-    timer.start(SimpleNamespace(pipeline=[broadcaster]))
-    timed = transform()
-    costs = timer.stop()
-    assert timed == plain
-    assert costs['RandomResize'][0] == 16
-    assert transform() == plain
-
-
 @pytest.mark.parametrize('persistent', [False, True])
 def test_a_pipeline_that_a_hook_switches_is_followed(coco, persistent: bool):
     dataset = DATASETS.build(dict(coco, pipeline=[*LOAD, RESIZE, PACK]))
@@ -204,13 +178,3 @@ def test_mosaic_is_gone_after_yolox_switches_its_mode(coco, workers: int):
         has_mosaic.append('Mosaic' in window.transforms)
     epochs.close()
     assert has_mosaic == [True, True, False, False]
-
-
-def test_the_slowest_sample_is_named_by_what_it_was_packed_with(coco):
-    dataset = DATASETS.build(dict(coco, pipeline=[*LOAD, PACK]))
-    epochs = epochs_of(dataset, workers=1)
-    slowest = run(epochs).slowest
-    epochs.close()
-    for sample in slowest:
-        path = f'{coco["data_root"]}/{sample.index}.jpg'
-        assert sample.image == f'{sample.index} {path}'

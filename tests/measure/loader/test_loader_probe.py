@@ -144,17 +144,6 @@ def test_a_creation_that_fails_is_the_loaders_error_and_the_probe_goes_on(
     assert one.probe.read_contents(8)[0].images == 16
 
 
-def test_an_epoch_that_is_broken_off_is_followed_by_the_next(loop):
-    one = loop(planted.Costly(60), batch_size=2, num_workers=1)
-    for _ in range(3):
-        one.iterator = iter(one.loader)
-        one.take(4)
-    one.read()
-    one.take(4)
-    assert one.read().count == 1
-    assert one.probe.read_contents(4)[0].images == 8
-
-
 def test_more_batches_than_the_ring_holds_are_followed_in_time(loop, monkeypatch):
     monkeypatch.setattr('mmgpu_hooks.measure.loader.counters.RING', 16)
     one = loop(planted.Costly(100), batch_size=2, num_workers=2)

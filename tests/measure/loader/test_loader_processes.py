@@ -148,15 +148,3 @@ def test_every_thread_gives_way_and_one_that_is_nicer_stays_so(sleeper: int):
     for nice in (12, 10):
         write_nice([gone.pid, sleeper], nice)
         assert {os.getpriority(os.PRIO_PROCESS, one) for one in threads} == {12}
-
-
-def test_a_host_that_refuses_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch):
-    def refuse(*_: int) -> None:
-        raise PermissionError('not here')
-
-    monkeypatch.setattr(processes.os, 'setpriority', refuse)
-    with pytest.raises(SourceError) as caught:
-        write_nice([os.getpid()], 19)
-    assert str(caught.value) == (
-        "the host refuses nice 19 for the loader's workers: not here"
-    )
