@@ -404,8 +404,6 @@ def test_what_others_did_where_iterators_are_made_stays(change: str):
 @pytest.mark.parametrize('loader', [[1, 2, 3], iter([1]), object()])
 def test_a_loader_of_another_kind_is_left_alone(loader: Any):
     one = Loop(loader)
-    one.probe.ask(loader)
-    one.probe.got(loader)
     one.probe.read_memory()
     assert one.probe.read() is None
     assert type(loader).__name__ in one.probe.unsupported['loader workers']
