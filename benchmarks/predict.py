@@ -486,13 +486,9 @@ class Case:
         return 50 * (one.iter_time_high_s - one.iter_time_low_s) / one.iter_time_s
 
 
-def judge_trials(trials: Sequence[dict[str, Any]]) -> tuple[list[Case], int]:
-    """Predict each training from every other one of its pipeline.
-
-    Returns:
-        All cases, and how many trainings nothing could be predicted from.
-    """
-    cases, refused = [], 0
+def judge_trials(trials: Sequence[dict[str, Any]]) -> list[Case]:
+    """Predict each training from every other one of its pipeline."""
+    cases = []
     by_name = sorted(trials, key=lambda one: one['pipeline']['name'])
     for _, group in itertools.groupby(by_name, lambda one: one['pipeline']['name']):
         same = list(group)
@@ -504,13 +500,12 @@ def judge_trials(trials: Sequence[dict[str, Any]]) -> tuple[list[Case], int]:
                 workload: Any = fit_workload(Run.read(path))
             if hasattr(workload, 'reason'):
                 say(f'not predicted from {pipeline.name}: {workload.reason}')
-                refused += 1
                 continue
             for other in same:
                 if other is not run:
                     found = predict_setting(workload, *other['setting'])
                     cases.append(Case(pipeline, other['iter_s'], found))
-    return cases, refused
+    return cases
 
 
 def judge_cases(name: str, cases: Sequence[Case]) -> Iterator[Figure]:
@@ -524,8 +519,8 @@ def judge_cases(name: str, cases: Sequence[Case]) -> Iterator[Figure]:
         f'{name}: error, median', quantile(errors, 0.5), MEDIAN_LIMIT, '%', note
     )
     yield at_most(f'{name}: error, 90th percentile', high, P90_LIMIT, '%', worst)
-    note = f'median half width {quantile(widths, 0.5):.0f} %'
     figure = f'{name}: intervals that hold the truth'
+    note = f'median half width {quantile(widths, 0.5):.0f} %'
     yield at_least(figure, covered, COVERAGE_LIMIT, '%', note)
 
 
@@ -552,7 +547,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if benchmark.is_quick:
         trials = lines
     benchmark.shares_pct = [one['other_load_pct'] for one in trials]
-    cases, refused = judge_trials(trials)
+    cases = judge_trials(trials)
     planted = [case for case in cases if case.pipeline.recipe is None]
     parts = {
         'all planted': planted,
@@ -565,7 +560,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             benchmark.add(*judge_cases(name, some_cases))
     benchmark.add(
         Figure('trainings', len(trials), note=f'{len(lines) - len(trials)} left out'),
-        Figure('trainings not predicted from', refused),
     )
     for pipeline in dict.fromkeys(case.pipeline for case in cases):
         same = [case for case in cases if case.pipeline == pipeline]
