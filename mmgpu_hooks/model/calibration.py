@@ -63,8 +63,8 @@ def calibrate(
         main_delay_s: What the main thread waited for one, per iteration.
     """
     measured = replace(workload, other_tasks=other_cores)
-    workload = take_out_delays(measured, main_delay_s)
-    workload = replace(workload, step_cpu_s=bound_step_cpu(workload, measured))
+    workload = _take_out_delays(measured, main_delay_s)
+    workload = replace(workload, step_cpu_s=_bound_step_cpu(workload, measured))
     if workload.num_workers == 0:
         return _calibrate_alone(workload)
     least_loading_s = measured.batch_cpu.mean_s
@@ -96,14 +96,22 @@ def calibrate(
 def _correct_step(
     measured: Workload, workload: Workload, simulated_s: float
 ) -> Workload:
-    """The step, or how it suffers, set so that it comes out as it was measured."""
-    fitted = fit_power(workload, measured.step.mean_s, simulated_s)
-    if fitted.step_power != workload.step_power:
-        return fitted
-    step_s = workload.step.mean_s + measured.step.mean_s - simulated_s
-    step_s = max(step_s, _least_step_s(workload))
+    """The step, or how it suffers, set so that it comes out as it was measured.
+
+    How it suffers shows only where the simulated cores are crowded.
+    """
+    measured_s, alone_s = measured.step.mean_s, workload.step.mean_s
+    lost_s, simulated_lost_s = measured_s - alone_s, simulated_s - alone_s
+    power, (least, most) = workload.step_power, _POWERS
+    if power > 1.0 and lost_s > 0.0 and simulated_lost_s >= _SEEN_FROM * measured_s:
+        fitted = power * math.sqrt(lost_s / simulated_lost_s)
+        fitted = min(max(fitted, least), most)
+        if fitted != power:
+            is_known = least < fitted < most
+            return replace(workload, step_power=fitted, is_step_power_known=is_known)
+    step_s = max(alone_s + measured_s - simulated_s, _least_step_s(workload))
     workload = replace(workload, step=replace(workload.step, mean_s=step_s))
-    return replace(workload, step_cpu_s=bound_step_cpu(workload, measured))
+    return replace(workload, step_cpu_s=_bound_step_cpu(workload, measured))
 
 
 def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Workload:
@@ -163,16 +171,12 @@ def _calibrate_alone(workload: Workload) -> Workload:
     )
 
 
-def take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
+def _take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
     """Take out of a step on several threads what its threads waited for cores.
 
     Only the main thread's waiting is measured; that of the others is taken to be alike.
     As many threads wait at a time as there are tasks beyond the cores, so that the step
     grows by ``T * delay / excess``.
-
-    Args:
-        workload: As it was measured.
-        main_delay_s: What the main thread waited for a core, per iteration.
     """
     threads, step, workers = workload.step_threads, workload.step, workload.num_workers
     if threads < 2 or workload.spin_s > 0.0:
@@ -193,28 +197,7 @@ def take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
     )
 
 
-def fit_power(workload: Workload, measured_s: float, simulated_s: float) -> Workload:
-    """Give it a power with which the simulated step comes nearer to the measured one.
-
-    Args:
-        workload: That was simulated.
-        measured_s: The step as it was measured.
-        simulated_s: The step of the simulation, what it waited for cores included.
-
-    Returns:
-        With the same power if none is nearer, or if the simulated cores are not
-        crowded: what was measured does not show it then.
-    """
-    alone_s, power = workload.step.mean_s, workload.step_power
-    lost_s, simulated_lost_s = measured_s - alone_s, simulated_s - alone_s
-    if power <= 1.0 or lost_s <= 0.0 or simulated_lost_s < _SEEN_FROM * measured_s:
-        return workload
-    least, most = _POWERS
-    power = min(max(power * math.sqrt(lost_s / simulated_lost_s), least), most)
-    return replace(workload, step_power=power, is_step_power_known=least < power < most)
-
-
-def bound_step_cpu(workload: Workload, measured: Workload) -> float:
+def _bound_step_cpu(workload: Workload, measured: Workload) -> float:
     """CPU of the step: what threads spun while they waited for others is not work."""
     threads = measured.step_threads
     if measured.spin_s > 0.0:
