@@ -86,35 +86,27 @@ def asked_of(rows: list[SweepRow]) -> set[SweepSetting]:
     return asked
 
 
+FAILED = row(2, status='failed', error='boom', predicted_s=0.4)
+
+
 @pytest.mark.parametrize(
-    ('workers', 'chosen'),
+    ('rows', 'asked'),
     [
-        ((0, 1, 2, 4), 2),
-        ((0, 1, 4), 1),
+        ([row(workers) for workers in (0, 1, 2, 4)], {SweepSetting(2, 4)}),
+        # one that was not measured is predicted too, and never predicted from
+        ([row(0), row(1), row(4), row(2, None)], {SweepSetting(1, 4)}),
         # as near: the one that has workers
-        ((0, 4), 4),
-        ((1, 3), 3),
-        ((0, 32), 0),
+        ([row(0), row(4)], {SweepSetting(4, 4)}),
+        ([row(1), row(3)], {SweepSetting(3, 4)}),
+        # each batch size has a run of its own
+        ([row(2), row(2, batch=8)], {SweepSetting(2, 4), SweepSetting(2, 8)}),
+        # what failed after some intervals
+        ([row(1), FAILED], {SweepSetting(1, 4)}),
+        ([FAILED], set()),
     ],
 )
-def test_predictions_come_from_two_workers_or_the_nearest(workers, chosen):
-    rows = [row(number) for number in workers]
-    # one that failed is predicted too, and never predicted from
-    assert asked_of([*rows, row(8, None)]) == {SweepSetting(chosen, 4)}
-
-
-def test_each_batch_size_has_a_run_of_its_own():
-    full = [row(2), row(2, batch=8), row(0, None, batch=16)]
-    own = {SweepSetting(2, 4), SweepSetting(2, 8)}
-    assert asked_of(full) == own
-
-
-@pytest.mark.parametrize('status', ['out_of_memory', 'failed', 'interrupted'])
-def test_what_failed_after_some_intervals_is_never_predicted_from(status):
-    rows = [row(1), row(2, status=status, error='boom', predicted_s=0.4)]
-    assert asked_of(rows) == {SweepSetting(1, 4)}
-    assert asked_of(rows[1:]) == set()
-    assert rows[1].prediction_error is None
+def test_predictions_come_from_two_workers_or_the_nearest(rows, asked):
+    assert asked_of(rows) == asked
 
 
 def test_settings_are_predicted_from_one_trial():
