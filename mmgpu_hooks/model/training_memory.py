@@ -14,9 +14,6 @@ import numpy as np
 from mmgpu_hooks.schema import (
     ActivationFit,
     ActivationPoint,
-    MeasuredMemory,
-    MemoryEstimate,
-    RunEvidence,
 )
 
 _STEP_BYTES = 4
@@ -137,54 +134,3 @@ def predict_activations(fit: ActivationFit, batch_size: int, pixels: float) -> i
         fit.image_bytes + fit.pixel_bytes * pixels + fit.squared_pixel_bytes * pixels**2
     )
     return round(fit.fixed_bytes + batch_size * per_image)
-
-
-def compare_with_run(
-    estimate: MemoryEstimate, optimizer: str, evidence: RunEvidence
-) -> MeasuredMemory | str:
-    """Estimate the batch at which a run had its largest peak.
-
-    Args:
-        estimate: Of the run's model.
-        optimizer: The run's optimizer, as the estimate names it.
-        evidence: Of the run.
-
-    Returns:
-        Both figures, or in a sentence why they cannot be compared.
-    """
-    batch = evidence.run.loader.batch_size
-    peaks = [
-        (record.gpu_mem_peak_bytes, record.largest_batch_pixels)
-        for record in evidence.intervals
-        if record.gpu_mem_peak_bytes and record.largest_batch_pixels
-    ]
-    if not peaks or not batch:
-        why = evidence.run.unknown.get('gpu_mem_peak_bytes') or (
-            'its evidence has no peak of the CUDA allocator with the size of the batch'
-        )
-        return f'The run cannot be compared: {why}.'
-    static = estimate.static.total_bytes(optimizer)
-    if estimate.fit is None or static is None:
-        return 'The run cannot be compared: a part of the estimate is unknown.'
-    peak, total_pixels = max((peak or 0, pixels or 0) for peak, pixels in peaks)
-    pixels = total_pixels // batch
-    counted, difference = evidence.model, None
-    if counted is not None:
-        sizes = (
-            counted.parameter_bytes,
-            counted.gradient_bytes,
-            counted.optimizer_state_bytes,
-            counted.buffer_bytes,
-            counted.ema_bytes,
-        )
-        known = [size for size in sizes if size is not None]
-        difference = sum(known) - static if len(known) == len(sizes) else None
-    return MeasuredMemory(
-        path=evidence.path,
-        batch_size=batch,
-        pixels=pixels,
-        optimizer=optimizer,
-        peak_bytes=peak,
-        predicted_bytes=static + predict_activations(estimate.fit, batch, pixels),
-        static_difference_bytes=difference,
-    )

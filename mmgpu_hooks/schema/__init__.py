@@ -30,7 +30,6 @@ from mmgpu_hooks.schema.judged import (
 from mmgpu_hooks.schema.memory import (
     ActivationFit,
     ActivationPoint,
-    MeasuredMemory,
     MemoryEstimate,
     StaticBytes,
 )

@@ -62,28 +62,6 @@ class ActivationFit:
 
 
 @dataclass(frozen=True)
-class MeasuredMemory:
-    """What a real run measured of the same model."""
-
-    path: str
-    batch_size: int
-    pixels: int
-    """Of the largest padded image, as a mean over its batch."""
-    optimizer: str
-    peak_bytes: int
-    """Largest peak of the CUDA allocator."""
-    predicted_bytes: int
-    """The estimate for that batch and those pixels."""
-    static_difference_bytes: Optional[int] = None
-    """Counted static bytes less estimated ones; ``None`` when they were not counted."""
-
-    @property
-    def error_pct(self) -> float:
-        """How much the estimate is above (below, when negative) the measured peak."""
-        return 100.0 * (self.predicted_bytes - self.peak_bytes) / self.peak_bytes
-
-
-@dataclass(frozen=True)
 class MemoryEstimate:
     """What ``mmgpu estimate-memory`` found out."""
 
@@ -98,7 +76,6 @@ class MemoryEstimate:
     """``None`` when the model could not be run; a note says why."""
     activation_bytes: Mapping[int, Optional[int]] = field(default_factory=dict)
     """By batch size."""
-    measured: Optional[MeasuredMemory] = None
     notes: Tuple[str, ...] = ()
 
     def total_bytes(self, optimizer: str, batch_size: int) -> Optional[int]:

@@ -210,13 +210,11 @@ def render_estimate_json(estimate: MemoryEstimate) -> str:
         }
         for optimizer in estimate.static.optimizer_state_bytes
     }
-    if estimate.measured is not None:
-        body['measured']['error_pct'] = estimate.measured.error_pct
     return to_json(**body)
 
 
 def _describe_parts(estimate: MemoryEstimate) -> Iterator[Fact]:
-    static, fit, measured = estimate.static, estimate.fit, estimate.measured
+    static, fit = estimate.static, estimate.fit
     frozen = static.parameter_bytes - static.trainable_bytes
     count = f'{format_count(static.parameters)} numbers'
     count += f'; {format_bytes(frozen)} frozen' * bool(frozen)
@@ -236,17 +234,6 @@ def _describe_parts(estimate: MemoryEstimate) -> Iterator[Fact]:
         basis = f'{len(fit.points)} runs on the CPU{precision}; the fit is within'
         basis += f' {format_pct(fit.residual_pct)}'
         yield 'activations', f'{_terms(fit)} kept for the backward pass ({basis})'
-    if measured is not None:
-        error, static_off = measured.error_pct, measured.static_difference_bytes
-        counted = '' if static_off is None else f', its static part {static_off} bytes'
-        yield (
-            'measured',
-            f'{format_bytes(measured.peak_bytes)} peak at batch {measured.batch_size} '
-            f'with {format_count(measured.pixels)} pixels per image '
-            f'({measured.path}); the estimate is '
-            f'{format_bytes(measured.predicted_bytes)}, {format_pct(abs(error))} '
-            f'{"above" if error >= 0 else "below"}{counted}',
-        )
 
 
 def _terms(fit: ActivationFit) -> str:

@@ -3,13 +3,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema import (
     ActivationFit,
     ActivationPoint,
-    MeasuredMemory,
     MemoryEstimate,
     StaticBytes,
 )
@@ -40,9 +37,6 @@ ESTIMATE = MemoryEstimate(
         points=(ActivationPoint(1, 256, 384, 9), ActivationPoint(2, 256, 384, 18)),
     ),
     activation_bytes={1: 1000 * MIB, 32: 20_000 * MIB},
-    measured=MeasuredMemory(
-        'work_dirs/run1', 2, 1_075_200, 'SGD with momentum', 2000 * MIB, 1900 * MIB, 0
-    ),
     notes=('One thing.',),
 )
 
@@ -67,7 +61,6 @@ def test_json_has_every_figure_and_null_for_the_unknown():
         },
         'Lion': {'1': None, '32': None},
     }
-    assert body['measured']['error_pct'] == pytest.approx(-5.0)
     assert body['fit']['points'][0]['saved_bytes'] == 9
 
 
