@@ -91,6 +91,19 @@ def exactly(
     return Figure(name, value, unit, f'= {wanted:g}', value == wanted, note)
 
 
+def near(
+    name: str,
+    value: float | None,
+    truth: float,
+    most_off: float,
+    unit: str = '',
+    note: str = '',
+) -> Figure:
+    """A figure that must be within ``most_off`` of the truth."""
+    is_met = value is not None and abs(value - truth) <= most_off
+    return Figure(name, value, unit, f'{truth:.4g} +- {most_off:g}', is_met, note)
+
+
 class OtherLoad:
     """How much of the machine other programs use from now on.
 

@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,7 @@ import yaml
 
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.judge.run import Run
-from training.detection import TrainServer
+from training.detection import Task, train_all
 from training.toy import evidence_of
 
 CONFIG = """\
@@ -44,9 +44,12 @@ randomness = dict(seed=3)
 visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')])
 """
 
+SOURCE = 'MMGPU_MOCK_CARD'
+"""Names the folder with ``driver/`` and ``fakegpu_src/``."""
+
 CARDS = Path('driver/cards.yaml')
 """The driver's configuration, in the folder that a training runs in: the driver reads
-the environment that the process was started with, which is the server's."""
+the environment that the process was started with, and all are forks of one."""
 
 
 def merge(base: dict[str, Any], more: Mapping[str, Any]) -> None:
@@ -63,7 +66,6 @@ def write_cards(
     folder: Path,
     kind: str,
     defaults: Mapping[str, Any],
-    devices: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
     """Write the driver's configuration.
 
@@ -72,17 +74,14 @@ def write_cards(
         folder: That the process will run in.
         kind: Of the cards, such as ``h100``.
         defaults: Set for all of them.
-        devices: Set for one, by its index.
     """
     original = source / 'driver' / f'mock-nvml-config-{kind}.yaml'
-    told = yaml.safe_load(original.read_text())
-    merge(told['device_defaults'], defaults)
-    for index, more in devices.items():
-        merge(told['devices'][index], more)
+    config = yaml.safe_load(original.read_text())
+    merge(config['device_defaults'], defaults)
     cards = folder / CARDS
     cards.parent.mkdir(parents=True)
     # JSON is YAML in which no two readers differ about what is a number
-    cards.write_text(json.dumps(told).replace('"OWN_PID"', 'OWN_PID'))
+    cards.write_text(json.dumps(config).replace('"OWN_PID"', 'OWN_PID'))
 
 
 @dataclass(frozen=True)
@@ -90,11 +89,6 @@ class Training:
     """One training on the mock card, and what it left in its folder."""
 
     folder: Path
-    server: TrainServer
-
-    def wait(self) -> int:
-        """Its exit code."""
-        return self.server.wait('training', self.folder)
 
     @property
     def work_dir(self) -> Path:
@@ -132,15 +126,27 @@ class MockCards:
 
     Args:
         source: The folder with ``driver/``.
-        server: Runs the trainings.
         folder: Of which each training has a folder.
     """
 
     source: Path
-    server: TrainServer
     folder: Path
+    tasks: dict[str, Task] = field(default_factory=dict)
+    """To be trained."""
 
-    def start(
+    def train(self) -> dict[str, int]:
+        """Train what was planned, four at a time; exit codes by name."""
+        tasks = dict(self.tasks)
+        self.tasks.clear()
+        environ = {
+            SOURCE: str(self.source),
+            'LD_LIBRARY_PATH': str(self.source / 'driver'),
+            'MOCK_NVML_CONFIG': str(CARDS),
+            'MOCK_NVML_OVERRIDES_TTL': '10ms',
+        }
+        return train_all(tasks, at_once=4, **environ)
+
+    def plan(
         self,
         name: str,
         kind: str = 'h100',
@@ -153,7 +159,7 @@ class MockCards:
         driver: Mapping[str, Any] = MappingProxyType({}),
         **environ: str,
     ) -> Training:
-        """Start a training of a small model with MMDetection's ``train.py``.
+        """Plan a training of a small model with MMDetection's ``train.py``.
 
         Args:
             name: Of it.
@@ -172,9 +178,9 @@ class MockCards:
             model=dict(model, type='mock_card.small.HungryModel', step_s=step_s),
             length=2 * iterations,
         )
-        return self.start_config(name, text, kind, driver=driver, **environ)
+        return self.plan_config(name, text, kind, driver=driver, **environ)
 
-    def start_config(
+    def plan_config(
         self,
         name: str,
         text: str,
@@ -183,14 +189,14 @@ class MockCards:
         driver: Mapping[str, Any] = MappingProxyType({}),
         **environ: str,
     ) -> Training:
-        """Start a training of any config that imports ``mock_card.card``."""
+        """Plan a training of any config that imports ``mock_card.card``."""
         folder = self.folder / name
         write_cards(self.source, folder, kind, driver)
         (folder / 'config.py').write_text(text)
         words = ['config.py', '--work-dir', 'work_dir']
         environ = {'MOCK_CARD_PROFILE': kind, **environ}
-        self.server.start('training', words, folder, environ)
-        return Training(folder, self.server)
+        self.tasks[name] = Task(words, str(folder / 'training.log'), environ)
+        return Training(folder)
 
 
 class SquareWave(threading.Thread):

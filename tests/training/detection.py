@@ -1,8 +1,8 @@
 """Trains MMDetection with its own ``tools/train.py``, several configs in one go.
 
-Importing MMDetection takes longer than a training of these: a :class:`TrainServer`
-imports it once and forks for each training. Nothing of ours is imported before the
-fork, so how a config makes the hook known is tested for real.
+Importing MMDetection takes longer than a training of these: one process imports it and
+forks for each training. Nothing of ours is imported before the fork, so how a config
+makes the hook known is tested for real.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import json
 import multiprocessing
 import os
 import runpy
-import select
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 TESTS = Path(__file__).parents[1]
+MODULE = [sys.executable, '-m', 'training.detection']
 
 IMPORTED_ONCE = (
     'mmdet.apis',
@@ -119,126 +118,78 @@ def environ() -> dict[str, str]:
     }
 
 
-class TrainServer:
-    """A process that has imported MMDetection, and forks for each training.
+class Task(NamedTuple):
+    """One run of ``train.py``."""
 
-    While a training runs its process id is in ``<folder>/<name>.pid``, and then its
-    exit code in ``<folder>/<name>.exit``; what it prints is in ``<folder>/<name>.log``.
+    words: list[str]
+    """Its arguments."""
+    log: str
+    """File for what it prints; its folder is the current one."""
+    environ: dict[str, str] | None = None
+
+
+def train_all(
+    tasks: Mapping[str, Task], at_once: int = 2, **more: str
+) -> dict[str, int]:
+    """Train each task in a process of its own.
 
     Args:
+        tasks: By name.
         at_once: Trainings that run at a time.
-        more: More environment.
+        more: More environment of all of them, from the start of their process.
+
+    Returns:
+        Exit codes by name; negative for a signal.
     """
+    from mmgpu_hooks.experiment.training import find_train_script
 
-    def __init__(self, at_once: int = 2, **more: str) -> None:
-        from mmgpu_hooks.experiment.training import find_train_script
-
-        script = str(find_train_script())
-        command = [sys.executable, '-m', 'training.detection', script, str(at_once)]
-        self._process = subprocess.Popen(
-            command, env={**environ(), **more}, stdin=subprocess.PIPE, text=True
-        )
-
-    def start(
-        self,
-        name: str,
-        words: list[str],
-        folder: Path,
-        environ: Mapping[str, str] | None = None,
-    ) -> None:
-        """Have ``train.py`` run with these arguments in the folder, once it is time."""
-        assert self._process.stdin is not None
-        task = {
-            'name': name,
-            'words': words,
-            'folder': str(folder),
-            'environ': dict(environ or {}),
-        }
-        self._process.stdin.write(json.dumps(task) + '\n')
-        self._process.stdin.flush()
-
-    def wait(self, name: str, folder: Path, seconds: float = 200.0) -> int:
-        """Exit code of that training; negative for a signal."""
-        exit_code, deadline_s = folder / f'{name}.exit', time.monotonic() + seconds
-        while not exit_code.exists():
-            assert self._process.poll() is None, 'the server of trainings is gone'
-            assert time.monotonic() < deadline_s, (folder / f'{name}.log').read_text()
-            time.sleep(0.02)
-        return int(exit_code.read_text())
-
-    def train(self, trainings: dict[str, list[str]], folder: Path) -> None:
-        """Run ``train.py`` with each list of arguments.
-
-        Args:
-            trainings: Arguments by name.
-            folder: Where the logs go, and the current folder of the trainings.
-
-        Raises:
-            AssertionError: If one fails; its log is in the message.
-        """
-        for name, words in trainings.items():
-            self.start(name, words, folder)
-        failed = [name for name in trainings if self.wait(name, folder)]
-        logs = [(folder / f'{name}.log').read_text()[-3000:] for name in failed]
-        assert not failed, '\n'.join(map('== {}\n{}'.format, failed, logs))
-
-    def close(self) -> None:
-        """End it; it waits for its trainings."""
-        self._process.communicate(timeout=30)
+    done = subprocess.run(
+        [*MODULE, str(find_train_script()), str(at_once)],
+        env={**environ(), **more},
+        input=json.dumps(tasks),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=220,
+    )
+    codes: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return codes
 
 
-def main(script: str, at_once: str) -> None:
-    """Import, then fork for each line of standard input, until it ends."""
+def main(script: str, at_once: int) -> None:
+    """Import, then fork for each task of standard input."""
+    tasks = json.load(sys.stdin)
     for name in IMPORTED_ONCE:
         importlib.import_module(name)
     # MMEngine lays out the whole config seven times per training, 0.6 s each
     layout = importlib.import_module('mmengine.config.config')
     layout.FormatCode = lambda text, **_: (text, True)  # type: ignore[attr-defined]
     assert not [name for name in sys.modules if name.startswith('mmgpu_hooks')]
-    running: dict[int, Path] = {}
-    tasks: list[dict[str, Any]] = []
-    text, is_open = b'', True
-    while is_open or tasks or running:
-        pause_s = 0.02 if running or tasks else None
-        if select.select([0] if is_open else [], [], [], pause_s)[0]:
-            told = os.read(0, 2**16)
-            is_open = bool(told)
-            *lines, text = (text + told).split(b'\n')
-            tasks += map(json.loads, lines)
-        while tasks and len(running) < int(at_once):
-            task = tasks.pop(0)
-            path = Path(task['folder']) / task['name']
-            pid = _fork(
-                [script, *task['words']], path.with_suffix('.log'), task['environ']
-            )
-            path.with_suffix('.pid').write_text(str(pid))
-            running[pid] = path
-        _note_ends(running)
+    running: dict[int, str] = {}
+    codes = {}
+    while tasks or running:
+        if tasks and len(running) < at_once:
+            name = next(iter(tasks))
+            running[_fork(script, Task(*tasks.pop(name)))] = name
+        else:
+            pid, status = os.wait()
+            codes[running.pop(pid)] = os.waitstatus_to_exitcode(status)
+    print(json.dumps(codes))
 
 
-def _note_ends(running: dict[int, Path]) -> None:
-    """Leave the exit codes of those that have ended."""
-    for pid in list(running):
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            path = running.pop(pid).with_suffix('.exit')
-            # whole at once: somebody waits for it
-            path.with_suffix('.part').write_text(str(os.waitstatus_to_exitcode(status)))
-            path.with_suffix('.part').replace(path)
-
-
-def _fork(words: list[str], log: Path, environ: dict[str, str]) -> int:
+def _fork(script: str, task: Task) -> int:
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
+        log = os.open(task.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for descriptor in (1, 2):
-            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
-        os.chdir(log.parent)
-        os.environ.update(environ)
-        sys.argv = words
-        runpy.run_path(words[0], run_name='__main__')
+            os.dup2(log, descriptor)
+        os.chdir(Path(task.log).parent)
+        os.environ.update(task.environ or {})
+        sys.argv = [script, *task.words]
+        runpy.run_path(script, run_name='__main__')
         code = 0
     except BaseException:  # noqa: BLE001  # a fork must not return into the parent
         traceback.print_exc()
@@ -250,4 +201,4 @@ def _fork(words: list[str], log: Path, environ: dict[str, str]) -> int:
 
 
 if __name__ == '__main__':
-    main(*sys.argv[1:])
+    main(sys.argv[1], int(sys.argv[2]))

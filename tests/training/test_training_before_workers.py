@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,70 +17,79 @@ from training.toy import HOOK, LossTape, build_runner, evidence_of, losses_of, t
 INIT = BaseLoop.__init__
 
 
-def build(work_dir: Path, loop: str, **arguments: Any) -> Any:
-    by_loop = {'length': 96, 'iterations': 24} if loop == 'iter' else {'epochs': 2}
+def train_with(
+    work_dir: Path, method: str, loop: str, workers: int, **more: Any
+) -> Any:
     runner = build_runner(
         work_dir,
         loop=loop,
-        num_workers=2,
+        length={'epoch': 48, 'iter': 96}[loop],
+        iterations=24,
+        num_workers=workers,
         custom_hooks=[LossTape()],
-        **{**by_loop, **arguments},
+        env_cfg={'mp_cfg': {'mp_start_method': method}},
+        **more,
     )
-    assert arguments.get('hook', True) is None or BaseLoop.__init__ is not INIT
-    return runner
+    assert (BaseLoop.__init__ is INIT) == (more.get('hook', HOOK) is None)
+    return train(runner)
 
 
-def nothing_is_left(runner: Any) -> bool:
-    loader = runner.train_dataloader
-    return BaseLoop.__init__ is INIT and not {'_get_iterator', 'worker_init_fn'} & {
-        name for name, value in vars(loader).items() if 'mmgpu' in repr(value)
+@pytest.fixture(scope='module')
+def plain_losses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Of both kinds of loop; each sample depends on its index alone."""
+    folder = tmp_path_factory.mktemp('plain')
+    return {
+        loop: losses_of(train_with(folder / loop, 'fork', loop, 1, hook=None))
+        for loop in ('epoch', 'iter')
     }
 
 
+@pytest.fixture
+def start_methods() -> Iterator[None]:
+    """MMEngine sets the start method for good; its server's workers start fast."""
+    multiprocessing.set_forkserver_preload(['mmengine.runner'])
+    yield
+    multiprocessing.set_start_method('fork', force=True)
+
+
 @pytest.mark.parametrize(
-    ('loop', 'method', 'kind'),
+    ('loop', 'method', 'kind', 'workers'),
     [
-        ('iter', 'fork', Runner),
-        ('iter', 'fork', FlexibleRunner),
-        ('iter', 'spawn', Runner),
-        ('iter', 'forkserver', Runner),
-        ('epoch', 'spawn', Runner),
+        ('iter', 'fork', Runner, 2),
+        ('iter', 'fork', FlexibleRunner, 2),
+        # a worker that is spawned imports torch and MMEngine, in seconds
+        ('iter', 'spawn', Runner, 1),
+        ('epoch', 'forkserver', Runner, 2),
     ],
 )
 def test_workers_are_measured_inside_and_losses_are_the_same_bit_for_bit(
-    tmp_path: Path, loop: str, method: str, kind: type[Any]
+    tmp_path: Path,
+    start_methods: None,
+    plain_losses: dict[str, list[str]],
+    loop: str,
+    method: str,
+    kind: type[Any],
+    workers: int,
 ) -> None:
-    ours, plain = (
-        train(
-            build(
-                tmp_path / str(hook is None),
-                loop,
-                kind=kind,
-                hook=hook,
-                env_cfg={'mp_cfg': {'mp_start_method': method}},
-            )
-        )
-        for hook in (HOOK, None)
-    )
-    multiprocessing.set_start_method('fork', force=True)
-    assert len(losses_of(ours)) == 24
-    assert losses_of(ours) == losses_of(plain)
-    assert nothing_is_left(ours)
-    evidence = evidence_of(tmp_path / 'False')
+    runner = train_with(tmp_path, method, loop, workers, kind=kind)
+    assert len(losses_of(runner)) == 24
+    assert losses_of(runner) == plain_losses[loop]
+    loader = vars(runner.train_dataloader)
+    assert not [name for name, value in loader.items() if 'mmgpu' in repr(value)]
+    assert BaseLoop.__init__ is INIT
+    evidence = evidence_of(tmp_path)
     assert evidence.sources_off == ()
     assert evidence.run.loader.start_method == method
     windows = [record.workers for record in evidence.intervals]
     made = [one.occupancy.count for one in windows if one and one.occupancy]
     # the last batches of an epoch are made before its last interval
-    assert 24 <= sum(made) <= 24 + 4
+    assert 24 <= sum(made) <= 24 + 2 * workers
     assert [record.images for record in evidence.intervals] == [8] * 6
     assert {record.largest_batch_pixels for record in evidence.intervals} == {128}
 
 
-def test_a_hook_that_never_runs_leaves_nothing(tmp_path: Path) -> None:
-    hook = GPUEfficiencyHook()
-    assert BaseLoop.__init__ is not INIT
-    other = GPUEfficiencyHook()
+def test_a_hook_that_never_runs_leaves_nothing() -> None:
+    hook, other = GPUEfficiencyHook(), GPUEfficiencyHook()
     del hook
     gc.collect()
     assert BaseLoop.__init__ is not INIT

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -16,9 +16,9 @@ import pytest
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema.reader import read_evidence
 from mmgpu_hooks.schema.run_folder import read_run_folder
-from training.detection import TrainServer, environ, render_config
 from training.toy import (
     HOOK,
     LossTape,
@@ -34,7 +34,6 @@ from training.toy import (
     train,
 )
 
-ROOT = Path(__file__).parents[2]
 KILLERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -58,15 +57,14 @@ class Bomb(Hook):
 
 
 @pytest.mark.parametrize(
-    ('error', 'status'),
+    ('error', 'status', 'loop'),
     [
-        (UserError('planted'), 'failed'),
-        (KeyboardInterrupt(), 'interrupted'),
-        (SystemExit(3), 'interrupted'),
+        (UserError('planted'), 'failed', 'epoch'),
+        (UserError('planted'), 'failed', 'iter'),
+        (KeyboardInterrupt(), 'interrupted', 'epoch'),
+        (SystemExit(3), 'interrupted', 'iter'),
     ],
-    ids=['error', 'ctrl_c', 'exit'],
 )
-@pytest.mark.parametrize('loop', ['epoch', 'iter'])
 def test_what_ends_training_passes_through_untouched(
     tmp_path: Path, loop: str, error: BaseException, status: str
 ) -> None:
@@ -82,14 +80,12 @@ def test_what_ends_training_passes_through_untouched(
     assert (evidence.end.status, evidence.end.error) == (status, type(error).__name__)
     # the interval that was under way is not lost
     assert [record.iterations for record in evidence.intervals] == [4, 3]
-    assert f'{status} after 7 iterations' in log_of(runner)
 
 
 def test_the_summary_begins_with_the_verdict_and_ends_with_the_next_command(
     tmp_path: Path,
 ) -> None:
-    runner = build_runner(tmp_path, num_workers=1)
-    train(runner)
+    runner = train(build_runner(tmp_path, num_workers=1))
     log = log_of(runner)
     assert log.count('  verdict    ') == 1
     lines = log[log.index('  verdict    ') :].splitlines()
@@ -109,109 +105,32 @@ def test_signals_keep_the_effect_they_had(tmp_path: Path) -> None:
             handlers.append([signal.getsignal(number) for number in KILLERS])
 
     before = [signal.getsignal(number) for number in KILLERS]
-    build_runner(tmp_path, iterations=2, custom_hooks=[Look()]).train()
+    hook = {**HOOK, 'summary': False}
+    runner = build_runner(tmp_path, iterations=2, hook=hook, custom_hooks=[Look()])
+    runner.train()
     assert handlers == [before, before]
+    assert '  verdict    ' not in log_of(runner)
+
+
+class Fork(Hook):
+    """Forks a child that leaves as ``sys.exit`` does, without ending pytest twice."""
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, **rest: Any) -> None:
+        if batch_idx != 5:
+            return
+        child = os.fork()
+        if child == 0:
+            (ours,) = (hook for hook in runner.hooks if hasattr(hook, '_finish'))
+            ours._finish(SystemExit())
+            os._exit(0)
+        os.waitpid(child, 0)
 
 
 def test_a_child_that_user_code_forks_says_nothing(tmp_path: Path) -> None:
-    class Fork(Hook):
-        def after_train_iter(self, runner: Runner, batch_idx: int, **rest: Any) -> None:
-            if batch_idx == 5:
-                child = os.fork()
-                if child == 0:
-                    try:
-                        raise SystemExit
-                    finally:
-                        # as sys.exit would, but the rest of pytest stays out of it
-                        ours = [h for h in runner.hooks if hasattr(h, '_finish')]
-                        ours[0]._finish(SystemExit())
-                        os._exit(0)
-                os.waitpid(child, 0)
-
     runner = build_runner(tmp_path, custom_hooks=[Fork()])
     runner.train()
-    text = find_evidence(tmp_path).read_text()
-    assert text.count('"kind":"end"') == 1
+    assert find_evidence(tmp_path).read_text().count('"kind":"end"') == 1
     assert log_of(runner).count('  verdict    ') == 1
-
-
-def test_no_summary_when_it_is_not_wanted(tmp_path: Path) -> None:
-    runner = build_runner(tmp_path, hook={**HOOK, 'summary': False})
-    runner.train()
-    assert '  verdict    ' not in log_of(runner)
-    assert evidence_of(tmp_path).end is not None
-
-
-def recommend(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, 'tools/recommend.py', str(folder), *words],
-        cwd=ROOT,
-        env=environ(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-KILLED_BY = (signal.SIGKILL, signal.SIGTERM)
-
-
-@pytest.fixture(scope='module')
-def killed(
-    images: Path, train_server: TrainServer, tmp_path_factory: pytest.TempPathFactory
-) -> dict[int, Path]:
-    """Folders of MMDetection trainings that were killed, side by side, by signal."""
-    folder = tmp_path_factory.mktemp('killed')
-    folders = {number: folder / number.name for number in KILLED_BY}
-    hooks = "gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook', interval=2)"
-    config = folder / 'config.py'
-    config.write_text(render_config(images, default_hooks=hooks, epochs=1000))
-    for number, work_dir in folders.items():
-        words = [str(config), '--work-dir', str(work_dir)]
-        train_server.start(number.name, words, folder)
-    deadline = time.monotonic() + 120
-    try:
-        for number, work_dir in folders.items():
-            log = folder / f'{number.name}.log'
-            while _count_intervals(work_dir) < 12:
-                is_over = (folder / f'{number.name}.exit').exists()
-                assert not is_over, log.read_text()[-3000:]
-                assert time.monotonic() < deadline, log.read_text()[-3000:]
-                time.sleep(0.05)
-    finally:
-        for number in KILLED_BY:
-            pid = folder / f'{number.name}.pid'
-            if pid.exists() and not pid.with_suffix('.exit').exists():
-                os.kill(int(pid.read_text()), number)
-    codes = [train_server.wait(number.name, folder, 20) for number in KILLED_BY]
-    assert codes == [-9, -15]
-    return folders
-
-
-def _count_intervals(folder: Path) -> int:
-    found = list(folder.glob('*/vis_data/gpu_efficiency.jsonl'))
-    return found[0].read_text().count('"kind":"interval"') if found else 0
-
-
-@pytest.mark.parametrize('number', KILLED_BY)
-def test_a_training_killed_outright_leaves_evidence_for_the_tool(
-    killed: dict[int, Path], number: signal.Signals
-) -> None:
-    evidence = evidence_of(killed[number])
-    assert evidence.end is None
-    assert len(evidence.intervals) >= 12
-    done = recommend(killed[number], '--dry-run', '--format', 'json')
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert answer['verdict']['name'] not in ('unknown', 'not_enough_evidence')
-    assert answer['evidence']['iterations'] >= 24
-
-
-def build_resumable(work_dir: Path, loop: str, **arguments: Any) -> Runner:
-    by_epoch = loop == 'epoch'
-    checkpoint = {'interval': 1 if by_epoch else 8, 'by_epoch': by_epoch}
-    limits: dict[str, Any] = {'iterations': 8, 'epochs': 1} | arguments
-    return build_runner(work_dir, loop=loop, checkpoint=checkpoint, **limits)
 
 
 @pytest.mark.parametrize('loop', ['epoch', 'iter'])
@@ -220,18 +139,18 @@ def test_a_resumed_run_counts_on_where_it_left(
 ) -> None:
     # torch >= 2.6 refuses MMEngine's checkpoints otherwise
     monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
-    build_resumable(tmp_path / 'first', loop).train()
+    by_epoch = loop == 'epoch'
+    checkpoint = {'interval': 1 if by_epoch else 8, 'by_epoch': by_epoch}
+    options: dict[str, Any] = {'loop': loop, 'checkpoint': checkpoint}
+    build_runner(tmp_path / 'first', iterations=8, **options).train()
     # of an iteration-based run one epoch: it would sleep two seconds between two
-    more = (
-        {'epochs': 2, 'length': 16}
-        if loop == 'epoch'
-        else {'iterations': 16, 'length': 32}
-    )
-    runner = build_resumable(
+    more = {'iterations': 8, 'epochs': 2} if by_epoch else {'iterations': 16}
+    runner = build_runner(
         tmp_path / 'second',
-        loop,
+        length=16 if by_epoch else 32,
         resume=True,
-        load_from=str(tmp_path / 'first' / f'{loop}_{1 if loop == "epoch" else 8}.pth'),
+        load_from=str(tmp_path / 'first' / f'{loop}_{1 if by_epoch else 8}.pth'),
+        **options,
         **more,
     )
     runner.train()
@@ -245,9 +164,8 @@ def test_a_resumed_run_counts_on_where_it_left(
     lines = scalar_lines(tmp_path / 'second')
     assert [line['step'] for line in lines] == [12, 16]
     for line, record in zip(lines, evidence.intervals):
-        assert line['data_wait_s'] == pytest.approx(
-            record.data_wait.mean_s, rel=1e-6, abs=1e-9
-        )
+        wait_s = record.data_wait.mean_s
+        assert line['data_wait_s'] == pytest.approx(wait_s, rel=1e-6, abs=1e-9)
 
 
 def with_test(work_dir: Path) -> Runner:
@@ -275,28 +193,21 @@ def test_a_run_that_does_not_train_leaves_nothing(tmp_path: Path, call: str) -> 
     assert 'GPUEfficiencyHook: ' not in log_of(runner)
 
 
-def test_validation_and_test_around_a_training_change_nothing(tmp_path: Path) -> None:
+def test_validating_between_and_training_twice_leave_two_readable_runs(
+    tmp_path: Path,
+) -> None:
     runner = with_test(tmp_path)
     runner.val()
     runner.train()
+    assert len(losses_of(runner)) == 12
+    assert log_of(runner).count('  verdict    ') == 1
     runner.val()
     runner.test()
-    assert 'run' not in vars(runner.train_loop)
-    assert 'call_hook' not in vars(runner)
-    evidence = evidence_of(tmp_path)
-    assert evidence.end is not None
-    assert evidence.end.iterations == len(losses_of(runner)) == 12
-    assert log_of(runner).count('  verdict    ') == 1
-
-
-def test_training_twice_leaves_two_readable_runs(tmp_path: Path) -> None:
-    runner = with_test(tmp_path)
-    runner.train()
-    runner.val()
     runner.train_loop._max_epochs = 2
     runner.train()
     assert len(losses_of(runner)) == 24
     assert 'run' not in vars(runner.train_loop)
+    assert 'call_hook' not in vars(runner)
     paths = sorted(tmp_path.glob('*/vis_data/gpu_efficiency*.jsonl'))
     runs = [read_evidence(path) for path in paths]
     counts = {(run.run.start_iteration, run.end and run.end.iterations) for run in runs}
@@ -314,33 +225,144 @@ def test_training_on_after_an_error_leaves_a_readable_run(tmp_path: Path) -> Non
     assert evidence.end.status == 'failed'
 
 
-def test_gradient_accumulation_is_recorded(tmp_path: Path) -> None:
+def test_the_run_record_describes_the_live_run(tmp_path: Path) -> None:
     wrapper = {
         'type': 'OptimWrapper',
         'accumulative_counts': 4,
         'optimizer': {'type': 'SGD', 'lr': 0.01},
     }
-    runner = build_runner(tmp_path, optim_wrapper=wrapper)
+    runner = build_runner(
+        tmp_path,
+        batch_size=3,
+        iterations=4,
+        epochs=2,
+        optim_wrapper=wrapper,
+        # images in it cannot be counted
+        collate_fn=collate_branches,
+    )
     runner.train()
-    run = evidence_of(tmp_path).run
-    assert (run.accumulative_counts, run.optim_wrapper) == (4, 'OptimWrapper')
-
-
-def test_the_run_record_describes_the_live_run(tmp_path: Path) -> None:
-    runner = build_runner(tmp_path, batch_size=3, iterations=4, epochs=2)
-    runner.train()
-    run = evidence_of(tmp_path).run
+    evidence = evidence_of(tmp_path)
+    run = evidence.run
     assert (run.rank, run.world_size, run.device) == (0, 1, 'cpu')
     assert (run.max_epochs, run.max_iters, run.interval_iterations) == (2, 8, 4)
     assert (run.loader.batch_size, run.loader.batches_per_epoch) == (3, 4)
+    assert (run.accumulative_counts, run.optim_wrapper) == (4, 'OptimWrapper')
     assert run.host.usable_cores == len(os.sched_getaffinity(0)) or (
         run.host.cgroup_cpu_cores is not None
     )
     assert set(run.unknown) >= {'GPU', 'GPU memory'}
-
-
-def test_images_that_cannot_be_counted_are_unknown(tmp_path: Path) -> None:
-    build_runner(tmp_path, collate_fn=collate_branches).train()
-    evidence = evidence_of(tmp_path)
-    assert [record.images for record in evidence.intervals] == [None] * 3
+    assert [record.images for record in evidence.intervals] == [None] * 2
     assert 'images_per_s' not in scalar_lines(tmp_path)[0]
+
+
+AT = 13
+"""The sample that ends a training."""
+
+
+class EndingDataset(ToyDataset):
+    """Raises, waits, or kills the process that loads sample `AT`."""
+
+    kind = ''
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == AT:
+            if self.kind.startswith('raise'):
+                raise FileNotFoundError(2, 'No such file', f'data/{index:06d}.jpg')
+            if self.kind == 'wait':
+                time.sleep(60)
+            os.kill(os.getpid(), getattr(signal, self.kind))
+        return super().__getitem__(index)
+
+
+def train_to_the_end(kind: str, folder: Path) -> None:
+    """A training in a process of its own; what it prints is in ``console.txt``."""
+    console = (folder / 'console.txt').open('w', buffering=1)
+    sys.stdout = sys.stderr = console
+    for stream in (1, 2):
+        os.dup2(console.fileno(), stream)
+    workers = 0 if kind in ('raise_without_workers', 'wait') else 2
+    runner = build_runner(folder, iterations=24, log_interval=2, num_workers=workers)
+    dataset = EndingDataset(48)
+    dataset.kind = kind
+    runner._train_dataloader['dataset'] = dataset
+    runner._train_dataloader['sampler']['shuffle'] = False
+    runner.train()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Any:
+    def start_one(kind: str) -> Any:
+        process = multiprocessing.get_context('fork').Process(
+            target=train_to_the_end, args=(kind, tmp_path)
+        )
+        process.start()
+        return process
+
+    return start_one
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command and returns its JSON answer."""
+
+    def run(*words: Any) -> dict[str, Any]:
+        assert main([*map(str, words), '--format', 'json']) == 0
+        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return answer
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ('kind', 'cause', 'alone'),
+    [
+        ('raise', 'sample_raised', 'sample_raised'),
+        ('raise_without_workers', 'sample_raised', 'sample_raised'),
+        # the kernel counted no kill for memory, which the console cannot know
+        ('SIGKILL', 'worker_killed', 'oom_host'),
+        ('SIGSEGV', 'worker_killed', 'worker_killed'),
+    ],
+)
+def test_why_names_what_ended_a_training(
+    start: Any, ask: Any, tmp_path: Path, kind: str, cause: str, alone: str
+) -> None:
+    ended = start(kind)
+    ended.join(60)
+    assert ended.exitcode == 1
+    console = tmp_path / 'console.txt'
+    both = ask('why', tmp_path, '--log', console)
+    folder, printed = ask('why', tmp_path), ask('why', '--log', console)
+    assert {both['state'], folder['state'], printed['state']} == {'ended'}
+    assert (both['cause'], folder['cause'], printed['cause']) == (cause, cause, alone)
+    if cause == 'sample_raised':
+        assert str(AT) in folder['sample']
+        assert f'{AT:06d}.jpg' in printed['sample']
+        assert Path(__file__).name in str(folder['proof'])
+
+
+def test_a_training_that_is_killed_leaves_evidence_to_judge(
+    start: Any, ask: Any, tmp_path: Path
+) -> None:
+    child = start('wait')
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        found = list(tmp_path.rglob('gpu_efficiency.jsonl'))
+        if found and found[0].read_text().count('"interval"') >= 3:
+            break
+        time.sleep(0.05)
+    try:
+        running = ask('why', tmp_path)
+    finally:
+        child.kill()
+        child.join()
+    assert (running['state'], running['cause']) == ('running', None)
+    for words in ([tmp_path], [tmp_path, '--log', tmp_path / 'console.txt']):
+        answer = ask('why', *words)
+        assert (answer['state'], answer['cause']) == ('ended', 'interrupted')
+        assert answer['certainty'] == 'likely'
+    evidence = evidence_of(tmp_path)
+    assert evidence.end is None
+    answer = ask('recommend', tmp_path, '--dry-run')
+    assert answer['evidence']['iterations'] == sum(
+        record.iterations for record in evidence.intervals
+    )

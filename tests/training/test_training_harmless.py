@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import copy
-import json
+import itertools
 import multiprocessing
 import os
 import pickle
 import re
 import resource
 import signal
-from collections.abc import Iterator
+import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Callable
 
 import pytest
 from mmengine.hooks import Hook
+from mmengine.runner import Runner
 from msgspec import structs
 
 from mmgpu_hooks import GPUEfficiencyHook
-from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.measure.cuda import CudaEvents, CudaMemory
+from mmgpu_hooks.measure.loader.worker import FetchProbe
 from mmgpu_hooks.schema.lines import decode_line
 from mmgpu_hooks.schema.writer import EvidenceWriter
-from training.faults import patch, train_and_look
+from training.conftest import Planted
 from training.toy import (
     HOOK,
     LossTape,
@@ -31,132 +35,179 @@ from training.toy import (
     find_evidence,
     log_of,
     losses_of,
+    open_files,
     scalar_lines,
     train,
 )
 
 
+@dataclass(frozen=True)
+class Trained:
+    runner: Runner
+    warnings: list[str]
+
+
+def train_and_inspect(work_dir: Path, **arguments: Any) -> Trained:
+    """Train, and prove that nothing of ours is left behind."""
+    files = open_files()
+    arguments = {'custom_hooks': [LossTape()], 'num_workers': 1, **arguments}
+    runner = build_runner(work_dir, epochs=2, evaluation_s=0.0, **arguments)
+    train(runner)
+    assert open_files() <= files
+    assert not [t for t in threading.enumerate() if t.name.startswith('mmgpu')]
+    assert not multiprocessing.active_children()
+    assert not {'call_hook', 'save_checkpoint'} & set(vars(runner))
+    for hook in runner.hooks:
+        assert not {'before_train_iter', 'after_train_iter'} & set(vars(hook))
+    for loop in (runner.train_loop, runner.val_loop):
+        assert 'run' not in vars(loop)
+        assert '_get_iterator' not in vars(loop.dataloader)
+    lines = [
+        line
+        for line in log_of(runner).splitlines()
+        if 'WARNING' in line and 'GPUEfficiencyHook' in line
+    ]
+    return Trained(runner, [line.split('GPUEfficiencyHook: ')[1] for line in lines])
+
+
+@pytest.fixture(scope='module')
+def plain_losses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp('plain')
+    return losses_of(train_and_inspect(folder, hook=None).runner)
+
+
+class Event:
+    """A CUDA event that has passed as soon as it is asked."""
+
+    def record(self, stream: Any) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, later: Any) -> float:
+        return 1.0
+
+
+BYTES = {'all': {'peak': 1000, 'current': 500}}
+
+
+@pytest.fixture(autouse=True)
+def all_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events and an allocator as on a card; the host is read in each interval."""
+    events = CudaEvents(Event, SimpleNamespace)
+    memory = CudaMemory(lambda: {'allocated_bytes': BYTES, 'reserved_bytes': BYTES})
+    source = 'mmgpu_hooks.hooks.sources.open_cuda_'
+    monkeypatch.setattr(f'{source}events', lambda: events)
+    monkeypatch.setattr(f'{source}memory', lambda: memory)
+    monkeypatch.setattr('mmgpu_hooks.measure.host.SELDOM_S', 0.0)
+
+
+CONTENTS = {'images', 'batch_bytes', 'largest_batch_pixels'}
+FIGURES = CONTENTS | {
+    *('workers', 'process_cpu_s', 'host', 'step'),
+    *('gpu_idle_pct', 'gpu_mem_peak_bytes'),
+}
+
+SOURCES: dict[str, set[str]] = {
+    'host limits': set(),
+    'device': set(),
+    'CPU': {'process_cpu_s'},
+    'host': {'host'},
+    'GPU': set(),
+    'GPU idle': {'gpu_idle_pct'},
+    'GPU memory': {'gpu_mem_peak_bytes'},
+    'loader workers': {'workers', 'largest_batch_pixels'},
+    'worker memory': set(),
+    'worker_nice': set(),
+    'loader queue': set(),
+    'batch contents': CONTENTS,
+    'model bytes': set(),
+    'scalars': set(),
+    'checkpoint saves': set(),
+    'validation': set(),
+    'watchdog': set(),
+    'summary': set(),
+    'comparison of ranks': set(),
+}
+"""What the guard runs, by its name in warnings; which figures it alone gives."""
+
+RECORDING = (
+    *('start', 'ledger', 'interval', 'epoch', 'run record', 'evidence'),
+    'last interval',
+)
+"""Without one of these, evidence ends or there is none."""
+
+
+@pytest.mark.parametrize('source', SOURCES)
+def test_a_source_that_fails_is_switched_off_alone(
+    tmp_path: Path, plant: Callable[..., Planted], plain_losses: list[str], source: str
+) -> None:
+    for good_calls in (0, 2):
+        planted = plant(source, good_calls)
+        folder = tmp_path / str(good_calls)
+        trained = train_and_inspect(folder, hook={**HOOK, 'worker_nice': 10})
+        assert planted.calls > 0
+        assert losses_of(trained.runner) == plain_losses
+        off = f'{source} is switched off for this run (RuntimeError: planted); '
+        # validations ask their own queue by the same function
+        warnings = [w for w in trained.warnings if 'queue' not in source or source in w]
+        assert warnings == [f'{off}training goes on.'] * bool(planted.failures)
+        evidence = evidence_of(folder)
+        assert evidence.end is not None
+        assert evidence.end.status == 'completed'
+        last = structs.asdict(evidence.intervals[-1])
+        known = {name for name in FIGURES if last[name] is not None}
+        lost = SOURCES[source] if planted.failures else set()
+        assert known == FIGURES - lost
+        reasons = dict(evidence.run.unknown)
+        reasons.update({off.source: off.reason for off in evidence.sources_off})
+        if source not in ('summary', 'comparison of ranks') and planted.failures:
+            assert reasons[source] == 'RuntimeError: planted'
+        if source != 'summary':
+            assert '  verdict    ' in log_of(trained.runner)
+
+
+@pytest.mark.parametrize('source', RECORDING)
+def test_training_goes_on_when_the_recording_itself_fails(
+    tmp_path: Path, plant: Callable[..., Planted], plain_losses: list[str], source: str
+) -> None:
+    for good_calls in (0, 2):
+        planted = plant(source, good_calls)
+        trained = train_and_inspect(tmp_path / str(good_calls))
+        assert planted.calls > 0
+        assert losses_of(trained.runner) == plain_losses
+        warnings = [one for one in trained.warnings if one.startswith(f'{source} is ')]
+        assert len(warnings) == bool(planted.failures)
+        # what rests on these cannot end properly without them
+        assert warnings == trained.warnings or source in ('start', 'ledger')
+
+
 def test_a_healthy_training_says_nothing_and_changes_nothing(
     tmp_path: Path, plain_losses: list[str]
 ) -> None:
-    trained = train_and_look(tmp_path)
+    trained = train_and_inspect(tmp_path)
     assert trained.warnings == []
     assert losses_of(trained.runner) == plain_losses
     assert evidence_of(tmp_path).sources_off == ()
 
 
-@pytest.fixture(autouse=True)
-def host_in_each_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('mmgpu_hooks.measure.host.SELDOM_S', 0.0)
-
-
-def figures(evidence: RunEvidence) -> set[str]:
-    """Which figures the last interval has."""
-    last = evidence.intervals[-1]
-    known = {name for name, value in structs.asdict(last).items() if value is not None}
-    return known & ALL
-
-
-ALL = {
-    'workers',
-    'process_cpu_s',
-    'host',
-    'images',
-    'batch_bytes',
-    'largest_batch_pixels',
-    'step',
-}
-CONTENTS = {'images', 'batch_bytes', 'largest_batch_pixels'}
-
-FAILURES = [
-    ('host limits', 'hooks.sources.read_host_limits', 0, ALL),
-    ('device', 'hooks.recorder.read_device', 0, ALL),
-    ('CPU', 'hooks.sources.CpuMeter', 0, ALL - {'process_cpu_s'}),
-    ('CPU', 'measure.host.CpuMeter.read', 2, ALL - {'process_cpu_s'}),
-    ('host', 'hooks.sources.HostWindowMeter', 0, ALL - {'host'}),
-    ('host', 'measure.host.HostWindowMeter.read', 2, ALL - {'host'}),
-    ('GPU', 'hooks.sources.cuda_device', 0, ALL),
-    ('GPU idle', 'hooks.sources.open_cuda_events', 0, ALL),
-    ('GPU memory', 'hooks.sources.open_cuda_memory', 0, ALL),
-    (
-        'loader workers',
-        'hooks.sources.LoaderProbe',
-        0,
-        ALL - {'workers', 'largest_batch_pixels'},
-    ),
-    (
-        'loader workers',
-        'measure.loader.probe.LoaderProbe.read',
-        1,
-        ALL - {'workers', 'largest_batch_pixels'},
-    ),
-    (
-        'loader workers',
-        'measure.loader.probe.LoaderProbe._follow',
-        1,
-        ALL - {'workers', 'largest_batch_pixels'},
-    ),
-    ('worker memory', 'measure.loader.probe.LoaderProbe.read_memory', 0, ALL),
-    ('loader queue', 'measure.loader.queue.QueueWatch.ask', 5, ALL),
-    ('batch contents', 'hooks.sources.find_step_sizes', 0, ALL - CONTENTS),
-    (
-        'batch contents',
-        'measure.loader.probe.LoaderProbe.read_contents',
-        1,
-        ALL - CONTENTS,
-    ),
-    ('batch contents', 'hooks.sources.count_tensors', 1, ALL - CONTENTS),
-    ('model bytes', 'hooks.sources.count_model_bytes', 0, ALL),
-    ('scalars', 'hooks.scalars.LineFigures.take', 1, ALL),
-    ('checkpoint saves', 'hooks.saves.ThreadClock', 0, ALL),
-    ('checkpoint saves', 'hooks.saves.SaveStamps', 0, ALL),
-    ('checkpoint saves', 'hooks.saves.SaveStamps.end_copy', 0, ALL),
-    ('checkpoint saves', 'hooks.saves.SaveStamps._begin_write', 0, ALL),
-    ('checkpoint saves', 'hooks.saves.split_phases', 0, ALL),
-    ('checkpoint saves', 'hooks.saves.count_tensor_bytes', 0, ALL),
-    ('summary', 'hooks.gpu_efficiency_hook.Run.read', 0, ALL),
-]
-
-
-@pytest.mark.parametrize(('source', 'target', 'good_calls', 'known'), FAILURES)
-def test_a_source_that_fails_is_switched_off_alone(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    plain_losses: list[str],
-    source: str,
-    target: str,
-    good_calls: int,
-    known: set[str],
-) -> None:
-    patch(monkeypatch, target, good_calls)
-    trained = train_and_look(tmp_path)
-    assert losses_of(trained.runner) == plain_losses
-    assert trained.warnings == [
-        f'{source} is switched off for this run (RuntimeError: planted); '
-        'training goes on.'
-    ]
-    evidence = evidence_of(tmp_path)
-    assert evidence.end is not None
-    assert evidence.end.status == 'completed'
-    assert figures(evidence) == known
-    if source != 'summary':
-        reasons = dict(evidence.run.unknown)
-        reasons.update({off.source: off.reason for off in evidence.sources_off})
-        assert reasons[source] == 'RuntimeError: planted'
-        assert '  verdict    ' in log_of(trained.runner)
-
-
 def test_a_failure_inside_a_worker_is_said_once_and_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
 ) -> None:
+    end, calls = FetchProbe._end, itertools.count()
+
+    def end_or_fail(*args: Any) -> Any:
+        if next(calls) >= 5:
+            raise RuntimeError('planted')
+        return end(*args)
+
     # the workers inherit it
-    patch(monkeypatch, 'measure.loader.worker.FetchProbe._end', 5)
-    trained = train_and_look(tmp_path)
+    monkeypatch.setattr(FetchProbe, '_end', end_or_fail)
+    trained = train_and_inspect(tmp_path)
     assert losses_of(trained.runner) == plain_losses
-    assert trained.warnings == [
-        'loader inside is switched off for this run (measuring in a worker ended: '
-        'RuntimeError: planted); training goes on.'
-    ]
+    (warning,) = trained.warnings
+    assert warning.startswith('loader inside is switched off for this run (')
+    assert 'RuntimeError: planted' in warning
     evidence = evidence_of(tmp_path)
     assert [off.source for off in evidence.sources_off] == ['loader inside']
     is_measured = [
@@ -167,59 +218,23 @@ def test_a_failure_inside_a_worker_is_said_once_and_for_all(
     assert is_measured[0] and not any(is_measured[3:])
 
 
-@pytest.mark.parametrize(
-    ('source', 'target', 'good_calls'),
-    [
-        ('start', 'hooks.gpu_efficiency_hook.Recorder', 0),
-        ('start', 'hooks.gpu_efficiency_hook.GPUEfficiencyHook._wrap_train_loop', 0),
-        ('start', 'hooks.recorder.LoopTimer', 0),
-        ('ledger', 'hooks.loop_timer.LoopTimer.open', 0),
-        ('ledger', 'hooks.loop_timer.LoopTimer.follow', 0),
-        ('interval', 'hooks.recorder.LogSchedule.is_due', 6),
-        ('interval', 'measure.ledger.TimeLedger.take', 1),
-        ('interval', 'measure.ledger.TimeLedger.fold', 4),
-        ('epoch', 'hooks.recorder.LogSchedule.begin_epoch', 1),
-        ('run record', 'hooks.recorder.read_run_record', 0),
-        ('evidence', 'hooks.recorder.open_evidence', 0),
-        ('evidence', 'schema.writer.EvidenceWriter.write', 2),
-        ('last interval', 'hooks.recorder.Recorder._record_interval', 6),
-    ],
-)
-def test_training_goes_on_when_the_recording_itself_fails(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    plain_losses: list[str],
-    source: str,
-    target: str,
-    good_calls: int,
-) -> None:
-    patch(monkeypatch, target, good_calls)
-    trained = train_and_look(tmp_path)
-    assert losses_of(trained.runner) == plain_losses
-    first, *others = trained.warnings
-    assert first.startswith(f'{source} is switched off for this run (RuntimeError: ')
-    # what rests on the ledger cannot end properly without it
-    assert not others or source == 'ledger'
-
-
 def test_values_of_a_source_that_failed_are_not_shown_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, plant: Callable[..., Planted]
 ) -> None:
-    patch(monkeypatch, 'hooks.recorder.LogSchedule.is_due', 2)
-    train_and_look(tmp_path)
-    shown = ['data_wait_s' in line for line in scalar_lines(tmp_path)]
+    plant('scalars', 2)
+    train_and_inspect(tmp_path)
+    lines = [line for line in scalar_lines(tmp_path) if 'loss' in line]
+    shown = ['data_wait_s' in line for line in lines]
     assert shown == [True, False, False, False, False, False]
 
 
 def test_two_of_ours_are_one_run_and_one_sentence(
     tmp_path: Path, plain_losses: list[str]
 ) -> None:
-    trained = train_and_look(tmp_path, custom_hooks=[HOOK, LossTape()])
+    trained = train_and_inspect(tmp_path, custom_hooks=[HOOK, LossTape()])
     assert losses_of(trained.runner) == plain_losses
-    assert trained.warnings == [
-        'expected one in a config, found several; only the first records, so remove '
-        'the others.'
-    ]
+    (warning,) = trained.warnings
+    assert 'found several; only the first records' in warning
     assert find_evidence(tmp_path).read_text().count('"kind":"run"') == 1
 
 
@@ -241,50 +256,27 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, room_bytes: int) -> None:
 
 
 def test_a_disk_that_fills_up_ends_the_evidence_on_a_whole_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    losses, logs = {}, {}
-    for disk in ('room', 'full'):
-        if disk == 'full':
-            fill_disk(monkeypatch, 12_000)
-        runner = build_runner(
-            tmp_path / disk, iterations=60, log_interval=1, custom_hooks=[LossTape()]
-        )
-        train(runner)
-        losses[disk], logs[disk] = losses_of(runner), log_of(runner)
-    assert losses['full'] == losses['room']
-    full = logs['full']
-    assert full.count('evidence is switched off for this run (OSError: ') == 1
-    said = re.search(r'completed after 60 iterations, .* (\d+) of them recorded', full)
-    assert '  verdict    ' in full
-    text = find_evidence(tmp_path / 'full').read_text()
-    assert text.endswith('\n')
-    assert 5000 < len(text) <= 12_000
-    for line in text.splitlines():
-        assert decode_line(line) is not None
-    evidence = evidence_of(tmp_path / 'full')
-    assert evidence.end is None
-    assert evidence.notes == ()
-    assert [r.iteration for r in evidence.intervals] == list(
-        range(1, len(evidence.intervals) + 1)
-    )
-    assert said is not None and int(said[1]) == len(evidence.intervals)
-    # everything else goes on
-    assert len(scalar_lines(tmp_path / 'full')) == 60
-    assert 'data_wait_s' in scalar_lines(tmp_path / 'full')[-1]
-
-
-def test_a_disk_that_is_full_from_the_start_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
 ) -> None:
-    fill_disk(monkeypatch, 0)
-    trained = train_and_look(tmp_path)
+    fill_disk(monkeypatch, 12_000)
+    trained = train_and_inspect(tmp_path, log_interval=1)
     assert losses_of(trained.runner) == plain_losses
-    (warning,) = trained.warnings
-    assert warning.startswith('evidence is switched off for this run (OSError: ')
-    # an empty one would be told to be damaged by whoever reads it
-    assert list(tmp_path.glob('*/vis_data/gpu_efficiency*')) == []
-    assert 'data_wait_s' in scalar_lines(tmp_path)[-1]
+    log = log_of(trained.runner)
+    assert log.count('evidence is switched off for this run (OSError: ') == 1
+    assert '  verdict    ' in log
+    said = re.search(r'completed after 24 iterations, .* (\d+) of them recorded', log)
+    text = find_evidence(tmp_path).read_text()
+    assert text.endswith('\n')
+    assert 5000 < len(text) <= 12_000
+    assert None not in [decode_line(line.encode()) for line in text.splitlines()]
+    evidence = evidence_of(tmp_path)
+    assert (evidence.end, evidence.notes) == (None, ())
+    count = len(evidence.intervals)
+    assert [one.iteration for one in evidence.intervals] == list(range(1, count + 1))
+    assert said is not None and int(said[1]) == count < 24
+    # everything else goes on
+    lines = [line for line in scalar_lines(tmp_path) if 'loss' in line]
+    assert 'data_wait_s' in lines[-1]
 
 
 def test_the_last_room_on_a_disk_is_left_to_the_training(
@@ -300,29 +292,40 @@ def test_the_last_room_on_a_disk_is_left_to_the_training(
         return os.statvfs_result(room)
 
     monkeypatch.setattr(os, 'fstatvfs', fill_for_a_while)
-    trained = train_and_look(tmp_path)
+    trained = train_and_inspect(tmp_path)
     assert losses_of(trained.runner) == plain_losses
     (warning,) = trained.warnings
     assert '15.0 MiB are free, less than 16 MiB' in warning
-    assert len(scalar_lines(tmp_path)) == 6
     evidence = evidence_of(tmp_path)
-    # the run, one of six intervals, and all that came when there was room again
-    assert [one.iteration for one in evidence.intervals] == [4, 16, 20, 24]
+    # one interval or two are missing, and all that came when there was room again
+    assert len(evidence.intervals) < 6
+    assert evidence.intervals[-1].iteration == 24
     assert evidence.end is not None
     assert evidence.notes == ()
-    assert '  verdict    ' in log_of(trained.runner)
 
 
-def test_a_disk_without_room_from_the_start_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
+@pytest.mark.parametrize('trouble', ['full', 'almost full', 'no folder'])
+def test_no_evidence_from_the_start_is_said_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plain_losses: list[str],
+    trouble: str,
 ) -> None:
-    monkeypatch.setattr('mmgpu_hooks.schema.writer.LEAST_FREE_BYTES', 2**60)
-    trained = train_and_look(tmp_path)
+    if trouble == 'full':
+        fill_disk(monkeypatch, 0)
+    elif trouble == 'almost full':
+        monkeypatch.setattr('mmgpu_hooks.schema.writer.LEAST_FREE_BYTES', 2**60)
+    else:
+        # a file lies where the folder should be, for root too
+        (tmp_path / 'file').write_text('')
+        folder = 'mmgpu_hooks.hooks.recorder.vis_data_folder'
+        monkeypatch.setattr(folder, lambda runner: tmp_path / 'file')
+    trained = train_and_inspect(tmp_path / 'run')
     assert losses_of(trained.runner) == plain_losses
     (warning,) = trained.warnings
-    assert warning.startswith('evidence is switched off for this run (OSError: ')
-    assert 'MiB are free' in warning
-    assert list(tmp_path.glob('*/vis_data/gpu_efficiency*')) == []
+    assert warning.startswith('evidence is switched off for this run (')
+    # an empty one would be called damaged by every reader
+    assert list(tmp_path.glob('run/*/vis_data/gpu_efficiency*')) == []
 
 
 def test_the_hook_can_be_copied_while_it_trains(
@@ -337,51 +340,6 @@ def test_the_hook_can_be_copied_while_it_trains(
 
     hooks = [LossTape(), Copier()]
     hook = {**HOOK, 'gpu_sample_period_s': 0.3}
-    trained = train_and_look(tmp_path, custom_hooks=hooks, hook=hook)
+    trained = train_and_inspect(tmp_path, custom_hooks=hooks, hook=hook)
     assert losses_of(trained.runner) == plain_losses
     assert trained.warnings == []
-
-
-def test_what_a_subclass_does_after_an_iteration_is_done(tmp_path: Path) -> None:
-    seen = []
-
-    class Counting(GPUEfficiencyHook):
-        def after_train_iter(self, runner: Any, batch_idx: int, *_: Any) -> None:
-            seen.append(batch_idx)
-
-    hooks = [Counting(interval=4)]
-    train(build_runner(tmp_path, hook=None, custom_hooks=hooks, iterations=8))
-    assert seen == list(range(8))
-    assert [one.iterations for one in evidence_of(tmp_path).intervals] == [4, 4]
-
-
-def test_a_folder_that_cannot_be_written_costs_the_evidence_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_losses: list[str]
-) -> None:
-    # a file lies where the folder should be, for whoever runs the tests, root too
-    blocked = tmp_path / 'blocked'
-    blocked.write_text('')
-    monkeypatch.setattr(
-        'mmgpu_hooks.hooks.recorder.vis_data_folder', lambda runner: blocked
-    )
-    trained = train_and_look(tmp_path / 'run')
-    assert losses_of(trained.runner) == plain_losses
-    (warning,) = trained.warnings
-    assert warning.startswith('evidence is switched off')
-    assert 'blocked' in warning
-
-
-@pytest.fixture(autouse=True)
-def no_child_left() -> Iterator[None]:
-    """No test may leave a loader worker behind."""
-    yield
-    assert not multiprocessing.active_children()
-
-
-def test_evidence_lines_are_plain_json(tmp_path: Path) -> None:
-    train_and_look(tmp_path)
-    lines = find_evidence(tmp_path).read_text().splitlines()
-    kinds = [json.loads(line)['kind'] for line in lines]
-    once = ['model_bytes', 'unknown']
-    last = ['save', 'save_aftermath', 'end']
-    assert kinds == ['run', 'interval', *once, *['interval'] * 5, *last]

@@ -1,4 +1,4 @@
-"""The ledger against stamps that lie in the planted objects, in every kind of loop."""
+"""Intervals and the time ledger of real trainings, in every kind of loop."""
 
 from __future__ import annotations
 
@@ -6,43 +6,108 @@ import math
 import statistics
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from mmengine.hooks import Hook
-from mmengine.runner import Runner
+from mmengine.runner import Runner, loops
 
+import mmgpu_hooks.hooks.loop_timer
 from benchmarks.ledger import TAPE, WORKER_START_S, build_planted
 from mmgpu_hooks import GPUEfficiencyHook
+from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.ledger import TimeLedger
 from mmgpu_hooks.schema import RunEvidence
-from training.toy import build_runner, evidence_of
-from training.toy import train as train_toy
+from training.toy import HOOK, SleepyHook, build_runner, evidence_of, train
 
-pytestmark = pytest.mark.timing
-
-
-def train(work_dir: Path, **arguments: Any) -> tuple[Any, RunEvidence]:
-    runner = build_planted(work_dir, iterations=12, save_interval=5, **arguments)
-    runner.train()
-    return runner, evidence_of(work_dir)
+LOOPS = pytest.mark.parametrize('loop', ['epoch', 'iter'])
 
 
-CASES = {
-    'epoch': {'loop': 'epoch'},
-    'iter': {'loop': 'iter', 'epochs': 1},
-    'custom': {'loop': 'custom', 'epochs': 1},
-    'flexible': {'loop': 'epoch', 'flexible': True},
-}
+def run_toy(work_dir: Path, **arguments: Any) -> RunEvidence:
+    train(build_runner(work_dir, **arguments))
+    return evidence_of(work_dir)
 
 
-@pytest.mark.parametrize('case', list(CASES))
-def test_each_part_is_what_was_planted(tmp_path: Path, case: str) -> None:
-    runner, evidence = train(tmp_path, **CASES[case])
+@pytest.mark.parametrize(
+    ('arguments', 'ends'),
+    [
+        # LoggerHook leaves the tail of an epoch out: it joins the next interval
+        ({'iterations': 10, 'epochs': 2}, [4, 8, 14, 18, 20]),
+        (
+            {'iterations': 10, 'epochs': 2, 'ignore_last': False},
+            [4, 8, 10, 14, 18, 20],
+        ),
+        ({'iterations': 10, 'loop': 'iter'}, [4, 8, 10]),
+        ({'iterations': 3, 'epochs': 2}, [3, 6]),
+        ({'iterations': 10, 'epochs': 2, 'hook': {**HOOK, 'interval': 7}}, [7, 14, 20]),
+        ({'iterations': 6, 'hook': {**HOOK, 'interval': 100}}, [6]),
+        ({'iterations': 6, 'hook': {**HOOK, 'interval': 1}}, [1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_intervals_hold_every_iteration_once(
+    tmp_path: Path, arguments: dict[str, Any], ends: list[int]
+) -> None:
+    evidence = run_toy(tmp_path, **arguments)
+    assert [record.iteration for record in evidence.intervals] == ends
+    counts = [record.iterations for record in evidence.intervals]
+    assert counts == [end - begin for begin, end in zip([0, *ends], ends)]
+    for record in evidence.intervals:
+        assert record.data_wait.count == record.step.count == record.iterations
+        assert record.iter.count == record.iterations
+        assert record.images == 2 * record.iterations
+    assert evidence.end is not None
+    assert evidence.end.iterations == sum(counts)
+
+
+class Stopwatch(Hook):
+    """Wall clock from the first hook of training to the last."""
+
+    def before_train(self, runner: Runner) -> None:
+        self.begin = time.perf_counter()
+
+    def after_train(self, runner: Runner) -> None:
+        self.seconds = time.perf_counter() - self.begin
+
+
+@LOOPS
+def test_the_parts_add_up_to_the_wall_clock(tmp_path: Path, loop: str) -> None:
+    watch = Stopwatch()
+    evidence = run_toy(
+        tmp_path,
+        loop=loop,
+        evaluation_s=0.02,
+        val_interval=1 if loop == 'epoch' else 5,
+        checkpoint={'interval': 6, 'by_epoch': False},
+        custom_hooks=[watch],
+    )
+    elapsed = evidence.intervals[0].elapsed_s - evidence.intervals[0].duration_s
+    for record in evidence.intervals:
+        parts = math.fsum(record.ledger_s.values())
+        assert parts == pytest.approx(record.duration_s, abs=1e-6)
+        elapsed += record.duration_s
+        assert record.elapsed_s == pytest.approx(elapsed, abs=1e-6)
     end = evidence.end
     assert end is not None
-    ledger, loader = end.ledger_s, runner.train_dataloader
+    assert math.fsum(end.ledger_s.values()) == pytest.approx(end.duration_s, abs=1e-6)
+    loop_s = end.duration_s - evidence.run.build_s
+    assert watch.seconds <= loop_s <= watch.seconds + 0.5
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize('loop', ['epoch', 'iter', 'custom'])
+def test_each_part_is_what_was_planted(tmp_path: Path, loop: str) -> None:
+    epochs = {} if loop == 'epoch' else {'epochs': 1}
+    runner = build_planted(
+        tmp_path, iterations=12, save_interval=5, loop=loop, **epochs
+    )
+    runner.train()
+    evidence, loader = evidence_of(tmp_path), runner.train_dataloader
+    end = evidence.end
+    assert end is not None
+    ledger = end.ledger_s
     planted = {name: math.fsum(seconds) for name, seconds in TAPE.seconds.items()}
     # 1 ms per occurrence, as the benchmark allows
     for part, count in (('checkpoint_save', 2), ('validation', 2), ('step', 12)):
@@ -53,21 +118,25 @@ def test_each_part_is_what_was_planted(tmp_path: Path, case: str) -> None:
     build_s = evidence.run.build_s
     assert build_s == pytest.approx(planted['build'], rel=0.02, abs=0.012)
     found = ledger['data_wait'] + ledger['startup'] - build_s
-    loading -= loader.creations[0] if CASES[case]['loop'] == 'iter' else 0.0
+    loading -= loader.creations[0] if loop == 'iter' else 0.0
     assert found == pytest.approx(loading, rel=0.02, abs=0.012)
     assert end.hooks_s['GPUEfficiencyHook'] > 0.0
     for name in ('PlantedBefore', 'PlantedAfter'):
         assert end.hooks_s[name] == pytest.approx(planted[name], rel=0.02, abs=0.012)
-    # whoever saves has that time taken off
+    # the hook that saves has that time taken off
     assert end.hooks_s['CheckpointHook'] < 0.05 < planted['checkpoint_save']
     assert math.fsum(end.hooks_s.values()) <= ledger['hooks']
-    assert math.fsum(ledger.values()) == pytest.approx(end.duration_s, rel=1e-6)
     assert ledger['other'] < 0.01 * math.fsum(ledger.values())
+    for record in evidence.intervals:
+        assert record.hooks_s['PlantedBefore'] >= 0.003 * record.iterations
+        assert math.fsum(record.hooks_s.values()) <= record.ledger_s['hooks'] + 1e-9
 
 
+@pytest.mark.timing
 def test_starting_and_ending_workers_is_no_wait(tmp_path: Path) -> None:
-    runner, evidence = train(tmp_path, num_workers=2)
-    loader = runner.train_dataloader
+    runner = build_planted(tmp_path, iterations=12, save_interval=5, num_workers=2)
+    runner.train()
+    evidence, loader = evidence_of(tmp_path), runner.train_dataloader
     assert evidence.end is not None
     startup_s = evidence.end.ledger_s['startup'] - evidence.run.build_s
     begins = loader.begins
@@ -83,23 +152,20 @@ def test_starting_and_ending_workers_is_no_wait(tmp_path: Path) -> None:
     assert evidence.end.ledger_s['data_wait'] < 0.1
 
 
-def test_intervals_name_the_hooks_that_ran_in_them(tmp_path: Path) -> None:
-    _, evidence = train(tmp_path)
-    for record in evidence.intervals:
-        assert record.hooks_s['PlantedBefore'] >= 0.003 * record.iterations
-        assert math.fsum(record.hooks_s.values()) <= record.ledger_s['hooks'] + 1e-9
-
-
-class Sleeper(Hook):
-    """Sleeps after each iteration, on a busy machine for longer than it asks for."""
+class Taking(Hook):
+    """Takes time after each iteration, and some at a hook point of its own."""
 
     def __init__(self) -> None:
-        self.slept_s: list[float] = []
+        self.taken_s: list[float] = []
 
     def after_train_iter(self, runner: Runner, batch_idx: int, **rest: Any) -> None:
         begin = time.perf_counter()
-        time.sleep(0.01)
-        self.slept_s.append(time.perf_counter() - begin)
+        runner.call_hook('at_my_own_point')
+        time.sleep(0.005)
+        self.taken_s.append(time.perf_counter() - begin)
+
+    def at_my_own_point(self, runner: Runner) -> None:
+        time.sleep(0.005)
 
 
 class Joining(Hook):
@@ -107,28 +173,149 @@ class Joining(Hook):
 
     def after_train_epoch(self, runner: Runner) -> None:
         # once: it joins before this one, which MMEngine then calls a second time
-        if not any(isinstance(hook, Sleeper) for hook in runner.hooks):
+        if not any(isinstance(hook, Taking) for hook in runner.hooks):
             # before RuntimeInfoHook, whose time is the step's
-            runner.register_hook(Sleeper(), 'HIGHEST')
+            runner.register_hook(Taking(), 'HIGHEST')
 
 
+@pytest.mark.timing
 def test_a_hook_that_joins_in_mid_run_has_its_share(tmp_path: Path) -> None:
-    runner = build_runner(
-        tmp_path, iterations=10, epochs=3, custom_hooks=[Joining()], step_s=0.002
-    )
+    runner = build_runner(tmp_path, iterations=10, epochs=3, custom_hooks=[Joining()])
     runner.train()
     end = evidence_of(tmp_path).end
     assert end is not None
-    (sleeper,) = (hook for hook in runner.hooks if isinstance(hook, Sleeper))
-    assert len(sleeper.slept_s) == 20
-    slept_s = math.fsum(sleeper.slept_s)
-    assert end.hooks_s['Sleeper'] == pytest.approx(slept_s, rel=0.02)
+    (taking,) = (hook for hook in runner.hooks if isinstance(hook, Taking))
+    assert len(taking.taken_s) == 20
+    taken_s = math.fsum(taking.taken_s)
+    assert end.hooks_s['Taking'] == pytest.approx(taken_s, rel=0.02)
     assert math.fsum(end.hooks_s.values()) <= end.ledger_s['hooks']
-    assert end.ledger_s['step'] < slept_s
+    assert end.ledger_s['step'] < taken_s
+
+
+@pytest.mark.timing
+@LOOPS
+def test_wait_step_hooks_saves_and_validation_are_told_apart(
+    tmp_path: Path, loop: str
+) -> None:
+    class SleepySave(Hook):
+        def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+            time.sleep(0.15)
+
+    evidence = run_toy(
+        tmp_path,
+        loop=loop,
+        item_s=0.01,
+        step_s=0.03,
+        checkpoint={'interval': 5, 'by_epoch': False, 'save_last': False},
+        evaluation_s=0.2,
+        val_interval=1 if loop == 'epoch' else 6,
+        custom_hooks=[SleepyHook(0.02), SleepySave()],
+    )
+    assert evidence.end is not None
+    ledger, validations = evidence.end.ledger_s, 1 if loop == 'epoch' else 2
+    assert 0.2 * validations <= ledger['validation'] <= 0.2 * validations + 0.1
+    assert 0.3 <= ledger['checkpoint_save'] <= 0.5
+    assert 12 * 0.02 <= ledger['hooks'] <= 12 * 0.02 + 0.2
+    assert sum(record.saves for record in evidence.intervals) == 2
+    # medians: the machine may be busy with something else for a while
+    for record in evidence.intervals:
+        assert 0.02 <= record.data_wait.p50_s <= 0.029
+        assert 0.03 <= record.step.p50_s <= 0.041
+        assert record.iter.mean_s >= record.data_wait.mean_s + record.step.mean_s
+
+
+def test_a_validation_that_never_ended_does_not_swallow_the_rest(
+    tmp_path: Path,
+) -> None:
+    class FailingValidation(Hook):
+        def after_train_iter(self, runner: Runner, batch_idx: int, **_: Any) -> None:
+            if batch_idx == 3:
+                runner.call_hook('before_val')
+
+    evidence = run_toy(tmp_path, step_s=0.02, custom_hooks=[FailingValidation()])
+    assert evidence.end is not None
+    assert evidence.end.ledger_s['step'] >= 12 * 0.02
+    assert evidence.end.ledger_s['validation'] < 0.2
+
+
+def test_without_workers_the_loop_knows_its_own_loading(tmp_path: Path) -> None:
+    evidence = run_toy(tmp_path, num_workers=0, item_s=0.01)
+    assert evidence.run.loader.num_workers == 0
+    for record in evidence.intervals:
+        assert record.workers is not None
+        assert record.workers.count == 0
+        assert record.workers.occupancy is not None
+        assert record.workers.occupancy.count == 4
+        assert record.workers.occupancy.mean_s >= 0.02
+
+
+@LOOPS
+def test_workers_are_counted_with_their_cpu(tmp_path: Path, loop: str) -> None:
+    evidence = run_toy(tmp_path, loop=loop, num_workers=2, step_s=0.005)
+    windows = [record.workers for record in evidence.intervals]
+    assert [one.count for one in windows if one] == [2, 2, 2]
+    assert windows[0] is not None and windows[0].cpu_s > 0
+    assert sum(one.ready_mean is not None for one in windows if one) == 3
+
+
+@pytest.mark.parametrize('persistent', [False, True])
+def test_the_first_wait_of_each_epoch_is_flagged(
+    tmp_path: Path, persistent: bool
+) -> None:
+    options = {'num_workers': 2, 'persistent_workers': persistent}
+    evidence = run_toy(tmp_path, iterations=8, epochs=3, **options)
+    assert evidence.run.loader.persistent_workers is persistent
+    assert [record.first_waits for record in evidence.intervals] == [1, 0, 1, 0, 1, 0]
+    for record in evidence.intervals:
+        has_first = 0 < record.first_wait_s <= record.data_wait.total_s
+        assert has_first == bool(record.first_waits)
+
+
+@pytest.mark.parametrize('persistent', [False, True])
+def test_a_restart_of_the_loader_in_an_iteration_based_run_is_flagged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, persistent: bool
+) -> None:
+    # MMEngine sleeps two seconds there, which is no normal wait
+    shorter = SimpleNamespace(sleep=lambda _: time.sleep(0.2))
+    monkeypatch.setattr(loops, 'time', shorter)
+    options = {'num_workers': 1, 'persistent_workers': persistent}
+    evidence = run_toy(tmp_path, loop='iter', iterations=8, length=12, **options)
+    assert [record.first_waits for record in evidence.intervals] == [1, 1]
+    assert evidence.intervals[1].ledger_s['loop'] >= 0.2
+
+
+def test_an_only_interval_with_a_save_is_judged(tmp_path: Path) -> None:
+    evidence = run_toy(
+        tmp_path,
+        epochs=2,
+        num_workers=1,
+        hook={**HOOK, 'interval': 1000},
+        checkpoint={'interval': 1},
+    )
+    (only,) = evidence.intervals
+    assert only.ledger_s['checkpoint_save'] > 0
+    run = Run(evidence)
+    assert run.saves == 2
+    assert run.main_cpu_s is not None
+
+
+def test_batches_of_no_dataloader_have_their_reason(tmp_path: Path) -> None:
+    class Batches(list):
+        dataset: Any = None
+
+    runner = build_runner(tmp_path)
+    loader = runner.build_dataloader(runner._train_dataloader)
+    batches = Batches(loader)
+    batches.dataset = loader.dataset
+    runner._train_dataloader = batches
+    train(runner)
+    run = evidence_of(tmp_path).run
+    assert 'Batches' in run.unknown['loader workers']
+    assert run.loader.num_workers is None
 
 
 class LateLoss(torch.Tensor):
-    """A loss on a device: whoever reads it waits until it is there."""
+    """A loss on a device: reading it waits until it is there."""
 
     def item(self) -> float:
         time.sleep(0.005)
@@ -144,23 +331,19 @@ def test_losses_are_waited_for_where_a_device_works_in_the_background(
     step = runner.model.train_step
 
     def train_step(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        return {
-            k: v.detach().as_subclass(LateLoss)
-            for k, v in step(*args, **kwargs).items()
-        }
+        losses = step(*args, **kwargs)
+        return {k: v.detach().as_subclass(LateLoss) for k, v in losses.items()}
 
     runner.model.train_step = train_step
     runner.train()
     end = evidence_of(tmp_path).end
     assert end is not None
     assert end.ledger_s[part] > 20 * 0.005
-    other = {'step': 'hooks', 'hooks': 'step'}[part]
-    assert end.ledger_s[other] < 20 * 0.005
     assert (end.hooks_s['RuntimeInfoHook'] > 0.09) == (part == 'hooks')
 
 
 class Slotted:
-    """Is called as a hook, and has no room for anybody's attributes."""
+    """Is called as a hook, and has no room for other attributes."""
 
     __slots__ = ('calls',)
 
@@ -188,7 +371,7 @@ def test_one_hook_that_cannot_be_watched_costs_no_other_its_share(
 def test_a_call_hook_that_somebody_replaced_is_timed_as_a_whole(
     tmp_path: Path,
 ) -> None:
-    runner = build_runner(tmp_path, iterations=8, step_s=0.002)
+    runner = build_runner(tmp_path, iterations=8)
     call_hook = runner.call_hook
 
     def slow(fn_name: str, **kwargs: Any) -> None:
@@ -200,7 +383,6 @@ def test_a_call_hook_that_somebody_replaced_is_timed_as_a_whole(
     runner.train()
     end = evidence_of(tmp_path).end
     assert end is not None
-    assert end.ledger_s['step'] < 0.08
     assert end.hooks_s['(unattributed)'] >= 0.16
     assert 'LoggerHook' not in end.hooks_s
     assert runner.call_hook is slow
@@ -209,12 +391,11 @@ def test_a_call_hook_that_somebody_replaced_is_timed_as_a_whole(
 def test_no_more_cpu_is_in_the_waits_than_the_process_used(tmp_path: Path) -> None:
     runner = build_runner(tmp_path, iterations=6, item_s=0.05, num_workers=1)
     begin = time.process_time()
-    train_toy(runner)
+    train(runner)
     used_s = time.process_time() - begin
-    evidence = evidence_of(tmp_path)
-    waited = [record.data_wait_cpu_s for record in evidence.intervals]
+    waited = [record.data_wait_cpu_s for record in evidence_of(tmp_path).intervals]
     assert None not in waited
-    assert sum(waited) <= min(used_s, 0.1)  # of 0.6 s of waiting
+    assert sum(waited) <= min(used_s, 0.2)  # of 0.6 s of waiting
 
 
 def test_ranks_that_save_nothing_count_no_save(
@@ -229,7 +410,7 @@ def test_ranks_that_save_nothing_count_no_save(
 
 
 class Own(GPUEfficiencyHook):
-    """A user's, which does something of its own at the points that ours takes."""
+    """A user's, which does something of its own at the hook points of ours."""
 
     def __init__(self) -> None:
         super().__init__(interval=4)
@@ -249,14 +430,14 @@ class Own(GPUEfficiencyHook):
 
 def test_what_a_subclass_does_at_our_points_is_done(tmp_path: Path) -> None:
     hook = Own()
-    runner = build_runner(tmp_path, iterations=24, num_workers=2, hook=None)
+    runner = build_runner(tmp_path, num_workers=1, hook=None)
     runner.register_hook(hook)
     runner.train()
     assert hook.calls == [
-        f'{when} {index}' for index in range(24) for when in ('before', 'after')
+        f'{when} {index}' for index in range(12) for when in ('before', 'after')
     ]
     assert 'after_train_iter' not in vars(hook)
-    assert [record.iterations for record in evidence_of(tmp_path).intervals] == [4] * 6
+    assert [record.iterations for record in evidence_of(tmp_path).intervals] == [4] * 3
 
 
 def test_a_ledger_that_failed_keeps_no_stamps(
@@ -272,7 +453,7 @@ def test_a_ledger_that_failed_keeps_no_stamps(
         fold(ledger)
 
     monkeypatch.setattr(TimeLedger, 'fold', fail)
-    runner = build_runner(tmp_path, iterations=80, custom_hooks=[Sleeper()])
+    runner = build_runner(tmp_path, iterations=80)
     lengths: list[int] = []
     step = runner.model.train_step
 
@@ -285,5 +466,29 @@ def test_a_ledger_that_failed_keeps_no_stamps(
     runner.train()
     assert len(lengths) > 30
     assert lengths[2] == lengths[-1]
-    assert not any('after_train_iter' in vars(hook) for hook in runner.hooks)
     assert 'call_hook' not in vars(runner)
+
+
+class Turning(Hook):
+    """Sets the clock back for a while."""
+
+    ahead_s = 0.0
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, **rest: Any) -> None:
+        self.ahead_s = -5.0 if 10 <= batch_idx < 20 else 0.0
+
+
+def test_a_clock_that_is_set_back_leaves_evidence_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = Turning()
+    monkeypatch.setattr(
+        mmgpu_hooks.hooks.loop_timer,
+        'monotonic_s',
+        lambda: monotonic_s() + hook.ahead_s,
+    )
+    evidence = run_toy(tmp_path, iterations=30, custom_hooks=[hook])
+    assert evidence.notes == ()
+    assert sum(record.iterations for record in evidence.intervals) == 30
+    assert evidence.end is not None
+    assert all(seconds >= 0 for seconds in evidence.end.ledger_s.values())

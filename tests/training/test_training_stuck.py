@@ -140,9 +140,8 @@ def test_the_worker_and_the_sample_are_named(
     assert over.is_over
     assert over.waited_s >= stuck.waited_s >= AFTER_S
     log = log_of(runner)
-    assert f'Worker {stuck.worker} (pid {stuck.pid}) owes the next batch' in log
-    assert f'loading sample {STUCK_SAMPLE} for' in log
-    assert 'training goes on' in log
+    assert f'Worker {stuck.worker} (pid {stuck.pid})' in log
+    assert f'sample {STUCK_SAMPLE} ' in log
     assert name_cause(runner) == cause
     assert stuck.sample == STUCK_SAMPLE
     assert stuck.sample_s > AFTER_S / 2
@@ -171,7 +170,7 @@ class Opening:
         return {'inputs': torch.ones(3, 8, 8), 'data_samples': torch.tensor(1.0)}
 
 
-@pytest.mark.parametrize('num_workers', [0, 2])
+@pytest.mark.parametrize('num_workers', [0, 1])
 def test_the_file_of_the_sample_is_named(run: Callable, num_workers: int) -> None:
     own = BaseDataset.get_data_info
 
@@ -181,18 +180,16 @@ def test_the_file_of_the_sample_is_named(run: Callable, num_workers: int) -> Non
         return train(runner)
 
     runner, (stuck, _) = run(num_workers=num_workers, how=train_on_files)
-    assert (stuck.sample, stuck.image) == (
+    worker = 0 if num_workers else None
+    assert (stuck.part, stuck.worker, stuck.sample) == (
+        'data_wait',
+        worker,
         STUCK_SAMPLE,
-        f'photos/\x1b[31m{STUCK_SAMPLE}.jpg',
     )
+    assert stuck.image == f'photos/\x1b[31m{STUCK_SAMPLE}.jpg'
+    assert any(' in stand_still' in call for call in stuck.stack)
     assert f', photos/\\x1b[31m{STUCK_SAMPLE}.jpg' in log_of(runner)
     assert BaseDataset.get_data_info is own
-
-
-def test_without_workers_the_sample_is_named_too(run: Callable) -> None:
-    _, (stuck, _) = run(stand_still, num_workers=0)
-    assert (stuck.part, stuck.worker, stuck.sample) == ('data_wait', None, STUCK_SAMPLE)
-    assert any(' in stand_still' in call for call in stuck.stack)
 
 
 class StandingHook(Hook):
@@ -207,8 +204,7 @@ class StandingHook(Hook):
 
 
 def test_a_hook_is_named(run: Callable, tmp_path: Path) -> None:
-    hook = StandingHook(tmp_path / 'run')
-    runner, (stuck, _) = run(custom_hooks=[hook])
+    runner, (stuck, _) = run(custom_hooks=[StandingHook(tmp_path / 'run')])
     assert stuck.part == 'StandingHook'
     assert 'in StandingHook' in log_of(runner)
 
@@ -273,18 +269,13 @@ def test_what_has_not_ended_once_is_given_more_time(
     assert records == []
 
 
-@pytest.mark.parametrize('method', ['fork', 'spawn'])
-def test_zero_switches_it_off_and_losses_are_the_same(
-    tmp_path: Path, method: str
-) -> None:
+def test_zero_switches_it_off_and_losses_are_the_same(tmp_path: Path) -> None:
     losses = []
     for after_s in (0, AFTER_S):
         folder = tmp_path / str(after_s)
         hook = {**WATCHED, 'stuck_after_s': after_s}
-        env_cfg = {'mp_cfg': {'mp_start_method': method}}
         options = {'num_workers': 1, 'hook': hook, 'custom_hooks': [LossTape()]}
-        runner = train(build_runner(folder, env_cfg=env_cfg, **options))
-        losses.append(losses_of(runner))
+        losses.append(losses_of(train(build_runner(folder, **options))))
         assert not list(folder.glob('*/vis_data/*.stack'))
     assert losses[0] == losses[1]
     assert THREAD_NAME not in [thread.name for thread in threading.enumerate()]

@@ -1,43 +1,79 @@
-"""Validations of real trainings: what is recorded of them, and what it is good for."""
+"""Validations of real trainings: what is recorded of them, in whatever loop."""
 
 from __future__ import annotations
 
-import importlib
-import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Callable, ClassVar
 
 import pytest
 from mmengine.runner import ValLoop
 
-from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.hooks.validation import _ValidationLoop
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.validation import advise_validation
 from mmgpu_hooks.schema import RunEvidence
-from training.conftest import DEFAULT_HOOKS, ITERATIONS, LOGGED, PLAIN, Detections
+from training.conftest import Planted
 from training.toy import (
+    ToyDataset,
     ToyMetric,
     build_runner,
     evidence_of,
     log_of,
-    losses_of,
+    open_files,
     train,
 )
-from training.validate import BATCHES, validate
+
+BATCHES = 24
+
+
+def validate(
+    work_dir: Path,
+    num_workers: int,
+    *,
+    persistent: bool = False,
+    batches: int = BATCHES,
+    item_s: float = 0.0,
+    metric: dict[str, Any] | None = None,
+    cfg: dict[str, Any] | None = None,
+    **arguments: Any,
+) -> Any:
+    """Train, with validations that have a loader of their own; the runner."""
+    files = open_files()
+    runner = build_runner(
+        work_dir,
+        val_dataloader={
+            'dataset': ToyDataset(batches, item_s),
+            'sampler': {'type': 'DefaultSampler', 'shuffle': False},
+            'batch_size': 1,
+            'num_workers': num_workers,
+            'persistent_workers': persistent,
+        },
+        val_cfg=cfg or {},
+        val_evaluator=metric or {'type': ToyMetric},
+        **{'iterations': 4, 'epochs': 2, **arguments},
+    )
+    loader = runner.val_dataloader
+    try:
+        train(runner)
+    finally:
+        if persistent and loader._iterator is not None:
+            loader._iterator._shutdown_workers()
+    # what a loader has open is its own affair
+    left = open_files() - files
+    assert not [name for name in left if name.startswith('/proc')]
+    assert '_get_iterator' not in vars(loader)
+    assert loader.worker_init_fn is None or 'mmgpu' not in repr(loader.worker_init_fn)
+    return runner
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize('loop', ['epoch', 'iter'])
 @pytest.mark.parametrize(
-    ('num_workers', 'persistent'), [(0, False), (2, False), (2, True)]
+    ('loop', 'num_workers', 'persistent'),
+    [('epoch', 0, False), ('epoch', 2, False), ('epoch', 2, True), ('iter', 1, False)],
 )
 def test_each_validation_is_one_record(
     tmp_path: Path, loop: str, num_workers: int, persistent: bool
 ) -> None:
-    limits: dict[str, Any] = (
-        {'iterations': 8, 'val_interval': 4} if loop == 'iter' else {}
-    )
+    by_loop = {'iterations': 8, 'val_interval': 4} if loop == 'iter' else {}
     validate(
         tmp_path,
         num_workers,
@@ -45,7 +81,7 @@ def test_each_validation_is_one_record(
         item_s=0.01,
         metric={'type': ToyMetric, 'evaluation_s': 0.1},
         loop=loop,
-        **limits,
+        **by_loop,
     )
     evidence = evidence_of(tmp_path)
     assert [one.iteration for one in evidence.validations] == [4, 8]
@@ -70,12 +106,10 @@ def test_each_validation_is_one_record(
 
 
 def test_workers_of_training_that_live_on_are_counted(tmp_path: Path) -> None:
-    runner = build_runner(
-        tmp_path, epochs=2, num_workers=1, persistent_workers=True, evaluation_s=0.0
-    )
-    train(runner)
+    options = {'num_workers': 1, 'persistent_workers': True, 'evaluation_s': 0.0}
+    train(build_runner(tmp_path, epochs=2, **options))
     (one, _) = evidence_of(tmp_path).validations
-    assert one.train_workers_cpu_s is not None and one.train_workers_cpu_s < 0.1
+    assert one.train_workers_cpu_s is not None and one.train_workers_cpu_s < 0.5
 
 
 class Inspected(ValLoop):
@@ -89,63 +123,20 @@ class Inspected(ValLoop):
         return metrics
 
 
-def test_what_is_switched_off_leaves_the_loop_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*_: Any) -> Any:
-        raise RuntimeError('planted')
-
-    monkeypatch.setattr(Inspected, 'is_patched', [])
-    validate(tmp_path / 'whole', 0, cfg={'type': Inspected})
-    assert Inspected.is_patched == [True, True]
-    monkeypatch.setattr(_ValidationLoop, '_got', failing)
-    validate(tmp_path / 'off', 0, cfg={'type': Inspected})
-    assert Inspected.is_patched == [True, True, False, False]
-
-
-@pytest.fixture(scope='module')
-def plain_losses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return losses_of(validate(tmp_path_factory.mktemp('plain'), 1, hook=None))
-
-
-@pytest.mark.parametrize(
-    ('target', 'recorded'),
-    [
-        ('hooks.validation.LoaderProbe', 0),
-        ('hooks.validation.count_tensors', 0),
-        ('hooks.validation._ValidationLoop._ask', 0),
-        ('hooks.validation._ValidationLoop._got', 0),
-        ('hooks.validation._ValidationLoop.end', 0),
-        ('hooks.validation.read_loader_settings', 0),
-    ],
-)
-def test_training_and_validation_never_notice_a_failure(
+@pytest.mark.parametrize('good_calls', [0, 1, 2, 8, 30])
+def test_what_fails_leaves_the_validation_loop_at_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    plain_losses: list[str],
-    target: str,
-    recorded: int,
+    plant: Callable[..., Planted],
+    good_calls: int,
 ) -> None:
-    def failing(*_: Any, **__: Any) -> Any:
-        raise RuntimeError('planted')
-
-    module, name = target.rsplit('.', 1)
-    try:
-        holder: Any = importlib.import_module(f'mmgpu_hooks.{module}')
-    except ModuleNotFoundError:
-        parent, class_name = module.rsplit('.', 1)
-        holder = getattr(importlib.import_module(f'mmgpu_hooks.{parent}'), class_name)
-    monkeypatch.setattr(holder, name, failing)
-    runner = validate(tmp_path, 1)
-    assert losses_of(runner) == plain_losses
-    assert (
-        log_of(runner).count(
-            'validation is switched off for this run (RuntimeError: planted)'
-        )
-        == 1
-    )
+    monkeypatch.setattr(Inspected, 'is_patched', [])
+    planted = plant('validation', good_calls)
+    runner = validate(tmp_path, 0, cfg={'type': Inspected})
+    assert planted.failures == 1
+    assert Inspected.is_patched == [False, False]
+    assert log_of(runner).count('validation is switched off for this run (') == 1
     evidence = evidence_of(tmp_path)
-    assert len(evidence.validations) == recorded
     assert [off.source for off in evidence.sources_off] == ['validation']
     assert evidence.end is not None and evidence.end.status == 'completed'
 
@@ -167,12 +158,12 @@ def test_an_error_of_the_users_passes_through(tmp_path: Path) -> None:
     assert evidence.end is not None and evidence.end.status == 'failed'
 
 
-@pytest.mark.timing
+@pytest.mark.slow
 def test_what_is_predicted_is_what_more_workers_give(tmp_path: Path) -> None:
     def loop_s(evidence: RunEvidence) -> float:
-        told = advise_validation(Run(evidence)).outlook
-        assert told is not None and told.loop_s is not None
-        return told.loop_s
+        outlook = advise_validation(Run(evidence)).outlook
+        assert outlook is not None and outlook.loop_s is not None
+        return outlook.loop_s
 
     # long enough that the first batches of many workers do not weigh
     slow = {'item_s': 0.02, 'batches': 160, 'persistent': True}
@@ -180,35 +171,101 @@ def test_what_is_predicted_is_what_more_workers_give(tmp_path: Path) -> None:
     one = evidence_of(tmp_path / 'one')
     advice = advise_validation(Run(one))
     assert [c.key for c in advice.changes] == ['val_dataloader.num_workers']
-    workers = advice.changes[0].new
-    validate(tmp_path / 'more', workers, **slow)
-    more_s = loop_s(evidence_of(tmp_path / 'more'))
+    validate(tmp_path / 'more', advice.changes[0].new, **slow)
     assert advice.outlook is not None and advice.outlook.gain_s is not None
     # not what is left: a step of 1 ms takes half of that once it never waits
-    saved_s = loop_s(one) - more_s
+    saved_s = loop_s(one) - loop_s(evidence_of(tmp_path / 'more'))
     assert advice.outlook.gain_s == pytest.approx(saved_s, rel=0.1)
 
 
-def test_a_detector_is_validated_as_it_is_without_us(detections: Detections) -> None:
-    scores = [
-        re.findall(r'bbox_mAP[_a-z0-9]*: [-.0-9]+', detections.log(name))
-        for name in (DEFAULT_HOOKS, f'{PLAIN}_{DEFAULT_HOOKS}')
-    ]
-    assert scores[0] and scores[0] == scores[1]
-    evidence = evidence_of(detections.work_dir(DEFAULT_HOOKS))
-    assert [one.iteration for one in evidence.validations] == LOGGED[1::2]
-    for one in evidence.validations:
-        assert one.iterations == ITERATIONS
-        assert (one.loader.num_workers, one.loader.persistent_workers) == (1, True)
-    # a worker times every so many of its batches, the first among them
-    workers = evidence.validations[0].workers
-    assert workers is not None and 'LoadImageFromFile' in workers.transforms
+class TwicePassing(ValLoop):
+    """As in semi-supervised detection, where teacher and student are validated."""
+
+    def run(self) -> Any:
+        self.runner.call_hook('before_val')
+        self.runner.call_hook('before_val_epoch')
+        self.runner.model.eval()
+        for _ in range(2):
+            for index, batch in enumerate(self.dataloader):
+                self.run_iter(index, batch)
+            metrics = self.evaluator.evaluate(len(self.dataloader.dataset))
+        self.runner.call_hook('after_val_epoch', metrics=metrics)
+        self.runner.call_hook('after_val')
 
 
-def test_a_detectors_validation_is_spoken_of(
-    detections: Detections, capsys: pytest.CaptureFixture[str]
+class FromOne(ValLoop):
+    """Counts from 1 and on, and names what it passes on."""
+
+    def run(self) -> Any:
+        self.runner.call_hook('before_val')
+        self.runner.model.eval()
+        for index, batch in enumerate(self.dataloader, 1):
+            self.run_iter(data_batch=batch, idx=index)
+        metrics = self.evaluator.evaluate(len(self.dataloader.dataset))
+        self.runner.call_hook('after_val_epoch', metrics=metrics)
+        self.runner.call_hook('after_val')
+
+
+class Foreign(ValLoop):
+    """Has iterations of another kind."""
+
+    def run(self) -> Any:
+        self.runner.call_hook('before_val')
+        for batch in self.dataloader:
+            self.runner.model.val_step(batch)
+        self.runner.call_hook('after_val')
+
+
+@pytest.mark.parametrize(
+    ('loop', 'num_workers', 'passes'),
+    [
+        (TwicePassing, 0, 2),
+        (TwicePassing, 1, 2),
+        (FromOne, 1, 1),
+        (Foreign, 0, 1),
+        (Foreign, 1, 1),
+    ],
+)
+def test_a_loop_of_another_form_is_followed(
+    tmp_path: Path, loop: type[ValLoop], num_workers: int, passes: int
 ) -> None:
-    folder = detections.work_dir(DEFAULT_HOOKS)
-    assert main(['recommend', str(folder), '--dry-run', '--details']) == 0
-    printed = ' '.join(capsys.readouterr().out.split())
-    assert "Validation's loader: 2 validation(s) took" in printed
+    validate(tmp_path, num_workers, cfg={'type': loop})
+    for one in evidence_of(tmp_path).validations:
+        assert (one.iterations, one.first_waits) == (passes * BATCHES, passes)
+        assert (one.batch_tensors, one.batch_bytes) == (2, 772)
+        assert one.data_wait is not None and one.step is not None
+        assert one.data_wait.total_s + one.step.total_s < one.wall_s
+
+
+class WithoutLoader(ValLoop):
+    """Names its loader otherwise."""
+
+    def run(self) -> Any:
+        loader = self.dataloader
+        del self.dataloader
+        self.runner.call_hook('before_val')
+        for batch in loader:
+            self.runner.model.val_step(batch)
+        self.runner.call_hook('after_val')
+        self.dataloader = loader
+
+
+class Untouching(ValLoop):
+    """Takes no batch of its loader."""
+
+    def run(self) -> Any:
+        self.runner.call_hook('before_val')
+        self.runner.call_hook('after_val')
+
+
+@pytest.mark.parametrize('loop', [Untouching, WithoutLoader])
+def test_a_loop_that_cannot_be_followed_is_timed_as_a_whole(
+    tmp_path: Path, loop: type[ValLoop]
+) -> None:
+    validate(tmp_path, 0, cfg={'type': loop})
+    evidence = evidence_of(tmp_path)
+    assert evidence.sources_off == ()
+    assert len(evidence.validations) == 2
+    for one in evidence.validations:
+        assert (one.iterations, one.data_wait) == (0, None)
+        assert one.wall_s > 0.0

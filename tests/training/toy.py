@@ -24,6 +24,7 @@ from mmgpu_hooks.schema import RunEvidence
 from mmgpu_hooks.schema.reader import read_evidence
 
 HOOK = {'type': 'mmgpu_hooks.GPUEfficiencyHook'}
+LOCAL = 'LocalVisBackend'
 
 
 class ToyDataset(Dataset[dict]):
@@ -161,7 +162,6 @@ def build_runner(
     checkpoint: dict[str, Any] | None = None,
     optim_wrapper: dict[str, Any] | None = None,
     collate_fn: Callable[..., Any] = pseudo_collate,
-    tensorboard: bool = False,
     kind: type[Any] = Runner,
     **more: Any,
 ) -> Any:
@@ -178,19 +178,6 @@ def build_runner(
         kind: ``Runner`` or ``FlexibleRunner``.
         more: Further arguments of it.
     """
-    dataset = ToyDataset(length or iterations * batch_size, item_s)
-    val: dict[str, Any] = {}
-    if evaluation_s is not None:
-        val = {
-            'val_dataloader': {
-                'dataset': ToyDataset(2),
-                'sampler': {'type': 'DefaultSampler', 'shuffle': False},
-                'batch_size': 2,
-                'num_workers': 0,
-            },
-            'val_cfg': {},
-            'val_evaluator': {'type': ToyMetric, 'evaluation_s': evaluation_s},
-        }
     default_hooks: dict[str, Any] = {
         'logger': {
             'type': 'LoggerHook',
@@ -201,14 +188,15 @@ def build_runner(
     }
     if hook is not None:
         default_hooks['gpu_efficiency'] = hook
+    if evaluation_s is not None:
+        more = {**_validation(evaluation_s), **more}
     by_epoch = loop == 'epoch'
-    backends = ['LocalVisBackend'] + ['TensorboardVisBackend'] * tensorboard
     limits = {'max_epochs': epochs} if by_epoch else {'max_iters': iterations}
     return kind(
         model=ToyModel(step_s),
         work_dir=str(work_dir),
         train_dataloader={
-            'dataset': dataset,
+            'dataset': ToyDataset(length or iterations * batch_size, item_s),
             'sampler': {'type': 'DefaultSampler', 'shuffle': True},
             'batch_size': batch_size,
             'num_workers': num_workers,
@@ -220,16 +208,25 @@ def build_runner(
         default_hooks=default_hooks,
         custom_hooks=list(custom_hooks),
         log_processor={'by_epoch': by_epoch},
-        visualizer={
-            'type': 'Visualizer',
-            'vis_backends': [{'type': backend} for backend in backends],
-        },
+        visualizer={'type': 'Visualizer', 'vis_backends': [{'type': LOCAL}]},
         randomness={'seed': 3},
         # MMEngine keeps loggers and message hubs by this name for ever
         experiment_name=f'toy_{uuid.uuid4().hex}',
-        **val,
         **more,
     )
+
+
+def _validation(evaluation_s: float) -> dict[str, Any]:
+    return {
+        'val_dataloader': {
+            'dataset': ToyDataset(2),
+            'sampler': {'type': 'DefaultSampler', 'shuffle': False},
+            'batch_size': 2,
+            'num_workers': 0,
+        },
+        'val_cfg': {},
+        'val_evaluator': {'type': ToyMetric, 'evaluation_s': evaluation_s},
+    }
 
 
 def train(runner: Runner) -> Runner:

@@ -77,10 +77,16 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
-class HangingDataset(ToyDataset):
-    """Never comes back, and does not heed a polite word."""
+class TroubledDataset(ToyDataset):
+    """Finds no memory, or does not end when it is asked to."""
+
+    def __init__(self, length: int, item_s: float = 0.0, trouble: str = '') -> None:
+        super().__init__(length, item_s)
+        self.trouble = trouble
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
+        if self.trouble == 'memory':
+            raise MemoryError('no memory for an image')
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
         return super().__getitem__(index)
@@ -91,22 +97,7 @@ class Rank1Dataset(ToyDataset):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         if os.environ['RANK'] == '1':
-            raise MemoryError('no room on rank 1')
-        return super().__getitem__(index)
-
-
-class GreedyDataset(ToyDataset):
-    """Finds no memory for a sample."""
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        raise MemoryError('no room for an image')
-
-
-class KilledDataset(ToyDataset):
-    """Ends its process as the kernel does when memory runs out."""
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        os.kill(os.getpid(), signal.SIGKILL)
+            raise MemoryError('no memory for an image')
         return super().__getitem__(index)
 
 
@@ -116,5 +107,5 @@ class CrowdedDataset(ToyDataset):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         worker = get_worker_info()
         if worker is not None and worker.num_workers == 3:
-            raise MemoryError('no room for an image')
+            raise MemoryError('no memory for an image')
         return super().__getitem__(index)

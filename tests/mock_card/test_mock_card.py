@@ -1,0 +1,220 @@
+"""What is planted on the mock driver's cards, beside what is recorded of trainings."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
+from mock_card.trainings import MockCards, SquareWave, Training
+from training.detection import render_config
+from training.toy import scalar_lines
+
+MIB = 2**20
+OFTEN = {'gpu_sample_period_s': 0.05}
+L40S_OF_6 = 'GPU-14050000-0000-0000-0000-000000000006'
+
+CARDS: dict[str, tuple[str, dict[str, str], str | None, str | None]] = {
+    # name: kind, environment, the card's name, the end of its UUID
+    't4': ('t4', {'CUDA_VISIBLE_DEVICES': '3'}, 'NVIDIA T4', '3'),
+    'two_of_eight': ('l40s', {'CUDA_VISIBLE_DEVICES': '5,6'}, 'NVIDIA L40S', '5'),
+    'by_uuid': ('l40s', {'CUDA_VISIBLE_DEVICES': L40S_OF_6}, 'NVIDIA L40S', '6'),
+    'by_address': (
+        'l40s',
+        {'CUDA_VISIBLE_DEVICES': '2', 'MOCK_CARD_NAMED_BY': 'pci'},
+        'NVIDIA L40S',
+        '2',
+    ),
+    'by_nothing': ('h100', {'MOCK_CARD_NAMED_BY': 'nothing'}, None, None),
+}
+HOT = {
+    'thermal': {'temperature_gpu_c': 81},
+    'power': {'current_draw_mw': 63_500},
+    'clocks': {'sm_current': 1110},
+    'clocks_throttle_reasons': {'gpu_idle': False, 'sw_power_cap': True},
+}
+"""Cards whose clocks are held down."""
+
+BUSY = {'utilization': {'gpu': 71, 'memory': 0}}
+
+
+def failure(mode: str, **more: object) -> dict[str, object]:
+    return {'failure': {'mode': mode, **more}, **BUSY}
+
+
+LATER = {'after_calls': 60}
+"""Calls of the driver: more than the first interval makes, less than all."""
+
+FAILING = {
+    'plain': BUSY,
+    'lost': failure('lost', **LATER),
+    'fallen': failure('fallen_off_bus', xid={'code': 79}, **LATER),
+    'ecc': failure('ecc_uncorrectable', **LATER),
+    'flaky': failure('lost', probability=0.02),
+}
+
+WAVE_PCT, WAVE_S, WAVES = 80, 0.3, 12
+"""Per cent, seconds up and down, and whole waves beside the first interval."""
+
+
+@pytest.fixture(scope='module')
+def square() -> list[SquareWave]:
+    """The wave that was planted, once it was."""
+    return []
+
+
+@pytest.fixture(scope='module')
+def trainings(mock_cards: MockCards, square: list[SquareWave]) -> dict[str, Training]:
+    """All of them, four at a time."""
+    found = {
+        'wave': mock_cards.plan(
+            'wave', iterations=10 + round(2 * WAVE_S * WAVES / 0.1), step_s=0.1
+        ),
+        'fits': mock_cards.plan(
+            'fits', step_s=0.01, model={'held_mib': 32, 'steps_mib': {'8': 40}}
+        ),
+        'full': mock_cards.plan(
+            'full',
+            step_s=0.01,
+            model={'held_mib': 32, 'steps_mib': {'12': 80}},
+            MOCK_CARD_MIB='100',
+        ),
+    }
+    for name, (kind, environ, *_) in CARDS.items():
+        found[name] = mock_cards.plan(name, kind, hook=OFTEN, driver=HOT, **environ)
+    for name, driver in FAILING.items():
+        hook = None if name == 'plain' else OFTEN
+        found[name] = mock_cards.plan(name, iterations=40, hook=hook, driver=driver)
+    square.append(SquareWave(found['wave'], WAVE_PCT, up_s=WAVE_S, down_s=WAVE_S))
+    square[0].start()
+    codes = mock_cards.train()
+    square[0].stop()
+    failed = [name for name, code in codes.items() if code]
+    assert failed == ['full'], [found[name].printed for name in failed]
+    return found
+
+
+@pytest.mark.parametrize('name', CARDS)
+def test_the_card_is_named(trainings: dict[str, Training], name: str) -> None:
+    *_, card, end = CARDS[name]
+    run = trainings[name].run
+    assert run.run.device == 'cuda'
+    found = run.run.gpu
+    if card is None:
+        assert found is None
+        assert 'CUDA index 0 may be any of 8' in run.unknown['GPU']
+        return
+    assert found is not None and found.uuid is not None
+    assert (found.name, found.uuid[-1]) == (card, end)
+    gpu = run.gpu
+    assert gpu is not None
+    assert (gpu.temperature_c, gpu.sm_clock_mhz) == (81, 1110)
+    assert (gpu.throttled_pct, gpu.throttle_reasons_pct) == (100, {'power_cap': 100})
+    assert 'no GPM counters' in run.unknown['GPU sm_active_pct']
+
+
+@pytest.mark.parametrize('name', ['lost', 'fallen', 'ecc', 'flaky'])
+def test_a_card_that_fails_ends_its_figures_alone(
+    trainings: dict[str, Training], name: str
+) -> None:
+    training = trainings[name]
+    run = training.run
+    assert training.losses == trainings['plain'].losses
+    assert run.status == 'completed'
+    assert training.printed.count('is switched off for this run') <= 1
+    if name in ('lost', 'fallen'):
+        assert [off.source for off in run.evidence.sources_off] == ['GPU']
+        *_, last = (record for record in run.intervals if record.gpu is not None)
+        assert last.gpu is not None and last.gpu.util_pct == pytest.approx(71)
+        assert 0 < last.iteration < run.intervals[-1].iteration
+
+
+def test_memory_peaks_are_those_of_the_interval(
+    trainings: dict[str, Training],
+) -> None:
+    run = trainings['fits'].run
+    peaks = [record.gpu_mem_peak_bytes for record in run.intervals]
+    assert all(peak is not None for peak in peaks)
+    # the second interval holds the eighth step; LoggerHook resets the peak after each
+    assert [round((peak or 0) / MIB) for peak in peaks] == [32, 72, 32, 32]
+    for record in run.intervals[1:]:
+        assert record.gpu_mem_reserved_bytes is not None
+        assert 72 * MIB <= record.gpu_mem_reserved_bytes <= 120 * MIB
+    assert run.cuda_memory is not None and run.cuda_memory.ooms == 0
+
+
+def test_a_card_that_is_full_is_in_the_evidence(
+    trainings: dict[str, Training],
+) -> None:
+    training = trainings['full']
+    assert 'OutOfMemoryError' in training.printed
+    run = training.run
+    assert run.status == 'failed'
+    assert run.cuda_memory is not None and run.cuda_memory.ooms == 1
+
+
+def test_a_wave_is_shown_as_it_was_planted(
+    trainings: dict[str, Training], square: list[SquareWave]
+) -> None:
+    training = trainings['wave']
+    run = training.run
+    gpu, start_s = run.gpu, run.run.started_unix_s
+    assert gpu is not None and gpu.util_pct is not None and gpu.zero_pct is not None
+    mean_pct, zero_pct = square[0].planted(
+        start_s + run.intervals[0].elapsed_s, start_s + run.intervals[-1].elapsed_s
+    )
+    root = math.sqrt(gpu.samples)
+    assert gpu.util_std_pct is not None
+    error = gpu.util_std_pct / root
+    zero_error = math.sqrt(zero_pct * (100 - zero_pct)) / root
+    # 0.2 s between two samples, and time for a busy machine
+    assert gpu.samples >= 25
+    assert gpu.util_pct == pytest.approx(mean_pct, abs=max(3.0, 2 * error))
+    assert gpu.zero_pct == pytest.approx(zero_pct, abs=max(3.0, 2 * zero_error))
+    assert 'gpu_util_pct: ' in training.printed
+
+
+TAIL = """
+custom_imports = dict(imports=['mock_card.card', 'mmgpu_hooks'])
+custom_hooks = [dict(type='training.toy.LossTape', path='losses.json'), {hook}]
+"""
+
+
+@pytest.mark.slow
+def test_rtmdets_card_is_measured_and_its_losses_are_the_same(
+    mock_cards: MockCards, tmp_path: Path
+) -> None:
+    write_demo_dataset(tmp_path, images=12, width=128, height=96)
+    options: dict[str, Any] = {'batch_size': 2, 'num_workers': 2, 'epochs': 2}
+    with_hook, without = (
+        mock_cards.plan_config(
+            name,
+            render_config(
+                tmp_path, log_interval=3, tail=TAIL.format(hook=hook), **options
+            ),
+            driver=BUSY,
+        )
+        for name, hook in (
+            ('with', "dict(type='GPUEfficiencyHook')"),
+            ('without', ''),
+        )
+    )
+    codes = mock_cards.train()
+    assert set(codes.values()) == {0}, with_hook.printed
+    run = with_hook.run
+    assert len(with_hook.losses) == 12
+    assert with_hook.losses == without.losses
+    assert 'is switched off for this run' not in with_hook.printed
+    assert run.gpu is not None and run.run.gpu is not None
+    assert run.run.gpu.name == 'NVIDIA H100 80GB HBM3'
+    assert run.gpu.util_pct == pytest.approx(71)
+    assert run.gpu_mem_peak_bytes is not None and run.model is not None
+    assert run.gpu_mem_peak_bytes > (run.model.parameter_bytes or 0) > 0
+    assert run.gpu_idle_pct is not None
+    line = scalar_lines(with_hook.work_dir)[-1]
+    assert line['gpu_util_pct'] == pytest.approx(71)
+    assert line['gpu_mem_peak_mib'] > 0
+    assert 'NVIDIA H100' in with_hook.summary

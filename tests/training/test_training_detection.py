@@ -1,0 +1,281 @@
+"""MMDetection, trained by its own ``train.py`` with the hook and without, on one seed.
+
+The log line, ``scalars.json``, TensorBoard and checkpoints have what they should.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import HOOKS
+
+from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.experiment.training import find_train_script
+from mmgpu_hooks.hooks.scalars import MAIN, SCALARS, fold_scalars
+from training.detection import Task, environ, render_config, train_all
+from training.toy import evidence_of, scalar_lines
+
+SHIPPED_BASE = Path(__file__).parents[2] / 'configs/_base_/gpu_efficiency.py'
+
+ITERATIONS = 12
+LOGGED = [3, 6, 9, 12]
+"""Iterations at which something is logged; an epoch has 6."""
+
+# a training for each way to name the hook; without it, one for each kind of loop
+DEFAULT_HOOKS, CUSTOM_IMPORTS, CFG_OPTIONS = 'default_hooks', 'imports', 'cfg_options'
+PLAIN = {
+    DEFAULT_HOOKS: 'plain_epoch',
+    CUSTOM_IMPORTS: 'plain_iter',
+    CFG_OPTIONS: 'plain_iter',
+}
+
+_IMPORTS = (
+    "custom_imports = dict(imports=['mmgpu_hooks'])\n"
+    "custom_hooks = [dict(type='GPUEfficiencyHook')]"
+)
+_OURS = "gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook'), "
+_OPTION = 'default_hooks.gpu_efficiency.type=mmgpu_hooks.GPUEfficiencyHook'
+
+# of another loader than training's, and the test's by reference, as most configs
+_VALIDATION = """
+train_cfg = dict(max_epochs=2, val_interval=1, dynamic_intervals=None)
+val_cfg, test_cfg = dict(type='ValLoop'), dict(type='TestLoop')
+val_dataloader = dict(
+    batch_size=1, num_workers=1, persistent_workers=True, drop_last=False,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(
+        type='CocoDataset', test_mode=True,
+        data_root='{images}/', ann_file='annotations.json',
+        data_prefix=dict(img='images/'),
+        metainfo=dict(classes=('rectangle', 'ellipse')),
+        pipeline=[
+            dict(type='LoadImageFromFile'),
+            dict(type='Resize', scale=(64, 64), keep_ratio=True),
+            dict(type='Pad', size=(64, 64), pad_val=dict(img=(114, 114, 114))),
+            dict(type='LoadAnnotations', with_bbox=True),
+            dict(type='PackDetInputs'),
+        ],
+    ),
+)
+test_dataloader = val_dataloader
+val_evaluator = dict(
+    type='CocoMetric', metric='bbox', ann_file='{images}/annotations.json')
+test_evaluator = val_evaluator
+"""
+
+
+@dataclass(frozen=True)
+class Detections:
+    """Trainings by name."""
+
+    folder: Path
+
+    def work_dir(self, name: str) -> Path:
+        """Folder of one training."""
+        return self.folder / name
+
+    def losses(self, name: str) -> list[str]:
+        """Its losses, bit by bit."""
+        losses: list[str] = json.loads((self.folder / f'{name}.json').read_text())
+        return losses
+
+    def log(self, name: str) -> str:
+        """What it printed."""
+        return (self.folder / f'{name}.log').read_text()
+
+
+@pytest.fixture(scope='module')
+def detections(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Detections:
+    folder = tmp_path_factory.mktemp('detections')
+    tasks = {}
+    for name in (*PLAIN, *dict.fromkeys(PLAIN.values())):
+        by_epoch = name in (DEFAULT_HOOKS, PLAIN[DEFAULT_HOOKS])
+        tape = f"dict(type='training.toy.LossTape', path='{folder / name}.json')"
+        # MMEngine formats the whole config at each save, in seconds
+        hooks = f'tape={tape}, checkpoint=dict(interval={1 if by_epoch else -1}), '
+        text = render_config(
+            images,
+            default_hooks=hooks + _OURS * (name == DEFAULT_HOOKS),
+            # it would sleep two seconds where it begins its images anew
+            batch_size=2 if by_epoch else 1,
+            num_workers=2,
+            log_interval=LOGGED[0],
+            epochs=2,
+            iterations=None if by_epoch else ITERATIONS,
+            tail=_VALIDATION.format(images=images)
+            if by_epoch
+            else _IMPORTS * (name == CUSTOM_IMPORTS),
+        )
+        config = folder / f'{name}_config.py'
+        config.write_text(text)
+        options = ['--cfg-options', _OPTION] if name == CFG_OPTIONS else []
+        words = [str(config), '--work-dir', str(folder / name), *options]
+        tasks[name] = Task(words, str(folder / f'{name}.log'))
+    codes = train_all(tasks)
+    trained = Detections(folder)
+    assert set(codes.values()) == {0}, [trained.log(n) for n in codes if codes[n]]
+    return trained
+
+
+CASES = pytest.mark.parametrize('case', PLAIN)
+
+
+@CASES
+def test_losses_are_equal_bit_for_bit(detections: Detections, case: str) -> None:
+    losses = detections.losses(case)
+    assert len(set(losses)) == len(losses) == ITERATIONS
+    assert losses == detections.losses(PLAIN[case])
+
+
+@CASES
+def test_every_way_to_name_the_hook_leaves_evidence(
+    detections: Detections, case: str
+) -> None:
+    evidence = evidence_of(detections.work_dir(case))
+    assert evidence.run.loop == ('epoch' if case == DEFAULT_HOOKS else 'iter')
+    assert evidence.run.loader.num_workers == 2
+    assert evidence.run.config_path == str(detections.folder / f'{case}_config.py')
+    assert evidence.end is not None
+    assert (evidence.end.status, evidence.end.iterations) == ('completed', ITERATIONS)
+    assert 'mmdet' in evidence.run.versions
+    # what the README warns of: a list of custom hooks replaces that of the base
+    log = detections.log(case)
+    assert 'GPUEfficiencyHook' in log
+    assert ('EMAHook' in log) == (case != CUSTOM_IMPORTS)
+    assert not list(detections.work_dir(PLAIN[case]).rglob('gpu_efficiency*'))
+
+
+def test_the_shipped_base_is_a_runtime_with_the_hook(tmp_path: Path) -> None:
+    config = tmp_path / 'config.py'
+    config.write_text(
+        '_base_ = [\n'
+        "    'mmdet::_base_/models/retinanet_r50_fpn.py',\n"
+        "    'mmdet::_base_/datasets/coco_detection.py',\n"
+        "    'mmdet::_base_/schedules/schedule_1x.py',\n"
+        f'    {str(SHIPPED_BASE)!r},\n'
+        ']\n'
+    )
+    hooks = Config.fromfile(config).default_hooks
+    assert {'timer', 'logger', 'checkpoint'} <= set(hooks)
+    assert type(HOOKS.build(hooks.gpu_efficiency)).__name__ == 'GPUEfficiencyHook'
+
+
+# there is no GPU here; of a save, one case has an interval with one
+EXPECTED = [
+    n for n in SCALARS if n in MAIN and not n.startswith('gpu_') and n != 'save_s'
+]
+
+
+def published(work_dir: Path) -> list[tuple[int, dict[str, float]]]:
+    """Step and scalars of each interval, as the evidence has them."""
+    return [
+        (record.iteration, {n: v for n, v in fold_scalars(record).items() if n in MAIN})
+        for record in evidence_of(work_dir).intervals
+    ]
+
+
+@CASES
+def test_scalars_json_has_each_interval_of_the_evidence(
+    detections: Detections, case: str
+) -> None:
+    every = scalar_lines(detections.work_dir(case))
+    # those of validations have none of ours
+    lines = [line for line in every if 'loss' in line]
+    assert not [line for line in every if 'loss' not in line and 'data_wait_s' in line]
+    expected = published(detections.work_dir(case))
+    assert [step for step, _ in expected] == LOGGED
+    assert [line['step'] for line in lines] == LOGGED
+    for line, (step, scalars) in zip(lines, expected):
+        ours = {name: line[name] for name in SCALARS if name in line}
+        assert ours == pytest.approx(scalars, rel=1e-6, abs=1e-9)
+        # the save that ends the second epoch is in no interval
+        is_saved = case == DEFAULT_HOOKS and step == LOGGED[2]
+        assert list(ours) == EXPECTED + ['save_s'] * is_saved
+
+
+def test_the_terminal_line_shows_them(detections: Detections) -> None:
+    lines = re.findall(r'Epoch\(train\) .*', detections.log(DEFAULT_HOOKS))
+    shown = [re.search(r'data_wait_s: ([\d.]+)', line) for line in lines]
+    expected = published(detections.work_dir(DEFAULT_HOOKS))
+    for match, (_, scalars) in zip(shown, expected, strict=True):
+        assert match is not None
+        assert float(match[1]) == pytest.approx(scalars['data_wait_s'], abs=6e-5)
+
+
+def test_tensorboard_event_files_have_them(detections: Detections) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (folder,) = detections.work_dir(DEFAULT_HOOKS).glob('*/vis_data')
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    for name in EXPECTED:
+        points = [(event.step, event.value) for event in events.Scalars(name)]
+        # TensorBoard keeps single precision
+        assert points == [
+            (step, pytest.approx(scalars[name], rel=1e-6, abs=1e-9))
+            for step, scalars in published(detections.work_dir(DEFAULT_HOOKS))
+        ]
+
+
+def test_analyze_logs_of_mmdetection_still_reads_the_log(
+    detections: Detections, tmp_path: Path
+) -> None:
+    tool = find_train_script().parent / 'analysis_tools/analyze_logs.py'
+    (log,) = detections.work_dir(DEFAULT_HOOKS).glob('*/vis_data/scalars.json')
+    # the tool wants seaborn for the style of its picture, and MMDetection does not
+    # install it
+    (tmp_path / 'seaborn.py').write_text('def set_style(style): pass\n')
+    words = ['plot_curve', str(log), '--keys', 'data_wait_s', '--out', 'curve.png']
+    done = subprocess.run(
+        [sys.executable, str(tool), *words],
+        cwd=tmp_path,
+        env={
+            **environ(),
+            'PYTHONPATH': str(tmp_path),
+            'MPLBACKEND': 'Agg',
+            'MPLCONFIGDIR': str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / 'curve.png').stat().st_size > 0
+
+
+def test_checkpoints_hold_none_of_ours(detections: Detections) -> None:
+    path = detections.work_dir(DEFAULT_HOOKS) / 'epoch_2.pth'
+    checkpoint = torch.load(path, map_location='cpu', weights_only=False)
+    hub = checkpoint['message_hub']
+    assert 'train/loss' in hub['log_scalars']
+    assert not {f'train/{name}' for name in SCALARS} & set(hub['log_scalars'])
+    assert 'mmgpu' not in str(hub['runtime_info'].keys())
+
+
+def test_a_detector_is_validated_as_it_is_without_us(
+    detections: Detections, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = [
+        re.findall(r'bbox_mAP[_a-z0-9]*: [-.0-9]+', detections.log(name))
+        for name in (DEFAULT_HOOKS, PLAIN[DEFAULT_HOOKS])
+    ]
+    assert scores[0] and scores[0] == scores[1]
+    folder = detections.work_dir(DEFAULT_HOOKS)
+    evidence = evidence_of(folder)
+    assert [one.iteration for one in evidence.validations] == LOGGED[1::2]
+    for one in evidence.validations:
+        assert one.iterations == ITERATIONS
+        assert (one.loader.num_workers, one.loader.persistent_workers) == (1, True)
+    # a worker times every so many of its batches, the first among them
+    workers = evidence.validations[0].workers
+    assert workers is not None and 'LoadImageFromFile' in workers.transforms
+    assert main(['recommend', str(folder), '--dry-run', '--format', 'json']) == 0
+    assert json.loads(capsys.readouterr().out)['validation']['validations'] == 2

@@ -1,0 +1,359 @@
+"""Commands that train for real: sweep, save-bench and verify; nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fakes.runs import make_evidence, make_loader, make_run, render_evidence
+from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.experiment.engine import Plan, Turn, run_plan
+from mmgpu_hooks.experiment.trial import ENDLESS, read_trial_run
+from mmgpu_hooks.schema import TrialSpec
+from mmgpu_hooks.schema.reader import read_evidence
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, read_run_folder
+from training.detection import environ, render_config
+from training.trial_toys import processes_of, write_config
+
+TOYS = 'training.trial_toys.'
+SWEEP = Path(__file__).resolve().parents[2] / 'tools' / 'sweep.py'
+
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def ask(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Ask:
+    """Runs a command in a folder of its own; its JSON answer."""
+    monkeypatch.setenv('PYTHONPATH', environ()['PYTHONPATH'])
+    monkeypatch.setenv('OMP_NUM_THREADS', '1')
+
+    def run(command: str, target: Path, *words: str) -> dict[str, Any]:
+        given = [command, str(target), *words, '--work-dir', str(tmp_path / 'w')]
+        assert main([*given, '--format', 'json']) == 0
+        assert processes_of(tmp_path) == []
+        assert not list(tmp_path.rglob('*.pth'))
+        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return answer
+
+    return run
+
+
+@pytest.fixture
+def refusal(ask: Ask, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command that is refused; the line that says why."""
+
+    def run(command: str, *words: str) -> str:
+        given = [command, *words, '--work-dir', str(tmp_path / 'w')]
+        assert main(given) == 2
+        assert processes_of(tmp_path) == []
+        out, err = capsys.readouterr()
+        assert out == ''
+        (line,) = err.splitlines()
+        return line
+
+    return run
+
+
+@pytest.mark.timing
+def test_settings_are_swept_kept_and_not_trained_again(ask: Ask, tmp_path: Path):
+    # an epoch of ten batches: the training is made longer
+    config = write_config(tmp_path, item_s=0.004, step_s=0.004, epochs=1)
+    words = ['--seconds', '0.5', '--num-workers', '2', '0']
+    body = ask('sweep', config, *words)
+    alone, beside = body['rows']
+    assert [row['setting']['num_workers'] for row in body['rows']] == [0, 2]
+    # two images of 4 ms in the loop, then a step of 4 ms; never shorter
+    assert alone['iter_s']['value'] >= 0.012
+    assert alone['data_wait_s'] >= 0.008
+    assert beside['iter_s']['value'] < alone['iter_s']['value']
+    for row in body['rows']:
+        assert row['status'] == 'completed'
+        assert row['iter_s']['count'] >= 6
+        assert row['iterations'] >= 60
+        assert row['images_per_s'] == pytest.approx(2 / row['iter_s']['value'], rel=0.2)
+        assert row['memory_source'] == 'process_rss'
+        assert row['memory_peak_bytes'] > 50e6
+        assert row['cpu_cores'] > 0
+        assert row['is_loss_finite'] is True
+        assert row['predicted'] is not None
+    folder = tmp_path / 'w' / 'sweep'
+    assert json.loads((folder / 'sweep.json').read_text()) == body
+
+    # a trial neither validates nor writes what lasts, and keeps the training's hooks
+    trial = Path(alone['folder'])
+    assert not list(trial.rglob('events.out.*'))
+    summary = read_trial_run(trial)
+    assert summary is not None and summary.ledger_s['validation'] == 0
+    log = (trial / 'training.log').read_text()
+    assert 'EMAHook' in log
+    assert 'CheckpointHook' not in log
+
+    # nothing of it is trained again, and the predictions come from what was kept
+    before = sorted(folder.glob('trials/*/*/*.log'))
+    again = ask('sweep', config, *words)
+    assert [row['is_reused'] for row in again['rows']] == [True, True]
+    assert again['rows'][0]['predicted'] == alone['predicted']
+    assert again['rows'][0]['iter_s'] == alone['iter_s']
+    assert sorted(folder.glob('trials/*/*/*.log')) == before
+
+    # evidence that is gone is said to be
+    for evidence in Path(beside['folder']).rglob('gpu_efficiency*.jsonl'):
+        evidence.unlink()
+    rows = ask('sweep', config, *words)['rows']
+    assert [row['predicted'] for row in rows] == [None, None]
+    assert 'evidence' in rows[0]['unpredicted']
+
+
+@pytest.mark.timing
+def test_saves_are_measured_beside_each_number_of_workers(ask: Ask, tmp_path: Path):
+    # an epoch has 20 iterations, so the trainings are made longer
+    config = write_config(tmp_path, item_s=0.005, step_s=0.002, epochs=1)
+    body = ask('save-bench', config, '--saves', '3', '--num-workers', '2', '0')
+    alone, beside = body['rows']
+    assert body['reference'] == alone['setting']
+    assert [row['setting']['num_workers'] for row in body['rows']] == [0, 2]
+    for row, gap in zip(body['rows'], (8, 12)):
+        assert row['status'] == 'completed'
+        # the first one is left out
+        at = [save['iteration'] for save in row['saves']]
+        assert at == [2 * gap, 3 * gap, 4 * gap]
+        assert {save['occasion'] for save in row['saves']} == {'iteration'}
+        assert row['save_s'] == sorted(save['wall_s'] for save in row['saves'])[1]
+        assert row['cpu_s'] > 0
+        assert row['bytes'] > 1000
+    assert [save['workers'] for save in beside['saves']] == [2, 2, 2]
+    # two images of 5 ms, which workers load beside the step
+    assert alone['data_wait_s'] >= 0.01
+    assert beside['gross_s'] == pytest.approx(beside['save_s'] - alone['save_s'])
+    assert 0 <= beside['net_s'] <= max(beside['gross_s'], 0.0) + 1e-9
+
+
+@pytest.mark.timing
+def test_a_gain_is_verified_beside_what_was_predicted(ask: Ask, tmp_path: Path):
+    config = write_config(tmp_path, item_s=0.01, step_s=0.01, length=240, epochs=1)
+    # a run that was starved without workers
+    loader = make_loader(
+        0, persistent_workers=False, prefetch_factor=None, pin_memory=False
+    )
+    folder = tmp_path / 'run'
+    folder.mkdir()
+    run = make_run(config_path=str(config), loader=loader, work_dir=str(folder))
+    evidence = make_evidence(run=run, data_wait_s=0.04, step_s=0.02)
+    (folder / EVIDENCE_NAME).write_text(render_evidence(evidence))
+    answer = ask('verify', folder)
+    # two images of 10 ms before each step of 10 ms, or at once beside it; a busy
+    # machine only adds to it
+    assert answer['before_s'] >= 0.03
+    assert answer['gain']['value'] > 0.2
+    assert answer['after_s'] < answer['before_s']
+    assert answer['pairs'] >= 4
+    assert answer['before']['train_dataloader.num_workers'] == 0
+    assert answer['after']['train_dataloader.num_workers'] > 0
+    assert answer['predicted_gain'] > 0.5
+    assert answer['external_cpu_cores'] >= 0
+
+
+def test_a_trial_that_hangs_or_lacks_memory_is_a_record(tmp_path: Path):
+    config = write_config(tmp_path, dataset=TOYS + 'TroubledDataset', num_workers=2)
+    # what each worker of a training does is in the names of its settings
+    turns = [
+        Turn(
+            trouble,
+            TrialSpec(
+                config=str(config),
+                folder=str(tmp_path / trouble),
+                settings={'train_dataloader.dataset.trouble': trouble},
+            ),
+            (ENDLESS,),
+            time_limit_s=limit_s,
+        )
+        for trouble, limit_s in (('hang', 7), ('memory', 100))
+    ]
+    hung, greedy = run_plan(Plan(turns), environ=environ()).trials
+    assert (hung.status, hung.error) == (
+        'timed_out',
+        'killed after 7 s, 0 iterations done',
+    )
+    assert (greedy.status, greedy.error) == (
+        'out_of_memory',
+        'MemoryError: no memory for an image',
+    )
+    assert processes_of(tmp_path) == []
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, 'it did not come'
+        time.sleep(0.05)
+
+
+def is_held(folder: Path) -> bool:
+    states = [process.info['status'] for process in processes_of(folder)]
+    return psutil.STATUS_STOPPED in states
+
+
+def has_first_trial(folder: Path) -> bool:
+    kept = folder / 'w' / 'sweep' / 'trials.jsonl'
+    is_kept = kept.is_file() and kept.read_text().count('\n') == 1
+    return is_kept and bool(processes_of(folder))
+
+
+def has_saved(folder: Path) -> bool:
+    return bool(list(folder.rglob('iter_*.pth')))
+
+
+WORKERS = ('--num-workers', '0', '1')
+
+
+@pytest.mark.parametrize(
+    ('command', 'words', 'is_due', 'number'),
+    [
+        # one of them is held in its tracks, and its worker with it
+        ('verify', ['toy.py'], is_held, signal.SIGINT),
+        pytest.param(
+            *('verify', ['toy.py'], is_held, signal.SIGKILL), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            *('sweep', [*WORKERS, '--seconds', '2'], has_first_trial, signal.SIGINT),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *('save-bench', WORKERS, has_saved, signal.SIGTERM), marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_stopping_a_command_leaves_nothing_running(
+    tmp_path: Path, command: str, words: Any, is_due: Any, number: int
+):
+    write_config(tmp_path, item_s=0.02, step_s=0.01, num_workers=1, length=400)
+    given = [sys.executable, '-m', 'mmgpu_hooks', command, 'toy.py', *words]
+    process = subprocess.Popen(
+        [*given, '--work-dir', 'w'],
+        cwd=tmp_path,
+        env=environ(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_for(lambda: is_due(tmp_path))
+        process.send_signal(number)
+        # on a busy machine too: one that trains on is no noise
+        output = process.communicate(timeout=20)[0]
+    finally:
+        process.kill()
+        process.communicate()
+    wait_for(lambda: not processes_of(tmp_path), 10.0)
+    if number != signal.SIGKILL:
+        assert process.returncode == 130
+        assert 'Traceback' not in output
+    if command == 'save-bench':
+        files = [path for path in tmp_path.rglob('*') if path.is_file()]
+        assert [path.name for path in files if path.stat().st_size] == ['toy.py']
+
+
+@pytest.mark.slow
+def test_out_of_memory_and_time_are_rows(ask: Ask, tmp_path: Path):
+    config = write_config(tmp_path, dataset=TOYS + 'CrowdedDataset', epochs=1)
+    words = ['--num-workers', '0', '3']
+    for body in (
+        ask('sweep', config, *words, '--seconds', '0.5'),
+        ask('save-bench', config, *words, '--saves', '3'),
+    ):
+        fine, crowded = body['rows']
+        assert (fine['status'], crowded['status']) == ('completed', 'out_of_memory')
+        assert crowded['error'] == 'MemoryError: no memory for an image'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'words',
+    [
+        ['sweep', 'bad.py', '--num-workers', '0', '1'],
+        ['save-bench', 'bad.py', '--num-workers', '0'],
+        ['verify', 'bad.py', 'toy.py'],
+    ],
+)
+def test_a_config_that_does_not_train_is_given_up_early(
+    refusal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+):
+    good = write_config(tmp_path)
+    bad = good.with_name('bad.py')
+    bad.write_text(good.read_text() + "model['step_s'] = 'never'\n")
+    monkeypatch.chdir(tmp_path)
+    line = refusal(*words)
+    assert f'mmgpu {words[0]}: expected ' in line
+    assert 'TypeError: ' in line
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_no_number_is_never_the_best(ask: Ask, tmp_path: Path):
+    rate = "optim_wrapper['optimizer']['lr'] = float('nan')\n"
+    config = write_config(tmp_path, more=rate)
+    body = ask('sweep', config, '--num-workers', '0', '--seconds', '0.5')
+    (row,) = body['rows']
+    assert row['is_loss_finite'] is False
+    assert body['best'] == []
+
+
+@pytest.mark.slow
+def test_mmdetection_is_swept(ask: Ask, images: Path, tmp_path: Path):
+    config = tmp_path / 'detector.py'
+    config.write_text(render_config(images, default_hooks='', epochs=1))
+    grid = ['--num-workers', '0', '2', '--batch-size', '1', '2']
+    body = ask('sweep', config, '--seconds', '0.5', *grid)
+    assert [row['status'] for row in body['rows']] == ['completed'] * 4
+    run = read_trial_run(Path(body['rows'][-1]['folder']))
+    assert run is not None and run.run.versions['mmdet']
+
+
+def sweep_on_ranks(config: Path) -> dict[str, Any]:
+    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
+    command += ['--nproc_per_node=2', str(SWEEP), str(config), '--format', 'json']
+    command += ['--num-workers', '0', '--seconds', '0.5', '--work-dir']
+    done = subprocess.run(
+        [*command, str(config.parent / 'w')],
+        env=environ(),
+        capture_output=True,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    assert processes_of(config.parent) == []
+    # rank 0 alone has an answer
+    body: dict[str, Any] = json.loads(done.stdout)
+    return body
+
+
+@pytest.mark.slow
+def test_each_trial_trains_on_as_many_ranks(tmp_path: Path) -> None:
+    body = sweep_on_ranks(write_config(tmp_path, step_s=0.01, epochs=1))
+    (row,) = body['rows']
+    assert (body['ranks'], row['status'], row['error']) == (2, 'completed', None)
+    # two images on each of two ranks
+    assert row['images_per_s'] == pytest.approx(4 / row['iter_s']['value'], rel=0.2)
+    first = read_run_folder(Path(row['folder'])).evidence
+    assert first is not None
+    for rank, path in enumerate((first, first.with_stem(f'{first.stem}_rank1'))):
+        run = read_evidence(path).run
+        assert (run.rank, run.world_size, run.host.ranks_on_host) == (rank, 2, 2)
+
+
+@pytest.mark.slow
+def test_a_rank_without_memory_is_the_reason(tmp_path: Path) -> None:
+    config = write_config(tmp_path, dataset=TOYS + 'Rank1Dataset')
+    (row,) = sweep_on_ranks(config)['rows']
+    assert row['status'] == 'out_of_memory'
+    assert row['error'] == 'rank 1: MemoryError: no memory for an image'
