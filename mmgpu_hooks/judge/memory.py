@@ -8,7 +8,8 @@ import numpy as np
 
 from mmgpu_hooks.judge.columns import known
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.growth import Growth, find_growth
+from mmgpu_hooks.model.growth import find_growth
+from mmgpu_hooks.schema import Estimate
 
 SAFE_SHARE = 0.9
 """Part of the room that is ever planned for: the rest goes to fragments of the
@@ -77,13 +78,13 @@ def _last(run: Run, field: str) -> int | None:
     return int(figures[-1]) if len(figures) else None
 
 
-def find_growth_of(run: Run, field: str, **least: float) -> Growth | None:
+def find_growth_of(run: Run, field: str, **least: float) -> Estimate | None:
     """Steady growth of one figure over the whole run."""
     every = run.every.having(field)
     return find_growth(every.column('iteration'), every.column(field), **least)
 
 
-def find_worker_growth(run: Run) -> Growth | None:
+def find_worker_growth(run: Run) -> Estimate | None:
     """Steady growth of the workers' memory, in an epoch where they end with each."""
     field = 'worker_rss_bytes'
     if run.run.loader.persistent_workers or run.run.loop == 'iter':

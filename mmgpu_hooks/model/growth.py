@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,24 +33,14 @@ _GOES_ON = 0.7
 """Growth of the second half over that of the first: a cache that fills slows down."""
 
 
-@dataclass(frozen=True)
-class Growth:
-    """A series that grows steadily."""
-
-    per_1000: Estimate
-    """Bytes per 1000 iterations; ``count`` readings."""
-    grown_bytes: float
-    """From the first to the last of the readings behind the warm-up."""
-
-
 def find_growth(
     iterations: ArrayLike,
     sizes: ArrayLike,
     *,
     least_bytes: float = _LEAST_BYTES,
     least_share: float = _LEAST_SHARE,
-) -> Growth | None:
-    """Steady growth behind the warm-up.
+) -> Estimate | None:
+    """Steady growth behind the warm-up, in bytes per 1000 iterations.
 
     The readings are cut into eight blocks. Growth is steady when every block's median
     is above the one before, by about as much, to the end.
@@ -63,7 +52,8 @@ def find_growth(
         least_share: Likewise, of the first block's level.
 
     Returns:
-        ``None`` without steady growth, or with too few readings to tell.
+        With the count of readings; ``None`` without steady growth, or with too few
+        of them to tell.
     """
     if count_missing(iterations):
         return None
@@ -87,10 +77,8 @@ def find_growth(
     slope = float(np.polyfit(done - done[0], held, 1)[0])
     error = float(speeds.std(ddof=1)) / len(speeds) ** 0.5
     spread = student_t((1 + CONFIDENCE) / 2, len(speeds) - 1) * error
-    per_1000 = Estimate(
-        1000 * slope, 1000 * (slope - spread), 1000 * (slope + spread), len(done)
-    )
-    return Growth(per_1000, float(grown))
+    low, high = 1000 * (slope - spread), 1000 * (slope + spread)
+    return Estimate(1000 * slope, low, high, len(done))
 
 
 def count_missing(iterations: ArrayLike) -> int:

@@ -22,8 +22,8 @@ from mmgpu_hooks.judge.thresholds import (
     RISE_BYTES,
     RISE_SHARE,
 )
-from mmgpu_hooks.model.growth import Growth, count_missing
-from mmgpu_hooks.schema import Finding
+from mmgpu_hooks.model.growth import count_missing
+from mmgpu_hooks.schema import Estimate, Finding
 
 _FATAL = 1.0
 """What a run that ends before its time loses, as a share of it."""
@@ -51,7 +51,7 @@ def judge_host_growth(run: Run) -> Finding | None:
     if room is None:
         return notice(f'{detail}. How much is free is unknown.')
     ranks = max(run.run.host.ranks_on_host, 1)
-    speed = ranks * sum(one.per_1000.value for one in found.values()) / 1000
+    speed = ranks * sum(one.value for one in found.values()) / 1000
     count = int(room.free_bytes / speed)
     detail += (
         f'; {format_bytes(room.free_bytes)} are free {room.bound}: '
@@ -79,8 +79,7 @@ def _judge_short_growth(run: Run) -> Finding | None:
     )
 
 
-def _phrase_growth(who: str, growth: Growth) -> str:
-    each = growth.per_1000
+def _phrase_growth(who: str, each: Estimate) -> str:
     return (
         f'{who} by {format_bytes(each.value)} per 1000 iterations '
         f'({format_bytes(max(each.low, 0))} to {format_bytes(each.high)}, '
@@ -170,7 +169,7 @@ def judge_card_growth(run: Run) -> Finding | None:
     if card is None or peak is None:
         return notice(f'{detail}.')
     free = max(card.room_bytes - peak, 0)
-    count = int(1000 * free / growth.per_1000.value)
+    count = int(1000 * free / growth.value)
     detail += f'; the card is full in {count} iterations{_phrase_epoch(run, count)}'
     if left is not None and count < left:
         return problem(f'{detail}, before training ends.', _FATAL)
