@@ -10,12 +10,7 @@ from mmdet.models.data_preprocessors import (
     BatchFixedSizePad,
     BatchResize,
     BatchSyncRandomResize,
-    DetDataPreprocessor,
 )
-from mmdet.structures import DetDataSample
-from mmengine.logging import MessageHub
-from mmengine.structures import InstanceData
-from torch import Tensor, rand, zeros
 
 from mmgpu_hooks.hooks.step_sizes import StepSizes, find_step_sizes
 from mmgpu_hooks.measure.absent import Absent, SourceError
@@ -27,67 +22,26 @@ def model_of(*augments: Any) -> Any:
     )
 
 
-def batch_of(images: int, side: int) -> dict[str, Any]:
-    samples = []
-    for _ in range(images):
-        boxes = InstanceData(bboxes=rand(1, 4), labels=zeros(1))
-        meta = {'img_shape': (side, side), 'pad_shape': (side, side)}
-        samples.append(DetDataSample(gt_instances=boxes, metainfo=meta))
-    return {'inputs': [zeros(3, side, side)] * images, 'data_samples': samples}
-
-
-class Training:
-    """Iterations of MMDetection's own data preprocessor, and what is known of them."""
-
-    def __init__(self, name: str, **augment: Any) -> None:
-        self.preprocessor = DetDataPreprocessor(batch_augments=[augment])
-        self.hub = MessageHub.get_instance(name)
-        self.iterations = 0
-        model = SimpleNamespace(data_preprocessor=self.preprocessor)
-        sizes = find_step_sizes(model)
-        assert isinstance(sizes, StepSizes)
-        self.sizes = sizes
-
-    def run(self, iterations: int, images: int = 2) -> int:
-        """Run iterations; pixels of the largest batch that a model was given."""
-        largest = 0
-        for _ in range(iterations):
-            batch = batch_of(images, 64)
-            self.hub.update_info('iter', self.iterations)
-            if self.sizes.resizer is not None:
-                self.sizes.note()
-            given: Tensor = self.preprocessor(batch, training=True)['inputs']
-            count, _, height, width = given.shape
-            largest = max(largest, count * height * width)
-            self.iterations += 1
-        return largest
-
-
-@pytest.fixture
-def draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes drawn one after the other: 96, 32, 160, 128."""
-    sizes = iter([3, 1, 5, 4])
-    monkeypatch.setattr('random.randint', lambda low, high: next(sizes))
-
-
-def test_pixels_are_those_that_the_model_was_given(draws: None) -> None:
-    training = Training(
-        'resized', type=BatchSyncRandomResize, random_size_range=(32, 160), interval=2
-    )
+def test_pixels_are_those_that_the_model_was_given() -> None:
+    resizer = BatchSyncRandomResize((32, 160))
+    sizes = find_step_sizes(model_of(resizer))
+    assert isinstance(sizes, StepSizes)
     largest = []
-    for iterations in (3, 2, 3):
-        given = training.run(iterations)
-        largest.append(given)
-        assert training.sizes.drain(2, 2 * 64 * 64) == given
-    # the third iteration is the first of 96; 96 and 32 are next; then 32, 160 twice
-    assert largest == [2 * 96**2, 2 * 96**2, 2 * 160**2]
+    for drawn in ([None], [(96, 96)], [(96, 96), (32, 32)], [(160, 128)]):
+        for size in drawn:
+            resizer._input_size = size
+            sizes.note()
+        largest.append(sizes.drain(2, 2 * 64 * 64))
+    # before the first draw images are trained at as they were loaded
+    assert largest == [2 * 64**2, 2 * 96**2, 2 * 96**2, 2 * 160 * 128]
 
 
 @pytest.mark.parametrize(('size', 'area'), [((96, 80), 96 * 80), ((48, 32), 64 * 64)])
 def test_a_fixed_pad_is_the_least(size: tuple[int, int], area: int) -> None:
-    training = Training(f'padded {area}', type=BatchFixedSizePad, size=size)
-    assert training.run(2) == 2 * area
-    assert training.sizes.drain(2, 2 * 64 * 64) == 2 * area
+    sizes = find_step_sizes(model_of(BatchFixedSizePad(size=size)))
+    assert isinstance(sizes, StepSizes)
+    assert sizes.drain(2, 2 * 64 * 64) == 2 * area
+    assert (sizes.drain(None, 100), sizes.drain(3, None)) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -108,13 +62,6 @@ def test_a_preprocessor_without_augments_is_left_alone() -> None:
     assert find_step_sizes(model_of()) is None
     mixing = SimpleNamespace(batch_augments=SimpleNamespace())
     assert find_step_sizes(SimpleNamespace(data_preprocessor=mixing)) is None
-
-
-def test_without_the_images_of_each_batch_the_pixels_are_unknown() -> None:
-    sizes = StepSizes(None, (64, 64))
-    assert sizes.drain(None, 100) is None
-    assert sizes.drain(3, None) is None
-    assert sizes.drain(3, 100) == 3 * 64 * 64
 
 
 @pytest.mark.parametrize('size', [32, (32, 32, 32)])

@@ -107,42 +107,34 @@ def drain_at_log(memory: CudaMemory, allocator: Allocator) -> int | None:
     return peak
 
 
-def test_validation_that_needs_less_than_training_leaves_no_trace(memory, allocator):
-    allocator.use(90)
-    validate(memory, allocator, 40, 50)
-    allocator.use(80)
-    assert drain_at_log(memory, allocator) == 100
-    allocator.use(70)
-    assert drain_at_log(memory, allocator) == 80
-
-
-def test_training_that_needs_more_after_validation_is_seen(memory, allocator):
-    allocator.use(5)
-    validate(memory, allocator, 40, 50)
-    allocator.use(80)
-    assert drain_at_log(memory, allocator) == 90
-
-
-@pytest.mark.parametrize('extras', [(200,), (200, 200), (30, 200)])
-def test_a_peak_that_validation_hides_is_unknown_until_the_next_reset(
-    memory, allocator, extras
+@pytest.mark.parametrize(
+    ('before', 'validations', 'after', 'peaks'),
+    [
+        # less than training needs leaves no trace
+        (90, (40, 50), (80, 70), (100, 80)),
+        # training that needs more afterwards is seen
+        (5, (40, 50), (80,), (90,)),
+        # a peak that validation hides is unknown until the next reset
+        (90, (200,), (95, 95), (None, 105)),
+        (90, (200, 200), (95, 95), (None, 105)),
+        (90, (30, 200), (95, 95), (None, 105)),
+        # validation's own is known once its log has reset it
+        (90, (200, 30), (85,), (100,)),
+    ],
+)
+def test_the_peak_is_trainings_or_unknown(
+    memory, allocator, before, validations, after, peaks
 ):
-    allocator.use(90)
-    validate(memory, allocator, *extras)
-    allocator.use(95)
-    assert drain_at_log(memory, allocator) is None
-    allocator.use(95)
-    assert drain_at_log(memory, allocator) == 105
+    allocator.use(before)
+    validate(memory, allocator, *validations)
+    found = []
+    for extra in after:
+        allocator.use(extra)
+        found.append(drain_at_log(memory, allocator))
+    assert tuple(found) == peaks
 
 
-def test_validations_own_peak_is_told_once_its_log_has_reset_it(memory, allocator):
-    allocator.use(90)
-    validate(memory, allocator, 200, 30)
-    allocator.use(85)
-    assert drain_at_log(memory, allocator) == 100
-
-
-def test_a_window_right_after_validation_without_a_reset_stays_unknown(
+def test_without_a_reset_the_peak_stays_unknown_until_training_exceeds_it(
     memory, allocator
 ):
     validate(memory, allocator, 200)
@@ -164,16 +156,12 @@ def test_what_the_process_reached_before_training_is_not_trainings(allocator):
     assert drain_at_log(memory, allocator) == 100
 
 
-def test_beginning_and_ending_validation_twice_does_no_harm(memory, allocator):
-    allocator.use(90)
-    memory.begin_validation()
-    allocator.use(200)
-    memory.begin_validation()
-    memory.end_validation()
-    allocator.reset()
-    allocator.use(50)
-    memory.end_validation()
-    assert drain_at_log(memory, allocator) == 100
+def test_two_validations_in_one_window_keep_the_peak_hidden(memory, allocator):
+    allocator.use(1)
+    validate(memory, allocator, 20)
+    allocator.use(15)
+    validate(memory, allocator, 1, 1)
+    assert drain_at_log(memory, allocator) is None
 
 
 STEPS = st.lists(
