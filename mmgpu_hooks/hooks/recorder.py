@@ -106,18 +106,12 @@ class LogSchedule:
             batch_idx: Of the iteration that :meth:`is_due` was called for.
             iterations: Iterations since the last interval ended.
         """
-        batches = self._batches
-        if not batches:
+        if not self._batches:
             return batch_idx + 1
-        nexts = [batch_idx + MOST_SKIPPED]
-        if batch_idx < batches - 1:
-            nexts.append(batches - 1)
-        if self._own_interval is not None or self._logger is None:
-            nexts.append(batch_idx + max(self.interval - iterations, 1))
-        if self._logger is not None:
-            interval = self._logger.interval
-            nexts.append(((batch_idx + 1) // interval + 1) * interval - 1)
-        return min(nexts)
+        for later in range(1, MOST_SKIPPED):
+            if any(self.is_due(batch_idx + later, iterations + later)):
+                return batch_idx + later
+        return batch_idx + MOST_SKIPPED
 
 
 class Recorder:
