@@ -7,7 +7,8 @@ nothing.
 from __future__ import annotations
 
 import contextlib
-import functools
+import weakref
+from dataclasses import dataclass
 from typing import Any, Callable
 
 from mmengine.runner import BaseLoop
@@ -19,12 +20,12 @@ from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.host import read_run_delay_s
-from mmgpu_hooks.measure.ledger import FIRST_WAIT, LAP, TimeLedger, summarize_durations
+from mmgpu_hooks.measure.ledger import summarize_durations
 from mmgpu_hooks.measure.loader.batches import count_tensors
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import fold_workers_meanwhile
-from mmgpu_hooks.measure.loader.queue import WaitTimer
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
+from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import Surroundings
 from mmgpu_hooks.schema import LoaderSettings, ValidationRecord
 from mmgpu_hooks.schema.recorded import Line
@@ -138,6 +139,18 @@ class ValidationSource:
             loop.close()
 
 
+@dataclass
+class _Iteration:
+    """One batch of a validation, in seconds."""
+
+    wait_s: float
+    wait_cpu_s: float
+    is_first: bool
+    """Of a pass through the loader: it holds the start of workers, too."""
+    step_s: float | None = None
+    """``None`` until it has ended."""
+
+
 class _ValidationLoop:
     """The waits and steps of validations that go through one loader.
 
@@ -148,53 +161,76 @@ class _ValidationLoop:
 
     def __init__(self, loader: Any, guard: Guard) -> None:
         self.loader = loader
+        self._run = guard.run
+        self._patches = Patches()
+        self._load_cpu = loading_cpu_clock(loader)
         self._batches = 0
         """Of all validations."""
-        self._cpu_s = self._booked_cpu_s = 0.0
+        self._rows: list[_Iteration] = []
+        self._step: tuple[_Iteration, float, float] | None = None
+        """The iteration whose step runs, when that began, and the CPU until then."""
+        self._cpu_s = 0.0
         self._contents: dict[str, Any] = {}
-        self._ledger = TimeLedger(monotonic_s, 'other')
-        self._waits = WaitTimer(self._ledger, loading_cpu_clock(loader))
-        self._waits.before, self._waits.after = self._ask, self._got
-        self._waits.on_error = functools.partial(guard.switch_off, SOURCE)
-        self._follow = guard.wrap(SOURCE, self._waits.follow)
+        self._began_s = self._started_s = 0.0
+        """Since when workers are started, and how long that took."""
         self._probe = LoaderProbe(loader)
-        self._probe.on_create_begin = lambda: self._ledger.push(FIRST_WAIT)
+        self._probe.on_create_begin = self._creating
         self._probe.on_create_end = self._created
         running = getattr(loader, '_iterator', None)
         if running is not None:
             self._probe.watch_running(running)
-            self._waits.follow(running)
+            self._follow(running)
+
+    def _creating(self) -> None:
+        self._began_s = monotonic_s()
 
     def _created(self, iterator: Any) -> None:
-        self._ledger.pop(FIRST_WAIT)
+        self._started_s = monotonic_s() - self._began_s
         if iterator is not None:
-            self._follow(iterator)
+            self._run(SOURCE, self._follow, iterator)
+
+    def _follow(self, iterator: Any) -> None:
+        """Time the waits of an iterator from now on."""
+        next_data, find_iterator = type(iterator)._next_data, weakref.ref(iterator)
+        run = self._run
+
+        def timed() -> Any:
+            live: Any = find_iterator()
+            run(SOURCE, self._ask, live)
+            is_first = not live._num_yielded
+            cpu_s, begin_s = self._load_cpu(), monotonic_s()
+            batch = next_data(live)
+            row = _Iteration(
+                monotonic_s() - begin_s, self._load_cpu() - cpu_s, is_first
+            )
+            run(SOURCE, self._got, row, batch)
+            return batch
+
+        self._patches.set(iterator, '_next_data', timed)
 
     def begin(self) -> None:
         """A validation begins."""
         # what workers that live on did since the last time
         self._probe.read()
-        ledger = self._ledger
         # what an error cut short belongs to no iteration
-        ledger.note('other')
-        ledger.note(LAP)
-        ledger.running[:] = ['other']
-        ledger.take()
+        self._rows, self._step = [], None
         self._cpu_s, self._contents = 0.0, {}
 
     def _ask(self, iterator: Any) -> None:
-        ledger, cpu_s = self._ledger, process_cpu_s()
-        if ledger.running[0] == 'step':
-            ledger.end_lap()
-            ledger.running[0] = 'other'
-            self._cpu_s += cpu_s - self._booked_cpu_s
-        self._booked_cpu_s = cpu_s
+        step, self._step = self._step, None
+        if step is not None:
+            row, begin_s, cpu_s = step
+            row.step_s = monotonic_s() - begin_s
+            self._cpu_s += process_cpu_s() - cpu_s
         with contextlib.suppress(SourceError):
             self._probe.queue.ask(iterator)
 
-    def _got(self, iterator: Any, batch: Any) -> None:
-        if self._ledger.ended[-1] is FIRST_WAIT:
-            self._booked_cpu_s = process_cpu_s()
+    def _got(self, row: _Iteration, batch: Any) -> None:
+        if row.is_first:
+            row.wait_s, self._started_s = row.wait_s + self._started_s, 0.0
+        else:
+            self._cpu_s += row.wait_cpu_s
+        self._rows.append(row)
         self._batches += 1
         if not self._contents:
             tensors, size = count_tensors(batch)
@@ -203,8 +239,7 @@ class _ValidationLoop:
             self._probe.read_memory()
             self._probe.follow_batches()
         # what we did ourselves is in no part
-        self._ledger.note('other')
-        self._ledger.running[0] = 'step'
+        self._step = row, monotonic_s(), process_cpu_s()
 
     def end(self) -> dict[str, Any]:
         """It is over.
@@ -212,26 +247,29 @@ class _ValidationLoop:
         Returns:
             Fields of a :class:`~mmgpu_hooks.schema.ValidationRecord`.
         """
-        window = self._ledger.take()
+        rows = [(row, row.step_s) for row in self._rows if row.step_s is not None]
+        firsts_s = [row.wait_s for row, _ in rows if row.is_first]
         figures: dict[str, Any] = {
             'loader': read_loader_settings(self.loader),
             'workers': self._probe.read(),
             **self._contents,
         }
-        if len(window.iters_s):
+        if rows:
             figures.update(
-                iterations=len(window.iters_s),
-                data_wait=summarize_durations(window.waits_s),
-                step=summarize_durations(window.steps_s),
-                iter=summarize_durations(window.iters_s),
-                first_waits=len(window.firsts),
-                first_wait_s=float(window.waits_s[window.firsts].sum()),
-                data_wait_cpu_s=window.wait_cpu_s,
+                iterations=len(rows),
+                data_wait=summarize_durations([row.wait_s for row, _ in rows]),
+                step=summarize_durations([step_s for _, step_s in rows]),
+                iter=summarize_durations([row.wait_s + step_s for row, step_s in rows]),
+                first_waits=len(firsts_s),
+                first_wait_s=sum(firsts_s),
+                data_wait_cpu_s=sum(
+                    row.wait_cpu_s for row, _ in rows if not row.is_first
+                ),
                 process_cpu_s=self._cpu_s,
             )
         return figures
 
     def close(self) -> None:
         """Leave the loader as it was."""
-        self._waits.close()
+        self._patches.close()
         self._probe.close()

@@ -135,11 +135,6 @@ class TimeLedger:
         self.times.append(self.clock())
         self.ended.append(what)
 
-    def end_lap(self) -> None:
-        """An iteration ends."""
-        self.note(self.running[-1])
-        self.note(LAP)
-
     def push(self, part: Any) -> None:
         """Begin a part, or a call of a hook, inside what runs."""
         self.note(self.running[-1])

@@ -39,10 +39,8 @@ class WaitTimer:
         """While false, waits are not timed."""
         self.before: Callable[[Any], Any] | None = None
         """Called before each wait with the iterator, until it raises."""
-        self.after: Callable[[Any, Any], Any] | None = None
-        """Likewise after it, with the iterator and the batch."""
         self.on_error: Callable[[Exception], Any] = lambda error: None
-        """Gets what they raised; both are called no more."""
+        """Gets what that raised."""
 
     def follow(self, iterator: Any) -> None:
         """Time the waits of an iterator from now on.
@@ -68,7 +66,8 @@ class WaitTimer:
                 try:
                     self.before(live)
                 except Exception as error:  # noqa: BLE001, never harm training
-                    self._give_up(error)
+                    self.before = None
+                    self.on_error(error)
             part = 'data_wait' if live._num_yielded else FIRST_WAIT
             if self._skipped > 0:
                 self._skipped -= 1
@@ -79,7 +78,7 @@ class WaitTimer:
             running.append(part)
             cpu_s = cpu_clock()
             try:
-                batch = next_data(live)
+                return next_data(live)
             except StopIteration:
                 # the epoch is over: this was the end of its workers
                 part = 'teardown'
@@ -90,18 +89,8 @@ class WaitTimer:
                 stamp(clock())
                 note(part)
                 del running[depth:]
-            if self.after is not None:
-                try:
-                    self.after(live, batch)
-                except Exception as error:  # noqa: BLE001, never harm training
-                    self._give_up(error)
-            return batch
 
         return timed
-
-    def _give_up(self, error: Exception) -> None:
-        self.before = self.after = None
-        self.on_error(error)
 
     def close(self) -> None:
         """Leave every iterator as it was; a second call does nothing."""
