@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from dataclasses import dataclass
 from typing import Any, Callable
 
+import numpy as np
 from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.hooks.guard import Guard
@@ -139,18 +139,6 @@ class ValidationSource:
             loop.close()
 
 
-@dataclass
-class _Iteration:
-    """One batch of a validation, in seconds."""
-
-    wait_s: float
-    wait_cpu_s: float
-    is_first: bool
-    """Of a pass through the loader: it holds the start of workers, too."""
-    step_s: float | None = None
-    """``None`` until it has ended."""
-
-
 class _ValidationLoop:
     """The waits and steps of validations that go through one loader.
 
@@ -166,26 +154,32 @@ class _ValidationLoop:
         self._load_cpu = loading_cpu_clock(loader)
         self._batches = 0
         """Of all validations."""
-        self._rows: list[_Iteration] = []
-        self._step: tuple[_Iteration, float, float] | None = None
-        """The iteration whose step runs, when that began, and the CPU until then."""
-        self._cpu_s = 0.0
-        self._contents: dict[str, Any] = {}
-        self._began_s = self._started_s = 0.0
-        """Since when workers are started, and how long that took."""
+        self._started_s = 0.0
+        """Of the iterator's making, which belongs to the first wait."""
+        self._reset()
         self._probe = LoaderProbe(loader)
-        self._probe.on_create_begin = self._creating
+        self._probe.on_create_begin = self._create
         self._probe.on_create_end = self._created
         running = getattr(loader, '_iterator', None)
         if running is not None:
             self._probe.watch_running(running)
             self._follow(running)
 
-    def _creating(self) -> None:
-        self._began_s = monotonic_s()
+    def _reset(self) -> None:
+        self._waits_s: list[float] = []
+        self._steps_s: list[float] = []
+        """One less than waits while a step runs."""
+        self._firsts_s: list[float] = []
+        self._wait_cpu_s = self._cpu_s = 0.0
+        self._step: tuple[float, float] | None = None
+        """When the step that runs began, and the CPU until then."""
+        self._contents: dict[str, Any] = {}
+
+    def _create(self) -> None:
+        self._started_s = -monotonic_s()
 
     def _created(self, iterator: Any) -> None:
-        self._started_s = monotonic_s() - self._began_s
+        self._started_s += monotonic_s()
         if iterator is not None:
             self._run(SOURCE, self._follow, iterator)
 
@@ -200,10 +194,8 @@ class _ValidationLoop:
             is_first = not live._num_yielded
             cpu_s, begin_s = self._load_cpu(), monotonic_s()
             batch = next_data(live)
-            row = _Iteration(
-                monotonic_s() - begin_s, self._load_cpu() - cpu_s, is_first
-            )
-            run(SOURCE, self._got, row, batch)
+            wait_s, wait_cpu_s = monotonic_s() - begin_s, self._load_cpu() - cpu_s
+            run(SOURCE, self._got, batch, is_first, wait_s, wait_cpu_s)
             return batch
 
         self._patches.set(iterator, '_next_data', timed)
@@ -213,24 +205,25 @@ class _ValidationLoop:
         # what workers that live on did since the last time
         self._probe.read()
         # what an error cut short belongs to no iteration
-        self._rows, self._step = [], None
-        self._cpu_s, self._contents = 0.0, {}
+        self._reset()
 
     def _ask(self, iterator: Any) -> None:
         step, self._step = self._step, None
         if step is not None:
-            row, begin_s, cpu_s = step
-            row.step_s = monotonic_s() - begin_s
-            self._cpu_s += process_cpu_s() - cpu_s
+            self._steps_s.append(monotonic_s() - step[0])
+            self._cpu_s += process_cpu_s() - step[1]
         with contextlib.suppress(SourceError):
             self._probe.queue.ask(iterator)
 
-    def _got(self, row: _Iteration, batch: Any) -> None:
-        if row.is_first:
-            row.wait_s, self._started_s = row.wait_s + self._started_s, 0.0
+    def _got(
+        self, batch: Any, is_first: bool, wait_s: float, wait_cpu_s: float
+    ) -> None:
+        if is_first:
+            wait_s, self._started_s = wait_s + self._started_s, 0.0
+            self._firsts_s.append(wait_s)
         else:
-            self._cpu_s += row.wait_cpu_s
-        self._rows.append(row)
+            self._wait_cpu_s += wait_cpu_s
+        self._waits_s.append(wait_s)
         self._batches += 1
         if not self._contents:
             tensors, size = count_tensors(batch)
@@ -239,7 +232,7 @@ class _ValidationLoop:
             self._probe.read_memory()
             self._probe.follow_batches()
         # what we did ourselves is in no part
-        self._step = row, monotonic_s(), process_cpu_s()
+        self._step = monotonic_s(), process_cpu_s()
 
     def end(self) -> dict[str, Any]:
         """It is over.
@@ -247,25 +240,24 @@ class _ValidationLoop:
         Returns:
             Fields of a :class:`~mmgpu_hooks.schema.ValidationRecord`.
         """
-        rows = [(row, row.step_s) for row in self._rows if row.step_s is not None]
-        firsts_s = [row.wait_s for row, _ in rows if row.is_first]
+        # an error may have cut short the step of the last one
+        steps_s = np.array(self._steps_s)
+        waits_s = np.array(self._waits_s)[: len(steps_s)]
         figures: dict[str, Any] = {
             'loader': read_loader_settings(self.loader),
             'workers': self._probe.read(),
             **self._contents,
         }
-        if rows:
+        if len(steps_s):
             figures.update(
-                iterations=len(rows),
-                data_wait=summarize_durations([row.wait_s for row, _ in rows]),
-                step=summarize_durations([step_s for _, step_s in rows]),
-                iter=summarize_durations([row.wait_s + step_s for row, step_s in rows]),
-                first_waits=len(firsts_s),
-                first_wait_s=sum(firsts_s),
-                data_wait_cpu_s=sum(
-                    row.wait_cpu_s for row, _ in rows if not row.is_first
-                ),
-                process_cpu_s=self._cpu_s,
+                iterations=len(steps_s),
+                data_wait=summarize_durations(waits_s),
+                step=summarize_durations(steps_s),
+                iter=summarize_durations(waits_s + steps_s),
+                first_waits=len(self._firsts_s),
+                first_wait_s=sum(self._firsts_s),
+                data_wait_cpu_s=self._wait_cpu_s,
+                process_cpu_s=self._cpu_s + self._wait_cpu_s,
             )
         return figures
 
