@@ -367,6 +367,7 @@ class Recorder:
         clean_up('validation', self._validation.close)
         # read once: what we ourselves do from here on is no part of training
         if not {'ledger', 'interval'} & self._guard.off.keys():
+            self._ledger.note(self._ledger.running[-1])
             window = run('ledger', self._ledger.take)
         clean_up('ledger', self._timer.close)
         clean_up('ledger', self._patches.close)

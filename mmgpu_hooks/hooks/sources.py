@@ -13,6 +13,7 @@ from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.run_record import count_ranks_on_host
 from mmgpu_hooks.hooks.step_sizes import StepSizes, find_step_sizes
 from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.cuda import (
     CudaDevice,
     CudaEvents,
@@ -26,6 +27,7 @@ from mmgpu_hooks.measure.gpu import Gpu, GpuSampler, open_gpu
 from mmgpu_hooks.measure.host import (
     CpuMeter,
     HostWindowMeter,
+    pause_s,
     read_host_limits,
 )
 from mmgpu_hooks.measure.loader.batches import (
@@ -200,6 +202,7 @@ class Sources:
         self._worker_nice = worker_nice
         self._memory_thread: threading.Thread | None = None
         self._is_model_counted = False
+        self._opened_s = self._batch_due_s = monotonic_s()
         self.host = run('host limits', _read_host, runner) or HostLimits()
         cpu = run('CPU', CpuMeter)
         self._host = host = run('host', HostWindowMeter)
@@ -348,7 +351,12 @@ class Sources:
         figures: dict[str, Any] = dict(
             images=images, largest_batch_pixels=pixels, most_boxes=held.boxes
         )
-        tensors, size = count_tensors(batch) if batch is not None else (0, 0)
+        now_s = monotonic_s()
+        if batch is None or now_s < self._batch_due_s:
+            return figures
+        # 5 us for each image
+        self._batch_due_s = now_s + pause_s(now_s - self._opened_s)
+        tensors, size = count_tensors(batch)
         if tensors:
             figures.update(batch_tensors=tensors, batch_bytes=size)
             figures.update(stored_pixel_ratio=fold_stored_ratio(batch))

@@ -10,7 +10,6 @@ import contextlib
 import weakref
 from typing import Any, Callable
 
-import numpy as np
 from mmengine.runner import BaseLoop
 
 from mmgpu_hooks.hooks.guard import Guard
@@ -241,19 +240,19 @@ class _ValidationLoop:
             Fields of a :class:`~mmgpu_hooks.schema.ValidationRecord`.
         """
         # an error may have cut short the step of the last one
-        steps_s = np.array(self._steps_s)
-        waits_s = np.array(self._waits_s)[: len(steps_s)]
+        steps_s = self._steps_s
+        waits_s = self._waits_s[: len(steps_s)]
         figures: dict[str, Any] = {
             'loader': read_loader_settings(self.loader),
             'workers': self._probe.read(),
             **self._contents,
         }
-        if len(steps_s):
+        if steps_s:
             figures.update(
                 iterations=len(steps_s),
                 data_wait=summarize_durations(waits_s),
                 step=summarize_durations(steps_s),
-                iter=summarize_durations(waits_s + steps_s),
+                iter=summarize_durations([*map(sum, zip(waits_s, steps_s))]),
                 first_waits=len(self._firsts_s),
                 first_wait_s=sum(self._firsts_s),
                 data_wait_cpu_s=self._wait_cpu_s,

@@ -202,8 +202,7 @@ class TimeLedger:
         codes[np.isin(codes, self._step_codes) & (codes[last] == _STEP)] = _STEP
 
     def take(self) -> LedgerWindow:
-        """What happened since the last call."""
-        self.note(self.running[-1])
+        """What happened from the last call to the last stamp."""
         self.fold()
         sums, self._sums = self._sums.tolist(), np.zeros(len(self._sums))
         laps, self._laps = np.concatenate([np.zeros((0, 5)), *self._laps]), []

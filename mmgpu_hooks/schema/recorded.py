@@ -338,7 +338,8 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     worker_threads: Optional[Count] = None
     """Threads of the worker that has most."""
     batch_bytes: Optional[Count] = None
-    """Bytes of the tensors in the interval's last batch."""
+    """Bytes of the tensors in the interval's last batch, every 5 seconds, more often at
+    first."""
     batch_tensors: Optional[Count] = None
     """How many tensors those are: each needs a file descriptor in flight."""
     saves: Count = 0
