@@ -114,8 +114,8 @@ def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
         largest = max(rivals, key=lambda one: one.share or 0.0)
         name, why = RULES[largest.code].verdict or '', largest.detail
         if largest.code == _DATA:
-            name = _name_data_bound(run, problems)
-            why = f'{why[:-1]}, {_why_data_bound(name, run)}.'
+            name, cause = _explain_wait(run, problems)
+            why = f'{why} {cause}'
         elif name == 'save_bound':
             why += _save_cause(run)
     sentence = f'{VERDICTS[name]}: {why}'
@@ -138,45 +138,28 @@ def judge_confidence(run: Run) -> str:
     return 'high' if run.steady_iterations >= SURE_ITERATIONS else 'medium'
 
 
-def _name_data_bound(run: Run, problems: Mapping[str, Finding]) -> str:
+def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> tuple[str, str]:
+    """The verdict on a data-bound run, and why it waits: a sentence."""
     cause = next((code for code in _CAUSES if code in problems), None)
     workers, cores = run.run.loader.num_workers, run.run.host.usable_cores
     # without workers the loading blocks the loop, whatever it waits for
     if cause and (cause != 'MG103' or workers):
-        return RULES[cause].verdict or ''
-    # of a loader that cannot be seen, it is unknown what would help
-    if not run.is_starved or workers is None:
-        return 'data_bound'
-    is_full = cores is not None and workers >= max(int(cores), 1)
-    return 'data_bound' if is_full else 'data_bound_workers'
-
-
-def _why_data_bound(name: str, run: Run) -> str:
-    workers, host = run.run.loader.num_workers, run.run.host
-    by_name = {
-        'affinity_collapsed': 'as the workers may run on '
-        f'{run.confined_cpus or host.affinity_cpus} CPU(s) only',
-        'thread_thrash': 'as threads of the workers wait for each other',
-        'data_bound_cpu': 'and the usable cores cannot load faster: more workers will '
-        'not help',
-        'data_bound_order': 'while batches that are ready stand behind late ones',
-        'data_bound_storage': 'while the workers wait for storage or locks '
-        f'{100 * (run.blocked_share or 0.0):.0f} % of the time',
-    }
-    if name in by_name:
-        return by_name[name]
+        return RULES[cause].verdict or '', problems[cause].detail
     if run.wait_cause == 'stalls':
-        return (
-            'in rare stalls (in the median interval, 95 % of the waits are below '
-            f'{format_seconds(run.data_wait_p95_s)})'
-        )
+        usual = format_seconds(run.data_wait_p95_s)
+        why = f'Stalls are rare: usually 95 % of the waits are below {usual}.'
+        return 'data_bound', why
     if run.wait_cause == 'fetching':
-        return 'most of it in the training thread itself, fetching ready batches'
+        why = 'Most of it is the training thread fetching ready batches.'
+        return 'data_bound', why
+    # of a loader that cannot be seen, it is unknown what would help
     if workers is None:
-        return 'by a loader whose settings are unknown'
+        return 'data_bound', 'The settings of the loader are unknown.'
+    is_full = cores is not None and workers >= max(int(cores), 1)
+    why = f'It has num_workers={workers} on {cores or 0:g} usable cores.'
     if workers == 0:
-        return 'because the training process loads every batch itself (num_workers=0)'
-    return f'with num_workers={workers} on {host.usable_cores or 0:g} usable cores'
+        why = 'The training process loads every batch itself (num_workers=0).'
+    return 'data_bound' if is_full else 'data_bound_workers', why
 
 
 def _save_cause(run: Run) -> str:

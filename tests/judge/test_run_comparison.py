@@ -11,7 +11,6 @@ from fakes.runs import (
     make_gpu_run,
     make_interval,
     make_loader,
-    make_model_bytes,
     make_run,
 )
 from mmgpu_hooks.judge.run import Run
@@ -83,30 +82,12 @@ def test_runs_of_another_kind_are_not_compared(before, after, word):
     assert comparison.iter_ratio is not None
 
 
-def test_another_model_is_not_compared():
-    model = make_model_bytes()
-    before = replace(make_noisy_run(1), model=model)
-    after = replace(make_noisy_run(2), model=replace(model, parameters=1))
-    (obstacle,) = compare(before, after).obstacles
-    assert 'number of parameters of the model' in obstacle
-    # what is unknown of one is no obstacle
-    assert compare(before, make_noisy_run(2)).obstacles == ()
-
-
 def test_a_run_too_short_says_how_much_is_missing():
     comparison = compare(make_noisy_run(1), make_evidence(intervals=4))
     (obstacle,) = comparison.obstacles
     assert 'The second run is too short' in obstacle
     assert '60 iterations more' in obstacle
     assert comparison.iter_ratio is None
-    drifting = make_noisy_run(1, intervals=10, alike=1.0, noise=0.0)
-    slower = tuple(
-        replace(record, step=replace(record.step, total_s=record.step.total_s * number))
-        for number, record in enumerate(drifting.intervals, start=1)
-    )
-    drifting = replace(drifting, intervals=slower)
-    (obstacle,) = compare(drifting, make_noisy_run(2)).obstacles
-    assert 'how much it drifts' in obstacle
 
 
 def test_settings_that_differ_are_named():

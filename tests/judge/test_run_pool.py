@@ -8,7 +8,7 @@ import pytest
 
 from fakes.pooled import EACH, FIXED, PIXELS, make_pooled
 from fakes.replaced import replace
-from fakes.runs import GIB, make_run
+from fakes.runs import make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.model.batches import MemoryFit
@@ -101,18 +101,6 @@ def test_the_newest_that_tells_enough_is_judged_and_no_run_counts_twice():
     assert 'the same run' in found.notes[1]
     # none does
     assert pool(short).workload is None
-
-
-@pytest.mark.parametrize(
-    ('odd', 'is_line', 'is_memory'),
-    [({'step_s': 0.02}, False, True), ({'gpu_mem_peak_bytes': 2 * GIB}, True, False)],
-)
-def test_what_falls_with_the_batch_size_is_no_fit(odd, is_line, is_memory):
-    found = pool(make_pooled(4, day=22), make_pooled(8, day=20, **odd))
-    assert found.workload is not None
-    assert (found.workload.step_line is not None) is is_line
-    assert len(found.fitted) == 1 + is_line
-    assert isinstance(found.memory, MemoryFit) is is_memory
 
 
 def test_every_rank_tells_of_memory():

@@ -201,13 +201,6 @@ def test_what_tells_too_little_or_nonsense_gives_the_reason(fields, reason):
     assert reason in refused(**{**STARVED, **fields})
 
 
-@pytest.mark.parametrize('field', ['occupancy', 'batch_cpu'])
-def test_zero_length_figures_are_no_reason_to_fail(field):
-    nothing = replace(STARVED['workers'].occupancy, mean_s=0.0, p50_s=0.0, p95_s=0.0)
-    workers = replace(STARVED['workers'], **{field: nothing})
-    assert predict_setting(fitted(**{**STARVED, 'workers': workers}), 1, 2)
-
-
 STATS = 'total_s', 'mean_s', 'p50_s', 'p95_s', 'count'
 EDITED = [
     *('data_wait_cpu_s', 'process_cpu_s', 'system_cpu_pct', 'batch_tensors', 'images'),
