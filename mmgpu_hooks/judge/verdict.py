@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import CAUSES
-from mmgpu_hooks.judge.thresholds import (
-    DATA_WAIT_PROBLEM,
-    MIN_ITERATIONS,
-    SLOW_SAVE,
-    SURE_ITERATIONS,
-    VERDICT_SHARE,
-)
 from mmgpu_hooks.schema import Diagnosis, Finding, PlainRun, Verdict
 
 VERDICTS: dict[str, str] = {
@@ -73,7 +67,7 @@ def diagnose_plain_run(run: PlainRun) -> Diagnosis:
     """
     share = run.data_time_s / run.time_s if run.time_s > 0 else 0.0
     name, called, doubt = 'compute_bound', VERDICTS['compute_bound'], ''
-    if share >= DATA_WAIT_PROBLEM:
+    if share >= thresholds.DATA_WAIT_PROBLEM:
         name, called = 'data_bound', 'Perhaps data-bound'
         doubt = ' (or hooks, saves and validation, which it also holds)'
     why = (
@@ -90,7 +84,7 @@ def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
     if not run.is_enough:
         why = (
             f'steady iterations recorded {run.steady_iterations}, needed '
-            f'{MIN_ITERATIONS}; train at least {count_missing(run)} more.'
+            f'{thresholds.MIN_ITERATIONS}; train at least {count_missing(run)} more.'
         )
         name = 'not_enough_evidence'
         return Verdict(name, f'{VERDICTS[name]}: {why}', 'low')
@@ -98,7 +92,7 @@ def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
     rivals = [
         one
         for code, one in problems.items()
-        if code not in _CAUSES and (one.share or 0.0) >= VERDICT_SHARE
+        if code not in _CAUSES and (one.share or 0.0) >= thresholds.VERDICT_SHARE
     ]
     if not rivals and run.is_data_bound:
         # a small share of the run, and yet the loader sets the speed of its iterations
@@ -124,7 +118,7 @@ def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
 
 def count_missing(run: Run) -> int:
     """How many more iterations a run needs before it is judged."""
-    more = MIN_ITERATIONS - run.steady_iterations
+    more = thresholds.MIN_ITERATIONS - run.steady_iterations
     if run.steady_iterations == run.iterations:
         # the only interval becomes the warm-up once there is another
         more += max(run.run.interval_iterations, run.iterations)
@@ -135,7 +129,7 @@ def judge_confidence(run: Run) -> str:
     """``high``, ``medium`` or ``low``: how many iterations, on how quiet a host."""
     if run.is_busy_host:
         return 'low'
-    return 'high' if run.steady_iterations >= SURE_ITERATIONS else 'medium'
+    return 'high' if run.steady_iterations >= thresholds.SURE_ITERATIONS else 'medium'
 
 
 def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> tuple[str, str]:
@@ -167,6 +161,6 @@ def _save_cause(run: Run) -> str:
     held_s = sum((Counter(one.held_s) for one in run.judged_saves), Counter[str]())
     usual_s = sum(one.uncontended_s or 0.0 for one in run.judged_saves)
     for cause, seconds in held_s.most_common(1):
-        if seconds >= SLOW_SAVE[1] * usual_s or run.saves_held_by(cause):
+        if seconds >= thresholds.SLOW_SAVE[1] * usual_s or run.saves_held_by(cause):
             return f' {format_sum(seconds)} of it {CAUSES[cause].why} (gross).'
     return ''

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.thresholds import (
-    DATA_WAIT_NOTICE,
-    DATA_WAIT_PROBLEM,
-    ORDER_PROBLEM,
-    STARTUP_PROBLEM,
-)
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.schema import Finding
 
@@ -31,10 +26,10 @@ def judge_data_wait(run: Run) -> Finding | None:
         f'({format_seconds(run.data_wait_s)} of {format_seconds(run.iter_s)}, mean of '
         f'{run.steady_iterations} iterations).'
     )
-    if share >= DATA_WAIT_PROBLEM:
+    if share >= thresholds.DATA_WAIT_PROBLEM:
         waits_s = (run.data_wait_s or 0.0) * run.iterations
         return problem(detail, run.run_share(waits_s))
-    if share >= DATA_WAIT_NOTICE:
+    if share >= thresholds.DATA_WAIT_NOTICE:
         return notice(detail, share)
     return fine(detail)
 
@@ -89,7 +84,7 @@ def judge_restarts(run: Run) -> Finding | None:
 
 def _judge_starts(run: Run) -> Finding | None:
     share = run.run_share(run.startup_s)
-    if share < STARTUP_PROBLEM:
+    if share < thresholds.STARTUP_PROBLEM:
         return None
     return problem(
         f'{format_sum(run.startup_s)} ({100 * share:.0f} % of the run) went into '
@@ -117,7 +112,7 @@ def judge_order(run: Run) -> Finding | None:
     simulated = predict_setting(
         workload, workload.num_workers, workload.prefetch_factor
     )
-    if early < ORDER_PROBLEM or simulated.limit != 'head_of_line':
+    if early < thresholds.ORDER_PROBLEM or simulated.limit != 'head_of_line':
         return None
     return problem(
         f'{loader.out_of_order} batches in {loader.asks} iterations came before their '
