@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mmgpu_hooks.judge import thresholds
+from mmgpu_hooks.judge.duration_text import format_bytes
 from mmgpu_hooks.schema import (
     HostLimits,
     LoaderSettings,
@@ -151,7 +152,7 @@ def judge_save(
         host: Limits of the host.
         loader: Live settings of the loader.
     """
-    size = '' if save.bytes is None else f' ({_bytes(save.bytes)})'
+    size = '' if save.bytes is None else f' ({format_bytes(save.bytes)})'
     took = (
         f'Saving {save.name or "a checkpoint"}{size} at iteration {save.iteration} '
         f'took {_seconds(save.wall_s)}'
@@ -388,7 +389,9 @@ def _figures(cause: str, save: SaveRecord, host: HostLimits) -> str:
     if cause == 'memory':
         return f' ({save.major_faults or 0} page faults from storage)'
     if cause == 'size':
-        return f' ({_bytes(save.message_hub_bytes)} of {_bytes(save.bytes)})'
+        return (
+            f' ({format_bytes(save.message_hub_bytes)} of {format_bytes(save.bytes)})'
+        )
     if save.bytes and write is not None and write.wall_s > 0:
         return f' ({save.bytes / 1e6 / write.wall_s:.0f} MB/s)'
     return ''
@@ -396,7 +399,3 @@ def _figures(cause: str, save: SaveRecord, host: HostLimits) -> str:
 
 def _seconds(seconds: float) -> str:
     return f'{seconds:.2f} s' if seconds >= 0.1 else f'{1000 * seconds:.0f} ms'
-
-
-def _bytes(size: int | None) -> str:
-    return f'{(size or 0) / 2**20:.1f} MiB'

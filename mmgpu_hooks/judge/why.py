@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.console_log import ConsoleLog, Event, Order, split_lines
+from mmgpu_hooks.judge.duration_text import format_bytes
 from mmgpu_hooks.judge.standstill import Rank, judge_standstill
 from mmgpu_hooks.measure.loader.call_stack import parse_stack
 from mmgpu_hooks.measure.now import read_host_now
@@ -27,7 +28,6 @@ _AMPLE = 0.15
 _LITTLE_DISK = 64 * 2**20
 _CHUNK_BYTES = 2**18
 _MOST_PROOF = 4
-_GIB = 2**30
 _GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
 """How somebody ends a run that stands still."""
 _OWN_REASONS = {o for o in Order if o < Order.CRASHED} - {Order.AFTER, Order.ENDED}
@@ -285,15 +285,16 @@ def _weigh(why: Why, event: Event, rank: Rank) -> Why:
     """What figures of the run say about a cause that a line names."""
     if event.sign.victim:
         return _weigh_kill(why, event.sign.victim, rank, event.text)
-    end, total = rank.evidence.end, rank.evidence.run.host.shm_total_bytes
+    end, total = rank.evidence.end, rank.evidence.run.host.shm_total_bytes or 0
     if end is None:
         return why
-    shm, disk = end.shm_free_bytes, end.disk_free_bytes
-    if why.cause == 'shm_full' and shm is not None and total and shm < total * 0.1:
-        return _with(why, 'sure', f'{_gib(shm)} of {_gib(total)} of /dev/shm were free')
-    if why.cause == 'disk_full' and disk is not None and disk < _LITTLE_DISK:
-        return _with(why, 'sure', f'{_gib(disk)} of the disk were free')
-    return why
+    free, least, what = {
+        'shm_full': (end.shm_free_bytes, total * 0.1, '/dev/shm'),
+        'disk_full': (end.disk_free_bytes, _LITTLE_DISK, 'the disk'),
+    }.get(why.cause or '', (None, 0, ''))
+    if free is None or free >= least:
+        return why
+    return _with(why, 'sure', f'{format_bytes(free)} of {what} were free')
 
 
 def _with(why: Why, certainty: str, text: str, cause: str | None = None) -> Why:
@@ -337,7 +338,7 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
     free, total = _last_free(evidence), limits.ram_total_bytes
     if free is None or not total:
         return why
-    text = f'{_gib(free)} of {_gib(total)} of memory were available in its last figures'
+    text = f'{format_bytes(free)} of {format_bytes(total)} of memory were left at last'
     if free < total * _SCARCE:
         return _with(why, 'likely', text, 'oom_host')
     if free > total * _AMPLE and limits.cgroup_memory_bytes is None:
@@ -350,10 +351,6 @@ def _last_free(evidence: RunEvidence) -> int | None:
     hosts = (interval.host for interval in reversed(evidence.intervals))
     known = (host.ram_available_bytes for host in hosts if host)
     return next((free for free in known if free is not None), None)
-
-
-def _gib(count: int) -> str:
-    return f'{count / _GIB:.1f} GiB'
 
 
 def _sample_of(why: Why) -> str | None:

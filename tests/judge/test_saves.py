@@ -226,7 +226,7 @@ def test_a_slow_save_says_what_held_it_what_that_cost_and_what_to_do():
     aftermath = make_aftermath(waits_s=0.3)
     shared = make_contended(workers_cpu_s=2.4, strangers_cpu_s=1.2)
     sentence = judge(shared, make_calm(), aftermath).sentence
-    assert sentence.startswith('Saving iter_100.pth (200.0 MiB) at iteration 100')
+    assert sentence.startswith('Saving iter_100.pth (200 MiB) at iteration 100')
     for part in (
         *('1.07 s', '8.0 of 8 busy', '2 usable cores', '0.53 s'),
         *('1.60 s longer (gross)', 'lost 1.10 s (net)', 'worker_nice=10'),
