@@ -53,11 +53,8 @@ class Forecast:
     run_path: str
     status: str
     """Of the run, as in its summary."""
-    workload: Workload | None
-    """``None`` when nothing can be predicted from the run."""
-    predictions: tuple[Prediction, ...] = ()
-    reason: str | None = None
-    """Why there is no prediction."""
+    workload: Workload
+    predictions: tuple[Prediction, ...]
     notes: tuple[str, ...] = ()
     fitted: tuple[FittedRun, ...] = ()
     """The runs that were fitted; empty when one was asked for."""
@@ -78,7 +75,6 @@ def render_forecast_json(forecast: Forecast) -> str:
         status=forecast.status,
         workload=forecast.workload,
         predictions=forecast.predictions,
-        reason=forecast.reason,
         notes=forecast.notes,
         **fitted,
     )
@@ -107,7 +103,6 @@ def _memory_json(report: MemoryReport) -> dict[str, Any]:
 def describe_forecast(forecast: Forecast) -> list[Section]:
     """One line a setting; with predictions."""
     workload = forecast.workload
-    assert workload is not None
     mean = format_seconds(workload.iter_time.mean_s)
     measured = f'{mean} per iteration, mean of {workload.iterations} (*)'
     facts = [

@@ -74,7 +74,7 @@ def test_the_table(starved, capsys):
 
 def test_the_json(starved, ask):
     answer = ask('predict', starved)
-    keys = ('version', 'run', 'status', 'workload', 'predictions', 'reason', 'notes')
+    keys = ('version', 'run', 'status', 'workload', 'predictions', 'notes')
     assert tuple(answer) == keys
     assert [one['num_workers'] for one in answer['predictions']] == [0, 1, 2, 4, 8]
     one = answer['predictions'][2]
