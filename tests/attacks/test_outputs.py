@@ -170,22 +170,6 @@ def test_a_copy_in_which_a_value_would_be_another_is_refused(name, config, capsy
     assert json.loads(capsys.readouterr().out)['proven']
 
 
-def test_a_copy_trains_in_a_folder_of_its_own_name(config, capsys):
-    named = "work_dir = './work_dirs/{{ fileBasenameNoExtension }}'\n"
-    config.write_text(config.read_text() + named)
-    assert main(['set', str(config), WORKERS, '--format', 'json']) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer['proven']
-    assert any('./work_dirs/mine_set' in note for note in answer['notes'])
-
-
-def test_a_name_that_is_too_long_is_one_sentence(run_folder, tmp_path, capsys):
-    long = tmp_path / ('a' * 300 + '.html')
-    assert main(['report', str(run_folder), '-o', str(long)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert 'too long' in line
-
-
 IN_PLACE = [WORKERS, '--in-place']
 
 

@@ -75,11 +75,6 @@ def read_words(command: str) -> tuple[Path | None, list[str], list[str]]:
     return script, words[2:], [script.stem.replace('_', '-'), *words[2:]]
 
 
-def takes_words(words: list[str]) -> bool:
-    """Whether ``mmgpu`` is given arguments, and takes them."""
-    return len(words) > 1 and parses(words)
-
-
 def parses(words: list[str]) -> bool:
     """Whether ``mmgpu`` takes these arguments."""
     try:
@@ -104,7 +99,7 @@ COMMANDS = sorted(
     {
         command
         for command, is_typed in FOUND
-        if is_typed or takes_words(read_words(command)[2])
+        if is_typed or (len(words := read_words(command)[2]) > 1 and parses(words))
     }
 )
 

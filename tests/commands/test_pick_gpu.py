@@ -86,16 +86,6 @@ def test_arguments_output_and_exit_code_are_the_commands(
     assert (done.returncode, done.stdout) == (code, out)
 
 
-def test_too_few_cards_are_one_sentence(environ, leases):
-    done = pick(environ, *leases, '-n', '3', '--', 'true')
-    assert (done.returncode, done.stdout) == (1, '')
-    assert done.stderr == (
-        'mmgpu pick-gpu: expected 3 free card(s), found 2 of 4 (2 too little memory is '
-        'free; 3 cannot be read: Insufficient Permissions); --wait SECONDS waits for '
-        'them.\n'
-    )
-
-
 def test_waiting_ends_when_a_card_is_free(environ, leases, fake_nvml):
     fake_nvml.set(FULL)
     command = [*TOOL, *leases, '--wait', '60']

@@ -9,7 +9,6 @@ import pytest
 from fakes.compared_runs import write_run
 from fakes.pooled import make_pooled, write_pooled
 from fakes.prepared import make_starved
-from fakes.replaced import replace
 from fakes.runs import GIB, make_evidence, make_run
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema import LoaderSettings
@@ -151,15 +150,6 @@ def test_configs_that_were_not_compared_are_named(command, copy, why, write_pair
     assert len(answer['fitted_runs']) == 2
 
 
-def test_where_steps_make_no_line_the_newest_run_alone_is_predicted(write_pair, ask):
-    # the step is shorter than with half the images
-    runs = write_pair(step_s=0.02, process_cpu_s=0.1)
-    answer = ask('predict', *runs, '--batch-size', '2', '4')
-    assert {one['batch_size'] for one in answer['predictions']} == {2}
-    assert [run['batch_size'] for run in answer['fitted_runs']] == [2]
-    assert 'The step does not grow with the batch size' in ' '.join(answer['notes'])
-
-
 @pytest.mark.parametrize('command', COMMANDS)
 def test_what_cannot_be_read_is_left_out_and_a_slip_is_refused(
     command, write_pair, tmp_path, capsys, ask
@@ -200,20 +190,3 @@ def test_a_batch_size_is_rewritten_where_allowed_and_the_rate_is_advice(
     (tmp_path / 'mine.py').write_text(CONFIG.replace('enable=False', 'enable=True'))
     answer = ask('recommend', *runs, '--allow-batch-size', '--dry-run')
     assert 'from 0.0025 to 0.01' in answer['batch_size'][1]
-
-
-def test_a_batch_size_needs_two_that_make_sense(write_pair, ask, tmp_path):
-    options = ['--allow-batch-size', '--dry-run']
-    answer = ask('recommend', write_pair()[0], *options)
-    assert not [one for one in answer['changes'] if 'batch_size' in one['key']]
-    assert 'train a second run with another batch size' in answer['batch_size'][0]
-    folders = []
-    for size in (2, 4):
-        evidence = make_pooled(size, day=30 - size)
-        absurd = replace(evidence.intervals[3], gpu_mem_peak_bytes=2**52)
-        records = (*evidence.intervals[:3], absurd, *evidence.intervals[4:])
-        edited = replace(evidence, intervals=records)
-        folders.append(str(write_pooled(tmp_path / f'odd{size}', edited)))
-    answer = ask('recommend', *folders, *options)
-    assert not [one for one in answer['changes'] if 'batch_size' in one['key']]
-    assert 'absurd' in answer['batch_size'][0]

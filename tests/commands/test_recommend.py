@@ -12,19 +12,16 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.runs import (
-    GIB,
     add_to_end,
     make_evidence,
-    make_inside_workers,
     make_run,
     make_workers,
     render_evidence,
-    steady,
 )
 from fakes.saves import HOST, LOADER, make_aftermath, make_contended, walls_of
 from fakes.validations import make_validation
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.schema import HostLimits, LoaderSettings, RunEvidence
+from mmgpu_hooks.schema import LoaderSettings, RunEvidence
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,14 +40,6 @@ VALIDATION = 'val_dataloader = dict(num_workers=1, persistent_workers=True)\n'
 TRAIN_KEYS = ['train_dataloader.num_workers', 'train_dataloader.persistent_workers']
 WAITS = {'data_wait_s': 0.3, 'data_wait_cpu_s': 6.0, 'process_cpu_s': 10.0}
 KEEPS_UP = {'data_wait_s': 0.001, 'step_s': 0.299}
-TWO_CORES = HostLimits(
-    logical_cpus=2,
-    affinity_cpus=2,
-    usable_cores=2.0,
-    ram_available_bytes=64 * GIB,
-    shm_free_bytes=16 * GIB,
-    open_files_soft=65536,
-)
 
 
 def make_loader(count: int) -> LoaderSettings:
@@ -220,13 +209,10 @@ def test_a_plain_run_gets_a_verdict_of_low_confidence(tmp_path, ask):
     assert 'no evidence of GPUEfficiencyHook' in ' '.join(answer['notes'])
 
 
-TWO_RUNS = [make_evidence(1), make_evidence(1, run=make_run(run_id='two'))]
 BAD_EVIDENCE = {
     'missing': (None, 'expected the work_dir of a training'),
     'empty': ('', 'expected a run record'),
     'garbage': ('garbage\n', 'found 1 unreadable lines'),
-    'schema': ('{"kind":"run","schema":99}\n', 'install a newer mmgpu_hooks'),
-    'two runs': (''.join(map(render_evidence, TWO_RUNS)), 'found 2 runs'),
 }
 
 
@@ -254,69 +240,6 @@ def test_the_tool_and_the_module_are_the_same_command(work_dir, command):
     )
     assert (done.returncode, done.stderr) == (0, '')
     assert done.stdout.startswith('Data-bound, too few workers')
-
-
-# What is sure enough to be written, and what is advice.
-
-
-@pytest.fixture
-def ask_of_workers(tmp_path, config, ask):
-    """Judges a run with so many workers on two cores."""
-
-    def run(count: int, device: str = 'cpu', **fields: Any) -> dict[str, Any]:
-        config.write_text(
-            f'train_dataloader = dict(num_workers={count}, persistent_workers=True)\n'
-        )
-        path, loader = str(config), make_loader(count)
-        record = make_run(
-            config_path=path, host=TWO_CORES, device=device, loader=loader
-        )
-        evidence = make_evidence(run=record, **fields)
-        return ask(write_run(tmp_path / 'run', evidence))
-
-    return run
-
-
-def loading(batch_s: float, cpu_s: float, count: int, delay_s: float = 0.0) -> Any:
-    """Workers whose batch takes so long, of which so much is CPU."""
-    return make_inside_workers(
-        batch_s,
-        count=count,
-        std_s=0.01,
-        cpu_s=20 * cpu_s,
-        run_delay_s=20 * delay_s,
-        batch_cpu=steady(cpu_s, 20),
-    )
-
-
-@pytest.mark.parametrize(('step_s', 'is_written'), [(0.4, False), (0.25, True)])
-def test_beside_other_load_only_what_is_right_without_it_is_written(
-    ask_of_workers, step_s, is_written
-):
-    # a batch takes 0.2 s of CPU, and 0.5 s beside programs that have the cores; alone,
-    # one worker keeps up with a step of 0.4 s
-    answer = ask_of_workers(
-        1,
-        data_wait_s=0.5 - step_s,
-        step_s=step_s,
-        process_cpu_s=0.4,
-        system_cpu_pct=100.0,
-        workers=loading(0.5, 0.2, 1, 0.3),
-    )
-    assert (answer['output'] is not None) is is_written
-    assert [change['new'] for change in answer['changes']] == [2] * is_written
-    said = [one for one in answer['advice'] if 'num_workers 1 -> 2' in one]
-    assert len(said) == (not is_written)
-
-
-def test_a_gain_that_may_be_none_is_advice(ask_of_workers):
-    # one core is busy with the step: a second worker gains a tenth at most
-    busy = {'process_cpu_s': 1.9, 'system_cpu_pct': 90.0}
-    workers = loading(0.317, 0.29, 1)
-    answer = ask_of_workers(1, data_wait_s=0.066, step_s=0.3, workers=workers, **busy)
-    assert (answer['changes'], answer['output']) == ([], None)
-    assert 'not sure enough' in answer['no_change_reason']
-    assert 'too unsure to be written' in answer['advice'][0]
 
 
 # Niced workers, written where the config has the hook.
@@ -415,8 +338,3 @@ def test_training_is_rewritten_where_validation_cannot_be(
     assert written == REWRITTEN + without
     assert sum('val_dataloader was left' in one for one in answer['notes']) == 1
     assert answer['validation']['gain_s'] is None
-
-
-def test_validation_alone_that_cannot_be_set_is_refused(validated, config, ask):
-    assert 'val_dataloader' in ask(validated(), code=2)['error']
-    assert files_of(config.parent) == {'mine.py'}

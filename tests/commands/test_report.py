@@ -100,16 +100,6 @@ def test_charts_are_written_beside(report, full_run, tmp_path, capsys):
     assert (plots / 'ledger.png').read_bytes().startswith(b'\x89PNG')
 
 
-def test_charts_of_several_runs_have_names_of_their_own(report, run_folder, tmp_path):
-    second = write_run(tmp_path / 'a b' / 'run1', make_evidence())
-    report(run_folder, second, '--plots', tmp_path / 'plots')
-    assert files_under(tmp_path / 'plots') == {
-        f'{run}-{chart}.svg'
-        for run in (f'1-{tmp_path.name}-run1', '2-a-b-run1')
-        for chart in ('ledger', 'timeline')
-    }
-
-
 def test_without_matplotlib_it_is_said_what_to_install(
     report, run_folder, tmp_path, monkeypatch, capsys
 ):

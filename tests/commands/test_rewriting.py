@@ -54,21 +54,8 @@ def test_set_reads_values_as_the_train_script_does(config, capsys):
         'train_dataloader.pin_memory_device': 'cuda',
         'train_dataloader.timeout': 1.5,
     }
-    assert sorted(answer) == sorted(
-        [
-            'version',
-            'status',
-            'config',
-            'output',
-            'backup',
-            'changes',
-            'diff',
-            'cfg_options',
-            'proven',
-            'notes',
-            'error',
-        ]
-    )
+    keys = 'version status config output backup changes diff cfg_options proven'
+    assert set(answer) == {*keys.split(), 'notes', 'error'}
     assert (answer['status'], answer['output'], answer['proven']) == (
         'rewritten',
         None,
@@ -99,20 +86,6 @@ def test_a_misspelt_key_is_refused_and_nothing_is_written(
     assert files_of(config.parent) == {'mine.py': text}
 
 
-def test_keys_that_the_config_lacks_or_only_it_knows_are_set(config):
-    config.write_text(CONFIG.replace('num_workers=2', 'num_workers=2, shiny=1'))
-    words = ['prefetch_factor=4', 'persistent_workers=True', 'pin_memory=True']
-    words += ['drop_last=True', 'in_order=False', 'num_batch_per_epoch=9', 'shiny=2']
-    words = [f'train_dataloader.{word}' for word in words]
-    assert main(['set', str(config), *words, '--in-place']) == 0
-    text = config.read_text()
-    assert all(word.partition('.')[2] in text for word in words)
-    # what was misspelt by hand can be taken out
-    unset = ['--unset', 'train_dataloader.shiny', '--in-place']
-    assert main(['set', str(config), *unset]) == 0
-    assert 'shiny' not in config.read_text()
-
-
 def test_every_argument_of_pytorch_and_of_our_hook_is_known(config, capsys):
     import inspect
 
@@ -125,18 +98,6 @@ def test_every_argument_of_pytorch_and_of_our_hook_is_known(config, capsys):
     assert taken <= set(OF_LOADER)
     ours = set(inspect.signature(GPUEfficiencyHook).parameters)
     assert {*ours, 'type', 'priority'} == set(OF_OUR_HOOK)
-
-
-def test_settings_and_options_come_in_any_order(config, capsys):
-    unset = ['--unset', 'train_dataloader.timeout']
-    for words in (
-        ['--dry-run', str(config), WORKERS, BATCH],
-        [*unset, str(config), WORKERS, '--format', 'text', BATCH, '--check'],
-    ):
-        code = main(['set', *words])
-        assert code == ('--check' in words)
-        assert 'batch_size=8, num_workers=8' in capsys.readouterr().out
-        assert files_of(config.parent) == {'mine.py': CONFIG}
 
 
 def test_in_place_and_out_again(config, capsys):

@@ -70,14 +70,6 @@ def test_configs_that_cannot_be_trained(name, text, tmp_path, refusal):
     assert BAD_CONFIGS[text] in line
 
 
-@pytest.mark.parametrize('name', ['sweep', 'save-bench'])
-def test_a_work_dir_that_is_a_file(name, config, tmp_path, refusal):
-    (tmp_path / 'taken').write_text('')
-    words = ['--num-workers', 0, '--work-dir', tmp_path / 'taken']
-    line = refusal(name, config, *words)
-    assert 'taken' in line and 'Not a directory' in line
-
-
 def test_a_model_that_cannot_be_built(tmp_path, refusal):
     config = write_config(tmp_path, more="model = dict(type='NoSuchModel')\n")
     line = refusal('save-bench', config, '--num-workers', 0)

@@ -148,48 +148,6 @@ def test_an_argument_over_the_base(config):
     assert read_config(outcome.target)[TYPE] == 'mmgpu_hooks.GPUEfficiencyHook'
 
 
-@pytest.mark.parametrize(
-    'raw',
-    [
-        b'# only\n',
-        b'a = 1',
-        b'a = 1\n\n\n\n',
-        b'a = 1\r\n\r\n',
-        b'a = 1\n\n  \n\t',
-        b'a = 1\n# end\n  \n',
-        b'default_hooks = dict()\n',
-        b'default_hooks = dict()\nb = 1\n',
-        b"default_hooks = dict(a=dict(type='IterTimerHook'))\n\n\nb = 1\n",
-    ],
-)
-def test_it_is_undone_to_the_byte(config, raw):
-    config.write_bytes(raw)
-    outcome = enable_hook(config, HERE)
-    assert (outcome.status, outcome.reason) == ('rewritten', None)
-    assert enable_hook(config, HERE).status == 'unchanged'
-    outcome = disable_hook(config, HERE)
-    assert (outcome.status, outcome.reason) == ('rewritten', None)
-    assert config.read_bytes() == raw
-
-
-@pytest.mark.parametrize(
-    ('head', 'line', 'left'),
-    [
-        ('a = 1\n', f'default_hooks = dict({OURS})\n', 'default_hooks = dict()\n'),
-        (
-            'default_hooks = dict()\n',
-            "default_hooks['gpu_efficiency'] = dict(type='GPUEfficiencyHook')\n",
-            '',
-        ),
-    ],
-)
-def test_the_blank_lines_around_a_line_of_the_user_stay(config, head, line, left):
-    config.write_text(f'{head}\n{line}\nb = 1\n')
-    outcome = disable_hook(config)
-    assert (outcome.status, outcome.reason) == ('rewritten', None)
-    assert config.read_text() == f'{head}\n{left}\nb = 1\n'
-
-
 HOOKS = (
     "default_hooks = dict(timer=dict(type='IterTimerHook', interval=5),\n"
     "                     gpu_efficiency=dict(type='GPUEfficiencyHook', interval=5))\n"

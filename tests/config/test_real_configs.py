@@ -64,14 +64,3 @@ def test_real_config(configs, name, added):
     assert again.status == 'unchanged'
     outcome.target.unlink()
     assert not list(source.parent.glob('.*'))
-
-
-def test_a_leaf_over_an_installed_package(tmp_path):
-    source = tmp_path / 'mine.py'
-    source.write_text("_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'\n")
-    outcome = rewrite_config(source, SETTINGS)
-    assert outcome.status == 'rewritten', outcome.reason
-    assert outcome.text == (
-        "_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'\n\n"
-        'train_dataloader = dict(num_workers=7, prefetch_factor=4, pin_memory=False)\n'
-    )

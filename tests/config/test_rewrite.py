@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.config.loading import read_config
 from mmgpu_hooks.config.outcome import REMOVE
 from mmgpu_hooks.config.rewrite import rewrite_config
 from mmgpu_hooks.config.settings import render_options
@@ -216,17 +211,6 @@ def test_both_names_of_a_dict_are_set_where_it_is_spelled(tmp_path):
     )
 
 
-def test_a_variable_of_both_loaders_stays_though_both_are_asked_for(tmp_path):
-    source = tmp_path / 'mine.py'
-    text = 'n = 1\n' + ''.join(
-        f'{name}_dataloader = dict(num_workers=n)\n' for name in ('train', 'val')
-    )
-    source.write_text(text)
-    both = {f'{name}_dataloader.num_workers': 8 for name in ('train', 'val')}
-    outcome = rewrite_config(source, both, dry_run=True)
-    assert outcome.text == text.replace('num_workers=n', 'num_workers=8')
-
-
 def test_what_a_config_prints_is_not_ours_to_print(folder, capfd):
     noisy = (
         'import sys\nprint("loud")\nsys.stderr.write("loud")\na = "\\d"\n'
@@ -254,18 +238,6 @@ def test_a_failure_in_the_middle_leaves_nothing(folder, monkeypatch, failing):
     assert 'No space left on device' in outcome.reason
     # Only within one folder is a replacement atomic.
     assert all(Path(old).parent == Path(new).parent for old, new in calls)
-    assert listing(folder) == before
-
-
-def test_an_interrupt_leaves_nothing(folder, monkeypatch):
-    before = listing(folder)
-
-    def fsync(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, 'fsync', fsync)
-    with pytest.raises(KeyboardInterrupt):
-        rewrite_config(folder / 'own.py', WORKERS)
     assert listing(folder) == before
 
 
@@ -302,7 +274,6 @@ def test_crlf_is_used_for_new_lines_too(tmp_path):
 
 
 TEXT = 'a = 1\ntrain_dataloader = dict(num_workers=2)'
-TOOLS = {'patch': ['patch', '-p0'], 'git': ['git', 'apply', '-p0', '-']}
 
 
 @pytest.fixture
@@ -310,54 +281,6 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path('a b').mkdir()
     return tmp_path
-
-
-def apply(tool, diff):
-    if shutil.which(tool) is None:
-        pytest.skip(f'{tool} is not installed')
-    subprocess.run(TOOLS[tool], input=diff, text=True, check=True, capture_output=True)
-
-
-@pytest.mark.parametrize('tool', TOOLS)
-@pytest.mark.parametrize('name', ['mine.py', 'a b/my one.py'])
-def test_an_edit_in_place_is_applied(here, tool, name):
-    Path(name).write_text(TEXT)
-    outcome = rewrite_config(here / name, WORKERS, in_place=True, dry_run=True)
-    apply(tool, outcome.diff)
-    assert Path(name).read_text() == outcome.text == TEXT.replace('2', '8')
-
-
-@pytest.mark.parametrize('tail', ['\n\n  \n', '\n  # x\n \n', '\n \r\n ', '\n\x0c\n '])
-def test_blanks_on_the_last_lines_stay(here, tail):
-    Path('mine.py').write_bytes(f'{TEXT}{tail}'.encode())
-    outcome = rewrite_config(Path('mine.py'), WORKERS)
-    assert outcome.reason is None
-    assert outcome.target.read_bytes() == f'{TEXT.replace("2", "8")}{tail}'.encode()
-    outcome = rewrite_config(Path('mine.py'), {'train_dataloader.batch_size': 1})
-    assert outcome.target.read_bytes().endswith(tail.encode())
-
-
-def test_a_name_that_ends_like_a_copy_is_no_copy(here):
-    Path('voc_set.py').write_text(TEXT)
-    outcome = rewrite_config(Path('voc_set.py'), WORKERS, suffix='_set')
-    assert outcome.target == Path('voc_set_set.py')
-    assert Path('voc_set.py').read_text() == TEXT
-
-
-def test_threads_leave_the_output_of_the_process_alone(here):
-    Path('mine.py').write_text(TEXT)
-    before = sys.stdout, sys.stderr
-
-    def load():
-        for _ in range(5):
-            read_config(Path('mine.py'))
-
-    threads = [threading.Thread(target=load) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (sys.stdout, sys.stderr) == before
 
 
 def test_what_is_no_call_at_all_is_an_outcome(here):
