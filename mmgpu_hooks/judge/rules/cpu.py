@@ -196,7 +196,7 @@ def judge_threads(run: Run) -> Finding | None:
     OpenCV and OpenMP start as many threads as there are cores, in every worker. They
     wait actively, so they take CPU from each other. One thread per worker is right:
     ``env_cfg=dict(mp_cfg=dict(opencv_num_threads=0))``, MMEngine's default, for
-    OpenCV (``mmgpu set CONFIG env_cfg.mp_cfg.opencv_num_threads=0``), and
+    OpenCV (``--cfg-options env_cfg.mp_cfg.opencv_num_threads=0``), and
     ``OMP_NUM_THREADS=1`` in the environment for the rest.
     """
     threads, workers = largest(run.column('worker_threads')), run.run.loader.num_workers
