@@ -125,6 +125,14 @@ class LoaderFigures(Figures):
     """CPU of the worker for one batch, mean; ``None`` from outside."""
     fetch_cpu_s = mean_of('workers.fetch_cpu_s', 'workers.batch_cpu.count')
     """What of it is not spent on sending the batch."""
+
+    @cached_property
+    def sent_cpu_s(self) -> float | None:
+        """What of it is: copies to shared memory, descriptors of the tensors."""
+        if self.batch_cpu_s is None or self.fetch_cpu_s is None:
+            return None
+        return max(self.batch_cpu_s - self.fetch_cpu_s, 0.0)
+
     ready_mean = mean_of('workers.ready_mean', 'iterations')
     """Batches that stood ready when the loop asked."""
     ready_zero_pct = mean_of('workers.ready_zero_pct', 'iterations')

@@ -214,9 +214,9 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
 
 def _transfer_cost(run: Run, loading: Cost, cpu: Cost) -> Transfer:
     """What sending a batch costs, measured by the workers where there are some."""
-    fetch_s, sent_s = run.loader.fetch_cpu_s if run.loader else None, None
-    if run.run.loader.num_workers and fetch_s is not None:
-        sent_s = max(cpu.mean_s - fetch_s, 0.0)
+    sent_s = run.loader.sent_cpu_s if run.loader else None
+    if not run.run.loader.num_workers:
+        sent_s = None
     return estimate_transfer(run.batch_tensors, run.batch_bytes, loading, cpu, sent_s)
 
 

@@ -19,8 +19,3 @@ process_cpu_s: Clock = time.process_time
 
 wall_unix_s: Clock = time.time
 """Seconds since 1970; a label, never used for durations."""
-
-
-def boot_s() -> float:
-    """Seconds since the host was started: the same clock in all its processes."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

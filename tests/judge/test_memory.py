@@ -14,6 +14,7 @@ from fakes.runs import (
     make_gpu_fields,
     make_gpu_run,
     make_host_window,
+    make_inside_workers,
     make_interval,
     make_loader,
     make_run,
@@ -220,3 +221,20 @@ def test_threads_of_workers(threads, beside, delay_s, severity):
     assert found.get('MG115', (None,))[0] == severity
     if severity == 'problem':
         assert verdict == 'thread_thrash'
+
+
+@pytest.mark.parametrize(('fetch_cpu_s', 'code'), [(0.2, 'MG115'), (0.12, None)])
+def test_threads_that_send_batches_do_not_thrash(fetch_cpu_s, code):
+    window = make_inside_workers(0.22, count=4)
+    cpu_s = window.batch_cpu.mean_s
+    window = replace(
+        window,
+        cpu_s=20 * cpu_s,
+        run_delay_s=20 * 0.3,
+        thread_cpu_s=20 * 0.08,
+        fetch_cpu_s=fetch_cpu_s,
+    )
+    host = replace(LONG.host, logical_cpus=2, usable_cores=2.0)
+    run = replace(LONG, loader=make_loader(4), host=host)
+    _, found = judge(lambda n: {'workers': window, 'worker_threads': 10}, run)
+    assert ('MG115' in found) == (code is not None)

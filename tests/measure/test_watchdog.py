@@ -53,14 +53,6 @@ def test_it_says_so_once_and_again_after_10_and_60_minutes():
     assert training.freed == [pytest.approx(8061)]
 
 
-def test_what_goes_on_is_never_stuck():
-    training = Training()
-    for beat in range(20):
-        training.running = STEP._replace(beat=beat)
-        training.pass_s(50)
-    assert training.alarms == training.freed == []
-
-
 @pytest.mark.parametrize(
     ('usual_s', 'patience_s'), [(0.1, 60), (3.0, 60), (10.0, 200), (None, 600)]
 )

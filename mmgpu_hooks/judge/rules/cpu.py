@@ -206,11 +206,12 @@ def judge_threads(run: Run) -> Finding | None:
         run.worker_run_delay_s,
     )
     beside_s = sum_known(run.steady.column('workers.thread_cpu_s'))
+    sent_s = (run.loader.sent_cpu_s if run.loader else None) or 0.0
     if not workers or not threads or not cores or not cpu_s or delay_s is None:
         return None
     if beside_s is None or threads <= OWN_THREADS or workers * threads <= cores:
         return None
-    share = beside_s / (cpu_s * run.steady_iterations)
+    share = (beside_s / run.steady_iterations - sent_s) / cpu_s
     is_short = delay_s / (cpu_s + delay_s) >= RUN_DELAY_PROBLEM
     if not is_short or share < THREADS_NOTICE:
         return None

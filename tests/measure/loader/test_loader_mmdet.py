@@ -12,7 +12,7 @@ import cv2
 import mmdet.datasets  # noqa: F401, registers
 import numpy as np
 import pytest
-from mmdet.engine.hooks import PipelineSwitchHook, YOLOXModeSwitchHook
+from mmdet.engine.hooks import PipelineSwitchHook
 from mmdet.registry import DATASETS
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DefaultScope
@@ -150,31 +150,3 @@ def test_a_pipeline_that_a_hook_switches_is_followed(coco, persistent: bool):
         names.append({'RandomResize', 'Resize'} & set(run(epochs).transforms))
     epochs.close()
     assert names == [{'RandomResize'}, {'Resize'}, {'Resize'}]
-
-
-@pytest.mark.parametrize('workers', [0, 1])
-def test_mosaic_is_gone_after_yolox_switches_its_mode(coco, workers: int):
-    dataset = DATASETS.build(
-        dict(
-            type='MultiImageMixDataset',
-            dataset=dict(coco, pipeline=LOAD),
-            pipeline=[dict(type='Mosaic', img_scale=(32, 32)), PACK],
-        )
-    )
-    epochs = epochs_of(dataset, workers=workers, persistent=workers > 0)
-    hook = YOLOXModeSwitchHook(num_last_epochs=1)
-    has_mosaic = []
-    for epoch in range(4):
-        runner = SimpleNamespace(
-            epoch=epoch,
-            max_epochs=4,
-            train_dataloader=epochs.loader,
-            model=SimpleNamespace(bbox_head=SimpleNamespace()),
-            logger=LOGGER,
-        )
-        hook.before_train_epoch(runner)
-        window = run(epochs)
-        assert window.occupancy.count == IMAGES // 2
-        has_mosaic.append('Mosaic' in window.transforms)
-    epochs.close()
-    assert has_mosaic == [True, True, False, False]
