@@ -17,7 +17,7 @@ from mmgpu_hooks.schema import (
     SaveJudgement,
     SaveRecord,
 )
-from mmgpu_hooks.schema.parts import PARTS, UNATTRIBUTED
+from mmgpu_hooks.schema.parts import UNATTRIBUTED
 from mmgpu_hooks.show import run_charts
 from mmgpu_hooks.show.comparison import images_per_second
 from mmgpu_hooks.show.document import (
@@ -37,6 +37,7 @@ from mmgpu_hooks.show.figures import (
     format_interval,
     format_pct,
     format_seconds,
+    plural,
 )
 from mmgpu_hooks.show.recommendation import (
     Answer,
@@ -213,23 +214,19 @@ def _time_section(run: Run) -> Section:
     """The time ledger: every second of training."""
     whole_s, count = run.duration_s, run.iterations
     costs = [one for one in run.hooks.items() if one[0] != UNATTRIBUTED]
+    starts, build = plural(run.epoch_starts, 'start'), format_seconds(run.run.build_s)
     remarks = {
         'hooks': ', '.join(f'{n} {format_seconds(s)}' for n, s in costs[:_HOOKS_NAMED]),
-        'startup': f'building the Runner {format_seconds(run.run.build_s)}, '
-        f'{run.epoch_starts} start(s) of the loader',
+        'startup': f'building the Runner {build}, {starts} of the loader',
         'resume': f'{run.run.start_iteration} batches of before are drawn again',
-        'checkpoint_save': f'{run.saves} save(s)',
-        'other': 'in none of the parts above',
+        'checkpoint_save': plural(run.saves, 'save'),
     }
-    if run.run.loop == 'iter' and run.epoch_starts:
-        remarks['loop'] = 'MMEngine pauses 2 s before each start of the loader but one'
-    seconds = {part: run.ledger_s.get(part, 0.0) for part in PARTS}
     shown = [
-        (PART_NAMES[part], seconds[part], remarks.get(part, ''))
-        for part in sorted(PARTS, key=lambda part: -seconds[part])
-        if seconds[part] >= _SHOWN_SHARE * whole_s or part == 'other'
+        (PART_NAMES[part], seconds, remarks.get(part, ''))
+        for part, seconds in sorted(run.ledger_s.items(), key=lambda one: -one[1])
+        if seconds >= _SHOWN_SHARE * whole_s
     ]
-    shown.append(('all', whole_s, f'{run.status} after {count} iterations'))
+    shown.append(('all', whole_s, f'{run.status} after {plural(count, "iteration")}'))
     rows = [
         (
             name,
@@ -286,7 +283,6 @@ _LOADER: Sequence[Column] = (
     ('batches measured', 'loader.batches', str),
     ('ready when asked', 'loader.ready_mean', '{:.1f} batches'.format),
     ('none ready', 'loader.ready_zero_pct', format_pct),
-    ('came before their turn', 'loader.out_of_order', str),
     ('memory of all workers', 'loader.pss_bytes', format_bytes),
 )
 _MEMORY: Sequence[Column] = (
@@ -306,24 +302,15 @@ _HOST: Sequence[Column] = (
     ('cores of other programs', 'external_cpu_cores', '{:.1f}'.format),
     ('usable cores', 'run.host.usable_cores', _cores),
     ('logical CPUs', 'run.host.logical_cpus', _cores),
-    ('CPUs by affinity', 'run.host.affinity_cpus', _cores),
-    ('CPUs by cpuset', 'run.host.cpuset_cpus', _cores),
-    ('CPUs by SLURM', 'run.host.slurm_cpus', _cores),
-    ('CPU quota, cores', 'run.host.cgroup_cpu_cores', _cores),
-    ('ranks on the host', 'run.host.ranks_on_host', str),
     ('memory', 'run.host.ram_total_bytes', format_bytes),
     ('memory free, least', 'host.ram_available_bytes', format_bytes),
     ('limit of the group', 'run.host.cgroup_memory_bytes', format_bytes),
     ('/dev/shm', 'run.host.shm_total_bytes', format_bytes),
     ('/dev/shm free, least', 'host.shm_free_bytes', format_bytes),
-    ('open files allowed', 'run.host.open_files_soft', str),
     ('waited for a core, some task', 'host.cpu_pressure_pct', format_pct),
     ('waited for storage', 'host.io_pressure_pct', format_pct),
     ('waited for memory', 'host.memory_pressure_pct', format_pct),
     ('held back by the quota', 'host.throttled_pct', format_pct),
-    ('GPU utilisation', 'gpu.util_pct', format_pct),
-    ('GPU at 0 %', 'gpu.zero_pct', format_pct),
-    ('GPU samples', 'gpu.samples', str),
     ('GPU idle in an iteration', 'gpu_idle_pct', format_pct),
     ('GPU clock', 'gpu.sm_clock_mhz', '{:.0f} MHz'.format),
     ('GPU temperature, most', 'gpu.temperature_c', '{:.0f} C'.format),
@@ -338,7 +325,6 @@ _SETTINGS: Sequence[Column] = (
     ('loop', 'run.loop', str),
     ('epochs', 'run.max_epochs', str),
     ('iterations', 'run.max_iters', str),
-    ('iterations before this run', 'run.start_iteration', str),
     ('gradients added up over', 'run.accumulative_counts', str),
     ('optimizer wrapper', 'run.optim_wrapper', str),
     ('device', 'run.device', str),
