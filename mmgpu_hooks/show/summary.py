@@ -142,7 +142,7 @@ def _gpu(run: Run) -> Iterator[str]:
     if run.gpu_mem_peak_bytes is not None:
         total = run.run.gpu.memory_total_bytes if run.run.gpu else None
         of = f' of {format_bytes(total)}' if total else ''
-        yield f'memory peak {format_bytes(run.gpu_mem_peak_bytes)}{of}'
+        yield f'peak {format_bytes(run.gpu_mem_peak_bytes)}{of}'
 
 
 def _outside(run: Run) -> Iterator[str]:
