@@ -183,7 +183,7 @@ def _track(run: Run, title: str, role: str, field: str, groups: Any) -> Panel | 
     counts = [max(int(np.sum(~np.isnan(part))), 1) for part in parts]
     empty = [np.isnan(part).all() for part in parts]
     mean = np.array([np.nansum(part) for part in parts]) / counts
-    lines = [
+    lines: list[Any] = [
         np.where(empty, np.nan, mean),
         *([one.reduce(part) for part in parts] for one in (np.fmin, np.fmax)),
     ]
