@@ -46,6 +46,26 @@ def read_evidence(path: Path) -> RunEvidence:
         EvidenceError: If there is no run record, the file holds more than one
             run, or it was written in a newer schema.
     """
+    found, notes = _read_records(path)
+    run = found[RunRecord][0]
+    unknown = {one.source: one.reason for one in found[UnknownRecord]}
+    return RunEvidence(
+        path=str(path),
+        run=replace(run, unknown={**run.unknown, **unknown}),
+        intervals=tuple(found[IntervalRecord]),
+        end=next(reversed(found[EndRecord]), None),
+        sources_off=tuple(found[SourceOffRecord]),
+        stuck=tuple(found[StuckRecord]),
+        model=next(reversed(found[ModelBytesRecord]), None),
+        save_records=tuple(found[SaveRecord]),
+        save_aftermaths=tuple(found[SaveAftermathRecord]),
+        validations=tuple(found[ValidationRecord]),
+        notes=tuple(notes),
+    )
+
+
+def _read_records(path: Path) -> tuple[dict[Any, list[Any]], list[str]]:
+    """The records of one run by kind, and notes on lines that were left out."""
     found: dict[Any, list[Any]] = defaultdict(list)
     starts: list[str] = []
     bad: list[str] = []
@@ -90,21 +110,7 @@ def read_evidence(path: Path) -> RunEvidence:
             f'{path.name}: {len(bad)} unreadable line(s) skipped, first {bad[0]}; '
             'the rest is used.'
         )
-    run = found[RunRecord][0]
-    unknown = {one.source: one.reason for one in found[UnknownRecord]}
-    return RunEvidence(
-        path=str(path),
-        run=replace(run, unknown={**run.unknown, **unknown}),
-        intervals=tuple(found[IntervalRecord]),
-        end=next(reversed(found[EndRecord]), None),
-        sources_off=tuple(found[SourceOffRecord]),
-        stuck=tuple(found[StuckRecord]),
-        model=next(reversed(found[ModelBytesRecord]), None),
-        save_records=tuple(found[SaveRecord]),
-        save_aftermaths=tuple(found[SaveAftermathRecord]),
-        validations=tuple(found[ValidationRecord]),
-        notes=tuple(notes),
-    )
+    return found, notes
 
 
 def read_other_ranks(paths: Sequence[Path]) -> tuple[list[RunEvidence], list[str]]:

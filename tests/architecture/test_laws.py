@@ -45,9 +45,7 @@ LATE = {'pynvml', 'torch', 'cv2', 'matplotlib', 'jinja2'}
 MOST_LINES, DEEPEST = 60, 5
 STILL_LONGER = {
     'commands/save_bench.py: save_bench',
-    'judge/ranks.py: _compare',
     'memory/estimate.py: estimate_memory',
-    'schema/reader.py: read_evidence',
 }
 NESTING = (
     *(ast.If, ast.For, ast.While, ast.With, ast.Try),
@@ -98,6 +96,18 @@ def test_libraries_that_may_be_missing_are_imported_late():
         for library in LATE.intersection(imported(node))
     ]
     assert early == []
+
+
+def test_no_module_imports_what_another_keeps_to_itself():
+    private = [
+        (name, alias.name)
+        for name in SOURCES
+        for node in ast.walk(parse(name))
+        if isinstance(node, ast.ImportFrom) and imported(node) == ['mmgpu_hooks']
+        for alias in node.names
+        if alias.name.startswith('_') and alias.name != '__version__'
+    ]
+    assert private == []
 
 
 def test_only_the_commands_print_or_exit():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import threading
 import time
@@ -16,7 +14,6 @@ from typing import Any
 
 import yaml
 
-from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.judge.run import Run
 from training.detection import Task, train_all
 from training.toy import evidence_of
@@ -104,14 +101,6 @@ class Training:
     def printed(self) -> str:
         """Its log, as the user saw it."""
         return (self.folder / 'training.log').read_text()
-
-    @property
-    def summary(self) -> str:
-        """What ``mmgpu recommend --details`` says of it, its line breaks left out."""
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
-            main(['recommend', str(self.work_dir), '--dry-run', '--details'])
-        return ' '.join(said.getvalue().split())
 
     @property
     def losses(self) -> list[str]:

@@ -159,6 +159,7 @@ def test_an_error_of_the_users_passes_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_what_is_predicted_is_what_more_workers_give(tmp_path: Path) -> None:
     def loop_s(evidence: RunEvidence) -> float:
         outlook = advise_validation(Run(evidence)).outlook
