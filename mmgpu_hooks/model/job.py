@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mmgpu_hooks.model.prediction import check_setting, estimate_iter_s
+from mmgpu_hooks.model.prediction import estimate_iter_s
 from mmgpu_hooks.model.simulation import Loop, make_loop, simulate_loop
 from mmgpu_hooks.model.workload import Workload
 
@@ -55,18 +55,9 @@ def estimate_job_s(workload: Workload, setting: Setting, plan: JobPlan) -> float
     Args:
         workload: What the run says.
         setting: Of the loader.
-        plan: Iterations, epochs and saves of the job.
-
-    Raises:
-        ValueError: If a setting or the plan is out of range.
+        plan: At least one epoch of one iteration.
     """
-    if plan.iterations < 1 or plan.epochs < 1:
-        raise ValueError(
-            'plan: expected at least one epoch of one iteration, found '
-            f'{plan.epochs} of {plan.iterations}'
-        )
-    num_workers = setting.num_workers
-    prefetch = check_setting(num_workers, setting.prefetch_factor)
+    num_workers, prefetch = setting.num_workers, setting.prefetch_factor
     iter_s = estimate_iter_s(workload, num_workers, prefetch)
     steady_s = plan.epochs * plan.iterations * iter_s + plan.saves_s
     if num_workers == 0:

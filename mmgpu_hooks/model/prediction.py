@@ -87,7 +87,7 @@ def _rate_fed(workload: Workload, num_workers: int, prefetch: int, draws: int) -
 
 
 def predict_setting(
-    workload: Workload, num_workers: int, prefetch_factor: int | None = None
+    workload: Workload, num_workers: int, prefetch: int = 2
 ) -> Prediction:
     """Predict a steady iteration with other settings of the loader.
 
@@ -95,12 +95,8 @@ def predict_setting(
         workload: What the run says; for another batch size, see
             :func:`mmgpu_hooks.model.workload.at_batch_size`.
         num_workers: 0 loads in the loop.
-        prefetch_factor: Batches in flight per worker. Defaults to PyTorch's 2.
-
-    Raises:
-        ValueError: If a setting is out of range.
+        prefetch: Batches in flight per worker, at least one.
     """
-    prefetch = check_setting(num_workers, prefetch_factor)
     rate = rate_of(workload, num_workers, prefetch, _MANY_DRAWS)
     error = _relative_error(workload, num_workers, prefetch, rate.cpu_share)
     return Prediction(
@@ -114,24 +110,6 @@ def predict_setting(
         images_per_s=workload.batch_size / rate.iter_s if workload.batch_size else None,
         limit=_name_limit(workload, rate, num_workers, prefetch),
     )
-
-
-def check_setting(num_workers: int, prefetch_factor: int | None) -> int:
-    """The prefetch factor to go by.
-
-    Raises:
-        ValueError: If a setting is out of range.
-    """
-    prefetch = 2 if prefetch_factor is None else prefetch_factor
-    if not 0 <= num_workers <= MOST_WORKERS:
-        raise ValueError(
-            f'num_workers: expected 0 to {MOST_WORKERS}, found {num_workers}'
-        )
-    if not 1 <= prefetch <= MOST_PREFETCH:
-        raise ValueError(
-            f'prefetch_factor: expected 1 to {MOST_PREFETCH}, found {prefetch}'
-        )
-    return prefetch
 
 
 def estimate_iter_s(workload: Workload, num_workers: int, prefetch: int) -> float:

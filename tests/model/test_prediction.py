@@ -101,20 +101,6 @@ def test_another_batch_size_needs_the_line_of_the_step():
     assert (fed.batch_size, fed.iter_time_s) == (16, pytest.approx(0.049, rel=0.02))
 
 
-@pytest.mark.parametrize(
-    ('setting', 'complaint'),
-    [
-        ((-1, 2), 'num_workers: expected 0 to 512, found -1'),
-        ((1, 0), 'prefetch_factor: expected 1 to 1024, found 0'),
-    ],
-)
-def test_settings_out_of_range_are_refused(setting, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        predict_setting(make_workload(), *setting)
-    with pytest.raises(ValueError, match='at least one epoch of one iteration'):
-        job_s(2, JobPlan(iterations=0))
-
-
 # 40 ms of loading that only waits, a 20 ms step, nothing to fetch
 PLAIN = {
     'batch_time': Cost(0.04),
