@@ -12,7 +12,7 @@ import enum
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MOST_LINE_BYTES = 2**16
 """The rest of a longer line is left out; `\\r` ends a line here, as `\\n` does."""
@@ -543,16 +543,9 @@ class ConsoleLog:
             return _CONFIG
         return _UNNAMED
 
-    def _event(
-        self,
-        sign: Sign,
-        line: int,
-        text: str,
-        rank: int | None = None,
-        frame: str | None = None,
-    ) -> Event:
+    def _event(self, sign: Sign, line: int, text: str, *whose: Any) -> Event:
         order, progress, calm = self._order, self.progress, self._calm
-        return Event(sign, line, text[:400], order, progress, calm, rank, frame)
+        return Event(sign, line, text[:400], order, progress, calm, *whose)
 
     def _add(self, event: Event) -> None:
         kept = self._events.setdefault(event.sign, [])

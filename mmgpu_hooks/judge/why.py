@@ -6,6 +6,7 @@ Pure but for `read_log` and `read_host`: lines of logs become events (see
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -172,10 +173,9 @@ def _frame_line(frame: str) -> str:
 
 def _lead(events: Sequence[Event]) -> Event | None:
     """The event that the others follow from."""
-    failed = min((e.order for e in events if _is_other_failure(e)), default=None)
-    if failed is not None:
-        # srun cancels the step once one task has failed
-        events = [e for e in events if not (_is_cancelled(e) and failed < e.order)]
+    failed = min((e.order for e in events if _is_other_failure(e)), default=math.inf)
+    # srun cancels the step once one task has failed
+    events = [e for e in events if not (_is_cancelled(e) and failed < e.order)]
     ending = next((e for e in events if e.sign.order == Order.ENDED), None)
     if ending is not None:
         # what comes after Ctrl-C or a cancelled job is its consequence
@@ -186,14 +186,14 @@ def _lead(events: Sequence[Event]) -> Event | None:
             or (e.order < ending.order and e.sign.order in _OWN_REASONS)
         ]
         return min(before, key=_urgency, default=ending)
-    asked = min((e.order for e in events if _is_sigterm(e)), default=None)
+    asked = min((e.order for e in events if _is_sigterm(e)), default=math.inf)
     # a launcher ends the other ranks by SIGKILL once one has failed, and docker stop
     # sends it some time after SIGTERM
     own = [
         e
         for e in events
-        if not (_is_kill(e) and failed is not None and failed < e.order)
-        and not (_is_kill(e, 'process') and asked is not None and asked < e.order)
+        if not (_is_kill(e) and failed < e.order)
+        and not (_is_kill(e, 'process') and asked < e.order)
     ]
     return min(own, key=_urgency, default=None)
 
