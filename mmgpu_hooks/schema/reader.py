@@ -67,9 +67,7 @@ def read_evidence(path: Path) -> RunEvidence:
 def _read_records(path: Path) -> tuple[dict[Any, list[Any]], list[str]]:
     """The records of one run by kind, and notes on lines that were left out."""
     found: dict[Any, list[Any]] = defaultdict(list)
-    starts: list[str] = []
-    bad: list[str] = []
-    notes = []
+    starts, bad, notes = list[str](), list[str](), list[str]()
     for number, line in read_lines(path):
         if line.isspace():
             continue
@@ -93,6 +91,16 @@ def _read_records(path: Path) -> tuple[dict[Any, list[Any]], list[str]]:
         found[type(record)].append(record)
         if isinstance(record, RunRecord):
             starts.append(str(number))
+    _check_one_run(path, starts, bad)
+    if bad:
+        notes.append(
+            f'{path.name}: {len(bad)} unreadable line(s) skipped, first {bad[0]}; '
+            'the rest is used.'
+        )
+    return found, notes
+
+
+def _check_one_run(path: Path, starts: list[str], bad: list[str]) -> None:
     if not starts:
         seen = f'{len(bad)} unreadable lines' if bad else 'none'
         raise EvidenceError(
@@ -105,12 +113,6 @@ def _read_records(path: Path) -> tuple[dict[Any, list[Any]], list[str]]:
             f'(they begin on lines {", ".join(starts)}); split the file there, one run '
             'each.'
         )
-    if bad:
-        notes.append(
-            f'{path.name}: {len(bad)} unreadable line(s) skipped, first {bad[0]}; '
-            'the rest is used.'
-        )
-    return found, notes
 
 
 def read_other_ranks(paths: Sequence[Path]) -> tuple[list[RunEvidence], list[str]]:
