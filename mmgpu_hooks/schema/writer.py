@@ -47,7 +47,9 @@ class EvidenceWriter:
         free, least = room.f_bavail * room.f_frsize, LEAST_FREE_BYTES
         if not room.f_blocks or free >= least:
             return None
-        return f'{free / 2**20:.1f} MiB are free, less than {least / 2**20:.0f} MiB'
+        # rounded down: 16.0 MiB would not be less than 16
+        mib = free * 10 // 2**20 / 10
+        return f'{mib:.1f} MiB are free, less than {least / 2**20:.0f} MiB'
 
     def write(self, record: Line) -> None:
         """Append one record, if there is room.
