@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint clean bench-ledger bench-overhead bench-rewrite
-.PHONY: bench-memory bench-predict bench-regret bench-saves
+.PHONY: bench-memory bench-memory-causes bench-predict bench-regret bench-saves
 .PHONY: bench-sweep bench-why gpu-check
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'make bench-ledger    planted seconds against the time ledger (1 minute)'
 	@echo 'make bench-memory    memory estimates of 12 models against real steps (10 minutes)'
+	@echo 'make bench-memory-causes planted reasons for full memory, and what is found (9 minutes)'
 	@echo 'make bench-overhead  what the hook costs, beside TraceML (10 minutes)'
 	@echo 'make bench-predict   planted pipelines against predictions (13 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
@@ -57,6 +58,9 @@ bench-ledger: setup
 
 bench-memory: setup
 	$(BIN)/python -m benchmarks.memory $(BENCH_FLAGS)
+
+bench-memory-causes: setup
+	$(BIN)/python -m benchmarks.memory_causes $(BENCH_FLAGS)
 
 bench-predict: setup
 	$(BIN)/python -m benchmarks.predict $(BENCH_FLAGS)

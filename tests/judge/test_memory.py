@@ -100,7 +100,7 @@ def test_growth_of_host_memory(fields, run, severity, forecast, verdict):
     assert found.get('MG401', (None,))[0] == severity
     assert (named == 'memory_bound') == (verdict == 'memory_bound')
     if forecast is not None:
-        count = int(found['MG401'][1].partition('full in ')[2].split()[0])
+        count = int(found['MG401'][1].partition('Full in ')[2].split()[0])
         assert count == pytest.approx(forecast, rel=0.05)
 
 

@@ -53,14 +53,12 @@ def judge_host_growth(run: Run) -> Finding | None:
     ranks = max(run.run.host.ranks_on_host, 1)
     speed = ranks * sum(one.value for one in found.values()) / 1000
     count = int(room.free_bytes / speed)
-    detail += (
-        f'; {format_bytes(room.free_bytes)} are free {room.bound}: '
-        f'full in {count} iterations{_phrase_epoch(run, count)}'
-    )
+    full = f'Full in {count} iterations{_phrase_epoch(run, count)}'
+    detail = f'{detail}; {format_bytes(room.free_bytes)} are free {room.bound}.'
     is_kept = 'The training process grows' in found or run.run.loader.persistent_workers
     if left is not None and count < left and is_kept:
-        return problem(f'{detail}, before training ends.', _FATAL)
-    return notice(f'{detail}.')
+        return problem(f'{full}, before training ends. {detail}', _FATAL)
+    return notice(f'{full}. {detail}')
 
 
 def _judge_short_growth(run: Run) -> Finding | None:
