@@ -6,8 +6,6 @@ RTMDet-tiny on the demo's JPEG files, trained for real by ``mmgpu sweep`` with b
 of 1, 3 and 8 and 0, 1, 2, 4 and 8 workers; with CUDA, batches of 1, 3 and 32 and 1, 8,
 16 and 32 workers. For each batch size one trial is what the others are predicted from;
 errors are those of the other trials. About 18 minutes.
-
-``--output`` writes the pictures too, beside the table.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -64,7 +61,7 @@ Row = Mapping[str, Any]
 
 
 def run_sweep(
-    grid: tuple[Sequence[int], Sequence[int]], seconds: float, plots: Path, data: Path
+    grid: tuple[Sequence[int], Sequence[int]], seconds: float, data: Path
 ) -> list[Row]:
     """Train every setting with the command."""
     workers, batches = (list(map(str, numbers)) for numbers in grid)
@@ -82,8 +79,6 @@ def run_sweep(
             check=True,
             env={'OMP_NUM_THREADS': '1', **os.environ},
         )
-        plots.mkdir(parents=True, exist_ok=True)
-        shutil.copy(Path(name, 'sweep', 'sweep.svg'), plots)
     rows: list[Row] = json.loads(done.stdout)['rows']
     return rows
 
@@ -149,23 +144,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, grid = benchmark.options, ON_CUDA if torch.cuda.is_available() else ON_CPU
     data = ROOT / 'data' / 'demo'
     write_demo_dataset(data, images=IMAGES, width=WIDTH, height=HEIGHT)
-    with tempfile.TemporaryDirectory() as folder:
-        plots = options.output.parent / 'sweep' if options.output else Path(folder)
-        if benchmark.is_quick:
-            rows = run_sweep(QUICK, 5.0, plots, data)
-        else:
-            rows = run_sweep(grid, options.seconds, plots, data)
-        pictures = [
-            f'![{path.stem}](sweep/{path.name})'
-            for path in sorted(plots.glob('*.svg'))
-            if options.output
-        ]
+    if benchmark.is_quick:
+        rows = run_sweep(QUICK, 5.0, data)
+    else:
+        rows = run_sweep(grid, options.seconds, data)
     # as each trial saw it: from here, workers that end after it would be others
     cores = [row['external_cpu_cores'] or 0.0 for row in rows]
     benchmark.shares_pct = [100 * one / (os.cpu_count() or 1) for one in cores]
     benchmark.add(*judge_rows(rows))
     benchmark.add(*map(show_row, rows))
-    return benchmark.finish('\n\n'.join(pictures))
+    return benchmark.finish()
 
 
 if __name__ == '__main__':

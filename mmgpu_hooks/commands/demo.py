@@ -76,7 +76,7 @@ def _recommend(trial: Trial) -> str | None:
     """Recommend from the first training; the config that was written, if any."""
     _say(f'3/5  mmgpu recommend {trial.folder}')
     answer = rewrite_judged(
-        judge_runs([Path(trial.folder)]), Options(is_rate_told=True)
+        judge_runs([Path(trial.folder)]), Options(is_rate_explained=True)
     )
     print_sections(describe_answer(answer))
     if answer.error is not None:

@@ -64,7 +64,7 @@ def recommend(
     config with better dataloader settings is written beside the original, as
     NAME_recommended.py.
     """
-    target = Options(output, in_place, dry_run or check, is_rate_told=True)
+    target = Options(output, in_place, dry_run or check, is_rate_explained=True)
     judged = judge_runs(run_folders, allow_batch_size=allow_batch_size)
     answer = rewrite_judged(judged, target, config)
 

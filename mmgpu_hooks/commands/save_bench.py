@@ -11,7 +11,7 @@ import click
 
 from mmgpu_hooks.commands import exit_codes, options, trials
 from mmgpu_hooks.commands.output import print_answer, print_sections
-from mmgpu_hooks.experiment.save_bench import SaveBenchPlan, check_room, plan_saves
+from mmgpu_hooks.experiment.save_bench import SaveBenchPlan, check_space, plan_saves
 from mmgpu_hooks.experiment.store import open_store, read_identity
 from mmgpu_hooks.judge.thresholds import BENCH_SAVES
 from mmgpu_hooks.memory.estimate import estimate_checkpoint_bytes
@@ -73,7 +73,7 @@ def save_bench(
         worker_nice=worker_nice,
     )
     size = estimate_checkpoint_bytes(config)
-    check_room(folder.parent, size)
+    check_space(folder.parent, size)
     if dry_run:
         how_long = {
             one.setting.name: f'{one.saves + 1} saves, one every {one.interval} '

@@ -39,10 +39,17 @@ def read_drift(config: Path, copy: Path) -> str | None:
     Returns:
         A sentence on what differs; ``None`` if nothing does or one does not load.
     """
+
+    # a dump spells types and tuples in its own way; plain values it keeps
+    def is_compared(path: KeyPath, old: object, new: object) -> bool:
+        is_plain = isinstance(old, _PLAIN) and isinstance(new, _PLAIN)
+        return is_plain and path[0] in LOADERS and path[-1][:1] != '_'
+
     try:
-        odd = parse_drift(read_config(config), read_config(copy))
+        now, then = read_config(config), read_config(copy)
     except LoadError:
         return None
+    odd = _compare(then, now, is_compared, absent=None)
     if not odd:
         return None
     more = f' and {len(odd) - 3} more' if len(odd) > 3 else ''
@@ -50,17 +57,6 @@ def read_drift(config: Path, copy: Path) -> str | None:
         f'{config} is not what the run was started with ({", ".join(odd[:3])}{more}): '
         'it was edited since, or --cfg-options were given.'
     )
-
-
-def parse_drift(now: FlatConfig, then: FlatConfig) -> list[str]:
-    """Lists the plain values of the loaders that differ, ``then -> now``."""
-
-    # a dump spells types and tuples in its own way; plain values it keeps
-    def is_compared(path: KeyPath, old: object, new: object) -> bool:
-        is_plain = isinstance(old, _PLAIN) and isinstance(new, _PLAIN)
-        return is_plain and path[0] in LOADERS and path[-1][:1] != '_'
-
-    return _compare(then, now, is_compared, absent=None)
 
 
 def read_workload_drift(config: Path, other: Path) -> str | None:
@@ -76,20 +72,11 @@ def read_workload_drift(config: Path, other: Path) -> str | None:
     Raises:
         LoadError: If one of them cannot be loaded.
     """
-    odd = parse_workload_drift(read_config(config), read_config(other))
-    if not odd:
-        return None
-    more = f' and {len(odd) - 1} more' if len(odd) > 1 else ''
-    return f'its config is another one ({odd[0]}{more})'
-
-
-def parse_workload_drift(config: FlatConfig, other: FlatConfig) -> list[str]:
-    """Lists the values that make it another training, ``old -> new``."""
+    first, second = read_config(config), read_config(other)
     # our own hook is measuring, not training
     ours = {
         path[:2]
-        for one in (config, other)
-        for path, value in one.items()
+        for path, value in (*first.items(), *second.items())
         if path[:1] == ('custom_hooks',) and is_our_hook(value)
     }
 
@@ -98,7 +85,9 @@ def parse_workload_drift(config: FlatConfig, other: FlatConfig) -> list[str]:
         is_trained = path[0] in _TRAINED and path[-1] != 'lr' and not is_loader
         return is_trained and path[:2] not in ours
 
-    return _compare(config, other, is_compared, absent=_ABSENT)
+    odd = _compare(first, second, is_compared, absent=_ABSENT)
+    more = f' and {len(odd) - 1} more' if len(odd) > 1 else ''
+    return f'its config is another one ({odd[0]}{more})' if odd else None
 
 
 def _compare(
@@ -107,6 +96,7 @@ def _compare(
     is_compared: Callable[[KeyPath, object, object], bool],
     absent: object,
 ) -> list[str]:
+    """Lists the values that differ, ``old -> new``."""
     odd = []
     for path in sorted({*one, *other} - {()}):
         old, new = one.get(path, absent), other.get(path, absent)

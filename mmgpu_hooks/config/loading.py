@@ -28,7 +28,7 @@ class Container(NamedTuple):
 
     kind: str
     size: int
-    """Number of items of a list or tuple; 0 for a dict, whose keys speak."""
+    """Number of items of a list or tuple; 0 for a dict."""
 
 
 class LoadError(Exception):

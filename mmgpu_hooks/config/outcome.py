@@ -12,7 +12,7 @@ from mmgpu_hooks.schema.errors import UserError
 
 
 class Remove(enum.Enum):
-    """The type of :data:`REMOVE`, so that type checkers can tell it apart."""
+    """The type of :data:`REMOVE`, so that type checkers know it from other values."""
 
     REMOVE = 'REMOVE'
 
@@ -60,8 +60,8 @@ class Options:
     in_place: bool = False
     dry_run: bool = False
     suffix: str = SUFFIX
-    is_rate_told: bool = False
-    """Whether the caller says what a new batch size means for the learning rate."""
+    is_rate_explained: bool = False
+    """Whether the caller explains what a new batch size means for the learning rate."""
 
 
 @dataclass(frozen=True)

@@ -82,19 +82,17 @@ def verify_config(
 
 def _without_element(config: FlatConfig, gone: KeyPath) -> FlatConfig:
     """Takes an element out of a list of a loaded config."""
-    parent, depth = gone[:-1], len(gone) - 1
-    size = config.get(parent)
-    if not isinstance(size, Container) or size.kind == 'dict':
-        return config
-    found: FlatConfig = {parent: Container(size.kind, size.size - 1)}
+    parent, depth, index = gone[:-1], len(gone) - 1, int(gone[-1])
+    found: FlatConfig = {}
     for path, value in config.items():
-        inside = path[:depth] == parent and len(path) > depth
-        place = int(path[depth]) if inside else -1
-        if place > int(gone[-1]):
-            moved = (*parent, str(place - 1), *path[depth + 1 :])
-            found[moved] = value
-        elif path != parent and place != int(gone[-1]):
+        if path == parent and isinstance(value, Container):
+            found[path] = value._replace(size=value.size - 1)
+        elif path[:depth] != parent or len(path) == depth:
             found[path] = value
+        elif (place := int(path[depth])) != index:
+            moved = str(place - (place > index))
+            key = (*parent, moved, *path[depth + 1 :])
+            found[key] = value
     return found
 
 

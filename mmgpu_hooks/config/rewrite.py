@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mmgpu_hooks.config.draft import Draft, choose_form, edit_settings, match_setting
-from mmgpu_hooks.config.edit import INHERIT, resting
+from mmgpu_hooks.config.edit import INHERIT, REBIND, resting
 from mmgpu_hooks.config.loading import (
     FlatConfig,
     LoadError,
@@ -40,6 +39,7 @@ from mmgpu_hooks.config.settings import (
     verify_changes,
 )
 from mmgpu_hooks.config.source import read_source, render_diff, render_error
+from mmgpu_hooks.config.spellings import Draft, edit_settings, match_setting
 from mmgpu_hooks.config.syntax import Module
 from mmgpu_hooks.config.write import locate_target, locked, write_config
 
@@ -121,7 +121,7 @@ def rewrite_recommended(
 
 
 def enable_hook(source: Path, options: Options = _IN_PLACE) -> RewriteOutcome:
-    """Adds ``GPUEfficiencyHook`` to a config, and drops nobody's hooks.
+    """Adds ``GPUEfficiencyHook`` to a config, and drops no other hook.
 
     See :func:`rewrite_config` for the options and the result.
     """
@@ -223,9 +223,9 @@ class _Job:
         """
         try:
             before = after = read_config(self.source)
-        except NoMMEngineError:
-            raise
         except LoadError as error:
+            if isinstance(error, NoMMEngineError):
+                raise
             raise RefusedError(
                 f'expected a config that MMEngine loads, it does not ({error}); '
                 'mend it, or run where its bases are'
@@ -244,8 +244,7 @@ class _Job:
         again = complete_settings(after, choose(after))
         if not all(is_held(after, key, value) for key, value in again.items()):
             raise RefusedError('expected a second pass to change nothing, it does')
-        told = self.options.is_rate_told
-        self.notes += render_notes(before, self.changes, is_rate_told=told)
+        self.notes += render_notes(before, self.changes, self.options)
 
     def sketch(self, asked: Mapping[str, Setting], error: LoadError) -> None:
         """Makes the edits without any proof, to be shown and not written."""
@@ -271,12 +270,20 @@ class _Job:
         try:
             return self._try(before, group, None)
         except _NotOnlyError as first:
-            form = choose_form(self.original, root) if (root,) in before else INHERIT
+            form = self._choose_form(root) if (root,) in before else INHERIT
             try:
                 # what sees the edit does not see a statement after everything
                 return self._try(before, group, form)
             except RefusedError:
                 raise first from None
+
+    def _choose_form(self, root: str) -> str:
+        """Says which statement at the end sets keys of a name that is there."""
+        is_bound = any(
+            touch.how in ('bind', 'change') and not touch.path and not touch.inherited
+            for touch in self.original.touches(root)
+        )
+        return REBIND if is_bound or self.original.is_lazy else INHERIT
 
     def _try(
         self, before: FlatConfig, group: Mapping[str, Setting], form: str | None

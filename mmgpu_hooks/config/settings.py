@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from mmgpu_hooks.config.edit import HOOK_ROOTS, resting
 from mmgpu_hooks.config.loading import Container, FlatConfig, KeyPath
-from mmgpu_hooks.config.outcome import REMOVE, RefusedError, Remove, Setting
-from mmgpu_hooks.config.proof import is_same
+from mmgpu_hooks.config.outcome import REMOVE, Options, RefusedError, Remove, Setting
 
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
@@ -32,15 +31,6 @@ _LARGEST = 2**63 - 1
 _LEAST = {'num_workers': 0, 'batch_size': 1, 'prefetch_factor': 1}
 """Arguments that are whole numbers, and their least."""
 _FLAGS = ('persistent_workers', 'pin_memory')
-_OBJECTS = (
-    'dataset',
-    'sampler',
-    'batch_sampler',
-    'collate_fn',
-    'worker_init_fn',
-    'generator',
-)
-"""Arguments of PyTorch's DataLoader that no plain value stands for."""
 _OF_WORKERS = (
     'persistent_workers',
     'prefetch_factor',
@@ -50,7 +40,7 @@ _OF_WORKERS = (
 """Keys of a loader that PyTorch refuses when there are no workers."""
 
 OF_LOADER: tuple[str, ...] = (
-    *(*_LEAST, *_FLAGS, *_OBJECTS, *_OF_WORKERS[2:]),
+    *(*_LEAST, *_FLAGS, *_OF_WORKERS[2:]),
     *('pin_memory_device', 'drop_last', 'shuffle', 'in_order', 'num_batch_per_epoch'),
 )
 """The arguments of PyTorch's DataLoader, and what MMEngine takes out before."""
@@ -134,8 +124,6 @@ def _refuse_impossible(dotted: str, key: str, value: Setting) -> None:
         wanted = f'a whole number of at least {_LEAST[key]}'
     elif key in _FLAGS and type(value) is not bool:
         wanted = 'True or False'
-    elif key in _OBJECTS:
-        wanted = 'a dict, which is to be changed by hand,'
     if wanted is not None:
         raise RefusedError(
             f'expected {wanted} for {dotted}, found {value!r}; PyTorch refuses that'
@@ -322,18 +310,18 @@ def _verify_hook(config: FlatConfig, path: KeyPath, value: Setting) -> None:
 
 
 def render_notes(
-    config: FlatConfig, changes: Mapping[str, Setting], *, is_rate_told: bool = False
+    config: FlatConfig, changes: Mapping[str, Setting], options: Options
 ) -> list[str]:
     """Says what the reader of a change should know about the rest of the config.
 
     Args:
         config: Loaded, before the change.
         changes: By dotted key.
-        is_rate_told: Whether the learning rate is spoken of elsewhere.
+        options: Of the rewrite.
     """
     notes = []
     if 'train_dataloader.batch_size' in changes:
-        if not is_rate_told:
+        if not options.is_rate_explained:
             notes.append(_describe_rate(config, changes))
         for key in ('sampler', 'batch_sampler'):
             size = config.get(('train_dataloader', key, 'batch_size'))
@@ -342,14 +330,6 @@ def render_notes(
                     f'train_dataloader.{key}.batch_size stays {size}; the sampler '
                     'may have to follow.'
                 )
-    # test_dataloader = val_dataloader is how most configs are written
-    moved = [key[4:] for key in changes if key.startswith('val_')]
-    kept = [key for key in moved if f'test_{key}' not in changes]
-    if kept and _is_twin(config, 'val_dataloader', 'test_dataloader'):
-        notes.append(
-            'test_dataloader was the same as val_dataloader and keeps what it had; '
-            f'set test_{kept[0]} too if it is to follow.'
-        )
     return notes
 
 
@@ -365,16 +345,6 @@ def _describe_rate(config: FlatConfig, changes: Mapping[str, Setting]) -> str:
     return (
         'The learning rate stays as it is: auto_scale_lr is off. It is meant for a '
         f'batch of {base} over all ranks; auto_scale_lr.enable=True has it scaled.'
-    )
-
-
-def _is_twin(config: FlatConfig, one: str, other: str) -> bool:
-    left, right = (
-        {path[1:]: value for path, value in config.items() if path[:1] == (name,)}
-        for name in (one, other)
-    )
-    return left.keys() == right.keys() and all(
-        is_same(value, right[path]) for path, value in left.items()
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import os
 import re
@@ -49,33 +50,34 @@ def read_source(path: Path) -> SourceText:
     if not stat.S_ISREG(status.st_mode):
         kind = 'a directory' if stat.S_ISDIR(status.st_mode) else 'a device or pipe'
         raise RefusedError(f'expected a config file, found {kind}; name a regular file')
+    raw, found = b'', None
     if path.suffix != '.py':
+        found = f'{path.suffix or "no suffix"!r}; change JSON and YAML by hand'
+    elif status.st_size > _LIMIT_BYTES:
+        found = f'{status.st_size // 1000} KB; name the config, not data'
+    else:
+        raw = path.read_bytes()
+        if not raw.strip():
+            found = 'an empty file; name another'
+        elif b'\0' in raw:
+            found = 'binary data; name another'
+        elif raw.startswith(codecs.BOM_UTF8):
+            found = (
+                'that it starts with a byte-order mark, which MMEngine does not read; '
+                'save it without'
+            )
+    if found is not None:
         raise RefusedError(
-            f'expected a Python config (.py), found {path.suffix or "no suffix"!r}; '
-            'JSON and YAML configs are to be changed by hand'
+            f'expected a Python config (.py) of at most {_LIMIT_BYTES // 1000} KB, '
+            f'found {found}'
         )
-    if status.st_size > _LIMIT_BYTES:
-        raise RefusedError(
-            f'expected a config of at most {_LIMIT_BYTES // 1000} KB, found '
-            f'{status.st_size // 1000} KB; name the config, not data'
-        )
-    raw = path.read_bytes()
     try:
-        text = raw.decode()
+        raw.decode()
     except UnicodeDecodeError as error:
         raise RefusedError(
             f'expected text in UTF-8, found other bytes ({render_error(error)}); save '
             'the file as UTF-8'
         ) from error
-    found = None
-    if not raw.strip():
-        found = 'an empty file'
-    elif b'\0' in raw:
-        found = 'binary data'
-    elif text[0] == '\ufeff':
-        found = 'that it starts with a byte-order mark, which MMEngine does not read'
-    if found is not None:
-        raise RefusedError(f'expected a config, found {found}; name or save another')
     return SourceText(raw, status)
 
 

@@ -118,13 +118,9 @@ class Module:
         return self.text[slice(*self.span(node))]
 
     def describe(self, node: ast.expr) -> str:
-        """Says in a few words what an expression is, for a refusal."""
+        """The source of an expression in one short line, for a refusal."""
         code = ' '.join(self.code(node).split())
-        code = code if len(code) <= 40 else code[:37] + '...'
-        for kinds, words in _WORDS.items():
-            if isinstance(node, kinds):
-                return words + code
-        return code
+        return code if len(code) <= 40 else code[:37] + '...'
 
     def touches(self, name: str) -> list[Touch]:
         """Lists the touches of a name at module level, in order of execution."""
@@ -135,14 +131,6 @@ class Module:
                 if name in self.code(statement) and not _is_read_base(statement):
                     found += _read_touches(statement, name, index)
         return self._touches[name]
-
-
-_WORDS: dict[tuple[type[ast.expr], ...], str] = {
-    (ast.Name,): 'the variable ',
-    (ast.Call,): 'the function call ',
-    (ast.IfExp, ast.BoolOp, ast.Compare): 'the condition ',
-    (ast.BinOp, ast.UnaryOp): 'the computed value ',
-}
 
 
 def split_lines(text: str) -> list[str]:

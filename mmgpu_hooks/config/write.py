@@ -73,36 +73,25 @@ def locate_backup(real: Path, raw: bytes) -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keeps other processes of ours from editing a config meanwhile.
+    """Keeps other processes of ours from editing configs of a folder meanwhile.
 
     Raises:
         RefusedError: If another process holds the lock for too long.
     """
-    try:
-        import fcntl
-    except ImportError:  # on Windows, where the check before the write must do
-        yield
-        return
     end_s = time.monotonic() + _PATIENCE_S
-    while path.is_file():
-        with path.open('rb') as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+    with contextlib.ExitStack() as exits:
+        # what is wrong with the path is said by the reader of it
+        with contextlib.suppress(OSError, ValueError):
+            folder = os.open(path.resolve().parent, os.O_RDONLY)
+            exits.callback(os.close, folder)
+            while not _lock(folder):
                 if time.monotonic() > end_s:
                     raise RefusedError(
                         'expected to edit the config alone, found that another '
                         f'process has locked it for {_PATIENCE_S:g} s; run again'
-                    ) from None
+                    )
                 time.sleep(0.05)
-                continue
-            except OSError:  # a file system without locks
-                pass
-            # who had the lock may have put another file in its place
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                yield
-                return
-    yield  # what is wrong with it is said by who reads it
+        yield
 
 
 def write_config(
@@ -204,17 +193,21 @@ def write_atomic(
 
 
 def _clear(path: Path) -> None:
-    """Remove what killed writers of this file left: nobody holds its lock any more."""
+    """Remove what killed writers of this file left: no process holds its lock."""
     for left in path.parent.glob(f'.{glob.escape(path.name)}-*{_ENDING}'):
         if left.is_file() and not left.is_symlink():
             with contextlib.suppress(OSError), left.open('rb') as file:
-                _lock(file.fileno())
-                left.unlink()
+                if _lock(file.fileno()):
+                    left.unlink()
 
 
-def _lock(descriptor: int) -> None:
-    """Lock a file, or raise `OSError` where another process has; Windows has none."""
+def _lock(descriptor: int) -> bool:
+    """Lock a file or folder; False where another process has. Windows has no locks."""
     with contextlib.suppress(ImportError):
         import fcntl
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True

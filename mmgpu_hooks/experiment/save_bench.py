@@ -91,7 +91,7 @@ class SaveBenchPlan(Plan):
         """Every setting against the one with the fewest workers.
 
         Raises:
-            UserError: If nothing was measured, and nobody stopped it.
+            UserError: If nothing was measured without an interruption.
         """
         measured = [
             (
@@ -147,7 +147,7 @@ class SaveBenchPlan(Plan):
         )
 
 
-def check_room(folder: Path, checkpoint_bytes: int) -> None:
+def check_space(folder: Path, checkpoint_bytes: int) -> None:
     """Make sure that one checkpoint fits where checkpoints are to go.
 
     Args:
@@ -155,13 +155,13 @@ def check_room(folder: Path, checkpoint_bytes: int) -> None:
         checkpoint_bytes: Of the tensors in one.
 
     Raises:
-        UserError: If there is not enough room.
+        UserError: If there is not enough space.
     """
     there = next(one for one in (folder, *folder.parents) if one.exists())
     free, needed = shutil.disk_usage(there).free, round(_SPACE * checkpoint_bytes)
     if free < needed:
         raise UserError(
-            f'expected room for a checkpoint of {checkpoint_bytes / 1e6:.0f} MB and a '
+            f'expected space for a checkpoint of {checkpoint_bytes / 1e6:.0f} MB and a '
             f'quarter more in {there}, found {free / 1e6:.0f} MB free; free some, or '
             'name another folder with --work-dir.'
         )

@@ -72,7 +72,7 @@ class TrialStore:
             raw = b'\n' + raw
         if os.write(self._descriptor, raw) < len(raw):
             os.ftruncate(self._descriptor, end)
-            words = 'room for only a part of a line'
+            words = 'space for only a part of a line'
             raise OSError(errno.ENOSPC, words, str(self.path))
 
     def read(

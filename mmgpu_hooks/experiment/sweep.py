@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,26 +88,6 @@ def count_least_iterations(setting: SweepSetting) -> int:
     return (warm_up + LEAST_INTERVALS + 1) * interval
 
 
-def order_settings(settings: Sequence[SweepSetting], seed: int) -> list[SweepSetting]:
-    """A random order, whose first two have as little in common as any two can.
-
-    A drift of the machine must not look like the effect of a setting. And where both of
-    the first two fail, it is not for the batch size of one of them.
-    """
-    order = list(settings)
-    random.Random(seed).shuffle(order)
-    if order:
-
-        def count_differences(other: SweepSetting) -> int:
-            return sum(a != b for a, b in zip(astuple(order[0]), astuple(other)))
-
-        second = max(order, key=count_differences)
-        if second != order[0]:
-            order.remove(second)
-            order.insert(1, second)
-    return order
-
-
 @dataclass
 class SweepPlan(Plan):
     """What is swept, and when a trial is long enough."""
@@ -123,13 +103,12 @@ class SweepPlan(Plan):
     """Seconds of a whole trial, its start included; then it is killed."""
     lengthened: Mapping[str, Any] = field(default_factory=dict)
     """Settings that keep a short training from ending early."""
-    seed: int = 0
-    """Of the order."""
     ranks: int = 1
     """Processes that train together in each trial, a card each."""
 
     def __post_init__(self) -> None:
-        order = order_settings(self.settings, self.seed)
+        # a drift of the machine must not look like the effect of a setting
+        order = random.Random(0).sample(self.settings, len(self.settings))
         self.turns = [self._make_turn(setting) for setting in order]
 
     def choose(self, trials: Sequence[Trial]) -> Turn | None:
@@ -177,7 +156,6 @@ class SweepPlan(Plan):
             rows=tuple(judged),
             asked=len(self.settings),
             best=choose_best(judged),
-            seed=self.seed,
             seconds=outcome.seconds,
             is_interrupted=outcome.is_interrupted,
             ranks=self.ranks,
@@ -199,38 +177,31 @@ class SweepPlan(Plan):
 
     def _make_turn(self, setting: SweepSetting) -> Turn:
         interval, warm_up = plan_intervals(setting)
+        # workers persist, so that short epochs do not make it a measurement of their
+        # start
+        named = {
+            'num_workers': setting.num_workers,
+            'persistent_workers': True if setting.num_workers else None,
+            'batch_size': setting.batch_size,
+            'prefetch_factor': setting.prefetch_factor,
+        }
+        asked = {f'{KEY}{key}': v for key, v in named.items() if v is not None}
+        name = setting.name.replace(', ', '-').replace(' ', '-')
+        spec = TrialSpec(
+            config=self.config,
+            folder=str(self.folder / TRIALS_FOLDER / name),
+            settings={**self.lengthened, **asked},
+            hook={'interval': interval},
+            ranks=self.ranks,
+        )
         return Turn(
             setting.name,
-            self.make_spec(setting),
+            spec,
             # the block that is judged is never the last one that it knows of
             blocks=(warm_up * interval, interval, interval),
             more=lambda progress: self._add(interval, warm_up, progress),
             summarize=lambda progress: self._summarize(setting, warm_up, progress),
             time_limit_s=self.whole_s,
-        )
-
-    def make_spec(self, setting: SweepSetting) -> TrialSpec:
-        """The trial of a setting.
-
-        Workers persist, so that short epochs do not make it a measurement of their
-        start.
-        """
-        interval, _ = plan_intervals(setting)
-        named = {
-            f'{KEY}num_workers': setting.num_workers,
-            f'{KEY}persistent_workers': True if setting.num_workers else None,
-            f'{KEY}batch_size': setting.batch_size,
-            f'{KEY}prefetch_factor': setting.prefetch_factor,
-        }
-        settings = {**self.lengthened}
-        settings |= {key: value for key, value in named.items() if value is not None}
-        name = setting.name.replace(', ', '-').replace(' ', '-')
-        return TrialSpec(
-            config=self.config,
-            folder=str(self.folder / TRIALS_FOLDER / name),
-            settings=settings,
-            hook={'interval': interval},
-            ranks=self.ranks,
         )
 
     def _add(self, interval: int, warm_up: int, progress: Progress) -> int:

@@ -164,7 +164,7 @@ def _is_alive(process: Any) -> bool:
     import psutil
 
     try:
-        # a zombie is dead; in a container there may be nobody to collect it
+        # a zombie is dead; in a container no parent may collect it
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
@@ -185,9 +185,6 @@ def classify_exit(code: int, last_line: str) -> tuple[str, str]:
     Args:
         code: Its return code, negative for a signal as :mod:`subprocess` has it.
         last_line: Of its log.
-
-    Returns:
-        One of :data:`~mmgpu_hooks.schema.tried.TRIAL_STATUSES`, and one line.
     """
     if code == -signal.SIGKILL:
         # ours come after the trial has been judged
@@ -196,12 +193,7 @@ def classify_exit(code: int, last_line: str) -> tuple[str, str]:
             "host's memory runs out"
         )
     if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f'signal {-code}'
-        is_stop = -code in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        return 'interrupted' if is_stop else 'failed', f'ended by {name}'
+        return 'failed', f'ended by signal {-code} ({signal.strsignal(-code)})'
     said = f': {last_line}' if last_line else ''
     return 'failed', shorten(f'ended with exit code {code}{said}')
 

@@ -206,21 +206,13 @@ def classify_error(kind: str, message: str) -> tuple[str, str]:
     Args:
         kind: Name of the exception's class.
         message: Its whole text; of an error in a worker, the worker's traceback.
-
-    Returns:
-        One of :data:`~mmgpu_hooks.schema.tried.TRIAL_STATUSES`, and one line.
     """
     lines = [line.strip() for line in message.splitlines() if line.strip()] or ['']
     decisive = lines[-1] if 'Traceback (most recent call last)' in message else lines[0]
     line = decisive if decisive.startswith(kind) else f'{kind}: {decisive}'.rstrip(': ')
     said = f'{kind} {message}'.lower()
-    if kind in ('KeyboardInterrupt', 'SystemExit'):
-        status = 'interrupted'
-    elif kind.endswith('MemoryError') or any(part in said for part in _NO_MEMORY):
-        status = 'out_of_memory'
-    else:
-        status = 'failed'
-    return status, shorten(line)
+    is_full = kind.endswith('MemoryError') or any(part in said for part in _NO_MEMORY)
+    return 'out_of_memory' if is_full else 'failed', shorten(line)
 
 
 def die_with_parent(parent: int) -> None:

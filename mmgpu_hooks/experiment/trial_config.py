@@ -60,18 +60,15 @@ def read_trial_config(spec: TrialSpec) -> Any:
 
 
 def _set(config: Any, spec: TrialSpec) -> None:
-    wanted = {
-        key: REMOVE if value is None else value for key, value in spec.settings.items()
-    }
+    wanted = {k: REMOVE if v is None else v for k, v in spec.settings.items()}
     complete = complete_settings(parse_flat(config.to_dict()), wanted)
     config.merge_from_dict({k: v for k, v in complete.items() if v is not REMOVE})
-    for key, value in complete.items():
-        if value is REMOVE:
-            *parents, last = key.split('.')
-            holder = config
-            for parent in parents:
-                holder = holder.get(parent, {})
-            holder.pop(last, None)
+    for key in [key for key, value in complete.items() if value is REMOVE]:
+        *parents, last = key.split('.')
+        holder = config
+        for parent in parents:
+            holder = holder.get(parent, {})
+        holder.pop(last, None)
 
 
 def _set_hooks(config: Any, spec: TrialSpec) -> None:
@@ -79,11 +76,7 @@ def _set_hooks(config: Any, spec: TrialSpec) -> None:
     custom = list(config.get('custom_hooks') or [])
     ours = [hook for hook in (*given.values(), *custom) if is_our_hook(_kind(hook))]
     saver = given.get('checkpoint')
-    hooks = {
-        name: hook
-        for name, hook in given.items()
-        if hook not in ours and not _saves(hook)
-    }
+    hooks = {name: hook for name, hook in given.items() if _stays(hook)}
     # MMEngine would put its own in the place of one that is merely missing
     hooks['checkpoint'] = None
     if spec.hook is not None:
@@ -102,16 +95,15 @@ def _set_hooks(config: Any, spec: TrialSpec) -> None:
             **{key: content[key] for key in _CONTENT_OF_SAVES if key in content},
         }
     config.default_hooks = hooks
-    config.custom_hooks = [
-        hook for hook in custom if hook not in ours and not _saves(hook)
-    ]
+    config.custom_hooks = list(filter(_stays, custom))
 
 
 def _kind(hook: Any) -> Any:
     return hook.get('type') if isinstance(hook, dict) else type(hook)
 
 
-def _saves(hook: Any) -> bool:
+def _stays(hook: Any) -> bool:
+    """Whether it neither saves nor is ours."""
     kind = _kind(hook)
     name = kind if isinstance(kind, str) else getattr(kind, '__name__', '')
-    return bool(name.endswith('CheckpointHook'))
+    return not (is_our_hook(kind) or name.endswith('CheckpointHook'))

@@ -150,7 +150,7 @@ class VerifyPlan(Plan):
 
     def _plan_block(self, warm_ups: Sequence[Trial]) -> tuple[int, int]:
         """Iterations that are skipped and measured, long enough to average over
-        batches, short enough to share a moment.
+        batches, short enough to share the state of the machine.
 
         What a worker waits for while it is held (storage, a sleep) goes on, and comes
         as a gift to its next batch: a batch of each worker is left out, and two for
@@ -242,12 +242,10 @@ def _summarize_block(
 
 
 def _describe(blocks: _Blocks) -> str:
-    pairs, gain = len(blocks.of(1)), blocks.gain
     if len(blocks.warm_ups) < 2:
         return 'starting both trainings'
+    gain, words = blocks.gain, f'{len(blocks.of(1))} pair(s) of blocks'
     if gain is None:
-        return f'{pairs} pair(s) of blocks'
-    return (
-        f'{pairs} pairs of blocks, gain {100 * gain.value:+.1f} % '
-        f'({100 * gain.low:+.1f} to {100 * gain.high:+.1f})'
-    )
+        return words
+    low, high = 100 * gain.low, 100 * gain.high
+    return f'{words}, gain {100 * gain.value:+.1f} % ({low:+.1f} to {high:+.1f})'

@@ -109,8 +109,7 @@ class ConfigModel:
 def read_config_model(path: Path) -> ConfigModel:
     """Load a config and build its model on the CPU; nothing is downloaded.
 
-    Pretrained weights are left out, and resizing of whole batches is left to whoever
-    makes them.
+    Pretrained weights and the resizing of whole batches are left out.
 
     Raises:
         UserError: If there is no such config, or no model in it.

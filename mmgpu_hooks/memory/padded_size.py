@@ -20,7 +20,7 @@ def locate_padded_size(config: Mapping[str, Any]) -> tuple[Size | None, str]:
 
     Returns:
         Padded height and width of the largest image, ``None`` when the config does
-        not tell, and where they come from.
+        not say, and where they come from.
     """
     size: Size | None = None
     sources: list[str] = []

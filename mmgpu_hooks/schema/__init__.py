@@ -69,7 +69,6 @@ from mmgpu_hooks.schema.run import (
 if TYPE_CHECKING:
     from mmgpu_hooks.schema.tried import (
         MEMORY_SOURCES,
-        TRIAL_STATUSES,
         SaveBench,
         SaveBenchRow,
         SavePlan,

@@ -43,7 +43,7 @@ class SweepRow:
 
     setting: SweepSetting
     status: str
-    """One of :data:`TRIAL_STATUSES`."""
+    """Of the :class:`Trial`."""
     error: Optional[str] = None
     """The decisive line; ``None`` when it completed."""
     seconds: float = 0.0
@@ -108,8 +108,6 @@ class Sweep:
     best: Tuple[SweepSetting, ...] = ()
     """The fastest that the host carries, one of each batch size; the fastest of all
     first."""
-    seed: int = 0
-    """Of the order in which the trials were trained."""
     seconds: float = 0.0
     """Of this start of the sweep."""
     is_interrupted: bool = False
@@ -156,7 +154,7 @@ class SaveBenchRow:
 
     setting: SaveSetting
     status: str
-    """One of :data:`TRIAL_STATUSES`."""
+    """Of the :class:`Trial`."""
     error: Optional[str] = None
     """The decisive line; ``None`` when it completed."""
     saves: Tuple[SaveRecord, ...] = ()
@@ -184,9 +182,9 @@ class SaveBenchRow:
     the reference."""
     is_harmful: Optional[bool] = None
     """Whether saves take longer by enough to matter, and beyond noise; ``None`` for the
-    reference, and when it cannot be told."""
+    reference, and when that is unknown."""
     remark: Optional[str] = None
-    """Why it cannot be told, or other words that belong to the row."""
+    """Why that is unknown, or other words that belong to the row."""
 
 
 @dataclass(frozen=True)
@@ -199,23 +197,13 @@ class SaveBench:
     """The fewest workers whose saves were measured: the others are set against it."""
     harmful_workers: Optional[int] = None
     """The smallest number from which on saves are harmed; ``None`` when no measured
-    number is, or it cannot be told."""
+    number is, or that is unknown."""
     is_told: bool = False
     """Whether anything could be set against the reference."""
     is_interrupted: bool = False
     seconds: float = 0.0
     asked: int = 0
     """Settings that were to be trained; fewer rows when it was stopped."""
-
-
-TRIAL_STATUSES = (
-    'completed',
-    'failed',
-    'timed_out',
-    'out_of_memory',
-    'interrupted',
-)
-"""How a trial can end."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +235,7 @@ class Trial:
     name: str
     """Of what was trained; a plan has no two of the same name."""
     status: str
-    """One of :data:`TRIAL_STATUSES`."""
+    """``completed``, ``failed``, ``timed_out`` or ``out_of_memory``."""
     error: Optional[str] = None
     """The decisive line; ``None`` when it completed."""
     seconds: float = 0.0

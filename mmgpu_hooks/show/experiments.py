@@ -128,8 +128,8 @@ def _basis(sweep: Sweep) -> str:
     """What the table rests on, and how the predictions fared."""
     rows = sweep.rows
     measured = sum(row.is_measured for row in rows)
-    text = f'{measured} of {plural(len(rows), "trial")} measured, in random order (seed'
-    text += f' {sweep.seed}, {format_seconds(sweep.seconds)} in all)'
+    text = f'{measured} of {plural(len(rows), "trial")} measured, in random order'
+    text += f' ({format_seconds(sweep.seconds)} in all)'
     if sweep.ranks > 1:
         text += f'; figures of rank 0, images/s of all {sweep.ranks} ranks'
     text += '. +- is the interval of the mean at 95 %.'

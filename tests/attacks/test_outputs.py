@@ -141,11 +141,14 @@ def test_two_edits_at_one_moment_both_last(config, monkeypatch, capsys):
 def test_a_lock_that_is_never_given_back_is_said(config, monkeypatch, capsys):
     fcntl = pytest.importorskip('fcntl')
     monkeypatch.setattr(write, '_PATIENCE_S', 0.1)
-    with config.open() as held:
+    held = os.open(config.parent, os.O_RDONLY)
+    try:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert main(['set', str(config), WORKERS, '--in-place']) == 2
         assert 'another process has locked it' in capsys.readouterr().err
         assert main(['set', str(config), WORKERS, '--dry-run']) == 0
+    finally:
+        os.close(held)
     assert main(['set', str(config), WORKERS, '--in-place']) == 0
 
 

@@ -85,7 +85,7 @@ def test_a_disk_without_room_for_one_checkpoint(config, tmp_path, capsys, monkey
         words = [str(config), '--num-workers', '0', '--dry-run']
         assert main(['save-bench', *words, '--work-dir', str(tmp_path / 'w')]) == code
     out, err = capsys.readouterr()
-    assert 'expected room for a checkpoint' in err
+    assert 'expected space for a checkpoint' in err
     assert 'Would train' in out
 
 

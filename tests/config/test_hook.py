@@ -50,6 +50,9 @@ def config(tmp_path):
             f'common = dict(a=1)\ndefault_hooks = dict(**common, b=2,\n'
             f'                     {OURS})\nx = 1\n',
         ),
+        ('a = 1', f'a = 1\n\ndefault_hooks = dict({OURS})'),
+        ('a = 1\n# end\n  \n', f'a = 1\n# end\n  \n\ndefault_hooks = dict({OURS})\n'),
+        ('default_hooks = dict()\n', f'default_hooks = dict({OURS})\n'),
     ],
 )
 def test_the_hook_is_added_and_taken_out_again(config, before, after):
@@ -132,20 +135,6 @@ def test_where_it_cannot_be_taken_out(config):
     outcome = disable_hook(config, HERE)
     assert outcome.status == 'refused'
     assert config.read_text() == "_base_ = 'base.py'\n"
-
-
-def test_an_argument_over_the_base(config):
-    enable_hook(config.with_name('base.py'), HERE)
-    key = 'default_hooks.gpu_efficiency.worker_nice'
-    config.write_text("_base_ = 'base.py'\n")
-    outcome = rewrite_config(config, {key: 10}, dry_run=True)
-    assert outcome.text.endswith(
-        '\ndefault_hooks = dict(gpu_efficiency=dict(worker_nice=10))\n'
-    )
-    config.write_text(LAZY)
-    outcome = rewrite_config(config, {key: 10})
-    assert outcome.status == 'rewritten', outcome.reason
-    assert read_config(outcome.target)[TYPE] == 'mmgpu_hooks.GPUEfficiencyHook'
 
 
 HOOKS = (

@@ -56,27 +56,6 @@ def test_writes_beside_the_original(folder):
     assert outcome.diff.startswith(f'--- {source}\n+++ {outcome.target}\n')
 
 
-@pytest.mark.parametrize('name', ['base.py', 'leaf.py'])
-def test_settings_that_hold_in_the_loaded_config_are_left(folder, name):
-    settings = {
-        'train_dataloader.num_workers': 2,
-        'train_dataloader.pin_memory': REMOVE,
-    }
-    assert rewrite_config(folder / name, settings).status == 'unchanged'
-    assert rewrite_config(folder / name, {}).status == 'unchanged'
-    more = {**settings, 'train_dataloader.batch_size': 4}
-    assert 'batch_size=4' in rewrite_config(folder / name, more).diff
-    assert 'num_workers=2, batch' not in rewrite_config(folder / name, more).text
-
-
-def test_an_inherited_value_is_overridden_in_the_leaf(folder):
-    outcome = rewrite_config(folder / 'leaf.py', WORKERS)
-    assert outcome.text == (
-        "_base_ = './base.py'\n\ntrain_dataloader = dict(num_workers=8)\n"
-    )
-    assert (folder / 'base.py').read_text() == BASE
-
-
 def test_removing_takes_a_literal_out_or_sets_none_over_a_base(folder):
     gone = {'train_dataloader.prefetch_factor': REMOVE}
     assert 'prefetch' not in rewrite_config(folder / 'base.py', gone).text
@@ -146,31 +125,6 @@ def test_output_elsewhere_is_proven_where_it_will_live(folder, tmp_path_factory)
     assert other.status == 'refused'
     assert 'train_dataloader.dataset.a would change too' in other.reason
     assert sorted(listing(away)) == ['base.py', 'x.py']
-
-
-LAZY = (
-    'from mmengine.config import read_base\n\n'
-    'with read_base():\n    from .base import *\n'
-)
-
-
-def test_lazy_configs(folder):
-    lazy = folder / 'lazy.py'
-    lazy.write_text(LAZY)
-    outcome = rewrite_config(lazy, WORKERS)
-    assert outcome.status == 'rewritten', outcome.reason
-    assert outcome.text == LAZY + '\ntrain_dataloader.update(num_workers=8)\n'
-    assert rewrite_config(outcome.target, WORKERS).status == 'unchanged'
-    again = rewrite_config(outcome.target, {'train_dataloader.num_workers': 3})
-    assert again.text == LAZY + '\ntrain_dataloader.update(num_workers=3)\n'
-    lazy.write_text(
-        'from torch.nn import Conv2d\nfrom mmengine.dataset import DefaultSampler\n'
-        'def f():\n    return 1\nhook = dict(type=Conv2d, call=f)\n'
-        'train_dataloader = dict(batch_size=2, sampler=dict(type=DefaultSampler))\n'
-    )
-    outcome = rewrite_config(lazy, WORKERS)
-    assert outcome.status == 'rewritten', outcome.reason
-    assert 'dict(batch_size=2, num_workers=8,\n' in outcome.text
 
 
 @pytest.mark.parametrize(

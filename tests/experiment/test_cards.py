@@ -145,21 +145,6 @@ def test_what_a_lock_file_holds_keeps_nobody_off(tmp_path: Path, text):
     locks.release()
 
 
-def test_only_plain_files_are_locked(tmp_path: Path):
-    theirs = tmp_path / 'theirs'
-    theirs.write_text('precious')
-    lock = tmp_path / f'{THREE[0].uuid}.lock'
-    for make in (lambda: lock.symlink_to(theirs), lambda: os.link(theirs, lock)):
-        make()
-        locks = CardLocks(tmp_path)
-        picked, judged = locks.pick(THREE, 1)
-        assert picked == THREE[1:2]
-        assert 'cannot be locked' in str(judged[0].reason)
-        locks.release()
-        lock.unlink()
-    assert theirs.read_text() == 'precious'
-
-
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch):
     (tmp_path / f'locks-{os.getuid() + 1}').mkdir()
     monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', tmp_path / 'locks')

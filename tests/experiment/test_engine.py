@@ -136,7 +136,7 @@ def test_a_line_without_room_is_taken_back_and_says_why(tmp_path, monkeypatch):
     keep(tmp_path, Trial('1', 'completed'))
     before, write = (tmp_path / STORE_NAME).read_bytes(), os.write
     monkeypatch.setattr(os, 'write', lambda to, raw: write(to, raw[:9]))
-    with pytest.raises(OSError, match='room for only a part of a line'):
+    with pytest.raises(OSError, match='space for only a part of a line'):
         keep(tmp_path, Trial('2', 'completed'))
     assert (tmp_path / STORE_NAME).read_bytes() == before
 

@@ -22,7 +22,6 @@ def config(*transforms, divisor=1, augments=None, **model):
 
 COCO = {'type': 'Resize', 'scale': (1333, 800), 'keep_ratio': True}
 MOSAIC = {'type': 'Mosaic', 'img_scale': (640, 640)}
-CROPPED = {'type': 'RandomCrop', 'crop_size': (512, 384)}
 DETR = {
     'type': 'RandomChoice',
     'transforms': [
@@ -63,7 +62,6 @@ DETR = {
             (640, 640),
             'RandomResize, RandomCrop, Pad',
         ),
-        (config(COCO, CROPPED), (384, 512), 'Resize, RandomCrop'),
         (
             config(MOSAIC, {'type': 'RandomAffine', 'border': (-320, -320)}),
             (640, 640),
@@ -73,11 +71,6 @@ DETR = {
         (
             config(COCO, {'type': 'Pad', 'pad_to_square': True}),
             (1333, 1333),
-            'Resize, Pad',
-        ),
-        (
-            config(COCO, {'type': 'Pad', 'size_divisor': 32}),
-            (800, 1344),
             'Resize, Pad',
         ),
         (
