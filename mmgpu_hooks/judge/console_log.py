@@ -90,6 +90,7 @@ STATED oom_cgroup sure
 STATED oom_host sure
     (?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process
     oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET)
+    (?:systemd-oomd|earlyoom).*[Kk]ill|low on resource: memory
     OutOfMemoryError: Task was killed due to the node|killed due to memory pressure
 STATED oom_host
     killed by the OOM killer|Failed with result 'oom-kill'
@@ -99,6 +100,8 @@ STATED gpu_lost sure
     Xid \([^)]*\): (?:48|62|63|64|74|79|92|94|95|110|119|120|121|140|143)\b
     (?i:GPU has fallen off the bus|GPU is lost)
     Unable to determine the device handle for GPU
+STATED gpu_lost
+    (?i:GPU requires (?:a )?reset|RmInitAdapter failed)
 HINTED storage_stalled
     nfs: server \S+ not responding
     (?:ceph|Lustre).*(?:hung|lost connection|session lost)
@@ -131,6 +134,8 @@ RESOURCE shm_full sure survives=64
     (?:SHM).*(?:No space left|\(28\)|Errno 28)|No space left.*(?:SHM)
 RESOURCE open_files sure survives=64
     received \d+ items of ancdata|Too many open files|\[Errno 24\]
+RESOURCE oom_host survives=64
+    unable to mmap .*Cannot allocate memory
 RESOURCE shm_full survives=64
     (?i:unable to allocate shared memory ?\(shm\))
     unable to (?:write to|resize) file </?torch_
@@ -142,6 +147,8 @@ HINTED open_files raised survives=64
 RESOURCE oom_gpu sure raised
     (?:CUDA|HIP|XPU|NPU|MPS backend) out of memory|(?:^|\.)OutOfMemoryError: (?!Task)
     (?i:CUDA (?:runtime )?error.{0,10}: out of memory)
+RESOURCE oom_gpu
+    CUDA_ERROR_OUT_OF_MEMORY|Cuda failure.*'out of memory'
 RESOURCE oom_gpu raised
     CU(?:BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED
 RESOURCE gpu_lost sure raised
@@ -161,6 +168,7 @@ RESOURCE oom_host sure raised
     (?:^|\.)_?(?:Array)?MemoryError\b|\(-4:Insufficient memory\)
 RESOURCE oom_host sure
     WinError 1455|error code: <1455>|paging file is too small
+    fork: Cannot allocate memory
 RESOURCE oom_host
     std::bad_alloc
 RESOURCE resume_refused sure raised
@@ -217,6 +225,8 @@ KILLED oom_host victim=rank
     terminated with signal SIGKILL|died with <Signals.SIGKILL
 KILLED_TOO oom_host victim=rank
     srun: error: .*\btasks? [\d,-]+: Killed
+KILLED_TOO oom_host victim=rank needs=root
+    exitcode\s+: -9\b|Signal 9 \(SIGKILL\) received
 PEERS rank_waits sure
     Watchdog caught collective operation timeout
     ran for \d+ milliseconds before timing out
@@ -351,6 +361,7 @@ _START = re.compile(r'^(?:System environment|Environment info):')
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
 _OWN = re.compile(r'\s*Cause: (\w+) \((sure|likely)\); mmgpu explain \1$')
 """What the hook's own warning says of a run that stands still."""
+_ROOT = re.compile(r'Root Cause \(first observed failure\)')
 _FLAGS = (
     ('data', re.compile(r'torch/utils/data/_utils/(?:fetch|worker)\.py')),
     (
@@ -403,7 +414,7 @@ class _Traceback:
         """The next line that is not indented is the exception."""
 
     def begin(self, order: int, is_worker: bool) -> None:
-        kept = self.flags & {'worker'} if is_worker else set()
+        kept = self.flags & {'worker', 'root'} if is_worker else set()
         if order - self.ignored < _NEAR:
             kept = {'ignored'}
         self.flags, self.seen, self.frame, self.innermost = kept, order, None, ''
@@ -486,6 +497,10 @@ class ConsoleLog:
             return
         if 'Exception ignored in' in text:
             traceback.ignored = order
+            return
+        if _ROOT.search(text):
+            traceback.begin(order, False)
+            traceback.flags.add('root')
             return
         if _START.search(text) and self.progress:
             # another attempt in the same log: what ended the last one is past

@@ -518,6 +518,15 @@ class Run(Figures):
         return next(filter(None, reasons), 'no sample was taken')
 
     @cached_property
+    def gpu_last_iteration(self) -> int | None:
+        """The last one with GPU utilisation, where that ended before the run."""
+        off = {one.source for one in self.evidence.sources_off}
+        sampled = self.every.having('gpu.util_pct').values('iteration')
+        if off.isdisjoint(('GPU', 'GPU util_pct')) or not sampled:
+            return None
+        return int(sampled[-1])
+
+    @cached_property
     def cuda_memory(self) -> CudaMemoryFigures | None:
         """What the CUDA allocator went through."""
         every = self.every.having('cuda_memory')

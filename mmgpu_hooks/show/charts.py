@@ -48,8 +48,8 @@ _INK, _FAINT, _PAPER, _RULE = (
 )
 _ROLES = {light: role for role, (light, _) in COLORS.items()}
 _WIDTH = 8.6
-_BAR, _PANEL, _GAP, _EDGE = 0.29, 1.2, 0.36, 0.62
-"""Inches at 96 pixels: the page's column, a bar, a panel, its title, an axis."""
+_BAR, _PANEL, _EDGE = 0.29, 1.55, 0.45
+"""Inches at 96 pixels: the page's column, a bar, a panel with its title, an axis."""
 _SMALL, _TINY = 9.5, 8.5
 _DPI = 192
 """Of PNG: twice what a page has, so that print is sharp."""
@@ -86,15 +86,15 @@ Bar = tuple[str, Sequence[Part], str]
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a panel."""
+    """One line of a panel; NaN is a gap."""
 
     name: str
-    values: Sequence[float | None]
+    values: Sequence[float]
     role: str = 'step'
     """Of the palette."""
-    low: Sequence[float | None] = ()
+    low: Sequence[float] = ()
     """With ``high``: a band about the line."""
-    high: Sequence[float | None] = ()
+    high: Sequence[float] = ()
     style: str = 'line'
     """``line``, ``steps`` or ``dashed``."""
 
@@ -163,7 +163,7 @@ def draw(chart: Chart, ending: str) -> bytes:
     with matplotlib.rc_context(style), warnings.catch_warnings():
         # a name may hold letters that the font lacks
         warnings.simplefilter('ignore')
-        figure = Figure(figsize=(_WIDTH, 1), facecolor=_PAPER)
+        figure = Figure(facecolor=_PAPER, layout='constrained')
         (_draw_bars if chart.bars else _draw_lines)(figure, chart)
         facts = {'Title': visible(chart.title), 'Date': None}
         if ending == 'png':
@@ -173,118 +173,75 @@ def draw(chart: Chart, ending: str) -> bytes:
 
 
 def _draw_bars(figure: Any, chart: Chart) -> None:
-    from matplotlib.patches import Patch
-
-    labels = [_shorten(visible(label)) for label, _, _ in chart.bars]
-    names = {part: role for _, parts, _ in chart.bars for part, role, _ in parts}
+    names = {name for _, parts, _ in chart.bars for name, _, _ in parts}
     has_legend = len(names) > 1
-    head = 0.28 if has_legend else 0.08
-    height = head + _BAR * len(labels) + 0.08
+    height = _BAR * len(chart.bars) + (_EDGE if has_legend else _BAR)
     figure.set_size_inches(_WIDTH, height)
-    left = 0.085 * max(map(len, labels)) + (0.12 if any(labels) else 0.02)
-    right = 0.082 * max(len(text) for _, _, text in chart.bars) + 0.12
-    width = _WIDTH - left - right
-    axes = figure.add_axes(
-        (left / _WIDTH, 0.08 / height, width / _WIDTH, 1 - (head + 0.08) / height)
-    )
+    axes = figure.subplots()
     whole = max(sum(length for _, _, length in parts) for _, parts, _ in chart.bars)
-    whole = whole or 1.0
     for row, (_, parts, text) in enumerate(chart.bars):
         end = 0.0
         for name, role, length in parts:
-            color = COLORS[role][0]
-            axes.barh(row, length, 0.68, end, color=color, lw=0.8, edgecolor=_PAPER)
-            # a name is written where the bar has room for it
-            if has_legend and length / whole * width > 0.09 * len(name) + 0.1:
+            shown, color = visible(name), COLORS[role][0]
+            # a name has one place in the legend
+            label = shown if name in names else None
+            names.discard(name)
+            style = {'color': color, 'lw': 0.8, 'edgecolor': _PAPER}
+            axes.barh(row, length, 0.68, end, label=label, **style)
+            # a name is written where its part is long enough
+            if has_legend and length > whole * 0.016 * len(name):
                 place = {'ha': 'center', 'va': 'center_baseline', 'fontsize': _TINY}
-                axes.text(end + length / 2, row, visible(name), color=_PAPER, **place)
+                axes.text(end + length / 2, row, shown, color=_PAPER, **place)
             end += length
-        axes.annotate(
-            visible(text),
-            (whole if has_legend else end, row),
-            (5, 0),
-            textcoords='offset points',
-            va='center_baseline',
-        )
-    axes.set(xlim=(0, whole), ylim=(len(labels) - 0.5, -0.5), xticks=[])
+        offset = {'xytext': (5, 0), 'textcoords': 'offset points'}
+        axes.annotate(visible(text), (end, row), va='center_baseline', **offset)
+    labels = [visible(label)[-_LONGEST_LABEL:] for label, _, _ in chart.bars]
+    axes.set(xlim=(0, whole or 1.0), ylim=(len(labels) - 0.5, -0.5), xticks=[])
     axes.set_yticks(range(len(labels)), labels)
     axes.tick_params(length=0, labelcolor=_INK)
     axes.spines['bottom'].set_visible(False)
     if has_legend:
-        figure.legend(
-            handles=[
-                Patch(color=COLORS[role][0], label=visible(name))
-                for name, role in names.items()
-            ],
-            loc='upper left',
-            bbox_to_anchor=(left / _WIDTH - 0.006, 1 + 0.04 / height),
-            ncols=8,
-            handlelength=0.8,
-            handleheight=0.8,
-            handletextpad=0.4,
-            columnspacing=1.2,
-            borderaxespad=0.2,
-        )
-
-
-def _shorten(label: str) -> str:
-    is_short = len(label) <= _LONGEST_LABEL
-    return label if is_short else f'…{label[1 - _LONGEST_LABEL :]}'
+        place = {'loc': 'lower left', 'bbox_to_anchor': (0, 1), 'borderaxespad': 0.2}
+        marks = {'handlelength': 0.8, 'handleheight': 0.8, 'handletextpad': 0.4}
+        axes.legend(ncols=8, columnspacing=1.2, **place, **marks)
 
 
 def _draw_lines(figure: Any, chart: Chart) -> None:
     count = len(chart.panels)
-    height = count * (_PANEL + _GAP) + _EDGE
-    figure.set_size_inches(_WIDTH, height)
-    left = 0.62 / _WIDTH
-    for number, panel in enumerate(chart.panels, start=1):
-        bottom = height - number * (_PANEL + _GAP)
-        box = (left, bottom / height, 0.985 - left, _PANEL / height)
-        axes = figure.add_axes(box)
-        _draw_panel(axes, chart, panel)
-        if number == 1:
-            _draw_marks(axes, chart)
-        if number < count:
-            axes.tick_params(labelbottom=False, length=0)
-        else:
-            title = visible(chart.x_title)
-            axes.set_xlabel(title, loc='right', fontsize=_TINY, color=_FAINT)
-
-
-def _draw_marks(axes: Any, chart: Chart) -> None:
+    figure.set_size_inches(_WIDTH, count * _PANEL + _EDGE)
+    axes = figure.subplots(count, sharex=True, squeeze=False)[:, 0]
+    for one, panel in zip(axes, chart.panels):
+        _draw_panel(one, chart, panel)
+    title = visible(chart.x_title)
+    axes[-1].set_xlabel(title, loc='right', fontsize=_TINY, color=_FAINT)
     for x, kind in chart.marks:
         if kind == 'epoch':
-            axes.axvline(x, color=_RULE, lw=0.8, zorder=0)
+            axes[0].axvline(x, color=_RULE, lw=0.8, zorder=0)
             continue
         sign, role = _MARKS[kind]
-        place = {'transform': axes.get_xaxis_transform(), 'ha': 'center'}
-        axes.text(x, 1.0, sign, color=COLORS[role][0], fontsize=7, **place)
+        place = {'transform': axes[0].get_xaxis_transform(), 'ha': 'center'}
+        axes[0].text(x, 1.0, sign, color=COLORS[role][0], fontsize=7, **place)
 
 
 def _draw_panel(axes: Any, chart: Chart, panel: Panel) -> None:
     xs = chart.x
     for one in panel.series:
         color, is_steps = COLORS[one.role][0], one.style == 'steps'
-        points = [(x, y) for x, y in zip(xs, one.values) if y is not None]
-        spans = [
-            (x, low, high)
-            for x, low, high in zip(xs, one.low, one.high)
-            if low is not None and high is not None
-        ]
-        if spans:
+        if len(one.low):
             step = 'pre' if is_steps else None
-            axes.fill_between(*zip(*spans), color=color, alpha=0.2, lw=0, step=step)
-        if points:
-            axes.plot(
-                *zip(*points),
-                color=color,
-                lw=1.3,
-                label=visible(one.name),
-                drawstyle='steps-pre' if is_steps else 'default',
-                linestyle='--' if one.style == 'dashed' else '-',
-                marker='o' if one.style == 'line' else '',
-                markersize=3,
-            )
+            band = {'color': color, 'alpha': 0.2, 'lw': 0}
+            axes.fill_between(xs, one.low, one.high, step=step, **band)
+        axes.plot(
+            xs,
+            one.values,
+            color=color,
+            lw=1.3,
+            label=visible(one.name),
+            drawstyle='steps-pre' if is_steps else 'default',
+            linestyle='--' if one.style == 'dashed' else '-',
+            marker='o' if one.style == 'line' else '',
+            markersize=3,
+        )
     axes.set_ylim(0, panel.top)
     if len(xs) > 1:
         pad = 0.5 if chart.ticks else 0.0

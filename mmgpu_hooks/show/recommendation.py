@@ -156,7 +156,7 @@ def _changes(answer: Answer, has_reason: bool) -> Iterator[Section]:
         yield Section(sentences=[said])
     else:
         rows = [
-            (_name(change, changes), _value(change.old), _value(change.new), '')
+            (_name(change, changes), value_of(change.old), value_of(change.new), '')
             for change in changes
         ]
         if answer.summary is not None:
@@ -180,7 +180,8 @@ def _name(change: Change, changes: Sequence[Change]) -> str:
     return f'{prefix} {short}' if has_both and prefix != loader else short
 
 
-def _value(value: object) -> str:
+def value_of(value: object) -> str:
+    """Of a setting, in words."""
     return 'not set' if value is None else str(value)
 
 

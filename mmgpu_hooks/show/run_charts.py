@@ -24,11 +24,11 @@ _POINTS = 400
 _CUT = 4.0
 """Times the 99th percentile: a stall beyond is cut off and its height written."""
 WAITS = (
-    ('on a core', 'cpu_s', 'step'),
-    ('waiting for a core', 'run_delay_s', 'data_wait'),
-    ('blocked', 'blocked_s', 'checkpoint_save'),
+    ('on a core', 'step'),
+    ('waiting for a core', 'data_wait'),
+    ('blocked', 'checkpoint_save'),
 )
-"""What the saving thread does in a save: words, field, colour."""
+"""What the saving thread does in a save, and its colour."""
 
 
 def chart_ledger(runs: Sequence[tuple[str, Run]]) -> Chart | None:
@@ -68,15 +68,12 @@ def chart_memory(parts: Sequence[tuple[str, str, int]]) -> Chart | None:
 
 def chart_saves(saves: Sequence[tuple[str, SaveRecord]]) -> Chart | None:
     """One bar a save: computing, waiting for a core, waiting for anything else."""
-    bars = [
-        (
-            name,
-            [(words, role, getattr(save, field)) for words, field, role in WAITS],
-            format_seconds(save.wall_s),
-        )
-        for name, save in saves
-        if None not in (save.cpu_s, save.run_delay_s, save.blocked_s)
-    ]
+    bars = []
+    for name, save in saves:
+        parts = (save.cpu_s, save.run_delay_s, save.blocked_s)
+        if None not in parts:
+            named = [(*one, part or 0.0) for one, part in zip(WAITS, parts)]
+            bars.append((name, named, format_seconds(save.wall_s)))
     return stack('saves', 'Saves by what they waited for', bars)
 
 
@@ -140,27 +137,19 @@ def chart_timeline(run: Run) -> Chart | None:
     """Data wait, step, GPU utilisation and memory; saves and epochs marked.
 
     Neighbouring intervals are merged where there are too many: the line is their
-    weighted mean, the band reaches from the smallest to the largest.
+    mean, the band reaches from the smallest to the largest.
     """
     count = len(run.intervals)
-    if not count:
-        return None
-    starts = np.arange(0, count, -(-count // _POINTS))
-    ends_s = run.column('elapsed_s')
-    lasts = np.append(starts[1:], count) - 1
-    xs = [float(ends_s[0] - run.column('duration_s')[0]), *ends_s[lasts].tolist()]
-    divide, unit = next(
-        (size, words)
-        for size, words in ((3600.0, 'hours'), (60.0, 'minutes'), (1.0, 'seconds'))
-        if xs[-1] >= 3 * size or size == 1.0
-    )
-    panels = [
-        panel
-        for title, role, field in _TRACKS
-        if (panel := _track(run, title, role, field, starts)) is not None
-    ]
+    groups = np.array_split(np.arange(count), max(min(count, _POINTS), 1))
+    panels = [panel for one in _TRACKS if (panel := _track(run, *one, groups))]
     if not panels:
         return None
+    ends_s = run.column('elapsed_s')
+    xs = [float(ends_s[0] - run.column('duration_s')[0])]
+    xs += [float(ends_s[group[-1]]) for group in groups]
+    hours, minutes = xs[-1] / 3600, xs[-1] / 60
+    divide, unit = (3600, 'hours') if hours >= 3 else (60, 'minutes')
+    divide, unit = (1, 'seconds') if minutes < 3 else (divide, unit)
     return Chart(
         'timeline',
         'Over time',
@@ -172,36 +161,36 @@ def chart_timeline(run: Run) -> Chart | None:
     )
 
 
-def _track(run: Run, title: str, role: str, field: str, starts: Any) -> Panel | None:
-    """One quantity over the merged intervals that begin at ``starts``."""
+def _track(run: Run, title: str, role: str, field: str, groups: Any) -> Panel | None:
+    """One quantity over the merged intervals."""
     is_sum, is_share = field.endswith('total_s'), field.endswith('_pct')
-    weights = run.column('iterations' if is_sum else 'duration_s')
     values = run.column(field)
-    with np.errstate(divide='ignore', invalid='ignore'):
-        if is_sum:
-            values = np.where(weights > 0, values / weights, np.nan)
-        known = values[~np.isnan(values)]
-        if not len(known):
-            return None
-        most, top = float(known.max()), _CUT * float(np.percentile(known, 99))
-        is_cut = is_sum and 0 < top < most
-        factor, unit = (1.0, '%') if is_share else (2.0**-30, 'GiB')
-        if is_sum:
-            factor, unit = scale_seconds(top if is_cut else most)
-            unit += ' per iteration'
-        size = np.where(np.isnan(values), 0.0, weights)
-        mean = np.add.reduceat(np.nan_to_num(values) * size, starts)
-        mean /= np.add.reduceat(size, starts)
-    low, high = (one.reduceat(values, starts) for one in (np.fmin, np.fmax))
+    if is_sum:
+        iterations = run.column('iterations')
+        values = values / np.where(iterations > 0, iterations, np.nan)
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return None
+    most, top = float(known.max()), _CUT * float(np.percentile(known, 99))
+    is_cut = is_sum and 0 < top < most
+    factor, unit = (1.0, '%') if is_share else (2.0**-30, 'GiB')
+    if is_sum:
+        factor, unit = scale_seconds(top if is_cut else most)
+        unit += ' per iteration'
+    parts = [factor * values[group] for group in groups]
     # the first point begins the first step
-    lines = [
-        [None if np.isnan(value) else factor * float(value) for value in (one[0], *one)]
-        for one in (mean, low, high)
+    parts = [parts[0], *parts]
+    counts = [max(int(np.sum(~np.isnan(part))), 1) for part in parts]
+    empty = [np.isnan(part).all() for part in parts]
+    mean = np.array([np.nansum(part) for part in parts]) / counts
+    lines: list[Any] = [
+        np.where(empty, np.nan, mean),
+        *([one.reduce(part) for part in parts] for one in (np.fmin, np.fmax)),
     ]
-    middle, *band = lines if len(starts) < len(values) else (lines[0], (), ())
+    line, *band = lines if len(groups) < len(values) else (lines[0], (), ())
     cut = f' (cut off: highest {format_seconds(most)})' if is_cut else ''
     end = 100.0 if is_share else top * factor if is_cut else 1.05 * most * factor
-    series = Series(title, middle, role, band[0], band[1], 'steps')
+    series = Series(title, line, role, band[0], band[1], 'steps')
     return Panel(f'{title}, {unit}{cut}', [series], top=end or None)
 
 
@@ -210,9 +199,6 @@ def _find_events(run: Run) -> Iterator[tuple[float, str]]:
     since training began, and at most one of a kind in a hundredth of the axis."""
     ends_s, epochs = run.column('elapsed_s'), run.column('epoch')
     saves = filled(run.column('saves')) > 0
-    saved_at = [save.iteration for save in run.save_records]
-    found = np.searchsorted(run.column('iteration'), saved_at)
-    saves[np.minimum(found, len(saves) - 1)] = True
     validations = filled(run.column('ledger_s', 'validation')) > 0
     begins = np.append(np.diff(epochs) > 0, [False])
     for kind, mask in zip(EVENTS, (saves, validations, begins)):

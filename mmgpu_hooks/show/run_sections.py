@@ -10,14 +10,11 @@ from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.changes import WORKERS_KEY
 from mmgpu_hooks.schema import (
-    Change,
-    Finding,
     PlainRun,
     Prediction,
-    SaveJudgement,
     SaveRecord,
 )
-from mmgpu_hooks.schema.parts import PARTS, UNATTRIBUTED
+from mmgpu_hooks.schema.parts import UNATTRIBUTED
 from mmgpu_hooks.show import run_charts
 from mmgpu_hooks.show.comparison import images_per_second
 from mmgpu_hooks.show.document import (
@@ -37,12 +34,14 @@ from mmgpu_hooks.show.figures import (
     format_interval,
     format_pct,
     format_seconds,
+    plural,
 )
 from mmgpu_hooks.show.recommendation import (
     Answer,
     describe_fitted,
     describe_settings,
     sentence_of,
+    value_of,
 )
 
 _HOOKS_NAMED = 3
@@ -175,32 +174,27 @@ def list_figures(reported: ReportedRun) -> Iterator[tuple[str, str, str]]:
     if run.gpu_mem_peak_bytes is not None:
         reserved = f'{format_bytes(run.gpu_mem_reserved_bytes)} reserved'
         yield 'Peak memory', format_bytes(run.gpu_mem_peak_bytes), reserved
-    yield 'Training', format_seconds(run.duration_s), f'{run.saves} save(s)'
+    yield 'Training', format_seconds(run.duration_s), plural(run.saves, 'save')
 
 
 def _changes_section(answer: Answer) -> Section:
     """Each recommended setting with its reason."""
-    recommendation, run = answer.recommendation, answer.summary
-    said, code = [], ''
-    if not recommendation.changes:
-        said.append(f'Nothing to change. {recommendation.reason or ""}'.rstrip())
+    found, run = answer.recommendation, answer.summary
+    items, said, code = [], [], ''
+    for change in found.changes:
+        basis = [f'{change.confidence} confidence', *change.rules]
+        if change.predicted_iter_s is not None:
+            predicted = format_seconds(change.predicted_iter_s)
+            basis.insert(1, f'{predicted} per iteration predicted with all changes')
+        title = f'{change.key}: {value_of(change.old)} → {value_of(change.new)}'
+        reason = sentence_of(change.reason)
+        items.append(Item(reason, title, ' · '.join(basis), 'change'))
+    if not found.changes:
+        said = [f'Nothing to change. {found.reason or ""}'.rstrip()]
     elif run is not None and run.run.work_dir is not None:
         code = f'mmgpu recommend {shlex.quote(run.run.work_dir)}'
-    items = [
-        *map(_change, recommendation.changes),
-        *map(Item, _list_advice(answer)),
-    ]
+    items += map(Item, _list_advice(answer))
     return Section('What to change', 'changes', said, items=items, code=code)
-
-
-def _change(change: Change) -> Item:
-    basis = [f'{change.confidence} confidence', *change.rules]
-    if change.predicted_iter_s is not None:
-        predicted = format_seconds(change.predicted_iter_s)
-        basis.insert(1, f'{predicted} per iteration predicted with all changes')
-    old, new = ('not set' if one is None else one for one in (change.old, change.new))
-    title = f'{change.key}: {old} → {new}'
-    return Item(sentence_of(change.reason), title, ' · '.join(basis), 'change')
 
 
 def _list_advice(answer: Answer) -> list[str]:
@@ -213,23 +207,19 @@ def _time_section(run: Run) -> Section:
     """The time ledger: every second of training."""
     whole_s, count = run.duration_s, run.iterations
     costs = [one for one in run.hooks.items() if one[0] != UNATTRIBUTED]
+    starts, build = plural(run.epoch_starts, 'start'), format_seconds(run.run.build_s)
     remarks = {
         'hooks': ', '.join(f'{n} {format_seconds(s)}' for n, s in costs[:_HOOKS_NAMED]),
-        'startup': f'building the Runner {format_seconds(run.run.build_s)}, '
-        f'{run.epoch_starts} start(s) of the loader',
+        'startup': f'building the Runner {build}, {starts} of the loader',
         'resume': f'{run.run.start_iteration} batches of before are drawn again',
-        'checkpoint_save': f'{run.saves} save(s)',
-        'other': 'in none of the parts above',
+        'checkpoint_save': plural(run.saves, 'save'),
     }
-    if run.run.loop == 'iter' and run.epoch_starts:
-        remarks['loop'] = 'MMEngine pauses 2 s before each start of the loader but one'
-    seconds = {part: run.ledger_s.get(part, 0.0) for part in PARTS}
     shown = [
-        (PART_NAMES[part], seconds[part], remarks.get(part, ''))
-        for part in sorted(PARTS, key=lambda part: -seconds[part])
-        if seconds[part] >= _SHOWN_SHARE * whole_s or part == 'other'
+        (PART_NAMES[part], seconds, remarks.get(part, ''))
+        for part, seconds in sorted(run.ledger_s.items(), key=lambda one: -one[1])
+        if seconds >= _SHOWN_SHARE * whole_s
     ]
-    shown.append(('all', whole_s, f'{run.status} after {count} iterations'))
+    shown.append(('all', whole_s, f'{run.status} after {plural(count, "iteration")}'))
     rows = [
         (
             name,
@@ -286,7 +276,6 @@ _LOADER: Sequence[Column] = (
     ('batches measured', 'loader.batches', str),
     ('ready when asked', 'loader.ready_mean', '{:.1f} batches'.format),
     ('none ready', 'loader.ready_zero_pct', format_pct),
-    ('came before their turn', 'loader.out_of_order', str),
     ('memory of all workers', 'loader.pss_bytes', format_bytes),
 )
 _MEMORY: Sequence[Column] = (
@@ -298,7 +287,7 @@ _MEMORY: Sequence[Column] = (
     ('largest batch, pixels', 'largest_batch_pixels', format_count),
     ('most boxes in a batch', 'most_boxes', str),
     ('retries of the allocator', 'cuda_memory.retries', str),
-    ('out of memory', 'cuda_memory.ooms', '{} time(s)'.format),
+    ('out of memory', 'cuda_memory.ooms', '{} times'.format),
     ('fragmented', 'cuda_memory.inactive_bytes', format_bytes),
 )
 _HOST: Sequence[Column] = (
@@ -306,24 +295,15 @@ _HOST: Sequence[Column] = (
     ('cores of other programs', 'external_cpu_cores', '{:.1f}'.format),
     ('usable cores', 'run.host.usable_cores', _cores),
     ('logical CPUs', 'run.host.logical_cpus', _cores),
-    ('CPUs by affinity', 'run.host.affinity_cpus', _cores),
-    ('CPUs by cpuset', 'run.host.cpuset_cpus', _cores),
-    ('CPUs by SLURM', 'run.host.slurm_cpus', _cores),
-    ('CPU quota, cores', 'run.host.cgroup_cpu_cores', _cores),
-    ('ranks on the host', 'run.host.ranks_on_host', str),
     ('memory', 'run.host.ram_total_bytes', format_bytes),
     ('memory free, least', 'host.ram_available_bytes', format_bytes),
     ('limit of the group', 'run.host.cgroup_memory_bytes', format_bytes),
     ('/dev/shm', 'run.host.shm_total_bytes', format_bytes),
     ('/dev/shm free, least', 'host.shm_free_bytes', format_bytes),
-    ('open files allowed', 'run.host.open_files_soft', str),
     ('waited for a core, some task', 'host.cpu_pressure_pct', format_pct),
     ('waited for storage', 'host.io_pressure_pct', format_pct),
     ('waited for memory', 'host.memory_pressure_pct', format_pct),
     ('held back by the quota', 'host.throttled_pct', format_pct),
-    ('GPU utilisation', 'gpu.util_pct', format_pct),
-    ('GPU at 0 %', 'gpu.zero_pct', format_pct),
-    ('GPU samples', 'gpu.samples', str),
     ('GPU idle in an iteration', 'gpu_idle_pct', format_pct),
     ('GPU clock', 'gpu.sm_clock_mhz', '{:.0f} MHz'.format),
     ('GPU temperature, most', 'gpu.temperature_c', '{:.0f} C'.format),
@@ -338,7 +318,6 @@ _SETTINGS: Sequence[Column] = (
     ('loop', 'run.loop', str),
     ('epochs', 'run.max_epochs', str),
     ('iterations', 'run.max_iters', str),
-    ('iterations before this run', 'run.start_iteration', str),
     ('gradients added up over', 'run.accumulative_counts', str),
     ('optimizer wrapper', 'run.optim_wrapper', str),
     ('device', 'run.device', str),
@@ -368,7 +347,8 @@ def _loader_section(run: Run) -> Section:
         every_s = max((loader.occupancy_s or 0.0) / workers, cores_s)
         needed_s = (run.step_s or 0.0) + (run.hooks_s or 0.0)
         said.append(
-            f'{workers} worker(s) can make a batch every {format_seconds(every_s)}; '
+            f'{plural(workers, "worker")} can make a batch every '
+            f'{format_seconds(every_s)}; '
             f'step and hooks take {format_seconds(needed_s)}.'
         )
     rows = [(name, format_seconds(seconds)) for name, seconds in costs[:_SHOWN]]
@@ -421,33 +401,28 @@ def _saves_section(answer: Answer, run: Run) -> Section:
     if not run.saves and not saves:
         return Section('Checkpoint saves', 'saves', ['No checkpoint was saved.'])
     whole = format_seconds(run.ledger_s.get('checkpoint_save'))
-    said = [f'{run.saves} save(s) took {whole} in all.']
+    said = [f'{plural(run.saves, "save")} took {whole} in all.']
     failed = [save.error for save in saves if save.error is not None]
     if failed:
         said.append(f'{len(failed)} failed, the last with {failed[-1]}.')
+    longest = sorted(saves, key=lambda save: -save.wall_s)[:_SHOWN]
+    held = {}
     # judgements may be those of another rank's saves
-    both = zip(saves, judged if len(judged) == len(saves) else [None] * len(saves))
-    longest = sorted(both, key=lambda pair: -pair[0].wall_s)[:_SHOWN]
-    entries = {id(save): entry for save, entry in longest if entry and entry.is_slow}
+    for save, one in zip(saves, judged if len(judged) == len(saves) else ()):
+        if one.is_slow:
+            delay = format_seconds(one.gross_delay_s)
+            held[id(save)] = f'{delay} {CAUSE_NAMES[one.cause]}'
     columns: Sequence[Column] = (
         ('save', '', _name_save),
         ('took', 'wall_s', format_seconds),
         ('on a core', 'cpu_s', format_seconds),
         ('waits for one', 'run_delay_s', format_seconds),
         ('blocked', 'blocked_s', format_seconds),
-        ('held up', '', lambda save: _held_up(entries.get(id(save)))),
+        ('held up', '', lambda save: held.get(id(save), '')),
     )
-    rows = [save for save, _ in longest]
-    table = tabulate(rows, columns, f'The {len(rows)} longest saves', 1)
-    named = [(_name_save(save), save) for save in rows]
-    chart = run_charts.chart_saves(named)
+    table = tabulate(longest, columns, f'The {len(longest)} longest saves', 1)
+    chart = run_charts.chart_saves([(_name_save(save), save) for save in longest])
     return Section('Checkpoint saves', 'saves', said, table=table, chart=chart)
-
-
-def _held_up(entry: SaveJudgement | None) -> str:
-    if entry is None:
-        return ''
-    return f'{format_seconds(entry.gross_delay_s)} {CAUSE_NAMES[entry.cause]}'.strip()
 
 
 def _name_save(save: SaveRecord) -> str:
@@ -459,16 +434,8 @@ def _ranks_section(answer: Answer) -> list[Section]:
     ranks = answer.ranks
     if ranks is None:
         return []
-    # those with most time of their own, and the one with least
-    shown = sorted(ranks.rows, key=lambda row: -row.own_s)
-    if len(shown) > _RANKS_SHOWN:
-        shown = [*shown[: _RANKS_SHOWN - 1], shown[-1]]
     columns: Sequence[Column] = (
-        (
-            'rank',
-            'rank',
-            lambda rank: f'{rank}{" (slowest)" if rank == ranks.slowest else ""}',
-        ),
+        ('rank', 'rank', lambda n: f'{n}{" (slowest)" if n == ranks.slowest else ""}'),
         ('data wait', 'data_wait_s', format_seconds),
         ('start-up', 'startup_s', format_seconds),
         ('hooks', 'hooks_s', format_seconds),
@@ -477,6 +444,8 @@ def _ranks_section(answer: Answer) -> list[Section]:
         ('its own', 'own_s', format_seconds),
         ('GPU', 'gpu_util_pct', format_pct),
     )
+    # the others wait for those with most time of their own
+    shown = sorted(ranks.rows, key=lambda row: -row.own_s)[:_RANKS_SHOWN]
     counted = f'{len(shown)} of {len(ranks.rows)}'
     caption = f'Per iteration over {ranks.iterations}: {counted}'
     rows = sorted(shown, key=lambda row: row.rank)
@@ -486,15 +455,12 @@ def _ranks_section(answer: Answer) -> list[Section]:
 
 def _findings_section(answer: Answer) -> list[Section]:
     """Each judgement with its numbers, and the text of its rule behind it."""
-    items = [_finding(finding) for finding in answer.diagnosis.findings]
+    items = []
+    for one in answer.diagnosis.findings:
+        share = (
+            '' if one.share is None else f' · {format_pct(100 * one.share)} of the time'
+        )
+        rule = RULES.get(one.code)
+        more = rule.explanation.split('\n\n') if rule else ()
+        items.append(Item(one.detail, one.title, one.code + share, one.severity, more))
     return [Section('Findings', 'findings', items=items)] if items else []
-
-
-def _finding(finding: Finding) -> Item:
-    share = ''
-    if finding.share is not None:
-        share = f' · {format_pct(100 * finding.share)} of the time'
-    rule = RULES.get(finding.code)
-    more = rule.explanation.split('\n\n') if rule else ()
-    basis = f'{finding.code}{share}'
-    return Item(finding.detail, finding.title, basis, finding.severity, more)

@@ -10,16 +10,23 @@ from mmgpu_hooks.schema import Diagnosis, RanksSummary
 from mmgpu_hooks.show.escaping import visible
 from mmgpu_hooks.show.figures import (
     PART_NAMES,
+    bind_units,
     format_bytes,
     format_pct,
     format_seconds,
+    plural,
     shell_path,
+    unbind_units,
 )
 
-_WIDTH = 100
-_LABEL = 11
+_WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
 """Of the run, from which a part outside of iterations is named."""
+_SPARED = (
+    *((), ('why',), ('why', 'rest'), ('why', 'rest', 'loader')),
+    ('why', 'rest', 'loader', 'machine'),
+)
+"""Rows that are left out where there are too many lines: `mmgpu recommend` has them."""
 
 
 def render_training_summary(
@@ -39,53 +46,55 @@ def render_training_summary(
     rank = ''
     if ranks is not None and ranks.slowest not in (None, run.run.rank):
         rank = f'Rank {ranks.slowest}: '
-    said = [ranks.why, *ranks.notes] if ranks and ranks.world_size > 1 else []
+    has_ended = run.status in ('completed', 'interrupted')
+    folder = shell_path(run.run.work_dir) or '<work_dir>'
     rows = {
         'verdict': f'{rank}{name} ({verdict.confidence} confidence)',
-        '': why,
+        'why': why,
         'iteration': ', '.join(_iteration(run)),
         'loader': ', '.join(_loader(run)),
         'machine': ', '.join(_machine(run)),
         'GPU': ', '.join(_gpu(run)),
-        'memory': ' '.join(_memory(diagnosis)),
+        'memory': textwrap.shorten(
+            next(_memory(diagnosis), ''), 2 * (_WIDTH - _LABEL), placeholder=' ...'
+        ),
         'rest': ', '.join(_outside(run)),
-        'ranks': ' '.join(said),
+        'ranks': ranks.why if ranks and ranks.world_size > 1 else '',
     }
-    if all(rows.values()):  # eleven lines would be one too many
-        del rows['rest']
-    has_ended = run.status in ('completed', 'interrupted')
-    folder = shell_path(run.run.work_dir) or '<work_dir>'
     end, recorded = run.evidence.end, run.iterations
     done = recorded if end is None else max(end.iterations, recorded)
     # where the disk was full, say
     part = f', {recorded} of them recorded' if recorded < done else ''
-    lines = [
-        f'GPUEfficiencyHook: {run.status} after {done} iterations, '
-        f'{format_seconds(run.duration_s)}{part}',
-        *(_line(label, text) for label, text in rows.items() if text),
-        f'  {"next":<{_LABEL}}mmgpu {"recommend" if has_ended else "why"} {folder}',
-    ]
+    head = f'GPUEfficiencyHook: {run.status} after {plural(done, "iteration")}, '
+    last = f'  {"next":<11}mmgpu {"recommend" if has_ended else "why"} {folder}'
+    for spared in _SPARED:
+        lines = [f'{head}{format_seconds(run.duration_s)}{part}']
+        for label, text in rows.items():
+            lines += _wrap(label, text) if label not in spared else []
+        lines.append(last)
+        if len(lines) <= _MOST_LINES:
+            break
     # paths of images may hold anything, and a log file or terminal may not take it
     return visible('\n'.join(lines)).encode('ascii', 'backslashreplace').decode('ascii')
 
 
-def _line(label: str, text: str) -> str:
-    width, one_line = _WIDTH - _LABEL - 2, ' '.join(text.split())
-    return f'  {label:<{_LABEL}}{textwrap.shorten(one_line, width, placeholder=" ...")}'
+def _wrap(label: str, text: str) -> list[str]:
+    label = f'  {"" if label == "why" else label}'.ljust(_LABEL)
+    lines = textwrap.wrap(
+        bind_units(text), _WIDTH, initial_indent=label, subsequent_indent=' ' * _LABEL
+    )
+    return [unbind_units(line) for line in lines]
 
 
 def _iteration(run: Run) -> Iterator[str]:
     if not run.iter_s:
         yield 'unknown: no steady iteration was measured'
         return
-    yield f'{format_seconds(run.iter_s)} (mean of {run.steady_iterations})'
-    for name, seconds in (
-        ('data wait', run.data_wait_s),
-        ('step', run.step_s),
-        ('hooks', run.hooks_s),
-    ):
+    yield format_seconds(run.iter_s)
+    for part in ('data_wait', 'step', 'hooks'):
+        seconds = getattr(run, f'{part}_s')
         if seconds is not None:
-            yield f'{name} {100 * seconds / run.iter_s:.0f} %'
+            yield f'{PART_NAMES[part]} {100 * seconds / run.iter_s:.0f} %'
     if run.images_per_s is not None:
         yield f'{run.images_per_s:.1f} images/s'
 
@@ -95,24 +104,20 @@ def _loader(run: Run) -> Iterator[str]:
     yield f'num_workers={"unknown" if workers is None else workers}'
     if loader is None or loader.occupancy_s is None:
         return
-    busy = 'a worker ' if workers else ''
-    yield f'a batch takes {busy}{format_seconds(loader.occupancy_s)}'
-    costs = [t for t in loader.transforms if t.image_s]
-    whole_s = sum(cost.image_s or 0.0 for cost in costs)
+    yield f'{format_seconds(loader.occupancy_s)} per batch'
+    costs = [cost for cost in loader.transforms if cost.image_s]
     if costs and loader.timed_samples:
+        whole_s = sum(cost.image_s or 0.0 for cost in costs)
         share = 100 * (costs[0].image_s or 0.0) / whole_s
         yield f'{share:.0f} % of it {costs[0].name}'
 
 
 def _machine(run: Run) -> Iterator[str]:
     host = run.run.host
-    process, before = host.affinity_cpus, host.unbound_cpus
-    if before is not None:
-        by = f'by {host.bound_by}' if host.bound_by else 'after start'
-        yield f'bound {by} to {process} of {before} cores (MG113)'
-    elif process and process < (host.cpuset_cpus or process):
-        cores = f'may use {process} of {host.cpuset_cpus} cores'
-        yield f'{cores} (if you did not bind it: mmgpu explain MG113)'
+    process, before = host.affinity_cpus, host.unbound_cpus or host.cpuset_cpus
+    if process and process < (before or process):
+        words = 'bound to' if host.unbound_cpus else 'may use'
+        yield f'{words} {process} of {before} cores (mmgpu explain MG113)'
     if run.process_cpu_cores is None:
         yield f'CPU unknown: {run.unknown.get("CPU", "no interval has it")}'
     else:
@@ -137,21 +142,20 @@ def _memory(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _gpu(run: Run) -> Iterator[str]:
     gpu = run.gpu
-    if gpu is None or gpu.util_pct is None:
-        if run.run.device == 'cpu':
-            yield 'not used'
-            return
-        yield f'utilisation unknown: {run.why_no_gpu_util}'
+    if gpu is not None and gpu.util_pct is not None:
+        zero = '' if gpu.zero_pct is None else f' (0 % for {gpu.zero_pct:.0f} %)'
+        yield f'utilisation {gpu.util_pct:.0f} %{zero}'
+    elif run.run.device == 'cpu':
+        yield 'not used'
+        return
     else:
-        yield f'utilisation {gpu.util_pct:.0f} %'
-        if gpu.zero_pct is not None:
-            yield f'0 % for {gpu.zero_pct:.0f} % of the time'
+        yield f'utilisation unknown: {run.why_no_gpu_util}'
     if run.gpu_idle_pct is not None:
-        yield f'idle {run.gpu_idle_pct:.0f} % of an iteration'
+        yield f'idle {run.gpu_idle_pct:.0f} %'
     if run.gpu_mem_peak_bytes is not None:
         total = run.run.gpu.memory_total_bytes if run.run.gpu else None
         of = f' of {format_bytes(total)}' if total else ''
-        yield f'memory peak {format_bytes(run.gpu_mem_peak_bytes)}{of}'
+        yield f'peak {format_bytes(run.gpu_mem_peak_bytes)}{of}'
 
 
 def _outside(run: Run) -> Iterator[str]:
@@ -159,8 +163,7 @@ def _outside(run: Run) -> Iterator[str]:
     for part, seconds in run.ledger_s.items():
         share = 100 * seconds / run.duration_s if run.duration_s > 0 else 0.0
         is_save = part == 'checkpoint_save' and run.saves
-        if part in ('data_wait', 'step', 'hooks'):
-            continue
-        if share >= _WORTH_PCT or is_save:
-            name = f'{run.saves} save(s)' if is_save else PART_NAMES[part]
+        is_inside = part in ('data_wait', 'step', 'hooks')
+        if not is_inside and (share >= _WORTH_PCT or is_save):
+            name = plural(run.saves, 'save') if is_save else PART_NAMES[part]
             yield f'{name} {format_seconds(seconds)} ({format_pct(share)})'

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 import sys
 import xml.etree.ElementTree as ET
@@ -7,7 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from fakes.replaced import replace
-from fakes.reported import make_full_ranks, make_full_run
+from fakes.reported import make_full_run
 from fakes.runs import make_evidence
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.show.charts import (
@@ -19,7 +20,7 @@ from mmgpu_hooks.show.charts import (
     draw_inline,
 )
 from mmgpu_hooks.show.page import list_charts
-from mmgpu_hooks.show.run_charts import chart_ledger, chart_timeline
+from mmgpu_hooks.show.run_charts import chart_timeline
 
 EVIL = '</svg><script>"\'&$x$\x00\x1b\u202e\ud800'
 BARS = Chart(
@@ -39,8 +40,8 @@ LINES = Chart(
     x_title=EVIL,
     marks=[(0.5, 'save'), (1.0, 'validation'), (1.5, 'epoch')],
     panels=[
-        Panel(EVIL, [Series(EVIL, [1.0, None, 3.0], 'step', [0, 0, 0], [2, 2, 4])]),
-        Panel('b', [Series('b', [None, None, None], 'gpu', style='dashed')]),
+        Panel(EVIL, [Series(EVIL, [1.0, math.nan, 3.0], 'step', [0, 0, 0], [2, 2, 4])]),
+        Panel('b', [Series('b', [math.nan] * 3, 'gpu', style='dashed')]),
     ],
 )
 
@@ -76,17 +77,11 @@ def test_every_chart_of_a_full_run():
     charts = dict(list_charts([make_full_run()]))
     names = ['ledger', 'timeline', 'what-if', 'transforms', 'memory', 'saves']
     assert list(charts) == names
+    # the bar of the ledger is the whole run
+    assert sum(part[2] for part in charts['ledger'].bars[0][1]) == pytest.approx(100)
     for chart in charts.values():
         assert chart.description
         ET.fromstring(draw(chart, 'svg'))
-
-
-def test_the_bar_of_the_ledger_is_the_whole_run():
-    chart = chart_ledger([('', Run(make_full_ranks()[0]))])
-    assert chart is not None
-    ((_, parts, _),) = chart.bars
-    assert sum(share for _, _, share in parts) == pytest.approx(100.0)
-    assert chart_ledger([]) is None
 
 
 def test_a_long_run_is_merged_and_loses_no_extreme():

@@ -168,14 +168,9 @@ def evil_run(text: str) -> ReportedRun:
     """A run in which every string that comes from outside is the given one."""
     run = make_reported(make_full_ranks(), text)
     first = make_full_ranks()[0]
-    record = replace(
-        first.run,
-        work_dir=text,
-        config_path=text,
-        optim_wrapper=text,
-        versions={text: text},
-        unknown={text: text},
-    )
+    paths = dict.fromkeys(('work_dir', 'config_path', 'optim_wrapper'), text)
+    odd = {key: {text: text} for key in ('versions', 'unknown')}
+    record = replace(first.run, **paths, **odd)
     first = replace(first, run=record, save_records=(make_save(name=text),))
     summary = Run(first)
     summary = summary.altered(hooks={text: next(iter(summary.hooks.values()))})
@@ -184,17 +179,16 @@ def evil_run(text: str) -> ReportedRun:
         transforms=(TransformFigures(text, 1.0),),
         slowest=SlowSample(seconds=1.0, index=1, image=text),
     )
-    change = Change(text, text, text, text, text, (text,))
-    finding = Finding(text, text, text, text, 0.5)
+    diagnosis = Diagnosis(
+        Verdict('data_bound', text, text),
+        (Finding(text, text, text, text, 0.5),),
+        saves=(SaveJudgement(True, 'workers', 1.0, 7.0, 7.0, text),),
+    )
     answer = replace(
         run.answer,
         run_path=text,
-        diagnosis=Diagnosis(
-            Verdict('data_bound', text, text),
-            (finding,),
-            saves=(SaveJudgement(True, 'workers', 1.0, 7.0, 7.0, text),),
-        ),
-        recommendation=Recommendation((change,)),
+        diagnosis=diagnosis,
+        recommendation=Recommendation((Change(text, text, text, text, text, (text,)),)),
         summary=summary,
         notes=(text,),
     )

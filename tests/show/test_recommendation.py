@@ -66,16 +66,12 @@ def test_the_answer_is_short_and_the_details_are_not():
         assert (short.count(said), long.count(said)) == (1, 1)
 
 
-def test_nothing_to_change_says_why():
-    text = render_text(answer())
-    assert 'Nothing to change. Nothing.' in text
-
-
 def test_slow_saves_have_their_cause():
     slow = [make_contended(n, run_delay_s=2.0, **HOG) for n in (100, 110, 120)]
     failed = make_save(130, blocked_s=1.5, error='OSError')
     words = words_of(render_text(answer(*make_calm(3), *slow, failed), details=True))
     assert words.count('other programs') >= 3
+    assert 'What would make saves cost less' in words
     assert '1 failed, the last with OSError.' in words
 
 
@@ -91,14 +87,7 @@ def test_the_json_answer_lists_every_save():
     assert saves[3]['net_delay_s'] == pytest.approx(2.0)
     assert {cure['name'] for cure in body['save_cures']} >= {'polite_workers'}
     assert json.loads(render_json(answer()))['checkpoint_saves'] == []
-
-
-def test_what_would_help_saves_is_a_detail():
-    slow = make_contended(100, run_delay_s=2.0, workers_cpu_s=17.0)
-    text = words_of(render_text(answer(slow), details=True))
-    assert 'What would make saves cost less' in text
-    calm = render_text(answer(*make_calm(1)), details=True)
-    assert 'What would make' not in calm
+    assert 'Nothing to change. Nothing.' in render_text(answer())
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,10 @@ def judge_gpu(run: Run) -> Finding | None:
     if gpu is None or gpu.util_pct is None:
         reason = run.why_no_gpu_util
         return cannot_tell(f'GPU utilisation is unknown ({reason.rstrip(".")})')
+    last = run.gpu_last_iteration
+    until = '' if last is None else f' until iteration {last}'
     detail = (
-        f'GPU utilisation {gpu.util_pct:.0f} %, at 0 % for '
+        f'GPU utilisation{until} {gpu.util_pct:.0f} %, at 0 % for '
         f'{gpu.zero_pct or 0.0:.0f} % of the time ({gpu.samples} samples).'
     )
     swings = (gpu.zero_pct or 0.0) >= GPU_ZERO_NOTICE_PCT
