@@ -55,11 +55,9 @@ def render_training_summary(
         'loader': ', '.join(_loader(run)),
         'machine': ', '.join(_machine(run)),
         'GPU': ', '.join(_gpu(run)),
-        'memory': textwrap.shorten(
-            next(_memory(diagnosis), ''), 2 * (_WIDTH - _LABEL), placeholder=' ...'
-        ),
+        'memory': _shorten(next(_memory(diagnosis), '')),
         'rest': ', '.join(_outside(run)),
-        'ranks': ranks.why if ranks and ranks.world_size > 1 else '',
+        'ranks': _shorten(ranks.why if ranks and ranks.world_size > 1 else ''),
     }
     end, recorded = run.evidence.end, run.iterations
     done = recorded if end is None else max(end.iterations, recorded)
@@ -76,6 +74,11 @@ def render_training_summary(
             break
     # paths of images may hold anything, and a log file or terminal may not take it
     return visible('\n'.join(lines)).encode('ascii', 'backslashreplace').decode('ascii')
+
+
+def _shorten(text: str) -> str:
+    """To two lines."""
+    return textwrap.shorten(text, 2 * (_WIDTH - _LABEL), placeholder=' ...')
 
 
 def _wrap(label: str, text: str) -> list[str]:
