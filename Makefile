@@ -82,7 +82,7 @@ bench-why: setup
 
 # on the machine's own Python: .venv has torch for the CPU
 gpu-check:
-	'$(PYTHON)' -m benchmarks.gpu_check --output $(BENCH_FLAGS)
+	'$(PYTHON)' -m benchmarks.gpu_check $(BENCH_FLAGS)
 
 clean:
 	rm -rf build dist *.egg-info data/demo work_dirs/demo configs/demo/*_recommended.py

@@ -8,15 +8,17 @@ import time
 import torch
 
 from benchmarks.gpu_check.load import Matmuls
-from benchmarks.harness import Figure, at_most, near
+from benchmarks.gpu_check.table import Row, judged, skipped
 from mmgpu_hooks.measure.absent import Absent
 from mmgpu_hooks.measure.cuda import open_cuda_events
 
 IDLE_POINTS = 2.0
+ITERATION_US = 15.0
+INTERVAL_MS = 1.0
 WORK_S, STALL_S = 0.050, 0.025
 
 
-def check_idle() -> list[Figure]:
+def check_idle() -> list[Row]:
     """A host that sleeps between two steps, and one that never does."""
     load = Matmuls()
     return [
@@ -25,11 +27,11 @@ def check_idle() -> list[Figure]:
     ]
 
 
-def _check_stall(load: Matmuls, stall_s: float, name: str) -> Figure:
-    figure = f'idle share from events, {name}'
+def _check_stall(load: Matmuls, stall_s: float, name: str) -> Row:
+    check = f'idle share from events, {name}'
     events = open_cuda_events()
     if isinstance(events, Absent):
-        return Figure(figure, None, note=events.reason)
+        return skipped(check, events.reason)
     begins: list[float] = []
     stalls_s: list[float] = []
     for _ in range(40):
@@ -45,15 +47,22 @@ def _check_stall(load: Matmuls, stall_s: float, name: str) -> Figure:
     idle, iterations = events.drain()
     # what the host saw: the last step has none after it
     planted = 100.0 * sum(stalls_s[:-1]) / (begins[-1] - begins[0])
-    note = f'{iterations} iterations; the host clock is the planted truth'
-    return near(figure, idle, planted, IDLE_POINTS, '%', note)
+    if idle is None:
+        return judged(check, 'unknown', f'{planted:.1f} %', False)
+    return judged(
+        check,
+        f'{idle:.1f} % for {planted:.1f} %',
+        f'within {IDLE_POINTS:.0f} points',
+        abs(idle - planted) <= IDLE_POINTS,
+        f'{iterations} iterations; the host clock is the planted truth',
+    )
 
 
-def check_cost() -> list[Figure]:
+def check_cost() -> list[Row]:
     """Main thread, per iteration and per interval of 50."""
     events = open_cuda_events()
     if isinstance(events, Absent):
-        return [Figure('cost of events', None, note=events.reason)]
+        return [skipped('cost of events', events.reason)]
     load = Matmuls(512)
     costs_us: list[float] = []
     drains_ms: list[float] = []
@@ -71,20 +80,22 @@ def check_cost() -> list[Figure]:
             start_s = time.perf_counter()
             events.drain()
             drains_ms.append(1e3 * (time.perf_counter() - start_s))
+    median_us = statistics.median(costs_us[100:])
     p95_us = statistics.quantiles(costs_us[100:], n=20)[-1]
+    median_ms = statistics.median(drains_ms)
     return [
-        at_most(
+        judged(
             'cost of events, iteration',
-            statistics.median(costs_us[100:]),
-            15.0,
-            'us',
-            f'median; 95th percentile {p95_us:.1f}, {len(costs_us) - 100} iterations',
+            f'{median_us:.1f} us median',
+            f'<= {ITERATION_US:.0f} us',
+            median_us <= ITERATION_US,
+            f'95th percentile {p95_us:.1f} us, {len(costs_us) - 100} iterations',
         ),
-        at_most(
+        judged(
             'cost of events, interval',
-            statistics.median(drains_ms),
-            1.0,
-            'ms',
-            f'median of {len(drains_ms)} drains of 50 iterations',
+            f'{median_ms:.3f} ms median',
+            f'<= {INTERVAL_MS:.0f} ms',
+            median_ms <= INTERVAL_MS,
+            f'{len(drains_ms)} drains of 50 iterations',
         ),
     ]

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.gpu_check.nvml import ask_smi
-from benchmarks.harness import Figure, at_least
+from benchmarks.gpu_check.smi import ask_smi
+from benchmarks.gpu_check.table import Row, judged, skipped
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,18 +36,17 @@ print(json.dumps(found))
 """
 
 
-def check_mapping() -> list[Figure]:
+def check_mapping() -> list[Row]:
     """The card under ``CUDA_VISIBLE_DEVICES`` by index and by UUID, last one first."""
     if shutil.which('nvidia-smi') is None:
-        return [Figure('device mapping', None, note='there is no nvidia-smi')]
+        return [skipped('device mapping', 'there is no nvidia-smi to compare with')]
     cards = [(index, uuid) for index, uuid in ask_smi('index', 'uuid')]
     inherited = os.environ.get('CUDA_VISIBLE_DEVICES')
     if inherited is not None:
         shown = [name.strip() for name in inherited.split(',')]
         cards = [card for card in cards if card[0] in shown or card[1] in shown]
         if not cards:
-            why = f'CUDA_VISIBLE_DEVICES is {inherited}'
-            return [Figure('device mapping', None, note=why)]
+            return [skipped('device mapping', f'CUDA_VISIBLE_DEVICES is {inherited}')]
     rows = []
     for index, uuid in dict.fromkeys((cards[-1], cards[0])):
         others = [card[0] for card in cards if card[0] != index]
@@ -56,13 +55,14 @@ def check_mapping() -> list[Figure]:
     return rows
 
 
-def _check_one_mapping(spelling: str, expected: str, cards: int) -> Figure:
-    path = filter(None, (str(ROOT), os.environ.get('PYTHONPATH')))
+def _check_one_mapping(spelling: str, expected: str, cards: int) -> Row:
     environ = {
         **os.environ,
         'CUDA_VISIBLE_DEVICES': spelling,
         'CUDA_DEVICE_ORDER': 'PCI_BUS_ID',
-        'PYTHONPATH': os.pathsep.join(path),
+        'PYTHONPATH': os.pathsep.join(
+            filter(None, (str(ROOT), os.environ.get('PYTHONPATH')))
+        ),
     }
     done = subprocess.run(
         [sys.executable, '-c', LOOK_UP],
@@ -72,12 +72,19 @@ def _check_one_mapping(spelling: str, expected: str, cards: int) -> Figure:
         timeout=180,
         check=False,
     )
-    name = f'CUDA_VISIBLE_DEVICES={spelling}: ways to find the card'
+    check = f'CUDA_VISIBLE_DEVICES={spelling}'
     if done.returncode != 0:
-        return at_least(name, None, 1, note=' '.join(done.stderr.split())[-200:])
+        text = ' '.join(done.stderr.split())[-200:]
+        return judged(check, 'failed', expected, False, text, sensitive=False)
     found = json.loads(done.stdout.splitlines()[-1])
     ways = ', '.join(f'{way} {uuid}' for way, uuid in found.items()) or 'not named'
-    if cards == 1:
-        ways += '; one card only: there was no wrong one to find'
-    right = None if set(found.values()) - {expected} else len(found)
-    return at_least(name, right, 1, note=ways)
+    passed = bool(found) and set(found.values()) == {expected}
+    note = 'one card only: there was no wrong one to find' if cards == 1 else ''
+    return judged(
+        check,
+        f'the right card by {" and ".join(found)}' if passed else ways,
+        f'...{expected[-12:]}',
+        passed,
+        note,
+        sensitive=False,
+    )

@@ -15,7 +15,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from benchmarks.gpu_check.models import LARGE, SMALL, Images, Subject, detector, toy
-from benchmarks.harness import Figure, exactly
+from benchmarks.gpu_check.table import Row, judged, skipped
 from mmgpu_hooks.schema import RunEvidence
 from mmgpu_hooks.schema.reader import read_evidence
 
@@ -107,20 +107,18 @@ def train(
         return Trained(tape, held)
 
 
-def check_peaks() -> list[Figure]:
+def check_peaks() -> list[Row]:
     """Peaks of a real training; the largest batch comes right after a reset."""
     found = detector()
     if found is None:
         why = 'neither torchvision nor mmdet can be imported: the toy stands for one'
-        return [
-            Figure('allocator peaks, detector', None, note=why),
-            *_check_subject(toy),
-        ]
+        rows = [skipped('allocator peaks, detector', why)]
+        return [*rows, *_check_subject(toy)]
     return _check_subject(detector) + _check_subject(toy)
 
 
-def _check_subject(make: Callable[[], Subject | None]) -> list[Figure]:
-    figures = []
+def _check_subject(make: Callable[[], Subject | None]) -> list[Row]:
+    rows = []
     for every, name in ((1, "at LoggerHook's interval"), (2, 'across its reset')):
         subject = make()
         assert subject is not None
@@ -130,30 +128,40 @@ def _check_subject(make: Callable[[], Subject | None]) -> list[Figure]:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         trained = train(subject, sides, {**HOOK, 'interval': interval})
-        figures.append(_compare(f'allocator peaks {name}, {subject.name}', trained))
-    return figures
+        rows.append(_compare(f'allocator peaks {name}, {subject.name}', trained))
+    return rows
 
 
-def _compare(name: str, trained: Trained) -> Figure:
-    """How far the worst of the peaks is off."""
+def _compare(check: str, trained: Trained) -> Row:
     evidence, peaks = trained.evidence, trained.tape.peaks
     assert evidence is not None
     pairs = [
-        (record.gpu_mem_peak_bytes, max(peaks[first:last]))
+        (record.gpu_mem_peak_bytes, max(peaks[first:last]), peaks[last - 1])
         for record in evidence.intervals
         for first, last in [(record.iteration - record.iterations, record.iteration)]
     ]
-    if not pairs or any(ours is None for ours, _ in pairs):
-        reason = evidence.run.unknown.get('GPU memory', 'no interval recorded')
-        return exactly(name, None, 0, 'B off', reason)
-    off = max(abs(int(ours or 0) - theirs) for ours, theirs in pairs)
-    note = f'{pairs[-1][1] / 2**20:.1f} MiB, {len(pairs)} intervals'
-    return exactly(name, off, 0, 'B off', note)
+    if not pairs:
+        return judged(check, 'no interval recorded', '0 bytes off', False)
+    if any(ours is None for ours, _, _ in pairs):
+        reason = evidence.run.unknown.get('GPU memory', 'no reason given')
+        return judged(check, 'unknown', '0 bytes off', False, reason)
+    off = max(abs(int(ours or 0) - theirs) for ours, theirs, _ in pairs)
+    ours, theirs, last = pairs[-1]
+    lost_mib = (theirs - last) / 2**20
+    return judged(
+        check,
+        f'{int(ours or 0) / 2**20:.1f} MiB, {off} bytes off at most',
+        '0 bytes off',
+        off == 0,
+        f'{len(pairs)} intervals, {len(trained.tape.losses)} iterations; a look at '
+        f'the end of the interval alone would miss {lost_mib:.1f} MiB',
+        sensitive=False,
+    )
 
 
-def check_losses() -> list[Figure]:
+def check_losses() -> list[Row]:
     """The same training with and without the hook, bit by bit."""
-    name = 'losses that differ with the hook'
+    check = 'losses with the hook'
     sides = [LOSS_SIDE] * LOSS_ITERATIONS
     hook = {**HOOK, 'interval': LOG_INTERVAL}
     try:
@@ -164,9 +172,16 @@ def check_losses() -> list[Figure]:
     finally:
         torch.use_deterministic_algorithms(False)  # MMEngine leaves it on
     if first != again:
-        why = 'two trainings without the hook differ here already'
-        return [Figure(name, None, note=why)]
+        return [skipped(check, 'two trainings without the hook differ here already')]
     different = sum(a != b for a, b in zip(first, hooked))
     different += abs(len(first) - len(hooked))
-    note = f'of {len(first)}; two trainings without it do not differ'
-    return [exactly(name, different, 0, '', note)]
+    return [
+        judged(
+            check,
+            f'{different} of {len(first)} differ',
+            '0 differ, bit by bit',
+            different == 0,
+            'beside a control of two trainings without it, which do not differ',
+            sensitive=False,
+        )
+    ]

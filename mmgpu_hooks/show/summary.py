@@ -147,7 +147,9 @@ def _gpu(run: Run) -> Iterator[str]:
     gpu = run.gpu
     if gpu is not None and gpu.util_pct is not None:
         zero = '' if gpu.zero_pct is None else f' (0 % for {gpu.zero_pct:.0f} %)'
-        yield f'utilisation {gpu.util_pct:.0f} %{zero}'
+        last = run.gpu_last_iteration
+        until = '' if last is None else f' until iteration {last}'
+        yield f'utilisation {gpu.util_pct:.0f} %{zero}{until}'
     elif run.run.device == 'cpu':
         yield 'not used'
         return

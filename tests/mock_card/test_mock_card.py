@@ -130,6 +130,7 @@ def test_a_card_that_fails_ends_its_figures_alone(
         *_, last = (record for record in run.intervals if record.gpu is not None)
         assert last.gpu is not None and last.gpu.util_pct == pytest.approx(71)
         assert 0 < last.iteration < run.intervals[-1].iteration
+        assert f'until iteration {last.iteration}' in training.printed
 
 
 def test_memory_peaks_are_those_of_the_interval(

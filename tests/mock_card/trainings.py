@@ -63,6 +63,7 @@ def write_cards(
     folder: Path,
     kind: str,
     defaults: Mapping[str, Any],
+    devices: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
     """Write the driver's configuration.
 
@@ -71,10 +72,13 @@ def write_cards(
         folder: That the process will run in.
         kind: Of the cards, such as ``h100``.
         defaults: Set for all of them.
+        devices: Set for one, by its index.
     """
     original = source / 'driver' / f'mock-nvml-config-{kind}.yaml'
     config = yaml.safe_load(original.read_text())
     merge(config['device_defaults'], defaults)
+    for index, more in devices.items():
+        merge(config['devices'][index], more)
     cards = folder / CARDS
     cards.parent.mkdir(parents=True)
     # JSON is YAML in which no two readers differ about what is a number

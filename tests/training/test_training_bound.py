@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from mmgpu_hooks.commands.main import main
@@ -36,12 +37,16 @@ IMPORT = "custom_imports = dict(imports=['training.bind_here'])\n"
 FIRST = str(min(os.sched_getaffinity(0))) if hasattr(os, 'sched_getaffinity') else '0'
 PYTHON = [sys.executable, '-m']
 TORCHRUN = [*PYTHON, 'torch.distributed.run', '--standalone', '-m']
-AFTER_START, TORCHRUN_BOUND, TASKSET = 'after start', 'OMP_PROC_BIND', 'taskset'
+AFTER_START, TORCHRUN_BOUND, TASKSET = 'after start', 'torchrun', 'taskset'
+BIND = {'OMP_PROC_BIND': 'true'}
 
 CASES: dict[str, tuple[list[str], dict[str, str]]] = {
+    'OMP_PROC_BIND': (PYTHON, BIND),
+    'OMP_PLACES': (PYTHON, {'OMP_PLACES': 'cores'}),
+    'GOMP_CPU_AFFINITY': (PYTHON, {'GOMP_CPU_AFFINITY': FIRST}),
     # numpy's own thread lives at the import that binds the main one
     AFTER_START: (PYTHON, {'OPENBLAS_NUM_THREADS': '2'}),
-    TORCHRUN_BOUND: (TORCHRUN, {'OMP_PROC_BIND': 'true'}),
+    TORCHRUN_BOUND: (TORCHRUN, BIND),
     TASKSET: (['taskset', '-c', FIRST, 'sh', '-c', '"$@"; exit $?', 'sh', *PYTHON], {}),
 }
 
@@ -88,19 +93,23 @@ def find_codes(
     return answer, {one['code']: one['detail'] for one in answer['findings']}
 
 
-@pytest.mark.parametrize('name', [AFTER_START, TORCHRUN_BOUND])
+@pytest.mark.parametrize('name', [name for name in CASES if name != TASKSET])
 def test_what_bound_the_training_is_named_and_costs_it_no_cores(
     runs: dict[str, Path], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if name == 'OMP_PLACES' and psutil.cpu_count(logical=False) == 1:
+        pytest.skip('all CPUs are of one core, so it binds to nothing less')
     host, all_cpus = evidence_of(runs[name]).run.host, len(os.sched_getaffinity(0))
     assert host.unbound_cpus == all_cpus
     assert 0 < (host.affinity_cpus or 0) < all_cpus
     assert host.usable_cores == read_host_limits(ranks_on_host=1).usable_cores
     answer, findings = find_codes(capsys, runs[name])
-    assert name in findings['MG113']
+    cause = 'OMP_PROC_BIND' if name == TORCHRUN_BOUND else name
+    assert cause in findings['MG113']
     assert f'to {host.affinity_cpus} of {all_cpus} CPUs' in findings['MG113']
     (cure,) = (one for one in answer['advice'] if 'MG113' in one)
     assert f'{host.usable_cores:g} usable cores' in cure
+    assert ' 1 usable core' not in json.dumps(answer)
     assert 'MG113' in (runs[name] / 'log.txt').read_text()
 
 

@@ -1,0 +1,326 @@
+"""The checks of ``make gpu-check`` as far as they go without a GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from fakes.clock import HandClock
+from fakes.nvml import FakeGpu, FakeNvml
+from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
+from fakes.replaced import replace
+
+pytest.importorskip('torch', exc_type=ImportError)
+pytest.importorskip('mmengine', exc_type=ImportError)
+
+import torch
+
+from benchmarks.gpu_check import events, load, mapping, nvml, smi, training
+from benchmarks.gpu_check.models import TorchvisionDetector, toy
+from benchmarks.gpu_check.table import MISSED, OK, SKIPPED, Row
+from benchmarks.gpu_check.training import HOOK, Trained, train
+from mmgpu_hooks.measure.cuda import CudaEvents
+from mmgpu_hooks.measure.gpu import Gpu, open_gpu
+
+__all__ = ['fake_nvml', 'fake_nvml_library']
+
+SMI = """#!/bin/sh
+case "$*" in
+*utilization.gpu*) while :; do
+    util=$(cat {util})
+    echo "$(date +'%Y/%m/%d %H:%M:%S.%3N'), $util"
+    sleep 0.05
+    done ;;
+*memory.total*) echo '1000, 600' ;;
+*uuid*) printf '0, {first}\\n1, GPU-2\\n' ;;
+esac
+"""
+
+
+@pytest.fixture
+def box(
+    fake_nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> SimpleNamespace:
+    """A GPU that works when told to, and an nvidia-smi that sees the same."""
+    util = tmp_path / 'util'
+    smi = tmp_path / 'bin' / 'nvidia-smi'
+    smi.parent.mkdir()
+    smi.write_text(SMI.format(util=util, first=FakeGpu.uuid))
+    smi.chmod(0o755)
+    monkeypatch.setenv('PATH', str(smi.parent), prepend=os.pathsep)
+
+    def be(percent: int, theirs: int | None = None) -> None:
+        util.write_text(f'{percent if theirs is None else theirs}\n')
+        fake_nvml.set(
+            FakeGpu(
+                util=(percent,),
+                memory=(1000 * 2**20, 400 * 2**20),
+                more=['clocks 1980 2619'],
+            )
+        )
+
+    def keep_busy(seconds: float) -> None:
+        be(box.busy, box.theirs)
+        time.sleep(seconds)
+
+    def rest(seconds: float) -> None:
+        be(0)
+        time.sleep(seconds)
+
+    box = SimpleNamespace(busy=100, theirs=None, keep_busy=keep_busy)
+    be(0)
+    monkeypatch.setattr(load, 'Matmuls', lambda: box)
+    clocks = {'time': time.time, 'perf_counter': time.perf_counter}
+    patched = SimpleNamespace(**clocks, thread_time=time.thread_time, sleep=rest)
+    monkeypatch.setattr(nvml, 'time', patched)
+    monkeypatch.setattr(nvml, 'open_our_gpu', lambda: open_gpu(uuid=FakeGpu.uuid))
+    monkeypatch.setattr(nvml, 'SETTLE_S', 0.3)
+    monkeypatch.setattr(nvml, 'MEASURE_S', 0.6)
+    monkeypatch.setattr(nvml, 'MORE_S', 0.0)
+    monkeypatch.setattr(torch, 'empty', lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, 'synchronize', lambda: None)
+    return box
+
+
+def verdicts(rows: list[Row]) -> dict[str, str]:
+    return {row.check: row.verdict for row in rows}
+
+
+def test_figures_that_agree_are_met(box: SimpleNamespace):
+    # the phases switch at once: the first look of each is left out with SETTLE_S
+    seen = verdicts(nvml.check_nvml())
+    assert seen.pop('NVML thread: CPU') in (OK, MISSED)  # the fake reads a file
+    assert seen['utilisation, busy phase: planted'] == OK
+    assert seen['utilisation, idle phase: nvidia-smi'] == OK
+    assert seen['device memory in use: nvidia-smi'] == OK
+    assert {check for check, verdict in seen.items() if verdict != OK} == set()
+    assert not [t for t in threading.enumerate() if t.name.startswith('mmgpu')]
+
+
+def test_figures_that_were_never_given_are_missed(
+    box: SimpleNamespace, fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+):
+    def be(percent: int, *_: object) -> None:
+        fake_nvml.set(FakeGpu(util=(), memory=None, more=['clocks 1980 2619']))
+        time.sleep(0.1)
+
+    box.keep_busy = be
+    monkeypatch.setattr(nvml.time, 'sleep', be)
+    rows = {row.check: row for row in nvml.check_nvml()}
+    for check in (
+        'utilisation, busy phase',
+        'utilisation, idle phase',
+        'device memory in use: nvidia-smi',
+    ):
+        assert rows[check].verdict == MISSED, rows[check]
+        assert 'Not Supported' in rows[check].note
+
+
+def test_a_sampler_that_gives_up_is_missed(box: SimpleNamespace, fake_nvml: FakeNvml):
+    fake_nvml.set(FakeGpu(fail={'util': (15, 1)}))
+    box.keep_busy = time.sleep
+    rows = {row.check: row for row in nvml.check_nvml()}
+    for check in ('utilisation, busy phase', 'NVML thread: CPU'):
+        assert rows[check].verdict == MISSED, rows[check]
+        assert 'GPU is lost' in rows[check].note
+
+
+def test_a_look_of_nvidia_smi_carries_its_own_time():
+    first = smi.parse_smi_look('2026/01/02 03:04:05.250, 97')
+    second = smi.parse_smi_look('2026/01/02 03:04:05.500, 98\n')
+    assert first is not None and second is not None
+    assert (second[0] - first[0], first[1], second[1]) == (0.25, 97.0, 98.0)
+    for garbage in ('', 'Unable to determine the device handle', '1, 2, 3'):
+        assert smi.parse_smi_look(garbage) is None
+
+
+def test_figures_that_differ_are_missed(box: SimpleNamespace):
+    box.busy, box.theirs = 80, 99
+    gpu = nvml.open_our_gpu()
+    assert isinstance(gpu, Gpu)
+    theirs = smi.Smi(FakeGpu.uuid)
+    with nvml.sampling(gpu) as (sampler, _):
+        phase = nvml.run_phase('busy', sampler, box.keep_busy)
+    theirs.close()
+    rows = nvml.compare_phase(phase, theirs, sampler.failure)
+    gpu.close()
+    assert [row.verdict for row in rows] == [MISSED, MISSED]
+    assert '% beside 99.0 %' in rows[1].measured
+
+
+@pytest.mark.parametrize(('found', 'verdict'), [('GPU-2', OK), ('GPU-9', MISSED)])
+def test_mapping_is_held_against_nvidia_smi(
+    box: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, found: str, verdict: str
+):
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+    monkeypatch.setattr(
+        mapping,
+        'LOOK_UP',
+        f'print(\'{{"uuid": "{found}", "pci": "{found}"}}\')',
+    )
+    row = mapping._check_one_mapping('1,0', 'GPU-2', 2)
+    assert (row.check, row.verdict) == ('CUDA_VISIBLE_DEVICES=1,0', verdict)
+
+
+def test_the_process_that_looks_up_finds_this_checkout_from_anywhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv('PYTHONPATH', raising=False)
+    monkeypatch.setenv('PYTHONSAFEPATH', '1')
+    look_up = 'import benchmarks, mmgpu_hooks; print(\'{"uuid": "GPU-2"}\')'
+    monkeypatch.setattr(mapping, 'LOOK_UP', look_up)
+    row = mapping._check_one_mapping('0', 'GPU-2', 1)
+    assert row.verdict == OK, row
+
+
+def test_mapping_asks_for_each_spelling(
+    box: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+):
+    asked = []
+    monkeypatch.setattr(
+        mapping,
+        '_check_one_mapping',
+        lambda spelling, uuid, cards: asked.append((spelling, uuid, cards)),
+    )
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+    mapping.check_mapping()
+    first = FakeGpu.uuid
+    assert asked == [
+        ('1', 'GPU-2', 2),
+        ('GPU-2', 'GPU-2', 2),
+        ('1,0', 'GPU-2', 2),
+        ('0', first, 2),
+        (first, first, 2),
+        ('0,1', first, 2),
+    ]
+    asked.clear()
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', 'GPU-2')  # we were given but one
+    mapping.check_mapping()
+    assert asked == [('1', 'GPU-2', 1), ('GPU-2', 'GPU-2', 1)]
+
+
+def test_a_process_that_looks_up_and_dies_is_missed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mapping, 'LOOK_UP', 'raise SystemExit("no CUDA")')
+    row = mapping._check_one_mapping('0', 'GPU-1', 1)
+    assert (row.verdict, row.note) == (MISSED, 'no CUDA')
+
+
+@pytest.mark.parametrize(('off_s', 'verdict'), [(0.0, OK), (0.01, MISSED)])
+def test_the_idle_share_is_held_against_the_hosts_clock(
+    monkeypatch: pytest.MonkeyPatch, off_s: float, verdict: str
+):
+    host = HandClock(0.0)
+
+    class Event:
+        def record(self, stream: None) -> None:
+            # events that lag behind what the GPU did are off
+            self.at = max(gpu.done_at, host()) + off_s * (self is not None)
+            gpu.done_at = self.at
+
+        def query(self) -> bool:
+            return self.at <= host()
+
+        def elapsed_time(self, later: Event) -> float:
+            return 1e3 * (later.at - self.at)
+
+    gpu = SimpleNamespace(done_at=0.0)
+
+    def queue(seconds: float) -> None:
+        gpu.done_at = max(gpu.done_at, host()) + seconds
+
+    def synchronize() -> None:
+        host.now = max(host.now, gpu.done_at)
+
+    monkeypatch.setattr(
+        events, 'time', SimpleNamespace(perf_counter=host, sleep=host.turn)
+    )
+    monkeypatch.setattr(
+        events, 'open_cuda_events', lambda: CudaEvents(Event, lambda: None)
+    )
+    monkeypatch.setattr(torch.cuda, 'synchronize', synchronize)
+    load = SimpleNamespace(queue=queue)
+    row = events._check_stall(load, 0.025, 'planted stall')
+    assert row.verdict == verdict, row
+    assert '39 iterations' in row.note
+
+
+def test_without_cuda_events_are_skipped():
+    row = events._check_stall(SimpleNamespace(), 0.0, 'no stall')
+    assert row.verdict == SKIPPED
+
+
+@pytest.mark.parametrize(
+    ('losses', 'verdict', 'words'),
+    [
+        (('ab', 'ab', 'ab'), OK, '0 of 2 differ'),
+        (('ab', 'ab', 'ac'), MISSED, '1 of 2 differ'),
+        (('ab', 'ab', 'a'), MISSED, '1 of 2 differ'),
+        (('ab', 'ac', 'ab'), SKIPPED, '-'),
+    ],
+)
+def test_losses_are_compared_beside_a_control(
+    monkeypatch: pytest.MonkeyPatch, losses: tuple[str, ...], verdict: str, words: str
+):
+    tapes = iter(losses)
+    hooks: list[object] = []
+
+    def train(_: object, sides: list[int], hook: object, **how: bool) -> Trained:
+        hooks.append(hook)
+        assert how == {'deterministic': True}
+        return Trained(SimpleNamespace(losses=list(next(tapes))), None)
+
+    monkeypatch.setattr(training, 'train', train)
+    (row,) = training.check_losses()
+    assert (row.verdict, row.measured) == (verdict, words)
+    assert [hook is None for hook in hooks] == [True, True, False]
+
+
+@pytest.fixture(scope='module')
+def trained() -> Trained:
+    """A real training on the CPU, with peaks made up."""
+    peaks = iter([9, 2, 2, 2, 7, 3, 3, 3])
+    return train(
+        toy(), [32] * 8, {**HOOK, 'interval': 4}, read_peak=lambda: next(peaks)
+    )
+
+
+@pytest.mark.parametrize(('off', 'verdict'), [(0, OK), (1, MISSED)])
+def test_peaks_are_held_against_torchs_own(trained: Trained, off: int, verdict: str):
+    assert trained.evidence is not None
+    assert [r.iteration for r in trained.evidence.intervals] == [4, 8]
+    intervals = [
+        replace(record, gpu_mem_peak_bytes=peak)
+        for record, peak in zip(trained.evidence.intervals, (9, 7 + off))
+    ]
+    evidence = replace(trained.evidence, intervals=intervals)
+    row = training._compare('peaks', Trained(trained.tape, evidence))
+    assert (row.verdict, f'{off} bytes off' in row.measured) == (verdict, True)
+
+
+def test_a_large_image_stays_large_in_the_detector(monkeypatch: pytest.MonkeyPatch):
+    asked: list[dict[str, object]] = []
+
+    def build(**how: object) -> torch.nn.Module:
+        asked.append(how)
+        return torch.nn.Identity()
+
+    name = 'torchvision.models.detection'
+    faked = SimpleNamespace(fasterrcnn_mobilenet_v3_large_320_fpn=build)
+    monkeypatch.setitem(sys.modules, 'torchvision', ModuleType('torchvision'))
+    monkeypatch.setitem(sys.modules, 'torchvision.models', ModuleType('models'))
+    monkeypatch.setitem(sys.modules, name, faked)
+    TorchvisionDetector()
+    assert asked[0]['_skip_resize'] is True
+
+
+def test_unknown_peaks_are_missed_with_the_reason(trained: Trained):
+    row = training._compare('peaks', trained)
+    assert (row.verdict, row.measured) == (MISSED, 'unknown')
+    assert 'runs on the CPU' in row.note

@@ -1,0 +1,72 @@
+"""``pick-gpu`` on the mock driver's eight cards, most of them other people's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mock_card.trainings import CARDS, write_cards
+
+ROOT = Path(__file__).resolve().parents[2]
+PICK = [sys.executable, str(ROOT / 'tools' / 'pick_gpu.py'), '--leases', 'leases']
+HOLD = [sys.executable, '-c', 'import sys; print("holds", flush=True); input()']
+
+UUID = 'GPU-b200b200-0000-0000-0000-00000000000'
+BUSY = {'utilization': {'gpu': 90, 'memory': 10}}
+FREE = {0, 3, 5}
+
+
+@pytest.fixture
+def environ(mock_source: Path, tmp_path: Path) -> dict[str, str]:
+    """Of a process in ``tmp_path``, on a host with eight cards of the GB200."""
+    full = {
+        index: {**BUSY, 'memory': {'free_bytes': 2**30, 'used_bytes': 180 * 2**30}}
+        for index in set(range(8)) - FREE
+    }
+    write_cards(mock_source, tmp_path, 'gb200', {}, {**full, 3: BUSY})
+    visible = {'CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER'}
+    return {
+        **{name: value for name, value in os.environ.items() if name not in visible},
+        'LD_LIBRARY_PATH': str(mock_source / 'driver'),
+        'MOCK_NVML_CONFIG': str(CARDS),
+    }
+
+
+def test_idle_cards_are_picked_first(environ: dict[str, str], tmp_path: Path) -> None:
+    words = [*PICK, '-n', '2', '--format', 'table']
+    ended = subprocess.run(
+        words, env=environ, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert f'CUDA_VISIBLE_DEVICES={UUID}0,{UUID}5' in ended.stdout
+    assert ended.stdout.count('NVIDIA GB200') == 8
+
+
+def test_of_ten_started_together_each_has_a_card_of_its_own(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    ten = [
+        subprocess.Popen(
+            [*PICK, '--', *HOLD],
+            env=environ,
+            cwd=tmp_path,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(10)
+    ]
+    holding = [one for one in ten if one.stdout and one.stdout.readline() == 'holds\n']
+    assert len(holding) == len(FREE)
+    picked = [one.communicate('\n')[1] for one in holding]
+    assert len({text.splitlines()[0] for text in picked}) == len(FREE)
+    assert all(one.returncode == 0 for one in holding)
+    losers = [one for one in ten if one not in holding]
+    for one in losers:
+        one.communicate()
+        assert one.returncode == 1
