@@ -61,15 +61,14 @@ class HostRoom:
 
 def find_host_room(run: Run) -> HostRoom | None:
     """What is free when the run was read last: in the control group, or on the host."""
-    limit = run.run.host.cgroup_memory_bytes
-    used = _last(run, 'group_memory_bytes')
-    available = _last(run, 'host.ram_available_bytes')
-    rooms = []
-    if available is not None:
-        rooms.append(HostRoom(available, 'on the host'))
-    if limit is not None and used is not None:
-        left = max(limit - used, 0)
-        rooms.append(HostRoom(left, 'below the limit of its control group'))
+    rooms = [
+        HostRoom(free, bound)
+        for field, bound in (
+            ('host.ram_available_bytes', 'on the host'),
+            ('group_free_bytes', 'below the limit of its control group'),
+        )
+        if (free := _last(run, field)) is not None
+    ]
     return min(rooms, key=lambda room: room.free_bytes, default=None)
 
 
@@ -86,7 +85,7 @@ def find_growth_of(run: Run, field: str, **least: float) -> Estimate | None:
 
 def find_worker_growth(run: Run) -> Estimate | None:
     """Steady growth of the workers' memory, in an epoch where they end with each."""
-    field = 'worker_rss_bytes'
+    field = 'worker_own_bytes'
     if run.run.loader.persistent_workers or run.run.loop == 'iter':
         return find_growth_of(run, field)
     every = run.every.having(field)

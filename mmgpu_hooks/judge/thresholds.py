@@ -113,9 +113,6 @@ FULL_SHARE = 0.8
 COPIES_NOTICE_BYTES = 2**28
 """Copies of a dataset, in all workers, that are worth a word: 256 MiB."""
 
-COPIES_PROBLEM = 0.5
-"""Those copies over the memory that is free, from which a run is in danger."""
-
 FRAGMENTS_NOTICE = 0.2
 """Share of the reserved memory in fragments, where the card is nearly full."""
 
@@ -138,3 +135,6 @@ RISE_BYTES = 2**28
 
 RISE_SHARE = 0.1
 """And this share of what it had."""
+
+WORTH_GROWTH = 0.1
+"""Of the memory that is free, from which growth until training ends is worth a word."""

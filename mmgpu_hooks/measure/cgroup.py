@@ -101,14 +101,13 @@ def read_cgroup_limits(proc: Path, sys: Path) -> CgroupLimits:
     return CgroupLimits(min(cores, default=None), min(limits, default=None))
 
 
-def find_memory_group(proc: Path, sys: Path) -> Path | None:
-    """Folder of the group with the smallest memory limit; ``None`` without any."""
-    groups = (
+def find_memory_groups(proc: Path, sys: Path) -> list[tuple[int, Path]]:
+    """Memory limit and folder of each group that has one: any may be full first."""
+    return [
         (min(limits), folder)
         for version, folder in read_cgroup_folders('memory', proc, sys)
         if (limits := _memory_limits(folder, version))
-    )
-    return min(groups, default=(0, None))[1]
+    ]
 
 
 def count_cpuset_cpus(proc: Path, sys: Path) -> int | None:

@@ -61,7 +61,8 @@ def find_growth(
     blocks = np.array_split(np.arange(len(done)), BLOCKS)
     at = np.array([np.median(done[block]) for block in blocks])
     level = np.array([np.median(held[block]) for block in blocks])
-    if at[-1] <= at[0]:
+    # a resumed run that trained some iterations twice goes back
+    if (np.diff(done) < 0).any() or not (np.diff(at) > 0).all():
         return None
     speeds = np.diff(level) / np.diff(at)
     mean = (level[-1] - level[0]) / (at[-1] - at[0])
@@ -74,7 +75,7 @@ def find_growth(
     )
     if not is_steady:
         return None
-    slope = float(np.polyfit(done - done[0], held, 1)[0])
+    slope = float(np.polyfit(at - at[0], level, 1)[0])  # medians: no spike counts
     error = float(speeds.std(ddof=1)) / len(speeds) ** 0.5
     spread = student_t((1 + CONFIDENCE) / 2, len(speeds) - 1) * error
     low, high = 1000 * (slope - spread), 1000 * (slope + spread)

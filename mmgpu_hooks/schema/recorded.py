@@ -330,11 +330,14 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     """Their sum, with what of it is booked as ``startup``."""
     images: Optional[Count] = None
     """Images trained on by this rank."""
-    group_memory_bytes: Optional[Count] = None
-    """Memory of the control group that limits it, page cache that can be given back
-    left out."""
-    worker_rss_bytes: Optional[Count] = None
-    """Resident memory of all workers, pages that they share counted in each."""
+    process_own_bytes: Optional[Count] = None
+    """The same without pages of files and of shared memory."""
+    group_free_bytes: Optional[Count] = None
+    """Room below the memory limit of a control group, of the one that has least; page
+    cache that can be given back is free."""
+    worker_own_bytes: Optional[Count] = None
+    """Resident memory of all workers without pages of files and of shared memory; what
+    forked ones share with this process counts in each."""
     worker_threads: Optional[Count] = None
     """Threads of the worker that has most."""
     batch_bytes: Optional[Count] = None

@@ -140,7 +140,7 @@ def _memory(diagnosis: Diagnosis) -> Iterator[str]:
     """What takes more than there may be of it, worst first."""
     for finding in diagnosis.findings:
         if finding.code.startswith('MG4') and finding.severity in ('problem', 'notice'):
-            yield f'{finding.detail} ({finding.code})'
+            yield f'{finding.code}: {finding.detail}'
 
 
 def _gpu(run: Run) -> Iterator[str]:

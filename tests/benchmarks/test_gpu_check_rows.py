@@ -122,6 +122,7 @@ def test_figures_that_were_never_given_are_missed(
         assert 'Not Supported' in rows[check].note
 
 
+@pytest.mark.timing
 def test_a_sampler_that_gives_up_is_missed(box: SimpleNamespace, fake_nvml: FakeNvml):
     fake_nvml.set(FakeGpu(fail={'util': (15, 1)}))
     box.keep_busy = time.sleep

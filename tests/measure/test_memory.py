@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,15 @@ def test_memory_is_read_once_a_second_and_the_hidden_left_out(proc):
     read = meter.read([7, 8, 9])
     assert read == {
         'process_rss_bytes': 1000 * PAGE,
-        'group_memory_bytes': None,
-        'worker_rss_bytes': 200 * PAGE,
+        'process_own_bytes': 990 * PAGE,
+        'group_free_bytes': None,
+        'worker_own_bytes': 190 * PAGE,
         'worker_threads': 3,
     }
     now[0] = 0.5
     assert meter.read([7]) == {}
     now[0] = 1.0
-    assert meter.read([])['worker_rss_bytes'] is None
+    assert meter.read([])['worker_own_bytes'] is None
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,7 @@ class Hostile:
         raise RuntimeError('length')
 
 
+NAMES = [f'class {n}' for n in range(1203)]
 RECORDS = [{'id': n, 'name': f'{n}.jpg', 'box': [n + 0.5] * 4} for n in range(20_000)]
 
 
@@ -99,9 +102,21 @@ RECORDS = [{'id': n, 'name': f'{n}.jpg', 'box': [n + 0.5] * 4} for n in range(20
             20_000,
         ),
         (Holder(coco=Holder(anns=dict(enumerate(RECORDS)))), 'Holder.coco', 1),
+        (
+            Holder(by_id=defaultdict(list, enumerate(RECORDS))),
+            'Holder.by_id',
+            20_000,
+        ),
         (Holder(hostile=[Hostile()], data_list=RECORDS), 'Holder.data_list', 20_000),
     ],
-    ids=['its own', 'of one it wraps', 'of the larger', 'of its reader', 'hostile'],
+    ids=[
+        'its own',
+        'of one it wraps',
+        'of the larger',
+        'of its reader',
+        'by id',
+        'hostile',
+    ],
 )
 def test_objects_of_a_dataset_are_weighed_and_named(dataset, name, entries):
     found = weigh_objects(dataset)
@@ -118,8 +133,11 @@ def test_objects_of_a_dataset_are_weighed_and_named(dataset, name, entries):
         Holder(hostile=[Hostile()]),
         Holder(data_bytes=np.zeros(10**7, np.uint8), short=[1, 2, 3]),
         Holder(file=os),
+        # a number in its place would be read as a length
+        Holder(samples=(n for n in range(9))),
+        Holder(names=[NAMES] * 9000),
     ],
-    ids=['none', 'hostile', 'serialised', 'a module'],
+    ids=['none', 'hostile', 'serialised', 'a module', 'a generator', 'shared'],
 )
 def test_what_is_not_copied_is_not_weighed(dataset):
     assert weigh_objects(dataset) is None

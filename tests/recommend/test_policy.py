@@ -182,7 +182,7 @@ def test_workers_that_grow_are_not_kept(grown, kept):
     run = make_run(loader=loader(2, False), host=host(8.0), max_epochs=12)
     evidence = make_evidence(60, run=run, **starts)
     intervals = tuple(
-        replace(one, worker_rss_bytes=GIB + grown * n * 2**23)
+        replace(one, worker_own_bytes=GIB + grown * n * 2**23)
         for n, one in enumerate(evidence.intervals)
     )
     found = recommend_settings(Run(replace(evidence, intervals=intervals)))

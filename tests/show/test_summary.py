@@ -110,13 +110,13 @@ def test_what_fills_memory_has_a_row_and_ten_lines_are_enough():
         run = make_gpu_run(rank, 2)
         evidence = make_evidence(60, run=run, **make_gpu_fields())
         intervals = tuple(
-            replace(one, process_rss_bytes=2**30 + n * 2**23)
+            replace(one, process_own_bytes=2**30 + n * 2**23)
             for n, one in enumerate(evidence.intervals)
         )
         evidence = replace(evidence, intervals=intervals)
         ranks.append(add_to_end(evidence, validation=30.0))
     text = render_of(*ranks)
-    assert rows_of(text)['memory'].startswith('The training process grows by 400 MiB')
+    assert rows_of(text)['memory'].startswith('MG401: ')
     assert len(text.splitlines()) <= 10
 
 

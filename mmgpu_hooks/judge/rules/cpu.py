@@ -206,21 +206,24 @@ def judge_threads(run: Run) -> Finding | None:
         run.worker_run_delay_s,
     )
     beside_s = sum_known(run.steady.column('workers.thread_cpu_s'))
-    sent_s = (run.loader.sent_cpu_s if run.loader else None) or 0.0
+    sent_s = run.loader.sent_cpu_s if run.loader else None
     if not workers or not threads or not cores or not cpu_s or delay_s is None:
         return None
     if beside_s is None or threads <= OWN_THREADS or workers * threads <= cores:
         return None
+    if delay_s / (cpu_s + delay_s) < RUN_DELAY_PROBLEM:
+        return None
+    if sent_s is None:
+        return cannot_tell('what the workers use to send batches was not measured')
     share = (beside_s / run.steady_iterations - sent_s) / cpu_s
-    is_short = delay_s / (cpu_s + delay_s) >= RUN_DELAY_PROBLEM
-    if not is_short or share < THREADS_NOTICE:
+    if share < THREADS_NOTICE:
         return None
     opencv = run.run.opencv_threads
     allowed = f'; OpenCV may use {opencv} in each' if opencv and opencv > 1 else ''
     detail = (
         f'{workers} workers run up to {threads} threads each on {cores:g} cores'
-        f'{allowed}: {100 * share:.0f} % of their CPU is beside their main threads, '
-        f'which waited {format_seconds(delay_s)} per batch for a core.'
+        f'{allowed}: {100 * share:.0f} % of their CPU is not their main '
+        f"threads', which waited {format_seconds(delay_s)} per batch for a core."
     )
     if run.is_data_bound and share >= THREADS_PROBLEM:
         return problem(detail, run.data_wait_share or 0.0)

@@ -16,11 +16,11 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import (
     BURST_RATIO,
     COPIES_NOTICE_BYTES,
-    COPIES_PROBLEM,
     FRAGMENTS_NOTICE,
     FULL_SHARE,
     RISE_BYTES,
     RISE_SHARE,
+    WORTH_GROWTH,
 )
 from mmgpu_hooks.model.growth import count_missing
 from mmgpu_hooks.schema import Estimate, Finding
@@ -34,37 +34,52 @@ def judge_host_growth(run: Run) -> Finding | None:
     """The training process, or its workers, take more memory with every iteration.
 
     Growth behind the first third of the run, even and without a break: caches that
-    fill and pools that only reach their largest size are not reported. In the training
+    fill and pools that only reach their largest size are not reported; nor are pages of
+    files, such as a memory-mapped dataset's. Within the first two epochs it may be a
+    cache that is full once every sample was seen: a notice. In the training
     process, look for lists that are appended to: losses kept with their graph, results
     in a metric or a hook. In workers, for caches in the dataset or a transform;
     ``persistent_workers=False`` gives their memory back after each epoch.
     """
-    growths = {
-        'The training process grows': find_growth_of(run, 'process_rss_bytes'),
-        'The workers grow': find_worker_growth(run),
-    }
-    found = {who: growth for who, growth in growths.items() if growth is not None}
-    if not found:
+    process, workers = find_growth_of(run, 'process_own_bytes'), find_worker_growth(run)
+    found = {'the training process grows': process, 'the workers grow': workers}
+    grows = [_phrase_growth(who, one) for who, one in found.items() if one]
+    if not grows:
         return _judge_short_growth(run)
-    detail = ', and '.join(_phrase_growth(*one) for one in found.items())
-    room, left = find_host_room(run), count_left(run)
+    detail = ', and '.join(grows)
+    detail = detail[0].upper() + detail[1:]
+    room, loader = find_host_room(run), run.run.loader
     if room is None:
         return notice(f'{detail}. How much is free is unknown.')
+    stays = loader.persistent_workers or run.run.loop == 'iter'
+    lasting = [one for one in (process, workers if stays else None) if one]
     ranks = max(run.run.host.ranks_on_host, 1)
-    speed = ranks * sum(one.value for one in found.values()) / 1000
+    speed = ranks * sum(one.value for one in lasting or (workers,) if one) / 1000
     count = int(room.free_bytes / speed)
-    full = f'Full in {count} iterations{_phrase_epoch(run, count)}'
-    detail = f'{detail}; {format_bytes(room.free_bytes)} are free {room.bound}.'
-    is_kept = 'The training process grows' in found or run.run.loader.persistent_workers
-    if left is not None and count < left and is_kept:
-        return problem(f'{full}, before training ends. {detail}', _FATAL)
-    return notice(f'{full}. {detail}')
+    ends = count_left(run) if lasting else loader.batches_per_epoch
+    detail = f'{format_bytes(room.free_bytes)} are free {room.bound}. {detail}.'
+    if ends is not None and count >= ends:
+        is_much = ends >= WORTH_GROWTH * count
+        until = 'training' if lasting else 'the epoch'
+        return notice(f'Not full before {until} ends: {detail}') if is_much else None
+    all_ranks = f' if all {ranks} ranks grow so' if ranks > 1 else ''
+    full = f'Full in {count} iterations{_phrase_epoch(run, count)}{all_ranks}: {detail}'
+    if ends is None or _may_be_a_cache(run, count):
+        return notice(full)
+    return problem(full, _FATAL)
+
+
+def _may_be_a_cache(run: Run, count: int) -> bool:
+    """Whether what grows may stop growing once every sample was seen, and in time."""
+    batches, done = run.run.loader.batches_per_epoch, run.intervals[-1].iteration
+    done -= run.run.start_iteration
+    return batches is not None and done < 2 * batches and count > batches - done
 
 
 def _judge_short_growth(run: Run) -> Finding | None:
-    read = run.every.having('process_rss_bytes')
+    read = run.every.having('process_own_bytes')
     missing = count_missing(read.column('iteration'))
-    sizes = read.column('process_rss_bytes')
+    sizes = read.column('process_own_bytes')
     if not missing or not len(sizes):
         return None
     rise = sizes[-1] - sizes[0]
@@ -103,19 +118,19 @@ def judge_copies(run: Run) -> Finding | None:
     that are spawned have a copy from the start.
     """
     loader = run.run.loader
-    if not loader.object_bytes or not loader.num_workers:
+    if not loader.object_bytes or not loader.object_name or not loader.num_workers:
         return None
     copies = loader.num_workers * max(run.run.host.ranks_on_host, 1)
     whole = copies * loader.object_bytes
     detail = (
         f'{loader.object_name} holds {loader.object_count} Python objects, in all '
-        f'about {format_bytes(loader.object_bytes)}; {copies} worker(s) on this host '
+        f'about {format_bytes(loader.object_bytes)}; {copies} workers on this host '
         f'copy them as they read, up to {format_bytes(whole)}'
     )
     host = run.run.host
     sizes = (host.ram_available_bytes, host.cgroup_memory_bytes)
     free = min((size for size in sizes if size is not None), default=None)
-    if free is not None and whole > COPIES_PROBLEM * free:
+    if free is not None and whole > free and run.status != 'completed':
         return problem(
             f'{detail}, of {format_bytes(free)} that there were when it began.', _FATAL
         )
@@ -124,7 +139,7 @@ def judge_copies(run: Run) -> Finding | None:
 
 @rule('MG403', '/dev/shm is small')
 def judge_shared_memory(run: Run) -> Finding | None:
-    """Workers hand batches over through ``/dev/shm``, and it has little left.
+    """Workers send batches through ``/dev/shm``, and it has little left.
 
     When it is full a worker dies: "Bus error ... DataLoader's workers are out of
     shared memory". A container has 64 MiB unless it is started with
@@ -141,10 +156,16 @@ def judge_shared_memory(run: Run) -> Finding | None:
     if least > (1 - FULL_SHARE) * total and ranks * ahead * batch < FULL_SHARE * total:
         return None
     fits = int(FULL_SHARE * total / batch / ranks)
+    detail = (
+        f'At least {format_bytes(least)} of {format_bytes(total)} were free in /dev/shm'
+    )
+    if ahead <= fits:
+        return notice(
+            f'{detail}; batches of this run take {format_bytes(ahead * batch)}.'
+        )
     return notice(
-        f'At least {format_bytes(least)} of {format_bytes(total)} were free in '
-        f'/dev/shm; a batch takes {format_bytes(batch)} and {ahead} are in flight on '
-        f'each of {ranks} rank(s), where {fits} fit.'
+        f'{detail}; a batch takes {format_bytes(batch)}, {ahead} are in flight on each '
+        f'rank, and {fits} fit.'
     )
 
 
@@ -207,27 +228,29 @@ def judge_burst(run: Run) -> Finding | None:
     moves the assignment of crowded images to the CPU, ``with_cp=True`` of the
     backbone, a smaller batch.
     """
-    peaks = run.every.having('gpu_mem_peak_bytes')
+    peaks = run.steady.having('gpu_mem_peak_bytes')
     usual, card = median(peaks.column('gpu_mem_peak_bytes')), fold_card_room(run)
-    peak = run.gpu_mem_peak_bytes
+    peak = largest(peaks.column('gpu_mem_peak_bytes'))
     if not usual or peak is None or card is None:
         return None
     if peak < BURST_RATIO * usual or peak < FULL_SHARE * card.room_bytes:
         return None
     row = peaks.where(peaks.column('gpu_mem_peak_bytes') == peak).take([0])
     what = [
-        f'{name} {largest(row.column(field))} (usually {usually:.0f})'
+        f'{name} {held} (usually {usual_held:.0f})'
         for name, field in (('pixels', 'largest_batch_pixels'), ('boxes', 'most_boxes'))
-        if (usually := median(peaks.column(field))) and len(row.having(field))
+        if (usual_held := median(peaks.column(field)))
+        and (held := largest(row.column(field)) or 0) > usual_held
     ]
+    if not what:  # a first iteration, or a library's workspace
+        return None
     seen = ''
     batches = run.run.loader.batches_per_epoch
-    if batches:
-        share = min(100 * run.iterations / batches, 100)
+    share = 100 * run.iterations / batches if batches else 100
+    if share < 100:
         seen = f'; {share:.0f} % of an epoch was seen, a larger one may come'
     return notice(
         f'{format_bytes(peak)} at iteration {largest(row.column("iteration"))}, '
         f'usually {format_bytes(usual)}, of {format_bytes(card.room_bytes)} there is '
-        f'room for'
-        f'{": " if what else ""}{", ".join(what)}{seen}.'
+        f'room for: {", ".join(what)}{seen}.'
     )

@@ -56,6 +56,7 @@ def test_time_and_cpu_per_batch_are_what_was_planted(loop, workers: int):
     assert medians[1] >= 0.99 * 4 * 0.02
 
 
+@pytest.mark.timing
 @pytest.mark.skipif(not sys.platform.startswith('linux'), reason='clocks of threads')
 @pytest.mark.parametrize('shape', [(1,), (5_000_000,)])
 def test_sending_a_batch_is_no_part_of_the_fetch(loop, shape):
