@@ -159,7 +159,8 @@ def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSum
     lengths = {n: one.column('duration_s') for n, one in shared.items() if len(one)}
     rows = [_row(number, shared[number]) for number in lengths]
     intervals = len(next(iter(lengths.values()), ()))
-    iterations = count_all(next(iter(shared.values())).column('iterations'))
+    first = next(iter(shared.values()), None)
+    iterations = 0 if first is None else count_all(first.column('iterations'))
     summary = replace(summary, rows=tuple(rows), iterations=iterations)
     if len(rows) < 2 or intervals < MIN_INTERVALS:
         why = (

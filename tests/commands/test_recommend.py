@@ -338,3 +338,18 @@ def test_training_is_rewritten_where_validation_cannot_be(
     assert written == REWRITTEN + without
     assert sum('val_dataloader was left' in one for one in answer['notes']) == 1
     assert answer['validation']['gain_s'] is None
+
+
+@pytest.mark.parametrize('command', ['recommend', 'report', 'predict'])
+def test_ranks_that_recorded_no_interval_are_told_in_a_sentence(
+    command, tmp_path, capsys
+):
+    recorded = ROOT / 'tests' / 'golden' / 'toy_two_ranks' / 'run'
+    for path in recorded.glob('*.jsonl'):
+        first, *_ = path.read_text().splitlines(keepends=True)
+        (tmp_path / path.name).write_text(first)
+    options = ['-o', str(tmp_path / 'page.html')] if command == 'report' else []
+    assert main([command, str(tmp_path), *options]) == 2 * (command == 'predict')
+    said = ''.join(capsys.readouterr())
+    said += ''.join(path.read_text() for path in tmp_path.glob('page.html'))
+    assert 'Rank 1 recorded no interval' in said or '0 steady iterations' in said
