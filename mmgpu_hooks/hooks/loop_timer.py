@@ -63,8 +63,10 @@ class HookTimer:
         stamp, note = ledger.times.append, ledger.ended.append
         after, following = self.after, self.following
         is_ours, keeps_cause = is_plain(runner), isinstance(runner, FlexibleRunner)
+        floor = 1
 
         def call_hook(fn_name: str, **kwargs: Any) -> None:
+            nonlocal floor
             outer = running[-1]
             if not self.is_open or outer is SAVE or outer is VALIDATION:
                 if fn_name == 'before_save_checkpoint':
@@ -77,14 +79,13 @@ class HookTimer:
                 self._begin_validation()
                 original(fn_name, **kwargs)
                 return
-            depth = len(running)
             stamp(clock())
             note(outer)
-            if depth > 1 and fn_name == 'before_train_iter':
-                # an error that the loop swallowed may have left something open
-                del running[1:]
-                depth = 1
-            running.append('hooks')
+            if fn_name == 'before_train_iter':
+                # a swallowed error may have left something open within what calls this
+                del running[floor:]
+            depth, around, floor = len(running), floor, len(running) + 1
+            running.append('hooks' if is_ours else UNATTRIBUTED)
             try:
                 if is_ours:
                     # hooks insert, append and remove themselves in mid-call
@@ -96,7 +97,6 @@ class HookTimer:
                             stamp(clock())
                             note(hook)
                 else:
-                    running[depth] = UNATTRIBUTED
                     original(fn_name, **kwargs)
                     stamp(clock())
                     note(UNATTRIBUTED)
@@ -105,15 +105,15 @@ class HookTimer:
                 note(running[-1])
                 if is_ours and isinstance(error, TypeError):
                     cause = error if keeps_cause else None
-                    raise TypeError(f'{error} in {running[depth]}') from cause
+                    raise TypeError(f'{error} in {hook}') from cause
                 raise
             finally:
+                floor = around
                 del running[depth:]
             if depth == 1 and fn_name in following:
                 running[0] = following[fn_name]
-            if fn_name in after:
-                for call in after[fn_name]:
-                    call()
+            for call in after.get(fn_name, ()):
+                call()
 
         return call_hook
 

@@ -39,6 +39,19 @@ class Calling(Hook):
         time.sleep(0.002)
 
 
+class Training(Hook):
+    """Trains an iteration more from within its own."""
+
+    def __init__(self, again: int) -> None:
+        self.again = again
+
+    def before_train_iter(self, runner: Any, *args: Any, **kwargs: Any) -> None:
+        if self.again:
+            self.again -= 1
+            runner.call_hook('before_train_iter', batch_idx=0)
+            time.sleep(0.002)
+
+
 class Leaving(Hook):
     """Takes itself out of the Runner in the midst of a call."""
 
@@ -95,6 +108,20 @@ def test_inner_time_of_nested_calls_is_counted_once() -> None:
     # counted twice it would be 20 ms more
     assert 0.004 <= window.hooks_s['Calling'] <= whole_s - sleeper.spent_s
     assert ledger.running == ['step']
+
+
+@pytest.mark.parametrize('kind', [Runner, FlexibleRunner])
+@pytest.mark.parametrize('depth', [1, 3])
+def test_an_iteration_within_a_hook_leaves_what_runs_around_it(
+    kind: type[Any], depth: int
+) -> None:
+    runner = bare(kind, Training(depth), Training(0))
+    ledger = timed(runner)
+    ledger.push('loop')
+    runner.call_hook('before_train_iter', batch_idx=0)
+    # what an error left open is closed, and the hooks around each other are timed
+    assert ledger.running == ['step']
+    assert ledger.take().hooks_s['Training'] > 0.002 * depth
 
 
 @pytest.mark.parametrize(
