@@ -92,6 +92,7 @@ STATED oom_host sure
     oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET)
     (?:systemd-oomd|earlyoom).*[Kk]ill|low on resource: memory
     OutOfMemoryError: Task was killed due to the node|killed due to memory pressure
+    session crashed after using all available RAM
 STATED oom_host
     killed by the OOM killer|Failed with result 'oom-kill'
 STATED disk_full sure
@@ -162,6 +163,7 @@ RESOURCE disk_full sure
     (?i:(?:: |\[Errno 28\] )no space left on device)
 HINTED disk_full raised
     PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos
+    No usable temporary directory found
 RESOURCE oom_host sure raised
     DefaultCPUAllocator: (?:can't allocate|not enough) memory
     \[Errno 12\]|OSError: .*Cannot allocate memory
@@ -183,6 +185,7 @@ RESOURCE nan_loss raised
 RESOURCE config_error sure raised
     is not in the .{0,60}\bregistry|'ConfigDict' object has no attribute
     Duplicate key is not allowed among bases|Failed to import custom modules
+    Only py/yml/yaml/json type are supported|^(?:omegaconf|hydra)\.
     (?:prefetch_factor|persistent_workers|timeout) option (?:could|needs|should)
     num_classes.*does not match|does not matches the length of
     (?:not a valid|Non-existent) config key
@@ -298,7 +301,7 @@ timing out|TERM|of memory|OUT_OF|Out Of|allocate|shm|reset by|shared memory|nan\
 NaN|victed|resource: |exit|Exit|\^C|responding|ALLOC|Root Cause|reclaim|blocked for|oom
 OOM|by peer|terminate|dumped|exceed|PBS:|hung|lost|Bus e|已杀死|collectives|watchdog
 heartbeat|failed|unexpected|Caught|override|Trainer.fit|train_runtime|nvironment
-mmgpu explain|raining (?:time|complete|finished|is done|done)
+mmgpu explain|session crashed|raining (?:time|complete|finished|is done|done)
 """).pattern.encode()
 )
 """Whatever a sign holds holds one of these; other lines can only be progress."""
