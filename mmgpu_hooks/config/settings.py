@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from mmgpu_hooks.config.edit import HOOK_ROOTS, resting
 from mmgpu_hooks.config.loading import Container, FlatConfig, KeyPath
 from mmgpu_hooks.config.outcome import REMOVE, Options, RefusedError, Remove, Setting
+from mmgpu_hooks.config.proof import is_same
 
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
@@ -330,6 +331,14 @@ def render_notes(
                     f'train_dataloader.{key}.batch_size stays {size}; the sampler '
                     'may have to follow.'
                 )
+    # test_dataloader = val_dataloader is how most configs are written
+    moved = [key[4:] for key in changes if key.startswith('val_')]
+    kept = [key for key in moved if f'test_{key}' not in changes]
+    if kept and _is_twin(config, 'val_dataloader', 'test_dataloader'):
+        notes.append(
+            'test_dataloader was the same as val_dataloader and keeps what it had; '
+            f'set test_{kept[0]} too if it is to follow.'
+        )
     return notes
 
 
@@ -345,6 +354,16 @@ def _describe_rate(config: FlatConfig, changes: Mapping[str, Setting]) -> str:
     return (
         'The learning rate stays as it is: auto_scale_lr is off. It is meant for a '
         f'batch of {base} over all ranks; auto_scale_lr.enable=True has it scaled.'
+    )
+
+
+def _is_twin(config: FlatConfig, one: str, other: str) -> bool:
+    left, right = (
+        {path[1:]: value for path, value in config.items() if path[:1] == (name,)}
+        for name in (one, other)
+    )
+    return left.keys() == right.keys() and all(
+        is_same(value, right[path]) for path, value in left.items()
     )
 
 

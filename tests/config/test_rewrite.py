@@ -56,6 +56,19 @@ def test_writes_beside_the_original(folder):
     assert outcome.diff.startswith(f'--- {source}\n+++ {outcome.target}\n')
 
 
+def test_a_loader_that_was_the_same_is_named_where_it_stays(folder):
+    workers, said = {'val_dataloader.num_workers': 8}, 'set test_dataloader.num_workers'
+    notes = rewrite_config(folder / 'leaf.py', workers).notes
+    assert len([note for note in notes if said in note]) == 1
+    both = {**workers, 'test_dataloader.num_workers': 8}
+    assert not any(
+        said in one for one in rewrite_config(folder / 'leaf.py', both).notes
+    )
+    (folder / 'leaf.py').write_text('_base_ = "base.py"\ntest_dataloader = dict(a=1)\n')
+    notes = rewrite_config(folder / 'leaf.py', workers).notes
+    assert not any(said in note for note in notes)
+
+
 def test_removing_takes_a_literal_out_or_sets_none_over_a_base(folder):
     gone = {'train_dataloader.prefetch_factor': REMOVE}
     assert 'prefetch' not in rewrite_config(folder / 'base.py', gone).text
