@@ -174,8 +174,11 @@ def run_plan(
     except KeyboardInterrupt:
         is_interrupted = True
     finally:
-        cores = engine.load.read_cores()
-        engine.end_all()
+        try:
+            # may fail, and no training may outlive this
+            cores = engine.load.read_cores()
+        finally:
+            engine.end_all()
     return Outcome(
         tuple(trials),
         seconds=engine.passed_s,

@@ -121,6 +121,8 @@ def open_store(
 ) -> Iterator[TrialStore]:
     """Open the store of a folder, which is made, for this process alone.
 
+    What stayed empty goes again, with the parents that were made for it.
+
     Args:
         folder: Of the plan.
         identity: Of :func:`read_identity`.
@@ -133,15 +135,21 @@ def open_store(
     # late: Windows has none, and other commands run there
     import fcntl
 
-    folder.mkdir(parents=True, exist_ok=True)
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
     path = folder / STORE_NAME
-    verify_output(path)
     with contextlib.ExitStack() as exits:
+        for empty in reversed(made):
+            exits.callback(_remove_empty, empty)
+        folder.mkdir(parents=True, exist_ok=True)
+        verify_output(path)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o644)
         exits.callback(os.close, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # one that ended meanwhile may have removed it: no trial of ours goes there
+            if not _is_file_of(descriptor, path):
+                raise BlockingIOError
         except BlockingIOError as error:
             raise UserError(
                 f'expected {folder} for this command alone, found that another one is '
@@ -150,7 +158,24 @@ def open_store(
         store = TrialStore(path, identity, descriptor)
         if fresh:
             store.clear()
-        yield store
+        try:
+            yield store
+        finally:
+            # the lock is held: whoever has it open finds out that it is gone
+            if not os.fstat(descriptor).st_size and _is_file_of(descriptor, path):
+                path.unlink()
+
+
+def _is_file_of(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:

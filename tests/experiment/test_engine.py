@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +57,19 @@ def test_one_that_fails_or_hangs_is_a_record_with_its_reason(scripted, tmp_path)
     (hung,) = run_plan(make_plan(tmp_path, [7])).trials
     assert hung.status == 'timed_out'
     assert hung.error == 'killed after 100 s, 10 iterations done'
+
+
+def test_trainings_end_even_where_the_load_cannot_be_read(
+    scripted, tmp_path, monkeypatch
+):
+    def fail(load: engine.OtherLoad) -> float:
+        raise OSError('no such file: /proc/stat')
+
+    monkeypatch.setattr(engine.OtherLoad, 'read_cores', fail)
+    held = Turn('1', TrialSpec('a.py', str(tmp_path / '1')), blocks=(10,), stays=True)
+    with pytest.raises(OSError, match='no such file'):
+        run_plan(Plan([held]))
+    assert [one.is_closed for one in scripted.started] == [True]
 
 
 def test_what_was_interrupted_goes_on(scripted, tmp_path, monkeypatch):
@@ -154,3 +168,25 @@ def test_one_process_at_a_time_is_at_work_in_a_folder(tmp_path):
     assert (folder / STORE_NAME).read_bytes() == before
     with open_store(folder, {}, fresh=True):
         assert not (folder / STORE_NAME).read_bytes()
+
+
+def test_what_stayed_empty_goes_again(tmp_path):
+    folder = tmp_path / 'a' / 'b'
+    with pytest.raises(UserError, match='refused'), open_store(folder, {}):
+        raise UserError('refused')
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_that_another_removed_meanwhile_takes_no_trial(tmp_path, monkeypatch):
+    lock = fcntl.flock
+
+    def lose_the_race(descriptor: int, how: int) -> None:
+        (tmp_path / STORE_NAME).unlink()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, 'flock', lose_the_race)
+    with (
+        pytest.raises(UserError, match='another one is at work in it'),
+        open_store(tmp_path, {}),
+    ):
+        pass
