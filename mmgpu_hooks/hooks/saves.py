@@ -77,10 +77,15 @@ class SaveStamps:
         self._holds_lock = _in_use.acquire(blocking=False)
         if not self._holds_lock:
             return
-        make = getattr(mmengine_checkpoint, 'get_file_backend', None)
-        if make is not None:
-            around = self._stand_in(make, after=self._begin_serialise)
-            self._patches.set(mmengine_checkpoint, 'get_file_backend', around)
+        try:
+            make = getattr(mmengine_checkpoint, 'get_file_backend', None)
+            if make is not None:
+                around = self._stand_in(make, after=self._begin_serialise)
+                self._patches.set(mmengine_checkpoint, 'get_file_backend', around)
+        except BaseException:
+            # nobody holds this one yet, to end it
+            self.end()
+            raise
 
     def end(self) -> ThreadTimes:
         """Take every stand-in away; one that was replaced meanwhile is inert."""

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from mmengine.hooks import CheckpointHook
 
-from mmgpu_hooks.hooks.saves import WaitsAfterSaves, read_save_target
+from mmgpu_hooks.hooks import saves
+from mmgpu_hooks.hooks.saves import SaveStamps, WaitsAfterSaves, read_save_target
+from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.measure.save import ThreadClock
 from mmgpu_hooks.schema import SaveAftermathRecord
 
 BY_ITER = {'by_epoch': False}
@@ -48,6 +51,18 @@ def test_arguments_by_name_and_of_another_kind() -> None:
     assert named == ('epoch', '/runs/epoch_4.pth')
     assert read_save_target(runner) == ('other', None)
     assert read_save_target(runner, None, 'epoch_4.pth') == ('epoch', None)
+
+
+def test_a_stand_in_that_cannot_be_set_leaves_the_next_save_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError('no')
+
+    monkeypatch.setattr(Patches, 'set', fail)
+    with pytest.raises(RuntimeError, match='no'):
+        SaveStamps(None, ThreadClock(), fail)
+    assert not saves._in_use.locked()
 
 
 def after(
