@@ -43,12 +43,12 @@ def near(seconds: float) -> Any:
 def test_time_and_cpu_per_batch_are_what_was_planted(loop, workers: int):
     medians = []
     for burn_s in (0.005, 0.02):
-        dataset = planted.Costly(24, burn_s=burn_s, sleep_s=0.005)
+        dataset = planted.Costly(96, burn_s=burn_s, sleep_s=0.005)
         one = loop(dataset, batch_size=4, num_workers=workers)
         # a sleep ends late on a busy machine: the samples say what they took
         took = [float(batch['took_s'].sum()) for batch in one.run_epoch()]
         window = one.read()
-        assert window.occupancy.count == window.batch_cpu.count == 6
+        assert window.occupancy.count == window.batch_cpu.count == 24
         assert window.occupancy.p50_s == near(statistics.median(took))
         medians.append(window.batch_cpu.p50_s)
     assert medians[1] - medians[0] == near(4 * 0.015)
