@@ -161,7 +161,7 @@ def open_store(
         try:
             yield store
         finally:
-            # the lock is held: whoever has it open finds out that it is gone
+            # the lock is held: a process that has it open finds out that it is gone
             if not os.fstat(descriptor).st_size and _is_file_of(descriptor, path):
                 path.unlink()
 

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
 from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
+from mmgpu_hooks.measure.memory import weigh_objects
 from mmgpu_hooks.measure.now import read_identity
-from mmgpu_hooks.schema import GpuDevice, HostLimits, RunRecord
+from mmgpu_hooks.schema import GpuDevice, HostLimits, LoaderSettings, RunRecord
 from mmgpu_hooks.version import __version__
 
 _LOCAL_RANK = ('LOCAL_RANK', 'OMPI_COMM_WORLD_LOCAL_RANK', 'MPI_LOCALRANKID')
@@ -99,13 +101,30 @@ def read_run_record(
         optim_wrapper=type(wrapper).__name__,
         device=device,
         worker_nice=worker_nice,
-        loader=read_loader_settings(runner.train_dataloader),
+        loader=_describe_loader(runner.train_dataloader),
         host=host,
         gpu=gpu,
         opencv_threads=_count_opencv_threads(),
         versions=_versions(),
         unknown=dict(unknown),
         **read_identity(),
+    )
+
+
+def _describe_loader(loader: Any) -> LoaderSettings:
+    """Its settings, and what its dataset weighs: once, for it takes some 20 ms."""
+    settings = read_loader_settings(loader)
+    try:
+        objects = weigh_objects(getattr(loader, 'dataset', None))
+    except Exception:  # noqa: BLE001, a thread of the user's may change it meanwhile
+        return settings
+    if objects is None:
+        return settings
+    return msgspec.structs.replace(
+        settings,
+        object_bytes=objects.bytes,
+        object_count=objects.entries,
+        object_name=objects.name,
     )
 
 

@@ -83,10 +83,15 @@ def find_growth_of(run: Run, field: str, **least: float) -> Estimate | None:
     return find_growth(every.column('iteration'), every.column(field), **least)
 
 
+def are_workers_kept(run: Run) -> bool:
+    """Whether workers live on when an epoch ends: an endless loader has one epoch."""
+    return bool(run.run.loader.persistent_workers) or run.run.loop == 'iter'
+
+
 def find_worker_growth(run: Run) -> Estimate | None:
     """Steady growth of the workers' memory, in an epoch where they end with each."""
     field = 'worker_own_bytes'
-    if run.run.loader.persistent_workers or run.run.loop == 'iter':
+    if are_workers_kept(run):
         return find_growth_of(run, field)
     every = run.every.having(field)
     epochs = every.column('epoch')

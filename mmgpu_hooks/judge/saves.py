@@ -243,7 +243,7 @@ def others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
 
 
 def _cores_of_ranks(host: HostLimits) -> float | None:
-    return host.cores_had and host.cores_had * max(host.ranks_on_host, 1)
+    return host.cores_had and host.cores_had * host.ranks
 
 
 def _blocked_s(save: SaveRecord) -> float:

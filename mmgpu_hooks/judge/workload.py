@@ -184,7 +184,7 @@ def _make_workload(run: Run, notes: list[str]) -> Workload | NoPrediction:
     whole_s = loading.mean_s + (GAP_S if workers else transfer.whole_s)
     cpu_s = cpu.mean_s + (0.0 if workers else transfer.cpu_s)
     step_parts = run.step_s, run.hooks_s, run.loop_s
-    logical = (record.host.logical_cpus or usable) / max(record.host.ranks_on_host, 1)
+    logical = (record.host.logical_cpus or usable) / record.host.ranks
     return Workload(
         num_workers=workers,
         prefetch_factor=settings.prefetch_factor or 2,

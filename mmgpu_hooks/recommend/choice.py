@@ -240,10 +240,9 @@ def starts_cost(run: Run) -> bool:
 
     Workers that grow give their memory back when an epoch ends them: they stay so.
     """
-    if find_worker_growth(run) is not None:
+    if count_starts(run) < 2 or run.run_share(run.startup_s) < STARTUP_MEASURABLE:
         return False
-    share = run.run_share(run.startup_s)
-    return count_starts(run) >= 2 and share >= STARTUP_MEASURABLE
+    return find_worker_growth(run) is None
 
 
 def _choose_workers(job: Job) -> Setting:

@@ -72,8 +72,7 @@ def _cap_by_cores(run: Run) -> WorkerCap:
 def _list_needs(run: Run, prefetch: int) -> Iterator[tuple[str, float, float, str]]:
     """What this rank has, what each worker takes of it, and how both are said."""
     host = run.run.host
-    # an edited file may say anything
-    ranks = max(host.ranks_on_host, 1)
+    ranks = host.ranks
     known = [host.ram_available_bytes, host.cgroup_memory_bytes]
     sizes = [size / ranks / _GIB for size in known if size is not None]
     pss = run.loader.pss_bytes if run.loader else None

@@ -115,6 +115,11 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     """Soft limit on open files of this process."""
 
     @property
+    def ranks(self) -> int:
+        """At least one: an edited file may say none."""
+        return max(self.ranks_on_host, 1)
+
+    @property
     def cores_had(self) -> Optional[float]:
         """Usable cores as the run had them: no more than it was bound to."""
         usable, bound = self.usable_cores, self.affinity_cpus

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mmgpu_hooks.judge.columns import largest, median
 from mmgpu_hooks.judge.duration_text import format_bytes
 from mmgpu_hooks.judge.memory import (
+    are_workers_kept,
     count_left,
     find_growth_of,
     find_host_room,
@@ -51,9 +52,9 @@ def judge_host_growth(run: Run) -> Finding | None:
     room, loader = find_host_room(run), run.run.loader
     if room is None:
         return notice(f'{detail}. How much is free is unknown.')
-    stays = loader.persistent_workers or run.run.loop == 'iter'
-    lasting = [one for one in (process, workers if stays else None) if one]
-    ranks = max(run.run.host.ranks_on_host, 1)
+    stays = workers if are_workers_kept(run) else None
+    lasting = [one for one in (process, stays) if one]
+    ranks = run.run.host.ranks
     speed = ranks * sum(one.value for one in lasting or (workers,) if one) / 1000
     count = int(room.free_bytes / speed)
     ends = count_left(run) if lasting else loader.batches_per_epoch
@@ -120,7 +121,7 @@ def judge_copies(run: Run) -> Finding | None:
     loader = run.run.loader
     if not loader.object_bytes or not loader.object_name or not loader.num_workers:
         return None
-    copies = loader.num_workers * max(run.run.host.ranks_on_host, 1)
+    copies = loader.num_workers * run.run.host.ranks
     whole = copies * loader.object_bytes
     detail = (
         f'{loader.object_name} holds {loader.object_count} Python objects, in all '
@@ -152,7 +153,7 @@ def judge_shared_memory(run: Run) -> Finding | None:
     if not loader.num_workers or not total or not batch or least is None:
         return None
     ahead = loader.num_workers * (loader.prefetch_factor or 2)
-    ranks = max(host.ranks_on_host, 1)
+    ranks = host.ranks
     if least > (1 - FULL_SHARE) * total and ranks * ahead * batch < FULL_SHARE * total:
         return None
     fits = int(FULL_SHARE * total / batch / ranks)

@@ -6,7 +6,6 @@ import multiprocessing
 from typing import Any
 
 from mmgpu_hooks.measure.loader.pipeline import find_transforms
-from mmgpu_hooks.measure.memory import weigh_objects
 from mmgpu_hooks.schema import LoaderSettings
 
 
@@ -25,10 +24,6 @@ def read_loader_settings(loader: Any) -> LoaderSettings:
     if batch_size is None:
         batch_size = getattr(batch_sampler, 'batch_size', None)
     dataset = getattr(loader, 'dataset', None)
-    try:
-        objects = weigh_objects(dataset)
-    except Exception:  # noqa: BLE001, a thread of the user's may change it meanwhile
-        objects = None
     return LoaderSettings(
         num_workers=_whole(getattr(loader, 'num_workers', None)),
         persistent_workers=_flag(getattr(loader, 'persistent_workers', None)),
@@ -39,9 +34,6 @@ def read_loader_settings(loader: Any) -> LoaderSettings:
         dataset_length=_length(dataset),
         start_method=read_start_method(loader),
         image_decoder=_read_decoder(dataset),
-        object_bytes=objects and objects.bytes,
-        object_count=objects and objects.entries,
-        object_name=objects and objects.name,
     )
 
 
