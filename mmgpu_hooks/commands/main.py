@@ -35,6 +35,7 @@ GROUPS = {
         'verify': 'Train two settings in turns and measure the gain.',
         'sweep': 'Train a config with several settings and compare them.',
         'save-bench': 'Measure what the number of workers does to checkpoint saves.',
+        'profile': 'Say what a training step is spent on, with torch.profiler.',
     },
     'Plan': {
         'predict': 'Say what other settings of the loader would give.',

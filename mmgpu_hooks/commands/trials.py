@@ -68,7 +68,7 @@ def choose_folder(
 
 def train(
     plan: Plan,
-    store: TrialStore,
+    store: TrialStore | None,
     command: str,
     *,
     max_seconds: float = float('inf'),

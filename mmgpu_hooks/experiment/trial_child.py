@@ -172,6 +172,11 @@ def _train(spec: TrialSpec, hook: TrialHook) -> None:
     runner: Any = (
         RUNNERS.build(config) if 'runner_type' in config else Runner.from_cfg(config)
     )
+    if spec.profiled:
+        # late: no other trial needs it
+        from mmgpu_hooks.experiment.trial_profile import ProfileHook
+
+        runner.register_hook(ProfileHook(Path(spec.folder), spec.profiled))
     runner.register_hook(hook)
     runner.train()
 

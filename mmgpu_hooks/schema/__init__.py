@@ -69,6 +69,9 @@ from mmgpu_hooks.schema.run import (
 if TYPE_CHECKING:
     from mmgpu_hooks.schema.tried import (
         MEMORY_SOURCES,
+        ModuleTime,
+        PartTime,
+        Profile,
         SaveBench,
         SaveBenchRow,
         SavePlan,

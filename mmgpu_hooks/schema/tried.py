@@ -226,6 +226,8 @@ class TrialSpec:
     """Processes on this host that train together, a card each."""
     is_whole: bool = False
     """Whether it validates, saves and logs as the config says."""
+    profiled: int = 0
+    """Iterations that torch.profiler records; 0 for none."""
 
 
 @dataclass(frozen=True)
@@ -248,3 +250,56 @@ class Trial:
     """What its plan made of it, as JSON."""
     is_reused: bool = False
     """Whether an earlier start of the plan had measured it."""
+
+
+@dataclass(frozen=True)
+class PartTime:
+    """One part of a step, mean over the profiled steps."""
+
+    busy_s: float
+    """Kernels of it ran; without CUDA, operators of torch did."""
+    idle_s: float
+    """Nothing ran, and what came next was of it."""
+
+
+@dataclass(frozen=True)
+class ModuleTime:
+    """One module of a model in a step, with all that it contains and idle time."""
+
+    name: str
+    """Dotted, as in ``model.named_modules()``; empty for the model itself."""
+    forward_s: float
+    backward_s: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the steps of a training were spent on, by torch.profiler."""
+
+    device: str
+    iterations: int
+    """Profiled ones."""
+    step_s: float
+    """By the clock, the profiler's own work included."""
+    plain_step_s: float
+    """Without the profiler: the median of a few before."""
+    parts: Mapping[str, PartTime]
+    """Together they are the step."""
+    modules: Tuple[ModuleTime, ...]
+    """The five that take most; none contains another."""
+    products_pct: Optional[float]
+    """Share of the busy time in convolutions and matrix products."""
+    kernels: Optional[float]
+    """Kernels and copies per step; ``None`` without CUDA."""
+    bound: Optional[str]
+    """``launches``, ``kernels`` or ``both``: what a step on a card waits for."""
+    bound_reason: Optional[str]
+    """Why that is unknown."""
+    amp: Optional[str]
+    """The type that autocast computes in; ``None`` without mixed precision."""
+    capability: Optional[Tuple[int, int]]
+    """Compute capability of the card."""
+    flags: Mapping[str, Any]
+    """torch's own: TF32 and cuDNN."""
+    folder: str
+    """With the trace."""

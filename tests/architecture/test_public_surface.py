@@ -28,6 +28,7 @@ RECORDS = (
     *('Why', 'Proof', 'ValidationOutlook', 'Estimate', 'FigureComparison'),
     *('SettingComparison', 'RunComparison', 'Verification', 'SaveSetting'),
     *('SaveBenchRow', 'SaveBench', 'SweepSetting', 'SweepRow', 'Sweep'),
+    *('PartTime', 'ModuleTime', 'Profile'),
 )
 """Of which users read the fields, in JSON answers."""
 

@@ -58,13 +58,13 @@ BAD_CONFIGS = {
 }
 
 
-@pytest.mark.parametrize('name', ['sweep', 'save-bench', 'verify'])
+@pytest.mark.parametrize('name', ['sweep', 'save-bench', 'verify', 'profile'])
 @pytest.mark.parametrize('text', BAD_CONFIGS)
 def test_configs_that_cannot_be_trained(name, text, tmp_path, refusal):
     path = tmp_path / 'bad.py'
     if text is not None:
         path.write_text(text)
-    more = [path] if name == 'verify' else ['--num-workers', 0]
+    more = {'verify': [path], 'profile': []}.get(name, ['--num-workers', 0])
     line = refusal(name, path, *more)
     assert str(path) in line
     assert BAD_CONFIGS[text] in line
@@ -184,6 +184,29 @@ def test_runs_that_cannot_be_verified(tmp_path, refusal):
         (tmp_path / 'nothing', 'found nothing there'),
     ):
         assert reason in refusal('verify', folder)
+
+
+@pytest.mark.parametrize('iterations', [0, 201, 'all'])
+def test_so_many_iterations_cannot_be_profiled(iterations, config, refusal):
+    assert '--iterations' in refusal('profile', config, '--iterations', iterations)
+
+
+@pytest.mark.parametrize(
+    ('status', 'error', 'words'),
+    [
+        ('failed', 'TypeError: no', 'expected a config that trains 10 iterations'),
+        ('timed_out', None, 'timed out after 0: killed after 600 s'),
+        ('completed', None, 'completed after 0: the training was over'),
+    ],
+)
+def test_a_training_that_cannot_be_profiled(
+    status, error, words, config, tmp_path, scripted, refusal
+):
+    scripted.ending = staticmethod(lambda spec: (status, error))
+    more = ['--iterations', 1, '--work-dir', tmp_path]
+    line = refusal('profile', config, *more)
+    assert words in line
+    assert (error or '') in line
 
 
 NOISY = [0.5, 2.0, 0.6, 1.9]

@@ -164,6 +164,50 @@ def test_a_gain_is_verified_beside_what_was_predicted(ask: Ask, tmp_path: Path):
     assert answer['external_cpu_cores'] >= 0
 
 
+def sum_parts(body: dict[str, Any]) -> float:
+    return sum(part['busy_s'] + part['idle_s'] for part in body['parts'].values())
+
+
+def test_a_step_is_profiled_by_part_and_by_module(ask: Ask, tmp_path: Path):
+    # an epoch of ten batches: the training is made longer
+    config = write_config(tmp_path, item_s=0.01, step_s=0.02, length=20, epochs=1)
+    body = ask('profile', config, '--iterations', '5')
+    assert body['iterations'] == 5
+    # the model sleeps in its forward pass; loading is no part of a step
+    assert 0.02 <= body['plain_step_s'] < 0.04
+    assert sum_parts(body) == pytest.approx(body['step_s'], rel=0.05)
+    parts = body['parts']
+    assert parts['forward']['idle_s'] >= 0.02
+    for name in ('preprocessor', 'forward', 'backward', 'optimizer'):
+        assert parts[name]['busy_s'] > 0
+    modules = {one['name']: one for one in body['modules']}
+    assert set(modules) == {'convolution', 'data_preprocessor'}
+    assert 0 < modules['convolution']['backward_s'] < 0.02
+    assert (body['device'], body['bound'], body['kernels']) == ('CPU', None, None)
+    assert 'CPU' in body['bound_reason']
+    assert body['amp'] is None
+    assert body['flags']['float32_matmul_precision'] == 'highest'
+    assert (Path(body['folder']) / 'trace.json.gz').stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_mmdetection_is_profiled(ask: Ask, images: Path, tmp_path: Path):
+    config = tmp_path / 'detector.py'
+    config.write_text(
+        render_config(images, tail="optim_wrapper.type = 'AmpOptimWrapper'")
+    )
+    body = ask('profile', config, '--iterations', '3')
+    assert sum_parts(body) == pytest.approx(body['step_s'], rel=0.05)
+    names = [one['name'] for one in body['modules']]
+    assert len(names) == 5
+    assert {name.split('.')[0] for name in names} <= {'backbone', 'neck', 'bbox_head'}
+    # the losses of the head are its own
+    head = next(one for one in body['modules'] if one['name'] == 'bbox_head')
+    assert head['forward_s'] > 0
+    assert head['backward_s'] > 0
+    assert body['amp']
+
+
 def test_a_trial_that_hangs_or_lacks_memory_is_a_record(tmp_path: Path):
     config = write_config(tmp_path, dataset=TOYS + 'TroubledDataset', num_workers=2)
     # what each worker of a training does is in the names of its settings
@@ -285,6 +329,7 @@ def test_out_of_memory_and_time_are_rows(ask: Ask, tmp_path: Path):
         ['sweep', 'bad.py', '--num-workers', '0', '1'],
         ['save-bench', 'bad.py', '--num-workers', '0'],
         ['verify', 'bad.py', 'toy.py'],
+        ['profile', 'bad.py'],
     ],
 )
 def test_a_config_that_does_not_train_is_given_up_early(
