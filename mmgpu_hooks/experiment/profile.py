@@ -203,8 +203,8 @@ def _judge_bound(
 def list_modules(spent: Mapping[str, Sequence[float]]) -> list[ModuleTime]:
     """The modules that take most, none of which contains another.
 
-    The largest is divided into what it contains until there are five, and no large one
-    that could be divided is left.
+    The largest is divided into what it contains, unless most of its time is its own,
+    until there are five, and no large one that could be divided is left.
 
     Args:
         spent: Seconds of the forward and of the backward pass in each module itself.
@@ -222,8 +222,11 @@ def list_modules(spent: Mapping[str, Sequence[float]]) -> list[ModuleTime]:
     def weigh(name: str) -> float:
         return sum(whole[name])
 
+    def is_dividable(name: str) -> bool:
+        return 2 * sum(map(weigh, inside[name])) > (weigh(name) if name else 0.0)
+
     found = ['']
-    while dividable := [name for name in found if name in inside]:
+    while dividable := list(filter(is_dividable, found)):
         largest = max(dividable, key=weigh)
         if len(found) >= _MODULES and weigh(largest) <= _LARGE * weigh(''):
             break

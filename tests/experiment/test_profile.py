@@ -179,6 +179,11 @@ DETECTOR = {
                 *('backbone.stage2', 'backbone.stage3'),
             ],
         ),
+        # the losses of a head are not in what it contains
+        (
+            {'head': 60, 'head.conv': 20, 'net.a': 9, 'net.b': 8, 'neck': 3},
+            ['head', 'net.a', 'net.b', 'neck'],
+        ),
         # one that takes nearly all is divided, though there are five others
         (
             {**{f'm{n}': 1 for n in range(5)}, 'net.a': 40, 'net.b': 50},

@@ -193,9 +193,7 @@ def test_a_step_is_profiled_by_part_and_by_module(ask: Ask, tmp_path: Path):
 @pytest.mark.slow
 def test_mmdetection_is_profiled(ask: Ask, images: Path, tmp_path: Path):
     config = tmp_path / 'detector.py'
-    config.write_text(
-        render_config(images, tail="optim_wrapper.type = 'AmpOptimWrapper'")
-    )
+    config.write_text(render_config(images))
     body = ask('profile', config, '--iterations', '3')
     assert sum_parts(body) == pytest.approx(body['step_s'], rel=0.05)
     names = [one['name'] for one in body['modules']]
@@ -205,7 +203,7 @@ def test_mmdetection_is_profiled(ask: Ask, images: Path, tmp_path: Path):
     head = next(one for one in body['modules'] if one['name'] == 'bbox_head')
     assert head['forward_s'] > 0
     assert head['backward_s'] > 0
-    assert body['amp']
+    assert body['products_pct'] > 10
 
 
 def test_a_trial_that_hangs_or_lacks_memory_is_a_record(tmp_path: Path):
