@@ -71,7 +71,8 @@ STEP_ON_A_CARD = [
 
 def profile_of(events: list[Any], plain_us: float = 1000.0) -> Profile:
     plain_s = [1.0] * WARM_UP + [plain_us / 1e6] * PLAIN
-    return summarize_trace(events, {**FACTS, 'seconds': [*plain_s, 1.0, 0.001]}, 1)
+    facts = {**FACTS, 'seconds': [*plain_s, 1.0, 0.001]}
+    return summarize_trace(events, facts, 1, 'w')
 
 
 def test_kernels_belong_where_they_were_launched():
