@@ -16,7 +16,7 @@ from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
 from mmgpu_hooks.hooks.saves import SOURCE as SAVES
 from mmgpu_hooks.hooks.saves import SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarBoard
-from mmgpu_hooks.hooks.sources import Sources, read_device
+from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
 from mmgpu_hooks.hooks.stuck_source import StuckSource
 from mmgpu_hooks.hooks.validation import ValidationSource
 from mmgpu_hooks.measure.host import read_file_system, read_memory
@@ -192,6 +192,8 @@ class Recorder:
             worker_nice=self._hook.worker_nice,
             unknown={**self._known, **self._guard.off},
         )
+        if sources.gpu.is_used:
+            runner.logger.info(f'GPUEfficiencyHook: {UNPROVEN}')
         if record is not None:
             self._memory_cgroup = record.memory_cgroup
             run('evidence', self._open_writer, record)

@@ -50,6 +50,11 @@ from mmgpu_hooks.schema import (
 
 MEMORY_THREAD_NAME = 'mmgpu-worker-memory'
 
+UNPROVEN = (
+    "what is read of a GPU has met NVIDIA's mock driver 550.163.01 and FakeGPU, and no "
+    'real card yet.'
+)
+
 Readers = list[tuple[str, Callable[[], dict[str, Any]]]]
 """Sources, and what gives their fields of an interval's record."""
 
@@ -96,6 +101,11 @@ class GpuSource:
         return opened
 
     def _open_driver(self, ours: CudaDevice) -> None:
+        import torch
+
+        if torch.version.hip:
+            self._absent['GPU'] = 'NVML knows no AMD card, and this torch is for ROCm'
+            return
         found = open_gpu(
             uuid=ours.uuid, pci_bus_id=ours.pci_bus_id, index=ours.cuda_index
         )
@@ -144,6 +154,7 @@ class GpuSource:
     def _read_driver(self) -> dict[str, Any]:
         assert self._gpu is not None and self._sampler is not None
         window = self._sampler.drain()
+        # a window that ends early is left out: figures hold until the one before
         if self._sampler.failure is not None:
             raise SourceError(self._sampler.failure)
         for figure, reason in self._gpu.unsupported.items():

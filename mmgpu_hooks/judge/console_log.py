@@ -151,7 +151,8 @@ RESOURCE oom_gpu sure raised
 RESOURCE oom_gpu
     CUDA_ERROR_OUT_OF_MEMORY|Cuda failure.*'out of memory'
 RESOURCE oom_gpu raised
-    CU(?:BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED
+    CU(?:BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED|Unable to find a valid cuDNN algorithm
+    unable to find an engine to execute this computation
 RESOURCE gpu_lost sure raised
     uncorrectable ECC error
 RESOURCE gpu_lost raised

@@ -16,7 +16,7 @@ SAFE_SHARE = 0.9
 allocator and to batches with more boxes than any that was seen."""
 
 CONTEXT_BYTES = 600 * 2**20
-"""A CUDA context at most, where it was not measured what is held beside tensors."""
+"""A CUDA context, where it was not measured what is held beside tensors."""
 
 
 @dataclass(frozen=True)

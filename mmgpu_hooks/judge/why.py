@@ -84,7 +84,7 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     first = ranks[0] if ranks else None
     end = first.evidence.end if first else None
     if end is not None and end.status == 'completed':
-        return _judge_completed(logs)
+        return _judge_completed(logs, ranks)
     ended = [
         (rank, end)
         for rank in ranks
@@ -125,24 +125,33 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     return _complete(why, first, next(filter(None, samples), None))
 
 
-def _judge_completed(logs: Found) -> Why:
-    for source, log in logs:
-        for event in log.events():
-            if event.sign.cause == 'nan_loss':
-                nan, proof = CAUSES['nan_loss'], Proof(source, event.line, event.text)
-                said = f'It came to its end, but: {nan.title}.'
-                return Why('completed', nan.name, 'sure', said, (proof,), nan.do)
+def _judge_completed(logs: Found, ranks: Sequence[Rank]) -> Why:
+    spoiled = [
+        (CAUSES['nan_loss'], Proof(source, event.line, event.text))
+        for source, log in logs
+        for event in log.events()
+        if event.sign.cause == 'nan_loss'
+    ]
+    lost = (text for rank in ranks for text in _say_card_lost(rank))
+    spoiled += [(CAUSES['gpu_lost'], Proof('evidence', None, text)) for text in lost]
+    for cause, proof in spoiled:
+        said = f'It came to its end, but: {cause.title}.'
+        return Why('completed', cause.name, 'sure', said, (proof,), cause.do)
     speed = 'mmgpu recommend says what it spent its time on.'
     return Why('completed', None, 'sure', 'It ended as planned.', do=(speed,))
 
 
+def _say_card_lost(rank: Rank) -> list[str]:
+    """What the driver said of it while the rank trained."""
+    offs = [off.reason for off in rank.evidence.sources_off if off.source == 'GPU']
+    return [reason for reason in offs if _CARD_LOST.search(reason)]
+
+
 def _find_lost_card(why: Why, ranks: Sequence[Rank]) -> Why:
-    """Whether the driver said meanwhile that the card is lost."""
     for rank in ranks:
-        said = [off.reason for off in rank.evidence.sources_off if off.source == 'GPU']
-        for text in (*said, *rank.host.kernel):
-            if _CARD_LOST.search(text):
-                return _with(why, 'sure', text, 'gpu_lost')
+        seen = [line for line in rank.host.kernel if _CARD_LOST.search(line)]
+        for text in (*_say_card_lost(rank), *seen):
+            return _with(why, 'sure', text, 'gpu_lost')
     return why
 
 
@@ -288,6 +297,10 @@ def _weigh(why: Why, event: Event, rank: Rank) -> Why:
     end, total = rank.evidence.end, rank.evidence.run.host.shm_total_bytes or 0
     if end is None:
         return why
+    batch_size = rank.evidence.run.loader.batch_size
+    if why.cause == 'oom_gpu' and batch_size is not None:
+        size = f'with {batch_size} images in a batch'
+        return _with(why, why.certainty, f'after {end.iterations} iterations, {size}')
     free, least, what = {
         'shm_full': (end.shm_free_bytes, total * 0.1, '/dev/shm'),
         'disk_full': (end.disk_free_bytes, _LITTLE_DISK, 'the disk'),

@@ -77,12 +77,12 @@ class Queries:
         """
         if figure in self.refused:
             return None
+        self.missing.pop(figure, None)
         try:
             answer = query()
         except Exception as error:  # noqa: BLE001, drivers answer garbage too
             self._sort(figure, error)
             return None
-        self.missing.pop(figure, None)
         self._odd.pop(figure, None)
         return answer
 
@@ -153,11 +153,13 @@ def _read_memory(nvml: Any, handle: Any) -> tuple[int, int]:
     return total, used
 
 
-def _is_mig(nvml: Any, handle: Any) -> bool:
-    """Whether the card is a MIG slice, or is sliced."""
+def _is_slice(nvml: Any, handle: Any) -> bool:
     with contextlib.suppress(nvml.NVMLError, GarbageError):
-        if read_text(nvml.nvmlDeviceGetUUID, handle).startswith('MIG-'):
-            return True
+        return read_text(nvml.nvmlDeviceGetUUID, handle).startswith('MIG-')
+    return False
+
+
+def _is_sliced(nvml: Any, handle: Any) -> bool:
     try:
         return bool(nvml.nvmlDeviceGetMigMode(handle)[0] == 1)
     except (nvml.NVMLError, AttributeError):
@@ -195,7 +197,13 @@ class Gpu:
         self._handle = handle
         self._pid = os.getpid()
         self._clock = clock
-        self._queries = Queries(_is_mig(nvml, handle))
+        self.is_sliced = _is_sliced(nvml, handle)
+        """Whether it is a whole card that is cut into MIG slices."""
+        self._queries = Queries(self.is_sliced or _is_slice(nvml, handle))
+        if self.is_sliced:
+            for figure in ('memory_total_bytes', 'mem_used_bytes'):
+                reason = 'the driver tells it of the whole card, not of the MIG slice'
+                self._queries.refuse(figure, reason)
         self._gpm: list[Any] = []
         self._gpm_request: Any = None
         self._has_earlier = False
@@ -247,7 +255,8 @@ class Gpu:
                 read = functools.partial(self._read_plain, *query)
                 figures[figure] = ask(figure, read)
             reasons = ask('throttled_pct', self._read_throttle_reasons)
-        if self._is_due('gpm', GPM_S):
+        # the counter is read twice in a row first: a figure needs two of them
+        if not self._has_earlier or self._is_due('gpm', GPM_S):
             figures[_SM] = ask(_SM, self._ask_gpm)
         known = {name: value for name, value in figures.items() if value is not None}
         return GpuSample(util, memory, known, reasons)
@@ -314,6 +323,7 @@ class Gpu:
         nvml.nvmlGpmSampleGet(self._handle, now)
         self._gpm, self._has_earlier = [now, earlier], True
         if not had_earlier:
+            queries.missing[_SM] = 'GPM was read once, and a share needs two readings'
             return None
         request.sample1, request.sample2 = earlier, now
         metric = request.metrics[0]
@@ -462,21 +472,24 @@ def _find_handle(
 ) -> Any:
     """Handle of the card, or `Absent`."""
     spellings = parse_uuid(uuid) if uuid else []
+    failures: list[Exception] = []
     for spelling in spellings:
-        handle = _try(nvml, nvml.nvmlDeviceGetHandleByUUID, spelling)
+        handle = _try(nvml.nvmlDeviceGetHandleByUUID, spelling, failures)
         if handle is not None:
             return handle
     if pci_bus_id:
-        handle = _try(nvml, nvml.nvmlDeviceGetHandleByPciBusId, pci_bus_id)
+        handle = _try(nvml.nvmlDeviceGetHandleByPciBusId, pci_bus_id, failures)
         if handle is not None:
             theirs = read_text(nvml.nvmlDeviceGetUUID, handle)
             # a MIG slice that NVML does not list still has its card's address
-            if not spellings or theirs in spellings or _is_mig(nvml, handle):
+            if not spellings or theirs in spellings or _is_sliced(nvml, handle):
                 return handle
             return Absent(
                 f'the GPU at {pci_bus_id} is {theirs} for the driver, but the '
                 f'training uses {uuid}'
             )
+    for failure in failures:
+        raise failure
     count = nvml.nvmlDeviceGetCount()
     if uuid or pci_bus_id:
         named = ' or '.join(name for name in (uuid, pci_bus_id) if name)
@@ -495,14 +508,17 @@ def _find_handle(
     )
 
 
-def _try(nvml: Any, lookup: Callable[[str], Any], name: str) -> Any:
-    """Handle of the device of that name, or ``None`` when there is none."""
+def _try(lookup: Callable[[str], Any], name: str, failures: list[Exception]) -> Any:
+    """Handle of the device of that name, or ``None`` when there is none.
+
+    Another card that is lost may fail a look-up, too: that is kept for later.
+    """
     try:
         return lookup(name)
-    except nvml.NVMLError as error:
-        if error.value in NOT_FOUND:
-            return None
-        raise
+    except Exception as error:  # noqa: BLE001, drivers answer garbage too
+        if getattr(error, 'value', None) not in NOT_FOUND:
+            failures.append(error)
+        return None
 
 
 def fold_samples(samples: Sequence[tuple[float, GpuSample]]) -> dict[str, Any]:

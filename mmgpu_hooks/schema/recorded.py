@@ -264,8 +264,7 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
 class GpuWindow(Recorded, frozen=True, kw_only=True):
     """GPU samples of one interval, weighted by the time each stood for.
 
-    These fields have met no real card yet, only a scripted NVML, and NVIDIA's mock
-    driver with FakeGPU.
+    These fields have met NVIDIA's mock driver 550.163.01, and no real card.
     """
 
     samples: Count = 0
@@ -282,7 +281,8 @@ class GpuWindow(Recorded, frozen=True, kw_only=True):
     temperature_c: Optional[Number] = None
     """Largest."""
     throttled_pct: Optional[Number] = None
-    """Share of the samples at which something but idleness held the clocks down."""
+    """Share of the samples at which something but idleness held the clocks down;
+    ``power_cap`` is normal for a card at full load."""
     throttle_reasons_pct: Mapping[str, Number] = {}
     """That share by reason, such as ``power_cap`` or ``thermal``."""
     sm_active_pct: Optional[Number] = None

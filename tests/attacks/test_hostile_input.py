@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import resource
-import stat
 from pathlib import Path
 
 import pytest
@@ -75,11 +74,12 @@ def test_nothing_commands_the_terminal(show, tmp_path):
     assert not [mark for mark in MARKS if mark in out + err]
 
 
-def test_no_card_commands_the_terminal(fake_nvml, tmp_path):
+def test_no_card_commands_the_terminal(fake_nvml, tmp_path, monkeypatch):
+    monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', tmp_path / 'locks')
     fake_nvml.set(FakeGpu(name='H100 \x1b]0;OWNED\x07', util=(0,)))
-    options = ['--format', 'table', '--leases', str(tmp_path / 'leases')]
-    code, out, err = run_forked(['pick-gpu', *options])
-    assert code == 0
+    code, out, err = run_forked(['pick-gpu', '--', 'true'])
+    assert (code, out) == (0, '')
+    assert 'picked GPU 0 (H100 ' in err
     assert not [mark for mark in MARKS if mark in out + err]
 
 
@@ -134,68 +134,9 @@ def test_a_line_without_an_end_is_not_held_in_memory(command, more, run_folder):
     assert ('skipped' in out) == bool(more)
 
 
-@pytest.fixture
-def pick(fake_nvml, tmp_path, monkeypatch):
-    """``mmgpu pick-gpu`` with a folder for leases."""
-    for name in ('CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER'):
-        monkeypatch.delenv(name, raising=False)
-    fake_nvml.set(*(FakeGpu(uuid=f'GPU-{n}', util=(0,)) for n in '01'))
-    monkeypatch.chdir(tmp_path)
-    return lambda *words, **more: run_forked(['pick-gpu', *words], **more)
-
-
-def test_a_link_that_appears_while_the_lease_folder_is_made_changes_nothing(
-    pick, tmp_path
-):
-    theirs, leases = tmp_path / 'theirs', tmp_path / 'leases'
-    theirs.mkdir(mode=0o700)
-    make = Path.mkdir
-
-    def make_late(self, *arguments, **more) -> None:
-        if self == leases and not leases.is_symlink():
-            leases.symlink_to(theirs)
-        make(self, *arguments, **more)
-
-    pick('--leases', str(leases), first=lambda: setattr(Path, 'mkdir', make_late))
-    assert stat.S_IMODE(theirs.stat().st_mode) == 0o700
-
-
-@pytest.mark.parametrize('form', ['env', 'table'])
-def test_a_lock_that_others_hold_is_waited_for_shortly(pick, tmp_path, form):
-    fcntl = pytest.importorskip('fcntl')
-    options = ['--leases', str(tmp_path / 'leases'), '--wait', '0', '--format', form]
-    assert pick(*options)[0] == 0
-    with (tmp_path / 'leases' / 'picking.lock').open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        code, _, err = pick(*options, limit_s=5)
-    assert code == (2 if form == 'env' else 0)
-    assert err.count('\n') == (form == 'env')
-
-
-def test_a_lock_that_is_no_file_costs_its_card_alone(pick, tmp_path):
-    leases = tmp_path / 'leases'
-    leases.mkdir()
-    os.mkfifo(leases / 'GPU-0.lock')
-    (leases / 'GPU-1.lock').symlink_to('elsewhere')
-    code, _, err = pick('--leases', str(leases))
-    assert code == 1
-    assert 'GPU-0.lock is not a plain file' in err
-    (leases / 'GPU-1.lock').unlink()
-    code, out, _ = pick('--leases', str(leases))
-    assert (code, out) == (0, 'CUDA_VISIBLE_DEVICES=GPU-1\n')
-
-
-@pytest.mark.parametrize(
-    'words',
-    [
-        ['--leases', ''],
-        ['--min-free', '9' * 400 + 'GiB'],
-        ['--min-free', '9' * 400 + '%'],
-    ],
-)
-def test_arguments_that_mean_nothing_are_refused(pick, tmp_path, words):
-    code, out, err = pick(*words)
+@pytest.mark.parametrize('size', ['9' * 400 + 'GiB', '9' * 400 + '%'])
+def test_a_size_that_means_nothing_is_refused(size):
+    code, out, err = run_forked(['pick-gpu', '--min-free', size])
     assert (code, out) == (2, '')
     assert 'Traceback' not in err
-    assert f"'{words[0]}': expected" in err
-    assert not list(tmp_path.glob('*.lock'))
+    assert "'--min-free': expected" in err

@@ -24,7 +24,7 @@ PRINTING = {
     'enable': ['CONFIG', '--dry-run'],
     'disable': ['CONFIG', '--dry-run'],
     'estimate-memory': ['CONFIG'],
-    'pick-gpu': ['--leases', 'leases', '--format', 'table'],
+    'pick-gpu': [],
     'save-bench': ['CONFIG', '--num-workers', '0', '--dry-run'],
     'sweep': ['CONFIG', '--dry-run'],
     'explain': [],
@@ -40,6 +40,7 @@ def command_of(config, run_folder, fake_nvml, tmp_path, monkeypatch):
     """The words of a command that prints."""
     fake_nvml.set(FakeGpu(util=(0,)))
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+    monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', tmp_path / 'locks')
     monkeypatch.chdir(tmp_path)
     places = {'RUN': str(run_folder), 'CONFIG': str(config)}
     return lambda name: [name, *(places.get(word, word) for word in PRINTING[name])]

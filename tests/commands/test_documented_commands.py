@@ -163,4 +163,4 @@ def test_the_commands_were_found():
     assert len(COMMANDS) >= 25
     assert 'mmgpu set CONFIG train_dataloader.num_workers=8' in COMMANDS
     assert 'python tools/recommend.py work_dirs/run1' in COMMANDS
-    assert 'mmgpu pick-gpu --min-free 20GiB' in COMMANDS
+    assert 'mmgpu pick-gpu --min-free 20GiB -- python tools/train.py CONFIG' in COMMANDS

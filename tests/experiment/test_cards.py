@@ -1,20 +1,15 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
-import time
 from pathlib import Path
 
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
 from fakes.replaced import replace
-from mmgpu_hooks.experiment.cards import (
-    Card,
-    CardLocks,
-    judge_cards,
-    read_cards,
-)
+from mmgpu_hooks.experiment.cards import Card, judge_cards, lock_cards, read_cards
 from mmgpu_hooks.schema.errors import UserError
 
 
@@ -45,8 +40,8 @@ THREE = [card(0, 100), card(1, 500), card(2, 900)]
         ([card(0), card(1)], {}, '01'),
         ([card(0, reason='lost'), card(1, 10)], {}, '1'),
         ([], {}, ''),
-        (THREE, {'min_free_bytes': 500}, '21'),
-        (THREE, {'min_free_pct': 50.1}, '2'),
+        (THREE, {'least_bytes': 500}, '21'),
+        (THREE, {'least_pct': 50.1}, '2'),
     ],
 )
 def test_the_best_that_is_allowed_comes_first(cards, request_, expected):
@@ -86,69 +81,55 @@ def test_an_index_is_no_name_where_cuda_counts_in_another_order():
 @pytest.mark.parametrize(
     ('gpu', 'reason'),
     [
-        (FakeGpu(fail={'memory': (15, 0)}), 'cannot be read: GPU is lost'),
-        (FakeGpu(fail={'uuid': (4, 0)}), 'cannot be read: Insufficient Permissions'),
-        (FakeGpu(memory=None), 'cannot be read: Not Supported'),
-        (FakeGpu(memory=(100, 200)), 'cannot be read: 200 of 100 bytes in use'),
-        (FakeGpu(more=['computemode 2']), 'its compute mode is Prohibited'),
-        (
-            FakeGpu(more=['computemode 3', 'running', 'compute 4711 300']),
-            'a process has it alone (Exclusive_Process)',
-        ),
-        (FakeGpu(more=['computemode 3', 'running']), None),
+        (FakeGpu(fail={'memory': (15, 0)}), 'cannot be read: .*GPU is lost'),
+        (FakeGpu(fail={'uuid': (4, 0)}), 'cannot be read: uuid: .*Insufficient Perm'),
+        (FakeGpu(memory=None), 'cannot be read: mem.*Not Supported'),
+        (FakeGpu(memory=(100, 200)), 'cannot be read: .*200 of 100 bytes in use'),
+        (FakeGpu(mig=1), r'is cut into slices \(MIG\): name one yourself'),
         (FakeGpu(util=()), None),
     ],
 )
 def test_what_keeps_a_process_off_a_card(fake_nvml: FakeNvml, gpu, reason):
-    fake_nvml.set(gpu)
-    assert [one.reason for one in read_cards()] == [reason]
+    fake_nvml.set(FakeGpu(uuid='GPU-1', memory=(1000, 300)), gpu)
+    first, second = read_cards()
+    assert first == Card(0, 'GPU-1', 'NVIDIA Fake 100', 1000, 700, 50.0)
+    if reason is None:
+        assert second.reason is None
+    else:
+        assert re.match(reason, str(second.reason))
 
 
-def test_a_card_in_slices_is_not_picked(fake_nvml: FakeNvml):
-    fake_nvml.set(FakeGpu(uuid='GPU-1', mig=1), FakeGpu(uuid='MIG-a'))
-    assert '(MIG)' in str(read_cards()[0].reason)
+@pytest.fixture
+def locks(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', tmp_path / 'locks')
+    return tmp_path / f'locks-{os.getuid()}'
 
 
-def test_one_process_has_a_card_until_it_gives_it_back(tmp_path: Path):
-    folder = tmp_path / 'locks'
-    first, second = CardLocks(folder), CardLocks(folder)
-    assert first.pick(THREE, 2)[0] == THREE[:2]
-    picked, judged = second.pick(THREE, 2)
-    assert picked == []
+def test_one_process_has_a_card_until_it_gives_it_back(locks: Path):
+    _, first = lock_cards(THREE, 2)
+    assert [*first] == THREE[:2]
+    judged, second = lock_cards(THREE, 2)
+    assert second == {}
     in_use = f'in use by process {os.getpid()}'
     assert [one.reason for one in judged] == [in_use, in_use, None]
-    first.release()
-    assert second.pick(THREE, 2)[0] == THREE[:2]
-    second.release()
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for lock in first.values():
+        lock.close()
+    _, third = lock_cards(THREE, 2)
+    assert [*third] == THREE[:2]
+    for lock in third.values():
+        lock.close()
+    assert stat.S_IMODE(locks.stat().st_mode) == 0o700
 
 
-def test_a_reservation_ends_by_the_clock(tmp_path: Path, monkeypatch):
-    locks = CardLocks(tmp_path)
-    locks.pick(THREE, 1)
-    locks.reserve(60)
-    locks.release()
-    assert locks.pick(THREE, 1)[0] == THREE[1:2]
-    locks.release()
-    now = 'mmgpu_hooks.experiment.cards.time.monotonic'
-    later = time.monotonic() + 61
-    monkeypatch.setattr(now, lambda: later)
-    assert locks.pick(THREE, 1)[0] == THREE[:1]
-    locks.release()
-
-
-@pytest.mark.parametrize('text', ['', '{', '7', 'x y', '1 nan', '1 1e99', '\xff\xfe'])
-def test_what_a_lock_file_holds_keeps_nobody_off(tmp_path: Path, text):
-    (tmp_path / f'{THREE[0].uuid}.lock').write_bytes(text.encode('latin-1'))
-    locks = CardLocks(tmp_path)
-    assert locks.pick(THREE, 1)[0] == THREE[:1]
-    locks.release()
-
-
-def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch):
-    (tmp_path / f'locks-{os.getuid() + 1}').mkdir()
-    monkeypatch.setattr('mmgpu_hooks.experiment.cards.LOCKS', tmp_path / 'locks')
+def test_a_folder_of_another_user_or_a_link_is_refused(
+    locks: Path, tmp_path: Path, monkeypatch
+):
+    locks.symlink_to(tmp_path)
+    with pytest.raises(UserError, match='found a link'):
+        lock_cards(THREE, 1)
     uid = os.getuid()
     monkeypatch.setattr('mmgpu_hooks.experiment.cards.os.getuid', lambda: uid + 1)
-    with pytest.raises(UserError, match=f'found that of user {uid}; name another'):
-        CardLocks()
+    locks.with_name(f'locks-{uid + 1}').mkdir()
+    with pytest.raises(UserError, match=f'that of user {uid}'):
+        lock_cards(THREE, 1)
+    assert not [*tmp_path.rglob('*.lock')]

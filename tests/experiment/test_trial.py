@@ -94,6 +94,14 @@ BUS = "Bus error. It is possible that dataloader's workers are out of shared mem
             'out_of_memory',
             'OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.',
         ),
+        *(
+            ('RuntimeError', message, 'out_of_memory', f'RuntimeError: {message}')
+            for message in (
+                'cuDNN error: CUDNN_STATUS_ALLOC_FAILED',
+                'GET was unable to find an engine to execute this computation',
+                'Unable to find a valid cuDNN algorithm to run convolution',
+            )
+        ),
         (
             'RuntimeError',
             f'{KILLED}Killed. ',

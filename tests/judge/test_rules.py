@@ -107,6 +107,7 @@ def test_data_wait_is_judged_by_its_share(wait_s, step_s, expected):
 LATE = make_inside_workers(0.4, std_s=0.4, out_of_order=0)
 CONFINED = make_inside_workers(1.1, count=4, affinity_cpus=4)
 IDLE_GPU = GpuWindow(samples=50, util_pct=69.0, zero_pct=0.0)
+NEVER_BUSY = GpuWindow(samples=50, util_pct=0.0, zero_pct=100.0)
 STARTS = {
     # each interval began with a start of 6 s beside 19 waits of a millisecond
     'data_wait_s': 0.001,
@@ -120,6 +121,11 @@ FOUR_WORKERS = make_run(loader=make_loader(4))
 NO_TORCH = make_run(loader=LoaderSettings())
 PILLOW = make_run(loader=make_loader(image_decoder='pillow'))
 ON_CUDA = make_run(device='cuda')
+
+
+def timed_gpu(gpu: GpuWindow, idle_pct: float) -> dict[str, Any]:
+    timed = {'gpu_idle_pct': idle_pct, 'gpu_idle_iterations': 20}
+    return {'run': ON_CUDA, 'gpu': gpu, **timed}
 
 
 # what the goldens hold is not repeated here: the other side of a threshold is
@@ -149,6 +155,8 @@ ON_CUDA = make_run(device='cuda')
         (STARTS, 'MG104', None, None),
         ({}, 'MG202', None, None),
         ({'run': ON_CUDA, 'gpu': IDLE_GPU}, 'MG202', 'notice', None),
+        (timed_gpu(NEVER_BUSY, idle_pct=60.0), 'MG202', 'notice', None),
+        (timed_gpu(NEVER_BUSY, idle_pct=40.0), 'MG202', 'unknown', None),
     ],
 )
 def test_a_planted_run_is_judged(fields, code, expected, verdict):

@@ -208,6 +208,10 @@ def test_a_launch_failure_of_a_card_that_is_lost():
     end = make_end(status='failed', error='RuntimeError', message='CUDA error: x')
     evidence = replace(make_evidence(), sources_off=(off,), end=end)
     assert judge_end([], [Rank(evidence, GONE)]).cause == 'gpu_lost'
+    evidence = replace(evidence, end=make_end())
+    why = judge_end([], [Rank(evidence, GONE)])
+    assert (why.state, why.cause) == ('completed', 'gpu_lost')
+    assert why.sentence == 'It came to its end, but: The GPU is lost.'
 
 
 def test_a_loss_that_is_none_until_the_end():

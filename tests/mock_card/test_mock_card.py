@@ -9,13 +9,19 @@ from typing import Any
 import pytest
 
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
+from mmgpu_hooks.judge.memory import fold_card_room
+from mmgpu_hooks.judge.standstill import Rank
+from mmgpu_hooks.judge.why import judge_end
+from mmgpu_hooks.schema import HostNow
 from mock_card.trainings import MockCards, SquareWave, Training
 from training.detection import render_config
 from training.toy import scalar_lines
 
 MIB = 2**20
 OFTEN = {'gpu_sample_period_s': 0.05}
+GONE = HostNow(is_alive=False)
 L40S_OF_6 = 'GPU-14050000-0000-0000-0000-000000000006'
+OTHERS = 30 * 2**30
 
 CARDS: dict[str, tuple[str, dict[str, str], str | None, str | None]] = {
     # name: kind, environment, the card's name, the end of its UUID
@@ -23,9 +29,9 @@ CARDS: dict[str, tuple[str, dict[str, str], str | None, str | None]] = {
     'two_of_eight': ('l40s', {'CUDA_VISIBLE_DEVICES': '5,6'}, 'NVIDIA L40S', '5'),
     'by_uuid': ('l40s', {'CUDA_VISIBLE_DEVICES': L40S_OF_6}, 'NVIDIA L40S', '6'),
     'by_address': (
-        'l40s',
+        'a100',
         {'CUDA_VISIBLE_DEVICES': '2', 'MOCK_CARD_NAMED_BY': 'pci'},
-        'NVIDIA L40S',
+        'NVIDIA A100-SXM4-40GB',
         '2',
     ),
     'by_nothing': ('h100', {'MOCK_CARD_NAMED_BY': 'nothing'}, None, None),
@@ -39,6 +45,12 @@ HOT = {
 """Cards whose clocks are held down."""
 
 BUSY = {'utilization': {'gpu': 71, 'memory': 0}}
+
+SHARED = {
+    'memory': {'used_bytes': OTHERS, 'free_bytes': 49 * 2**30},
+    'processes': [{'pid': 4242, 'type': 'C', 'used_memory_mib': OTHERS // MIB}],
+}
+"""Another process has memory of the card."""
 
 
 def failure(mode: str, **more: object) -> dict[str, object]:
@@ -56,25 +68,33 @@ FAILING = {
     'flaky': failure('lost', probability=0.02),
 }
 
-WAVE_PCT, WAVE_S, WAVES = 80, 0.3, 12
-"""Per cent, seconds up and down, and whole waves beside the first interval."""
+WAVES = {'even': (80, 0.3, 0.3, 12), 'mostly_idle': (100, 0.4, 1.2, 5)}
+"""Per cent, seconds up and down, and how many beside the first interval."""
 
 
 @pytest.fixture(scope='module')
-def square() -> list[SquareWave]:
-    """The wave that was planted, once it was."""
-    return []
+def squares() -> dict[str, SquareWave]:
+    """The waves that were planted, once they were."""
+    return {}
 
 
 @pytest.fixture(scope='module')
-def trainings(mock_cards: MockCards, square: list[SquareWave]) -> dict[str, Training]:
+def trainings(
+    mock_cards: MockCards, squares: dict[str, SquareWave]
+) -> dict[str, Training]:
     """All of them, four at a time."""
     found = {
-        'wave': mock_cards.plan(
-            'wave', iterations=10 + round(2 * WAVE_S * WAVES / 0.1), step_s=0.1
-        ),
+        name: mock_cards.plan(
+            name, iterations=10 + round((up_s + down_s) * waves / 0.1), step_s=0.1
+        )
+        for name, (_, up_s, down_s, waves) in WAVES.items()
+    }
+    found |= {
         'fits': mock_cards.plan(
-            'fits', step_s=0.01, model={'held_mib': 32, 'steps_mib': {'8': 40}}
+            'fits',
+            model={'held_mib': 32, 'steps_mib': {'8': 40}},
+            hook=OFTEN,
+            driver=SHARED,
         ),
         'full': mock_cards.plan(
             'full',
@@ -88,10 +108,12 @@ def trainings(mock_cards: MockCards, square: list[SquareWave]) -> dict[str, Trai
     for name, driver in FAILING.items():
         hook = None if name == 'plain' else OFTEN
         found[name] = mock_cards.plan(name, iterations=40, hook=hook, driver=driver)
-    square.append(SquareWave(found['wave'], WAVE_PCT, up_s=WAVE_S, down_s=WAVE_S))
-    square[0].start()
+    for name, (pct, up_s, down_s, _) in WAVES.items():
+        squares[name] = SquareWave(found[name], pct, up_s=up_s, down_s=down_s)
+        squares[name].start()
     codes = mock_cards.train()
-    square[0].stop()
+    for square in squares.values():
+        square.stop()
     failed = [name for name, code in codes.items() if code]
     assert failed == ['full'], [found[name].printed for name in failed]
     return found
@@ -131,6 +153,7 @@ def test_a_card_that_fails_ends_its_figures_alone(
         assert last.gpu is not None and last.gpu.util_pct == pytest.approx(71)
         assert 0 < last.iteration < run.intervals[-1].iteration
         assert f'until iteration {last.iteration}' in training.printed
+        assert judge_end([], [Rank(run.evidence, GONE)]).cause == 'gpu_lost'
 
 
 def test_memory_peaks_are_those_of_the_interval(
@@ -145,9 +168,17 @@ def test_memory_peaks_are_those_of_the_interval(
         assert record.gpu_mem_reserved_bytes is not None
         assert 72 * MIB <= record.gpu_mem_reserved_bytes <= 120 * MIB
     assert run.cuda_memory is not None and run.cuda_memory.ooms == 0
+    assert run.cuda_memory.inactive_bytes is not None
+    # what others hold is no room for training
+    assert run.gpu is not None and run.gpu.mem_used_bytes == OTHERS
+    card, reserved = fold_card_room(run), run.gpu_mem_reserved_bytes or 0
+    assert card is not None
+    assert card.room_bytes == card.total_bytes - (OTHERS - reserved)
+    # a Hopper has the counter
+    assert run.gpu.sm_active_pct is not None
 
 
-def test_a_card_that_is_full_is_in_the_evidence(
+def test_why_names_a_card_that_is_full_and_its_batch(
     trainings: dict[str, Training],
 ) -> None:
     training = trainings['full']
@@ -155,16 +186,20 @@ def test_a_card_that_is_full_is_in_the_evidence(
     run = training.run
     assert run.status == 'failed'
     assert run.cuda_memory is not None and run.cuda_memory.ooms == 1
+    why = judge_end([], [Rank(run.evidence, GONE)])
+    assert (why.cause, why.certainty) == ('oom_gpu', 'sure')
+    assert why.proof[-1].text == 'after 11 iterations, with 2 images in a batch'
 
 
+@pytest.mark.parametrize('name', WAVES)
 def test_a_wave_is_shown_as_it_was_planted(
-    trainings: dict[str, Training], square: list[SquareWave]
+    trainings: dict[str, Training], squares: dict[str, SquareWave], name: str
 ) -> None:
-    training = trainings['wave']
+    training, square = trainings[name], squares[name]
     run = training.run
     gpu, start_s = run.gpu, run.run.started_unix_s
     assert gpu is not None and gpu.util_pct is not None and gpu.zero_pct is not None
-    mean_pct, zero_pct = square[0].planted(
+    mean_pct, zero_pct = square.planted(
         start_s + run.intervals[0].elapsed_s, start_s + run.intervals[-1].elapsed_s
     )
     root = math.sqrt(gpu.samples)
@@ -176,6 +211,8 @@ def test_a_wave_is_shown_as_it_was_planted(
     assert gpu.util_pct == pytest.approx(mean_pct, abs=max(3.0, 2 * error))
     assert gpu.zero_pct == pytest.approx(zero_pct, abs=max(3.0, 2 * zero_error))
     assert 'gpu_util_pct: ' in training.printed
+    hot = [record.gpu.temperature_c for record in run.intervals if record.gpu]
+    assert hot == sorted(hot) and hot[0] < hot[-1] <= square.temperature_c
 
 
 TAIL = """

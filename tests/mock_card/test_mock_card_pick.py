@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fakes.picking import PICK
 from mock_card.trainings import CARDS, write_cards
 
-ROOT = Path(__file__).resolve().parents[2]
-PICK = [sys.executable, str(ROOT / 'tools' / 'pick_gpu.py'), '--leases', 'leases']
 HOLD = [sys.executable, '-c', 'import sys; print("holds", flush=True); input()']
 
 UUID = 'GPU-b200b200-0000-0000-0000-00000000000'
@@ -37,13 +36,15 @@ def environ(mock_source: Path, tmp_path: Path) -> dict[str, str]:
 
 
 def test_idle_cards_are_picked_first(environ: dict[str, str], tmp_path: Path) -> None:
-    words = [*PICK, '-n', '2', '--format', 'table']
     ended = subprocess.run(
-        words, env=environ, cwd=tmp_path, capture_output=True, text=True
+        [*PICK, '-n', '2'], env=environ, cwd=tmp_path, capture_output=True, text=True
     )
     assert ended.returncode == 0, ended.stderr
-    assert f'CUDA_VISIBLE_DEVICES={UUID}0,{UUID}5' in ended.stdout
-    assert ended.stdout.count('NVIDIA GB200') == 8
+    _, *rows, visible = ended.stdout.splitlines()
+    assert visible == f'CUDA_VISIBLE_DEVICES={UUID}0,{UUID}5'
+    assert len(rows) == 8 and all(' NVIDIA GB200 ' in row for row in rows)
+    assert {n for n in range(8) if 'too little memory' not in rows[n]} == FREE
+    assert '90 %' in rows[3]
 
 
 def test_of_ten_started_together_each_has_a_card_of_its_own(

@@ -195,6 +195,8 @@ class MockCards:
 class SquareWave(threading.Thread):
     """Plants a utilisation that is up and down by turns, and keeps when it was.
 
+    The card is a degree warmer each time it goes up.
+
     Args:
         training: On whose cards.
         pct: While it is up.
@@ -211,11 +213,13 @@ class SquareWave(threading.Thread):
         self._lengths_s = up_s, down_s
         self._ended = threading.Event()
         self._changes: list[tuple[float, int]] = []
+        self.temperature_c = 40
         self._plant(0)
 
     def run(self) -> None:
         due_s, turn = time.monotonic(), 0
         while not self._ended.is_set():
+            self.temperature_c += turn % 2
             self._plant(0 if turn % 2 else self._pct)
             due_s += self._lengths_s[turn % 2]
             turn += 1
@@ -223,7 +227,11 @@ class SquareWave(threading.Thread):
 
     def _plant(self, pct: int) -> None:
         part = self._path.with_suffix('.part')
-        part.write_text(f'version: 1\nall:\n  utilization: {{gpu: {pct}, memory: 0}}\n')
+        planted = {
+            'utilization': {'gpu': pct, 'memory': 0},
+            'thermal': {'temperature_gpu_c': self.temperature_c},
+        }
+        part.write_text(json.dumps({'version': 1, 'all': planted}))
         part.replace(self._path)
         self._changes.append((time.time(), pct))
 

@@ -21,7 +21,7 @@ def judge_gpu(run: Run) -> Finding | None:
 
     NVML's utilisation is the share of the last 1/6 to 1 s in which at least one
     kernel ran, so 100 % does not mean that the card is full, but 0 % means that it
-    stood still.
+    stood still. Some integrated GPUs say 0 % always.
     """
     if run.run.device != 'cuda':
         return None
@@ -29,6 +29,12 @@ def judge_gpu(run: Run) -> Finding | None:
     if gpu is None or gpu.util_pct is None:
         reason = run.why_no_gpu_util
         return cannot_tell(f'GPU utilisation is unknown ({reason.rstrip(".")})')
+    idle_pct = run.gpu_idle_pct
+    if gpu.util_pct == 0.0 and idle_pct is not None and idle_pct < 50.0:
+        return cannot_tell(
+            f'NVML says 0 % in all {gpu.samples} samples, but CUDA events saw steps on '
+            f'the GPU for {100 - idle_pct:.0f} % of the time'
+        )
     last = run.gpu_last_iteration
     until = '' if last is None else f' until iteration {last}'
     detail = (

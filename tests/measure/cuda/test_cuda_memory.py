@@ -327,7 +327,7 @@ def test_the_real_device_is_the_one_that_nvml_opens(torch_on_cuda: Any):
     try:
         assert by_uuid.device() == by_address.device()
         name = torch_on_cuda.cuda.get_device_name(device.cuda_index)
-        assert by_uuid.device().name == name
+        assert by_uuid.device()['name'] == name
     finally:
         by_uuid.close()
         by_address.close()

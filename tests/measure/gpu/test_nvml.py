@@ -111,6 +111,18 @@ def test_a_slice_that_is_not_listed_is_looked_up_by_its_cards_address(
     assert name_of(uuid=SLICE.uuid, pci_bus_id=FakeGpu.bus) == 'Sliced'
 
 
+def test_the_memory_of_a_card_in_slices_is_not_that_of_a_slice(fake_nvml: FakeNvml):
+    # an older CUDA names the slice by its card
+    fake_nvml.set(FakeGpu(mig=1, util=()), SLICE)
+    gpu = opened(uuid=FakeGpu.uuid[4:])
+    assert gpu.device()['memory_total_bytes'] is None
+    assert gpu.read_sample() == GpuSample(None, None)
+    reasons = gpu.unsupported
+    gpu.close()
+    assert 'of the whole card' in reasons['memory_total_bytes']
+    assert 'of the whole card' in reasons['mem_used_bytes']
+
+
 @pytest.mark.parametrize(
     ('index', 'environ', 'name', 'cards'),
     [
@@ -168,6 +180,18 @@ def test_a_driver_that_breaks_during_the_look_up(fake_nvml: FakeNvml):
     wrong = 'GPU-ffffffff-0000-0000-0000-000000000000'
     fake_nvml.set(FakeGpu(fail={'uuid': (15, 0)}))
     assert 'GPU is lost' in refused(uuid=wrong, pci_bus_id=FakeGpu.bus)
+
+
+def test_another_card_that_is_lost_does_not_hide_ours(fake_nvml: FakeNvml, monkeypatch):
+    import pynvml
+
+    def fail(uuid: str) -> None:
+        raise pynvml.NVMLError(15)
+
+    fake_nvml.set(FIRST, SECOND)
+    monkeypatch.setattr(pynvml, 'nvmlDeviceGetHandleByUUID', fail)
+    assert name_of(uuid=SECOND.uuid, pci_bus_id=SECOND.bus) == 'Second'
+    assert 'GPU is lost' in refused(uuid=SECOND.uuid)
 
 
 def test_a_missing_driver_library(monkeypatch):
