@@ -79,8 +79,9 @@ def _read_card(index: int) -> Card:
     if gpu.is_sliced:
         return replace(known, reason='is cut into slices (MIG): name one yourself')
     if not uuid or not total or sample.mem_used_bytes is None:
-        why = '; '.join(f'{name}: {why}' for name, why in reasons.items())
-        return replace(known, reason=f'cannot be read: {why}')
+        needed = 'uuid', 'memory_total_bytes', 'mem_used_bytes'
+        why = (reasons[figure] for figure in needed if figure in reasons)
+        return replace(known, reason=f'cannot be read: {next(why, "no UUID")}')
     free = total - sample.mem_used_bytes
     return replace(known, total_bytes=total, free_bytes=free)
 

@@ -20,7 +20,7 @@ SOURCES = {
 
 # Who may import what; a path ending in / stands for the whole package.
 IMPORTERS = {
-    'pynvml': ('measure/gpu.py', 'experiment/cards.py'),
+    'pynvml': ('measure/gpu.py',),
     'torch': (
         'hooks/',
         'measure/cuda.py',
