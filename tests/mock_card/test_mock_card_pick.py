@@ -22,10 +22,9 @@ FREE = {0, 3, 5}
 @pytest.fixture
 def environ(mock_source: Path, tmp_path: Path) -> dict[str, str]:
     """Of a process in ``tmp_path``, on a host with eight cards of the GB200."""
-    full = {
-        index: {**BUSY, 'memory': {'free_bytes': 2**30, 'used_bytes': 180 * 2**30}}
-        for index in set(range(8)) - FREE
-    }
+    memory = {'free': 1, 'used': 191, 'total': 192}
+    of_others = {f'{name}_bytes': gib * 2**30 for name, gib in memory.items()}
+    full = {index: {**BUSY, 'memory': of_others} for index in set(range(8)) - FREE}
     write_cards(mock_source, tmp_path, 'gb200', {}, {**full, 3: BUSY})
     visible = {'CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER'}
     return {
