@@ -188,8 +188,8 @@ def lock_cards(
     except OSError as error:
         raise UserError(f'expected a folder for locks, found {error}.') from error
     if len(picked) < count:
-        for lock in picked.values():
-            lock.close()
+        for held in picked.values():
+            held.close()
         picked = {}
     return judged, picked
 
