@@ -372,8 +372,8 @@ def border_hooks(runner: Any, of: Hook, account: Account) -> None:
 class Spent:
     """What the iterations of one arm cost, in seconds each."""
 
-    ordinary: Sequence[float]
-    ends: Sequence[float]
+    ordinary: list[float]
+    ends: list[float]
     """Of the iterations that end an interval, without the first of each run."""
 
 
@@ -389,49 +389,6 @@ def split_ends(costs_s: Sequence[float], first: int = 0) -> Spent:
         [cost for i, cost in enumerate(costs_s) if i not in {*ends}],
         [costs_s[i] for i in ends[1:]],
     )
-
-
-def join(runs: Sequence[Spent]) -> Spent:
-    """Several runs as one."""
-    return Spent(
-        [cost for run in runs for cost in run.ordinary],
-        [cost for run in runs for cost in run.ends],
-    )
-
-
-def account_training(
-    hook: Hook,
-    iterations: int = RUN_ITERATIONS,
-    worker_gib: float = 0.0,
-    on_last: Callable[[Any], None] = lambda runner: None,
-) -> Spent:
-    """Train on cold caches and account each iteration, from step to step.
-
-    Args:
-        hook: To account.
-        iterations: Of the training.
-        worker_gib: Memory that each worker holds.
-        on_last: Called with the runner before the last step.
-    """
-    account, spent_s = Account(), list[float]()
-    with tempfile.TemporaryDirectory() as folder, border_loader(account):
-        runner = build(
-            Path(folder), Network(), iterations, [hook], worker_gib=worker_gib
-        )
-        border_hooks(runner, hook, account)
-        step = runner.model.train_step
-
-        def train_step(*args: Any, **kwargs: Any) -> Any:
-            if not spent_s:
-                runner.call_hook = account.above(runner.call_hook)
-            spent_s.append(account.spent_s)
-            if len(spent_s) == iterations:
-                on_last(runner)
-            return step(*args, **kwargs)
-
-        runner.model.train_step = train_step
-        train(runner)
-    return split_ends([after - before for before, after in itertools.pairwise(spent_s)])
 
 
 @dataclass(frozen=True)
@@ -567,6 +524,69 @@ def train_in_turns(runners: Sequence[Runner], drive: Callable[[], None]) -> None
             os.sched_setaffinity(0, cores)
 
     begin(0)
+
+
+def account_in_turns(
+    kept: int,
+    worker_gib: float = 0.0,
+    on_end: Callable[[Any], None] = lambda runner: None,
+) -> tuple[Spent, Spent]:
+    """Train on cold caches, with the hook and with an empty one in turns.
+
+    What the borders alone cost differs from one training to the next by more than the
+    hook costs.
+
+    Args:
+        kept: Iterations to account, of each.
+        worker_gib: Memory that each worker of the hook's training holds.
+        on_end: Called with the runner that has the hook, before its workers end.
+
+    Returns:
+        What was accounted with the hook, and with the empty one.
+    """
+    lots, account, turns = random.Random(0), Account(), math.ceil(kept / KEPT)
+    first, arms = INTERVAL + 2, (Spent([], []), Spent([], []))
+    with tempfile.TemporaryDirectory() as folder, border_loader(account):
+        runners = []
+        for index, hook in enumerate((ours(), EmptyHook())):
+            runner = build(
+                Path(folder) / str(index),
+                Network(),
+                first + turns * (WARM + KEPT),
+                [hook],
+                train_cfg={'type': TurnLoop},
+                worker_gib=0.0 if index else worker_gib,
+            )
+            border_hooks(runner, hook, account)
+            runners.append(runner)
+
+        def take(index: int) -> None:
+            loop, arm, before_s = (
+                runners[index].train_loop,
+                arms[index],
+                account.spent_s,
+            )
+            loop.take()
+            is_end = loop.iter % INTERVAL == 0
+            (arm.ends if is_end else arm.ordinary).append(account.spent_s - before_s)
+
+        def drive() -> None:
+            for index, runner in enumerate(runners):
+                runner.call_hook = account.above(runner.call_hook)
+                for _ in range(first):
+                    take(index)
+                arms[index].ordinary.clear()
+                arms[index].ends.clear()
+            for _ in range(turns):
+                for index in lots.sample((0, 1), 2):
+                    for _ in range(WARM):
+                        runners[index].train_loop.take()
+                    for _ in range(KEPT):
+                        take(index)
+            on_end(runners[0])
+
+        train_in_turns(runners, drive)
+    return arms
 
 
 @dataclass(frozen=True)
@@ -835,7 +855,7 @@ def judge_large_workers(iterations: int, peer: Cost | str) -> list[Figure]:
     """Cost and reads of ``smaps_rollup`` where that takes the kernel long.
 
     Args:
-        iterations: Of each of two trainings, with the hook and without.
+        iterations: To account, with the hook and without.
         peer: What the peer costs.
     """
     free_gib = psutil.virtual_memory().available / 2**30
@@ -848,7 +868,6 @@ def judge_large_workers(iterations: int, peer: Cost | str) -> list[Figure]:
 
     # stays to the end of this process, so this part comes last
     sys.addaudithook(note_open)
-    border = account_training(EmptyHook(), iterations, gib)
     read_s, reads, begin_s = [], [], time.perf_counter()
 
     def read(runner: Any) -> None:
@@ -858,7 +877,7 @@ def judge_large_workers(iterations: int, peer: Cost | str) -> list[Figure]:
             Path(f'/proc/{worker.pid}/smaps_rollup').read_text()
             read_s.append(time.perf_counter() - began_s)
 
-    spent = account_training(ours(), iterations, gib, read)
+    spent, border = account_in_turns(iterations, gib, read)
     seconds = time.perf_counter() - begin_s
     # the first read that takes long is the last
     allowed = WORKERS * math.ceil(seconds / 300) if max(read_s) < LONG_READ_S else 1
@@ -884,19 +903,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     say('growth')
     growth = run_bare_loop(4000 if is_quick else 100_000, ours())
     say('cost of the training thread')
-    rounds = [
-        [account_training(hook) for hook in (EmptyHook(), ours())[:: 1 - 2 * (i % 2)]]
-        for i in range(1 if is_quick else 3)
-    ]
-    border = join([one[i % 2] for i, one in enumerate(rounds)])
-    spent = join([one[1 - i % 2] for i, one in enumerate(rounds)])
-    peer = measure_peer(RUN_ITERATIONS)
+    spent, border = account_in_turns(RUN_ITERATIONS * (1 if is_quick else 4))
+    peer = measure_peer(RUN_ITERATIONS * (1 if is_quick else 2))
     benchmark.add(*judge_cost(net_cost(spent, border), peer))
     benchmark.add(*judge_growth(growth))
     say('with the hook against without')
     benchmark.add(*judge_pairs(train_pairs(40 if is_quick else 800)))
     say('large workers')
-    large = RUN_ITERATIONS if is_quick else 8 * RUN_ITERATIONS
+    large = RUN_ITERATIONS * (1 if is_quick else 6)
     benchmark.add(*judge_large_workers(large, peer))
     return benchmark.finish()
 

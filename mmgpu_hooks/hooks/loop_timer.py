@@ -17,7 +17,7 @@ from mmengine.runner import FlexibleRunner, IterBasedTrainLoop
 
 from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s, thread_cpu_s
 from mmgpu_hooks.measure.ledger import TimeLedger
-from mmgpu_hooks.measure.loader.queue import WaitTimer
+from mmgpu_hooks.measure.loader.queue import CPU_EVERY, WaitTimer
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.parts import UNATTRIBUTED
 
@@ -156,9 +156,11 @@ class LoopTimer:
         # reading the losses is where the host waits for a device
         step_hooks = () if device == 'cpu' else (RuntimeInfoHook,)
         self.ledger = TimeLedger(monotonic_s, step_hooks=step_hooks)
+        cpu_clock = loading_cpu_clock(runner.train_dataloader)
         self.waits = WaitTimer(
             self.ledger,
-            loading_cpu_clock(runner.train_dataloader),
+            cpu_clock,
+            cpu_every=1 if cpu_clock is process_cpu_s else CPU_EVERY,
             skipped=runner.train_loop.iter if is_replaying(runner) else 0,
         )
         self.hooks = HookTimer(runner, self.ledger)

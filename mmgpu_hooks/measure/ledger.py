@@ -10,6 +10,7 @@ a stamp is two appends, and the stamps are summed up once an interval, with nump
 
 from __future__ import annotations
 
+import statistics
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -65,7 +66,7 @@ class LedgerWindow:
     firsts: list[int] = field(default_factory=list)
     """Which iterations began with the first wait of an epoch."""
     wait_cpu_s: float = 0.0
-    """CPU inside the waits, first ones left out."""
+    """CPU inside the waits, first ones left out (:meth:`TimeLedger.add_wait_cpu`)."""
 
 
 class TimeLedger:
@@ -90,8 +91,6 @@ class TimeLedger:
         """What ended at each: a part, a hook itself, or another name of hooks."""
         self.running: list[Any] = [part]
         """What runs, the innermost last: parts, and hooks."""
-        self.wait_cpu_s = 0.0
-        """CPU inside waits so far; what times the waits adds to it."""
         self.totals = LedgerWindow()
         """Sums over all windows taken."""
         self.elapsed_s = 0.0
@@ -108,7 +107,8 @@ class TimeLedger:
         """Seconds of this window, by code."""
         self._laps: list[Any] = []
         self._open_lap: Any = np.zeros((1, 5))
-        self._cpu_taken_s = 0.0
+        self._read_cpu_s: list[float] = []
+        self._usual_cpu_s = 0.0
         self._usual_wait_s = 0.0
         self._has_begun = False
 
@@ -150,6 +150,14 @@ class TimeLedger:
             while self.running.pop() is not part:
                 pass
 
+    def add_wait_cpu(self, cpu_s: float) -> None:
+        """The CPU of one wait; the mean of some stands for all of a window's.
+
+        It takes as much to take a batch that had to be waited for as one that stood
+        ready.
+        """
+        self._read_cpu_s.append(cpu_s)
+
     @property
     def iterations(self) -> int:
         """Iterations that ended since the last :meth:`take`, as of :meth:`fold`."""
@@ -166,10 +174,12 @@ class TimeLedger:
         seconds = np.maximum(np.diff(times, prepend=self._until), 0.0)
         self._until = float(times[-1])
         self.elapsed_s += float(seconds.sum())
-        keys = [*map(id, ended)]
-        if not self._codes.keys() >= {*keys}:
+        code_of = self._codes.__getitem__
+        try:
+            codes = np.fromiter(map(code_of, map(id, ended)), np.intp, count)
+        except KeyError:
             self._add_labels(ended)
-        codes = np.fromiter(map(self._codes.__getitem__, keys), np.intp, count)
+            codes = np.fromiter(map(code_of, map(id, ended)), np.intp, count)
         if self._step_codes:
             self._give_to_step(codes)
         self._sums += np.bincount(codes, seconds, len(self._sums))
@@ -215,9 +225,12 @@ class TimeLedger:
             steps_s=laps[:, _OWN_STEP],
             iters_s=laps[:, :_OUTSIDE].sum(axis=1),
             firsts=np.flatnonzero(laps[:, _FIRST]).tolist(),
-            wait_cpu_s=self.wait_cpu_s - self._cpu_taken_s,
         )
-        self._cpu_taken_s = self.wait_cpu_s
+        if self._read_cpu_s:
+            self._usual_cpu_s = sum(self._read_cpu_s) / len(self._read_cpu_s)
+            self._read_cpu_s.clear()
+        waits = len(window.waits_s) - len(window.firsts)
+        window.wait_cpu_s = min(self._usual_cpu_s * waits, parts['data_wait'])
         for label, seconds in zip(self._labels[_FIRST_HOOK:], sums[_FIRST_HOOK:]):
             if seconds:
                 name = label if isinstance(label, str) else type(label).__name__
@@ -241,7 +254,8 @@ class TimeLedger:
         waits_s, firsts = window.waits_s, window.firsts
         usual_s = np.full(len(firsts), self._usual_wait_s)
         if len(waits_s) > len(firsts):
-            self._usual_wait_s = float(np.median(np.delete(waits_s, firsts)))
+            # a third of what np.median takes
+            self._usual_wait_s = statistics.median(np.delete(waits_s, firsts).tolist())
             usual_s[:] = self._usual_wait_s
         if firsts[:1] == [0] and not self._has_begun:
             usual_s[0] = 0.0

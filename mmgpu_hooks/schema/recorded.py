@@ -328,7 +328,8 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     The rest is MMEngine's own calling; ``(unattributed)`` stands for all hooks where a
     Runner calls them in a way of its own."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU of the training thread inside ``data_wait``."""
+    """CPU of the training thread inside ``data_wait``; told from an eighth of the
+    waits, drawn, where workers load."""
     first_waits: Count = 0
     """How many of the waits were the first of an epoch."""
     first_wait_s: Number = 0.0

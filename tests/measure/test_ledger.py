@@ -128,7 +128,7 @@ def test_totals_are_the_sums_of_the_windows() -> None:
     driver = Driver()
     for _ in range(3):
         driver.iterate('data_wait', 1.0, 2.0)
-        driver.ledger.wait_cpu_s += 0.25
+        driver.ledger.add_wait_cpu(0.25)
         assert driver.ledger.take().wait_cpu_s == 0.25
     assert driver.ledger.totals.parts_s['step'] == 6.0
     assert driver.ledger.iterations == 0

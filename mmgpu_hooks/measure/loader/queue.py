@@ -7,12 +7,17 @@ What lies between two hook points holds more than a wait: freeing the last batch
 
 from __future__ import annotations
 
+import random
 import weakref
 from typing import Any, Callable
 
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, TimeLedger
 from mmgpu_hooks.measure.patches import Patches
+
+CPU_EVERY = 8
+"""Waits from one whose CPU is read to the next, on average, where workers load: two
+reads are 30 us of the kernel's on cold caches, most of what an iteration costs."""
 
 
 class WaitTimer:
@@ -22,6 +27,7 @@ class WaitTimer:
         ledger: Gets the waits.
         cpu_clock: CPU seconds of what loads inside a wait: the thread that trains, or
             the whole process where it loads without workers.
+        cpu_every: Waits from one whose CPU is read to the next, on average.
         skipped: First waits of a resumed run whose batches are thrown away.
     """
 
@@ -29,10 +35,14 @@ class WaitTimer:
         self,
         ledger: TimeLedger,
         cpu_clock: Callable[[], float],
+        cpu_every: int = 1,
         skipped: int = 0,
     ) -> None:
         self._ledger = ledger
         self._cpu_clock = cpu_clock
+        self._cpu_every = cpu_every
+        # drawn: waits for several workers come in turns
+        self._lots = random.Random(0)
         self._skipped = skipped
         self._patches = Patches()
         self.is_open = True
@@ -57,8 +67,11 @@ class WaitTimer:
         ledger, cpu_clock = self._ledger, self._cpu_clock
         stamp, note, clock = ledger.times.append, ledger.ended.append, ledger.clock
         running = ledger.running
+        draw, longest = self._lots.randint, 2 * self._cpu_every - 1
+        until_cpu = draw(1, longest)
 
         def timed() -> Any:
+            nonlocal until_cpu
             live: Any = find_iterator()
             if not self.is_open:
                 return next_data(live)
@@ -76,7 +89,8 @@ class WaitTimer:
             stamp(clock())
             note(running[-1])
             running.append(part)
-            cpu_s = cpu_clock()
+            until_cpu -= 1
+            cpu_s = None if until_cpu > 0 else cpu_clock()
             try:
                 return next_data(live)
             except StopIteration:
@@ -84,8 +98,9 @@ class WaitTimer:
                 part = 'teardown'
                 raise
             finally:
-                if part == 'data_wait':
-                    ledger.wait_cpu_s += cpu_clock() - cpu_s
+                if cpu_s is not None and part == 'data_wait':
+                    ledger.add_wait_cpu(cpu_clock() - cpu_s)
+                    until_cpu = draw(1, longest)
                 stamp(clock())
                 note(part)
                 del running[depth:]

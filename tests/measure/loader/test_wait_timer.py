@@ -1,0 +1,41 @@
+"""The waits for a loader's batches, by clocks turned by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from mmgpu_hooks.measure.ledger import LAP, TimeLedger
+from mmgpu_hooks.measure.loader.queue import CPU_EVERY, WaitTimer
+
+WAIT_S = 0.01
+
+
+class Batches:
+    """An iterator whose waits burn their CPU in turns, as those for two workers do."""
+
+    def __init__(self) -> None:
+        self.now_s = self.cpu_s = 0.0
+        self.reads = self._num_yielded = 0
+
+    def read_cpu_s(self) -> float:
+        self.reads += 1
+        return self.cpu_s
+
+    def _next_data(self) -> int:
+        self.now_s += WAIT_S
+        self.cpu_s += WAIT_S * (0.9 if self._num_yielded % 2 else 0.1)
+        self._num_yielded += 1
+        return self._num_yielded
+
+
+@pytest.mark.parametrize('every', [1, CPU_EVERY])
+def test_the_cpu_of_all_waits_is_told_from_those_that_are_read(every: int) -> None:
+    batches = Batches()
+    ledger = TimeLedger(lambda: batches.now_s)
+    WaitTimer(ledger, batches.read_cpu_s, every).follow(batches)
+    for _ in range(2001):
+        batches._next_data()
+        ledger.note(LAP)
+    window = ledger.take()
+    assert window.wait_cpu_s == pytest.approx(0.5 * 2000 * WAIT_S, rel=0.1)
+    assert batches.reads == pytest.approx(2 * 2000 / every, rel=0.1)
