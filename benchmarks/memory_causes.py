@@ -2,40 +2,61 @@
 
 Each case trains a toy model on MMEngine's own Runner, with the hook on, in a process of
 its own. One thing in it takes memory, or cores; every other finding is a false alarm,
-and in a healthy twin each is one.
+and in a healthy twin each is one. Memory is read four times a second instead of once,
+so that a training takes seconds. Cases that are about cores train alone. Then series of
+readings are simulated: growth and forecast are held against what was planted, and what
+is found in a healthy one is a false alarm. About 7 minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import multiprocessing
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
 
 from benchmarks.harness import (
     Benchmark,
+    Figure,
     at_least,
     at_most,
+    end_workers,
     exactly,
     find_evidence,
+    quantile,
     recommend,
     render_table,
     say,
 )
 
-SECONDS = 40
-"""Of training: a reading a second, 16 of them behind the first third."""
-REPEATS, AT_ONCE = 3, 2
-KEPT_BYTES = 200_000
+MEMORY_S, CORES_S = 15, 8
+"""Of training."""
+PERIOD_S = 0.25
+"""Between two readings of memory."""
+REPEATS, AT_ONCE = 3, 3
+KEPT_BYTES = 100_000
 """What a planted list keeps of each sample or iteration."""
+RESULT_BYTES = 8 * 2**20
+"""What a planted metric keeps of each batch, and validation has 40 of them."""
 SHM_BYTES = 64 * 2**20
-ABOUT = r'MG4\d\d|MG115'
+GROUP_ITERATIONS = 30_000
+"""Until a planted control group is full, from its first reading on."""
+ABOUT = r'MG4\d\d|MG115|MG116'
+MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -45,57 +66,122 @@ class Case:
     Attributes:
         plant: What the training does.
         code: The rule that must find it; ``None`` is a twin.
+        words: What the finding must say.
         mib_per_1000: Growth per 1000 iterations that was planted.
         workers: Of the loader.
         threads: That OpenCV may use.
+        group: Version of the control group that is planted.
     """
 
     plant: str
     code: str | None = None
+    words: str = ''
     mib_per_1000: float | None = None
     workers: int = 2
     threads: int = 0
+    group: int | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it needs all cores."""
+        return self.plant == 'blur'
 
 
-_EACH = 1000 * KEPT_BYTES / 2**20
+_EACH = 1000 * KEPT_BYTES / MIB
 CASES = {
-    'a list that grows in the training process': Case('main', 'MG401', _EACH),
-    'a list that grows in the workers': Case('worker', 'MG401', 4 * _EACH),
-    'a dataset that keeps 200,000 dicts': Case('dicts', 'MG402', workers=4),
+    'a list that grows in the training process': Case(
+        'main', 'MG401', 'training process', _EACH
+    ),
+    'a list that grows in the workers': Case(
+        'worker', 'MG401', 'workers grow', 4 * _EACH
+    ),
+    "the same, near a control group's limit (v1)": Case(
+        'worker', 'MG401', 'control group', 4 * _EACH, group=1
+    ),
+    "the same, near a control group's limit (v2)": Case(
+        'worker', 'MG401', 'control group', 4 * _EACH, group=2
+    ),
+    'a dataset that keeps 200,000 dicts': Case('dicts', 'MG402', 'data_list', None, 4),
     'twin: the same, serialised': Case('serialised', workers=4),
-    '8 OpenCV threads in each of 4 workers': Case('blur', 'MG115', None, 4, 8),
-    'twin: one in each': Case('blur', workers=4),
+    'results that validation keeps': Case('results', 'MG407', 'Keep'),
+    'twin: results that are small': Case('validates'),
     '/dev/shm of 64 MiB': Case('shm', 'MG403'),
     'twin: nothing': Case('nothing'),
+    '8 OpenCV threads in each of 4 workers': Case(
+        'blur', 'MG115', 'OpenCV uses 8', None, 4, 8
+    ),
+    'twin: one in each': Case('blur', workers=4),
+    'one worker of one thread, and idle cores': Case('blur', 'MG116', '', None, 1),
 }
+
+
+class Group:
+    """A control group of our own: a root that the hook reads in place of the host's.
+
+    Args:
+        root: Empty folder.
+        version: Of the hierarchy.
+        growth_bytes: Of an iteration.
+    """
+
+    def __init__(self, root: Path, version: int, growth_bytes: float) -> None:
+        self.proc, self.sys = root / 'proc', root / 'sys'
+        kind, options, name, limit = {
+            1: ('cgroup', 'rw,memory', 'usage_in_bytes', 'limit_in_bytes'),
+            2: ('cgroup2', 'rw', 'current', 'max'),
+        }[version]
+        folder = self.sys / 'fs/cgroup/job'
+        folder.mkdir(parents=True)
+        own = self.proc / 'self'
+        own.mkdir(parents=True)
+        controller = 'memory' if version == 1 else ''
+        (own / 'cgroup').write_text(f'1:{controller}:/job\n')
+        mount = f'31 23 0:28 / /sys/fs/cgroup rw - {kind} none {options}\n'
+        (own / 'mountinfo').write_text(mount)
+        (folder / 'memory.stat').write_text('inactive_file 0\n')
+        room = GROUP_ITERATIONS * growth_bytes
+        (folder / f'memory.{limit}').write_text(str(int(2**30 + room)))
+        self._used, self._growth = folder / f'memory.{name}', growth_bytes
+        self.fill(0)
+
+    def fill(self, iterations: int) -> None:
+        """What is in use after so many iterations."""
+        self._used.write_text(str(int(2**30 + iterations * self._growth)))
 
 
 def train(case: Case, folder: str) -> None:
     """Train in this process until the time is up."""
-    import time
-
     import cv2
-    import numpy as np
     import torch
+    from mmengine.evaluator import BaseMetric
     from mmengine.hooks import Hook
     from mmengine.model import BaseModel
     from mmengine.runner import Runner
     from torch.utils.data import Dataset
 
     from mmgpu_hooks import GPUEfficiencyHook
+    from mmgpu_hooks.measure import cgroup, memory
 
-    plant = case.plant
+    plant, group = case.plant, None
+    memory.PERIOD_S = PERIOD_S
+    if case.group:
+        growth = (case.mib_per_1000 or 0.0) * MIB / 1000
+        group = Group(Path(folder, 'group'), case.group, growth)
+        groups = cgroup.find_memory_groups(group.proc, group.sys)
+        patch = mock.patch.object(memory, 'find_memory_groups', return_value=groups)
+        patch.start()
     records = [{'id': n, 'box': [n + 0.1, n + 0.2, n + 0.3]} for n in range(200_000)]
 
     class Samples(Dataset):  # type: ignore[type-arg]
-        def __init__(self) -> None:
+        def __init__(self, count: int = len(records)) -> None:
             self.metainfo: dict[str, str] = {}
+            self.count = count
             self.kept: list[object] = []
             self.data_list = records if plant == 'dicts' else []
-            self.data_bytes = np.zeros(60 * 2**20 * (plant == 'serialised'), np.uint8)
+            self.data_bytes = np.zeros(60 * MIB * (plant == 'serialised'), np.uint8)
 
         def __len__(self) -> int:
-            return len(records)
+            return self.count
 
         def __getitem__(self, index: int) -> torch.Tensor:
             if plant == 'worker':
@@ -114,62 +200,201 @@ def train(case: Case, folder: str) -> None:
             self.layer = torch.nn.Linear(8, 1)
             self.kept: list[object] = []
 
-        def forward(self, inputs: torch.Tensor, mode: str = '') -> dict[str, object]:
+        def forward(self, inputs: torch.Tensor, mode: str = '') -> Any:
             if plant == 'main':
                 self.kept.append(np.ones(KEPT_BYTES // 8))
+            if mode == 'predict':
+                return [inputs]
             time.sleep(0.01)
             return {'loss': self.layer(inputs.reshape(-1, 8)[:8]).mean()}
 
+    class Keep(BaseMetric):
+        default_prefix = 'keep'
+
+        def process(self, data_batch: Any, data_samples: Any) -> None:
+            size = RESULT_BYTES if plant == 'results' else 8
+            self.results.append(np.ones(size // 8))
+
+        def compute_metrics(self, results: list[Any]) -> dict[str, int]:
+            return {'count': len(results)}
+
     class Stop(Hook):
-        until_s = time.monotonic() + SECONDS
+        until_s = time.monotonic() + (CORES_S if case.is_alone else MEMORY_S)
 
         def after_train_iter(self, runner: Runner, *_: object, **__: object) -> None:
+            if group is not None:
+                group.fill(runner.iter)
             if time.monotonic() > self.until_s:
                 runner.train_loop._max_iters = runner.iter + 1
 
-    Runner(
+    def loader(dataset: Dataset[Any], **other: Any) -> dict[str, Any]:
+        collate = {'collate_fn': lambda batch: {'inputs': torch.stack(batch)}}
+        return {'dataset': dataset, 'batch_size': 4, **collate, **other}
+
+    validation: dict[str, Any] = {}
+    if plant in ('results', 'validates'):
+        sampler = {'type': 'DefaultSampler', 'shuffle': False}
+        validation = {
+            'val_dataloader': loader(Samples(160), num_workers=0, sampler=sampler),
+            'val_cfg': {},
+            'val_evaluator': Keep(),
+        }
+    runner = Runner(
         Model(),
         folder,
-        train_dataloader={
-            'dataset': Samples(),
-            'batch_size': 4,
-            'num_workers': case.workers,
-            'persistent_workers': True,
-            'sampler': {'type': 'InfiniteSampler'},
-            'collate_fn': lambda batch: {'inputs': torch.stack(batch)},
+        train_dataloader=loader(
+            Samples(),
+            num_workers=case.workers,
+            persistent_workers=True,
+            sampler={'type': 'InfiniteSampler'},
+        ),
+        train_cfg={
+            'type': 'IterBasedTrainLoop',
+            'max_iters': 100_000,
+            'val_interval': 200,
         },
-        train_cfg={'type': 'IterBasedTrainLoop', 'max_iters': 100_000},
         optim_wrapper={'optimizer': {'type': 'SGD', 'lr': 0.1}},
-        custom_hooks=[GPUEfficiencyHook(), Stop()],
+        custom_hooks=[GPUEfficiencyHook(summary=False), Stop()],
         default_hooks={'logger': {'type': 'LoggerHook', 'interval': 10}},
         env_cfg={'mp_cfg': {'opencv_num_threads': case.threads}},
         log_level='ERROR',
-    ).train()
+        **validation,
+    )
+    runner.train()
+    end_workers(runner.train_dataloader._iterator)
 
 
 def play(name: str, folder: Path) -> None:
     """Train once, in a process of its own."""
-    words = [sys.executable, '-m', 'benchmarks.memory_causes', '--train', name]
-    words += ['--folder', str(folder)]
+    folder.mkdir()
     if CASES[name].plant == 'shm':
+        words = [sys.executable, '-m', 'benchmarks.memory_causes', '--train', name]
+        words += ['--folder', str(folder)]
         mount = f'mount -t tmpfs -o size={SHM_BYTES} tmpfs /dev/shm && exec "$@"'
         words = ['unshare', '-m', 'sh', '-c', mount, 'sh', *words]
-    ended = subprocess.run(words, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise RuntimeError(f'{name}: {ended.stderr[-2000:]}')
+        code = subprocess.run(words, check=False).returncode
+    else:
+        # a fork has what it takes seconds to import
+        fork = multiprocessing.get_context('fork')
+        child = fork.Process(target=train, args=(CASES[name], str(folder)))
+        child.start()
+        child.join()
+        code = child.exitcode or 0
+    if code:
+        raise RuntimeError(f'{name}: the training ended with {code}')
 
 
-def find(name: str, folder: Path) -> tuple[set[str], float | None]:
-    """The rules that found something, and the growth in MiB per 1000 iterations."""
+@dataclass(frozen=True)
+class Answer:
+    """What was found in one training."""
+
+    found: dict[str, str]
+    """Sentences of the rules, by code."""
+    mib_per_1000: float
+    """Growth that was found; 0 where none was."""
+    full_at: int
+    """Iteration at which memory is full by the forecast; 0 where there is none."""
+
+
+def find(name: str, folder: Path) -> Answer:
+    """Ask the rules."""
+    answer = recommend(find_evidence(folder))
     found = {
         one['code']: one['detail']
-        for one in recommend(find_evidence(folder))['findings']
+        for one in answer['findings']
         if re.fullmatch(ABOUT, one['code']) and one['severity'] != 'unknown'
     }
     say(f'{name}: {found}')
     grown = re.search(r'by ([\d.]+) (MiB|GiB) per 1000', found.get('MG401', ''))
-    size = float(grown[1]) * {'MiB': 1, 'GiB': 1024}[grown[2]] if grown else None
-    return set(found), size
+    full = re.search(r'Full in (\d+) iterations', found.get('MG401', ''))
+    return Answer(
+        found,
+        float(grown[1]) * {'MiB': 1, 'GiB': 1024}[grown[2]] if grown else 0.0,
+        int(full[1]) + answer['evidence']['iterations'] if full else 0,
+    )
+
+
+Series = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+
+
+def _draw_series(seed: int) -> tuple[np.random.Generator, Any, Any, float]:
+    """Time from 0 to 1, iterations, and bytes at the start."""
+    rng = np.random.default_rng(seed)
+    at = np.linspace(0, 1, int(rng.integers(24, 400)))
+    iterations = np.arange(1, len(at) + 1) * int(rng.integers(1, 200))
+    return rng, at, iterations, rng.uniform(300, 20_000) * MIB
+
+
+def _draw_noise(rng: np.random.Generator, count: int) -> Any:
+    """Autocorrelated, of deviation 1."""
+    alike, values = rng.choice([0.0, 0.5, 0.9]), rng.normal(size=count)
+    for n in range(1, count):
+        values[n] = alike * values[n - 1] + np.sqrt(1 - alike**2) * values[n]
+    return values
+
+
+def _warm_up(rng: np.random.Generator, at: Any) -> Any:
+    return rng.uniform(0, 0.4) * (1 - np.exp(-at / rng.uniform(0.005, 0.12)))
+
+
+def draw_healthy(seed: int) -> Series:
+    """Caches that fill, jumps, pools that reach a new maximum, saw teeth."""
+    rng, at, iterations, start = _draw_series(seed)
+    sizes = 1 + _warm_up(rng, at)
+    sizes += 10 ** rng.uniform(-4, -1.5) * _draw_noise(rng, len(at))
+    kind = seed % 5
+    if kind == 1:
+        for _ in range(rng.integers(1, 4)):
+            sizes += rng.uniform(0, 0.1) * (at > rng.uniform())
+    elif kind == 2:
+        drawn = np.maximum.accumulate(rng.exponential(size=len(at)))
+        sizes += rng.uniform(0.004, 0.06) * drawn
+    elif kind == 3:
+        drawn = np.maximum.accumulate(rng.uniform(size=len(at)))
+        sizes += rng.uniform(0.02, 0.3) * drawn
+    elif kind == 4:
+        epochs = at * rng.integers(2, 12) + rng.uniform()
+        sizes += rng.uniform(0.01, 0.2) * (epochs % 1)
+    return iterations, start * sizes
+
+
+def draw_growing(seed: int) -> tuple[Series, float]:
+    """And its bytes per 1000 iterations."""
+    rng, at, iterations, start = _draw_series(seed)
+    grown = rng.uniform(0.05, 1.5)
+    sizes = 1 + _warm_up(rng, at) + grown * at
+    sizes += grown * 10 ** rng.uniform(-4, -1.7) * _draw_noise(rng, len(at))
+    done = iterations[-1] - iterations[0]
+    return (iterations, start * sizes), 1000 * start * grown / done
+
+
+def judge_series() -> Iterator[Figure]:
+    """Alarms in healthy series, errors of growth and forecast in growing ones."""
+    from mmgpu_hooks.model.growth import find_growth
+
+    alarms = sum(find_growth(*draw_healthy(seed)) is not None for seed in range(1000))
+    yield at_most('simulated: false alarms', alarms, 10, 'of 1000')
+    growth, forecast = [], []
+    for seed in range(300):
+        series, truth = draw_growing(seed)
+        found = find_growth(*series)
+        growth.append(100 * abs(found.value / truth - 1) if found else np.inf)
+        forecast.append(100 * abs(truth / found.value - 1) if found else np.inf)
+    yield at_most('simulated: growth off, p95', quantile(growth, 0.95), 15, '%')
+    yield at_most('simulated: forecast off, p95', quantile(forecast, 0.95), 20, '%')
+
+
+def play_all(turns: list[str], root: Path) -> list[Path]:
+    """Play each, those that need all cores after the others; the folder of each."""
+    folders = [root / str(number) for number in range(len(turns))]
+    pairs = list(zip(turns, folders))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        beside = [pair for pair in pairs if not CASES[pair[0]].is_alone]
+        list(pool.map(play, *zip(*beside)))
+    for name, folder in pairs:
+        if CASES[name].is_alone:
+            play(name, folder)
+    return folders
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -177,7 +402,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument('--train', choices=CASES, help=argparse.SUPPRESS)
     parser.add_argument('--folder', help=argparse.SUPPRESS)
-    bench = Benchmark('memory_causes', __doc__ or '', argv, parser=parser)
+    # a cause must be right beside other programs, too
+    bench = Benchmark(
+        'memory_causes', __doc__ or '', argv, parser=parser, is_timed=False
+    )
     if bench.options.train:
         train(CASES[bench.options.train], bench.options.folder)
         return 0
@@ -187,32 +415,36 @@ def main(argv: list[str] | None = None) -> int:
     turns = names * (1 if bench.is_quick else REPEATS)
     root = Path(tempfile.mkdtemp(prefix='mmgpu-memory-'))
     try:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            folders = [root / str(number) for number in range(len(turns))]
-            list(pool.map(play, turns, folders))
+        importlib.import_module('cv2')
+        importlib.import_module('mmengine.runner')
+        importlib.import_module('mmgpu_hooks.hooks.gpu_efficiency_hook')
+        folders = play_all(turns, root)
         played = list(zip(turns, map(find, turns, folders)))
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    right, false, errors_pct = [], 0, []
-    for name, (codes, size) in played:
-        case = CASES[name]
-        false += len(codes - {case.code})
+    right, false, errors_pct, forecasts_pct = [], 0, [], []
+    for name, answer in played:
+        case, found = CASES[name], answer.found
+        false += len(found.keys() - {case.code})
         if case.code:
-            right.append(case.code in codes)
+            right.append(case.code in found and case.words in found[case.code])
         if case.mib_per_1000:
-            error = abs((size or 0.0) / case.mib_per_1000 - 1)
-            errors_pct.append(100 * error)
+            errors_pct.append(100 * abs(answer.mib_per_1000 / case.mib_per_1000 - 1))
+        if case.group:
+            forecasts_pct.append(100 * abs(answer.full_at / GROUP_ITERATIONS - 1))
     bench.add(
         at_least('right cause', 100 * sum(right) / len(right), 95, '%'),
         exactly('false alarms', false, 0, note=f'in {len(played)} trainings'),
         at_most('growth, furthest off what was planted', max(errors_pct), 15, '%'),
+        at_most('forecast, furthest off', max(forecasts_pct), 20, '%'),
+        *judge_series(),
     )
     rows = [
         [
             name,
             str(CASES[name].code),
             ', '.join(
-                ' '.join(sorted(codes)) or '-' for n, (codes, _) in played if n == name
+                ' '.join(sorted(one.found)) or '-' for n, one in played if n == name
             ),
         ]
         for name in CASES

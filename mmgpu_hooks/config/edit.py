@@ -50,6 +50,10 @@ def resting(path: KeyPath, value: Setting) -> Setting:
 
 def render_statement(form: str, path: KeyPath, value: Setting) -> str:
     """Renders a statement that sets a key of a name."""
+    if form == UPDATE and len(path) > 2 and path[0] not in HOOK_ROOTS:
+        # what else the inner dict holds stays
+        holder = ''.join(f'.setdefault({key!r}, dict())' for key in path[1:-1])
+        return form.format(path[0] + holder, f'{path[-1]}={resting(path, value)!r}')
     code = render_value(path[2:], resting(path, value))
     return form.format(path[0], f'{path[1]}={code}')
 

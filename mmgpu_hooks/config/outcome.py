@@ -30,8 +30,9 @@ ABSENT: Final[Mapping[str, tuple[Setting, ...]]] = {
     'pin_memory': (False, None),
     'multiprocessing_context': (None,),
     'timeout': (0,),
+    'opencv_num_threads': (0,),
 }
-"""Values that PyTorch's DataLoader treats as if the key were left out."""
+"""Values that PyTorch, or MMEngine, treats as if the key were left out."""
 
 
 class RefusedError(UserError):

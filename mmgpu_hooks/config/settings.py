@@ -22,9 +22,14 @@ HOOK_KEY = 'gpu_efficiency'
 """Its key in ``default_hooks``."""
 _PLACE = ('default_hooks', HOOK_KEY)
 
+THREADS_KEY = 'env_cfg.mp_cfg.opencv_num_threads'
+"""Threads of OpenCV in the training process and in workers forked from it; 0 and 1 are
+none but the caller's own. MMEngine sets 0 where only ``mp_cfg`` is there."""
+
 _KEY = re.compile(
     r'((train|val|test)_dataloader|auto_scale_lr'
-    r'|default_hooks\.[^\W\d]\w*|custom_hooks\.\d+)\.[^\W\d]\w*',
+    r'|default_hooks\.[^\W\d]\w*|custom_hooks\.\d+)\.[^\W\d]\w*'
+    rf'|{re.escape(THREADS_KEY)}',
     re.ASCII,
 )
 _LARGEST = 2**63 - 1
@@ -94,8 +99,8 @@ def parse_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
             raise RefusedError(
                 'expected a setting such as train_dataloader.num_workers, '
                 f'default_hooks.{HOOK_KEY}.interval or auto_scale_lr.enable, found '
-                f'{dotted!r}; only settings of the dataloaders, our hook and '
-                'auto_scale_lr are rewritten'
+                f'{dotted!r}; only settings of the dataloaders, our hook, '
+                f'auto_scale_lr and {THREADS_KEY} are rewritten'
             )
         plain = value is None or type(value) in (bool, int, float, str, Remove)
         if not plain or (isinstance(value, float) and not math.isfinite(value)):
@@ -108,6 +113,12 @@ def parse_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
         root, _, key = dotted.partition('.')
         if root in LOADERS:
             _refuse_impossible(dotted, key, value)
+        elif dotted == THREADS_KEY:
+            if value is not REMOVE and (type(value) is not int or value < 0):
+                raise RefusedError(
+                    f'expected a whole number of at least 0 for {dotted}, found '
+                    f'{value!r}; 0 is one thread, the one that calls OpenCV'
+                )
         elif key.endswith('.type') and (key, value) != (f'{HOOK_KEY}.type', HOOK_TYPE):
             raise RefusedError(
                 f'expected an argument of our hook, found {dotted}, which makes '
@@ -274,6 +285,8 @@ def _verify_known(held: Collection[KeyPath], path: KeyPath) -> None:
             return
     elif path[0] == 'auto_scale_lr':
         owner, known = "MMEngine's auto_scale_lr", _OF_SCALING
+    elif path == tuple(THREADS_KEY.split('.')):
+        return
     if path[-1] not in known:
         near = difflib.get_close_matches(path[-1], known, 1)
         hint = f'did you mean {near[0]}?' if near else f'it has {", ".join(known)}'

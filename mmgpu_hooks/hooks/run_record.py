@@ -104,7 +104,6 @@ def read_run_record(
         loader=_describe_loader(runner.train_dataloader),
         host=host,
         gpu=gpu,
-        opencv_threads=_count_opencv_threads(),
         versions=_versions(),
         unknown=dict(unknown),
         **read_identity(),
@@ -159,8 +158,3 @@ def _versions() -> dict[str, str]:
             versions[name] = str(version)
     versions['platform'] = platform.platform()
     return versions
-
-
-def _count_opencv_threads() -> int | None:
-    count = getattr(sys.modules.get('cv2'), 'getNumThreads', None)
-    return None if count is None else max(int(count()), 0)

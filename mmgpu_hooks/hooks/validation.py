@@ -24,6 +24,7 @@ from mmgpu_hooks.measure.loader.batches import count_tensors
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import fold_workers_meanwhile
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
+from mmgpu_hooks.measure.memory import weigh_results
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import Surroundings
 from mmgpu_hooks.schema import LoaderSettings, ValidationRecord
@@ -93,7 +94,7 @@ class ValidationSource:
             'around': Surroundings.read(),
         }
         if self._loop is not None:
-            self._loop.begin()
+            self._loop.begin(getattr(loop, 'evaluator', None))
 
     def _end(self) -> None:
         began, self._began = self._began, None
@@ -173,6 +174,9 @@ class _ValidationLoop:
         self._step: tuple[float, float] | None = None
         """When the step that runs began, and the CPU until then."""
         self._contents: dict[str, Any] = {}
+        self._metrics: Any = ()
+        self._whole: int | None = None
+        """Batches of a validation."""
 
     def _create(self) -> None:
         self._started_s = -monotonic_s()
@@ -199,18 +203,29 @@ class _ValidationLoop:
 
         self._patches.set(iterator, '_next_data', timed)
 
-    def begin(self) -> None:
-        """A validation begins."""
+    def begin(self, evaluator: Any) -> None:
+        """A validation begins.
+
+        Args:
+            evaluator: Whose metrics keep results until its end.
+        """
         # what workers that live on did since the last time
         self._probe.read()
         # what an error cut short belongs to no iteration
         self._reset()
+        self._metrics = tuple(getattr(evaluator, 'metrics', ()))
+        self._whole = read_loader_settings(self.loader).batches_per_epoch
 
     def _ask(self, iterator: Any) -> None:
         step, self._step = self._step, None
         if step is not None:
             self._steps_s.append(monotonic_s() - step[0])
             self._cpu_s += process_cpu_s() - step[1]
+        if len(self._steps_s) == self._whole:
+            kept = weigh_results(self._metrics)
+            if kept is not None:
+                found = {'result_bytes': kept.bytes, 'result_name': kept.name}
+                self._contents.update(found)
         with contextlib.suppress(SourceError):
             self._probe.queue.ask(iterator)
 

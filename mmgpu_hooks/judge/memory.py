@@ -102,6 +102,36 @@ def find_worker_growth(run: Run) -> Estimate | None:
     return find_growth(epoch.column('iteration'), epoch.column(field))
 
 
+@dataclass(frozen=True)
+class HostGrowth:
+    """Memory of the host that a run takes more of, iteration by iteration."""
+
+    process: Estimate | None
+    workers: Estimate | None
+    room: HostRoom | None
+    is_lasting: bool
+    """Whether it goes on when an epoch ends, and does not end with the workers."""
+    bytes_each: float
+    """Of one iteration, over all ranks of the host."""
+
+    @property
+    def full_in(self) -> int | None:
+        """Iterations until no memory is left."""
+        return int(self.room.free_bytes / self.bytes_each) if self.room else None
+
+
+def find_host_growth(run: Run) -> HostGrowth | None:
+    """``None`` where nothing grows, as far as that can be told."""
+    process, workers = find_growth_of(run, 'process_own_bytes'), find_worker_growth(run)
+    stays = workers if are_workers_kept(run) else None
+    lasting = [one for one in (process, stays) if one]
+    growing = lasting or [one for one in (workers,) if one]
+    if not growing:
+        return None
+    each = run.run.host.ranks * sum(one.value for one in growing) / 1000
+    return HostGrowth(process, workers, find_host_room(run), bool(lasting), each)
+
+
 def count_left(run: Run) -> int | None:
     """Iterations until training ends by itself; ``None`` where that is not known."""
     head, done = run.run, run.intervals[-1].iteration if run.intervals else 0

@@ -141,6 +141,8 @@ class LoaderFigures(Figures):
     """Batches that came before their turn, over the asks."""
     affinity_cpus = of_every(smallest, 'workers.affinity_cpus')
     """CPUs that the most confined worker may run on."""
+    opencv_threads = of_every(largest, 'workers.opencv_threads')
+    """Threads of OpenCV in a worker."""
     pss_bytes = of_every(largest, 'workers.pss_bytes')
     """Memory of all workers."""
     timed_samples = of_steady(count_all, 'workers.timed_samples')

@@ -111,7 +111,8 @@ FULL_SHARE = 0.8
 """Of a memory, from which it is nearly full: the next batch may be larger."""
 
 COPIES_NOTICE_BYTES = 2**28
-"""Copies of a dataset, in all workers, that are worth a word: 256 MiB."""
+"""Copies of a dataset in all workers, or results of a validation, from which they are
+worth a word: 256 MiB."""
 
 FRAGMENTS_NOTICE = 0.2
 """Share of the reserved memory in fragments, where the card is nearly full."""
@@ -128,6 +129,12 @@ where the loading is worth a word."""
 
 THREADS_PROBLEM = 0.25
 """That share, from which threads are what the loading suffers from."""
+
+IDLE_CORES = 0.25
+"""Share of the cores that is idle while the loop waits, from which it is told."""
+
+BUSY_WORKERS = 0.7
+"""Cores that each worker keeps busy at least, where loading is what it does."""
 
 RISE_BYTES = 2**28
 """More memory than at the start, from which a short run is told what is not known yet:

@@ -6,11 +6,12 @@ import itertools
 import os
 import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 import psutil
 
 from mmgpu_hooks.measure.cgroup import find_memory_groups
@@ -62,6 +63,7 @@ class MemoryMeter:
             rss = psutil.Process().memory_info().rss
         each = [self._read_pages(pid)[1] for pid in workers]
         known = [size for size in each if size is not None]
+        threads = [self._count(pid, 'task') for pid in workers]
         used = [(limit, read_group_bytes(folder)) for limit, folder in self._groups]
         rooms = [max(limit - size, 0) for limit, size in used if size is not None]
         return {
@@ -69,7 +71,8 @@ class MemoryMeter:
             'process_own_bytes': own,
             'group_free_bytes': min(rooms, default=None),
             'worker_own_bytes': sum(known) if known else None,
-            'worker_threads': max(map(self._count_threads, workers), default=0) or None,
+            'worker_threads': max([0, *threads]) or None,
+            'open_files': self._count('self', 'fd') or None,
         }
 
     def _read_pages(self, pid: int | str) -> tuple[int | None, int | None]:
@@ -82,9 +85,10 @@ class MemoryMeter:
         page = os.sysconf('SC_PAGE_SIZE')
         return page * pages, page * max(pages - shared, 0)
 
-    def _count_threads(self, pid: int) -> int:
+    def _count(self, pid: int | str, what: str) -> int:
+        """Threads, or open files; 1 us each."""
         try:
-            return len(os.listdir(self._proc / str(pid) / 'task'))
+            return len(os.listdir(self._proc / str(pid) / what))
         except OSError:
             return 0
 
@@ -111,7 +115,7 @@ def read_group_bytes(folder: Path) -> int | None:
 
 
 class Objects(NamedTuple):
-    """Python objects that a dataset keeps."""
+    """Objects that a dataset, or a metric, keeps."""
 
     bytes: int
     """Estimated from a sample of them."""
@@ -151,18 +155,39 @@ def weigh_objects(dataset: Any) -> Objects | None:
     Returns:
         ``None`` below 1 MiB.
     """
-    scale = _Scale()
-    found: list[Objects] = []
+    scale, found = _Scale(), []
     for holder in _unwrap(dataset):
         for name, value in itertools.islice(_attributes(holder).items(), _MOST_NAMES):
             if name not in _WRAPPED:
                 size = scale.weigh(value)
                 count = len(value) if _is_one_of(type(value), _PLAIN) else 1
                 found.append(Objects(size, count, f'{type(holder).__name__}.{name}'))
+    return _sum_up(found)
+
+
+def weigh_results(metrics: Iterable[Any]) -> Objects | None:
+    """Estimate what MMEngine's metrics keep in ``results``; at most some 20 ms.
+
+    Arrays and tensors count here, in the memory of the host.
+
+    Args:
+        metrics: Of an evaluator.
+
+    Returns:
+        ``None`` below 1 MiB.
+    """
+    scale, found = _Scale(has_arrays=True), []
+    for metric in metrics:
+        kept = _attributes(metric).get('results')
+        if type(kept) is list:
+            name = f'{type(metric).__name__}.results'
+            found.append(Objects(scale.weigh(kept), len(kept), name))
+    return _sum_up(found)
+
+
+def _sum_up(found: list[Objects]) -> Objects | None:
     whole = sum(one.bytes for one in found)
-    if whole < _LEAST_BYTES:
-        return None
-    return max(found)._replace(bytes=whole)
+    return max(found)._replace(bytes=whole) if whole >= _LEAST_BYTES else None
 
 
 def _unwrap(dataset: Any) -> Iterator[Any]:
@@ -196,8 +221,10 @@ def _is_one_of(kind: type, kinds: tuple[type, ...]) -> bool:
 class _Scale:
     """Weighs objects, each once, until it has seen enough."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_arrays: bool = False) -> None:
         self._left = _MOST_VISITS
+        tensor = getattr(sys.modules.get('torch'), 'Tensor', np.ndarray)
+        self._arrays = (np.ndarray, tensor) if has_arrays else ()
         self._seen: set[int] = set()
 
     def weigh(self, value: Any, depth: int = 0) -> int:
@@ -208,6 +235,9 @@ class _Scale:
         kind = type(value)
         # what a class of the user's says of its size is not asked for
         # nor object's own, which reads a length where a generator has none
+        if _is_one_of(kind, self._arrays):
+            is_elsewhere = getattr(value, 'is_cuda', False)
+            return 0 if is_elsewhere else int(value.nbytes)
         is_known = _is_one_of(kind, _KNOWN)
         own = sys.getsizeof(value) if is_known else _BASIC_SIZE(kind)
         self._left -= 1

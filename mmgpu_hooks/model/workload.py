@@ -246,6 +246,27 @@ def at_batch_size(
     )
 
 
+THREADS_SAVE, THREADS_SAVE_ERROR = 0.15, 0.06
+"""Share of a batch's CPU that several threads in each worker burn on waiting for each
+other, where together they are more than the cores, and its standard error."""
+
+
+def with_one_thread(workload: Workload, saved: float = THREADS_SAVE) -> Workload:
+    """The workload with one thread a worker, where several took each other's cores.
+
+    Args:
+        workload: What the run says.
+        saved: Share of a batch's CPU that is waiting.
+    """
+    cpu = workload.batch_cpu.times(1 - saved)
+    wait_s = max(workload.batch_time.mean_s - workload.batch_cpu.mean_s, 0.0)
+    return replace(
+        workload,
+        batch_cpu=cpu,
+        batch_time=replace(workload.batch_time, mean_s=cpu.mean_s + wait_s),
+    )
+
+
 GAP_S = 0.0005
 """From one batch to the next of a worker that has enough to do."""
 

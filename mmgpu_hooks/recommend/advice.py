@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mmgpu_hooks.judge.duration_text import format_seconds
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.threads import find_worker_threads
 from mmgpu_hooks.judge.thresholds import DATA_WAIT_NOTICE
 
 _DECODERS = {
@@ -92,6 +93,13 @@ def _list_advice(run: Run) -> Iterator[str]:
             f'Undo the binding first (MG113). {run.unbinding} The predictions are '
             f'for {host.usable_cores:g} usable cores; until then the training process '
             f'and its workers share {host.affinity_cpus} CPU(s).'
+        )
+    threads = find_worker_threads(run)
+    if threads is not None and threads.is_thrash and (threads.opencv or 0) < 2:
+        yield (
+            f'The {threads.threads} threads of a worker are not those of OpenCV '
+            '(MG115): OMP_NUM_THREADS=1, and MKL_NUM_THREADS=1, in the environment of '
+            'the training leave each worker one.'
         )
     costliest = name_costliest(run) if run.is_starved else None
     if costliest:

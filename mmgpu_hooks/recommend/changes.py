@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.threads import find_worker_threads
 from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
 from mmgpu_hooks.judge.verdict import judge_confidence
 from mmgpu_hooks.model.job import START_ERROR
 from mmgpu_hooks.model.prediction import COVERAGE
-from mmgpu_hooks.recommend.choice import Decision, Gain, count_starts
+from mmgpu_hooks.recommend.choice import ONE_THREAD, Decision, Gain, count_starts
 from mmgpu_hooks.schema import Change
 
 KEY = 'train_dataloader.'
 WORKERS_KEY = f'{KEY}num_workers'
+THREADS_KEY = 'env_cfg.mp_cfg.opencv_num_threads'
 
 AT_HAND = 'In steady iterations data is at hand when it is needed.'
 
 
 def phrase_changes(decision: Decision) -> list[Change]:
     """Every setting that changes, with the gain of all of them together."""
-    return [make_change(decision, *one) for one in _list_changes(decision)]
+    changes = [make_change(decision, *one) for one in _list_changes(decision)]
+    return [*_free_threads(decision), *changes]
+
+
+def _free_threads(decision: Decision) -> Iterator[Change]:
+    job, run = decision.job, decision.job.run
+    found = find_worker_threads(run) if job.had_threads else None
+    if found is None:
+        return
+    reason = (
+        f'{found.workers} workers run up to {found.threads} threads each on '
+        f'{found.cores:g} cores and wait {format_seconds(found.delay_s)} per batch for '
+        f'one; an iteration now takes {format_seconds(run.iter_s)} and is predicted to '
+        f'take {format_seconds(job.iter_s(decision.new))}'
+    )
+    change = make_change(decision, '', job.had_threads, ONE_THREAD, reason, 'MG115')
+    yield replace(change, key=THREADS_KEY)
 
 
 def _list_changes(decision: Decision) -> Iterator[tuple[Any, ...]]:

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from mmgpu_hooks.judge.memory import find_worker_growth
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.threads import find_worker_threads
 from mmgpu_hooks.judge.thresholds import (
     RUN_DELAY_PROBLEM,
     STARTUP_MEASURABLE,
@@ -24,8 +25,17 @@ from mmgpu_hooks.model.prediction import (
     model_error,
     perturb,
 )
-from mmgpu_hooks.model.workload import Workload, at_batch_size
+from mmgpu_hooks.model.workload import (
+    THREADS_SAVE,
+    THREADS_SAVE_ERROR,
+    Workload,
+    at_batch_size,
+    with_one_thread,
+)
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH, WorkerCap, cap_workers
+
+ONE_THREAD = 0
+"""Of ``opencv_num_threads``: OpenCV's sequential mode, and MMEngine's default."""
 
 SAME_SPEED = 0.02
 """Settings this close to the best are equal, and the one with fewer workers wins."""
@@ -64,6 +74,9 @@ class Job:
     workload: Workload
     beside: tuple[Run, Setting] | None = None
     """A loader whose workers live on meanwhile, and its setting."""
+    had_threads: int | None = None
+    """Threads of OpenCV in each worker of the run, where the workload is that of one
+    each."""
 
     @cached_property
     def old(self) -> Setting:
@@ -124,17 +137,44 @@ def decide(job: Job) -> Decision:
     A gain must hold beside the other load of the run and without it. Workers that only
     take turns are more than the host carries, which needs no gain.
     """
+    calm = _free_threads(job)
+    if calm is not None:
+        new = propose(calm).new
+        gain = predict_gain((job, job.old), (calm, new))
+        if not gain.is_worthwhile:
+            return Decision(job, job.old, doubt='')
+        return _confirm(job, Decision(calm, new, gain))
     proposed = propose(job)
-    gain, quiet = proposed.gain, job.without_other_load
-    if gain is None or _is_crowd(quiet, proposed.new):
+    if proposed.gain is None or _is_crowd(job.without_other_load, proposed.new):
         return proposed
-    doubt: str | None = None
+    return _confirm(job, proposed)
+
+
+def _free_threads(job: Job) -> Job | None:
+    """The job with one thread a worker, where several were found to thrash.
+
+    What workers show whose threads wait for each other is not what they would do
+    without: both are decided together, or neither.
+    """
+    found = find_worker_threads(job.run)
+    if found is None or not found.is_thrash or (found.opencv or 0) < 2:
+        return None
+    workload = with_one_thread(job.workload)
+    run = job.run.altered(workload=workload)
+    return replace(job, run=run, workload=workload, had_threads=found.opencv)
+
+
+def _confirm(job: Job, proposed: Decision) -> Decision:
+    """What is proposed, or the job's own setting and why."""
+    gain, doubt = proposed.gain, None
+    assert gain is not None
     if gain.low <= 0.0:
         doubt = ''
         if gain.share >= WORTHWHILE_GAIN:
             doubt = f'{_phrase(proposed)}, which is too unsure to be written.'
     else:
-        alone = predict_gain((quiet, job.old), (quiet, proposed.new))
+        quiet, then = job.without_other_load, proposed.job.without_other_load
+        alone = predict_gain((quiet, job.old), (then, proposed.new))
         if alone.low <= 0.0:
             doubt = (
                 f'{_phrase(proposed)} beside the other programs on this host, and '
@@ -162,14 +202,21 @@ def predict_gain(before: tuple[Job, Setting], after: tuple[Job, Setting]) -> Gai
         images = one.plan.epochs * one.plan.iterations * (workload.batch_size or 1)
         return estimate_job_s(workload, setting, one.plan) / images
 
-    def share_of(workload: Workload) -> float:
+    is_freed = sized.had_threads is not None and job.had_threads is None
+
+    def share_of(workload: Workload, saved: float = THREADS_SAVE) -> float:
         other = at_batch_size(workload, sized.workload.batch_size)
         assert isinstance(other, Workload)  # its step against batch size is the job's
+        if is_freed:
+            other = with_one_thread(other, saved)
         return 1.0 - image_s(sized, other, new) / image_s(job, workload, old)
 
     share = share_of(job.workload)
     changed = perturb(job.workload, alone=0 in (old.num_workers, new.num_workers))
     noises = [share_of(one) - share for one in changed]
+    if is_freed:
+        less = share_of(job.workload, THREADS_SAVE - THREADS_SAVE_ERROR)
+        noises.append(share - less)
     line = job.workload.step_line
     if line is not None and sized is not job:
         step = (sized.workload.batch_size or 0) - (job.workload.batch_size or 0)
@@ -356,6 +403,9 @@ def _choose_prefetch(job: Job, new: Setting) -> Setting:
 def _phrase(decision: Decision) -> str:
     """As ``num_workers 2 -> 5 would save 9 % of the time (...)``."""
     old, new, gain = asdict(decision.job.old), asdict(decision.new), decision.gain
+    if decision.job.had_threads is not None:
+        old['opencv_num_threads'] = decision.job.had_threads
+        new['opencv_num_threads'] = ONE_THREAD
     changed = [
         f'{name} {old[name]} -> {new[name]}' for name in old if old[name] != new[name]
     ]

@@ -15,6 +15,7 @@ from mmgpu_hooks.recommend.batch_size import choose_batch_size
 from mmgpu_hooks.recommend.changes import (
     AT_HAND,
     KEY,
+    THREADS_KEY,
     WORKERS_KEY,
     keep_workers,
     phrase_changes,
@@ -111,11 +112,13 @@ def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | Non
     changes = {
         change.key: change.new
         for change in recommendation.changes
-        if change.key.startswith(KEY)
+        if change.key.startswith(KEY) or change.key == THREADS_KEY
     }
     if not changes:
         return None
     live = {KEY + name: getattr(run.run.loader, name) for name in _LIVE}
+    if THREADS_KEY in changes and run.loader is not None:
+        live[THREADS_KEY] = run.loader.opencv_threads
     before = {key: value for key, value in live.items() if value is not None}
     after = {**before, **changes}
     for settings, asked in ((before, {}), (after, changes)):

@@ -170,9 +170,6 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
     left it alone."""
     host: HostLimits = msgspec.field(default_factory=HostLimits)
     gpu: Optional[GpuDevice] = None
-    opencv_threads: Optional[Count] = None
-    """Threads that OpenCV may use in this process, and so in workers forked from it;
-    ``None`` where it is not loaded."""
     versions: Mapping[str, str] = {}
     unknown: Mapping[str, str] = {}
     """Why a figure is missing, by source."""
@@ -250,6 +247,9 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     """Batches that came before their turn and had to wait for an earlier one."""
     affinity_cpus: Optional[Count] = None
     """CPUs that the most confined worker may run on."""
+    opencv_threads: Optional[Count] = None
+    """Threads that OpenCV uses in a worker, as it says there; ``None`` where it is not
+    loaded, and where nothing changed since."""
     pss_bytes: Optional[Count] = None
     """Memory of all workers, shared pages counted in part; read every 5 minutes at
     most, and no more where that took 20 ms."""
@@ -346,6 +346,8 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     forked ones share with this process counts in each."""
     worker_threads: Optional[Count] = None
     """Threads of the worker that has most."""
+    open_files: Optional[Count] = None
+    """Of the training process."""
     batch_bytes: Optional[Count] = None
     """Bytes of the tensors in the interval's last batch, every 5 seconds, more often at
     first."""
@@ -528,6 +530,11 @@ class ValidationRecord(Line, frozen=True, kw_only=True, tag='validation'):
     batch_bytes: Optional[Count] = None
     """Bytes of the tensors in its first batch."""
     batch_tensors: Optional[Count] = None
+    result_bytes: Optional[Count] = None
+    """Results that metrics kept in memory of the host when its last batch was done,
+    estimated from a sample of them; ``None`` below 1 MiB."""
+    result_name: Optional[str] = None
+    """The metric that kept most of them, such as ``CocoMetric.results``."""
     loader: LoaderSettings = msgspec.field(default_factory=LoaderSettings)
     """Live settings of its loader."""
     workers: Optional[WorkersWindow] = None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mmgpu_hooks.judge.columns import filled
+from mmgpu_hooks.judge.memory import count_left, find_host_growth
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import Prediction, SaveRecord
 from mmgpu_hooks.schema.parts import PARTS
@@ -64,6 +65,39 @@ def chart_memory(parts: Sequence[tuple[str, str, int]]) -> Chart | None:
     """One bar of what is known: name, colour and bytes of each part."""
     whole = format_bytes(sum(size for _, _, size in parts))
     return stack('memory', 'Memory by part', [('', parts, whole)] if parts else [])
+
+
+def chart_growth(run: Run) -> Chart | None:
+    """Memory of the host over iterations, up to where it is full; ``None`` without
+    growth, or where what is free is unknown."""
+    growth = find_host_growth(run)
+    if growth is None or growth.room is None or growth.full_in is None:
+        return None
+    read = run.every.having('process_own_bytes')
+    read = read.take(np.linspace(0, len(read) - 1, min(len(read), _POINTS)).astype(int))
+    held = read.column('process_own_bytes') + filled(read.column('worker_own_bytes'))
+    x, left = read.column('iteration'), count_left(run)
+    ahead = min(growth.full_in, left if left is not None else growth.full_in)
+    whole = held[-1] + growth.bytes_each * ahead / run.run.host.ranks
+    gib, at = 2.0**-30, [*x.tolist(), float(x[-1] + ahead)]
+    most = held[-1] + growth.room.free_bytes / run.run.host.ranks
+    said = f'full at iteration {growth.full_in + int(x[-1])}'
+    gap = [np.nan] * (len(x) - 1)
+    series = [
+        Series('as read', [*(gib * held), np.nan], 'validation', (), (), 'steps'),
+        Series(said, [*gap, gib * held[-1], gib * whole], 'problem', style='dashed'),
+        Series('what there is', [gib * most] * len(at), 'ink', style='dashed'),
+    ]
+    each = format_bytes(1000 * growth.bytes_each)
+    return Chart(
+        'memory-growth',
+        'Memory of the host',
+        f'It grows by {each} per 1000 iterations, {said}; '
+        f'{format_bytes(growth.room.free_bytes)} are free {growth.room.bound}.',
+        panels=[Panel('Training process and workers, GiB', series)],
+        x=at,
+        x_title='iterations',
+    )
 
 
 def chart_saves(saves: Sequence[tuple[str, SaveRecord]]) -> Chart | None:

@@ -88,6 +88,10 @@ def describe_run(reported: ReportedRun) -> list[Section]:
         chart = run_charts.chart_timeline(run)
         over_time = Section('Over time', 'over-time', chart=chart)
         sections += [time, over_time, _what_if_section(reported, run), *others]
+        growth = run_charts.chart_growth(run)
+        if growth is not None:
+            said = [growth.description]
+            sections.append(Section(growth.title, growth.name, said, chart=growth))
     sections += _findings_section(answer)
     if run is not None:
         versions = ', '.join(f'{name} {one}' for name, one in run.run.versions.items())

@@ -23,7 +23,7 @@ from fakes.runs import (
 )
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
-from mmgpu_hooks.schema import CudaMemoryWindow
+from mmgpu_hooks.schema import CudaMemoryWindow, ValidationRecord
 
 MIB = 2**20
 READINGS = 60
@@ -225,15 +225,17 @@ def test_threads_of_workers(threads, beside, delay_s, severity):
         thread_cpu_s=beside * cpu_s * 20,
         batch_cpu=steady(cpu_s, 20),
         fetch_cpu_s=cpu_s,
+        opencv_threads=8,
     )
     host = replace(LONG.host, logical_cpus=2, usable_cores=2.0)
-    run = replace(LONG, loader=make_loader(4), host=host, opencv_threads=8)
+    run = replace(LONG, loader=make_loader(4), host=host)
     verdict, found = judge(
         lambda n: {'workers': window, 'worker_threads': threads}, run
     )
     assert found.get('MG115', (None,))[0] == severity
     if severity == 'problem':
         assert verdict == 'thread_thrash'
+        assert 'OpenCV uses 8 in each' in found['MG115'][1]
 
 
 @pytest.mark.parametrize(('fetch_cpu_s', 'code'), [(0.2, 'MG115'), (0.12, None)])
@@ -251,3 +253,57 @@ def test_threads_that_send_batches_do_not_thrash(fetch_cpu_s, code):
     run = replace(LONG, loader=make_loader(4), host=host)
     _, found = judge(lambda n: {'workers': window, 'worker_threads': 10}, run)
     assert ('MG115' in found) == (code is not None)
+
+
+@pytest.mark.parametrize(
+    ('count', 'cores', 'fields', 'is_found'),
+    [
+        (2, 8.0, {}, True),
+        (2, 2.0, {}, False),
+        (2, 8.0, {'thread_cpu_s': 0.2 * 20}, False),
+        # they wait for storage
+        (2, 8.0, {'occupancy': steady(2.0, 20)}, False),
+    ],
+    ids=['idle', 'all in use', 'several threads', 'storage'],
+)
+def test_cores_that_are_idle_while_the_loop_waits(count, cores, fields, is_found):
+    window = replace(
+        make_inside_workers(0.6, count=count), thread_cpu_s=0.0, fetch_cpu_s=0.54
+    )
+    host = replace(LONG.host, logical_cpus=int(cores), usable_cores=cores)
+    run = replace(LONG, loader=make_loader(count), host=host)
+    _, found = judge(
+        lambda n: {'workers': replace(window, **fields), 'worker_threads': 2}, run
+    )
+    assert ('MG116' in found) == is_found
+    if is_found:
+        assert '2 worker(s) run one thread each' in found['MG116'][1]
+
+
+@pytest.mark.parametrize(
+    ('mib', 'is_found'), [(300, True), (200, False), (None, False)]
+)
+def test_results_that_validation_keeps(mib, is_found):
+    record = ValidationRecord(
+        iteration=20,
+        wall_s=2.0,
+        iterations=50,
+        result_bytes=mib and mib * MIB,
+        result_name=mib and 'CocoMetric.results',
+    )
+    evidence = replace(make_evidence(8), validations=(record,))
+    found = {one.code: one for one in diagnose_run(Run(evidence)).findings}
+    assert ('MG407' in found) == is_found
+    if is_found:
+        assert 'CocoMetric.results came to 300' in found['MG407'].detail
+
+
+@pytest.mark.parametrize(('count', 'is_found'), [(900, True), (500, False)])
+def test_open_files_near_their_limit(count, is_found):
+    run = replace(LONG, host=replace(LONG.host, open_files_soft=1024))
+    _, found = judge(lambda n: {'open_files': count}, run)
+    assert ('MG408' in found) == is_found
+    if is_found:
+        assert found['MG408'][1].startswith(
+            '900 of 1024 files were open; a batch has 12'
+        )

@@ -9,8 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from mmgpu_hooks.measure.memory import MemoryMeter, read_group_bytes, weigh_objects
+from mmgpu_hooks.measure.memory import (
+    MemoryMeter,
+    read_group_bytes,
+    weigh_objects,
+    weigh_results,
+)
 
 PAGE = os.sysconf('SC_PAGE_SIZE')
 
@@ -22,6 +28,8 @@ def proc(tmp_path: Path) -> Path:
         for thread in '123':
             (tmp_path / name / 'task' / thread).mkdir(parents=True)
         (tmp_path / name / 'statm').write_text(f'9999 {pages} 10 1 0 5 0\n')
+    for number in '0126':
+        (tmp_path / 'self' / 'fd' / number).mkdir(parents=True)
     (tmp_path / '9').mkdir()
     (tmp_path / '9' / 'statm').write_text('garbage')
     return tmp_path
@@ -37,6 +45,7 @@ def test_memory_is_read_once_a_second_and_the_hidden_left_out(proc):
         'group_free_bytes': None,
         'worker_own_bytes': 190 * PAGE,
         'worker_threads': 3,
+        'open_files': 4,
     }
     now[0] = 0.5
     assert meter.read([7]) == {}
@@ -148,3 +157,14 @@ def test_a_dataset_that_holds_itself_comes_to_an_end():
     dataset.dataset, dataset.items = dataset, [dataset]
     found = weigh_objects(dataset)
     assert found is not None and found.name == 'Holder.data_list'
+
+
+def test_results_of_metrics_are_weighed_with_their_arrays():
+    boxes = [{'boxes': np.zeros((100, 4)), 'id': n} for n in range(5000)]
+    masks = [torch.zeros(1, 512, 512, dtype=torch.uint8) for _ in range(8)]
+    metrics = [Holder(results=masks), Holder(results=boxes), Hostile()]
+    found = weigh_results(metrics)
+    assert found is not None
+    assert (found.name, found.entries) == ('Holder.results', 5000)
+    assert found.bytes == pytest.approx(5000 * 3200 + 8 * 2**18, rel=0.15)
+    assert weigh_results([Holder(results=[1.0, 2.0]), Holder()]) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Callable, ClassVar
 
+import numpy as np
 import pytest
 from mmengine.runner import ValLoop
 
@@ -103,6 +104,22 @@ def test_each_validation_is_one_record(
         # the metric is in no iteration
         assert one.wall_s > 0.1 + one.data_wait.total_s + one.step.total_s
         assert one.train_workers_cpu_s == 0.0
+
+
+class Keeps(ToyMetric):
+    """Keeps half a MiB of each batch."""
+
+    def process(self, data_batch: Any, data_samples: Any) -> None:
+        self.results.append(np.zeros(2**16))
+
+
+def test_results_that_a_metric_keeps_are_weighed_before_they_are_gone(
+    tmp_path: Path,
+) -> None:
+    validate(tmp_path, 0, metric={'type': Keeps})
+    for one in evidence_of(tmp_path).validations:
+        assert one.result_bytes == pytest.approx(BATCHES * 2**19, rel=0.05)
+        assert one.result_name == 'Keeps.results'
 
 
 def test_workers_of_training_that_live_on_are_counted(tmp_path: Path) -> None:

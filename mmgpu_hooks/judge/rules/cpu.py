@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.judge.columns import largest, sum_known
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.threads import find_worker_threads
 from mmgpu_hooks.judge.thresholds import (
+    BUSY_WORKERS,
+    IDLE_CORES,
     MAIN_DELAY_PROBLEM,
-    OWN_THREADS,
     RUN_DELAY_PROBLEM,
     THREADS_NOTICE,
     THREADS_PROBLEM,
@@ -199,32 +200,46 @@ def judge_threads(run: Run) -> Finding | None:
     OpenCV (``--cfg-options env_cfg.mp_cfg.opencv_num_threads=0``), and
     ``OMP_NUM_THREADS=1`` in the environment for the rest.
     """
-    threads, workers = largest(run.column('worker_threads')), run.run.loader.num_workers
-    cores, cpu_s, delay_s = (
-        run.run.host.usable_cores,
-        run.worker_cpu_s,
-        run.worker_run_delay_s,
-    )
-    beside_s = sum_known(run.steady.column('workers.thread_cpu_s'))
-    sent_s = run.loader.sent_cpu_s if run.loader else None
-    if not workers or not threads or not cores or not cpu_s or delay_s is None:
+    found = find_worker_threads(run)
+    if found is None or not found.is_crowd:
         return None
-    if beside_s is None or threads <= OWN_THREADS or workers * threads <= cores:
-        return None
-    if delay_s / (cpu_s + delay_s) < RUN_DELAY_PROBLEM:
-        return None
-    if sent_s is None:
+    if found.share is None:
         return cannot_tell('what the workers use to send batches was not measured')
-    share = (beside_s / run.steady_iterations - sent_s) / cpu_s
-    if share < THREADS_NOTICE:
+    if not found.is_thrash:
         return None
-    opencv = run.run.opencv_threads
-    allowed = f'; OpenCV may use {opencv} in each' if opencv and opencv > 1 else ''
+    opencv = found.opencv or 0
+    allowed = f'; OpenCV uses {opencv} in each' if opencv > 1 else ''
     detail = (
-        f'{workers} workers run up to {threads} threads each on {cores:g} cores'
-        f'{allowed}: {100 * share:.0f} % of their CPU is not their main '
-        f"threads', which waited {format_seconds(delay_s)} per batch for a core."
+        f'{found.workers} workers run up to {found.threads} threads each on '
+        f'{found.cores:g} cores{allowed}: {100 * found.share:.0f} % of their CPU is '
+        f"not their main threads', which waited {format_seconds(found.delay_s)} per "
+        'batch for a core.'
     )
-    if run.is_data_bound and share >= THREADS_PROBLEM:
+    if run.is_data_bound and found.share >= THREADS_PROBLEM:
         return problem(detail, run.data_wait_share or 0.0)
     return notice(detail)
+
+
+@rule('MG116', 'Cores are idle while the loop waits')
+def judge_idle_cores(run: Run) -> Finding | None:
+    """Each worker keeps one core busy, other cores are idle, and the loop waits.
+
+    More workers use them; ``mmgpu recommend`` says how many. Where memory holds no more
+    workers, threads inside of them do:
+    ``env_cfg=dict(mp_cfg=dict(opencv_num_threads=2))`` for what OpenCV does on large
+    images. Silent where workers wait for storage, which needs no core.
+    """
+    found, external = find_worker_threads(run), run.external_cpu_cores
+    if found is None or found.share is None or not run.is_starved or external is None:
+        return None
+    if found.share >= THREADS_NOTICE or run.waiting_share or run.confined_cpus:
+        return None
+    busy = found.cpu_s / (run.iter_s or 1.0)
+    idle = found.cores - busy - (run.process_cpu_cores or 0.0) - external
+    if busy < BUSY_WORKERS * found.workers or idle < IDLE_CORES * found.cores:
+        return None
+    return notice(
+        f'{found.workers} worker(s) run one thread each and use {busy:.1f} of '
+        f'{found.cores:g} cores, {idle:.1f} are idle, and the loop waits for '
+        f'{100 * (run.data_wait_share or 0.0):.0f} % of its time.'
+    )

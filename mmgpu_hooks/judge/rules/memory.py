@@ -5,11 +5,10 @@ from __future__ import annotations
 from mmgpu_hooks.judge.columns import largest, median
 from mmgpu_hooks.judge.duration_text import format_bytes
 from mmgpu_hooks.judge.memory import (
-    are_workers_kept,
     count_left,
     find_growth_of,
+    find_host_growth,
     find_host_room,
-    find_worker_growth,
     fold_card_room,
 )
 from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule
@@ -42,26 +41,24 @@ def judge_host_growth(run: Run) -> Finding | None:
     in a metric or a hook. In workers, for caches in the dataset or a transform;
     ``persistent_workers=False`` gives their memory back after each epoch.
     """
-    process, workers = find_growth_of(run, 'process_own_bytes'), find_worker_growth(run)
-    found = {'the training process grows': process, 'the workers grow': workers}
-    grows = [_phrase_growth(who, one) for who, one in found.items() if one]
-    if not grows:
+    growth = find_host_growth(run)
+    if growth is None:
         return _judge_short_growth(run)
+    found = {
+        'the training process grows': growth.process,
+        'the workers grow': growth.workers,
+    }
+    grows = [_phrase_growth(who, one) for who, one in found.items() if one]
     detail = ', and '.join(grows)
     detail = detail[0].upper() + detail[1:]
-    room, loader = find_host_room(run), run.run.loader
-    if room is None:
+    room, count, ranks = growth.room, growth.full_in, run.run.host.ranks
+    if room is None or count is None:
         return notice(f'{detail}. How much is free is unknown.')
-    stays = workers if are_workers_kept(run) else None
-    lasting = [one for one in (process, stays) if one]
-    ranks = run.run.host.ranks
-    speed = ranks * sum(one.value for one in lasting or (workers,) if one) / 1000
-    count = int(room.free_bytes / speed)
-    ends = count_left(run) if lasting else loader.batches_per_epoch
+    ends = count_left(run) if growth.is_lasting else run.run.loader.batches_per_epoch
     detail = f'{format_bytes(room.free_bytes)} are free {room.bound}. {detail}.'
     if ends is not None and count >= ends:
         is_much = ends >= WORTH_GROWTH * count
-        until = 'training' if lasting else 'the epoch'
+        until = 'training' if growth.is_lasting else 'the epoch'
         return notice(f'Not full before {until} ends: {detail}') if is_much else None
     all_ranks = f' if all {ranks} ranks grow so' if ranks > 1 else ''
     full = f'Full in {count} iterations{_phrase_epoch(run, count)}{all_ranks}: {detail}'
@@ -254,4 +251,48 @@ def judge_burst(run: Run) -> Finding | None:
         f'{format_bytes(peak)} at iteration {largest(row.column("iteration"))}, '
         f'usually {format_bytes(usual)}, of {format_bytes(card.room_bytes)} there is '
         f'room for: {", ".join(what)}{seen}.'
+    )
+
+
+@rule('MG407', 'Validation keeps its results in memory')
+def judge_results(run: Run) -> Finding | None:
+    """Metrics keep what every batch gives until the last one, and so memory swings.
+
+    MMEngine's metrics append to ``results`` and compute when all batches are done; rank
+    0 then holds those of all ranks. Keep less of each image (fewer boxes with
+    ``max_per_img`` of ``test_cfg``; in a metric of your own no masks as arrays, no
+    logits, nothing that holds the image), or validate on fewer images.
+    """
+    kept = [one for one in run.validations if one.result_bytes]
+    most = max(kept, key=lambda one: one.result_bytes or 0, default=None)
+    if most is None or (most.result_bytes or 0) < COPIES_NOTICE_BYTES:
+        return None
+    ranks = run.run.world_size
+    collects = f' on this rank; rank 0 collects those of all {ranks}' * (ranks > 1)
+    room = find_host_room(run)
+    free = f'; {format_bytes(room.free_bytes)} were free {room.bound}' if room else ''
+    return notice(
+        f'{most.result_name} came to {format_bytes(most.result_bytes)} in a validation '
+        f'of {most.iterations} batches{collects}{free}.'
+    )
+
+
+@rule('MG408', 'Open files come near the limit')
+def judge_open_files(run: Run) -> Finding | None:
+    """The training process has nearly as many files open as it may.
+
+    Each tensor of each batch in flight is an open file, unless
+    ``torch.multiprocessing.set_sharing_strategy('file_system')`` is called. At the
+    limit a loader ends with "Too many open files" or "received 0 items of ancdata".
+    ``ulimit -n 65536`` before training raises it; fewer workers, or batches ahead, need
+    less. Files that were opened and never closed count as well.
+    """
+    most, limit = largest(run.column('open_files')), run.run.host.open_files_soft
+    if not most or not limit or most < FULL_SHARE * limit:
+        return None
+    loader = run.run.loader
+    ahead = (loader.num_workers or 0) * (loader.prefetch_factor or 2)
+    tensors = f'; a batch has {run.batch_tensors} tensors' if run.batch_tensors else ''
+    return notice(
+        f'{most} of {limit} files were open{tensors}, {ahead} batches are in flight.'
     )

@@ -72,6 +72,7 @@ class _Tally:
         self.transforms: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.timed_samples = 0
         self.slowest: list[tuple[float, int, str]] = []
+        self.opencv_threads: int | None = None
         self.uses: list[WorkersUse] = []
 
     def fields(self) -> dict[str, Any]:
@@ -102,6 +103,7 @@ class _Tally:
                 for name, (_, seconds) in self.transforms.items()
             },
             timed_samples=self.timed_samples,
+            opencv_threads=self.opencv_threads,
             slowest=tuple(
                 SlowSample(seconds=seconds, index=index, image=image or None)
                 for seconds, index, image in slowest
@@ -198,6 +200,7 @@ class _Followed:
             cost = tally.transforms[name]
             cost[0] += calls - calls_before
             cost[1] += seconds - seconds_before
+        tally.opencv_threads = notes['opencv_threads']
         tally.timed_samples += notes['timed_samples'] - before.get('timed_samples', 0)
         old = before.get('slowest', [])
         tally.slowest += [tuple(one) for one in notes['slowest'] if one not in old]

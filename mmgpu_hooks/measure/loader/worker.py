@@ -303,6 +303,7 @@ class FetchProbe:
             'transforms': self._costs,
             'timed_samples': self._timed_samples,
             'slowest': self._slowest,
+            'opencv_threads': _count_opencv_threads(),
             'unknown': self._watch.unknown,
         }
         self._counters.write_notes(self._worker, notes)
@@ -322,6 +323,12 @@ class FetchProbe:
     def _stop_timing(self) -> Costs:
         self._is_timing = False
         return self._timer.stop()
+
+
+def _count_opencv_threads() -> int | None:
+    """Here, where the dataset or a ``worker_init_fn`` may have set another number."""
+    count = getattr(sys.modules.get('cv2'), 'getNumThreads', None)
+    return None if count is None else max(int(count()), 0)
 
 
 def _bare(dataset: Any) -> Any:
