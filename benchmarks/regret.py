@@ -486,9 +486,6 @@ def draw_null(seed: int) -> list[str]:
             'occupancy': _durations(batches[span]),
             'occupancy_std_s': statistics.pstdev(batches[span]),
             'batch_cpu': _durations(spent_s),
-            'ready_mean': workers,
-            'ready_zero_pct': 0.0,
-            'out_of_order': 0,
         }
         parts_s = {'data_wait': math.fsum(waits[span]), 'step': math.fsum(steps[span])}
         busy = min(rng.gauss(1.0, 0.05) * burnt_s / (cores * seconds), 1.0)
@@ -542,7 +539,6 @@ def _null_run(
     return {
         'kind': 'run',
         'schema': 1,
-        'run_id': 'null',
         'started_unix_s': 0.0,
         'loop': 'epoch',
         'max_epochs': 12,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.commands.runs import read_runs
 from mmgpu_hooks.judge.memory import fold_card_room
-from mmgpu_hooks.judge.run_pool import RunPool
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.workload import Workload, at_batch_size
 from mmgpu_hooks.schema import NoPrediction
@@ -48,6 +47,9 @@ def predict(
     reasons = [one.reason for one in sized if isinstance(one, NoPrediction)]
     if len(reasons) == len(sized):
         raise UserError(' '.join([reasons[0], *read.notes]))
+    notes = [*read.notes, *reasons]
+    if len(run_folders) > 1 and isinstance(pool.memory, NoPrediction):
+        notes.append(pool.memory.reason)
     forecast = show.Forecast(
         run.path,
         run.status,
@@ -60,7 +62,7 @@ def predict(
             # without workers nothing is prefetched
             for prefetch in dict.fromkeys(prefetch_factor if workers else (2,))
         ),
-        notes=(*read.notes, *reasons, *_warn_of_batches(asked, pool)),
+        notes=tuple(notes),
         fitted=pool.fitted if len(run_folders) > 1 else (),
         is_batch_asked=bool(asked),
         memory=None
@@ -68,15 +70,3 @@ def predict(
         else show.MemoryReport(pool.memory, asked, fold_card_room(pool.newest)),
     )
     print_answer(forecast, form, show.describe_forecast, show.render_forecast_json)
-
-
-def _warn_of_batches(asked: Sequence[int], pool: RunPool) -> Iterator[str]:
-    measured = {run.batch_size for run in pool.fitted if run.batch_size}
-    far = [size for size in asked if measured and size > 2 * max(measured)]
-    if far:
-        yield (
-            f'A batch size of {min(far)} is more than twice the largest that was '
-            f'measured ({max(measured)}): the step against batch size may bend there.'
-        )
-    if len(measured) > 1 and isinstance(pool.memory, NoPrediction):
-        yield pool.memory.reason

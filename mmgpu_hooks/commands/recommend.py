@@ -144,10 +144,7 @@ def _settings(answer: Answer) -> dict[str, Any]:
 
 
 def _without_validation(answer: Answer, why: str) -> Answer:
-    """The answer without changes of validation's loader."""
-    if answer.summary is None:
-        return answer
-    kept = leave_validation(answer.recommendation, answer.summary, why)
+    kept = leave_validation(answer.recommendation, why)
     return replace(answer, recommendation=kept)
 
 
@@ -155,7 +152,7 @@ def _with_learning_rate(answer: Answer, config: Path) -> Answer:
     """Add what a new batch size means for the learning rate of the config."""
     found = answer.recommendation
     change = next((one for one in found.changes if one.key == BATCH_KEY), None)
-    if change is None or answer.summary is None:
+    if change is None:
         return answer
     run = answer.summary.run
     said = phrase_learning_rate(
@@ -172,7 +169,7 @@ def _with_learning_rate(answer: Answer, config: Path) -> Answer:
 def _choose_config(judged: JudgedRun) -> tuple[Path | None, str | None]:
     """The file to rewrite and, when it is not the obvious one, a note."""
     run, copy = judged.answer.summary, judged.files.config_copy
-    path = run.run.config_path if run else None
+    path = run.run.config_path
     # not Path.is_file, which raises where a folder may not be entered
     if path and os.path.isfile(path):
         return Path(short_path(path) or path), None

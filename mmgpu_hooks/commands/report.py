@@ -81,15 +81,15 @@ def _read_runs(folders: Sequence[Path]) -> list[ReportedRun]:
     for label, folder in zip(labels, folders):
         judged = judge_runs([folder])
         run, predicted = judged.answer.summary, tuple(_predict_workers(judged.answer))
-        why = '' if predicted or run is None else run.why_no_workload
-        runs.append(ReportedRun(label, judged.answer, judged.plain, predicted, why))
+        why = '' if predicted else run.why_no_workload
+        runs.append(ReportedRun(label, judged.answer, predicted, why))
     return runs
 
 
 def _predict_workers(answer: Answer) -> Iterator[Prediction]:
     """Predict the usual numbers that the host carries, the old and the new one."""
     run = answer.summary
-    if run is None or run.workload is None:
+    if run.workload is None:
         return
     carried = math.ceil(run.workload.usable_cores)
     asked = {workers for workers in _USUAL_WORKERS if workers <= carried}

@@ -6,16 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mmgpu_hooks.config.drift import read_workload_drift
-from mmgpu_hooks.config.loading import LoadError
-from mmgpu_hooks.judge.other_logs import read_plain_run
 from mmgpu_hooks.judge.ranks import fold_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_pool import RunPool, find_newest, pool_runs
-from mmgpu_hooks.judge.verdict import diagnose_plain_run, diagnose_run
+from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
+from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.recommend.save_cures import with_save_cures
-from mmgpu_hooks.schema import PlainRun, RanksSummary, Recommendation
+from mmgpu_hooks.schema import RanksSummary
 from mmgpu_hooks.schema.reader import read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.show.recommendation import Answer
@@ -68,12 +65,11 @@ class ReadRuns:
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """A run with what is said of it; it has evidence or a plain log, never both."""
+    """A run with what is said of it."""
 
     answer: Answer
     """Without a rewrite."""
     files: RunFiles
-    plain: PlainRun | None = None
 
 
 def find_evidence(folder: Path) -> Path:
@@ -87,9 +83,11 @@ def find_evidence(folder: Path) -> Path:
 
 def _with_evidence(files: RunFiles) -> Path:
     if files.evidence is None:
+        older = files.older_evidence
+        hint = f'; an older run has it: {older}' if older else ''
         raise EvidenceError(
             f'{files.plain}: expected evidence of GPUEfficiencyHook, found only '
-            "MMEngine's log; train with the hook: mmgpu enable CONFIG."
+            f"MMEngine's log; train with the hook: mmgpu enable CONFIG{hint}."
         )
     return files.evidence
 
@@ -126,51 +124,12 @@ def read_runs(folders: Sequence[Path]) -> ReadRuns:
     """Read the newest run of each folder, and fit those that belong together.
 
     Raises:
-        EvidenceError: If a folder is missing, or none holds evidence.
+        EvidenceError: If one of them holds no evidence.
     """
-    runs, left_out = [], []
-    for folder in folders:
-        try:
-            runs.append(read_run(folder))
-        except EvidenceError as error:
-            if len(folders) == 1 or not folder.exists():
-                raise
-            left_out.append(f'Left out: {error}')
-    if not runs:
-        raise EvidenceError(
-            f'expected evidence of GPUEfficiencyHook, found none. {" ".join(left_out)}'
-        )
-    newest = find_newest([one.run for one in runs])
-    judged = next(one for one in runs if one.run is newest)
-    differences: dict[str, str] = {}
-    unknown: dict[str, str] = {}
-    for one in runs:
-        try:
-            drift = None if one is judged else _compare_configs(judged, one)
-        except LoadError as error:
-            unknown[one.run.path] = str(error)
-        else:
-            differences |= {one.run.path: drift} if drift else {}
-    pool = pool_runs([one.run for one in runs], differences)
-    fitted = {one.path for one in pool.fitted}
-    uncompared = [
-        f'The configs of {newest.path} and {path} were not compared ({why}); they are '
-        'taken for the same training.'
-        for path, why in unknown.items()
-        if path in fitted
-    ]
-    notes = (*judged.notes, *left_out, *pool.notes, *uncompared)
-    return ReadRuns(judged, pool, notes)
-
-
-def _compare_configs(judged: ReadRun, other: ReadRun) -> str | None:
-    """What of the other's config is not the same, as a clause."""
-    copies = []
-    for one in (judged, other):
-        if one.files.config_copy is None:
-            raise LoadError(f"MMEngine's copy is not beside {one.run.path}")
-        copies.append(one.files.config_copy)
-    return read_workload_drift(*copies)
+    runs = [read_run(folder) for folder in folders]
+    pool = pool_runs([one.run for one in runs])
+    judged = next(one for one in runs if one.run is pool.newest)
+    return ReadRuns(judged, pool, (*judged.notes, *pool.notes))
 
 
 def judge_runs(folders: Sequence[Path], *, allow_batch_size: bool = False) -> JudgedRun:
@@ -183,10 +142,6 @@ def judge_runs(folders: Sequence[Path], *, allow_batch_size: bool = False) -> Ju
     Raises:
         EvidenceError: If there is nothing that can be judged.
     """
-    if len(folders) == 1:
-        files = read_run_folder(folders[0])
-        if files.evidence is None:
-            return _judge_plain(files)
     read = read_runs(folders)
     run, pool = read.newest.run, read.pool
     together = run.altered(workload=pool.workload)
@@ -201,24 +156,3 @@ def judge_runs(folders: Sequence[Path], *, allow_batch_size: bool = False) -> Ju
         fitted=pool.fitted if len(folders) > 1 else (),
     )
     return JudgedRun(answer, read.newest.files)
-
-
-def _judge_plain(files: RunFiles) -> JudgedRun:
-    assert files.plain is not None
-    plain = read_plain_run(files.plain)
-    notes = [
-        'This run has no evidence of GPUEfficiencyHook, only the log of MMEngine; '
-        'train with the hook for a judgement with numbers behind it: mmgpu enable '
-        'CONFIG.'
-    ]
-    if files.older_evidence is not None:
-        notes.append(f'An older run has evidence: {files.older_evidence}')
-    answer = Answer(
-        run_path=str(files.plain),
-        diagnosis=diagnose_plain_run(plain),
-        recommendation=Recommendation(
-            reason="MMEngine's log tells neither live settings nor the host's limits."
-        ),
-        notes=(*plain.notes, *notes),
-    )
-    return JudgedRun(answer, files, plain)

@@ -60,7 +60,7 @@ def sweep(
     """Train a config for a short while with each combination of settings.
 
     One after another in random order; says what an iteration takes, what it waits for
-    and what it needs, beside what the model of one run had predicted.
+    and what it needs.
     """
     ranks = _count_ranks()
     if ranks > 1 and os.environ.get('RANK') != '0':

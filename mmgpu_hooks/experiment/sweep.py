@@ -14,20 +14,16 @@ import msgspec
 
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.trial import Progress, read_trial_run
-from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.recommend.changes import KEY
 from mmgpu_hooks.recommend.sweep import (
     LEAST_INTERVALS,
     choose_best,
     complete_row,
     estimate_iter,
-    fit_sweep_workload,
     is_settled,
-    predict_rows,
 )
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
 from mmgpu_hooks.schema import (
-    NoPrediction,
     Sweep,
     SweepRow,
     SweepSetting,
@@ -137,7 +133,7 @@ class SweepPlan(Plan):
         return [trial for trial in trials if trial.name in names and is_done(trial)]
 
     def finish(self, outcome: Outcome) -> Sweep:
-        """The table, with what the model of one trial says of the others.
+        """The table.
 
         Raises:
             UserError: If all of them fail.
@@ -146,16 +142,10 @@ class SweepPlan(Plan):
         found = {trial.name: trial for trial in outcome.trials}
         names = [one.name for one in self.settings if one.name in found]
         rows = [read_row(found[name]) for name in names]
-
-        def fit(setting: SweepSetting) -> Workload | NoPrediction:
-            run = read_trial_run(Path(found[setting.name].folder))
-            return fit_sweep_workload(run, plan_intervals(setting)[1])
-
-        judged = predict_rows(rows, fit)
         return Sweep(
-            rows=tuple(judged),
+            rows=tuple(rows),
             asked=len(self.settings),
-            best=choose_best(judged),
+            best=choose_best(rows),
             seconds=outcome.seconds,
             is_interrupted=outcome.is_interrupted,
             ranks=self.ranks,

@@ -17,7 +17,7 @@ from mmengine.runner import FlexibleRunner, IterBasedTrainLoop
 
 from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s, thread_cpu_s
 from mmgpu_hooks.measure.ledger import TimeLedger
-from mmgpu_hooks.measure.loader.queue import CPU_EVERY, WaitTimer
+from mmgpu_hooks.measure.loader.waits import CPU_EVERY, WaitTimer
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.parts import UNATTRIBUTED
 

@@ -19,7 +19,7 @@ from mmgpu_hooks.hooks.scalars import ScalarBoard
 from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
 from mmgpu_hooks.hooks.stuck_source import StuckSource
 from mmgpu_hooks.hooks.validation import ValidationSource
-from mmgpu_hooks.measure.host import read_file_system, read_memory
+from mmgpu_hooks.measure.host import read_file_system
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.now import read_oom_kills
@@ -319,11 +319,8 @@ class Recorder:
         self._write_once_known()
         return record
 
-    def _write_once_known(self, is_final: bool = False) -> None:
+    def _write_once_known(self) -> None:
         iteration = self._start + self._taken
-        model = self._sources.read_model_bytes(iteration, is_final)
-        if model is not None:
-            self._write(model)
         for source, reason in self._sources.unknown.items():
             if source not in self._known:
                 self._known[source] = reason
@@ -381,7 +378,7 @@ class Recorder:
             # a card that was lost meanwhile is the reason
             for source, read in self._sources.gpu.readers:
                 run(source, read)
-        run('end', self._write_once_known, is_final=True)
+        run('end', self._write_once_known)
         self.end = run('end', self._end, window is not None, status, error)
         if self.end is not None:
             self._write(self.end)
@@ -412,7 +409,6 @@ class Recorder:
             hooks_s=totals.hooks_s,
             duration_s=self._ledger.elapsed_s + self._build_s if is_timed else None,
             saves=self._saves,
-            ram_available_bytes=read_memory()[1],
             shm_free_bytes=read_file_system('/dev/shm')[1],
             disk_free_bytes=read_file_system(vis_data_folder(self._runner))[1],
             oom_kills=read_oom_kills(self._memory_cgroup),

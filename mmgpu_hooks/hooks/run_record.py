@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import sys
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,14 +83,12 @@ def read_run_record(
     loop = runner.train_loop
     wrapper = runner.optim_wrapper
     return RunRecord(
-        run_id=uuid.uuid4().hex,
         started_unix_s=wall_unix_s(),
         build_s=build_s,
         rank=runner.rank,
         world_size=runner.world_size,
         work_dir=os.path.abspath(runner.work_dir),
         config_path=_config_path(runner.cfg),
-        config_copy=str(vis_data_folder(runner) / 'config.py'),
         loop=_loop_kind(loop),
         max_epochs=_whole(getattr(loop, 'max_epochs', None)),
         max_iters=_whole(getattr(loop, 'max_iters', None)),
@@ -99,6 +96,7 @@ def read_run_record(
         interval_iterations=interval_iterations,
         accumulative_counts=_whole(getattr(wrapper, '_accumulative_counts', None)),
         optim_wrapper=type(wrapper).__name__,
+        parameters=_count_parameters(runner.model),
         device=device,
         worker_nice=worker_nice,
         loader=_describe_loader(runner.train_dataloader),
@@ -108,6 +106,13 @@ def read_run_record(
         unknown=dict(unknown),
         **read_identity(),
     )
+
+
+def _count_parameters(model: Any) -> int | None:
+    try:
+        return sum(int(one.numel()) for one in model.parameters())
+    except Exception:  # noqa: BLE001, a lazy module has none before its first batch
+        return None
 
 
 def _describe_loader(loader: Any) -> LoaderSettings:

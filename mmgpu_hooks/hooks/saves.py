@@ -31,7 +31,6 @@ from mmgpu_hooks.measure.save import (
     ThreadClock,
     ThreadTimes,
     count_history_bytes,
-    count_tensor_bytes,
     read_size_bytes,
     split_phases,
 )
@@ -171,12 +170,11 @@ class SaveStamps:
             if size is None:
                 unknown['bytes'] = 'neither a write nor a local file was seen'
         if self.checkpoint is None:
-            unknown['optimizer_bytes, message_hub_bytes'] = (
+            unknown['message_hub_bytes'] = (
                 'its contents were not shown by before_save_checkpoint'
             )
         else:
-            hub, optimizer = map(self.checkpoint.get, ('message_hub', 'optimizer'))
-            figures['optimizer_bytes'] = count_tensor_bytes(optimizer)
+            hub = self.checkpoint.get('message_hub')
             figures['message_hub_bytes'] = count_history_bytes(hub)
             self.checkpoint = None
         if self.backend in _LOCAL:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from mmgpu_hooks.measure.cuda import (
     CudaDevice,
     CudaEvents,
     CudaMemory,
-    count_model_bytes,
     cuda_device,
     open_cuda_events,
     open_cuda_memory,
@@ -45,7 +43,6 @@ from mmgpu_hooks.schema import (
     GpuWindow,
     HostLimits,
     IntervalRecord,
-    ModelBytesRecord,
 )
 
 MEMORY_THREAD_NAME = 'mmgpu-worker-memory'
@@ -212,7 +209,6 @@ class Sources:
         self._guard, self._runner, self._timer = guard, runner, timer
         self._worker_nice = worker_nice
         self._memory_thread: threading.Thread | None = None
-        self._is_model_counted = False
         self._opened_s = self._batch_due_s = monotonic_s()
         self.host = run('host limits', _read_host, runner) or HostLimits()
         cpu = run('CPU', CpuMeter)
@@ -259,8 +255,7 @@ class Sources:
         probe = self.loader
         if probe is not None:
             probe.on_create_begin, probe.on_create_end = begin_creation, end_creation
-            off = functools.partial(self._guard.switch_off, 'loader queue')
-            timer.waits.before, timer.waits.on_error = probe.queue.ask, off
+            timer.waits.before = probe.before_wait
             if running is not None:
                 run('loader workers', probe.watch_running, running)
         if running is not None:
@@ -372,32 +367,6 @@ class Sources:
             figures.update(batch_tensors=tensors, batch_bytes=size)
             figures.update(stored_pixel_ratio=fold_stored_ratio(batch))
         return figures
-
-    def read_model_bytes(
-        self, iteration: int, is_final: bool = False
-    ) -> ModelBytesRecord | None:
-        """The static part of training memory, once, after the first step.
-
-        Args:
-            iteration: Iterations done.
-            is_final: Whether training has ended, so that nothing is to be waited for.
-        """
-        runner = self._runner
-        # before the first step of the optimizer it has no state
-        counts = getattr(runner.optim_wrapper, '_accumulative_counts', 1)
-        if self._is_model_counted or (iteration < counts and not is_final):
-            return None
-        self._is_model_counted = True
-        figures = self._run(
-            'model bytes',
-            count_model_bytes,
-            runner.model,
-            runner.optim_wrapper,
-            runner.hooks,
-        )
-        if figures is None:
-            return None
-        return ModelBytesRecord(iteration=iteration, **figures)
 
     def close(self) -> None:
         """Stop the threads and leave everything as it was."""

@@ -6,7 +6,6 @@ nothing.
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from typing import Any, Callable
 
@@ -16,7 +15,6 @@ from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import loading_cpu_clock
 from mmgpu_hooks.hooks.saves import mark_workers
 from mmgpu_hooks.hooks.sources import Sources
-from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.host import read_run_delay_s
 from mmgpu_hooks.measure.ledger import summarize_durations
@@ -226,8 +224,7 @@ class _ValidationLoop:
             if kept is not None:
                 found = {'result_bytes': kept.bytes, 'result_name': kept.name}
                 self._contents.update(found)
-        with contextlib.suppress(SourceError):
-            self._probe.queue.ask(iterator)
+        self._probe.before_wait(iterator)
 
     def _got(
         self, batch: Any, is_first: bool, wait_s: float, wait_cpu_s: float

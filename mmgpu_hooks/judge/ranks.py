@@ -82,22 +82,12 @@ def fold_ranks(
         if not rank.intervals
     ]
     known = {number: rank for number, rank in sorted(ranks.items()) if rank.intervals}
-    # what names an interval on all ranks: its last iteration, and how many it has
-    rows = {
-        number: {
-            (one.iteration, one.iterations): row
-            for row, one in enumerate(rank.steady.values(''))
-        }
-        for number, rank in known.items()
-    }
-    common = sorted(set.intersection(*map(set, rows.values()))) if rows else []
-    last = max((rank.intervals[-1].iteration for rank in known.values()), default=0)
-    if common and common[-1][0] < last:
-        said.append(f'Ranks are compared up to iteration {common[-1][0]} of {last}.')
-    shared = {
-        number: rank.steady.take([rows[number][key] for key in common])
-        for number, rank in known.items()
-    }
+    # ranks in step record the same intervals, but for those of one that ended early
+    lasts = [rank.intervals[-1].iteration for rank in known.values()] or [0]
+    if min(lasts) < max(lasts):
+        said.append(f'Ranks are compared up to iteration {min(lasts)} of {max(lasts)}.')
+    count = min((len(rank.steady) for rank in known.values()), default=0)
+    shared = {n: rank.steady.take(range(count)) for n, rank in known.items()}
     return _compare(shared, RanksSummary(world, '', notes=tuple(said)))
 
 

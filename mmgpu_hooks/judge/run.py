@@ -133,12 +133,6 @@ class LoaderFigures(Figures):
             return None
         return max(self.batch_cpu_s - self.fetch_cpu_s, 0.0)
 
-    ready_mean = mean_of('workers.ready_mean', 'iterations')
-    """Batches that stood ready when the loop asked."""
-    ready_zero_pct = mean_of('workers.ready_zero_pct', 'iterations')
-    """Share of the asks at which none stood ready."""
-    out_of_order = of_steady(count_known, 'workers.out_of_order')
-    """Batches that came before their turn, over the asks."""
     affinity_cpus = of_every(smallest, 'workers.affinity_cpus')
     """CPUs that the most confined worker may run on."""
     opencv_threads = of_every(largest, 'workers.opencv_threads')
@@ -147,11 +141,6 @@ class LoaderFigures(Figures):
     """Memory of all workers."""
     timed_samples = of_steady(count_all, 'workers.timed_samples')
     """Samples whose transforms were timed."""
-
-    @cached_property
-    def asks(self) -> int:
-        """Iterations at which it was asked how many batches stood ready."""
-        return count_all(self.steady.having('workers.ready_mean').column('iterations'))
 
     @cached_property
     def occupancy_std_s(self) -> float | None:
@@ -306,7 +295,6 @@ class Run(Figures):
         self.run = evidence.run
         self.intervals = evidence.intervals
         self.end = evidence.end
-        self.model = evidence.model
         self.save_records = evidence.save_records
         self.save_aftermaths = evidence.save_aftermaths
         self.validations = evidence.validations

@@ -5,18 +5,13 @@ Everything else is that of the newest run alone, which is the one that is judged
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mmgpu_hooks.judge.columns import read_field
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.batches import (
-    MemoryFit,
-    MemoryPoint,
-    fit_batch_memory,
-    fit_step_line,
-)
+from mmgpu_hooks.model.batches import MemoryFit, fit_batch_memory, fit_step_line
 from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema import FittedRun, NoPrediction
 
@@ -25,19 +20,15 @@ NATURE = {
     'device': 'run.device',
     'GPU': 'run.gpu.name',
     'number of CPUs of the host': 'run.host.logical_cpus',
-    'number of parameters of the model': 'model.parameters',
+    'number of parameters of the model': 'run.parameters',
 }
 """What makes a training another one, by how a sentence calls it."""
 
 _CONDITIONS = {
     'number of usable cores': 'run.host.cores_had',
-    'number of ranks on the host': 'run.host.ranks_on_host',
-    'memory of the GPU': 'run.gpu.memory_total_bytes',
     'optimizer wrapper': 'run.optim_wrapper',
     'number of steps whose gradients are added up': 'run.accumulative_counts',
     'number of images in the data set': 'run.loader.dataset_length',
-    'start method of the workers': 'run.loader.start_method',
-    'nice value of the workers': 'run.worker_nice',
     'version of torch': 'run.versions.torch',
 }
 """What else costs depend on."""
@@ -59,75 +50,44 @@ class RunPool:
     """Which runs were left out, and why."""
 
 
-def pool_runs(
-    runs: Sequence[Run],
-    differences: Mapping[str, str] | None = None,
-) -> RunPool:
+def pool_runs(runs: Sequence[Run]) -> RunPool:
     """Fit to the newest run and those that train the same on the same host.
 
     Args:
         runs: At least one.
-        differences: By path of the evidence, what of a run's config is not the same as
-            in that of the newest, as a clause.
     """
-    newest, notes = find_newest(runs), list[str]()
+    runs = sorted(runs, key=lambda run: run.run.started_unix_s, reverse=True)
+    newest = next((run for run in runs if run.workload), runs[0])
     if newest.workload is None:
         return RunPool(newest, None, NoPrediction(newest.why_no_workload))
-    belonging, ids = [newest], {newest.run.run_id}
-    for run in _by_age(runs):
-        if run is newest:
-            continue
-        path = run.path
-        why = 'it is the same run as another' if run.run.run_id in ids else None
-        why = why or _why_left_out(newest, run) or (differences or {}).get(path)
-        ids.add(run.run.run_id)
+    fitted, notes = [(newest, newest.workload)], list[str]()
+    for run in runs:
+        why = _why_left_out(newest, run)
         if why is not None:
-            # a question is a whole sentence already
-            notes.append(f'{path} is left out: {why}{"" if why[-1] == "?" else "."}')
-            continue
-        belonging.append(run)
-    workload, fitted = newest.workload, belonging
-    costs = [(one.batch_size, one.step) for run in belonging if (one := run.workload)]
-    if len(belonging) > 1:
-        line = fit_step_line([(size, step) for size, step in costs if size])
+            notes.append(f'{run.path} is left out. {why}')
+        elif run is not newest and run.workload is not None:
+            fitted.append((run, run.workload))
+    memory, workload = _fit_memory([run for run, _ in fitted]), newest.workload
+    if len(fitted) > 1:
+        steps = [(one.batch_size, one.step) for _, one in fitted]
+        line = fit_step_line([(size, step) for size, step in steps if size])
         if isinstance(line, NoPrediction):
             notes.append(f'{line.reason} The newest run is judged by itself.')
-            fitted = [newest]
+            fitted = fitted[:1]
         else:
             workload = replace(workload, step_line=line)
-    return RunPool(
-        newest=newest,
-        workload=workload,
-        fitted=tuple(_describe(run) for run in fitted),
-        memory=_fit_memory(belonging),
-        notes=tuple(notes),
-    )
-
-
-def find_newest(runs: Sequence[Run]) -> Run:
-    """The newest run that tells enough, else the newest."""
-    ordered = _by_age(runs)
-    return next((run for run in ordered if run.workload), ordered[0])
-
-
-def _by_age(runs: Sequence[Run]) -> list[Run]:
-    return sorted(runs, key=lambda run: run.run.started_unix_s, reverse=True)
+    described = tuple(_describe(*one) for one in fitted)
+    return RunPool(newest, workload, memory, described, tuple(notes))
 
 
 def _why_left_out(newest: Run, run: Run) -> str | None:
-    """Why two runs do not train the same on the same host: a clause, or ``None``.
+    """Why two runs do not train the same on the same host: a sentence, or ``None``.
 
-    They may differ in the settings of the train loader, batch size included. What is
-    unknown of either is no difference.
+    They may differ in the settings of the train loader, batch size included.
     """
     for what, here, there in find_unequal(newest, run, {**NATURE, **_CONDITIONS}):
-        return f'the {what} is {there} there, and {here} in {newest.path}'
-    if run.workload is None:
-        return run.why_no_workload.rstrip('.')
-    for one in (newest, run):
-        if one.workload is None or one.workload.batch_size is None:
-            return f'the batch size of {one.path} is unknown'
-    return None
+        return f'The {what} is {there} there, and {here} in {newest.path}.'
+    return run.why_no_workload or None
 
 
 def find_unequal(
@@ -136,53 +96,27 @@ def find_unequal(
     """What is known of both runs and not the same: its name, and both."""
     for what, field in fields.items():
         before, after = read_field(old, field), read_field(new, field)
-        if field.endswith('worker_nice'):
-            # the hook left it alone
-            before, after = before or 0, after or 0
         if before is not None and after is not None and before != after:
             yield what, before, after
 
 
-def _memory_points(runs: Sequence[Run]) -> list[MemoryPoint]:
-    """The peak of each rank beside what is always there, as far as that was counted."""
-    names = ('parameter', 'gradient', 'optimizer_state', 'buffer', 'ema')
+def _fit_memory(runs: Sequence[Run]) -> MemoryFit | NoPrediction:
+    """Any rank can run out of memory: the largest peak of each run counts."""
     points = []
     for run in runs:
-        batch = run.run.loader.batch_size
-        parts = [getattr(run.model, f'{name}_bytes', None) for name in names]
-        counted = [part for part in parts if part is not None]
-        static = sum(counted) if len(counted) == len(parts) else None
-        # any rank can run out of memory
-        for rank in (run, *run.other_ranks) if run.gpu_mem_peak_bytes else ():
-            if batch is not None and rank.gpu_mem_peak_bytes is not None:
-                points.append(
-                    MemoryPoint(
-                        batch_size=batch,
-                        peak_bytes=rank.gpu_mem_peak_bytes,
-                        pixels=rank.largest_batch_pixels,
-                        static_bytes=static,
-                        gradient_bytes=parts[1] or 0,
-                    )
-                )
-    return points
-
-
-def _fit_memory(runs: Sequence[Run]) -> MemoryFit | NoPrediction:
-    points = _memory_points(runs)
+        ranks = (run, *run.other_ranks)
+        peaks = [rank.gpu_mem_peak_bytes for rank in ranks if rank.gpu_mem_peak_bytes]
+        if peaks and run.run.loader.batch_size:
+            points.append((run.run.loader.batch_size, max(peaks)))
     if points:
         return fit_batch_memory(points)
-    why = 'its peak was not recorded'
-    if runs[0].run.device != 'cuda':
-        why = 'the runs trained on the CPU'
     return NoPrediction(
-        f'The memory of the card is unknown ({why}): what a training process takes of '
-        "the host's is not it."
+        'The memory of the card is unknown: its peak was not recorded, as in a '
+        'training on the CPU.'
     )
 
 
-def _describe(run: Run) -> FittedRun:
-    workload = run.workload
-    assert workload is not None  # else it had been left out
+def _describe(run: Run, workload: Workload) -> FittedRun:
     return FittedRun(
         path=run.path,
         num_workers=workload.num_workers,

@@ -81,7 +81,8 @@ CAUSES = {
     ),
     'storage': Cause(
         'blocked in the write to storage',
-        'The disk is slow, not the loader: save to a faster one, or less often.',
+        'The disk is slow, not the loader: save to a faster one, less often, or '
+        'without the optimizer (save_optimizer=False) where none is resumed from.',
     ),
     'memory': Cause(
         'because memory was short',
@@ -227,7 +228,7 @@ def net_delay_s(gross_s: float, won_s: float | None) -> float | None:
     return None if won_s is None else min(max(gross_s - won_s, 0.0), gross_s)
 
 
-def others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
+def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
     """CPU of other programs that no other core of the host can have carried.
 
     A container's two cores of 64 are not in the way of what runs on the others.
@@ -321,7 +322,7 @@ def _share_of_workers(save: SaveRecord, host: HostLimits) -> float | None:
     """
     delay_s, cores = save.run_delay_s or 0.0, _cores_of_ranks(host)
     workers_s = 0.0 if save.workers == 0 else save.workers_cpu_s
-    others_s = others_here_s(save, host)
+    others_s = _others_here_s(save, host)
     known_s = (workers_s or 0.0) + (others_s or 0.0)
     if known_s < EXPLAINED * delay_s or known_s <= 0.0:
         return None
@@ -385,7 +386,7 @@ def _figures(cause: str, save: SaveRecord, host: HostLimits) -> str:
         busy = f'{save.workers_busy or 0:.1f} of {save.workers or 0} busy'
         return f' ({busy} on {cores})'
     if cause == 'strangers':
-        return f' ({_seconds(others_here_s(save, host) or 0.0)} of CPU on {cores})'
+        return f' ({_seconds(_others_here_s(save, host) or 0.0)} of CPU on {cores})'
     if cause == 'memory':
         return f' ({save.major_faults or 0} page faults from storage)'
     if cause == 'size':

@@ -47,9 +47,6 @@ MAIN_DELAY_PROBLEM = 0.10
 THROTTLED_NOTICE_PCT = 5.0
 """Share of the time a quota holds tasks back: a burst now and then is usual."""
 
-ORDER_PROBLEM = 0.25
-"""Share of the asks at which batches stand ready while the next one is late."""
-
 BLOCKED_PROBLEM = 0.50
 """Share of a worker's time per batch in which it neither ran nor wanted to."""
 
@@ -96,9 +93,6 @@ HUB_NOTICE = 0.10
 
 HUB_NOTICE_BYTES = 2**24
 """Histories below 16 MiB are written in a tenth of a second, whatever their share."""
-
-OPTIMIZER_NOTICE = 0.25
-"""Share of a checkpoint in the optimizer's state from which a save without is named."""
 
 BENCH_CHANCE = 0.05
 """Chance below which longer saves are not noise: one experiment in twenty misleads."""

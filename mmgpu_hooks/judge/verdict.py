@@ -10,7 +10,7 @@ from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import CAUSES
-from mmgpu_hooks.schema import Diagnosis, Finding, PlainRun, Verdict
+from mmgpu_hooks.schema import Diagnosis, Finding, Verdict
 
 VERDICTS: dict[str, str] = {
     'not_enough_evidence': 'Not enough evidence',
@@ -18,7 +18,6 @@ VERDICTS: dict[str, str] = {
     'data_bound_workers': 'Data-bound, too few workers',
     'data_bound_cpu': 'Data-bound, the CPU is the wall',
     'data_bound_storage': 'Data-bound, loading is blocked',
-    'data_bound_order': 'Data-bound, late batches hold up the ones behind them',
     'affinity_collapsed': 'Data-bound, workers are confined to a few CPUs',
     'thread_thrash': "Data-bound, the workers' threads take each other's cores",
     'memory_bound': 'Memory runs out',
@@ -33,7 +32,7 @@ VERDICTS: dict[str, str] = {
 """Every verdict there is, and how it is called in text."""
 
 _DATA = 'MG101'
-_CAUSES = ('MG111', 'MG113', 'MG115', 'MG102', 'MG109', 'MG103')
+_CAUSES = ('MG111', 'MG113', 'MG115', 'MG102', 'MG103')
 """They say why there is waiting for data, the first of them before the others, and
 never stand alone."""
 
@@ -57,26 +56,6 @@ def diagnose_run(run: Run) -> Diagnosis:
         },
         saves=run.judged_saves,
     )
-
-
-def diagnose_plain_run(run: PlainRun) -> Diagnosis:
-    """Judge a run by MMEngine's own ``time`` and ``data_time``.
-
-    ``data_time`` holds the hooks after IterTimerHook, saves and, in iteration-based
-    runs, validation; so a low one clears the loader and a high one only suspects it.
-    """
-    share = run.data_time_s / run.time_s if run.time_s > 0 else 0.0
-    name, called, doubt = 'compute_bound', VERDICTS['compute_bound'], ''
-    if share >= thresholds.DATA_WAIT_PROBLEM:
-        name, called = 'data_bound', 'Perhaps data-bound'
-        doubt = ' (or hooks, saves and validation, which it also holds)'
-    why = (
-        f"{called}: MMEngine's data_time is {100 * share:.0f} % of time "
-        f'({format_seconds(run.data_time_s)} of {format_seconds(run.time_s)}, '
-        f'median of {run.lines} log lines){doubt}.'
-    )
-    counts = {'iterations': run.iterations, 'log_lines': run.lines}
-    return Diagnosis(verdict=Verdict(name, why, 'low'), counts=counts)
 
 
 def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:

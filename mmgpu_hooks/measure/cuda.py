@@ -1,4 +1,4 @@
-"""Torch on CUDA: events, the allocator, the tensors of the model.
+"""Torch on CUDA: events, the allocator, tensors.
 
 CUDA is never initialised by asking, its peak statistics are never reset, and nothing
 here synchronises.
@@ -441,53 +441,6 @@ def open_cuda_events() -> CudaEvents | Absent:
     )
 
 
-def count_model_bytes(
-    model: Any, optim_wrapper: Any, hooks: Iterable[Any]
-) -> dict[str, Any]:
-    """Count the tensors of a model, its optimizers and its averaged copies.
-
-    It takes 2.4 us per tensor: 14 ms for 1000 parameters that AdamW trains and an
-    EMAHook copies. A piece of memory that several share counts once.
-
-    Args:
-        model: The model, wrapped (DDP, FSDP) or not. A teacher that is part of it is
-            counted as frozen parameters.
-        optim_wrapper: MMEngine's ``OptimWrapper`` or ``OptimWrapperDict``.
-        hooks: The runner's hooks; the ``ema_model`` of each is counted.
-
-    Returns:
-        Fields of the record. A gradient takes what its parameter takes. The state of
-        the optimizers is 0 before they have stepped, and ``None`` where one has none.
-    """
-    wrappers = getattr(optim_wrapper, 'optim_wrappers', None)
-    each = wrappers.values() if isinstance(wrappers, Mapping) else [optim_wrapper]
-    # a ZeroRedundancyOptimizer keeps the shard of this rank in an inner one
-    optimizers = [getattr(one.optimizer, 'optim', one.optimizer) for one in each]
-    states = [getattr(optimizer, 'state', None) for optimizer in optimizers]
-    averaged = [
-        tensor
-        for copy in (getattr(hook, 'ema_model', None) for hook in hooks)
-        if copy is not None
-        for tensor in (*copy.parameters(), *copy.buffers())
-    ]
-    seen: set[tuple[Any, int]] = set()
-    parameters = list(model.parameters())
-    trained = [one for one in parameters if one.requires_grad]
-    numbers, trainable_bytes = count_tensors(trained, seen)
-    frozen, frozen_bytes = count_tensors(parameters, seen)
-    is_known = all(state is not None for state in states)
-    return {
-        'parameters': numbers + frozen,
-        'parameter_bytes': trainable_bytes + frozen_bytes,
-        'gradient_bytes': trainable_bytes,
-        'optimizer_state_bytes': count_tensors(_tensors(states), seen)[1]
-        if is_known
-        else None,
-        'buffer_bytes': count_tensors(model.buffers(), seen)[1],
-        'ema_bytes': count_tensors(averaged, seen)[1],
-    }
-
-
 def count_tensors(
     tensors: Iterable[Any], seen: set[tuple[Any, int]]
 ) -> tuple[int, int]:
@@ -509,12 +462,3 @@ def count_tensors(
             numbers += local.nelement()
             size += local.nelement() * local.element_size()
     return numbers, size
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    """Every tensor in nested mappings and lists."""
-    if hasattr(value, 'nelement'):
-        yield value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(part)

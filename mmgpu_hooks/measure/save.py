@@ -122,29 +122,6 @@ def _add(parts: Sequence[SavePhase]) -> SavePhase:
     return SavePhase(**sums)
 
 
-def count_tensor_bytes(state: Any) -> int:
-    """Bytes of all tensors and arrays in nested dicts, lists and tuples.
-
-    0.6 us per tensor. A tensor that is in it twice counts twice.
-
-    Args:
-        state: Such as the state dict of an optimizer.
-    """
-    total, pending = 0, [state]
-    while pending:
-        one = pending.pop()
-        if isinstance(one, Mapping):
-            pending.extend(one.values())
-        elif isinstance(one, (list, tuple)):
-            # thousands of parameter numbers are in the groups of an optimizer
-            if one and not isinstance(one[0], (int, float, str)):
-                pending.extend(one)
-        else:
-            size = getattr(one, 'nbytes', None)
-            total += size if isinstance(size, int) else 0
-    return total
-
-
 def count_history_bytes(hub: Any) -> int | None:
     """Bytes of the histories in the state of MMEngine's message hub.
 
@@ -158,7 +135,8 @@ def count_history_bytes(hub: Any) -> int | None:
     if not isinstance(scalars, Mapping):
         return None
     # HistoryBuffer.data: the values and the counts behind them
-    return sum(count_tensor_bytes(getattr(one, 'data', ())) for one in scalars.values())
+    arrays = [array for one in scalars.values() for array in getattr(one, 'data', ())]
+    return sum(getattr(array, 'nbytes', 0) for array in arrays)
 
 
 def read_size_bytes(path: str) -> int | None:

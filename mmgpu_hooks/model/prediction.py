@@ -16,7 +16,6 @@ LIMITS: dict[str, str] = {
     'workers': 'too few workers',
     'cores': 'the cores',
     'storage': 'the storage',
-    'head_of_line': 'late batches',
 }
 """What can keep an iteration from being faster, and how a sentence calls it."""
 
@@ -30,6 +29,8 @@ _MANY_DRAWS = 1024
 _FEW_DRAWS = 256
 """Enough to show how an error in the costs changes a rate."""
 _NEAR = 0.03
+_FULL = 0.9
+"""Share of the cores in use, from which more workers give next to nothing."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,6 @@ class Rate:
     iter_s: float
     wait_s: float
     """For data, fetching it included."""
-    utilisation: float | None
-    """Of the workers; ``None`` without any."""
     cpu_share: float
     """Of the cores, in use by any process."""
 
@@ -65,7 +64,7 @@ def _rate_alone(workload: Workload) -> Rate:
     wait_s = cpu_s / workload.core_share(1) + loading_s - cpu_s
     whole_s = wait_s + workload.local_step_s
     used_s = cpu_s + workload.step_cpu_s
-    return Rate(whole_s, wait_s, None, used_s / whole_s / workload.usable_cores)
+    return Rate(whole_s, wait_s, used_s / whole_s / workload.usable_cores)
 
 
 def _rate_fed(workload: Workload, num_workers: int, prefetch: int, draws: int) -> Rate:
@@ -81,7 +80,6 @@ def _rate_fed(workload: Workload, num_workers: int, prefetch: int, draws: int) -
     return Rate(
         iter_s=trace.seconds / draws,
         wait_s=(trace.wait_s + trace.fetch_s) / draws,
-        utilisation=min(trace.busy_s / (trace.seconds * num_workers), 1.0),
         cpu_share=max(shares),
     )
 
@@ -108,7 +106,7 @@ def predict_setting(
         iter_time_high_s=rate.iter_s * (1.0 + COVERAGE * error),
         data_wait_s=rate.wait_s,
         images_per_s=workload.batch_size / rate.iter_s if workload.batch_size else None,
-        limit=_name_limit(workload, rate, num_workers, prefetch),
+        limit=_name_limit(workload, rate, num_workers),
     )
 
 
@@ -117,39 +115,13 @@ def estimate_iter_s(workload: Workload, num_workers: int, prefetch: int) -> floa
     return rate_of(workload, num_workers, prefetch, _MANY_DRAWS).iter_s
 
 
-def _name_limit(workload: Workload, rate: Rate, num_workers: int, prefetch: int) -> str:
+def _name_limit(workload: Workload, rate: Rate, num_workers: int) -> str:
     loading = 'storage' if workload.is_storage_bound else 'workers'
     step_s = workload.ready_s if num_workers else workload.step.mean_s
     if rate.iter_s <= (1.0 + _NEAR) * step_s:
         return 'step'
-    if num_workers == 0:
-        return loading
-    if rate.cpu_share >= 1.0 - _NEAR:
-        return 'cores'
-    if rate.utilisation is not None and rate.utilisation >= 1.0 - _NEAR:
-        return loading
-    # none is in full use: the one without which it would be fastest
-    whole, cpu = workload.batch_time, workload.batch_cpu
-    more_workers_s = whole.mean_s * num_workers / (num_workers + 1)
-    relaxed = {
-        'cores': replace(workload, usable_cores=1e6, host_cores=1e6, other_tasks=0.0),
-        'head_of_line': replace(
-            workload,
-            batch_time=replace(whole, std_s=0.0),
-            batch_cpu=replace(cpu, std_s=0.0),
-        ),
-        loading: replace(
-            workload,
-            batch_time=replace(whole, mean_s=more_workers_s),
-            batch_cpu=replace(cpu, mean_s=min(cpu.mean_s, more_workers_s)),
-        ),
-    }
-    return min(
-        relaxed,
-        key=lambda name: (
-            rate_of(relaxed[name], num_workers, prefetch, _FEW_DRAWS).iter_s
-        ),
-    )
+    is_full = num_workers > 0 and rate.cpu_share >= _FULL
+    return 'cores' if is_full else loading
 
 
 def _relative_error(

@@ -13,9 +13,7 @@ from msgspec import structs
 from mmgpu_hooks.judge.memory import fold_card_room
 from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
 from mmgpu_hooks.model.batches import (
-    KNEE_SHARE,
     MemoryFit,
-    find_knee,
     find_largest_batch,
     predict_peak,
 )
@@ -25,6 +23,10 @@ from mmgpu_hooks.recommend.choice import Decision, Job, predict_gain, propose
 from mmgpu_hooks.schema import Change, LearningRate, NoPrediction
 
 BATCH_KEY = f'{KEY}batch_size'
+
+KNEE_SHARE = 0.03
+"""A batch size this close to the fastest is as fast: less memory, and less is asked of
+the learning rate."""
 
 FARTHEST = 2
 """Times the largest batch size that was measured: beyond, a line is a guess."""
@@ -52,26 +54,23 @@ def choose_batch_size(
         memory: Of the card against the batch size, or why that is not known.
     """
     job = decision.job
-    old = job.workload.batch_size
-    if isinstance(memory, NoPrediction):
-        return BatchChoice(f'The batch size stays as it is. {memory.reason}')
     limit = _find_limit(job, memory)
-    if isinstance(limit, str) or old is None:
+    old = job.workload.batch_size
+    if isinstance(limit, str) or old is None or isinstance(memory, NoPrediction):
         return BatchChoice(f'The batch size stays as it is. {limit}')
     most, why = limit
-    usual = _USUAL | {point.batch_size for point in memory.points}
-    sizes = [size for size in sorted(usual) if old < size <= most]
-    sizes = sizes or [most] * (most > old)
+    usual = sorted(_USUAL | {*memory.batch_sizes})
+    sizes = [size for size in usual if old < size <= most] or [most] * (most > old)
     decisions = {old: decision, **{size: _decide(job, size) for size in sizes}}
     rates = {size: size / one.job.iter_s(one.new) for size, one in decisions.items()}
-    best, largest = find_knee(rates) or old, max(rates)
+    enough = (1.0 - KNEE_SHARE) * max(rates.values())
+    best = min(size for size, rate in rates.items() if rate >= enough)
     stays = f'The batch size stays at {old}:'
-    if largest == old:
-        return BatchChoice(f'{stays} none that is larger fits ({why}).')
-    no_more = f'more than {100 * KNEE_SHARE:.0f} % faster'
     if best <= old:
-        said = f'{stays} none up to {largest} ({why}) is predicted to be {no_more}.'
-        return BatchChoice(said)
+        return BatchChoice(
+            f'{stays} none that fits ({why}) is predicted to be more than '
+            f'{100 * KNEE_SHARE:.0f} % faster.'
+        )
     new = decisions[best]
     after = new.job, new.new
     # another recipe has to be worth it for sure, and beside other programs or not
@@ -85,35 +84,35 @@ def choose_batch_size(
                 f'{100 * further.high:.1f} %), which is too little, or too unsure, for '
                 'another recipe.'
             )
-    said = f'From {old} to {best} images per batch: {_phrase_peak(memory, best)}.'
-    if largest > best:
-        said += f' Up to {largest} may be tried ({why}), but none is predicted to be '
-        said += f'{no_more}.'
-    new = replace(new, gain=predict_gain((job, job.old), after))
-    reason = (
-        f'{rates[best]:.1f} images/s are predicted, {old / job.iter_s(job.old):.1f} '
-        f'now; {_phrase_peak(memory, best)}'
+    gib = [one / 2**30 for one in predict_peak(memory, best)]
+    peak = (
+        f'memory is predicted to peak at {gib[0]:.1f} GiB ({gib[1]:.1f} to '
+        f'{gib[2]:.1f} GiB, 9 times in 10)'
     )
+    new = replace(new, gain=predict_gain((job, job.old), after))
+    now = old / job.iter_s(job.old)
+    reason = f'{rates[best]:.1f} images/s are predicted, {now:.1f} now; {peak}'
     change = make_change(new, 'batch_size', old, best, reason)
-    is_measured = best in {point.batch_size for point in memory.points}
-    if change.confidence == 'high' and not is_measured:
+    if change.confidence == 'high' and best not in memory.batch_sizes:
         change = replace(change, confidence='medium')
+    said = f'From {old} to {best} images per batch: {peak}.'
     return BatchChoice(said, new, (change, *phrase_changes(new)))
 
 
-def _find_limit(job: Job, memory: MemoryFit) -> tuple[int, str] | str:
+def _find_limit(job: Job, memory: MemoryFit | NoPrediction) -> tuple[int, str] | str:
     """The largest batch size that may be and what says so, or why none is known."""
-    run = job.run
-    if job.workload.step_line is None or job.workload.batch_size is None:
+    if isinstance(memory, NoPrediction):
+        return memory.reason
+    if job.workload.step_line is None:
         return (
             'Not enough evidence of the step against batch size: train a second run '
             'with another batch size.'
         )
+    run = job.run
     card = fold_card_room(run)
     if card is None:
         return 'How much memory the card has is unknown.'
-    safe = find_largest_batch(memory, card.safe_bytes)
-    measured = max(point.batch_size for point in memory.points)
+    safe, measured = find_largest_batch(memory, card.safe_bytes), memory.batch_sizes[-1]
     limits = [
         (safe, f'{card.safe_bytes / 2**30:.1f} GiB of the card are safe to plan for'),
         (FARTHEST * measured, f'{measured} is the largest that was measured'),
@@ -153,15 +152,6 @@ def _decide(job: Job, batch_size: int) -> Decision:
         workload=sized,
     )
     return propose(Job(resized, sized))
-
-
-def _phrase_peak(fit: MemoryFit, size: int) -> str:
-    gib = [one / 2**30 for one in predict_peak(fit, size)]
-    tail = ' with batches padded as the largest seen' if fit.image_pixels else ''
-    return (
-        f'memory is predicted to peak at {gib[0]:.1f} GiB{tail} ({gib[1]:.1f} to '
-        f'{gib[2]:.1f} GiB, 9 times in 10)'
-    )
 
 
 def phrase_learning_rate(

@@ -1,28 +1,20 @@
-"""What the trials of a sweep show: rows of figures, predictions beside them, the best.
+"""What the trials of a sweep show: rows of figures, and the best.
 
 Each trial left the evidence of a run; its row holds what the table and CSV say of it.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Callable
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import ITER, fold_figures
-from mmgpu_hooks.judge.workload import fit_workload
-from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.stats import LEAST_VALUES, estimate_mean
-from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.recommend.choice import SAME_SPEED
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH, cap_workers
-from mmgpu_hooks.schema import Estimate, NoPrediction, SweepRow, SweepSetting
-
-USUAL_WORKERS = 2
-"""Of MMDetection's configs: the run that people have is one with these."""
+from mmgpu_hooks.schema import Estimate, SweepRow, SweepSetting
 
 SETTLED = 0.03
 """The iteration time is known well enough when its interval is +- so much of it."""
@@ -92,66 +84,6 @@ def complete_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
         most_workers=cap.workers if cap else None,
         most_workers_reason=cap.reason if cap else None,
     )
-
-
-def fit_sweep_workload(run: Run | None, warm_up: int) -> Workload | NoPrediction:
-    """What one trial says of its loader.
-
-    Args:
-        run: Of the trial; ``None`` when its evidence is gone.
-        warm_up: First intervals to leave out.
-    """
-    if run is None:
-        return NoPrediction('The evidence of the trial to predict from is gone.')
-    return fit_workload(_without_warm_up(run, warm_up))
-
-
-def predict_rows(
-    rows: Sequence[SweepRow], fit: Callable[[SweepSetting], Workload | NoPrediction]
-) -> list[SweepRow]:
-    """Set beside each trial what the model of one other had said of it.
-
-    Of those with the same batch size it is the measured one with 2 workers,
-    MMDetection's usual number, or the nearest to that.
-
-    Args:
-        rows: All trials.
-        fit: What the trial of a setting says of its loader; asked once of each.
-    """
-    fit = functools.cache(fit)
-    return [_predict_row(row, rows, fit) for row in rows]
-
-
-def _predict_row(
-    row: SweepRow,
-    rows: Sequence[SweepRow],
-    fit: Callable[[SweepSetting], Workload | NoPrediction],
-) -> SweepRow:
-    setting = row.setting
-    alike = [one for one in rows if one.setting.batch_size == setting.batch_size]
-    near = [one.setting for one in alike if one.is_measured]
-    source = min(near, key=_distance, default=None)
-    row = replace(row, predicted=None, is_calibration=setting == source)
-    if source is None:
-        return replace(
-            row,
-            unpredicted='No trial with this batch size was measured, and what a step '
-            'takes with another batch size is not known from one run.',
-        )
-    found = fit(source)
-    if isinstance(found, NoPrediction):
-        return replace(row, unpredicted=found.reason)
-    # the config's own where none was asked for, which that trial had too
-    prefetch = setting.prefetch_factor or found.prefetch_factor
-    predicted = predict_setting(found, setting.num_workers, prefetch)
-    return replace(row, predicted=predicted, unpredicted=None)
-
-
-def _distance(setting: SweepSetting) -> tuple[int, int, int]:
-    # of two as near, the one whose workers show more
-    away = abs(setting.num_workers - USUAL_WORKERS)
-    prefetch = abs((setting.prefetch_factor or DEFAULT_PREFETCH) - DEFAULT_PREFETCH)
-    return away, prefetch, -setting.num_workers
 
 
 def _without_warm_up(run: Run, warm_up: int) -> Run:

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from mmgpu_hooks.judge.duration_text import format_sum
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.thresholds import MIN_ITERATIONS, VALIDATION_WORTH
+from mmgpu_hooks.judge.thresholds import VALIDATION_WORTH
 from mmgpu_hooks.judge.validation import find_alike, is_timed, make_validation_run
-from mmgpu_hooks.judge.verdict import count_missing
 from mmgpu_hooks.model.job import Setting
 from mmgpu_hooks.recommend.changes import phrase_changes, why_nothing
 from mmgpu_hooks.recommend.choice import Job, decide, read_setting
@@ -48,7 +47,8 @@ def advise_validation(run: Run, train: Setting | None = None) -> ValidationAdvic
     if validation is None:
         return _stay(run, None, 'Their loop does not show its iterations.')
     if validation.workload is None or validation.is_stalled or not validation.is_enough:
-        return _stay(run, validation, _why_unpredicted(validation))
+        slow = 'Its waits are not those of a loader that is too slow.'
+        return _stay(run, validation, validation.why_no_workload or slow)
     decision = decide(Job(validation, validation.workload, _live_on(run, train)))
     if decision.gain is None:
         why = decision.doubt or why_nothing(decision)
@@ -87,22 +87,20 @@ def _rename(change: Change) -> Change:
     return Change(key, change.old, change.new, reason, confidence, ('MG302',))
 
 
-def leave_validation(
-    recommendation: Recommendation, run: Run, why: str
-) -> Recommendation:
+def leave_validation(recommendation: Recommendation, why: str) -> Recommendation:
     """The recommendation without changes of validation's loader.
 
     Args:
         recommendation: With or without such changes.
-        run: The run it is for.
         why: Nothing of them is needed or can be set, as a sentence.
     """
     kept = tuple(
         one for one in recommendation.changes if not one.key.startswith(VALIDATION_KEY)
     )
     outlook = recommendation.validation
-    if len(kept) < len(recommendation.changes):
-        outlook = _stay(run, make_validation_run(run), why).outlook
+    if outlook is not None and len(kept) < len(recommendation.changes):
+        said = f'{outlook.sentence} val_dataloader stays as it is. {why}'
+        outlook = ValidationOutlook(said, outlook.validations, outlook.loop_s)
     return replace(recommendation, changes=kept, validation=outlook)
 
 
@@ -134,17 +132,4 @@ def _phrase_now(run: Run, validation: Run | None) -> str:
         f'{now}: {format_sum(_loop_s(run, validation))} in the loop, '
         f'{format_sum(waits_s / len(find_alike(run)))} of them waiting for data and '
         'for workers to start.'
-    )
-
-
-def _why_unpredicted(validation: Run) -> str:
-    if validation.is_enough:
-        known = validation.why_no_workload
-        return known or 'Its waits are not those of a loader that is too slow.'
-    each = max(validation.run.interval_iterations, 1)
-    return (
-        f'{validation.steady_iterations} of their iterations can be judged by, and '
-        f'{MIN_ITERATIONS} are needed: at least '
-        f'{math.ceil(count_missing(validation) / each)} more validation(s) as long as '
-        'the last.'
     )

@@ -46,7 +46,6 @@ from mmgpu_hooks.schema.recorded import (
     HostWindow,
     IntervalRecord,
     LoaderSettings,
-    ModelBytesRecord,
     RunRecord,
     SaveAftermathRecord,
     SavePhase,
@@ -60,7 +59,6 @@ from mmgpu_hooks.schema.recorded import (
     WorkersWindow,
 )
 from mmgpu_hooks.schema.run import (
-    PlainRun,
     RankRow,
     RanksSummary,
     RunEvidence,

@@ -88,7 +88,7 @@ class SaveCure:
     """One way to make saves cost less, and what it is predicted to give."""
 
     name: str
-    """``polite_workers`` or ``slimmer_checkpoint``."""
+    """``polite_workers``."""
     sentence: str
     save_s: Optional[float]
     """Predicted length of a save, mean of those it helps."""

@@ -15,7 +15,6 @@ from mmgpu_hooks.schema.recorded import (
     EndRecord,
     IntervalRecord,
     Line,
-    ModelBytesRecord,
     RunRecord,
     SaveAftermathRecord,
     SaveRecord,
@@ -29,7 +28,6 @@ from mmgpu_hooks.schema.run_folder import EvidenceError
 AnyLine = Union[
     RunRecord,
     IntervalRecord,
-    ModelBytesRecord,
     SaveRecord,
     SaveAftermathRecord,
     ValidationRecord,

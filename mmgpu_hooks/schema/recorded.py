@@ -140,8 +140,6 @@ class GpuDevice(Recorded, frozen=True, kw_only=True):
 class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False):
     """First line of an evidence file: all that analysis needs to know later."""
 
-    run_id: str
-    """Random, so that two runs in one file are noticed."""
     started_unix_s: Number
     """Wall clock; a label, never used for durations."""
     build_s: Number = 0.0
@@ -152,8 +150,6 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
     work_dir: Optional[str] = None
     config_path: Optional[str] = None
     """The file the user trains with, absolute."""
-    config_copy: Optional[str] = None
-    """The run's own flattened copy, absolute."""
     loop: Optional[str] = None
     """``epoch``, ``iter`` or the class name of a custom loop."""
     max_epochs: Optional[Count] = None
@@ -163,6 +159,8 @@ class RunRecord(Line, frozen=True, kw_only=True, tag='run', omit_defaults=False)
     interval_iterations: Count = 0
     accumulative_counts: Optional[Count] = None
     optim_wrapper: Optional[str] = None
+    parameters: Optional[Count] = None
+    """How many numbers the parameters of the model are."""
     device: str = 'cpu'
     loader: LoaderSettings = msgspec.field(default_factory=LoaderSettings)
     worker_nice: Optional[Count] = None
@@ -239,12 +237,6 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     fetch_cpu_s: Optional[Number] = None
     """CPU of fetching one batch, mean: ``batch_cpu`` without what sends the batch to
     the training process."""
-    ready_mean: Optional[Number] = None
-    """Batches that stood ready when the loop asked, mean."""
-    ready_zero_pct: Optional[Number] = None
-    """Share of the asks at which none stood ready."""
-    out_of_order: Optional[Count] = None
-    """Batches that came before their turn and had to wait for an earlier one."""
     affinity_cpus: Optional[Count] = None
     """CPUs that the most confined worker may run on."""
     opencv_threads: Optional[Count] = None
@@ -386,22 +378,6 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     """Pixels of the last batch's images as stored, over those they are trained at."""
 
 
-class ModelBytesRecord(Line, frozen=True, kw_only=True, tag='model_bytes'):
-    """The static part of training memory, counted once after the first step."""
-
-    iteration: Count
-    """Iterations done when it was counted."""
-    parameters: Optional[Count] = None
-    """How many numbers the parameters are."""
-    parameter_bytes: Optional[Count] = None
-    gradient_bytes: Optional[Count] = None
-    """As many as the trained parameters take."""
-    optimizer_state_bytes: Optional[Count] = None
-    buffer_bytes: Optional[Count] = None
-    ema_bytes: Optional[Count] = None
-    """Of averaged copies of the model (EMAHook); 0 without one."""
-
-
 SAVE_PHASES = ('serialise', 'write', 'rest')
 """``torch.save`` into a buffer; the backend's ``put``; what is in neither (copies to
 host memory, hooks of ``before_save_checkpoint``, a strategy's own way)."""
@@ -452,8 +428,6 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     bytes: Optional[Count] = None
     """What this rank gave the backend to write; where that was not seen, the size of
     the file, or of all files in the folder."""
-    optimizer_bytes: Optional[Count] = None
-    """Tensors of the optimizer in it."""
     message_hub_bytes: Optional[Count] = None
     """Histories of MMEngine's message hub in it, before compression or pickling."""
     workers: Optional[Count] = None
@@ -632,7 +606,6 @@ class EndRecord(Line, frozen=True, kw_only=True, tag='end'):
     """Last line of that traceback."""
     sample: Optional[str] = None
     """What of the data set was being loaded when loading raised: index or path."""
-    ram_available_bytes: Optional[Count] = None
     shm_free_bytes: Optional[Count] = None
     disk_free_bytes: Optional[Count] = None
     """Where the evidence is written."""

@@ -8,7 +8,6 @@ from typing import Optional, Tuple
 from mmgpu_hooks.schema.recorded import (
     EndRecord,
     IntervalRecord,
-    ModelBytesRecord,
     RunRecord,
     SaveAftermathRecord,
     SaveRecord,
@@ -28,28 +27,11 @@ class RunEvidence:
     end: Optional[EndRecord] = None
     sources_off: Tuple[SourceOffRecord, ...] = ()
     stuck: Tuple[StuckRecord, ...] = ()
-    model: Optional[ModelBytesRecord] = None
     save_records: Tuple[SaveRecord, ...] = ()
     save_aftermaths: Tuple[SaveAftermathRecord, ...] = ()
     validations: Tuple[ValidationRecord, ...] = ()
     notes: Tuple[str, ...] = ()
     """Sentences about what was odd in the file, for the user."""
-
-
-@dataclass(frozen=True)
-class PlainRun:
-    """What MMEngine's own ``scalars.json`` tells of a run without our hook."""
-
-    path: str
-    iterations: int
-    """Last iteration logged."""
-    lines: int
-    """Log lines that carried both ``time`` and ``data_time``."""
-    time_s: float
-    """Median of the logged ``time``."""
-    data_time_s: float
-    """Median of the logged ``data_time``."""
-    notes: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

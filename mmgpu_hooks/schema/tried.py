@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Tuple
 
 from mmgpu_hooks.schema.judged import Estimate
-from mmgpu_hooks.schema.predicted import Prediction
 from mmgpu_hooks.schema.recorded import SaveRecord
 
 MEMORY_SOURCES: Mapping[str, str] = {
@@ -73,12 +72,6 @@ class SweepRow:
     most_workers_reason: Optional[str] = None
     folder: str = ''
     """With its log and its evidence."""
-    predicted: Optional[Prediction] = None
-    """What the model of one run had said of it."""
-    unpredicted: Optional[str] = None
-    """Why there is no prediction: a sentence."""
-    is_calibration: bool = False
-    """Whether that one run was this trial."""
     is_reused: bool = False
     """Whether an earlier start of the sweep had measured it."""
 
@@ -86,15 +79,6 @@ class SweepRow:
     def is_measured(self) -> bool:
         """Whether it can be compared; what a trial did before it failed cannot be."""
         return self.iter_s is not None and self.status in ('completed', 'timed_out')
-
-    @property
-    def prediction_error(self) -> Optional[float]:
-        """Predicted over measured iteration less one; ``None`` without either."""
-        if self.predicted is None or self.iter_s is None:
-            return None
-        if self.is_calibration or not self.is_measured:
-            return None
-        return self.predicted.iter_time_s / self.iter_s.value - 1
 
 
 @dataclass(frozen=True)

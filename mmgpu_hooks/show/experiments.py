@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +70,6 @@ _SETTINGS: Sequence[Column] = (
 _FIGURES: Sequence[Column] = (
     ('iteration', 'iter_s.value', format_seconds),
     ('+-\n%', 'iter_s', lambda iter_s: f'{100 * iter_s.half_width / iter_s.value:.1f}'),
-    ('predicted', 'predicted.iter_time_s', format_seconds),
     ('data\nwait', 'data_wait_s', format_seconds),
     ('images\n/s', 'images_per_s', '{:.1f}'.format),
     ('GPU\n%', 'gpu_util_pct', '{:.0f}'.format),
@@ -125,20 +123,14 @@ def _sweep_sentences(sweep: Sweep) -> Iterator[str]:
 
 
 def _basis(sweep: Sweep) -> str:
-    """What the table rests on, and how the predictions fared."""
+    """What the table rests on."""
     rows = sweep.rows
     measured = sum(row.is_measured for row in rows)
     text = f'{measured} of {plural(len(rows), "trial")} measured, in random order'
     text += f' ({format_seconds(sweep.seconds)} in all)'
     if sweep.ranks > 1:
         text += f'; figures of rank 0, images/s of all {sweep.ranks} ranks'
-    text += '. +- is the interval of the mean at 95 %.'
-    errors = [abs(error) for row in rows if (error := row.prediction_error) is not None]
-    if errors:
-        source = ' and '.join(row.setting.name for row in rows if row.is_calibration)
-        off = f'{100 * statistics.median(errors):.1f} % (median of {len(errors)})'
-        text += f' Predicted from the trial with {source}: off by {off}.'
-    return text
+    return text + '. +- is the interval of the mean at 95 %.'
 
 
 def _sweep_notes(sweep: Sweep) -> Iterator[str]:
@@ -163,7 +155,6 @@ def _sweep_notes(sweep: Sweep) -> Iterator[str]:
             f'With few batches in an epoch and {plural(min(short), "worker")} or more, '
             'whole epochs are slower than this: their first waits are left out.'
         )
-    yield from dict.fromkeys(row.unpredicted for row in rows if row.unpredicted)
     sources = {row.memory_source for row in rows if row.memory_peak_bytes}
     for source in sorted(filter(None, sources)):
         yield f'Memory is the peak of {MEMORY_SOURCES[source]}.'
@@ -186,7 +177,6 @@ def render_sweep_json(sweep: Sweep, config: str, folder: str) -> str:
         {
             **vars(row),
             'name': row.setting.name,
-            'prediction_error': row.prediction_error,
             'exceeds_host': exceeds_host(row),
         }
         for row in sweep.rows

@@ -86,9 +86,6 @@ def _memory_json(report: MemoryReport) -> dict[str, Any]:
     return {
         'fixed_bytes': round(fit.fixed_bytes),
         'image_bytes': round(fit.image_bytes),
-        'image_pixels': fit.image_pixels,
-        'static_bytes': fit.static_bytes,
-        'workspace_bytes': fit.workspace_bytes,
         'relative_error': fit.relative_error,
         'peaks': [
             {'batch_size': batch, **predict_peak(fit, batch)._asdict()}
@@ -147,14 +144,11 @@ def _settings(forecast: Forecast, workload: Workload) -> Table:
 def _describe_memory(report: MemoryReport) -> Iterator[Fact]:
     """Memory against batch size, the peaks that were asked for, the card."""
     fit, card = report.fit, report.card
-    where = ''
-    if fit.image_pixels is not None:
-        where = f' of {format_count(fit.image_pixels)} padded pixels'
     yield (
         'memory',
         f'{format_bytes(fit.fixed_bytes)} with any batch and '
-        f'{format_bytes(fit.image_bytes)} per image{where}, fitted to '
-        f'{len(fit.points)} peaks',
+        f'{format_bytes(fit.image_bytes)} per image, fitted to '
+        f'{len(fit.batch_sizes)} peaks',
     )
     for batch in report.batch_sizes:
         seen = predict_peak(fit, batch)

@@ -91,7 +91,7 @@ def _open_page(runs: Sequence[ReportedRun]) -> Section:
     """The first section: a run's verdict, or how several compare."""
     if len(runs) == 1:
         return describe_run(runs[0])[0]
-    known = [(r.label, r.answer.summary) for r in runs if r.answer.summary is not None]
+    known = [(run.label, run.answer.summary) for run in runs]
     rows = [
         (name, *(_setting(run.answer.summary, name) for run in runs))
         for name in _SETTINGS
@@ -109,8 +109,8 @@ def _open_page(runs: Sequence[ReportedRun]) -> Section:
     )
 
 
-def _setting(run: Run | None, name: str) -> str:
-    value = getattr(run.run.loader, name) if run is not None else 'unknown'
+def _setting(run: Run, name: str) -> str:
+    value = getattr(run.run.loader, name)
     return 'none' if value is None else str(value)
 
 

@@ -34,8 +34,7 @@ class Answer:
     """The evidence it rests on."""
     diagnosis: Diagnosis
     recommendation: Recommendation
-    summary: Run | None = None
-    """``None`` for a run without our evidence."""
+    summary: Run
     config: str | None = None
     """The config that was rewritten."""
     output: str | None = None
@@ -57,7 +56,6 @@ class Answer:
 def render_json(answer: Answer) -> str:
     """The answer with stable keys; ``docs/en/recommend.md`` documents them."""
     found, run = answer.recommendation, answer.summary
-    saves = run.save_records if run is not None else ()
     # of what was asked for only, and of what there was
     optional = {
         'fitted_runs': answer.fitted,
@@ -66,14 +64,14 @@ def render_json(answer: Answer) -> str:
     }
     return to_json(
         run=answer.run_path,
-        status=run.status if run is not None else None,
+        status=run.status,
         verdict=answer.diagnosis.verdict,
         findings=answer.diagnosis.findings,
         changes=found.changes,
         no_change_reason=found.reason,
         checkpoint_saves=[
             {**structs.asdict(save), **asdict(judgement)}
-            for save, judgement in zip(saves, answer.diagnosis.saves)
+            for save, judgement in zip(run.save_records, answer.diagnosis.saves)
         ],
         save_cures=found.save_cures,
         advice=found.advice,
@@ -135,7 +133,7 @@ def _headline(answer: Answer, details: bool) -> Section:
     ranks = answer.ranks
     if not details and ranks is not None and ranks.slowest is not None:
         said.append(ranks.why)
-    if run is not None and not answer.recommendation.changes:
+    if not answer.recommendation.changes:
         said.append(describe_settings(run))
     if details and verdict.headspace_pct is not None:
         # another batch size makes the step itself faster
@@ -159,8 +157,7 @@ def _changes(answer: Answer, has_reason: bool) -> Iterator[Section]:
             (_name(change, changes), value_of(change.old), value_of(change.new), '')
             for change in changes
         ]
-        if answer.summary is not None:
-            rows += _gains(answer, answer.summary)
+        rows += _gains(answer, answer.summary)
         head = ['', 'now', 'recommended', '9 times in 10']
         facts: list[Fact] = []
         if has_reason and not found.batch_size:
@@ -213,7 +210,7 @@ def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
 def _commands(answer: Answer, details: bool, more: str = '') -> str:
     """Where it was written, and what to type next."""
     folder = None
-    if answer.summary is not None and answer.output is not None:
+    if answer.output is not None:
         folder = shell_path(answer.summary.run.work_dir)
     kept = f'{answer.backup} (what was there)' if answer.backup else None
     lines = {

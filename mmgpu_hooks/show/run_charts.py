@@ -61,12 +61,6 @@ def chart_transforms(costs: Sequence[tuple[str, float]]) -> Chart | None:
     return stack('transforms', 'Transforms, time per image', bars)
 
 
-def chart_memory(parts: Sequence[tuple[str, str, int]]) -> Chart | None:
-    """One bar of what is known: name, colour and bytes of each part."""
-    whole = format_bytes(sum(size for _, _, size in parts))
-    return stack('memory', 'Memory by part', [('', parts, whole)] if parts else [])
-
-
 def chart_growth(run: Run) -> Chart | None:
     """Memory of the host over iterations, up to where it is full; ``None`` without
     growth, or where what is free is unknown."""

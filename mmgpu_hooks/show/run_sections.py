@@ -10,7 +10,6 @@ from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.changes import WORKERS_KEY
 from mmgpu_hooks.schema import (
-    PlainRun,
     Prediction,
     SaveRecord,
 )
@@ -54,12 +53,11 @@ _SHOWN_SHARE = 0.0005
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """A run, judged; its answer has a summary, or it has a plain log, never both."""
+    """A run, judged."""
 
     label: str
     """Short, and different from those of the runs beside it."""
     answer: Answer
-    plain: PlainRun | None = None
     predictions: tuple[Prediction, ...] = ()
     """Of settings of the loader, the run's own among them."""
     why_no_predictions: str = ''
@@ -83,36 +81,30 @@ def describe_run(reported: ReportedRun) -> list[Section]:
     """Every section of a run, in the order of the page."""
     answer, run = reported.answer, reported.answer.summary
     sections = [_verdict_section(reported), _changes_section(answer)]
-    if run is not None:
-        time, *others = _measured_sections(answer, run)
-        chart = run_charts.chart_timeline(run)
-        over_time = Section('Over time', 'over-time', chart=chart)
-        sections += [time, over_time, _what_if_section(reported, run), *others]
-        growth = run_charts.chart_growth(run)
-        if growth is not None:
-            said = [growth.description]
-            sections.append(Section(growth.title, growth.name, said, chart=growth))
+    time, *others = _measured_sections(answer, run)
+    over_time = Section('Over time', 'over-time', chart=run_charts.chart_timeline(run))
+    sections += [time, over_time, _what_if_section(reported, run), *others]
+    growth = run_charts.chart_growth(run)
+    if growth is not None:
+        said = [growth.description]
+        sections.append(Section(growth.title, growth.name, said, chart=growth))
     sections += _findings_section(answer)
-    if run is not None:
-        versions = ', '.join(f'{name} {one}' for name, one in run.run.versions.items())
-        facts = [*list_facts(run, _SETTINGS), ('versions', versions)]
-        title = 'The run and its settings'
-        sections.append(
-            Section(title, 'settings', [describe_settings(run)], facts=facts)
-        )
+    versions = ', '.join(f'{name} {one}' for name, one in run.run.versions.items())
+    facts = [*list_facts(run, _SETTINGS), ('versions', versions)]
+    title, said = 'The run and its settings', [describe_settings(run)]
+    sections.append(Section(title, 'settings', said, facts=facts))
     return [*sections, *listing('Notes', list_notes(answer), 'notes')]
 
 
 def list_notes(answer: Answer) -> list[str]:
     """What was odd, and why figures are missing."""
-    unknown = answer.summary.unknown.items() if answer.summary is not None else ()
+    unknown = answer.summary.unknown.items()
     return [*answer.notes, *(f'{name} unknown: {why}' for name, why in unknown)]
 
 
 def detail_sections(answer: Answer) -> Iterator[Section]:
     """What ``mmgpu recommend --details`` adds."""
-    if answer.summary is not None:
-        yield from _measured_sections(answer, answer.summary)
+    yield from _measured_sections(answer, answer.summary)
     yield from _findings_section(answer)
     cures = answer.recommendation.save_cures
     said = [sentence_of(cure.sentence) for cure in cures]
@@ -126,7 +118,7 @@ def _measured_sections(answer: Answer, run: Run) -> list[Section]:
     return [
         _time_section(run),
         _loader_section(run),
-        _memory_section(run),
+        Section('Memory', 'memory', facts=list(list_facts(run, _MEMORY))),
         _saves_section(answer, run),
         *_ranks_section(answer),
         Section('The host', 'host', facts=list(list_facts(run, _HOST))),
@@ -136,27 +128,20 @@ def _measured_sections(answer: Answer, run: Run) -> list[Section]:
 def _verdict_section(reported: ReportedRun) -> Section:
     """The answer first: in a sentence, how sure it is, the figures it rests on."""
     verdict, run = reported.answer.diagnosis.verdict, reported.answer.summary
-    basis = [f'{verdict.confidence} confidence']
-    if run is not None:
-        basis.append(f'{run.steady_iterations} steady iterations')
-        basis.append(f'{run.status} after {run.iterations} iterations')
-        if run.run.world_size > 1:
-            basis.append(f'rank {run.run.rank} of {run.run.world_size}')
-    elif reported.plain is not None:
-        basis.append(f"{reported.plain.lines} lines of MMEngine's own log")
+    basis = [
+        f'{verdict.confidence} confidence',
+        f'{run.steady_iterations} steady iterations',
+        f'{run.status} after {run.iterations} iterations',
+    ]
+    if run.run.world_size > 1:
+        basis.append(f'rank {run.run.rank} of {run.run.world_size}')
     figures = list(list_figures(reported))
     return Section(verdict.sentence, 'verdict', [' · '.join(basis)], figures)
 
 
 def list_figures(reported: ReportedRun) -> Iterator[tuple[str, str, str]]:
     """The few figures by which runs differ; unknown ones say so."""
-    run, plain = reported.answer.summary, reported.plain
-    if run is None:
-        if plain is not None:
-            note = f'median of {plain.lines} log lines'
-            yield 'Iteration', format_seconds(plain.time_s), note
-            yield 'data_time', format_seconds(plain.data_time_s), note
-        return
+    run = reported.answer.summary
     steady = f'mean of {run.steady_iterations} iterations'
     yield 'Iteration', format_seconds(run.iter_s), steady
     share = 'per iteration'
@@ -195,7 +180,7 @@ def _changes_section(answer: Answer) -> Section:
         items.append(Item(reason, title, ' · '.join(basis), 'change'))
     if not found.changes:
         said = [f'Nothing to change. {found.reason or ""}'.rstrip()]
-    elif run is not None and run.run.work_dir is not None:
+    elif run.run.work_dir is not None:
         code = f'mmgpu recommend {shlex.quote(run.run.work_dir)}'
     items += map(Item, _list_advice(answer))
     return Section('What to change', 'changes', said, items=items, code=code)
@@ -278,8 +263,6 @@ _LOADER: Sequence[Column] = (
     ('CPU of it', 'loader.batch_cpu_s', format_seconds),
     ('CPU of all workers, per batch', 'worker_cpu_s', format_seconds),
     ('batches measured', 'loader.batches', str),
-    ('ready when asked', 'loader.ready_mean', '{:.1f} batches'.format),
-    ('none ready', 'loader.ready_zero_pct', format_pct),
     ('memory of all workers', 'loader.pss_bytes', format_bytes),
 )
 _MEMORY: Sequence[Column] = (
@@ -364,39 +347,6 @@ def _loader_section(run: Run) -> Section:
         table=Table(['transform', 'per image'], rows, 'Mean time per timed image'),
         chart=run_charts.chart_transforms(costs[:_SHOWN]),
     )
-
-
-def _memory_section(run: Run) -> Section:
-    """Peak, what of it is always there, and what the allocator went through."""
-    parts = list(_split_memory(run))
-    rows = [(name, format_bytes(size)) for name, _, size in parts]
-    return Section(
-        'Memory',
-        'memory',
-        facts=list(list_facts(run, _MEMORY)),
-        table=Table(['part', 'size'], rows, 'Memory by part'),
-        chart=run_charts.chart_memory(parts),
-    )
-
-
-def _split_memory(run: Run) -> Iterator[tuple[str, str, int]]:
-    """Name, colour and bytes of each part that is known: static ones, as counted, then
-    activations and workspace = peak - static."""
-    model, peak = run.model, run.gpu_mem_peak_bytes
-    if model is None:
-        return
-    static = [
-        ('parameters', 'step', model.parameter_bytes),
-        ('gradients', 'hooks', model.gradient_bytes),
-        ('optimizer state', 'checkpoint_save', model.optimizer_state_bytes),
-        ('buffers', 'validation', model.buffer_bytes),
-        ('averaged copy', 'startup', model.ema_bytes),
-    ]
-    yield from ((name, role, size) for name, role, size in static if size)
-    if peak is not None and all(size is not None for _, _, size in static):
-        left = peak - sum(size or 0 for _, _, size in static)
-        if left > 0:
-            yield 'activations (peak - static)', 'data_wait', left
 
 
 def _saves_section(answer: Answer, run: Run) -> Section:

@@ -12,7 +12,7 @@ from mmgpu_hooks.commands.main import main
 @pytest.fixture
 def runs(tmp_path):
     before = write_run(tmp_path / 'before', make_noisy_run(1))
-    loader = make_run(run_id='b').loader
+    loader = make_run().loader
     slower = make_noisy_run(2, data_wait_s=0.16, loader=loader)
     return str(before), str(write_run(tmp_path / 'after', slower))
 

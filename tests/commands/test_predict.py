@@ -19,8 +19,6 @@ optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.02))
 train_dataloader = dict(batch_size=2, num_workers=4, persistent_workers=True)
 auto_scale_lr = dict(base_batch_size=16, enable=False)
 """
-OTHER = CONFIG.replace("type='A'", "type='B'")
-COMMANDS = [['predict'], ['recommend', '--dry-run']]
 
 
 @pytest.fixture
@@ -44,16 +42,14 @@ def starved(tmp_path) -> str:
 def write_pair(tmp_path):
     """Writes runs with batch sizes 2, the newest, and 4."""
 
-    def write(*configs: str, **other: object) -> list[str]:
+    def write(**other: object) -> list[str]:
         config = tmp_path / 'mine.py'
         config.write_text(CONFIG)
         run = {'config_path': str(config)}
         pair = make_pooled(2, day=28, run=run), make_pooled(4, day=26, run=run, **other)
         return [
-            str(write_pooled(tmp_path / f'run{number}', evidence, text))
-            for number, (evidence, text) in enumerate(
-                zip(pair, configs or [CONFIG] * 2)
-            )
+            str(write_pooled(tmp_path / f'run{number}', evidence, CONFIG))
+            for number, evidence in enumerate(pair)
         ]
 
     return write
@@ -112,9 +108,6 @@ def test_several_batch_sizes_predict_others(write_pair, ask):
     assert memory['peaks'][2]['peak_bytes'] == pytest.approx(17 * GIB, rel=1e-3)
     assert (memory['oom_batch_size'], memory['card_bytes']) == (40, 80 * GIB)
     # 5 GiB with 2: twice the batch is not twice the memory
-    assert answer['notes'] == ask('predict', *runs, *options)['notes']
-    far = ask('predict', *runs, '--batch-size', '24')['notes']
-    assert any('more than twice the largest' in note for note in far)
 
 
 def test_one_run_predicts_no_other_batch_size(write_pair, ask, capsys):
@@ -126,52 +119,22 @@ def test_one_run_predicts_no_other_batch_size(write_pair, ask, capsys):
     assert 'fitted_runs' not in answer
 
 
-def test_runs_of_another_config_are_left_out_by_name(write_pair, ask, capsys):
-    runs = write_pair(CONFIG, OTHER)
+def test_a_run_of_another_training_is_left_out_by_name(write_pair, ask, capsys):
+    runs = write_pair(device='cpu')
     answer = ask('predict', *runs)
     assert [run['batch_size'] for run in answer['fitted_runs']] == [2]
     (note,) = [one for one in answer['notes'] if 'left out' in one]
-    assert "its config is another one (model.type 'A' -> 'B')." in note
+    assert 'device is cpu there' in note
     assert runs[1] in note
     assert main(['predict', *runs, '--batch-size', '4']) == 2
     assert f'{runs[1]}/' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('command', COMMANDS)
-@pytest.mark.parametrize(
-    ('copy', 'why'), [('', 'is not beside'), ('model = dict(', 'SyntaxError')]
-)
-def test_configs_that_were_not_compared_are_named(command, copy, why, write_pair, ask):
-    runs = write_pair(CONFIG, copy)
-    answer = ask(*command, *runs)
-    (note,) = [one for one in answer['notes'] if 'were not compared' in one]
-    assert all(run in note for run in runs)
-    assert why in note
-    assert len(answer['fitted_runs']) == 2
-
-
-@pytest.mark.parametrize('command', COMMANDS)
-def test_what_cannot_be_read_is_left_out_and_a_slip_is_refused(
-    command, write_pair, tmp_path, capsys, ask
-):
+@pytest.mark.parametrize('command', [['predict'], ['recommend', '--dry-run']])
+def test_a_folder_that_cannot_be_read_is_refused(command, write_pair, capsys):
     runs = write_pair()
-    bad = []
-    for name, file, text in (
-        ('plain', 'scalars.json', '{"lr": 0.1, "time": 0.2, "iter": 10}\n'),
-        ('broken', 'gpu_efficiency.jsonl', 'garbage\n'),
-    ):
-        path = tmp_path / name / '20261120_101500' / 'vis_data' / file
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-        bad.append(str(tmp_path / name))
-    answer = ask(*command, *runs, runs[0], *bad)
-    said = ' '.join(answer['notes'])
-    assert len(answer['fitted_runs']) == 2
-    assert f'{runs[0]}/' in said
-    assert all(f'Left out: {folder}' in said for folder in bad)
-    for folders in ([runs[0], str(tmp_path / 'nothing')], bad):
-        assert main([*command, *folders]) == 2
-        assert 'expected' in capsys.readouterr().err
+    assert main([*command, *runs, f'{runs[0]}/nothing']) == 2
+    assert 'nothing: expected' in capsys.readouterr().err
 
 
 def test_a_batch_size_is_rewritten_where_allowed_and_the_rate_is_advice(

@@ -201,12 +201,16 @@ def test_a_run_with_nothing_to_change_or_a_torn_line(tmp_path, ask):
     assert any('1 torn last line skipped' in note for note in answer['notes'])
 
 
-def test_a_plain_run_gets_a_verdict_of_low_confidence(tmp_path, ask):
-    line = {'lr': 0.1, 'time': 0.5, 'data_time': 0.3, 'iter': 50, 'step': 50}
-    (tmp_path / 'scalars.json').write_text(json.dumps(line) + '\n')
-    answer = ask(tmp_path / 'scalars.json')
-    assert answer['verdict']['confidence'] == 'low'
-    assert 'no evidence of GPUEfficiencyHook' in ' '.join(answer['notes'])
+def test_a_run_without_evidence_is_refused_and_the_older_one_named(tmp_path, capsys):
+    older = tmp_path / '20261120_101500' / 'gpu_efficiency.jsonl'
+    plain = tmp_path / '20261121_101500' / 'scalars.json'
+    for path in (older, plain):
+        path.parent.mkdir()
+        path.write_text('{"lr": 0.1, "time": 0.5, "data_time": 0.3}\n')
+    assert main(['recommend', str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert 'expected evidence of GPUEfficiencyHook' in said
+    assert f'an older run has it: {older}' in said
 
 
 BAD_EVIDENCE = {

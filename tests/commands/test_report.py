@@ -94,7 +94,7 @@ def test_charts_are_written_beside(report, full_run, tmp_path, capsys):
     plots = tmp_path / 'plots'
     report(full_run, '--plots', plots)
     names = {path.stem for path in plots.glob('*.svg')}
-    assert {'ledger', 'timeline', 'what-if', 'memory'} <= names
+    assert {'ledger', 'timeline', 'what-if'} <= names
     assert f'{len(names)} chart(s) written' in capsys.readouterr().out
     report(full_run, '--plots', plots, '--format', 'png')
     assert (plots / 'ledger.png').read_bytes().startswith(b'\x89PNG')

@@ -72,20 +72,6 @@ class Raising(Costly):
         return super().__getitem__(index)
 
 
-class Gated(Dataset):
-    """Each sample waits until its gate is opened."""
-
-    def __init__(self, gates: list[Any]) -> None:
-        self.gates = gates
-
-    def __len__(self) -> int:
-        return len(self.gates)
-
-    def __getitem__(self, index: int) -> int:
-        assert self.gates[index].wait(30)
-        return index
-
-
 class Texts(Dataset):
     """Samples that are no tensors."""
 

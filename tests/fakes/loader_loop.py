@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from mmgpu_hooks.measure.clock import monotonic_s, thread_cpu_s
 from mmgpu_hooks.measure.ledger import TimeLedger
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
-from mmgpu_hooks.measure.loader.queue import WaitTimer
+from mmgpu_hooks.measure.loader.waits import WaitTimer
 from mmgpu_hooks.schema import WorkersWindow
 
 
@@ -24,7 +24,7 @@ class Loop:
         self.events: list[str] = []
         self.probe = LoaderProbe(loader)
         self.waits = WaitTimer(TimeLedger(monotonic_s), thread_cpu_s)
-        self.waits.before = self.probe.queue.ask
+        self.waits.before = self.probe.before_wait
         self.probe.on_create_begin = lambda: self.events.append('begin')
         self.probe.on_create_end = self._created
 

@@ -13,7 +13,6 @@ from fakes.runs import (
     make_gpu_run,
     make_inside_workers,
     make_loader,
-    make_model_bytes,
     make_run,
     render_evidence,
 )
@@ -58,9 +57,9 @@ def make_pooled(
     )
     make = make_gpu_run if device == 'cuda' else make_run
     record: RunRecord = make(
-        run_id=f'{day}-{batch_size}-{num_workers}',
         started_unix_s=1.7e9 + 86400.0 * day,
         loader=loader,
+        parameters=40 * 2**20,
     )
     record = replace(record, **(run or {}))
     gpu: dict[str, Any] = {}
@@ -86,11 +85,7 @@ def make_pooled(
         'workers': workers if num_workers else None,
     }
     evidence = make_evidence(run=record, **{**defaults, **gpu, **fields})
-    return replace(
-        evidence,
-        path=f'/runs/{record.run_id}.jsonl',
-        model=make_model_bytes() if device == 'cuda' else None,
-    )
+    return replace(evidence, path=f'/runs/{day}-{batch_size}-{num_workers}.jsonl')
 
 
 def write_pooled(folder: Path, evidence: RunEvidence, config: str = '') -> Path:

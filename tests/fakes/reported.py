@@ -10,7 +10,6 @@ from fakes.runs import (
     make_evidence,
     make_host_window,
     make_inside_workers,
-    make_model_bytes,
     make_ranks,
 )
 from mmgpu_hooks.judge.ranks import fold_ranks
@@ -93,7 +92,6 @@ def make_full_ranks(count: int = 2, wait_s: float = 0.1) -> list[RunEvidence]:
     first = replace(
         first,
         intervals=tuple(lasts),
-        model=make_model_bytes(),
         save_records=(make_save(), make_slow_save()),
     )
     return [first, *ranks[1:]]

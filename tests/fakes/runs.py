@@ -17,7 +17,6 @@ from mmgpu_hooks.schema import (
     HostWindow,
     IntervalRecord,
     LoaderSettings,
-    ModelBytesRecord,
     RunEvidence,
     RunRecord,
     SlowSample,
@@ -53,7 +52,6 @@ def make_loader(num_workers: int = 2, **fields: Any) -> LoaderSettings:
 def make_run(**fields: Any) -> RunRecord:
     """A GPU-less run of 8 usable cores, two workers and twelve epochs."""
     run = RunRecord(
-        run_id='a1b2',
         started_unix_s=1_700_000_000.0,
         work_dir='/runs/one',
         loop='epoch',
@@ -169,9 +167,6 @@ def make_inside_workers(
         occupancy=made,
         occupancy_std_s=std_s,
         batch_cpu=cpu,
-        ready_mean=0.5,
-        ready_zero_pct=60.0,
-        out_of_order=1,
         transforms={
             'LoadImageFromFile': TransformCost(total_s=0.24),
             'RandomResize': TransformCost(total_s=0.08),
@@ -246,20 +241,6 @@ def make_ranks(
     ]
 
 
-def make_model_bytes() -> ModelBytesRecord:
-    """The static memory of a detector trained with SGD and momentum."""
-    size = 160 * 2**20
-    return ModelBytesRecord(
-        iteration=20,
-        parameters=size // 4,
-        parameter_bytes=size,
-        gradient_bytes=size,
-        optimizer_state_bytes=size,
-        buffer_bytes=2**20,
-        ema_bytes=0,
-    )
-
-
 def make_host_window(**fields: Any) -> HostWindow:
     """A host at ease."""
     window = HostWindow(
@@ -315,7 +296,6 @@ def render_evidence(evidence: RunEvidence) -> str:
     """The evidence as the lines of a file."""
     lines = [
         evidence.run,
-        *([evidence.model] if evidence.model else []),
         *evidence.intervals,
         *evidence.save_records,
         *evidence.save_aftermaths,

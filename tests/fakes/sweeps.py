@@ -6,24 +6,9 @@ from typing import Any
 
 from fakes.replaced import replace
 from mmgpu_hooks.recommend.sweep import choose_best
-from mmgpu_hooks.schema import Estimate, Prediction, Sweep, SweepRow, SweepSetting
+from mmgpu_hooks.schema import Estimate, Sweep, SweepRow, SweepSetting
 
 MIB = 2**20
-
-
-def make_prediction(workers: int, iter_s: float, wait_s: float = 0.1) -> Prediction:
-    """Ten per cent to either side."""
-    return Prediction(
-        num_workers=workers,
-        prefetch_factor=2 if workers else None,
-        batch_size=None,
-        iter_time_s=iter_s,
-        iter_time_low_s=0.9 * iter_s,
-        iter_time_high_s=1.1 * iter_s,
-        data_wait_s=wait_s,
-        images_per_s=None,
-        limit='step',
-    )
 
 
 def make_sweep_row(
@@ -31,7 +16,6 @@ def make_sweep_row(
     iter_s: float | None = 0.5,
     *,
     batch: int | None = 4,
-    predicted_s: float | None = None,
     **fields: Any,
 ) -> SweepRow:
     """One measured trial; without ``iter_s`` one that failed.
@@ -40,7 +24,6 @@ def make_sweep_row(
         workers: Of its setting.
         iter_s: Known to 2 %.
         batch: Of its setting.
-        predicted_s: What was predicted of it.
         **fields: Of the row; ``setting`` takes fields of the setting.
     """
     setting = replace(SweepSetting(workers, batch), **fields.pop('setting', {}))
@@ -61,8 +44,6 @@ def make_sweep_row(
             'most_workers': 2,
             'most_workers_reason': '2 usable cores',
         }
-    if predicted_s is not None:
-        body['predicted'] = make_prediction(workers, predicted_s)
     return SweepRow(setting, **{**body, **fields})
 
 

@@ -68,21 +68,20 @@ def train_demo(folder: Path) -> None:
 
 
 def collect(name: str, work_dir: Path, folder: Path) -> None:
-    """Copy the evidence, or MMEngine's own log without it, with no path of ours."""
+    """Copy the evidence, with no path of ours."""
     (vis_data,) = work_dir.glob('*/vis_data')
     found = sorted(vis_data.glob('gpu_efficiency*.jsonl'))
     target = CASES / name / 'run'
     target.mkdir(parents=True, exist_ok=True)
-    for path in found or [vis_data / 'scalars.json']:
+    for path in found:
         text = path.read_text()
         for ours in (str(folder), str(ROOT)):
             text = text.replace(ours, PLACEHOLDER)
         lines = text.splitlines(keepends=True)
-        if found:
-            record = json.loads(lines[0])
-            record['config_path'] = f'{PLACEHOLDER}/config.py'
-            record['versions']['platform'] = 'Linux'
-            lines[0] = json.dumps(record, separators=(',', ':')) + '\n'
+        record = json.loads(lines[0])
+        record['config_path'] = f'{PLACEHOLDER}/config.py'
+        record['versions']['platform'] = 'Linux'
+        lines[0] = json.dumps(record, separators=(',', ':')) + '\n'
         (target / path.name).write_text(''.join(lines))
 
 

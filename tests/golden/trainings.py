@@ -16,7 +16,6 @@ from typing import Any
 
 DEMO = 'configs/demo/rtmdet-tiny_demo.py'
 SAVING = {'interval': 20, 'by_epoch': False, 'max_keep_ckpts': 1}
-PLAIN = {'hook': None, 'epochs': 4, 'iterations': 25}
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,6 @@ TRAININGS: dict[str, Training] = {
     'toy_resumed': Training(
         of_epochs(3, 50, item_s=0.02, checkpoint={'interval': 1}), resumed=True
     ),
-    'toy_plain_log_waits': Training({**PLAIN, 'item_s': 0.02, 'step_s': 0.01}),
-    'toy_plain_log_light_loading': Training({**PLAIN, 'step_s': 0.04}),
 }
 
 

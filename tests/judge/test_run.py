@@ -106,17 +106,16 @@ def loader_of(*windows: WorkersWindow) -> LoaderFigures:
     return loader
 
 
-def test_a_batch_is_weighted_by_batches_and_readiness_by_iterations():
+def test_a_batch_is_weighted_by_batches():
     loader = loader_of(
-        make_inside_workers(0.2, iterations=30, ready_mean=1.0, ready_zero_pct=0.0),
-        make_inside_workers(0.6, iterations=10, ready_mean=0.2, ready_zero_pct=80.0),
+        make_inside_workers(0.2, iterations=30),
+        make_inside_workers(0.6, iterations=10),
     )
-    assert (loader.batches, loader.asks, loader.out_of_order) == (40, 40, 2)
+    assert loader.batches == 40
     assert loader.occupancy_s == pytest.approx(0.3)
     assert loader.batch_cpu_s == pytest.approx(0.27)
     # that of the usual interval: the median of 0.3 and 0.7
     assert loader.occupancy_p95_s == pytest.approx(0.5)
-    assert (loader.ready_mean, loader.ready_zero_pct) == pytest.approx((0.6, 40.0))
 
 
 def test_spread_is_of_all_batches_and_not_the_mean_of_spreads():

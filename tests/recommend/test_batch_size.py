@@ -43,7 +43,7 @@ def test_a_larger_batch_that_fits_and_is_faster():
     first = found.changes[0]
     assert (first.old, first.confidence) == (2, 'medium')
     assert 'images/s are predicted, 24.7 now' in first.reason
-    assert 'peak at 17.0 GiB with batches padded as the largest seen' in first.reason
+    assert 'peak at 17.0 GiB (' in first.reason
     # 141 ms for 8 instead of 4 x 81 ms, less the first batches of the epochs
     assert first.predicted_gain_pct == pytest.approx(54.6, abs=0.5)
     assert first.predicted_gain_low_pct < 54.6 < first.predicted_gain_high_pct
@@ -71,10 +71,6 @@ def test_the_knee_and_not_the_largest_is_taken():
     # 80, 95 and 98 images/s with 2, 12 and 24
     found = recommend(*two_sizes(2, 12, constant_s=0.005))
     assert changed(found)['batch_size'] == 12
-    assert (
-        'Up to 24 may be tried (12 is the largest that was measured)'
-        in (found.batch_size[0])
-    )
     assert found.changes[0].confidence == 'high'
 
 
@@ -103,8 +99,8 @@ def test_workers_beyond_the_cores_are_allowed_with_the_larger_batch_too():
     ('runs', 'why'),
     [
         ([make_pooled(4)], 'train a second run with another batch size'),
-        (two_sizes(4, 4), 'and only 4 was measured'),
-        (two_sizes(device='cpu'), "what a training process takes of the host's is not"),
+        (two_sizes(4, 4), 'at least two batch sizes'),
+        (two_sizes(device='cpu'), 'as in a training on the CPU'),
         (two_sizes(run={'gpu': None}), 'How much memory the card has is unknown'),
         (two_sizes(gpu_mem_peak_bytes=GIB), 'Memory does not grow with the batch'),
         (two_sizes(intervals=1, iterations=5), 'Not enough evidence: 5 steady'),

@@ -213,7 +213,7 @@ def test_workers_that_only_cost_starts_are_taken_out_with_their_settings():
 
 
 SPREAD = {
-    'workers': make_inside_workers(0.25, std_s=0.5, out_of_order=9),
+    'workers': make_inside_workers(0.25, std_s=0.5),
     'data_wait_s': 0.08,
     'step_s': 0.2,
     **BUSY,

@@ -15,7 +15,6 @@ from fakes.runs import (
 from fakes.saves import (
     HOST,
     LOADER,
-    MIB,
     make_aftermath,
     make_calm,
     make_contended,
@@ -23,7 +22,7 @@ from fakes.saves import (
     walls_of,
 )
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.save_cures import crowding, with_save_cures
+from mmgpu_hooks.recommend.save_cures import with_save_cures
 from mmgpu_hooks.schema import (
     Change,
     Recommendation,
@@ -110,26 +109,3 @@ def test_niced_workers_must_gain_beyond_fewer_ones():
     summary = fold(CONTENDED)
     settings = Recommendation((fewer,))
     assert changes_of(summary, settings) == [('train_dataloader.num_workers', 8, 1)]
-
-
-def test_a_small_optimizer_is_worth_no_word():
-    saves = make_calm(10, optimizer_bytes=49 * MIB)
-    assert 'slimmer_checkpoint' not in cures_of(fold(saves))
-
-
-MEASURED = {0: 0.258, 2: 0.371, 4: 0.656, 8: 1.475}
-"""A save of 250 MB beside so many busy workers on two cores, in seconds."""
-
-
-@pytest.mark.parametrize(('busy', 'tolerance'), [(2, 0.06), (4, 0.02), (8, 0.22)])
-def test_crowding_is_what_was_measured(busy, tolerance):
-    predicted = MEASURED[0] * (1 + crowding(busy, 2.0))
-    assert predicted == pytest.approx(MEASURED[busy], rel=tolerance)
-
-
-@pytest.mark.parametrize(
-    ('others', 'nice', 'expected'),
-    [(0.0, 0, 3.5), (0.0, 5, 0.81), (0.0, 10, 0.0), (2.0, 19, 0.56)],
-)
-def test_niced_workers_crowd_less_and_others_as_before(others, nice, expected):
-    assert crowding(8, 2.0, others, nice) == pytest.approx(expected, abs=0.01)

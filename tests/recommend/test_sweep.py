@@ -11,17 +11,14 @@ from fakes.runs import (
 )
 from fakes.sweeps import make_sweep_row as row
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.recommend.sweep import (
     SETTLED,
     choose_best,
     complete_row,
     estimate_iter,
-    fit_sweep_workload,
     is_settled,
-    predict_rows,
 )
-from mmgpu_hooks.schema import NoPrediction, SweepRow, SweepSetting
+from mmgpu_hooks.schema import SweepRow, SweepSetting
 
 ENDED = SweepRow(SweepSetting(2, 4), 'completed', memory_peak_bytes=3 * GIB)
 STEADY = {
@@ -74,66 +71,6 @@ def test_few_intervals_give_a_wide_one_that_is_never_settled():
     assert iter_s.half_width < SETTLED * iter_s.value
     assert not is_settled(iter_s)
     assert is_settled(replace(iter_s, count=6))
-
-
-GONE = NoPrediction('gone')
-
-
-def asked_of(rows: list[SweepRow]) -> set[SweepSetting]:
-    """The trials that are predicted from."""
-    asked: set[SweepSetting] = set()
-    predict_rows(rows, lambda setting: asked.add(setting) or GONE)
-    return asked
-
-
-FAILED = row(2, status='failed', error='boom', predicted_s=0.4)
-
-
-@pytest.mark.parametrize(
-    ('rows', 'asked'),
-    [
-        ([row(workers) for workers in (0, 1, 2, 4)], {SweepSetting(2, 4)}),
-        # one that was not measured is predicted too, and never predicted from
-        ([row(0), row(1), row(4), row(2, None)], {SweepSetting(1, 4)}),
-        # as near: the one that has workers
-        ([row(0), row(4)], {SweepSetting(4, 4)}),
-        ([row(1), row(3)], {SweepSetting(3, 4)}),
-        # each batch size has a run of its own
-        ([row(2), row(2, batch=8)], {SweepSetting(2, 4), SweepSetting(2, 8)}),
-        # what failed after some intervals
-        ([row(1), FAILED], {SweepSetting(1, 4)}),
-        ([FAILED], set()),
-    ],
-)
-def test_predictions_come_from_two_workers_or_the_nearest(rows, asked):
-    assert asked_of(rows) == asked
-
-
-def test_settings_are_predicted_from_one_trial():
-    rows = [row(2), row(4), row(0, None), row(2, batch=16, iter_s=None)]
-    workload = fit_sweep_workload(Run(make_trial()), 2)
-    assert isinstance(workload, Workload)
-    # two workers of 0.4 s per batch, without what the warm-up took
-    assert workload.iter_time.mean_s == pytest.approx(0.2)
-    own, more, none, other = predict_rows(rows, lambda setting: workload)
-    assert own.is_calibration and own.prediction_error is None
-    assert own.predicted.iter_time_s == pytest.approx(0.2, rel=0.02)
-    assert not more.is_calibration
-    assert more.predicted.iter_time_s == pytest.approx(0.1, rel=0.1)
-    assert more.prediction_error == more.predicted.iter_time_s / 0.5 - 1
-    # in the loop: 0.4 s of loading and 0.1 s of the step
-    assert none.predicted.iter_time_s == pytest.approx(0.5, rel=0.05)
-    assert none.prediction_error is None
-    assert other.predicted is None
-    assert 'No trial with this batch size was measured' in other.unpredicted
-
-
-def test_a_trial_whose_evidence_is_gone_predicts_nothing_and_says_so():
-    missing = fit_sweep_workload(None, 1)
-    assert isinstance(missing, NoPrediction)
-    found = predict_rows([row(2), row(4, predicted_s=0.3)], lambda setting: missing)
-    assert [one.predicted for one in found] == [None, None]
-    assert {one.unpredicted for one in found} == {missing.reason}
 
 
 @pytest.mark.parametrize(

@@ -64,22 +64,14 @@ def test_workers_that_start_for_each_validation_are_kept_where_that_costs():
     assert 'in 3 start(s)' in advice.changes[0].reason
 
 
-@pytest.mark.parametrize(
-    ('iterations', 'validations', 'more'),
-    [
-        (10, 1, 'at least 2 more'),  # the first becomes the warm-up
-        (10, 2, 'at least 1 more'),
-        (2, 5, 'at least 6 more'),
-    ],
-)
-def test_short_evidence_says_how_many_more_validations(iterations, validations, more):
+@pytest.mark.parametrize(('iterations', 'validations'), [(10, 1), (10, 2), (2, 5)])
+def test_short_evidence_says_so(iterations, validations):
     advice = advise(
         *(make_validation(n, iterations=iterations) for n in range(validations))
     )
     assert advice.changes == ()
     sentence = outlook_of(advice).sentence
-    assert 'val_dataloader stays as it is' in sentence
-    assert more in sentence
+    assert 'val_dataloader stays as it is. Not enough evidence: ' in sentence
     assert outlook_of(advice).gain_s is None
 
 

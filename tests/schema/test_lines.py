@@ -13,7 +13,6 @@ from mmgpu_hooks.schema import (
     EndRecord,
     GpuDevice,
     GpuWindow,
-    ModelBytesRecord,
     SlowSample,
     SourceOffRecord,
     TransformCost,
@@ -34,7 +33,6 @@ RECORDS = [
         gpu=GpuWindow(samples=12, util_pct=63.5, zero_pct=20.0, mem_used_bytes=2**33),
         gpu_mem_peak_bytes=2**32,
     ),
-    ModelBytesRecord(iteration=1, parameters=12, parameter_bytes=48),
     SourceOffRecord(source='GPU', reason='GPU is lost', iteration=40),
     EndRecord(
         status='failed',

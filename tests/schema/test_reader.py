@@ -11,11 +11,9 @@ from fakes.replaced import replace
 from fakes.runs import (
     make_evidence,
     make_interval,
-    make_model_bytes,
     make_run,
     render_evidence,
 )
-from mmgpu_hooks.judge.other_logs import read_plain_run
 from mmgpu_hooks.schema import SourceOffRecord
 from mmgpu_hooks.schema.lines import MOST_LINE_BYTES, encode_line
 from mmgpu_hooks.schema.reader import (
@@ -101,7 +99,7 @@ def test_a_newer_schema_is_refused(path: Path):
 
 def test_two_runs_in_one_file_are_refused(path: Path):
     evidence = make_evidence(1)
-    second = render_line(make_run(run_id='other'))
+    second = render_line(make_run(pid=2))
     path.write_text(render_evidence(evidence) + second)
     with pytest.raises(EvidenceError, match=r'found 2 runs .*lines 1, 4'):
         read_evidence(path)
@@ -115,7 +113,7 @@ def test_a_byte_order_mark_is_no_damage(path: Path):
 
 def test_all_kinds_of_records_come_back(path: Path):
     off = SourceOffRecord(source='GPU', reason='GPU is lost', iteration=40)
-    evidence = replace(make_evidence(2), model=make_model_bytes())
+    evidence = make_evidence(2)
     path.write_text(render_evidence(evidence) + render_line(off))
     read = read_evidence(path)
     assert read == replace(evidence, path=str(path), sources_off=(off,))
@@ -129,39 +127,3 @@ def test_a_bad_file_of_another_rank_costs_that_rank_only(tmp_path: Path):
     assert len(ranks) == 1
     assert len(ranks[0].intervals) == 2
     assert [note.split(':')[0] for note in notes] == ['Left out', 'Left out']
-
-
-def write_scalars(path: Path, *lines: object) -> None:
-    path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
-
-
-def test_a_plain_run_is_read_by_its_medians(tmp_path: Path):
-    path = tmp_path / 'scalars.json'
-    write_scalars(
-        path,
-        {'lr': 0.1, 'time': 0.4, 'data_time': 0.1, 'loss': 1, 'iter': 10, 'step': 10},
-        {'lr': 0.1, 'time': 0.6, 'data_time': 0.3, 'loss': 1, 'iter': 20, 'step': 20},
-        {'lr': 0.1, 'time': 0.5, 'data_time': 0.2, 'loss': 1, 'iter': 30, 'step': 30},
-        {'coco/bbox_mAP': 0.1, 'time': 9.0, 'data_time': 8.0, 'step': 1},
-    )
-    run = read_plain_run(path)
-    assert (run.time_s, run.data_time_s) == (0.5, 0.2)
-    assert (run.lines, run.iterations) == (3, 30)
-
-
-@pytest.mark.parametrize(
-    'times', [(float('nan'), 0.1), (-1.0, -2.0), (0.1, 0.5), (True, False), ('1', '0')]
-)
-def test_times_that_no_measurement_gives_are_passed_over(tmp_path: Path, times):
-    path = tmp_path / 'scalars.json'
-    whole, wait = times
-    good = {'lr': 0.1, 'time': 0.5, 'data_time': 0.2, 'iter': 10}
-    write_scalars(path, good, {'lr': 0.1, 'time': whole, 'data_time': wait})
-    assert read_plain_run(path).lines == 1
-
-
-def test_a_plain_run_without_training_lines_is_refused(tmp_path: Path):
-    path = tmp_path / 'scalars.json'
-    write_scalars(path, {'coco/bbox_mAP': 0.1, 'time': 9.0, 'data_time': 8.0})
-    with pytest.raises(EvidenceError, match='found none; train at least'):
-        read_plain_run(path)

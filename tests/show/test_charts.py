@@ -75,7 +75,7 @@ def test_without_matplotlib_it_is_said_what_to_install(monkeypatch):
 
 def test_every_chart_of_a_full_run():
     charts = dict(list_charts([make_full_run()]))
-    names = ['ledger', 'timeline', 'what-if', 'transforms', 'memory', 'saves']
+    names = ['ledger', 'timeline', 'what-if', 'transforms', 'saves']
     assert list(charts) == names
     # the bar of the ledger is the whole run
     assert sum(part[2] for part in charts['ledger'].bars[0][1]) == pytest.approx(100)

@@ -13,7 +13,6 @@ from mmgpu_hooks.schema import (
     Change,
     Diagnosis,
     Finding,
-    PlainRun,
     Recommendation,
     SaveJudgement,
     SlowSample,
@@ -21,7 +20,6 @@ from mmgpu_hooks.schema import (
 )
 from mmgpu_hooks.show import page as page_module
 from mmgpu_hooks.show.page import is_page, render_page
-from mmgpu_hooks.show.recommendation import Answer
 from mmgpu_hooks.show.run_sections import ReportedRun, label_runs
 
 EVIL = '</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>"\'&\u2028'
@@ -80,7 +78,7 @@ SAID = {
     'over-time': '',
     'what-if': '0.270 s to 0.360 s',
     'loader': 'LoadImageFromFile',
-    'memory': 'activations (peak - static)6.5 GiB',
+    'memory': 'allocated, peak',
     'saves': 'waits for one',
     'ranks': 'slowest',
     'host': 'usable cores8',
@@ -95,7 +93,7 @@ def test_every_section_has_its_figures(has_matplotlib, monkeypatch):
     monkeypatch.setattr(page_module, 'can_draw', lambda: has_matplotlib)
     page = Page(page_of(make_full_run()))
     assert [one['id'] for one in page.all('section')] == list(SAID)
-    assert len(page.all('svg')) == 6 * has_matplotlib
+    assert len(page.all('svg')) == 5 * has_matplotlib
     for section, said in SAID.items():
         words = page.words[section].replace('\xa0', ' ')
         assert said in words.replace('\n', ''), section
@@ -127,15 +125,6 @@ def test_a_section_without_evidence_says_why_it_is_empty():
     }.items():
         assert reason in words[section], section
     assert 'ranks' not in words
-
-
-def test_the_log_of_mmengine_alone_is_shown_as_far_as_it_goes():
-    verdict = Verdict('not_enough_evidence', 'Not enough evidence: no hook.', 'low')
-    answer = Answer('scalars.json', Diagnosis(verdict), Recommendation(reason='None.'))
-    plain = PlainRun('scalars.json', 100, 10, 0.5, 0.25)
-    page = Page(page_of(ReportedRun('old', answer, plain=plain)))
-    assert '10 log lines' in page.words['verdict'].replace('\xa0', ' ')
-    assert [s['id'] for s in page.all('section')] == ['verdict', 'changes']
 
 
 def test_several_runs_stand_side_by_side_and_the_faster_one_is_named():

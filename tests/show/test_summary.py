@@ -11,7 +11,6 @@ from fakes.runs import (
     make_gpu_fields,
     make_gpu_run,
     make_inside_workers,
-    make_model_bytes,
     make_ranks,
     make_run,
 )
@@ -43,7 +42,7 @@ def full_run() -> RunEvidence:
     )
     assert evidence.end is not None
     end = replace(evidence.end, saves=2)
-    evidence = replace(evidence, model=make_model_bytes(), end=end)
+    evidence = replace(evidence, end=end)
     return add_to_end(
         evidence, validation=6.0, startup=2.5, checkpoint_save=1.2, other=0.11
     )

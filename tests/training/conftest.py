@@ -12,7 +12,6 @@ from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.validation import _ValidationLoop
-from mmgpu_hooks.measure.loader.queue import QueueWatch
 
 __all__ = ['fake_nvml', 'fake_nvml_library', 'images']
 
@@ -27,7 +26,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 RUN, WRAP = Guard.run, Guard.wrap
 AROUND_WAITS = {
-    'loader queue': [(QueueWatch, 'ask', QueueWatch.ask)],
     'validation': [
         (_ValidationLoop, '_ask', _ValidationLoop._ask),
         (_ValidationLoop, '_got', _ValidationLoop._got),

@@ -86,7 +86,6 @@ def test_settings_are_swept_kept_and_not_trained_again(ask: Ask, tmp_path: Path)
         assert row['memory_peak_bytes'] > 50e6
         assert row['cpu_cores'] > 0
         assert row['is_loss_finite'] is True
-        assert row['predicted'] is not None
     folder = tmp_path / 'w' / 'sweep'
     assert json.loads((folder / 'sweep.json').read_text()) == body
 
@@ -99,20 +98,12 @@ def test_settings_are_swept_kept_and_not_trained_again(ask: Ask, tmp_path: Path)
     assert 'EMAHook' in log
     assert 'CheckpointHook' not in log
 
-    # nothing of it is trained again, and the predictions come from what was kept
+    # nothing of it is trained again
     before = sorted(folder.glob('trials/*/*/*.log'))
     again = ask('sweep', config, *words)
     assert [row['is_reused'] for row in again['rows']] == [True, True]
-    assert again['rows'][0]['predicted'] == alone['predicted']
     assert again['rows'][0]['iter_s'] == alone['iter_s']
     assert sorted(folder.glob('trials/*/*/*.log')) == before
-
-    # evidence that is gone is said to be
-    for evidence in Path(beside['folder']).rglob('gpu_efficiency*.jsonl'):
-        evidence.unlink()
-    rows = ask('sweep', config, *words)['rows']
-    assert [row['predicted'] for row in rows] == [None, None]
-    assert 'evidence' in rows[0]['unpredicted']
 
 
 @pytest.mark.timing

@@ -6,7 +6,6 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.schema import Finding
 
 
@@ -90,36 +89,6 @@ def _judge_starts(run: Run) -> Finding | None:
         f'{format_sum(run.startup_s)} ({100 * share:.0f} % of the run) went into '
         f'{run.epoch_starts} start(s) of the loader, beyond a normal wait.',
         share,
-    )
-
-
-@rule('MG109', 'Late batches hold up the ones behind them', 'data_bound_order')
-def judge_order(run: Run) -> Finding | None:
-    """Batches arrive in order, so a slow one keeps the ready ones behind it waiting.
-
-    The workers are not busy all the time and still the loop waits. More batches made
-    ahead (``prefetch_factor``) carry the loop over slow ones; so does finding what
-    makes some samples slow.
-    """
-    loader, workload = run.loader, run.workload
-    if not run.is_data_bound or not run.run.loader.num_workers:
-        return None
-    if loader is None or loader.out_of_order is None:
-        return cannot_tell('the order in which batches came was not measured')
-    if workload is None:
-        return cannot_tell(run.why_no_workload)
-    early = loader.out_of_order / max(loader.asks, 1)
-    simulated = predict_setting(
-        workload, workload.num_workers, workload.prefetch_factor
-    )
-    if early < thresholds.ORDER_PROBLEM or simulated.limit != 'head_of_line':
-        return None
-    return problem(
-        f'{loader.out_of_order} batches in {loader.asks} iterations came before their '
-        f'turn and waited for a late one; loading one takes '
-        f'{format_seconds(workload.batch_time.mean_s)}, give or take '
-        f'{format_seconds(workload.batch_time.std_s)}.',
-        run.data_wait_share or 0.0,
     )
 
 

@@ -17,7 +17,6 @@ from mmgpu_hooks.measure.loader.batches import Contents
 from mmgpu_hooks.measure.loader.counters import Counters, Figures
 from mmgpu_hooks.measure.loader.owed import Owed, find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses, WorkersUse
-from mmgpu_hooks.measure.loader.queue import QueueWatch
 from mmgpu_hooks.measure.loader.worker import (
     MOST_SLOW,
     LocalProbe,
@@ -241,8 +240,6 @@ class LoaderProbe:
         """Why nothing is measured inside from the next iterator on, if we failed."""
         self._divisor = pad_size_divisor
         self._clock = clock
-        self.queue = QueueWatch(self._try_collect)
-        """Called before each wait for a batch."""
         self._followed: list[_Followed] = []
         """The iterators that live, the newest last: a user's own may be among them."""
         self._tally = _Tally()
@@ -316,7 +313,11 @@ class LoaderProbe:
         for one in self._followed:
             one.collect_rows(self._tally)
 
-    def _try_collect(self) -> None:
+    def before_wait(self, iterator: Any) -> None:
+        """To be called before each wait for a batch: some end an epoch's workers."""
+        # no batch is owed, and they are still there
+        if getattr(iterator, '_task_info', None) != {}:
+            return
         try:
             self._collect()
         except Exception as error:  # noqa: BLE001, never harm training
@@ -348,8 +349,8 @@ class LoaderProbe:
         tally, self._tally = self._tally, _Tally()
         self._contents = np.concatenate([np.empty((0, 6)), *tally.rows])
         pss_bytes, self._pss_bytes = self._pss_bytes, None
-        ready, fields = self.queue.drain(), tally.fields()
-        return WorkersWindow(**fields, **ready, pss_bytes=pss_bytes) if fields else None
+        fields = tally.fields()
+        return WorkersWindow(**fields, pss_bytes=pss_bytes) if fields else None
 
     def read_contents(self, iterations: int) -> tuple[Contents, int | None]:
         """What the batches held that the loop took between the last two reads.

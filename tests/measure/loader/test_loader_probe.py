@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
-import multiprocessing
 import os
 import pickle
 import random
 import signal
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -116,9 +114,8 @@ def test_an_iterator_of_the_users_own_meanwhile_disturbs_nothing(
     assert one.read().count >= workers
     assert one.probe.read_contents(16)[0].images == 32
     one.take(4)
-    window = one.read()
+    one.read()
     assert one.probe.read_contents(4)[0].images == 8
-    assert (window.ready_mean is None) == (workers == 0)
     assert one.probe.read_contents(3) == ((None, None, None), None)  # others were taken
     for peek in peeks:
         getattr(peek, '_shutdown_workers', int)()
@@ -194,35 +191,6 @@ def test_workers_that_are_not_forked_are_reached(loop, start_method: str):
     assert window.occupancy.count == 6
     assert window.slowest[0].image == '7 train/7.jpg'
     assert isinstance(one.loader.worker_init_fn, functools.partial)
-
-
-def wait_for_ready(iterator: Any, count: int) -> None:
-    deadline = time.perf_counter() + 20
-    while iterator._data_queue.qsize() < count:
-        assert time.perf_counter() < deadline
-        time.sleep(0.001)
-
-
-def test_batches_that_stand_ready_and_that_come_early_are_counted(loop):
-    gates = [multiprocessing.Event() for _ in range(6)]
-    # worker 0 has the even batches and waits for the first; worker 1 the odd ones
-    for index in (1, 3):
-        gates[index].set()
-    one = loop(planted.Gated(gates), batch_size=1, num_workers=2, prefetch_factor=2)
-    iterator = one.iterator = iter(one.loader)
-    wait_for_ready(iterator, 2)
-    opener = threading.Timer(0.2, gates[0].set)
-    opener.start()
-    one.take(2)  # at both asks 1 and 3 are there
-    window = one.read()
-    assert (window.ready_mean, window.ready_zero_pct) == (2.0, 0.0)
-    assert window.out_of_order == 2
-    opener.join()
-    gates[2].set()
-    one.take(2)
-    threading.Timer(0.1, lambda: [gate.set() for gate in gates]).start()
-    one.take(1)  # nothing stands ready: 4 and 5 are not made
-    assert one.read().ready_zero_pct == pytest.approx(100 / 3)
 
 
 def test_memory_is_read_every_five_minutes_and_no_more_where_it_takes_long(
@@ -370,7 +338,6 @@ def test_an_iterator_that_was_there_before_us(workers: int):
     window = one.read()
     if workers:
         assert (window.count, window.occupancy) == (1, None)
-        assert window.ready_mean is not None
     else:  # this process is in reach
         assert window.occupancy.count == 4
     del iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mmgpu_hooks.measure.ledger import LAP, TimeLedger
-from mmgpu_hooks.measure.loader.queue import CPU_EVERY, WaitTimer
+from mmgpu_hooks.measure.loader.waits import CPU_EVERY, WaitTimer
 
 WAIT_S = 0.01
 

@@ -1,4 +1,4 @@
-"""The waits for a loader's batches, and what stands ready when the loop asks.
+"""The waits for a loader's batches.
 
 What lies between two hook points holds more than a wait: freeing the last batch,
 ``model.train()``, the fork of workers and their end. The live iterator's own
@@ -11,7 +11,6 @@ import random
 import weakref
 from typing import Any, Callable
 
-from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, TimeLedger
 from mmgpu_hooks.measure.patches import Patches
 
@@ -47,10 +46,8 @@ class WaitTimer:
         self._patches = Patches()
         self.is_open = True
         """While false, waits are not timed."""
-        self.before: Callable[[Any], Any] | None = None
-        """Called before each wait with the iterator, until it raises."""
-        self.on_error: Callable[[Exception], Any] = lambda error: None
-        """Gets what that raised."""
+        self.before: Callable[[Any], None] = lambda iterator: None
+        """Called before each wait with the iterator; it must not raise."""
 
     def follow(self, iterator: Any) -> None:
         """Time the waits of an iterator from now on.
@@ -75,12 +72,7 @@ class WaitTimer:
             live: Any = find_iterator()
             if not self.is_open:
                 return next_data(live)
-            if self.before is not None:
-                try:
-                    self.before(live)
-                except Exception as error:  # noqa: BLE001, never harm training
-                    self.before = None
-                    self.on_error(error)
+            self.before(live)
             part = 'data_wait' if live._num_yielded else FIRST_WAIT
             if self._skipped > 0:
                 self._skipped -= 1
@@ -110,56 +102,3 @@ class WaitTimer:
     def close(self) -> None:
         """Leave every iterator as it was; a second call does nothing."""
         self._patches.close()
-
-
-class QueueWatch:
-    """Counts the ready batches right before each wait for one.
-
-    Ready is what was parked because its turn had not come, and what stands in the
-    queue. A worker's batch counts as soon as the worker has made it, so one that
-    is still being written to the pipe is ready. While the loop waits, parked batches
-    become more by those that came before their turn, and by nothing else.
-
-    Args:
-        on_last: Called before the wait that ends an epoch; it must not raise.
-    """
-
-    def __init__(self, on_last: Callable[[], None]) -> None:
-        self._on_last = on_last
-        self._parked = 0
-        self._asks = self._zeros = self._ready_sum = self._early = 0
-
-    def ask(self, iterator: Any) -> None:
-        """The loop is about to ask an iterator for a batch.
-
-        Raises:
-            SourceError: Where a queue does not know its size (macOS).
-        """
-        tasks = getattr(iterator, '_task_info', None)
-        if tasks is None:  # it loads without workers
-            return
-        if not tasks:  # the epoch ends; its workers are still there
-            self._on_last()
-        parked = len(tasks) - iterator._tasks_outstanding
-        try:
-            ready = parked + iterator._data_queue.qsize()
-        except NotImplementedError as error:
-            raise SourceError('the queue does not know its size (macOS)') from error
-        if parked > self._parked:
-            self._early += parked - self._parked
-        self._parked = parked
-        self._asks += 1
-        self._ready_sum += ready
-        if ready <= 0:
-            self._zeros += 1
-
-    def drain(self) -> dict[str, Any]:
-        """Fields of a `WorkersWindow` since the last call; none before an ask."""
-        asks = self._asks
-        figures = {
-            'ready_mean': self._ready_sum / max(asks, 1),
-            'ready_zero_pct': 100.0 * self._zeros / max(asks, 1),
-            'out_of_order': self._early,
-        }
-        self._asks = self._zeros = self._ready_sum = self._early = 0
-        return figures if asks else {}
