@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_check [--output FILE] [--only NAME ...]
 
-Needs torch with CUDA. A check that needs another package (mmengine, psutil,
+Needs torch with CUDA, and numpy. A check that needs another package (mmengine, psutil,
 nvidia-ml-py) is skipped where that is missing; a folder that holds it may be named in
 PYTHONPATH. A detector of torchvision or MMDetection is trained when one can be
 imported. Takes two minutes, as estimated without a card. Exits 0 when every target is
@@ -34,7 +34,6 @@ from benchmarks.gpu_check.table import (
     skipped,
     summarise,
 )
-from mmgpu_hooks.config.write import verify_output, write_atomic
 
 BUSY_PCT = 4.0
 """Of the machine's CPUs, or of the GPU, in use by others: too busy to judge."""
@@ -167,12 +166,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.output is None and set(arguments.only) == set(CHECKS):
         arguments.output = RESULTS
-    if arguments.output is not None:
-        try:
-            verify_output(arguments.output)  # before minutes are spent
-        except OSError as error:
-            found = f'{arguments.output} ({error.strerror})'
-            parser.error(f'argument --output: expected a file to write, found {found}')
+    if arguments.output is not None and arguments.output.is_dir():
+        # before minutes are spent
+        found = f'found {arguments.output} (a folder)'
+        parser.error(f'argument --output: expected a file to write, {found}')
     return arguments
 
 
@@ -199,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.output is not None:
         try:
             arguments.output.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(arguments.output, render_markdown(rows, machine).encode())
+            arguments.output.write_text(render_markdown(rows, machine))
         except OSError as error:  # a checkout that is read-only
             print(f'gpu-check: the table was not kept: {error}', file=sys.stderr)
     print(summarise(rows))

@@ -5,16 +5,19 @@ from __future__ import annotations
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.gpu_check.smi import Smi, ask_smi
 from benchmarks.gpu_check.table import Row, judged, skipped
 from mmgpu_hooks.measure.absent import Absent
 from mmgpu_hooks.measure.cuda import cuda_device
 from mmgpu_hooks.measure.gpu import Gpu, GpuSample, GpuSampler, open_gpu
-from mmgpu_hooks.schema import GpuWindow
+
+Window = Mapping[str, Any]
+"""What was sampled; what is unknown is left out."""
 
 UTIL_POINTS = 5.0
 MEMORY_MIB = 4
@@ -76,9 +79,9 @@ class Phase:
     """A stretch of known utilisation."""
 
     name: str
-    settling: GpuWindow
+    settling: Window
     """Its beginning, which is not compared."""
-    window: GpuWindow
+    window: Window
     since_s: float
     """Wall clock, as is ``until_s``."""
     until_s: float
@@ -143,7 +146,7 @@ def check_nvml() -> list[Row]:
                     busy.settling,
                     busy.window,
                     idle.window,
-                    GpuWindow(**sampler.drain()),
+                    sampler.drain(),
                 ]
                 rows = _check_cost(sampler, cost)
                 why = sampler.failure or gpu.unsupported.get('util_pct')
@@ -161,9 +164,9 @@ def check_nvml() -> list[Row]:
 def run_phase(name: str, sampler: GpuSampler, work: Callable[[float], None]) -> Phase:
     """Do it, and keep what was sampled."""
     work(SETTLE_S)
-    settling, since_s = GpuWindow(**sampler.drain()), time.time()
+    settling, since_s = sampler.drain(), time.time()
     work(MEASURE_S)
-    return Phase(name, settling, GpuWindow(**sampler.drain()), since_s, time.time())
+    return Phase(name, settling, sampler.drain(), since_s, time.time())
 
 
 def compare_phase(phase: Phase, smi: Smi | None, why: str | None) -> list[Row]:
@@ -175,7 +178,7 @@ def compare_phase(phase: Phase, smi: Smi | None, why: str | None) -> list[Row]:
         why: Why utilisation is unknown, where that is so.
     """
     check, window = f'utilisation, {phase.name} phase', phase.window
-    ours = window.util_pct
+    ours = window.get('util_pct')
     if ours is None:
         target = f'within {UTIL_POINTS:.0f} points'
         return [judged(check, 'unknown', target, False, why or 'no sample')]
@@ -184,11 +187,11 @@ def compare_phase(phase: Phase, smi: Smi | None, why: str | None) -> list[Row]:
     rows = [
         judged(
             f'{check}: planted',
-            f'{ours:.1f} % for {truth:.0f} %, {window.zero_pct:.0f} % of it at 0',
+            f'{ours:.1f} % for {truth:.0f} %, {window["zero_pct"]:.0f} % of it at 0',
             f'within {UTIL_POINTS:.0f} points',
             abs(ours - truth) <= UTIL_POINTS,
-            f'{window.samples} samples; '
-            f'standard deviation {window.util_std_pct:.1f} points',
+            f'{window["samples"]} samples; '
+            f'standard deviation {window["util_std_pct"]:.1f} points',
         )
     ]
     if theirs is None:
@@ -252,11 +255,11 @@ def _check_memory(gpu: Gpu, uuid: str | None, has_smi: bool) -> Row:
     )
 
 
-def _check_extras(gpu: Gpu, windows: Sequence[GpuWindow]) -> list[Row]:
+def _check_extras(gpu: Gpu, windows: Sequence[Window]) -> list[Row]:
     """Each figure has a value or a reason: which, is the machine's affair."""
     rows, reasons = [], gpu.reasons()
     for figure in EXTRAS:
-        seen = [getattr(window, figure) for window in windows]
+        seen = [window.get(figure) for window in windows]
         values = [value for value in seen if value is not None]
         reason = reasons.get(figure)
         shown = f'{values[0]:.6g}' if values else 'unknown'

@@ -164,7 +164,7 @@ def test_a_checkout_that_is_read_only_costs_the_kept_table_alone(
 
     monkeypatch.setattr(gpu_check, 'RESULTS', tmp_path / 'gpu_check.md')
     monkeypatch.setattr(gpu_check, 'run_check', lambda name: [GOOD])
-    monkeypatch.setattr(gpu_check, 'write_atomic', refuse)
+    monkeypatch.setattr(Path, 'write_text', refuse)
     assert gpu_check.main([]) == 0
     out, err = capsys.readouterr()
     assert out.endswith('\ngpu-check: 6 ok\n')
@@ -195,6 +195,7 @@ sys.exit(check.main(sys.argv[1:]))
     ('hidden', 'reasons', 'codes'),
     [
         ('mmengine', {'peaks': 'mmengine', 'losses': 'mmengine'}, (1, 3)),
+        ('msgspec', {'peaks': 'msgspec', 'losses': 'msgspec'}, (1, 3)),
         (
             'psutil pynvml mmengine',
             {

@@ -28,7 +28,7 @@ _base_ = 'mmdet::{base}'
 {imports}
 custom_hooks = [{hook}]
 default_hooks = dict(
-    logger=dict(interval=3), checkpoint=dict(interval=-1), visualization=None)
+    logger=dict(interval=3), checkpoint=dict(interval=-1))
 model = dict(
     backbone=dict(init_cfg=None), data_preprocessor=dict(batch_augments=None))
 train_dataloader = dict(

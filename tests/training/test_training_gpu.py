@@ -119,6 +119,16 @@ def test_a_driver_that_fails_at_the_start_is_a_reason(
     assert 'is switched off' not in log_of(runner)
 
 
+def test_a_torch_for_amd_cards_is_a_reason(
+    tmp_path: Path, fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr('torch.version.hip', '6.2')
+    runner = build_runner(tmp_path)
+    runner.train()
+    assert 'ROCm' in evidence_of(tmp_path).run.unknown['GPU']
+    assert 'no real card yet' in log_of(runner)
+
+
 def test_a_device_that_does_not_tell_its_name_is_let_go(
     tmp_path: Path, fake_nvml: FakeNvml
 ) -> None:
