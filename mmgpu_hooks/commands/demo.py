@@ -12,11 +12,15 @@ from mmgpu_hooks.commands.recommend import rewrite_judged
 from mmgpu_hooks.commands.runs import judge_runs, read_run
 from mmgpu_hooks.commands.trials import read_trainable_config
 from mmgpu_hooks.config.outcome import Options
-from mmgpu_hooks.experiment.demo import NAMES, DemoPlan
-from mmgpu_hooks.experiment.demo_dataset import DEMO_SPEC, write_demo_dataset
-from mmgpu_hooks.experiment.engine import run_plan
-from mmgpu_hooks.experiment.trial import LOG_NAME
-from mmgpu_hooks.schema import Trial
+from mmgpu_hooks.experiment.demo_dataset import (
+    HEIGHT,
+    IMAGES,
+    WIDTH,
+    write_demo_dataset,
+)
+from mmgpu_hooks.experiment.engine import Plan, Turn, run_plan
+from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
+from mmgpu_hooks.schema import TrialSpec
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.comparison import describe_demo, images_per_second
 from mmgpu_hooks.show.recommendation import describe_answer
@@ -30,13 +34,7 @@ _ONE_THREAD = {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}
 @options.command('demo', '0 the recommended setting was faster, 1 not')
 @options.config_argument
 @click.option('--work-dir', type=options.PATH, default='work_dirs/demo', metavar='DIR')
-@click.option(
-    '--images',
-    type=options.COUNT,
-    default=DEMO_SPEC.images,
-    help='Size of the data set.',
-)
-def demo(config: Path, work_dir: Path, images: int) -> int:
+def demo(config: Path, work_dir: Path) -> int:
     """Show the whole way on a small data set.
 
     Writes camera-sized JPEG files, trains a detector on them with a poor loader
@@ -44,46 +42,51 @@ def demo(config: Path, work_dir: Path, images: int) -> int:
     """
     # before the data set is written
     read_trainable_config(config)
-    width, height = DEMO_SPEC.width, DEMO_SPEC.height
-    _say(f'1/5  Data set: {images} JPEG files of {width} x {height} pixels')
-    data = write_demo_dataset(_DATA_ROOT, images=images, width=width, height=height)
+    _say(f'1/5  Data set: {IMAGES} JPEG files of {WIDTH} x {HEIGHT} pixels')
+    data = write_demo_dataset(_DATA_ROOT)
     done = 'reused' if data.reused else 'written'
     print(f'     {done}: {data.root}, {data.image_bytes / 1e6:.0f} MB')
+    before, after = work_dir / 'before', work_dir / 'after'
     _say(f'2/5  Train {config}')
     print('     The step gets one CPU thread, as a GPU would leave the CPU free.')
-    plan = DemoPlan(config=str(config), folder=work_dir, rewrite=_recommend)
-    outcome = run_plan(plan, environ=_ONE_THREAD, on_progress=_LogTail(work_dir))
-    if outcome.is_interrupted:
-        return exit_codes.INTERRUPTED
-    for trial in outcome.trials:
-        if trial.error is not None:
-            raise UserError(
-                f'expected a training that completes, found {trial.error}; the whole '
-                f'output is in {Path(trial.folder, LOG_NAME)}.'
-            )
-    if len(outcome.trials) < len(NAMES):
-        print('\nThe loader keeps up on this machine, so there is nothing to compare.')
-        return exit_codes.NO
-    _say('5/5  Before and after')
-    before, after = (read_run(work_dir / name).run for name in NAMES)
-    print_sections(describe_demo(before, after))
-    print(f'\nOpen it:  tensorboard --logdir {work_dir}')
-    old, new = images_per_second(before) or 0.0, images_per_second(after) or 0.0
-    return exit_codes.OK if new > old else exit_codes.NO
-
-
-def _recommend(trial: Trial) -> str | None:
-    """Recommend from the first training; the config that was written, if any."""
-    _say(f'3/5  mmgpu recommend {trial.folder}')
-    answer = rewrite_judged(
-        judge_runs([Path(trial.folder)]), Options(is_rate_explained=True)
-    )
+    _train(config, before)
+    _say(f'3/5  mmgpu recommend {before}')
+    answer = rewrite_judged(judge_runs([before]), Options(is_rate_explained=True))
     print_sections(describe_answer(answer))
     if answer.error is not None:
         raise UserError(answer.error)
-    if answer.output is not None:
-        _say(f'4/5  Train {answer.output}')
-    return answer.output
+    if answer.output is None:
+        print('\nThe loader keeps up on this machine, so there is nothing to compare.')
+        return exit_codes.NO
+    _say(f'4/5  Train {answer.output}')
+    _train(Path(answer.output), after)
+    _say('5/5  Before and after')
+    runs = [read_run(folder).run for folder in (before, after)]
+    print_sections(describe_demo(*runs))
+    print(f'\nOpen it:  tensorboard --logdir {work_dir}')
+    old, new = (images_per_second(run) or 0.0 for run in runs)
+    return exit_codes.OK if new > old else exit_codes.NO
+
+
+def _train(config: Path, folder: Path) -> None:
+    """A whole training.
+
+    Raises:
+        UserError: If it does not complete.
+        KeyboardInterrupt: On Ctrl-C.
+    """
+    spec = TrialSpec(str(config), str(folder), is_whole=True)
+    turn = Turn(folder.name, spec, blocks=(ENDLESS,), time_limit_s=float('inf'))
+    tail = _LogTail(folder / LOG_NAME)
+    outcome = run_plan(Plan([turn]), environ=_ONE_THREAD, on_progress=tail)
+    if outcome.is_interrupted:
+        raise KeyboardInterrupt
+    error = outcome.trials[0].error
+    if error is not None:
+        raise UserError(
+            f'expected a training that completes, found {error}; the whole output is '
+            f'in {folder / LOG_NAME}.'
+        )
 
 
 def _say(line: str) -> None:
@@ -94,20 +97,16 @@ class _LogTail:
     """Prints what a reader wants to see of a training's output, as it comes.
 
     Args:
-        folder: Of the trainings.
+        path: Of its log.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._path = folder
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._offset = 0
         self._is_summary = False
 
     def __call__(self, words: str, share: float) -> None:
-        path = self._folder / NAMES[share > 0] / LOG_NAME
-        if path != self._path:
-            self._path, self._offset = path, 0
-        with path.open('rb') as log:
+        with self._path.open('rb') as log:
             log.seek(self._offset)
             whole, newline, _ = log.read().rpartition(b'\n')
         self._offset += len(whole) + len(newline)

@@ -22,17 +22,16 @@ GROUPS = {
     'Understand': {
         'recommend': 'Judge a run and rewrite its config.',
         'why': 'Say why a run ended badly or stands still.',
-        'report': 'Write one run or several as an HTML page.',
+        'report': 'Write a run as an HTML page.',
         'compare': 'Say which of two runs is slower, and in what.',
         'explain': 'Say what a rule code or a cause means.',
     },
     'Change': {
         'set': 'Change dataloader settings of a config.',
         'enable': 'Add GPUEfficiencyHook to a config.',
-        'disable': 'Take GPUEfficiencyHook out of a config.',
     },
     'Measure': {
-        'verify': 'Train two settings in turns and measure the gain.',
+        'verify': 'Train both settings in turns and measure the gain.',
         'sweep': 'Train a config with several settings and compare them.',
         'save-bench': 'Measure what the number of workers does to checkpoint saves.',
         'profile': 'Say what a training step is spent on, with torch.profiler.',

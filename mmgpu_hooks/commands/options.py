@@ -102,7 +102,6 @@ config_argument = click.argument('config', type=PATH)
 run_folders_argument = click.argument(
     'run_folders', type=PATH, nargs=-1, required=True, metavar='RUN_FOLDER...'
 )
-dry_run = flag('--dry-run', 'Train and write nothing.')
 fresh = flag('--fresh', 'Forget what was measured before.')
 time_limit = click.option(
     '--time-limit',

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 from dataclasses import replace
@@ -17,7 +16,6 @@ from mmgpu_hooks.commands.runs import JudgedRun, judge_runs
 from mmgpu_hooks.config.drift import read_drift, read_learning_rate
 from mmgpu_hooks.config.outcome import Options
 from mmgpu_hooks.config.rewrite import rewrite_recommended
-from mmgpu_hooks.experiment.training import TrainingError, find_train_script
 from mmgpu_hooks.recommend.batch_size import BATCH_KEY, phrase_learning_rate
 from mmgpu_hooks.recommend.save_cures import with_keys_set
 from mmgpu_hooks.recommend.validation import leave_validation
@@ -135,7 +133,7 @@ def rewrite_judged(
         answer,
         output=written,
         backup=short_path(outcome.backup),
-        train_command=_train_command(written),
+        train_command=f'python tools/train.py {shlex.quote(str(written))}',
     )
 
 
@@ -180,14 +178,3 @@ def _choose_config(judged: JudgedRun) -> tuple[Path | None, str | None]:
         f'expected the config of the run, found neither {path or "its path"} nor '
         "a copy in the run's folder; name it with --config."
     )
-
-
-def _train_command(config: str | None) -> str | None:
-    """How to train here: the checkout's own script, or the one MMDetection brings."""
-    if config is None:
-        return None
-    script: str | None = 'tools/train.py'
-    if not os.path.isfile('tools/train.py'):
-        with contextlib.suppress(TrainingError):
-            script = short_path(find_train_script())
-    return f'python {shlex.quote(script or "")} {shlex.quote(config)}'

@@ -1,9 +1,9 @@
-"""``mmgpu report``: one run or several as a page to show to others."""
+"""``mmgpu report``: a run as a page to show to others."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -16,11 +16,10 @@ from mmgpu_hooks.recommend.changes import WORKERS_KEY
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
 from mmgpu_hooks.schema import Prediction
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.show.charts import draw
 from mmgpu_hooks.show.figures import format_bytes
-from mmgpu_hooks.show.page import is_page, list_charts, render_page
+from mmgpu_hooks.show.page import is_page, render_page
 from mmgpu_hooks.show.recommendation import Answer
-from mmgpu_hooks.show.run_sections import ReportedRun, label_runs
+from mmgpu_hooks.show.run_sections import ReportedRun
 
 _BEGINNING = 4096
 """Bytes of a file that say whether it is a report."""
@@ -28,7 +27,7 @@ _USUAL_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 @options.command('report', '0 written')
-@options.run_folders_argument
+@click.argument('run_folder', type=options.PATH)
 @click.option(
     '-o',
     '--output',
@@ -37,53 +36,20 @@ _USUAL_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
     metavar='FILE',
     help='File to write; an older report is replaced.',
 )
-@click.option(
-    '--plots',
-    type=options.PATH,
-    metavar='DIR',
-    help='Write the charts there as well; needs matplotlib.',
-)
-@click.option(
-    '--format',
-    'ending',
-    type=click.Choice(('svg', 'png')),
-    default='svg',
-    help='Of the charts.',
-)
-def report(
-    run_folders: tuple[Path, ...], output: Path, plots: Path | None, ending: str
-) -> None:
-    """Write one run, or several side by side, as one HTML file that opens offline.
+def report(run_folder: Path, output: Path) -> None:
+    """Write a run as one HTML file that opens offline.
 
     RUN_FOLDER is the work_dir of a training; its newest run is read. The page has the
     verdict, the time ledger, the run over time, loader, memory, saves, ranks and host.
     """
     _check_output(output)
-    runs = _read_runs(run_folders)
-    files = {output: render_page(runs).encode()}
-    if plots is not None:
-        for name, chart in list_charts(runs):
-            files[plots / f'{name}.{ending}'] = draw(chart, ending)
-    for path in files:
-        verify_output(path)
-    for path, content in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, content)
-    if plots is not None:
-        print(f'{len(files) - 1} chart(s) written to {plots}')
-    size = format_bytes(len(files[output]))
-    print(f'Written to {output} ({size}, {len(runs)} run(s))')
-
-
-def _read_runs(folders: Sequence[Path]) -> list[ReportedRun]:
-    labels = label_runs([str(folder.absolute()) for folder in folders])
-    runs = []
-    for label, folder in zip(labels, folders):
-        judged = judge_runs([folder])
-        run, predicted = judged.answer.summary, tuple(_predict_workers(judged.answer))
-        why = '' if predicted else run.why_no_workload
-        runs.append(ReportedRun(label, judged.answer, predicted, why))
-    return runs
+    answer = judge_runs([run_folder]).answer
+    label = run_folder.absolute().name
+    predicted = tuple(_predict_workers(answer))
+    page = render_page(ReportedRun(label, answer, predicted)).encode()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(output, page)
+    print(f'Written to {output} ({format_bytes(len(page))})')
 
 
 def _predict_workers(answer: Answer) -> Iterator[Prediction]:

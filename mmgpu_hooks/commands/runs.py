@@ -13,6 +13,7 @@ from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.recommend.save_cures import with_save_cures
 from mmgpu_hooks.schema import RanksSummary
+from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.reader import read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.show.recommendation import Answer
@@ -36,7 +37,7 @@ class ReadRun:
             yield from self.ranks.notes
         if self.files.older_runs:
             older = self.files.older_runs
-            yield f'The newest run was read; {older} older one(s) were not.'
+            yield f'The newest run was read, and not {plural(older, "older one")}.'
         evidence = self.run.evidence
         for off in evidence.sources_off:
             since = f'was switched off after iteration {off.iteration}'

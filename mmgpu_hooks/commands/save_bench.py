@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from mmgpu_hooks.commands import exit_codes, options, trials
-from mmgpu_hooks.commands.output import print_answer, print_sections
+from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.experiment.save_bench import SaveBenchPlan, check_space, plan_saves
 from mmgpu_hooks.experiment.store import open_store, read_identity
 from mmgpu_hooks.judge.thresholds import BENCH_SAVES
@@ -19,7 +19,6 @@ from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
 from mmgpu_hooks.schema import SaveBench
 from mmgpu_hooks.show import experiments as show
 from mmgpu_hooks.show.document import to_json
-from mmgpu_hooks.show.figures import format_bytes
 
 
 @options.command(
@@ -34,27 +33,19 @@ from mmgpu_hooks.show.figures import format_bytes
     default=6,
     help='To measure of each; one more is made before.',
 )
-@click.option(
-    '--worker-nice',
-    type=click.IntRange(1, 19),
-    help='Train each with this nice value of the workers as well, such as 10.',
-)
 @options.time_limit
 @options.fresh
 @options.work_dir(
     "Where checkpoints go; by default the config's work_dir, or work_dirs/CONFIG."
 )
-@options.dry_run
 @options.as_format
 def save_bench(
     config: Path,
     num_workers: Sequence[int],
     saves: int,
-    worker_nice: int | None,
     time_limit: float,
     fresh: bool,
     work_dir: Path | None,
-    dry_run: bool,
     form: str,
 ) -> int:
     """Measure what the number of loader workers does to checkpoint saves.
@@ -70,22 +61,8 @@ def save_bench(
         num_workers,
         saves=saves,
         prefetch_factor=prefetch if isinstance(prefetch, int) else DEFAULT_PREFETCH,
-        worker_nice=worker_nice,
     )
-    size = estimate_checkpoint_bytes(config)
-    check_space(folder.parent, size)
-    if dry_run:
-        how_long = {
-            one.setting.name: f'{one.saves + 1} saves, one every {one.interval} '
-            f'iterations, {one.iterations} in all'
-            for one in plans
-        }
-        said = (
-            f'Checkpoints of about {format_bytes(size)}, one at a time, in a temporary '
-            f'folder in {folder.parent}.'
-        )
-        print_sections(show.describe_plan(how_long, len(plans), time_limit, [said]))
-        return exit_codes.OK
+    check_space(folder.parent, estimate_checkpoint_bytes(config))
     plan = SaveBenchPlan(
         config=os.path.abspath(config),
         folder=folder,

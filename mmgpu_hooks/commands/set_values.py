@@ -19,17 +19,10 @@ SUFFIX = '_set'
 @command('set', CODES)
 @config_argument
 @click.argument('settings', nargs=-1, metavar='KEY=VALUE...')
-@click.option(
-    '--unset',
-    multiple=True,
-    metavar='KEY',
-    help='Take a key out (may be given again).',
-)
 @target_options(in_place=True)
 def set_values(
     config: Path,
     settings: tuple[str, ...],
-    unset: tuple[str, ...],
     output: Path | None,
     in_place: bool,
     dry_run: bool,
@@ -38,11 +31,11 @@ def set_values(
 ) -> int:
     """Change settings of a config, such as train_dataloader.num_workers=8.
 
-    Of the dataloaders, GPUEfficiencyHook and auto_scale_lr, and nothing else: comments,
-    order and _base_ stay, and MMEngine loads the result as proof. Writes a copy beside
-    the config, NAME_set.py.
+    Of the dataloaders and GPUEfficiencyHook, and nothing else: comments, order and
+    _base_ stay, and MMEngine loads the result as proof. Writes a copy beside the
+    config, NAME_set.py.
     """
-    asked = parse_assignments(settings, unset)
+    asked = parse_assignments(settings)
     if not asked:
         raise UserError(
             'expected settings, found none; write train_dataloader.num_workers=8'

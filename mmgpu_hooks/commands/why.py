@@ -7,7 +7,6 @@ import dataclasses
 import os
 import stat
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -22,7 +21,6 @@ from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.show.document import Section, to_json
 
-_PERIOD_S = 2.0
 _MOST_LETTERS = 240
 """Of one proof."""
 _STATES = {'ended': 'Dead', 'running': 'Running', 'completed': 'Completed'}
@@ -33,9 +31,8 @@ _STATES = {'ended': 'Dead', 'running': 'Running', 'completed': 'Completed'}
 @click.option(
     '--log', metavar='FILE', help='What the console showed; - reads standard input.'
 )
-@options.flag('--watch', 'Judge again until the run has ended.')
 @options.as_format
-def why(work_dir: Path | None, log: str | None, watch: bool, form: str) -> None:
+def why(work_dir: Path | None, log: str | None, form: str) -> None:
     """Say why a run ended badly or stands still.
 
     From its evidence, MMEngine's log, the host and what the console showed
@@ -49,18 +46,7 @@ def why(work_dir: Path | None, log: str | None, watch: bool, form: str) -> None:
     is_evidence = work_dir is not None and work_dir.suffix in ('.json', '.jsonl')
     if work_dir is not None and log is None and not is_evidence and work_dir.is_file():
         work_dir, log = None, str(work_dir)
-    if watch and log == '-':
-        raise EvidenceError('--watch reads a log again and again: name a file.')
-    shown: Why | None = None
-    while True:
-        answer = _explain(work_dir, log)
-        if shown is None or (shown.state, shown.cause) != (answer.state, answer.cause):
-            print_answer(answer, form, _describe, _render_json)
-            sys.stdout.flush()
-            shown = answer
-        if not watch or answer.state not in ('running', 'unknown'):
-            return
-        time.sleep(_PERIOD_S)
+    print_answer(_explain(work_dir, log), form, _describe, _render_json)
 
 
 def _explain(work_dir: Path | None, log: str | None) -> Why:

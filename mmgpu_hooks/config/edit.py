@@ -63,15 +63,3 @@ def append(text: str, newline: str, statement: str) -> Span:
     ended = not text or text.endswith(('\n', '\r'))
     gap = '' if not text else newline if ended else newline + newline
     return len(text), len(text), f'{gap}{statement}{newline if ended else ""}'
-
-
-def follow(module: Module, index: int, statement: str) -> Span:
-    """Adds a statement on the line after another one."""
-    line = module.body[index].end_lineno or 0
-    for later in module.body[index + 1 :]:
-        # what stands on the same line, after a semicolon
-        line = (later.end_lineno or 0) if later.lineno <= line else line
-    place = len(''.join(module.lines[:line]))
-    ended = module.lines[line - 1].endswith(('\n', '\r'))
-    code = [statement, module.newline] if ended else [module.newline, statement]
-    return place, place, ''.join(code)

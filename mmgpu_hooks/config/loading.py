@@ -35,10 +35,6 @@ class LoadError(Exception):
     """MMEngine cannot load the file; the message is one line."""
 
 
-class NoMMEngineError(LoadError):
-    """MMEngine cannot be imported here, so nothing can be proven."""
-
-
 def read_config(path: Path, contents: Mapping[Path, bytes] | None = None) -> FlatConfig:
     """Loads a config, bases merged, and flattens it.
 
@@ -60,9 +56,7 @@ def read_config(path: Path, contents: Mapping[Path, bytes] | None = None) -> Fla
     with _LOCK, silence():
         try:
             from mmengine.config import Config
-        except ImportError as error:
-            raise NoMMEngineError(_fold(error)) from error
-        try:
+
             with _supply(contents or {}):
                 config = Config.fromfile(
                     os.path.abspath(path), import_custom_modules=False

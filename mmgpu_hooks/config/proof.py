@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from mmgpu_hooks.config.loading import Container, FlatConfig, KeyPath
+from mmgpu_hooks.config.loading import FlatConfig
 from mmgpu_hooks.config.outcome import ABSENT, REMOVE, Setting
 
 
@@ -17,11 +17,6 @@ def is_held(config: FlatConfig, dotted: str, value: Setting) -> bool:
         resting = ABSENT.get(path[-1], ())
         return not inside or any(is_same(config.get(path), one) for one in resting)
     return path in config and is_same(config[path], value)
-
-
-def is_element(dotted: str) -> bool:
-    """Says whether a key is an index: taken out of a list, the next one has it."""
-    return dotted.rpartition('.')[2].isdigit()
 
 
 def verify_config(
@@ -41,11 +36,7 @@ def verify_config(
     Returns:
         ``None`` if exactly the asked settings differ, else what is wrong.
     """
-    missed = [
-        key
-        for key, value in settings.items()
-        if not is_held(after, key, value) and not (value is REMOVE and is_element(key))
-    ]
+    missed = [key for key, value in settings.items() if not is_held(after, key, value)]
     if missed:
         return (
             f'expected the edit to set {missed[0]}, MMEngine loads another value; '
@@ -54,11 +45,6 @@ def verify_config(
     asked = [
         tuple(dotted.split('.')) for dotted in {**settings, **dict.fromkeys(others)}
     ]
-    for dotted, value in settings.items():
-        path = tuple(dotted.split('.'))
-        if value is REMOVE and is_element(dotted):
-            before = _without_element(before, path)
-            asked.remove(path)
     # The first setting of a dict brings the dict, the last one takes it along.
     parents = {path[:count] for path in asked for count in range(1, len(path))}
     fresh = {path for path in parents if (path in before) != (path in after)}
@@ -78,22 +64,6 @@ def verify_config(
             + '; change the settings by hand'
         )
     return None
-
-
-def _without_element(config: FlatConfig, gone: KeyPath) -> FlatConfig:
-    """Takes an element out of a list of a loaded config."""
-    parent, depth, index = gone[:-1], len(gone) - 1, int(gone[-1])
-    found: FlatConfig = {}
-    for path, value in config.items():
-        if path == parent and isinstance(value, Container):
-            found[path] = value._replace(size=value.size - 1)
-        elif path[:depth] != parent or len(path) == depth:
-            found[path] = value
-        elif (place := int(path[depth])) != index:
-            moved = str(place - (place > index))
-            key = (*parent, moved, *path[depth + 1 :])
-            found[key] = value
-    return found
 
 
 def is_same(left: object, right: object) -> bool:

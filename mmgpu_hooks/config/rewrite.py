@@ -13,12 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mmgpu_hooks.config.edit import INHERIT, REBIND, resting
-from mmgpu_hooks.config.loading import (
-    FlatConfig,
-    LoadError,
-    NoMMEngineError,
-    read_config,
-)
+from mmgpu_hooks.config.loading import FlatConfig, LoadError, read_config
 from mmgpu_hooks.config.outcome import (
     REMOVE,
     SUFFIX,
@@ -27,10 +22,9 @@ from mmgpu_hooks.config.outcome import (
     RewriteOutcome,
     Setting,
 )
-from mmgpu_hooks.config.proof import is_element, is_held, verify_config
+from mmgpu_hooks.config.proof import is_held, verify_config
 from mmgpu_hooks.config.settings import (
     complete_settings,
-    disabling_settings,
     enabling_settings,
     parse_settings,
     place_settings,
@@ -39,14 +33,12 @@ from mmgpu_hooks.config.settings import (
     verify_changes,
 )
 from mmgpu_hooks.config.source import read_source, render_diff, render_error
-from mmgpu_hooks.config.spellings import Draft, edit_settings, match_setting
+from mmgpu_hooks.config.spellings import Draft, edit_settings
 from mmgpu_hooks.config.syntax import Module
 from mmgpu_hooks.config.write import locate_target, locked, write_config
 
 _Choose = Callable[[FlatConfig], Mapping[str, Setting]]
 """What to set in the loaded config."""
-
-_IN_PLACE = Options(in_place=True)
 
 
 def rewrite_config(
@@ -69,12 +61,11 @@ def rewrite_config(
         source: The ``.py`` config.
         settings: Values by dotted key, such as ``train_dataloader.num_workers``;
             ``REMOVE`` makes a key vanish. Besides keys of the three dataloaders:
-            arguments of our hook and of ``auto_scale_lr``.
+            arguments of our hook.
         output: The file to write. Default: ``<stem><suffix>.py`` beside the source,
             where relative bases stay valid.
         in_place: Edit the source itself and keep ``<name>.py.bak``.
-        dry_run: Prove the edit, but write nothing. Where MMEngine is not installed,
-            the edit is shown without proof.
+        dry_run: Prove the edit, but write nothing.
         suffix: What the name of a copy ends in; a source that ends so already, with
             the original beside it, is edited in place.
 
@@ -120,20 +111,12 @@ def rewrite_recommended(
     return replace(outcome, notes=(*outcome.notes, *notes))
 
 
-def enable_hook(source: Path, options: Options = _IN_PLACE) -> RewriteOutcome:
+def enable_hook(source: Path, options: Options) -> RewriteOutcome:
     """Adds ``GPUEfficiencyHook`` to a config, and drops no other hook.
 
     See :func:`rewrite_config` for the options and the result.
     """
     return _rewrite(source, enabling_settings, options)
-
-
-def disable_hook(source: Path, options: Options = _IN_PLACE) -> RewriteOutcome:
-    """Takes ``GPUEfficiencyHook`` out of a config.
-
-    See :func:`rewrite_config` for the options and the result.
-    """
-    return _rewrite(source, disabling_settings, options)
 
 
 def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
@@ -165,17 +148,9 @@ def _rewrite_locked(source: Path, choose: _Choose, options: Options) -> RewriteO
     original = read_source(source)
     target = locate_target(source, options.output, options.in_place, options.suffix)
     job = _Job(source, target, Module(original.text), original.text, options)
-    try:
-        job.prove(choose)
-    except NoMMEngineError as error:
-        if not options.dry_run:
-            raise RefusedError(
-                f'expected MMEngine to prove the edit, cannot import it ({error}); '
-                'install it, or apply the diff of a dry run by hand'
-            ) from error
-        job.sketch(choose({}), error)
+    job.prove(choose)
     if job.text == original.text:
-        return RewriteOutcome('unchanged', source, None, None, '', proven=job.is_proven)
+        return RewriteOutcome('unchanged', source, None, None, '', proven=True)
     backup = None
     if not options.dry_run:
         backup = write_config(source, original, target, job.text.encode())
@@ -189,7 +164,7 @@ def _rewrite_locked(source: Path, choose: _Choose, options: Options) -> RewriteO
         changes=job.changes,
         notes=tuple(dict.fromkeys(job.notes)),
         cfg_options=render_options(job.changes),
-        proven=job.is_proven,
+        proven=True,
     )
 
 
@@ -212,23 +187,19 @@ class _Job:
     done: dict[str, Setting] = field(default_factory=dict)
     """The changes so far, and the variables that were changed in their place."""
     notes: list[str] = field(default_factory=list)
-    is_proven: bool = True
 
     def prove(self, choose: _Choose) -> None:
         """Makes the edits, and proves each by loading the result.
 
         Raises:
-            NoMMEngineError: If nothing can be loaded here.
             RefusedError: If one cannot be made, or its proof fails.
         """
         try:
             before = after = read_config(self.source)
         except LoadError as error:
-            if isinstance(error, NoMMEngineError):
-                raise
             raise RefusedError(
                 f'expected a config that MMEngine loads, it does not ({error}); '
-                'mend it, or run where its bases are'
+                'mend it, or run where MMEngine and its bases are'
             ) from error
         settings = complete_settings(before, choose(before))
         self.changes = {
@@ -246,19 +217,10 @@ class _Job:
             raise RefusedError('expected a second pass to change nothing, it does')
         self.notes += render_notes(before, self.changes, self.options)
 
-    def sketch(self, asked: Mapping[str, Setting], error: LoadError) -> None:
-        """Makes the edits without any proof, to be shown and not written."""
-        self.changes, self.is_proven = dict(asked), False
-        for group in self._group():
-            self.text = self._draft(group, None).text
-        self.notes = [f'Not proven, since MMEngine cannot be imported here ({error}).']
-
     def _group(self) -> list[dict[str, Setting]]:
-        """Groups the changes by top-level name, when each of them has a match."""
+        """Groups the changes by top-level name."""
         groups: dict[str, dict[str, Setting]] = {}
         for dotted, value in self.changes.items():
-            # refusals name lines of the file as it is, so match before the first edit
-            match_setting(self.original, dotted, value)
             groups.setdefault(dotted.partition('.')[0], {})[dotted] = value
         # `test_dataloader = val_dataloader` follows where both are asked for alike
         order = sorted(groups, key=lambda root: root == 'test_dataloader')
@@ -279,11 +241,8 @@ class _Job:
 
     def _choose_form(self, root: str) -> str:
         """Says which statement at the end sets keys of a name that is there."""
-        is_bound = any(
-            touch.how in ('bind', 'change') and not touch.path and not touch.inherited
-            for touch in self.original.touches(root)
-        )
-        return REBIND if is_bound or self.original.is_lazy else INHERIT
+        original = self.original
+        return REBIND if original.is_bound(root) or original.is_lazy else INHERIT
 
     def _try(
         self, before: FlatConfig, group: Mapping[str, Setting], form: str | None
@@ -293,19 +252,12 @@ class _Job:
         kept = [
             key
             for key, value in group.items()
-            if value is REMOVE
-            and not is_element(key)
-            and not is_held(after, key, value)
+            if value is REMOVE and not is_held(after, key, value)
         ]
         if kept:
             # what the file does not have any more is in a base still
-            hooks = [key for key in kept if key.startswith('default_hooks.')]
-            rest = [key for key in kept if key not in hooks]
-            wanted.update({k: resting(tuple(k.split('.')), REMOVE) for k in rest})
+            wanted.update({k: resting(tuple(k.split('.')), REMOVE) for k in kept})
             draft = self._draft(wanted, form)
-            for hook in hooks:
-                base = '' if self.original.is_lazy else '_base_.'
-                draft.append('{}{}.pop({!r})'.format(base, *hook.split('.')))
             after = self._load(draft.text)
         self._allow_own_name(before, after)
         done = {**self.done, **wanted, **draft.variables}

@@ -27,9 +27,8 @@ THREADS_KEY = 'env_cfg.mp_cfg.opencv_num_threads'
 none but the caller's own. MMEngine sets 0 where only ``mp_cfg`` is there."""
 
 _KEY = re.compile(
-    r'((train|val|test)_dataloader|auto_scale_lr'
-    r'|default_hooks\.[^\W\d]\w*|custom_hooks\.\d+)\.[^\W\d]\w*'
-    rf'|{re.escape(THREADS_KEY)}',
+    r'((train|val|test)_dataloader|default_hooks\.[^\W\d]\w*|custom_hooks\.\d+)'
+    rf'\.[^\W\d]\w*|{re.escape(THREADS_KEY)}',
     re.ASCII,
 )
 _LARGEST = 2**63 - 1
@@ -60,8 +59,6 @@ OF_OUR_HOOK: tuple[str, ...] = (
     'stuck_after_s',
     'scalars',
 )
-_OF_SCALING = ('enable', 'base_batch_size')
-
 _PLAIN_TEXT = re.compile(r'[A-Za-z_][\w.:/-]*\Z', re.ASCII)
 _NO_TEXT = frozenset(('true', 'false', 'none', 'nan', 'inf', 'infinity'))
 
@@ -97,10 +94,9 @@ def parse_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
     for dotted, value in settings.items():
         if not isinstance(dotted, str) or not _KEY.fullmatch(dotted):
             raise RefusedError(
-                'expected a setting such as train_dataloader.num_workers, '
-                f'default_hooks.{HOOK_KEY}.interval or auto_scale_lr.enable, found '
-                f'{dotted!r}; only settings of the dataloaders, our hook, '
-                f'auto_scale_lr and {THREADS_KEY} are rewritten'
+                'expected a setting such as train_dataloader.num_workers or '
+                f'default_hooks.{HOOK_KEY}.interval, found {dotted!r}; only settings '
+                f'of the dataloaders, our hook and {THREADS_KEY} are rewritten'
             )
         plain = value is None or type(value) in (bool, int, float, str, Remove)
         if not plain or (isinstance(value, float) and not math.isfinite(value)):
@@ -142,20 +138,16 @@ def _refuse_impossible(dotted: str, key: str, value: Setting) -> None:
         )
 
 
-def parse_assignments(
-    assignments: Iterable[str], unset: Iterable[str] = ()
-) -> dict[str, Setting]:
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Setting]:
     """Reads ``key=value`` as ``tools/train.py --cfg-options`` does.
 
     Args:
         assignments: Such as ``train_dataloader.num_workers=8``.
-        unset: Keys to take out.
 
     Raises:
         RefusedError: If one is no assignment, or a key is given twice.
     """
     found: dict[str, Setting] = {}
-    pairs: list[tuple[str, Setting]] = []
     for text in assignments:
         key, equal, value = text.partition('=')
         if not equal:
@@ -163,11 +155,9 @@ def parse_assignments(
                 f'expected KEY=VALUE, found {text!r}; write '
                 'train_dataloader.num_workers=8'
             )
-        pairs.append((key.strip(), _parse_value(value.strip())))
-    for key, setting in (*pairs, *((key, REMOVE) for key in unset)):
-        if key in found:
+        if (key := key.strip()) in found:
             raise RefusedError(f'expected {key} once, found it twice; drop one')
-        found[key] = setting
+        found[key] = _parse_value(value.strip())
     return found
 
 
@@ -217,7 +207,7 @@ def complete_settings(
         wanted: What is asked for.
 
     Raises:
-        RefusedError: If PyTorch or MMEngine would refuse the combination.
+        RefusedError: If PyTorch would refuse the combination.
     """
     complete = dict(wanted)
     for loader in LOADERS:
@@ -235,12 +225,6 @@ def complete_settings(
             is_asked = f'{loader}.num_workers' in wanted and dotted not in wanted
             if is_asked and _value(before, {}, dotted):
                 complete[dotted] = REMOVE
-    base = _value(before, wanted, 'auto_scale_lr.base_batch_size')
-    if wanted.get('auto_scale_lr.enable') is True and not isinstance(base, int):
-        raise RefusedError(
-            'expected auto_scale_lr.base_batch_size with auto_scale_lr.enable, found '
-            'none; set the batch size over all ranks that the learning rate is for'
-        )
     return complete
 
 
@@ -263,12 +247,11 @@ def verify_changes(config: FlatConfig, changes: Mapping[str, Setting]) -> None:
     """
     for dotted, value in changes.items():
         path = tuple(dotted.split('.'))
-        if path[0] not in HOOK_ROOTS:
-            _verify_dict(config, path[0])
-        elif len(path) == 3:
+        if path[0] in HOOK_ROOTS:
             _verify_hook(config, path, value)
-        whole = value is REMOVE and path[0] in HOOK_ROOTS
-        if isinstance(config.get(path), Container) and not whole:
+        else:
+            _verify_dict(config, path[0])
+        if isinstance(config.get(path), Container):
             raise RefusedError(
                 f'expected a single value in {dotted}, found a dict or list; '
                 'change it by hand'
@@ -283,8 +266,6 @@ def _verify_known(held: Collection[KeyPath], path: KeyPath) -> None:
         owner, known = "PyTorch's DataLoader", OF_LOADER
         if (path[0], 'type') in held:  # another class, with arguments of its own
             return
-    elif path[0] == 'auto_scale_lr':
-        owner, known = "MMEngine's auto_scale_lr", _OF_SCALING
     elif path == tuple(THREADS_KEY.split('.')):
         return
     if path[-1] not in known:
@@ -366,7 +347,7 @@ def _describe_rate(config: FlatConfig, changes: Mapping[str, Setting]) -> str:
         return 'The learning rate stays as it is: the config has no auto_scale_lr.'
     return (
         'The learning rate stays as it is: auto_scale_lr is off. It is meant for a '
-        f'batch of {base} over all ranks; auto_scale_lr.enable=True has it scaled.'
+        f'batch of {base} over all ranks; tools/train.py --auto-scale-lr has it scaled.'
     )
 
 
@@ -398,21 +379,6 @@ def enabling_settings(before: FlatConfig) -> dict[str, Setting]:
             'rename or remove it'
         )
     return {f'default_hooks.{HOOK_KEY}.type': HOOK_TYPE}
-
-
-def disabling_settings(before: FlatConfig) -> dict[str, Setting]:
-    """Returns what takes the hook out: nothing where there is none.
-
-    Raises:
-        RefusedError: If a list holds it twice.
-    """
-    places = find_hooks(before)
-    if len([place for place in places if place[0] == 'custom_hooks']) > 1:
-        raise RefusedError(
-            'expected GPUEfficiencyHook at most once in custom_hooks, found it '
-            'more often; drop one'
-        )
-    return {'.'.join(place): REMOVE for place in places}
 
 
 def place_settings(

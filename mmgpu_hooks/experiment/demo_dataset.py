@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmgpu_hooks.measure.proc import read_affinity
 from mmgpu_hooks.schema.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,26 +25,14 @@ if TYPE_CHECKING:
 
 CATEGORIES = ('rectangle', 'ellipse')
 
-_MARKER, _ANNOTATIONS = 'demo_dataset.json', 'annotations.json'
+_MARKER = 'demo_dataset.json'
 _TEXTURES = 3
 _JPEG_QUALITY = 85
-_BYTES_PER_PIXEL = 0.12
-"""Measured on the painted images, rounded up: for the check of free space."""
-
-
-@dataclass(frozen=True)
-class DemoSpec:
-    """What determines the data set; two equal specs give the same files."""
-
-    images: int
-    width: int
-    """Of every image in pixels."""
-    height: int
 
 
 # For `configs/demo`: on a CPU, decoding a batch then takes about as long as its step,
 # so that one worker beside the training nearly halves the iteration.
-DEMO_SPEC = DemoSpec(images=240, width=4000, height=3000)
+IMAGES, WIDTH, HEIGHT = 240, 4000, 3000
 
 
 @dataclass(frozen=True)
@@ -62,7 +48,7 @@ class DemoDataset:
     @property
     def annotation_file(self) -> Path:
         """Annotations in COCO's format."""
-        return self.root / _ANNOTATIONS
+        return self.root / 'annotations.json'
 
     @property
     def image_folder(self) -> Path:
@@ -71,12 +57,12 @@ class DemoDataset:
 
 
 def write_demo_dataset(
-    root: Path, *, images: int, width: int, height: int
+    root: Path, *, images: int = IMAGES, width: int = WIDTH, height: int = HEIGHT
 ) -> DemoDataset:
     """Write the data set, or reuse the complete one that is there.
 
-    A marker file says incomplete from the start and complete at the end, so that a set
-    that was half written is written anew.
+    A marker file is empty from the start and complete at the end, so that a set that
+    was half written is written anew.
 
     Args:
         root: Folder of the data set; made when absent.
@@ -85,23 +71,12 @@ def write_demo_dataset(
         height: Height of every image in pixels, at least 64.
 
     Raises:
-        UserError: A size is too small, the folder holds something else, cannot be
-            written or lacks space, or OpenCV is not installed.
+        UserError: The folder holds something else, or cannot be written.
     """
-    if images < 1 or width < 64 or height < 64:
-        raise UserError(
-            'expected at least 1 image of at least 64 x 64 pixels, '
-            f'found {images} of {width} x {height}'
-        )
-    spec = DemoSpec(images, width, height)
+    asked = {'images': images, 'width': width, 'height': height}
     try:
-        found = _read_complete(root, spec)
-        written = _write(root, spec) if found is None else found
-    except ImportError as error:
-        raise UserError(
-            f'expected OpenCV to paint the demo data set with, found none ({error}): '
-            'pip install opencv-python'
-        ) from error
+        found = _read_complete(root, asked)
+        written = _write(root, **asked) if found is None else found
     except OSError as error:
         raise UserError(
             f'expected to write the demo data set in {root}, found {error}; name '
@@ -110,23 +85,19 @@ def write_demo_dataset(
     return DemoDataset(root, written, found is not None)
 
 
-def _read_complete(root: Path, spec: DemoSpec) -> int | None:
+def _read_complete(root: Path, asked: Mapping[str, int]) -> int | None:
     """The size of the images when the set is complete."""
     try:
         marker = json.loads((root / _MARKER).read_text(encoding='utf-8'))
         sizes = [path.stat().st_size for path in (root / 'images').iterdir()]
-        (root / _ANNOTATIONS).stat()
     except (FileNotFoundError, ValueError):
         return None
-    is_complete = len(sizes) == spec.images and marker == _mark(spec, sum(sizes))
+    is_complete = len(sizes) == asked['images']
+    is_complete = is_complete and marker == {**asked, 'image_bytes': sum(sizes)}
     return sum(sizes) if is_complete else None
 
 
-def _mark(spec: DemoSpec, image_bytes: int) -> dict[str, Any]:
-    return {'complete': True, 'image_bytes': image_bytes, **asdict(spec)}
-
-
-def _write(root: Path, spec: DemoSpec) -> int:
+def _write(root: Path, images: int, width: int, height: int) -> int:
     """Write the whole set; return the size of the images in bytes."""
     import cv2
 
@@ -137,15 +108,9 @@ def _write(root: Path, spec: DemoSpec) -> int:
         )
     folder = root / 'images'
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(root / _MARKER, {'complete': False})
+    (root / _MARKER).write_text('')
     for stale in folder.iterdir():
         stale.unlink()
-    needed = int(spec.images * spec.width * spec.height * _BYTES_PER_PIXEL)
-    if shutil.disk_usage(root).free < needed:
-        raise UserError(
-            f'expected {needed / 1e6:.0f} MB for the demo data set in {root}, found '
-            'less; free some, or name another folder'
-        )
 
     def write_image(index: int) -> tuple[int, list[dict[str, Any]]]:
         pixels, notes = paint_image(textures[index % _TEXTURES], index)
@@ -154,56 +119,51 @@ def _write(root: Path, spec: DemoSpec) -> int:
         (folder / _file_name(index)).write_bytes(encoded)
         return len(encoded), notes
 
-    threads = min(8, len(read_affinity() or ()) or os.cpu_count() or 1)
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            numbers = range(_TEXTURES)
-            textures = list(pool.map(lambda n: _paint_texture(spec, n), numbers))
-            sizes, notes = zip(*pool.map(write_image, range(spec.images)))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    _write_json(root / _ANNOTATIONS, _format_coco(spec, list(chain(*notes))))
-    _write_json(root / _MARKER, _mark(spec, sum(sizes)))
+    with ThreadPoolExecutor(8) as pool:
+        size = (width, height)
+        textures = list(pool.map(lambda n: _paint_texture(size, n), range(_TEXTURES)))
+        sizes, notes = zip(*pool.map(write_image, range(images)))
+    marker = {'images': images, 'width': width, 'height': height}
+    annotations = list(chain(*notes))
+    for name, content in (
+        ('annotations.json', _format_coco(marker, annotations)),
+        (_MARKER, {**marker, 'image_bytes': sum(sizes)}),
+    ):
+        (root / name).write_text(json.dumps(content), encoding='utf-8')
     return sum(sizes)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    draft = path.with_name(f'{path.name}.draft')
-    draft.write_text(json.dumps(content), encoding='utf-8')
-    draft.replace(path)
 
 
 def _file_name(index: int) -> str:
     return f'demo_{index:05d}.jpg'
 
 
-def _format_coco(spec: DemoSpec, annotations: list[dict[str, Any]]) -> dict[str, Any]:
-    size = {'width': spec.width, 'height': spec.height}
+def _format_coco(
+    asked: Mapping[str, int], annotations: list[dict[str, Any]]
+) -> dict[str, Any]:
+    size = {'width': asked['width'], 'height': asked['height']}
     return {
         'images': [
             {'id': index + 1, 'file_name': _file_name(index), **size}
-            for index in range(spec.images)
+            for index in range(asked['images'])
         ],
         'annotations': [{'id': n, **one} for n, one in enumerate(annotations, 1)],
         'categories': [{'id': n, 'name': name} for n, name in enumerate(CATEGORIES, 1)],
     }
 
 
-def _paint_texture(spec: DemoSpec, index: int) -> Image:
+def _paint_texture(size: tuple[int, int], index: int) -> Image:
     """A background with detail at several scales, as in a photograph."""
     import cv2
     import numpy as np
 
     rng = np.random.default_rng([0, index])
-    size = (spec.height, spec.width)
-    grain = 2.5 * rng.standard_normal(size, np.float32)
-    pixels = np.empty((*size, 3), np.uint8)
+    grain = 2.5 * rng.standard_normal(size[::-1], np.float32)
+    pixels = np.empty((*size[::-1], 3), np.uint8)
     for channel in range(3):  # one at a time: a camera's image in floats is large
         level = grain + 120
         for cells, contrast in ((6, 45), (40, 25), (250, 10)):
             noise = rng.standard_normal((cells * 3 // 4, cells), np.float32)
-            level += contrast * cv2.resize(noise, size[::-1])
+            level += contrast * cv2.resize(noise, size)
         pixels[..., channel] = np.clip(level, 0, 255)
     return pixels
 

@@ -26,6 +26,7 @@ from mmgpu_hooks.schema import (
     TrialSpec,
 )
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.plural import plural
 
 SETTLING = 8
 """Least iterations between saves in which the workers' queue is what it usually is; as
@@ -37,11 +38,7 @@ and the evidence come on top."""
 
 
 def plan_saves(
-    num_workers: Sequence[int],
-    *,
-    saves: int,
-    prefetch_factor: int,
-    worker_nice: int | None = None,
+    num_workers: Sequence[int], *, saves: int, prefetch_factor: int
 ) -> tuple[SavePlan, ...]:
     """What each setting is to be trained for; each is there once.
 
@@ -54,17 +51,13 @@ def plan_saves(
         num_workers: Numbers of workers.
         saves: To be measured of each.
         prefetch_factor: Of the loader.
-        worker_nice: Nice value that every setting with workers is trained with as well.
     """
-    settings = [SaveSetting(workers) for workers in sorted(set(num_workers))]
-    if worker_nice is not None:
-        plain = [one.num_workers for one in settings if one.num_workers]
-        settings += [SaveSetting(workers, worker_nice) for workers in plain]
     plans = []
-    for setting in settings:
-        ahead = prefetch_factor * setting.num_workers
-        between = ahead + max(SETTLING, setting.num_workers)
-        plans.append(SavePlan(setting, saves, between, (saves + 1) * between + ahead))
+    for workers in sorted(set(num_workers)):
+        ahead = prefetch_factor * workers
+        between = ahead + max(SETTLING, workers)
+        iterations = (saves + 1) * between + ahead
+        plans.append(SavePlan(SaveSetting(workers), saves, between, iterations))
     return tuple(plans)
 
 
@@ -104,7 +97,7 @@ class SaveBenchPlan(Plan):
             row = measured[0][0]
             raise UserError(
                 'expected a config that trains and saves, found that it does not with '
-                f'any of {len(measured)} setting(s), with {row.setting.name}: '
+                f'any of {plural(len(measured), "setting")}, with {row.setting.name}: '
                 f'{row.error or row.status}; make it train, or give it more time with '
                 '--time-limit.'
             )
@@ -119,13 +112,13 @@ class SaveBenchPlan(Plan):
         setting = plan.setting
         spec = TrialSpec(
             config=self.config,
-            folder=str(self.folder / f'{setting.num_workers}-{setting.worker_nice}'),
+            folder=str(self.folder / str(setting.num_workers)),
             settings={
                 **self.settings,
                 'train_dataloader.num_workers': setting.num_workers,
             },
             # a nice value that the config has must not make every row niced
-            hook={'interval': plan.interval, 'worker_nice': setting.worker_nice},
+            hook={'interval': plan.interval, 'worker_nice': None},
             save_interval=plan.interval,
         )
         rounds, rest = divmod(plan.iterations, plan.interval)

@@ -21,6 +21,7 @@ from mmgpu_hooks.experiment.cards import VARIABLE, read_cards
 from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.schema import Trial
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.version import __version__
 
 STORE_NAME = 'trials.jsonl'
@@ -48,11 +49,11 @@ class TrialStore:
     Args:
         path: Of the file.
         identity: What a trial must have in common with those of now.
-        descriptor: Of the open, locked file; ``None`` only reads.
+        descriptor: Of the open, locked file.
     """
 
     def __init__(
-        self, path: Path, identity: Mapping[str, Any], descriptor: int | None = None
+        self, path: Path, identity: Mapping[str, Any], descriptor: int
     ) -> None:
         self.path = path
         self._identity = {'version': _VERSION, **identity}
@@ -64,7 +65,6 @@ class TrialStore:
         Raises:
             OSError: If it cannot be written whole; nothing of it is left then.
         """
-        assert self._descriptor is not None
         raw = msgspec.json.encode({'identity': self._identity, 'trial': trial}) + b'\n'
         end = os.lseek(self._descriptor, 0, os.SEEK_END)
         # what a kill left of a line must not swallow this one
@@ -83,7 +83,7 @@ class TrialStore:
         Args:
             keep: Says of those with the same identity which count.
         """
-        lines = self.path.read_bytes().splitlines() if self.path.is_file() else []
+        lines = self.path.read_bytes().splitlines()
         kept: dict[str, Trial] = {}
         torn = others = 0
         unlike: dict[str, None] = {}
@@ -102,16 +102,15 @@ class TrialStore:
             names = (n for n, own in self._identity.items() if known.get(n) != own)
             unlike.update(dict.fromkeys(names))
         notes = {
-            f'{others} earlier trial(s) are of another {" and ".join(unlike)} and were '
-            'not reused.': others,
-            f'{torn} line(s) of {STORE_NAME} could not be read.': torn,
+            f'Not reused: {plural(others, "earlier trial")} of another '
+            f'{" and ".join(unlike)}.': others,
+            f'Not read: {plural(torn, "damaged line")} of {STORE_NAME}.': torn,
         }
         said = tuple(note for note, count in notes.items() if count)
         return keep(list(kept.values())), said
 
     def clear(self) -> None:
         """Forget every trial."""
-        assert self._descriptor is not None
         os.ftruncate(self._descriptor, 0)
 
 
@@ -120,8 +119,6 @@ def open_store(
     folder: Path, identity: Mapping[str, Any], *, fresh: bool = False
 ) -> Iterator[TrialStore]:
     """Open the store of a folder, which is made, for this process alone.
-
-    What stayed empty goes again, with the parents that were made for it.
 
     Args:
         folder: Of the plan.
@@ -135,47 +132,21 @@ def open_store(
     # late: Windows has none, and other commands run there
     import fcntl
 
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
     path = folder / STORE_NAME
-    with contextlib.ExitStack() as exits:
-        for empty in reversed(made):
-            exits.callback(_remove_empty, empty)
-        folder.mkdir(parents=True, exist_ok=True)
-        verify_output(path)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o644)
-        exits.callback(os.close, descriptor)
+    folder.mkdir(parents=True, exist_ok=True)
+    verify_output(path)
+    with path.open('ab+', buffering=0) as file:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # one that ended meanwhile may have removed it: no trial of ours goes there
-            if not _is_file_of(descriptor, path):
-                raise BlockingIOError
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
                 f'expected {folder} for this command alone, found that another one is '
                 'at work in it; wait for it, or name another folder with --work-dir.'
             ) from error
-        store = TrialStore(path, identity, descriptor)
+        store = TrialStore(path, identity, file.fileno())
         if fresh:
             store.clear()
-        try:
-            yield store
-        finally:
-            # the lock is held: a process that has it open finds out that it is gone
-            if not os.fstat(descriptor).st_size and _is_file_of(descriptor, path):
-                path.unlink()
-
-
-def _is_file_of(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.lstat())
-    except FileNotFoundError:
-        return False
-
-
-def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+        yield store
 
 
 def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:

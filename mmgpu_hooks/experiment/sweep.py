@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,6 @@ from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.trial import Progress, read_trial_run
 from mmgpu_hooks.recommend.changes import KEY
 from mmgpu_hooks.recommend.sweep import (
-    LEAST_INTERVALS,
     choose_best,
     complete_row,
     estimate_iter,
@@ -31,6 +29,7 @@ from mmgpu_hooks.schema import (
     TrialSpec,
 )
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.plural import plural
 
 LEAST_WARM_UP = 10
 TRIALS_FOLDER = 'trials'
@@ -43,45 +42,30 @@ _BLOCK_S = 1.0
 
 
 def list_settings(
-    num_workers: Sequence[int],
-    batch_sizes: Sequence[int | None] = (None,),
-    prefetch_factors: Sequence[int | None] = (None,),
+    num_workers: Sequence[int], batch_sizes: Sequence[int | None] = (None,)
 ) -> tuple[SweepSetting, ...]:
     """Every combination once, in the order of the table.
 
     Args:
         num_workers: Numbers of workers.
         batch_sizes: Images per batch; ``None`` keeps the config's own.
-        prefetch_factors: The same of batches in flight per worker.
     """
-    settings = (
-        # without workers nothing is fetched ahead
-        SweepSetting(workers, batch, prefetch if workers else None)
-        for batch, prefetch, workers in itertools.product(
-            sorted(set(batch_sizes), key=lambda size: size or 0),
-            sorted(set(prefetch_factors), key=lambda factor: factor or 0),
-            sorted(set(num_workers)),
-        )
+    return tuple(
+        SweepSetting(workers, batch)
+        for batch in sorted(set(batch_sizes), key=lambda size: size or 0)
+        for workers in sorted(set(num_workers))
     )
-    return tuple(dict.fromkeys(settings))
 
 
-def plan_intervals(setting: SweepSetting) -> tuple[int, int]:
+def plan_intervals(num_workers: int) -> tuple[int, int]:
     """Iterations of an interval of the evidence, and how many first ones to leave out.
 
     An interval is a round of all workers at least, whose batches come in bursts. What
     workers make while the model is built comes all at once: that is the warm-up.
     """
-    interval = max(_LEAST_INTERVAL, setting.num_workers)
-    ahead = setting.num_workers * (setting.prefetch_factor or DEFAULT_PREFETCH)
+    interval = max(_LEAST_INTERVAL, num_workers)
+    ahead = num_workers * DEFAULT_PREFETCH
     return interval, -(-max(LEAST_WARM_UP, ahead) // interval)
-
-
-def count_least_iterations(setting: SweepSetting) -> int:
-    """Iterations that a trial trains however long they take, warm-up included."""
-    interval, warm_up = plan_intervals(setting)
-    # the one that is on its way when the others are judged
-    return (warm_up + LEAST_INTERVALS + 1) * interval
 
 
 @dataclass
@@ -94,13 +78,11 @@ class SweepPlan(Plan):
     """Of the sweep; absolute."""
     settings: Sequence[SweepSetting]
     measure_s: float
-    """Seconds of measuring, once there are ``LEAST_INTERVALS``."""
+    """Seconds of measuring, once there are three intervals."""
     whole_s: float
     """Seconds of a whole trial, its start included; then it is killed."""
     lengthened: Mapping[str, Any] = field(default_factory=dict)
     """Settings that keep a short training from ending early."""
-    ranks: int = 1
-    """Processes that train together in each trial, a card each."""
 
     def __post_init__(self) -> None:
         # a drift of the machine must not look like the effect of a setting
@@ -148,7 +130,6 @@ class SweepPlan(Plan):
             best=choose_best(rows),
             seconds=outcome.seconds,
             is_interrupted=outcome.is_interrupted,
-            ranks=self.ranks,
             notes=outcome.notes,
         )
 
@@ -161,19 +142,18 @@ class SweepPlan(Plan):
             last = trials[-1]
             raise UserError(
                 f'{self.config}: expected a config that trains, found that '
-                f'{len(trials)} of {len(trials)} trial(s) failed, with {last.name}: '
+                f'{plural(len(trials), "trial")} failed, the last with {last.name}: '
                 f'{last.error}; the whole output is in {last.folder}.'
             )
 
     def _make_turn(self, setting: SweepSetting) -> Turn:
-        interval, warm_up = plan_intervals(setting)
+        interval, warm_up = plan_intervals(setting.num_workers)
         # workers persist, so that short epochs do not make it a measurement of their
         # start
         named = {
             'num_workers': setting.num_workers,
             'persistent_workers': True if setting.num_workers else None,
             'batch_size': setting.batch_size,
-            'prefetch_factor': setting.prefetch_factor,
         }
         asked = {f'{KEY}{key}': v for key, v in named.items() if v is not None}
         name = setting.name.replace(', ', '-').replace(' ', '-')
@@ -182,7 +162,6 @@ class SweepPlan(Plan):
             folder=str(self.folder / TRIALS_FOLDER / name),
             settings={**self.lengthened, **asked},
             hook={'interval': interval},
-            ranks=self.ranks,
         )
         return Turn(
             setting.name,

@@ -240,10 +240,8 @@ class Progress:
     def add(self, event: Mapping[str, Any]) -> None:
         """Take one event of :meth:`RunningTrial.read_events` in."""
         if event['event'] == 'over':
-            # a rank that fails ends the others: the first reason counts
-            if not self.is_over:
-                self.is_over = True
-                self.status, self.error = event['status'], event['error']
+            self.is_over = True
+            self.status, self.error = event['status'], event['error']
             self.iterations = max(event.get('iterations', 0), self.iterations)
             return
         self.blocks.append(Block(**{k: v for k, v in event.items() if k != 'event'}))

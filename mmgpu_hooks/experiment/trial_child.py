@@ -2,8 +2,7 @@
 
 It trains the user's config with MMEngine's own Runner. A line of its events file says
 what each block of iterations took and how it ended; each line on standard input asks
-for a block. A trial of several ranks is started by torchrun: rank 0 reports the
-blocks, and each rank reports its own failure.
+for a block.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 
 from mmengine.hooks import Hook
 
-from mmgpu_hooks.experiment.trial import ENDLESS, EVENTS_NAME, shorten
+from mmgpu_hooks.experiment.trial import EVENTS_NAME, shorten
 from mmgpu_hooks.experiment.trial_config import read_trial_config
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.proc import read_peak_rss_bytes
@@ -42,8 +41,6 @@ _NO_MEMORY = (
     'is killed by signal: killed',
 )
 """What CUDA, the C library, NumPy, PyTorch's allocator and its DataLoader say."""
-_IS_RANK = 'MMGPU_TRIAL_RANK'
-"""Set for the ranks of a trial: a torchrun may have started all of us, too."""
 
 
 class TrialOver(SystemExit):
@@ -54,13 +51,9 @@ class TrialOver(SystemExit):
 
 
 def report(events: Path, event: str, **body: Any) -> None:
-    """Append one event; several ranks write to the same file, each a line at once."""
-    line = json.dumps({'event': event, **body}).encode() + b'\n'
-    descriptor = os.open(events, os.O_WRONLY | os.O_APPEND)
-    try:
-        os.write(descriptor, line)
-    finally:
-        os.close(descriptor)
+    """Append one event."""
+    with events.open('a') as file:
+        file.write(json.dumps({'event': event, **body}) + '\n')
 
 
 class TrialHook(Hook):
@@ -141,11 +134,8 @@ def _is_loss_finite(runner: Any) -> bool | None:
 
 def run_child(spec: TrialSpec) -> None:
     """Train, and report how it ended."""
-    rank = int(os.environ['RANK']) if spec.ranks > 1 else 0
     events = Path(spec.folder, EVENTS_NAME)
-    # rank 0 alone is asked for blocks; the others end with it
-    blocks = map(int, sys.stdin if not rank else [ENDLESS])
-    hook = TrialHook(events, blocks)
+    hook = TrialHook(events, map(int, sys.stdin))
     status, reason = 'completed', None
     try:
         _train(spec, hook)
@@ -155,10 +145,7 @@ def run_child(spec: TrialSpec) -> None:
     except BaseException as error:  # noqa: BLE001
         traceback.print_exc()
         status, reason = classify_error(type(error).__name__, str(error))
-    if not rank:
-        report(events, 'over', status=status, error=reason, iterations=hook.done)
-    elif reason is not None:
-        report(events, 'over', status=status, error=f'rank {rank}: {reason}')
+    report(events, 'over', status=status, error=reason, iterations=hook.done)
 
 
 def _train(spec: TrialSpec, hook: TrialHook) -> None:
@@ -170,8 +157,6 @@ def _train(spec: TrialSpec, hook: TrialHook) -> None:
     if hasattr(layout, 'FormatCode'):
         layout.FormatCode = lambda text, **_: (text, True)
     config = read_trial_config(spec)
-    if spec.ranks > 1:
-        _join_without_cuda(config)
     runner: Any = (
         RUNNERS.build(config) if 'runner_type' in config else Runner.from_cfg(config)
     )
@@ -182,30 +167,6 @@ def _train(spec: TrialSpec, hook: TrialHook) -> None:
         runner.register_hook(ProfileHook(Path(spec.folder), spec.profiled))
     runner.register_hook(hook)
     runner.train()
-
-
-def _join_without_cuda(config: Any) -> None:
-    """Join a process group over gloo, and have the model wrapped for it.
-
-    MMEngine sets a CUDA card before it joins ranks over any backend, and gives the
-    model's wrapper that card; a group that is there already is left alone. With CUDA
-    nothing is done.
-
-    Args:
-        config: MMEngine's, of a trial; its wrapper is set where it has none.
-    """
-    import torch
-
-    if torch.cuda.is_available():
-        return
-    torch.distributed.init_process_group('gloo')
-    if config.get('model_wrapper_cfg') is None:
-        config.model_wrapper_cfg = {
-            'type': 'MMDistributedDataParallel',
-            'device_ids': None,
-            'broadcast_buffers': False,
-            'find_unused_parameters': config.get('find_unused_parameters', False),
-        }
 
 
 def classify_error(kind: str, message: str) -> tuple[str, str]:
@@ -244,25 +205,14 @@ def die_with_parent(parent: int) -> None:
 
 
 def main(text: str) -> None:
-    """Train one rank, or start all of them.
+    """Train.
 
     Args:
         text: JSON: ``spec`` with the fields of a TrialSpec; ``parent``, a process id.
     """
     body = json.loads(text)
-    spec = TrialSpec(**body['spec'])
-    is_rank = os.environ.pop(_IS_RANK, '') == spec.folder
-    die_with_parent(os.getppid() if is_rank else body['parent'])
-    if spec.ranks == 1 or is_rank:
-        run_child(spec)
-        return
-    from torch.distributed import run
-
-    for name in [name for name in os.environ if name.startswith('TORCHELASTIC_')]:
-        del os.environ[name]
-    os.environ[_IS_RANK] = spec.folder
-    options = ['--standalone', f'--nproc_per_node={spec.ranks}', '-m']
-    run.main([*options, 'mmgpu_hooks.experiment.trial_child', text])
+    die_with_parent(body['parent'])
+    run_child(TrialSpec(**body['spec']))
 
 
 if __name__ == '__main__':

@@ -43,7 +43,7 @@ def read_trial_config(spec: TrialSpec) -> Any:
     config = Config.fromfile(spec.config)
     _set(config, spec)
     config.work_dir = spec.folder
-    config.launcher = 'pytorch' if spec.ranks > 1 else 'none'
+    config.launcher = 'none'
     config.resume = False
     if spec.is_whole:
         return config

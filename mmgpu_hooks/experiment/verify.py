@@ -13,6 +13,7 @@ from mmgpu_hooks.experiment.trial import Progress
 from mmgpu_hooks.model.stats import alternate, paired_gain
 from mmgpu_hooks.schema import Estimate, Trial, TrialSpec, Verification
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.plural import plural
 
 LEAST_PAIRS = 6
 """Below these a narrow interval is too often narrow by chance: stopping at +-2 % from
@@ -244,7 +245,7 @@ def _summarize_block(
 def _describe(blocks: _Blocks) -> str:
     if len(blocks.warm_ups) < 2:
         return 'starting both trainings'
-    gain, words = blocks.gain, f'{len(blocks.of(1))} pair(s) of blocks'
+    gain, words = blocks.gain, f'{plural(len(blocks.of(1)), "pair")} of blocks'
     if gain is None:
         return words
     low, high = 100 * gain.low, 100 * gain.high

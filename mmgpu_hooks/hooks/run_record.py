@@ -20,7 +20,6 @@ from mmgpu_hooks.measure.now import read_identity
 from mmgpu_hooks.schema import GpuDevice, HostLimits, LoaderSettings, RunRecord
 from mmgpu_hooks.version import __version__
 
-_LOCAL_RANK = ('LOCAL_RANK', 'OMPI_COMM_WORLD_LOCAL_RANK', 'MPI_LOCALRANKID')
 _LOCAL_WORLD = ('LOCAL_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE', 'MPI_LOCALNRANKS')
 
 

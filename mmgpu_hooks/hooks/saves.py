@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-from mmengine.hooks import CheckpointHook
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
 from mmgpu_hooks.hooks.guard import Guard
@@ -184,33 +183,14 @@ class SaveStamps:
         return figures, unknown
 
 
-def read_save_target(
-    runner: Any, out_dir: Any = None, filename: Any = None, *_: Any, **__: Any
-) -> tuple[str, str | None]:
-    """Occasion and path of ``runner.save_checkpoint`` with these arguments.
-
-    The names are those that MMEngine's CheckpointHook gives.
-    """
-    if not isinstance(filename, (str, os.PathLike)):
-        return 'other', None
-    name = os.fspath(filename)
-    path = None
-    if isinstance(out_dir, (str, os.PathLike)):
-        path = os.path.join(os.fspath(out_dir), name)
-    return _find_occasion(runner, name), path
-
-
-def _find_occasion(runner: Any, name: str) -> str:
-    for hook in runner.hooks:
-        if not isinstance(hook, CheckpointHook):
-            continue
-        if hook.save_best and name.startswith('best_'):
-            return 'best'
-        done = runner.epoch if hook.by_epoch else runner.iter
-        # MMEngine counts on after the hooks of an epoch or iteration
-        if name in (hook.filename_tmpl.format(number) for number in (done, done + 1)):
-            return 'epoch' if hook.by_epoch else 'iteration'
-    return 'other'
+def read_save_path(
+    out_dir: Any = None, filename: Any = None, *_: Any, **__: Any
+) -> str | None:
+    """The file or folder of ``runner.save_checkpoint`` with these arguments."""
+    parts = (out_dir, filename)
+    if not all(isinstance(part, (str, os.PathLike)) for part in parts):
+        return None
+    return os.path.join(*map(os.fspath, parts))
 
 
 def mark_workers(loader: LoaderProbe | None) -> WorkersMark | None:
@@ -432,10 +412,10 @@ class SaveSource:
     def _end(
         self, begun: _Begun, end: ThreadTimes, target: Any, error: str | None
     ) -> None:
-        occasion, path = 'publish', None
+        path = None
         if target is not None:
             args, kwargs = target
-            occasion, path = read_save_target(self._runner, *args, **kwargs)
+            path = read_save_path(*args, **kwargs)
         stamps = begun.stamps
         path = path or stamps.written_path
         total, phases = split_phases(stamps.stamps, end)
@@ -455,7 +435,7 @@ class SaveSource:
             iteration=begun.position[0],
             epoch=begun.position[1],
             wall_s=total.wall_s,
-            occasion=occasion,
+            occasion='publish' if target is None else 'save',
             name=os.path.basename(path.rstrip('/')) if path else None,
             phases=phases,
             cpu_s=total.cpu_s,

@@ -101,13 +101,6 @@ class LineFigures:
         return {**shares, **peaks}
 
 
-def fold_scalars(record: IntervalRecord) -> dict[str, float]:
-    """The scalars of one interval."""
-    line = LineFigures()
-    line.add(record)
-    return line.take()
-
-
 class ScalarBoard:
     """Keeps our scalars in MMEngine's message hub, at most one value each.
 

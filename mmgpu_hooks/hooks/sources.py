@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Sequence
@@ -10,7 +11,6 @@ from typing import Any, Callable
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.run_record import count_ranks_on_host
-from mmgpu_hooks.hooks.step_sizes import StepSizes, find_step_sizes
 from mmgpu_hooks.measure.absent import Absent, SourceError
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.cuda import (
@@ -217,8 +217,7 @@ class Sources:
         self.gpu = GpuSource(guard, gpu_sample_period_s, device)
         self.device = 'cuda' if self.gpu.is_used else device
         self._divisor = _pad_size_divisor(runner)
-        model = _bare(runner.model)
-        self._step_sizes = run('batch contents', find_step_sizes, model)
+        self._resizers = run('batch contents', _name_resizers, runner)
         if probe is not None and probe.loader is not runner.train_dataloader:
             guard.clean_up('loader workers', probe.close)
             probe = None
@@ -277,15 +276,10 @@ class Sources:
     def _watch_iterations(self) -> None:
         """Have those called that are needed in each iteration."""
         wrap, after = self._guard.wrap, self._timer.hooks.after
-        events, sizes = self.gpu.events, self._step_sizes
-        begins: list[Callable[[], Any]] = []
+        events = self.gpu.events
         if events is not None:
-            begins.append(wrap('GPU idle', events.begin_step))
+            after['before_train_iter'] = (wrap('GPU idle', events.begin_step),)
             after['after_train_iter'] = (wrap('GPU idle', events.end_step),)
-        if isinstance(sizes, StepSizes) and sizes.resizer is not None:
-            begins.append(wrap('batch contents', sizes.note))
-        if begins:
-            after['before_train_iter'] = tuple(begins)
 
     @property
     def unknown(self) -> dict[str, str]:
@@ -299,8 +293,11 @@ class Sources:
         if self.loader is not None:
             found.update(self.loader.unsupported)
             contents.update(self.loader.unknown_contents)
-        if isinstance(self._step_sizes, Absent):
-            contents['largest_batch_pixels'] = self._step_sizes.reason
+        if self._resizers:
+            contents['largest_batch_pixels'] = (
+                f'the data preprocessor may change the size of batches: '
+                f'{self._resizers}'
+            )
         found.update({f'batch {name}': why for name, why in contents.items()})
         return found
 
@@ -342,18 +339,15 @@ class Sources:
         return {'workers': window}
 
     def _read_batches(self, iterations: int, batch: Any) -> dict[str, Any]:
-        held, most_images = Contents(), None
+        held = Contents()
         if self.loader is not None:
-            held, most_images = self.loader.read_contents(iterations)
-        pixels, images, sizes = held.pixels, held.images, self._step_sizes
+            held = self.loader.read_contents(iterations)
+        images = held.images
         if images is None and batch is not None:
             # made out of sight: all are taken to be like the last one
             last = BatchWatch(self._divisor).examine(batch).images
             images = None if last is None else last * iterations
-        if isinstance(sizes, StepSizes):
-            pixels = sizes.drain(most_images, pixels)
-        elif sizes is not None:
-            pixels = None
+        pixels = None if self._resizers else held.pixels
         figures: dict[str, Any] = dict(
             images=images, largest_batch_pixels=pixels, most_boxes=held.boxes
         )
@@ -390,6 +384,19 @@ def read_device(runner: Any) -> str:
 
 def _bare(model: Any) -> Any:
     return getattr(model, 'module', model)
+
+
+def _name_resizers(runner: Any) -> str:
+    """What may change the size of batches in the step, beyond padding."""
+    outer = getattr(_bare(runner.model), 'data_preprocessor', None)
+    inner = getattr(outer, 'data_preprocessor', None)
+    names: list[str] = []
+    for one in (outer, inner):
+        # of classifiers it is no list, mixes images and keeps their size
+        with contextlib.suppress(TypeError):
+            augments = getattr(one, 'batch_augments', None) or ()
+            names += [type(augment).__name__ for augment in augments]
+    return ', '.join(names)
 
 
 def open_probe(guard: Guard, runner: Any, loader: Any) -> LoaderProbe | None:

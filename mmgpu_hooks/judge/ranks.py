@@ -19,6 +19,7 @@ from mmgpu_hooks.judge.columns import Column, Intervals, count_all, filled, tota
 from mmgpu_hooks.judge.duration_text import format_seconds
 from mmgpu_hooks.judge.run import Run, gpu_figures
 from mmgpu_hooks.schema import RankRow, RanksSummary, RunRecord
+from mmgpu_hooks.schema.plural import plural
 
 MIN_INTERVALS = 3
 """Fewer do not show how much a rank varies by itself."""
@@ -154,9 +155,9 @@ def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSum
     summary = replace(summary, rows=tuple(rows), iterations=iterations)
     if len(rows) < 2 or intervals < MIN_INTERVALS:
         why = (
-            f'The slowest rank is unknown: {len(rows)} rank(s) have {intervals} '
-            f'interval(s) in common beside the warm-up, needed {MIN_INTERVALS} of at '
-            'least 2 ranks.'
+            f'The slowest rank is unknown: {plural(len(rows), "rank")} with '
+            f'{plural(intervals, "interval")} in common beside the warm-up, needed '
+            f'{MIN_INTERVALS} of at least 2 ranks.'
         )
         return replace(summary, why=why)
     slowest = max(rows, key=lambda row: row.own_s)

@@ -13,6 +13,7 @@ from mmgpu_hooks.judge.saves import is_delay, net_delay_s, won_back_s
 from mmgpu_hooks.judge.thresholds import BENCH_CHANCE, BENCH_SAVES, SLOW_SAVE
 from mmgpu_hooks.model.stats import rank_sum_chance
 from mmgpu_hooks.schema import SaveBench, SaveBenchRow, SavePlan, Trial
+from mmgpu_hooks.schema.plural import plural
 
 Won = tuple[Optional[float], ...]
 """Seconds won back after each save of a row; ``None`` where that is unknown."""
@@ -78,21 +79,12 @@ def judge_save_bench(
         is_interrupted: Whether it was stopped.
     """
     ordered = sorted(measured, key=lambda one: one[0].setting.num_workers)
-    ordered.sort(key=lambda one: one[0].setting.worker_nice is not None)
-    reference = next(
-        (
-            row
-            for row, _ in ordered
-            if len(row.saves) >= BENCH_SAVES and row.setting.worker_nice is None
-        ),
-        None,
-    )
+    reference = next((row for row, _ in ordered if len(row.saves) >= BENCH_SAVES), None)
     rows = [_compare(row, won, reference) for row, won in ordered]
-    plain = [row for row in rows if row.setting.worker_nice is None]
     harmful = None
     # a number above it that is known to be harmless speaks against it; one of which
     # nothing is known does not
-    for row in reversed(plain):
+    for row in reversed(rows):
         if row.is_harmful is False:
             break
         harmful = row.setting.num_workers if row.is_harmful else harmful
@@ -100,7 +92,7 @@ def judge_save_bench(
         rows=tuple(rows),
         reference=reference.setting if reference else None,
         harmful_workers=harmful,
-        is_told=any(row.is_harmful is not None for row in plain),
+        is_told=any(row.is_harmful is not None for row in rows),
         is_interrupted=is_interrupted,
         seconds=seconds,
         asked=asked,
@@ -111,7 +103,7 @@ def _compare(
     row: SaveBenchRow, won: Won, reference: SaveBenchRow | None
 ) -> SaveBenchRow:
     if len(row.saves) < BENCH_SAVES:
-        why = f'{len(row.saves)} save(s) are too few to tell'
+        why = f'too few to tell by: {plural(len(row.saves), "save")}'
         why = why if row.saves else row.error or 'no save was measured'
         return replace(row, remark=why)
     if reference is None or reference.save_s is None or row.save_s is None:

@@ -8,6 +8,7 @@ from mmgpu_hooks.judge.duration_text import format_seconds
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.threads import find_worker_threads
 from mmgpu_hooks.judge.thresholds import DATA_WAIT_NOTICE
+from mmgpu_hooks.schema.plural import plural
 
 _DECODERS = {
     'cv2': "imdecode_backend='turbojpeg', which takes a fifth less than cv2",
@@ -92,7 +93,7 @@ def _list_advice(run: Run) -> Iterator[str]:
         yield (
             f'Undo the binding first (MG113). {run.unbinding} The predictions are '
             f'for {host.usable_cores:g} usable cores; until then the training process '
-            f'and its workers share {host.affinity_cpus} CPU(s).'
+            f'and its workers share {plural(host.affinity_cpus or 0, "CPU")}.'
         )
     threads = find_worker_threads(run)
     if threads is not None and threads.is_thrash and (threads.opencv or 0) < 2:

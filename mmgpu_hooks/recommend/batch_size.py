@@ -21,6 +21,7 @@ from mmgpu_hooks.model.workload import Workload, at_batch_size
 from mmgpu_hooks.recommend.changes import KEY, make_change, phrase_changes
 from mmgpu_hooks.recommend.choice import Decision, Job, predict_gain, propose
 from mmgpu_hooks.schema import Change, LearningRate, NoPrediction
+from mmgpu_hooks.schema.plural import plural
 
 BATCH_KEY = f'{KEY}batch_size'
 
@@ -171,7 +172,7 @@ def phrase_learning_rate(
     """
     lr, base = (rate.lr, rate.base_batch_size) if rate else (None, None)
     batches, times = (
-        f'{old * ranks} to {new * ranks} images over {ranks} rank(s)',
+        f'{old * ranks} to {new * ranks} images over {plural(ranks, "rank")}',
         new / old,
     )
     if rate and rate.is_auto and base:

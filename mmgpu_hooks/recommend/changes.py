@@ -15,6 +15,7 @@ from mmgpu_hooks.model.job import START_ERROR
 from mmgpu_hooks.model.prediction import COVERAGE
 from mmgpu_hooks.recommend.choice import ONE_THREAD, Decision, Gain, count_starts
 from mmgpu_hooks.schema import Change
+from mmgpu_hooks.schema.plural import plural
 
 KEY = 'train_dataloader.'
 WORKERS_KEY = f'{KEY}num_workers'
@@ -95,7 +96,7 @@ def _why_workers(decision: Decision) -> tuple[str, ...]:
     if job.workload.measured_batch_size is not None:
         old_s = format_seconds(job.iter_s(job.old))
         now = f'with batch_size={job.workload.batch_size} would take {old_s}'
-    after = f'{format_seconds(job.iter_s(decision.new))} with {new} worker(s)'
+    after = f'{format_seconds(job.iter_s(decision.new))} with {plural(new, "worker")}'
     if new < old and run.worker_run_delay_s and old > job.cores:
         reason = (
             f'{old} workers share {job.cores} usable cores and spent '
@@ -138,7 +139,7 @@ def keep_workers(run: Run) -> Change:
 
 def _why_keep(run: Run) -> str:
     took = format_sum(run.startup_s)
-    return f'starting workers took {took} in {run.epoch_starts} start(s)'
+    return f'starting workers took {took} in {plural(run.epoch_starts, "start")}'
 
 
 def _judge_gain(run: Run, gain: Gain) -> str:
@@ -163,5 +164,5 @@ def why_nothing(decision: Decision) -> str:
         )
     return (
         f'No other safe setting is predicted to be {100 * WORTHWHILE_GAIN:.0f} % '
-        f'faster (at most {cap.workers} worker(s): {cap.reason}).'
+        f'faster (at most {plural(cap.workers, "worker")}: {cap.reason}).'
     )

@@ -64,21 +64,19 @@ def complete_row(row: SweepRow, run: Run | None, warm_up: int) -> SweepRow:
         worker_s = steady.worker_cpu_s
         is_known = worker_s is not None and iter_s and math.isfinite(iter_s)
         cores = cores + (worker_s or 0.0) / (iter_s or 1.0) if is_known else None
-    speed, gpu, cap = steady.images_per_s, steady.gpu, None
+    gpu, cap = steady.gpu, None
     if steady.run.host.usable_cores is not None:
-        cap = cap_workers(steady, row.setting.prefetch_factor or DEFAULT_PREFETCH)
+        cap = cap_workers(steady, DEFAULT_PREFETCH)
     return replace(
         row,
         iterations=steady.steady_iterations,
         iter_s=estimate_iter(run, warm_up),
         data_wait_s=steady.data_wait_s,
-        # every rank has batches of the same size
-        images_per_s=None if speed is None else speed * steady.run.world_size,
+        images_per_s=steady.images_per_s,
         gpu_util_pct=gpu.util_pct if gpu else None,
         gpu_zero_pct=gpu.zero_pct if gpu else None,
         memory_peak_bytes=peak,
         memory_source=None if peak is None else source,
-        batches_per_epoch=steady.run.loader.batches_per_epoch,
         cpu_cores=cores,
         external_cpu_cores=steady.external_cpu_cores,
         most_workers=cap.workers if cap else None,

@@ -18,6 +18,7 @@ from mmgpu_hooks.model.job import Setting
 from mmgpu_hooks.recommend.changes import phrase_changes, why_nothing
 from mmgpu_hooks.recommend.choice import Job, decide, read_setting
 from mmgpu_hooks.schema import Change, Recommendation, ValidationOutlook
+from mmgpu_hooks.schema.plural import plural
 
 VALIDATION_KEY = 'val_dataloader.'
 
@@ -122,9 +123,9 @@ def _phrase_now(run: Run, validation: Run | None) -> str:
     """How long validations took, and what of it was their loader's."""
     walls_s = [one.wall_s for one in run.validations if is_timed(one)]
     if not walls_s:
-        return f'How long {len(run.validations)} validation(s) took is unknown.'
+        return f'How long {plural(len(run.validations), "validation")} took is unknown.'
     mean_s = math.fsum(walls_s) / len(walls_s)
-    now = f'{len(walls_s)} validation(s) took {format_sum(mean_s)} on average'
+    now = f'{plural(len(walls_s), "validation")} took {format_sum(mean_s)} on average'
     if validation is None:
         return f'{now}.'
     waits_s = validation.ledger_s['data_wait'] + validation.ledger_s['startup']

@@ -15,6 +15,7 @@ from mmgpu_hooks.schema.lines import (
     decode_schema,
     read_lines,
 )
+from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.recorded import (
     SCHEMA_VERSION,
     EndRecord,
@@ -92,8 +93,8 @@ def _read_records(path: Path) -> tuple[dict[Any, list[Any]], list[str]]:
     _check_one_run(path, starts, bad)
     if bad:
         notes.append(
-            f'{path.name}: {len(bad)} unreadable line(s) skipped, first {bad[0]}; '
-            'the rest is used.'
+            f'{path.name}: {plural(len(bad), "unreadable line")} skipped, first '
+            f'{bad[0]}; the rest is used.'
         )
     return found, notes
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Tuple
 
 from mmgpu_hooks.schema.judged import Estimate
+from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.recorded import SaveRecord
 
 MEMORY_SOURCES: Mapping[str, str] = {
@@ -22,18 +23,12 @@ class SweepSetting:
 
     num_workers: int
     batch_size: Optional[int] = None
-    prefetch_factor: Optional[int] = None
-    """Also ``None`` without workers."""
 
     @property
     def name(self) -> str:
-        """``4 workers, batch 3, prefetch 2``."""
-        words = [f'{self.num_workers} worker{"" if self.num_workers == 1 else "s"}']
-        if self.batch_size is not None:
-            words.append(f'batch {self.batch_size}')
-        if self.prefetch_factor is not None:
-            words.append(f'prefetch {self.prefetch_factor}')
-        return ', '.join(words)
+        """``4 workers, batch 3``."""
+        words = plural(self.num_workers, 'worker')
+        return words if self.batch_size is None else f'{words}, batch {self.batch_size}'
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,6 @@ class SweepRow:
     memory_peak_bytes: Optional[int] = None
     memory_source: Optional[str] = None
     """What the peak is of: one of :data:`MEMORY_SOURCES`."""
-    batches_per_epoch: Optional[int] = None
     cpu_cores: Optional[float] = None
     """In use by the training process and its workers, mean."""
     external_cpu_cores: Optional[float] = None
@@ -86,7 +80,7 @@ class Sweep:
     """All trials of a config on this host."""
 
     rows: Tuple[SweepRow, ...]
-    """By batch size, prefetch factor and workers."""
+    """By batch size and workers."""
     asked: int = 0
     """Settings that were asked for; fewer rows when it was stopped."""
     best: Tuple[SweepSetting, ...] = ()
@@ -95,9 +89,6 @@ class Sweep:
     seconds: float = 0.0
     """Of this start of the sweep."""
     is_interrupted: bool = False
-    ranks: int = 1
-    """Processes that train together in each trial; figures are those of rank 0, images
-    per second those of all."""
     notes: Tuple[str, ...] = ()
 
 
@@ -106,14 +97,11 @@ class SaveSetting:
     """What one training of the experiment is trained with."""
 
     num_workers: int
-    worker_nice: Optional[int] = None
-    """Nice value that the hook gives the workers; ``None`` leaves theirs."""
 
     @property
     def name(self) -> str:
-        """``1 worker``, ``8 workers`` or ``8 workers, nice 10``."""
-        words = f'{self.num_workers} worker{"" if self.num_workers == 1 else "s"}'
-        return f'{words}, nice {self.worker_nice}' if self.worker_nice else words
+        """``1 worker`` or ``8 workers``."""
+        return plural(self.num_workers, 'worker')
 
 
 @dataclass(frozen=True)
@@ -176,7 +164,7 @@ class SaveBench:
     """What number of workers does to saves, on this host and with this model."""
 
     rows: Tuple[SaveBenchRow, ...]
-    """By nice value and number of workers; those without a nice value first."""
+    """By number of workers."""
     reference: Optional[SaveSetting] = None
     """The fewest workers whose saves were measured: the others are set against it."""
     harmful_workers: Optional[int] = None
@@ -206,8 +194,6 @@ class TrialSpec:
     save_interval: Optional[int] = None
     """Iterations from one save into the trial's folder to the next, in the place of the
     config's checkpoint hooks; the newest is kept. ``None`` asks for none."""
-    ranks: int = 1
-    """Processes on this host that train together, a card each."""
     is_whole: bool = False
     """Whether it validates, saves and logs as the config says."""
     profiled: int = 0

@@ -1,7 +1,7 @@
-"""Charts: one declarative specification, drawn by matplotlib as SVG or PNG.
+"""Charts of the page: one declarative specification, drawn by matplotlib as SVG.
 
-The page embeds the SVG with colours that follow its light or dark scheme. Where
-matplotlib is not installed there are no pictures: tables and sentences stand in.
+Colours follow the page's light or dark scheme. Where matplotlib is not installed there
+are no pictures: tables and sentences stand in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.escaping import visible
 
 COLORS: dict[str, tuple[str, str]] = {
@@ -51,11 +50,8 @@ _WIDTH = 8.6
 _BAR, _PANEL, _EDGE = 0.29, 1.55, 0.45
 """Inches at 96 pixels: the page's column, a bar, a panel with its title, an axis."""
 _SMALL, _TINY = 9.5, 8.5
-_DPI = 192
-"""Of PNG: twice what a page has, so that print is sharp."""
 EVENTS = ('save', 'validation', 'epoch')
 _MARKS = {'save': ('▼', 'checkpoint_save'), 'validation': ('◆', 'validation')}
-_LONGEST_LABEL = 34
 _STYLE: dict[str, Any] = {
     'svg.fonttype': 'none',
     'font.family': 'sans-serif',
@@ -74,14 +70,8 @@ _STYLE: dict[str, Any] = {
 }
 
 
-class NoMatplotlibError(UserError):
-    """matplotlib is not installed; the message says what to do."""
-
-
 Part = tuple[str, str, float]
-"""Name, role of its colour, and length of one part of a bar."""
-Bar = tuple[str, Sequence[Part], str]
-"""Label, parts, and the text at its end."""
+"""Name, role of its colour, and length of one part of the bar."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +102,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn: rows of stacked bars, or panels of lines over ``x``."""
+    """What is drawn: a bar of parts, or panels of lines over ``x``."""
 
-    name: str
-    """Of its file, without an ending."""
     title: str
     description: str
     """For a reader who cannot see it."""
-    bars: Sequence[Bar] = ()
+    parts: Sequence[Part] = ()
     panels: Sequence[Panel] = ()
     x: Sequence[float] = ()
     ticks: Sequence[str] = ()
@@ -129,81 +117,28 @@ class Chart:
     """Events on the axis: where, and which of :data:`EVENTS`."""
 
 
-def stack(name: str, title: str, bars: Sequence[Bar]) -> Chart | None:
-    """A chart of stacked bars; ``None`` without any."""
-    said = '; '.join(f'{label} {text}'.strip() for label, _, text in bars)
-    return Chart(name, title, f'{said}.', bars=bars) if bars else None
-
-
 def can_draw() -> bool:
     """Whether matplotlib is there."""
     return importlib.util.find_spec('matplotlib') is not None
 
 
-def draw(chart: Chart, ending: str) -> bytes:
-    """A file of the chart on white.
-
-    Args:
-        chart: What to draw.
-        ending: ``svg`` or ``png``.
-
-    Raises:
-        NoMatplotlibError: If there is nothing to draw it with.
-    """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise NoMatplotlibError(
-            f'expected matplotlib to draw charts, found none ({error}); run `pip '
-            "install 'mmgpu_hooks[plots]'`."
-        ) from error
-    buffer = io.BytesIO()
-    style: Any = {**_STYLE, 'svg.hashsalt': chart.name}
-    with matplotlib.rc_context(style), warnings.catch_warnings():
-        # a name may hold letters that the font lacks
-        warnings.simplefilter('ignore')
-        figure = Figure(facecolor=_PAPER, layout='constrained')
-        (_draw_bars if chart.bars else _draw_lines)(figure, chart)
-        facts = {'Title': visible(chart.title), 'Date': None}
-        if ending == 'png':
-            del facts['Date']
-        figure.savefig(buffer, format=ending, dpi=_DPI, metadata=facts)
-    return buffer.getvalue()
-
-
-def _draw_bars(figure: Any, chart: Chart) -> None:
-    names = {name for _, parts, _ in chart.bars for name, _, _ in parts}
-    has_legend = len(names) > 1
-    height = _BAR * len(chart.bars) + (_EDGE if has_legend else _BAR)
-    figure.set_size_inches(_WIDTH, height)
+def _draw_bar(figure: Any, chart: Chart) -> None:
+    figure.set_size_inches(_WIDTH, _BAR + _EDGE)
     axes = figure.subplots()
-    whole = max(sum(length for _, _, length in parts) for _, parts, _ in chart.bars)
-    for row, (_, parts, text) in enumerate(chart.bars):
-        end = 0.0
-        for name, role, length in parts:
-            shown, color = visible(name), COLORS[role][0]
-            # a name has one place in the legend
-            label = shown if name in names else None
-            names.discard(name)
-            style = {'color': color, 'lw': 0.8, 'edgecolor': _PAPER}
-            axes.barh(row, length, 0.68, end, label=label, **style)
-            # a name is written where its part is long enough
-            if has_legend and length > whole * 0.016 * len(name):
-                place = {'ha': 'center', 'va': 'center_baseline', 'fontsize': _TINY}
-                axes.text(end + length / 2, row, shown, color=_PAPER, **place)
-            end += length
-        offset = {'xytext': (5, 0), 'textcoords': 'offset points'}
-        axes.annotate(visible(text), (end, row), va='center_baseline', **offset)
-    labels = [visible(label)[-_LONGEST_LABEL:] for label, _, _ in chart.bars]
-    axes.set(xlim=(0, whole or 1.0), ylim=(len(labels) - 0.5, -0.5), xticks=[])
-    axes.set_yticks(range(len(labels)), labels)
-    axes.tick_params(length=0, labelcolor=_INK)
+    whole, end = sum(length for _, _, length in chart.parts), 0.0
+    for name, role, length in chart.parts:
+        style = {'color': COLORS[role][0], 'lw': 0.8, 'edgecolor': _PAPER}
+        axes.barh(0, length, 0.68, end, label=visible(name), **style)
+        # a name is written where its part is long enough
+        if length > whole * 0.016 * len(name):
+            place = {'ha': 'center', 'va': 'center_baseline', 'fontsize': _TINY}
+            axes.text(end + length / 2, 0, visible(name), color=_PAPER, **place)
+        end += length
+    axes.set(xlim=(0, whole), xticks=[], yticks=[])
     axes.spines['bottom'].set_visible(False)
-    if has_legend:
-        place = {'loc': 'lower left', 'bbox_to_anchor': (0, 1), 'borderaxespad': 0.2}
-        marks = {'handlelength': 0.8, 'handleheight': 0.8, 'handletextpad': 0.4}
-        axes.legend(ncols=8, columnspacing=1.2, **place, **marks)
+    place = {'loc': 'lower left', 'bbox_to_anchor': (0, 1), 'borderaxespad': 0.2}
+    marks = {'handlelength': 0.8, 'handleheight': 0.8, 'handletextpad': 0.4}
+    axes.legend(ncols=8, columnspacing=1.2, **place, **marks)
 
 
 def _draw_lines(figure: Any, chart: Chart) -> None:
@@ -263,17 +198,25 @@ _PROLOGUE = re.compile(r'^.*?(?=<svg)|<(metadata|style|title)\b.*?</\1>', re.DOT
 _IDS = re.compile(r'(\bid="|url\(#|href="#)')
 
 
-def draw_inline(chart: Chart, prefix: str) -> str:
+def draw(chart: Chart, prefix: str) -> str:
     """The chart as an element of a page: its colours are the page's variables.
 
     Args:
         chart: What to draw.
         prefix: Makes its ids different from those of other charts.
-
-    Raises:
-        NoMatplotlibError: If there is nothing to draw it with.
     """
-    source = _PROLOGUE.sub('', draw(chart, 'svg').decode())
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    buffer = io.StringIO()
+    style: Any = {**_STYLE, 'svg.hashsalt': prefix}
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        # a name may hold letters that the font lacks
+        warnings.simplefilter('ignore')
+        figure = Figure(facecolor=_PAPER, layout='constrained')
+        (_draw_bar if chart.parts else _draw_lines)(figure, chart)
+        figure.savefig(buffer, format='svg', metadata={'Date': None})
+    source = _PROLOGUE.sub('', buffer.getvalue())
     source = re.sub('#[0-9a-f]{6}', _color, source)
     source = _IDS.sub(rf'\g<1>{prefix}-', source)
     words = escape(visible(f'{chart.title}. {chart.description}'), quote=True)

@@ -11,7 +11,6 @@ from mmgpu_hooks.schema import (
     MEMORY_SOURCES,
     SaveBench,
     SaveBenchRow,
-    SaveSetting,
     Sweep,
     SweepRow,
     Verification,
@@ -42,8 +41,6 @@ CAUSE_NAMES = {
 }
 """What held a save."""
 
-_FEW_ROUNDS = 8
-"""Rounds of all workers in an epoch, below which its first batches matter."""
 _OTHERS_CORES = 0.25
 """Cores that other programs used, from which a note says so."""
 
@@ -65,7 +62,6 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
 _SETTINGS: Sequence[Column] = (
     ('workers', 'setting.num_workers', str),
     ('batch', 'setting.batch_size', str),
-    ('pre-\nfetch', 'setting.prefetch_factor', str),
 )
 _FIGURES: Sequence[Column] = (
     ('iteration', 'iter_s.value', format_seconds),
@@ -128,8 +124,6 @@ def _basis(sweep: Sweep) -> str:
     measured = sum(row.is_measured for row in rows)
     text = f'{measured} of {plural(len(rows), "trial")} measured, in random order'
     text += f' ({format_seconds(sweep.seconds)} in all)'
-    if sweep.ranks > 1:
-        text += f'; figures of rank 0, images/s of all {sweep.ranks} ranks'
     return text + '. +- is the interval of the mean at 95 %.'
 
 
@@ -143,18 +137,6 @@ def _sweep_notes(sweep: Sweep) -> Iterator[str]:
     for most, reason in beyond.items():
         count = plural(most or 0, 'worker')
         yield f'More than {count} are more than this host carries: {reason}.'
-    short = [
-        workers
-        for row in rows
-        if (workers := row.setting.num_workers)
-        and row.is_measured
-        and 0 < (row.batches_per_epoch or 0) < _FEW_ROUNDS * workers
-    ]
-    if short:
-        yield (
-            f'With few batches in an epoch and {plural(min(short), "worker")} or more, '
-            'whole epochs are slower than this: their first waits are left out.'
-        )
     sources = {row.memory_source for row in rows if row.memory_peak_bytes}
     for source in sorted(filter(None, sources)):
         yield f'Memory is the peak of {MEMORY_SOURCES[source]}.'
@@ -208,13 +190,8 @@ def describe_save_bench(bench: SaveBench) -> list[Section]:
     return compose(_save_sentences(bench), table, [basis], _save_notes(bench))
 
 
-def _name(setting: SaveSetting) -> str:
-    nice = '' if setting.worker_nice is None else f' nice {setting.worker_nice}'
-    return f'{setting.num_workers}{nice}'
-
-
 _SAVE_COLUMNS: Sequence[Column] = (
-    ('workers', 'setting', _name),
+    ('workers', 'setting.num_workers', str),
     ('save', 'save_s', format_seconds),
     ('on a\ncore', 'cpu_s', format_seconds),
     ('waits\nfor one', 'run_delay_s', format_seconds),
@@ -234,9 +211,7 @@ def _save_sentences(bench: SaveBench) -> Iterator[str]:
         yield 'Cannot tell which number of workers is harmful: too few saves.'
         return
     usual = f'{format_seconds(reference.save_s)} beside {reference.setting.name}'
-    rows = [
-        r for r in bench.rows if not r.setting.worker_nice and r.gross_s is not None
-    ]
+    rows = [row for row in bench.rows if row.gross_s is not None]
     for row in rows:
         if row.setting.num_workers != bench.harmful_workers:
             continue
@@ -268,38 +243,17 @@ def _save_notes(bench: SaveBench) -> Iterator[str]:
     yield from _others_cores([row.strangers_cores for row in bench.rows])
 
 
-def describe_plan(
-    trials: Mapping[str, str], starts: int, limit_s: float, said: Sequence[str]
-) -> list[Section]:
-    """What would be trained, and for how long at most.
-
-    Args:
-        trials: How long each is trained, by name.
-        starts: Trainings to wait for; fewer than trials where some are measured
-            already or run side by side.
-        limit_s: Of each training.
-        said: What else is to be known before.
-    """
-    longest = f'{format_seconds(starts * limit_s)} (--time-limit times {starts})'
-    title = f'Would train in random order, for at most {longest}:'
-    facts = list(trials.items())
-    return [
-        Section(title, facts=facts),
-        Section(sentences=[' '.join([*said, 'Nothing was trained.'])]),
-    ]
-
-
 @dataclass(frozen=True)
 class VerifyAnswer:
     """Everything there is to say about one verification."""
 
     verification: Verification
     before: Mapping[str, Any]
-    """Settings by dotted key; of two configs, ``config`` alone."""
+    """Settings by dotted key."""
     after: Mapping[str, Any]
     folder: str
     """Logs of the trainings."""
-    batches_per_epoch: int | None = None
+    batches_per_epoch: int | None
 
 
 def render_verify_json(answer: VerifyAnswer) -> str:

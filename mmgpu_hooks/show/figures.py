@@ -10,8 +10,9 @@ from pathlib import Path
 from mmgpu_hooks.judge.duration_text import format_bytes, format_seconds
 from mmgpu_hooks.schema import Prediction
 from mmgpu_hooks.schema.parts import PARTS
+from mmgpu_hooks.schema.plural import plural
 
-__all__ = ['format_bytes', 'format_seconds']
+__all__ = ['format_bytes', 'format_seconds', 'plural']
 
 PART_NAMES = {part: part.replace('_', ' ') for part in PARTS} | {
     'checkpoint_save': 'saves',
@@ -28,11 +29,6 @@ def format_pct(share: float) -> str:
 def format_count(count: float) -> str:
     """``41.9 M`` for what comes in millions, else every one of them."""
     return f'{count / 1e6:.1f} M' if count >= 1e5 else f'{count:.0f}'
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 save``, ``2 saves``."""
-    return f'{count} {noun}{"" if count == 1 else "s"}'
 
 
 def format_signed(seconds: float) -> str:

@@ -10,55 +10,26 @@ import numpy as np
 from mmgpu_hooks.judge.columns import filled
 from mmgpu_hooks.judge.memory import count_left, find_host_growth
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import Prediction, SaveRecord
+from mmgpu_hooks.schema import Prediction
 from mmgpu_hooks.schema.parts import PARTS
-from mmgpu_hooks.show.charts import EVENTS, Chart, Panel, Series, stack
-from mmgpu_hooks.show.figures import (
-    PART_NAMES,
-    format_bytes,
-    format_pct,
-    format_seconds,
-)
+from mmgpu_hooks.show.charts import EVENTS, Chart, Panel, Series
+from mmgpu_hooks.show.figures import PART_NAMES, format_bytes, format_seconds
 
 _POINTS = 400
 """Of a timeline; more than the page's width can show."""
 _CUT = 4.0
 """Times the 99th percentile: a stall beyond is cut off and its height written."""
-WAITS = (
-    ('on a core', 'step'),
-    ('waiting for a core', 'data_wait'),
-    ('blocked', 'checkpoint_save'),
-)
-"""What the saving thread does in a save, and its colour."""
 
 
-def chart_ledger(runs: Sequence[tuple[str, Run]]) -> Chart | None:
-    """One bar a run, as long as any other: shares of its time."""
-    bars = []
-    for label, run in runs:
-        parts = [
-            (PART_NAMES[part], part, 100 * run.ledger_s[part] / run.duration_s)
-            for part in PARTS
-            if run.duration_s > 0 and run.ledger_s.get(part, 0.0) > 0
-        ]
-        if parts:
-            shown = label if len(runs) > 1 else ''
-            bars.append((shown, parts, format_seconds(run.duration_s)))
-    return stack('ledger', 'Where the time went', bars)
-
-
-def chart_transforms(costs: Sequence[tuple[str, float]]) -> Chart | None:
-    """Seconds per image in each transform."""
-    whole_s = sum(seconds for _, seconds in costs) or 1.0
-    bars = [
-        (
-            name,
-            [('seconds', 'step', seconds)],
-            f'{format_seconds(seconds)}, {format_pct(100 * seconds / whole_s)}',
-        )
-        for name, seconds in costs
+def chart_ledger(run: Run) -> Chart | None:
+    """Its seconds by part of the time ledger."""
+    parts = [
+        (PART_NAMES[part], part, run.ledger_s[part])
+        for part in PARTS
+        if run.ledger_s.get(part, 0.0) > 0
     ]
-    return stack('transforms', 'Transforms, time per image', bars)
+    whole = format_seconds(run.duration_s)
+    return Chart('Where the time went', f'{whole}.', parts) if parts else None
 
 
 def chart_growth(run: Run) -> Chart | None:
@@ -84,7 +55,6 @@ def chart_growth(run: Run) -> Chart | None:
     ]
     each = format_bytes(1000 * growth.bytes_each)
     return Chart(
-        'memory-growth',
         'Memory of the host',
         f'It grows by {each} per 1000 iterations, {said}; '
         f'{format_bytes(growth.room.free_bytes)} are free {growth.room.bound}.',
@@ -92,17 +62,6 @@ def chart_growth(run: Run) -> Chart | None:
         x=at,
         x_title='iterations',
     )
-
-
-def chart_saves(saves: Sequence[tuple[str, SaveRecord]]) -> Chart | None:
-    """One bar a save: computing, waiting for a core, waiting for anything else."""
-    bars = []
-    for name, save in saves:
-        parts = (save.cpu_s, save.run_delay_s, save.blocked_s)
-        if None not in parts:
-            named = [(*one, part or 0.0) for one, part in zip(WAITS, parts)]
-            bars.append((name, named, format_seconds(save.wall_s)))
-    return stack('saves', 'Saves by what they waited for', bars)
 
 
 def chart_what_if(
@@ -134,7 +93,6 @@ def chart_what_if(
     said = '; '.join(f'{p.num_workers} {format_seconds(p.iter_time_s)}' for p in points)
     workers = [point.num_workers for point in points]
     return Chart(
-        'what-if',
         'Other numbers of workers',
         f'Predicted time of an iteration by num_workers: {said}.',
         panels=[Panel(f'Iteration, {unit}', series)],
@@ -179,9 +137,8 @@ def chart_timeline(run: Run) -> Chart | None:
     divide, unit = (3600, 'hours') if hours >= 3 else (60, 'minutes')
     divide, unit = (1, 'seconds') if minutes < 3 else (divide, unit)
     return Chart(
-        'timeline',
         'Over time',
-        f'{"; ".join(panel.title for panel in panels)}, over {count} interval(s).',
+        f'{"; ".join(panel.title for panel in panels)}.',
         panels=panels,
         x=[x / divide for x in xs],
         marks=[(at_s / divide, kind) for at_s, kind in _find_events(run)],

@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.changes import WORKERS_KEY
-from mmgpu_hooks.schema import (
-    Prediction,
-    SaveRecord,
-)
+from mmgpu_hooks.schema import Prediction, SaveRecord
 from mmgpu_hooks.schema.parts import UNATTRIBUTED
 from mmgpu_hooks.show import run_charts
 from mmgpu_hooks.show.comparison import images_per_second
@@ -56,44 +53,34 @@ class ReportedRun:
     """A run, judged."""
 
     label: str
-    """Short, and different from those of the runs beside it."""
     answer: Answer
     predictions: tuple[Prediction, ...] = ()
     """Of settings of the loader, the run's own among them."""
-    why_no_predictions: str = ''
-
-
-def label_runs(paths: list[str]) -> list[str]:
-    """The last parts of the paths, as many as make them differ.
-
-    Args:
-        paths: Folders or files, in the order of the runs.
-    """
-    parts = [path.rstrip('/').split('/') for path in paths]
-    for depth in range(1, max(map(len, parts), default=0) + 1):
-        labels = ['/'.join(part[-depth:]) for part in parts]
-        if len(set(labels)) == len(labels):
-            return labels
-    return [f'{number}: {path}' for number, path in enumerate(paths, start=1)]
 
 
 def describe_run(reported: ReportedRun) -> list[Section]:
     """Every section of a run, in the order of the page."""
     answer, run = reported.answer, reported.answer.summary
-    sections = [_verdict_section(reported), _changes_section(answer)]
     time, *others = _measured_sections(answer, run)
     over_time = Section('Over time', 'over-time', chart=run_charts.chart_timeline(run))
-    sections += [time, over_time, _what_if_section(reported, run), *others]
     growth = run_charts.chart_growth(run)
     if growth is not None:
         said = [growth.description]
-        sections.append(Section(growth.title, growth.name, said, chart=growth))
-    sections += _findings_section(answer)
+        others.append(Section(growth.title, 'memory-growth', said, chart=growth))
     versions = ', '.join(f'{name} {one}' for name, one in run.run.versions.items())
     facts = [*list_facts(run, _SETTINGS), ('versions', versions)]
-    title, said = 'The run and its settings', [describe_settings(run)]
-    sections.append(Section(title, 'settings', said, facts=facts))
-    return [*sections, *listing('Notes', list_notes(answer), 'notes')]
+    title = 'The run and its settings'
+    return [
+        _verdict_section(answer, run),
+        _changes_section(answer, run),
+        time,
+        over_time,
+        _what_if_section(reported),
+        *others,
+        *_findings_section(answer),
+        Section(title, 'settings', [describe_settings(run)], facts=facts),
+        *listing('Notes', list_notes(answer), 'notes'),
+    ]
 
 
 def list_notes(answer: Answer) -> list[str]:
@@ -125,9 +112,9 @@ def _measured_sections(answer: Answer, run: Run) -> list[Section]:
     ]
 
 
-def _verdict_section(reported: ReportedRun) -> Section:
+def _verdict_section(answer: Answer, run: Run) -> Section:
     """The answer first: in a sentence, how sure it is, the figures it rests on."""
-    verdict, run = reported.answer.diagnosis.verdict, reported.answer.summary
+    verdict = answer.diagnosis.verdict
     basis = [
         f'{verdict.confidence} confidence',
         f'{run.steady_iterations} steady iterations',
@@ -135,13 +122,12 @@ def _verdict_section(reported: ReportedRun) -> Section:
     ]
     if run.run.world_size > 1:
         basis.append(f'rank {run.run.rank} of {run.run.world_size}')
-    figures = list(list_figures(reported))
+    figures = list(_list_figures(run))
     return Section(verdict.sentence, 'verdict', [' · '.join(basis)], figures)
 
 
-def list_figures(reported: ReportedRun) -> Iterator[tuple[str, str, str]]:
+def _list_figures(run: Run) -> Iterator[tuple[str, str, str]]:
     """The few figures by which runs differ; unknown ones say so."""
-    run = reported.answer.summary
     steady = f'mean of {run.steady_iterations} iterations'
     yield 'Iteration', format_seconds(run.iter_s), steady
     share = 'per iteration'
@@ -166,9 +152,9 @@ def list_figures(reported: ReportedRun) -> Iterator[tuple[str, str, str]]:
     yield 'Training', format_seconds(run.duration_s), plural(run.saves, 'save')
 
 
-def _changes_section(answer: Answer) -> Section:
+def _changes_section(answer: Answer, run: Run) -> Section:
     """Each recommended setting with its reason."""
-    found, run = answer.recommendation, answer.summary
+    found = answer.recommendation
     items, said, code = [], [], ''
     for change in found.changes:
         basis = [f'{change.confidence} confidence', *change.rules]
@@ -225,16 +211,13 @@ def _time_section(run: Run) -> Section:
         'Where the time went',
         'time',
         table=Table(head, rows, caption),
-        chart=run_charts.chart_ledger([('', run)]),
+        chart=run_charts.chart_ledger(run),
     )
 
 
-def _what_if_section(reported: ReportedRun, run: Run) -> Section:
-    """The fastest prediction for each number of workers."""
-    best: dict[int, Prediction] = {}
-    for one in sorted(reported.predictions, key=lambda one: one.iter_time_s):
-        best.setdefault(one.num_workers, one)
-    points = [best[workers] for workers in sorted(best)]
+def _what_if_section(reported: ReportedRun) -> Section:
+    """The prediction for each number of workers."""
+    points, run = reported.predictions, reported.answer.summary
     marked = {run.run.loader.num_workers or 0: 'now'}
     for change in reported.answer.recommendation.changes:
         if change.key == WORKERS_KEY and isinstance(change.new, int):
@@ -250,7 +233,7 @@ def _what_if_section(reported: ReportedRun, run: Run) -> Section:
     return Section(
         'Other numbers of workers',
         'what-if',
-        [] if points else [reported.why_no_predictions],
+        [] if points else [run.why_no_workload],
         table=tabulate(points, columns, 'Predicted with other settings', 2),
         chart=run_charts.chart_what_if(run, points, marked),
     )
@@ -345,7 +328,6 @@ def _loader_section(run: Run) -> Section:
         said,
         facts=list(list_facts(run, _LOADER)),
         table=Table(['transform', 'per image'], rows, 'Mean time per timed image'),
-        chart=run_charts.chart_transforms(costs[:_SHOWN]),
     )
 
 
@@ -375,8 +357,7 @@ def _saves_section(answer: Answer, run: Run) -> Section:
         ('held up', '', lambda save: held.get(id(save), '')),
     )
     table = tabulate(longest, columns, f'The {len(longest)} longest saves', 1)
-    chart = run_charts.chart_saves([(_name_save(save), save) for save in longest])
-    return Section('Checkpoint saves', 'saves', said, table=table, chart=chart)
+    return Section('Checkpoint saves', 'saves', said, table=table)
 
 
 def _name_save(save: SaveRecord) -> str:

@@ -19,16 +19,10 @@ BATCH = 'train_dataloader.batch_size=3'
 
 OUTPUTS = {
     'report -o': ('out.html', ['report', 'RUN', '-o', 'OUT']),
-    'report --plots': ('verdict.svg', ['report', 'RUN', '--plots', 'FOLDER']),
     'recommend --output': ('out.py', ['recommend', 'RUN', '--output', 'OUT']),
     'recommend': ('mine_recommended.py', ['recommend', 'RUN']),
     'set --output': ('out.py', ['set', 'CONFIG', WORKERS, '--output', 'OUT']),
     'enable --output': ('out.py', ['enable', 'CONFIG', '--output', 'OUT']),
-    'disable --output': ('out.py', ['disable', 'ENABLED', '--output', 'OUT']),
-    'sweep --work-dir': (
-        'sweep/sweep.json',
-        ['sweep', 'CONFIG', '--work-dir', 'FOLDER'],
-    ),
 }
 """A file that each writes, and how it is asked for."""
 
@@ -68,21 +62,13 @@ def test_only_a_file_of_ours_is_replaced(
     folder = config.parent if option == 'recommend' else tmp_path / 'out'
     output = folder / name
     output.parent.mkdir(parents=True, exist_ok=True)
-    enabled = tmp_path / 'enabled.py'
-    main(['enable', str(config), '--output', str(enabled)])
     monkeypatch.chdir(folder)
     places = {
         'RUN': run_folder,
         'CONFIG': config,
-        'ENABLED': enabled,
-        'FOLDER': folder,
         'OUT': output,
     }
     command = [str(places.get(word, word)) for word in words]
-    if option == 'report --plots':
-        assert main(command) == 0
-        output = min(folder.glob('*.svg'))
-        output.unlink()
     block(output, kind)
     before = identify(folder)
     code, _, err = run_forked(command)

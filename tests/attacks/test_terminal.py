@@ -22,15 +22,14 @@ PRINTING = {
     'report': ['RUN'],
     'set': ['CONFIG', 'train_dataloader.num_workers=7', '--dry-run'],
     'enable': ['CONFIG', '--dry-run'],
-    'disable': ['CONFIG', '--dry-run'],
     'estimate-memory': ['CONFIG'],
     'pick-gpu': [],
-    'save-bench': ['CONFIG', '--num-workers', '0', '--dry-run'],
-    'sweep': ['CONFIG', '--dry-run'],
     'explain': [],
     'why': ['RUN'],
 }
-"""Arguments with which each prints something soon; ``verify`` and ``demo`` train."""
+"""Arguments with which each prints something soon."""
+
+TRAINING = {'verify', 'profile', 'sweep', 'save-bench', 'demo'}
 
 WITHOUT_ARGUMENTS = {'explain': 0, 'pick-gpu': 0}
 
@@ -47,7 +46,7 @@ def command_of(config, run_folder, fake_nvml, tmp_path, monkeypatch):
 
 
 def test_every_command_is_tried():
-    assert {*PRINTING, 'verify', 'demo'} == {*COMMANDS}
+    assert {*PRINTING, *TRAINING} == {*COMMANDS}
 
 
 @pytest.mark.parametrize('name', COMMANDS)

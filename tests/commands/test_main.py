@@ -101,7 +101,6 @@ BAD = {
     'sweep config.py --time-limit nan': 'expected seconds above 0',
     'save-bench config.py': '--num-workers',
     'save-bench config.py --num-workers 0 --saves 2': '--saves',
-    'save-bench config.py --num-workers 0 --worker-nice 20': '--worker-nice',
 }
 
 

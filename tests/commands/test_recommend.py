@@ -180,15 +180,14 @@ def test_a_config_that_cannot_be_edited_is_refused_whole(
     assert 'Data-bound, too few workers' in out
 
 
-def test_where_mmengine_is_not_a_dry_run_says_that_it_is_not_proven(
+def test_where_mmengine_is_not_the_settings_are_said_and_nothing_is_edited(
     work_dir, config, ask, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, 'mmengine', None)
     monkeypatch.setitem(sys.modules, 'mmengine.config', None)
-    answer = ask(work_dir, '--dry-run')
-    assert '+' in answer['diff'] and answer['error'] is None
-    assert any('Not proven' in note for note in answer['notes'])
-    assert ask(work_dir, code=2)['output'] is None
+    answer = ask(work_dir, code=2)
+    assert keys_of(answer) == TRAIN_KEYS
+    assert 'run where MMEngine and its bases are' in answer['error']
     assert files_of(config.parent) == {'mine.py'}
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import stat
-import sys
 from pathlib import Path
 
 import pytest
 
 from fakes.compared_runs import write_run
-from fakes.reported import make_full_ranks
 from fakes.runs import make_evidence, make_run
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
@@ -18,11 +16,6 @@ from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
     return write_run(tmp_path / 'run1', make_evidence(run=make_run()))
-
-
-@pytest.fixture
-def full_run(tmp_path: Path) -> Path:
-    return write_run(tmp_path / 'run', make_full_ranks(1)[0])
 
 
 @pytest.fixture
@@ -42,17 +35,17 @@ def files_under(folder: Path) -> set[str]:
     return {str(p.relative_to(folder)) for p in folder.rglob('*') if p.is_file()}
 
 
-def test_runs_become_one_file_the_same_each_time(report, run_folder, tmp_path):
-    second = write_run(tmp_path / 'run2', make_evidence(data_wait_s=0.4))
-    page = report(run_folder, second)
+def test_a_run_becomes_one_file_the_same_each_time(report, run_folder, tmp_path):
+    page = report(run_folder)
     assert page.startswith('<!DOCTYPE html>')
-    assert all(word in page for word in ('Data-bound', 'run1', 'run2'))
+    assert all(word in page for word in ('Data-bound', 'run1'))
     assert files_under(tmp_path / 'out') == {'report.html'}
     mode = (tmp_path / 'out' / 'report.html').stat().st_mode
     assert stat.S_IMODE(mode) & 0o044
-    assert report(run_folder, second) == page
+    assert report(run_folder) == page
     # an older report is replaced
-    assert report(run_folder) != page
+    second = write_run(tmp_path / 'run2', make_evidence(data_wait_s=0.4))
+    assert report(second) != page
 
 
 def test_any_other_file_is_kept(run_folder, tmp_path, capsys):
@@ -78,34 +71,19 @@ def test_a_report_that_cannot_be_finished_leaves_the_old_one(
     assert files_under(tmp_path / 'out') == {'report.html'}
 
 
-@pytest.mark.parametrize('content', [None, 'garbage\n'])
+@pytest.mark.parametrize(
+    ('name', 'content'),
+    [
+        (EVIDENCE_NAME, 'garbage\n'),
+        # of MMEngine alone
+        ('scalars.json', '{"time": 0.2, "iter": 50, "step": 50}\n'),
+    ],
+)
 def test_a_folder_without_evidence_writes_nothing(
-    report, run_folder, tmp_path, capsys, content
+    report, tmp_path, capsys, name, content
 ):
     folder = tmp_path / 'bad'
     folder.mkdir()
-    if content is not None:
-        (folder / EVIDENCE_NAME).write_text(content)
-    assert report(run_folder, folder, code=2) is None
+    (folder / name).write_text(content)
+    assert report(folder, code=2) is None
     assert str(folder) in capsys.readouterr().err
-
-
-def test_charts_are_written_beside(report, full_run, tmp_path, capsys):
-    plots = tmp_path / 'plots'
-    report(full_run, '--plots', plots)
-    names = {path.stem for path in plots.glob('*.svg')}
-    assert {'ledger', 'timeline', 'what-if'} <= names
-    assert f'{len(names)} chart(s) written' in capsys.readouterr().out
-    report(full_run, '--plots', plots, '--format', 'png')
-    assert (plots / 'ledger.png').read_bytes().startswith(b'\x89PNG')
-
-
-def test_without_matplotlib_it_is_said_what_to_install(
-    report, run_folder, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setitem(sys.modules, 'matplotlib', None)
-    plots = tmp_path / 'plots'
-    assert report(run_folder, '--plots', plots, code=2) is None
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "pip install 'mmgpu_hooks[plots]'" in line
-    assert not plots.exists()

@@ -12,7 +12,7 @@ CASES = sorted(Path(__file__).with_name('cases').glob('*.case'))
 
 
 class Case(NamedTuple):
-    """One spelling: what is asked, and three configs."""
+    """One spelling: what is asked, and two configs."""
 
     settings: dict
     files: dict
@@ -21,21 +21,15 @@ class Case(NamedTuple):
     before: str
     after: str
     unchanged: str
-    refused: str
-    reason: str
-    """Part of the reason why ``refused`` is refused."""
 
 
 def read_case(path: Path) -> Case:
     head, *parts = re.split(r'^# ---- (.*)\n', path.read_text(), flags=re.MULTILINE)
     texts = dict(zip(parts[::2], parts[1::2]))
-    (refused,) = (name for name in texts if name.startswith('refused: '))
     return Case(
         parse_assignments(head.removeprefix('# set ').split()),
         {name: text for name, text in texts.items() if name.endswith('.py')},
         texts['before'],
         texts['after'],
         texts['unchanged'],
-        texts[refused],
-        refused.removeprefix('refused: '),
     )

@@ -1,4 +1,4 @@
-"""Switching the hook on and off in every kind of config, without dropping any other."""
+"""Switching the hook on in every kind of config, without dropping any other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from mmgpu_hooks.config.loading import read_config
 from mmgpu_hooks.config.outcome import REMOVE, Options
-from mmgpu_hooks.config.rewrite import disable_hook, enable_hook, rewrite_config
+from mmgpu_hooks.config.rewrite import enable_hook, rewrite_config
 
 pytest.importorskip('mmengine.config', reason='the proof loads configs with MMEngine')
 
@@ -53,9 +53,13 @@ def config(tmp_path):
         ('a = 1', f'a = 1\n\ndefault_hooks = dict({OURS})'),
         ('a = 1\n# end\n  \n', f'a = 1\n# end\n  \n\ndefault_hooks = dict({OURS})\n'),
         ('default_hooks = dict()\n', f'default_hooks = dict({OURS})\n'),
+        (
+            'if 1:\n    default_hooks = dict()\n',
+            f'if 1:\n    default_hooks = dict()\n\ndefault_hooks.update({OURS})\n',
+        ),
     ],
 )
-def test_the_hook_is_added_and_taken_out_again(config, before, after):
+def test_the_hook_is_added(config, before, after):
     config.write_text(before)
     loaded = read_config(config)
     outcome = enable_hook(config, HERE)
@@ -65,28 +69,6 @@ def test_the_hook_is_added_and_taken_out_again(config, before, after):
     assert now[TYPE] == 'mmgpu_hooks.GPUEfficiencyHook'
     assert {path: now[path] for path in loaded} == loaded
     assert enable_hook(config, HERE).status == 'unchanged'
-    assert disable_hook(config, HERE).status == 'rewritten'
-    assert config.read_text() == before
-    assert disable_hook(config, HERE).status == 'unchanged'
-
-
-@pytest.mark.parametrize('before', ["_base_ = 'base.py'\n", LAZY])
-def test_a_hook_of_the_base_is_taken_out_in_the_leaf(config, before):
-    base = config.with_name('base.py')
-    enable_hook(base, HERE)
-    raw = base.read_bytes()
-    config.write_text(before)
-    loaded = read_config(config)
-    outcome = disable_hook(config, HERE)
-    assert outcome.status == 'rewritten', outcome.reason
-    assert config.read_text().endswith("default_hooks.pop('gpu_efficiency')\n")
-    assert base.read_bytes() == raw
-    now = read_config(config)
-    ours = {path for path in loaded if path[:2] == TYPE[:2]}
-    assert now == {path: loaded[path] for path in loaded if path not in ours}
-    assert disable_hook(config, HERE).status == 'unchanged'
-    assert enable_hook(config, HERE).status == 'rewritten'
-    assert read_config(config) == loaded
 
 
 @pytest.mark.parametrize(
@@ -97,14 +79,9 @@ def test_a_hook_of_the_base_is_taken_out_in_the_leaf(config, before):
         "{'type': 'mmgpu_hooks.hooks.gpu_efficiency_hook.GPUEfficiencyHook'}",
     ],
 )
-def test_a_hook_in_the_list_is_seen_and_taken_out(config, entry):
-    text = (
-        "custom_hooks = [\n    dict(type='EMAHook'),  # kept\n    {}dict(type='B')]\n"
-    )
-    config.write_text(text.format(f'{entry},  # ours\n    '))
+def test_a_hook_in_the_list_is_seen(config, entry):
+    config.write_text(f"custom_hooks = [dict(type='EMAHook'), {entry}]\n")
     assert enable_hook(config, HERE).status == 'unchanged'
-    assert disable_hook(config, HERE).status == 'rewritten'
-    assert config.read_text() == text.format('')
 
 
 @pytest.mark.parametrize(
@@ -114,8 +91,7 @@ def test_a_hook_in_the_list_is_seen_and_taken_out(config, entry):
             "default_hooks = dict(gpu_efficiency=dict(type='X'))\n",
             "to be free, found 'X'",
         ),
-        ('default_hooks = None\n', 'expected default_hooks'),
-        ('if 1:\n    default_hooks = dict()\n', 'leaf.py:2: expected default_hooks'),
+        ('default_hooks = None\n', 'the result to load'),
     ],
 )
 def test_where_it_cannot_be_added(config, text, words):
@@ -124,17 +100,6 @@ def test_where_it_cannot_be_added(config, text, words):
     assert outcome.status == 'refused'
     assert words in outcome.reason
     assert config.read_text() == text
-
-
-def test_where_it_cannot_be_taken_out(config):
-    twice = "custom_hooks = [dict(type='GPUEfficiencyHook')] * 2\n"
-    config.write_text(twice)
-    assert 'at most once' in disable_hook(config, HERE).reason
-    config.with_name('base.py').write_text(twice.replace(' * 2', ''))
-    config.write_text("_base_ = 'base.py'\n")
-    outcome = disable_hook(config, HERE)
-    assert outcome.status == 'refused'
-    assert config.read_text() == "_base_ = 'base.py'\n"
 
 
 HOOKS = (

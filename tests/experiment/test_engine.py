@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,9 +94,7 @@ def test_what_was_interrupted_goes_on(scripted, tmp_path, monkeypatch):
     with open_store(folder, {'host': 'two'}) as store:
         outcome = run_plan(plan, store)
     assert [trial.is_reused for trial in outcome.trials] == [False] * 3
-    assert outcome.notes == (
-        '3 earlier trial(s) are of another host and were not reused.',
-    )
+    assert outcome.notes == ('Not reused: 3 earlier trials of another host.',)
 
 
 @pytest.mark.parametrize(('cores', 'is_said'), [(1.5, True), (0.1, False)])
@@ -143,7 +140,7 @@ def test_a_torn_line_is_passed_over_and_counted(tmp_path, line):
     with open_store(tmp_path, {'config': 'abc'}) as store:
         trials, notes = store.read(make_plan(tmp_path).keep)
     assert [(trial.name, trial.seconds) for trial in trials] == [('1', 2.0), ('2', 0.0)]
-    assert notes == (f'1 line(s) of {STORE_NAME} could not be read.',)
+    assert notes == (f'Not read: 1 damaged line of {STORE_NAME}.',)
 
 
 def test_a_line_without_room_is_taken_back_and_says_why(tmp_path, monkeypatch):
@@ -168,25 +165,3 @@ def test_one_process_at_a_time_is_at_work_in_a_folder(tmp_path):
     assert (folder / STORE_NAME).read_bytes() == before
     with open_store(folder, {}, fresh=True):
         assert not (folder / STORE_NAME).read_bytes()
-
-
-def test_what_stayed_empty_goes_again(tmp_path):
-    folder = tmp_path / 'a' / 'b'
-    with pytest.raises(UserError, match='refused'), open_store(folder, {}):
-        raise UserError('refused')
-    assert not list(tmp_path.iterdir())
-
-
-def test_one_that_another_removed_meanwhile_takes_no_trial(tmp_path, monkeypatch):
-    lock = fcntl.flock
-
-    def lose_the_race(descriptor: int, how: int) -> None:
-        (tmp_path / STORE_NAME).unlink()
-        lock(descriptor, how)
-
-    monkeypatch.setattr(fcntl, 'flock', lose_the_race)
-    with (
-        pytest.raises(UserError, match='another one is at work in it'),
-        open_store(tmp_path, {}),
-    ):
-        pass

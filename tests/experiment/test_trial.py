@@ -6,12 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
-from mmgpu_hooks.experiment.trial import Progress, RunningTrial, classify_exit
+from mmgpu_hooks.experiment.trial import RunningTrial, classify_exit
 from mmgpu_hooks.experiment.trial_child import classify_error
 
 # a worker, and one more in a session of its own; none of them ends by SIGTERM
@@ -55,16 +54,6 @@ def test_all_of_it_is_ended_though_it_is_held() -> None:
     assert (gone, leader.returncode) == ([True, True], -signal.SIGKILL)
     assert took_s < 4
     assert trial.read_cpu_s() == 0
-
-
-def test_the_first_reason_counts() -> None:
-    progress = Progress(Path())
-    # where one rank fails, the others fail too, for want of an answer
-    for status, error in (('out_of_memory', 'rank 1: no room'), ('failed', 'peer')):
-        progress.add({'event': 'over', 'status': status, 'error': error})
-    progress.add({'event': 'over', 'status': 'completed', 'error': None})
-    trial = progress.end('two ranks', 9.0, {})
-    assert (trial.status, trial.error) == ('out_of_memory', 'rank 1: no room')
 
 
 IN_WORKER = """\

@@ -17,7 +17,6 @@ def make_row(
     workers: int,
     save_s: float | None,
     *,
-    nice: int | None = None,
     noise: Sequence[float] = NOISE,
     cause: str | None = None,
     won_s: float | None = 0.0,
@@ -32,7 +31,7 @@ def make_row(
     )
     known = bool(saves)
     row = SaveBenchRow(
-        SaveSetting(workers, nice),
+        SaveSetting(workers),
         status,
         error,
         saves=saves,

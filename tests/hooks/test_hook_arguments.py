@@ -22,30 +22,22 @@ NAMES = pytest.mark.parametrize(
     ('arguments', 'error', 'sentence'),
     [
         ({'interval': 0}, ValueError, 'interval between 1 and inf, found 0'),
-        ({'interval': -5}, ValueError, 'interval between 1 and inf, found -5'),
         ({'interval': '10'}, TypeError, "found '10'"),
-        ({'interval': 2.0}, TypeError, 'found 2.0'),
         ({'interval': True}, TypeError, 'found True'),
         ({'gpu_sample_period_s': -1}, ValueError, 'between 0.01 and 60'),
-        ({'gpu_sample_period_s': 0}, ValueError, 'found 0; it is in seconds'),
         ({'gpu_sample_period_s': float('nan')}, ValueError, 'found nan'),
         (
             {'gpu_sample_period_s': '0.2'},
             TypeError,
             "in seconds, by default 0.2, found '0.2'",
         ),
-        ({'gpu_sample_period_s': True}, TypeError, 'found True'),
         ({'summary': 'yes'}, TypeError, "to be True or False, found 'yes'"),
-        ({'summary': 1}, TypeError, 'to be True or False, found 1'),
         ({'worker_nice': 20}, ValueError, 'worker_nice between 0 and 19, found 20'),
-        ({'worker_nice': -1}, ValueError, 'worker_nice between 0 and 19, found -1'),
         (
             {'worker_nice': '10'},
             TypeError,
             "whole number; with 10 the thread that trains goes first, found '10'",
         ),
-        ({'worker_nice': 10.0}, TypeError, 'found 10.0'),
-        ({'worker_nice': True}, TypeError, 'found True'),
         ({'stuck_after_s': -1}, ValueError, 'between 0 and 86400, found -1'),
         ({'stuck_after_s': '60'}, TypeError, "found '60'"),
         ({'scalars': 'some'}, ValueError, "to be 'main' or 'all', found 'some'"),
@@ -64,16 +56,7 @@ def test_a_bad_argument_is_named(
 @NAMES
 @pytest.mark.parametrize(
     'arguments',
-    [
-        {},
-        {'interval': 1},
-        {'interval': None},
-        {'gpu_sample_period_s': 1},
-        {'gpu_sample_period_s': 0.01},
-        {'summary': False},
-        {'worker_nice': 10},
-        {'worker_nice': 0},
-    ],
+    [{'interval': None}, {'gpu_sample_period_s': 0.01, 'summary': False}],
 )
 def test_good_arguments_build_the_hook(name: str, arguments: dict[str, Any]) -> None:
     hook = HOOKS.build({'type': name, **arguments})

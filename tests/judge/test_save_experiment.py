@@ -73,17 +73,11 @@ def test_gross_and_net(save_s, won_s, gross_s, net_s):
     assert row.net_s == (net_s if net_s is None else pytest.approx(net_s))
 
 
-def test_niced_workers_are_judged_but_do_not_count():
-    bench = make_bench(make_row(0, 0.4), make_row(8, 0.41), make_row(16, 2.0, nice=10))
-    assert [row.is_harmful for row in bench.rows] == [None, False, True]
-    assert bench.harmful_workers is None
-
-
 def test_too_few_saves_are_no_reference_and_no_judgement():
     two = (0.9, 1.1)
     bench = make_bench(make_row(0, 0.4, noise=two), make_row(2, 0.4), make_row(8, 0.9))
     assert bench.reference == SaveSetting(2)
-    assert bench.rows[0].remark == '2 save(s) are too few to tell'
+    assert bench.rows[0].remark == 'too few to tell by: 2 saves'
     assert bench.harmful_workers == 8
 
 

@@ -115,7 +115,7 @@ def test_without_the_evidence_the_batch_size_stays(runs, why):
 
 @pytest.mark.parametrize(
     ('is_auto', 'figures'),
-    [(True, ['from 0.01 to 0.04', 'over 4 rank(s)']), (False, ['from 0.02 to 0.08'])],
+    [(True, ['from 0.01 to 0.04', 'over 4 ranks']), (False, ['from 0.02 to 0.08'])],
 )
 def test_the_learning_rate_that_belongs_to_it(is_auto, figures):
     rate = LearningRate(lr=0.02, base_batch_size=16, is_auto=is_auto)

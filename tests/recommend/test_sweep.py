@@ -44,7 +44,6 @@ def test_a_row_holds_what_was_recorded_after_the_warm_up():
     assert found.iter_s.count == 8
     assert found.data_wait_s == pytest.approx(0.1)
     assert found.images_per_s == pytest.approx(20)
-    assert found.batches_per_epoch == 100
     # 0.03 s of its own and 0.36 s of the workers in 0.2 s
     assert found.cpu_cores == pytest.approx((0.03 + 0.36) / 0.2)
     assert (found.memory_peak_bytes, found.memory_source) == (3 * GIB, 'process_rss')

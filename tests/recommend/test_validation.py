@@ -61,7 +61,7 @@ def test_workers_that_start_for_each_validation_are_kept_where_that_costs():
     ]
     advice = advise(*starts)
     assert changed(advice) == {'val_dataloader.persistent_workers': True}
-    assert 'in 3 start(s)' in advice.changes[0].reason
+    assert 'in 3 starts' in advice.changes[0].reason
 
 
 @pytest.mark.parametrize(('iterations', 'validations'), [(10, 1), (10, 2), (2, 5)])

@@ -49,7 +49,7 @@ def test_garbage_lines_are_skipped_counted_and_said(path: Path):
     read = read_evidence(path)
     assert len(read.intervals) == 1
     assert (
-        '2 unreadable line(s) skipped, first line 2: JSON is malformed' in read.notes[0]
+        '2 unreadable lines skipped, first line 2: JSON is malformed' in read.notes[0]
     )
 
 
@@ -72,7 +72,7 @@ def test_a_line_that_is_too_long_costs_no_other(path: Path):
     path.write_text(text)
     read = read_evidence(path)
     assert len(read.intervals) == 1
-    assert '1 unreadable line(s) skipped, first line 2' in read.notes[0]
+    assert '1 unreadable line skipped, first line 2' in read.notes[0]
 
 
 def test_a_pipe_is_refused_and_not_waited_for(path: Path):

@@ -7,7 +7,7 @@ makes the hook known is tested for real.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -128,6 +128,14 @@ class Task(NamedTuple):
     environ: dict[str, str] | None = None
 
 
+def find_tools() -> Path:
+    """MMDetection's own scripts, out of its wheel."""
+    # found, not imported: importing MMDetection takes seconds and torch
+    spec = importlib.util.find_spec('mmdet')
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent / '.mim' / 'tools'
+
+
 def train_all(
     tasks: Mapping[str, Task], at_once: int = 2, **more: str
 ) -> dict[str, int]:
@@ -141,10 +149,8 @@ def train_all(
     Returns:
         Exit codes by name; negative for a signal.
     """
-    from mmgpu_hooks.experiment.training import find_train_script
-
     done = subprocess.run(
-        [*MODULE, str(find_train_script()), str(at_once)],
+        [*MODULE, str(find_tools() / 'train.py'), str(at_once)],
         env={**environ(), **more},
         input=json.dumps(tasks),
         stdout=subprocess.PIPE,

@@ -18,10 +18,9 @@ from mmengine.config import Config
 from mmengine.registry import HOOKS
 
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.experiment.training import find_train_script
-from mmgpu_hooks.hooks.scalars import MAIN, SCALARS, fold_scalars
-from training.detection import Task, environ, render_config, train_all
-from training.toy import evidence_of, scalar_lines
+from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
+from training.detection import Task, environ, find_tools, render_config, train_all
+from training.toy import evidence_of, fold_scalars, scalar_lines
 
 SHIPPED_BASE = Path(__file__).parents[2] / 'configs/_base_/gpu_efficiency.py'
 
@@ -228,7 +227,7 @@ def test_tensorboard_event_files_have_them(detections: Detections) -> None:
 def test_analyze_logs_of_mmdetection_still_reads_the_log(
     detections: Detections, tmp_path: Path
 ) -> None:
-    tool = find_train_script().parent / 'analysis_tools/analyze_logs.py'
+    tool = find_tools() / 'analysis_tools' / 'analyze_logs.py'
     (log,) = detections.work_dir(DEFAULT_HOOKS).glob('*/vis_data/scalars.json')
     # the tool wants seaborn for the style of its picture, and MMDetection does not
     # install it

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mmdet.models.data_preprocessors import BatchSyncRandomResize
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
@@ -31,7 +32,6 @@ from training.toy import (
     log_of,
     losses_of,
     scalar_lines,
-    train,
 )
 
 KILLERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -80,20 +80,6 @@ def test_what_ends_training_passes_through_untouched(
     assert (evidence.end.status, evidence.end.error) == (status, type(error).__name__)
     # the interval that was under way is not lost
     assert [record.iterations for record in evidence.intervals] == [4, 3]
-
-
-def test_the_summary_begins_with_the_verdict_and_ends_with_the_next_command(
-    tmp_path: Path,
-) -> None:
-    runner = train(build_runner(tmp_path, num_workers=1))
-    log = log_of(runner)
-    assert log.count('  verdict    ') == 1
-    lines = log[log.index('  verdict    ') :].splitlines()
-    labels = [line[2:13].strip() for line in lines if line[2:13].strip()]
-    assert labels[:5] == ['verdict', 'iteration', 'loader', 'machine', 'GPU']
-    last = next(line for line in lines if line.startswith('  next'))
-    assert f'mmgpu recommend {tmp_path}' in last
-    assert lines.index(last) <= 9
 
 
 def test_signals_keep_the_effect_they_had(tmp_path: Path) -> None:
@@ -240,6 +226,7 @@ def test_the_run_record_describes_the_live_run(tmp_path: Path) -> None:
         # images in it cannot be counted
         collate_fn=collate_branches,
     )
+    runner.model.data_preprocessor.batch_augments = [BatchSyncRandomResize((32, 64))]
     runner.train()
     evidence = evidence_of(tmp_path)
     run = evidence.run
@@ -251,6 +238,7 @@ def test_the_run_record_describes_the_live_run(tmp_path: Path) -> None:
         run.host.cgroup_cpu_cores is not None
     )
     assert set(run.unknown) >= {'GPU', 'GPU memory'}
+    assert 'BatchSyncRandomResize' in run.unknown['batch largest_batch_pixels']
     assert [record.images for record in evidence.intervals] == [None] * 2
     assert 'images_per_s' not in scalar_lines(tmp_path)[0]
 

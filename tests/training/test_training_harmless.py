@@ -186,6 +186,10 @@ def test_a_healthy_training_says_nothing_and_changes_nothing(
     assert trained.warnings == []
     assert losses_of(trained.runner) == plain_losses
     assert evidence_of(tmp_path).sources_off == ()
+    # the summary, and what to type next
+    log = log_of(trained.runner)
+    assert log.count('  verdict    ') == 1
+    assert f'mmgpu recommend {tmp_path}' in log
 
 
 def test_a_failure_inside_a_worker_is_said_once_and_for_all(

@@ -52,6 +52,7 @@ def test_of_a_runner_rank_0_alone_saves(ranks: dict[str, Path]) -> None:
     assert first.save_records[0].backend == 'LocalBackend'
     second = evidence_of(ranks['with'], 'gpu_efficiency_rank1.jsonl')
     assert (second.save_records, second.sources_off) == ((), ())
+    assert second.end is not None and second.end.saves == 0
 
 
 def test_rank_0_alone_logs_one_summary(ranks: dict[str, Path]) -> None:

@@ -18,7 +18,6 @@ from mmengine.hooks import Hook
 from mmengine.runner import FlexibleRunner, Runner
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
-from mmgpu_hooks.hooks import saves as save_watch
 from mmgpu_hooks.schema import SAVE_PHASES, SaveRecord
 from training.toy import (
     HOOK,
@@ -27,7 +26,6 @@ from training.toy import (
     evidence_of,
     log_of,
     losses_of,
-    scalar_lines,
     train,
 )
 
@@ -141,7 +139,7 @@ def test_saves_of_iterations_are_taken_apart(tmp_path: Path, kind: type[Any]) ->
     )
     assert [save.iteration for save in saves] == [4, 8, 12]
     for save in saves:
-        assert (save.occasion, save.name) == ('iteration', f'iter_{save.iteration}.pth')
+        assert (save.occasion, save.name) == ('save', f'iter_{save.iteration}.pth')
         assert (save.backend, save.is_remote) == ('LocalBackend', False)
         assert save.bytes == size_of(tmp_path, save.name)
         assert list(save.phases) == list(SAVE_PHASES)
@@ -181,11 +179,11 @@ def test_saves_of_epochs_the_best_and_published_ones_go_by_their_names(
     )
     published = [save.name for save in saves[-2:]]
     assert [(save.occasion, save.name, save.epoch) for save in saves] == [
-        ('epoch', 'epoch_1.pth', 1),
-        ('best', 'best_score_epoch_1.pth', 1),
+        ('save', 'epoch_1.pth', 1),
+        ('save', 'best_score_epoch_1.pth', 1),
         # MMEngine saves once more, so that the file knows of the best
-        ('epoch', 'epoch_1.pth', 1),
-        ('epoch', 'epoch_2.pth', 2),
+        ('save', 'epoch_1.pth', 1),
+        ('save', 'epoch_2.pth', 2),
         ('publish', published[0], 2),
         ('publish', published[1], 2),
     ]
@@ -305,13 +303,6 @@ def test_waits_after_a_save_are_set_beside_the_usual_ones(tmp_path: Path) -> Non
     assert (last.iteration, last.iterations, last.waits_s) == (16, 0, 0.0)
 
 
-def test_what_a_save_took_is_on_the_next_line_and_on_no_other(tmp_path: Path) -> None:
-    _, saves = train_and_read(tmp_path, log_interval=2, custom_hooks=[sleep(0.02)])
-    shown = {line['step']: line.get('save_s') for line in scalar_lines(tmp_path)}
-    assert [step for step, value in shown.items() if value is not None] == [6, 10]
-    assert shown[6] == pytest.approx(saves[0].wall_s, rel=0.5)
-
-
 def raise_planted(runner: Any) -> None:
     raise KeyError('planted')
 
@@ -353,18 +344,6 @@ def test_what_a_save_raises_passes_through(
     assert (save.iteration, save.error, save.bytes) == (4, error.__name__, None)
     assert 'bytes' in save.unknown
     assert (save.backend, set(save.phases)) == (backend, set(phases))
-
-
-def test_without_schedstat_wall_and_cpu_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hidden = functools.partial(save_watch.ThreadClock, tmp_path / 'no_proc')
-    monkeypatch.setattr(save_watch, 'ThreadClock', hidden)
-    for save in train_and_read(tmp_path)[1]:
-        assert save.wall_s > 0.0
-        assert save.cpu_s is not None
-        assert (save.run_delay_s, save.blocked_s) == (None, None)
-        assert 'schedstat' in save.unknown['run_delay_s, blocked_s']
 
 
 class NiceValues(Hook):

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.hooks.scalars import fold_scalars
-from training.toy import HOOK, build_runner, evidence_of, scalar_lines
+from training.toy import HOOK, build_runner, evidence_of, fold_scalars, scalar_lines
 
 
 @pytest.mark.parametrize('loop', ['epoch', 'iter'])

@@ -20,7 +20,8 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.hooks.scalars import LineFigures
+from mmgpu_hooks.schema import IntervalRecord, RunEvidence
 from mmgpu_hooks.schema.reader import read_evidence
 
 HOOK = {'type': 'mmgpu_hooks.GPUEfficiencyHook'}
@@ -123,22 +124,6 @@ class LossTape(Hook):
     def after_train(self, runner: Any) -> None:
         if self.path is not None:
             Path(self.path).write_text(json.dumps(self.losses))
-
-
-class SleepyHook(Hook):
-    """Sleeps after each iteration, and where it is told to.
-
-    Args:
-        iteration_s: Seconds per iteration.
-    """
-
-    def __init__(self, iteration_s: float) -> None:
-        self.iteration_s = iteration_s
-
-    def after_train_iter(
-        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
-    ) -> None:
-        time.sleep(self.iteration_s)
 
 
 def build_runner(
@@ -271,6 +256,13 @@ def scalar_lines(work_dir: Path) -> list[dict[str, Any]]:
     """The lines of the run's ``scalars.json``."""
     (path,) = work_dir.glob('*/vis_data/scalars.json')
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def fold_scalars(record: IntervalRecord) -> dict[str, float]:
+    """The scalars of one interval."""
+    line = LineFigures()
+    line.add(record)
+    return line.take()
 
 
 def open_files() -> set[str]:

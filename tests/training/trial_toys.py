@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
 
 import psutil
 from torch import Tensor
-from torch.utils.data import get_worker_info
 
 from training.toy import ToyDataset
 
@@ -89,23 +87,4 @@ class TroubledDataset(ToyDataset):
             raise MemoryError('no memory for an image')
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
-        return super().__getitem__(index)
-
-
-class Rank1Dataset(ToyDataset):
-    """Finds no memory on rank 1."""
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        if os.environ['RANK'] == '1':
-            raise MemoryError('no memory for an image')
-        return super().__getitem__(index)
-
-
-class CrowdedDataset(ToyDataset):
-    """Finds no memory as soon as there are three workers."""
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        worker = get_worker_info()
-        if worker is not None and worker.num_workers == 3:
-            raise MemoryError('no memory for an image')
         return super().__getitem__(index)

@@ -2,7 +2,7 @@
 
 Each has ``match(module, path, value)``. It returns the edit that gives the setting at
 a path the value (``REMOVE`` takes it out), or ``None`` where the config spells it in
-another way, and raises :class:`RefusedError` where no edit would be safe. Pure.
+another way, and raises :class:`RefusedError` where a key cannot be removed. Pure.
 """
 
 from __future__ import annotations
@@ -18,15 +18,11 @@ from mmgpu_hooks.config.syntax import Module
 
 _NAMES = (
     'absent',
-    'own_statement',
     'entry',
-    'literal',
     'variable',
-    'computed',
+    'value',
     'missing_key',
-    'alias',
-    'overridden',
-    'inherited',
+    'at_the_end',
 )
 
 SPELLINGS: tuple[Match, ...] = tuple(
@@ -58,7 +54,7 @@ def match_setting(module: Module, dotted: str, value: Setting) -> Edit:
     """Finds the edit that gives one setting a value.
 
     Raises:
-        RefusedError: If the config spells it in a way that cannot be edited safely.
+        RefusedError: If it is to be removed, and nothing can stand for that.
     """
     path = tuple(dotted.split('.'))
     edits = (match(module, path, value) for match in SPELLINGS)
@@ -81,7 +77,7 @@ def edit_settings(
         original: The config before all edits. Default: this one.
 
     Raises:
-        RefusedError: If a setting is spelled in a way that cannot be edited safely.
+        RefusedError: If one is to be removed, and nothing can stand for that.
     """
     original = original or Module(text)
     draft, rest = Draft(text, original.newline), dict(settings)

@@ -10,5 +10,5 @@ from mmgpu_hooks.config.syntax import Module
 
 def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
     """Leaves the text as it is; what a base says shows when the result is loaded."""
-    is_absent = locate_setting(module, path).kind in ('inherited', 'missing')
+    is_absent = locate_setting(module, path).kind != 'value'
     return Edit() if value is REMOVE and is_absent else None

@@ -7,7 +7,7 @@ import ast
 from mmgpu_hooks.config.edit import Edit, resting
 from mmgpu_hooks.config.locate import KeyPath, locate_setting
 from mmgpu_hooks.config.outcome import Setting
-from mmgpu_hooks.config.syntax import Module, is_literal
+from mmgpu_hooks.config.syntax import Module, is_literal, parse_chain
 
 
 def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
@@ -17,16 +17,16 @@ def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
         return None
     name = place.node.id
     # an edit before this one may have taken another use away
-    for uses in (module.original.touches(name), module.touches(name)):
-        if sorted(touch.how for touch in uses) != ['bind', 'read']:
-            return None
-    (writer,) = (touch for touch in uses if touch.how == 'bind')
-    given = writer.node.value
-    if not writer.is_start or writer.inherited or not is_literal(given):
+    if [len(one.list_uses(name)) for one in (module.original, module)] != [2, 2]:
         return None
     note = (
         f'{".".join(path)} is the variable {name}, which nothing else in the file '
         'uses, so that was changed.'
     )
-    code = repr(resting(path, value))
-    return Edit((*module.span(given), code), note, name)
+    for one in module.body:
+        if not isinstance(one, ast.Assign) or not is_literal(one.value):
+            continue
+        if parse_chain(one.targets[0]) == (name,):
+            code = repr(resting(path, value))
+            return Edit((*module.span(one.value), code), note, name)
+    return None

@@ -16,6 +16,7 @@ from mmgpu_hooks.judge.thresholds import (
     THROTTLED_NOTICE_PCT,
 )
 from mmgpu_hooks.schema import Finding
+from mmgpu_hooks.schema.plural import plural
 
 
 @rule('MG102', 'The CPU is the wall', 'data_bound_cpu')
@@ -133,8 +134,8 @@ def judge_affinity(run: Run) -> Finding | None:
     if confined is None:
         return None
     detail = (
-        f'The most confined of {workers} workers may run on {confined} CPU(s), the '
-        f'training process on {host.affinity_cpus}.'
+        f'The most confined of {workers} workers may run on {plural(confined, "CPU")}, '
+        f'the training process on {host.affinity_cpus}.'
     )
     # each on a core of its own is as good as all on all
     if confined < workers and run.is_data_bound:
@@ -181,7 +182,7 @@ def judge_binding(run: Run) -> Finding | None:
     if own is None or before is None:
         return None
     bound = f'{host.bound_by} bound it' if host.bound_by else 'It was bound after start'
-    too = f', and its {workers} worker(s) with it' if workers else ''
+    too = f', and its {plural(workers, "worker")} with it' if workers else ''
     detail = (
         f'{bound} to {own} of {before} CPUs ({before - own} lost){too}. {run.unbinding}'
     )

@@ -7,6 +7,7 @@ from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema import Finding
+from mmgpu_hooks.schema.plural import plural
 
 
 @rule('MG101', 'Waiting for data', 'data_bound')
@@ -87,7 +88,7 @@ def _judge_starts(run: Run) -> Finding | None:
         return None
     return problem(
         f'{format_sum(run.startup_s)} ({100 * share:.0f} % of the run) went into '
-        f'{run.epoch_starts} start(s) of the loader, beyond a normal wait.',
+        f'{plural(run.epoch_starts, "start")} of the loader, beyond a normal wait.',
         share,
     )
 

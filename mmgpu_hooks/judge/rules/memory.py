@@ -24,6 +24,7 @@ from mmgpu_hooks.judge.thresholds import (
 )
 from mmgpu_hooks.model.growth import count_missing
 from mmgpu_hooks.schema import Estimate, Finding
+from mmgpu_hooks.schema.plural import plural
 
 _FATAL = 1.0
 """What a run that ends before its time loses, as a share of it."""
@@ -213,7 +214,7 @@ def judge_fragments(run: Run) -> Finding | None:
         return None
     return notice(
         f'{format_bytes(inactive)} of {format_bytes(reserved)} reserved are in split '
-        f'blocks that nothing uses; {retries} allocation(s) had to be retried.'
+        f'blocks that nothing uses; {plural(retries, "allocation")} had to be retried.'
     )
 
 

@@ -8,6 +8,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import CAUSES
 from mmgpu_hooks.judge.thresholds import HUB_NOTICE, HUB_NOTICE_BYTES, SAVE_PROBLEM
 from mmgpu_hooks.schema import Finding
+from mmgpu_hooks.schema.plural import plural
 
 
 @rule('MG301', 'What checkpoint saves take', 'save_bound')
@@ -22,7 +23,7 @@ def judge_saves(run: Run) -> Finding | None:
         return None
     share, ranks = run.part_share('checkpoint_save'), run.run.world_size
     detail = (
-        f'{saves} save(s) took {format_seconds(seconds / saves)} each, '
+        f'{plural(saves, "save")} took {format_seconds(seconds / saves)} each, '
         f'{format_sum(seconds)} in all ({100 * share:.1f} % of the run)'
     )
     if ranks > 1:

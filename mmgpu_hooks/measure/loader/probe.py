@@ -352,27 +352,25 @@ class LoaderProbe:
         fields = tally.fields()
         return WorkersWindow(**fields, pss_bytes=pss_bytes) if fields else None
 
-    def read_contents(self, iterations: int) -> tuple[Contents, int | None]:
+    def read_contents(self, iterations: int) -> Contents:
         """What the batches held that the loop took between the last two reads.
 
         Args:
             iterations: How many it took; where others are known, nothing is.
 
         Returns:
-            All images, pixels and boxes of the largest batches, and the most images.
+            All images, pixels and boxes of the largest batches.
         """
         rows, self._contents = self._contents, np.empty((0, 6))
         if not iterations or len(rows) != iterations:
-            return Contents(), None
+            return Contents()
         images = rows[:, at.IMAGES]
-        whole = most = None
-        if not np.isnan(images).any():
-            whole, most = int(images.sum()), int(images.max())
+        whole = None if np.isnan(images).any() else int(images.sum())
         largest = (
             None if np.isnan(column).all() else int(np.nanmax(column))
             for column in (rows[:, at.PIXELS], rows[:, at.BOXES])
         )
-        return Contents(whole, *largest), most
+        return Contents(whole, *largest)
 
     @property
     def unknown_contents(self) -> dict[str, str]:

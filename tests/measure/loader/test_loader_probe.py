@@ -88,14 +88,14 @@ def test_workers_that_restart_are_followed(loop, persistent: bool):
         one.run_epoch()
         window = one.read()
         assert (window.count, window.occupancy.count) == (2, 6)
-        assert one.probe.read_contents(6)[0].images == 12
+        assert one.probe.read_contents(6).images == 12
     one.run_epoch()
     one.run_epoch()
     window = one.read()  # an interval over two epochs holds both
     assert (window.count, window.occupancy.count) == (2, 12)
     assert window.cpu_s >= 0.95 * 2 * 12 * 0.005
     assert window.affinity_cpus == len(os.sched_getaffinity(0))
-    assert one.probe.read_contents(12)[0].images == 24
+    assert one.probe.read_contents(12).images == 24
     assert one.events == ['begin', 'end'] * (1 if persistent else 4)
 
 
@@ -112,11 +112,11 @@ def test_an_iterator_of_the_users_own_meanwhile_disturbs_nothing(
         peeks.clear()
     one.take(12)
     assert one.read().count >= workers
-    assert one.probe.read_contents(16)[0].images == 32
+    assert one.probe.read_contents(16).images == 32
     one.take(4)
     one.read()
-    assert one.probe.read_contents(4)[0].images == 8
-    assert one.probe.read_contents(3) == ((None, None, None), None)  # others were taken
+    assert one.probe.read_contents(4).images == 8
+    assert one.probe.read_contents(3) == (None, None, None)  # others were taken
     for peek in peeks:
         getattr(peek, '_shutdown_workers', int)()
 
@@ -139,7 +139,7 @@ def test_a_creation_that_fails_is_the_loaders_error_and_the_probe_goes_on(
     assert one.loader.worker_init_fn is None
     one.take(4)
     assert one.read().count == 1
-    assert one.probe.read_contents(8)[0].images == 16
+    assert one.probe.read_contents(8).images == 16
 
 
 def test_more_batches_than_the_ring_holds_are_followed_in_time(loop, monkeypatch):
@@ -150,10 +150,10 @@ def test_more_batches_than_the_ring_holds_are_followed_in_time(loop, monkeypatch
         one.take(8)
         one.probe.follow_batches()
     one.read()
-    assert one.probe.read_contents(40)[0].images == 80
+    assert one.probe.read_contents(40).images == 80
     one.take(10)
     one.read()
-    assert one.probe.read_contents(10)[0].images == 20
+    assert one.probe.read_contents(10).images == 20
 
 
 @pytest.mark.parametrize('workers', [0, 2])
