@@ -164,6 +164,7 @@ def run_plan(
     """
     trials, notes = store.read(plan.keep) if store is not None else ([], ())
     engine = _Engine(plan, trials, max_seconds, environ or {}, on_progress, on_warning)
+    engine.again = ' with --fresh' if store is not None else ''
     is_interrupted = False
     try:
         while engine.left_s > 0 and (turn := plan.choose(trials)) is not None:
@@ -210,6 +211,8 @@ class _Engine:
         """By folder: the one that trains, and those that are held."""
         self._ended_cpu_s = 0.0
         self._is_warned = False
+        self.again = ''
+        """How the command forgets what was measured."""
         self.load = OtherLoad(self._read_own_cpu_s)
 
     @property
@@ -311,5 +314,5 @@ class _Engine:
             self._on_warning(
                 f'after {self.passed_s:.0f} s {doubt}: other programs use '
                 f'{cores:.1f} cores of this host. Stop them, or press Ctrl-C and, when '
-                'the host is calm, run this again with --fresh.'
+                f'the host is calm, run this again{self.again}.'
             )

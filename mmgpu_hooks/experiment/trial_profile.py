@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -92,14 +92,16 @@ class ProfileHook(Hook):
 
 def _label(holder: Any, name: str, label: str) -> None:
     """Put what a method does into a range of the trace."""
-    from torch.profiler import record_function
+    import torch
 
     call = getattr(holder, name, None)
     # a submodule may have the name of a method
-    if inspect.ismethod(call):
+    if not callable(call) or isinstance(call, torch.nn.Module):
+        return
 
-        def labelled(*args: Any, **kwargs: Any) -> Any:
-            with record_function(label):
-                return call(*args, **kwargs)
+    @functools.wraps(call)
+    def labelled(*args: Any, **kwargs: Any) -> Any:
+        with torch.profiler.record_function(label):
+            return call(*args, **kwargs)
 
-        setattr(holder, name, labelled)
+    setattr(holder, name, labelled)
