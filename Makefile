@@ -32,7 +32,7 @@ help:
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make bench-sweep     the demo at 15 settings, predicted beside measured (18 minutes)'
 	@echo 'make bench-why       planted ends of trainings, and the cause that is named (8 minutes)'
-	@echo 'make gpu-check       what only a CUDA machine can show, its table kept (2 minutes)'
+	@echo 'make gpu-check       what only a CUDA machine can show, its table kept (9 minutes)'
 	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...,'
 	@echo '         BENCH_FLAGS=--output keeps the table of a benchmark, --quick tries it'
 

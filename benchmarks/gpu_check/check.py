@@ -1,11 +1,11 @@
-"""Checks on a CUDA machine what no CPU can show, and prints one table.
+"""Checks on a CUDA machine what no CPU can show, and prints one table to send in.
 
-    python -m benchmarks.gpu_check [--output FILE] [--only NAME ...]
+    python -m benchmarks.gpu_check [--only NAME,... | --long] [--wheels DIR]
 
-Needs torch with CUDA, and numpy. A check that needs another package (mmengine, psutil,
-nvidia-ml-py) is skipped where that is missing; a folder that holds it may be named in
-PYTHONPATH. A detector of torchvision or MMDetection is trained when one can be
-imported. Takes two minutes, as estimated without a card. Exits 0 when every target is
+Needs torch with CUDA, and no network. A check that needs another package (mmengine,
+psutil, nvidia-ml-py) is skipped where that is missing: --wheels installs it from a
+folder of wheels, for this run alone. The groups by default end within 9 minutes, as
+estimated without a card; those of more worth come first. Exits 0 when every target is
 met, 1 when one is missed, 2 without CUDA, 3 when other processes used the machine and
 a target was missed, and 4 when all was skipped. Only the table is left behind.
 """
@@ -16,9 +16,12 @@ import argparse
 import datetime
 import os
 import platform
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -37,19 +40,25 @@ from benchmarks.gpu_check.table import (
 
 BUSY_PCT = 4.0
 """Of the machine's CPUs, or of the GPU, in use by others: too busy to judge."""
+LIMIT_S = 9 * 60.0
+"""After that no further group is started by default."""
 
 RESULTS = Path(__file__).resolve().parents[1] / 'results' / 'gpu_check.md'
 
-CHECKS = {
-    'nvml': ('nvml', 'pynvml'),
-    'mapping': ('mapping', 'pynvml'),
-    'idle': ('events', 'torch'),
-    'cost': ('events', 'torch'),
-    'peaks': ('training', 'mmengine'),
-    'losses': ('training', 'mmengine'),
-}
-"""In the order in which they run: the module of a check, and what it cannot do
-without."""
+STAGES = (
+    ('nvml', 'pynvml', ('nvml',)),
+    ('training', 'mmengine', ('sync', 'losses', 'cost', 'stalls', 'ema', 'peaks')),
+    ('nvml', 'pynvml', ('waves',)),
+    ('longer', 'mmengine', ('profile',)),
+    ('alone', 'torch', ('idle', 'locks', 'copies', 'allocators')),
+    ('mapping', 'pynvml', ('mapping', 'namespace')),
+    ('longer', 'mmengine', ('memory', 'ranks', 'compile')),
+)
+"""In the order in which they run: a module, what it cannot do without, its checks."""
+CHECKS = {name: (module, needs) for module, needs, names in STAGES for name in names}
+LONG = STAGES[-1][-1]
+SURE = {'sync', 'losses', 'peaks', 'profile', 'allocators', 'mapping', *LONG}
+"""What other load on the machine cannot spoil."""
 
 
 def why_no_cuda() -> str | None:
@@ -71,10 +80,43 @@ def why_no_cuda() -> str | None:
     return None
 
 
-def read_other_load() -> tuple[str | None, list[Row]]:
-    """Who else uses the machine, measured for a second before we do anything."""
-    from benchmarks.gpu_check.nvml import read_gpu_util
+def install_wheels(wheels: Path, folder: str) -> list[Row]:
+    """Install those whose package is missing, and put the folder on the path.
 
+    Args:
+        wheels: Folder with ``.whl`` files.
+        folder: Where to install to.
+
+    Returns:
+        A row for each that does not fit this Python.
+    """
+    rows, command = [], [sys.executable, '-m', 'pip', 'install', '--quiet']
+    command += ['--no-index', '--no-deps', '--no-compile', '--target', folder]
+    for wheel in sorted(wheels.glob('*.whl')):
+        name = wheel.name.partition('-')[0]
+        if version_of(name) is None:
+            done = subprocess.run(
+                [*command, str(wheel)], capture_output=True, text=True
+            )
+            if done.returncode:
+                why = done.stderr.strip().splitlines() or ['pip says nothing']
+                rows.append(skipped(f'wheel {name}', why[-1]))
+    sys.path.insert(0, folder)
+    before = os.environ.get('PYTHONPATH')
+    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, (folder, before)))
+    return rows
+
+
+def version_of(package: str) -> str | None:
+    """Of an installed distribution; ``None`` where there is none."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def read_other_load(gpu_pct: float | None) -> tuple[str | None, list[Row]]:
+    """Who else uses the machine, measured for a second before we do anything."""
     found, rows = [], []
     try:
         import psutil
@@ -87,7 +129,6 @@ def read_other_load() -> tuple[str | None, list[Row]]:
         cpu_pct = psutil.cpu_percent(None)
         if cpu_pct > BUSY_PCT:
             found.append(f'{cpu_pct:.0f} % of the CPUs')
-    gpu_pct = read_gpu_util()
     if gpu_pct is not None and gpu_pct > BUSY_PCT:
         found.append(f'{gpu_pct:.0f} % of the GPU')
     return ' and '.join(found) or None, rows
@@ -96,12 +137,12 @@ def read_other_load() -> tuple[str | None, list[Row]]:
 def run_check(name: str) -> list[Row]:
     """Run one check; it is skipped without its package, and missed when it breaks."""
     print(f'gpu-check: {name} ...', file=sys.stderr, flush=True)
-    module, package = CHECKS[name]
     try:
+        module, package = CHECKS[name]
         import_module(package)
         checks = import_module(f'benchmarks.gpu_check.{module}')
         rows: list[Row] = getattr(checks, f'check_{name}')()
-        return rows
+        return [replace(row, sensitive=name not in SURE) for row in rows]
     except Exception as error:  # noqa: BLE001, the other rows are still wanted
         if isinstance(error, ModuleNotFoundError):
             missing = (error.name or '').partition('.')[0]
@@ -113,32 +154,22 @@ def run_check(name: str) -> list[Row]:
         return [Row(name, type(error).__name__, 'no error', MISSED, text, False)]
 
 
-def describe_machine(other_load: str | None) -> list[tuple[str, str]]:
+def describe_machine(driver: str | None, load: str | None) -> list[tuple[str, str]]:
     """What the figures were measured on."""
     import torch
 
-    from benchmarks.gpu_check.nvml import read_driver_version
-
-    def of(package: str) -> str:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            return 'not installed'
-
-    names = [
-        torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
-    ]
+    names = map(torch.cuda.get_device_name, range(torch.cuda.device_count()))
     packages = ('mmengine', 'onedl-mmengine', 'mmdet', 'torchvision', 'nvidia-ml-py')
-    found = [f'{name} {of(name)}' for name in packages if of(name) != 'not installed']
+    found = [f'{name} {version_of(name)}' for name in packages if version_of(name)]
     return [
         ('date', datetime.datetime.now().astimezone().isoformat(timespec='minutes')),
         ('GPUs', ', '.join(names)),
-        ('driver', read_driver_version() or 'unknown'),
+        ('driver', driver or 'unknown'),
         ('CPUs', f'{os.cpu_count()} ({platform.machine()})'),
         ('Python', platform.python_version()),
         ('torch', f'{torch.__version__} with CUDA {torch.version.cuda}'),
         ('packages', ', '.join(found)),
-        ('other load', other_load or f'none seen above {BUSY_PCT:.0f} %'),
+        ('other load', load or f'none seen above {BUSY_PCT:.0f} %'),
     ]
 
 
@@ -155,21 +186,39 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help='where to keep the table (default: benchmarks/results/gpu_check.md, and '
         'nowhere with --only)',
     )
+    default = [name for name in CHECKS if name not in LONG]
     parser.add_argument(
         '--only',
-        nargs='+',
-        choices=list(CHECKS),
-        metavar='NAME',
-        default=list(CHECKS),
+        type=lambda text: text.split(','),
+        metavar='NAME,...',
         help=f'run only these of: {", ".join(CHECKS)}',
     )
+    parser.add_argument(
+        '--long', action='store_true', help=f'run {", ".join(LONG)}, too'
+    )
+    parser.add_argument(
+        '--wheels',
+        type=Path,
+        metavar='DIR',
+        help='wheels of packages that may be missing, such as mmengine, addict, '
+        'termcolor, yapf, platformdirs and msgspec',
+    )
     arguments = parser.parse_args(argv)
-    if arguments.output is None and set(arguments.only) == set(CHECKS):
+    unknown = set(arguments.only or ()) - set(CHECKS)
+    if unknown:
+        names = ', '.join(CHECKS)
+        parser.error(f'argument --only: expected some of {names}; found {unknown}')
+    if arguments.wheels and not any(arguments.wheels.glob('*.whl')):
+        found = f'found none in {arguments.wheels}'
+        parser.error(f'argument --wheels: expected .whl files, {found}')
+    output = arguments.output
+    if output is not None:  # before minutes are spent
+        there = next(one for one in output.absolute().parents if one.exists())
+        if output.is_dir() or not os.access(there, os.W_OK):
+            parser.error(f'argument --output: expected a file to write, found {output}')
+    elif arguments.only is None:
         arguments.output = RESULTS
-    if arguments.output is not None and arguments.output.is_dir():
-        # before minutes are spent
-        found = f'found {arguments.output} (a folder)'
-        parser.error(f'argument --output: expected a file to write, {found}')
+    arguments.only = arguments.only or (list(CHECKS) if arguments.long else default)
     return arguments
 
 
@@ -182,15 +231,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_NO_CUDA
     # cuBLAS reads it when it starts; without it, two trainings may differ
     os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
-    other_load, rows = read_other_load()
-    unknown = next((row.note for row in rows), None)
-    left_out = [name for name in CHECKS if name not in arguments.only]
+    with tempfile.TemporaryDirectory() as folder:
+        rows: list[Row] = []
+        if arguments.wheels is not None:
+            rows += install_wheels(arguments.wheels, folder)
+        return run_checks(arguments, rows)
+
+
+def run_checks(arguments: argparse.Namespace, rows: list[Row]) -> int:
+    """Run those that were asked for, print the table and keep it."""
+    begin_s = time.monotonic()
+    try:
+        driver, gpu_pct = import_module('benchmarks.gpu_check.nvml').describe_gpu()
+    except ImportError:
+        driver = gpu_pct = None
+    other_load, unknown = read_other_load(gpu_pct)
+    rows += unknown
     for name in CHECKS:
-        if name not in left_out:
+        if name not in arguments.only:
+            rows.append(skipped(name, 'left out; --only or --long runs it'))
+        elif time.monotonic() - begin_s > LIMIT_S and not arguments.long:
+            rows.append(skipped(name, f'{LIMIT_S / 60:.0f} minutes were over'))
+        else:
             rows += run_check(name)
-    rows += [skipped(name, 'left out by --only') for name in left_out]
     rows = excuse(rows, other_load)
-    machine = describe_machine(other_load or unknown)
+    machine = describe_machine(driver, other_load or ''.join(r.note for r in unknown))
     print('\n'.join(f'{name}: {value}' for name, value in machine), end='\n\n')
     print(render_text(rows), end='\n\n')
     if arguments.output is not None:

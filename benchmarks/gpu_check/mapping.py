@@ -1,18 +1,17 @@
-"""The right card under any spelling of ``CUDA_VISIBLE_DEVICES``."""
+"""The right card under any spelling of ``CUDA_VISIBLE_DEVICES``, and its memory."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
+import torch
+
+from benchmarks.gpu_check.child import read_answer, start_python
+from benchmarks.gpu_check.nvml import open_our_gpu
 from benchmarks.gpu_check.smi import ask_smi
-from benchmarks.gpu_check.table import Row, judged, skipped
-
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks.gpu_check.table import Row, judged, skipped, within
+from mmgpu_hooks.measure.absent import Absent
 
 # Run in a process of its own; prints what each way of looking up finds.
 LOOK_UP = """
@@ -35,6 +34,14 @@ for way, names in (
 print(json.dumps(found))
 """
 
+READ_MEMORY = """
+import json, sys
+from mmgpu_hooks.measure.gpu import open_gpu
+print(json.dumps({'used': open_gpu(uuid=sys.argv[1]).read_sample().mem_used_bytes}))
+"""
+NAMESPACE = ('unshare', '--pid', '--fork', '--mount-proc')
+HELD_GIB, OFF_MIB = 2, 64
+
 
 def check_mapping() -> list[Row]:
     """The card under ``CUDA_VISIBLE_DEVICES`` by index and by UUID, last one first."""
@@ -56,35 +63,31 @@ def check_mapping() -> list[Row]:
 
 
 def _check_one_mapping(spelling: str, expected: str, cards: int) -> Row:
-    environ = {
-        **os.environ,
-        'CUDA_VISIBLE_DEVICES': spelling,
-        'CUDA_DEVICE_ORDER': 'PCI_BUS_ID',
-        'PYTHONPATH': os.pathsep.join(
-            filter(None, (str(ROOT), os.environ.get('PYTHONPATH')))
-        ),
-    }
-    done = subprocess.run(
-        [sys.executable, '-c', LOOK_UP],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
     check = f'CUDA_VISIBLE_DEVICES={spelling}'
-    if done.returncode != 0:
-        text = ' '.join(done.stderr.split())[-200:]
-        return judged(check, 'failed', expected, False, text, sensitive=False)
-    found = json.loads(done.stdout.splitlines()[-1])
+    environ = {'CUDA_VISIBLE_DEVICES': spelling, 'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}
+    found = read_answer(start_python(LOOK_UP, environ=environ))
     ways = ', '.join(f'{way} {uuid}' for way, uuid in found.items()) or 'not named'
     passed = bool(found) and set(found.values()) == {expected}
     note = 'one card only: there was no wrong one to find' if cards == 1 else ''
-    return judged(
-        check,
-        f'the right card by {" and ".join(found)}' if passed else ways,
-        f'...{expected[-12:]}',
-        passed,
-        note,
-        sensitive=False,
-    )
+    told = f'the right card by {" and ".join(found)}' if passed else ways
+    return judged(check, told, f'...{expected[-12:]}', passed, note)
+
+
+def check_namespace() -> list[Row]:
+    """Memory that a process in another PID namespace, as a container has, sees used."""
+    check = 'memory in use, from another PID namespace'
+    if shutil.which(NAMESPACE[0]) is None or os.geteuid():
+        return [skipped(check, 'needs root and unshare')]
+    gpu = open_our_gpu()
+    if isinstance(gpu, Absent):
+        return [skipped(check, gpu.reason)]
+    held = torch.ones(HELD_GIB * 2**30, dtype=torch.uint8, device='cuda')
+    torch.cuda.synchronize()
+    uuid, here = gpu.device()['uuid'], gpu.read_sample().mem_used_bytes
+    gpu.close()
+    process = start_python(READ_MEMORY, str(uuid), before=NAMESPACE)
+    there = read_answer(process)['used']
+    del held
+    if here is None or there is None or there < HELD_GIB * 2**30:
+        return [judged(check, f'{there} bytes', f'{here} bytes', False)]
+    return [within(check, there / 2**20, here / 2**20, OFF_MIB, 'MiB')]

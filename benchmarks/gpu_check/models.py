@@ -1,9 +1,9 @@
-"""What `make gpu-check` trains: a toy always, a real detector when there is one."""
+"""What `make gpu-check` trains: a toy always, a detector of torchvision's besides."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -14,57 +14,46 @@ from torch.utils.data import Dataset
 SMALL, LARGE = 256, 640
 """Sides of the images in pixels; both are multiples of what detectors pad to."""
 
-Item = Callable[[int, int], 'dict[str, Any]']
-
 
 class Subject(NamedTuple):
     """What is trained."""
 
     name: str
-    model: BaseModel
-    item: Item
-    """Makes an image of an index and a side."""
+    make: Callable[[], BaseModel]
 
 
 class Images(Dataset['dict[str, Any]']):
-    """Images whose sides are given, in order.
+    """Images that depend on their index alone, of sides that are given, in order.
 
     Args:
-        item: Makes one of an index and a side.
-        sides: Their sides, in pixels.
+        sides: In pixels.
+        item_s: Seconds that each takes to load.
     """
 
-    def __init__(self, item: Item, sides: list[int]) -> None:
-        self._item = item
-        self._sides = sides
+    def __init__(self, sides: list[int], item_s: float = 0.0) -> None:
+        self._sides, self._item_s = sides, item_s
 
     def __len__(self) -> int:
         return len(self._sides)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self._item(index, self._sides[index])
-
-
-def toy() -> Subject:
-    """Two convolutions, the same weights each time."""
-    return Subject('toy', ToyModel(), toy_item)
-
-
-def detector() -> Subject | None:
-    """A detector of torchvision, else of MMDetection; ``None`` without either."""
-    if find_spec('torchvision') is not None:
-        return Subject('torchvision FasterRCNN', TorchvisionDetector(), toy_item)
-    if find_spec('mmdet') is not None:
-        return Subject('MMDetection RTMDet-tiny', _rtmdet(), _detection_item)
-    return None
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        time.sleep(self._item_s)
+        generator, side = torch.Generator().manual_seed(index), self._sides[index]
+        image = torch.rand(3, side, side, generator=generator)
+        return {'inputs': image, 'data_samples': torch.tensor(float(index))}
 
 
 class ToyModel(BaseModel):
-    """Its loss depends on the images alone."""
+    """Two convolutions, the same weights each time; its loss depends on the images.
 
-    def __init__(self) -> None:
+    Args:
+        more: Further parameters, each of which is in the loss.
+    """
+
+    def __init__(self, more: int = 0) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 4, 3))
+        self.more = nn.ParameterList(torch.zeros(8) for _ in range(more))
         generator = torch.Generator().manual_seed(1)
         for weights in self.parameters():
             nn.init.uniform_(weights, -0.1, 0.1, generator=generator)
@@ -73,7 +62,9 @@ class ToyModel(BaseModel):
         self, inputs: Any, data_samples: Any = None, mode: str = 'tensor'
     ) -> Any:
         features = self.layers(torch.stack(list(inputs)))
-        return {'loss': features.pow(2).mean()} if mode == 'loss' else [features]
+        if mode != 'loss':
+            return [features]
+        return {'loss': features.pow(2).mean() + sum(one.sum() for one in self.more)}
 
 
 class TorchvisionDetector(BaseModel):
@@ -98,45 +89,5 @@ class TorchvisionDetector(BaseModel):
         return self.detector(images, targets)
 
 
-def toy_item(index: int, side: int) -> dict[str, Tensor]:
-    """An image that depends on its index alone."""
-    generator = torch.Generator().manual_seed(index)
-    return {
-        'inputs': torch.rand(3, side, side, generator=generator),
-        'data_samples': torch.tensor(float(index)),
-    }
-
-
-def _rtmdet() -> BaseModel:
-    from mmdet.registry import MODELS
-    from mmdet.utils import register_all_modules
-    from mmengine.config import Config
-
-    register_all_modules(init_default_scope=True)
-    base = "_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'"
-    config = Config.fromstring(base, '.py').model
-    config.backbone.init_cfg = None  # no download
-    config.data_preprocessor.batch_augments = None  # one GPU needs no mosaic of sizes
-    model = MODELS.build(config)
-    assert isinstance(model, BaseModel)
-    return model
-
-
-def _detection_item(index: int, side: int) -> dict[str, Any]:
-    from mmdet.structures import DetDataSample
-    from mmengine.structures import InstanceData
-
-    sample = DetDataSample(
-        metainfo={
-            'img_shape': (side, side),
-            'ori_shape': (side, side),
-            'pad_shape': (side, side),
-            'scale_factor': (1.0, 1.0),
-            'img_id': index,
-        },
-        gt_instances=InstanceData(
-            bboxes=torch.tensor([[10.0, 10.0, 90.0, 90.0]]), labels=torch.tensor([0])
-        ),
-    )
-    image = (toy_item(index, side)['inputs'] * 255).to(torch.uint8)
-    return {'inputs': image, 'data_samples': sample}
+TOY = Subject('toy', ToyModel)
+DETECTOR = Subject('torchvision FasterRCNN', TorchvisionDetector)

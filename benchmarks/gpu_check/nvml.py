@@ -1,38 +1,30 @@
-"""Our NVML figures beside nvidia-smi's: utilisation, memory, and what else is there."""
+"""Our NVML figures beside what was planted and nvidia-smi's; what looking costs."""
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.gpu_check.smi import Smi, ask_smi
-from benchmarks.gpu_check.table import Row, judged, skipped
+from benchmarks.gpu_check.table import Row, judged, skipped, within
 from mmgpu_hooks.measure.absent import Absent
 from mmgpu_hooks.measure.cuda import cuda_device
 from mmgpu_hooks.measure.gpu import Gpu, GpuSample, GpuSampler, open_gpu
 
-Window = Mapping[str, Any]
-"""What was sampled; what is unknown is left out."""
+UTIL_POINTS, MEMORY_MIB, THREAD_PCT = 5.0, 4, 0.5
+CONSTANT = ((2.0, 0.0, 3), (0.0, 2.0, 3))
+WAVES = ((1.0, 3.0, 3), (3.0, 1.0, 3), (0.5, 1.5, 6), (0.2, 0.2, 30))
+"""Seconds of work and of rest in turns, and rounds, after one that is not judged: the
+driver's figure looks back by up to a second, and our looks by another."""
+EXTRAS = ('sm_clock_mhz', 'throttled_pct', 'sm_active_pct', 'temperature_c')
 
-UTIL_POINTS = 5.0
-MEMORY_MIB = 4
-THREAD_PCT = 0.5
-SETTLE_S, MEASURE_S = 2.0, 6.0
-"""The driver's figure looks back by up to a second, and our looks by another."""
-MORE_S = 4.0
-"""Until 15 s have passed, when PCIe is asked for where GPM does not tell it."""
-
-EXTRAS = (
-    'sm_clock_mhz',
-    'throttled_pct',
-    'sm_active_pct',
-    'temperature_c',
-)
+Looks = list[tuple[float, float]]
+"""Seconds that each look took, and that it took of a core."""
 
 
 def open_our_gpu() -> Gpu | Absent:
@@ -50,227 +42,166 @@ def open_our_gpu() -> Gpu | Absent:
     )
 
 
-def read_gpu_util() -> float | None:
-    """Utilisation before we use the card; ``None`` when it cannot be told."""
+def describe_gpu() -> tuple[str | None, float | None]:
+    """The driver's version, and utilisation before we use the card, where known."""
     gpu = open_our_gpu()
     if isinstance(gpu, Absent):
-        return None
+        return None, None
     samples = []
     for _ in range(5):
         time.sleep(0.2)
         samples.append(gpu.read_sample().util_pct)
-    gpu.close()
-    known = [util for util in samples if util is not None]
-    return statistics.fmean(known) if known else None
-
-
-def read_driver_version() -> str | None:
-    """As NVML tells it."""
-    gpu = open_our_gpu()
-    if isinstance(gpu, Absent):
-        return None
     driver = gpu.device()['driver_version']
     gpu.close()
-    return driver
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A stretch of known utilisation."""
-
-    name: str
-    settling: Window
-    """Its beginning, which is not compared."""
-    window: Window
-    since_s: float
-    """Wall clock, as is ``until_s``."""
-    until_s: float
-
-
-class ThreadCost:
-    """What the looks cost the thread that makes them.
-
-    Args:
-        gpu: The card that is looked at.
-    """
-
-    def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-        self.cpu_s = 0.0
-        self.walls_s: list[float] = []
-        self._began_s = time.perf_counter()
-
-    def read_sample(self) -> GpuSample:
-        wall_s, cpu_s = time.perf_counter(), time.thread_time()
-        sample = self._gpu.read_sample()
-        self.cpu_s += time.thread_time() - cpu_s
-        self.walls_s.append(time.perf_counter() - wall_s)
-        return sample
-
-    @property
-    def cpu_pct(self) -> float:
-        """Of one core, since it was made."""
-        return 100.0 * self.cpu_s / (time.perf_counter() - self._began_s)
+    known = [util for util in samples if util is not None]
+    return driver, statistics.fmean(known) if known else None
 
 
 @contextmanager
-def sampling(gpu: Gpu) -> Iterator[tuple[GpuSampler, ThreadCost]]:
-    """The hook's own sampler at its own pace."""
-    cost = ThreadCost(gpu)
-    sampler = GpuSampler(cost.read_sample)
+def sampling(gpu: Gpu, period_s: float = 0.2) -> Iterator[tuple[GpuSampler, Looks]]:
+    """The hook's own sampler, at its own pace by default."""
+    looks: Looks = []
+
+    def read_sample() -> GpuSample:
+        wall_s, cpu_s = time.perf_counter(), time.thread_time()
+        sample = gpu.read_sample()
+        looks.append((time.perf_counter() - wall_s, time.thread_time() - cpu_s))
+        return sample
+
+    sampler = GpuSampler(read_sample, period_s)
     sampler.start()
     try:
-        yield sampler, cost
+        yield sampler, looks
     finally:
         sampler.stop(5.0)
 
 
 def check_nvml() -> list[Row]:
     """Utilisation and memory beside nvidia-smi, extras present or why not, cost."""
+    return _check_waves(CONSTANT, has_more=True)
+
+
+def check_waves() -> list[Row]:
+    """Work and rest in turns, longer and shorter than the driver looks back."""
+    return _check_waves(WAVES, has_more=False)
+
+
+def _check_waves(
+    waves: Sequence[tuple[float, float, int]], *, has_more: bool
+) -> list[Row]:
     from benchmarks.gpu_check.load import Matmuls
 
     gpu = open_our_gpu()
     if isinstance(gpu, Absent):
-        return [judged('NVML opens', gpu.reason, 'opens', False, sensitive=False)]
+        return [judged('NVML opens', gpu.reason, 'opens', False)]
+    uuid, load = gpu.device()['uuid'], Matmuls()
+    has_smi = shutil.which('nvidia-smi') is not None and uuid is not None
+    smi = Smi(str(uuid)) if has_smi else None
+    windows: list[dict[str, Any]] = []
     try:
-        uuid = gpu.device()['uuid']
-        load = Matmuls()
-        has_smi = shutil.which('nvidia-smi') is not None and uuid is not None
-        smi = Smi(str(uuid)) if has_smi else None
-        try:
-            with sampling(gpu) as (sampler, cost):
-                busy = run_phase('busy', sampler, load.keep_busy)
-                idle = run_phase('idle', sampler, time.sleep)
-                load.keep_busy(MORE_S)
-                windows = [
-                    busy.settling,
-                    busy.window,
-                    idle.window,
-                    sampler.drain(),
-                ]
-                rows = _check_cost(sampler, cost)
-                why = sampler.failure or gpu.unsupported.get('util_pct')
-        finally:
-            if smi is not None:
-                smi.close()
-        for phase in (idle, busy):
-            rows = compare_phase(phase, smi, why) + rows
-        rows.append(_check_memory(gpu, uuid, has_smi))
-        return rows + _check_extras(gpu, windows)
+        with sampling(gpu) as (sampler, looks):
+            begin_s = time.perf_counter()
+            for work_s, rest_s, rounds in waves:
+                plant(load, work_s, rest_s, 1)
+                sampler.drain()
+                since_s = time.time()
+                truth = plant(load, work_s, rest_s, rounds)
+                times = {'since_s': since_s, 'until_s': time.time(), 'truth': truth}
+                windows.append({**sampler.drain(), **times})
+            why = sampler.failure or gpu.unsupported.get('util_pct') or ''
+            lasted_s = time.perf_counter() - begin_s
+        if smi is not None:
+            smi.close()
+        rows = []
+        for (work_s, rest_s, _), window in zip(waves, windows):
+            name = f'utilisation, {work_s:g} s of work and {rest_s:g} s of rest'
+            rows += compare(name, window, smi, why)
+        if has_more:
+            rows.append(_check_cost(looks, lasted_s, sampler.failure))
+            rows.append(_check_memory(gpu, uuid, has_smi))
+            rows += _check_extras(gpu, windows)
+        return rows
     finally:
         gpu.close()
 
 
-def run_phase(name: str, sampler: GpuSampler, work: Callable[[float], None]) -> Phase:
-    """Do it, and keep what was sampled."""
-    work(SETTLE_S)
-    settling, since_s = sampler.drain(), time.time()
-    work(MEASURE_S)
-    return Phase(name, settling, sampler.drain(), since_s, time.time())
+def plant(load: Any, work_s: float, rest_s: float, rounds: int) -> float:
+    """Work and rest in turns; per cent of the time that was work."""
+    worked_s, begin_s = 0.0, time.perf_counter()
+    for _ in range(rounds):
+        since_s = time.perf_counter()
+        if work_s:
+            load.keep_busy(work_s)
+            worked_s += time.perf_counter() - since_s
+        if rest_s:
+            time.sleep(rest_s)
+    return 100 * worked_s / (time.perf_counter() - begin_s)
 
 
-def compare_phase(phase: Phase, smi: Smi | None, why: str | None) -> list[Row]:
+def compare(
+    name: str, window: Mapping[str, Any], smi: Smi | None, why: str
+) -> list[Row]:
     """Ours beside what was planted, and beside nvidia-smi's.
 
     Args:
-        phase: What was planted and what we sampled.
+        name: Of the row.
+        window: What we sampled, with what was planted and when.
         smi: What nvidia-smi sampled.
         why: Why utilisation is unknown, where that is so.
     """
-    check, window = f'utilisation, {phase.name} phase', phase.window
-    ours = window.get('util_pct')
+    ours, truth, points = window.get('util_pct'), window['truth'], UTIL_POINTS
     if ours is None:
-        target = f'within {UTIL_POINTS:.0f} points'
-        return [judged(check, 'unknown', target, False, why or 'no sample')]
-    theirs = None if smi is None else smi.mean(phase.since_s, phase.until_s)
-    truth = 100.0 if phase.name == 'busy' else 0.0
-    rows = [
-        judged(
-            f'{check}: planted',
-            f'{ours:.1f} % for {truth:.0f} %, {window["zero_pct"]:.0f} % of it at 0',
-            f'within {UTIL_POINTS:.0f} points',
-            abs(ours - truth) <= UTIL_POINTS,
-            f'{window["samples"]} samples; '
-            f'standard deviation {window["util_std_pct"]:.1f} points',
-        )
-    ]
+        return [within(name, None, truth, points, note=why or 'no sample')]
+    lasted_s, std = window['until_s'] - window['since_s'], window['util_std_pct']
+    # of so few samples the mean scatters
+    points = max(points, 2 * std / math.sqrt(window['samples']))
+    note = (
+        f'{window["samples"]} samples of {window["sampled_s"]:.1f} of {lasted_s:.1f} '
+    )
+    note += f's, {window["zero_pct"]:.0f} % at 0; standard deviation {std:.1f} points'
+    rows = [within(f'{name}: planted', ours, truth, points, note=note)]
+    theirs = smi.mean(window['since_s'], window['until_s']) if smi else None
     if theirs is None:
-        return [*rows, skipped(f'{check}: nvidia-smi', 'nvidia-smi tells none')]
-    return [
-        *rows,
-        judged(
-            f'{check}: nvidia-smi',
-            f'{ours:.1f} % beside {theirs:.1f} %',
-            f'within {UTIL_POINTS:.0f} points',
-            abs(ours - theirs) <= UTIL_POINTS,
-        ),
-    ]
+        return [*rows, skipped(f'{name}: nvidia-smi', 'nvidia-smi tells none')]
+    return [*rows, within(f'{name}: nvidia-smi', ours, theirs, points)]
 
 
-def _check_cost(sampler: GpuSampler, cost: ThreadCost) -> list[Row]:
-    if not cost.walls_s or sampler.failure is not None:
-        why = sampler.failure or 'no sample'
-        return [judged('NVML thread: CPU', 'unknown', f'<= {THREAD_PCT} %', False, why)]
-    median_us = 1e6 * statistics.median(cost.walls_s)
-    worst_us = 1e6 * max(cost.walls_s)
-    return [
-        judged(
-            'NVML thread: CPU',
-            f'{cost.cpu_pct:.3f} % of a core',
-            f'<= {THREAD_PCT} %',
-            cost.cpu_pct <= THREAD_PCT,
-            f'one look {median_us:.0f} us median, {worst_us:.0f} us worst, '
-            f'{len(cost.walls_s)} looks',
-        )
-    ]
+def _check_cost(looks: Looks, lasted_s: float, failure: str | None) -> Row:
+    check, target = 'NVML thread: CPU', f'<= {THREAD_PCT} % of a core'
+    if not looks or failure is not None:
+        return judged(check, 'unknown', target, False, failure or 'no sample')
+    cpu_pct = 100 * sum(cpu_s for _, cpu_s in looks) / lasted_s
+    walls_us = [1e6 * wall_s for wall_s, _ in looks]
+    note = f'{len(looks)} looks of {statistics.median(walls_us):.0f} us median, '
+    note += f'{max(walls_us):.0f} us worst'
+    return judged(check, f'{cpu_pct:.3f} %', target, cpu_pct <= THREAD_PCT, note)
 
 
 def _check_memory(gpu: Gpu, uuid: str | None, has_smi: bool) -> Row:
     import torch
 
-    check = 'device memory in use: nvidia-smi'
+    check, unit = 'device memory in use: nvidia-smi', 2**20
     if not has_smi:
         return skipped(check, 'there is no nvidia-smi')
-    held = torch.empty(512 * 2**20, dtype=torch.uint8, device='cuda')
+    held = torch.empty(512 * unit, dtype=torch.uint8, device='cuda')
     torch.cuda.synchronize()
-    before = gpu.read_sample().mem_used_bytes
     total, free = ask_smi('memory.total', 'memory.free', gpu=uuid)[0]
-    after = gpu.read_sample().mem_used_bytes
+    ours = gpu.read_sample().mem_used_bytes
     del held
     if not (total.isdigit() and free.isdigit()):
         return skipped(check, 'nvidia-smi tells none')
-    if before is None or after is None:
-        why = gpu.unsupported.get('mem_used_bytes', 'no sample')
-        return judged(check, 'unknown', f'within {MEMORY_MIB} MiB', False, why)
     # "used" of newer nvidia-smi leaves the driver's own reserve out: total - free
-    theirs_mib = int(total) - int(free)
-    ours_mib = (before / 2**20, after / 2**20)
-    off_mib = max(min(ours_mib) - theirs_mib, theirs_mib - max(ours_mib), 0.0)
-    return judged(
-        check,
-        f'{ours_mib[1]:.0f} MiB beside {theirs_mib} MiB',
-        f'within {MEMORY_MIB} MiB',
-        off_mib <= MEMORY_MIB,
-        'total - free, which holds the reserve of the driver too',
-    )
+    theirs_mib, note = int(total) - int(free), gpu.unsupported.get('mem_used_bytes', '')
+    ours_mib = None if ours is None else ours / unit
+    return within(check, ours_mib, theirs_mib, MEMORY_MIB, 'MiB', note)
 
 
-def _check_extras(gpu: Gpu, windows: Sequence[Window]) -> list[Row]:
+def _check_extras(gpu: Gpu, windows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Each figure has a value or a reason: which, is the machine's affair."""
     rows, reasons = [], gpu.reasons()
     for figure in EXTRAS:
-        seen = [window.get(figure) for window in windows]
-        values = [value for value in seen if value is not None]
-        reason = reasons.get(figure)
-        shown = f'{values[0]:.6g}' if values else 'unknown'
-        rows.append(
-            judged(
-                f'{figure}',
-                shown,
-                'a value, or why not',
-                bool(values) or reason is not None,
-                '' if values else reason or '',
-                sensitive=False,
-            )
-        )
+        values = [f'{window[figure]:.6g}' for window in windows if figure in window]
+        told, why = (values or ['unknown'])[0], reasons.get(figure, '')
+        passed, note = bool(values or why), '' if values else why
+        rows.append(judged(figure, told, 'a value, or why not', passed, note))
     return rows

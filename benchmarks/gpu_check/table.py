@@ -28,17 +28,24 @@ def skipped(check: str, reason: str) -> Row:
     return Row(check, '-', '-', SKIPPED, reason)
 
 
-def judged(
-    check: str,
-    measured: str,
-    target: str,
-    passed: bool,
-    note: str = '',
-    *,
-    sensitive: bool = True,
-) -> Row:
+def judged(check: str, measured: str, target: str, passed: bool, note: str = '') -> Row:
     """A row with its verdict."""
-    return Row(check, measured, target, OK if passed else MISSED, note, sensitive)
+    return Row(check, measured, target, OK if passed else MISSED, note)
+
+
+def within(
+    check: str,
+    ours: float | None,
+    truth: float,
+    most: float,
+    unit: str = '%',
+    note: str = '',
+) -> Row:
+    """A figure of ours beside the truth; one that is unknown is missed."""
+    told = 'unknown' if ours is None else f'{ours:.1f} {unit}'
+    passed = ours is not None and abs(ours - truth) <= most
+    told += f' beside {truth:.1f} {unit}'
+    return judged(check, told, f'within {most:.3g} {unit}', passed, note)
 
 
 def excuse(rows: Iterable[Row], other_load: str | None) -> list[Row]:

@@ -1,11 +1,15 @@
-"""Real trainings on the GPU: the peaks that the hook records, and equal losses."""
+"""Real trainings on the card, with the hook and without it."""
 
 from __future__ import annotations
 
+import statistics
 import tempfile
+import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,18 +18,36 @@ from mmengine.dataset import pseudo_collate
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from benchmarks.gpu_check.models import LARGE, SMALL, Images, Subject, detector, toy
-from benchmarks.gpu_check.table import Row, judged, skipped
+from benchmarks.gpu_check.models import (
+    DETECTOR,
+    LARGE,
+    SMALL,
+    TOY,
+    Images,
+    Subject,
+    ToyModel,
+)
+from benchmarks.gpu_check.table import Row, judged, skipped, within
+from mmgpu_hooks.hooks.guard import Guard
+from mmgpu_hooks.measure.cuda import CudaEvents
 from mmgpu_hooks.schema import RunEvidence
 from mmgpu_hooks.schema.reader import read_evidence
 
-HOOK = {'type': 'mmgpu_hooks.GPUEfficiencyHook', 'summary': False}
 LOG_INTERVAL = 4
-LOSS_SIDE, LOSS_ITERATIONS = SMALL, 24
+HOOK = {
+    'type': 'mmgpu_hooks.GPUEfficiencyHook',
+    'summary': False,
+    'interval': LOG_INTERVAL,
+}
+SIDES = [SMALL] * 24
+ITERATION_US, INTERVAL_MS = 15.0, 1.0
+MORE_US, PAIRS, COST_ITERATIONS = 100.0, 6, 300
+STALLS_S = (0.0, 0.02, 0.2)
+IDLE_POINTS = 5.0
 
 
 class Tape(Hook):
-    """Keeps each iteration's loss, and the allocator's peak as torch tells it.
+    """Keeps each iteration's loss, its end, and the allocator's peak by torch.
 
     Args:
         read_peak: Reads the peak, in bytes.
@@ -37,12 +59,14 @@ class Tape(Hook):
         self._read_peak = read_peak
         self.losses: list[str] = []
         self.peaks: list[int] = []
+        self.ends_s: list[float] = []
 
     def after_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
         self.peaks.append(self._read_peak())
         self.losses.append(outputs['loss'].item().hex())
+        self.ends_s.append(time.perf_counter())
 
 
 class Trained(NamedTuple):
@@ -56,10 +80,14 @@ class Trained(NamedTuple):
 def train(
     subject: Subject,
     sides: Sequence[int],
-    hook: dict[str, Any] | None,
+    hook: dict[str, Any] | None = HOOK,
     *,
+    item_s: float = 0.0,
+    optim: str = 'OptimWrapper',
+    hooks: Sequence[Any] = (),
     deterministic: bool = False,
-    read_peak: Callable[[], int] = torch.cuda.max_memory_allocated,
+    read_peak: Callable[[], int] | None = None,
+    **more: Any,
 ) -> Trained:
     """Train on one image an iteration, in a folder that is gone afterwards.
 
@@ -67,11 +95,15 @@ def train(
         subject: What to train.
         sides: Sides of the images, one an iteration.
         hook: Ours; ``None`` leaves it out.
+        item_s: Seconds that an image takes to load.
+        optim: MMEngine's optimizer wrapper.
+        hooks: More of them.
         deterministic: Whether only to use algorithms that repeat bit by bit; real
             detectors need others too.
-        read_peak: Reads the allocator's peak.
+        read_peak: Reads the allocator's peak; by default torch's.
+        more: Further arguments of the Runner.
     """
-    tape = Tape(read_peak)
+    tape = Tape(read_peak or torch.cuda.max_memory_allocated)
     default_hooks: dict[str, Any] = {
         'logger': {'type': 'LoggerHook', 'interval': LOG_INTERVAL},
         'checkpoint': {'type': 'CheckpointHook', 'interval': -1, 'save_last': False},
@@ -80,27 +112,28 @@ def train(
         default_hooks['gpu_efficiency'] = hook
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(
-            model=subject.model,
+            model=subject.make(),
             work_dir=folder,
             train_dataloader={
-                'dataset': Images(subject.item, list(sides)),
+                'dataset': Images(list(sides), item_s),
                 'sampler': {'type': 'DefaultSampler', 'shuffle': False},
                 'batch_size': 1,
                 'num_workers': 0,
                 'collate_fn': {'type': pseudo_collate},
             },
             train_cfg={'by_epoch': True, 'max_epochs': 1},
-            optim_wrapper={'optimizer': {'type': 'SGD', 'lr': 1e-4}},
+            optim_wrapper={'type': optim, 'optimizer': {'type': 'SGD', 'lr': 1e-4}},
             default_hooks=default_hooks,
-            custom_hooks=[tape],
+            custom_hooks=[tape, *hooks],
             randomness={'seed': 3, 'deterministic': deterministic},
             log_level='ERROR',
             experiment_name=f'gpu_check_{uuid.uuid4().hex}',
+            **more,
         )
         runner.train()
         if hook is None:
             return Trained(tape, None)
-        (path,) = Path(folder).glob('*/vis_data/gpu_efficiency.jsonl')
+        (path,) = Path(folder).glob('*/vis_data/gpu_efficiency*.jsonl')
         evidence = read_evidence(path)
         # the file, from which records are read on demand, goes with the folder
         held = replace(evidence, intervals=tuple(evidence.intervals))
@@ -109,19 +142,15 @@ def train(
 
 def check_peaks() -> list[Row]:
     """Peaks of a real training; the largest batch comes right after a reset."""
-    found = detector()
-    if found is None:
-        why = 'neither torchvision nor mmdet can be imported: the toy stands for one'
-        rows = [skipped('allocator peaks, detector', why)]
-        return [*rows, *_check_subject(toy)]
-    return _check_subject(detector) + _check_subject(toy)
+    if find_spec('torchvision') is None:
+        rows = [skipped('allocator peaks, detector', 'needs torchvision: a toy alone')]
+        return rows + _check_subject(TOY)
+    return _check_subject(DETECTOR) + _check_subject(TOY)
 
 
-def _check_subject(make: Callable[[], Subject | None]) -> list[Row]:
+def _check_subject(subject: Subject) -> list[Row]:
     rows = []
     for every, name in ((1, "at LoggerHook's interval"), (2, 'across its reset')):
-        subject = make()
-        assert subject is not None
         interval = LOG_INTERVAL * every
         # the first batch of an interval is the largest, all others are small
         sides = [SMALL if i % interval else LARGE for i in range(3 * interval)]
@@ -140,48 +169,216 @@ def _compare(check: str, trained: Trained) -> Row:
         for record in evidence.intervals
         for first, last in [(record.iteration - record.iterations, record.iteration)]
     ]
-    if not pairs:
-        return judged(check, 'no interval recorded', '0 bytes off', False)
-    if any(ours is None for ours, _, _ in pairs):
-        reason = evidence.run.unknown.get('GPU memory', 'no reason given')
+    off = [abs(ours - theirs) for ours, theirs, _ in pairs if ours is not None]
+    if not pairs or len(off) < len(pairs):
+        reason = evidence.run.unknown.get('GPU memory', 'no interval recorded')
         return judged(check, 'unknown', '0 bytes off', False, reason)
-    off = max(abs(int(ours or 0) - theirs) for ours, theirs, _ in pairs)
-    ours, theirs, last = pairs[-1]
-    lost_mib = (theirs - last) / 2**20
-    return judged(
-        check,
-        f'{int(ours or 0) / 2**20:.1f} MiB, {off} bytes off at most',
-        '0 bytes off',
-        off == 0,
-        f'{len(pairs)} intervals, {len(trained.tape.losses)} iterations; a look at '
-        f'the end of the interval alone would miss {lost_mib:.1f} MiB',
-        sensitive=False,
-    )
+    lost_mib = (pairs[-1][1] - pairs[-1][2]) / 2**20
+    note = f'{len(pairs)} intervals, {len(peaks)} iterations; a look at the end of the '
+    note += f'interval alone would miss {lost_mib:.1f} MiB'
+    told = f'{pairs[-1][1] / 2**20:.1f} MiB, {max(off)} bytes off at most'
+    return judged(check, told, '0 bytes off', max(off) == 0, note)
 
 
 def check_losses() -> list[Row]:
     """The same training with and without the hook, bit by bit."""
-    check = 'losses with the hook'
-    sides = [LOSS_SIDE] * LOSS_ITERATIONS
-    hook = {**HOOK, 'interval': LOG_INTERVAL}
+    return [
+        _check_losses(name, optim)
+        for name, optim in (('fp32', 'OptimWrapper'), ('AMP', 'AmpOptimWrapper'))
+    ]
+
+
+def _check_losses(name: str, optim: str) -> Row:
+    check = f'losses with the hook, {name}'
     try:
         first, again, hooked = (
-            train(toy(), sides, ours, deterministic=True).tape.losses
-            for ours in (None, None, hook)
+            train(TOY, SIDES, ours, optim=optim, deterministic=True).tape.losses
+            for ours in (None, None, HOOK)
         )
     finally:
         torch.use_deterministic_algorithms(False)  # MMEngine leaves it on
     if first != again:
-        return [skipped(check, 'two trainings without the hook differ here already')]
+        return skipped(check, 'two trainings without the hook differ here already')
     different = sum(a != b for a, b in zip(first, hooked))
     different += abs(len(first) - len(hooked))
-    return [
-        judged(
-            check,
-            f'{different} of {len(first)} differ',
-            '0 differ, bit by bit',
-            different == 0,
-            'beside a control of two trainings without it, which do not differ',
-            sensitive=False,
+    told, target = f'{different} of {len(first)} differ', '0 differ, bit by bit'
+    note = 'beside a control of two trainings without it, which do not differ'
+    return judged(check, told, target, different == 0, note)
+
+
+def check_sync() -> list[Row]:
+    """A training in which torch refuses each synchronisation of ours."""
+    check = 'synchronisation by the hook'
+    try:
+        refuse_sync(lambda: torch.ones(1, device='cuda').item())()
+    except RuntimeError:
+        with refusing_sync():
+            evidence = train(TOY, SIDES).evidence
+        assert evidence is not None
+        off = [f'{one.source}: {one.reason}' for one in evidence.sources_off]
+        note = '; '.join(off) or f'{len(SIDES)} iterations'
+        return [judged(check, f'{len(off)} source(s)', 'none', not off, note)]
+    return [skipped(check, 'set_sync_debug_mode of this torch refuses none')]
+
+
+def refuse_sync(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function in which torch raises at what synchronises."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        torch.cuda.set_sync_debug_mode('error')
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch.cuda.set_sync_debug_mode('default')
+
+    return call
+
+
+@contextmanager
+def refusing_sync() -> Iterator[None]:
+    """All that the hook does is done so."""
+    run, wrap = Guard.run, Guard.wrap
+
+    def run_strictly(
+        guard: Guard, source: str, function: Any, *a: Any, **k: Any
+    ) -> Any:
+        return run(guard, source, refuse_sync(function), *a, **k)
+
+    def wrap_strictly(guard: Guard, source: str, function: Any) -> Any:
+        return wrap(guard, source, refuse_sync(function))
+
+    Guard.run, Guard.wrap = run_strictly, wrap_strictly  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Guard.run, Guard.wrap = run, wrap  # type: ignore[method-assign]
+
+
+def check_cost() -> list[Row]:
+    """Events in a real loop, with cold caches; and the loop with and without us."""
+    sides, hook = [SMALL] * COST_ITERATIONS, {**HOOK, 'interval': 50}
+    with timing(CudaEvents, 'begin_step', 'end_step', 'drain') as spent_s:
+        train(TOY, sides, hook)
+    begins, ends, drains = spent_s.values()
+    if not begins:
+        return [skipped('cost of events', 'the hook records none here')]
+    each_us = [1e6 * (begin + end) for begin, end in zip(begins, ends)][100:]
+    rows, note = [], f'{len(each_us)} iterations, {len(drains)} intervals'
+    for name, value, unit, most in (
+        ('iteration', statistics.median(each_us), 'us', ITERATION_US),
+        ('interval', 1e3 * statistics.median(drains), 'ms', INTERVAL_MS),
+    ):
+        told, target = f'{value:.2f} {unit} median', f'<= {most:.0f} {unit}'
+        rows.append(
+            judged(f'cost of events, {name}', told, target, value <= most, note)
         )
-    ]
+    more_us = []
+    for pair in range(PAIRS):
+        order = (None, hook) if pair % 2 else (hook, None)
+        taken = {bool(one): _iteration_s(train(TOY, sides, one)) for one in order}
+        more_us.append(1e6 * (taken[True] - taken[False]))
+    mean, target = statistics.fmean(more_us), f'<= {MORE_US:.0f} us'
+    note = f'of {1e3 * taken[False]:.2f} ms; {PAIRS} pairs of trainings, standard '
+    note += f'deviation {statistics.stdev(more_us):.0f} us'
+    check = 'what the hook adds to an iteration'
+    return [*rows, judged(check, f'{mean:+.0f} us', target, mean <= MORE_US, note)]
+
+
+def _iteration_s(trained: Trained) -> float:
+    ends_s = trained.tape.ends_s[100:]
+    return statistics.median(b - a for a, b in zip(ends_s, ends_s[1:]))
+
+
+@contextmanager
+def timing(kind: Any, *names: str) -> Iterator[dict[str, list[float]]]:
+    """Seconds of each call of these methods."""
+    spent_s: dict[str, list[float]] = {name: [] for name in names}
+    methods = {name: getattr(kind, name) for name in names}
+
+    def timed(name: str) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            start_s = time.perf_counter()
+            found = methods[name](*args)
+            spent_s[name].append(time.perf_counter() - start_s)
+            return found
+
+        return call
+
+    for name in names:
+        setattr(kind, name, timed(name))
+    try:
+        yield spent_s
+    finally:
+        for name, method in methods.items():
+            setattr(kind, name, method)
+
+
+def check_stalls() -> list[Row]:
+    """Images that take long to load: the wait and the idle share that are recorded."""
+    rows = []
+    for item_s in STALLS_S:
+        evidence = train(TOY, SIDES[: 3 * LOG_INTERVAL], item_s=item_s).evidence
+        assert evidence is not None
+        steady = evidence.intervals[1:]
+        count = sum(record.iterations for record in steady)
+        wait_ms = 1e3 * sum(one.ledger_s['data_wait'] for one in steady) / count
+        whole_ms = 1e3 * sum(record.duration_s for record in steady) / count
+        check, planted_ms = f'images of {1e3 * item_s:.0f} ms', 1e3 * item_s
+        most_ms = 0.1 * planted_ms + 10
+        rows.append(within(f'{check}: wait', wait_ms, planted_ms, most_ms, 'ms'))
+        idle, share = read_idle(evidence), 100 * wait_ms / whole_ms
+        told = 'unknown' if idle is None else f'{idle:.0f} %'
+        passed = idle is not None and idle >= share - IDLE_POINTS
+        target = f'at least the wait, {share:.0f} %'
+        note = f'{count} iterations of {whole_ms:.1f} ms'
+        rows.append(judged(f'{check}: idle share', told, target, passed, note))
+    return rows
+
+
+def read_idle(evidence: RunEvidence) -> float | None:
+    """Mean idle share after the first interval; ``None`` where one is unknown."""
+    shares = [record.gpu_idle_pct for record in evidence.intervals[1:]]
+    known = [share for share in shares if share is not None]
+    return statistics.fmean(known) if len(known) == len(shares) > 0 else None
+
+
+def check_ema() -> list[Row]:
+    """Idle time between steps beside torch.profiler's kernels, EMAHook's among them."""
+    check, stall_s = 'idle share beside torch.profiler, EMAHook', 0.03
+    subject = Subject('1000 parameters', lambda: ToyModel(1000))
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        hooks = [{'type': 'EMAHook'}]
+        evidence = train(subject, SIDES, item_s=stall_s, hooks=hooks).evidence
+    assert evidence is not None
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in profiler.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    )
+    theirs = read_idle_pct(spans, 1e6 * stall_s)
+    if theirs is None:
+        return [skipped(check, 'torch.profiler sees no kernels')]
+    note = f'{len(spans)} kernels and copies'
+    return [within(check, read_idle(evidence), theirs, IDLE_POINTS, note=note)]
+
+
+def read_idle_pct(
+    spans: Sequence[tuple[float, float]], stall_us: float
+) -> float | None:
+    """Share of the time in stalls, from one to another after the first interval.
+
+    Args:
+        spans: Begin and end of what the card did, in order.
+        stall_us: Least length of a stall.
+    """
+    stalls, now_us = [], spans[0][1] if spans else 0.0
+    for begin_us, end_us in spans:
+        if begin_us - now_us >= stall_us:
+            stalls.append((now_us, begin_us))
+        now_us = max(now_us, end_us)
+    stalls = stalls[LOG_INTERVAL:]
+    if len(stalls) < 2:
+        return None
+    idle_us = sum(end - begin for begin, end in stalls[1:])
+    return 100 * idle_us / (stalls[-1][1] - stalls[0][1])

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -21,12 +22,12 @@ pytest.importorskip('mmengine', exc_type=ImportError)
 
 import torch
 
-from benchmarks.gpu_check import events, load, mapping, nvml, smi, training
-from benchmarks.gpu_check.models import TorchvisionDetector, toy
+from benchmarks.gpu_check import alone, load, longer, mapping, nvml, smi, training
+from benchmarks.gpu_check.models import TOY, TorchvisionDetector
 from benchmarks.gpu_check.table import MISSED, OK, SKIPPED, Row
-from benchmarks.gpu_check.training import HOOK, Trained, train
+from benchmarks.gpu_check.training import Trained, train
 from mmgpu_hooks.measure.cuda import CudaEvents
-from mmgpu_hooks.measure.gpu import Gpu, open_gpu
+from mmgpu_hooks.measure.gpu import open_gpu
 
 __all__ = ['fake_nvml', 'fake_nvml_library']
 
@@ -80,12 +81,14 @@ def box(
     patched = SimpleNamespace(**clocks, thread_time=time.thread_time, sleep=rest)
     monkeypatch.setattr(nvml, 'time', patched)
     monkeypatch.setattr(nvml, 'open_our_gpu', lambda: open_gpu(uuid=FakeGpu.uuid))
-    monkeypatch.setattr(nvml, 'SETTLE_S', 0.3)
-    monkeypatch.setattr(nvml, 'MEASURE_S', 0.6)
-    monkeypatch.setattr(nvml, 'MORE_S', 0.0)
+    monkeypatch.setattr(nvml, 'CONSTANT', ((0.3, 0.0, 2), (0.0, 0.3, 2)))
     monkeypatch.setattr(torch, 'empty', lambda *_, **__: None)
     monkeypatch.setattr(torch.cuda, 'synchronize', lambda: None)
     return box
+
+
+BUSY = 'utilisation, 0.3 s of work and 0 s of rest'
+IDLE = 'utilisation, 0 s of work and 0.3 s of rest'
 
 
 def verdicts(rows: list[Row]) -> dict[str, str]:
@@ -93,11 +96,10 @@ def verdicts(rows: list[Row]) -> dict[str, str]:
 
 
 def test_figures_that_agree_are_met(box: SimpleNamespace):
-    # the phases switch at once: the first look of each is left out with SETTLE_S
     seen = verdicts(nvml.check_nvml())
     assert seen.pop('NVML thread: CPU') in (OK, MISSED)  # the fake reads a file
-    assert seen['utilisation, busy phase: planted'] == OK
-    assert seen['utilisation, idle phase: nvidia-smi'] == OK
+    assert seen[f'{BUSY}: planted'] == OK
+    assert seen[f'{IDLE}: nvidia-smi'] == OK
     assert seen['device memory in use: nvidia-smi'] == OK
     assert {check for check, verdict in seen.items() if verdict != OK} == set()
     assert not [t for t in threading.enumerate() if t.name.startswith('mmgpu')]
@@ -113,11 +115,7 @@ def test_figures_that_were_never_given_are_missed(
     box.keep_busy = be
     monkeypatch.setattr(nvml.time, 'sleep', be)
     rows = {row.check: row for row in nvml.check_nvml()}
-    for check in (
-        'utilisation, busy phase',
-        'utilisation, idle phase',
-        'device memory in use: nvidia-smi',
-    ):
+    for check in (BUSY, IDLE, 'device memory in use: nvidia-smi'):
         assert rows[check].verdict == MISSED, rows[check]
         assert 'Not Supported' in rows[check].note
 
@@ -127,7 +125,7 @@ def test_a_sampler_that_gives_up_is_missed(box: SimpleNamespace, fake_nvml: Fake
     fake_nvml.set(FakeGpu(fail={'util': (15, 1)}))
     box.keep_busy = time.sleep
     rows = {row.check: row for row in nvml.check_nvml()}
-    for check in ('utilisation, busy phase', 'NVML thread: CPU'):
+    for check in (BUSY, 'NVML thread: CPU'):
         assert rows[check].verdict == MISSED, rows[check]
         assert 'GPU is lost' in rows[check].note
 
@@ -143,16 +141,20 @@ def test_a_look_of_nvidia_smi_carries_its_own_time():
 
 def test_figures_that_differ_are_missed(box: SimpleNamespace):
     box.busy, box.theirs = 80, 99
-    gpu = nvml.open_our_gpu()
-    assert isinstance(gpu, Gpu)
-    theirs = smi.Smi(FakeGpu.uuid)
-    with nvml.sampling(gpu) as (sampler, _):
-        phase = nvml.run_phase('busy', sampler, box.keep_busy)
-    theirs.close()
-    rows = nvml.compare_phase(phase, theirs, sampler.failure)
-    gpu.close()
-    assert [row.verdict for row in rows] == [MISSED, MISSED]
-    assert '% beside 99.0 %' in rows[1].measured
+    rows = {row.check: row for row in nvml.check_nvml()}
+    assert rows[f'{BUSY}: planted'].verdict == MISSED
+    assert rows[f'{BUSY}: nvidia-smi'].verdict == MISSED
+    assert '% beside 99.0 %' in rows[f'{BUSY}: nvidia-smi'].measured
+
+
+def test_what_was_planted_is_told_by_the_clock(monkeypatch: pytest.MonkeyPatch):
+    clock = HandClock(0.0)
+    patched = SimpleNamespace(perf_counter=clock, sleep=clock.turn)
+    monkeypatch.setattr(nvml, 'time', patched)
+    # the card is done a quarter later than asked for
+    work = SimpleNamespace(keep_busy=lambda seconds: clock.turn(1.25 * seconds))
+    assert nvml.plant(work, 0.4, 0.5, 3) == pytest.approx(50)
+    assert nvml.plant(work, 0.4, 0.0, 1) == 100
 
 
 @pytest.mark.parametrize(('found', 'verdict'), [('GPU-2', OK), ('GPU-9', MISSED)])
@@ -207,10 +209,10 @@ def test_mapping_asks_for_each_spelling(
     assert asked == [('1', 'GPU-2', 1), ('GPU-2', 'GPU-2', 1)]
 
 
-def test_a_process_that_looks_up_and_dies_is_missed(monkeypatch: pytest.MonkeyPatch):
+def test_a_process_that_dies_says_why(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mapping, 'LOOK_UP', 'raise SystemExit("no CUDA")')
-    row = mapping._check_one_mapping('0', 'GPU-1', 1)
-    assert (row.verdict, row.note) == (MISSED, 'no CUDA')
+    with pytest.raises(RuntimeError, match='no CUDA'):
+        mapping._check_one_mapping('0', 'GPU-1', 1)
 
 
 @pytest.mark.parametrize(('off_s', 'verdict'), [(0.0, OK), (0.01, MISSED)])
@@ -240,20 +242,20 @@ def test_the_idle_share_is_held_against_the_hosts_clock(
         host.now = max(host.now, gpu.done_at)
 
     monkeypatch.setattr(
-        events, 'time', SimpleNamespace(perf_counter=host, sleep=host.turn)
+        alone, 'time', SimpleNamespace(perf_counter=host, sleep=host.turn)
     )
     monkeypatch.setattr(
-        events, 'open_cuda_events', lambda: CudaEvents(Event, lambda: None)
+        alone, 'open_cuda_events', lambda: CudaEvents(Event, lambda: None)
     )
     monkeypatch.setattr(torch.cuda, 'synchronize', synchronize)
     load = SimpleNamespace(queue=queue)
-    row = events._check_stall(load, 0.025, 'planted stall')
+    row = alone._check_stall(load, 0.025, 'planted stall')
     assert row.verdict == verdict, row
     assert '39 iterations' in row.note
 
 
 def test_without_cuda_events_are_skipped():
-    row = events._check_stall(SimpleNamespace(), 0.0, 'no stall')
+    row = alone._check_stall(SimpleNamespace(), 0.0, 'no stall')
     assert row.verdict == SKIPPED
 
 
@@ -272,13 +274,13 @@ def test_losses_are_compared_beside_a_control(
     tapes = iter(losses)
     hooks: list[object] = []
 
-    def train(_: object, sides: list[int], hook: object, **how: bool) -> Trained:
+    def train(_: object, sides: list[int], hook: object, **how: object) -> Trained:
         hooks.append(hook)
-        assert how == {'deterministic': True}
+        assert how == {'deterministic': True, 'optim': 'AmpOptimWrapper'}
         return Trained(SimpleNamespace(losses=list(next(tapes))), None)
 
     monkeypatch.setattr(training, 'train', train)
-    (row,) = training.check_losses()
+    row = training._check_losses('AMP', 'AmpOptimWrapper')
     assert (row.verdict, row.measured) == (verdict, words)
     assert [hook is None for hook in hooks] == [True, True, False]
 
@@ -287,9 +289,7 @@ def test_losses_are_compared_beside_a_control(
 def trained() -> Trained:
     """A real training on the CPU, with peaks made up."""
     peaks = iter([9, 2, 2, 2, 7, 3, 3, 3])
-    return train(
-        toy(), [32] * 8, {**HOOK, 'interval': 4}, read_peak=lambda: next(peaks)
-    )
+    return train(TOY, [32] * 8, read_peak=lambda: next(peaks))
 
 
 @pytest.mark.parametrize(('off', 'verdict'), [(0, OK), (1, MISSED)])
@@ -319,6 +319,94 @@ def test_a_large_image_stays_large_in_the_detector(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, name, faked)
     TorchvisionDetector()
     assert asked[0]['_skip_resize'] is True
+
+
+@pytest.fixture
+def no_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings here have no card that could tell any."""
+    monkeypatch.setattr(torch.cuda, 'max_memory_allocated', lambda: 0)
+
+
+@pytest.mark.usefixtures('no_peaks')
+def test_what_synchronises_is_found(monkeypatch: pytest.MonkeyPatch):
+    modes = ['default']
+    monkeypatch.setattr(torch.cuda, 'set_sync_debug_mode', modes.append)
+
+    def refuse(*_: object, **__: object) -> None:
+        assert modes[-1] == 'error'
+        raise RuntimeError('called a synchronizing CUDA operation')
+
+    monkeypatch.setattr(torch, 'ones', refuse)
+    (row,) = training.check_sync()
+    assert (row.verdict, row.measured) == (OK, '0 source(s)')
+    # a source of ours that does
+    source = 'mmgpu_hooks.measure.host.CpuMeter.read'
+    monkeypatch.setattr(source, refuse)
+    (row,) = training.check_sync()
+    assert row.verdict == MISSED
+    assert 'CPU: RuntimeError: called a synchronizing' in row.note
+    assert modes[-1] == 'default'
+    # a torch that lets everything pass
+    monkeypatch.setattr(torch, 'ones', lambda *_, **__: torch.zeros(1))
+    assert training.check_sync()[0].verdict == SKIPPED
+
+
+@pytest.mark.timing
+@pytest.mark.usefixtures('no_peaks')
+def test_the_wait_that_is_recorded_is_the_one_that_was_planted(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(training, 'STALLS_S', (0.03,))
+    wait, idle = training.check_stalls()
+    assert wait.verdict == OK, wait
+    assert (idle.verdict, idle.measured) == (MISSED, 'unknown')
+    monkeypatch.setattr(training, 'read_idle', lambda evidence: 99.0)
+    assert training.check_stalls()[1].verdict == OK
+
+
+@pytest.mark.usefixtures('no_peaks')
+def test_what_the_hook_adds_is_measured_in_turns(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(training, 'COST_ITERATIONS', 8)
+    assert training.check_cost()[0].verdict == SKIPPED
+    monkeypatch.setattr(training, 'timing', lambda *_: nullcontext(SPENT))
+    taken = iter([0.0031, 0.0030, 0.0030, 0.0031] * 3)
+    monkeypatch.setattr(training, '_iteration_s', lambda trained: next(taken))
+    iteration, interval, added = training.check_cost()
+    assert (iteration.verdict, iteration.measured) == (OK, '14.00 us median')
+    assert (interval.verdict, interval.measured) == (MISSED, '2.00 ms median')
+    assert (added.measured, added.target) == ('+100 us', '<= 100 us')
+
+
+SPENT = {'begin_step': [8e-6] * 110, 'end_step': [6e-6] * 110, 'drain': [0.002]}
+
+
+@pytest.mark.parametrize(
+    ('spans', 'share'),
+    [
+        # four stalls pass; then 40 of 100 twice, a kernel on another stream beside
+        ([(n * 100, n * 100 + 60) for n in range(7)], 40),
+        (
+            [
+                (n * 100 + a, n * 100 + b)
+                for n in range(7)
+                for a, b in ((0, 60), (5, 20))
+            ],
+            40,
+        ),
+        ([(n * 10, n * 10 + 8) for n in range(7)], None),
+        ([], None),
+    ],
+)
+def test_stalls_between_kernels(spans: list[tuple[float, float]], share: float | None):
+    assert training.read_idle_pct(spans, 30) == share
+
+
+@pytest.mark.slow
+def test_a_profile_without_a_card_has_no_kernels():
+    parts, kernels = longer.check_profile()
+    assert parts.verdict == OK, parts
+    assert kernels.verdict == MISSED
+    assert 'layers' in kernels.note
 
 
 def test_unknown_peaks_are_missed_with_the_reason(trained: Trained):

@@ -1,0 +1,163 @@
+"""What needs torch and the driver alone: idle share, copies, allocators, locks."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+
+from benchmarks.gpu_check.child import read_answer, start_python
+from benchmarks.gpu_check.load import Matmuls
+from benchmarks.gpu_check.nvml import open_our_gpu, sampling
+from benchmarks.gpu_check.table import Row, judged, skipped, within
+from mmgpu_hooks.measure.absent import Absent
+from mmgpu_hooks.measure.cuda import open_cuda_events
+
+IDLE_POINTS = 2.0
+WORK_S, STALL_S = 0.050, 0.025
+MIB = 2**20
+
+
+def check_idle() -> list[Row]:
+    """A host that sleeps between two steps, and one that never does."""
+    load = Matmuls()
+    return [
+        _check_stall(load, STALL_S, 'planted stall'),
+        _check_stall(load, 0.0, 'no stall'),
+    ]
+
+
+def _check_stall(load: Matmuls, stall_s: float, name: str) -> Row:
+    check = f'idle share from events, {name}'
+    events = open_cuda_events()
+    if isinstance(events, Absent):
+        return skipped(check, events.reason)
+    begins_s: list[float] = []
+    stalls_s: list[float] = []
+    for _ in range(40):
+        begins_s.append(time.perf_counter())
+        events.begin_step()
+        load.queue(WORK_S)
+        events.end_step()
+        torch.cuda.synchronize()  # as the reading of the losses does
+        done_s = time.perf_counter()
+        if stall_s:
+            time.sleep(stall_s)
+        stalls_s.append(time.perf_counter() - done_s)
+    idle, iterations = events.drain()
+    # what the host saw: the last step has none after it
+    planted = 100.0 * sum(stalls_s[:-1]) / (begins_s[-1] - begins_s[0])
+    note = f"{iterations} iterations; the host's clock is the truth"
+    return within(check, idle, planted, IDLE_POINTS, note=note)
+
+
+def check_copies() -> list[Row]:
+    """A batch of 256 MiB to the card, from pageable and from pinned memory."""
+    pageable = torch.ones(256 * MIB, dtype=torch.uint8)
+    target = torch.empty_like(pageable, device='cuda')
+    rates, waits_ms, notes = [], [], []
+    for name, source in (('pageable', pageable), ('pinned', pageable.pin_memory())):
+        for is_async in (False, True):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            start_s = time.perf_counter()
+            begin.record()
+            target.copy_(source, non_blocking=is_async)
+            end.record()
+            waits_ms.append(1e3 * (time.perf_counter() - start_s))
+            torch.cuda.synchronize()
+            rates.append(256 * MIB / 1e6 / begin.elapsed_time(end))
+            how = f'{name}{", non_blocking" * is_async}: {rates[-1]:.1f} GB/s'
+            notes.append(f'{how}, the host waited {waits_ms[-1]:.2f} ms')
+    told = f'{rates[3]:.1f} GB/s pinned beside {rates[0]:.1f} pageable'
+    target_text = 'pinned is faster, and non_blocking returns at once'
+    passed = rates[3] >= rates[0] and waits_ms[3] < waits_ms[2] / 2
+    return [judged('copies to the card', told, target_text, passed, '; '.join(notes))]
+
+
+# In a process of its own: the allocator is chosen when CUDA starts.
+ALLOCATE = """
+import json, torch
+from mmgpu_hooks.measure.cuda import open_cuda_memory
+torch.cuda.init()
+memory = open_cuda_memory()
+held = torch.empty(256 * 2**20, dtype=torch.uint8, device='cuda')
+del held
+try:
+    torch.empty(2**46, dtype=torch.uint8, device='cuda')
+except torch.OutOfMemoryError:
+    pass
+memory.observe()
+peak = torch.cuda.max_memory_allocated()
+print(json.dumps({**memory.drain(), 'theirs': peak, 'lacking': dict(memory.lacking)}))
+"""
+
+
+def check_allocators() -> list[Row]:
+    """Peak and errors by each allocator; what one does not count is unknown."""
+    rows, target = [], 'the same peak; 1 error, or not counted'
+    for setting in ('', 'expandable_segments:True', 'backend:cudaMallocAsync'):
+        environ = {'PYTORCH_CUDA_ALLOC_CONF': setting}
+        found = read_answer(start_python(ALLOCATE, environ=environ))
+        ours, theirs, ooms = (found[name] for name in ('peak_bytes', 'theirs', 'ooms'))
+        told = f'peak {ours} of {theirs} bytes, {ooms} error(s)'
+        passed = ours == theirs >= 256 * MIB
+        passed = passed and (ooms == 1 or 'ooms' in found['lacking'])
+        note = '; '.join(f'{name}: {why}' for name, why in found['lacking'].items())
+        check = f'allocator {setting or "by default"}'
+        rows.append(judged(check, told, target, passed, note))
+    return rows
+
+
+def check_locks() -> list[Row]:
+    """What takes the driver's lock, while our sampler is off, on, and never rests."""
+    gpu = open_our_gpu()
+    if isinstance(gpu, Absent):
+        return [skipped('calls beside NVML', gpu.reason)]
+    small, held = torch.ones(8, device='cuda'), torch.ones(8 * MIB)
+    event, runtime = torch.cuda.Event(enable_timing=True), torch.cuda.cudart()
+
+    def allocate() -> None:
+        torch.empty(64 * MIB, dtype=torch.uint8, device='cuda')
+        torch.cuda.empty_cache()
+
+    def pin() -> None:
+        runtime.cudaHostRegister(held.data_ptr(), 8 * MIB, 0)
+        runtime.cudaHostUnregister(held.data_ptr())
+
+    calls: dict[str, Callable[[], object]] = {
+        'kernel launch': lambda: small.add_(1),
+        'event record': event.record,
+        'cudaMalloc and cudaFree': allocate,
+        'cudaHostRegister': pin,
+    }
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    for period_s in (None, 0.2, 0.001):
+        with sampling(gpu, period_s) if period_s else nullcontext():
+            for name, call in calls.items():
+                found[name].append(_time(call))
+    gpu.close()
+    rows = []
+    for name, (off, on, never) in found.items():
+        told = f'99th percentile {on[1]:.0f} us, {off[1]:.0f} us without'
+        note = f'median {on[0]:.1f} us, {off[0]:.1f} us without; where it never rests '
+        note += f'{never[0]:.1f} us, 99th percentile {never[1]:.0f} us'
+        passed, target = on[1] <= 2 * off[1] + 100, 'at most twice, and 100 us'
+        rows.append(judged(f'{name} beside NVML', told, target, passed, note))
+    return rows
+
+
+def _time(call: Callable[[], object]) -> tuple[float, float]:
+    """Median and 99th percentile in microseconds, over two seconds."""
+    times_us: list[float] = []
+    end_s = time.perf_counter() + 2.0
+    while time.perf_counter() < end_s or len(times_us) < 200:
+        start_s = time.perf_counter()
+        call()
+        times_us.append(1e6 * (time.perf_counter() - start_s))
+        if len(times_us) % 100 == 0:
+            torch.cuda.synchronize()
+    return statistics.median(times_us), statistics.quantiles(times_us, n=100)[-1]

@@ -1,0 +1,128 @@
+"""Commands, compilers and ranks on the card: what takes longer, or needs more."""
+
+from __future__ import annotations
+
+import json
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.dataset import pseudo_collate
+
+from benchmarks.gpu_check.child import read_answer, start_python
+from benchmarks.gpu_check.models import DETECTOR, LARGE, SMALL, TOY, Images
+from benchmarks.gpu_check.table import Row, judged, within
+from benchmarks.gpu_check.training import HOOK, SIDES, train
+from mmgpu_hooks.memory.activations import run_step
+
+CONFIG = f"""\
+model = dict(type='benchmarks.gpu_check.models.ToyModel')
+train_dataloader = dict(
+    batch_size=4, num_workers=0, persistent_workers=False,
+    dataset=dict(type='benchmarks.gpu_check.models.Images', sides=[{SMALL}] * 64),
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    collate_fn=dict(type='pseudo_collate'),
+)
+train_cfg = dict(by_epoch=True, max_epochs=1)
+optim_wrapper = dict(optimizer=dict(type='SGD', lr=1e-4))
+"""
+
+PROFILE = """
+import sys
+from mmgpu_hooks.commands.main import main
+sys.exit(main(['profile', *sys.argv[1:], '--iterations', '10', '--format', 'json']))
+"""
+RANK = 'from benchmarks.gpu_check.longer import train_rank; train_rank()'
+CLOSE_PCT = 5.0
+
+
+def check_profile() -> list[Row]:
+    """``mmgpu profile``: its parts beside the clock, and the kernels that it saw."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, 'toy.py')
+        config.write_text(CONFIG)
+        words = [str(config), '--work-dir', folder]
+        found = read_answer(start_python(PROFILE, *words))
+    pairs = (part.values() for part in found['parts'].values())
+    sum_pct = 100 * sum(map(sum, pairs)) / found['step_s']
+    names = ', '.join(one['name'] for one in found['modules'])
+    copies_s = found['parts']['copies']['busy_s']
+    told = f'{found["kernels"]} a step, bound by {found["bound"]}'
+    passed = bool(found['kernels'] and copies_s and 'layers' in names)
+    return [
+        within('mmgpu profile: parts of the step', sum_pct, 100, CLOSE_PCT),
+        judged('mmgpu profile: kernels', told, 'kernels, copies', passed, names),
+    ]
+
+
+def check_compile() -> list[Row]:
+    """What torch.compile makes of a step, with and without the hook."""
+    from torch._dynamo.utils import counters
+
+    rows = []
+    for mode in (True, {'mode': 'reduce-overhead'}):
+        found = []
+        for hook in (None, HOOK):
+            torch._dynamo.reset()
+            counters.clear()
+            trained = train(TOY, SIDES, hook, cfg={'compile': mode})
+            breaks = sum(counters['graph_break'].values())
+            found.append((breaks, counters['stats']['unique_graphs']))
+        assert trained.evidence is not None
+        last = trained.evidence.intervals[-1]
+        told = '{} graph breaks, {} graphs'.format(*found[1])
+        target = '{} and {}, as without the hook'.format(*found[0])
+        note = f'peak {last.gpu_mem_peak_bytes} of {last.gpu_mem_reserved_bytes} bytes'
+        passed = found[0] == found[1]
+        rows.append(judged(f'compile={mode}', told, target, passed, note))
+    return rows
+
+
+def check_ranks() -> list[Row]:
+    """Two ranks on one card, joined by gloo: NCCL takes a card once."""
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = str(free.getsockname()[1])
+    shared = {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': port, 'WORLD_SIZE': '2'}
+    ranks = [
+        start_python(RANK, environ={**shared, 'RANK': rank, 'LOCAL_RANK': '0'})
+        for rank in '01'
+    ]
+    first, second = map(read_answer, ranks)
+    told, target = f'{first}, {second}', 'one card, each with peaks of its own'
+    passed = first['card'] == second['card'] is not None
+    passed = passed and first['rank'] != second['rank'] and all(first['peaks'])
+    return [judged('two ranks on one card', told, target, passed)]
+
+
+def train_rank() -> None:
+    """Train as one of several; prints what its evidence says."""
+    gloo: dict[str, Any] = {'dist_cfg': {'backend': 'gloo'}}
+    evidence = train(TOY, SIDES * 2, launcher='pytorch', env_cfg=gloo).evidence
+    assert evidence is not None
+    card, peaks = evidence.run.gpu, [r.gpu_mem_peak_bytes for r in evidence.intervals]
+    uuid = card.uuid if card else None
+    print(json.dumps({'rank': evidence.run.rank, 'card': uuid, 'peaks': peaks}))
+
+
+def check_memory() -> list[Row]:
+    """What a step on the CPU says that training takes, beside the card's peak."""
+    rows = []
+    for subject in (TOY, DETECTOR):
+        model, images = subject.make().train(), Images([LARGE])
+        saved, gradients = run_step(
+            model, pseudo_collate([images[0]]), mixed=False, is_backward=True
+        )
+        kept = [*model.parameters(), *model.buffers()]
+        static = sum(one.nelement() * one.element_size() for one in kept)
+        estimate = static + saved + sum(count * size for count, size in gradients)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        peak = max(train(subject, [LARGE] * 8, None).tape.peaks) - before
+        told = f'{peak / 2**20:.0f} MiB, {peak / estimate:.2f} times the estimate'
+        passed = 1 <= peak / estimate <= 2
+        rows.append(judged(f'memory, {subject.name}', told, '1 to 2 times', passed))
+    return rows
