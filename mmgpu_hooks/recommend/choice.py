@@ -26,8 +26,8 @@ from mmgpu_hooks.model.prediction import (
     perturb,
 )
 from mmgpu_hooks.model.workload import (
-    THREADS_SAVE,
-    THREADS_SAVE_ERROR,
+    THREADS_ERROR,
+    THREADS_WASTE,
     Workload,
     at_batch_size,
     with_one_thread,
@@ -77,6 +77,8 @@ class Job:
     had_threads: int | None = None
     """Threads of OpenCV in each worker of the run, where the workload is that of one
     each."""
+    threads_save: float = 0.0
+    """Share of a batch's CPU that this saves."""
 
     @cached_property
     def old(self) -> Setting:
@@ -159,9 +161,14 @@ def _free_threads(job: Job) -> Job | None:
     found = find_worker_threads(job.run)
     if found is None or not found.is_thrash or (found.opencv or 0) < 2:
         return None
-    workload = with_one_thread(job.workload)
+    had = found.opencv or 0
+    wasted = THREADS_WASTE * math.log2(max(had / found.cores, 1.0))
+    # a worker that uses more than a core has all of its CPU in less time
+    hidden = max(found.cpu_s / job.workload.batch_cpu.mean_s, 1.0)
+    saved = 1.0 - (1.0 - wasted) * hidden
+    workload = with_one_thread(job.workload, saved)
     run = job.run.altered(workload=workload)
-    return replace(job, run=run, workload=workload, had_threads=found.opencv)
+    return replace(job, run=run, workload=workload, had_threads=had, threads_save=saved)
 
 
 def _confirm(job: Job, proposed: Decision) -> Decision:
@@ -204,19 +211,18 @@ def predict_gain(before: tuple[Job, Setting], after: tuple[Job, Setting]) -> Gai
 
     is_freed = sized.had_threads is not None and job.had_threads is None
 
-    def share_of(workload: Workload, saved: float = THREADS_SAVE) -> float:
+    def share_of(workload: Workload, error: float = 0.0) -> float:
         other = at_batch_size(workload, sized.workload.batch_size)
         assert isinstance(other, Workload)  # its step against batch size is the job's
         if is_freed:
-            other = with_one_thread(other, saved)
+            other = with_one_thread(other, sized.threads_save - error)
         return 1.0 - image_s(sized, other, new) / image_s(job, workload, old)
 
     share = share_of(job.workload)
     changed = perturb(job.workload, alone=0 in (old.num_workers, new.num_workers))
     noises = [share_of(one) - share for one in changed]
     if is_freed:
-        less = share_of(job.workload, THREADS_SAVE - THREADS_SAVE_ERROR)
-        noises.append(share - less)
+        noises.append(share - share_of(job.workload, THREADS_ERROR))
     line = job.workload.step_line
     if line is not None and sized is not job:
         step = (sized.workload.batch_size or 0) - (job.workload.batch_size or 0)
