@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import multiprocessing
+import multiprocessing.connection
 import os
 import re
 import shutil
@@ -20,8 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ MEMORY_S, CORES_S = 15, 8
 """Of training."""
 PERIOD_S = 0.25
 """Between two readings of memory."""
-REPEATS, AT_ONCE = 3, 3
+REPEATS, AT_ONCE = 3, 5
 KEPT_BYTES = 100_000
 """What a planted list keeps of each sample or iteration."""
 RESULT_BYTES = 8 * 2**20
@@ -55,6 +55,7 @@ RESULT_BYTES = 8 * 2**20
 SHM_BYTES = 64 * 2**20
 GROUP_ITERATIONS = 30_000
 """Until a planted control group is full, from its first reading on."""
+SHEAR = np.array([[1, 0.05, 3], [0.02, 1, 4]])
 ABOUT = r'MG4\d\d|MG115|MG116'
 MIB = 2**20
 
@@ -84,7 +85,7 @@ class Case:
     @property
     def is_alone(self) -> bool:
         """Whether it needs all cores."""
-        return self.plant == 'blur'
+        return self.plant == 'warp'
 
 
 _EACH = 1000 * KEPT_BYTES / MIB
@@ -108,10 +109,10 @@ CASES = {
     '/dev/shm of 64 MiB': Case('shm', 'MG403'),
     'twin: nothing': Case('nothing'),
     '8 OpenCV threads in each of 4 workers': Case(
-        'blur', 'MG115', 'OpenCV uses 8', None, 4, 8
+        'warp', 'MG115', 'OpenCV uses 8', None, 4, 8
     ),
-    'twin: one in each': Case('blur', workers=4),
-    'one worker of one thread, and idle cores': Case('blur', 'MG116', '', None, 1),
+    'twin: one in each': Case('warp', workers=4),
+    'one worker of one thread, and idle cores': Case('warp', 'MG116', '', None, 1),
 }
 
 
@@ -153,7 +154,7 @@ def train(case: Case, folder: str) -> None:
     """Train in this process until the time is up."""
     import cv2
     import torch
-    from mmengine.evaluator import BaseMetric
+    from mmengine.evaluator import BaseMetric, Evaluator
     from mmengine.hooks import Hook
     from mmengine.model import BaseModel
     from mmengine.runner import Runner
@@ -162,6 +163,7 @@ def train(case: Case, folder: str) -> None:
     from mmgpu_hooks import GPUEfficiencyHook
     from mmgpu_hooks.measure import cgroup, memory
 
+    warnings.simplefilter('ignore')  # PyTorch's, about more workers than cores
     plant, group = case.plant, None
     memory.PERIOD_S = PERIOD_S
     if case.group:
@@ -188,10 +190,10 @@ def train(case: Case, folder: str) -> None:
                 self.kept.append(np.ones(KEPT_BYTES // 8))
             elif plant == 'dicts':
                 self.data_list[index]['id']
-            elif plant == 'blur':
-                image = np.full((600, 800, 3), index % 255, np.uint8)
-                for _ in range(6):
-                    image = cv2.GaussianBlur(image, (9, 9), 2)
+            elif plant == 'warp':
+                image = np.full((1000, 1600, 3), index % 255, np.uint8)
+                for _ in range(2):
+                    cv2.warpAffine(image, SHEAR, (1333, 800))
             return torch.ones((3, 512, 512) if plant == 'shm' else 8)
 
     class Model(BaseModel):
@@ -237,7 +239,7 @@ def train(case: Case, folder: str) -> None:
         validation = {
             'val_dataloader': loader(Samples(160), num_workers=0, sampler=sampler),
             'val_cfg': {},
-            'val_evaluator': Keep(),
+            'val_evaluator': Evaluator([Keep()]),
         }
     runner = Runner(
         Model(),
@@ -265,23 +267,15 @@ def train(case: Case, folder: str) -> None:
 
 
 def play(name: str, folder: Path) -> None:
-    """Train once, in a process of its own."""
-    folder.mkdir()
-    if CASES[name].plant == 'shm':
-        words = [sys.executable, '-m', 'benchmarks.memory_causes', '--train', name]
-        words += ['--folder', str(folder)]
-        mount = f'mount -t tmpfs -o size={SHM_BYTES} tmpfs /dev/shm && exec "$@"'
-        words = ['unshare', '-m', 'sh', '-c', mount, 'sh', *words]
-        code = subprocess.run(words, check=False).returncode
-    else:
-        # a fork has what it takes seconds to import
-        fork = multiprocessing.get_context('fork')
-        child = fork.Process(target=train, args=(CASES[name], str(folder)))
-        child.start()
-        child.join()
-        code = child.exitcode or 0
-    if code:
-        raise RuntimeError(f'{name}: the training ended with {code}')
+    """Train in this process; where ``/dev/shm`` is to be small, it has its own."""
+    folder.mkdir(exist_ok=True)
+    if CASES[name].plant != 'shm':
+        train(CASES[name], str(folder))
+        return
+    words = [sys.executable, '-m', 'benchmarks.memory_causes', '--train', name]
+    mount = f'mount -t tmpfs -o size={SHM_BYTES} tmpfs /dev/shm && exec "$@"'
+    start = ['unshare', '-m', 'sh', '-c', mount, 'sh']
+    os.execvp(start[0], [*start, *words, '--folder', str(folder)])
 
 
 @dataclass(frozen=True)
@@ -385,16 +379,32 @@ def judge_series() -> Iterator[Figure]:
 
 
 def play_all(turns: list[str], root: Path) -> list[Path]:
-    """Play each, those that need all cores after the others; the folder of each."""
+    """Play each, those that need all cores after the others; the folder of each.
+
+    Raises:
+        RuntimeError: If one does not train.
+    """
     folders = [root / str(number) for number in range(len(turns))]
-    pairs = list(zip(turns, folders))
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        beside = [pair for pair in pairs if not CASES[pair[0]].is_alone]
-        list(pool.map(play, *zip(*beside)))
-    for name, folder in pairs:
-        if CASES[name].is_alone:
-            play(name, folder)
+    fork = multiprocessing.get_context('fork')  # has what it takes seconds to import
+    running: list[Any] = []
+    for name, folder in sorted(zip(turns, folders), key=lambda p: CASES[p[0]].is_alone):
+        wait_for(running, 1 if CASES[name].is_alone else AT_ONCE)
+        child = fork.Process(target=play, args=(name, folder), name=name)
+        child.start()
+        running.append(child)
+    wait_for(running, 1)
     return folders
+
+
+def wait_for(running: list[Any], most: int) -> None:
+    """Wait until fewer than so many children run."""
+    while len(running) >= most:
+        multiprocessing.connection.wait([child.sentinel for child in running])
+        for child in [one for one in running if not one.is_alive()]:
+            running.remove(child)
+            if child.exitcode:
+                raise RuntimeError(f'{child.name}: it ended with {child.exitcode}')
+        time.sleep(0.1)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -402,10 +412,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument('--train', choices=CASES, help=argparse.SUPPRESS)
     parser.add_argument('--folder', help=argparse.SUPPRESS)
-    # a cause must be right beside other programs, too
-    bench = Benchmark(
-        'memory_causes', __doc__ or '', argv, parser=parser, is_timed=False
-    )
+    bench = Benchmark('memory_causes', __doc__ or '', argv, parser=parser)
     if bench.options.train:
         train(CASES[bench.options.train], bench.options.folder)
         return 0
