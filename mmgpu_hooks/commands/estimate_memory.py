@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, warner
+from mmgpu_hooks.commands.runs import read_run
 from mmgpu_hooks.memory import estimate
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show import forecasts as show
 
 _OPTIMIZERS = (estimate.CONFIG_OPTIMIZER, *estimate.OPTIMIZERS)
@@ -20,6 +23,13 @@ _OPTIMIZERS = (estimate.CONFIG_OPTIMIZER, *estimate.OPTIMIZERS)
 def _parse_size(match: re.Match[str]) -> tuple[int, int] | None:
     height, width = int(match[1]), int(match[2] or match[1])
     return (height, width) if height and width else None
+
+
+_UNITS = {'GB': 10**9, 'GIB': 2**30, 'G': 2**30, 'MB': 10**6, 'MIB': 2**20, 'M': 2**20}
+
+
+def _parse_card(match: re.Match[str]) -> int | None:
+    return round(float(match[1]) * _UNITS[match[2].upper()]) or None
 
 
 @options.command('estimate-memory', '0 estimated')
@@ -40,6 +50,20 @@ def _parse_size(match: re.Match[str]) -> tuple[int, int] | None:
     metavar='HxW',
     help="Padded size in pixels, such as 800x1344; by default the config's.",
 )
+@click.option(
+    '--fit',
+    type=options.parsed(
+        r'(\d{1,9}(?:\.\d{1,3})?) ?([GM](?:i?B)?)', _parse_card, 'a size such as 24GiB'
+    ),
+    metavar='SIZE',
+    help='Largest batch size for a card of 24GiB, 24g (GiB) or 24GB (10^9 bytes).',
+)
+@click.option(
+    '--run',
+    type=options.PATH,
+    metavar='RUN_FOLDER',
+    help='A training of this config: its peak corrects --fit.',
+)
 @options.flag('--amp', 'Mixed precision, also if the config has none.')
 @options.as_format
 def estimate_memory(
@@ -47,6 +71,8 @@ def estimate_memory(
     batch_size: Sequence[int],
     optimizer: Sequence[str],
     image_size: tuple[int, int] | None,
+    fit: int | None,
+    run: Path | None,
     amp: bool,
     form: str,
 ) -> None:
@@ -56,6 +82,9 @@ def estimate_memory(
     optimizer state, and the activations kept for the backward pass. A model that cannot
     be run on the CPU gets its static part. Nothing is downloaded.
     """
+    if run is not None and fit is None:
+        raise click.UsageError('--run corrects --fit; say how large the card is.')
+    measured = None if run is None else _read_peak(run)
     say = warner('estimate-memory')
     estimated = estimate.estimate_memory(
         config,
@@ -65,4 +94,19 @@ def estimate_memory(
         mixed_precision=amp,
         on_step=lambda what: say(f'{what} ...') if sys.stderr.isatty() else None,
     )
+    if fit is not None:
+        estimated = replace(estimated, card=estimate.fit_card(estimated, fit, measured))
     print_answer(estimated, form, show.describe_estimate, show.render_estimate_json)
+
+
+def _read_peak(folder: Path) -> tuple[int, int]:
+    """Batch size of the newest run, and the peak of its fullest card."""
+    run = read_run(folder).run
+    batch_size = run.run.loader.batch_size
+    peak = max(one.gpu_mem_peak_bytes or 0 for one in (run, *run.other_ranks))
+    if not batch_size or not peak:
+        raise UserError(
+            f'{run.path}: expected the batch size and the peak of a card, found them '
+            'unknown; on the CPU there is no such peak.'
+        )
+    return batch_size, peak

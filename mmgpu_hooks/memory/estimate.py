@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
 
+from mmgpu_hooks.judge.memory import CONTEXT_BYTES, CardRoom
 from mmgpu_hooks.measure.cuda import count_tensors
 from mmgpu_hooks.memory.activations import CannotRunError, Gradients, probe_model
 from mmgpu_hooks.memory.config_model import ConfigModel, read_config_model
 from mmgpu_hooks.memory.padded_size import Size, locate_padded_size
+from mmgpu_hooks.model.batches import MOST_BATCH
 from mmgpu_hooks.model.training_memory import (
+    PUBLISHED_FACTORS,
     fit_activations,
     predict_activations,
     predict_state_bytes,
 )
-from mmgpu_hooks.schema import ActivationFit, MemoryEstimate, StaticBytes
+from mmgpu_hooks.schema import ActivationFit, CardFit, MemoryEstimate, StaticBytes
+from mmgpu_hooks.schema.errors import UserError
 
 OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     'sgd': ('SGD', {}),
@@ -75,14 +79,9 @@ def estimate_memory(
             'The config sets cudnn_benchmark=True: cuDNN then takes workspaces of up '
             'to gigabytes for the fastest algorithm; nothing is known of them here.'
         )
-    activations: dict[int, int | None] = dict.fromkeys(
-        batch_sizes or (built.batch_size or 1,)
-    )
     if size is None:
         notes.append(f'Totals are unknown: {source}; name one with --image-size.')
-    elif fit is not None:
-        pixels = size[0] * size[1]
-        activations = {b: predict_activations(fit, b, pixels) for b in activations}
+    asked = batch_sizes or (built.batch_size or 1,)
     return MemoryEstimate(
         model=type(built.model).__name__,
         static=count_static(built, gradients, optimizers, notes),
@@ -90,9 +89,85 @@ def estimate_memory(
         image_size_source=source,
         mixed_precision=mixed,
         fit=fit,
-        activation_bytes=activations,
+        activation_bytes={batch: _activations(fit, size, batch) for batch in asked},
         notes=tuple(notes),
     )
+
+
+def fit_card(
+    estimate: MemoryEstimate,
+    card_bytes: int,
+    measured: tuple[int, int] | None = None,
+) -> CardFit:
+    """The largest batch sizes that a card has room for, with a margin.
+
+    Args:
+        estimate: Of the training.
+        card_bytes: All the memory of the card.
+        measured: Batch size and peak of a run of this training, with the optimizer
+            that was counted first; the peaks that MMDetection published, if ``None``.
+
+    Raises:
+        UserError: If a run's peak cannot be held against the estimate.
+    """
+    room = CardRoom(card_bytes, CONTEXT_BYTES).safe_bytes
+    by_estimate: dict[str, int | None] = {}
+    safe: dict[str, int | None] = {}
+    factor, growth, gone = PUBLISHED_FACTORS[1], None, estimate.static.gradient_bytes
+    for name in estimate.static.optimizer_state_bytes:
+        static = estimate.static.total_bytes(name)
+        if measured is not None and not safe:
+            factor, growth = _correct(estimate, static, *measured)
+        if static is None:
+            by_estimate[name] = safe[name] = None
+            continue
+        by_estimate[name] = _largest_batch(estimate, room - static)
+        left = room / factor - static
+        if growth is not None:
+            left = (room - static + gone) / growth
+        safe[name] = _largest_batch(estimate, left)
+    return CardFit(
+        card_bytes=card_bytes,
+        room_bytes=room,
+        factor=factor,
+        run_batch_size=measured[0] if measured else None,
+        batch_sizes=by_estimate,
+        safe_batch_sizes=safe,
+    )
+
+
+def _correct(
+    estimate: MemoryEstimate, static: int | None, batch_size: int, peak_bytes: int
+) -> tuple[float, float]:
+    """A run's peak over its estimate, and its growth over that of the activations."""
+    activations = _activations(estimate.fit, estimate.image_size, batch_size)
+    if static is None or not activations:
+        raise UserError('expected an estimate that --run can correct; it is unknown.')
+    # gradients are dropped after a step, so they are gone while activations are most
+    growth = (peak_bytes - static + estimate.static.gradient_bytes) / activations
+    if growth <= 0:
+        raise UserError(
+            f'the peak of --run ({peak_bytes / 2**20:.0f} MiB) is below what the model '
+            f'and its optimizer take ({static / 2**20:.0f} MiB); it trained another.'
+        )
+    return peak_bytes / (static + activations), growth
+
+
+def _activations(
+    fit: ActivationFit | None, size: Size | None, batch_size: int
+) -> int | None:
+    if fit is None or size is None:
+        return None
+    return predict_activations(fit, batch_size, size[0] * size[1])
+
+
+def _largest_batch(estimate: MemoryEstimate, room_bytes: float) -> int | None:
+    """The largest batch whose activations fit, or 0; ``None`` if they are unknown."""
+    fixed, one = (_activations(estimate.fit, estimate.image_size, b) for b in (0, 1))
+    if fixed is None or one is None:
+        return None
+    fitting = (room_bytes - fixed) // max(one - fixed, 1)
+    return int(min(max(fitting, 0), MOST_BATCH))
 
 
 def count_static(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 Size = tuple[int, int]
@@ -12,8 +12,9 @@ Size = tuple[int, int]
 def locate_padded_size(config: Mapping[str, Any]) -> tuple[Size | None, str]:
     """Follow the train pipeline and the data preprocessor.
 
-    Where images keep their ratio, a landscape image that fills the scale is taken; a
-    batch with a portrait one beside it is padded to more.
+    Where images keep their ratio, a landscape image that fills the scale is taken, and
+    a portrait one beside it where they are not grouped (``AspectRatioBatchSampler``) or
+    cropped first, as DETR does.
 
     Args:
         config: The loaded config.
@@ -28,6 +29,11 @@ def locate_padded_size(config: Mapping[str, Any]) -> tuple[Size | None, str]:
         size, source = _apply(transform, size)
         if source:
             sources.append(source)
+    sampler = (config.get('train_dataloader') or {}).get('batch_sampler') or {}
+    is_grouped = type_name(sampler).endswith('AspectRatioBatchSampler')
+    mixes = _mixes_ratios(each_transform(config), not is_grouped)
+    if mixes and size is not None and size[0] != size[1]:
+        size, sources = (max(size), max(size)), [*sources, 'portrait beside landscape']
     preprocessor = (config.get('model') or {}).get('data_preprocessor') or {}
     preprocessor = preprocessor or config.get('data_preprocessor') or {}
     for augment in preprocessor.get('batch_augments') or ():
@@ -71,6 +77,28 @@ def _of_dataset(dataset: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield transform
 
 
+def _mixes_ratios(transforms: Iterable[Mapping[str, Any]], mixes: bool) -> bool:
+    """Whether a batch may hold portrait and landscape images."""
+    for transform in transforms:
+        name = type_name(transform)
+        if name in ('RandomChoice', 'RandomApply'):
+            ends = [_mixes_ratios(branch, mixes) for branch in _branches(transform)]
+            mixes = any(ends) or (mixes and name == 'RandomApply')
+        elif name == 'RandomCrop':
+            kind = transform.get('crop_type', 'absolute')
+            mixes = kind.endswith('_range') or (mixes and kind == 'relative')
+        elif name == 'MinIoURandomCrop':
+            mixes = True
+        elif name in ('Resize', 'RandomResize', 'FixShapeResize') or 'Mosaic' in name:
+            mixes = mixes and bool(transform.get('keep_ratio'))
+    return mixes
+
+
+def _branches(transform: Mapping[str, Any]) -> Iterator[Sequence[Mapping[str, Any]]]:
+    for branch in transform.get('transforms') or ():
+        yield branch if isinstance(branch, Sequence) else [branch]
+
+
 def _apply(transform: Mapping[str, Any], size: Size | None) -> tuple[Size | None, str]:
     """The size after a transform, and its name when it had a say."""
     name = type_name(transform)
@@ -104,11 +132,10 @@ def _apply(transform: Mapping[str, Any], size: Size | None) -> tuple[Size | None
 
 
 def _apply_choice(transform: Mapping[str, Any], size: Size | None) -> Size | None:
-    branches = transform.get('transforms') or ()
     ends: list[Size | None] = [size] if type_name(transform) == 'RandomApply' else []
-    for branch in branches:
+    for branch in _branches(transform):
         end = size
-        for part in branch if isinstance(branch, Sequence) else [branch]:
+        for part in branch:
             end, _ = _apply(part, end)
         ends.append(end)
     return _largest(end for end in ends if end is not None)

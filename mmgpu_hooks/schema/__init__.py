@@ -30,6 +30,7 @@ from mmgpu_hooks.schema.judged import (
 from mmgpu_hooks.schema.memory import (
     ActivationFit,
     ActivationPoint,
+    CardFit,
     MemoryEstimate,
     StaticBytes,
 )

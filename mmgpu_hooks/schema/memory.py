@@ -62,6 +62,23 @@ class ActivationFit:
 
 
 @dataclass(frozen=True)
+class CardFit:
+    """The largest batch sizes that fit a card; 0 where none does."""
+
+    card_bytes: int
+    room_bytes: int
+    """Of it for a training: less CUDA's context, and less a tenth of the rest."""
+    factor: float
+    """Peak over estimate that the safe batch size allows for."""
+    run_batch_size: Optional[int]
+    """Of the run whose peak gave the factor; ``None`` where published peaks did."""
+    batch_sizes: Mapping[str, Optional[int]]
+    """By optimizer, if training takes what is estimated; ``None`` when unknown."""
+    safe_batch_sizes: Mapping[str, Optional[int]]
+    """The same, if the peak is as far above the estimate as the factor says."""
+
+
+@dataclass(frozen=True)
 class MemoryEstimate:
     """What ``mmgpu estimate-memory`` found out."""
 
@@ -77,6 +94,8 @@ class MemoryEstimate:
     activation_bytes: Mapping[int, Optional[int]] = field(default_factory=dict)
     """By batch size."""
     notes: Tuple[str, ...] = ()
+    card: Optional[CardFit] = None
+    """``None`` when no card was asked for."""
 
     def total_bytes(self, optimizer: str, batch_size: int) -> Optional[int]:
         """Everything together; ``None`` when a part is unknown."""

@@ -14,8 +14,15 @@ from mmgpu_hooks.model.batches import (
     predict_peak,
 )
 from mmgpu_hooks.model.prediction import LIMITS
+from mmgpu_hooks.model.training_memory import PUBLISHED_FACTORS
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema import ActivationFit, FittedRun, MemoryEstimate, Prediction
+from mmgpu_hooks.schema import (
+    ActivationFit,
+    CardFit,
+    FittedRun,
+    MemoryEstimate,
+    Prediction,
+)
 from mmgpu_hooks.show.document import (
     Column,
     Fact,
@@ -185,6 +192,7 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
     return [
         Section(facts=list(_describe_parts(estimate))),
         Section(table=Table(head, rows, texts=0)),
+        Section(facts=list(_describe_card(estimate.card)) if estimate.card else []),
         Section(sentences=(*estimate.notes, BESIDE_TOTALS)),
     ]
 
@@ -223,6 +231,23 @@ def _describe_parts(estimate: MemoryEstimate) -> Iterator[Fact]:
         basis = f'{len(fit.points)} runs on the CPU{precision}; the fit is within'
         basis += f' {format_pct(fit.residual_pct)}'
         yield 'activations', f'{_terms(fit)} kept for the backward pass ({basis})'
+
+
+def _describe_card(card: CardFit) -> Iterator[Fact]:
+    """One line an optimizer: what fits by the estimate, and what is safe."""
+    if card.run_batch_size is None:
+        least, most = PUBLISHED_FACTORS
+        why = f'published peaks were {least:g} to {most:g} times the estimate'
+    else:
+        why = f"the run's peak was {card.factor:.2f} times the estimate"
+        why += f' with batch {card.run_batch_size}'
+    for name, batch in card.batch_sizes.items():
+        text = 'unknown, see below'
+        if batch is not None:
+            safe = card.safe_batch_sizes[name] or 'none'
+            text = f'batch {batch or "none"} by the estimate; {safe} to be safe ({why})'
+        text += f', {name}' * (len(card.batch_sizes) > 1)
+        yield f'{format_bytes(card.card_bytes)} card', text
 
 
 def _terms(fit: ActivationFit) -> str:

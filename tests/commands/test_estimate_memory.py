@@ -1,19 +1,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from mmgpu_hooks.commands.main import main
+from mmgpu_hooks.memory.estimate import fit_card
+from mmgpu_hooks.model.training_memory import predict_activations
 from mmgpu_hooks.schema import (
     ActivationFit,
     ActivationPoint,
     MemoryEstimate,
     StaticBytes,
 )
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.forecasts import describe_estimate, render_estimate_json
 from mmgpu_hooks.show.terminal import render
 
-MIB = 2**20
+MIB, GIB = 2**20, 2**30
+SGD = 'SGD with momentum'
 ESTIMATE = MemoryEstimate(
     model='RetinaNet',
     static=StaticBytes(
@@ -62,6 +70,70 @@ def test_json_has_every_figure_and_null_for_the_unknown():
         'Lion': {'1': None, '32': None},
     }
     assert body['fit']['points'][0]['saved_bytes'] == 9
+
+
+def activations(batch: int) -> int:
+    assert ESTIMATE.fit is not None
+    return predict_activations(ESTIMATE.fit, batch, 800 * 1344)
+
+
+def largest(room: float, peak: Callable[[int], float]) -> int:
+    return max(batch for batch in range(1000) if not batch or peak(batch) <= room)
+
+
+@pytest.mark.parametrize('card_gib', [0, 8, 24, 80])
+def test_the_largest_batch_of_a_card_leaves_a_margin(card_gib):
+    card, static = fit_card(ESTIMATE, card_gib * GIB), 30 * MIB + 2048
+    room = max(0.9 * (card_gib * GIB - 600 * MIB), 0)  # CUDA's context, fragments
+    total = [static + activations(batch) for batch in range(1000)]
+    assert card.room_bytes == int(room)
+    assert card.batch_sizes == {SGD: largest(room, total.__getitem__), 'Lion': None}
+    assert card.safe_batch_sizes[SGD] == largest(room, lambda n: 1.9 * total[n])
+    assert (card_gib >= 8) == bool(card.safe_batch_sizes[SGD])
+
+
+def test_the_peak_of_a_run_takes_the_place_of_published_ones():
+    peak = 9 * GIB
+    exact = round(peak / 0.9 + 600 * MIB) + 1  # all the room, and no more
+    assert fit_card(ESTIMATE, exact, (4, peak)).safe_batch_sizes[SGD] == 4
+    card = fit_card(ESTIMATE, 24 * GIB, (4, peak))
+    # gradients, 7 MiB, are gone while activations are most
+    resident = 23 * MIB + 2048
+    grown = (peak - resident) / activations(4)
+    safe = largest(card.room_bytes, lambda n: resident + grown * activations(n))
+    assert (card.safe_batch_sizes[SGD], card.run_batch_size) == (safe, 4)
+    assert card.factor == pytest.approx(peak / (30 * MIB + 2048 + activations(4)))
+    with pytest.raises(UserError, match='trained another'):
+        fit_card(ESTIMATE, 24 * GIB, (4, 9 * MIB))
+    with pytest.raises(UserError, match='unknown'):
+        fit_card(replace(ESTIMATE, fit=None), 24 * GIB, (4, peak))
+
+
+@pytest.mark.parametrize(
+    ('estimate', 'run', 'line'),
+    [
+        (
+            ESTIMATE,
+            None,
+            'batch 13 by the estimate; 7 to be safe (published peaks were 1.15 to 1.9 '
+            'times the estimate), SGD with momentum',
+        ),
+        (
+            ESTIMATE,
+            (4, 9 * GIB),
+            "batch 13 by the estimate; 9 to be safe (the run's peak",
+        ),
+        (replace(ESTIMATE, image_size=None), None, 'unknown, see below, SGD'),
+    ],
+)
+def test_a_card_is_answered_in_a_line(estimate, run, line):
+    estimate = replace(estimate, card=fit_card(estimate, 24 * GIB, run))
+    text = ' '.join(render(describe_estimate(estimate), width=100).split())
+    assert f'24.0 GiB card {line}' in text
+    assert 'unknown, see below, Lion' in text
+    body = json.loads(render_estimate_json(estimate))['card']
+    assert body['card_bytes'] == 24 * GIB
+    assert set(body['batch_sizes']) == set(body['safe_batch_sizes']) == {SGD, 'Lion'}
 
 
 def test_what_is_missing_is_one_sentence(tmp_path: Path, capsys):

@@ -89,6 +89,8 @@ BAD = {
     'estimate-memory config.py --image-size 0x5': "found '0x5'",
     'estimate-memory config.py --image-size big': "found 'big'",
     'estimate-memory config.py --optimizer lion': '--optimizer',
+    'estimate-memory config.py --fit 24': "found '24'",
+    'estimate-memory config.py --fit 0GiB': 'such as 24GiB',
     'pick-gpu -n 0': '--count',
     'pick-gpu --min-free 10': "found '10'",
     'pick-gpu --min-free 101%': "found '101%'",

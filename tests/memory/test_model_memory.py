@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from fakes.pooled import make_pooled, write_pooled
+from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.config.loading import silence
 from mmgpu_hooks.memory import activations, config_model
 from mmgpu_hooks.memory.estimate import estimate_memory
@@ -128,12 +131,10 @@ def test_static_bytes_are_those_of_a_real_step(folder, request, name):
     own = {'rtmdet': 'AdamW', 'retinanet': 'SGD with momentum'}[name]
     found[own] = found['adamw' if own == 'AdamW' else 'momentum']
     assert dict(answer.optimizer_state_bytes) == found
-
-
-def test_frozen_layers_have_no_gradient(retinanet: MemoryEstimate):
-    static = retinanet.static
     # the stem and the first stage of a ResNet are frozen
-    assert static.gradient_bytes == static.trainable_bytes < static.parameter_bytes
+    assert answer.gradient_bytes == answer.trainable_bytes
+    is_frozen = answer.trainable_bytes < answer.parameter_bytes
+    assert is_frozen == (name == 'retinanet')
 
 
 def test_the_averaged_copy_is_mmengines(folder, rtmdet, retinanet):
@@ -243,6 +244,37 @@ def test_storage_is_counted_once_and_parameters_never(folder):
     answer = estimate_memory(folder / 'Own.py', (1, 3))
     assert answer.image_size == (64, 96)
     assert dict(answer.activation_bytes) == {1: 40 + 28, 3: 120 + 28}
+
+
+@pytest.mark.usefixtures('own_models')
+@pytest.mark.parametrize(
+    ('words', 'batches'),
+    [
+        (('--fit', '24GiB'), (2**16, 2**16)),
+        # of 21.1 GiB, where a batch of 4 came to 9
+        (('--fit', '24g', '--run', 'RUN'), (2**16, 10)),
+    ],
+)
+def test_the_command_fills_a_card(folder, tmp_path, capsys, words, batches):
+    run = str(write_pooled(tmp_path, make_pooled(4)))
+    command = ['estimate-memory', str(folder / 'Own.py'), '--optimizer', 'sgd']
+    words = [run if word == 'RUN' else word for word in words]
+    assert main([*command, *words, '--format', 'json']) == 0
+    card = json.loads(capsys.readouterr().out)['card']
+    assert card['card_bytes'] == 24 * 2**30
+    assert (card['batch_sizes']['sgd'], card['safe_batch_sizes']['sgd']) == batches
+
+
+def test_a_run_that_cannot_correct_is_one_sentence(tmp_path, capsys):
+    on_cpu = str(write_pooled(tmp_path, make_pooled(4, device='cpu')))
+    for words, sentence in (
+        (['--run', on_cpu, '--fit', '24g'], 'on the CPU there is no such peak'),
+        (['--run', on_cpu], 'say how large the card is'),
+    ):
+        assert main(['estimate-memory', 'config.py', *words]) == 2
+        told = capsys.readouterr()
+        assert (told.out, told.err.count('\n')) == ('', 1)
+        assert sentence in told.err
 
 
 @pytest.mark.usefixtures('own_models')

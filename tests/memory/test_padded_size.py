@@ -7,36 +7,40 @@ from mmgpu_hooks.memory.padded_size import locate_padded_size
 PACK = {'type': 'PackDetInputs'}
 
 
-def config(*transforms, divisor=1, augments=None, **model):
+GROUPED = {'type': 'mmdet.AspectRatioBatchSampler'}
+
+
+def config(*transforms, divisor=1, augments=None, sampler=GROUPED):
     return {
         'model': {
             'data_preprocessor': {
                 'pad_size_divisor': divisor,
                 'batch_augments': augments,
             },
-            **model,
         },
-        'train_dataloader': {'dataset': {'pipeline': [*transforms, PACK]}},
+        'train_dataloader': {
+            'batch_sampler': sampler,
+            'dataset': {'pipeline': [*transforms, PACK]},
+        },
     }
 
 
-COCO = {'type': 'Resize', 'scale': (1333, 800), 'keep_ratio': True}
-MOSAIC = {'type': 'Mosaic', 'img_scale': (640, 640)}
-DETR = {
-    'type': 'RandomChoice',
-    'transforms': [
-        [{'type': 'RandomChoiceResize', 'scales': [(480, 1333), (800, 1333)]}],
-        [
-            {'type': 'RandomChoiceResize', 'scales': [(400, 4200), (600, 4200)]},
-            {
-                'type': 'RandomCrop',
-                'crop_type': 'absolute_range',
-                'crop_size': (384, 600),
-            },
-            {'type': 'RandomChoiceResize', 'scales': [(480, 1333), (800, 1333)]},
-        ],
-    ],
-}
+def step(kind, **options):
+    return {'type': kind, **options}
+
+
+COCO = step('Resize', scale=(1333, 800), keep_ratio=True)
+SCALES = step('RandomChoiceResize', scales=[(480, 1333), (800, 1333)])
+MULTI = step('RandomResize', scale=[(320, 320), (608, 608)])
+JITTER = step('RandomResize', scale=(640, 640), ratio_range=(0.1, 2))
+CUT = step('RandomCrop', crop_size=(640, 640))
+ANY_CUT = step('RandomCrop', crop_type='absolute_range', crop_size=(384, 600))
+MOSAIC = step('Mosaic', img_scale=(640, 640))
+AFFINE = step('RandomAffine', border=(-320, -320))
+DETR = step('RandomChoice', transforms=[[SCALES], [SCALES, ANY_CUT, SCALES]])
+SYNC = step('BatchSyncRandomResize', random_size_range=(480, 800))
+FIXED = step('BatchFixedSizePad', size=(1024, 900))
+MIXED = 'portrait beside landscape'
 
 
 @pytest.mark.parametrize(
@@ -44,50 +48,29 @@ DETR = {
     [
         (config(COCO, divisor=32), (800, 1344), 'Resize, pad_size_divisor=32'),
         (config({**COCO, 'keep_ratio': False}), (800, 1333), 'Resize'),
-        (config(DETR), (800, 1333), 'RandomChoice'),
-        (
-            config(
-                {'type': 'RandomResize', 'scale': [(320, 320), (608, 608)]},
-                divisor=32,
-            ),
-            (608, 608),
-            'RandomResize, pad_size_divisor=32',
-        ),
-        (
-            config(
-                {'type': 'RandomResize', 'scale': (640, 640), 'ratio_range': (0.1, 2)},
-                {'type': 'RandomCrop', 'crop_size': (640, 640)},
-                {'type': 'Pad', 'size': (640, 640)},
-            ),
-            (640, 640),
-            'RandomResize, RandomCrop, Pad',
-        ),
-        (
-            config(MOSAIC, {'type': 'RandomAffine', 'border': (-320, -320)}),
-            (640, 640),
-            'Mosaic, RandomAffine',
-        ),
+        (config(MULTI, divisor=32), (608, 608), 'RandomResize, pad_size_divisor=32'),
+        (config(JITTER, CUT), (640, 640), 'RandomResize, RandomCrop'),
+        (config(COCO, step('Pad', size=(640, 900))), (900, 1333), 'Resize, Pad'),
+        (config(COCO, step('Pad', pad_to_square=True)), (1333, 1333), 'Resize, Pad'),
         (config(MOSAIC), (1280, 1280), 'Mosaic'),
+        (config(MOSAIC, AFFINE), (640, 640), 'Mosaic, RandomAffine'),
         (
-            config(COCO, {'type': 'Pad', 'pad_to_square': True}),
-            (1333, 1333),
-            'Resize, Pad',
-        ),
-        (
-            config(
-                {'type': 'mmdet.Resize', 'scale': 512},
-                augments=[
-                    {'type': 'BatchSyncRandomResize', 'random_size_range': (480, 800)}
-                ],
-            ),
+            config(step('mmdet.Resize', scale=512), augments=[SYNC]),
             (800, 800),
             'Resize, BatchSyncRandomResize',
         ),
+        (config(COCO, augments=[FIXED]), (1024, 1333), 'Resize, BatchFixedSizePad'),
+        # a crop of any shape makes portraits of landscapes
+        (config(DETR), (1333, 1333), f'RandomChoice, {MIXED}'),
+        (config(step('MinIoURandomCrop'), COCO), (1333, 1333), f'Resize, {MIXED}'),
+        (config(COCO, sampler=None), (1333, 1333), f'Resize, {MIXED}'),
+        # one shape for all
         (
-            config(COCO, augments=[{'type': 'BatchFixedSizePad', 'size': (1024, 900)}]),
-            (1024, 1333),
-            'Resize, BatchFixedSizePad',
+            config(COCO, step('RandomCrop', crop_size=(1024, 512)), sampler=None),
+            (512, 1024),
+            'Resize, RandomCrop',
         ),
+        (config(step('Resize', scale=(400, 300)), sampler=None), (300, 400), 'Resize'),
     ],
 )
 def test_the_largest_image_of_a_pipeline(case, size, source):
@@ -98,7 +81,8 @@ def test_wrapped_data_sets_come_first():
     inner = {'pipeline': [{'type': 'Resize', 'scale': (300, 200)}]}
     outer = {'pipeline': [{'type': 'Pad', 'size': (400, 100)}, PACK]}
     mixed = {**outer, 'dataset': {'type': 'ConcatDataset', 'datasets': [inner, {}]}}
-    found = locate_padded_size({'train_dataloader': {'dataset': mixed}})
+    loader = {'dataset': mixed, 'batch_sampler': GROUPED}
+    found = locate_padded_size({'train_dataloader': loader})
     assert found == ((200, 400), 'Resize, Pad')
 
 
