@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from fakes.clock import HandClock
-from mmgpu_hooks.measure.ledger import FIRST_WAIT, LAP, TimeLedger
+from mmgpu_hooks.measure.ledger import (
+    FIRST_WAIT,
+    LAP,
+    TimeLedger,
+    summarize_durations,
+    summarize_some,
+)
 
 
 class EMAHook:
@@ -71,26 +78,21 @@ def test_two_hooks_of_one_class_are_one_name_and_losses_may_be_step() -> None:
     assert window.hooks_s == {'EMAHook': 0.25, 'LossHook': 0.25}
 
 
-def test_each_iteration_has_its_wait_and_step() -> None:
+def test_each_iteration_has_its_wait_and_step_and_totals_their_sums() -> None:
     driver = Driver()
     driver.iterate(FIRST_WAIT, 5.0, 1.0)
     driver.iterate('data_wait', 1.0, 2.0)
+    # what ends after the last iteration belongs to the next window
+    driver.ledger.take()
     driver.spend('checkpoint_save', 7.0)
     driver.iterate('data_wait', 3.0, 2.0)
+    driver.ledger.add_wait_cpu(0.25)
     window = driver.ledger.take()
-    assert window.waits_s.tolist() == [5.0, 1.0, 3.0]
-    assert window.steps_s.tolist() == [1.0, 2.0, 2.0]
-    assert window.iters_s.tolist() == [6.0, 3.0, 5.0]
-    assert window.firsts == [0]
-
-
-def test_what_ends_after_the_last_iteration_belongs_to_the_next_window() -> None:
-    driver = Driver()
-    driver.iterate(FIRST_WAIT, 1.0, 1.0)
-    driver.ledger.take()
-    driver.iterate('data_wait', 2.0, 1.0)
-    window = driver.ledger.take()
-    assert (*window.waits_s, *window.iters_s) == (2.0, 3.0)
+    figures = *window.waits_s, *window.steps_s, *window.iters_s
+    assert (figures, list(window.firsts)) == ((3.0, 2.0, 5.0), [])
+    assert window.wait_cpu_s == 0.25
+    assert driver.ledger.totals.parts_s['step'] == 5.0
+    assert driver.ledger.iterations == 0
 
 
 @pytest.mark.parametrize(
@@ -124,11 +126,20 @@ def test_what_is_not_open_cannot_be_ended_and_an_error_unbalances_nothing() -> N
     assert ledger.take().parts_s['data_wait'] == 1.0
 
 
-def test_totals_are_the_sums_of_the_windows() -> None:
-    driver = Driver()
-    for _ in range(3):
-        driver.iterate('data_wait', 1.0, 2.0)
-        driver.ledger.add_wait_cpu(0.25)
-        assert driver.ledger.take().wait_cpu_s == 0.25
-    assert driver.ledger.totals.parts_s['step'] == 6.0
-    assert driver.ledger.iterations == 0
+@pytest.mark.parametrize('count', [1, 2, 3, 10, 101])
+def test_durations_are_summarised_as_numpy_does(count: int):
+    seconds = np.random.default_rng(count).exponential(size=count).tolist()
+    stats = summarize_durations(seconds)
+    assert stats.count == count
+    assert stats.total_s == pytest.approx(sum(seconds))
+    assert stats.mean_s == pytest.approx(np.mean(seconds))
+    assert stats.p50_s == pytest.approx(np.percentile(seconds, 50))
+    assert stats.p95_s == pytest.approx(np.percentile(seconds, 95))
+
+
+def test_of_some_that_are_known_the_sum_is_of_all():
+    stats = summarize_some([3.0, 1.0], count=10, total_s=25.0)
+    figures = stats.count, stats.total_s, stats.mean_s, stats.p50_s, stats.p95_s
+    assert figures == pytest.approx((10, 25.0, 2.5, 2.0, 2.9))
+    with pytest.raises(ValueError, match='found none'):
+        summarize_durations([])

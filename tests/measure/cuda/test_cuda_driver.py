@@ -32,12 +32,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-def test_the_driver_tells_the_address_of_a_cuda_index(driver: Path):
-    assert read_pci_bus_id(1, lambda: ctypes.CDLL(str(driver))) == '0000:47:00.0'
-
-
-def test_a_device_that_is_not_there_is_none(driver: Path):
-    assert read_pci_bus_id(2, lambda: ctypes.CDLL(str(driver))) is None
+@pytest.mark.parametrize(('index', 'address'), [(1, '0000:47:00.0'), (2, None)])
+def test_the_driver_tells_the_address_of_a_cuda_index(driver: Path, index, address):
+    assert read_pci_bus_id(index, lambda: ctypes.CDLL(str(driver))) == address
 
 
 def test_no_driver_or_another_library_is_none():

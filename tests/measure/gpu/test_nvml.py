@@ -87,28 +87,23 @@ def test_two_cards_in_the_other_order_keep_their_names(fake_nvml: FakeNvml):
             assert name_of(pci_bus_id=bus, index=0) == 'Second'
 
 
-def test_a_slice_and_a_card_in_one_box_are_told_apart(fake_nvml: FakeNvml):
+def test_slices_and_cards_in_one_box_are_told_apart(fake_nvml: FakeNvml):
     fake_nvml.set(SLICE, FIRST, FakeGpu(uuid='GPU-2', name='Sliced', bus='', mig=1))
     assert name_of(uuid=SLICE.uuid[4:], index=0) == 'Slice'
     assert name_of(uuid=FIRST.uuid[4:], index=0) == 'First'
     assert name_of(uuid='GPU-2') == 'Sliced'
+    # one that is not listed is looked up by its card's address
+    fake_nvml.set(FakeGpu(name='Sliced', mig=1, util=()))
+    assert name_of(uuid=SLICE.uuid, pci_bus_id=FakeGpu.bus) == 'Sliced'
 
 
 def test_a_wrong_uuid_is_never_replaced_by_another_card(fake_nvml: FakeNvml):
     fake_nvml.set(FIRST)
-    wrong = 'GPU-ffffffff-0000-0000-0000-000000000000'
+    wrong = SECOND.uuid
     assert refused(uuid=wrong, index=0) == f'the driver lists 1 GPU(s), but not {wrong}'
     reason = refused(uuid=wrong, pci_bus_id=FIRST.bus, index=0)
-    assert FIRST.uuid in reason
-    assert wrong in reason
+    assert FIRST.uuid in reason and wrong in reason
     assert 'not 00000000:01:00.0' in refused(pci_bus_id='00000000:01:00.0', index=0)
-
-
-def test_a_slice_that_is_not_listed_is_looked_up_by_its_cards_address(
-    fake_nvml: FakeNvml,
-):
-    fake_nvml.set(FakeGpu(name='Sliced', mig=1, util=()))
-    assert name_of(uuid=SLICE.uuid, pci_bus_id=FakeGpu.bus) == 'Sliced'
 
 
 def test_the_memory_of_a_card_in_slices_is_not_that_of_a_slice(fake_nvml: FakeNvml):
@@ -155,18 +150,6 @@ def test_a_mig_slice_has_memory_but_no_utilisation(fake_nvml: FakeNvml):
     gpu.close()
 
 
-def test_an_unsupported_figure_is_asked_for_once(fake_nvml: FakeNvml):
-    fake_nvml.set(FakeGpu(memory=None, fail={'util': (3, 0)}))
-    gpu = opened(uuid=FakeGpu.uuid)
-    assert gpu.read_sample() == GpuSample(None, None)
-    assert set(gpu.unsupported) == {'util_pct', 'mem_used_bytes'}
-    assert 'MIG' not in gpu.unsupported['util_pct']
-    assert gpu.device()['memory_total_bytes'] is None
-    fake_nvml.set(FakeGpu())
-    assert gpu.read_sample() == GpuSample(None, None)
-    gpu.close()
-
-
 @pytest.mark.parametrize(
     ('code', 'words'),
     [(9, 'driver is not loaded'), (18, 'reboot'), (999, 'could not start: Unknown')],
@@ -177,9 +160,8 @@ def test_nvml_that_does_not_start(fake_nvml: FakeNvml, code: int, words: str):
 
 
 def test_a_driver_that_breaks_during_the_look_up(fake_nvml: FakeNvml):
-    wrong = 'GPU-ffffffff-0000-0000-0000-000000000000'
     fake_nvml.set(FakeGpu(fail={'uuid': (15, 0)}))
-    assert 'GPU is lost' in refused(uuid=wrong, pci_bus_id=FakeGpu.bus)
+    assert 'GPU is lost' in refused(uuid=SECOND.uuid, pci_bus_id=FakeGpu.bus)
 
 
 def test_another_card_that_is_lost_does_not_hide_ours(fake_nvml: FakeNvml, monkeypatch):
@@ -194,7 +176,7 @@ def test_another_card_that_is_lost_does_not_hide_ours(fake_nvml: FakeNvml, monke
     assert 'GPU is lost' in refused(uuid=SECOND.uuid)
 
 
-def test_a_missing_driver_library(monkeypatch):
+def test_a_missing_library_or_package_says_what_to_do(monkeypatch):
     import pynvml
 
     def missing(name: str) -> None:
@@ -203,8 +185,5 @@ def test_a_missing_driver_library(monkeypatch):
     monkeypatch.setattr(pynvml, 'nvmlLib', None)
     monkeypatch.setattr(pynvml, 'CDLL', missing)
     assert 'docker run --gpus all' in refused(index=0)
-
-
-def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, 'pynvml', None)
     assert 'pip install nvidia-ml-py' in refused(index=0)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -123,15 +122,6 @@ def test_open_files_is_the_soft_limit(host: Path, monkeypatch):
         resource, 'getrlimit', lambda which: (resource.RLIM_INFINITY,) * 2
     )
     assert read(host).open_files_soft is None
-
-
-def test_this_host_has_cores_and_memory():
-    limits = read_host_limits(ranks_on_host=1)
-    assert limits.usable_cores is not None
-    assert 0 < limits.usable_cores <= (os.cpu_count() or 1)
-    assert limits.ram_total_bytes is not None
-    assert limits.ram_available_bytes is not None
-    assert 0 < limits.ram_available_bytes <= limits.ram_total_bytes
 
 
 @pytest.mark.parametrize(

@@ -20,32 +20,26 @@ on_linux = pytest.mark.skipif(
 )
 
 
-def test_schedstat_is_cpu_and_run_delay():
-    assert parse_schedstat('1500000000 250000000 42\n') == (1_500_000_000, 250_000_000)
-
-
 @pytest.mark.parametrize('text', ['', '12\n', 'cpu 1 2\n', '1.5 2 3\n'])
-def test_schedstat_of_another_form_is_an_error_that_shows_it(text: str):
+def test_schedstat_is_cpu_and_run_delay_or_an_error_that_shows_it(text: str):
+    assert parse_schedstat('1500000000 250000000 42\n') == (1_500_000_000, 250_000_000)
     with pytest.raises(SourceError, match='schedstat') as error:
         parse_schedstat(text)
     assert repr(text) in error.value.reason
 
 
 @pytest.mark.skipif(not hasattr(os, 'sched_getaffinity'), reason='platform tells none')
-def test_affinity_of_this_process_and_of_none():
+def test_affinity_of_this_process_and_of_none(monkeypatch):
     assert read_affinity() == frozenset(os.sched_getaffinity(0))
     child = subprocess.Popen([sys.executable, '-c', ''])
     child.wait()
     assert read_affinity(child.pid) is None
-
-
-def test_affinity_is_none_where_the_platform_does_not_tell(monkeypatch):
-    monkeypatch.delattr(os, 'sched_getaffinity', raising=False)
+    monkeypatch.delattr(os, 'sched_getaffinity')
     assert read_affinity() is None
 
 
 @on_linux
-def test_the_clock_of_another_process_counts_its_threads_that_ended():
+def test_the_clock_of_another_process_counts_its_threads_that_ended(monkeypatch):
     code = (
         'import threading, time\n'
         'def burn():\n'
@@ -54,21 +48,13 @@ def test_the_clock_of_another_process_counts_its_threads_that_ended():
         'thread.start(); thread.join()\n'
         'print(time.process_time(), flush=True); input()\n'
     )
-    child = subprocess.Popen(
-        [sys.executable, '-c', code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen([sys.executable, '-c', code], **pipes)
     told_s = float(child.stdout.readline())
     assert told_s >= 0.1
     assert read_process_cpu_s(child.pid) == pytest.approx(told_s, abs=0.01)
     child.communicate('\n')
     assert read_process_cpu_s(child.pid) is None
-
-
-def test_the_clock_of_another_process_is_unknown_elsewhere(monkeypatch):
     monkeypatch.setattr(sys, 'platform', 'darwin')
     assert read_process_cpu_s(os.getpid()) is None
 

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cv2
 import mmdet.datasets  # noqa: F401, registers
-import numpy as np
 import pytest
 from mmdet.engine.hooks import PipelineSwitchHook
 from mmdet.registry import DATASETS
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DefaultScope
-from torch.utils.data import DataLoader
 
-from fakes.loader_loop import Loop
+from fakes.loader_loop import open_loops
+from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.measure.loader import worker as fetch
 from mmgpu_hooks.measure.loader.pipeline import PipelineTimer
-from mmgpu_hooks.schema import WorkersWindow
 
-IMAGES = 12
 LOAD = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True)]
 RESIZE = dict(
     type='RandomResize', scale=(64, 64), ratio_range=(0.5, 1.5), keep_ratio=True
 )
+CHOICE = dict(type='RandomChoice', transforms=[[RESIZE], [RESIZE]])
+CACHED = dict(type='CachedMosaic', img_scale=(64, 64))
+MOSAIC = dict(type='Mosaic', img_scale=(32, 32))
 PACK = dict(type='PackDetInputs')
-LOGGER = SimpleNamespace(info=lambda text: None)
+ONCE = {'LoadImageFromFile': 1, 'LoadAnnotations': 1, 'PackDetInputs': 1}
 
 
 @pytest.fixture(autouse=True)
@@ -44,109 +42,70 @@ def names_of_mmdet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope='module')
 def coco(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The config of a small dataset on disk."""
-    root = tmp_path_factory.mktemp('coco')
-    images, boxes = [], []
-    for number in range(IMAGES):
-        name = f'{number}.jpg'
-        cv2.imwrite(str(root / name), np.full((48, 64, 3), number, np.uint8))
-        images.append(dict(id=number, file_name=name, height=48, width=64))
-        boxes.append(
-            dict(
-                id=number,
-                image_id=number,
-                category_id=1,
-                bbox=[4, 4, 20, 20],
-                area=400,
-                iscrowd=0,
-            )
-        )
-    categories = [dict(id=1, name='thing')]
-    text = json.dumps(dict(images=images, annotations=boxes, categories=categories))
-    (Path(root) / 'all.json').write_text(text)
+    root: Path = tmp_path_factory.mktemp('coco')
+    write_demo_dataset(root, images=12, width=96, height=64)
     return dict(
         type='CocoDataset',
         data_root=str(root),
-        ann_file='all.json',
-        metainfo=dict(classes=('thing',)),
-        data_prefix=dict(img=''),
+        ann_file='annotations.json',
+        metainfo=dict(classes=('rectangle', 'ellipse')),
+        data_prefix=dict(img='images/'),
     )
 
 
-def epochs_of(dataset: Any, *, workers: int, persistent: bool = False) -> Loop:
-    """A loop over a dataset with a probe on its loader."""
-    loader = DataLoader(
-        dataset,
-        batch_size=2,
-        num_workers=workers,
-        persistent_workers=persistent,
-        collate_fn=pseudo_collate,
-    )
-    return Loop(loader)
-
-
-def run(epochs: Loop) -> WorkersWindow:
-    epochs.run_epoch()
-    return epochs.read()
-
-
-@pytest.mark.parametrize('workers', [0, 1])
-def test_transforms_of_a_dataset_by_name(coco, workers: int):
-    choice = dict(type='RandomChoice', transforms=[[RESIZE], [RESIZE]])
-    mosaic = dict(type='CachedMosaic', img_scale=(64, 64))
-    pipeline = [*LOAD, mosaic, choice, dict(type='RandomFlip', prob=0.5), PACK]
-    epochs = epochs_of(DATASETS.build(dict(coco, pipeline=pipeline)), workers=workers)
-    window = run(epochs)
-    epochs.close()
-    assert set(window.transforms) == {
-        'LoadImageFromFile',
-        'LoadAnnotations',
-        'CachedMosaic',
-        'RandomChoice',
-        'RandomResize',
-        'RandomFlip',
-        'PackDetInputs',
-    }
-    assert window.timed_samples >= 2
-    spent = sum(cost.total_s for cost in window.transforms.values())
-    assert 0.0 < spent < window.occupancy.total_s
-
-
-def test_transforms_below_mixing_and_joining_datasets(coco):
-    loaded = dict(coco, pipeline=LOAD)
-    mixed = DATASETS.build(
-        dict(
-            type='MultiImageMixDataset',
-            dataset=loaded,
-            pipeline=[dict(type='Mosaic', img_scale=(32, 32)), PACK],
-        )
-    )
-    joined = DATASETS.build(
-        dict(
-            type='ConcatDataset',
-            datasets=[dict(coco, pipeline=[*LOAD, PACK])],
-        )
-    )
-    timer = PipelineTimer()
-    for dataset, loads in ((mixed, 4), (joined, 1)):
-        timer.start(SimpleNamespace(dataset=dataset))
-        dataset[1]
-        costs = timer.stop()
-        assert costs['LoadImageFromFile'][0] == loads
-        assert costs['PackDetInputs'][0] == 1
-        assert ('Mosaic' in costs) == (loads == 4)
+@pytest.mark.parametrize(
+    ('wrap', 'calls'),
+    [
+        (
+            lambda coco: dict(coco, pipeline=[*LOAD, CACHED, CHOICE, PACK]),
+            {**ONCE, 'CachedMosaic': 1, 'RandomChoice': 1, 'RandomResize': 1},
+        ),
+        (
+            lambda coco: dict(
+                type='MultiImageMixDataset',
+                dataset=dict(coco, pipeline=LOAD),
+                pipeline=[MOSAIC, PACK],
+            ),
+            {**ONCE, 'LoadImageFromFile': 4, 'LoadAnnotations': 4, 'Mosaic': 1},
+        ),
+        (
+            lambda coco: dict(
+                type='ConcatDataset', datasets=[dict(coco, pipeline=[*LOAD, PACK])]
+            ),
+            ONCE,
+        ),
+    ],
+)
+def test_transforms_of_a_dataset_by_name(coco, wrap, calls):
+    dataset, timer = DATASETS.build(wrap(coco)), PipelineTimer()
+    timer.start(SimpleNamespace(dataset=dataset))
+    dataset[1]
+    costs = timer.stop()
+    assert {name: count for name, (count, _) in costs.items()} == calls
+    assert all(seconds > 0.0 for _, seconds in costs.values())
 
 
 @pytest.mark.parametrize('persistent', [False, True])
 def test_a_pipeline_that_a_hook_switches_is_followed(coco, persistent: bool):
     dataset = DATASETS.build(dict(coco, pipeline=[*LOAD, RESIZE, PACK]))
-    epochs = epochs_of(dataset, workers=1, persistent=persistent)
     hook = PipelineSwitchHook(1, [*LOAD, dict(type='Resize', scale=(32, 32)), PACK])
-    names = []
-    for epoch in range(3):
-        runner = SimpleNamespace(
-            epoch=epoch, train_dataloader=epochs.loader, logger=LOGGER
+    logger, names = SimpleNamespace(info=lambda text: None), []
+    with open_loops() as build:
+        one = build(
+            dataset,
+            batch_size=2,
+            num_workers=1,
+            persistent_workers=persistent,
+            collate_fn=pseudo_collate,
         )
-        hook.before_train_epoch(runner)
-        names.append({'RandomResize', 'Resize'} & set(run(epochs).transforms))
-    epochs.close()
+        for epoch in range(3):
+            hook.before_train_epoch(
+                SimpleNamespace(epoch=epoch, train_dataloader=one.loader, logger=logger)
+            )
+            one.run_epoch()
+            window = one.read()
+            assert window.timed_samples >= 2
+            spent = sum(cost.total_s for cost in window.transforms.values())
+            assert 0.0 < spent < window.occupancy.total_s
+            names.append({'RandomResize', 'Resize'} & set(window.transforms))
     assert names == [{'RandomResize'}, {'Resize'}, {'Resize'}]
