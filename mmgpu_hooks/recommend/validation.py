@@ -68,9 +68,7 @@ def advise_validation(run: Run, train: Setting | None = None) -> ValidationAdvic
         why = f'Other settings {saved}, which is too little.'
         return _stay(run, validation, why)
     said = f'{_phrase_now(run, validation)} The changes of val_dataloader {saved}.'
-    outlook = ValidationOutlook(
-        said, count, loop_s, gain_s, low_s, high_s, 100 * run_share
-    )
+    outlook = ValidationOutlook(said, count, loop_s, gain_s, 100 * run_share)
     return ValidationAdvice(tuple(map(_rename, phrase_changes(decision))), outlook)
 
 

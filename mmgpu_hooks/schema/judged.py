@@ -126,9 +126,6 @@ class ValidationOutlook:
     iterations were not seen."""
     gain_s: Optional[float] = None
     """Predicted saving of each validation; ``None`` where nothing is changed."""
-    gain_low_s: Optional[float] = None
-    """The truth is expected between low and high 9 times in 10."""
-    gain_high_s: Optional[float] = None
     run_gain_pct: Optional[float] = None
     """The same over all validations, as a share of the run."""
 

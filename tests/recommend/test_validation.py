@@ -37,8 +37,6 @@ def test_workers_as_few_as_keep_up_with_validation():
     # (199 x 60 + 200 + 200 x 20) ms, of which the steps and the start remain
     assert told.loop_s == pytest.approx(16.14)
     assert told.gain_s == pytest.approx(11.9, rel=0.05)
-    assert told.gain_low_s is not None and told.gain_high_s is not None
-    assert told.gain_low_s < told.gain_s < told.gain_high_s
     # 8 intervals of 6 s, and two validations of 19.14 s
     assert told.run_gain_pct == pytest.approx(200 * told.gain_s / 86.28)
 
