@@ -30,8 +30,8 @@ from benchmarks.gpu_check.models import (
 from benchmarks.gpu_check.table import Row, judged, skipped, within
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.measure.cuda import CudaEvents
-from mmgpu_hooks.schema import RunEvidence
 from mmgpu_hooks.schema.reader import read_evidence
+from mmgpu_hooks.schema.run import RunEvidence
 
 LOG_INTERVAL = 4
 HOOK = {

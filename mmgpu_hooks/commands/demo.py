@@ -20,8 +20,8 @@ from mmgpu_hooks.experiment.demo_dataset import (
 )
 from mmgpu_hooks.experiment.engine import Plan, Turn, run_plan
 from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
-from mmgpu_hooks.schema import TrialSpec
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.tried import TrialSpec
 from mmgpu_hooks.show.comparison import describe_demo, images_per_second
 from mmgpu_hooks.show.recommendation import describe_answer
 

@@ -11,7 +11,7 @@ from mmgpu_hooks.commands import exit_codes, options, trials
 from mmgpu_hooks.commands.output import print_answer, warner
 from mmgpu_hooks.experiment.engine import Plan, Turn
 from mmgpu_hooks.experiment.profile import count_iterations, read_profile
-from mmgpu_hooks.schema import TrialSpec
+from mmgpu_hooks.schema.tried import TrialSpec
 from mmgpu_hooks.show.document import to_json
 from mmgpu_hooks.show.profile import describe_profile
 

@@ -14,8 +14,8 @@ from mmgpu_hooks.config.write import verify_output, write_atomic
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.recommend.changes import WORKERS_KEY
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
-from mmgpu_hooks.schema import Prediction
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.predicted import Prediction
 from mmgpu_hooks.show.figures import format_bytes
 from mmgpu_hooks.show.page import is_page, render_page
 from mmgpu_hooks.show.recommendation import Answer

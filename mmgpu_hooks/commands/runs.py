@@ -12,9 +12,9 @@ from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.recommend.save_cures import with_save_cures
-from mmgpu_hooks.schema import RanksSummary
 from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.reader import read_other_ranks
+from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.show.recommendation import Answer
 

@@ -12,7 +12,7 @@ from mmgpu_hooks.commands import exit_codes, options, trials
 from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.experiment import sweep as plans
 from mmgpu_hooks.experiment.store import open_store, read_identity
-from mmgpu_hooks.schema import Sweep
+from mmgpu_hooks.schema.tried import Sweep
 from mmgpu_hooks.show import experiments as show
 
 _ENDLESS = 10**6

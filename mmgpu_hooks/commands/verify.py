@@ -20,8 +20,8 @@ from mmgpu_hooks.recommend.policy import (
     recommend_settings,
     sum_predicted_gain,
 )
-from mmgpu_hooks.schema import TrialSpec
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.tried import TrialSpec
 from mmgpu_hooks.show import experiments as show
 
 

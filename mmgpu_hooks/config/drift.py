@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mmgpu_hooks.config.loading import KeyPath, LoadError, read_config
 from mmgpu_hooks.config.settings import LOADERS
-from mmgpu_hooks.schema import LearningRate
+from mmgpu_hooks.schema.judged import LearningRate
 
 _PLAIN = (bool, int, float, str, type(None))
 

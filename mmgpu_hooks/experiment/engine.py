@@ -16,7 +16,7 @@ from typing import Any
 from mmgpu_hooks.experiment.store import TrialStore
 from mmgpu_hooks.experiment.trial import DEFAULT_TIME_LIMIT_S, Progress, RunningTrial
 from mmgpu_hooks.measure.clock import monotonic_s
-from mmgpu_hooks.schema import Trial, TrialSpec
+from mmgpu_hooks.schema.tried import Trial, TrialSpec
 
 _WARN_AFTER_S = 60.0
 _MUCH_LOAD = 0.25

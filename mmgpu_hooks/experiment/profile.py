@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmgpu_hooks.schema import ModuleTime, PartTime, Profile, Trial
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.tried import ModuleTime, PartTime, Profile, Trial
 
 WARM_UP, PLAIN = 3, 5
 """Iterations that are not measured, and that are without the profiler."""

@@ -18,15 +18,15 @@ from mmgpu_hooks.experiment.trial import (
     read_trial_run,
 )
 from mmgpu_hooks.judge.save_experiment import Won, fold_save_row, judge_save_bench
-from mmgpu_hooks.schema import (
+from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.plural import plural
+from mmgpu_hooks.schema.tried import (
     SaveBench,
     SaveBenchRow,
     SavePlan,
     SaveSetting,
     TrialSpec,
 )
-from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.plural import plural
 
 SETTLING = 8
 """Least iterations between saves in which the workers' queue is what it usually is; as

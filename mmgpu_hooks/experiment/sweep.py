@@ -21,15 +21,9 @@ from mmgpu_hooks.recommend.sweep import (
     is_settled,
 )
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
-from mmgpu_hooks.schema import (
-    Sweep,
-    SweepRow,
-    SweepSetting,
-    Trial,
-    TrialSpec,
-)
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.plural import plural
+from mmgpu_hooks.schema.tried import Sweep, SweepRow, SweepSetting, Trial, TrialSpec
 
 LEAST_WARM_UP = 10
 TRIALS_FOLDER = 'trials'

@@ -17,8 +17,8 @@ from typing import Any
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.clock import monotonic_s
-from mmgpu_hooks.schema import Trial, TrialSpec
 from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
+from mmgpu_hooks.schema.tried import Trial, TrialSpec
 
 DEFAULT_TIME_LIMIT_S = 600.0
 ENDLESS = 10**9

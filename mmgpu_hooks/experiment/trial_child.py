@@ -25,7 +25,7 @@ from mmgpu_hooks.experiment.trial import EVENTS_NAME, shorten
 from mmgpu_hooks.experiment.trial_config import read_trial_config
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.proc import read_peak_rss_bytes
-from mmgpu_hooks.schema import TrialSpec
+from mmgpu_hooks.schema.tried import TrialSpec
 
 _PR_SET_PDEATHSIG = 1
 _NO_MEMORY = (

@@ -12,7 +12,7 @@ from mmgpu_hooks.config.settings import (
     complete_settings,
     is_our_hook,
 )
-from mmgpu_hooks.schema import TrialSpec
+from mmgpu_hooks.schema.tried import TrialSpec
 
 _VALIDATION = ('val_cfg', 'val_dataloader', 'val_evaluator')
 _TEST = ('test_cfg', 'test_dataloader', 'test_evaluator')

@@ -11,9 +11,10 @@ from typing import Any
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.trial import Progress
 from mmgpu_hooks.model.stats import alternate, paired_gain
-from mmgpu_hooks.schema import Estimate, Trial, TrialSpec, Verification
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.judged import Estimate, Verification
 from mmgpu_hooks.schema.plural import plural
+from mmgpu_hooks.schema.tried import Trial, TrialSpec
 
 LEAST_PAIRS = 6
 """Below these a narrow interval is too often narrow by chance: stopping at +-2 % from

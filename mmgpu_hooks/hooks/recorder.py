@@ -24,14 +24,14 @@ from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.now import read_oom_kills
 from mmgpu_hooks.measure.patches import Patches
-from mmgpu_hooks.schema import (
+from mmgpu_hooks.schema.recorded import (
+    Ending,
     EndRecord,
     IntervalRecord,
     RunRecord,
     SourceOffRecord,
     UnknownRecord,
 )
-from mmgpu_hooks.schema.recorded import Ending
 from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
 from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 

@@ -17,7 +17,12 @@ from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
 from mmgpu_hooks.measure.memory import weigh_objects
 from mmgpu_hooks.measure.now import read_identity
-from mmgpu_hooks.schema import GpuDevice, HostLimits, LoaderSettings, RunRecord
+from mmgpu_hooks.schema.recorded import (
+    GpuDevice,
+    HostLimits,
+    LoaderSettings,
+    RunRecord,
+)
 from mmgpu_hooks.version import __version__
 
 _LOCAL_WORLD = ('LOCAL_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE', 'MPI_LOCALNRANKS')

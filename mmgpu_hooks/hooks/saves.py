@@ -33,8 +33,12 @@ from mmgpu_hooks.measure.save import (
     read_size_bytes,
     split_phases,
 )
-from mmgpu_hooks.schema import HostLimits, SaveAftermathRecord, SaveRecord
-from mmgpu_hooks.schema.recorded import Line
+from mmgpu_hooks.schema.recorded import (
+    HostLimits,
+    Line,
+    SaveAftermathRecord,
+    SaveRecord,
+)
 
 SOURCE = 'checkpoint saves'
 """What the guard knows us by."""
@@ -154,8 +158,7 @@ class SaveStamps:
             error: Type of the exception that ended the save.
 
         Returns:
-            Fields of a :class:`~mmgpu_hooks.schema.SaveRecord`, and why one of them
-            is missing.
+            Fields of a `SaveRecord`, and why one of them is missing.
         """
         unknown: dict[str, str] = {}
         figures: dict[str, Any] = {'backend': self.backend}

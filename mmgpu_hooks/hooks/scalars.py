@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from mmgpu_hooks.schema import IntervalRecord
+from mmgpu_hooks.schema.recorded import IntervalRecord
 
 SCALARS: dict[str, str] = {
     'data_wait_s': 'mean wait for a batch, seconds per iteration',

@@ -37,7 +37,7 @@ from mmgpu_hooks.measure.loader.batches import (
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import write_nice
 from mmgpu_hooks.measure.memory import MemoryMeter
-from mmgpu_hooks.schema import (
+from mmgpu_hooks.schema.recorded import (
     CudaMemoryWindow,
     GpuDevice,
     GpuWindow,

@@ -25,8 +25,7 @@ from mmgpu_hooks.measure.loader.settings import read_loader_settings
 from mmgpu_hooks.measure.memory import weigh_results
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import Surroundings
-from mmgpu_hooks.schema import LoaderSettings, ValidationRecord
-from mmgpu_hooks.schema.recorded import Line
+from mmgpu_hooks.schema.recorded import Line, LoaderSettings, ValidationRecord
 
 SOURCE = 'validation'
 """What the guard knows us by."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from mmgpu_hooks.schema import IntervalRecord
+from mmgpu_hooks.schema.recorded import IntervalRecord
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

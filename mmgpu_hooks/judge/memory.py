@@ -9,7 +9,7 @@ import numpy as np
 from mmgpu_hooks.judge.columns import known
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.growth import find_growth
-from mmgpu_hooks.schema import Estimate
+from mmgpu_hooks.schema.judged import Estimate
 
 SAFE_SHARE = 0.9
 """Part of the room that is ever planned for: the rest goes to fragments of the

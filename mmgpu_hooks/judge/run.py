@@ -44,9 +44,12 @@ from mmgpu_hooks.judge.thresholds import (
 from mmgpu_hooks.judge.training_cpu import TrainingCpu, find_cpu
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema import NoPrediction, RunEvidence, SaveJudgement, SlowSample
+from mmgpu_hooks.schema.judged import SaveJudgement
 from mmgpu_hooks.schema.parts import PARTS
+from mmgpu_hooks.schema.predicted import NoPrediction
 from mmgpu_hooks.schema.reader import read_evidence
+from mmgpu_hooks.schema.recorded import SlowSample
+from mmgpu_hooks.schema.run import RunEvidence
 
 _T = TypeVar('_T')
 

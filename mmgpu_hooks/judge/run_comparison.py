@@ -18,13 +18,13 @@ from mmgpu_hooks.model.stats import (
     estimate_ratio,
     summarize_series,
 )
-from mmgpu_hooks.schema import (
+from mmgpu_hooks.schema.judged import (
     FigureComparison,
     RunComparison,
-    RunRecord,
     SettingComparison,
 )
 from mmgpu_hooks.schema.parts import PARTS
+from mmgpu_hooks.schema.recorded import RunRecord
 
 ITER, RATE = 'iter_s', 'images_per_s'
 FIGURES = (ITER, RATE, *(f'{part}_s' for part in PARTS))

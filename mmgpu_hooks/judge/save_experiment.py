@@ -12,8 +12,8 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import is_delay, net_delay_s, won_back_s
 from mmgpu_hooks.judge.thresholds import BENCH_CHANCE, BENCH_SAVES, SLOW_SAVE
 from mmgpu_hooks.model.stats import rank_sum_chance
-from mmgpu_hooks.schema import SaveBench, SaveBenchRow, SavePlan, Trial
 from mmgpu_hooks.schema.plural import plural
+from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, SavePlan, Trial
 
 Won = tuple[Optional[float], ...]
 """Seconds won back after each save of a row; ``None`` where that is unknown."""

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.duration_text import format_bytes
-from mmgpu_hooks.schema import (
+from mmgpu_hooks.schema.judged import SaveJudgement
+from mmgpu_hooks.schema.recorded import (
     HostLimits,
     LoaderSettings,
     SaveAftermathRecord,
-    SaveJudgement,
     SaveRecord,
 )
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mmgpu_hooks.judge.causes import CAUSES
-from mmgpu_hooks.schema import HostNow, Proof, RunEvidence, StuckRecord, Why
+from mmgpu_hooks.schema.judged import HostNow, Proof, Why
+from mmgpu_hooks.schema.recorded import StuckRecord
+from mmgpu_hooks.schema.run import RunEvidence
 
 _NETWORK = re.compile(r'nfs|fuse|ceph|lustre|cifs|smb|9p|gpfs|beegfs|afs', re.I)
 _OPENING = 'open', 'openat', 'read', 'pread64', 'readv'

@@ -15,7 +15,7 @@ from mmgpu_hooks.judge.columns import (
     quiet,
     total,
 )
-from mmgpu_hooks.schema import RunRecord, SaveRecord, ValidationRecord
+from mmgpu_hooks.schema.recorded import RunRecord, SaveRecord, ValidationRecord
 
 START_CPU_SHARE = 0.65
 """Of the time in which workers are started, and those of the epoch before are ended:

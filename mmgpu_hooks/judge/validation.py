@@ -10,7 +10,8 @@ from __future__ import annotations
 from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import IntervalRecord, RunEvidence, ValidationRecord
+from mmgpu_hooks.schema.recorded import IntervalRecord, ValidationRecord
+from mmgpu_hooks.schema.run import RunEvidence
 
 _MOST_S = 366 * 86400.0
 """Of one validation: a longer one was never measured."""

@@ -10,7 +10,7 @@ from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import CAUSES
-from mmgpu_hooks.schema import Diagnosis, Finding, Verdict
+from mmgpu_hooks.schema.judged import Diagnosis, Finding, Verdict
 
 VERDICTS: dict[str, str] = {
     'not_enough_evidence': 'Not enough evidence',

@@ -25,7 +25,7 @@ from mmgpu_hooks.model.workload import (
     Workload,
     estimate_transfer,
 )
-from mmgpu_hooks.schema import NoPrediction
+from mmgpu_hooks.schema.predicted import NoPrediction
 
 if TYPE_CHECKING:
     from mmgpu_hooks.judge.run import Run

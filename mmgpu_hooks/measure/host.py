@@ -21,7 +21,7 @@ from mmgpu_hooks.measure.cgroup import (
 )
 from mmgpu_hooks.measure.clock import Clock, monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.proc import parse_schedstat, read_affinity, read_begin
-from mmgpu_hooks.schema import HostLimits, HostWindow
+from mmgpu_hooks.schema.recorded import HostLimits, HostWindow
 
 VARIABLES = ('OMP_PROC_BIND', 'OMP_PLACES', 'GOMP_CPU_AFFINITY', 'KMP_AFFINITY')
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.measure.cgroup import read_cgroup_folders
-from mmgpu_hooks.schema import HostNow
+from mmgpu_hooks.schema.judged import HostNow
 
 _PROC, _SYS, _KMSG = Path('/proc'), Path('/sys'), Path('/dev/kmsg')
 _TELLING = re.compile(r'Killed process \d+|\bXid\b|fallen off the bus')

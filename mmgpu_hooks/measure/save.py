@@ -19,7 +19,7 @@ from mmgpu_hooks.measure.proc import (
     read_begin,
     read_major_faults,
 )
-from mmgpu_hooks.schema import SAVE_PHASES, SavePhase
+from mmgpu_hooks.schema.recorded import SAVE_PHASES, SavePhase
 
 _AT_ONCE_S = 0.0002
 _MOST_TRIES = 4
@@ -188,8 +188,7 @@ class Surroundings(NamedTuple):
                 counted as others; ``None`` when it is not known.
 
         Returns:
-            Fields of a :class:`~mmgpu_hooks.schema.SaveRecord`, and why one of them
-            is missing.
+            Fields of a `SaveRecord`, and why one of them is missing.
         """
         figures: dict[str, Any] = {}
         if before.memory_waited_s is not None and self.memory_waited_s is not None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from mmgpu_hooks.memory.config_model import ConfigModel, NoSampleError
 from mmgpu_hooks.memory.padded_size import Size
-from mmgpu_hooks.schema import ActivationPoint
+from mmgpu_hooks.schema.memory import ActivationPoint
 
 _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128

@@ -18,8 +18,13 @@ from mmgpu_hooks.model.training_memory import (
     predict_activations,
     predict_state_bytes,
 )
-from mmgpu_hooks.schema import ActivationFit, CardFit, MemoryEstimate, StaticBytes
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.memory import (
+    ActivationFit,
+    CardFit,
+    MemoryEstimate,
+    StaticBytes,
+)
 
 OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     'sgd': ('SGD', {}),

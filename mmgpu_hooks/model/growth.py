@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mmgpu_hooks.model.stats import CONFIDENCE, student_t
-from mmgpu_hooks.schema import Estimate
+from mmgpu_hooks.schema.judged import Estimate
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from mmgpu_hooks.model.simulation import make_loop, settle, simulate_loop
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema import Prediction
+from mmgpu_hooks.schema.predicted import Prediction
 
 LIMITS: dict[str, str] = {
     'step': 'the step',

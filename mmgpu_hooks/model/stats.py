@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mmgpu_hooks.schema import Estimate
+from mmgpu_hooks.schema.judged import Estimate
 
 CONFIDENCE = 0.95
 

@@ -11,10 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mmgpu_hooks.schema import (
-    ActivationFit,
-    ActivationPoint,
-)
+from mmgpu_hooks.schema.memory import ActivationFit, ActivationPoint
 
 PUBLISHED_FACTORS = 1.15, 1.9
 """Least and most that a peak published by MMDetection was of its estimate, where cuDNN

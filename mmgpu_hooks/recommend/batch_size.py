@@ -20,8 +20,9 @@ from mmgpu_hooks.model.batches import (
 from mmgpu_hooks.model.workload import Workload, at_batch_size
 from mmgpu_hooks.recommend.changes import KEY, make_change, phrase_changes
 from mmgpu_hooks.recommend.choice import Decision, Job, predict_gain, propose
-from mmgpu_hooks.schema import Change, LearningRate, NoPrediction
+from mmgpu_hooks.schema.judged import Change, LearningRate
 from mmgpu_hooks.schema.plural import plural
+from mmgpu_hooks.schema.predicted import NoPrediction
 
 BATCH_KEY = f'{KEY}batch_size'
 

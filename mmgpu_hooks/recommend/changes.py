@@ -14,7 +14,7 @@ from mmgpu_hooks.judge.verdict import judge_confidence
 from mmgpu_hooks.model.job import START_ERROR
 from mmgpu_hooks.model.prediction import COVERAGE
 from mmgpu_hooks.recommend.choice import ONE_THREAD, Decision, Gain, count_starts
-from mmgpu_hooks.schema import Change
+from mmgpu_hooks.schema.judged import Change
 from mmgpu_hooks.schema.plural import plural
 
 KEY = 'train_dataloader.'

@@ -23,7 +23,8 @@ from mmgpu_hooks.recommend.changes import (
 )
 from mmgpu_hooks.recommend.choice import Job, decide, starts_cost
 from mmgpu_hooks.recommend.validation import advise_validation
-from mmgpu_hooks.schema import Change, NoPrediction, Recommendation
+from mmgpu_hooks.schema.judged import Change, Recommendation
+from mmgpu_hooks.schema.predicted import NoPrediction
 
 
 def recommend_settings(

@@ -14,7 +14,8 @@ from mmgpu_hooks.judge.run_comparison import ITER, fold_figures
 from mmgpu_hooks.model.stats import LEAST_VALUES, estimate_mean
 from mmgpu_hooks.recommend.choice import SAME_SPEED
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH, cap_workers
-from mmgpu_hooks.schema import Estimate, SweepRow, SweepSetting
+from mmgpu_hooks.schema.judged import Estimate
+from mmgpu_hooks.schema.tried import SweepRow, SweepSetting
 
 SETTLED = 0.03
 """The iteration time is known well enough when its interval is +- so much of it."""

@@ -17,7 +17,7 @@ from mmgpu_hooks.judge.validation import find_alike, is_timed, make_validation_r
 from mmgpu_hooks.model.job import Setting
 from mmgpu_hooks.recommend.changes import phrase_changes, why_nothing
 from mmgpu_hooks.recommend.choice import Job, decide, read_setting
-from mmgpu_hooks.schema import Change, Recommendation, ValidationOutlook
+from mmgpu_hooks.schema.judged import Change, Recommendation, ValidationOutlook
 from mmgpu_hooks.schema.plural import plural
 
 VALIDATION_KEY = 'val_dataloader.'

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import FigureComparison, RunComparison
+from mmgpu_hooks.schema.judged import FigureComparison, RunComparison
 from mmgpu_hooks.show.document import Section, Table, compose, listing, to_json
 from mmgpu_hooks.show.figures import PART_NAMES, format_seconds, format_signed
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmgpu_hooks.recommend.sweep import exceeds_host
-from mmgpu_hooks.schema import (
+from mmgpu_hooks.schema.judged import Verification
+from mmgpu_hooks.schema.tried import (
     MEMORY_SOURCES,
     SaveBench,
     SaveBenchRow,
     Sweep,
     SweepRow,
-    Verification,
 )
 from mmgpu_hooks.show.document import (
     Column,

@@ -8,9 +8,9 @@ import shlex
 from pathlib import Path
 
 from mmgpu_hooks.judge.duration_text import format_bytes, format_seconds
-from mmgpu_hooks.schema import Prediction
 from mmgpu_hooks.schema.parts import PARTS
 from mmgpu_hooks.schema.plural import plural
+from mmgpu_hooks.schema.predicted import Prediction
 
 __all__ = ['format_bytes', 'format_seconds', 'plural']
 

@@ -16,13 +16,8 @@ from mmgpu_hooks.model.batches import (
 from mmgpu_hooks.model.prediction import LIMITS
 from mmgpu_hooks.model.training_memory import PUBLISHED_FACTORS
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema import (
-    ActivationFit,
-    CardFit,
-    FittedRun,
-    MemoryEstimate,
-    Prediction,
-)
+from mmgpu_hooks.schema.memory import ActivationFit, CardFit, MemoryEstimate
+from mmgpu_hooks.schema.predicted import FittedRun, Prediction
 from mmgpu_hooks.show.document import (
     Column,
     Fact,

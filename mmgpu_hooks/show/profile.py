@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.schema import Profile
+from mmgpu_hooks.schema.tried import Profile
 from mmgpu_hooks.show.document import Section, Table, listing
 from mmgpu_hooks.show.figures import format_pct, format_seconds, short_path
 

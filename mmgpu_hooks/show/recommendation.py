@@ -9,13 +9,9 @@ from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.validation import VALIDATION_KEY
-from mmgpu_hooks.schema import (
-    Change,
-    Diagnosis,
-    FittedRun,
-    RanksSummary,
-    Recommendation,
-)
+from mmgpu_hooks.schema.judged import Change, Diagnosis, Recommendation
+from mmgpu_hooks.schema.predicted import FittedRun
+from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.show.document import Fact, Section, Table, listing, to_json
 from mmgpu_hooks.show.figures import format_seconds, shell_path
 from mmgpu_hooks.show.terminal import render

@@ -10,8 +10,8 @@ import numpy as np
 from mmgpu_hooks.judge.columns import filled
 from mmgpu_hooks.judge.memory import count_left, find_host_growth
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import Prediction
 from mmgpu_hooks.schema.parts import PARTS
+from mmgpu_hooks.schema.predicted import Prediction
 from mmgpu_hooks.show.charts import EVENTS, Chart, Panel, Series
 from mmgpu_hooks.show.figures import PART_NAMES, format_bytes, format_seconds
 

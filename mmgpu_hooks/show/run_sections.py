@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.changes import WORKERS_KEY
-from mmgpu_hooks.schema import Prediction, SaveRecord
 from mmgpu_hooks.schema.parts import UNATTRIBUTED
+from mmgpu_hooks.schema.predicted import Prediction
+from mmgpu_hooks.schema.recorded import SaveRecord
 from mmgpu_hooks.show import run_charts
 from mmgpu_hooks.show.comparison import images_per_second
 from mmgpu_hooks.show.document import (

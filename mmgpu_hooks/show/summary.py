@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterator
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import Diagnosis, RanksSummary
+from mmgpu_hooks.schema.judged import Diagnosis
+from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.show.escaping import visible
 from mmgpu_hooks.show.figures import (
     PART_NAMES,

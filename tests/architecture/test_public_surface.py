@@ -12,15 +12,16 @@ from pathlib import Path
 import click
 
 import mmgpu_hooks
-from mmgpu_hooks import schema
 from mmgpu_hooks.commands.main import COMMANDS, mmgpu
 from mmgpu_hooks.config import rewrite
 from mmgpu_hooks.config.outcome import RewriteOutcome
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.verdict import VERDICTS
+from mmgpu_hooks.schema import judged, tried
 from mmgpu_hooks.schema.lines import KINDS
 from mmgpu_hooks.schema.parts import PARTS
+from mmgpu_hooks.schema.recorded import SCHEMA_VERSION
 
 FROZEN = Path(__file__).with_name('public_surface.txt')
 
@@ -47,8 +48,9 @@ def render() -> str:
         )
         for name in COMMANDS
     }
+    records = {**vars(judged), **vars(tried)}
     fields = {
-        f'schema.{name}': [f.name for f in dataclasses.fields(getattr(schema, name))]
+        f'schema.{name}': [field.name for field in dataclasses.fields(records[name])]
         for name in RECORDS
     }
     parts = {
@@ -62,7 +64,7 @@ def render() -> str:
         'rules': RULES,
         'causes of `why`': CAUSES,
         'verdicts': VERDICTS,
-        f'kinds of record, schema {schema.SCHEMA_VERSION}': KINDS,
+        f'kinds of record, schema {SCHEMA_VERSION}': KINDS,
         'parts of the time ledger': PARTS,
         **fields,
     }

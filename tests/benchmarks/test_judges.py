@@ -14,7 +14,7 @@ from benchmarks.overhead import Account, Growth, Pairs, Spent
 from benchmarks.predict import BLOCK, Case, draw_factors, draw_unseen
 from benchmarks.rewrite import differing, flatten, is_kept
 from fakes.clock import HandClock
-from mmgpu_hooks.schema import Prediction
+from mmgpu_hooks.schema.predicted import Prediction
 
 
 def test_an_account_is_what_lies_between_its_borders(monkeypatch):

@@ -10,13 +10,13 @@ import pytest
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.memory.estimate import fit_card
 from mmgpu_hooks.model.training_memory import predict_activations
-from mmgpu_hooks.schema import (
+from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.memory import (
     ActivationFit,
     ActivationPoint,
     MemoryEstimate,
     StaticBytes,
 )
-from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.forecasts import describe_estimate, render_estimate_json
 from mmgpu_hooks.show.terminal import render
 

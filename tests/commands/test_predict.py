@@ -11,7 +11,7 @@ from fakes.pooled import make_pooled, write_pooled
 from fakes.prepared import make_starved
 from fakes.runs import GIB, make_evidence, make_run
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.schema import LoaderSettings
+from mmgpu_hooks.schema.recorded import LoaderSettings
 
 CONFIG = """\
 model = dict(type='A')

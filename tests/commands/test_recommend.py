@@ -21,7 +21,8 @@ from fakes.runs import (
 from fakes.saves import HOST, LOADER, make_aftermath, make_contended, walls_of
 from fakes.validations import make_validation
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.schema import LoaderSettings, RunEvidence
+from mmgpu_hooks.schema.recorded import LoaderSettings
+from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 
 ROOT = Path(__file__).resolve().parents[2]

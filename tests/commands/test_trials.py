@@ -17,7 +17,7 @@ from fakes.sweeps import make_sweep_row
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.experiment import engine
 from mmgpu_hooks.experiment.store import STORE_NAME, open_store
-from mmgpu_hooks.schema import Trial
+from mmgpu_hooks.schema.tried import Trial
 from training.trial_toys import write_config
 
 ROW = make_sweep_row(2)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from mmgpu_hooks.config.drift import read_drift, read_learning_rate
-from mmgpu_hooks.schema import LearningRate
+from mmgpu_hooks.schema.judged import LearningRate
 
 CONFIG = """\
 model = dict(type='A', backbone=dict(depth=18))

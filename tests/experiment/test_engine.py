@@ -11,8 +11,8 @@ import pytest
 from mmgpu_hooks.experiment import engine
 from mmgpu_hooks.experiment.engine import Plan, Turn, run_plan
 from mmgpu_hooks.experiment.store import STORE_NAME, open_store
-from mmgpu_hooks.schema import Trial, TrialSpec
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.tried import Trial, TrialSpec
 
 
 def make_plan(folder: Path, seeds: Sequence[int] = (1, 2, 3)) -> Plan:

@@ -18,8 +18,9 @@ from mmgpu_hooks.experiment.store import digest_config, open_store, read_identit
 from mmgpu_hooks.experiment.sweep import SweepPlan, list_settings, plan_intervals
 from mmgpu_hooks.experiment.verify import VerifyPlan, is_settled
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import Estimate, SaveSetting, SweepSetting, Trial, TrialSpec
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.judged import Estimate
+from mmgpu_hooks.schema.tried import SaveSetting, SweepSetting, Trial, TrialSpec
 
 GRID = list_settings((0, 1, 2), (1, 3))
 

@@ -17,7 +17,7 @@ from mmgpu_hooks.experiment.profile import (
     list_modules,
     summarize_trace,
 )
-from mmgpu_hooks.schema import Profile
+from mmgpu_hooks.schema.tried import Profile
 from mmgpu_hooks.show.profile import describe_profile
 from mmgpu_hooks.show.terminal import render
 

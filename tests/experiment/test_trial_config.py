@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mmgpu_hooks.experiment.trial_config import read_trial_config
-from mmgpu_hooks.schema import TrialSpec
+from mmgpu_hooks.schema.tried import TrialSpec
 
 CONFIG = """\
     train_dataloader = dict(

@@ -9,7 +9,7 @@ from typing import Any
 
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_interval, make_run, render_evidence
-from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
 
 

@@ -12,7 +12,7 @@ from mmgpu_hooks.measure.clock import monotonic_s, thread_cpu_s
 from mmgpu_hooks.measure.ledger import TimeLedger
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.waits import WaitTimer
-from mmgpu_hooks.schema import WorkersWindow
+from mmgpu_hooks.schema.recorded import WorkersWindow
 
 
 class Loop:

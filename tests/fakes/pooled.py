@@ -16,7 +16,8 @@ from fakes.runs import (
     make_run,
     render_evidence,
 )
-from mmgpu_hooks.schema import RunEvidence, RunRecord
+from mmgpu_hooks.schema.recorded import RunRecord
+from mmgpu_hooks.schema.run import RunEvidence
 
 PIXELS = 800 * 1344
 FIXED, EACH = 1 * GIB, 2 * GIB

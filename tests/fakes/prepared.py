@@ -8,7 +8,7 @@ from typing import Any
 from fakes.compared_runs import write_run
 from fakes.pooled import make_pooled
 from fakes.runs import make_evidence, make_inside_workers, make_run
-from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.schema.run import RunEvidence
 from training.trial_toys import write_config
 
 

@@ -16,7 +16,8 @@ from mmgpu_hooks.judge.ranks import fold_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings
-from mmgpu_hooks.schema import RunEvidence, SavePhase, SaveRecord
+from mmgpu_hooks.schema.recorded import SavePhase, SaveRecord
+from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.show.recommendation import Answer
 from mmgpu_hooks.show.run_sections import ReportedRun
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fakes.replaced import replace
-from mmgpu_hooks.schema import (
+from mmgpu_hooks.schema.lines import encode_line
+from mmgpu_hooks.schema.recorded import (
     CudaMemoryWindow,
     DurationStats,
     EndRecord,
@@ -17,13 +18,12 @@ from mmgpu_hooks.schema import (
     HostWindow,
     IntervalRecord,
     LoaderSettings,
-    RunEvidence,
     RunRecord,
     SlowSample,
     TransformCost,
     WorkersWindow,
 )
-from mmgpu_hooks.schema.lines import encode_line
+from mmgpu_hooks.schema.run import RunEvidence
 
 GIB = 2**30
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from fakes.saves import make_save
 from mmgpu_hooks.judge.save_experiment import Won, judge_save_bench
-from mmgpu_hooks.schema import SaveBench, SaveBenchRow, SaveSetting
+from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, SaveSetting
 
 NOISE = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02)
 """Six saves about their median."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from fakes.replaced import replace
 from fakes.runs import make_loader
-from mmgpu_hooks.schema import (
+from mmgpu_hooks.schema.recorded import (
     HostLimits,
     SaveAftermathRecord,
     SavePhase,

@@ -6,7 +6,8 @@ from typing import Any
 
 from fakes.replaced import replace
 from mmgpu_hooks.recommend.sweep import choose_best
-from mmgpu_hooks.schema import Estimate, Sweep, SweepRow, SweepSetting
+from mmgpu_hooks.schema.judged import Estimate
+from mmgpu_hooks.schema.tried import Sweep, SweepRow, SweepSetting
 
 MIB = 2**20
 

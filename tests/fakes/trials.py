@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mmgpu_hooks.experiment import engine
-from mmgpu_hooks.schema import TrialSpec
+from mmgpu_hooks.schema.tried import TrialSpec
 
 
 class ScriptedTrial:

@@ -13,10 +13,7 @@ from fakes.runs import (
     steady,
 )
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import (
-    DurationStats,
-    ValidationRecord,
-)
+from mmgpu_hooks.schema.recorded import DurationStats, ValidationRecord
 
 METRICS_S = 3.0
 

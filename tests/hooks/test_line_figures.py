@@ -11,7 +11,7 @@ from fakes.replaced import replace
 from fakes.runs import make_interval
 from mmgpu_hooks.hooks.scalars import SCALARS, LineFigures
 from mmgpu_hooks.measure.ledger import summarize_durations
-from mmgpu_hooks.schema import GpuWindow, IntervalRecord
+from mmgpu_hooks.schema.recorded import GpuWindow, IntervalRecord
 
 MIB = 2**20
 

@@ -10,7 +10,7 @@ from mmgpu_hooks.hooks import saves
 from mmgpu_hooks.hooks.saves import SaveStamps, WaitsAfterSaves, read_save_path
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import ThreadClock
-from mmgpu_hooks.schema import SaveAftermathRecord
+from mmgpu_hooks.schema.recorded import SaveAftermathRecord
 
 
 def test_arguments_by_name_and_of_another_kind() -> None:

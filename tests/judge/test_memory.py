@@ -23,7 +23,7 @@ from fakes.runs import (
 )
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
-from mmgpu_hooks.schema import CudaMemoryWindow, ValidationRecord
+from mmgpu_hooks.schema.recorded import CudaMemoryWindow, ValidationRecord
 
 MIB = 2**20
 READINGS = 60

@@ -8,7 +8,7 @@ from fakes.replaced import replace
 from fakes.runs import make_evidence, make_gpu_run, make_interval, make_ranks
 from mmgpu_hooks.judge.ranks import START_TOLERANCE_S, find_slowest, fold_ranks
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import RanksSummary, RunEvidence
+from mmgpu_hooks.schema.run import RanksSummary, RunEvidence
 
 
 def compare(ranks: list[RunEvidence], *notes: str) -> RanksSummary:

@@ -33,15 +33,14 @@ from mmgpu_hooks.judge.ranks import with_saves_of
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
-from mmgpu_hooks.schema import (
-    Diagnosis,
-    Finding,
+from mmgpu_hooks.schema.judged import Diagnosis, Finding
+from mmgpu_hooks.schema.recorded import (
     GpuWindow,
     HostLimits,
     LoaderSettings,
-    RunEvidence,
     SaveRecord,
 )
+from mmgpu_hooks.schema.run import RunEvidence
 
 MAIN = {'process_cpu_s': 4.0}
 """0.2 s per iteration: the step."""

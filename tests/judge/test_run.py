@@ -16,13 +16,13 @@ from fakes.runs import (
     make_workers,
 )
 from mmgpu_hooks.judge.run import LoaderFigures, Run
-from mmgpu_hooks.schema import (
+from mmgpu_hooks.schema.recorded import (
     GpuWindow,
     IntervalRecord,
-    RunEvidence,
     TransformCost,
     WorkersWindow,
 )
+from mmgpu_hooks.schema.run import RunEvidence
 
 MIB = 2**20
 

@@ -15,7 +15,8 @@ from fakes.runs import (
 )
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import FIGURES, compare_runs
-from mmgpu_hooks.schema import RunComparison, RunEvidence
+from mmgpu_hooks.schema.judged import RunComparison
+from mmgpu_hooks.schema.run import RunEvidence
 
 
 def compare(before: RunEvidence, after: RunEvidence) -> RunComparison:

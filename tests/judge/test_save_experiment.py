@@ -10,7 +10,7 @@ from fakes.save_bench import make_bench, make_row
 from fakes.saves import LOADER, make_aftermath, make_contended, make_save
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.save_experiment import fold_save_row
-from mmgpu_hooks.schema import SavePlan, SaveSetting, Trial
+from mmgpu_hooks.schema.tried import SavePlan, SaveSetting, Trial
 
 WIDE = (0.3, 0.4, 1.0, 1.0, 3.0, 4.0)
 

@@ -20,13 +20,12 @@ from fakes.saves import (
     make_save,
 )
 from mmgpu_hooks.judge.saves import judge_save, judge_saves
-from mmgpu_hooks.schema import (
-    SAVE_CAUSES,
+from mmgpu_hooks.schema.judged import SAVE_CAUSES, SaveJudgement
+from mmgpu_hooks.schema.recorded import (
     SAVE_PHASES,
     HostLimits,
     LoaderSettings,
     SaveAftermathRecord,
-    SaveJudgement,
     SavePhase,
     SaveRecord,
 )

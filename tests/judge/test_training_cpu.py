@@ -19,7 +19,8 @@ from fakes.saves import make_save
 from fakes.validations import make_validation
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
-from mmgpu_hooks.schema import HostLimits, IntervalRecord, RunEvidence
+from mmgpu_hooks.schema.recorded import HostLimits, IntervalRecord
+from mmgpu_hooks.schema.run import RunEvidence
 
 SAVE = make_save(cpu_s=0.5, run_delay_s=0.3, workers_cpu_s=0.1, strangers_cpu_s=0.2)
 OWN = make_inside_workers(0.1, count=1, iterations=20)

@@ -18,9 +18,9 @@ from mmgpu_hooks.measure.now import (
     parse_process_start,
     read_kernel_log,
 )
-from mmgpu_hooks.schema import (
+from mmgpu_hooks.schema.judged import HostNow
+from mmgpu_hooks.schema.recorded import (
     EndRecord,
-    HostNow,
     HostWindow,
     SourceOffRecord,
     StuckRecord,

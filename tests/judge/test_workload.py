@@ -24,13 +24,9 @@ from mmgpu_hooks.model.workload import (
     TRANSFER_TENSOR_S,
     Workload,
 )
-from mmgpu_hooks.schema import (
-    HostLimits,
-    IntervalRecord,
-    LoaderSettings,
-    NoPrediction,
-    RunEvidence,
-)
+from mmgpu_hooks.schema.predicted import NoPrediction
+from mmgpu_hooks.schema.recorded import HostLimits, IntervalRecord, LoaderSettings
+from mmgpu_hooks.schema.run import RunEvidence
 
 
 def fit(evidence: RunEvidence) -> Workload | NoPrediction:

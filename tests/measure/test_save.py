@@ -17,7 +17,7 @@ from mmgpu_hooks.measure.save import (
     read_size_bytes,
     split_phases,
 )
-from mmgpu_hooks.schema import SavePhase
+from mmgpu_hooks.schema.recorded import SavePhase
 
 
 def test_phases_are_split_by_what_the_thread_waited_for():

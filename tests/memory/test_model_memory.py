@@ -17,8 +17,8 @@ from mmgpu_hooks.config.loading import silence
 from mmgpu_hooks.memory import activations, config_model
 from mmgpu_hooks.memory.estimate import estimate_memory
 from mmgpu_hooks.model.training_memory import predict_activations
-from mmgpu_hooks.schema import MemoryEstimate
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.memory import MemoryEstimate
 
 torch = pytest.importorskip('torch', exc_type=ImportError)
 pytest.importorskip('mmdet', exc_type=ImportError)

@@ -12,7 +12,7 @@ from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.judge.memory import fold_card_room
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end
-from mmgpu_hooks.schema import HostNow
+from mmgpu_hooks.schema.judged import HostNow
 from mock_card.trainings import MockCards, SquareWave, Training
 from training.detection import render_config
 from training.toy import scalar_lines

@@ -9,7 +9,7 @@ from fakes.workloads import make_workload
 from mmgpu_hooks.model.job import JobPlan, Setting, estimate_job_s
 from mmgpu_hooks.model.prediction import LIMITS, predict_setting
 from mmgpu_hooks.model.workload import BatchLine, Cost, Workload, at_batch_size
-from mmgpu_hooks.schema import NoPrediction
+from mmgpu_hooks.schema.predicted import NoPrediction
 
 workloads = st.builds(
     lambda loading_s, share, spread, step_s, step_share, cores, others: make_workload(

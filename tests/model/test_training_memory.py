@@ -7,9 +7,7 @@ from mmgpu_hooks.model.training_memory import (
     predict_activations,
     predict_state_bytes,
 )
-from mmgpu_hooks.schema import (
-    ActivationPoint,
-)
+from mmgpu_hooks.schema.memory import ActivationPoint
 
 torch = pytest.importorskip('torch', exc_type=ImportError)
 

@@ -6,7 +6,7 @@ from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_run
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.advice import advise
-from mmgpu_hooks.schema import TransformCost
+from mmgpu_hooks.schema.recorded import TransformCost
 
 MAIN = {'process_cpu_s': 4.0}
 

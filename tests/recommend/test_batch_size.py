@@ -9,7 +9,8 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import pool_runs
 from mmgpu_hooks.recommend.batch_size import phrase_learning_rate
 from mmgpu_hooks.recommend.policy import recommend_settings
-from mmgpu_hooks.schema import LearningRate, Recommendation, RunEvidence
+from mmgpu_hooks.schema.judged import LearningRate, Recommendation
+from mmgpu_hooks.schema.run import RunEvidence
 
 
 def recommend(*runs: RunEvidence) -> Recommendation:

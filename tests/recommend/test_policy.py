@@ -14,7 +14,8 @@ from fakes.runs import (
 )
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.policy import recommend_settings
-from mmgpu_hooks.schema import HostLimits, LoaderSettings, Recommendation
+from mmgpu_hooks.schema.judged import Recommendation
+from mmgpu_hooks.schema.recorded import HostLimits, LoaderSettings
 
 
 def loader(num_workers: int, persistent: bool = True, **fields) -> LoaderSettings:

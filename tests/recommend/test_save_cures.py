@@ -23,12 +23,8 @@ from fakes.saves import (
 )
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.save_cures import with_save_cures
-from mmgpu_hooks.schema import (
-    Change,
-    Recommendation,
-    SaveCure,
-    SaveRecord,
-)
+from mmgpu_hooks.schema.judged import Change, Recommendation, SaveCure
+from mmgpu_hooks.schema.recorded import SaveRecord
 
 NOTHING = Recommendation(reason='In steady iterations data is at hand.')
 CONTENDED = [make_contended(10 * i) for i in range(1, 5)]

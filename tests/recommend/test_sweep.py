@@ -18,7 +18,7 @@ from mmgpu_hooks.recommend.sweep import (
     estimate_iter,
     is_settled,
 )
-from mmgpu_hooks.schema import SweepRow, SweepSetting
+from mmgpu_hooks.schema.tried import SweepRow, SweepSetting
 
 ENDED = SweepRow(SweepSetting(2, 4), 'completed', memory_peak_bytes=3 * GIB)
 STEADY = {

@@ -12,7 +12,8 @@ from mmgpu_hooks.recommend.validation import (
     ValidationAdvice,
     advise_validation,
 )
-from mmgpu_hooks.schema import ValidationOutlook, ValidationRecord
+from mmgpu_hooks.schema.judged import ValidationOutlook
+from mmgpu_hooks.schema.recorded import ValidationRecord
 
 
 def advise(*validations: ValidationRecord, **fields: Any) -> ValidationAdvice:

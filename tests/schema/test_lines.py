@@ -9,7 +9,8 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.runs import make_interval, make_run, make_workers
-from mmgpu_hooks.schema import (
+from mmgpu_hooks.schema.lines import LineError, decode_line, encode_line
+from mmgpu_hooks.schema.recorded import (
     EndRecord,
     GpuDevice,
     GpuWindow,
@@ -17,7 +18,6 @@ from mmgpu_hooks.schema import (
     SourceOffRecord,
     TransformCost,
 )
-from mmgpu_hooks.schema.lines import LineError, decode_line, encode_line
 
 RECORDS = [
     make_run(),

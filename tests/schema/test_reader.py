@@ -14,13 +14,12 @@ from fakes.runs import (
     make_run,
     render_evidence,
 )
-from mmgpu_hooks.schema import SourceOffRecord
 from mmgpu_hooks.schema.lines import MOST_LINE_BYTES, encode_line
 from mmgpu_hooks.schema.reader import (
     read_evidence,
     read_other_ranks,
 )
-from mmgpu_hooks.schema.recorded import Line
+from mmgpu_hooks.schema.recorded import Line, SourceOffRecord
 from mmgpu_hooks.schema.run_folder import EvidenceError
 
 

@@ -8,7 +8,7 @@ from fakes.replaced import replace
 from fakes.save_bench import make_bench, make_row
 from fakes.sweeps import make_sweep
 from fakes.sweeps import make_sweep_row as row
-from mmgpu_hooks.schema import Estimate, Verification
+from mmgpu_hooks.schema.judged import Estimate, Verification
 from mmgpu_hooks.show.experiments import (
     VerifyAnswer,
     describe_save_bench,

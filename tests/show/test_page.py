@@ -9,15 +9,15 @@ from fakes.replaced import replace
 from fakes.reported import make_full_ranks, make_full_run, make_reported, make_save
 from fakes.runs import make_evidence
 from mmgpu_hooks.judge.run import Run, TransformFigures
-from mmgpu_hooks.schema import (
+from mmgpu_hooks.schema.judged import (
     Change,
     Diagnosis,
     Finding,
     Recommendation,
     SaveJudgement,
-    SlowSample,
     Verdict,
 )
+from mmgpu_hooks.schema.recorded import SlowSample
 from mmgpu_hooks.show import page as page_module
 from mmgpu_hooks.show.page import is_page, render_page
 from mmgpu_hooks.show.run_sections import ReportedRun

@@ -11,7 +11,7 @@ from fakes.saves import make_aftermath, make_calm, make_contended, make_save
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.save_cures import with_save_cures
-from mmgpu_hooks.schema import Recommendation
+from mmgpu_hooks.schema.judged import Recommendation
 from mmgpu_hooks.show.recommendation import (
     Answer,
     describe_answer,

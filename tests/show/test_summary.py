@@ -17,7 +17,7 @@ from fakes.runs import (
 from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
-from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.show.summary import render_training_summary
 
 HOOKS = {'LoggerHook': 0.12, 'EMAHook': 0.06, 'RuntimeInfoHook': 0.004}

@@ -19,7 +19,7 @@ from benchmarks.ledger import TAPE, WORKER_START_S, build_planted
 from mmgpu_hooks import GPUEfficiencyHook
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.ledger import TimeLedger
-from mmgpu_hooks.schema import RunEvidence
+from mmgpu_hooks.schema.run import RunEvidence
 from training.toy import HOOK, build_runner, evidence_of, train
 
 

@@ -18,7 +18,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import FlexibleRunner, Runner
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
-from mmgpu_hooks.schema import SAVE_PHASES, SaveRecord
+from mmgpu_hooks.schema.recorded import SAVE_PHASES, SaveRecord
 from training.toy import (
     HOOK,
     LossTape,

@@ -22,7 +22,8 @@ from mmgpu_hooks.hooks import stuck_source
 from mmgpu_hooks.judge.standstill import Rank, judge_standstill
 from mmgpu_hooks.judge.why import judge_end
 from mmgpu_hooks.measure.watchdog import THREAD_NAME
-from mmgpu_hooks.schema import HostNow, StuckRecord
+from mmgpu_hooks.schema.judged import HostNow
+from mmgpu_hooks.schema.recorded import StuckRecord
 from mmgpu_hooks.schema.writer import EvidenceWriter
 from training.toy import (
     HOOK,

@@ -18,8 +18,8 @@ from fakes.runs import make_evidence, make_loader, make_run, render_evidence
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.experiment.engine import Plan, Turn, run_plan
 from mmgpu_hooks.experiment.trial import ENDLESS, read_trial_run
-from mmgpu_hooks.schema import TrialSpec
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
+from mmgpu_hooks.schema.tried import TrialSpec
 from training.detection import environ, render_config
 from training.trial_toys import processes_of, write_config
 

@@ -15,7 +15,7 @@ from mmgpu_hooks.judge.thresholds import (
     THREADS_PROBLEM,
     THROTTLED_NOTICE_PCT,
 )
-from mmgpu_hooks.schema import Finding
+from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.plural import plural
 
 

@@ -6,7 +6,7 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import Finding
+from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.plural import plural
 
 

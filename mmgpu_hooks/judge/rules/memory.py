@@ -23,7 +23,7 @@ from mmgpu_hooks.judge.thresholds import (
     WORTH_GROWTH,
 )
 from mmgpu_hooks.model.growth import count_missing
-from mmgpu_hooks.schema import Estimate, Finding
+from mmgpu_hooks.schema.judged import Estimate, Finding
 from mmgpu_hooks.schema.plural import plural
 
 _FATAL = 1.0

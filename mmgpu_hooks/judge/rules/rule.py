@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Callable, Optional
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.schema import Finding
+from mmgpu_hooks.schema.judged import Finding
 
 Judge = Callable[[Run], Optional[Finding]]
 

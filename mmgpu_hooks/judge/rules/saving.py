@@ -7,7 +7,7 @@ from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rul
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import CAUSES
 from mmgpu_hooks.judge.thresholds import HUB_NOTICE, HUB_NOTICE_BYTES, SAVE_PROBLEM
-from mmgpu_hooks.schema import Finding
+from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.plural import plural
 
 

@@ -12,7 +12,7 @@ from mmgpu_hooks.judge.thresholds import (
     VALIDATION_NOTICE,
     VALIDATION_PROBLEM,
 )
-from mmgpu_hooks.schema import Finding
+from mmgpu_hooks.schema.judged import Finding
 
 
 @rule('MG202', 'The GPU swings')

@@ -24,7 +24,7 @@ from mmgpu_hooks.measure.loader.worker import (
     enter_workers,
 )
 from mmgpu_hooks.measure.patches import Patches
-from mmgpu_hooks.schema import SlowSample, TransformCost, WorkersWindow
+from mmgpu_hooks.schema.recorded import SlowSample, TransformCost, WorkersWindow
 
 _MEMORY_PERIOD_S = 300.0
 

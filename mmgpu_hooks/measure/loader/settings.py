@@ -6,7 +6,7 @@ import multiprocessing
 from typing import Any
 
 from mmgpu_hooks.measure.loader.pipeline import find_transforms
-from mmgpu_hooks.schema import LoaderSettings
+from mmgpu_hooks.schema.recorded import LoaderSettings
 
 
 def read_loader_settings(loader: Any) -> LoaderSettings:

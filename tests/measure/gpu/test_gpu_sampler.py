@@ -14,7 +14,7 @@ from mmgpu_hooks.measure.gpu import (
     GpuSampler,
     fold_samples,
 )
-from mmgpu_hooks.schema import GpuWindow
+from mmgpu_hooks.schema.recorded import GpuWindow
 
 Step = tuple[float, Union[float, Exception, None]]
 

@@ -12,7 +12,7 @@ from mmgpu_hooks.measure.host import (
     parse_slurm_cpus,
     read_host_limits,
 )
-from mmgpu_hooks.schema import HostLimits
+from mmgpu_hooks.schema.recorded import HostLimits
 
 
 @pytest.fixture

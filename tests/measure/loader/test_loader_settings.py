@@ -7,7 +7,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from fakes.loader_datasets import Counting, Texts
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
-from mmgpu_hooks.schema import LoaderSettings
+from mmgpu_hooks.schema.recorded import LoaderSettings
 
 
 def test_the_settings_are_those_of_the_live_loader():
