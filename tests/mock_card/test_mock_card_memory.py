@@ -1,4 +1,7 @@
-"""``estimate-memory`` beside the peak that FakeGPU's allocator models."""
+"""``estimate-memory`` beside the peak that FakeGPU's allocator models.
+
+Focal losses have no place here: MMCV has no kernel of theirs for the CPU.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from training.detection import environ
 MODELS = {
     'rtmdet_tiny': 'rtmdet/rtmdet_tiny_8xb32-300e_coco.py',
     'yolox_tiny': 'yolox/yolox_tiny_8xb8-300e_coco.py',
-    'retinanet_r18': 'retinanet/retinanet_r18_fpn_1x_coco.py',
+    'rtmdet_s': 'rtmdet/rtmdet_s_8xb32-300e_coco.py',
+    'yolov3_mobilenet': 'yolo/yolov3_mobilenetv2_8xb24-320-300e_coco.py',
     'faster_rcnn_r50': 'faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py',
-    'fcos_r50': 'fcos/fcos_r50-caffe_fpn_gn-head_1x_coco.py',
-    'atss_r50': 'atss/atss_r50_fpn_1x_coco.py',
+    'cascade_rcnn_r50': 'cascade_rcnn/cascade-rcnn_r50_fpn_1x_coco.py',
     'gfl_r50': 'gfl/gfl_r50_fpn_1x_coco.py',
     'centernet_r18': 'centernet/centernet_r18_8xb16-crop512-140e_coco.py',
 }
@@ -51,11 +54,10 @@ val_cfg = val_dataloader = val_evaluator = None
 test_cfg = test_dataloader = test_evaluator = None
 auto_scale_lr = dict(enable=False)
 """
-MIB = 2**20
 
 
 @pytest.mark.slow
-def test_estimates_are_near_the_modelled_peaks(
+def test_estimates_bound_the_modelled_peaks(
     mock_cards: MockCards, tmp_path: Path
 ) -> None:
     write_demo_dataset(tmp_path, images=12, width=128, height=128)
@@ -74,7 +76,6 @@ def test_estimates_are_near_the_modelled_peaks(
     codes = mock_cards.train()
     failed = {name for name, code in codes.items() if code}
     assert not failed, [planned[name].printed[-3000:] for name in failed]
-    found = {}
     for name, base in MODELS.items():
         config = tmp_path / f'{name}.py'
         config.write_text(CONFIG.format(base=base, data=tmp_path, imports='', hook=''))
@@ -85,5 +86,10 @@ def test_estimates_are_near_the_modelled_peaks(
             stdout=subprocess.PIPE,
             check=True,
         )
-        found[name] = json.loads(told.stdout), planned[name].run.gpu_mem_peak_bytes
-    print(json.dumps({k: (v[0], (v[1] or 0) / MIB) for k, v in found.items()}))
+        estimate = json.loads(told.stdout)
+        (total,) = (one['4'] for one in estimate['total_bytes'].values())
+        peak = planned[name].run.gpu_mem_peak_bytes
+        # activations go while gradients come, and there are no workspaces here
+        assert peak is not None, name
+        assert total - estimate['static']['gradient_bytes'] <= peak <= total, name
+        assert 0.8 <= peak / total, name
