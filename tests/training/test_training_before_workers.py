@@ -87,7 +87,6 @@ def test_workers_are_measured_inside_and_losses_are_the_same_bit_for_bit(
     assert [record.images for record in evidence.intervals] == [8] * 6
     assert {record.largest_batch_pixels for record in evidence.intervals} == {128}
     assert windows[0] is not None and windows[0].cpu_s > 0
-    assert sum(one.ready_mean is not None for one in windows if one) == 6
 
 
 def test_a_hook_that_never_runs_leaves_nothing() -> None:
