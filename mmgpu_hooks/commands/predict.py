@@ -8,7 +8,7 @@ from pathlib import Path
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.commands.runs import read_runs
-from mmgpu_hooks.judge.memory import fold_card_room
+from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.workload import Workload, at_batch_size
 from mmgpu_hooks.schema.errors import UserError
@@ -67,6 +67,6 @@ def predict(
         is_batch_asked=bool(asked),
         memory=None
         if isinstance(pool.memory, NoPrediction)
-        else show.MemoryReport(pool.memory, asked, fold_card_room(pool.newest)),
+        else show.MemoryReport(pool.memory, asked, find_card_room(pool.newest)),
     )
     print_answer(forecast, form, show.describe_forecast, show.render_forecast_json)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mmgpu_hooks.judge.ranks import fold_ranks, with_saves_of
+from mmgpu_hooks.judge.ranks import compare_ranks, with_saves_of
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.judge.verdict import diagnose_run
@@ -105,7 +105,7 @@ def read_run(folder: Path) -> ReadRun:
     run = Run.read(_with_evidence(files))
     evidence, notes = read_other_ranks(files.other_ranks)
     found = [Run(one) for one in evidence]
-    ranks = fold_ranks(run, found, notes)
+    ranks = compare_ranks(run, found, notes)
     if ranks is None or not ranks.rows:
         return ReadRun(files, run, ranks)
     judged, why = ranks.slowest, 'holds the others up'

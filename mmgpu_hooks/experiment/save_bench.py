@@ -17,7 +17,7 @@ from mmgpu_hooks.experiment.trial import (
     Progress,
     read_trial_run,
 )
-from mmgpu_hooks.judge.save_experiment import Won, fold_save_row, judge_save_bench
+from mmgpu_hooks.judge.save_experiment import Won, judge_save_bench, summarize_saves
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.tried import (
@@ -125,7 +125,7 @@ class SaveBenchPlan(Plan):
 
         def summarize(progress: Progress) -> dict[str, Any]:
             trial = progress.end(setting.name, self.time_limit_s, {})
-            row, won = fold_save_row(plan, trial, read_trial_run(progress.folder))
+            row, won = summarize_saves(plan, trial, read_trial_run(progress.folder))
             # the next one needs the space
             shutil.rmtree(progress.folder, ignore_errors=True)
             figures: dict[str, Any] = msgspec.to_builtins({'row': row, 'won': won})

@@ -18,7 +18,7 @@ from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.hooks.sources import open_probe
 from mmgpu_hooks.hooks.train_loader import expect_loop, expect_no_loop
-from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks, with_saves_of
+from mmgpu_hooks.judge.ranks import compare_ranks, find_slowest, with_saves_of
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.clock import monotonic_s
@@ -292,7 +292,7 @@ def _compare_ranks(path: Path, first: Run) -> tuple[RanksSummary | None, Run | N
         return None, None
     found, notes = read_other_ranks(paths)
     others = [Run(evidence) for evidence in found]
-    ranks = fold_ranks(first, others, notes)
+    ranks = compare_ranks(first, others, notes)
     return ranks, find_slowest(ranks, [first, *others])
 
 

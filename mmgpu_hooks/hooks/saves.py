@@ -22,7 +22,7 @@ from mmgpu_hooks.hooks.loop_timer import SAVE, LoopTimer
 from mmgpu_hooks.judge.saves import KEPT_REFERENCES, is_reference, judge_save
 from mmgpu_hooks.measure.ledger import LedgerWindow
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
-from mmgpu_hooks.measure.loader.processes import WorkersMark, fold_workers_meanwhile
+from mmgpu_hooks.measure.loader.processes import WorkersMark, sum_workers_meanwhile
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.save import (
@@ -460,7 +460,7 @@ class SaveSource:
         after = mark_workers(self._probe)
         if before is None or after is None:
             return {}, {'workers': 'the loader is not watched'}
-        seen = fold_workers_meanwhile(before, after, wall_s)
+        seen = sum_workers_meanwhile(before, after, wall_s)
         figures = {
             'workers': seen.count,
             'workers_busy': seen.busy,

@@ -32,7 +32,7 @@ from mmgpu_hooks.measure.loader.batches import (
     BatchWatch,
     Contents,
     count_tensors,
-    fold_stored_ratio,
+    find_stored_ratio,
 )
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.processes import write_nice
@@ -359,7 +359,7 @@ class Sources:
         tensors, size = count_tensors(batch)
         if tensors:
             figures.update(batch_tensors=tensors, batch_bytes=size)
-            figures.update(stored_pixel_ratio=fold_stored_ratio(batch))
+            figures.update(stored_pixel_ratio=find_stored_ratio(batch))
         return figures
 
     def close(self) -> None:

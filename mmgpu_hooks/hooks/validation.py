@@ -20,7 +20,7 @@ from mmgpu_hooks.measure.host import read_run_delay_s
 from mmgpu_hooks.measure.ledger import summarize_durations
 from mmgpu_hooks.measure.loader.batches import count_tensors
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
-from mmgpu_hooks.measure.loader.processes import fold_workers_meanwhile
+from mmgpu_hooks.measure.loader.processes import sum_workers_meanwhile
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
 from mmgpu_hooks.measure.memory import weigh_results
 from mmgpu_hooks.measure.patches import Patches
@@ -108,7 +108,7 @@ class ValidationSource:
         before, after = began['workers'], mark_workers(self._sources.loader)
         train_cpu_s = own_s = used_s = None
         if before is not None and after is not None:
-            train_cpu_s = fold_workers_meanwhile(before, after, wall_s).cpu_s
+            train_cpu_s = sum_workers_meanwhile(before, after, wall_s).cpu_s
         workers = figures.get('workers')
         if workers is not None and workers.count:
             own_s = workers.cpu_s

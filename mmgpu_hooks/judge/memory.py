@@ -38,7 +38,7 @@ class CardRoom:
         return int(SAFE_SHARE * self.room_bytes)
 
 
-def fold_card_room(run: Run) -> CardRoom | None:
+def find_card_room(run: Run) -> CardRoom | None:
     """The room that a run's card has; ``None`` when its size is unknown."""
     total = run.run.gpu.memory_total_bytes if run.run.gpu else None
     if not total:

@@ -46,7 +46,7 @@ _OWN_PARTS = {
 """What no other rank holds up: its field in a row, and what a rank does in it."""
 
 
-def fold_ranks(
+def compare_ranks(
     first: Run, others: Sequence[Run], notes: Sequence[str] = ()
 ) -> RanksSummary | None:
     """Find the rank that the others wait for, over the intervals that all recorded.

@@ -88,7 +88,7 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
     ]
     notes, means = [], []
     for name, run in sides.items():
-        found = fold_figures(run.steady)
+        found = summarize_figures(run.steady)
         means.append(found)
         iteration, count = found[ITER], len(run.steady)
         if iteration is None or iteration.is_drift:
@@ -119,7 +119,7 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
     )
 
 
-def fold_figures(
+def summarize_figures(
     intervals: Intervals, least: int = LEAST_VALUES
 ) -> dict[str, SeriesMean | None]:
     """The mean of each of :data:`FIGURES` over a run's intervals, with its error.

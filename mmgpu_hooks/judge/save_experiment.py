@@ -19,7 +19,7 @@ Won = tuple[Optional[float], ...]
 """Seconds won back after each save of a row; ``None`` where that is unknown."""
 
 
-def fold_save_row(
+def summarize_saves(
     plan: SavePlan, result: Trial, run: Run | None
 ) -> tuple[SaveBenchRow, Won]:
     """The saves of one setting, by themselves.
@@ -73,7 +73,7 @@ def judge_save_bench(
     """Compare every setting with the one with the fewest workers.
 
     Args:
-        measured: Rows of :func:`fold_save_row`, in any order.
+        measured: Rows of :func:`summarize_saves`, in any order.
         asked: Settings that were to be trained.
         seconds: Of the whole experiment.
         is_interrupted: Whether it was stopped.

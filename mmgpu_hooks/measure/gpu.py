@@ -521,7 +521,7 @@ def _try(lookup: Callable[[str], Any], name: str, failures: list[Exception]) -> 
         return None
 
 
-def fold_samples(samples: Sequence[tuple[float, GpuSample]]) -> dict[str, Any]:
+def summarize_samples(samples: Sequence[tuple[float, GpuSample]]) -> dict[str, Any]:
     """Fold samples into the fields of a record; what no sample gave is left out.
 
     Args:
@@ -653,7 +653,7 @@ class GpuSampler:
         if os.getpid() == self._pid:
             # only those here now: a fast sampler must not hold us in the loop
             taken = [self._pending.popleft() for _ in range(len(self._pending))]
-        return fold_samples(taken)
+        return summarize_samples(taken)
 
     def _run(self, last_s: float) -> None:
         try:

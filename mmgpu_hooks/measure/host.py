@@ -177,7 +177,7 @@ def read_host_limits(
         cgroup_cpu_cores=groups.cpu_cores,
         slurm_cpus=slurm_cpus,
         ranks_on_host=ranks_on_host,
-        usable_cores=fold_usable_cores(
+        usable_cores=compute_usable_cores(
             logical_cpus=logical_cpus,
             affinity_cpus=bound.cpus if bound else affinity_cpus,
             cgroup_cpu_cores=groups.cpu_cores,
@@ -194,7 +194,7 @@ def read_host_limits(
     )
 
 
-def fold_usable_cores(
+def compute_usable_cores(
     *,
     logical_cpus: int | None,
     affinity_cpus: int | None,
@@ -350,11 +350,11 @@ class CpuMeter:
         if now_s >= self._due_s:
             self._due_s = now_s + pause_s(now_s - self._begun_s)
             times_before, self._times = self._times, self._read_cpu_times()._asdict()
-            figures['system_cpu_pct'] = fold_busy_pct(times_before, self._times)
+            figures['system_cpu_pct'] = compute_busy_pct(times_before, self._times)
         return figures
 
 
-def fold_busy_pct(
+def compute_busy_pct(
     before: Mapping[str, float], after: Mapping[str, float]
 ) -> float | None:
     """Busy share of all CPUs between two readings of their times.
@@ -366,12 +366,12 @@ def fold_busy_pct(
     Returns:
         Per cent, 0 to 100; ``None`` when no time passed.
     """
-    busy_s = fold_busy_s(before, after)
-    whole_s = busy_s + fold_busy_s(before, after, of=_IDLE)
+    busy_s = compute_busy_s(before, after)
+    whole_s = busy_s + compute_busy_s(before, after, of=_IDLE)
     return 100.0 * busy_s / whole_s if whole_s > 0.0 else None
 
 
-def fold_busy_s(
+def compute_busy_s(
     before: Mapping[str, float],
     after: Mapping[str, float],
     of: Collection[str] | None = None,
@@ -417,7 +417,7 @@ def parse_pressure(text: bytes) -> float:
     return int(found[1]) / 1e6
 
 
-def fold_pressure_pct(
+def compute_pressure_pct(
     before_s: float, after_s: float, duration_s: float
 ) -> float | None:
     """Share of a window in which some task waited; ``None`` where a total fell.
@@ -509,7 +509,7 @@ class HostWindowMeter:
         fields: dict[str, float | None] = {}
         for figure, waited_s in self._last[1].items():
             if figure in self._pressures:
-                fields[figure] = fold_pressure_pct(
+                fields[figure] = compute_pressure_pct(
                     before[figure][0], waited_s[0], self._last[0] - then_s
                 )
                 continue

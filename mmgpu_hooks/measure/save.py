@@ -13,7 +13,11 @@ import psutil
 
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.clock import Clock, monotonic_s, process_cpu_s, thread_cpu_s
-from mmgpu_hooks.measure.host import fold_busy_s, fold_pressure_pct, parse_pressure
+from mmgpu_hooks.measure.host import (
+    compute_busy_s,
+    compute_pressure_pct,
+    parse_pressure,
+)
 from mmgpu_hooks.measure.proc import (
     parse_schedstat,
     read_begin,
@@ -192,7 +196,7 @@ class Surroundings(NamedTuple):
         """
         figures: dict[str, Any] = {}
         if before.memory_waited_s is not None and self.memory_waited_s is not None:
-            figures['memory_pressure_pct'] = fold_pressure_pct(
+            figures['memory_pressure_pct'] = compute_pressure_pct(
                 before.memory_waited_s,
                 self.memory_waited_s,
                 self.clock_s - before.clock_s,
@@ -205,5 +209,5 @@ class Surroundings(NamedTuple):
             return figures, {'strangers_cpu_s': "the workers' CPU is not known"}
         ours_s = self.own_cpu_s - before.own_cpu_s + workers_cpu_s
         # the host counts in ticks of 10 ms, we in nanoseconds
-        busy_s = fold_busy_s(before.cpu_times, self.cpu_times)
+        busy_s = compute_busy_s(before.cpu_times, self.cpu_times)
         return {**figures, 'strangers_cpu_s': max(busy_s - ours_s, 0.0)}, {}

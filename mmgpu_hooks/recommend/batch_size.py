@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from mmgpu_hooks.judge.memory import fold_card_room
+from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.judge.thresholds import WORTHWHILE_GAIN
 from mmgpu_hooks.model.batches import (
     MemoryFit,
@@ -111,7 +111,7 @@ def _find_limit(job: Job, memory: MemoryFit | NoPrediction) -> tuple[int, str] |
             'with another batch size.'
         )
     run = job.run
-    card = fold_card_room(run)
+    card = find_card_room(run)
     if card is None:
         return 'How much memory the card has is unknown.'
     safe, measured = find_largest_batch(memory, card.safe_bytes), memory.batch_sizes[-1]

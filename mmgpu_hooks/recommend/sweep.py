@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.run_comparison import ITER, fold_figures
+from mmgpu_hooks.judge.run_comparison import ITER, summarize_figures
 from mmgpu_hooks.model.stats import LEAST_VALUES, estimate_mean
 from mmgpu_hooks.recommend.choice import SAME_SPEED
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH, cap_workers
@@ -33,7 +33,7 @@ def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:
     """
     if run is None:
         return None
-    series = fold_figures(run.every.after(warm_up), LEAST_INTERVALS)[ITER]
+    series = summarize_figures(run.every.after(warm_up), LEAST_INTERVALS)[ITER]
     return estimate_mean(series) if series is not None else None
 
 

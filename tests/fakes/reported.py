@@ -12,7 +12,7 @@ from fakes.runs import (
     make_inside_workers,
     make_ranks,
 )
-from mmgpu_hooks.judge.ranks import fold_ranks
+from mmgpu_hooks.judge.ranks import compare_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings
@@ -114,7 +114,7 @@ def make_reported(
         recommendation=recommend_settings(summary),
         summary=summary,
         ranks=(
-            fold_ranks(summary, [Run(rank) for rank in ranks[1:]])
+            compare_ranks(summary, [Run(rank) for rank in ranks[1:]])
             if len(ranks) > 1
             else None
         ),

@@ -6,14 +6,14 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_gpu_run, make_interval, make_ranks
-from mmgpu_hooks.judge.ranks import START_TOLERANCE_S, find_slowest, fold_ranks
+from mmgpu_hooks.judge.ranks import START_TOLERANCE_S, compare_ranks, find_slowest
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.run import RanksSummary, RunEvidence
 
 
 def compare(ranks: list[RunEvidence], *notes: str) -> RanksSummary:
     first, *others = map(Run, ranks)
-    summary = fold_ranks(first, others, notes)
+    summary = compare_ranks(first, others, notes)
     assert summary is not None
     return summary
 

@@ -9,7 +9,7 @@ from fakes.runs import make_evidence, make_run
 from fakes.save_bench import make_bench, make_row
 from fakes.saves import LOADER, make_aftermath, make_contended, make_save
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.save_experiment import fold_save_row
+from mmgpu_hooks.judge.save_experiment import summarize_saves
 from mmgpu_hooks.schema.tried import SavePlan, SaveSetting, Trial
 
 WIDE = (0.3, 0.4, 1.0, 1.0, 3.0, 4.0)
@@ -88,7 +88,7 @@ def fold(saves, aftermaths=()):
         save_aftermaths=tuple(aftermaths),
     )
     plan = SavePlan(SaveSetting(8), 6, 24, 184)
-    return fold_save_row(
+    return summarize_saves(
         plan, Trial('trial', 'completed', None, 30.0, 200), Run(evidence)
     )
 
@@ -109,7 +109,7 @@ def test_the_first_save_is_left_out_and_the_rest_are_medians():
 
 def test_a_training_without_evidence_is_a_row_without_figures():
     result = Trial('trial', 'failed', 'TypeError: no', 3.0, 0)
-    row, won = fold_save_row(SavePlan(SaveSetting(8), 6, 24, 184), result, None)
+    row, won = summarize_saves(SavePlan(SaveSetting(8), 6, 24, 184), result, None)
     assert (row.save_s, row.saves, won) == (None, (), ())
     bench = make_bench(make_row(0, 0.4), (row, won))
     assert bench.rows[1].remark == 'TypeError: no'

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
-from mmgpu_hooks.judge.memory import fold_card_room
+from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end
 from mmgpu_hooks.schema.judged import HostNow
@@ -171,7 +171,7 @@ def test_memory_peaks_are_those_of_the_interval(
     assert run.cuda_memory.inactive_bytes is not None
     # what others hold is no room for training
     assert run.gpu is not None and run.gpu.mem_used_bytes == OTHERS
-    card, reserved = fold_card_room(run), run.gpu_mem_reserved_bytes or 0
+    card, reserved = find_card_room(run), run.gpu_mem_reserved_bytes or 0
     assert card is not None
     assert card.room_bytes == card.total_bytes - (OTHERS - reserved)
     # a Hopper has the counter

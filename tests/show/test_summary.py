@@ -14,7 +14,7 @@ from fakes.runs import (
     make_ranks,
     make_run,
 )
-from mmgpu_hooks.judge.ranks import find_slowest, fold_ranks
+from mmgpu_hooks.judge.ranks import compare_ranks, find_slowest
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.schema.run import RunEvidence
@@ -25,7 +25,7 @@ HOOKS = {'LoggerHook': 0.12, 'EMAHook': 0.06, 'RuntimeInfoHook': 0.004}
 
 def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
     run, *ranks = map(Run, (evidence, *others))
-    compared = fold_ranks(run, ranks)
+    compared = compare_ranks(run, ranks)
     slowest = find_slowest(compared, [run, *ranks])
     judged = diagnose_run(slowest or run)
     return render_training_summary(run, judged, compared)

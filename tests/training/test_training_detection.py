@@ -20,7 +20,7 @@ from mmengine.registry import HOOKS
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from training.detection import Task, environ, find_tools, render_config, train_all
-from training.toy import evidence_of, fold_scalars, scalar_lines
+from training.toy import evidence_of, scalar_lines, summarize_scalars
 
 SHIPPED_BASE = Path(__file__).parents[2] / 'configs/_base_/gpu_efficiency.py'
 
@@ -176,7 +176,10 @@ EXPECTED = [
 def published(work_dir: Path) -> list[tuple[int, dict[str, float]]]:
     """Step and scalars of each interval, as the evidence has them."""
     return [
-        (record.iteration, {n: v for n, v in fold_scalars(record).items() if n in MAIN})
+        (
+            record.iteration,
+            {n: v for n, v in summarize_scalars(record).items() if n in MAIN},
+        )
         for record in evidence_of(work_dir).intervals
     ]
 

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from training.toy import HOOK, build_runner, evidence_of, fold_scalars, scalar_lines
+from training.toy import (
+    HOOK,
+    build_runner,
+    evidence_of,
+    scalar_lines,
+    summarize_scalars,
+)
 
 
 @pytest.mark.parametrize('loop', ['epoch', 'iter'])
@@ -55,6 +61,6 @@ def test_values_are_in_the_message_hub_with_one_entry_each(tmp_path: Path) -> No
     runner = build_runner(tmp_path, hook={**HOOK, 'scalars': 'all'})
     runner.train()
     last = evidence_of(tmp_path).intervals[-1]
-    for name, value in fold_scalars(last).items():
+    for name, value in summarize_scalars(last).items():
         buffer = runner.message_hub.get_scalar(f'train/{name}')
         assert buffer.data[0].tolist() == [pytest.approx(value, rel=1e-6, abs=1e-9)]

@@ -259,7 +259,7 @@ def scalar_lines(work_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def fold_scalars(record: IntervalRecord) -> dict[str, float]:
+def summarize_scalars(record: IntervalRecord) -> dict[str, float]:
     """The scalars of one interval."""
     line = LineFigures()
     line.add(record)

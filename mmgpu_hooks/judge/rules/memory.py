@@ -6,10 +6,10 @@ from mmgpu_hooks.judge.columns import largest, median
 from mmgpu_hooks.judge.duration_text import format_bytes
 from mmgpu_hooks.judge.memory import (
     count_left,
+    find_card_room,
     find_growth_of,
     find_host_growth,
     find_host_room,
-    fold_card_room,
 )
 from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
@@ -182,7 +182,7 @@ def judge_card_growth(run: Run) -> Finding | None:
     if growth is None:
         return None
     detail = _phrase_growth('Live tensors grow', growth)
-    card, left = fold_card_room(run), count_left(run)
+    card, left = find_card_room(run), count_left(run)
     peak = run.gpu_mem_peak_bytes
     if card is None or peak is None:
         return notice(f'{detail}.')
@@ -208,7 +208,7 @@ def judge_fragments(run: Run) -> Finding | None:
     if memory is None or not reserved:
         return None
     inactive, retries = memory.inactive_bytes or 0, memory.retries or 0
-    card = fold_card_room(run)
+    card = find_card_room(run)
     is_full = card is not None and reserved >= FULL_SHARE * card.room_bytes
     if not retries and not (is_full and inactive >= FRAGMENTS_NOTICE * reserved):
         return None
@@ -228,7 +228,7 @@ def judge_burst(run: Run) -> Finding | None:
     backbone, a smaller batch.
     """
     peaks = run.steady.having('gpu_mem_peak_bytes')
-    usual, card = median(peaks.column('gpu_mem_peak_bytes')), fold_card_room(run)
+    usual, card = median(peaks.column('gpu_mem_peak_bytes')), find_card_room(run)
     peak = largest(peaks.column('gpu_mem_peak_bytes'))
     if not usual or peak is None or card is None:
         return None

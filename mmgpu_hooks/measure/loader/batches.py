@@ -143,7 +143,7 @@ def _open_bare(batch: Any) -> tuple[Any, Any]:
     return (first, None) if is_stack else (batch, None)
 
 
-def fold_stored_ratio(batch: Any) -> float | None:
+def find_stored_ratio(batch: Any) -> float | None:
     """Pixels of a batch's images as stored, over those they are trained at.
 
     MMDetection's data samples hold both: ``ori_shape`` and ``img_shape``.

@@ -51,7 +51,7 @@ class WorkersMeanwhile:
     cpu_s: float | None
 
 
-def fold_workers_meanwhile(
+def sum_workers_meanwhile(
     before: WorkersMark, after: WorkersMark, wall_s: float
 ) -> WorkersMeanwhile:
     """What the workers did between two marks.

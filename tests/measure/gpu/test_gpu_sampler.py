@@ -12,7 +12,7 @@ from mmgpu_hooks.measure.gpu import (
     THREAD_NAME,
     GpuSample,
     GpuSampler,
-    fold_samples,
+    summarize_samples,
 )
 from mmgpu_hooks.schema.recorded import GpuWindow
 
@@ -67,7 +67,7 @@ def until(condition: Callable[[], object]) -> None:
 
 def fold(samples: Iterable[tuple[float, float | None, int | None]]) -> GpuWindow:
     given = [(seconds, GpuSample(util, used)) for seconds, util, used in samples]
-    return GpuWindow(**fold_samples(given))
+    return GpuWindow(**summarize_samples(given))
 
 
 def test_a_sample_weighs_as_much_as_its_time():
@@ -170,7 +170,7 @@ def test_stop_is_bounded_when_a_read_hangs(error: SourceError | None):
     assert GpuWindow(**sampler.drain()) == GpuWindow()
 
 
-def test_other_figures_fold_into_means_shares_and_maxima():
+def test_other_figures_come_to_means_shares_and_maxima():
     samples = [
         (1.0, GpuSample(None, 5, {'sm_clock_mhz': clock, 'temperature_c': hot}, why))
         for clock, hot, why in (
@@ -180,7 +180,7 @@ def test_other_figures_fold_into_means_shares_and_maxima():
             (1500.0, 65.0, frozenset()),
         )
     ]
-    window = GpuWindow(**fold_samples([*samples, (1.0, GpuSample(None, 5))]))
+    window = GpuWindow(**summarize_samples([*samples, (1.0, GpuSample(None, 5))]))
     assert window == GpuWindow(
         samples=5,
         mem_used_bytes=5,

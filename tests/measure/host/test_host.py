@@ -8,7 +8,7 @@ import pytest
 
 from fakes.replaced import replace
 from mmgpu_hooks.measure.host import (
-    fold_usable_cores,
+    compute_usable_cores,
     parse_slurm_cpus,
     read_host_limits,
 )
@@ -77,7 +77,7 @@ def test_ranks_must_be_at_least_one(host: Path, ranks: int):
     ],
 )
 def test_usable_cores(cpus, affinity, quota, slurm, ranks, is_task, usable):
-    assert usable == fold_usable_cores(
+    assert usable == compute_usable_cores(
         logical_cpus=cpus,
         affinity_cpus=affinity,
         cgroup_cpu_cores=quota,

@@ -12,8 +12,8 @@ from mmgpu_hooks.measure.cgroup import parse_throttled_s, states_no_quota
 from mmgpu_hooks.measure.host import (
     CpuMeter,
     HostWindowMeter,
-    fold_busy_pct,
-    fold_pressure_pct,
+    compute_busy_pct,
+    compute_pressure_pct,
     parse_pressure,
 )
 from mmgpu_hooks.measure.proc import read_peak_rss_bytes
@@ -145,8 +145,8 @@ def test_pressure():
         with pytest.raises(ValueError, match='expected a line'):
             parse_pressure(garbage)
     # the clocks are read one after the other
-    assert fold_pressure_pct(1.0, 3.1, 2.0) == 100.0
-    assert fold_pressure_pct(1.0, 1.0, 0.0) is None
+    assert compute_pressure_pct(1.0, 3.1, 2.0) == 100.0
+    assert compute_pressure_pct(1.0, 1.0, 0.0) is None
 
 
 class Times(NamedTuple):
@@ -168,7 +168,7 @@ class Times(NamedTuple):
     ],
 )
 def test_busy_share(before: Times, after: Times, pct):
-    assert fold_busy_pct(before._asdict(), after._asdict()) == pct
+    assert compute_busy_pct(before._asdict(), after._asdict()) == pct
 
 
 def test_cpu_windows_follow_each_other():

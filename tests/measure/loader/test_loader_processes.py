@@ -16,7 +16,7 @@ from mmgpu_hooks.measure.loader.processes import (
     WorkerProcesses,
     WorkersMeanwhile,
     WorkerTimes,
-    fold_workers_meanwhile,
+    sum_workers_meanwhile,
     write_nice,
 )
 
@@ -57,7 +57,7 @@ def wanting(cpu_s: float | None, wanting_s: float | None) -> WorkerTimes:
     ],
 )
 def test_workers_between_two_marks(before, after, expected):
-    assert fold_workers_meanwhile(before, after, 4.0) == expected
+    assert sum_workers_meanwhile(before, after, 4.0) == expected
 
 
 @pytest.fixture
