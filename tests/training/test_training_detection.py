@@ -14,15 +14,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from mmengine.config import Config
-from mmengine.registry import HOOKS
 
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from training.detection import Task, environ, find_tools, render_config, train_all
 from training.toy import evidence_of, scalar_lines, summarize_scalars
-
-SHIPPED_BASE = Path(__file__).parents[2] / 'configs/_base_/gpu_efficiency.py'
 
 ITERATIONS = 12
 LOGGED = [3, 6, 9, 12]
@@ -150,21 +146,6 @@ def test_every_way_to_name_the_hook_leaves_evidence(
     assert 'GPUEfficiencyHook' in log
     assert ('EMAHook' in log) == (case != CUSTOM_IMPORTS)
     assert not list(detections.work_dir(PLAIN[case]).rglob('gpu_efficiency*'))
-
-
-def test_the_shipped_base_is_a_runtime_with_the_hook(tmp_path: Path) -> None:
-    config = tmp_path / 'config.py'
-    config.write_text(
-        '_base_ = [\n'
-        "    'mmdet::_base_/models/retinanet_r50_fpn.py',\n"
-        "    'mmdet::_base_/datasets/coco_detection.py',\n"
-        "    'mmdet::_base_/schedules/schedule_1x.py',\n"
-        f'    {str(SHIPPED_BASE)!r},\n'
-        ']\n'
-    )
-    hooks = Config.fromfile(config).default_hooks
-    assert {'timer', 'logger', 'checkpoint'} <= set(hooks)
-    assert type(HOOKS.build(hooks.gpu_efficiency)).__name__ == 'GPUEfficiencyHook'
 
 
 # there is no GPU here; of a save, one case has an interval with one
