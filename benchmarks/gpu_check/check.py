@@ -26,17 +26,8 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.gpu_check.table import (
-    EXIT_NO_CUDA,
-    MISSED,
-    Row,
-    excuse,
-    exit_code,
-    render_markdown,
-    render_text,
-    skipped,
-    summarise,
-)
+from benchmarks.gpu_check import table
+from benchmarks.gpu_check.table import Row, skipped
 
 BUSY_PCT = 4.0
 """Of the machine's CPUs, or of the GPU, in use by others: too busy to judge."""
@@ -67,17 +58,11 @@ def why_no_cuda() -> str | None:
         import torch
     except ImportError:
         return 'gpu-check needs torch with CUDA, and torch is not installed.'
-    if not torch.backends.cuda.is_built():
-        return (
-            f'gpu-check needs a CUDA machine: this torch {torch.__version__} was '
-            'built without CUDA.'
-        )
-    if not torch.cuda.is_available():
-        return (
-            f'gpu-check needs a CUDA machine: torch {torch.__version__} finds no GPU '
-            'that it can use.'
-        )
-    return None
+    if torch.cuda.is_available():
+        return None
+    is_built = torch.backends.cuda.is_built()
+    why = 'finds no GPU that it can use' if is_built else 'was built without CUDA'
+    return f'gpu-check needs a CUDA machine: torch {torch.__version__} {why}.'
 
 
 def install_wheels(wheels: Path, folder: str) -> list[Row]:
@@ -151,7 +136,8 @@ def run_check(name: str) -> list[Row]:
                 why = f'needs {missing}{hint}, which is not installed'
                 return [skipped(name, why)]
         text = ' '.join(str(error).split())
-        return [Row(name, type(error).__name__, 'no error', MISSED, text, False)]
+        kind = type(error).__name__
+        return [Row(name, kind, 'no error', table.MISSED, text, sensitive=False)]
 
 
 def describe_machine(driver: str | None, load: str | None) -> list[tuple[str, str]]:
@@ -228,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     reason = why_no_cuda()
     if reason is not None:
         print(reason, file=sys.stderr)
-        return EXIT_NO_CUDA
+        return table.EXIT_NO_CUDA
     # cuBLAS reads it when it starts; without it, two trainings may differ
     os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
     with tempfile.TemporaryDirectory() as folder:
@@ -254,15 +240,15 @@ def run_checks(arguments: argparse.Namespace, rows: list[Row]) -> int:
             rows.append(skipped(name, f'{LIMIT_S / 60:.0f} minutes were over'))
         else:
             rows += run_check(name)
-    rows = excuse(rows, other_load)
+    rows = table.excuse(rows, other_load)
     machine = describe_machine(driver, other_load or ''.join(r.note for r in unknown))
     print('\n'.join(f'{name}: {value}' for name, value in machine), end='\n\n')
-    print(render_text(rows), end='\n\n')
+    print(table.render_text(rows), end='\n\n')
     if arguments.output is not None:
         try:
             arguments.output.parent.mkdir(parents=True, exist_ok=True)
-            arguments.output.write_text(render_markdown(rows, machine))
+            arguments.output.write_text(table.render_markdown(rows, machine))
         except OSError as error:  # a checkout that is read-only
             print(f'gpu-check: the table was not kept: {error}', file=sys.stderr)
-    print(summarise(rows))
-    return exit_code(rows)
+    print(table.summarise(rows))
+    return table.exit_code(rows)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from mmengine.dataset import pseudo_collate
@@ -247,11 +248,8 @@ def refusing_sync() -> Iterator[None]:
     def wrap_strictly(guard: Guard, source: str, function: Any) -> Any:
         return wrap(guard, source, refuse_sync(function))
 
-    Guard.run, Guard.wrap = run_strictly, wrap_strictly  # type: ignore[method-assign]
-    try:
+    with patch.multiple(Guard, run=run_strictly, wrap=wrap_strictly):
         yield
-    finally:
-        Guard.run, Guard.wrap = run, wrap  # type: ignore[method-assign]
 
 
 def check_cost() -> list[Row]:
@@ -304,13 +302,8 @@ def timing(kind: Any, *names: str) -> Iterator[dict[str, list[float]]]:
 
         return call
 
-    for name in names:
-        setattr(kind, name, timed(name))
-    try:
+    with patch.multiple(kind, **{name: timed(name) for name in names}):
         yield spent_s
-    finally:
-        for name, method in methods.items():
-            setattr(kind, name, method)
 
 
 def check_stalls() -> list[Row]:
