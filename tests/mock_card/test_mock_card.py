@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.judge.standstill import Rank
@@ -156,6 +157,23 @@ def test_a_card_that_fails_ends_its_figures_alone(
         assert judge_end([], [Rank(run.evidence, GONE)]).cause == 'gpu_lost'
 
 
+def test_every_page_says_until_when_a_lost_card_was_measured(
+    trainings: dict[str, Training],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder, run = str(trainings['lost'].work_dir), trainings['lost'].run
+    page = tmp_path / 'page.html'
+    assert main(['recommend', folder, '--dry-run', '--details']) == 0
+    assert main(['why', folder]) == 0
+    assert main(['report', folder, '-o', str(page)]) == 0
+    said = ' '.join(capsys.readouterr().out.split())
+    measured = f'GPU utilisation until iteration {run.gpu_last_iteration} 71 %'
+    assert measured in said
+    assert 'It came to its end, but: The GPU is lost.' in said
+    assert measured in page.read_text().replace('\xa0', ' ')
+
+
 def test_memory_peaks_are_those_of_the_interval(
     trainings: dict[str, Training],
 ) -> None:
@@ -168,11 +186,12 @@ def test_memory_peaks_are_those_of_the_interval(
         assert record.gpu_mem_reserved_bytes is not None
         assert 72 * MIB <= record.gpu_mem_reserved_bytes <= 120 * MIB
     assert run.cuda_memory is not None and run.cuda_memory.ooms == 0
-    assert run.cuda_memory.inactive_bytes is not None
+    assert 0 < (run.cuda_memory.inactive_bytes or 0) < 4 * MIB
     # what others hold is no room for training
     assert run.gpu is not None and run.gpu.mem_used_bytes == OTHERS
+    assert run.run.gpu is not None and run.run.gpu.name == 'NVIDIA H100 80GB HBM3'
     card, reserved = find_card_room(run), run.gpu_mem_reserved_bytes or 0
-    assert card is not None
+    assert card is not None and card.total_bytes == 80 * 2**30
     assert card.room_bytes == card.total_bytes - (OTHERS - reserved)
     # a Hopper has the counter
     assert run.gpu.sm_active_pct is not None

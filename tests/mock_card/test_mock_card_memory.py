@@ -57,6 +57,7 @@ auto_scale_lr = dict(enable=False)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_estimates_bound_the_modelled_peaks(
     mock_cards: MockCards, tmp_path: Path
 ) -> None:
