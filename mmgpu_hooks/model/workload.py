@@ -252,6 +252,9 @@ each doubling of their number over the cores, and its standard error. With 4 to 
 threads in each of 2 and 4 workers on two cores, decoding, resizing, warping, blurring
 and changing colours took 0.96 to 1.31 times the CPU of one thread each."""
 
+MOST_DOUBLINGS = 5
+"""That were measured."""
+
 
 def with_one_thread(workload: Workload, saved: float) -> Workload:
     """The workload with one thread a worker, where several took each other's cores.

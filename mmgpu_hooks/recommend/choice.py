@@ -26,6 +26,7 @@ from mmgpu_hooks.model.prediction import (
     perturb,
 )
 from mmgpu_hooks.model.workload import (
+    MOST_DOUBLINGS,
     THREADS_ERROR,
     THREADS_WASTE,
     Workload,
@@ -137,34 +138,34 @@ def decide(job: Job) -> Decision:
     """The best setting, or the old one and why no other is written.
 
     A gain must hold beside the other load of the run and without it. Workers that only
-    take turns are more than the host carries, which needs no gain.
+    take turns are more than the host carries, which needs no gain. Threads of OpenCV
+    that thrash are freed together with what is best without them.
     """
-    calm = _free_threads(job)
+    calm, doubt = _free_threads(job), None
     if calm is not None:
         new = propose(calm).new
-        gain = predict_gain((job, job.old), (calm, new))
-        if not gain.is_worthwhile:
-            return Decision(job, job.old, doubt='')
-        return _confirm(job, Decision(calm, new, gain))
+        freed = Decision(calm, new, predict_gain((job, job.old), (calm, new)))
+        freed = _confirm(job, freed)
+        if freed.doubt is None and freed.gain and freed.gain.is_worthwhile:
+            return freed
+        doubt = freed.doubt
     proposed = propose(job)
-    if proposed.gain is None or _is_crowd(job.without_other_load, proposed.new):
-        return proposed
-    return _confirm(job, proposed)
+    if proposed.gain is not None and not _is_crowd(
+        job.without_other_load, proposed.new
+    ):
+        proposed = _confirm(job, proposed)
+    return replace(proposed, doubt=doubt or proposed.doubt)
 
 
 def _free_threads(job: Job) -> Job | None:
-    """The job with one thread a worker, where several were found to thrash.
-
-    What workers show whose threads wait for each other is not what they would do
-    without: both are decided together, or neither.
-    """
+    """The job with one thread a worker, where several were found to thrash."""
     found = find_worker_threads(job.run)
     if found is None or not found.is_thrash or (found.opencv or 0) < 2:
         return None
     had = found.opencv or 0
-    wasted = THREADS_WASTE * math.log2(max(had / found.cores, 1.0))
+    wasted = THREADS_WASTE * min(math.log2(max(had / found.cores, 1.0)), MOST_DOUBLINGS)
     # a worker that uses more than a core has all of its CPU in less time
-    hidden = max(found.cpu_s / job.workload.batch_cpu.mean_s, 1.0)
+    hidden = max(found.cpu_s / max(job.workload.batch_cpu.mean_s, 1e-6), 1.0)
     saved = 1.0 - (1.0 - wasted) * hidden
     workload = with_one_thread(job.workload, saved)
     run = job.run.altered(workload=workload)
