@@ -72,10 +72,7 @@ def read_run_folder(path: Path) -> RunFiles:
         EvidenceError: If the folder is missing, empty or holds no run.
     """
     if path.is_file():
-        copy = _config_copy(path.parent)
-        if path.name == PLAIN_NAME:
-            return RunFiles(None, path, copy)
-        return RunFiles(path, None, copy)
+        return RunFiles(path, None, _config_copy(path.parent))
     try:
         runs = _find_runs(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -90,29 +87,23 @@ def read_run_folder(path: Path) -> RunFiles:
             f'at {error.filename}; check its permissions.'
         ) from error
     if not runs:
-        found = 'neither' if any(path.iterdir()) else 'an empty folder'
+        found = 'none' if any(path.iterdir()) else 'an empty folder'
         raise EvidenceError(
-            f"{path}: expected {EVIDENCE_NAME} (or MMEngine's {PLAIN_NAME}) in some "
-            f'<timestamp>/vis_data, found {found}; train with GPUEfficiencyHook in the '
-            'config, or give the folder that holds a run.'
+            f'{path}: expected {EVIDENCE_NAME} in some <timestamp>/vis_data, found '
+            f'{found}; train with GPUEfficiencyHook in the config, or give the folder '
+            'that holds a run.'
         )
     *older, newest = runs
     evidence, plain = newest / EVIDENCE_NAME, newest / PLAIN_NAME
-    if evidence.is_file():
-        return RunFiles(
-            evidence,
-            plain if plain.is_file() else None,
-            _config_copy(newest),
-            find_other_ranks(evidence),
-            older_runs=len(older),
-        )
-    with_evidence = [r / EVIDENCE_NAME for r in older if (r / EVIDENCE_NAME).is_file()]
+    is_ours = evidence.is_file()
+    before = (run / EVIDENCE_NAME for run in reversed(older) if not is_ours)
     return RunFiles(
-        None,
-        plain,
+        evidence if is_ours else None,
+        plain if plain.is_file() else None,
         _config_copy(newest),
+        find_other_ranks(evidence) if is_ours else (),
         older_runs=len(older),
-        older_evidence=with_evidence[-1] if with_evidence else None,
+        older_evidence=next((path for path in before if path.is_file()), None),
     )
 
 

@@ -98,15 +98,10 @@ WORKERS = json.loads(msgspec.json.encode(make_workers(0.3)))
     ('line', 'reason'),
     [
         (b'{"kind": "inter', 'truncated'),
-        (b'[1, 2]', 'Expected `object`'),
         (b'{"iteration": 3}', 'missing required field `kind`'),
-        (b'{"kind": "interval"}', 'missing required field `iteration`'),
         (edited(make_interval(), iteration='12'), r'Expected `int`.*\$.iteration'),
-        (edited(make_interval(), iteration=True), r'Expected `int`.*\$.iteration'),
-        (edited(make_interval(), duration_s=None), r'Expected `float`.*\$.duration_s'),
         (edited(make_interval(), duration_s=-1.0), r'>= 0.* - at `\$.duration_s'),
         (edited(make_interval(), duration_s=1e300), r'<= 1.* - at `\$.duration_s'),
-        (edited(make_interval(), images=-4), r'>= 0 - at `\$.images'),
         (edited(make_interval(), images=10**400), r'\$.images'),
         (
             edited(make_interval(), workers={**WORKERS, 'pss_bytes': -1}),
@@ -117,7 +112,6 @@ WORKERS = json.loads(msgspec.json.encode(make_workers(0.3)))
         (edited(make_interval()).replace(b'20', b'1e999', 1), 'out of range'),
         (edited(RECORDS[-1], status='odd'), "Invalid enum value 'odd'"),
         (edited(make_interval(), step={'count': 1}), 'missing required field'),
-        (edited(make_interval(), ledger_s={'step': 'x'}), 'Expected `float`'),
     ],
 )
 def test_a_line_that_is_no_record_is_refused_with_the_reason(line, reason):

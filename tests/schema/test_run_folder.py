@@ -58,7 +58,7 @@ def test_a_newest_run_without_evidence_is_plain_and_names_the_older_one(tmp_path
     [
         ('nowhere', 'nothing there'),
         ('empty', 'an empty folder'),
-        ('without', 'neither'),
+        ('without', 'none'),
         ('/dev/null', 'neither a folder nor a file'),
     ],
 )
