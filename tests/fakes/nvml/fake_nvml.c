@@ -12,23 +12,10 @@
  *   memory 1000 400                   bytes: total, used
  *   util 0 80 95                      per cent, one per call, cycled
  *   mig 1                             MIG mode; devices MIG-... that follow are its
- *   computemode 3                     compute mode (default 0)
- *   samples 1000000 50 1200000 80     buffer: microseconds and value, in this order
- *   samples                           a buffer that holds nothing
- *   curve 100000 0 100                buffer: one value each 100,000 us of the wall
- *                                     clock, cycled, 120 of them kept
- *   sampletype 0                      type of the buffer's values (default 1)
- *   samplerows 4000000000             rows that the buffer claims to have
  *   clocks 1980 2619                  MHz: SM, memory
  *   temperature 61                    degrees Celsius
- *   power 350000                      mW
  *   reasons 0x44                      clocks event reasons
- *   pcie 1000 2000                    kB/s: out, in
- *   running                           tells processes; then, of each, on its line:
- *   compute 4711 300                  pid, bytes; graphics likewise
- *   share 4711 1500000 60             pid, stamp in microseconds, per cent of SMs
- *   gpm 50 25.5 10 nan 1 2            SM, occupancy, tensor, DRAM per cent; PCIe out
- *                                     and in, MiB/s
+ *   gpm 50                            SM activity in per cent
  *   fail util 15 3                    code 15 from the fourth such call on
  *   fail util 15 3 1                  and for one call only
  *   errortext garbage                 (before any device) bytes that are no text
@@ -39,38 +26,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6,
        SHORT = 7, UNKNOWN = 999 };
-enum { UTIL, MEMORY, NAME, UUID, SAMPLES, CLOCKS, TEMPERATURE, POWER, REASONS, PCIE,
-       RUNNING, SHARE, GPM, FIGURES };
-enum { DEVICES = 16, VALUES = 256, KEPT = 120, PROCESSES = 16, TEXT = 96, LINE = 8192,
-       GPM_METRICS = 6 };
+enum { UTIL, MEMORY, NAME, UUID, CLOCKS, TEMPERATURE, REASONS, GPM, FIGURES };
+enum { DEVICES = 16, VALUES = 256, TEXT = 96, LINE = 8192 };
 
 static const char *const figure_names[FIGURES] = {
-    "util", "memory", "name", "uuid", "samples", "clocks", "temperature", "power",
-    "reasons", "pcie", "running", "share", "gpm"};
+    "util", "memory", "name", "uuid", "clocks", "temperature", "reasons", "gpm"};
 
 typedef unsigned long long u64;
-typedef struct { u64 stamp; long value; } Entry;
-typedef struct { unsigned pid; u64 bytes; int graphics; } Process;
-typedef struct { unsigned pid; u64 stamp; unsigned share; } Share;
-
 typedef struct {
     char uuid[TEXT], name[TEXT], bus[TEXT];
     u64 total, used;
-    int has_memory, utils, mig, compute_mode;
+    int has_memory, utils, mig;
     long util[VALUES];
-    int has[FIGURES], entries, curves, processes, shares;
-    Entry entry[VALUES];
-    long curve[VALUES];
-    u64 curve_us;
-    unsigned sample_type, sample_rows, clock[2], temperature, power, pcie[2];
+    int has[FIGURES];
+    unsigned clock[2], temperature;
     u64 reasons;
-    Process process[PROCESSES];
-    Share share[PROCESSES];
-    double gpm[GPM_METRICS];
+    double gpm;
     int fail_code[FIGURES], fail_after[FIGURES], fail_calls[FIGURES];
 } Device;
 
@@ -97,52 +71,16 @@ static int parse_numbers(char *rest, long *values) {
 
 static int parse_gpu(Device *device, const char *word, char *rest) {
     long numbers[VALUES] = {0};
-    int count;
     if (!strcmp(word, "gpm")) {
-        double *gpm = device->gpm;
         device->has[GPM] = 1;
-        return sscanf(rest, "%lf %lf %lf %lf %lf %lf", gpm, gpm + 1, gpm + 2, gpm + 3,
-                      gpm + 4, gpm + 5) == GPM_METRICS;
+        return sscanf(rest, "%lf", &device->gpm) == 1;
     }
-    if ((count = parse_numbers(rest, numbers)) < 0) return 0;
-    if (!strcmp(word, "samples")) {
-        device->has[SAMPLES] = 1;
-        for (int i = 0; i + 1 < count; i += 2)
-            device->entry[device->entries++] = (Entry){numbers[i], numbers[i + 1]};
-        return count % 2 == 0;
-    }
-    if (!strcmp(word, "curve")) {
-        device->has[SAMPLES] = 1;
-        device->curve_us = numbers[0];
-        device->curves = count - 1;
-        memcpy(device->curve, numbers + 1, sizeof numbers - sizeof *numbers);
-        return count > 1 && numbers[0] > 0;
-    }
-    if (!strcmp(word, "sampletype")) return device->sample_type = numbers[0], count == 1;
-    if (!strcmp(word, "samplerows")) return device->sample_rows = numbers[0], count == 1;
-    if (!strcmp(word, "running")) return device->has[RUNNING] = 1, count == 0;
-    if (!strcmp(word, "compute") || !strcmp(word, "graphics")) {
-        if (device->processes == PROCESSES) return 0;
-        device->process[device->processes++] =
-            (Process){numbers[0], numbers[1], *word == 'g'};
-        return count == 2;
-    }
-    if (!strcmp(word, "share")) {
-        device->has[SHARE] = 1;
-        if (count == 0) return 1;
-        if (device->shares == PROCESSES) return 0;
-        device->share[device->shares++] = (Share){numbers[0], numbers[1], numbers[2]};
-        return count == 3;
-    }
-    for (int i = CLOCKS; i <= PCIE; i++)
+    int count = parse_numbers(rest, numbers);
+    for (int i = CLOCKS; i <= REASONS; i++)
         if (!strcmp(word, figure_names[i])) device->has[i] = 1;
-    device->clock[0] = !strcmp(word, "clocks") ? numbers[0] : device->clock[0];
-    device->clock[1] = !strcmp(word, "clocks") ? numbers[1] : device->clock[1];
-    device->pcie[0] = !strcmp(word, "pcie") ? numbers[0] : device->pcie[0];
-    device->pcie[1] = !strcmp(word, "pcie") ? numbers[1] : device->pcie[1];
-    if (!strcmp(word, "clocks") || !strcmp(word, "pcie")) return count == 2;
+    if (!strcmp(word, "clocks"))
+        return device->clock[0] = numbers[0], device->clock[1] = numbers[1], count == 2;
     if (!strcmp(word, "temperature")) return device->temperature = numbers[0], count == 1;
-    if (!strcmp(word, "power")) return device->power = numbers[0], count == 1;
     if (!strcmp(word, "reasons")) return device->reasons = numbers[0], count == 1;
     return 0;
 }
@@ -160,15 +98,12 @@ static int parse_line(char *line) {
         if (device_count == DEVICES) return 0;
         device = &devices[device_count++];
         device->mig = -1;
-        device->sample_type = 1;
         return snprintf(device->uuid, TEXT, "%s", rest) >= 0;
     }
     if (!device) return 0;
     if (!strcmp(word, "name")) return snprintf(device->name, TEXT, "%s", rest) >= 0;
     if (!strcmp(word, "bus")) return snprintf(device->bus, TEXT, "%s", rest) >= 0;
     if (!strcmp(word, "mig")) return sscanf(rest, "%d", &device->mig) == 1;
-    if (!strcmp(word, "computemode"))
-        return sscanf(rest, "%d", &device->compute_mode) == 1;
     if (!strcmp(word, "memory")) {
         device->has_memory = 1;
         return sscanf(rest, "%llu %llu", &device->total, &device->used) == 2;
@@ -331,68 +266,11 @@ int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
     return OK;
 }
 
-int nvmlDeviceGetComputeMode(void *handle, unsigned *mode) {
-    Device *device;
-    int code = enter_device(handle, FIGURES, &device);
-    if (!code) *mode = (unsigned)device->compute_mode;
-    return code;
-}
-
-/* As on real cards: as many places as there can be slices, some of them empty. */
-int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count) {
-    Device *device;
-    int code = enter_device(handle, FIGURES, &device);
-    if (!code) *count = device->mig < 0 ? 0 : 7;
-    return code;
-}
-
-int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned wanted, void **slice) {
-    Device *device;
-    int code = enter_device(handle, FIGURES, &device);
-    if (code) return code;
-    int index = (int)(device - devices) + 1 + (int)wanted;
-    for (int i = (int)(device - devices) + 1; i <= index; i++)
-        if (i >= device_count || !is_slice(&devices[i])) return NOT_FOUND;
-    return *slice = to_handle(index), OK;
-}
-
 /* What a card may lack; older drivers lack the symbols too. */
 
 static int enter_offered(void *handle, int figure, Device **device) {
     int code = enter_device(handle, figure, device);
     return code ? code : (*device)->has[figure] ? OK : UNSUPPORTED;
-}
-
-typedef struct { u64 stamp; union { double real; unsigned whole; u64 wide; } value; }
-    Sample;
-
-int nvmlDeviceGetSamples(void *handle, unsigned type, u64 last, unsigned *value_type,
-                         unsigned *count, Sample *out) {
-    Device *device;
-    int code = enter_offered(handle, SAMPLES, &device), found = 0;
-    if (code) return code;
-    if (type != 1) return INVALID;
-    *value_type = device->sample_type;
-    if (!out) {
-        *count = device->sample_rows ? device->sample_rows : VALUES;
-        return OK;
-    }
-    if (device->curves) {
-        struct timeval now;
-        gettimeofday(&now, NULL);
-        u64 newest = (now.tv_sec * 1000000ull + now.tv_usec) / device->curve_us;
-        for (u64 i = newest - KEPT; i < newest; i++)
-            device->entry[device->entries++] = (Entry){
-                (i + 1) * device->curve_us, device->curve[i % device->curves]};
-    }
-    for (int i = 0; i < device->entries && found < (int)*count; i++)
-        if (device->entry[i].stamp > last) {
-            out[found].stamp = device->entry[i].stamp;
-            out[found].value.wide = 0;
-            out[found++].value.whole = (unsigned)device->entry[i].value;
-        }
-    *count = found;
-    return found ? OK : NOT_FOUND;
 }
 
 int nvmlDeviceGetClockInfo(void *handle, unsigned type, unsigned *out) {
@@ -412,13 +290,6 @@ int nvmlDeviceGetTemperature(void *handle, unsigned sensor, unsigned *out) {
     return OK;
 }
 
-int nvmlDeviceGetPowerUsage(void *handle, unsigned *out) {
-    Device *device;
-    int code = enter_offered(handle, POWER, &device);
-    if (!code) *out = device->power;
-    return code;
-}
-
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, u64 *out) {
     Device *device;
     int code = enter_offered(handle, REASONS, &device);
@@ -430,78 +301,11 @@ int nvmlDeviceGetCurrentClocksEventReasons(void *handle, u64 *out) {
     return nvmlDeviceGetCurrentClocksThrottleReasons(handle, out);
 }
 
-int nvmlDeviceGetPcieThroughput(void *handle, unsigned counter, unsigned *out) {
-    Device *device;
-    int code = enter_offered(handle, PCIE, &device);
-    if (code || counter > 1) return code ? code : INVALID;
-    *out = device->pcie[counter];
-    return OK;
-}
-
-typedef struct { unsigned pid; u64 bytes; unsigned gpu_instance, compute_instance; }
-    ProcessRow;
-
-static int give_processes(void *handle, int graphics, unsigned *count, ProcessRow *out) {
-    Device *device;
-    int code = enter_offered(handle, RUNNING, &device);
-    unsigned found = 0;
-    if (code) return code;
-    for (int i = 0; i < device->processes; i++) {
-        Process *process = &device->process[i];
-        if (process->graphics != graphics) continue;
-        if (out && found < *count)
-            out[found] = (ProcessRow){process->pid, process->bytes, -1, -1};
-        found++;
-    }
-    code = found > *count ? SHORT : OK;
-    *count = found;
-    return code;
-}
-
-int nvmlDeviceGetComputeRunningProcesses_v2(void *h, unsigned *count, ProcessRow *out) {
-    return give_processes(h, 0, count, out);
-}
-
-int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *count, ProcessRow *out) {
-    return give_processes(h, 0, count, out);
-}
-
-int nvmlDeviceGetGraphicsRunningProcesses_v2(void *h, unsigned *count, ProcessRow *out) {
-    return give_processes(h, 1, count, out);
-}
-
-int nvmlDeviceGetGraphicsRunningProcesses_v3(void *h, unsigned *count, ProcessRow *out) {
-    return give_processes(h, 1, count, out);
-}
-
-typedef struct { unsigned pid; u64 stamp; unsigned sm, memory, encoder, decoder; }
-    ShareRow;
-
-int nvmlDeviceGetProcessUtilization(void *handle, ShareRow *out, unsigned *count,
-                                    u64 last) {
-    Device *device;
-    int code = enter_offered(handle, SHARE, &device);
-    unsigned found = 0;
-    if (code) return code;
-    for (int i = 0; i < device->shares; i++) {
-        Share *share = &device->share[i];
-        if (share->stamp <= last) continue;
-        if (out && found < *count)
-            out[found] = (ShareRow){share->pid, share->stamp, share->share, 0, 0, 0};
-        found++;
-    }
-    if (!found) return *count = 0, NOT_FOUND;
-    code = !out || found > *count ? SHORT : OK;
-    *count = found;
-    return code;
-}
-
 /* A GPM sample is a counter of the card: how many were taken before it. */
 typedef struct { Device of; int taken; } GpmSample;
 typedef struct { unsigned id; int code; double value; const char *names[3]; } GpmMetric;
 typedef struct { unsigned version, count; GpmSample *first, *second; GpmMetric metric[]; }
     GpmRequest;
-static const unsigned gpm_ids[GPM_METRICS] = {2, 3, 5, 10, 20, 21};
 
 int nvmlGpmQueryDeviceSupport(void *handle, unsigned support[2]) {
     Device *device;
@@ -534,12 +338,8 @@ int nvmlGpmMetricsGet(GpmRequest *request) {
     /* means are over the time between two looks that followed one another */
     if (request->first->taken + 1 != request->second->taken) return INVALID;
     for (unsigned i = 0; i < request->count; i++) {
-        request->metric[i].code = UNSUPPORTED;
-        for (int j = 0; j < GPM_METRICS; j++)
-            if (request->metric[i].id == gpm_ids[j]) {
-                request->metric[i].value = request->second->of.gpm[j];
-                request->metric[i].code = OK;
-            }
+        request->metric[i].value = request->second->of.gpm;
+        request->metric[i].code = request->metric[i].id == 2 ? OK : UNSUPPORTED;
     }
     return OK;
 }

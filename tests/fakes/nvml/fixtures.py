@@ -10,10 +10,6 @@ import pytest
 from fakes.nvml import FakeNvml, NoCompilerError, build_fake_nvml
 
 NEWER_FUNCTIONS = (
-    'nvmlDeviceGetSamples',
-    'nvmlDeviceGetProcessUtilization',
-    'nvmlDeviceGetComputeRunningProcesses_v3',
-    'nvmlDeviceGetGraphicsRunningProcesses_v3',
     'nvmlDeviceGetCurrentClocksEventReasons',
     'nvmlGpmQueryDeviceSupport',
 )
@@ -41,7 +37,7 @@ def fake_nvml(
 
 @pytest.fixture(scope='session')
 def old_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The fake as a driver of the days before buffers, GPM and event reasons."""
+    """The fake as a driver of the days before GPM and event reasons."""
     try:
         folder = tmp_path_factory.mktemp('old_nvml')
         return build_fake_nvml(folder, without=NEWER_FUNCTIONS)

@@ -13,7 +13,7 @@ BUSY = FakeGpu(
         'clocks 1980 2619',
         'temperature 61',
         'reasons 0x4',
-        'gpm 1 1 1 1 1 1',
+        'gpm 1',
     ]
 )
 SECOND = FakeGpu(uuid='GPU-2', bus='00000000:AF:00.0')

@@ -20,7 +20,7 @@ from mmgpu_hooks.measure.gpu import (
 )
 
 GARBAGE = '\xff\xfe\xfa'
-FULL = ('clocks 1980 2619', 'temperature 61', 'reasons 0x4', 'gpm 50 1 1 1 1 1')
+FULL = ('clocks 1980 2619', 'temperature 61', 'reasons 0x4', 'gpm 50')
 OPTIONAL = {
     'clocks': 'sm_clock_mhz',
     'temperature': 'temperature_c',
@@ -77,7 +77,7 @@ def test_what_changes_slowly_is_read_once_a_second(watch: Watch):
     assert watch.gpu.reasons() == {}
     assert watch.sample(after_s=0.5).figures == vitals
     # a mean between two readings of the counter, two seconds apart
-    watch.script(*FULL[:3], 'gpm 100.4 1 1 1 1 1')
+    watch.script(*FULL[:3], 'gpm 100.4')
     assert watch.sample(after_s=1.5).figures == {**vitals, 'sm_active_pct': 100.0}
 
 
@@ -107,8 +107,8 @@ def test_throttle_reasons_have_names(bits: int, names: set[str]):
         ('clocks 4294967295 2619', 'sm_clock_mhz'),
         ('temperature 4294967286', 'temperature_c'),
         ('reasons 0x7fffffffffffffff', 'throttled_pct'),
-        ('gpm nan 1 1 1 1 1', 'sm_active_pct'),
-        ('gpm 250 1 1 1 1 1', 'sm_active_pct'),
+        ('gpm nan', 'sm_active_pct'),
+        ('gpm 250', 'sm_active_pct'),
     ],
 )
 def test_impossible_answers_are_unknown(watch: Watch, answer, figure: str):
@@ -140,7 +140,7 @@ def test_a_sample_without_the_counter_does_not_mix_two_times(watch: Watch):
     ('fake', 'words'),
     [
         (FakeGpu(), 'no GPM counters'),
-        (FakeGpu(mig=1, more=['gpm 1 1 1 1 1 1']), 'MIG'),
+        (FakeGpu(mig=1, more=['gpm 1']), 'MIG'),
     ],
 )
 def test_cards_before_hopper_and_slices_have_no_counters(
