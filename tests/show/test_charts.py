@@ -7,10 +7,16 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from fakes.replaced import replace
-from fakes.runs import make_evidence
+from fakes.runs import (
+    GIB,
+    make_evidence,
+    make_host_window,
+    make_interval,
+    make_run,
+)
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.show.charts import Chart, Panel, Series, draw
-from mmgpu_hooks.show.run_charts import chart_timeline
+from mmgpu_hooks.show.run_charts import chart_growth, chart_timeline
 
 EVIL = '</svg><script>"\'&$x$\x00\x1b\u202e\ud800'
 BAR = Chart(EVIL, EVIL, [(EVIL, 'step', 1.0), ('b', 'hooks', 0.5)])
@@ -58,3 +64,21 @@ def test_a_long_run_is_merged_and_loses_no_extreme():
     assert max(value or 0 for value in wait.high) == pytest.approx(25.0 * factor)
     assert chart.panels[0].top < 25.0 * factor
     assert chart_timeline(Run(make_evidence(0))) is None
+
+
+def test_memory_that_grows_is_drawn_up_to_where_it_is_full():
+    host = make_host_window(ram_available_bytes=GIB)
+    run = make_run(max_epochs=1000, max_iters=100_000)
+    evidence = make_evidence(60, run=run)
+    intervals = [
+        make_interval(n, process_own_bytes=GIB + n * 2**21, host=host)
+        for n in range(60)
+    ]
+    chart = chart_growth(Run(replace(evidence, intervals=tuple(intervals))))
+    assert chart is not None
+    # 2 MiB each 20 iterations, 1 GiB free
+    assert chart.x[-1] == pytest.approx(60 * 20 + 10_240, rel=0.01)
+    forecast = chart.panels[0].series[1].values
+    assert forecast[-1] - forecast[-2] == pytest.approx(1.0, rel=0.01)
+    assert 'full at iteration' in draw(chart, 'svg')
+    assert chart_growth(Run(evidence)) is None
