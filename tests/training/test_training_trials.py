@@ -292,8 +292,12 @@ def test_stopping_a_command_leaves_nothing_running(
 @pytest.mark.slow
 @pytest.mark.parametrize('words', [['save-bench', '--num-workers', '0'], ['profile']])
 def test_a_config_that_does_not_train_is_given_up_early(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
 ):
+    monkeypatch.setenv('PYTHONPATH', environ()['PYTHONPATH'])
     config = write_config(tmp_path, more="model['step_s'] = 'never'\n")
     options = [str(config), *words[1:], '--work-dir', str(tmp_path / 'w')]
     assert main([words[0], *options]) == 2
