@@ -80,7 +80,7 @@ def pick_gpu(
     end_s, is_waiting = time.monotonic() + (wait or 0.0), False
     while True:
         cards = judge_cards(read_cards(), os.environ, *min_free)
-        cards, picked = lock_cards(cards, count)
+        cards, picked = lock_cards(cards, count, is_kept=bool(program))
         left_s = end_s - time.monotonic()
         if picked or left_s <= 0:
             break

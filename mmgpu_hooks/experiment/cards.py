@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,8 @@ LOCKS = '/tmp/mmgpu'
 """The folder of the lock files, but for the user's number: not of ``TMPDIR``, since
 two shells may differ in it."""
 
+_PATIENCE_S = 10.0
+"""How long others that pick at this moment are waited for."""
 _SAME_MEMORY = 0.02
 """Of the most free memory: drivers reserve a little more on one card than another."""
 _BY_ADDRESS = {'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}
@@ -148,23 +151,22 @@ def _parse_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> list[Ca
 
 
 def lock_cards(
-    cards: Sequence[Card], count: int
+    cards: Sequence[Card], count: int, *, is_kept: bool = True
 ) -> tuple[list[Card], dict[Card, IO[str]]]:
     """Lock the first free ones: all that are asked for, or none.
 
     Args:
         cards: Best first, from :func:`judge_cards`.
         count: How many.
+        is_kept: Whether the locks are held; ``False`` only says what is free.
 
     Returns:
-        All cards, with the reason where another process has one; the picked ones, each
+        All cards, with the reason where one cannot be locked; the picked ones, each
         with its lock file.
 
     Raises:
         UserError: If the folder of the lock files cannot be used.
     """
-    import fcntl
-
     folder = Path(f'{LOCKS}-{os.getuid()}')
     judged: list[Card] = []
     picked: dict[Card, IO[str]] = {}
@@ -174,17 +176,17 @@ def lock_cards(
         if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
             raise PermissionError(f'a link, or that of user {status.st_uid}')
         with (folder / 'picking.lock').open('a') as picking:
-            fcntl.flock(picking, fcntl.LOCK_EX)
+            _wait_for(picking)
             for card in cards:
-                reason = card.reason
-                if reason is None:
-                    lock = (folder / f'{card.uuid}.lock').open('a+')
-                    reason = _take(lock)
-                    if reason is None and len(picked) < count:
-                        picked[card] = lock
-                    else:
-                        lock.close()
-                judged.append(replace(card, reason=reason))
+                lock = card.reason or _take(folder / f'{card.uuid}.lock')
+                if isinstance(lock, str):
+                    judged.append(replace(card, reason=lock))
+                    continue
+                judged.append(card)
+                if len(picked) < count:
+                    picked[card] = lock
+                if card not in picked or not is_kept:
+                    lock.close()
     except OSError as error:
         raise UserError(f'expected a folder for locks, found {error}.') from error
     if len(picked) < count:
@@ -194,16 +196,38 @@ def lock_cards(
     return judged, picked
 
 
-def _take(lock: IO[str]) -> str | None:
-    """Lock a card until its file is closed; the reason where another process has it."""
+def _wait_for(picking: IO[str]) -> None:
+    """Keep others from picking until the file is closed."""
     import fcntl  # Windows has none, and imports this module
 
+    end_s = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return fcntl.flock(picking, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > end_s:
+                raise UserError(
+                    f'expected to pick alone, found {picking.name} locked by another '
+                    f'process for {_PATIENCE_S:g} s; run again.'
+                ) from error
+        time.sleep(0.05)
+
+
+def _take(path: Path) -> IO[str] | str:
+    """Lock a card until its file is closed; the reason where that cannot be."""
+    import fcntl
+
+    try:
+        lock = path.open('a+')
+    except OSError as error:
+        return f'cannot be locked: {error}'
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.seek(0)
-        return f'in use by process {lock.read(20)}'
+        with lock:
+            return f'in use by process {lock.read(20)}'
     lock.truncate(0)
     lock.write(str(os.getpid()))
     lock.flush()
-    return None
+    return lock

@@ -117,10 +117,7 @@ def test_one_process_has_a_card_until_it_gives_it_back(locks: Path):
     assert [one.reason for one in judged] == [in_use, in_use, None]
     for lock in first.values():
         lock.close()
-    _, third = lock_cards(THREE, 2)
-    assert [*third] == THREE[:2]
-    for lock in third.values():
-        lock.close()
+    assert pick(2) == THREE[:2]
     assert stat.S_IMODE(locks.stat().st_mode) == 0o700
 
 
@@ -136,3 +133,36 @@ def test_a_folder_of_another_user_or_a_link_is_refused(
     with pytest.raises(UserError, match=f'that of user {uid}'):
         lock_cards(THREE, 1)
     assert not [*tmp_path.rglob('*.lock')]
+
+
+def test_a_look_takes_no_card(locks: Path):
+    judged, seen = lock_cards(THREE, 2, is_kept=False)
+    assert (judged, [*seen]) == (THREE, THREE[:2])
+    # while the other still shows what it saw
+    assert pick(2) == THREE[:2]
+
+
+def test_a_lock_that_is_no_file_costs_its_card_alone(locks: Path):
+    (locks / f'{THREE[0].uuid}.lock').mkdir(parents=True)
+    assert pick(2) == THREE[1:]
+    judged, _ = lock_cards(THREE, 3)
+    assert str(judged[0].reason).startswith('cannot be locked: ')
+
+
+def test_those_that_pick_are_not_waited_for_without_end(locks: Path, monkeypatch):
+    fcntl = pytest.importorskip('fcntl')
+    monkeypatch.setattr('mmgpu_hooks.experiment.cards._PATIENCE_S', 0.1)
+    locks.mkdir()
+    with (locks / 'picking.lock').open('a') as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match=r'picking\.lock locked by another'):
+            lock_cards(THREE, 1)
+    assert pick(1) == THREE[:1]
+
+
+def pick(count: int) -> list[Card]:
+    """The cards that are picked, and given back."""
+    _, picked = lock_cards(THREE, count)
+    for lock in picked.values():
+        lock.close()
+    return [*picked]

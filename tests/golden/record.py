@@ -61,7 +61,7 @@ def train_toy(name: str, folder: Path) -> None:
 
 def train_demo(folder: Path) -> None:
     """Train the demo before and after its recommendation."""
-    run('tools/demo.py', DEMO, '--images', '80', '--work-dir', str(folder))
+    run('tools/demo.py', DEMO, '--work-dir', str(folder))
     for name, (run_folder, config) in DEMO_RUNS.items():
         collect(name, folder / run_folder, folder)
         shutil.copyfile(ROOT / config, CASES / name / 'config.py')
