@@ -12,11 +12,11 @@ from fakes.runs import (
     make_inside_workers,
     make_ranks,
 )
+from fakes.saves import make_contended, make_save
 from mmgpu_hooks.judge.ranks import compare_ranks
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings
-from mmgpu_hooks.schema.recorded import SavePhase, SaveRecord
 from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.show.recommendation import Answer
 from mmgpu_hooks.show.run_sections import ReportedRun
@@ -32,47 +32,6 @@ class Predicted:
     iter_time_high_s: float
     prefetch_factor: int | None = 2
     images_per_s: float | None = 12.0
-
-
-def make_save(iteration: int = 30, **fields: object) -> SaveRecord:
-    """A save of 8 s: 2 on a core, 5 waiting for one, 1 blocked."""
-    save = SaveRecord(
-        iteration=iteration,
-        epoch=1,
-        wall_s=8.0,
-        occasion='save',
-        name=f'epoch_{iteration}.pth',
-        phases={
-            'serialise': SavePhase(wall_s=5.0),
-            'write': SavePhase(wall_s=2.25),
-            'rest': SavePhase(wall_s=0.75),
-        },
-        cpu_s=2.0,
-        run_delay_s=5.0,
-        blocked_s=1.0,
-        bytes=250 * 2**20,
-        workers=8,
-        workers_cpu_s=14.0,
-    )
-    return replace(save, **fields)
-
-
-def make_slow_save() -> SaveRecord:
-    """A save that workers held up: 13 s of 16 it waited for a core."""
-    return make_save(
-        90,
-        name=None,
-        wall_s=16.0,
-        phases={
-            'serialise': SavePhase(wall_s=13.0),
-            'write': SavePhase(wall_s=2.25),
-            'rest': SavePhase(wall_s=0.75),
-        },
-        run_delay_s=13.0,
-        workers_busy=8.0,
-        workers_cpu_s=120.0,
-        strangers_cpu_s=0.0,
-    )
 
 
 def make_full_ranks(count: int = 2, wait_s: float = 0.1) -> list[RunEvidence]:
@@ -93,7 +52,10 @@ def make_full_ranks(count: int = 2, wait_s: float = 0.1) -> list[RunEvidence]:
     first = replace(
         first,
         intervals=tuple(lasts),
-        save_records=(make_save(), make_slow_save()),
+        save_records=(
+            make_save(30, cpu_s=2.0, run_delay_s=5.0, blocked_s=1.0),
+            make_contended(90, run_delay_s=13.0, name=None),
+        ),
     )
     return [first, *ranks[1:]]
 

@@ -6,8 +6,9 @@ from html.parser import HTMLParser
 import pytest
 
 from fakes.replaced import replace
-from fakes.reported import make_full_ranks, make_full_run, make_reported, make_save
+from fakes.reported import make_full_ranks, make_full_run, make_reported
 from fakes.runs import make_evidence
+from fakes.saves import make_save
 from mmgpu_hooks.judge.run import Run, TransformFigures
 from mmgpu_hooks.schema.judged import (
     Change,
