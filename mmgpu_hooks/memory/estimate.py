@@ -13,7 +13,6 @@ from mmgpu_hooks.memory.config_model import ConfigModel, read_config_model
 from mmgpu_hooks.memory.padded_size import Size, locate_padded_size
 from mmgpu_hooks.model.batches import MOST_BATCH
 from mmgpu_hooks.model.training_memory import (
-    PUBLISHED_FACTORS,
     fit_activations,
     predict_activations,
     predict_state_bytes,
@@ -35,6 +34,10 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """Those that can be asked for by name: torch's class and its arguments."""
 
 CONFIG_OPTIMIZER = 'config'
+
+PEAK_FACTORS = {False: (1.01, 1.5), True: (1.06, 6.7)}
+"""Least and most that peaks published by MMDetection were of their estimates, without
+and with cudnn_benchmark: benchmarks/results/memory.md."""
 
 _EMA_STEPS_BYTES = 8
 """MMEngine's averaged model counts its steps in one 64-bit number."""
@@ -82,7 +85,7 @@ def estimate_memory(
     if built.tries_cudnn_algorithms:
         notes.append(
             'The config sets cudnn_benchmark=True: cuDNN then takes workspaces of up '
-            'to gigabytes for the fastest algorithm; nothing is known of them here.'
+            'to gigabytes to try its algorithms, and nothing is known of them here.'
         )
     if size is None:
         notes.append(f'Totals are unknown: {source}; name one with --image-size.')
@@ -94,6 +97,7 @@ def estimate_memory(
         image_size_source=source,
         mixed_precision=mixed,
         fit=fit,
+        peak_factors=PEAK_FACTORS[built.tries_cudnn_algorithms],
         activation_bytes={batch: _activations(fit, size, batch) for batch in asked},
         notes=tuple(notes),
     )
@@ -118,7 +122,11 @@ def fit_card(
     room = CardRoom(card_bytes, CONTEXT_BYTES).safe_bytes
     by_estimate: dict[str, int | None] = {}
     safe: dict[str, int | None] = {}
-    factor, growth, gone = PUBLISHED_FACTORS[1], None, estimate.static.gradient_bytes
+    factor, growth, gone = (
+        estimate.peak_factors[1],
+        None,
+        estimate.static.gradient_bytes,
+    )
     for name in estimate.static.optimizer_state_bytes:
         static = estimate.static.total_bytes(name)
         if measured is not None and not safe:

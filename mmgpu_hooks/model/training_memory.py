@@ -13,10 +13,6 @@ import numpy as np
 
 from mmgpu_hooks.schema.memory import ActivationFit, ActivationPoint
 
-PUBLISHED_FACTORS = 1.15, 1.9
-"""Least and most that a peak published by MMDetection was of its estimate, where cuDNN
-tries no algorithms: benchmarks/results/memory.md."""
-
 _STEP_BYTES = 4
 """A counter of steps per parameter, one 32-bit number (torch keeps it as a tensor)."""
 

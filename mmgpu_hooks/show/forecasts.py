@@ -14,9 +14,8 @@ from mmgpu_hooks.model.batches import (
     predict_peak,
 )
 from mmgpu_hooks.model.prediction import LIMITS
-from mmgpu_hooks.model.training_memory import PUBLISHED_FACTORS
 from mmgpu_hooks.model.workload import Workload
-from mmgpu_hooks.schema.memory import ActivationFit, CardFit, MemoryEstimate
+from mmgpu_hooks.schema.memory import ActivationFit, MemoryEstimate
 from mmgpu_hooks.schema.predicted import FittedRun, Prediction
 from mmgpu_hooks.show.document import (
     Column,
@@ -164,14 +163,6 @@ def _describe_memory(report: MemoryReport) -> Iterator[Fact]:
         yield 'card', f'{format_bytes(card.total_bytes)}; {safe}{full}'
 
 
-BESIDE_TOTALS = (
-    'On top of these totals a GPU holds the CUDA context (300 to 600 MiB per process), '
-    'workspaces of cuDNN, and fragments of the allocator: the peaks that MMDetection '
-    'published were 1.15 to 1.9 times such a total for six of seven models, and 6.7 '
-    'times for SSD300.'
-)
-
-
 def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
     """The parts of a training's memory, and the totals by batch size and optimizer."""
     optimizers = list(estimate.static.optimizer_state_bytes)
@@ -184,11 +175,18 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
         for batch, activations in estimate.activation_bytes.items()
     ]
     head = ['batch', 'activations', *(f'total, {name}' for name in optimizers)]
+    least, most = estimate.peak_factors
+    beside = (
+        'On top of these totals a training needs the CUDA context (300 to 600 MiB), '
+        "cuDNN's workspaces, tensors that live briefly, and room for fragments: "
+        f'published peaks of the allocator were {least:g} to {most:g} times such '
+        'a total.'
+    )
     return [
         Section(facts=list(_describe_parts(estimate))),
         Section(table=Table(head, rows, texts=0)),
-        Section(facts=list(_describe_card(estimate.card)) if estimate.card else []),
-        Section(sentences=(*estimate.notes, BESIDE_TOTALS)),
+        Section(facts=list(_describe_card(estimate))),
+        Section(sentences=(*estimate.notes, beside)),
     ]
 
 
@@ -228,12 +226,13 @@ def _describe_parts(estimate: MemoryEstimate) -> Iterator[Fact]:
         yield 'activations', f'{_terms(fit)} kept for the backward pass ({basis})'
 
 
-def _describe_card(card: CardFit) -> Iterator[Fact]:
+def _describe_card(estimate: MemoryEstimate) -> Iterator[Fact]:
     """One line an optimizer: what fits by the estimate, and what is safe."""
-    if card.run_batch_size is None:
-        least, most = PUBLISHED_FACTORS
-        why = f'published peaks were {least:g} to {most:g} times the estimate'
-    else:
+    card, (least, most) = estimate.card, estimate.peak_factors
+    if card is None:
+        return
+    why = f'published peaks were {least:g} to {most:g} times the estimate'
+    if card.run_batch_size is not None:
         why = f"the run's peak was {card.factor:.2f} times the estimate"
         why += f' with batch {card.run_batch_size}'
     for name, batch in card.batch_sizes.items():

@@ -44,6 +44,7 @@ ESTIMATE = MemoryEstimate(
         residual_pct=0.12,
         points=(ActivationPoint(1, 256, 384, 9), ActivationPoint(2, 256, 384, 18)),
     ),
+    peak_factors=(1.06, 1.9),
     activation_bytes={1: 1000 * MIB, 32: 20_000 * MIB},
     notes=('One thing.',),
 )
@@ -115,7 +116,7 @@ def test_the_peak_of_a_run_takes_the_place_of_published_ones():
         (
             ESTIMATE,
             None,
-            'batch 13 by the estimate; 7 to be safe (published peaks were 1.15 to 1.9 '
+            'batch 13 by the estimate; 7 to be safe (published peaks were 1.06 to 1.9 '
             'times the estimate), SGD with momentum',
         ),
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,18 @@ NEWER_FUNCTIONS = (
 @pytest.fixture(scope='session')
 def fake_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled fake; skips where there is no C compiler."""
+    return _built(tmp_path_factory.mktemp('fake_nvml'))
+
+
+@pytest.fixture(scope='session')
+def old_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake as a driver of the days before GPM and event reasons."""
+    return _built(tmp_path_factory.mktemp('old_nvml'), NEWER_FUNCTIONS)
+
+
+def _built(folder: Path, without: Sequence[str] = ()) -> Path:
     try:
-        return build_fake_nvml(tmp_path_factory.mktemp('fake_nvml'))
+        return build_fake_nvml(folder, without)
     except NoCompilerError as error:
         pytest.skip(str(error))
 
@@ -33,16 +43,6 @@ def fake_nvml(
     Proves that the test let NVML go.
     """
     yield from _installed(fake_nvml_library, tmp_path, monkeypatch)
-
-
-@pytest.fixture(scope='session')
-def old_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The fake as a driver of the days before GPM and event reasons."""
-    try:
-        folder = tmp_path_factory.mktemp('old_nvml')
-        return build_fake_nvml(folder, without=NEWER_FUNCTIONS)
-    except NoCompilerError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture
