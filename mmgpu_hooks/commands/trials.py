@@ -19,7 +19,8 @@ def read_trainable_config(path: Path) -> FlatConfig:
         UserError: If it is missing, does not load, or trains nothing.
     """
     if not path.is_file():
-        raise UserError(f'{path}: expected a config file, found nothing there.')
+        found = 'a folder' if path.is_dir() else 'nothing there'
+        raise UserError(f'{path}: expected a config file, found {found}.')
     try:
         config = read_config(path)
     except LoadError as error:

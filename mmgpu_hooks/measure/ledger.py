@@ -227,10 +227,11 @@ class TimeLedger:
             firsts=np.flatnonzero(laps[:, _FIRST]).tolist(),
         )
         if self._read_cpu_s:
-            self._usual_cpu_s = sum(self._read_cpu_s) / len(self._read_cpu_s)
+            self._usual_cpu_s = statistics.fmean(self._read_cpu_s)
             self._read_cpu_s.clear()
         waits = len(window.waits_s) - len(window.firsts)
-        window.wait_cpu_s = min(self._usual_cpu_s * waits, parts['data_wait'])
+        # more than the waits, where several threads load inside of them
+        window.wait_cpu_s = self._usual_cpu_s * waits
         for label, seconds in zip(self._labels[_FIRST_HOOK:], sums[_FIRST_HOOK:]):
             if seconds:
                 name = label if isinstance(label, str) else type(label).__name__

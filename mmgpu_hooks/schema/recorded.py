@@ -320,8 +320,9 @@ class IntervalRecord(Line, frozen=True, kw_only=True, tag='interval'):
     The rest is MMEngine's own calling; ``(unattributed)`` stands for all hooks where a
     Runner calls them in a way of its own."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU of the training thread inside ``data_wait``; told from an eighth of the
-    waits, drawn, where workers load."""
+    """CPU inside ``data_wait``, first waits left out: of the training thread, estimated
+    from every eighth wait on average; of the whole process when it loads without
+    workers."""
     first_waits: Count = 0
     """How many of the waits were the first of an epoch."""
     first_wait_s: Number = 0.0
@@ -493,7 +494,7 @@ class ValidationRecord(Line, frozen=True, kw_only=True, tag='validation'):
     first_wait_s: Number = 0.0
     """Their sum: workers that start, and the first batch."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU inside the waits but the first ones, of whoever loads there: the training
+    """CPU inside the waits but the first ones, of what loads there: the training
     thread, or the whole process when it loads without workers."""
     process_cpu_s: Optional[Number] = None
     """CPU of the training process, all threads, in the steps and those waits."""

@@ -221,8 +221,10 @@ def _describe_parts(estimate: MemoryEstimate) -> Iterator[Fact]:
         yield 'image', f'{height}x{width} padded ({estimate.image_size_source})'
     if fit is not None:
         precision = ', mixed precision' if estimate.mixed_precision else ''
-        basis = f'{len(fit.points)} runs on the CPU{precision}; the fit is within'
-        basis += f' {format_pct(fit.residual_pct)}'
+        terms = (fit.fixed_bytes, fit.image_bytes, fit.pixel_bytes)
+        free = len(fit.points) - sum(map(bool, (*terms, fit.squared_pixel_bytes)))
+        within = f'within {format_pct(fit.residual_pct)}' if free > 0 else 'not checked'
+        basis = f'{len(fit.points)} runs on the CPU{precision}; the fit is {within}'
         yield 'activations', f'{_terms(fit)} kept for the backward pass ({basis})'
 
 

@@ -26,7 +26,8 @@ def render_rules() -> str:
     parts = [
         '# What do the rule codes mean?\n\n'
         'Each finding carries the code of its rule; `mmgpu explain CODE` prints the '
-        'same text.\n'
+        "same text. What is said of a card has met mocks (NVIDIA's driver, FakeGPU) "
+        'and made-up statistics, and no real card yet.\n'
     ]
     for rule in RULES.values():
         text = rule.explanation.replace('``', '`')

@@ -42,6 +42,8 @@ class WaitTimer:
         self._cpu_every = cpu_every
         # drawn: waits for several workers come in turns
         self._lots = random.Random(0)
+        # the first of all, lest a short run's CPU is unknown
+        self._until_cpu = 1
         self._skipped = skipped
         self._patches = Patches()
         self.is_open = True
@@ -65,10 +67,8 @@ class WaitTimer:
         stamp, note, clock = ledger.times.append, ledger.ended.append, ledger.clock
         running = ledger.running
         draw, longest = self._lots.randint, 2 * self._cpu_every - 1
-        until_cpu = draw(1, longest)
 
         def timed() -> Any:
-            nonlocal until_cpu
             live: Any = find_iterator()
             if not self.is_open:
                 return next_data(live)
@@ -81,8 +81,8 @@ class WaitTimer:
             stamp(clock())
             note(running[-1])
             running.append(part)
-            until_cpu -= 1
-            cpu_s = None if until_cpu > 0 else cpu_clock()
+            self._until_cpu -= 1
+            cpu_s = None if self._until_cpu > 0 else cpu_clock()
             try:
                 return next_data(live)
             except StopIteration:
@@ -92,7 +92,7 @@ class WaitTimer:
             finally:
                 if cpu_s is not None and part == 'data_wait':
                     ledger.add_wait_cpu(cpu_clock() - cpu_s)
-                    until_cpu = draw(1, longest)
+                    self._until_cpu = draw(1, longest)
                 stamp(clock())
                 note(part)
                 del running[depth:]
