@@ -60,6 +60,15 @@ def test_the_text_has_the_totals_and_keeps_to_the_width():
     assert ['32', '19.5', 'GiB', '19.6', 'GiB', 'unknown'] in rows
 
 
+def test_a_fit_is_called_close_only_where_points_are_left_to_check_it():
+    fit = ESTIMATE.fit
+    assert fit is not None
+    for points, says in ((fit.points, 'not checked'), (fit.points * 3, 'within 0.1 %')):
+        estimate = replace(ESTIMATE, fit=replace(fit, points=points))
+        text = ' '.join(render(describe_estimate(estimate), width=100).split())
+        assert f'the fit is {says}' in text
+
+
 def test_json_has_every_figure_and_null_for_the_unknown():
     body = json.loads(render_estimate_json(ESTIMATE))
     static = 8 + 7 + 8 + 7
