@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -236,8 +237,10 @@ class _Scale:
         # what a class of the user's says of its size is not asked for
         # nor object's own, which reads a length where a generator has none
         if _is_one_of(kind, self._arrays):
-            is_elsewhere = getattr(value, 'is_cuda', False)
-            return 0 if is_elsewhere else int(value.nbytes)
+            # on another device nothing is held here, and a sparse one does not say
+            with contextlib.suppress(RuntimeError):
+                return int(value.nbytes) if getattr(value, 'is_cpu', True) else 0
+            return 0
         is_known = _is_one_of(kind, _KNOWN)
         own = sys.getsizeof(value) if is_known else _BASIC_SIZE(kind)
         self._left -= 1

@@ -162,7 +162,9 @@ def test_a_dataset_that_holds_itself_comes_to_an_end():
 def test_results_of_metrics_are_weighed_with_their_arrays():
     boxes = [{'boxes': np.zeros((100, 4)), 'id': n} for n in range(5000)]
     masks = [torch.zeros(1, 512, 512, dtype=torch.uint8) for _ in range(8)]
-    metrics = [Holder(results=masks), Holder(results=boxes), Hostile()]
+    odd = [torch.ones(2000, 500).to_sparse(), torch.ones(2000, 500, device='meta')]
+    metrics = [Holder(results=one) for one in (masks, boxes, odd)]
+    metrics.append(Hostile())
     found = weigh_results(metrics)
     assert found is not None
     assert (found.name, found.entries) == ('Holder.results', 5000)
