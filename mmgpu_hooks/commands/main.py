@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 _drop_output()
             place = '' if error.filename is None else f' {error.filename}'
             found = error.strerror or error
-            sentence = f'expected to write{place}, found "{found}"; name another place.'
+            sentence = f'expected to use{place}, found "{found}"; name another place.'
             code = exit_codes.BAD_INPUT
         with contextlib.suppress(OSError):
             print(f'{name}: {sentence}', file=sys.stderr, flush=True)

@@ -149,3 +149,10 @@ def test_every_rule_and_cause_of_the_project_is_explained(capsys):
     for code in codes:
         assert main(['explain', code.lower()]) == 0
         assert len(capsys.readouterr().out) > 50
+
+
+def test_a_path_that_cannot_be_read_is_no_output(capsys):
+    name = 'a' * 300
+    assert main(['recommend', name]) == 2
+    said = f'mmgpu recommend: expected to use {name}, found "File name too long"; '
+    assert capsys.readouterr().err.startswith(said)
