@@ -25,6 +25,9 @@ _PROC = Path('/proc')
 PERIOD_S = 1.0
 """Memory is read so often, at most; between, an interval lacks it."""
 
+MOST_SHARE = 0.001
+"""Of the time that reading it may take."""
+
 
 class MemoryMeter:
     """Reads the memory of the training process, of its workers and of their group.
@@ -58,7 +61,6 @@ class MemoryMeter:
         now_s = self._clock()
         if now_s < self._due_s:
             return {}
-        self._due_s = now_s + PERIOD_S
         rss, own = self._read_pages('self')
         if rss is None:  # not on Linux
             rss = psutil.Process().memory_info().rss
@@ -67,7 +69,7 @@ class MemoryMeter:
         threads = [self._count(pid, 'task') for pid in workers]
         used = [(limit, read_group_bytes(folder)) for limit, folder in self._groups]
         rooms = [max(limit - size, 0) for limit, size in used if size is not None]
-        return {
+        figures = {
             'process_rss_bytes': rss,
             'process_own_bytes': own,
             'group_free_bytes': min(rooms, default=None),
@@ -75,6 +77,10 @@ class MemoryMeter:
             'worker_threads': max([0, *threads]) or None,
             'open_files': self._count('self', 'fd') or None,
         }
+        # 60,000 open files take 60 ms
+        cost_s = self._clock() - now_s
+        self._due_s = now_s + max(PERIOD_S, cost_s / MOST_SHARE)
+        return figures
 
     def _read_pages(self, pid: int | str) -> tuple[int | None, int | None]:
         """Resident bytes, and those of no file and of no shared memory."""

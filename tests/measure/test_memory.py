@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -51,6 +52,14 @@ def test_memory_is_read_once_a_second_and_the_hidden_left_out(proc):
     assert meter.read([7]) == {}
     now[0] = 1.0
     assert meter.read([])['worker_own_bytes'] is None
+
+
+def test_memory_that_takes_long_to_read_is_read_seldom(proc):
+    # each look at the clock is 30 ms later
+    clock = itertools.count(0.0, 0.03).__next__
+    meter = MemoryMeter(proc, proc / 'none', clock=clock)
+    reads = sum(bool(meter.read([])) for _ in range(3000))
+    assert 2 <= reads <= 4
 
 
 @pytest.mark.parametrize(
