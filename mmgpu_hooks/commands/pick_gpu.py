@@ -57,7 +57,10 @@ LEAST_FREE = options.parsed(
 )
 @click.option(
     '--wait',
-    type=options.SECONDS,
+    type=options.parsed(
+        r'\d{1,9}(?:\.\d{1,9})?', lambda match: float(match[0]), 'seconds, 0 or more'
+    ),
+    default=0.0,
     metavar='SECONDS',
     help='Wait so long for cards to become free.',
 )
@@ -65,7 +68,7 @@ LEAST_FREE = options.parsed(
 def pick_gpu(
     count: int,
     min_free: tuple[int, float],
-    wait: float | None,
+    wait: float,
     program: Sequence[str],
 ) -> int:
     """Run a command on the cards with the most free memory, the least busy ones first.
@@ -77,7 +80,7 @@ def pick_gpu(
     mmgpu pick-gpu
     mmgpu pick-gpu -n 2 -- python tools/train.py CONFIG
     """
-    end_s, is_waiting = time.monotonic() + (wait or 0.0), False
+    end_s, is_waiting = time.monotonic() + wait, False
     while True:
         cards = judge_cards(read_cards(), os.environ, *min_free)
         cards, picked = lock_cards(cards, count, is_kept=bool(program))

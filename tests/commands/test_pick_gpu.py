@@ -64,7 +64,7 @@ def test_two_started_together_choose_different_cards(environ):
 @pytest.mark.parametrize(
     ('options', 'cards'),
     [
-        (['-n', '2'], 'GPU-empty,GPU-half'),
+        (['-n', '2', '--wait', '0'], 'GPU-empty,GPU-half'),
         (['--min-free', '90%', '--wait', '9'], 'GPU-empty'),
     ],
 )
