@@ -25,7 +25,7 @@ _PROC = Path('/proc')
 PERIOD_S = 1.0
 """Memory is read so often, at most; between, an interval lacks it."""
 
-MOST_SHARE = 0.001
+MOST_SHARE = 0.005
 """Of the time that reading it may take."""
 
 
