@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import click
 
 from mmgpu_hooks.commands.options import command
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.show.terminal import DEFAULT_WIDTH
 
 
 @command('explain', '0 explained')
@@ -23,12 +26,20 @@ def explain(code: str | None) -> None:
         for cause in CAUSES.values():
             print(f'{cause.name:<16} {cause.title}')
     elif named := CAUSES.get(code.lower()):
-        do = '\n'.join(f'- {text}' for text in named.do)
-        print(f'{named.name}: {named.title}\n\n{named.page}\n\n{do}')
+        do = '\n\n'.join(f'- {text}' for text in named.do)
+        _print_page(f'{named.name}: {named.title}\n\n{named.page}\n\n{do}')
     elif asked := RULES.get(code.upper()):
-        print(f'{asked.code}  {asked.title}\n\n{asked.explanation}'.replace('``', ''))
+        _print_page(f'{asked.code}  {asked.title}\n\n{asked.explanation}')
     else:
         raise UserError(
             f'expected a rule code or a cause, found {code!r}; "mmgpu explain" lists '
             'them.'
         )
+
+
+def _print_page(text: str) -> None:
+    for paragraph in text.replace('``', '').split('\n\n'):
+        is_item = paragraph.startswith('- ')
+        indent = '  ' if is_item else ''
+        print(textwrap.fill(paragraph, DEFAULT_WIDTH, subsequent_indent=indent))
+        print(end='' if is_item else '\n')

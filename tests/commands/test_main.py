@@ -148,7 +148,9 @@ def test_every_rule_and_cause_of_the_project_is_explained(capsys):
     assert {line.split()[0] for line in listed.splitlines()} == codes
     for code in codes:
         assert main(['explain', code.lower()]) == 0
-        assert len(capsys.readouterr().out) > 50
+        page = capsys.readouterr().out
+        assert len(page) > 50
+        assert max(map(len, page.splitlines())) <= 80
 
 
 def test_a_path_that_cannot_be_read_is_no_output(capsys):
