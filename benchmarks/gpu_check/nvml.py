@@ -97,13 +97,13 @@ def _check_waves(
     uuid, load = gpu.device()['uuid'], Matmuls()
     has_smi = shutil.which('nvidia-smi') is not None and uuid is not None
     smi = Smi(str(uuid)) if has_smi else None
-    windows: list[dict[str, Any]] = []
+    windows, first = list[dict[str, Any]](), list[dict[str, Any]]()
     try:
         with sampling(gpu) as (sampler, looks):
             begin_s = time.perf_counter()
             for work_s, rest_s, rounds in waves:
                 plant(load, work_s, rest_s, 1)
-                sampler.drain()
+                first.append(sampler.drain())
                 since_s = time.time()
                 truth = plant(load, work_s, rest_s, rounds)
                 times = {'since_s': since_s, 'until_s': time.time(), 'truth': truth}
@@ -119,7 +119,8 @@ def _check_waves(
         if has_more:
             rows.append(_check_cost(looks, lasted_s, sampler.failure))
             rows.append(_check_memory(gpu, uuid, has_smi))
-            rows += _check_extras(gpu, windows)
+            # what is read every few seconds may be in none of the short ones
+            rows += _check_extras(gpu, [*first, *windows])
         return rows
     finally:
         gpu.close()
