@@ -86,10 +86,11 @@ def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> Owed | 
     if number >= len(workers):
         return None
     pid = workers[number].pid
-    state = read_state(pid)
     before_s = read_process_cpu_s(pid) or 0.0
     time.sleep(_WATCH_S)
     used_s = (read_process_cpu_s(pid) or before_s) - before_s
+    # after the watch: it goes with the sample that is read next
+    state = read_state(pid)
     if state.letter == 'S' and used_s >= _BUSY_SHARE * _WATCH_S:
         state = ProcessState('R')
     if counters is None:
