@@ -13,6 +13,7 @@ from mmgpu_hooks.config.edit import HOOK_ROOTS, resting
 from mmgpu_hooks.config.loading import Container, FlatConfig, KeyPath
 from mmgpu_hooks.config.outcome import REMOVE, Options, RefusedError, Remove, Setting
 from mmgpu_hooks.config.proof import is_same
+from mmgpu_hooks.schema.judged import THREADS_KEY
 
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
@@ -21,10 +22,6 @@ HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
 HOOK_KEY = 'gpu_efficiency'
 """Its key in ``default_hooks``."""
 _PLACE = ('default_hooks', HOOK_KEY)
-
-THREADS_KEY = 'env_cfg.mp_cfg.opencv_num_threads'
-"""Threads of OpenCV in the training process and in workers forked from it; 0 and 1 are
-none but the caller's own. MMEngine sets 0 where only ``mp_cfg`` is there."""
 
 _KEY = re.compile(
     r'((train|val|test)_dataloader|default_hooks\.[^\W\d]\w*|custom_hooks\.\d+)'

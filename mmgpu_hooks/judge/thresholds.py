@@ -125,7 +125,7 @@ THREADS_PROBLEM = 0.25
 """That share, from which threads are what the loading suffers from."""
 
 IDLE_CORES = 0.25
-"""Share of the cores that is idle while the loop waits, from which it is told."""
+"""Share of the cores that is idle while the loop waits, from which it is a finding."""
 
 BUSY_WORKERS = 0.7
 """Cores that each worker keeps busy at least, where loading is what it does."""

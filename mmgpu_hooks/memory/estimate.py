@@ -122,11 +122,8 @@ def fit_card(
     room = CardRoom(card_bytes, CONTEXT_BYTES).safe_bytes
     by_estimate: dict[str, int | None] = {}
     safe: dict[str, int | None] = {}
-    factor, growth, gone = (
-        estimate.peak_factors[1],
-        None,
-        estimate.static.gradient_bytes,
-    )
+    factor, growth = estimate.peak_factors[1], None
+    gone = estimate.static.gradient_bytes
     for name in estimate.static.optimizer_state_bytes:
         static = estimate.static.total_bytes(name)
         if measured is not None and not safe:

@@ -14,12 +14,11 @@ from mmgpu_hooks.judge.verdict import judge_confidence
 from mmgpu_hooks.model.job import START_ERROR
 from mmgpu_hooks.model.prediction import COVERAGE
 from mmgpu_hooks.recommend.choice import ONE_THREAD, Decision, Gain, count_starts
-from mmgpu_hooks.schema.judged import Change
+from mmgpu_hooks.schema.judged import THREADS_KEY, Change
 from mmgpu_hooks.schema.plural import plural
 
 KEY = 'train_dataloader.'
 WORKERS_KEY = f'{KEY}num_workers'
-THREADS_KEY = 'env_cfg.mp_cfg.opencv_num_threads'
 
 AT_HAND = 'In steady iterations data is at hand when it is needed.'
 

@@ -15,7 +15,6 @@ from mmgpu_hooks.recommend.batch_size import choose_batch_size
 from mmgpu_hooks.recommend.changes import (
     AT_HAND,
     KEY,
-    THREADS_KEY,
     WORKERS_KEY,
     keep_workers,
     phrase_changes,
@@ -23,7 +22,7 @@ from mmgpu_hooks.recommend.changes import (
 )
 from mmgpu_hooks.recommend.choice import Job, decide, starts_cost
 from mmgpu_hooks.recommend.validation import advise_validation
-from mmgpu_hooks.schema.judged import Change, Recommendation
+from mmgpu_hooks.schema.judged import THREADS_KEY, Change, Recommendation
 from mmgpu_hooks.schema.predicted import NoPrediction
 
 

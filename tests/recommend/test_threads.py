@@ -7,8 +7,8 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_inside_workers, make_loader, make_run
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.changes import THREADS_KEY
 from mmgpu_hooks.recommend.policy import pair_settings, recommend_settings
+from mmgpu_hooks.schema.judged import THREADS_KEY
 
 CPU_S, ITER_S = 0.8, 0.41
 
