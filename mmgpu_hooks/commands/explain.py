@@ -16,7 +16,7 @@ from mmgpu_hooks.show.terminal import DEFAULT_WIDTH
 @command('explain', '0 explained')
 @click.argument('code', required=False)
 def explain(code: str | None) -> None:
-    """Say what a rule code such as MG101, or a cause such as oom_host, means.
+    """Say what a rule code such as MG101, a verdict or a cause of ``mmgpu why`` means.
 
     Without a code, list all of them.
     """
@@ -28,12 +28,17 @@ def explain(code: str | None) -> None:
     elif named := CAUSES.get(code.lower()):
         do = '\n\n'.join(f'- {text}' for text in named.do)
         _print_page(f'{named.name}: {named.title}\n\n{named.page}\n\n{do}')
-    elif asked := RULES.get(code.upper()):
-        _print_page(f'{asked.code}  {asked.title}\n\n{asked.explanation}')
+    elif asked := [
+        rule
+        for rule in RULES.values()
+        if code.upper() == rule.code or code == rule.verdict
+    ]:
+        for one in asked:
+            _print_page(f'{one.code}  {one.title}\n\n{one.explanation}')
     else:
         raise UserError(
-            f'expected a rule code or a cause, found {code!r}; "mmgpu explain" lists '
-            'them.'
+            f'expected a rule code, a verdict or a cause, found {code!r}; '
+            '"mmgpu explain" lists them.'
         )
 
 

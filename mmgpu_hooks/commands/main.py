@@ -24,7 +24,7 @@ GROUPS = {
         'why': 'Say why a run ended badly or stands still.',
         'report': 'Write a run as an HTML page.',
         'compare': 'Say which of two runs is slower, and in what.',
-        'explain': 'Say what a rule code or a cause means.',
+        'explain': 'Say what a rule code, a verdict or a cause means.',
     },
     'Change': {
         'set': 'Change dataloader settings of a config.',

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import statistics
+from typing import NamedTuple
 
-import numpy as np
-
-from mmgpu_hooks.judge.columns import known
+from mmgpu_hooks.judge.columns import Intervals, known
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.growth import find_growth
 from mmgpu_hooks.schema.judged import Estimate
@@ -18,9 +17,13 @@ allocator and to batches with more boxes than any that was seen."""
 CONTEXT_BYTES = 600 * 2**20
 """A CUDA context, where it was not measured what is held beside tensors."""
 
+SENT_TENSORS = 128
+"""Tensors that a worker sends before its heap is used again: PyTorch forgets those that
+were sent (``multiprocessing.reductions.SharedCache``) by so many, and what it keeps of
+each stands between the holes that they left."""
 
-@dataclass(frozen=True)
-class CardRoom:
+
+class CardRoom(NamedTuple):
     """Of the card that a run trained on."""
 
     total_bytes: int
@@ -51,8 +54,7 @@ def find_card_room(run: Run) -> CardRoom | None:
     return CardRoom(total, beside)
 
 
-@dataclass(frozen=True)
-class HostRoom:
+class HostRoom(NamedTuple):
     """Memory of the host that is free, and what bounds it."""
 
     free_bytes: int
@@ -61,26 +63,22 @@ class HostRoom:
 
 def find_host_room(run: Run) -> HostRoom | None:
     """What is free when the run was read last: in the control group, or on the host."""
-    rooms = [
-        HostRoom(free, bound)
-        for field, bound in (
-            ('host.ram_available_bytes', 'on the host'),
-            ('group_free_bytes', 'below the limit of its control group'),
-        )
-        if (free := _last(run, field)) is not None
-    ]
-    return min(rooms, key=lambda room: room.free_bytes, default=None)
-
-
-def _last(run: Run, field: str) -> int | None:
-    figures = known(run.column(field))
-    return int(figures[-1]) if len(figures) else None
+    read = {
+        'on the host': known(run.column('host.ram_available_bytes')),
+        'below the limit of its control group': known(run.column('group_free_bytes')),
+    }
+    rooms = (HostRoom(int(free[-1]), at) for at, free in read.items() if len(free))
+    return min(rooms, default=None)
 
 
 def find_growth_of(run: Run, field: str, **least: float) -> Estimate | None:
     """Steady growth of one figure over the whole run."""
-    every = run.every.having(field)
-    return find_growth(every.column('iteration'), every.column(field), **least)
+    return _find_growth(run.every, field, **least)
+
+
+def _find_growth(some: Intervals, field: str, **least: float) -> Estimate | None:
+    read = some.having(field)
+    return find_growth(read.column('iteration'), read.column(field), **least)
 
 
 def are_workers_kept(run: Run) -> bool:
@@ -89,21 +87,19 @@ def are_workers_kept(run: Run) -> bool:
 
 
 def find_worker_growth(run: Run) -> Estimate | None:
-    """Steady growth of the workers' memory, in an epoch where they end with each."""
-    field = 'worker_own_bytes'
-    if are_workers_kept(run):
-        return find_growth_of(run, field)
-    every = run.every.having(field)
-    epochs = every.column('epoch')
-    if not len(epochs):
-        return None
-    numbers, counts = np.unique(epochs, return_counts=True)
-    epoch = every.where(epochs == numbers[counts.argmax()])
-    return find_growth(epoch.column('iteration'), epoch.column(field))
+    """Steady growth of the workers' memory, in an epoch where they end with each.
+
+    What they take until each has sent `SENT_TENSORS` is no growth.
+    """
+    some = run.every.having('worker_own_bytes')
+    if len(some) and not are_workers_kept(run):
+        epochs = some.column('epoch')
+        some = some.where(epochs == statistics.mode(epochs.tolist()))
+    sent = SENT_TENSORS * (run.run.loader.num_workers or 0) / (run.batch_tensors or 1)
+    return _find_growth(some, 'worker_own_bytes', warm_up=sent)
 
 
-@dataclass(frozen=True)
-class HostGrowth:
+class HostGrowth(NamedTuple):
     """Memory of the host that a run takes more of, iteration by iteration."""
 
     process: Estimate | None
@@ -123,13 +119,12 @@ class HostGrowth:
 def find_host_growth(run: Run) -> HostGrowth | None:
     """``None`` where nothing grows, as far as that can be told."""
     process, workers = find_growth_of(run, 'process_own_bytes'), find_worker_growth(run)
-    stays = workers if are_workers_kept(run) else None
-    lasting = [one for one in (process, stays) if one]
-    growing = lasting or [one for one in (workers,) if one]
-    if not growing:
+    lasts = bool(process or (workers and are_workers_kept(run)))
+    growing = [process] if lasts and not are_workers_kept(run) else [process, workers]
+    each = sum(one.value for one in growing if one) * run.run.host.ranks / 1000
+    if not each:
         return None
-    each = run.run.host.ranks * sum(one.value for one in growing) / 1000
-    return HostGrowth(process, workers, find_host_room(run), bool(lasting), each)
+    return HostGrowth(process, workers, find_host_room(run), lasts, each)
 
 
 def count_left(run: Run) -> int | None:

@@ -39,6 +39,7 @@ def find_growth(
     *,
     least_bytes: float = _LEAST_BYTES,
     least_share: float = _LEAST_SHARE,
+    warm_up: float = 0.0,
 ) -> Estimate | None:
     """Steady growth behind the warm-up, in bytes per 1000 iterations.
 
@@ -50,14 +51,15 @@ def find_growth(
         sizes: Bytes; as many.
         least_bytes: Growth below it is none.
         least_share: Likewise, of the first block's level.
+        warm_up: Iterations that are left out, where they are more than a third.
 
     Returns:
         With the count of readings; ``None`` without steady growth, or with too few
         of them to tell.
     """
-    if count_missing(iterations):
+    done, held = _behind_warm_up(iterations, sizes, warm_up)
+    if len(done) < READINGS:
         return None
-    done, held = _behind_warm_up(iterations, sizes)
     blocks = np.array_split(np.arange(len(done)), BLOCKS)
     at = np.array([np.median(done[block]) for block in blocks])
     level = np.array([np.median(held[block]) for block in blocks])
@@ -88,9 +90,11 @@ def count_missing(iterations: ArrayLike) -> int:
     return max(READINGS - behind, 0)
 
 
-def _behind_warm_up(iterations: ArrayLike, sizes: ArrayLike) -> tuple[Column, Column]:
+def _behind_warm_up(
+    iterations: ArrayLike, sizes: ArrayLike, warm_up: float = 0.0
+) -> tuple[Column, Column]:
     done, held = np.asarray(iterations, float), np.asarray(sizes, float)
     if not len(done):
         return done, held
-    late = done >= done[0] + WARM_UP * (done[-1] - done[0])
+    late = done >= done[0] + max(WARM_UP * (done[-1] - done[0]), warm_up)
     return done[late], held[late]

@@ -62,6 +62,16 @@ def workers(mib_each: float) -> Fields:
     }
 
 
+def sending(n: int) -> dict[str, Any]:
+    """The workers' heaps grow until each of eight has sent its first 128 tensors.
+
+    As seen with 8 workers that send batches of 4 images in one tensor.
+    """
+    sent = min(20 * n, 8 * 128)
+    fields = workers(0.0)(n)
+    return {**fields, 'worker_own_bytes': GIB + sent * MIB, 'batch_tensors': 1}
+
+
 LONG = make_run(max_iters=100_000, max_epochs=1000)
 
 
@@ -108,6 +118,15 @@ def test_growth_of_host_memory(fields, run, severity, forecast, verdict):
     if forecast is not None:
         count = int(found['MG401'][1].partition('Full in ')[2].split()[0])
         assert count == pytest.approx(forecast, rel=0.05)
+
+
+@pytest.mark.parametrize('readings', [30, 40, 50, 60, 90])
+def test_what_workers_take_until_they_have_sent_enough_is_no_growth(readings):
+    run = replace(LONG, loader=make_loader(8))
+    assert 'MG401' not in judge(sending, run, count=readings)[1]
+    # twin: twelve tensors a batch, which were sent long ago
+    found = judge(lambda n: {**sending(n), 'batch_tensors': 12}, run, count=50)[1]
+    assert found['MG401'][0] == 'problem'
 
 
 def test_a_short_run_that_rises_says_what_it_lacks():

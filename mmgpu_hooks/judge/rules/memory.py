@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import largest, median
 from mmgpu_hooks.judge.duration_text import format_bytes
 from mmgpu_hooks.judge.memory import (
@@ -13,15 +14,6 @@ from mmgpu_hooks.judge.memory import (
 )
 from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.thresholds import (
-    BURST_RATIO,
-    COPIES_NOTICE_BYTES,
-    FRAGMENTS_NOTICE,
-    FULL_SHARE,
-    RISE_BYTES,
-    RISE_SHARE,
-    WORTH_GROWTH,
-)
 from mmgpu_hooks.model.growth import count_missing
 from mmgpu_hooks.schema.judged import Estimate, Finding
 from mmgpu_hooks.schema.plural import plural
@@ -36,7 +28,8 @@ def judge_host_growth(run: Run) -> Finding | None:
 
     Growth behind the first third of the run, even and without a break: caches that
     fill and pools that only reach their largest size are not reported; nor are pages of
-    files, such as a memory-mapped dataset's. Within the first two epochs it may be a
+    files, such as a memory-mapped dataset's, nor what workers take until each has sent
+    128 tensors. Within the first two epochs it may be a
     cache that is full once every sample was seen: a notice. In the training
     process, look for lists that are appended to: losses kept with their graph, results
     in a metric or a hook. In workers, for caches in the dataset or a transform;
@@ -45,34 +38,26 @@ def judge_host_growth(run: Run) -> Finding | None:
     growth = find_host_growth(run)
     if growth is None:
         return _judge_short_growth(run)
-    found = {
-        'the training process grows': growth.process,
-        'the workers grow': growth.workers,
-    }
-    grows = [_phrase_growth(who, one) for who, one in found.items() if one]
-    detail = ', and '.join(grows)
-    detail = detail[0].upper() + detail[1:]
+    who = ('training process grows', growth.process), ('workers grow', growth.workers)
+    grows = [_phrase_growth(f'the {name}', one) for name, one in who if one]
+    detail = f'T{", and ".join(grows)[1:]}.'
     room, count, ranks = growth.room, growth.full_in, run.run.host.ranks
     if room is None or count is None:
-        return notice(f'{detail}. How much is free is unknown.')
-    ends = count_left(run) if growth.is_lasting else run.run.loader.batches_per_epoch
-    detail = f'{format_bytes(room.free_bytes)} are free {room.bound}. {detail}.'
+        return notice(f'{detail} How much is free is unknown.')
+    batches, until = run.run.loader.batches_per_epoch, 'the epoch'
+    ends = batches
+    if growth.is_lasting:
+        ends, until = count_left(run), 'training'
+    detail = f'{format_bytes(room.free_bytes)} are free {room.bound}. {detail}'
     if ends is not None and count >= ends:
-        is_much = ends >= WORTH_GROWTH * count
-        until = 'training' if growth.is_lasting else 'the epoch'
+        is_much = ends >= thresholds.WORTH_GROWTH * count
         return notice(f'Not full before {until} ends: {detail}') if is_much else None
     all_ranks = f' if all {ranks} ranks grow so' if ranks > 1 else ''
     full = f'Full in {count} iterations{_phrase_epoch(run, count)}{all_ranks}: {detail}'
-    if ends is None or _may_be_a_cache(run, count):
-        return notice(full)
-    return problem(full, _FATAL)
-
-
-def _may_be_a_cache(run: Run, count: int) -> bool:
-    """Whether what grows may stop growing once every sample was seen, and in time."""
-    batches, done = run.run.loader.batches_per_epoch, run.intervals[-1].iteration
-    done -= run.run.start_iteration
-    return batches is not None and done < 2 * batches and count > batches - done
+    # it may stop growing once every sample was seen, and in time
+    done = run.intervals[-1].iteration - run.run.start_iteration
+    may_stop = batches is not None and done < 2 * batches and count > batches - done
+    return notice(full) if ends is None or may_stop else problem(full, _FATAL)
 
 
 def _judge_short_growth(run: Run) -> Finding | None:
@@ -82,7 +67,7 @@ def _judge_short_growth(run: Run) -> Finding | None:
     if not missing or not len(sizes):
         return None
     rise = sizes[-1] - sizes[0]
-    if rise < max(RISE_BYTES, RISE_SHARE * sizes[0]):
+    if rise < max(thresholds.RISE_BYTES, thresholds.RISE_SHARE * sizes[0]):
         return None
     return cannot_tell(
         f'the training process took {format_bytes(rise)} more since it began; whether '
@@ -127,13 +112,15 @@ def judge_copies(run: Run) -> Finding | None:
         f'copy them as they read, up to {format_bytes(whole)}'
     )
     host = run.run.host
-    sizes = (host.ram_available_bytes, host.cgroup_memory_bytes)
-    free = min((size for size in sizes if size is not None), default=None)
-    if free is not None and whole > free and run.status != 'completed':
+    free = min(
+        filter(None, (host.ram_available_bytes, host.cgroup_memory_bytes)),
+        default=whole,
+    )
+    if whole > free and run.status != 'completed':
         return problem(
             f'{detail}, of {format_bytes(free)} that there were when it began.', _FATAL
         )
-    return notice(f'{detail}.') if whole >= COPIES_NOTICE_BYTES else None
+    return notice(f'{detail}.') if whole >= thresholds.COPIES_NOTICE_BYTES else None
 
 
 @rule('MG403', '/dev/shm is small')
@@ -152,18 +139,15 @@ def judge_shared_memory(run: Run) -> Finding | None:
         return None
     ahead = loader.num_workers * (loader.prefetch_factor or 2)
     ranks = host.ranks
-    if least > (1 - FULL_SHARE) * total and ranks * ahead * batch < FULL_SHARE * total:
+    if (
+        least > (1 - thresholds.FULL_SHARE) * total
+        and ranks * ahead * batch < thresholds.FULL_SHARE * total
+    ):
         return None
-    fits = int(FULL_SHARE * total / batch / ranks)
-    detail = (
-        f'At least {format_bytes(least)} of {format_bytes(total)} were free in /dev/shm'
-    )
-    if ahead <= fits:
-        return notice(
-            f'{detail}; batches of this run take {format_bytes(ahead * batch)}.'
-        )
+    fits = int(thresholds.FULL_SHARE * total / batch / ranks)
     return notice(
-        f'{detail}; a batch takes {format_bytes(batch)}, {ahead} are in flight on each '
+        f'At least {format_bytes(least)} of {format_bytes(total)} were free in '
+        f'/dev/shm; a batch takes {format_bytes(batch)}, {ahead} are in flight on each '
         f'rank, and {fits} fit.'
     )
 
@@ -209,8 +193,10 @@ def judge_fragments(run: Run) -> Finding | None:
         return None
     inactive, retries = memory.inactive_bytes or 0, memory.retries or 0
     card = find_card_room(run)
-    is_full = card is not None and reserved >= FULL_SHARE * card.room_bytes
-    if not retries and not (is_full and inactive >= FRAGMENTS_NOTICE * reserved):
+    is_full = card is not None and reserved >= thresholds.FULL_SHARE * card.room_bytes
+    if not retries and not (
+        is_full and inactive >= thresholds.FRAGMENTS_NOTICE * reserved
+    ):
         return None
     return notice(
         f'{format_bytes(inactive)} of {format_bytes(reserved)} reserved are in split '
@@ -232,7 +218,10 @@ def judge_burst(run: Run) -> Finding | None:
     peak = largest(peaks.column('gpu_mem_peak_bytes'))
     if not usual or peak is None or card is None:
         return None
-    if peak < BURST_RATIO * usual or peak < FULL_SHARE * card.room_bytes:
+    if (
+        peak < thresholds.BURST_RATIO * usual
+        or peak < thresholds.FULL_SHARE * card.room_bytes
+    ):
         return None
     row = peaks.where(peaks.column('gpu_mem_peak_bytes') == peak).take([0])
     what = [
@@ -266,7 +255,7 @@ def judge_results(run: Run) -> Finding | None:
     """
     kept = [one for one in run.validations if one.result_bytes]
     most = max(kept, key=lambda one: one.result_bytes or 0, default=None)
-    if most is None or (most.result_bytes or 0) < COPIES_NOTICE_BYTES:
+    if most is None or (most.result_bytes or 0) < thresholds.COPIES_NOTICE_BYTES:
         return None
     ranks = run.run.world_size
     collects = f' on this rank; rank 0 collects those of all {ranks}' * (ranks > 1)
@@ -289,7 +278,7 @@ def judge_open_files(run: Run) -> Finding | None:
     less. Files that were opened and never closed count as well.
     """
     most, limit = largest(run.column('open_files')), run.run.host.open_files_soft
-    if not most or not limit or most < FULL_SHARE * limit:
+    if not most or not limit or most < thresholds.FULL_SHARE * limit:
         return None
     loader = run.run.loader
     ahead = (loader.num_workers or 0) * (loader.prefetch_factor or 2)
