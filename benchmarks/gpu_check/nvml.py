@@ -37,9 +37,7 @@ def open_our_gpu() -> Gpu | Absent:
         return Absent(f'CUDA does not start: {error}')
     device = cuda_device()
     assert device is not None, 'CUDA was started just now'
-    return open_gpu(
-        uuid=device.uuid, pci_bus_id=device.pci_bus_id, index=device.cuda_index
-    )
+    return open_gpu(uuid=device.uuid, pci_bus_id=device.pci_bus_id)
 
 
 def describe_gpu() -> tuple[str | None, float | None]:

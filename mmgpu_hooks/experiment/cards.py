@@ -27,7 +27,6 @@ _PATIENCE_S = 10.0
 """How long others that pick at this moment are waited for."""
 _SAME_MEMORY = 0.02
 """Of the most free memory: drivers reserve a little more on one card than another."""
-_BY_ADDRESS = {'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def read_cards() -> tuple[Card, ...]:
 
 
 def _read_card(index: int) -> Card:
-    gpu = open_gpu(index=index, environ=_BY_ADDRESS)  # NVML's own order
+    gpu = open_gpu(index=index)
     if isinstance(gpu, Absent):
         return Card(index, reason=f'cannot be read: {gpu.reason}')
     try:

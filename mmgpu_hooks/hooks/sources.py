@@ -103,9 +103,7 @@ class GpuSource:
         if torch.version.hip:
             self._absent['GPU'] = 'NVML knows no AMD card, and this torch is for ROCm'
             return
-        found = open_gpu(
-            uuid=ours.uuid, pci_bus_id=ours.pci_bus_id, index=ours.cuda_index
-        )
+        found = open_gpu(uuid=ours.uuid, pci_bus_id=ours.pci_bus_id)
         # kept first: it is to be closed, whatever fails
         self._gpu = gpu = self._present('GPU', found)
         if gpu is not None:

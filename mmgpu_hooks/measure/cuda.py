@@ -17,19 +17,7 @@ from typing import Any, Callable, NamedTuple
 from mmgpu_hooks.measure.absent import Absent, SourceError
 
 
-def open_cuda_driver() -> ctypes.CDLL:
-    """Load the driver library, which CUDA programs have loaded already.
-
-    Raises:
-        OSError: If there is none.
-    """
-    windows = sys.platform.startswith('win')
-    return ctypes.CDLL('nvcuda.dll' if windows else 'libcuda.so.1')
-
-
-def read_pci_bus_id(
-    index: int, open_driver: Callable[[], ctypes.CDLL] = open_cuda_driver
-) -> str | None:
+def read_pci_bus_id(index: int) -> str | None:
     """Ask the driver for the PCI address of a CUDA device.
 
     Needs a process that uses CUDA already; makes no context and no device
@@ -38,33 +26,28 @@ def read_pci_bus_id(
 
     Args:
         index: CUDA device index of this process.
-        open_driver: Loads the driver library.
 
     Returns:
         Such as ``0000:3B:00.0``, or ``None`` when the driver does not tell.
     """
-    text = ctypes.create_string_buffer(32)
-    device = ctypes.c_int()
+    text, device = ctypes.create_string_buffer(32), ctypes.c_int()
+    is_windows = sys.platform.startswith('win')
     try:
-        driver = open_driver()
-        if driver.cuDeviceGet(ctypes.byref(device), ctypes.c_int(index)) != 0:
-            return None
-        if driver.cuDeviceGetPCIBusId(text, ctypes.c_int(len(text)), device) != 0:
-            return None
+        driver = ctypes.CDLL('nvcuda.dll' if is_windows else 'libcuda.so.1')
+        failed = driver.cuDeviceGet(ctypes.byref(device), ctypes.c_int(index))
+        failed = failed or driver.cuDeviceGetPCIBusId(text, len(text), device)
     except (OSError, AttributeError):
         return None
-    return text.value.decode('ascii', errors='replace') or None
+    return None if failed else text.value.decode('ascii', 'replace')
 
 
 class CudaDevice(NamedTuple):
     """The current device of this process, by each name it has."""
 
     uuid: str | None
-    """Bare, without NVML's prefix; older torch does not tell it."""
+    """Bare, without NVML's prefix; torch tells it from 2.4 on."""
     pci_bus_id: str | None
-    """Such as ``00000000:3B:00.0``."""
-    cuda_index: int
-    """CUDA's index in this process, not NVML's."""
+    """Such as ``0000:3B:00.0``."""
 
 
 def cuda_device() -> CudaDevice | None:
@@ -77,23 +60,8 @@ def cuda_device() -> CudaDevice | None:
     if isinstance(torch, Absent):
         return None
     index = int(torch.cuda.current_device())
-    properties = torch.cuda.get_device_properties(index)
-    uuid = getattr(properties, 'uuid', None)
-    return CudaDevice(
-        uuid=None if uuid is None else str(uuid),
-        pci_bus_id=parse_pci_bus_id(properties) or read_pci_bus_id(index),
-        cuda_index=index,
-    )
-
-
-def parse_pci_bus_id(properties: Any) -> str | None:
-    """PCI address out of torch's device properties, where they tell it."""
-    try:
-        domain = int(properties.pci_domain_id)
-        bus, device = int(properties.pci_bus_id), int(properties.pci_device_id)
-    except AttributeError:  # older torch does not tell
-        return None
-    return f'{domain:08X}:{bus:02X}:{device:02X}.0'
+    uuid = getattr(torch.cuda.get_device_properties(index), 'uuid', None)
+    return CudaDevice(None if uuid is None else str(uuid), read_pci_bus_id(index))
 
 
 def find_lacking(backend: str, settings: str) -> dict[str, str]:
@@ -147,12 +115,11 @@ class CudaMemory:
         self._peak: int | None = None
         self._reserved: int | None = None
         self._in_validation = False
-        self._before_validation = 0
         self._left: int | None = None
         """The allocator's peak as validation, or what came before training, left it."""
         self._hidden = 0
         """What training may have reached since the last drain, unseen."""
-        self._counts: dict[str, int | None] = {}
+        self._counts: dict[str, Any] = {}
         """Of the whole process, when they were last drained."""
         self._stats: Mapping[str, Any] = {}
 
@@ -203,7 +170,6 @@ class CudaMemory:
         """
         if not self._in_validation:
             self.observe()
-            self._before_validation = self._read_peak()
             self._in_validation = True
 
     def end_validation(self) -> None:
@@ -215,10 +181,7 @@ class CudaMemory:
         if self._in_validation:
             # first, so that a failure does not leave us in validation for ever
             self._in_validation = False
-            peak = self._read_peak()
-            # unless it is as before: then nothing of training is hidden by it
-            if peak != self._before_validation:
-                self._left = peak
+            self._left = self._read_peak()
 
     def drain(self) -> dict[str, Any]:
         """Return what was observed since the last call, and begin anew.
@@ -231,8 +194,8 @@ class CudaMemory:
         """
         stats, before = self._stats, self._counts
         self._counts = {
-            'retries': _whole(stats.get('num_alloc_retries')),
-            'ooms': _whole(stats.get('num_ooms')),
+            'retries': stats.get('num_alloc_retries'),
+            'ooms': stats.get('num_ooms'),
         }
         found = {
             'peak_bytes': self._peak if (self._peak or 0) >= self._hidden else None,
@@ -242,22 +205,17 @@ class CudaMemory:
         }
         for name, count in self._counts.items():
             then = before.get(name)
+            # somebody may have reset it
             is_known = count is not None and then is not None and count >= then
-            found[name] = (count or 0) - (then or 0) if is_known else None
+            found[name] = count - then if is_known else None
         self._peak, self._reserved, self._hidden = None, None, 0
         return {**found, **dict.fromkeys(self.lacking, None)}
 
 
 def _current(stats: Mapping[str, Any], name: str) -> int | None:
-    try:
-        return _whole(stats[name]['all']['current'])
-    except (KeyError, TypeError):  # other allocators keep fewer figures
-        return None
-
-
-def _whole(value: Any) -> int | None:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_whole else None
+    # other allocators keep fewer figures
+    current: int | None = stats.get(name, {}).get('all', {}).get('current')
+    return current
 
 
 def open_cuda_memory() -> CudaMemory | Absent:
@@ -348,35 +306,24 @@ class CudaEvents:
     def begin_step(self) -> None:
         """Call right before a step's work is given to the GPU.
 
-        Raises:
-            SourceError: If CUDA refuses, as it does after any error of its own.
+        It raises what CUDA does, after any error of its own.
         """
-        try:
-            if self._is_capturing() or len(self._steps) >= self._most:
-                self.interrupt()
-                return
-            free = self._free
-            step = free.pop() if free else _Step(self._new_event(), self._new_event())
-            step.stream, step.is_ended = self._current_stream(), False
-            step.begin.record(step.stream)
-        except Exception as error:
-            raise _refusal(error) from error
+        if self._is_capturing() or len(self._steps) >= self._most:
+            self.interrupt()
+            return
+        free = self._free
+        step = free.pop() if free else _Step(self._new_event(), self._new_event())
+        step.stream, step.is_ended = self._current_stream(), False
+        step.begin.record(step.stream)
         self._steps.append(step)
         self._step = step
 
     def end_step(self) -> None:
-        """Call once the hooks behind the step have given theirs: the last call counts.
-
-        Raises:
-            SourceError: If CUDA refuses.
-        """
+        """Call once the hooks behind a step gave theirs, too: the last call counts."""
         step = self._step
-        try:
-            if step is not None and not self._is_capturing():
-                step.end.record(step.stream)
-                step.is_ended = True
-        except Exception as error:
-            raise _refusal(error) from error
+        if step is not None and not self._is_capturing():
+            step.end.record(step.stream)
+            step.is_ended = True
 
     def interrupt(self) -> None:
         """Leave out the time since the last step: validation ran in it, or a save."""
@@ -388,14 +335,8 @@ class CudaEvents:
         """Return the idle share in per cent and over how many iterations; begin anew.
 
         What the GPU has not passed yet belongs to the next drain.
-
-        Raises:
-            SourceError: If CUDA refuses.
         """
-        try:
-            spans = [] if self._is_capturing() else [*self._read_passed()]
-        except Exception as error:
-            raise _refusal(error) from error
+        spans = [] if self._is_capturing() else [*self._read_passed()]
         total = sum(all_ms for _, all_ms in spans)
         idle = sum(idle_ms for idle_ms, _ in spans)
         return (100.0 * idle / total if total > 0.0 else None), len(spans)
@@ -417,11 +358,6 @@ class CudaEvents:
                     )
                 self._free.append(before)
             self._steps.popleft()
-
-
-def _refusal(error: Exception) -> SourceError:
-    text = ' '.join(str(error).split())
-    return SourceError(f'CUDA events could not be used: {text}')
 
 
 def open_cuda_events() -> CudaEvents | Absent:

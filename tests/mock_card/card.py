@@ -9,7 +9,7 @@ Environment:
     MOCK_NVML_CONFIG: The driver's cards. ``OWN_PID`` in it becomes the number of this
         process.
     MOCK_CARD_PROFILE: The same cards for FakeGPU.
-    MOCK_CARD_NAMED_BY: What torch tells of a card: ``uuid``, ``pci`` or ``nothing``.
+    MOCK_CARD_NAMED_BY: What is known of a card: ``uuid``, ``pci`` or ``nothing``.
     MOCK_CARD_MIB: Its memory; default: the profile's.
 """
 
@@ -25,6 +25,8 @@ from typing import Any
 import torch
 import yaml
 from mmengine.device import utils as mmengine_device
+
+from mmgpu_hooks.measure import cuda
 
 NAMED_BY = os.environ.get('MOCK_CARD_NAMED_BY', 'uuid')
 
@@ -57,18 +59,6 @@ def visible_cards(path: Path) -> list[dict[str, Any]]:
         for index, card in enumerate(cards)
         if name == str(index) or (name[:4] == 'GPU-' and card['uuid'].startswith(name))
     ]
-
-
-def name_card(properties: Any, card: dict[str, Any]) -> Any:
-    """Give torch's device properties what tells one card from another."""
-    if NAMED_BY == 'uuid':
-        properties.uuid = card['uuid'].removeprefix('GPU-')
-    elif NAMED_BY == 'pci':
-        domain, bus, slot = card['pci']['bus_id'].split('.')[0].split(':')
-        properties.pci_domain_id = int(domain, 16)
-        properties.pci_bus_id = int(bus, 16)
-        properties.pci_device_id = int(slot, 16)
-    return properties
 
 
 def nest(flat: dict[str, Any]) -> dict[str, Any]:
@@ -126,9 +116,17 @@ def plug_in() -> None:
         torch.cuda.get_device_properties,
         torch.cuda.memory_stats,
     )
-    torch.cuda.get_device_properties = lambda device=None: name_card(
-        get_properties(device), cards[torch.cuda._utils._get_device_index(device, True)]
-    )
+
+    def get_named(device: Any = None) -> Any:
+        properties = get_properties(device)
+        if NAMED_BY == 'uuid':
+            index = torch.cuda._utils._get_device_index(device, True)
+            properties.uuid = cards[index]['uuid'].removeprefix('GPU-')
+        return properties
+
+    torch.cuda.get_device_properties = get_named
+    if NAMED_BY == 'pci':  # there is no CUDA driver that could be asked for it
+        cuda.read_pci_bus_id = lambda index: cards[index]['pci']['bus_id']
     torch.cuda.memory_stats_as_nested_dict = lambda device=None: nest(get_stats(device))
     torch.cuda.Event = Event
     # MMEngine asks for it when it is imported, which tests do once for all trainings

@@ -21,7 +21,7 @@ FAST = {**HOOK, 'gpu_sample_period_s': 0.01}
 
 @pytest.fixture(autouse=True)
 def trains_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = CudaDevice(uuid=None, pci_bus_id=FakeGpu().bus, cuda_index=0)
+    device = CudaDevice(uuid=None, pci_bus_id=FakeGpu().bus)
     monkeypatch.setattr('mmgpu_hooks.hooks.sources.cuda_device', lambda: device)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fakes.clock import HandClock
-from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.absent import Absent
 from mmgpu_hooks.measure.cuda import CudaEvents, open_cuda_events
 
 
@@ -17,7 +17,6 @@ class Gpu:
         self.stream = 'main'
         self.events = 0
         self.capturing = False
-        self.error: Exception | None = None
 
     @property
     def done_at(self) -> float:
@@ -40,8 +39,6 @@ class Event:
 
     def record(self, stream: str) -> None:
         assert not self._gpu.capturing
-        if self._gpu.error is not None:
-            raise self._gpu.error
         # an event passes when all before it is done
         done = self._gpu.done
         self._at = done[stream] = max(done.get(stream, 0.0), self._gpu.host())
@@ -180,13 +177,6 @@ def test_what_comes_between_two_steps_is_no_idle_time(between, timed):
     for _ in range(3):
         loop.iterate(wait_s=0.03)
     assert loop.events.drain() == (pytest.approx(30.0), timed)
-
-
-def test_an_error_of_cuda_is_one_of_ours():
-    loop = Loop()
-    loop.gpu.error = RuntimeError('CUDA error: an illegal\nmemory access')
-    with pytest.raises(SourceError, match='not be used: CUDA error: an illegal memory'):
-        loop.events.begin_step()
 
 
 def test_on_the_cpu_no_idle_share_is_claimed():

@@ -1,3 +1,5 @@
+"""Which card is opened, by its names, and why none is."""
+
 from __future__ import annotations
 
 import sys
@@ -5,15 +7,14 @@ import sys
 import pytest
 
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.absent import Absent
 from mmgpu_hooks.measure.gpu import Gpu, GpuSample, open_gpu
 
-FIRST = FakeGpu(name='First', util=(0, 80, 0, 95), memory=(1000, 400))
+FIRST = FakeGpu(name='First')
 SECOND = FakeGpu(
     uuid='GPU-00000000-1111-2222-3333-444444444444',
     name='Second',
     bus='00000000:AF:00.0',
-    util=(7,),
 )
 SLICE = FakeGpu(
     uuid='MIG-99999999-1111-2222-3333-444444444444',
@@ -22,12 +23,7 @@ SLICE = FakeGpu(
     util=(),
     memory=(200, 50),
 )
-
-
-def opened(**names: object) -> Gpu:
-    gpu = open_gpu(**names)  # type: ignore[arg-type]
-    assert isinstance(gpu, Gpu), gpu
-    return gpu
+SLICED = FakeGpu(uuid='GPU-2', name='Sliced', bus='00000000:99:00.0', mig=1, util=())
 
 
 def refused(**names: object) -> str:
@@ -37,79 +33,52 @@ def refused(**names: object) -> str:
 
 
 def name_of(**names: object) -> str | None:
-    gpu = opened(**names)
+    gpu = open_gpu(**names)  # type: ignore[arg-type]
+    assert isinstance(gpu, Gpu), gpu
     try:
         return gpu.device()['name']
     finally:
         gpu.close()
-
-
-def test_device_and_samples(fake_nvml: FakeNvml):
-    fake_nvml.set(FIRST)
-    gpu = opened(uuid=FIRST.uuid)
-    assert gpu.device() == {
-        'name': 'First',
-        'uuid': FIRST.uuid,
-        'memory_total_bytes': 1000,
-        'driver_version': '550.90.07',
-    }
-    assert [gpu.read_sample() for _ in range(5)] == [
-        GpuSample(util, 400) for util in (0.0, 80.0, 0.0, 95.0, 0.0)
-    ]
-    assert gpu.unsupported == {}
-    gpu.close()
-    gpu.close()
-    with pytest.raises(SourceError, match='closed'):
-        gpu.read_sample()
+        gpu.close()
 
 
 @pytest.mark.parametrize(
-    'uuid',
+    ('names', 'found'),
     [
-        SECOND.uuid,
-        SECOND.uuid[4:],  # as torch writes it
-        SECOND.uuid[4:].replace('-', ''),
-        'gpu-' + SECOND.uuid[4:],
-        f' {SECOND.uuid}\n',
+        ({'uuid': SECOND.uuid}, 'Second'),
+        ({'uuid': SECOND.uuid[4:]}, 'Second'),  # as torch writes it
+        ({'uuid': FIRST.uuid[4:], 'pci_bus_id': SECOND.bus}, 'First'),
+        ({'pci_bus_id': SECOND.bus}, 'Second'),
+        ({'pci_bus_id': '0000:af:00.0'}, 'Second'),
+        ({'uuid': SLICE.uuid[4:]}, 'Slice'),
+        # a slice that is not listed has the address of its card
+        ({'uuid': 'MIG-7', 'pci_bus_id': SLICED.bus}, 'Sliced'),
     ],
 )
-def test_a_card_is_found_by_any_spelling_of_its_uuid(fake_nvml: FakeNvml, uuid: str):
-    fake_nvml.set(FIRST, SECOND)
-    assert name_of(uuid=uuid, index=0) == 'Second'
-
-
-def test_two_cards_in_the_other_order_keep_their_names(fake_nvml: FakeNvml):
-    for gpus in ((FIRST, SECOND), (SECOND, FIRST)):
+def test_a_card_is_found_by_its_names_in_any_order(
+    fake_nvml: FakeNvml, names: dict[str, str], found: str
+):
+    cards = [SLICE, FIRST, SECOND, SLICED]
+    for gpus in (cards, cards[::-1]):
         fake_nvml.set(*gpus)
-        assert name_of(uuid=FIRST.uuid[4:], index=0) == 'First'
-        assert name_of(uuid=SECOND.uuid[4:], index=0) == 'Second'
-        for bus in (SECOND.bus, '0000:af:00.0'):
-            assert name_of(pci_bus_id=bus, index=0) == 'Second'
+        assert name_of(**names) == found
 
 
-def test_slices_and_cards_in_one_box_are_told_apart(fake_nvml: FakeNvml):
-    fake_nvml.set(SLICE, FIRST, FakeGpu(uuid='GPU-2', name='Sliced', bus='', mig=1))
-    assert name_of(uuid=SLICE.uuid[4:], index=0) == 'Slice'
-    assert name_of(uuid=FIRST.uuid[4:], index=0) == 'First'
-    assert name_of(uuid='GPU-2') == 'Sliced'
-    # one that is not listed is looked up by its card's address
-    fake_nvml.set(FakeGpu(name='Sliced', mig=1, util=()))
-    assert name_of(uuid=SLICE.uuid, pci_bus_id=FakeGpu.bus) == 'Sliced'
-
-
-def test_a_wrong_uuid_is_never_replaced_by_another_card(fake_nvml: FakeNvml):
+def test_another_card_is_never_guessed(fake_nvml: FakeNvml):
     fake_nvml.set(FIRST)
     wrong = SECOND.uuid
-    assert refused(uuid=wrong, index=0) == f'the driver lists 1 GPU(s), but not {wrong}'
-    reason = refused(uuid=wrong, pci_bus_id=FIRST.bus, index=0)
-    assert FIRST.uuid in reason and wrong in reason
-    assert 'not 00000000:01:00.0' in refused(pci_bus_id='00000000:01:00.0', index=0)
+    assert refused(uuid=wrong) == f'the driver lists 1 GPU(s), but not {wrong}'
+    assert 'not 00000000:01:00.0' in refused(pci_bus_id='00000000:01:00.0')
+    assert 'nothing is known that names the GPU' in refused()
+    assert name_of(index=0) == 'First'
+    assert 'lists 1 GPU(s), but not 1' in refused(index=1)
 
 
 def test_the_memory_of_a_card_in_slices_is_not_that_of_a_slice(fake_nvml: FakeNvml):
     # an older CUDA names the slice by its card
-    fake_nvml.set(FakeGpu(mig=1, util=()), SLICE)
-    gpu = opened(uuid=FakeGpu.uuid[4:])
+    fake_nvml.set(SLICED, SLICE)
+    gpu = open_gpu(uuid=SLICED.uuid)
+    assert isinstance(gpu, Gpu) and gpu.is_sliced
     assert gpu.device()['memory_total_bytes'] is None
     assert gpu.read_sample() == GpuSample(None, None)
     reasons = gpu.unsupported
@@ -118,35 +87,13 @@ def test_the_memory_of_a_card_in_slices_is_not_that_of_a_slice(fake_nvml: FakeNv
     assert 'of the whole card' in reasons['mem_used_bytes']
 
 
-@pytest.mark.parametrize(
-    ('index', 'environ', 'name', 'cards'),
-    [
-        (1, {'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}, 'Second', 2),
-        (1, {}, None, 2),
-        (0, {'CUDA_DEVICE_ORDER': 'FASTEST_FIRST'}, None, 2),
-        (0, {'CUDA_DEVICE_ORDER': 'PCI_BUS_ID', 'CUDA_VISIBLE_DEVICES': '1'}, None, 2),
-        (2, {'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}, None, 2),
-        (None, {}, None, 2),
-        # the only card needs no name
-        (0, {'CUDA_VISIBLE_DEVICES': '5'}, 'First', 1),
-        (1, {}, None, 1),
-    ],
-)
-def test_an_index_counts_only_when_it_is_certain(
-    fake_nvml: FakeNvml, index, environ, name, cards
-):
-    fake_nvml.set(*(FIRST, SECOND)[:cards])
-    if name is None:
-        assert refused(index=index, environ=environ)
-    else:
-        assert name_of(index=index, environ=environ) == name
-
-
 def test_a_mig_slice_has_memory_but_no_utilisation(fake_nvml: FakeNvml):
     fake_nvml.set(FIRST, SLICE)
-    gpu = opened(uuid=SLICE.uuid[4:])
+    gpu = open_gpu(uuid=SLICE.uuid[4:])
+    assert isinstance(gpu, Gpu)
     assert gpu.read_sample() == GpuSample(None, 50)
     assert 'under MIG' in gpu.unsupported['util_pct']
+    assert 'MIG' in gpu.reasons()['sm_active_pct']
     gpu.close()
 
 
@@ -157,11 +104,6 @@ def test_a_mig_slice_has_memory_but_no_utilisation(fake_nvml: FakeNvml):
 def test_nvml_that_does_not_start(fake_nvml: FakeNvml, code: int, words: str):
     fake_nvml.set(FIRST, init=code)
     assert words in refused(uuid=FIRST.uuid)
-
-
-def test_a_driver_that_breaks_during_the_look_up(fake_nvml: FakeNvml):
-    fake_nvml.set(FakeGpu(fail={'uuid': (15, 0)}))
-    assert 'GPU is lost' in refused(uuid=SECOND.uuid, pci_bus_id=FakeGpu.bus)
 
 
 def test_another_card_that_is_lost_does_not_hide_ours(fake_nvml: FakeNvml, monkeypatch):

@@ -9,9 +9,8 @@ import pytest
 
 from fakes.clock import HandClock
 from fakes.nvml import FakeGpu, FakeNvml
-from mmgpu_hooks.measure.absent import Absent, SourceError
+from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.gpu import (
-    GarbageError,
     Gpu,
     GpuSample,
     GpuSampler,
@@ -39,7 +38,7 @@ class Watch:
     @property
     def gpu(self) -> Gpu:
         if self._gpu is None:
-            gpu = open_gpu(index=0, environ={}, clock=self.clock)
+            gpu = open_gpu(index=0, clock=self.clock)
             assert isinstance(gpu, Gpu), gpu
             self._gpu = gpu
         return self._gpu
@@ -67,18 +66,18 @@ def watch(fake_nvml: FakeNvml) -> Iterator[Watch]:
 
 def test_what_changes_slowly_is_read_once_a_second(watch: Watch):
     watch.script(*FULL)
-    vitals = {'sm_clock_mhz': 1980.0, 'temperature_c': 61.0}
-    first = watch.sample()
-    assert first == GpuSample(50.0, 400, vitals, frozenset({'power_cap'}))
+    vitals = {'sm_clock_mhz': 1980.0, 'temperature_c': 61.0, 'throttled_pct': 100.0}
+    capped = frozenset({'power_cap'})
+    assert watch.sample() == GpuSample(50.0, 400, vitals, capped)
     # a short run has a share of two readings, or the reason
     assert 'needs two' in watch.gpu.reasons()['sm_active_pct']
-    second = watch.sample(after_s=0.5)
-    assert second == GpuSample(50.0, 400, {'sm_active_pct': 50.0})
+    vitals['sm_active_pct'] = 50.0
+    assert watch.sample(after_s=0.2) == GpuSample(50.0, 400, vitals, capped)
     assert watch.gpu.reasons() == {}
-    assert watch.sample(after_s=0.5).figures == vitals
-    # a mean between two readings of the counter, two seconds apart
+    assert watch.sample(after_s=0.5) == GpuSample(50.0, 400)
     watch.script(*FULL[:3], 'gpm 100.4')
-    assert watch.sample(after_s=1.5).figures == {**vitals, 'sm_active_pct': 100.0}
+    vitals['sm_active_pct'] = 100.0
+    assert watch.sample(after_s=0.5).figures == vitals
 
 
 @pytest.mark.parametrize(
@@ -93,7 +92,7 @@ def test_what_changes_slowly_is_read_once_a_second(watch: Watch):
 )
 def test_throttle_reasons_have_names(bits: int, names: set[str]):
     assert parse_throttle_reasons(bits) == names
-    with pytest.raises(GarbageError, match='0xffffffffffffffff'):
+    with pytest.raises(ValueError, match='0xffffffffffffffff'):
         parse_throttle_reasons(2**64 - 1)
 
 
@@ -136,19 +135,10 @@ def test_a_sample_without_the_counter_does_not_mix_two_times(watch: Watch):
     assert watch.sample().figures['sm_active_pct'] == 50.0
 
 
-@pytest.mark.parametrize(
-    ('fake', 'words'),
-    [
-        (FakeGpu(), 'no GPM counters'),
-        (FakeGpu(mig=1, more=['gpm 1']), 'MIG'),
-    ],
-)
-def test_cards_before_hopper_and_slices_have_no_counters(
-    watch: Watch, fake: FakeGpu, words: str
-):
-    watch.fake.set(fake)
+def test_cards_before_hopper_have_no_counters(watch: Watch):
+    watch.fake.set(FakeGpu())
     watch.sample()
-    assert words in watch.gpu.reasons()['sm_active_pct']
+    assert 'no GPM counters' in watch.gpu.reasons()['sm_active_pct']
 
 
 @pytest.mark.parametrize('query', OPTIONAL)
@@ -219,17 +209,13 @@ def test_a_lost_card_with_a_driver_that_cannot_say_it(watch: Watch):
 
 def test_a_name_that_is_no_text_is_unknown(fake_nvml: FakeNvml):
     fake_nvml.set(FakeGpu(name=GARBAGE), driver=GARBAGE)
-    gpu = open_gpu(index=0, environ={})
+    gpu = open_gpu(index=0)
     assert isinstance(gpu, Gpu)
     device = gpu.device()
     assert (device['name'], device['driver_version']) == (None, None)
     assert (device['uuid'], device['memory_total_bytes']) == (FakeGpu.uuid, 1000)
-    assert 'no text' in gpu.reasons()['name']
+    assert "can't decode byte" in gpu.reasons()['name']
     gpu.close()
-    fake_nvml.set(FakeGpu(uuid=GARBAGE))
-    absent = open_gpu(uuid='GPU-1', pci_bus_id=FakeGpu.bus)
-    assert isinstance(absent, Absent)
-    assert 'no text' in absent.reason
 
 
 def test_an_older_driver_gives_what_it_has(old_nvml: FakeNvml):
@@ -240,16 +226,6 @@ def test_an_older_driver_gives_what_it_has(old_nvml: FakeNvml):
     assert sample.throttle_reasons == {'power_cap'}  # under its old name
     assert 'Function Not Found' in watch.gpu.reasons()['sm_active_pct']
     watch.close()
-
-
-def test_an_old_pynvml_that_lacks_a_wrapper(watch: Watch, monkeypatch):
-    import pynvml
-
-    for name in ('nvmlGpmQueryDeviceSupport', 'nvmlDeviceGetMigMode'):
-        monkeypatch.delattr(pynvml, name)
-    watch.script(*FULL)
-    assert watch.sample().util_pct == 50.0
-    assert 'nvidia-ml-py cannot ask for it' in watch.gpu.reasons()['sm_active_pct']
 
 
 def test_a_card_is_let_go_by_the_thread_that_reads_it(watch: Watch, monkeypatch):
@@ -268,8 +244,8 @@ def test_a_card_is_let_go_by_the_thread_that_reads_it(watch: Watch, monkeypatch)
     sampler = GpuSampler(gpu.read_sample, 0.001, close=gpu.close)
     sampler.start()
     assert inside.wait(10.0)
-    assert not sampler.stop(0.01)
+    sampler.stop(0.01)
     assert watch.fake.users() == 1  # in use: neither freed nor shut down under it
     go_on.set()
-    assert sampler.stop(10.0)
+    sampler.stop(10.0)
     assert watch.fake.users() == 0
