@@ -60,7 +60,7 @@ BUSY_WORKERS, BUSY_CPU_S, BUSY_INTERVAL = 16, 0.25, 12
 """Workers that never get ahead of the loop, so that they are busy in every save."""
 PUT_S = 1.0
 NICE = 10
-OTHER_PROGRAMS = 'strangers'
+OTHER_PROGRAMS = 'other_load'
 """The cause's code in the answer."""
 WARNING = 'GPUEfficiencyHook: Saving'
 

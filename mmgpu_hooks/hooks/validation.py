@@ -124,7 +124,7 @@ class ValidationSource:
                 whole_cpu_s=after_all.own_cpu_s - before_all.own_cpu_s,
                 run_delay_s=delay_s,
                 train_workers_cpu_s=train_cpu_s,
-                strangers_cpu_s=around.get('strangers_cpu_s'),
+                other_cpu_s=around.get('other_cpu_s'),
                 **figures,
             )
         )

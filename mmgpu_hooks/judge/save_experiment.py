@@ -46,13 +46,13 @@ def summarize_saves(
     causes = Counter(judged.cause for judged in slow if judged.cause)
     names = ('cpu_s', 'run_delay_s', 'blocked_s', 'bytes', 'workers_busy')
     medians = {name: _median([getattr(s, name) for s in saves]) for name in names}
-    strangers = [s.strangers_cpu_s and s.strangers_cpu_s / s.wall_s for s in saves]
+    others = [s.other_cpu_s and s.other_cpu_s / s.wall_s for s in saves]
     row = replace(
         row,
         **medians,
         save_s=_median([save.wall_s for save in saves]),
         saves=tuple(saves),
-        strangers_cores=_median(strangers),
+        other_cores=_median(others),
         data_wait_s=run.data_wait_s,
         slow=len(slow),
         cause=causes.most_common(1)[0][0] if causes else None,
@@ -92,7 +92,6 @@ def judge_save_bench(
         rows=tuple(rows),
         reference=reference.setting if reference else None,
         harmful_workers=harmful,
-        is_told=any(row.is_harmful is not None for row in rows),
         is_interrupted=is_interrupted,
         seconds=seconds,
         asked=asked,
@@ -109,7 +108,7 @@ def _compare(
     if reference is None or reference.save_s is None or row.save_s is None:
         return row
     by_others = None
-    if row.cause == 'strangers':
+    if row.cause == 'other_load':
         by_others = 'other programs held these saves up'
     if row.setting == reference.setting:
         return replace(row, remark=by_others)

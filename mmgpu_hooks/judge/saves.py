@@ -74,7 +74,7 @@ CAUSES = {
         'Use fewer workers, or GPUEfficiencyHook(worker_nice=10), which lets the '
         'saving thread go first.',
     ),
-    'strangers': Cause(
+    'other_load': Cause(
         'because other programs had the cores',
         'Run the other programs elsewhere or at another time; no setting of the loader '
         'helps.',
@@ -237,10 +237,10 @@ def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
         ``None`` when it is unknown where they ran.
     """
     cores = _cores_of_ranks(host)
-    if save.strangers_cpu_s is None or host.logical_cpus is None or cores is None:
+    if save.other_cpu_s is None or host.logical_cpus is None or cores is None:
         return None
     elsewhere_s = max(host.logical_cpus - cores, 0.0) * save.wall_s
-    return max(save.strangers_cpu_s - elsewhere_s, 0.0)
+    return max(save.other_cpu_s - elsewhere_s, 0.0)
 
 
 def _cores_of_ranks(host: HostLimits) -> float | None:
@@ -306,7 +306,7 @@ def _divide_delay(
         doubt = 'as the CPU used meanwhile does not explain the wait for a core'
     elif share is not None:
         held_s['workers'] = share * contention_s
-        held_s['strangers'] = contention_s - held_s['workers']
+        held_s['other_load'] = contention_s - held_s['workers']
     if save.message_hub_bytes and save.bytes:
         hub_s = usual_s * min(save.message_hub_bytes / save.bytes, 1.0)
         if is_delay(hub_s, usual_s - hub_s, thresholds.BLOCKED_SAVE):
@@ -366,7 +366,7 @@ def _find_cause(
         for cause, seconds in held_s.items()
         if is_delay(seconds, base_s, thresholds.BLOCKED_SAVE)
     }
-    rivals = [cause for cause in ('workers', 'strangers') if cause in held_s]
+    rivals = [cause for cause in ('workers', 'other_load') if cause in held_s]
     if rivals and is_delay(contention_s, base_s, thresholds.SLOW_SAVE):
         most = max(rivals, key=lambda cause: held_s[cause])
         causes[most] = sum(held_s[cause] for cause in rivals)
@@ -385,7 +385,7 @@ def _figures(cause: str, save: SaveRecord, host: HostLimits) -> str:
     if cause == 'workers':
         busy = f'{save.workers_busy or 0:.1f} of {save.workers or 0} busy'
         return f' ({busy} on {cores})'
-    if cause == 'strangers':
+    if cause == 'other_load':
         return f' ({_seconds(_others_here_s(save, host) or 0.0)} of CPU on {cores})'
     if cause == 'memory':
         return f' ({save.major_faults or 0} page faults from storage)'

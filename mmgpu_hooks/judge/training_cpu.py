@@ -159,7 +159,7 @@ def _use(events: Sequence[SaveRecord | ValidationRecord], seconds: float) -> Col
             if one.workers is not None and one.workers.count:
                 own_s = one.workers.cpu_s
             mine = [one.whole_cpu_s, one.run_delay_s, one.train_workers_cpu_s, own_s]
-        rows.append([one.wall_s, *mine, one.strangers_cpu_s])
+        rows.append([one.wall_s, *mine, one.other_cpu_s])
     wall_s, cpu_s, delay_s, workers_s, *others_s = (
         np.array(rows, dtype=np.float64).reshape(-1, 6).T
     )

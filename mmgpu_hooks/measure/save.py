@@ -204,10 +204,10 @@ class Surroundings(NamedTuple):
         if before.major_faults is not None and self.major_faults is not None:
             figures['major_faults'] = self.major_faults - before.major_faults
         if before.cpu_times is None or self.cpu_times is None:
-            return figures, {'strangers_cpu_s': 'the host does not show its CPU times'}
+            return figures, {'other_cpu_s': 'the host does not show its CPU times'}
         if workers_cpu_s is None:
-            return figures, {'strangers_cpu_s': "the workers' CPU is not known"}
+            return figures, {'other_cpu_s': "the workers' CPU is not known"}
         ours_s = self.own_cpu_s - before.own_cpu_s + workers_cpu_s
         # the host counts in ticks of 10 ms, we in nanoseconds
         busy_s = compute_busy_s(before.cpu_times, self.cpu_times)
-        return {**figures, 'strangers_cpu_s': max(busy_s - ours_s, 0.0)}, {}
+        return {**figures, 'other_cpu_s': max(busy_s - ours_s, 0.0)}, {}

@@ -436,7 +436,7 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     workers_busy: Optional[Number] = None
     """How many of them were on a core or waiting for one, mean over the save."""
     workers_cpu_s: Optional[Number] = None
-    strangers_cpu_s: Optional[Number] = None
+    other_cpu_s: Optional[Number] = None
     """CPU of everybody but this process and its workers; of other ranks too."""
     memory_pressure_pct: Optional[Number] = None
     """Share of the save in which some task waited for memory (PSI ``some``)."""
@@ -516,7 +516,7 @@ class ValidationRecord(Line, frozen=True, kw_only=True, tag='validation'):
     """Its own workers."""
     train_workers_cpu_s: Optional[Number] = None
     """CPU of the train loader's workers meanwhile."""
-    strangers_cpu_s: Optional[Number] = None
+    other_cpu_s: Optional[Number] = None
     """CPU of all other processes on the host, other ranks too."""
 
 

@@ -139,7 +139,7 @@ class SaveBenchRow:
     workers_busy: Optional[float] = None
     data_wait_s: Optional[float] = None
     """Per iteration, a mean over the training."""
-    strangers_cores: Optional[float] = None
+    other_cores: Optional[float] = None
     """Cores of the host that others used while it saved."""
     slow: int = 0
     """Saves that were judged slow, by themselves and their own run."""
@@ -170,8 +170,6 @@ class SaveBench:
     harmful_workers: Optional[int] = None
     """The smallest number from which on saves are harmed; ``None`` when no measured
     number is, or that is unknown."""
-    is_told: bool = False
-    """Whether anything could be set against the reference."""
     is_interrupted: bool = False
     seconds: float = 0.0
     asked: int = 0

@@ -32,7 +32,7 @@ from mmgpu_hooks.show.figures import (
 
 CAUSE_NAMES = {
     'workers': 'loader workers',
-    'strangers': 'other programs',
+    'other_load': 'other programs',
     'storage': 'storage',
     'memory': 'memory',
     'size': 'histories in the file',
@@ -223,7 +223,7 @@ def _save_sentences(bench: SaveBench) -> Iterator[str]:
             f'of {len(row.saves)} were slow; cause: {CAUSE_NAMES[row.cause]}.'
         )
         return
-    if not rows or not bench.is_told:
+    if all(row.is_harmful is None for row in rows):
         yield f'Saves took {usual}; there is nothing to set that against.'
         return
     longest = max(rows, key=lambda row: row.save_s or 0.0)
@@ -240,7 +240,7 @@ def _save_notes(bench: SaveBench) -> Iterator[str]:
             yield f'{name}: {_status(row)}{why}, {done} measured until then.'
         elif row.remark is not None:
             yield f'{name}: {row.remark}.'
-    yield from _others_cores([row.strangers_cores for row in bench.rows])
+    yield from _others_cores([row.other_cores for row in bench.rows])
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def make_row(
         blocked_s=0.0 if known else None,
         bytes=saves[0].bytes if known else None,
         workers_busy=float(workers) if known else None,
-        strangers_cores=0.1 if known else None,
+        other_cores=0.1 if known else None,
         data_wait_s=0.05 if known else None,
         slow=len(saves) if cause else 0,
         cause=cause,

@@ -57,7 +57,7 @@ def make_save(
         workers=8,
         workers_busy=0.0,
         workers_cpu_s=0.0,
-        strangers_cpu_s=0.0,
+        other_cpu_s=0.0,
         memory_pressure_pct=0.0,
         major_faults=0,
     )

@@ -75,7 +75,7 @@ def make_validation(
             ),
             workers=window if workers else None,
             train_workers_cpu_s=0.0,
-            strangers_cpu_s=0.0,
+            other_cpu_s=0.0,
         ),
         **fields,
     )

@@ -65,8 +65,8 @@ FAULTS = {'major_faults': 12000, 'memory_pressure_pct': None}
     [
         (make_contended(run_delay_s=0.21), 'workers'),
         (make_contended(run_delay_s=0.19), None),
-        (make_save(run_delay_s=0.21, strangers_cpu_s=0.9, **ALONE), 'strangers'),
-        (make_save(run_delay_s=0.19, strangers_cpu_s=0.9, **ALONE), None),
+        (make_save(run_delay_s=0.21, other_cpu_s=0.9, **ALONE), 'other_load'),
+        (make_save(run_delay_s=0.19, other_cpu_s=0.9, **ALONE), None),
         (make_save(blocked_s=0.81), 'storage'),
         (make_save(blocked_s=0.79), None),
         (remote(make_save(blocked_s=0.81)), 'remote'),
@@ -152,11 +152,11 @@ RANKS = HostLimits(logical_cpus=4, usable_cores=2.0, ranks_on_host=2)
 def test_a_wait_for_a_core_is_divided_by_the_cpu_used_meanwhile(
     workers_s, others_s, host, workers_share
 ):
-    save = make_contended(workers_cpu_s=workers_s, strangers_cpu_s=others_s)
+    save = make_contended(workers_cpu_s=workers_s, other_cpu_s=others_s)
     judged = judge(save, host=host)
     held_s = {}
     if workers_share is not None:
-        shares = {'workers': workers_share, 'strangers': 1.0 - workers_share}
+        shares = {'workers': workers_share, 'other_load': 1.0 - workers_share}
         held_s = {cause: 1.6 * share for cause, share in shares.items() if share}
     assert judged.is_slow
     assert judged.held_s == pytest.approx(held_s)
@@ -223,7 +223,7 @@ def test_each_of_the_last_saves_of_an_iteration_has_its_own_aftermath():
 
 def test_a_slow_save_says_what_held_it_what_that_cost_and_what_to_do():
     aftermath = make_aftermath(waits_s=0.3)
-    shared = make_contended(workers_cpu_s=2.4, strangers_cpu_s=1.2)
+    shared = make_contended(workers_cpu_s=2.4, other_cpu_s=1.2)
     sentence = judge(shared, make_calm(), aftermath).sentence
     assert sentence.startswith('Saving iter_100.pth (200 MiB) at iteration 100')
     for part in (

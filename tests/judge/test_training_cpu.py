@@ -22,7 +22,7 @@ from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.schema.recorded import HostLimits, IntervalRecord
 from mmgpu_hooks.schema.run import RunEvidence
 
-SAVE = make_save(cpu_s=0.5, run_delay_s=0.3, workers_cpu_s=0.1, strangers_cpu_s=0.2)
+SAVE = make_save(cpu_s=0.5, run_delay_s=0.3, workers_cpu_s=0.1, other_cpu_s=0.2)
 OWN = make_inside_workers(0.1, count=1, iterations=20)
 """Validation's own worker: 1.8 s of CPU."""
 VALIDATION = replace(
@@ -32,7 +32,7 @@ VALIDATION = replace(
     run_delay_s=0.7,
     workers=OWN,
     train_workers_cpu_s=0.2,
-    strangers_cpu_s=0.4,
+    other_cpu_s=0.4,
 )
 HOST = HostLimits(logical_cpus=8, affinity_cpus=8, usable_cores=8.0)
 

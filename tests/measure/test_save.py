@@ -103,7 +103,7 @@ BUSY = {'user': 13.0, 'idle': 10.5, 'steal': 0.25}
 
 
 @pytest.mark.parametrize(
-    ('before', 'workers_cpu_s', 'strangers_cpu_s'),
+    ('before', 'workers_cpu_s', 'other_cpu_s'),
     [
         # 3 of user and 0.25 of steal, less 1 of our own and 0.5 of the workers
         (BEFORE, 0.5, 1.75),
@@ -111,12 +111,12 @@ BUSY = {'user': 13.0, 'idle': 10.5, 'steal': 0.25}
         (None, 0.5, None),
     ],
 )
-def test_surroundings_are_of_the_time_between(before, workers_cpu_s, strangers_cpu_s):
+def test_surroundings_are_of_the_time_between(before, workers_cpu_s, other_cpu_s):
     first = Surroundings(0.0, 0.0, 0.0, before, 7)
     found, why = Surroundings(2.0, 1.0, 0.1, BUSY, 9).since(first, workers_cpu_s)
-    assert found.pop('strangers_cpu_s', None) == strangers_cpu_s
+    assert found.pop('other_cpu_s', None) == other_cpu_s
     assert found == {'memory_pressure_pct': 5.0, 'major_faults': 2}
-    assert set(why) == ({'strangers_cpu_s'} if strangers_cpu_s is None else set())
+    assert set(why) == ({'other_cpu_s'} if other_cpu_s is None else set())
 
 
 def test_surroundings_of_this_host(tmp_path: Path):

@@ -81,10 +81,10 @@ def test_what_no_job_is_known_to_lose_changes_nothing_but_is_said():
     [
         make_calm(5),
         [make_save(10, blocked_s=2.0)],
-        [make_save(10, run_delay_s=1.6, workers_cpu_s=0.0, strangers_cpu_s=3.6)],
+        [make_save(10, run_delay_s=1.6, workers_cpu_s=0.0, other_cpu_s=3.6)],
         [],
     ],
-    ids=['healthy', 'storage', 'strangers', 'none'],
+    ids=['healthy', 'storage', 'other_load', 'none'],
 )
 def test_workers_that_hold_up_no_save_are_left_alone(saves):
     assert changes_of(fold(saves)) == []

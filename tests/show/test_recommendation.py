@@ -20,7 +20,7 @@ from mmgpu_hooks.show.recommendation import (
 )
 from mmgpu_hooks.show.terminal import render
 
-HOG = {'workers': 0, 'workers_cpu_s': 0.0, 'strangers_cpu_s': 8.0}
+HOG = {'workers': 0, 'workers_cpu_s': 0.0, 'other_cpu_s': 8.0}
 
 
 def fold(*saves) -> Run:

@@ -51,7 +51,7 @@ def judge_saves_by_others(run: Run) -> Finding | None:
 
     No setting of the loader helps: run them elsewhere, or at another time.
     """
-    return _judge_cause(run, 'strangers')
+    return _judge_cause(run, 'other_load')
 
 
 @rule('MG306', 'Storage holds up saves', 'save_bound')
