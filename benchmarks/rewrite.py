@@ -38,6 +38,7 @@ QUICK_STEP = 20
 """Every twentieth config."""
 
 LOADER = 'train_dataloader'
+THREADS = ('env_cfg', 'mp_cfg', 'opencv_num_threads')
 KEYS = (
     'num_workers',
     'persistent_workers',
@@ -45,8 +46,12 @@ KEYS = (
     'pin_memory',
     'batch_size',
 )
-PAIR = rf"['\"]?(?:{'|'.join(KEYS)})['\"]?\s*[=:]\s*[\w.*+{{}} ]+"
-ADDED = (f'{LOADER}=dict()', f'{LOADER}.update()', f'{LOADER}=dict({LOADER})')
+PAIR = rf"['\"]?(?:{'|'.join([*KEYS, THREADS[-1]])})['\"]?\s*[=:]\s*[\w.*+{{}} ]+"
+_FORMS = (
+    *(f'{LOADER}=dict()', f'{LOADER}.update()', f'{LOADER}=dict({LOADER})'),
+    *('env_cfg=dict(mp_cfg=dict())', "env_cfg.setdefault('mp_cfg'dict()).update()"),
+)
+ADDED = f'(?:{"|".join(map(re.escape, _FORMS))})*'
 
 Flat = Mapping[tuple[str, ...], Any]
 """Every value of a config by its path."""
@@ -57,6 +62,8 @@ class Tally:
     """What was seen over all configs."""
 
     files: int = 0
+    threads: int = 0
+    """Configs that say how many threads OpenCV has."""
     rewritten: int = 0
     refused: int = 0
     faults: int = 0
@@ -129,8 +136,9 @@ def is_kept(source: str, result: str) -> bool:
         if tag == 'equal':
             continue
         old, new = (residue(''.join(part)) for part in (lines[0][a:b], lines[1][c:d]))
-        appended = a == b == len(lines[0]) or not ''.join(lines[0][a:]).strip()
-        if old != new and not (appended and not old and new in ADDED):
+        # what is added at the end may touch what is changed above it
+        added = '' if ''.join(lines[0][b:]).strip() else ADDED
+        if not re.fullmatch(re.escape(old) + added, new):
             return False
     return True
 
@@ -141,7 +149,11 @@ def residue(text: str) -> str:
 
 
 def choose_settings(before: Flat) -> dict[str, Any]:
-    """Values that differ from what the config has."""
+    """Values that differ from what the config has, for what of these it has."""
+    threads = int(before.get(THREADS, 0)) + 1
+    own = {'.'.join(THREADS): threads} if THREADS in before else {}
+    if (LOADER, 'num_workers') not in before and before.get((LOADER,)) != 'dict':
+        return own
     found = {key: before.get((LOADER, key)) for key in KEYS}
     wanted = {
         'num_workers': int(found['num_workers'] or 0) + 3,
@@ -150,7 +162,7 @@ def choose_settings(before: Flat) -> dict[str, Any]:
         'pin_memory': not found['pin_memory'],
         'batch_size': int(found['batch_size'] or 1) + 1,
     }
-    return {f'{LOADER}.{key}': value for key, value in wanted.items()}
+    return {**{f'{LOADER}.{key}': value for key, value in wanted.items()}, **own}
 
 
 def find_fault(
@@ -191,7 +203,7 @@ def find_fault(
 
 
 def rewrite_all(paths: Sequence[Path], root: Path, script: Any) -> Tally:
-    """Rewrite every config that loads and has a train loader."""
+    """Rewrite every config that loads and has a setting to change."""
     tally, clock = Tally(files=len(paths)), LoadClock()
     timed = staticmethod(clock.wrap(Config.fromfile))
     as_dict = clock.wrap(Config.to_dict)
@@ -202,9 +214,9 @@ def rewrite_all(paths: Sequence[Path], root: Path, script: Any) -> Tally:
         except Exception as error:  # noqa: BLE001 - a config is a program
             say(f'{name}: MMEngine does not load it: {type(error).__name__}: {error}')
             continue
-        if (LOADER, 'num_workers') not in before and before.get((LOADER,)) != 'dict':
+        if not (settings := choose_settings(before)):
             continue
-        settings = choose_settings(before)
+        tally.threads += '.'.join(THREADS) in settings
         clock.seconds, begin = 0.0, time.process_time()
         with (
             mock.patch.object(Config, 'fromfile', timed),
@@ -228,8 +240,9 @@ def rewrite_all(paths: Sequence[Path], root: Path, script: Any) -> Tally:
 def list_figures(tally: Tally) -> Iterator[Figure]:
     """The table."""
     count = tally.rewritten + tally.refused + tally.faults
-    note = f'of {tally.files} files; the others have no train loader, or do not load'
+    note = f'of {tally.files} files; the others have neither setting, or do not load'
     yield Figure('configs in scope', count, note=note)
+    yield Figure('of them with opencv_num_threads', tally.threads)
     refused_pct = 100 * tally.refused / max(1, count)
     yield at_most('refused', refused_pct, MAX_REFUSED_PCT, '%')
     yield exactly('faults', tally.faults, 0)
