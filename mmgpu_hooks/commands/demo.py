@@ -51,7 +51,7 @@ def demo(config: Path, work_dir: Path) -> int:
     print('     The step gets one CPU thread, as a GPU would leave the CPU free.')
     _train(config, before)
     _say(f'3/5  mmgpu recommend {before}')
-    answer = rewrite_judged(judge_runs([before]), Options(is_rate_explained=True))
+    answer = rewrite_judged(judge_runs([before]), Options())
     print_sections(describe_answer(answer))
     if answer.error is not None:
         raise UserError(answer.error)

@@ -13,10 +13,9 @@ import click
 from mmgpu_hooks.commands import exit_codes, options, rewriting
 from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.commands.runs import JudgedRun, judge_runs
-from mmgpu_hooks.config.drift import read_drift, read_learning_rate
+from mmgpu_hooks.config.loading import read_drift
 from mmgpu_hooks.config.outcome import Options
 from mmgpu_hooks.config.rewrite import rewrite_recommended
-from mmgpu_hooks.recommend.batch_size import BATCH_KEY, phrase_learning_rate
 from mmgpu_hooks.recommend.save_cures import with_keys_set
 from mmgpu_hooks.recommend.validation import leave_validation
 from mmgpu_hooks.schema.errors import UserError
@@ -62,7 +61,7 @@ def recommend(
     config with better dataloader settings is written beside the original, as
     NAME_recommended.py.
     """
-    target = Options(output, in_place, dry_run or check, is_rate_explained=True)
+    target = Options(output, in_place, dry_run or check)
     judged = judge_runs(run_folders, allow_batch_size=allow_batch_size)
     answer = rewrite_judged(judged, target, config)
 
@@ -94,7 +93,6 @@ def rewrite_judged(
         if config is None:
             return replace(answer, error=note)
         notes.append(note)
-    answer = _with_learning_rate(answer, config)
     # before the rewrite, which may edit this very file
     drift = read_drift(config, copy) if copy is not None and config != copy else None
     outcome = rewrite_recommended(config, _settings(answer), target)
@@ -144,24 +142,6 @@ def _settings(answer: Answer) -> dict[str, Any]:
 def _without_validation(answer: Answer, why: str) -> Answer:
     kept = leave_validation(answer.recommendation, why)
     return replace(answer, recommendation=kept)
-
-
-def _with_learning_rate(answer: Answer, config: Path) -> Answer:
-    """Add what a new batch size means for the learning rate of the config."""
-    found = answer.recommendation
-    change = next((one for one in found.changes if one.key == BATCH_KEY), None)
-    if change is None:
-        return answer
-    run = answer.summary.run
-    said = phrase_learning_rate(
-        read_learning_rate(config),
-        change.old,
-        change.new,
-        run.world_size,
-        is_iter_based=run.loop == 'iter',
-    )
-    found = replace(found, batch_size=(*found.batch_size, *said))
-    return replace(answer, recommendation=found)
 
 
 def _choose_config(judged: JudgedRun) -> tuple[Path | None, str | None]:

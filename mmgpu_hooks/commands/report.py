@@ -10,7 +10,7 @@ import click
 
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.runs import judge_runs
-from mmgpu_hooks.config.write import verify_output, write_atomic
+from mmgpu_hooks.config.files import verify_output, write_atomic
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.recommend.changes import WORKERS_KEY
 from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH

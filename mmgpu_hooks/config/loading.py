@@ -1,4 +1,7 @@
-"""Loads a config the way a training run would: the only importer of MMEngine."""
+"""Loads a config the way a training run would: the only importer of MMEngine.
+
+Compares one with what a run was started with.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-KeyPath = tuple[str, ...]
-"""The keys that lead to a value, list indices as digits."""
+from mmgpu_hooks.config.outcome import KeyPath
 
 FlatConfig = dict[KeyPath, object]
 """Every value of a loaded config by its path, containers included."""
 
+LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 _LOCK = threading.RLock()
+_PLAIN = (bool, int, float, str, type(None))
 
 
 class Container(NamedTuple):
@@ -141,3 +145,43 @@ def _fold(error: BaseException) -> str:
     text = text if len(text) <= 300 else text[:297] + '...'
     name = type(error).__name__
     return f'{name}: {text}' if text else name
+
+
+def read_drift(config: Path, copy: Path) -> str | None:
+    """Compares the loaders of a config with the run's own copy, both loaded.
+
+    Args:
+        config: The config as it is on disk now.
+        copy: The flattened copy in the run's folder.
+
+    Returns:
+        A sentence on what differs; ``None`` if nothing does or one does not load.
+    """
+    try:
+        now, then = read_config(config), read_config(copy)
+    except LoadError:
+        return None
+
+    def differs(path: KeyPath) -> bool:
+        old, new = then.get(path), now.get(path)
+        # a dump spells types and tuples in its own way; plain values it keeps
+        is_plain = isinstance(old, _PLAIN) and isinstance(new, _PLAIN)
+        return is_plain and old != new and path[0] in LOADERS and path[-1][:1] != '_'
+
+    odd = [
+        f'{".".join(path)} {_text(then.get(path))} -> {_text(now.get(path))}'
+        for path in sorted({*now, *then} - {()})
+        if differs(path)
+    ]
+    if not odd:
+        return None
+    more = f' and {len(odd) - 3} more' if len(odd) > 3 else ''
+    return (
+        f'{config} is not what the run was started with ({", ".join(odd[:3])}{more}): '
+        'it was edited since, or --cfg-options were given.'
+    )
+
+
+def _text(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f'{text[:37]}...'

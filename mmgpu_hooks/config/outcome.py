@@ -20,6 +20,9 @@ class Remove(enum.Enum):
 REMOVE: Final = Remove.REMOVE
 """Asks for a key to vanish, instead of giving it a value."""
 
+KeyPath = tuple[str, ...]
+"""The keys that lead to a value, a top-level name first, list indices as digits."""
+
 Setting = Union[bool, int, float, str, None, Remove]
 """What a dataloader key may be set to."""
 
@@ -61,8 +64,6 @@ class Options:
     in_place: bool = False
     dry_run: bool = False
     suffix: str = SUFFIX
-    is_rate_explained: bool = False
-    """Whether the caller explains what a new batch size means for the learning rate."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +76,13 @@ class RewriteOutcome:
     source: Path
     """The config that was read, as the caller named it."""
 
-    target: Path | None
+    target: Path | None = None
     """The file written (in a dry run: that would be), ``None`` if there is none."""
 
-    text: str | None
+    text: str | None = None
     """The whole new text without a byte-order mark, ``None`` if no edit was made."""
 
-    diff: str
+    diff: str = ''
     """Unified diff from source to target, empty without an edit."""
 
     reason: str | None = None

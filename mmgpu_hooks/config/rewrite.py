@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mmgpu_hooks.config.edit import INHERIT, REBIND, resting
+from mmgpu_hooks.config.edits import INHERIT, REBIND, resting
+from mmgpu_hooks.config.files import (
+    locate_target,
+    locked,
+    read_source,
+    render_diff,
+    render_error,
+    write_config,
+)
 from mmgpu_hooks.config.loading import FlatConfig, LoadError, read_config
 from mmgpu_hooks.config.outcome import (
     REMOVE,
@@ -32,10 +40,8 @@ from mmgpu_hooks.config.settings import (
     render_options,
     verify_changes,
 )
-from mmgpu_hooks.config.source import read_source, render_diff, render_error
-from mmgpu_hooks.config.spellings import Draft, edit_settings
+from mmgpu_hooks.config.spellings import edit_settings
 from mmgpu_hooks.config.syntax import Module
-from mmgpu_hooks.config.write import locate_target, locked, write_config
 
 _Choose = Callable[[FlatConfig], Mapping[str, Setting]]
 """What to set in the loaded config."""
@@ -120,18 +126,14 @@ def enable_hook(source: Path, options: Options) -> RewriteOutcome:
 
 
 def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
+    source = Path(source)
     try:
-        source = Path(source)
-    except TypeError:
-        reason = f'expected the path of a config, found {source!r}'
-        return RewriteOutcome('refused', Path(), None, None, '', reason)
-    try:
-        with contextlib.ExitStack() as held:
-            # parsing an old config may warn of its escape sequences
-            held.enter_context(warnings.catch_warnings())
+        # parsing an old config may warn of its escape sequences
+        with (
+            warnings.catch_warnings(),
+            contextlib.nullcontext() if options.dry_run else locked(source),
+        ):
             warnings.simplefilter('ignore')
-            if not options.dry_run:
-                held.enter_context(locked(source))
             return _rewrite_locked(source, choose, options)
     except RefusedError as refusal:
         place = f'{source}:{refusal.line}' if refusal.line else f'{source}'
@@ -141,16 +143,16 @@ def _rewrite(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
         reason = f'{source}: nothing was written, {path}: {render_error(error)}'
     except RecursionError:
         reason = f'{source}: expected a config, found nesting too deep to edit'
-    return RewriteOutcome('refused', source, None, None, '', reason)
+    return RewriteOutcome('refused', source, reason=reason)
 
 
 def _rewrite_locked(source: Path, choose: _Choose, options: Options) -> RewriteOutcome:
     original = read_source(source)
     target = locate_target(source, options.output, options.in_place, options.suffix)
-    job = _Job(source, target, Module(original.text), original.text, options)
+    job = _Job(source, target, Module(original.text), original.text)
     job.prove(choose)
     if job.text == original.text:
-        return RewriteOutcome('unchanged', source, None, None, '', proven=True)
+        return RewriteOutcome('unchanged', source, proven=True)
     backup = None
     if not options.dry_run:
         backup = write_config(source, original, target, job.text.encode())
@@ -182,7 +184,6 @@ class _Job:
     text: str
     """As it is after the edits so far."""
 
-    options: Options
     changes: dict[str, Setting] = field(default_factory=dict)
     done: dict[str, Setting] = field(default_factory=dict)
     """The changes so far, and the variables that were changed in their place."""
@@ -215,7 +216,7 @@ class _Job:
         again = complete_settings(after, choose(after))
         if not all(is_held(after, key, value) for key, value in again.items()):
             raise RefusedError('expected a second pass to change nothing, it does')
-        self.notes += render_notes(before, self.changes, self.options)
+        self.notes += render_notes(before, self.changes)
 
     def _group(self) -> list[dict[str, Setting]]:
         """Groups the changes by top-level name."""
@@ -232,22 +233,20 @@ class _Job:
         try:
             return self._try(before, group, None)
         except _NotOnlyError as first:
-            form = self._choose_form(root) if (root,) in before else INHERIT
+            form, original = INHERIT, self.original
+            if (root,) in before and (original.is_bound(root) or original.is_lazy):
+                form = REBIND
             try:
                 # what sees the edit does not see a statement after everything
                 return self._try(before, group, form)
             except RefusedError:
                 raise first from None
 
-    def _choose_form(self, root: str) -> str:
-        """Says which statement at the end sets keys of a name that is there."""
-        original = self.original
-        return REBIND if original.is_bound(root) or original.is_lazy else INHERIT
-
     def _try(
         self, before: FlatConfig, group: Mapping[str, Setting], form: str | None
     ) -> FlatConfig:
-        draft, wanted = self._draft(group, form), dict(group)
+        wanted = dict(group)
+        draft = edit_settings(self.text, wanted, form, self.original)
         after = self._load(draft.text)
         kept = [
             key
@@ -257,7 +256,7 @@ class _Job:
         if kept:
             # what the file does not have any more is in a base still
             wanted.update({k: resting(tuple(k.split('.')), REMOVE) for k in kept})
-            draft = self._draft(wanted, form)
+            draft = edit_settings(self.text, wanted, form, self.original)
             after = self._load(draft.text)
         self._allow_own_name(before, after)
         done = {**self.done, **wanted, **draft.variables}
@@ -268,9 +267,6 @@ class _Job:
         self.changes.update(wanted)
         self.notes += draft.notes
         return after
-
-    def _draft(self, settings: Mapping[str, Setting], form: str | None) -> Draft:
-        return edit_settings(self.text, settings, form, self.original)
 
     def _load(self, text: str) -> FlatConfig:
         # MMEngine fills the file's name into configs: the one that it will have

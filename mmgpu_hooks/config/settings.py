@@ -7,15 +7,13 @@ import difflib
 import math
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from mmgpu_hooks.config.edit import HOOK_ROOTS, resting
-from mmgpu_hooks.config.loading import Container, FlatConfig, KeyPath
-from mmgpu_hooks.config.outcome import REMOVE, Options, RefusedError, Remove, Setting
+from mmgpu_hooks.config.edits import HOOK_ROOTS, resting
+from mmgpu_hooks.config.loading import LOADERS, Container, FlatConfig
+from mmgpu_hooks.config.outcome import REMOVE, KeyPath, RefusedError, Remove, Setting
 from mmgpu_hooks.config.proof import is_same
 from mmgpu_hooks.schema.judged import THREADS_KEY
-
-LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
 """How the hook is named in a config, without an import."""
@@ -28,10 +26,14 @@ _KEY = re.compile(
     rf'\.[^\W\d]\w*|{re.escape(THREADS_KEY)}',
     re.ASCII,
 )
-_LARGEST = 2**63 - 1
-
-_LEAST = {'num_workers': 0, 'batch_size': 1, 'prefetch_factor': 1}
-"""Arguments that are whole numbers, and their least."""
+_LEAST = {
+    'num_workers': 0,
+    'batch_size': 1,
+    'prefetch_factor': 1,
+    # 0 is one thread, the one that calls OpenCV
+    'opencv_num_threads': 0,
+}
+"""Settings that are whole numbers, and their least; with 0 as that, never None."""
 _FLAGS = ('persistent_workers', 'pin_memory')
 _OF_WORKERS = (
     'persistent_workers',
@@ -42,7 +44,7 @@ _OF_WORKERS = (
 """Keys of a loader that PyTorch refuses when there are no workers."""
 
 OF_LOADER: tuple[str, ...] = (
-    *(*_LEAST, *_FLAGS, *_OF_WORKERS[2:]),
+    *('num_workers', 'batch_size', 'pin_memory', *_OF_WORKERS),
     *('pin_memory_device', 'drop_last', 'shuffle', 'in_order', 'num_batch_per_epoch'),
 )
 """The arguments of PyTorch's DataLoader, and what MMEngine takes out before."""
@@ -84,12 +86,8 @@ def parse_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
     Raises:
         RefusedError: If a key is none that may be set or a value has no literal.
     """
-    if not isinstance(settings, Mapping):
-        raise RefusedError(
-            f'expected settings by dotted key, found a {type(settings).__name__}'
-        )
     for dotted, value in settings.items():
-        if not isinstance(dotted, str) or not _KEY.fullmatch(dotted):
+        if not _KEY.fullmatch(dotted):
             raise RefusedError(
                 'expected a setting such as train_dataloader.num_workers or '
                 f'default_hooks.{HOOK_KEY}.interval, found {dotted!r}; only settings '
@@ -101,28 +99,21 @@ def parse_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
                 f'expected a bool, number, string or None for {dotted}, found '
                 f'{value!r}; pass a plain value'
             )
-        if type(value) is int and abs(value) > _LARGEST:
-            raise RefusedError(f'expected a number of 64 bits for {dotted}, found more')
         root, _, key = dotted.partition('.')
-        if root in LOADERS:
-            _refuse_impossible(dotted, key, value)
-        elif dotted == THREADS_KEY:
-            if value is not REMOVE and (type(value) is not int or value < 0):
-                raise RefusedError(
-                    f'expected a whole number of at least 0 for {dotted}, found '
-                    f'{value!r}; 0 is one thread, the one that calls OpenCV'
-                )
-        elif key.endswith('.type') and (key, value) != (f'{HOOK_KEY}.type', HOOK_TYPE):
+        is_type = root in HOOK_ROOTS and key.endswith('.type')
+        if is_type and (key, value) != (f'{HOOK_KEY}.type', HOOK_TYPE):
             raise RefusedError(
                 f'expected an argument of our hook, found {dotted}, which makes '
                 'another hook of it; change it by hand'
             )
+        _refuse_impossible(dotted, value)
     return dict(settings)
 
 
-def _refuse_impossible(dotted: str, key: str, value: Setting) -> None:
-    """Refuses what PyTorch's DataLoader certainly refuses."""
-    if value is REMOVE or (value is None and key != 'num_workers'):
+def _refuse_impossible(dotted: str, value: Setting) -> None:
+    """Refuses what PyTorch, or OpenCV, certainly refuses."""
+    key = dotted.rpartition('.')[2]
+    if value is REMOVE or (value is None and _LEAST.get(key) != 0):
         return
     wanted = None
     if key in _LEAST and (type(value) is not int or value < _LEAST[key]):
@@ -130,9 +121,7 @@ def _refuse_impossible(dotted: str, key: str, value: Setting) -> None:
     elif key in _FLAGS and type(value) is not bool:
         wanted = 'True or False'
     if wanted is not None:
-        raise RefusedError(
-            f'expected {wanted} for {dotted}, found {value!r}; PyTorch refuses that'
-        )
+        raise RefusedError(f'expected {wanted} for {dotted}, found {value!r}')
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Setting]:
@@ -209,7 +198,8 @@ def complete_settings(
     complete = dict(wanted)
     for loader in LOADERS:
         workers = _value(before, wanted, f'{loader}.num_workers')
-        if workers:
+        # what is no dict is refused as such
+        if workers or before.get((loader,)) != Container('dict', 0):
             continue
         for key in _OF_WORKERS:
             dotted = f'{loader}.{key}'
@@ -301,27 +291,16 @@ def _verify_hook(config: FlatConfig, path: KeyPath, value: Setting) -> None:
         )
 
 
-def render_notes(
-    config: FlatConfig, changes: Mapping[str, Setting], options: Options
-) -> list[str]:
+def render_notes(config: FlatConfig, changes: Mapping[str, Setting]) -> list[str]:
     """Says what the reader of a change should know about the rest of the config.
 
     Args:
         config: Loaded, before the change.
         changes: By dotted key.
-        options: Of the rewrite.
     """
-    notes = []
+    notes: list[str] = []
     if 'train_dataloader.batch_size' in changes:
-        if not options.is_rate_explained:
-            notes.append(_describe_rate(config, changes))
-        for key in ('sampler', 'batch_sampler'):
-            size = config.get(('train_dataloader', key, 'batch_size'))
-            if size is not None:
-                notes.append(
-                    f'train_dataloader.{key}.batch_size stays {size}; the sampler '
-                    'may have to follow.'
-                )
+        notes += _describe_recipe(config, changes['train_dataloader.batch_size'])
     # test_dataloader = val_dataloader is how most configs are written
     moved = [key[4:] for key in changes if key.startswith('val_')]
     kept = [key for key in moved if f'test_{key}' not in changes]
@@ -333,19 +312,43 @@ def render_notes(
     return notes
 
 
-def _describe_rate(config: FlatConfig, changes: Mapping[str, Setting]) -> str:
-    base = _value(config, changes, 'auto_scale_lr.base_batch_size')
-    if _value(config, changes, 'auto_scale_lr.enable'):
-        return (
+def _describe_recipe(config: FlatConfig, new: Setting) -> Iterator[str]:
+    """What another batch size means for the learning rate and the length.
+
+    The linear scaling rule (Goyal et al. 2017, https://arxiv.org/abs/1706.02677): k
+    times the batch, k times the rate.
+    """
+    old = config.get(('train_dataloader', 'batch_size'))
+    rate = config.get(('optim_wrapper', 'optimizer', 'lr'))
+    base = config.get(('auto_scale_lr', 'base_batch_size'))
+    if config.get(('auto_scale_lr', 'enable')):
+        yield (
             'auto_scale_lr is on: MMEngine multiplies the learning rate by batch size '
             f'x ranks / {base}.'
         )
-    if base is None:
-        return 'The learning rate stays as it is: the config has no auto_scale_lr.'
-    return (
-        'The learning rate stays as it is: auto_scale_lr is off. It is meant for a '
-        f'batch of {base} over all ranks; tools/train.py --auto-scale-lr has it scaled.'
-    )
+    elif isinstance(rate, (int, float)) and isinstance(new, int):
+        times = new / old if isinstance(old, int) and old > 0 else new
+        yield (
+            f'The learning rate stays at {rate:g}. By the linear scaling rule it goes '
+            f'to {rate * times:g}, {times:g} times as high, and a longer warm-up may '
+            'be needed'
+            + (
+                f'; auto_scale_lr is off, and meant for a batch of {base}.'
+                if base
+                else '.'
+            )
+        )
+    if ('train_cfg', 'max_iters') in config:
+        yield (
+            'The training is counted in iterations: with another batch size, as many '
+            'of them see more images or fewer; max_iters and the milestones stay.'
+        )
+    size = config.get(('train_dataloader', 'sampler', 'batch_size'))
+    if size is not None:
+        yield (
+            f'train_dataloader.sampler.batch_size stays {size}; the sampler may have '
+            'to follow.'
+        )
 
 
 def _is_twin(config: FlatConfig, one: str, other: str) -> bool:

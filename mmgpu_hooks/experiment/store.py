@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
+from mmgpu_hooks.config.files import verify_output
 from mmgpu_hooks.config.loading import FlatConfig
-from mmgpu_hooks.config.write import verify_output
 from mmgpu_hooks.experiment.cards import VARIABLE, read_cards
 from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.schema.errors import UserError

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mmgpu_hooks.judge.columns import read_field
+from mmgpu_hooks.judge.columns import median, read_field
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.batches import MemoryFit, fit_batch_memory, fit_step_line
 from mmgpu_hooks.model.workload import Workload
@@ -32,6 +32,9 @@ _CONDITIONS = {
     'version of torch': 'run.versions.torch',
 }
 """What else costs depend on."""
+
+_LARGER = 1.5
+"""Images that have so many times the bytes are of another size; crops vary by less."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,19 @@ def _why_left_out(newest: Run, run: Run) -> str | None:
     """
     for what, here, there in find_unequal(newest, run, {**NATURE, **_CONDITIONS}):
         return f'The {what} is {there} there, and {here} in {newest.path}.'
+    here, there = _measure_image(newest), _measure_image(run)
+    if here and there and max(here, there) > _LARGER * min(here, there):
+        return (
+            f'Its images have another size: {there / 2**20:.2f} MiB each, and '
+            f'{here / 2**20:.2f} MiB in {newest.path}.'
+        )
     return run.why_no_workload or None
+
+
+def _measure_image(run: Run) -> float | None:
+    """Bytes of an image's tensors, of the usual batch."""
+    size, batch_bytes = run.run.loader.batch_size, median(run.column('batch_bytes'))
+    return batch_bytes / size if size and batch_bytes else None
 
 
 def find_unequal(

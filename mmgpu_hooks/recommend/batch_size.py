@@ -20,8 +20,7 @@ from mmgpu_hooks.model.batches import (
 from mmgpu_hooks.model.workload import Workload, at_batch_size
 from mmgpu_hooks.recommend.changes import KEY, make_change, phrase_changes
 from mmgpu_hooks.recommend.choice import Decision, Job, predict_gain, propose
-from mmgpu_hooks.schema.judged import Change, LearningRate
-from mmgpu_hooks.schema.plural import plural
+from mmgpu_hooks.schema.judged import Change
 from mmgpu_hooks.schema.predicted import NoPrediction
 
 BATCH_KEY = f'{KEY}batch_size'
@@ -154,45 +153,3 @@ def _decide(job: Job, batch_size: int) -> Decision:
         workload=sized,
     )
     return propose(Job(resized, sized))
-
-
-def phrase_learning_rate(
-    rate: LearningRate | None, old: int, new: int, ranks: int, is_iter_based: bool
-) -> list[str]:
-    """What another batch size means for the learning rate and the length: sentences.
-
-    The linear scaling rule (Goyal et al. 2017, https://arxiv.org/abs/1706.02677): k
-    times the batch, k times the rate.
-
-    Args:
-        rate: Of the config; ``None`` when it could not be read.
-        old: Images per batch and rank, now.
-        new: Likewise, then.
-        ranks: Of the training.
-        is_iter_based: Whether the training's length is counted in iterations.
-    """
-    lr, base = (rate.lr, rate.base_batch_size) if rate else (None, None)
-    batches, times = (
-        f'{old * ranks} to {new * ranks} images over {plural(ranks, "rank")}',
-        new / old,
-    )
-    if rate and rate.is_auto and base:
-        now = lr * old * ranks / base if lr else None
-        scaled = f', from {now:g} to {now * times:g}' if now else ''
-        said = (
-            f'auto_scale_lr is enabled (base_batch_size={base}): the learning rate '
-            f'follows by itself{scaled}, with the batch of {batches}.'
-        )
-    else:
-        goes = f'from {lr:g} to {lr * times:g}' if lr else 'along'
-        said = (
-            f'The learning rate is not changed. The batch goes from {batches}; by the '
-            f'linear scaling rule the rate goes {goes} ({times:g} times), '
-            'and a longer warm-up may be needed.'
-        )
-    length = (
-        'The training is counted in iterations: with as many of them it sees '
-        f'{times:g} times the images; divide max_iters and the milestones by that to '
-        'train as long as before.'
-    )
-    return [said, length] if is_iter_based else [said]

@@ -136,17 +136,6 @@ class ValidationOutlook:
 
 
 @dataclass(frozen=True)
-class LearningRate:
-    """How a config's learning rate follows the batch size; ``None`` is not in it."""
-
-    lr: Optional[float] = None
-    base_batch_size: Optional[int] = None
-    """Images of all ranks that ``lr`` is meant for (``auto_scale_lr``)."""
-    is_auto: bool = False
-    """Whether MMEngine scales the rate by itself when training starts."""
-
-
-@dataclass(frozen=True)
 class Recommendation:
     """What to change, or why nothing."""
 
@@ -158,8 +147,8 @@ class Recommendation:
     advice: Tuple[str, ...] = ()
     """Sentences about what else would help, with the evidence; never applied."""
     batch_size: Tuple[str, ...] = ()
-    """What was decided of the batch size, and what that means for the learning rate:
-    sentences. Empty unless a change of it was allowed."""
+    """What was decided of the batch size: sentences. Empty unless a change of it was
+    allowed."""
     validation: Optional[ValidationOutlook] = None
     """What is known of validation's loader; ``None`` for a run without validations."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from fakes.forked import run_forked
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.config import write
+from mmgpu_hooks.config import files
 
 WORKERS = 'train_dataloader.num_workers=7'
 BATCH = 'train_dataloader.batch_size=3'
@@ -97,7 +97,7 @@ def test_a_read_only_config_stays_as_it_is(config, options, capsys):
 
 
 def test_two_edits_at_one_moment_both_last(config, monkeypatch, capsys):
-    really, is_writing, go = write.write_atomic, threading.Event(), threading.Event()
+    really, is_writing, go = files.write_atomic, threading.Event(), threading.Event()
 
     def wait_at_first(*content):
         if not is_writing.is_set():
@@ -105,7 +105,7 @@ def test_two_edits_at_one_moment_both_last(config, monkeypatch, capsys):
             go.wait(20)
         really(*content)
 
-    monkeypatch.setattr(write, 'write_atomic', wait_at_first)
+    monkeypatch.setattr(files, 'write_atomic', wait_at_first)
     codes = {}
 
     def edit(word: str) -> None:
@@ -126,7 +126,7 @@ def test_two_edits_at_one_moment_both_last(config, monkeypatch, capsys):
 
 def test_a_lock_that_is_never_given_back_is_said(config, monkeypatch, capsys):
     fcntl = pytest.importorskip('fcntl')
-    monkeypatch.setattr(write, '_PATIENCE_S', 0.1)
+    monkeypatch.setattr(files, '_PATIENCE_S', 0.1)
     held = os.open(config.parent, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from mmgpu_hooks.config.drift import read_drift, read_learning_rate
-from mmgpu_hooks.schema.judged import LearningRate
+from mmgpu_hooks.config.loading import read_drift
 
 CONFIG = """\
 model = dict(type='A', backbone=dict(depth=18))
@@ -17,18 +16,6 @@ custom_hooks = [dict(type='EMAHook'), dict(type='GPUEfficiencyHook', interval=10
 auto_scale_lr = dict(base_batch_size=16, enable=False)
 work_dir = 'a'
 """
-
-
-def test_the_learning_rate_of_a_config(tmp_path):
-    path = tmp_path / 'one.py'
-    path.write_text(CONFIG)
-    assert read_learning_rate(path) == LearningRate(0.02, 16, False)
-    path.write_text(CONFIG.replace('enable=False', 'enable=True'))
-    assert read_learning_rate(path) == LearningRate(0.02, 16, True)
-    path.write_text('model = dict()')
-    assert read_learning_rate(path) == LearningRate(None, None, False)
-    path.write_text('model = dict(')
-    assert read_learning_rate(path) is None
 
 
 def test_a_config_that_changed_since_the_run_is_noticed(tmp_path):

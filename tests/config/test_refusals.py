@@ -64,6 +64,14 @@ def test_content(tmp_path, raw, words):
     assert words in refuse(source).reason
 
 
+@pytest.mark.parametrize('loader', ['None', '[dict()]'])
+def test_what_is_no_loader_is_not_blamed_on_its_workers(tmp_path, loader):
+    source = tmp_path / 'c.py'
+    source.write_text(f'train_dataloader = {loader}\n')
+    keeps = {'train_dataloader.persistent_workers': True}
+    assert 'train_dataloader to be a dict' in refuse(source, keeps).reason
+
+
 def test_paths(tmp_path):
     own = tmp_path / 'own.py'
     own.write_bytes(OWN)

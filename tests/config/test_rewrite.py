@@ -69,6 +69,20 @@ def test_a_loader_that_was_the_same_is_named_where_it_stays(folder):
     assert not any(said in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ('recipe', 'said'),
+    [
+        ('optim_wrapper = dict(optimizer=dict(lr=0.02))', 'goes to 0.04, 2 times'),
+        ('auto_scale_lr = dict(enable=True, base_batch_size=16)', 'x ranks / 16'),
+        ('train_cfg = dict(max_iters=9)', 'max_iters and the milestones stay'),
+    ],
+)
+def test_what_another_batch_size_means_is_said(folder, recipe, said):
+    (folder / 'leaf.py').write_text(f'_base_ = "base.py"\n{recipe}\n')
+    size = {'train_dataloader.batch_size': 4}
+    assert said in ' '.join(rewrite_config(folder / 'leaf.py', size).notes)
+
+
 def test_removing_takes_a_literal_out_or_sets_none_over_a_base(folder):
     gone = {'train_dataloader.prefetch_factor': REMOVE}
     assert 'prefetch' not in rewrite_config(folder / 'base.py', gone).text
@@ -237,26 +251,6 @@ def test_crlf_is_used_for_new_lines_too(tmp_path):
         b'train_dataloader = dict(\r\n    batch_size=2,\r\n    num_workers=8,\r\n'
         b'    b=1)\r\n'
     )
-
-
-TEXT = 'a = 1\ntrain_dataloader = dict(num_workers=2)'
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path('a b').mkdir()
-    return tmp_path
-
-
-def test_what_is_no_call_at_all_is_an_outcome(here):
-    Path('mine.py').write_text(TEXT)
-    for settings in (None, [], 'a'):
-        outcome = rewrite_config(Path('mine.py'), settings)
-        assert 'expected settings by dotted key' in outcome.reason
-    huge = rewrite_config(Path('mine.py'), {'train_dataloader.timeout': 10**5000})
-    assert 'expected a number of 64 bits' in huge.reason
-    assert 'expected the path' in rewrite_config(None, WORKERS).reason
 
 
 @pytest.mark.parametrize('value', ['', '8', 'true', 'None', 'a,b', '[1]', 'a b', "'a'"])

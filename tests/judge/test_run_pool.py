@@ -60,6 +60,7 @@ OPTIM = {'optim_wrapper': 'OptimWrapper'}
         ({'run': {'host': replace(HOST, usable_cores=4.0)}}, 'usable cores is 4.0'),
         ({'run': {'optim_wrapper': 'AmpOptimWrapper'}}, 'wrapper is AmpOptimWrapper'),
         ({'run': {'world_size': 2}}, 'number of ranks is 2 there, and 1 in'),
+        ({'batch_bytes': 4 * 7 * 2**18}, '1.75 MiB each, and 1.00 MiB in /runs/'),
         ({'device': 'cpu'}, 'device is cpu there, and cuda in /runs/'),
         ({'intervals': 1, 'iterations': 5}, 'Not enough evidence: 5 steady'),
     ],

@@ -7,9 +7,8 @@ from fakes.replaced import replace
 from fakes.runs import GIB, make_inside_workers, steady
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_pool import pool_runs
-from mmgpu_hooks.recommend.batch_size import phrase_learning_rate
 from mmgpu_hooks.recommend.policy import recommend_settings
-from mmgpu_hooks.schema.judged import LearningRate, Recommendation
+from mmgpu_hooks.schema.judged import Recommendation
 from mmgpu_hooks.schema.run import RunEvidence
 
 
@@ -112,15 +111,3 @@ def test_without_the_evidence_the_batch_size_stays(runs, why):
     assert 'batch_size' not in changed(found)
     assert found.batch_size[0].startswith('The batch size stays as it is. ')
     assert why in found.batch_size[0]
-
-
-@pytest.mark.parametrize(
-    ('is_auto', 'figures'),
-    [(True, ['from 0.01 to 0.04', 'over 4 ranks']), (False, ['from 0.02 to 0.08'])],
-)
-def test_the_learning_rate_that_belongs_to_it(is_auto, figures):
-    rate = LearningRate(lr=0.02, base_batch_size=16, is_auto=is_auto)
-    (said,) = phrase_learning_rate(rate, 2, 8, 4, is_iter_based=False)
-    assert all(figure in said for figure in figures)
-    unread, length = phrase_learning_rate(None, 2, 8, 1, is_iter_based=True)
-    assert '(4 times)' in unread and 'max_iters' in length

@@ -1,32 +1,27 @@
-"""How configs spell a setting: one module each, the first that matches wins.
+"""How configs spell a setting: the first match wins.
 
-Each has ``match(module, path, value)``. It returns the edit that gives the setting at
-a path the value (``REMOVE`` takes it out), or ``None`` where the config spells it in
-another way, and raises :class:`RefusedError` where a key cannot be removed. Pure.
+Each module lists its ``MATCHES``, functions of the parsed config, a setting's path and
+its new value (``REMOVE`` takes it out). They return the edit, or ``None`` where the
+config spells the setting in another way, and raise :class:`RefusedError` where a key
+cannot be removed. A new spelling is a module, and its name here. Pure.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from mmgpu_hooks.config.edit import REBIND, Edit, Match, append, render_statement
-from mmgpu_hooks.config.entries import Span
-from mmgpu_hooks.config.outcome import Setting
+from mmgpu_hooks.config.edits import REBIND, Edit, append, render_statement
+from mmgpu_hooks.config.outcome import KeyPath, Setting
 from mmgpu_hooks.config.syntax import Module
 
-_NAMES = (
-    'absent',
-    'entry',
-    'variable',
-    'value',
-    'missing_key',
-    'at_the_end',
-)
+_NAMES = ('present', 'absent')
 
-SPELLINGS: tuple[Match, ...] = tuple(
-    importlib.import_module(f'{__name__}.{name}').match for name in _NAMES
+SPELLINGS: tuple[Callable[[Module, KeyPath, Setting], Edit | None], ...] = tuple(
+    match
+    for name in _NAMES
+    for match in importlib.import_module(f'{__name__}.{name}').MATCHES
 )
 
 
@@ -35,30 +30,19 @@ class Draft:
     """The text of a config after edits."""
 
     text: str
-    newline: str
     notes: list[str] = field(default_factory=list)
     variables: dict[str, Setting] = field(default_factory=dict)
     """Those that were changed in place of a setting."""
 
-    def append(self, statement: str) -> None:
-        """Adds a statement at the end."""
-        self.apply(append(self.text, self.newline, statement))
-
-    def apply(self, span: Span) -> None:
+    def apply(self, edit: Edit, value: Setting) -> None:
         """Replaces a piece of the text."""
-        start, stop, code = span
-        self.text = self.text[:start] + code + self.text[stop:]
-
-
-def match_setting(module: Module, dotted: str, value: Setting) -> Edit:
-    """Finds the edit that gives one setting a value.
-
-    Raises:
-        RefusedError: If it is to be removed, and nothing can stand for that.
-    """
-    path = tuple(dotted.split('.'))
-    edits = (match(module, path, value) for match in SPELLINGS)
-    return next(edit for edit in edits if edit is not None)
+        if edit.span is not None:
+            start, stop, code = edit.span
+            self.text = self.text[:start] + code + self.text[stop:]
+        if edit.note is not None:
+            self.notes.append(edit.note)
+        if edit.variable is not None:
+            self.variables[edit.variable] = value
 
 
 def edit_settings(
@@ -79,23 +63,22 @@ def edit_settings(
     Raises:
         RefusedError: If one is to be removed, and nothing can stand for that.
     """
-    original = original or Module(text)
-    draft, rest = Draft(text, original.newline), dict(settings)
-    if form is not None:
-        dotted, value = next(iter(settings.items()))
-        draft.append(render_statement(form, tuple(dotted.split('.')), value))
-        del rest[dotted]
-    if form == REBIND:
-        draft.notes.append(
-            f'Other statements use {dotted.partition(".")[0]} too and are to see no '
-            'change, so it gets a statement of its own at the end.'
-        )
-    for dotted, value in rest.items():
-        edit = match_setting(Module(draft.text, original), dotted, value)
-        if edit.span is not None:
-            draft.apply(edit.span)
-        if edit.note is not None:
-            draft.notes.append(edit.note)
-        if edit.variable is not None:
-            draft.variables[edit.variable] = value
+    original, draft = original or Module(text), Draft(text)
+    for dotted, value in settings.items():
+        path, edit = tuple(dotted.split('.')), None
+        if form is None:
+            module = Module(draft.text, original)
+            edits = (match(module, path, value) for match in SPELLINGS)
+            edit = next(edit for edit in edits if edit is not None)
+        else:
+            statement, note = render_statement(form, path, value), None
+            if form == REBIND:
+                note = (
+                    f'Other statements use {path[0]} too and are to see no change, so '
+                    'it gets a statement of its own at the end.'
+                )
+            edit = Edit(append(text, original.newline, statement), note)
+            # the others are added to that statement
+            form = None
+        draft.apply(edit, value)
     return draft

@@ -1,14 +1,47 @@
-"""A key that is to be taken out, and that the file does not have."""
+"""Settings that the file does not spell, or in a way that no edit would reach."""
 
 from __future__ import annotations
 
-from mmgpu_hooks.config.edit import Edit
-from mmgpu_hooks.config.locate import KeyPath, locate_setting
-from mmgpu_hooks.config.outcome import REMOVE, Setting
-from mmgpu_hooks.config.syntax import Module
+from mmgpu_hooks.config.edits import (
+    INHERIT,
+    REBIND,
+    UPDATE,
+    Edit,
+    append,
+    insert_entry,
+    render_statement,
+    resting,
+)
+from mmgpu_hooks.config.outcome import REMOVE, KeyPath, Setting
+from mmgpu_hooks.config.syntax import Module, locate_setting
 
 
-def match(module: Module, path: KeyPath, value: Setting) -> Edit | None:
-    """Leaves the text as it is; what a base says shows when the result is loaded."""
+def _match_gone(module: Module, path: KeyPath, value: Setting) -> Edit | None:
+    """Leaves the text as it is where a key is to be taken out that it does not have.
+
+    What a base says of it shows when the result is loaded.
+    """
     is_absent = locate_setting(module, path).kind != 'value'
     return Edit() if value is REMOVE and is_absent else None
+
+
+def _match_missing_key(module: Module, path: KeyPath, value: Setting) -> Edit | None:
+    """Adds a key to ``train_dataloader = dict(batch_size=2)``, in its style."""
+    place = locate_setting(module, path)
+    if place.kind != 'missing':
+        return None
+    given = resting(path, value)
+    return Edit(insert_entry(module, place.node, place.rest, given))
+
+
+def _match_anything(module: Module, path: KeyPath, value: Setting) -> Edit | None:
+    """Adds a statement at the end, which has the last word."""
+    form = UPDATE if module.is_lazy else INHERIT
+    if module.is_bound(path[0]):
+        # what else an inner dict holds stays
+        form = UPDATE if len(path) > 2 else REBIND
+    code = render_statement(form, path, value)
+    return Edit(append(module.text, module.newline, code))
+
+
+MATCHES = (_match_gone, _match_missing_key, _match_anything)

@@ -1,7 +1,8 @@
-"""Adds or drops one entry of a ``dict(...)``, ``{...}`` or list, in its style. Pure.
+"""What an edit is: a piece of the text, and what replaces it. Pure.
 
-An entry is read with what follows it up to the next entry or the bracket: perhaps a
-comma, and the gap (blanks, newlines, comments).
+An entry of a ``dict(...)``, ``{...}`` or list is added or dropped in its style. It is
+read with what follows it up to the next entry or the bracket: perhaps a comma, and the
+gap (blanks, newlines, comments).
 """
 
 from __future__ import annotations
@@ -9,13 +10,25 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from typing import Any
 
-from mmgpu_hooks.config.outcome import Setting
-from mmgpu_hooks.config.syntax import Display, Module, parse_string
+from mmgpu_hooks.config.outcome import ABSENT, REMOVE, KeyPath, RefusedError, Setting
+from mmgpu_hooks.config.syntax import (
+    Display,
+    Entry,
+    Module,
+    parse_entries,
+    parse_string,
+)
 
 Span = tuple[int, int, str]
 """Start and stop of a piece of text, and what replaces it."""
+
+INHERIT, UPDATE, REBIND = '{0} = dict({1})', '{0}.update({1})', '{0} = dict({0}, {1})'
+"""Statements that set a key of a name. MMEngine merges the first over the base's; what
+else stands for the same dict does not see the last."""
+
+HOOK_ROOTS = ('default_hooks', 'custom_hooks')
+"""The names that hold hooks."""
 
 WIDTH = 79
 """Columns of a line in OpenMMLab's configs."""
@@ -39,40 +52,13 @@ _BREAK = re.compile(r'\r\n|\n|\r')
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One entry of a display."""
+class Edit:
+    """An edit; without a span it leaves the text as it is."""
 
-    key: str | None
-    """What it spells, ``None`` for ``**x``, ``x`` or ``{x: y}``."""
-
-    value: Any
-    """The expression of its value."""
-
-    stop: int = 0
-    """Where its own text, closing brackets included, stops."""
-
-    comma: int | None = None
-    """Where the comma behind it is, ``None`` behind a last one that has none."""
-
-    gap: str = ''
-    """What stands between it (or its comma) and the next entry or the bracket."""
-
-    @property
-    def tail(self) -> int:
-        """Where its gap starts."""
-        return self.stop if self.comma is None else self.comma + 1
-
-
-def parse_entries(display: Display) -> list[Entry]:
-    """Lists keys and values of a display in the order of the text."""
-    if isinstance(display, ast.List):
-        return [Entry(None, value) for value in display.elts]
-    if isinstance(display, ast.Dict):
-        pairs = zip(display.keys, display.values)
-        return [Entry(parse_string(key), value) for key, value in pairs]
-    found = [Entry(None, value) for value in display.args]
-    found += [Entry(item.arg, item.value) for item in display.keywords]
-    return sorted(found, key=lambda one: (one.value.lineno, one.value.col_offset))
+    span: Span | None = None
+    note: str | None = None
+    variable: str | None = None
+    """The variable that is changed, as nothing else uses it."""
 
 
 class Layout:
@@ -192,6 +178,39 @@ def render_value(keys: tuple[str, ...], value: Setting) -> str:
     for key in reversed(keys):
         code = f'dict({key}={code})'
     return code
+
+
+def resting(path: KeyPath, value: Setting) -> Setting:
+    """Returns what stands for a removed key where the key cannot vanish.
+
+    Raises:
+        RefusedError: If nothing does.
+    """
+    if value is not REMOVE:
+        return value
+    if path[-1] not in ABSENT:
+        raise RefusedError(
+            f'expected to remove {".".join(path)}, but it is inherited or set '
+            'elsewhere; give it another value'
+        )
+    return ABSENT[path[-1]][0]
+
+
+def render_statement(form: str, path: KeyPath, value: Setting) -> str:
+    """Renders a statement that sets a key of a name."""
+    if form == UPDATE and len(path) > 2 and path[0] not in HOOK_ROOTS:
+        # what else the inner dict holds stays
+        holder = ''.join(f'.setdefault({key!r}, dict())' for key in path[1:-1])
+        return form.format(path[0] + holder, f'{path[-1]}={resting(path, value)!r}')
+    code = render_value(path[2:], resting(path, value))
+    return form.format(path[0], f'{path[1]}={code}')
+
+
+def append(text: str, newline: str, statement: str) -> Span:
+    """Adds a statement at the end, after a blank line of its own."""
+    ended = not text or text.endswith(('\n', '\r'))
+    gap = '' if not text else newline if ended else newline + newline
+    return len(text), len(text), f'{gap}{statement}{newline if ended else ""}'
 
 
 def _is_broken(gap: str) -> bool:
