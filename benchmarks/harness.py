@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import datetime
 import io
 import json
 import math
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -25,10 +27,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import psutil
+
+from mmgpu_hooks.experiment import engine
+from mmgpu_hooks.experiment.trial import read_tree_cpu_s
 
 OK, MISSED, TOO_BUSY = 0, 1, 3
 
@@ -37,13 +42,11 @@ BUSY_LIMIT_PCT = 4.0
 
 RESULTS = Path(__file__).resolve().parent / 'results'
 
-_PACKAGES = {
-    'torch': ('torch',),
-    'mmengine': ('mmengine', 'onedl-mmengine'),
-    'mmcv': ('mmcv', 'onedl-mmcv'),
-    'mmdet': ('mmdet', 'onedl-mmdetection'),
-}
-"""Distributions that bring a package, upstream first."""
+_PR_SET_CHILD_SUBREAPER = 36
+_PACKAGES = (
+    *('torch', 'mmengine', 'onedl-mmengine', 'mmcv', 'onedl-mmcv'),
+    *('mmdet', 'onedl-mmdetection'),
+)
 
 
 @dataclass(frozen=True)
@@ -101,62 +104,23 @@ def near(
 ) -> Figure:
     """A figure that must be within ``most_off`` of the truth."""
     is_met = value is not None and abs(value - truth) <= most_off
-    return Figure(name, value, unit, f'{truth:.4g} +- {most_off:g}', is_met, note)
+    return Figure(name, value, unit, f'{truth:.4g} +- {most_off:.3g}', is_met, note)
 
 
-class OtherLoad:
+class OtherLoad(engine.OtherLoad):
     """How much of the machine other programs use from now on.
 
     The kernel counts in ticks of 10 ms, so the span should be seconds. Descendants
-    that ended without being waited for count as other programs.
-
-    Args:
-        busy_s: CPU seconds of the whole host.
-        own_s: CPU seconds of this process and its descendants.
-        clock: Monotonic, in seconds.
-        cpus: Logical CPUs. Defaults to those of this host.
+    whose parent ended without having waited for them count as other programs, but for
+    those of a :class:`Benchmark`.
     """
 
-    def __init__(
-        self,
-        busy_s: Callable[[], float] | None = None,
-        own_s: Callable[[], float] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        cpus: int | None = None,
-    ) -> None:
-        self._readers = busy_s or read_busy_cpu_s, own_s or read_tree_cpu_s, clock
-        self._cpus = cpus or os.cpu_count() or 1
-        self._began = [read() for read in self._readers]
+    def __init__(self) -> None:
+        super().__init__(read_tree_cpu_s)
 
     def read_pct(self) -> float:
         """Share of the machine that other programs have used, 0 to 100."""
-        spent = [read() - began for read, began in zip(self._readers, self._began)]
-        busy_s, own_s, seconds = spent
-        if seconds <= 0.0:
-            return 0.0
-        share = (busy_s - own_s) / (seconds * self._cpus)
-        return 100.0 * min(max(share, 0.0), 1.0)
-
-
-def read_busy_cpu_s() -> float:
-    """CPU seconds that all CPUs of the host worked since it started."""
-    times = psutil.cpu_times()._asdict()
-    # guest time is in user and nice already
-    leave_out = ('idle', 'iowait', 'guest', 'guest_nice')
-    return float(sum(s for kind, s in times.items() if kind not in leave_out))
-
-
-def read_tree_cpu_s() -> float:
-    """CPU seconds of this process, its descendants and those that have ended."""
-    times = os.times()
-    total_s = times.user + times.system + times.children_user + times.children_system
-    for child in psutil.Process().children(recursive=True):
-        # one that has just ended: its parent has its time by now
-        with contextlib.suppress(psutil.Error):
-            used = child.cpu_times()
-            total_s += used.user + used.system
-            total_s += used.children_user + used.children_system
-    return total_s
+        return min(100.0 * (self.read_cores() or 0.0) / (os.cpu_count() or 1), 100.0)
 
 
 class Benchmark:
@@ -167,7 +131,6 @@ class Benchmark:
         description: What it measures; the first sentence is the title.
         argv: Arguments. Defaults to those of the command line.
         parser: With options of its own. Its values are in :attr:`options`.
-        load: Measures what other programs use, from now on.
         is_timed: Whether other programs can change the figures; bytes they cannot.
     """
 
@@ -178,7 +141,6 @@ class Benchmark:
         argv: Sequence[str] | None = None,
         *,
         parser: argparse.ArgumentParser | None = None,
-        load: OtherLoad | None = None,
         is_timed: bool = True,
     ) -> None:
         self.name = name
@@ -205,7 +167,9 @@ class Benchmark:
         self.figures: list[Figure] = []
         self.shares_pct: list[float] = []
         """Other load during each training that is judged; their mean counts then."""
-        self._load = load or OtherLoad()
+        # a worker whose training was killed is ours then, with the CPU that it used
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._load = OtherLoad()
         self._is_timed = is_timed
 
     def add(self, *figures: Figure) -> None:
@@ -307,36 +271,24 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def describe_machine(proc: Path = Path('/proc')) -> dict[str, str]:
-    """What figures depend on; no host names and no paths.
-
-    Args:
-        proc: Root of the proc file system.
-    """
-    torch, model = sys.modules.get('torch'), platform.machine()
-    with contextlib.suppress(OSError):
-        for line in (proc / 'cpuinfo').read_text(errors='replace').splitlines():
-            if line.startswith('model name'):
-                model = line.partition(':')[2].strip()
-                break
+def describe_machine() -> dict[str, str]:
+    """What figures depend on; no host names and no paths."""
+    torch, facts = sys.modules.get('torch'), {}
+    cpus = re.findall(r'model name\s*: (.+)', Path('/proc/cpuinfo').read_text())
     # a benchmark that needs none must not start CUDA for its name
     has_gpu = torch is not None and torch.cuda.is_initialized()
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            facts[name] = metadata.version(name)
     return {
-        'CPU': model,
+        'CPU': cpus[0] if cpus else platform.machine(),
         'logical CPUs': str(os.cpu_count()),
         'RAM': f'{psutil.virtual_memory().total / 2**30:.1f} GiB',
         'GPU': str(torch.cuda.get_device_name()) if has_gpu and torch else 'not used',
         'kernel': f'{platform.system()} {platform.release()}',
         'Python': platform.python_version(),
-        **{name: _version(name) for name in _PACKAGES},
+        **facts,
     }
-
-
-def _version(package: str) -> str:
-    for distribution in _PACKAGES[package]:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(distribution)
-    return 'not installed'
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -367,12 +319,10 @@ def mean_effect(observations: Sequence[float], confidence: float = 0.9) -> Effec
         observations: At least 2.
         confidence: Of the interval.
     """
-    from scipy.stats import t
+    from scipy.stats import ttest_1samp
 
-    mean, count = statistics.fmean(observations), len(observations)
-    half = t.ppf((1 + confidence) / 2, count - 1) * statistics.stdev(observations)
-    half = float(half) / math.sqrt(count)
-    return Effect(mean, mean - half, mean + half)
+    interval = ttest_1samp(observations, 0).confidence_interval(confidence)
+    return Effect(statistics.fmean(observations), *map(float, interval))
 
 
 @contextmanager

@@ -38,6 +38,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from benchmarks.harness import (
+    RESULTS,
     Benchmark,
     at_least,
     at_most,
@@ -97,31 +98,25 @@ class PlantedModel(BaseModel):
         return {'loss': (self.weight * torch.stack(inputs) / 97 - 1).pow(2).mean()}
 
 
+@register_backend('slow', prefixes='slow')
 class SlowBackend(LocalBackend):
-    """Blocks in ``put``, as a disk does that has others to serve.
-
-    Args:
-        put_s: For how long.
-    """
-
-    def __init__(self, put_s: float = 0.0) -> None:
-        self.put_s = put_s
+    """Blocks in ``put``, as a disk does that has others to serve."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
-        time.sleep(self.put_s)
+        time.sleep(PUT_S)
         super().put(obj, filepath)
 
 
-class FarBackend(SlowBackend):
+@register_backend('far', prefixes='far')
+class FarBackend(LocalBackend):
     """Writes nowhere on this host."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
-        time.sleep(self.put_s)
+        time.sleep(PUT_S)
 
 
-for _name, _backend in (('slow', SlowBackend), ('far', FarBackend)):
-    register_backend(_name, _backend, prefixes=_name, force=True)
-    FileClient.register_backend(_name, _backend, prefixes=_name, force=True)
+FileClient.register_backend('slow', SlowBackend, prefixes='slow')
+FileClient.register_backend('far', FarBackend, prefixes='far')
 
 
 class Planted(Hook):
@@ -179,17 +174,19 @@ class Trained:
         return (self.duration_s - saves_s) / len(self.saves)
 
     @property
-    def causes(self) -> Counter[str]:
-        """How often each cause was named."""
-        return Counter(
+    def causes(self) -> list[str]:
+        """What is named, by save."""
+        return [
             (save['cause'] or 'slow, no cause') if save['is_slow'] else 'healthy'
             for save in self.saves
-        )
+        ]
 
-
-def describe(causes: Counter[str]) -> str:
-    """How often each was named."""
-    return ', '.join(f'{count} {name}' for name, count in causes.most_common())
+    @property
+    def note(self) -> str:
+        """How often each cause was named."""
+        found = Counter(self.causes).most_common()
+        named = ', '.join(f'{count} {name}' for name, count in found)
+        return f'{named}; {self.warnings} warning(s) in the run'
 
 
 def train_planted(
@@ -231,7 +228,7 @@ def train_planted(
         if backend is not None:
             prefix = 'far://' if backend == 'far' else ''
             checkpoint['out_dir'] = f'{prefix}{folder}/out'
-            checkpoint['backend_args'] = {'backend': backend, 'put_s': PUT_S}
+            checkpoint['backend_args'] = {'backend': backend}
         runner = Runner(
             model=PlantedModel(megabytes),
             work_dir=str(folder / 'run'),
@@ -272,22 +269,18 @@ def train_planted(
 
 
 CONFIG = """\
-_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'
+_base_ = '{root}/configs/demo/rtmdet-tiny_demo.py'
 default_hooks = dict(
     logger=dict(interval=3),
     checkpoint=dict(by_epoch=False, interval=6, max_keep_ckpts=1),
-    gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook', summary=False),
-)
+    gpu_efficiency=dict(summary=False))
 custom_hooks = []
-model = dict(backbone=dict(init_cfg=None), bbox_head=dict(num_classes=2))
 train_dataloader = dict(
-    batch_size=4, num_workers={num_workers}, persistent_workers=True,
+    num_workers={num_workers}, persistent_workers=True,
     # a pass over few images would end before the workers are busy
-    sampler=dict(type='InfiniteSampler', shuffle=True),
+    sampler=dict(type='InfiniteSampler'),
     dataset=dict(
-        data_root='{data_root}/', ann_file='annotations.json',
-        data_prefix=dict(img='images/'),
-        metainfo=dict(classes=('rectangle', 'ellipse')),
+        data_root='{data_root}/',
         pipeline=[
             dict(type='LoadImageFromFile'),
             dict(type='LoadAnnotations', with_bbox=True),
@@ -295,18 +288,11 @@ train_dataloader = dict(
                  keep_ratio=True),
             dict(type='PhotoMetricDistortion'),
             dict(type='RandomCrop', crop_size=(64, 64)),
-            dict(type='RandomFlip', prob=0.5),
             dict(type='Pad', size=(64, 64)),
-            dict(type='PackDetInputs'),
-        ],
-    ),
-)
+            dict(type='PackDetInputs')]))
 train_cfg = dict(
     _delete_=True, type='IterBasedTrainLoop', max_iters=24, val_interval=1000)
 log_processor = dict(by_epoch=False)
-val_cfg = val_dataloader = val_evaluator = None
-test_cfg = test_dataloader = test_evaluator = None
-randomness = dict(seed=7)
 """
 """RTMDet-tiny on small crops of large, distorted images: loading is the work, so that
 workers never get ahead of the loop and are busy in every save."""
@@ -319,16 +305,16 @@ def train_detector(folder: Path, num_workers: int) -> Trained:
         folder: Of the run and its images.
         num_workers: Of the loader.
     """
-    data = folder / 'images'
+    data, work_dir = folder / 'images', folder / f'detector_{num_workers}'
     write_demo_dataset(data, images=40, width=960, height=720)
-    work_dir = folder / f'detector_{num_workers}'
-    config = work_dir.with_suffix('.py')
-    config.write_text(CONFIG.format(data_root=data, num_workers=num_workers))
+    config, root = work_dir.with_suffix('.py'), RESULTS.parents[1]
+    content = {'root': root, 'data_root': data, 'num_workers': num_workers}
+    config.write_text(CONFIG.format(**content))
+    spec = TrialSpec(str(config), str(work_dir), is_whole=True)
+    turn = Turn(work_dir.name, spec, blocks=(ENDLESS,))
     usable = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(sorted(usable)[:2]))
     try:
-        spec = TrialSpec(str(config), str(work_dir), is_whole=True)
-        turn = Turn(work_dir.name, spec, blocks=(ENDLESS,))
         (trial,) = run_plan(Plan([turn]), environ={'OMP_NUM_THREADS': '1'}).trials
     finally:
         os.sched_setaffinity(0, usable)
@@ -365,16 +351,9 @@ class Scenes:
 
     def _plant(self, cause: str, trained: Trained) -> None:
         """One row of the confusion matrix."""
-        count = len(trained.saves)
-        self._add(
-            exactly(
-                f'planted: {cause}',
-                trained.causes[cause],
-                max(count, self._saves),
-                f'of {count} named {cause}',
-                f'{describe(trained.causes)}; {trained.warnings} warning(s) in the run',
-            )
-        )
+        named, saves = trained.causes.count(cause), max(len(trained.saves), self._saves)
+        unit = f'of {saves} named {cause}'
+        self._add(exactly(f'planted: {cause}', named, saves, unit, trained.note))
 
     def workers(self) -> None:
         self._busy = self._train_busy()
@@ -403,20 +382,13 @@ class Scenes:
         self._plant('size', self._train(megabytes=20.0, hub_megabytes=600.0))
 
     def healthy(self) -> None:
-        named: Counter[str] = Counter()
-        warnings = blamed = 0
         for megabytes, num_workers, cpu_s in HEALTHY:
-            trained = self._train(
-                saves=self._healthy,
-                megabytes=megabytes,
-                num_workers=num_workers,
-                cpu_s=cpu_s,
-            )
-            named.update(trained.causes)
-            warnings += trained.warnings
-            blamed += sum(save['cause'] is not None for save in trained.saves)
-        name, wrong = 'healthy saves that were warned of', max(warnings, blamed)
-        self._add(exactly(name, wrong, 0, f'of {named.total()}', describe(named)))
+            loading = {'num_workers': num_workers, 'cpu_s': cpu_s}
+            run = self._train(saves=self._healthy, megabytes=megabytes, **loading)
+            blamed = sum(save['cause'] is not None for save in run.saves)
+            name = f'healthy: saves of {megabytes:g} MB that were warned of'
+            wrong, unit = max(run.warnings, blamed), f'of {len(run.saves)}'
+            self._add(exactly(name, wrong, 0, unit, run.note))
 
     def counterfactual(self) -> None:
         """The same saves, as far apart, beside workers that have nothing to do."""
@@ -427,16 +399,10 @@ class Scenes:
             abs((save['uncontended_s'] or math.inf) / idle.wall_s - 1)
             for save in busy.saves
         ]
-        self._add(
-            at_most(
-                'uncontended save, predicted against measured',
-                100 * statistics.median(errors),
-                15,
-                '% off',
-                f'median of {len(errors)}; {idle.wall_s:.3f} s beside idle workers, '
-                f'{busy.wall_s:.3f} s beside {BUSY_WORKERS} busy ones',
-            )
-        )
+        name, off_pct = 'uncontended save, predicted', 100 * statistics.median(errors)
+        note = f'median of {len(errors)}; {idle.wall_s:.3f} s beside idle workers, '
+        note += f'{busy.wall_s:.3f} s beside {BUSY_WORKERS} busy ones'
+        self._add(at_most(name, off_pct, 15, '% off', note))
 
     def niced(self) -> None:
         """Busy workers that give way."""
@@ -455,7 +421,7 @@ class Scenes:
         for num_workers, judge in ((16, at_least), (1, at_most)):
             run = train_detector(self._folder, num_workers)
             name = f'MMDetection, num_workers={num_workers}: warnings'
-            note = f'{describe(run.causes)}; median save {run.wall_s:.2f} s'
+            note = f'{run.note}; median save {run.wall_s:.2f} s'
             limit = int(judge is at_least)
             self._add(judge(name, run.warnings, limit, f'in {len(run.saves)}', note))
 

@@ -114,17 +114,7 @@ class RunningTrial:
 
     def read_cpu_s(self) -> float:
         """CPU seconds used so far, by it, its descendants and those it had."""
-        import psutil
-
-        total_s = 0.0
-        with contextlib.suppress(psutil.Error):
-            leader = psutil.Process(self._process.pid)
-            # what ended and was waited for is in the leader's own account
-            total_s += math.fsum(leader.cpu_times()[:4])
-            for process in leader.children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    total_s += math.fsum(process.cpu_times()[:2])
-        return total_s
+        return read_tree_cpu_s(self._process.pid)
 
     def close(self) -> None:
         """End it with all its descendants, and wait until they are gone.
@@ -158,6 +148,23 @@ class RunningTrial:
             file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
             lines = file.read().decode('utf-8', 'replace').splitlines()
         return next((line.strip() for line in reversed(lines) if line.strip()), '')
+
+
+def read_tree_cpu_s(pid: int | None = None) -> float:
+    """CPU seconds of a process, its descendants and those that were waited for.
+
+    Args:
+        pid: Of the process; by default this one. Of one that is gone it is 0.
+    """
+    import psutil
+
+    total_s = 0.0
+    with contextlib.suppress(psutil.Error):
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                total_s += math.fsum(process.cpu_times()[:4])
+    return total_s
 
 
 def _is_alive(process: Any) -> bool:
