@@ -9,8 +9,7 @@ import click
 from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.commands.options import PATH, as_format, command, parsed
 from mmgpu_hooks.commands.output import print_answer
-from mmgpu_hooks.commands.runs import find_evidence
-from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.commands.runs import find_run
 from mmgpu_hooks.judge.run_comparison import compare_runs
 from mmgpu_hooks.show.comparison import (
     CompareAnswer,
@@ -46,7 +45,7 @@ def compare(before: Path, after: Path, max_regression: float | None, form: str) 
     Iteration time, images per second and each part of the time ledger, with intervals;
     and which settings, limits of the host and versions are not the same.
     """
-    first, second = (Run.read(find_evidence(path)) for path in (before, after))
+    (_, first), (_, second) = map(find_run, (before, after))
     comparison = compare_runs(first, second)
     answer = CompareAnswer(first.path, second.path, comparison, max_regression)
     print_answer(answer, form, describe_compare, render_compare_json)

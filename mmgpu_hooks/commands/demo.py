@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from pathlib import Path
 
 import click
@@ -30,6 +32,10 @@ _DATA_ROOT = Path('data/demo')
 _ONE_THREAD = {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}
 """On a CPU the step would take every core; on a GPU it leaves them to the loader."""
 
+_SHOWN = re.compile(
+    r'^.*\(train\).*|^.* - .*GPUEfficiencyHook.*(?:\n  .*)*', re.MULTILINE
+)
+
 
 @options.command('demo', '0 the recommended setting was faster, 1 not')
 @options.config_argument
@@ -51,7 +57,7 @@ def demo(config: Path, work_dir: Path) -> int:
     print('     The step gets one CPU thread, as a GPU would leave the CPU free.')
     _train(config, before)
     _say(f'3/5  mmgpu recommend {before}')
-    answer = rewrite_judged(judge_runs([before]), Options())
+    answer = rewrite_judged(*judge_runs([before]), Options())
     print_sections(describe_answer(answer))
     if answer.error is not None:
         raise UserError(answer.error)
@@ -94,26 +100,18 @@ def _say(line: str) -> None:
 
 
 class _LogTail:
-    """Prints what a reader wants to see of a training's output, as it comes.
+    """Prints the log lines and the summary of a training as they come.
 
     Args:
-        path: Of its log.
+        path: Of its whole output.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-        self._is_summary = False
+        self._path, self._printed = path, 0
 
     def __call__(self, words: str, share: float) -> None:
-        with self._path.open('rb') as log:
-            log.seek(self._offset)
-            whole, newline, _ = log.read().rpartition(b'\n')
-        self._offset += len(whole) + len(newline)
-        for line in whole.decode('utf-8', 'replace').splitlines():
-            if 'GPUEfficiencyHook' in line and ' - ' in line:
-                self._is_summary = True
-            elif not line.startswith('  '):
-                self._is_summary = False
-            if self._is_summary or '(train)' in line:
-                print(f'     {line}', flush=True)
+        whole, _, _ = self._path.read_text('utf-8', 'replace').rpartition('\n')
+        found = _SHOWN.findall(whole)
+        for entry in found[self._printed :]:
+            print(textwrap.indent(entry, '     '), flush=True)
+        self._printed = len(found)

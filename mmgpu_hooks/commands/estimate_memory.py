@@ -25,13 +25,6 @@ def _parse_size(match: re.Match[str]) -> tuple[int, int] | None:
     return (height, width) if height and width else None
 
 
-_UNITS = {'GB': 10**9, 'GIB': 2**30, 'G': 2**30, 'MB': 10**6, 'MIB': 2**20, 'M': 2**20}
-
-
-def _parse_card(match: re.Match[str]) -> int | None:
-    return round(float(match[1]) * _UNITS[match[2].upper()]) or None
-
-
 @options.command('estimate-memory', '0 estimated')
 @options.config_argument
 @options.batch_size("Images per batch and GPU; by default the config's.")
@@ -52,9 +45,7 @@ def _parse_card(match: re.Match[str]) -> int | None:
 )
 @click.option(
     '--fit',
-    type=options.parsed(
-        r'(\d{1,9}(?:\.\d{1,3})?) ?([GM](?:i?B)?)', _parse_card, 'a size such as 24GiB'
-    ),
+    type=options.SIZE,
     metavar='SIZE',
     help='Largest batch size for a card of 24GiB, 24g (GiB) or 24GB (10^9 bytes).',
 )

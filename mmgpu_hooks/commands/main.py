@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import os
 import signal
@@ -112,9 +111,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return exit_codes.CLOSED_PIPE
         except click.UsageError as error:
             text = ' '.join(error.format_message().split())
-            near = difflib.get_close_matches(words[0], COMMANDS, 1) if words else []
-            if name == 'mmgpu' and near:
-                text = f'{text} Did you mean {near[0]}?'
             sentence = f'{_end(text)} See "{name} --help".'
             code = exit_codes.BAD_INPUT
         except UserError as error:

@@ -3,48 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from mmgpu_hooks.model.batches import MOST_BATCH
-from mmgpu_hooks.model.prediction import MOST_PREFETCH, MOST_WORKERS
+from mmgpu_hooks.model.prediction import MOST_WORKERS
 
 Function = TypeVar('Function', bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
 
 
 class Command(click.Command):
-    """A command whose options of class `Many` take several words each."""
+    """A command whose options of several values take several words each."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse ``--num-workers 0 2`` as ``--num-workers 0 --num-workers 2``."""
-        many = {
-            name for one in self.params if isinstance(one, Many) for name in one.opts
-        }
-        return super().parse_args(ctx, _repeat_names(args, many))
-
-
-class Many(click.Option):
-    """An option with one or more words behind its name, up to the next option."""
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **{**more, 'multiple': True})
-
-
-def _repeat_names(args: Sequence[str], many: set[str]) -> list[str]:
-    left, found = list(args), list[str]()
-    while left and left[0] != '--':
-        word = left.pop(0)
-        found.append(word)
-        if word in many:
-            found += left[:1]
-            del left[:1]
-        while word in many and left and not left[0].startswith('-'):
-            found += [word, left.pop(0)]
-    return found + left
+        many = {name for one in self.params if one.multiple for name in one.opts}
+        found, name = list[str](), ''
+        for word in args:
+            if name and found[-1] != name:
+                # one more value, or the next option
+                name = '' if word.startswith('-') else name
+                found += [name] * bool(name)
+            if not name and word in many:
+                name = word
+            found.append(word)
+        return super().parse_args(ctx, found)
 
 
 def command(name: str, codes: str) -> Callable[[Callable[..., Any]], click.Command]:
@@ -86,14 +73,22 @@ def above_0(unit: str) -> Callable[[Any], Any]:
     )
 
 
+def _parse_size(match: re.Match[str]) -> int | None:
+    base = 1000 if match[3].upper() == 'B' else 1024
+    return round(float(match[1]) * base ** (1 + 'KMGT'.index(match[2].upper()))) or None
+
+
 def flag(name: str, text: str) -> Decorator[Any]:
     """An option without a value."""
     return click.option(name, is_flag=True, help=text)
 
 
 PATH = click.Path(path_type=Path)
-COUNT = click.IntRange(min=1)
 SECONDS = above_0('seconds')
+SIZE = parsed(
+    r'(\d{1,9}(?:\.\d{1,3})?) ?([KMGT])(i?B|)', _parse_size, 'a size such as 24GiB'
+)
+"""Bytes: 24GiB and 24g are 24 x 2^30 of them, 24GB are 24 x 10^9."""
 
 as_format = click.option(
     '--format', 'form', type=click.Choice(('text', 'json')), default='text'
@@ -118,26 +113,14 @@ def work_dir(text: str) -> Decorator[Any]:
 
 
 def several(name: str, kind: Any, text: str, **more: Any) -> Decorator[Any]:
-    """An option that takes several words.
-
-    Args:
-        name: Such as ``--num-workers``.
-        kind: Its click type.
-        text: Its help.
-        more: Of `click.option`; ``metavar`` is ``N...`` by default.
-    """
+    """An option that takes several words; ``more`` are arguments of `click.option`."""
     more = {'metavar': 'N...', **more}
-    return click.option(name, cls=Many, type=kind, help=text, **more)
+    return click.option(name, multiple=True, type=kind, help=text, **more)
 
 
 def num_workers(text: str, **more: Any) -> Decorator[Any]:
     """``--num-workers N...``."""
     return several('--num-workers', click.IntRange(0, MOST_WORKERS), text, **more)
-
-
-def prefetch_factor(text: str, **more: Any) -> Decorator[Any]:
-    """``--prefetch-factor N...``."""
-    return several('--prefetch-factor', click.IntRange(1, MOST_PREFETCH), text, **more)
 
 
 def batch_size(text: str) -> Decorator[Any]:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mmgpu_hooks.show.document import Section
 from mmgpu_hooks.show.escaping import unguarded, visible
@@ -16,20 +16,16 @@ from mmgpu_hooks.show.terminal import DEFAULT_WIDTH, render
 Answer = TypeVar('Answer')
 
 
-def _layout() -> dict[str, Any]:
-    """Width and colour of standard output, as keyword arguments of the renderers.
+def print_sections(sections: Sequence[Section]) -> None:
+    """Print them as wide and as coloured as standard output is.
 
     A pipe or a file gets the default width and no colour; ``NO_COLOR`` is heeded.
     """
-    if not sys.stdout.isatty():
-        return {'width': DEFAULT_WIDTH, 'color': False}
-    columns = shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
-    return {'width': columns, 'color': 'NO_COLOR' not in os.environ}
-
-
-def print_sections(sections: Sequence[Section]) -> None:
-    """Print them as wide and as coloured as standard output is."""
-    print(render(sections, **_layout()))
+    width, is_terminal = DEFAULT_WIDTH, sys.stdout.isatty()
+    if is_terminal:
+        width = shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
+    color = is_terminal and 'NO_COLOR' not in os.environ
+    print(render(sections, width=width, color=color))
 
 
 def print_answer(
@@ -60,21 +56,14 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
         What to call with words and the share that is done, 0 to 1.
     """
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(file=unguarded(sys.stderr), highlight=False)
     columns = (
-        SpinnerColumn(),
         BarColumn(bar_width=24),
         TextColumn('{task.description}'),
         TimeElapsedColumn(),
     )
+    console = Console(file=unguarded(sys.stderr), highlight=False)
     is_quiet = not sys.stderr.isatty()
     with Progress(
         *columns, console=console, transient=True, disable=is_quiet

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from collections.abc import Container, Sequence
@@ -21,68 +20,51 @@ from mmgpu_hooks.experiment.cards import (
 )
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.show.document import Section, Table
-from mmgpu_hooks.show.figures import format_bytes, format_pct
+from mmgpu_hooks.show.figures import format_bytes, format_pct, plural
 
 _POLL_S = 2.0
 """Seconds between two readings while waiting."""
 _warn = warner('pick-gpu')
 
 
-def _parse_least_free(match: re.Match[str]) -> tuple[int, float] | None:
-    """Bytes and per cent out of ``10GiB`` or ``50%``."""
-    number = float(match[1])
-    if match[2] is None:
-        return (0, number) if number <= 100 else None
-    return int(number * 1024 ** ('kmgt'.index(match[2].lower()) + 1)), 0.0
-
-
-LEAST_FREE = options.parsed(
-    r'(\d{1,12}(?:\.\d{1,12})?)\s*(?:%|([kmgt])(?:i?b)?)',
-    _parse_least_free,
-    'a size with its unit such as 10GiB, or a share such as 50%',
-)
-
-
 @options.command(
     'pick-gpu',
     'that of the command; without one, 0 enough are free, 1 fewer than asked for',
 )
-@click.option('-n', '--count', type=options.COUNT, default=1, help='Cards to pick.')
+@click.option(
+    '-n', '--count', type=click.IntRange(min=1), default=1, help='GPUs to pick.'
+)
 @click.option(
     '--min-free',
-    type=LEAST_FREE,
-    default='10%',
+    type=options.SIZE,
     metavar='SIZE',
-    help='Least free memory, such as 10GiB or 50%.',
+    help='Least free memory, such as 10GiB; by default a tenth of the GPU.',
 )
 @click.option(
     '--wait',
-    type=options.parsed(
-        r'\d{1,9}(?:\.\d{1,9})?', lambda match: float(match[0]), 'seconds, 0 or more'
-    ),
-    default=0.0,
+    type=options.SECONDS,
     metavar='SECONDS',
-    help='Wait so long for cards to become free.',
+    help='Wait so long for GPUs to become free; by default not at all.',
 )
 @click.argument('program', nargs=-1, type=click.UNPROCESSED, metavar='[-- COMMAND...]')
 def pick_gpu(
     count: int,
-    min_free: tuple[int, float],
-    wait: float,
+    min_free: int | None,
+    wait: float | None,
     program: Sequence[str],
 ) -> int:
-    """Run a command on the cards with the most free memory, the least busy ones first.
+    """Run a command on the GPUs with the most free memory, the least busy ones first.
 
     It keeps them until it ends: two that are started together do not pick the same
-    card. Without a command, all cards are listed and none is taken.
+    GPU. Without a command, all GPUs are listed and none is taken.
 
     \b
     mmgpu pick-gpu
     mmgpu pick-gpu -n 2 -- python tools/train.py CONFIG
     """
-    end_s, is_waiting = time.monotonic() + wait, False
+    end_s, is_waiting = time.monotonic() + (wait or 0.0), False
     while True:
-        cards = judge_cards(read_cards(), os.environ, *min_free)
+        cards = judge_cards(read_cards(), os.environ, min_free)
         cards, picked = lock_cards(cards, count, is_kept=bool(program))
         left_s = end_s - time.monotonic()
         if picked or left_s <= 0:
@@ -120,7 +102,7 @@ def pick_gpu(
 def _describe_shortage(cards: Sequence[Card], count: int) -> str:
     reasons = [f'{card.index} {card.reason}' for card in cards if card.reason]
     return (
-        f'expected {count} free card(s), found {len(cards) - len(reasons)} of '
+        f'expected {plural(count, "free GPU")}, found {len(cards) - len(reasons)} of '
         f'{len(cards)} ({"; ".join(reasons) or "no other is there"})'
     )
 

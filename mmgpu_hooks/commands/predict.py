@@ -11,6 +11,7 @@ from mmgpu_hooks.commands.runs import read_runs
 from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.workload import Workload, at_batch_size
+from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.predicted import NoPrediction
 from mmgpu_hooks.show import forecasts as show
@@ -19,7 +20,6 @@ from mmgpu_hooks.show import forecasts as show
 @options.command('predict', '0 predicted')
 @options.run_folders_argument
 @options.num_workers('Numbers of workers.', default=(0, 1, 2, 4, 8))
-@options.prefetch_factor('Batches in flight per worker.', default=(2,))
 @options.batch_size(
     "Images per batch; by default the run's. Another one needs runs with several."
 )
@@ -27,7 +27,6 @@ from mmgpu_hooks.show import forecasts as show
 def predict(
     run_folders: tuple[Path, ...],
     num_workers: Sequence[int],
-    prefetch_factor: Sequence[int],
     batch_size: Sequence[int],
     form: str,
 ) -> None:
@@ -37,8 +36,8 @@ def predict(
     other batch sizes say how step and memory grow. Nothing is trained and nothing is
     written.
     """
-    read = read_runs(run_folders)
-    run, pool = read.newest.run, read.pool
+    newest, pool, said = read_runs(run_folders)
+    run = newest.run
     if pool.workload is None:
         raise UserError(run.why_no_workload)
     asked = tuple(dict.fromkeys(batch_size))
@@ -46,8 +45,8 @@ def predict(
     sized = [at_batch_size(pool.workload, size) for size in sizes]
     reasons = [one.reason for one in sized if isinstance(one, NoPrediction)]
     if len(reasons) == len(sized):
-        raise UserError(' '.join([reasons[0], *read.notes]))
-    notes = [*read.notes, *reasons]
+        raise UserError(' '.join([reasons[0], *said]))
+    notes = [*said, *reasons]
     if len(run_folders) > 1 and isinstance(pool.memory, NoPrediction):
         notes.append(pool.memory.reason)
     forecast = show.Forecast(
@@ -55,16 +54,13 @@ def predict(
         run.status,
         pool.workload,
         tuple(
-            predict_setting(one, workers, prefetch)
+            predict_setting(one, workers, one.prefetch_factor or DEFAULT_PREFETCH)
             for one in sized
             if isinstance(one, Workload)
             for workers in dict.fromkeys(num_workers)
-            # without workers nothing is prefetched
-            for prefetch in dict.fromkeys(prefetch_factor if workers else (2,))
         ),
         notes=tuple(notes),
         fitted=pool.fitted if len(run_folders) > 1 else (),
-        is_batch_asked=bool(asked),
         memory=None
         if isinstance(pool.memory, NoPrediction)
         else show.MemoryReport(pool.memory, asked, find_card_room(pool.newest)),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +10,14 @@ import click
 
 from mmgpu_hooks.commands import exit_codes, options, rewriting
 from mmgpu_hooks.commands.output import print_answer
-from mmgpu_hooks.commands.runs import JudgedRun, judge_runs
+from mmgpu_hooks.commands.runs import find_config, judge_runs
 from mmgpu_hooks.config.loading import read_drift
 from mmgpu_hooks.config.outcome import Options
 from mmgpu_hooks.config.rewrite import rewrite_recommended
 from mmgpu_hooks.recommend.save_cures import with_keys_set
 from mmgpu_hooks.recommend.validation import leave_validation
 from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.run_folder import RunFiles
 from mmgpu_hooks.show.document import Section
 from mmgpu_hooks.show.figures import short_path
 from mmgpu_hooks.show.recommendation import Answer, describe_answer, render_json
@@ -62,8 +61,8 @@ def recommend(
     NAME_recommended.py.
     """
     target = Options(output, in_place, dry_run or check)
-    judged = judge_runs(run_folders, allow_batch_size=allow_batch_size)
-    answer = rewrite_judged(judged, target, config)
+    judged, files = judge_runs(run_folders, allow_batch_size=allow_batch_size)
+    answer = rewrite_judged(judged, files, target, config)
 
     def describe(answer: Answer) -> list[Section]:
         return describe_answer(answer, details=details)
@@ -75,24 +74,27 @@ def recommend(
 
 
 def rewrite_judged(
-    judged: JudgedRun, target: Options, config: Path | None = None
+    answer: Answer, files: RunFiles, target: Options, config: Path | None = None
 ) -> Answer:
     """Rewrite the config, or say in the answer why it was refused.
 
     Args:
-        judged: What is recommended.
+        answer: What is recommended.
+        files: Of the run.
         target: Where the result goes.
         config: To rewrite. Defaults to the one that the run used.
     """
-    answer, copy = judged.answer, judged.files.config_copy
+    copy, notes = files.config_copy, list(answer.notes)
     if not answer.recommendation.changes:
         return answer
-    notes: list[str | None] = []
     if config is None:
-        config, note = _choose_config(judged)
-        if config is None:
-            return replace(answer, error=note)
-        notes.append(note)
+        try:
+            config = find_config(answer.summary, copy)
+        except UserError as error:
+            return replace(answer, error=str(error))
+        if config == copy:
+            gone = answer.summary.run.config_path or 'the config'
+            notes.append(f"{gone} is gone, so the run's own copy was rewritten.")
     # before the rewrite, which may edit this very file
     drift = read_drift(config, copy) if copy is not None and config != copy else None
     outcome = rewrite_recommended(config, _settings(answer), target)
@@ -105,33 +107,28 @@ def rewrite_judged(
             if again.status != 'refused':
                 notes.append(f'val_dataloader was left out. {outcome.reason}.')
                 answer, outcome = rest, again
-    notes += [drift if outcome.proven else None, *outcome.notes]
-    answer = replace(
-        answer,
-        config=str(config),
-        diff=outcome.diff,
-        notes=(*answer.notes, *filter(None, notes)),
-        cfg_options=render_once(outcome),
-    )
-    if outcome.reason is not None:
-        return replace(answer, error=outcome.reason)
+    if drift and outcome.proven:
+        notes.append(drift)
+    found = answer.recommendation
     if outcome.status == 'unchanged':
         reason = f'{outcome.source} has the recommended settings already.'
-        answer = _without_validation(answer, reason)
+        found = leave_validation(found, reason)
         if outcome.notes:
             reason = f'Nothing of it can be set in {outcome.source}.'
-        already = replace(answer.recommendation, changes=(), reason=reason)
-        return replace(answer, recommendation=already)
-    cured = with_keys_set(answer.recommendation, outcome.changes)
-    answer = replace(answer, recommendation=cured)
-    if target.dry_run:
-        return answer
-    written = short_path(outcome.target)
+        found = replace(found, changes=(), reason=reason)
+    elif outcome.status == 'rewritten':
+        found = with_keys_set(found, outcome.changes)
+    is_written = outcome.status == 'rewritten' and not target.dry_run
     return replace(
         answer,
-        output=written,
+        recommendation=found,
+        config=str(config),
+        output=short_path(outcome.target) if is_written else None,
         backup=short_path(outcome.backup),
-        train_command=f'python tools/train.py {shlex.quote(str(written))}',
+        diff=outcome.diff,
+        cfg_options=render_once(outcome),
+        error=outcome.reason,
+        notes=(*notes, *outcome.notes),
     )
 
 
@@ -142,19 +139,3 @@ def _settings(answer: Answer) -> dict[str, Any]:
 def _without_validation(answer: Answer, why: str) -> Answer:
     kept = leave_validation(answer.recommendation, why)
     return replace(answer, recommendation=kept)
-
-
-def _choose_config(judged: JudgedRun) -> tuple[Path | None, str | None]:
-    """The file to rewrite and, when it is not the obvious one, a note."""
-    run, copy = judged.answer.summary, judged.files.config_copy
-    path = run.run.config_path
-    # not Path.is_file, which raises where a folder may not be entered
-    if path and os.path.isfile(path):
-        return Path(short_path(path) or path), None
-    if copy is not None:
-        gone = f'{path} is gone' if path else 'the run names no config file'
-        return copy, f"{gone}, so the run's own copy was rewritten."
-    return None, (
-        f'expected the config of the run, found neither {path or "its path"} nor '
-        "a copy in the run's folder; name it with --config."
-    )

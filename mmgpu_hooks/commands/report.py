@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -19,7 +20,6 @@ from mmgpu_hooks.schema.predicted import Prediction
 from mmgpu_hooks.show.figures import format_bytes
 from mmgpu_hooks.show.page import is_page, render_page
 from mmgpu_hooks.show.recommendation import Answer
-from mmgpu_hooks.show.run_sections import ReportedRun
 
 _BEGINNING = 4096
 """Bytes of a file that say whether it is a report."""
@@ -43,10 +43,9 @@ def report(run_folder: Path, output: Path) -> None:
     verdict, the time ledger, the run over time, loader, memory, saves, ranks and host.
     """
     _check_output(output)
-    answer = judge_runs([run_folder]).answer
-    label = run_folder.absolute().name
-    predicted = tuple(_predict_workers(answer))
-    page = render_page(ReportedRun(label, answer, predicted)).encode()
+    answer, _ = judge_runs([run_folder])
+    answer = replace(answer, predictions=tuple(_predict_workers(answer)))
+    page = render_page(answer, run_folder.absolute().name).encode()
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(output, page)
     print(f'Written to {output} ({format_bytes(len(page))})')

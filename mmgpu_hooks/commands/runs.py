@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,10 +13,12 @@ from mmgpu_hooks.judge.run_pool import RunPool, pool_runs
 from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.recommend.save_cures import with_save_cures
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.reader import read_other_ranks
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
+from mmgpu_hooks.show.figures import short_path
 from mmgpu_hooks.show.recommendation import Answer
 
 
@@ -52,37 +55,13 @@ class ReadRun:
             yield f'Training ended with {error}. "mmgpu why" says why.'
 
 
-@dataclass(frozen=True)
-class ReadRuns:
-    """Runs that were read together."""
-
-    newest: ReadRun
-    """The one that is judged."""
-    pool: RunPool
-    """The fit to all that belong together."""
-    notes: tuple[str, ...]
-    """Of all of it, what was left out included."""
-
-
-@dataclass(frozen=True)
-class JudgedRun:
-    """A run with what is said of it."""
-
-    answer: Answer
-    """Without a rewrite."""
-    files: RunFiles
-
-
-def find_evidence(folder: Path) -> Path:
-    """Rank 0's evidence of the newest run of a folder.
+def find_run(folder: Path) -> tuple[RunFiles, Run]:
+    """The newest run of a folder, and its rank 0.
 
     Raises:
-        EvidenceError: If there is none.
+        EvidenceError: If it has no evidence.
     """
-    return _with_evidence(read_run_folder(folder))
-
-
-def _with_evidence(files: RunFiles) -> Path:
+    files = read_run_folder(folder)
     if files.evidence is None:
         older = files.older_evidence
         hint = f'; an older run has it: {older}' if older else ''
@@ -90,7 +69,7 @@ def _with_evidence(files: RunFiles) -> Path:
             f'{files.plain}: expected evidence of GPUEfficiencyHook, found only '
             f"MMEngine's log; train with the hook: mmgpu enable CONFIG{hint}."
         )
-    return files.evidence
+    return files, Run.read(files.evidence)
 
 
 def read_run(folder: Path) -> ReadRun:
@@ -101,8 +80,7 @@ def read_run(folder: Path) -> ReadRun:
     Raises:
         EvidenceError: If it has no evidence.
     """
-    files = read_run_folder(folder)
-    run = Run.read(_with_evidence(files))
+    files, run = find_run(folder)
     evidence, notes = read_other_ranks(files.other_ranks)
     found = [Run(one) for one in evidence]
     ranks = compare_ranks(run, found, notes)
@@ -121,8 +99,12 @@ def read_run(folder: Path) -> ReadRun:
     return ReadRun(files, chosen, replace(ranks, notes=(*ranks.notes, note)))
 
 
-def read_runs(folders: Sequence[Path]) -> ReadRuns:
+def read_runs(folders: Sequence[Path]) -> tuple[ReadRun, RunPool, tuple[str, ...]]:
     """Read the newest run of each folder, and fit those that belong together.
+
+    Returns:
+        The newest of them, which is judged; the fit to all that belong together; notes
+        on both, what was left out included.
 
     Raises:
         EvidenceError: If one of them holds no evidence.
@@ -130,21 +112,26 @@ def read_runs(folders: Sequence[Path]) -> ReadRuns:
     runs = [read_run(folder) for folder in folders]
     pool = pool_runs([one.run for one in runs])
     judged = next(one for one in runs if one.run is pool.newest)
-    return ReadRuns(judged, pool, (*judged.notes, *pool.notes))
+    return judged, pool, (*judged.notes, *pool.notes)
 
 
-def judge_runs(folders: Sequence[Path], *, allow_batch_size: bool = False) -> JudgedRun:
+def judge_runs(
+    folders: Sequence[Path], *, allow_batch_size: bool = False
+) -> tuple[Answer, RunFiles]:
     """Judge the newest run, and recommend by all that belong together.
 
     Args:
         folders: What :func:`read_run_folder` takes, each.
         allow_batch_size: Whether another batch size may be recommended.
 
+    Returns:
+        What is said of the run, without a rewrite, and the files of the run.
+
     Raises:
         EvidenceError: If there is nothing that can be judged.
     """
-    read = read_runs(folders)
-    run, pool = read.newest.run, read.pool
+    newest, pool, notes = read_runs(folders)
+    run = newest.run
     together = run.altered(workload=pool.workload)
     memory = pool.memory if allow_batch_size else None
     answer = Answer(
@@ -152,8 +139,26 @@ def judge_runs(folders: Sequence[Path], *, allow_batch_size: bool = False) -> Ju
         diagnosis=diagnose_run(run),
         recommendation=with_save_cures(recommend_settings(together, memory), run),
         summary=run,
-        ranks=read.newest.ranks,
-        notes=read.notes,
+        ranks=newest.ranks,
+        notes=notes,
         fitted=pool.fitted if len(folders) > 1 else (),
     )
-    return JudgedRun(answer, read.newest.files)
+    return answer, newest.files
+
+
+def find_config(run: Run, copy: Path | None) -> Path:
+    """The config that a run names, or its own copy where that is gone.
+
+    Raises:
+        UserError: If neither is there.
+    """
+    path = run.run.config_path
+    # not Path.is_file, which raises where a folder may not be entered
+    if path and os.path.isfile(path):
+        return Path(short_path(path) or path)
+    if copy is None:
+        raise UserError(
+            f'expected the config of the run, found neither {path or "its path"} nor '
+            "a copy in the run's folder; name it with --config."
+        )
+    return copy

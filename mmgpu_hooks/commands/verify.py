@@ -10,10 +10,9 @@ import click
 
 from mmgpu_hooks.commands import exit_codes, options, trials
 from mmgpu_hooks.commands.output import print_answer, warner
-from mmgpu_hooks.commands.runs import find_evidence
+from mmgpu_hooks.commands.runs import find_config, find_run
 from mmgpu_hooks.experiment.store import open_store, read_identity
 from mmgpu_hooks.experiment.verify import VerifyPlan
-from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.changes import WORKERS_KEY
 from mmgpu_hooks.recommend.policy import (
     pair_settings,
@@ -56,8 +55,7 @@ def verify(
     in short alternating blocks, and says what the change really gives, beside what was
     predicted.
     """
-    evidence = find_evidence(run_folder)
-    run = Run.read(evidence)
+    files, run = find_run(run_folder)
     recommendation = recommend_settings(run)
     settings = pair_settings(run, recommendation)
     if settings is None:
@@ -65,19 +63,18 @@ def verify(
         raise UserError(
             f'{run_folder}: expected a recommendation to verify, found none. {reason}'
         )
-    config = config or _find_config(run, evidence)
+    # the run's own copy holds --cfg-options too
+    config = config or files.config_copy or find_config(run, None)
     loaded = trials.read_trainable_config(config)
     parent = run_folder if run_folder.is_dir() else run_folder.parent
     folder = ((work_dir or parent) / 'verify').absolute()
-    own = loaded.get(('train_dataloader', 'num_workers'), 0)
-    specs, workers = [], []
-    for name, side in zip(('first', 'second'), settings):
-        found = side.get(WORKERS_KEY, own)
-        if not isinstance(found, int):
-            raise UserError(f'{config}: expected a number of workers, found {found!r}.')
-        workers.append(found)
-        specs.append(TrialSpec(os.path.abspath(config), str(folder / name), side))
-    plan = VerifyPlan((specs[0], specs[1]), (workers[0], workers[1]), 60 * max_minutes)
+    own = loaded.get(('train_dataloader', 'num_workers')) or 0
+    first, second = (
+        TrialSpec(os.path.abspath(config), str(folder / name), side)
+        for name, side in zip(('first', 'second'), settings)
+    )
+    before, after = (int(side.get(WORKERS_KEY, own)) for side in settings)
+    plan = VerifyPlan((first, second), (before, after), 60 * max_minutes)
     identity = read_identity(loaded, settings=[*settings])
     with open_store(folder, identity, fresh=fresh) as store:
         outcome = trials.train(plan, store, 'verify', max_seconds=plan.budget_s)
@@ -87,42 +84,17 @@ def verify(
         measured = plan.finish(outcome)
         # what is whole is printed, and not gone on with
         store.clear()
-    gain = sum_predicted_gain(run, recommendation)
-    notes = (*_caveats(run), *measured.notes)
+    gain, notes, ranks = sum_predicted_gain(run, recommendation), [], run.run.world_size
+    if ranks > 1:
+        notes.append(
+            f'The run had {ranks} ranks and this is one of them alone: cores that the '
+            'others would use are free here.'
+        )
     answer = show.VerifyAnswer(
-        replace(measured, predicted_gain=gain, notes=notes),
+        replace(measured, predicted_gain=gain, notes=(*notes, *measured.notes)),
         *settings,
         str(folder),
         run.run.loader.batches_per_epoch,
     )
     print_answer(answer, form, show.describe_verify, show.render_verify_json)
     return exit_codes.OK
-
-
-def _find_config(run: Run, evidence: Path) -> Path:
-    # its own copy holds --cfg-options too
-    copy, named = evidence.with_name('config.py'), run.run.config_path
-    for file in (copy, named):
-        # not Path.is_file, which raises where a folder may not be entered
-        if file and os.path.isfile(file):
-            return Path(file)
-    raise UserError(
-        f'expected the config of the run, found neither {named or "its path"} nor a '
-        "copy in the run's folder; name it with --config."
-    )
-
-
-def _caveats(run: Run) -> list[str]:
-    notes, ranks = [], run.run.world_size
-    if ranks > 1:
-        notes.append(
-            f'The run had {ranks} ranks and this is one of them alone: cores that the '
-            'others would use are free here.'
-        )
-    here, there = os.cpu_count(), run.run.host.logical_cpus
-    if there not in (None, here):
-        notes.append(
-            f'The run was on a host of {there} CPUs and this one has {here}: the gain '
-            'is that of this host.'
-        )
-    return notes

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import stat
 import sys
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.judge.console_log import ConsoleLog
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end, read_host, read_log
+from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import Why
 from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
@@ -39,9 +38,8 @@ def why(work_dir: Path | None, log: str | None, form: str) -> None:
     (slurm-123.out, the output of tools/train.py), which may be named alone.
     """
     if work_dir is None and log is None:
-        raise EvidenceError(
-            'expected the work_dir of a training or --log FILE, found neither; name '
-            'what the console showed, such as --log slurm-123.out.'
+        raise UserError(
+            'expected the work_dir of a training or --log FILE, found neither.'
         )
     is_evidence = work_dir is not None and work_dir.suffix in ('.json', '.jsonl')
     if work_dir is not None and log is None and not is_evidence and work_dir.is_file():
@@ -63,7 +61,7 @@ def _explain(work_dir: Path | None, log: str | None) -> Why:
     folder = found.parent.parent if found is not None and is_run else work_dir
     # MMEngine names its log as the folder of the run, by its start
     for path in sorted([*folder.glob('*.log'), *folder.glob('*/*.log')])[-1:]:
-        with contextlib.suppress(EvidenceError):
+        with contextlib.suppress(OSError):
             logs.append(('log', _read_log(str(path))))
     if files.evidence is None:
         if not logs:
@@ -77,23 +75,10 @@ def _explain(work_dir: Path | None, log: str | None) -> Why:
 def _read_log(name: str) -> ConsoleLog:
     if name == '-':
         if sys.stdin is None:
-            raise EvidenceError('--log - reads standard input, which is closed.')
+            raise UserError('--log - reads standard input, which is closed.')
         return read_log(sys.stdin.buffer)
-    try:
-        kind = os.stat(name).st_mode
-        # a shell's <(command) is a pipe; another one might be waited for for ever
-        if not (stat.S_ISREG(kind) or name.startswith(('/dev/fd/', '/proc/self/fd/'))):
-            raise EvidenceError(
-                f'{name}: expected a file with what the console showed, found a '
-                'folder, a pipe or a device; use --log - to read standard input.'
-            )
-        with open(name, 'rb') as file:
-            return read_log(file)
-    except OSError as error:
-        raise EvidenceError(
-            f'{name}: expected a file that can be read, found "{error.strerror}"; '
-            'check the path and its permissions.'
-        ) from error
+    with open(name, 'rb') as file:
+        return read_log(file)
 
 
 def _render_json(answer: Why) -> str:

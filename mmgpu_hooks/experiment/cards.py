@@ -91,8 +91,7 @@ def _read_card(index: int) -> Card:
 def judge_cards(
     cards: Sequence[Card],
     environ: Mapping[str, str],
-    least_bytes: int = 0,
-    least_pct: float = 0.0,
+    least_bytes: int | None = None,
 ) -> list[Card]:
     """Give each card that may not be picked the reason; best first.
 
@@ -102,13 +101,12 @@ def judge_cards(
     Args:
         cards: Of :func:`read_cards`.
         environ: With ``CUDA_VISIBLE_DEVICES``, if it is set.
-        least_bytes: Of free memory.
-        least_pct: The same as a share of the card's memory.
+        least_bytes: Of free memory; a tenth of the card's by default.
     """
     visible = _parse_visible(cards, environ) if VARIABLE in environ else cards
 
     def judge(card: Card) -> str | None:
-        least = max(least_bytes, least_pct / 100 * card.total_bytes)
+        least = 0.1 * card.total_bytes if least_bytes is None else least_bytes
         if card.reason is None and card not in visible:
             return f'not in {VARIABLE}'
         if card.reason is None and card.free_bytes < least:

@@ -400,7 +400,7 @@ def _find_handle(
         return Absent('nothing is known that names the GPU that the training uses')
     named = ' or '.join(str(name) for name in (uuid, pci_bus_id, index) if name)
     return Absent(
-        f'the driver lists {nvml.nvmlDeviceGetCount()} GPU(s), but not {named}'
+        f'the driver lists other GPUs ({nvml.nvmlDeviceGetCount()}), not {named}'
     )
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from mmgpu_hooks.memory.config_model import ConfigModel, NoSampleError
 from mmgpu_hooks.memory.padded_size import Size
 from mmgpu_hooks.schema.memory import ActivationPoint
+from mmgpu_hooks.schema.plural import plural
 
 _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128
@@ -92,7 +93,7 @@ def _run_plan(
     for number, (height, width) in enumerate(sizes):
         # growth with the batch shows at the smallest sizes
         for images in (batch + 1, batch) if number < 2 else (batch,):
-            on_step(f'{images} image(s) of {height}x{width}')
+            on_step(f'{plural(images, "image")} of {height}x{width}')
             data = built.make_batch(images, height, width)
             saved, found = run_step(
                 built.model, data, mixed=mixed, is_backward=not points

@@ -59,8 +59,6 @@ class Forecast:
     notes: tuple[str, ...] = ()
     fitted: tuple[FittedRun, ...] = ()
     """The runs that were fitted; empty when one was asked for."""
-    is_batch_asked: bool = False
-    """Whether batch sizes were asked for by number."""
     memory: MemoryReport | None = None
     """``None`` where several batch sizes of a card were not measured."""
 
@@ -116,30 +114,24 @@ def describe_forecast(forecast: Forecast) -> list[Section]:
 
 def _settings(forecast: Forecast, workload: Workload) -> Table:
     """What is the same in all has no column."""
-    predictions = forecast.predictions
-    prefetch = workload.prefetch_factor if workload.num_workers else None
-    own = (workload.num_workers, prefetch, workload.batch_size)
-    batches = {one.batch_size for one in predictions}
-    has_batches = forecast.is_batch_asked or batches != {workload.batch_size}
-    has_factors = len({one.prefetch_factor for one in predictions} - {None}) > 1
+    own = (workload.num_workers, workload.batch_size)
+    batches = {workload.batch_size, *(one.batch_size for one in forecast.predictions)}
 
     def mark(one: Prediction) -> str:
-        is_own = (one.num_workers, one.prefetch_factor, one.batch_size) == own
+        is_own = (one.num_workers, one.batch_size) == own
         return f'{one.num_workers}{" *" if is_own else "  "}'
 
     batch: Column = ('batch', 'batch_size', str)
-    factor: Column = ('prefetch', 'prefetch_factor', str)
     columns: Sequence[Column] = (
-        *((batch,) if has_batches else ()),
+        *([batch] * (len(batches) > 1)),
         ('workers', '', mark),
-        *((factor,) if has_factors else ()),
         ('iteration', 'iter_time_s', format_seconds),
         ('9 in 10 within', '', format_interval),
         ('data wait', 'data_wait_s', format_seconds),
         ('images/s', 'images_per_s', '{:.1f}'.format),
         ('limited by', 'limit', LIMITS.__getitem__),
     )
-    return tabulate(predictions, columns)
+    return tabulate(forecast.predictions, columns)
 
 
 def _describe_memory(report: MemoryReport) -> Iterator[Fact]:

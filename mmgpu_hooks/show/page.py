@@ -9,7 +9,8 @@ from mmgpu_hooks.show.charts import COLORS, can_draw, draw
 from mmgpu_hooks.show.document import SIGNS, Section
 from mmgpu_hooks.show.escaping import visible
 from mmgpu_hooks.show.figures import bind_units
-from mmgpu_hooks.show.run_sections import ReportedRun, describe_run
+from mmgpu_hooks.show.recommendation import Answer
+from mmgpu_hooks.show.run_sections import describe_run
 from mmgpu_hooks.version import __version__
 
 GENERATOR = 'mmgpu_hooks'
@@ -27,8 +28,8 @@ def is_page(beginning: bytes) -> bool:
     return f'name="generator" content="{GENERATOR} '.encode() in beginning
 
 
-def render_page(run: ReportedRun) -> str:
-    """The page of a run."""
+def render_page(answer: Answer, label: str) -> str:
+    """The page of a run, with the label as its title."""
     # late, because no other command needs it
     from jinja2 import Environment
     from markupsafe import Markup
@@ -49,7 +50,7 @@ def render_page(run: ReportedRun) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=shown
     )
     template = environment.from_string(_read_own('page.html'))
-    verdict, *sections = describe_run(run)
+    verdict, *sections = describe_run(answer)
     return template.render(
         can_draw=can_draw(),
         generator=f'{GENERATOR} {__version__}',
@@ -57,7 +58,7 @@ def render_page(run: ReportedRun) -> str:
         sections=sections,
         signs=SIGNS,
         style=Markup(_style()),
-        title=run.label,
+        title=label,
         verdict=verdict,
         version=__version__,
     )

@@ -10,7 +10,7 @@ from msgspec import structs
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.validation import VALIDATION_KEY
 from mmgpu_hooks.schema.judged import Change, Diagnosis, Recommendation
-from mmgpu_hooks.schema.predicted import FittedRun
+from mmgpu_hooks.schema.predicted import FittedRun, Prediction
 from mmgpu_hooks.schema.run import RanksSummary
 from mmgpu_hooks.show.document import Fact, Section, Table, listing, to_json
 from mmgpu_hooks.show.figures import format_seconds, shell_path
@@ -37,7 +37,6 @@ class Answer:
     """The file that was written; ``None`` when none was."""
     backup: str | None = None
     diff: str = ''
-    train_command: str | None = None
     ranks: RanksSummary | None = None
     """All ranks of the run; ``None`` when it has one."""
     cfg_options: str | None = None
@@ -47,6 +46,8 @@ class Answer:
     notes: tuple[str, ...] = field(default=())
     fitted: tuple[FittedRun, ...] = ()
     """The runs that were fitted together; empty when one was asked for."""
+    predictions: tuple[Prediction, ...] = ()
+    """For a page: of settings of the loader, the run's own among them."""
 
 
 def render_json(answer: Answer) -> str:
@@ -76,7 +77,7 @@ def render_json(answer: Answer) -> str:
         output=answer.output,
         backup=answer.backup,
         diff=answer.diff,
-        train_command=answer.train_command,
+        train_command=_train_command(answer),
         ranks=answer.ranks,
         cfg_options=answer.cfg_options,
         error=answer.error,
@@ -129,15 +130,8 @@ def _headline(answer: Answer, details: bool) -> Section:
     ranks = answer.ranks
     if not details and ranks is not None and ranks.slowest is not None:
         said.append(ranks.why)
-    if not answer.recommendation.changes:
+    if details or not answer.recommendation.changes:
         said.append(describe_settings(run))
-    if details and verdict.headspace_pct is not None:
-        # another batch size makes the step itself faster
-        but = ' but the batch size' if answer.recommendation.batch_size else ''
-        said.append(
-            f'If data cost no time, training would be {verdict.headspace_pct:.1f} % '
-            f'faster: no setting of the loader{but} gives more.'
-        )
     return Section(f'{name} ({verdict.confidence} confidence)', sentences=said)
 
 
@@ -203,6 +197,11 @@ def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
         yield 'a validation', format_seconds(validation.loop_s), then, less
 
 
+def _train_command(answer: Answer) -> str | None:
+    output = shell_path(answer.output)
+    return output and f'python tools/train.py {output}'
+
+
 def _commands(answer: Answer, details: bool, more: str = '') -> str:
     """Where it was written, and what to type next."""
     folder = None
@@ -213,7 +212,7 @@ def _commands(answer: Answer, details: bool, more: str = '') -> str:
         'Written': answer.output,
         'Kept': kept,
         'Or once': answer.cfg_options if details else None,
-        'Train': answer.train_command if details else None,
+        'Train': _train_command(answer) if details else None,
         'Measure': f'mmgpu verify {folder}' if folder else None,
         'More': f'--details ({more})' if more else None,
     }

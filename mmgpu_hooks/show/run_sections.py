@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.changes import WORKERS_KEY
 from mmgpu_hooks.schema.parts import UNATTRIBUTED
-from mmgpu_hooks.schema.predicted import Prediction
 from mmgpu_hooks.schema.recorded import SaveRecord
 from mmgpu_hooks.show import run_charts
 from mmgpu_hooks.show.comparison import images_per_second
@@ -44,24 +42,13 @@ from mmgpu_hooks.show.recommendation import (
 _HOOKS_NAMED = 3
 _SHOWN = 12
 """Rows at most: transforms, saves."""
-_RANKS_SHOWN = 16
 _SHOWN_SHARE = 0.0005
 """Of the run: a part that took less is not worth a line."""
 
 
-@dataclass(frozen=True)
-class ReportedRun:
-    """A run, judged."""
-
-    label: str
-    answer: Answer
-    predictions: tuple[Prediction, ...] = ()
-    """Of settings of the loader, the run's own among them."""
-
-
-def describe_run(reported: ReportedRun) -> list[Section]:
+def describe_run(answer: Answer) -> list[Section]:
     """Every section of a run, in the order of the page."""
-    answer, run = reported.answer, reported.answer.summary
+    run = answer.summary
     time, *others = _measured_sections(answer, run)
     over_time = Section('Over time', 'over-time', chart=run_charts.chart_timeline(run))
     growth = run_charts.chart_growth(run)
@@ -76,9 +63,9 @@ def describe_run(reported: ReportedRun) -> list[Section]:
         _changes_section(answer, run),
         time,
         over_time,
-        _what_if_section(reported),
+        _what_if_section(answer, run),
         *others,
-        *_findings_section(answer),
+        _findings_section(answer),
         Section(title, 'settings', [describe_settings(run)], facts=facts),
         *listing('Notes', list_notes(answer), 'notes'),
     ]
@@ -93,7 +80,7 @@ def list_notes(answer: Answer) -> list[str]:
 def detail_sections(answer: Answer) -> Iterator[Section]:
     """What ``mmgpu recommend --details`` adds."""
     yield from _measured_sections(answer, answer.summary)
-    yield from _findings_section(answer)
+    yield _findings_section(answer)
     cures = answer.recommendation.save_cures
     said = [sentence_of(cure.sentence) for cure in cures]
     yield from listing('What would make saves cost less', said)
@@ -182,29 +169,22 @@ def _list_advice(answer: Answer) -> list[str]:
 def _time_section(run: Run) -> Section:
     """The time ledger: every second of training."""
     whole_s, count = run.duration_s, run.iterations
-    costs = [one for one in run.hooks.items() if one[0] != UNATTRIBUTED]
-    starts, build = plural(run.epoch_starts, 'start'), format_seconds(run.run.build_s)
-    remarks = {
-        'hooks': ', '.join(f'{n} {format_seconds(s)}' for n, s in costs[:_HOOKS_NAMED]),
-        'startup': f'building the Runner {build}, {starts} of the loader',
-        'resume': f'{run.run.start_iteration} batches of before are drawn again',
-        'checkpoint_save': plural(run.saves, 'save'),
-    }
-    shown = [
-        (PART_NAMES[part], seconds, remarks.get(part, ''))
+    costs = [(name, s) for name, s in run.hooks.items() if name != UNATTRIBUTED]
+    named = ', '.join(f'{n} {format_seconds(s)}' for n, s in costs[:_HOOKS_NAMED])
+    parts = [
+        (part, seconds)
         for part, seconds in sorted(run.ledger_s.items(), key=lambda one: -one[1])
         if seconds >= _SHOWN_SHARE * whole_s
     ]
-    shown.append(('all', whole_s, f'{run.status} after {plural(count, "iteration")}'))
     rows = [
         (
-            name,
+            PART_NAMES.get(part, part),
             format_seconds(part_s),
             f'{100 * part_s / whole_s:.1f} %' if whole_s > 0 else 'unknown',
             format_seconds(part_s / count if count else None),
-            remark,
+            named if part == 'hooks' else '',
         )
-        for name, part_s, remark in shown
+        for part, part_s in (*parts, ('all', whole_s))
     ]
     head = ['part', 'time', 'share', 'per iteration', '']
     caption = f'The whole training by part, {count} iterations'
@@ -216,17 +196,16 @@ def _time_section(run: Run) -> Section:
     )
 
 
-def _what_if_section(reported: ReportedRun) -> Section:
+def _what_if_section(answer: Answer, run: Run) -> Section:
     """The prediction for each number of workers."""
-    points, run = reported.predictions, reported.answer.summary
+    points = answer.predictions
     marked = {run.run.loader.num_workers or 0: 'now'}
-    for change in reported.answer.recommendation.changes:
+    for change in answer.recommendation.changes:
         if change.key == WORKERS_KEY and isinstance(change.new, int):
             marked[change.new] = 'recommended'
     columns: Sequence[Column] = (
         ('num_workers', 'num_workers', str),
         ('which', 'num_workers', lambda workers: marked.get(workers, '')),
-        ('prefetch_factor', 'prefetch_factor', str),
         ('iteration', 'iter_time_s', format_seconds),
         ('9 in 10 within', '', format_interval),
         ('images/s', 'images_per_s', '{:.1f}'.format),
@@ -240,41 +219,29 @@ def _what_if_section(reported: ReportedRun) -> Section:
     )
 
 
-_cores = '{:g}'.format
 _LOADER: Sequence[Column] = (
     ('a batch takes', 'loader.occupancy_s', format_seconds),
     ('95th percentile', 'loader.occupancy_p95_s', format_seconds),
     ('CPU of it', 'loader.batch_cpu_s', format_seconds),
-    ('CPU of all workers, per batch', 'worker_cpu_s', format_seconds),
-    ('batches measured', 'loader.batches', str),
     ('memory of all workers', 'loader.pss_bytes', format_bytes),
 )
 _MEMORY: Sequence[Column] = (
     ('allocated, peak', 'gpu_mem_peak_bytes', format_bytes),
     ('reserved, peak', 'gpu_mem_reserved_bytes', format_bytes),
-    ('in use on the card', 'gpu.mem_used_bytes', format_bytes),
-    ('size of the card', 'run.gpu.memory_total_bytes', format_bytes),
+    ('in use on the GPU', 'gpu.mem_used_bytes', format_bytes),
+    ('size of the GPU', 'run.gpu.memory_total_bytes', format_bytes),
     ('training process', 'process_rss_bytes', format_bytes),
     ('largest batch, pixels', 'largest_batch_pixels', format_count),
     ('most boxes in a batch', 'most_boxes', str),
-    ('retries of the allocator', 'cuda_memory.retries', str),
-    ('out of memory', 'cuda_memory.ooms', '{} times'.format),
-    ('fragmented', 'cuda_memory.inactive_bytes', format_bytes),
 )
 _HOST: Sequence[Column] = (
     ('cores of the training process', 'process_cpu_cores', '{:.2f}'.format),
     ('cores of other programs', 'external_cpu_cores', '{:.1f}'.format),
-    ('usable cores', 'run.host.usable_cores', _cores),
-    ('logical CPUs', 'run.host.logical_cpus', _cores),
+    ('usable cores', 'run.host.usable_cores', '{:g}'.format),
     ('memory', 'run.host.ram_total_bytes', format_bytes),
     ('memory free, least', 'host.ram_available_bytes', format_bytes),
-    ('limit of the group', 'run.host.cgroup_memory_bytes', format_bytes),
     ('/dev/shm', 'run.host.shm_total_bytes', format_bytes),
     ('/dev/shm free, least', 'host.shm_free_bytes', format_bytes),
-    ('waited for a core, some task', 'host.cpu_pressure_pct', format_pct),
-    ('waited for storage', 'host.io_pressure_pct', format_pct),
-    ('waited for memory', 'host.memory_pressure_pct', format_pct),
-    ('held back by the quota', 'host.throttled_pct', format_pct),
     ('GPU idle in an iteration', 'gpu_idle_pct', format_pct),
     ('GPU clock', 'gpu.sm_clock_mhz', '{:.0f} MHz'.format),
     ('GPU temperature, most', 'gpu.temperature_c', '{:.0f} C'.format),
@@ -283,14 +250,10 @@ _HOST: Sequence[Column] = (
     ('held down by', 'gpu.throttle_reasons_pct', ', '.join),
 )
 _SETTINGS: Sequence[Column] = (
-    ('batches per epoch', 'run.loader.batches_per_epoch', str),
-    ('samples', 'run.loader.dataset_length', str),
     ('start of workers', 'run.loader.start_method', str),
-    ('loop', 'run.loop', str),
+    ('samples', 'run.loader.dataset_length', str),
     ('epochs', 'run.max_epochs', str),
     ('iterations', 'run.max_iters', str),
-    ('gradients added up over', 'run.accumulative_counts', str),
-    ('optimizer wrapper', 'run.optim_wrapper', str),
     ('device', 'run.device', str),
     ('GPU', 'run.gpu.name', str),
     ('ranks', 'run.world_size', str),
@@ -301,27 +264,16 @@ _SETTINGS: Sequence[Column] = (
 
 
 def _loader_section(run: Run) -> Section:
-    """What making a batch costs, and what the workers give against what is needed."""
-    loader, workers = run.loader, run.worker_count or run.run.loader.num_workers
-    costs, said = [], [describe_settings(run)]
+    """What making a batch costs, and by transform."""
+    loader = run.loader
+    costs, said = [], []
     if loader is not None and loader.timed_samples:
         costs = [(t.name, t.image_s) for t in loader.transforms if t.image_s]
     if loader is not None and loader.slowest:
         slow = loader.slowest
         image = f', image {slow.image}' if slow.image else ''
         took = format_seconds(slow.seconds)
-        said.append(f'Slowest sample {took}: index {slow.index}{image}.')
-    known = (run.step_s, run.hooks_s, loader and loader.occupancy_s)
-    if loader is not None and workers and None not in known:
-        # workers beyond the cores take turns, however long each of them may take
-        cores_s = (loader.batch_cpu_s or 0.0) / (run.run.host.usable_cores or 1e9)
-        every_s = max((loader.occupancy_s or 0.0) / workers, cores_s)
-        needed_s = (run.step_s or 0.0) + (run.hooks_s or 0.0)
-        said.append(
-            f'{plural(workers, "worker")} can make a batch every '
-            f'{format_seconds(every_s)}; '
-            f'step and hooks take {format_seconds(needed_s)}.'
-        )
+        said = [f'Slowest sample {took}: index {slow.index}{image}.']
     rows = [(name, format_seconds(seconds)) for name, seconds in costs[:_SHOWN]]
     return Section(
         'Inside the loader',
@@ -380,23 +332,18 @@ def _ranks_section(answer: Answer) -> list[Section]:
         ('its own', 'own_s', format_seconds),
         ('GPU', 'gpu_util_pct', format_pct),
     )
-    # the others wait for those with most time of their own
-    shown = sorted(ranks.rows, key=lambda row: -row.own_s)[:_RANKS_SHOWN]
-    counted = f'{len(shown)} of {len(ranks.rows)}'
-    caption = f'Per iteration over {ranks.iterations}: {counted}'
-    rows = sorted(shown, key=lambda row: row.rank)
-    table = tabulate(rows, columns, caption, 1)
+    caption = f'Per iteration, mean of {ranks.iterations}'
+    table = tabulate(ranks.rows, columns, caption, 1)
     return [Section('Ranks', 'ranks', [ranks.why], table=table)]
 
 
-def _findings_section(answer: Answer) -> list[Section]:
+def _findings_section(answer: Answer) -> Section:
     """Each judgement with its numbers, and the text of its rule behind it."""
     items = []
     for one in answer.diagnosis.findings:
-        share = (
-            '' if one.share is None else f' · {format_pct(100 * one.share)} of the time'
-        )
+        share = one.share
+        basis = '' if share is None else f' · {format_pct(100 * share)} of the time'
         rule = RULES.get(one.code)
         more = rule.explanation.split('\n\n') if rule else ()
-        items.append(Item(one.detail, one.title, one.code + share, one.severity, more))
-    return [Section('Findings', 'findings', items=items)] if items else []
+        items.append(Item(one.detail, one.title, one.code + basis, one.severity, more))
+    return Section('Findings', 'findings', items=items)

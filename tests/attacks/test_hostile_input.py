@@ -134,9 +134,8 @@ def test_a_line_without_an_end_is_not_held_in_memory(command, more, run_folder):
     assert ('skipped' in out) == bool(more)
 
 
-@pytest.mark.parametrize('size', ['9' * 400 + 'GiB', '9' * 400 + '%'])
-def test_a_size_that_means_nothing_is_refused(size):
-    code, out, err = run_forked(['pick-gpu', '--min-free', size])
+def test_a_size_that_means_nothing_is_refused():
+    code, out, err = run_forked(['pick-gpu', '--min-free', '9' * 400 + 'GiB'])
     assert (code, out) == (2, '')
     assert 'Traceback' not in err
     assert "'--min-free': expected" in err

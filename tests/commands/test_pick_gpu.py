@@ -14,7 +14,7 @@ import pytest
 from fakes.nvml import FakeGpu, FakeNvml
 from fakes.picking import PICK
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.commands.pick_gpu import LEAST_FREE
+from mmgpu_hooks.commands.options import SIZE
 
 HOLD = [
     sys.executable,
@@ -64,8 +64,8 @@ def test_two_started_together_choose_different_cards(environ):
 @pytest.mark.parametrize(
     ('options', 'cards'),
     [
-        (['-n', '2', '--wait', '0'], 'GPU-empty,GPU-half'),
-        (['--min-free', '90%', '--wait', '9'], 'GPU-empty'),
+        (['-n', '2'], 'GPU-empty,GPU-half'),
+        (['--min-free', '0.6KB', '--wait', '9'], 'GPU-empty'),
     ],
 )
 def test_arguments_output_and_exit_code_are_the_commands(environ, options, cards):
@@ -113,16 +113,16 @@ def test_the_command_takes_our_place_and_ignores_no_signal(environ):
 
 
 @pytest.mark.parametrize(
-    ('text', 'least'),
+    ('text', 'size'),
     [
-        ('10G', (10 * 2**30, 0.0)),
-        ('1.5 gb', (3 * 2**29, 0.0)),
-        ('512MiB', (2**29, 0.0)),
-        ('50%', (0, 50.0)),
+        ('10G', 10 * 2**30),
+        ('1.5 gib', 3 * 2**29),
+        ('512MiB', 2**29),
+        ('24GB', 24 * 10**9),
     ],
 )
-def test_sizes_and_shares(text, least):
-    assert LEAST_FREE(text) == least
+def test_sizes(text, size):
+    assert SIZE(text) == size
 
 
 def test_without_a_command_there_is_a_table_and_nothing_is_taken(environ):

@@ -56,14 +56,13 @@ def write_pair(tmp_path):
 
 
 def test_the_table(starved, capsys):
-    options = ['--num-workers', '0', '1', '2', '8', '--prefetch-factor', '2', '4']
-    assert main(['predict', starved, *options]) == 0
+    assert main(['predict', starved, '--num-workers', '0', '1', '2', '8']) == 0
     lines = capsys.readouterr().out.splitlines()
-    rows = [line.replace(' *', '').split()[:2] for line in lines]
-    assert [row for row in rows if row and row[0].isdigit()] == [
-        ['0', '-'],
-        *([workers, prefetch] for workers in '128' for prefetch in '24'),
+    rows = [
+        line.split()[:2] for line in lines if line[:8].strip().rstrip(' *').isdigit()
     ]
+    assert [row[0] for row in rows] == ['0', '1', '2', '8']
+    assert rows[2][1] == '*'
     assert max(map(len, lines)) <= 80
 
 

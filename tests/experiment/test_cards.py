@@ -30,6 +30,7 @@ THREE = [card(0, 100), card(1, 500), card(2, 900)]
     ('cards', 'request_', 'expected'),
     [
         (THREE, {}, '210'),
+        ([card(0, 99), *THREE[1:]], {}, '21'),
         # a card with much more memory is better, however busy
         ([card(0, 500, 0.0), card(1, 900, 100.0)], {}, '10'),
         # 2 % of the most count as nothing: then the idle one
@@ -38,10 +39,9 @@ THREE = [card(0, 100), card(1, 500), card(2, 900)]
         # nothing is known of how busy: last among equals
         ([card(0, 900, None), card(1, 900, 100.0)], {}, '10'),
         ([card(0), card(1)], {}, '01'),
-        ([card(0, reason='lost'), card(1, 10)], {}, '1'),
+        ([card(0, reason='lost'), card(1, 100)], {}, '1'),
         ([], {}, ''),
         (THREE, {'least_bytes': 500}, '21'),
-        (THREE, {'least_pct': 50.1}, '2'),
     ],
 )
 def test_the_best_that_is_allowed_comes_first(cards, request_, expected):

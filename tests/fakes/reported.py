@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from fakes.replaced import replace
 from fakes.runs import (
-    make_evidence,
     make_host_window,
     make_inside_workers,
     make_ranks,
@@ -19,7 +18,6 @@ from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.show.recommendation import Answer
-from mmgpu_hooks.show.run_sections import ReportedRun
 
 
 @dataclass(frozen=True)
@@ -30,15 +28,13 @@ class Predicted:
     iter_time_s: float
     iter_time_low_s: float
     iter_time_high_s: float
-    prefetch_factor: int | None = 2
     images_per_s: float | None = 12.0
 
 
-def make_full_ranks(count: int = 2, wait_s: float = 0.1) -> list[RunEvidence]:
+def make_full_ranks() -> list[RunEvidence]:
     """Ranks with something for every panel of a page; the last one is slowest."""
-    waits = [wait_s] * (count - 1) + [wait_s + 0.05]
     ranks = make_ranks(
-        waits,
+        [0.1, 0.15],
         hooks_s=0.01,
         by_hook={'EMAHook': 0.12, 'LoggerHook': 0.05},
         workers=make_inside_workers(0.62),
@@ -61,34 +57,26 @@ def make_full_ranks(count: int = 2, wait_s: float = 0.1) -> list[RunEvidence]:
 
 
 def make_reported(
-    evidence: RunEvidence | Sequence[RunEvidence] | None = None,
-    label: str = 'run1',
-    **fields: object,
-) -> ReportedRun:
+    evidence: RunEvidence | Sequence[RunEvidence], **fields: object
+) -> Answer:
     """A run with its verdict; several ranks are joined and the first is judged."""
-    if evidence is None:
-        evidence = make_evidence()
     ranks = [evidence] if isinstance(evidence, RunEvidence) else list(evidence)
-    summary = Run(ranks[0])
+    run, *others = map(Run, ranks)
     answer = Answer(
-        run_path=f'/runs/{label}/gpu_efficiency.jsonl',
-        diagnosis=diagnose_run(summary),
-        recommendation=recommend_settings(summary),
-        summary=summary,
-        ranks=(
-            compare_ranks(summary, [Run(rank) for rank in ranks[1:]])
-            if len(ranks) > 1
-            else None
-        ),
+        run_path='/runs/run1/gpu_efficiency.jsonl',
+        diagnosis=diagnose_run(run),
+        recommendation=recommend_settings(run),
+        summary=run,
+        ranks=compare_ranks(run, others) if others else None,
         notes=('A note.',),
     )
-    return replace(ReportedRun(label, answer), **fields)
+    return replace(answer, **fields)
 
 
-def make_full_run(label: str = 'run1', wait_s: float = 0.1) -> ReportedRun:
+def make_full_run() -> Answer:
     """A run with something in every panel."""
     predictions = tuple(
         Predicted(workers, seconds, 0.9 * seconds, 1.2 * seconds)
         for workers, seconds in ((0, 0.9), (1, 0.6), (2, 0.4), (4, 0.3), (8, 0.31))
     )
-    return make_reported(make_full_ranks(wait_s=wait_s), label, predictions=predictions)
+    return make_reported(make_full_ranks(), predictions=predictions)

@@ -296,7 +296,7 @@ def test_cores_that_are_idle_while_the_loop_waits(count, cores, fields, is_found
     )
     assert ('MG116' in found) == is_found
     if is_found:
-        assert '2 worker(s) run one thread each' in found['MG116'][1]
+        assert 'run one thread each (2 in all)' in found['MG116'][1]
 
 
 @pytest.mark.parametrize(

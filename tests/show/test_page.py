@@ -21,7 +21,6 @@ from mmgpu_hooks.schema.judged import (
 from mmgpu_hooks.schema.recorded import SlowSample
 from mmgpu_hooks.show import page as page_module
 from mmgpu_hooks.show.page import is_page, render_page
-from mmgpu_hooks.show.run_sections import ReportedRun
 
 EVIL = '</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>"\'&\u2028'
 
@@ -88,7 +87,7 @@ SAID = {
 @pytest.mark.parametrize('has_matplotlib', [True, False])
 def test_every_section_has_its_figures(has_matplotlib, monkeypatch):
     monkeypatch.setattr(page_module, 'can_draw', lambda: has_matplotlib)
-    page = Page(render_page(make_full_run()))
+    page = Page(render_page(make_full_run(), 'run1'))
     assert [one['id'] for one in page.all('section')] == list(SAID)
     assert len(page.all('svg')) == 3 * has_matplotlib
     for section, said in SAID.items():
@@ -98,7 +97,7 @@ def test_every_section_has_its_figures(has_matplotlib, monkeypatch):
 
 
 def test_what_a_screen_reader_needs():
-    page = Page(render_page(make_full_run()))
+    page = Page(render_page(make_full_run(), 'run1'))
     ids = [known['id'] for _, known in page.tags if known.get('id')]
     assert len(ids) == len(set(ids))
     links = [known['href'] for known in page.all('a')]
@@ -113,7 +112,7 @@ def test_what_a_screen_reader_needs():
 
 
 def test_a_section_without_evidence_says_why_it_is_empty():
-    words = Page(render_page(make_reported(make_evidence(2)))).words
+    words = Page(render_page(make_reported(make_evidence(2)), 'run1')).words
     for section, reason in {
         'what-if': 'The time or the CPU of loading a batch is unknown',
         'saves': 'No checkpoint was saved',
@@ -124,7 +123,7 @@ def test_a_section_without_evidence_says_why_it_is_empty():
 
 
 def test_nothing_is_fetched_and_no_script_may_run():
-    page = render_page(make_full_run())
+    page = render_page(make_full_run(), 'run1')
     assert is_page(page.encode()[:4096])
     assert not is_page(b'<!DOCTYPE html><html><head>')
     assert not re.search(r'https?:|//[a-z]|@import|url\(', page.split('<body>')[0])
@@ -140,9 +139,8 @@ def test_nothing_is_fetched_and_no_script_may_run():
     assert not parsed.scripts
 
 
-def evil_run(text: str) -> ReportedRun:
-    """A run in which every string that comes from outside is the given one."""
-    run = make_reported(make_full_ranks(), text)
+def evil_page(text: str) -> Page:
+    """Of a run in which every string that comes from outside is the given one."""
     first = make_full_ranks()[0]
     paths = dict.fromkeys(('work_dir', 'config_path', 'optim_wrapper'), text)
     odd = {key: {text: text} for key in ('versions', 'unknown')}
@@ -161,14 +159,14 @@ def evil_run(text: str) -> ReportedRun:
         saves=(SaveJudgement(True, 'workers', 1.0, 7.0, 7.0, text),),
     )
     answer = replace(
-        run.answer,
+        make_reported(make_full_ranks()),
         run_path=text,
         diagnosis=diagnosis,
         recommendation=Recommendation((Change(text, text, text, text, text, (text,)),)),
         summary=summary,
         notes=(text,),
     )
-    return replace(run, answer=answer)
+    return Page(render_page(answer, text))
 
 
 def tags_of(page: Page) -> list[str]:
@@ -181,7 +179,7 @@ def tags_of(page: Page) -> list[str]:
     'text', [EVIL, '\x00\ud800\x1b\u202e', '<b>', '{{ 7 * 7 }}', '--cfg "a b"']
 )
 def test_hostile_text_adds_no_element(text):
-    page = Page(render_page(evil_run(text)))
-    assert tags_of(page) == tags_of(Page(render_page(evil_run('plain'))))
+    page = evil_page(text)
+    assert tags_of(page) == tags_of(evil_page('plain'))
     assert not page.scripts
     assert not re.search('[\x00\x1b\u202e\ud800]', str(page.words))

@@ -44,7 +44,7 @@ def words_of(text: str) -> str:
 
 
 def test_the_answer_is_short_and_the_details_are_not():
-    full = make_full_run().answer
+    full = make_full_run()
     short, long = render_text(full), render_text(full, details=True)
     assert len(short.splitlines()) <= 25
     assert max(map(len, short.splitlines())) <= 80

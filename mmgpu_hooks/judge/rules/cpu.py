@@ -240,7 +240,7 @@ def judge_idle_cores(run: Run) -> Finding | None:
     if busy < BUSY_WORKERS * found.workers or idle < IDLE_CORES * found.cores:
         return None
     return notice(
-        f'{found.workers} worker(s) run one thread each and use {busy:.1f} of '
+        f'Workers run one thread each ({found.workers} in all) and use {busy:.1f} of '
         f'{found.cores:g} cores, {idle:.1f} are idle, and the loop waits for '
         f'{100 * (run.data_wait_share or 0.0):.0f} % of its time.'
     )

@@ -67,11 +67,11 @@ def test_a_card_is_found_by_its_names_in_any_order(
 def test_another_card_is_never_guessed(fake_nvml: FakeNvml):
     fake_nvml.set(FIRST)
     wrong = SECOND.uuid
-    assert refused(uuid=wrong) == f'the driver lists 1 GPU(s), but not {wrong}'
+    assert refused(uuid=wrong) == f'the driver lists other GPUs (1), not {wrong}'
     assert 'not 00000000:01:00.0' in refused(pci_bus_id='00000000:01:00.0')
     assert 'nothing is known that names the GPU' in refused()
     assert name_of(index=0) == 'First'
-    assert 'lists 1 GPU(s), but not 1' in refused(index=1)
+    assert 'lists other GPUs (1), not 1' in refused(index=1)
 
 
 def test_the_memory_of_a_card_in_slices_is_not_that_of_a_slice(fake_nvml: FakeNvml):
