@@ -54,7 +54,7 @@ def predict(
         run.status,
         pool.workload,
         tuple(
-            predict_setting(one, workers, one.prefetch_factor or DEFAULT_PREFETCH)
+            predict_setting(one, workers, max(one.prefetch_factor, DEFAULT_PREFETCH))
             for one in sized
             if isinstance(one, Workload)
             for workers in dict.fromkeys(num_workers)

@@ -114,11 +114,12 @@ def describe_forecast(forecast: Forecast) -> list[Section]:
 
 def _settings(forecast: Forecast, workload: Workload) -> Table:
     """What is the same in all has no column."""
-    own = (workload.num_workers, workload.batch_size)
+    prefetch = workload.prefetch_factor if workload.num_workers else None
+    own = (workload.num_workers, prefetch, workload.batch_size)
     batches = {workload.batch_size, *(one.batch_size for one in forecast.predictions)}
 
     def mark(one: Prediction) -> str:
-        is_own = (one.num_workers, one.batch_size) == own
+        is_own = (one.num_workers, one.prefetch_factor, one.batch_size) == own
         return f'{one.num_workers}{" *" if is_own else "  "}'
 
     batch: Column = ('batch', 'batch_size', str)
