@@ -4,7 +4,7 @@
 
 On MMEngine's own Runner, in a folder in memory, each cause holds twelve saves: busy
 workers, other programs on the cores, a backend that writes elsewhere, storage that
-blocks, long histories in the message hub. ``mmgpu recommend`` must name each of them,
+blocks. ``mmgpu recommend`` must name each of them,
 and no healthy save of 200. Then what a save would take without its workers, niced
 workers, and a real MMDetection training. About 7 minutes.
 """
@@ -26,12 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from mmengine.dataset import pseudo_collate
 from mmengine.fileio import FileClient, LocalBackend, register_backend
 from mmengine.hooks import Hook
-from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -123,22 +121,12 @@ class Planted(Hook):
     """Keeps each iteration's loss bit by bit, and plants what a scene asks for.
 
     Args:
-        hub_megabytes: Histories in the message hub, as after a million iterations.
         pause_s: Of each iteration, in which nothing is done.
     """
 
-    def __init__(self, hub_megabytes: float, pause_s: float) -> None:
-        self.hub_megabytes, self.pause_s = hub_megabytes, pause_s
+    def __init__(self, pause_s: float) -> None:
+        self.pause_s = pause_s
         self.losses: list[str] = []
-
-    def before_train(self, runner: Runner) -> None:
-        length = int(self.hub_megabytes * 1e6 / 10 / 16)
-        for number in range(10 if length else 0):
-            history = HistoryBuffer()
-            history._log_history = np.zeros(length)
-            history._count_history = np.ones(length)
-            runner.message_hub.log_scalars[f'train/history_{number}'] = history
-            runner.message_hub._resumed_keys[f'train/history_{number}'] = True
 
     def after_train_iter(
         self,
@@ -199,7 +187,6 @@ def train_planted(
     cpu_s: float = 0.0,
     worker_nice: int | None = None,
     backend: str | None = None,
-    hub_megabytes: float = 0.0,
     pause_s: float = 0.0,
 ) -> Trained:
     """Train for so many saves.
@@ -213,10 +200,9 @@ def train_planted(
         cpu_s: CPU that an item takes a worker.
         worker_nice: Argument of our hook.
         backend: ``slow`` or ``far``, each taking :data:`PUT_S`.
-        hub_megabytes: Histories in the message hub.
         pause_s: In each iteration, so that saves are as far apart as in another run.
     """
-    planted = Planted(hub_megabytes, pause_s)
+    planted = Planted(pause_s)
     checkpoint: dict[str, Any] = {
         'type': 'CheckpointHook',
         'by_epoch': False,
@@ -378,9 +364,6 @@ class Scenes:
         name = 'blocked in the write against the planted wait'
         self._add(at_most(name, off_pct, 3, '% off', f'median of {len(blocked)}'))
 
-    def size(self) -> None:
-        self._plant('size', self._train(megabytes=20.0, hub_megabytes=600.0))
-
     def healthy(self) -> None:
         for megabytes, num_workers, cpu_s in HEALTHY:
             loading = {'num_workers': num_workers, 'cpu_s': cpu_s}
@@ -438,10 +421,10 @@ class Scenes:
 
 
 SCENES = (
-    *('workers', 'other_programs', 'remote', 'storage', 'size', 'healthy'),
+    *('workers', 'other_programs', 'remote', 'storage', 'healthy'),
     *('counterfactual', 'niced', 'mmdet', 'close'),
 )
-QUICK = ('workers', 'other_programs', 'remote', 'storage', 'size', 'healthy', 'close')
+QUICK = ('workers', 'other_programs', 'remote', 'storage', 'healthy', 'close')
 
 
 def main(argv: Sequence[str] | None = None) -> int:

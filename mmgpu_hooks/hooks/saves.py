@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Callable, NamedTuple
 
 from mmengine.runner import checkpoint as mmengine_checkpoint
@@ -29,7 +29,6 @@ from mmgpu_hooks.measure.save import (
     Surroundings,
     ThreadClock,
     ThreadTimes,
-    count_history_bytes,
     read_size_bytes,
     split_phases,
 )
@@ -63,8 +62,6 @@ class SaveStamps:
     def __init__(
         self, runner: Any, clock: ThreadClock, on_error: Callable[[Exception], None]
     ) -> None:
-        self.checkpoint: Mapping[str, Any] | None = None
-        """What is saved, once it is copied."""
         self.written_bytes: int | None = None
         self.written_path: str | None = None
         self.backend: str | None = None
@@ -124,11 +121,9 @@ class SaveStamps:
     def _stamp(self, phase: str) -> None:
         self.stamps.append((phase, self._clock.read()))
 
-    def end_copy(self, checkpoint: Any) -> None:
+    def end_copy(self) -> None:
         """The hooks of ``before_save_checkpoint`` are about to be called."""
         self.is_seen = True
-        if isinstance(checkpoint, Mapping):
-            self.checkpoint = checkpoint
 
     def _begin_serialise(self, backend: Any) -> None:
         put = getattr(backend, 'put', None)
@@ -171,14 +166,6 @@ class SaveStamps:
             figures['bytes'] = size
             if size is None:
                 unknown['bytes'] = 'neither a write nor a local file was seen'
-        if self.checkpoint is None:
-            unknown['message_hub_bytes'] = (
-                'its contents were not shown by before_save_checkpoint'
-            )
-        else:
-            hub = self.checkpoint.get('message_hub')
-            figures['message_hub_bytes'] = count_history_bytes(hub)
-            self.checkpoint = None
         if self.backend in _LOCAL:
             figures['is_remote'] = False
         elif error is None and self.backend is not None and path is not None:
@@ -410,7 +397,7 @@ class SaveSource:
     def _end_copy(self, checkpoint: Any) -> None:
         stamps = self._stamps
         if stamps is not None:
-            stamps.note(stamps.end_copy, checkpoint)
+            stamps.note(stamps.end_copy)
 
     def _end(
         self, begun: _Begun, end: ThreadTimes, target: Any, error: str | None

@@ -89,11 +89,6 @@ CAUSES = {
         'A save holds its file in memory, and more: free some (fewer workers, a '
         'smaller batch), or save without the optimizer.',
     ),
-    'size': Cause(
-        "because histories of MMEngine's message hub fill the file",
-        'The histories grow with the run: log fewer scalars, or update those that no '
-        'resumed run needs with resumed=False.',
-    ),
     'remote': Cause(
         'waiting for a backend that writes elsewhere than to this host',
         'Save to a local disk and copy from there, or save less often.',
@@ -154,53 +149,49 @@ def judge_save(
         loader: Live settings of the loader.
     """
     size = '' if save.bytes is None else f' ({format_bytes(save.bytes)})'
-    took = (
+    sentence = (
         f'Saving {save.name or "a checkpoint"}{size} at iteration {save.iteration} '
-        f'took {_seconds(save.wall_s)}'
+        f'took {_seconds(save.wall_s)}; '
     )
-    if save.error is not None or save.cpu_s is None or save.run_delay_s is None:
+    if save.error is not None:
+        sentence += f'it failed with {save.error}, so it is not judged.'
+        return SaveJudgement(False, None, None, None, None, sentence)
+    if save.cpu_s is None or save.run_delay_s is None:
         default = 'the scheduler statistics of the saving thread could not be read'
         why = save.unknown.get('run_delay_s') or save.unknown.get('cpu_s') or default
-        why = f'cannot tell what held it: {why.rstrip(".")}'
-        if save.error is not None:
-            why = f'it failed with {save.error}, so it is not judged'
-        return SaveJudgement(False, None, None, None, None, f'{took}; {why}.')
+        sentence += f'cannot tell what held it: {why.rstrip(".")}.'
+        return SaveJudgement(False, None, None, None, None, sentence)
     usual_s, basis = _usual_s(save, earlier)
-    held_s, doubt = _divide_delay(save, usual_s, host)
-    base_s = usual_s - held_s.get('size', 0.0)
-    gross_s = save.wall_s - base_s
+    gross_s = save.wall_s - usual_s
     net_s = net_delay_s(gross_s, won_back_s(aftermath, loader))
-    cause = _find_cause(held_s, min(save.wall_s - usual_s, save.run_delay_s), base_s)
-    is_slow = bool(cause) or is_delay(gross_s, base_s, thresholds.ODD_SAVE)
-    sentence = f'{took}; {_seconds(base_s)} uncontended ({basis}).'
+    held_s, doubt = _divide_delay(save, gross_s, host)
+    cause = _find_cause(held_s, min(gross_s, save.run_delay_s), usual_s)
+    is_slow = bool(cause) or is_delay(gross_s, usual_s, thresholds.ODD_SAVE)
+    sentence += f'{_seconds(usual_s)} uncontended ({basis}).'
     if is_slow:
         lost = 'what the job lost (net) is not known yet'
         if net_s is not None:
             lost = f'the job lost {_seconds(net_s)} (net)'
-        held = sorted(held_s, key=lambda name: (name != cause, -held_s[name]))
         said = [
             f'{_seconds(held_s[name])} {CAUSES[name].why}{_figures(name, save, host)}'
-            for name in held
+            for name in sorted(held_s, key=lambda name: (name != cause, -held_s[name]))
             if name == cause or held_s[name] >= NAMED_SHARE * gross_s
         ]
-        if cause is None:
-            said.append(f'it is unknown, {doubt}')
+        said += [] if cause else [f'it is unknown, {doubt}']
         sentence += (
             f' What held it: {"; ".join(said)}. Training stood still '
             f'{_seconds(gross_s)} longer (gross); {lost}.'
         )
         sentence += f' {CAUSES[cause].cure}' if cause else ''
-    return SaveJudgement(is_slow, cause, base_s, gross_s, net_s, sentence, held_s)
+    return SaveJudgement(is_slow, cause, usual_s, gross_s, net_s, sentence, held_s)
 
 
 def is_reference(save: SaveRecord) -> bool:
     """Whether later saves can be measured by this one: it hardly waited."""
     if save.error is not None or save.cpu_s is None or save.run_delay_s is None:
         return False
-    return (
-        save.run_delay_s <= CALM_RUN_DELAY * save.wall_s
-        and _blocked_s(save) <= USUAL_BLOCKING * save.cpu_s
-    )
+    is_calm = save.run_delay_s <= CALM_RUN_DELAY * save.wall_s
+    return is_calm and _blocked_s(save) <= USUAL_BLOCKING * save.cpu_s
 
 
 def won_back_s(
@@ -236,15 +227,10 @@ def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
     Returns:
         ``None`` when it is unknown where they ran.
     """
-    cores = _cores_of_ranks(host)
-    if save.other_cpu_s is None or host.logical_cpus is None or cores is None:
+    if save.other_cpu_s is None or host.logical_cpus is None or host.cores_had is None:
         return None
-    elsewhere_s = max(host.logical_cpus - cores, 0.0) * save.wall_s
-    return max(save.other_cpu_s - elsewhere_s, 0.0)
-
-
-def _cores_of_ranks(host: HostLimits) -> float | None:
-    return host.cores_had and host.cores_had * host.ranks
+    elsewhere = max(host.logical_cpus - host.cores_had * host.ranks, 0.0)
+    return max(save.other_cpu_s - elsewhere * save.wall_s, 0.0)
 
 
 def _blocked_s(save: SaveRecord) -> float:
@@ -279,38 +265,33 @@ def _usual_s(save: SaveRecord, earlier: Iterable[SaveRecord]) -> tuple[float, st
 
 
 def _divide_delay(
-    save: SaveRecord, usual_s: float, host: HostLimits
+    save: SaveRecord, delay_s: float, host: HostLimits
 ) -> tuple[dict[str, float], str]:
     """What is proven to have held the save, in seconds by cause.
 
     Returns:
         The seconds, and what is not known of the rest.
     """
-    delay_s, doubt = save.wall_s - usual_s, 'as no single cause holds enough of it'
+    doubt = 'as no single cause holds enough of it'
     contention_s = min(delay_s, save.run_delay_s or 0.0)
     left_s, write = delay_s - contention_s, save.phases.get('write')
     held_s = {'memory': _memory_s(save, left_s)}
     if write is None or write.blocked_s is None or save.is_remote is None:
         doubt = 'as it is unknown how long the write was blocked, or where it goes to'
-    elif save.is_remote:
-        held_s['remote'] = min(write.blocked_s, left_s) - held_s['memory']
     else:
         # what a hypervisor takes looks blocked too, and in phases that touch no disk
         other, stolen = save.phases.get('serialise'), 0.0
-        if other is not None and other.blocked_s is not None and other.wall_s > 0.0:
-            stolen = min(other.blocked_s / other.wall_s, 1.0)
+        if not save.is_remote and other is not None and other.wall_s > 0.0:
+            stolen = min((other.blocked_s or 0.0) / other.wall_s, 1.0)
         written_s = min(write.blocked_s - stolen * write.wall_s, left_s)
-        held_s['storage'] = written_s - held_s['memory']
+        place = 'remote' if save.is_remote else 'storage'
+        held_s[place] = written_s - held_s['memory']
     share = _share_of_workers(save, host)
-    if contention_s > 0.0 and share is None:
-        doubt = 'as the CPU used meanwhile does not explain the wait for a core'
-    elif share is not None:
+    if share is not None:
         held_s['workers'] = share * contention_s
         held_s['other_load'] = contention_s - held_s['workers']
-    if save.message_hub_bytes and save.bytes:
-        hub_s = usual_s * min(save.message_hub_bytes / save.bytes, 1.0)
-        if is_delay(hub_s, usual_s - hub_s, thresholds.BLOCKED_SAVE):
-            held_s['size'] = hub_s
+    elif contention_s > 0.0:
+        doubt = 'as the CPU used meanwhile does not explain the wait for a core'
     return {name: seconds for name, seconds in held_s.items() if seconds > 0.0}, doubt
 
 
@@ -320,7 +301,7 @@ def _share_of_workers(save: SaveRecord, host: HostLimits) -> float | None:
     Returns:
         ``None`` where the CPU that both used does not prove it.
     """
-    delay_s, cores = save.run_delay_s or 0.0, _cores_of_ranks(host)
+    delay_s, cores = save.run_delay_s or 0.0, (host.cores_had or 0.0) * host.ranks
     workers_s = 0.0 if save.workers == 0 else save.workers_cpu_s
     others_s = _others_here_s(save, host)
     known_s = (workers_s or 0.0) + (others_s or 0.0)
@@ -347,15 +328,14 @@ def _memory_s(save: SaveRecord, left_s: float) -> float:
     """
     if not save.major_faults:
         return 0.0
-    waited_s = save.major_faults * MAJOR_FAULT_S
-    if save.memory_pressure_pct is not None:
-        waited_s = max(waited_s, save.memory_pressure_pct / 100 * save.wall_s)
+    waited_s = (save.memory_pressure_pct or 0.0) / 100 * save.wall_s
+    waited_s = max(waited_s, save.major_faults * MAJOR_FAULT_S)
     is_proven = waited_s >= thresholds.MEMORY_PROVEN * left_s
     return min(waited_s, left_s) if is_proven else 0.0
 
 
 def _find_cause(
-    held_s: dict[str, float], contention_s: float, base_s: float
+    held_s: dict[str, float], contention_s: float, usual_s: float
 ) -> str | None:
     """The cause that holds most, of those that make it slow without the others.
 
@@ -364,10 +344,10 @@ def _find_cause(
     causes = {
         cause: seconds
         for cause, seconds in held_s.items()
-        if is_delay(seconds, base_s, thresholds.BLOCKED_SAVE)
+        if is_delay(seconds, usual_s, thresholds.BLOCKED_SAVE)
     }
     rivals = [cause for cause in ('workers', 'other_load') if cause in held_s]
-    if rivals and is_delay(contention_s, base_s, thresholds.SLOW_SAVE):
+    if rivals and is_delay(contention_s, usual_s, thresholds.SLOW_SAVE):
         most = max(rivals, key=lambda cause: held_s[cause])
         causes[most] = sum(held_s[cause] for cause in rivals)
     return max(causes, key=lambda cause: causes[cause], default=None)
@@ -389,10 +369,6 @@ def _figures(cause: str, save: SaveRecord, host: HostLimits) -> str:
         return f' ({_seconds(_others_here_s(save, host) or 0.0)} of CPU on {cores})'
     if cause == 'memory':
         return f' ({save.major_faults or 0} page faults from storage)'
-    if cause == 'size':
-        return (
-            f' ({format_bytes(save.message_hub_bytes)} of {format_bytes(save.bytes)})'
-        )
     if save.bytes and write is not None and write.wall_s > 0:
         return f' ({save.bytes / 1e6 / write.wall_s:.0f} MB/s)'
     return ''

@@ -74,7 +74,7 @@ uncontended save: spikes of a virtual machine's scheduler and the 10 ms grain of
 accounting are well below, and saves of a quiet run differ by a third."""
 
 BLOCKED_SAVE = 0.5, 1.0
-"""The same by storage, memory, a remote backend or its size: a disk that writes back
+"""The same by storage, memory or a remote backend: a disk that writes back
 other pages first blocks a healthy save for a few tenths of a second, and the page cache
 alone makes one write take twice as long as the next."""
 
@@ -87,12 +87,6 @@ MEMORY_PROVEN = 0.5
 
 SAVE_CURE_WORTH = 0.01
 """Net share of the run from which a cure for slow saves is worth a change."""
-
-HUB_NOTICE = 0.10
-"""Share of a checkpoint in histories of the message hub: a tenth of each write."""
-
-HUB_NOTICE_BYTES = 2**24
-"""Histories below 16 MiB are written in a tenth of a second, whatever their share."""
 
 BENCH_CHANCE = 0.05
 """Chance below which longer saves are not noise: one experiment in twenty misleads."""

@@ -126,23 +126,6 @@ def _add(parts: Sequence[SavePhase]) -> SavePhase:
     return SavePhase(**sums)
 
 
-def count_history_bytes(hub: Any) -> int | None:
-    """Bytes of the histories in the state of MMEngine's message hub.
-
-    Args:
-        hub: What ``MessageHub.state_dict()`` gave.
-
-    Returns:
-        The bytes of their arrays; ``None`` when it is of another form.
-    """
-    scalars = hub.get('log_scalars') if isinstance(hub, Mapping) else None
-    if not isinstance(scalars, Mapping):
-        return None
-    # HistoryBuffer.data: the values and the counts behind them
-    arrays = [array for one in scalars.values() for array in getattr(one, 'data', ())]
-    return sum(getattr(array, 'nbytes', 0) for array in arrays)
-
-
 def read_size_bytes(path: str) -> int | None:
     """Bytes of a file, or of all files in a folder; ``None`` when there is neither."""
     try:

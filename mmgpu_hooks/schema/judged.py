@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional, Tuple
 
-SAVE_CAUSES = ('workers', 'other_load', 'storage', 'memory', 'size', 'remote')
+SAVE_CAUSES = ('workers', 'other_load', 'storage', 'memory', 'remote')
 """What can hold a checkpoint save: this run's loader workers or other programs on the
-cores; storage of this host; memory that ran short; histories of the message hub in
-the file; a backend that writes elsewhere."""
+cores; storage of this host; memory that ran short; a backend that writes
+elsewhere."""
 
 
 @dataclass(frozen=True)

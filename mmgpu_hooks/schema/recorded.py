@@ -429,8 +429,6 @@ class SaveRecord(Line, frozen=True, kw_only=True, tag='save'):
     bytes: Optional[Count] = None
     """What this rank gave the backend to write; where that was not seen, the size of
     the file, or of all files in the folder."""
-    message_hub_bytes: Optional[Count] = None
-    """Histories of MMEngine's message hub in it, before compression or pickling."""
     workers: Optional[Count] = None
     """Loader workers that were alive."""
     workers_busy: Optional[Number] = None

@@ -35,7 +35,6 @@ CAUSE_NAMES = {
     'other_load': 'other programs',
     'storage': 'storage',
     'memory': 'memory',
-    'size': 'histories in the file',
     'remote': 'remote backend',
     None: 'not proven',
 }

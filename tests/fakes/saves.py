@@ -53,7 +53,6 @@ def make_save(
         run_delay_s=run_delay_s,
         blocked_s=blocked_s,
         bytes=200 * MIB,
-        message_hub_bytes=MIB,
         workers=8,
         workers_busy=0.0,
         workers_cpu_s=0.0,

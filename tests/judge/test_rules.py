@@ -22,11 +22,9 @@ from fakes.runs import (
 from fakes.saves import (
     HOST,
     LOADER,
-    MIB,
     make_aftermath,
     make_calm,
     make_contended,
-    make_save,
     walls_of,
 )
 from mmgpu_hooks.judge.ranks import with_saves_of
@@ -291,13 +289,6 @@ def test_ranks_that_wait_for_the_saves_of_the_first_are_counted():
     judged = with_saves_of(saving([], world_size=8, rank=1), first)
     causes = [entry.cause for entry in diagnose_run(judged).saves]
     assert causes == ['workers'] * 3
-
-
-@pytest.mark.parametrize(('hub', 'expected'), [(21, 'notice'), (19, None)])
-def test_growing_histories_are_noticed_from_a_tenth_on(hub, expected):
-    last = make_save(5000, message_hub_bytes=hub * MIB)
-    diagnosis = diagnose_run(saving([*make_calm(3), last]))
-    assert severity(diagnosis, 'MG309') == expected
 
 
 def test_saves_without_scheduler_statistics_are_said_to_be_unknown():

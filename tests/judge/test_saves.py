@@ -37,10 +37,6 @@ def judge(save, earlier=(), aftermath=None, host=HOST, loader=LOADER) -> SaveJud
     return judge_save(save, earlier, aftermath, host, loader)
 
 
-def hub(save: SaveRecord, mib: int) -> SaveRecord:
-    return replace(save, message_hub_bytes=mib * MIB)
-
-
 def remote(save: SaveRecord) -> SaveRecord:
     return replace(save, is_remote=True, backend='PetrelBackend')
 
@@ -74,10 +70,6 @@ FAULTS = {'major_faults': 12000, 'memory_pressure_pct': None}
         # others are short of it
         (short_of_memory(make_save(blocked_s=1.3), major_faults=0), 'storage'),
         (make_save(blocked_s=1.3, **FAULTS), 'memory'),
-        (hub(make_save(cpu_s=1.0), 101), 'size'),
-        (hub(make_save(cpu_s=1.0), 99), None),
-        # a small delay
-        (hub(make_save(cpu_s=0.4), 190), None),
     ],
 )
 def test_a_cause_is_named_from_its_threshold_on(save, cause):
@@ -90,7 +82,6 @@ def test_a_cause_is_named_from_its_threshold_on(save, cause):
     [
         (make_contended(), 'workers'),
         (make_save(blocked_s=1.5), 'storage'),
-        (hub(make_save(cpu_s=1.5), 150), 'size'),
         (remote(make_save(blocked_s=1.5)), 'remote'),
     ],
 )

@@ -6,14 +6,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from mmengine.logging import HistoryBuffer
 
 from fakes.clock import HandClock
 from mmgpu_hooks.measure.save import (
     Surroundings,
     ThreadClock,
     ThreadTimes,
-    count_history_bytes,
     read_size_bytes,
     split_phases,
 )
@@ -77,16 +75,6 @@ def test_a_reading_that_lost_its_core_is_taken_again(tmp_path: Path):
     clock = ThreadClock(tmp_path, wall, wait_for_a_core)
     begin_s = wall()
     assert clock.read() == ThreadTimes(begin_s + 3.0, 7.0, 3e-9)
-
-
-def test_bytes_of_histories():
-    history = HistoryBuffer([1.0, 2.0, 3.0], [1, 1, 1])
-    size = sum(array.nbytes for array in history.data)
-    assert size >= 3 * 16
-    scalars = {'log_scalars': {'a': history, 'b': history}}
-    assert count_history_bytes(scalars) == 2 * size
-    for other in (None, {}, {'log_scalars': None}, 'text'):
-        assert count_history_bytes(other) is None
 
 
 def test_a_file_and_a_folder_have_a_size(tmp_path: Path):

@@ -6,7 +6,7 @@ from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import CAUSES
-from mmgpu_hooks.judge.thresholds import HUB_NOTICE, HUB_NOTICE_BYTES, SAVE_PROBLEM
+from mmgpu_hooks.judge.thresholds import SAVE_PROBLEM
 from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.plural import plural
 
@@ -82,26 +82,6 @@ def judge_saves_by_remote(run: Run) -> Finding | None:
     return _judge_cause(run, 'remote')
 
 
-@rule('MG309', 'Histories fill the checkpoint')
-def judge_hub(run: Run) -> Finding | None:
-    """Every checkpoint holds all histories of MMEngine's message hub, which only grow.
-
-    Each scalar that is logged adds 16 bytes per iteration. Log fewer, or update those
-    that no resumed run needs with ``update_scalar(..., resumed=False)``: they stay out.
-    """
-    delay = _judge_cause(run, 'size')
-    known = [save for save in run.save_records if save.bytes and save.error is None]
-    if delay is not None or not known:
-        return delay
-    hub, whole = known[-1].message_hub_bytes or 0, known[-1].bytes or 1
-    if hub < max(HUB_NOTICE_BYTES, HUB_NOTICE * whole):
-        return None
-    return notice(
-        f'Histories take {hub / 2**20:.0f} MiB, {100 * hub / whole:.0f} %, of the '
-        f'checkpoint at iteration {known[-1].iteration}.'
-    )
-
-
 @rule('MG311', 'Saves that cannot be judged')
 def judge_unknown_saves(run: Run) -> Finding | None:
     """Some saves were slow without a proven cause, or were not measured well enough.
@@ -139,5 +119,5 @@ def _judge_cause(run: Run, cause: str) -> Finding | None:
         f'{len(slow)} of {len(run.judged_saves)} saves took {gross_s:.1f} s longer in '
         f'all {CAUSES[cause].why} (gross); {lost}. The worst: {worst.sentence}'
     )
-    is_problem = share is not None and share >= SAVE_PROBLEM and cause != 'size'
+    is_problem = share is not None and share >= SAVE_PROBLEM
     return problem(detail, share or 0.0) if is_problem else notice(detail, share)
