@@ -147,6 +147,7 @@ class Recorder:
         device = run('device', read_device, runner) or 'cpu'
         self._timer = LoopTimer(runner, device)
         self._ledger = self._timer.ledger
+        self._ledger.lap_of = hook
         self._build_s = max(self._ledger.stamped_s - hook.built_s, 0.0)
         self._ledger.push(hook)
         self._sources = Sources(
@@ -230,8 +231,7 @@ class Recorder:
     def _make_end(self) -> Callable[..., None]:
         """The function to set as ``hook.after_train_iter``."""
         ledger, hooks, run = self._ledger, self._timer.hooks, self._guard.run
-        running, clock = ledger.running, ledger.clock
-        stamp, note = ledger.times.append, ledger.ended.append
+        stamp, note, clock = ledger.times.append, ledger.ended.append, ledger.clock
         subclass = None
         if type(self._hook).after_train_iter is not Hook.after_train_iter:
             subclass = self._hook.after_train_iter
@@ -240,10 +240,7 @@ class Recorder:
             runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
         ) -> None:
             if hooks.is_open:
-                now_s = clock()
-                stamp(now_s)
-                note(running[-1])
-                stamp(now_s)
+                stamp(clock())
                 note(LAP)
                 if batch_idx >= self._due_at:
                     run('interval', self._do_what_is_due, batch_idx, data_batch)

@@ -26,7 +26,7 @@ FIRST_WAIT = 'first_wait'
 """The first wait of an epoch: beyond the median wait it is `startup`."""
 
 LAP = 'lap'
-"""An iteration ended; a stamp of what was running stands before it."""
+"""An iteration ended, and with it what ran: see :attr:`TimeLedger.lap_of`."""
 
 _LABELS = (*PARTS, FIRST_WAIT, LAP)
 _FIRST_HOOK = len(_LABELS)
@@ -35,7 +35,7 @@ _WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
 """Columns of a lap: waits, the step, the rest of the iteration, and what is no part of
 an iteration."""
 _COLUMNS = {'data_wait': _WAIT, FIRST_WAIT: _FIRST, 'step': _OWN_STEP}
-_COLUMNS.update({'hooks': _INSIDE, 'loop': _INSIDE})
+_COLUMNS.update({'hooks': _INSIDE, 'loop': _INSIDE, LAP: _INSIDE})
 
 Seconds = npt.NDArray[np.float64]
 
@@ -91,6 +91,8 @@ class TimeLedger:
         """What ended at each: a part, a hook itself, or another name of hooks."""
         self.running: list[Any] = [part]
         """What runs, the innermost last: parts, and hooks."""
+        self.lap_of: Any = 'hooks'
+        """Hook, or another name of hooks, that runs where a :data:`LAP` is noted."""
         self.totals = LedgerWindow()
         """Sums over all windows taken."""
         self.elapsed_s = 0.0
@@ -164,7 +166,7 @@ class TimeLedger:
         return sum(map(len, self._laps))
 
     def fold(self) -> None:
-        """Sum up the stamps, some 25 an iteration."""
+        """Sum up the stamps, some 15 an iteration."""
         count = len(self.ended)
         times, ended = np.array(self.times[:count]), self.ended[:]
         del self.times[:], self.ended[:]
@@ -217,8 +219,10 @@ class TimeLedger:
         sums, self._sums = self._sums.tolist(), np.zeros(len(self._sums))
         laps, self._laps = np.concatenate([np.zeros((0, 5)), *self._laps]), []
         parts = dict(zip(_LABELS, sums))
-        parts['hooks'] += sum(sums[_FIRST_HOOK:])
-        first_s = parts.pop(FIRST_WAIT) + parts.pop(LAP)
+        hooks = [(self.lap_of, parts.pop(LAP))]
+        hooks += zip(self._labels[_FIRST_HOOK:], sums[_FIRST_HOOK:])
+        parts['hooks'] += sum(seconds for _, seconds in hooks)
+        first_s = parts.pop(FIRST_WAIT)
         window = LedgerWindow(
             parts_s=parts,
             waits_s=laps[:, _WAIT] + laps[:, _FIRST],
@@ -232,7 +236,7 @@ class TimeLedger:
         waits = len(window.waits_s) - len(window.firsts)
         # more than the waits, where several threads load inside of them
         window.wait_cpu_s = self._usual_cpu_s * waits
-        for label, seconds in zip(self._labels[_FIRST_HOOK:], sums[_FIRST_HOOK:]):
+        for label, seconds in hooks:
             if seconds:
                 name = label if isinstance(label, str) else type(label).__name__
                 window.hooks_s[name] = window.hooks_s.get(name, 0.0) + seconds

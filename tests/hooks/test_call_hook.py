@@ -30,6 +30,21 @@ class SleepsElsewhere(Sleeper):
     """Another class."""
 
 
+class SleepsEachIteration(Hook):
+    """Sleeps in each iteration of whatever loop."""
+
+    def _after_iter(self, *args: Any, **kwargs: Any) -> None:
+        time.sleep(0.004)
+
+
+class DoesNothing(Hook):
+    """Inherits all that it has."""
+
+
+class Replaced(Hook):
+    """Inherits all that its class has."""
+
+
 class Calling(Hook):
     """Calls a hook point from within its own."""
 
@@ -94,6 +109,19 @@ def test_each_hook_has_its_own_seconds(kind: type[Any]) -> None:
     own_s = hooks[0].spent_s + hooks[2].spent_s
     assert found['Sleeper'] == pytest.approx(own_s, abs=0.001)
     assert found['SleepsElsewhere'] == pytest.approx(hooks[1].spent_s, abs=0.001)
+
+
+def test_a_hook_that_does_nothing_at_a_point_has_no_seconds_there() -> None:
+    replaced, late = Replaced(), SleepsElsewhere()
+    runner = bare(Runner, SleepsEachIteration(), DoesNothing(), replaced)
+    ledger = timed(runner)
+    # what comes in mid-run is timed, too
+    replaced.after_train_iter = late.after_train_iter  # type: ignore[method-assign]
+    runner._hooks.append(late)
+    runner.call_hook('after_train_iter', batch_idx=0)
+    found = ledger.take().hooks_s
+    assert set(found) == {'SleepsEachIteration', 'Replaced', 'SleepsElsewhere'}
+    assert min(found.values()) >= 0.004
 
 
 def test_inner_time_of_nested_calls_is_counted_once() -> None:
