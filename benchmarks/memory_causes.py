@@ -131,18 +131,15 @@ class Group:
 
     def __init__(self, root: Path, version: int, growth_bytes: float) -> None:
         self.proc, self.sys = root / 'proc', root / 'sys'
-        kind, options, name, limit = {
-            1: ('cgroup', 'rw,memory', 'usage_in_bytes', 'limit_in_bytes'),
-            2: ('cgroup2', 'rw', 'current', 'max'),
+        controller, name, limit = {
+            1: ('memory', 'usage_in_bytes', 'limit_in_bytes'),
+            2: ('', 'current', 'max'),
         }[version]
-        folder = self.sys / 'fs/cgroup/job'
+        folder = self.sys / 'fs/cgroup' / controller / 'job'
         folder.mkdir(parents=True)
         own = self.proc / 'self'
         own.mkdir(parents=True)
-        controller = 'memory' if version == 1 else ''
         (own / 'cgroup').write_text(f'1:{controller}:/job\n')
-        mount = f'31 23 0:28 / /sys/fs/cgroup rw - {kind} none {options}\n'
-        (own / 'mountinfo').write_text(mount)
         (folder / 'memory.stat').write_text('inactive_file 0\n')
         room = GROUP_ITERATIONS * growth_bytes
         (folder / f'memory.{limit}').write_text(str(int(2**30 + room)))

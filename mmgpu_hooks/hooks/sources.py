@@ -23,8 +23,7 @@ from mmgpu_hooks.measure.cuda import (
 )
 from mmgpu_hooks.measure.gpu import Gpu, GpuSampler, open_gpu
 from mmgpu_hooks.measure.host import (
-    CpuMeter,
-    HostWindowMeter,
+    HostMeter,
     pause_s,
     read_host_limits,
 )
@@ -209,8 +208,7 @@ class Sources:
         self._memory_thread: threading.Thread | None = None
         self._opened_s = self._batch_due_s = monotonic_s()
         self.host = run('host limits', _read_host, runner) or HostLimits()
-        cpu = run('CPU', CpuMeter)
-        self._host = host = run('host', HostWindowMeter)
+        self._host = host = run('host', HostMeter)
         memory = run('memory', MemoryMeter)
         self.gpu = GpuSource(guard, gpu_sample_period_s, device)
         self.device = 'cuda' if self.gpu.is_used else device
@@ -225,10 +223,8 @@ class Sources:
         self._readers: Readers = []
         if self.loader is not None:
             self._readers.append(('loader workers', self._read_loader))
-        if cpu is not None:
-            self._readers.append(('CPU', cpu.read))
         if host is not None:
-            self._readers.append(('host', lambda: {'host': host.read()}))
+            self._readers.append(('host', host.read))
         if memory is not None:
             self._readers.append(('memory', lambda: memory.read(self._list_workers())))
         self._readers += self.gpu.readers

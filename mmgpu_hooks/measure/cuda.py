@@ -115,6 +115,7 @@ class CudaMemory:
         self._peak: int | None = None
         self._reserved: int | None = None
         self._in_validation = False
+        self._before_validation = 0
         self._left: int | None = None
         """The allocator's peak as validation, or what came before training, left it."""
         self._hidden = 0
@@ -170,6 +171,7 @@ class CudaMemory:
         """
         if not self._in_validation:
             self.observe()
+            self._before_validation = self._read_peak()
             self._in_validation = True
 
     def end_validation(self) -> None:
@@ -181,7 +183,11 @@ class CudaMemory:
         if self._in_validation:
             # first, so that a failure does not leave us in validation for ever
             self._in_validation = False
-            self._left = self._read_peak()
+            peak = self._read_peak()
+            # unless it is as before: then nothing of training is hidden by it, and
+            # batches of one size go on to reach just that
+            if peak != self._before_validation:
+                self._left = peak
 
     def drain(self) -> dict[str, Any]:
         """Return what was observed since the last call, and begin anew.

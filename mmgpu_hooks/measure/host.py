@@ -5,22 +5,20 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
 import psutil
 
-from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.cgroup import (
     count_cpuset_cpus,
-    read_cgroup_folders,
-    read_cgroup_limits,
+    find_cpu_groups,
+    find_memory_groups,
     read_throttled_s,
-    states_no_quota,
 )
 from mmgpu_hooks.measure.clock import Clock, monotonic_s, process_cpu_s
-from mmgpu_hooks.measure.proc import parse_schedstat, read_affinity, read_begin
+from mmgpu_hooks.measure.proc import read_affinity, read_begin, read_schedstat_s
 from mmgpu_hooks.schema.recorded import HostLimits, HostWindow
 
 VARIABLES = ('OMP_PROC_BIND', 'OMP_PLACES', 'GOMP_CPU_AFFINITY', 'KMP_AFFINITY')
@@ -155,15 +153,12 @@ def read_host_limits(
 
     Returns:
         The limits. Never raises for anything that is missing.
-
-    Raises:
-        ValueError: If ``ranks_on_host`` is below 1.
     """
-    if ranks_on_host < 1:
-        raise ValueError(f'ranks_on_host must be at least 1, found {ranks_on_host}')
     affinity_cpus = len(affinity() or ()) or None
     bound = affinity_cpus and read_binding(affinity_cpus, environ, proc)
-    groups = read_cgroup_limits(proc, sys)
+    quotas = [quota for quota, _ in find_cpu_groups(proc, sys)]
+    memory_limits = [limit for limit, _ in find_memory_groups(proc, sys)]
+    quota = min(quotas, default=None)
     logical_cpus = cpu_count()
     slurm_cpus = parse_slurm_cpus(environ)
     total, available = read_memory()
@@ -174,20 +169,20 @@ def read_host_limits(
         unbound_cpus=bound.cpus if bound else None,
         bound_by=bound.by if bound else None,
         cpuset_cpus=count_cpuset_cpus(proc, sys),
-        cgroup_cpu_cores=groups.cpu_cores,
+        cgroup_cpu_cores=quota,
         slurm_cpus=slurm_cpus,
         ranks_on_host=ranks_on_host,
         usable_cores=compute_usable_cores(
             logical_cpus=logical_cpus,
             affinity_cpus=bound.cpus if bound else affinity_cpus,
-            cgroup_cpu_cores=groups.cpu_cores,
+            cgroup_cpu_cores=quota,
             slurm_cpus=slurm_cpus,
             ranks_on_host=ranks_on_host,
             rank_is_slurm_task=parse_rank_is_slurm_task(environ),
         ),
         ram_total_bytes=total,
         ram_available_bytes=available,
-        cgroup_memory_bytes=groups.memory_bytes,
+        cgroup_memory_bytes=min(memory_limits, default=None),
         shm_total_bytes=shm_total,
         shm_free_bytes=shm_free,
         open_files_soft=_read_open_files_soft(),
@@ -281,9 +276,17 @@ def _read_open_files_soft() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-_IDLE = ('idle', 'iowait')
-_COUNTED_TWICE = ('guest', 'guest_nice')
-"""Linux has guest time inside ``user`` and ``nice`` already."""
+_NO_WORK = {'idle', 'iowait', 'guest', 'guest_nice'}
+"""Kinds of a CPU's time; Linux has guest time inside ``user`` and ``nice`` already."""
+
+
+def read_busy_s() -> float:
+    """Seconds since boot that all CPUs of the host worked, added up.
+
+    What a hypervisor took from this host (``steal``) is work, though not its own.
+    """
+    times = psutil.cpu_times()._asdict()
+    return float(sum(times[kind] for kind in times.keys() - _NO_WORK))
 
 
 def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
@@ -292,106 +295,12 @@ def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
     Args:
         proc: Root of the proc file system.
     """
-    try:
-        text = read_begin(os.path.join(proc, 'self', 'schedstat'), 128)
-        return parse_schedstat(text)[1] / 1e9
-    except (OSError, SourceError):
-        return None
+    times = read_schedstat_s(os.path.join(proc, 'self', 'schedstat'))
+    return None if times is None else times[1]
 
 
-SELDOM_S = 5.0
-"""What is of the host is read so often, at most; between, an interval lacks it."""
-
-
-def pause_s(elapsed_s: float) -> float:
-    """From one reading of the host to the next; short runs are known well, too."""
-    return min(SELDOM_S, elapsed_s / 2)
-
-
-class CpuMeter:
-    """Reads CPU use in windows that follow each other without a gap.
-
-    The host's share covers the host even inside a container, as ``/proc/stat`` does. It
-    is read every 5 seconds, more often at first.
-
-    Args:
-        read_cpu_times: Returns a named tuple of seconds since boot, by kind.
-        process_cpu: Clock of this process's CPU time.
-        run_delay: What the main thread has waited for a core, in seconds.
-        clock: Monotonic, in seconds.
-    """
-
-    def __init__(
-        self,
-        read_cpu_times: Callable[[], Any] = psutil.cpu_times,
-        process_cpu: Clock = process_cpu_s,
-        run_delay: Callable[[], float | None] = read_run_delay_s,
-        clock: Clock = monotonic_s,
-    ) -> None:
-        self._read_cpu_times = read_cpu_times
-        self._process_cpu = process_cpu
-        self._run_delay = run_delay
-        self._clock = clock
-        self._last = process_cpu(), run_delay()
-        self._times: Mapping[str, float] = read_cpu_times()._asdict()
-        self._due_s = self._begun_s = clock()
-
-    def read(self) -> dict[str, Any]:
-        """Fields of an interval record since the last read, or since construction."""
-        before, self._last = self._last, (self._process_cpu(), self._run_delay())
-        delay_s = None
-        if before[1] is not None and self._last[1] is not None:
-            delay_s = max(self._last[1] - before[1], 0.0)
-        figures: dict[str, Any] = {
-            'process_cpu_s': self._last[0] - before[0],
-            'process_run_delay_s': delay_s,
-        }
-        now_s = self._clock()
-        if now_s >= self._due_s:
-            self._due_s = now_s + pause_s(now_s - self._begun_s)
-            times_before, self._times = self._times, self._read_cpu_times()._asdict()
-            figures['system_cpu_pct'] = compute_busy_pct(times_before, self._times)
-        return figures
-
-
-def compute_busy_pct(
-    before: Mapping[str, float], after: Mapping[str, float]
-) -> float | None:
-    """Busy share of all CPUs between two readings of their times.
-
-    Args:
-        before: Seconds since boot by kind (``user``, ``idle``, ...).
-        after: The same, later.
-
-    Returns:
-        Per cent, 0 to 100; ``None`` when no time passed.
-    """
-    busy_s = compute_busy_s(before, after)
-    whole_s = busy_s + compute_busy_s(before, after, of=_IDLE)
-    return 100.0 * busy_s / whole_s if whole_s > 0.0 else None
-
-
-def compute_busy_s(
-    before: Mapping[str, float],
-    after: Mapping[str, float],
-    of: Collection[str] | None = None,
-) -> float:
-    """Seconds that all CPUs worked between two readings of their times, added up.
-
-    What a hypervisor took from this host (``steal``) is work, though not its own.
-
-    Args:
-        before: Seconds since boot by kind (``user``, ``idle``, ...).
-        after: The same, later.
-        of: The kinds that count. Defaults to those that are work.
-    """
-    kinds = of or set(before) - {*_IDLE, *_COUNTED_TWICE}
-    # the kernel may take back a little idle or iowait time: never negative
-    return sum(max(after[k] - before[k], 0.0) for k in kinds if k in before)
-
-
-def parse_pressure(text: bytes) -> float:
-    """Parse one file of ``/proc/pressure`` (Linux 4.20 and later).
+def read_pressure_s(path: Path) -> float:
+    """Read one file of ``/proc/pressure`` (Linux 4.20 and later).
 
     ``some`` counts the time in which at least one task waited, in microseconds
     since boot; ``full`` the time in which all did::
@@ -402,35 +311,18 @@ def parse_pressure(text: bytes) -> float:
     The running averages lag by ten seconds and more: the difference of two totals
     is the truth of a window.
 
-    Args:
-        text: The whole file.
-
     Returns:
         The total of ``some``, in seconds.
 
     Raises:
+        OSError: If the kernel keeps no such figures.
         ValueError: If the text is not of this form.
     """
+    text = read_begin(str(path), 256)
     found = re.match(rb'some .*total=(\d+)', text)
     if found is None:
         raise ValueError(f'expected a line "some ... total=<us>", found {text[:80]!r}')
     return int(found[1]) / 1e6
-
-
-def compute_pressure_pct(
-    before_s: float, after_s: float, duration_s: float
-) -> float | None:
-    """Share of a window in which some task waited; ``None`` where a total fell.
-
-    Args:
-        before_s: Total of ``some`` when it began.
-        after_s: The same when it ended.
-        duration_s: Its length.
-    """
-    if after_s < before_s or duration_s <= 0.0:
-        return None
-    # the clocks are read one after the other
-    return min(100.0 * (after_s - before_s) / duration_s, 100.0)
 
 
 _NO_PRESSURE = (
@@ -438,15 +330,22 @@ _NO_PRESSURE = (
     'started with psi=0 or has it compiled out)'
 )
 
+SELDOM_S = 5.0
+"""What is of the host is read so often, at most; between, an interval lacks it."""
 
-class HostWindowMeter:
-    """Reads the host in windows that follow each other without a gap.
 
-    A window spans 5 seconds, less at first (`pause_s`). The meter never raises: a
-    figure whose file is missing, hidden, vanished or garbage is ``None`` from then on,
-    with a reason in :attr:`unknown`. A counter that falls, because the process was
-    moved to another host, makes its figure ``None`` for that one window. A control
-    group that gets its quota in mid-run is not seen.
+def pause_s(elapsed_s: float) -> float:
+    """From one reading of the host to the next; short runs are known well, too."""
+    return min(SELDOM_S, elapsed_s / 2)
+
+
+class HostMeter:
+    """Reads process and host in windows that follow each other without a gap.
+
+    Windows of the host span 5 seconds, less at first (`pause_s`). Its CPU is the host's
+    even inside a container, as ``/proc/stat`` is. A figure whose file is missing,
+    hidden, vanished or garbage is ``None`` from then on, with a reason in
+    :attr:`unknown`. A control group that gets its quota in mid-run is not seen.
 
     Args:
         proc: Root of the proc file system.
@@ -465,57 +364,55 @@ class HostWindowMeter:
     ) -> None:
         self.unknown: dict[str, str] = {}
         """Why a figure is missing, by its name."""
-        self._pressures = {
-            f'{kind}_pressure_pct': str(proc / 'pressure' / kind)
+        self._proc, self._shm, self._clock = proc, shm, clock
+        self._counted: dict[str, tuple[Callable[[Path], float], list[Path]]] = {
+            f'{kind}_pressure_pct': (read_pressure_s, [proc / 'pressure' / kind])
             for kind in ('cpu', 'io', 'memory')
         }
-        self._shm = shm
-        self._clock = clock
-        groups = read_cgroup_folders('cpu', proc, sys)
-        self._groups = [one for one in groups if not states_no_quota(one[1], one[0])]
-        if not groups:
-            self.unknown['throttled_s'] = 'no control group in sight counts throttling'
+        quotas = [folder for _, folder in find_cpu_groups(proc, sys)]
+        if quotas:
+            self._counted['throttled_s'] = read_throttled_s, quotas
+        self._last = process_cpu_s(), read_run_delay_s(proc)
         self._due_s = self._begun_s = clock()
-        self._last = self._read_counters()
+        psutil.cpu_percent()
+        self._counters = self._read_counters()
 
-    def _read_counters(self) -> tuple[float, dict[str, list[float]]]:
-        """The time, and seconds by figure: of ``throttled_s`` one for each group."""
+    def _read_counters(self) -> tuple[float, dict[str, float]]:
+        """The time, and seconds by figure, both since long ago."""
         counters = {}
-        for figure in (*self._pressures, 'throttled_s'):
-            path = self._pressures.get(figure)
+        for figure, (read, paths) in self._counted.items():
             try:
-                if figure in self.unknown:
-                    continue
-                if path is None:
-                    counters[figure] = read_throttled_s(self._groups)
-                else:
-                    counters[figure] = [parse_pressure(read_begin(path, 256))]
+                if figure not in self.unknown:
+                    counters[figure] = sum(map(read, paths))
             except (OSError, ValueError) as error:
-                hint = _NO_PRESSURE if path else 'the host does not show it'
+                hint = _NO_PRESSURE if read is read_pressure_s else 'it is not shown'
                 self.unknown[figure] = f'{hint}: {error}'
         return self._clock(), counters
 
-    def read(self) -> HostWindow | None:
-        """What happened since the last window, or since construction.
+    def read(self) -> dict[str, Any]:
+        """Fields of an interval record since the last read, or since construction.
 
-        Returns:
-            ``None`` where the last window is too new for that.
+        Those of the host are left out where its last window is too new.
         """
+        before, self._last = self._last, (process_cpu_s(), read_run_delay_s(self._proc))
+        figures: dict[str, Any] = {'process_cpu_s': self._last[0] - before[0]}
+        if before[1] is not None and self._last[1] is not None:
+            figures['process_run_delay_s'] = max(self._last[1] - before[1], 0.0)
         now_s = self._clock()
-        if now_s < self._due_s:
-            return None
-        self._due_s = now_s + pause_s(now_s - self._begun_s)
-        (then_s, before), self._last = self._last, self._read_counters()
-        fields: dict[str, float | None] = {}
-        for figure, waited_s in self._last[1].items():
-            if figure in self._pressures:
-                fields[figure] = compute_pressure_pct(
-                    before[figure][0], waited_s[0], self._last[0] - then_s
-                )
-                continue
-            held_back_s = [now - then for now, then in zip(waited_s, before[figure])]
-            if min(held_back_s, default=0.0) >= 0.0:
-                fields[figure] = max(held_back_s, default=0.0)
+        if now_s >= self._due_s:
+            self._due_s = now_s + pause_s(now_s - self._begun_s)
+            figures['system_cpu_pct'] = psutil.cpu_percent()
+            figures['host'] = self._read_window()
+        return figures
+
+    def _read_window(self) -> HostWindow:
+        (then_s, before), self._counters = self._counters, self._read_counters()
+        now_s, after = self._counters
+        fields = {name: max(after[name] - before[name], 0.0) for name in after}
+        for name in fields:
+            if name != 'throttled_s':
+                # the clocks are read one after the other
+                fields[name] = min(100.0 * fields[name] / (now_s - then_s), 100.0)
         return HostWindow(
             ram_available_bytes=read_memory()[1],
             shm_free_bytes=read_file_system(self._shm)[1],

@@ -10,8 +10,6 @@ import threading
 import time
 from pathlib import Path
 
-from mmgpu_hooks.measure.absent import SourceError
-
 _PROC = Path('/proc')
 _FLAGS = os.O_RDONLY | getattr(os, 'O_CLOEXEC', 0)
 
@@ -31,30 +29,24 @@ def read_begin(path: str, most_bytes: int) -> bytes:
         os.close(descriptor)
 
 
-def parse_schedstat(text: str | bytes) -> tuple[int, int]:
-    """Parse one ``schedstat`` file of ``/proc``.
+def read_schedstat_s(path: str) -> tuple[float, float] | None:
+    """Read one ``schedstat`` file of ``/proc``.
 
     The file holds nanoseconds on a core, nanoseconds runnable but waiting for
     a core, and the number of time slices::
 
         97340213 2675070 2
 
-    Args:
-        text: The whole file.
-
     Returns:
-        The first two figures, in nanoseconds.
-
-    Raises:
-        SourceError: If the text is not of this form.
+        The first two figures, in seconds; ``None`` where the process is gone, or the
+        kernel hides them or counts nothing.
     """
     try:
-        on_core_ns, waiting_ns = text.split()[:2]
-        return int(on_core_ns), int(waiting_ns)
-    except ValueError:
-        raise SourceError(
-            f'expected "<cpu ns> <run delay ns> <slices>" in schedstat, found {text!r}'
-        ) from None
+        on_core_ns, waiting_ns, _ = map(int, read_begin(path, 128).split())
+    except (OSError, ValueError):
+        return None
+    # a kernel without sched_info writes zeros
+    return (on_core_ns / 1e9, waiting_ns / 1e9) if on_core_ns else None
 
 
 def read_process_cpu_s(pid: int) -> float | None:

@@ -9,20 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
-
-from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.clock import Clock, monotonic_s, process_cpu_s, thread_cpu_s
-from mmgpu_hooks.measure.host import (
-    compute_busy_s,
-    compute_pressure_pct,
-    parse_pressure,
-)
-from mmgpu_hooks.measure.proc import (
-    parse_schedstat,
-    read_begin,
-    read_major_faults,
-)
+from mmgpu_hooks.measure.host import read_busy_s, read_pressure_s
+from mmgpu_hooks.measure.proc import read_major_faults, read_schedstat_s
 from mmgpu_hooks.schema.recorded import SAVE_PHASES, SavePhase
 
 _AT_ONCE_S = 0.0002
@@ -75,17 +64,11 @@ class ThreadClock:
         return times
 
     def _read_run_delay(self) -> float | None:
-        if self.unknown is not None:
+        times = None if self.unknown else read_schedstat_s(self._path)
+        if times is None:
+            self.unknown = 'the kernel shows no schedstat, or counts nothing in it'
             return None
-        try:
-            on_core_ns, waiting_ns = parse_schedstat(read_begin(self._path, 128))
-            if on_core_ns:
-                return waiting_ns / 1e9
-            # of a kernel without sched_info
-            self.unknown = 'the kernel counts nothing in schedstat'
-        except (OSError, SourceError) as error:
-            self.unknown = f'the kernel does not show schedstat: {error}'
-        return None
+        return times[1]
 
 
 def split_phases(
@@ -147,22 +130,22 @@ class Surroundings(NamedTuple):
     own_cpu_s: float
     """Of this process."""
     memory_waited_s: float | None
-    cpu_times: Mapping[str, float] | None
-    """Of the host, in seconds since boot, by kind."""
+    busy_s: float | None
+    """Of all CPUs of the host."""
     major_faults: int | None
 
     @classmethod
     def read(cls, proc: Path = _PROC) -> Surroundings:
         """Read them all: 0.1 ms on 2 CPUs."""
         waited_s: float | None = None
-        cpu_times: Mapping[str, float] | None = None
+        busy_s: float | None = None
         # where the kernel keeps no pressure the interval records say so
         with contextlib.suppress(OSError, ValueError):
-            waited_s = parse_pressure((proc / 'pressure' / 'memory').read_bytes())
+            waited_s = read_pressure_s(proc / 'pressure' / 'memory')
         with contextlib.suppress(OSError, RuntimeError, ValueError):
-            cpu_times = psutil.cpu_times()._asdict()
+            busy_s = read_busy_s()
         faults = read_major_faults()
-        return cls(monotonic_s(), process_cpu_s(), waited_s, cpu_times, faults)
+        return cls(monotonic_s(), process_cpu_s(), waited_s, busy_s, faults)
 
     def since(
         self, before: Surroundings, workers_cpu_s: float | None
@@ -178,19 +161,18 @@ class Surroundings(NamedTuple):
             Fields of a `SaveRecord`, and why one of them is missing.
         """
         figures: dict[str, Any] = {}
-        if before.memory_waited_s is not None and self.memory_waited_s is not None:
-            figures['memory_pressure_pct'] = compute_pressure_pct(
-                before.memory_waited_s,
-                self.memory_waited_s,
-                self.clock_s - before.clock_s,
-            )
-        if before.major_faults is not None and self.major_faults is not None:
-            figures['major_faults'] = self.major_faults - before.major_faults
-        if before.cpu_times is None or self.cpu_times is None:
+        wall_s, own_s, waited_s, busy_s, faults = (
+            None if now is None or then is None else max(now - then, 0.0)
+            for now, then in zip(self, before)
+        )
+        if waited_s is not None and wall_s:
+            figures['memory_pressure_pct'] = min(100.0 * waited_s / wall_s, 100.0)
+        if faults is not None:
+            figures['major_faults'] = int(faults)
+        if busy_s is None or own_s is None:
             return figures, {'other_cpu_s': 'the host does not show its CPU times'}
         if workers_cpu_s is None:
             return figures, {'other_cpu_s': "the workers' CPU is not known"}
-        ours_s = self.own_cpu_s - before.own_cpu_s + workers_cpu_s
         # the host counts in ticks of 10 ms, we in nanoseconds
-        busy_s = compute_busy_s(before.cpu_times, self.cpu_times)
-        return {**figures, 'other_cpu_s': max(busy_s - ours_s, 0.0)}, {}
+        other_s = max(busy_s - own_s - workers_cpu_s, 0.0)
+        return {**figures, 'other_cpu_s': other_s}, {}

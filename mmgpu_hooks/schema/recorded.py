@@ -193,8 +193,8 @@ class HostWindow(Recorded, frozen=True, kw_only=True):
     memory_pressure_pct: Optional[Number] = None
     """Share of the time that some task waited for memory."""
     throttled_s: Optional[Number] = None
-    """Time that this control group's CPU quota held its tasks back, added up over the
-    CPUs: it can exceed the interval."""
+    """Time that CPU quotas of its control groups held their tasks back, added up over
+    the CPUs: it can exceed the interval. ``None`` where there is none."""
     ram_available_bytes: Optional[Count] = None
     """At the end of the interval."""
     shm_free_bytes: Optional[Count] = None

@@ -340,11 +340,11 @@ def test_what_synchronises_is_found(monkeypatch: pytest.MonkeyPatch):
     (row,) = training.check_sync()
     assert (row.verdict, row.measured) == (OK, '0 source(s)')
     # a source of ours that does
-    source = 'mmgpu_hooks.measure.host.CpuMeter.read'
+    source = 'mmgpu_hooks.measure.host.HostMeter.read'
     monkeypatch.setattr(source, refuse)
     (row,) = training.check_sync()
     assert row.verdict == MISSED
-    assert 'CPU: RuntimeError: called a synchronizing' in row.note
+    assert 'host: RuntimeError: called a synchronizing' in row.note
     assert modes[-1] == 'default'
     # a torch that lets everything pass
     monkeypatch.setattr(torch, 'ones', lambda *_, **__: torch.zeros(1))

@@ -45,21 +45,10 @@ def plant_schedstat(proc: Path, text: str) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
-    ('text', 'reason'),
-    [
-        ('', 'found b'),
-        ('garbage\n', 'expected "<cpu ns> <run delay ns> <slices>"'),
-        ('0 0 0\n', 'the kernel counts nothing in schedstat'),
-    ],
-)
-def test_without_schedstat_wall_and_cpu_are_known_and_why_no_more(
-    tmp_path: Path, text: str, reason: str
-):
-    plant_schedstat(tmp_path, text)
+def test_without_schedstat_wall_and_cpu_are_known_and_why_no_more(tmp_path: Path):
     clock = ThreadClock(tmp_path, HandClock(), HandClock(7.0))
     assert clock.read()[1:] == (7.0, None)
-    assert reason in str(clock.unknown)
+    assert 'shows no schedstat' in str(clock.unknown)
 
 
 def test_a_reading_that_lost_its_core_is_taken_again(tmp_path: Path):
@@ -86,22 +75,18 @@ def test_a_file_and_a_folder_have_a_size(tmp_path: Path):
     assert read_size_bytes('s3://bucket/epoch_1.pth') is None
 
 
-BEFORE = {'user': 10.0, 'idle': 10.0, 'steal': 0.0}
-BUSY = {'user': 13.0, 'idle': 10.5, 'steal': 0.25}
-
-
 @pytest.mark.parametrize(
     ('before', 'workers_cpu_s', 'other_cpu_s'),
     [
-        # 3 of user and 0.25 of steal, less 1 of our own and 0.5 of the workers
-        (BEFORE, 0.5, 1.75),
-        (BEFORE, None, None),
+        # 3.25 of all, less 1 of our own and 0.5 of the workers
+        (10.0, 0.5, 1.75),
+        (10.0, None, None),
         (None, 0.5, None),
     ],
 )
 def test_surroundings_are_of_the_time_between(before, workers_cpu_s, other_cpu_s):
     first = Surroundings(0.0, 0.0, 0.0, before, 7)
-    found, why = Surroundings(2.0, 1.0, 0.1, BUSY, 9).since(first, workers_cpu_s)
+    found, why = Surroundings(2.0, 1.0, 0.1, 13.25, 9).since(first, workers_cpu_s)
     assert found.pop('other_cpu_s', None) == other_cpu_s
     assert found == {'memory_pressure_pct': 5.0, 'major_faults': 2}
     assert set(why) == ({'other_cpu_s'} if other_cpu_s is None else set())

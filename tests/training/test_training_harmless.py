@@ -111,8 +111,7 @@ FIGURES = CONTENTS | {
 SOURCES: dict[str, set[str]] = {
     'host limits': set(),
     'device': set(),
-    'CPU': {'process_cpu_s'},
-    'host': {'host'},
+    'host': {'host', 'process_cpu_s'},
     'GPU': set(),
     'GPU idle': {'gpu_idle_pct'},
     'GPU memory': {'gpu_mem_peak_bytes'},

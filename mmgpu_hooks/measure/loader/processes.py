@@ -12,11 +12,10 @@ from typing import NamedTuple
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.proc import (
-    parse_schedstat,
     read_affinity,
-    read_begin,
     read_process_cpu_s,
     read_pss_bytes,
+    read_schedstat_s,
 )
 
 _PROC = Path('/proc')
@@ -146,33 +145,21 @@ class WorkerProcesses:
         return all(times.run_delay_s is None for times in self._last.values())
 
     def mark(self) -> WorkersMark:
-        """Where the times of those that live stand; no window ends by it.
-
-        Raises:
-            SourceError: If the kernel's text is not understood.
-        """
+        """Where the times of those that live stand; no window ends by it."""
         mark = {}
         for pid in self.pids:
             cpu_s = read_process_cpu_s(pid)
-            try:
-                path = os.path.join(self._proc, str(pid), 'schedstat')
-                on_core_ns, waiting_ns = parse_schedstat(read_begin(path, 128))
-            except OSError:  # gone, or hidden
-                if cpu_s is not None:
-                    mark[pid] = WorkerTimes(cpu_s)
-                continue
-            if cpu_s is None:
-                cpu_s = on_core_ns / 1e9
-            delay_s = waiting_ns / 1e9
-            mark[pid] = WorkerTimes(cpu_s, delay_s, on_core_ns / 1e9 + delay_s)
+            times = read_schedstat_s(os.path.join(self._proc, str(pid), 'schedstat'))
+            if times is not None:
+                on_core_s, delay_s = times
+                cpu_s = on_core_s if cpu_s is None else cpu_s
+                mark[pid] = WorkerTimes(cpu_s, delay_s, on_core_s + delay_s)
+            elif cpu_s is not None:
+                mark[pid] = WorkerTimes(cpu_s)
         return mark
 
     def read(self) -> WorkersUse:
-        """What the workers did since the last call, or since they were first read.
-
-        Raises:
-            SourceError: If the kernel's text is not understood.
-        """
+        """What the workers did since the last call, or since they were first read."""
         before, self._last = self._last, self.mark()
         both = [
             (before[pid], times)

@@ -95,6 +95,8 @@ def drain_at_log(memory: CudaMemory, allocator: Allocator) -> int | None:
     [
         # less than training needs leaves no trace
         (90, (40, 50), (80, 70), (100, 80)),
+        # nor where training goes on to need just as much
+        (90, (50,), (90, 90), (100, 100)),
         # training that needs more afterwards is seen
         (5, (40, 50), (80,), (90,)),
         # a peak that validation hides is unknown until the next reset

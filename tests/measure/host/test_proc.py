@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.proc import (
-    parse_schedstat,
     read_affinity,
     read_process_cpu_s,
     read_pss_bytes,
+    read_schedstat_s,
 )
 
 on_linux = pytest.mark.skipif(
@@ -20,12 +19,17 @@ on_linux = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize('text', ['', '12\n', 'cpu 1 2\n', '1.5 2 3\n'])
-def test_schedstat_is_cpu_and_run_delay_or_an_error_that_shows_it(text: str):
-    assert parse_schedstat('1500000000 250000000 42\n') == (1_500_000_000, 250_000_000)
-    with pytest.raises(SourceError, match='schedstat') as error:
-        parse_schedstat(text)
-    assert repr(text) in error.value.reason
+@pytest.mark.parametrize(
+    ('text', 'times'),
+    [
+        ('1500000000 250000000 42\n', (1.5, 0.25)),
+        *((text, None) for text in ('', '12\n', 'cpu 1 2\n', '1.5 2 3\n', '0 0 0\n')),
+    ],
+)
+def test_schedstat_is_cpu_and_run_delay_or_unknown(tmp_path: Path, text: str, times):
+    (tmp_path / 'schedstat').write_text(text)
+    assert read_schedstat_s(str(tmp_path / 'schedstat')) == times
+    assert read_schedstat_s(str(tmp_path / 'gone')) is None
 
 
 @pytest.mark.skipif(not hasattr(os, 'sched_getaffinity'), reason='platform tells none')
