@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from benchmarks.markdown import render_table
 from mmgpu_hooks.experiment import engine
 from mmgpu_hooks.experiment.trial import read_tree_cpu_s
 
@@ -237,16 +238,13 @@ def summarise(name: str, figures: Sequence[Figure], other_pct: float, code: int)
 
 
 def render_figures(figures: Sequence[Figure]) -> str:
-    """The table of the figures; columns that are empty throughout are left out."""
+    """The table of the figures."""
     header = ('figure', 'value', 'unit', 'target', 'verdict', 'note')
     rows = [
         (f.name, render_value(f.value), f.unit, f.target, f.verdict, f.note)
         for f in figures
     ]
-    used = [i for i in range(len(header)) if i < 2 or any(row[i] for row in rows)]
-    return render_table(
-        [header[i] for i in used], [[row[i] for i in used] for row in rows]
-    )
+    return render_table(header, rows)
 
 
 def render_value(value: float | None) -> str:
@@ -258,17 +256,6 @@ def render_value(value: float | None) -> str:
     digits = max(0, 3 - math.floor(math.log10(abs(value))))
     text = f'{value:,.{digits}f}'
     return text.rstrip('0').rstrip('.') if '.' in text else text
-
-
-def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns line up in a terminal too."""
-    lines = [[cell.replace('|', '\\|') for cell in row] for row in (header, *rows)]
-    widths = [max(3, *(len(row[i]) for row in lines)) for i in range(len(header))]
-    lines.insert(1, ['-' * width for width in widths])
-    return '\n'.join(
-        '| ' + ' | '.join(cell.ljust(width) for cell, width in zip(row, widths)) + ' |'
-        for row in lines
-    )
 
 
 def describe_machine() -> dict[str, str]:

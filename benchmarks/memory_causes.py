@@ -39,9 +39,9 @@ from benchmarks.harness import (
     find_evidence,
     quantile,
     recommend,
-    render_table,
     say,
 )
+from benchmarks.markdown import render_table
 
 MEMORY_S, CORES_S = 15, 8
 """Of training,"""

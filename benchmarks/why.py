@@ -34,9 +34,9 @@ from benchmarks.harness import (
     at_least,
     at_most,
     exactly,
-    render_table,
     say,
 )
+from benchmarks.markdown import render_table
 
 AT = 27
 """The sample in which it happens."""

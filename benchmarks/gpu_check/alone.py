@@ -1,4 +1,4 @@
-"""What needs torch and the driver alone: idle share, copies, allocators, locks."""
+"""What needs torch and the driver alone: copies, allocators, locks."""
 
 from __future__ import annotations
 
@@ -10,48 +10,11 @@ from contextlib import nullcontext
 import torch
 
 from benchmarks.gpu_check.child import read_answer, start_python
-from benchmarks.gpu_check.load import Matmuls
 from benchmarks.gpu_check.nvml import open_our_gpu, sampling
-from benchmarks.gpu_check.table import Row, judged, skipped, within
+from benchmarks.gpu_check.table import Row, judged, skipped
 from mmgpu_hooks.measure.absent import Absent
-from mmgpu_hooks.measure.cuda import open_cuda_events
 
-IDLE_POINTS = 2.0
-WORK_S, STALL_S = 0.050, 0.025
 MIB = 2**20
-
-
-def check_idle() -> list[Row]:
-    """A host that sleeps between two steps, and one that never does."""
-    load = Matmuls()
-    return [
-        _check_stall(load, STALL_S, 'planted stall'),
-        _check_stall(load, 0.0, 'no stall'),
-    ]
-
-
-def _check_stall(load: Matmuls, stall_s: float, name: str) -> Row:
-    check = f'idle share from events, {name}'
-    events = open_cuda_events()
-    if isinstance(events, Absent):
-        return skipped(check, events.reason)
-    begins_s: list[float] = []
-    stalls_s: list[float] = []
-    for _ in range(40):
-        begins_s.append(time.perf_counter())
-        events.begin_step()
-        load.queue(WORK_S)
-        events.end_step()
-        torch.cuda.synchronize()  # as the reading of the losses does
-        done_s = time.perf_counter()
-        if stall_s:
-            time.sleep(stall_s)
-        stalls_s.append(time.perf_counter() - done_s)
-    idle, iterations = events.drain()
-    # what the host saw: the last step has none after it
-    planted = 100.0 * sum(stalls_s[:-1]) / (begins_s[-1] - begins_s[0])
-    note = f"{iterations} iterations; the host's clock is the truth"
-    return within(check, idle, planted, IDLE_POINTS, note=note)
 
 
 def check_copies() -> list[Row]:

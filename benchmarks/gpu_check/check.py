@@ -26,8 +26,16 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.gpu_check import table
-from benchmarks.gpu_check.table import Row, skipped
+from benchmarks.gpu_check.table import (
+    BUSY,
+    EXIT_NO_CUDA,
+    MISSED,
+    Row,
+    exit_code,
+    judged,
+    render_page,
+    skipped,
+)
 
 BUSY_PCT = 4.0
 """Of the machine's CPUs, or of the GPU, in use by others: too busy to judge."""
@@ -41,7 +49,7 @@ STAGES = (
     ('training', 'mmengine', ('sync', 'losses', 'cost', 'stalls', 'ema', 'peaks')),
     ('nvml', 'pynvml', ('waves',)),
     ('longer', 'mmengine', ('profile',)),
-    ('alone', 'torch', ('idle', 'locks', 'copies', 'allocators')),
+    ('alone', 'torch', ('locks', 'copies', 'allocators')),
     ('mapping', 'pynvml', ('mapping', 'namespace')),
     ('longer', 'mmengine', ('memory', 'ranks', 'compile')),
 )
@@ -100,47 +108,49 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def read_other_load(gpu_pct: float | None) -> tuple[str | None, list[Row]]:
+def read_other_load(gpu_pct: float | None) -> str:
     """Who else uses the machine, measured for a second before we do anything."""
-    found, rows = [], []
-    try:
-        import psutil
-    except ImportError:
-        why = "needs psutil, which is not installed: others' use of the CPUs is unknown"
-        rows.append(skipped('other load', why))
-    else:
-        psutil.cpu_percent(None)
-        time.sleep(1.0)
-        cpu_pct = psutil.cpu_percent(None)
-        if cpu_pct > BUSY_PCT:
-            found.append(f'{cpu_pct:.0f} % of the CPUs')
-    if gpu_pct is not None and gpu_pct > BUSY_PCT:
-        found.append(f'{gpu_pct:.0f} % of the GPU')
-    return ' and '.join(found) or None, rows
+    begin = read_cpu_ticks()
+    time.sleep(1.0)
+    idle, whole = (now - then for now, then in zip(read_cpu_ticks(), begin))
+    shares_pct = {'CPUs': 100 * (1 - idle / whole), 'GPU': gpu_pct or 0.0}
+    busy = {name: pct for name, pct in shares_pct.items() if pct > BUSY_PCT}
+    return ' and '.join(f'{pct:.0f} % of the {name}' for name, pct in busy.items())
 
 
-def run_check(name: str) -> list[Row]:
-    """Run one check; it is skipped without its package, and missed when it breaks."""
+def read_cpu_ticks() -> tuple[int, int]:
+    """Of all CPUs since the machine started: idle or waiting for a disk, and all."""
+    ticks = [*map(int, Path('/proc/stat').read_text().split()[1:9])]
+    return ticks[3] + ticks[4], sum(ticks)
+
+
+def run_check(name: str, other_load: str) -> list[Row]:
+    """Run one check; it is skipped without its package, and missed when it breaks.
+
+    Args:
+        name: Of :data:`CHECKS`.
+        other_load: What others use of the machine, which may have spoiled a row.
+    """
     print(f'gpu-check: {name} ...', file=sys.stderr, flush=True)
     try:
         module, package = CHECKS[name]
         import_module(package)
         checks = import_module(f'benchmarks.gpu_check.{module}')
         rows: list[Row] = getattr(checks, f'check_{name}')()
-        return [replace(row, sensitive=name not in SURE) for row in rows]
     except Exception as error:  # noqa: BLE001, the other rows are still wanted
-        if isinstance(error, ModuleNotFoundError):
-            missing = (error.name or '').partition('.')[0]
-            if missing not in ('', 'benchmarks', 'mmgpu_hooks'):
-                hint = ' (nvidia-ml-py)' if missing == 'pynvml' else ''
-                why = f'needs {missing}{hint}, which is not installed'
-                return [skipped(name, why)]
+        missing = (getattr(error, 'name', '') or '').partition('.')[0]
+        is_missing = isinstance(error, ModuleNotFoundError)
+        if is_missing and missing not in ('', 'benchmarks', 'mmgpu_hooks'):
+            hint = ' (nvidia-ml-py)' if missing == 'pynvml' else ''
+            return [skipped(name, f'needs {missing}{hint}, which is not installed')]
         text = ' '.join(str(error).split())
-        kind = type(error).__name__
-        return [Row(name, kind, 'no error', table.MISSED, text, sensitive=False)]
+        return [judged(name, type(error).__name__, 'no error', False, text)]
+    if not other_load or name in SURE:
+        return rows
+    return [replace(r, verdict=BUSY) if r.verdict == MISSED else r for r in rows]
 
 
-def describe_machine(driver: str | None, load: str | None) -> list[tuple[str, str]]:
+def describe_machine(driver: str | None, load: str) -> list[tuple[str, str]]:
     """What the figures were measured on."""
     import torch
 
@@ -172,7 +182,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help='where to keep the table (default: benchmarks/results/gpu_check.md, and '
         'nowhere with --only)',
     )
-    default = [name for name in CHECKS if name not in LONG]
     parser.add_argument(
         '--only',
         type=lambda text: text.split(','),
@@ -197,14 +206,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if arguments.wheels and not any(arguments.wheels.glob('*.whl')):
         found = f'found none in {arguments.wheels}'
         parser.error(f'argument --wheels: expected .whl files, {found}')
-    output = arguments.output
-    if output is not None:  # before minutes are spent
-        there = next(one for one in output.absolute().parents if one.exists())
-        if output.is_dir() or not os.access(there, os.W_OK):
-            parser.error(f'argument --output: expected a file to write, found {output}')
-    elif arguments.only is None:
-        arguments.output = RESULTS
-    arguments.only = arguments.only or (list(CHECKS) if arguments.long else default)
+    if arguments.only is None:
+        arguments.output = arguments.output or RESULTS
+        left_out = () if arguments.long else LONG
+        arguments.only = [name for name in CHECKS if name not in left_out]
     return arguments
 
 
@@ -214,13 +219,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     reason = why_no_cuda()
     if reason is not None:
         print(reason, file=sys.stderr)
-        return table.EXIT_NO_CUDA
+        return EXIT_NO_CUDA
     # cuBLAS reads it when it starts; without it, two trainings may differ
     os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
     with tempfile.TemporaryDirectory() as folder:
-        rows: list[Row] = []
-        if arguments.wheels is not None:
-            rows += install_wheels(arguments.wheels, folder)
+        rows = install_wheels(arguments.wheels, folder) if arguments.wheels else []
         return run_checks(arguments, rows)
 
 
@@ -231,24 +234,20 @@ def run_checks(arguments: argparse.Namespace, rows: list[Row]) -> int:
         driver, gpu_pct = import_module('benchmarks.gpu_check.nvml').describe_gpu()
     except ImportError:
         driver = gpu_pct = None
-    other_load, unknown = read_other_load(gpu_pct)
-    rows += unknown
+    other_load = read_other_load(gpu_pct)
     for name in CHECKS:
         if name not in arguments.only:
             rows.append(skipped(name, 'left out; --only or --long runs it'))
         elif time.monotonic() - begin_s > LIMIT_S and not arguments.long:
             rows.append(skipped(name, f'{LIMIT_S / 60:.0f} minutes were over'))
         else:
-            rows += run_check(name)
-    rows = table.excuse(rows, other_load)
-    machine = describe_machine(driver, other_load or ''.join(r.note for r in unknown))
-    print('\n'.join(f'{name}: {value}' for name, value in machine), end='\n\n')
-    print(table.render_text(rows), end='\n\n')
+            rows += run_check(name, other_load)
+    page = render_page(rows, describe_machine(driver, other_load))
+    print(page, end='')
     if arguments.output is not None:
         try:
             arguments.output.parent.mkdir(parents=True, exist_ok=True)
-            arguments.output.write_text(table.render_markdown(rows, machine))
+            arguments.output.write_text(page)
         except OSError as error:  # a checkout that is read-only
             print(f'gpu-check: the table was not kept: {error}', file=sys.stderr)
-    print(table.summarise(rows))
-    return table.exit_code(rows)
+    return exit_code(rows)

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+AHEAD_S = 0.02
+"""Of work that is queued at a time."""
+
 
 class Matmuls:
     """Matrix products, calibrated on this very card.
@@ -32,17 +35,13 @@ class Matmuls:
     def _multiply(self) -> None:
         torch.mm(self._a, self._a, out=self._out)
 
-    def queue(self, seconds: float) -> None:
-        """Give the GPU about so much to do, and return at once."""
-        for _ in range(max(1, round(seconds / self._one_s))):
-            self._multiply()
-
     def keep_busy(self, seconds: float) -> None:
         """Keep the GPU busy without a gap for so long, a little work ahead."""
         ahead: Any = None
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
-            self.queue(0.02)
+            for _ in range(max(1, round(AHEAD_S / self._one_s))):
+                self._multiply()
             event = torch.cuda.Event()
             event.record()
             if ahead is not None:

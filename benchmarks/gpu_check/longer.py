@@ -12,7 +12,7 @@ import torch
 from mmengine.dataset import pseudo_collate
 
 from benchmarks.gpu_check.child import read_answer, start_python
-from benchmarks.gpu_check.models import DETECTOR, LARGE, SMALL, TOY, Images
+from benchmarks.gpu_check.models import LARGE, SMALL, Images, ToyModel, list_models
 from benchmarks.gpu_check.table import Row, judged, within
 from benchmarks.gpu_check.training import HOOK, SIDES, train
 from mmgpu_hooks.memory.activations import run_step
@@ -67,10 +67,9 @@ def check_compile() -> list[Row]:
         for hook in (None, HOOK):
             torch._dynamo.reset()
             counters.clear()
-            trained = train(TOY, SIDES, hook, cfg={'compile': mode})
+            trained = train(ToyModel(), SIDES, hook, cfg={'compile': mode})
             breaks = sum(counters['graph_break'].values())
             found.append((breaks, counters['stats']['unique_graphs']))
-        assert trained.evidence is not None
         last = trained.evidence.intervals[-1]
         told = '{} graph breaks, {} graphs'.format(*found[1])
         target = '{} and {}, as without the hook'.format(*found[0])
@@ -100,8 +99,7 @@ def check_ranks() -> list[Row]:
 def train_rank() -> None:
     """Train as one of several; prints what its evidence says."""
     gloo: dict[str, Any] = {'dist_cfg': {'backend': 'gloo'}}
-    evidence = train(TOY, SIDES * 2, launcher='pytorch', env_cfg=gloo).evidence
-    assert evidence is not None
+    evidence = train(ToyModel(), SIDES * 2, launcher='pytorch', env_cfg=gloo).evidence
     card, peaks = evidence.run.gpu, [r.gpu_mem_peak_bytes for r in evidence.intervals]
     uuid = card.uuid if card else None
     print(json.dumps({'rank': evidence.run.rank, 'card': uuid, 'peaks': peaks}))
@@ -110,8 +108,8 @@ def train_rank() -> None:
 def check_memory() -> list[Row]:
     """What a step on the CPU says that training takes, beside the card's peak."""
     rows = []
-    for subject in (TOY, DETECTOR):
-        model, images = subject.make().train(), Images([LARGE])
+    for kind in list_models():
+        model, images = kind().train(), Images([LARGE])
         saved, gradients = run_step(
             model, pseudo_collate([images[0]]), mixed=False, is_backward=True
         )
@@ -121,8 +119,8 @@ def check_memory() -> list[Row]:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        peak = max(train(subject, [LARGE] * 8, None).tape.peaks) - before
+        peak = max(train(kind(), [LARGE] * 8, None).tape.peaks) - before
         told = f'{peak / 2**20:.0f} MiB, {peak / estimate:.2f} times the estimate'
         passed = 1 <= peak / estimate <= 2
-        rows.append(judged(f'memory, {subject.name}', told, '1 to 2 times', passed))
+        rows.append(judged(f'memory, {kind.__name__}', told, '1 to 2 times', passed))
     return rows

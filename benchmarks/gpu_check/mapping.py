@@ -13,6 +13,8 @@ from benchmarks.gpu_check.smi import ask_smi
 from benchmarks.gpu_check.table import Row, judged, skipped, within
 from mmgpu_hooks.measure.absent import Absent
 
+VARIABLE = 'CUDA_VISIBLE_DEVICES'
+
 # Run in a process of its own; prints what each way of looking up finds.
 LOOK_UP = """
 import json, torch
@@ -45,15 +47,12 @@ HELD_GIB, OFF_MIB = 2, 64
 
 def check_mapping() -> list[Row]:
     """The card under ``CUDA_VISIBLE_DEVICES`` by index and by UUID, last one first."""
+    check = 'device mapping'
     if shutil.which('nvidia-smi') is None:
-        return [skipped('device mapping', 'there is no nvidia-smi to compare with')]
+        return [skipped(check, 'there is no nvidia-smi to compare with')]
+    if VARIABLE in os.environ:
+        return [skipped(check, f'{VARIABLE} is set: not all cards are ours')]
     cards = [(index, uuid) for index, uuid in ask_smi('index', 'uuid')]
-    inherited = os.environ.get('CUDA_VISIBLE_DEVICES')
-    if inherited is not None:
-        shown = [name.strip() for name in inherited.split(',')]
-        cards = [card for card in cards if card[0] in shown or card[1] in shown]
-        if not cards:
-            return [skipped('device mapping', f'CUDA_VISIBLE_DEVICES is {inherited}')]
     rows = []
     for index, uuid in dict.fromkeys((cards[-1], cards[0])):
         others = [card[0] for card in cards if card[0] != index]
@@ -63,8 +62,8 @@ def check_mapping() -> list[Row]:
 
 
 def _check_one_mapping(spelling: str, expected: str, cards: int) -> Row:
-    check = f'CUDA_VISIBLE_DEVICES={spelling}'
-    environ = {'CUDA_VISIBLE_DEVICES': spelling, 'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}
+    check = f'{VARIABLE}={spelling}'
+    environ = {VARIABLE: spelling, 'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}
     found = read_answer(start_python(LOOK_UP, environ=environ))
     ways = ', '.join(f'{way} {uuid}' for way, uuid in found.items()) or 'not named'
     passed = bool(found) and set(found.values()) == {expected}

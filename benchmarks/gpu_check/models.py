@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from importlib.util import find_spec
+from typing import Any
 
 import torch
 from mmengine.model import BaseModel
@@ -13,13 +13,6 @@ from torch.utils.data import Dataset
 
 SMALL, LARGE = 256, 640
 """Sides of the images in pixels; both are multiples of what detectors pad to."""
-
-
-class Subject(NamedTuple):
-    """What is trained."""
-
-    name: str
-    make: Callable[[], BaseModel]
 
 
 class Images(Dataset['dict[str, Any]']):
@@ -89,5 +82,7 @@ class TorchvisionDetector(BaseModel):
         return self.detector(images, targets)
 
 
-TOY = Subject('toy', ToyModel)
-DETECTOR = Subject('torchvision FasterRCNN', TorchvisionDetector)
+def list_models() -> list[type[BaseModel]]:
+    """Those that can be trained here."""
+    has_detector = find_spec('torchvision') is not None
+    return [ToyModel, TorchvisionDetector] if has_detector else [ToyModel]

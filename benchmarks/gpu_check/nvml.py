@@ -7,10 +7,10 @@ import shutil
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from benchmarks.gpu_check.smi import Smi, ask_smi
+from benchmarks.gpu_check.smi import ask_smi, sampling_smi
 from benchmarks.gpu_check.table import Row, judged, skipped, within
 from mmgpu_hooks.measure.absent import Absent
 from mmgpu_hooks.measure.cuda import cuda_device
@@ -24,7 +24,7 @@ driver's figure looks back by up to a second, and our looks by another."""
 EXTRAS = ('sm_clock_mhz', 'throttled_pct', 'sm_active_pct', 'temperature_c')
 
 Looks = list[tuple[float, float]]
-"""Seconds that each look took, and that it took of a core."""
+"""Seconds that each look took, and that it took of a core; or when, and what it saw."""
 
 
 def open_our_gpu() -> Gpu | Absent:
@@ -94,10 +94,10 @@ def _check_waves(
         return [judged('NVML opens', gpu.reason, 'opens', False)]
     uuid, load = gpu.device()['uuid'], Matmuls()
     has_smi = shutil.which('nvidia-smi') is not None and uuid is not None
-    smi = Smi(str(uuid)) if has_smi else None
     windows, first = list[dict[str, Any]](), list[dict[str, Any]]()
+    alongside = sampling_smi(str(uuid)) if has_smi else nullcontext([])
     try:
-        with sampling(gpu) as (sampler, looks):
+        with alongside as smi, sampling(gpu) as (sampler, looks):
             begin_s = time.perf_counter()
             for work_s, rest_s, rounds in waves:
                 plant(load, work_s, rest_s, 1)
@@ -108,8 +108,6 @@ def _check_waves(
                 windows.append({**sampler.drain(), **times})
             why = sampler.failure or gpu.unsupported.get('util_pct') or ''
             lasted_s = time.perf_counter() - begin_s
-        if smi is not None:
-            smi.close()
         rows = []
         for (work_s, rest_s, _), window in zip(waves, windows):
             name = f'utilisation, {work_s:g} s of work and {rest_s:g} s of rest'
@@ -137,15 +135,13 @@ def plant(load: Any, work_s: float, rest_s: float, rounds: int) -> float:
     return 100 * worked_s / (time.perf_counter() - begin_s)
 
 
-def compare(
-    name: str, window: Mapping[str, Any], smi: Smi | None, why: str
-) -> list[Row]:
+def compare(name: str, window: Mapping[str, Any], smi: Looks, why: str) -> list[Row]:
     """Ours beside what was planted, and beside nvidia-smi's.
 
     Args:
         name: Of the row.
         window: What we sampled, with what was planted and when.
-        smi: What nvidia-smi sampled.
+        smi: When nvidia-smi sampled, and what.
         why: Why utilisation is unknown, where that is so.
     """
     ours, truth, points = window.get('util_pct'), window['truth'], UTIL_POINTS
@@ -159,10 +155,12 @@ def compare(
     )
     note += f's, {window["zero_pct"]:.0f} % at 0; standard deviation {std:.1f} points'
     rows = [within(f'{name}: planted', ours, truth, points, note=note)]
-    theirs = smi.mean(window['since_s'], window['until_s']) if smi else None
-    if theirs is None:
-        return [*rows, skipped(f'{name}: nvidia-smi', 'nvidia-smi tells none')]
-    return [*rows, within(f'{name}: nvidia-smi', ours, theirs, points)]
+    since_s, until_s = window['since_s'], window['until_s']
+    theirs = [util_pct for at_s, util_pct in smi if since_s <= at_s <= until_s]
+    check = f'{name}: nvidia-smi'
+    if not theirs:
+        return [*rows, skipped(check, 'nvidia-smi tells none')]
+    return [*rows, within(check, ours, statistics.fmean(theirs), points)]
 
 
 def _check_cost(looks: Looks, lasted_s: float, failure: str | None) -> Row:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import statistics
 import subprocess
-import threading
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _FORMAT = ('--format=csv,noheader,nounits',)
 
@@ -43,43 +44,22 @@ def parse_smi_look(line: str) -> tuple[float, float] | None:
         return None
 
 
-class Smi:
-    """nvidia-smi's utilisation, read alongside in a process of its own.
-
-    It stamps its looks itself, since it may write them late.
+@contextmanager
+def sampling_smi(gpu: str) -> Iterator[list[tuple[float, float]]]:
+    """nvidia-smi's utilisation alongside: its looks, by its own stamps, afterwards.
 
     Args:
         gpu: UUID of the card.
     """
-
-    def __init__(self, gpu: str) -> None:
-        self._looks: list[tuple[float, float]] = []
-        fields = ('--query-gpu=timestamp,utilization.gpu', *_FORMAT)
-        self._process = subprocess.Popen(
-            ['nvidia-smi', *fields, '-i', gpu, '-lms', '200'],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            look = parse_smi_look(line)
-            if look is not None:
-                self._looks.append(look)
-
-    def mean(self, since_s: float, until_s: float) -> float | None:
-        """Mean of the looks between two times of the wall clock."""
-        values = [value for at_s, value in self._looks if since_s <= at_s <= until_s]
-        return statistics.fmean(values) if values else None
-
-    def close(self) -> None:
-        """End it; what it saw stays."""
-        self._process.terminate()
-        self._process.wait(10)
-        self._reader.join(10)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+    looks: list[tuple[float, float]] = []
+    fields = ('--query-gpu=timestamp,utilization.gpu', *_FORMAT)
+    with tempfile.TemporaryFile('w+') as told:
+        command = ['nvidia-smi', *fields, '-i', gpu, '-lms', '200']
+        process = subprocess.Popen(command, stdout=told, stderr=subprocess.DEVNULL)
+        try:
+            yield looks
+        finally:
+            process.terminate()
+            process.wait(10)
+        told.seek(0)
+        looks += filter(None, map(parse_smi_look, told))

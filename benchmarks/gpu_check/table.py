@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.markdown import render_table
 
 OK, MISSED, BUSY, SKIPPED = 'ok', 'missed', 'too busy', 'skipped'
 
@@ -19,8 +21,6 @@ class Row:
     target: str
     verdict: str
     note: str = ''
-    sensitive: bool = True
-    """Whether other load on the machine can spoil it."""
 
 
 def skipped(check: str, reason: str) -> Row:
@@ -48,21 +48,6 @@ def within(
     return judged(check, told, f'within {most:.3g} {unit}', passed, note)
 
 
-def excuse(rows: Iterable[Row], other_load: str | None) -> list[Row]:
-    """Do not judge what other load on the machine may have spoiled.
-
-    Args:
-        rows: As measured.
-        other_load: What others used of the machine; ``None`` when it was nothing.
-    """
-    if other_load is None:
-        return list(rows)
-    return [
-        replace(row, verdict=BUSY) if row.verdict == MISSED and row.sensitive else row
-        for row in rows
-    ]
-
-
 def exit_code(rows: Sequence[Row]) -> int:
     """0 all met, 1 a target missed, 3 too busy to judge one, 4 nothing was judged."""
     verdicts = {row.verdict for row in rows}
@@ -70,42 +55,20 @@ def exit_code(rows: Sequence[Row]) -> int:
     return next((code for verdict, code in codes if verdict in verdicts), EXIT_SKIPPED)
 
 
-def summarise(rows: Sequence[Row]) -> str:
-    """One line: how many of which verdict, and which missed."""
+def render_page(rows: Sequence[Row], machine: Sequence[tuple[str, str]]) -> str:
+    """The table, the machine it was measured on, and a line that sums it up."""
     counts = ', '.join(
         f'{number} {verdict}'
         for verdict in (OK, MISSED, BUSY, SKIPPED)
         if (number := sum(row.verdict == verdict for row in rows))
     )
-    wrong = [row.check for row in rows if row.verdict in (MISSED, BUSY)]
-    return f'gpu-check: {counts or "nothing measured"}' + (
-        f' ({"; ".join(wrong)})' if wrong else ''
-    )
-
-
-def render_text(rows: Sequence[Row]) -> str:
-    """The table for a terminal, notes below their rows."""
-    cells = [('check', 'measured', 'target', 'verdict')]
-    cells += [(row.check, row.measured, row.target, row.verdict) for row in rows]
-    widths = [max(len(line[column]) for line in cells) for column in range(4)]
-    lines = []
-    for number, line in enumerate(cells):
-        padded = (cell.ljust(width) for cell, width in zip(line, widths))
-        lines.append('  '.join(padded).rstrip())
-        if number == 0:
-            lines.append('  '.join('-' * width for width in widths))
-        elif rows[number - 1].note:
-            lines.append(f'    {rows[number - 1].note}')
-    return '\n'.join(lines)
-
-
-def render_markdown(rows: Sequence[Row], machine: Sequence[tuple[str, str]]) -> str:
-    """The table as a page, with the machine it was measured on."""
-    lines = ['# make gpu-check', '']
-    lines += [f'- {name}: {value}' for name, value in machine]
-    lines += ['', '| check | measured | target | verdict | note |']
-    lines += ['| --- | --- | --- | --- | --- |']
-    for row in rows:
-        cells = (row.check, row.measured, row.target, row.verdict, row.note)
-        lines.append('| ' + ' | '.join(c.replace('|', '\\|') for c in cells) + ' |')
-    return '\n'.join([*lines, '', summarise(rows), ''])
+    wrong = '; '.join(row.check for row in rows if row.verdict in (MISSED, BUSY))
+    header = ('check', 'measured', 'target', 'verdict', 'note')
+    cells = [[str(getattr(row, name)) for name in header] for row in rows]
+    parts = [
+        '# make gpu-check',
+        '\n'.join(f'- {name}: {value}' for name, value in machine),
+        render_table(header, cells),
+        f'gpu-check: {counts}' + (f' ({wrong})' if wrong else ''),
+    ]
+    return '\n\n'.join(parts) + '\n'

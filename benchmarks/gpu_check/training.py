@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -17,22 +16,14 @@ from unittest.mock import patch
 import torch
 from mmengine.dataset import pseudo_collate
 from mmengine.hooks import Hook
+from mmengine.model import BaseModel
 from mmengine.runner import Runner
 
-from benchmarks.gpu_check.models import (
-    DETECTOR,
-    LARGE,
-    SMALL,
-    TOY,
-    Images,
-    Subject,
-    ToyModel,
-)
+from benchmarks.gpu_check.models import LARGE, SMALL, Images, ToyModel, list_models
 from benchmarks.gpu_check.table import Row, judged, skipped, within
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.measure.cuda import CudaEvents
 from mmgpu_hooks.schema.reader import read_evidence
-from mmgpu_hooks.schema.run import RunEvidence
 
 LOG_INTERVAL = 4
 HOOK = {
@@ -48,16 +39,11 @@ IDLE_POINTS = 5.0
 
 
 class Tape(Hook):
-    """Keeps each iteration's loss, its end, and the allocator's peak by torch.
-
-    Args:
-        read_peak: Reads the peak, in bytes.
-    """
+    """Keeps each iteration's loss, its end, and the allocator's peak by torch."""
 
     priority = 'VERY_HIGH'  # before LoggerHook resets the peak
 
-    def __init__(self, read_peak: Callable[[], int]) -> None:
-        self._read_peak = read_peak
+    def __init__(self) -> None:
         self.losses: list[str] = []
         self.peaks: list[int] = []
         self.ends_s: list[float] = []
@@ -65,7 +51,7 @@ class Tape(Hook):
     def after_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        self.peaks.append(self._read_peak())
+        self.peaks.append(torch.cuda.max_memory_allocated())
         self.losses.append(outputs['loss'].item().hex())
         self.ends_s.append(time.perf_counter())
 
@@ -74,12 +60,12 @@ class Trained(NamedTuple):
     """What a training left."""
 
     tape: Tape
-    evidence: RunEvidence | None
-    """``None`` without the hook."""
+    evidence: Any = None
+    """A RunEvidence; ``None`` without the hook."""
 
 
 def train(
-    subject: Subject,
+    model: BaseModel,
     sides: Sequence[int],
     hook: dict[str, Any] | None = HOOK,
     *,
@@ -87,13 +73,12 @@ def train(
     optim: str = 'OptimWrapper',
     hooks: Sequence[Any] = (),
     deterministic: bool = False,
-    read_peak: Callable[[], int] | None = None,
     **more: Any,
 ) -> Trained:
     """Train on one image an iteration, in a folder that is gone afterwards.
 
     Args:
-        subject: What to train.
+        model: What to train.
         sides: Sides of the images, one an iteration.
         hook: Ours; ``None`` leaves it out.
         item_s: Seconds that an image takes to load.
@@ -101,10 +86,9 @@ def train(
         hooks: More of them.
         deterministic: Whether only to use algorithms that repeat bit by bit; real
             detectors need others too.
-        read_peak: Reads the allocator's peak; by default torch's.
         more: Further arguments of the Runner.
     """
-    tape = Tape(read_peak or torch.cuda.max_memory_allocated)
+    tape = Tape()
     default_hooks: dict[str, Any] = {
         'logger': {'type': 'LoggerHook', 'interval': LOG_INTERVAL},
         'checkpoint': {'type': 'CheckpointHook', 'interval': -1, 'save_last': False},
@@ -113,7 +97,7 @@ def train(
         default_hooks['gpu_efficiency'] = hook
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(
-            model=subject.make(),
+            model=model,
             work_dir=folder,
             train_dataloader={
                 'dataset': Images(list(sides), item_s),
@@ -133,7 +117,7 @@ def train(
         )
         runner.train()
         if hook is None:
-            return Trained(tape, None)
+            return Trained(tape)
         (path,) = Path(folder).glob('*/vis_data/gpu_efficiency*.jsonl')
         evidence = read_evidence(path)
         # the file, from which records are read on demand, goes with the folder
@@ -143,42 +127,35 @@ def train(
 
 def check_peaks() -> list[Row]:
     """Peaks of a real training; the largest batch comes right after a reset."""
-    if find_spec('torchvision') is None:
-        rows = [skipped('allocator peaks, detector', 'needs torchvision: a toy alone')]
-        return rows + _check_subject(TOY)
-    return _check_subject(DETECTOR) + _check_subject(TOY)
-
-
-def _check_subject(subject: Subject) -> list[Row]:
     rows = []
-    for every, name in ((1, "at LoggerHook's interval"), (2, 'across its reset')):
-        interval = LOG_INTERVAL * every
-        # the first batch of an interval is the largest, all others are small
-        sides = [SMALL if i % interval else LARGE for i in range(3 * interval)]
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        trained = train(subject, sides, {**HOOK, 'interval': interval})
-        rows.append(_compare(f'allocator peaks {name}, {subject.name}', trained))
+    for kind in list_models():
+        for every, name in ((1, "at LoggerHook's interval"), (2, 'across its reset')):
+            interval = LOG_INTERVAL * every
+            # the first batch of an interval is the largest, all others are small
+            sides = [SMALL if i % interval else LARGE for i in range(3 * interval)]
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            trained = train(kind(), sides, {**HOOK, 'interval': interval})
+            check = f'allocator peaks {name}, {kind.__name__}'
+            rows.append(compare_peaks(check, trained))
     return rows
 
 
-def _compare(check: str, trained: Trained) -> Row:
-    evidence, peaks = trained.evidence, trained.tape.peaks
-    assert evidence is not None
-    pairs = [
-        (record.gpu_mem_peak_bytes, max(peaks[first:last]), peaks[last - 1])
-        for record in evidence.intervals
-        for first, last in [(record.iteration - record.iterations, record.iteration)]
+def compare_peaks(check: str, trained: Trained) -> Row:
+    """Those of the intervals beside those of their iterations, by torch."""
+    evidence, target = trained.evidence, '0 bytes off'
+    ours = [record.gpu_mem_peak_bytes for record in evidence.intervals]
+    theirs = [
+        max(trained.tape.peaks[one.iteration - one.iterations : one.iteration])
+        for one in evidence.intervals
     ]
-    off = [abs(ours - theirs) for ours, theirs, _ in pairs if ours is not None]
-    if not pairs or len(off) < len(pairs):
+    if not ours or None in ours:
         reason = evidence.run.unknown.get('GPU memory', 'no interval recorded')
-        return judged(check, 'unknown', '0 bytes off', False, reason)
-    lost_mib = (pairs[-1][1] - pairs[-1][2]) / 2**20
-    note = f'{len(pairs)} intervals, {len(peaks)} iterations; a look at the end of the '
-    note += f'interval alone would miss {lost_mib:.1f} MiB'
-    told = f'{pairs[-1][1] / 2**20:.1f} MiB, {max(off)} bytes off at most'
-    return judged(check, told, '0 bytes off', max(off) == 0, note)
+        return judged(check, 'unknown', target, False, reason)
+    off = max(abs(a - b) for a, b in zip(ours, theirs))
+    told = f'{max(theirs) / 2**20:.1f} MiB, {off} bytes off at most'
+    note = f'{len(ours)} intervals, {len(trained.tape.peaks)} iterations'
+    return judged(check, told, target, off == 0, note)
 
 
 def check_losses() -> list[Row]:
@@ -193,7 +170,7 @@ def _check_losses(name: str, optim: str) -> Row:
     check = f'losses with the hook, {name}'
     try:
         first, again, hooked = (
-            train(TOY, SIDES, ours, optim=optim, deterministic=True).tape.losses
+            train(ToyModel(), SIDES, ours, optim=optim, deterministic=True).tape.losses
             for ours in (None, None, HOOK)
         )
     finally:
@@ -214,8 +191,7 @@ def check_sync() -> list[Row]:
         refuse_sync(lambda: torch.ones(1, device='cuda').item())()
     except RuntimeError:
         with refusing_sync():
-            evidence = train(TOY, SIDES).evidence
-        assert evidence is not None
+            evidence = train(ToyModel(), SIDES).evidence
         off = [f'{one.source}: {one.reason}' for one in evidence.sources_off]
         note = '; '.join(off) or f'{len(SIDES)} iterations'
         return [judged(check, f'{len(off)} source(s)', 'none', not off, note)]
@@ -256,7 +232,7 @@ def check_cost() -> list[Row]:
     """Events in a real loop, with cold caches; and the loop with and without us."""
     sides, hook = [SMALL] * COST_ITERATIONS, {**HOOK, 'interval': 50}
     with timing(CudaEvents, 'begin_step', 'end_step', 'drain') as spent_s:
-        train(TOY, sides, hook)
+        train(ToyModel(), sides, hook)
     begins, ends, drains = spent_s.values()
     if not begins:
         return [skipped('cost of events', 'the hook records none here')]
@@ -273,7 +249,9 @@ def check_cost() -> list[Row]:
     more_us = []
     for pair in range(PAIRS):
         order = (None, hook) if pair % 2 else (hook, None)
-        taken = {bool(one): _iteration_s(train(TOY, sides, one)) for one in order}
+        taken = {
+            bool(one): _iteration_s(train(ToyModel(), sides, one)) for one in order
+        }
         more_us.append(1e6 * (taken[True] - taken[False]))
     mean, target = statistics.fmean(more_us), f'<= {MORE_US:.0f} us'
     note = f'of {1e3 * taken[False]:.2f} ms; {PAIRS} pairs of trainings, standard '
@@ -310,8 +288,7 @@ def check_stalls() -> list[Row]:
     """Images that take long to load: the wait and the idle share that are recorded."""
     rows = []
     for item_s in STALLS_S:
-        evidence = train(TOY, SIDES[: 3 * LOG_INTERVAL], item_s=item_s).evidence
-        assert evidence is not None
+        evidence = train(ToyModel(), SIDES[: 3 * LOG_INTERVAL], item_s=item_s).evidence
         steady = evidence.intervals[1:]
         count = sum(record.iterations for record in steady)
         wait_ms = 1e3 * sum(one.ledger_s['data_wait'] for one in steady) / count
@@ -328,7 +305,7 @@ def check_stalls() -> list[Row]:
     return rows
 
 
-def read_idle(evidence: RunEvidence) -> float | None:
+def read_idle(evidence: Any) -> float | None:
     """Mean idle share after the first interval; ``None`` where one is unknown."""
     shares = [record.gpu_idle_pct for record in evidence.intervals[1:]]
     known = [share for share in shares if share is not None]
@@ -338,12 +315,10 @@ def read_idle(evidence: RunEvidence) -> float | None:
 def check_ema() -> list[Row]:
     """Idle time between steps beside torch.profiler's kernels, EMAHook's among them."""
     check, stall_s = 'idle share beside torch.profiler, EMAHook', 0.03
-    subject = Subject('1000 parameters', lambda: ToyModel(1000))
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profiler:
         hooks = [{'type': 'EMAHook'}]
-        evidence = train(subject, SIDES, item_s=stall_s, hooks=hooks).evidence
-    assert evidence is not None
+        evidence = train(ToyModel(1000), SIDES, item_s=stall_s, hooks=hooks).evidence
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in profiler.events()

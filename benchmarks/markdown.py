@@ -1,0 +1,18 @@
+"""A table of Markdown. It imports nothing: ``gpu_check`` runs on bare machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose columns line up in a terminal too; empty ones are left out."""
+    lines = [[cell.replace('|', '\\|') for cell in row] for row in (header, *rows)]
+    columns = [column for column in zip(*lines) if any(column[1:]) or not rows]
+    widths = [max(3, *map(len, column)) for column in columns]
+    lines = [list(cells) for cells in zip(*columns)]
+    lines.insert(1, ['-' * width for width in widths])
+    return '\n'.join(
+        '| ' + ' | '.join(cell.ljust(width) for cell, width in zip(row, widths)) + ' |'
+        for row in lines
+    )
