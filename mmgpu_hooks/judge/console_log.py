@@ -7,7 +7,6 @@ iterations went on after it, is dropped.
 
 from __future__ import annotations
 
-import codecs
 import enum
 import re
 from collections import deque
@@ -23,6 +22,8 @@ _CONTEXT = 400
 
 _SURVIVED = 3
 """Iterations after which training evidently went on."""
+
+_MOST_RANKS = 256
 
 _NEAR = 5
 """Lines within which one belongs to the next, though ranks interleave."""
@@ -85,14 +86,11 @@ STATED oom_cgroup sure
     Detected \d+ oom[-_]kill event|\btasks? [\d,-]+: Out Of Memory
     \bOUT_OF_ME\w*\b|\bOOMKilled\b
     (?i:exceeded (?:job|step) memory limit|memory limit .{0,80}being killed)
-    TERM_MEMLIMIT|PBS: job killed: v?mem .*exceeded limit
     hit memory(?:\+swap)? limit at least once
 STATED oom_host sure
     (?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process
     oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET)
     (?:systemd-oomd|earlyoom).*[Kk]ill|low on resource: memory
-    OutOfMemoryError: Task was killed due to the node|killed due to memory pressure
-    session crashed after using all available RAM
 STATED oom_host
     killed by the OOM killer|Failed with result 'oom-kill'
 STATED disk_full sure
@@ -108,13 +106,9 @@ HINTED storage_stalled
     (?:ceph|Lustre).*(?:hung|lost connection|session lost)
     task (?:python|pt_data_worker)\S*:\d+ blocked for more than
 ENDED preempted sure
-    CANCELLED (?:AT .*)?DUE TO |TERM_(?:PREEMPT|RUNLIMIT)
-    PBS: job killed: walltime .* exceeded limit|exceeded hard wallclock
-    this job is (?:preempted|timed-out)|Preempted (?:in order to admit|by) \S
+    CANCELLED (?:AT .*)?DUE TO |Preempted (?:in order to admit|by) \S
     (?i:\bjob .{0,20}\bpreempted)
 ENDED preempted
-    (?i:(?:spot|preemptible).{0,40}(?:interrupt|terminat|reclaim))
-    (?i:preempt(?:ion|ed).{0,30}(?:signal|notice|by scheduler))
     [Rr]eason: +(?:Preempted|Evicted)|[Pp]od was (?:preempted|evicted)
 ENDED interrupted sure raised
     (?:^|[\s:\]])KeyboardInterrupt\b(?!.*[Pp]ress)
@@ -124,12 +118,11 @@ ENDED interrupted sure
     Received (?:1|2|15|Signals\.SIG\w+) death signal|^Hangup$
 ENDED interrupted
     \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ \*\*\*
-    CANCELLED AT \S+ DUE to SIGNAL|exited on signal 2 \(
+    CANCELLED AT \S+ DUE to SIGNAL
     closing signal SIG(?:INT|HUP)|Detected KeyboardInterrupt
     DataLoader worker .*killed by signal: (?:Interrupt|Hangup)
 AFTER interrupted
     ^Terminated$|Received SIGTERM|line \d+:\s+\d+ Terminated
-    (?:terminated by|exited on) signal (?:SIGTERM|15)
     (?i:exit(?:ed)?.{0,8} code:? 143\b)
 RESOURCE shm_full sure survives=64
     (?:SHM).*(?:No space left|\(28\)|Errno 28)|No space left.*(?:SHM)
@@ -146,7 +139,7 @@ WORKER shm_full
 HINTED open_files raised survives=64
     unable to open shared memory object .*read-write mode(?!.*\d+\))
 RESOURCE oom_gpu sure raised
-    (?:CUDA|HIP|XPU|NPU|MPS backend) out of memory|(?:^|\.)OutOfMemoryError: (?!Task)
+    (?:CUDA|HIP|NPU) out of memory|(?:^|\.)OutOfMemoryError:
     (?i:CUDA (?:runtime )?error.{0,10}: out of memory)
 RESOURCE oom_gpu
     CUDA_ERROR_OUT_OF_MEMORY|Cuda failure.*'out of memory'
@@ -160,7 +153,7 @@ RESOURCE gpu_lost raised
 RESOURCE shm_full needs=shm
     \[Errno 28\] No space left on device
 RESOURCE disk_full sure
-    Disk quota exceeded|\[Errno 122\]|database or disk is full
+    Disk quota exceeded|\[Errno 122\]
     (?i:(?:: |\[Errno 28\] )no space left on device)
 HINTED disk_full raised
     PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos
@@ -170,8 +163,7 @@ RESOURCE oom_host sure raised
     \[Errno 12\]|OSError: .*Cannot allocate memory
     (?:^|\.)_?(?:Array)?MemoryError\b|\(-4:Insufficient memory\)
 RESOURCE oom_host sure
-    WinError 1455|error code: <1455>|paging file is too small
-    fork: Cannot allocate memory
+    fork: Cannot allocate memory|WinError 1455|error code: <1455>
 RESOURCE oom_host
     std::bad_alloc
 RESOURCE resume_refused sure raised
@@ -186,14 +178,14 @@ RESOURCE nan_loss raised
 RESOURCE config_error sure raised
     is not in the .{0,60}\bregistry|'ConfigDict' object has no attribute
     Duplicate key is not allowed among bases|Failed to import custom modules
-    Only py/yml/yaml/json type are supported|^(?:omegaconf|hydra)\.
+    Only py/yml/yaml/json type are supported
     (?:prefetch_factor|persistent_workers|timeout) option (?:could|needs|should)
     num_classes.*does not match|does not matches the length of
     (?:not a valid|Non-existent) config key
 HINTED config_error raised
     Class values must be smaller than num_classes
 RESOURCE config_error sure
-    ^\S+(?:\.py|torchrun|train): error:\s|^Could not override '
+    ^\S+(?:\.py|torchrun|train): error:\s
 RESOURCE config_error sure raised needs=config
     unexpected keyword arg
 HINTED config_error raised needs=config
@@ -222,15 +214,12 @@ KILLED oom_host victim=process
     (?:^|[\]\)]\s?|\ds)Killed(?:: 9)?$|^(?:已杀死|zsh: killed\b.*)$
     line \d+:\s+\d+ Killed\b|^\[\d+\]\+?\s+\d* ?Killed\b
     (?i:exit(?:ed)?(?: with)?[ _]?(?:status|code)?[ :=]+137\b)
-    terminated by signal (?:SIGKILL|9)\b|code=killed, status=9
+    code=killed, status=9
 KILLED oom_host victim=rank
-    failed \(exitcode: -9\)|exited on signal 9|KILLED BY SIGNAL: 9
-    exits with return code = -9
+    failed \(exitcode: -9\)|exits with return code = -9
     terminated with signal SIGKILL|died with <Signals.SIGKILL
 KILLED_TOO oom_host victim=rank
     srun: error: .*\btasks? [\d,-]+: Killed
-KILLED_TOO oom_host victim=rank needs=root
-    exitcode\s+: -9\b|Signal 9 \(SIGKILL\) received
 PEERS rank_waits sure
     Watchdog caught collective operation timeout
     ran for \d+ milliseconds before timing out
@@ -247,16 +236,15 @@ PEER_GONE rank_lost
     watchdog got stuck|heartbeat monitor timed out|(?:recvValue|sendBytes) failed
     NCCL communicator was aborted|srun: error: Node failure on
 CRASHED rank_lost
-    (?:exitcode:|return code =) -(?:11|4|6|7|8)\b|exited on signal (?:11|6|7)\b
+    (?:exitcode:|return code =) -(?:11|4|6|7|8)\b
     (?:terminated with signal |died with <Signals\.)SIG(?:SEGV|ABRT|BUS)
-    KILLED BY SIGNAL: (?:11|6|7)
     \btasks? [\d,-]+: (?:Segmentation fault|Aborted|Bus error)
 CRASHED unknown
     ^(?:Fatal Python error: )?(?:Segmentation fault|Aborted|Bus error)\b
     line \d+:\s+\d+ (?:Segm|Abort|Bus e)|Memory access fault by GPU
 WRAPPER unknown
     ChildFailedError|ProcessRaisedException|CalledProcessError|\(exitcode: -?\d+\)
-    Exited with exit code [1-9]|exited with non-zero status|BAD TERMINATION
+    Exited with exit code [1-9]|exited with non-zero status
     exit(?:ed)? (?:code|status):? -?[1-9]\d*\b|\(core dumped\)
     exits with return code = -?[1-9]|User defined signal [12]\b
     ^terminate called (?:after throwing|without)
@@ -297,12 +285,12 @@ _SIGNS = tuple((sign, re.compile(sign.pattern)) for sign in _read_table(_TABLE))
 _TRIGGER = re.compile(
     _any(r"""
 rror|xception|nterrupt|illed|KILL|Xid|GPU|CANCELLED|reempt|PREEMPT|Traceback|File "
-│|╭|space left|quota|ignal|egmentation|bort|Terminated|Hangup|losed|imed out|timeout
+space left|quota|ignal|egmentation|bort|Terminated|Hangup|losed|imed out|timeout
 timing out|TERM|of memory|OUT_OF|Out Of|allocate|shm|reset by|shared memory|nan\b|inf\b
 NaN|victed|resource: |exit|Exit|\^C|responding|ALLOC|Root Cause|reclaim|blocked for|oom
-OOM|by peer|terminate|dumped|exceed|PBS:|hung|lost|Bus e|已杀死|collectives|watchdog
-heartbeat|failed|unexpected|Caught|override|Trainer.fit|train_runtime|nvironment
-mmgpu explain|session crashed|raining (?:time|complete|finished|is done|done)
+OOM|by peer|terminate|dumped|exceed|hung|lost|Bus e|已杀死|collectives|watchdog
+heartbeat|failed|unexpected|Caught|override|nvironment
+mmgpu explain
 """).pattern.encode()
 )
 """Whatever a sign holds holds one of these; other lines can only be progress."""
@@ -316,7 +304,6 @@ _PREFIX = _any(
 \d\d/\d\d \d\d:\d\d:\d\d - \w+ - (?!WARN)[A-Z]+ -[ ]
 std(?:out|err)(?: [FP]|:)[ ]
 \[?(?:default|[Rr]ank)[ _]?(?P<a>\d+)\]?: ?|(?P<b>\d{1,4}):[ ]|\[(?P<h>\d+)\]:\s
-\[\d+,(?P<c>\d+)\]<std(?:err|out)>: ?|\(\w+ pid=\d+[^)]*\)[ ]
 (?:[\w.-]+-\d+|worker\S*|node\S*|gpu\S*) +\|[ ]
 [\w.-]+-\d+:[ ](?=\S*(?:Error|Trace)|  File)
 (?:\w+ - )?(?:ERROR|CRITICAL|FATAL)(?: -|:)? (?=\S*(?:Error|Exception|Interrupt)\b)
@@ -332,17 +319,14 @@ _IN_CONFIG = (
     r'|mmengine/optim/optimizer/(?:builder|default_constructor)'
 )
 _STANDARD = re.compile(r'/lib/python\d[\d.]*/(?!site-packages|dist-packages|argparse)')
-_HEADER = re.compile(r'Traceback \(most recent call last\)|╭─+ Traceback')
+_HEADER = re.compile(r'Traceback \(most recent call last\)')
 _FRAME = re.compile(r'^\s*(?:\|\s*)?File "([^"]+)", line (\d+)(?:, in (\S+))?')
-_RICH_FRAME = re.compile(r'^\s*│ (\S+\.py):(\d+)\s+(?:in (\S+))?')
 _EXCEPTION = re.compile(
     r'^(?:[A-Za-z_]\w*\.)*(?:\w*(?:Error|Exception|Exit|Failure|Invalid\w*)|error'
     r'|Timeout\w*|StopIteration)(?::|$)'
 )
 _NAMED_FREELY = re.compile(r'^(?:[A-Za-z_]\w*\.)*[A-Z]\w*[a-z]\w*(?:: |$)')
 """An exception of any name, where only an exception can stand."""
-_DECORATION = re.compile(r'^[│╰─ ]*(?:E +)?')
-"""What rich and pytest put before an exception."""
 _QUIET = re.compile(
     r'^(?:\w+\.)*(?:Empty|SystemExit|ModuleNotFoundError: No module named .(?:apex'
     r'|tensorboard|flash_attn))'
@@ -350,22 +334,16 @@ _QUIET = re.compile(
 _PROGRESS = _any(r"""
 (?:Epoch|Iter) ?\((?:train|val|test)\) +((?:\[ *\d+(?:/ *\d+)?\] *)+)
 Epoch:? ?(\[\d+\] ?\[ *\d+/\d+\])|Iter \[ *(\d+/\d+)\]|\d+%\|[^|]*\| *(\d+/\d+) \[
-\biter: (\d+) .*loss|(?i:(?:step|iter(?:ation)?|epoch)\w*[ :=#\[]+\d+)(.{0,40}loss)
-^\{'loss': ([^,]+),.*'epoch': [\d.]+|^ *(\d+/\d+) +[\d.]+G[ ]
+(?i:(?:step|iter(?:ation)?|epoch)\w*[ :=#\[]+\d+)(.{0,40}loss)
 """)
 _LOSS = re.compile(
     r'(?i)(?:^|[\s,{\'"(])(?:total_)?loss[\'"]?\s*[:=]\s*\[?(?:tensor\()?'
     r'(nan|[-+]?inf|[-+.\d]+)'
 )
-_DONE = re.compile(
-    r"`?Trainer\.fit`? stopped: `?max_|Total training time:|'train_runtime':"
-    r'|(?i:^\W*training (?:completed|finished|complete|is done|done)\b)'
-)
 _START = re.compile(r'^(?:System environment|Environment info):')
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
 _OWN = re.compile(r'\s*Cause: (\w+) \((sure|likely)\); mmgpu explain \1$')
 """What the hook's own warning says of a run that stands still."""
-_ROOT = re.compile(r'Root Cause \(first observed failure\)')
 _FLAGS = (
     ('data', re.compile(r'torch/utils/data/_utils/(?:fetch|worker)\.py')),
     (
@@ -398,11 +376,6 @@ class Event(NamedTuple):
     frame: str | None = None
     """Innermost frame of the user's code in the traceback above it."""
 
-    @property
-    def is_watched(self) -> bool:
-        """Whether the hook's watchdog said it."""
-        return self.sign.order == Order.WATCHED
-
 
 class _Traceback:
     """Where one stream of lines stands in a traceback."""
@@ -418,24 +391,21 @@ class _Traceback:
         """The next line that is not indented is the exception."""
 
     def begin(self, order: int, is_worker: bool) -> None:
-        kept = self.flags & {'worker', 'root'} if is_worker else set()
+        kept = self.flags & {'worker'} if is_worker else set()
         if order - self.ignored < _NEAR:
             kept = {'ignored'}
         self.flags, self.seen, self.frame, self.innermost = kept, order, None, ''
 
-    def add(self, order: int, frame: re.Match[str]) -> None:
-        path = frame[1].replace('\\', '/')
-        self.seen = order
-        self.is_in_frames = True
+    def add(self, order: int, path: str, line: str, function: str | None) -> None:
+        self.seen, self.is_in_frames = order, True
+        path = path.replace('\\', '/')
         if not _STANDARD.search(path):
             self.innermost = path
         self.flags |= {name for name, known in _FLAGS if known.search(path)}
-        if frame[3] in ('_worker_loop', '__getitem__'):
+        if function in ('_worker_loop', '__getitem__'):
             self.flags.add('data')
         if not _LIBRARY.search(path):
-            self.frame = f'{frame[1]}:{frame[2]}' + (
-                f' in {frame[3]}' if frame[3] else ''
-            )
+            self.frame = f'{path}:{line}' + (f' in {function}' if function else '')
 
 
 class ConsoleLog:
@@ -449,9 +419,8 @@ class ConsoleLog:
         """Number of the last line."""
         self.progress = 0
         """Distinct iterations that were logged."""
-        self.last_progress: tuple[int, str] | None = None
-        """The last iteration's line, where one was logged."""
-        self._done: tuple[int, int] | None = None
+        self.last_progress = 0
+        """The last iteration's line; 0 where none was logged."""
         self._order = 0
         self._frame = -_NEAR
         self._recent: deque[str] = deque(maxlen=64)
@@ -466,7 +435,7 @@ class ConsoleLog:
         self._order += 1
         if not _TRIGGER.search(raw) and self._order - self._frame >= _NEAR:
             self._calm += 1
-            if self._events or self._order % 16 == 0 or b'loss: ' in raw:
+            if b'[' in raw or b'loss' in raw:
                 self._note_progress(line, raw.decode('utf-8', 'replace'))
             return
         text = _ANSI.sub('', raw.decode('utf-8', 'replace')).rstrip()
@@ -474,102 +443,63 @@ class ConsoleLog:
             self._note_progress(line, bar[0])
             text = text[bar.end() :]
         rank = None
-        for _ in range(4):
-            prefix = _PREFIX.match(text)
-            if prefix is None:
-                break
+        while prefix := _PREFIX.match(text):
             label = next(filter(None, prefix.groups()), None)
             rank = int(label) if label is not None else rank
             text = text[prefix.end() :]
-        if text:
-            self._read(line, text, rank)
+        if text and not self._note_progress(line, text):
+            if rank not in self._tracebacks and len(self._tracebacks) >= _MOST_RANKS:
+                self._tracebacks.clear()
+            traceback = self._tracebacks.setdefault(rank, _Traceback())
+            self._read(line, text, rank, traceback)
 
-    def _read(self, line: int, text: str, rank: int | None) -> None:
+    def _read(
+        self, line: int, text: str, rank: int | None, traceback: _Traceback
+    ) -> None:
         order = self._order
-        if self._note_progress(line, text):
-            return
-        if rank not in self._tracebacks and len(self._tracebacks) >= 256:
-            self._tracebacks.clear()
-        traceback = self._tracebacks.setdefault(rank, _Traceback())
         if _HEADER.search(text):
             traceback.begin(order, 'Original Traceback' in text)
-            return
-        frame = _FRAME.match(text) or _RICH_FRAME.match(text)
-        if frame is not None:
-            traceback.add(order, frame)
+        elif frame := _FRAME.match(text):
+            traceback.add(order, *frame.groups())
             self._frame = order
-            return
-        if 'Exception ignored in' in text:
+        elif 'Exception ignored in' in text:
             traceback.ignored = order
-            return
-        if _ROOT.search(text):
-            traceback.begin(order, False)
-            traceback.flags.add('root')
-            return
-        if _START.search(text) and self.progress:
+        elif _START.search(text) and self.progress:
             # another attempt in the same log: what ended the last one is past
             self._events.clear()
             self._nans = []
-            return
-        if _DONE.search(text):
-            self._done = line, self.progress
-            self._events.clear()
-            return
-        is_open = order - traceback.seen <= _CONTEXT
-        raised = _DECORATION.sub('', text) if is_open else text
-        is_exception = bool(_EXCEPTION.match(raised))
+        elif sign := self._find_sign(text, traceback):
+            event = self._event(sign, line, text, rank, traceback.frame)
+            kept = self._events.setdefault(sign, [])
+            kept[:] = [old for old in kept if self._is_alive(old)][:1]
+            kept.append(event)
+        elif order - traceback.seen > _CONTEXT:
+            self._calm += 1
+
+    def _find_sign(self, text: str, traceback: _Traceback) -> Sign | None:
+        is_open = self._order - traceback.seen <= _CONTEXT
+        is_exception = bool(_EXCEPTION.match(text))
         if traceback.is_in_frames and not text[0].isspace():
             traceback.is_in_frames = False
             is_exception |= is_open and bool(_NAMED_FREELY.match(text))
-        sign = self._match(text, raised, traceback, is_open, is_exception)
+        sign = _match_sign(text, traceback, is_open, is_exception)
         if 'DataLoader worker process' in text:
             traceback.flags.add('worker')
-        if sign is None and is_exception and not _QUIET.match(raised):
-            sign = self._unnamed(traceback) if is_open else _BARE
-        if sign is not None and is_open and 'ignored' in traceback.flags:
-            sign = sign if sign.order in (Order.STATED, Order.ENDED) else None
-        if sign is not None:
-            self._add(self._event(sign, line, text, rank, traceback.frame))
-        elif not is_open:
-            self._calm += 1
+        if sign is None and is_exception and not _QUIET.match(text):
+            sign = _UNNAMED if is_open else _BARE
+            # by where it was raised
+            if is_open and traceback.flags & {'data', 'worker'}:
+                sign = _SAMPLE
+            elif is_open and re.search(_IN_CONFIG, traceback.innermost):
+                sign = _CONFIG
+        is_ignored = is_open and 'ignored' in traceback.flags
+        if sign and is_ignored and sign.order not in (Order.STATED, Order.ENDED):
+            return None
+        return sign
 
-    @staticmethod
-    def _match(
-        text: str, raised: str, traceback: _Traceback, is_open: bool, is_exception: bool
-    ) -> Sign | None:
-        own = _OWN.match(text)
-        if own is not None:
-            return Sign(own[1], Order.WATCHED, '', own[2] == 'sure')
-        is_warning = bool(_WARNING.search(text[:60])) and not is_exception
-        for sign, pattern in _SIGNS:
-            if sign.needs and not (is_open and sign.needs in traceback.flags):
-                continue
-            if sign.is_raised:
-                starts = is_exception or (is_open and not text.startswith((' ', '\t')))
-                starts = starts or raised.startswith('KeyboardInterrupt')
-                if not starts or is_warning:
-                    continue
-            if pattern.search(raised if sign.is_raised else text):
-                return sign
-        return None
-
-    @staticmethod
-    def _unnamed(traceback: _Traceback) -> Sign:
-        """An exception that no sign knows, by where it was raised."""
-        if traceback.flags & {'data', 'worker'}:
-            return _SAMPLE
-        if re.search(_IN_CONFIG, traceback.innermost):
-            return _CONFIG
-        return _UNNAMED
-
-    def _event(self, sign: Sign, line: int, text: str, *whose: Any) -> Event:
+    def _event(self, sign: Sign, line: int, text: str, *where: Any) -> Event:
         order, progress, calm = self._order, self.progress, self._calm
-        return Event(sign, line, text[:400], order, progress, calm, *whose)
-
-    def _add(self, event: Event) -> None:
-        kept = self._events.setdefault(event.sign, [])
-        kept[:] = [old for old in kept if self._is_alive(old)][:1]
-        kept.append(event)
+        return Event(sign, line, text[:400], order, progress, calm, *where)
 
     def _note_progress(self, line: int, text: str) -> bool:
         is_progress = is_new = False
@@ -581,29 +511,18 @@ class ConsoleLog:
                 self._recent.append(key)
                 self.progress += 1
                 is_new = True
-        if not is_progress:
-            return False
-        self.last_progress = line, text.strip()[:200]
-        loss = _LOSS.search(text)
-        if loss is not None and is_new:
-            if loss[1][-1].lower() in 'nf':
-                nan = self._event(_NAN, line, text.strip())
-                self._nans = [*self._nans[:1], nan]
-            else:
-                self._nans = []
-        return True
+        self.last_progress = line if is_progress else self.last_progress
+        loss = _LOSS.search(text) if is_new else None
+        if loss is not None:
+            is_nan = loss[1][-1].lower() in 'nf'
+            nan = self._event(_NAN, line, text.strip())
+            self._nans = [*self._nans[:1], nan] if is_nan else []
+        return is_progress
 
     def _is_alive(self, event: Event) -> bool:
         if self._calm - event.calm >= _CALM.get(event.sign, self._order):
             return False
         return self.progress - event.progress < event.sign.survives
-
-    @property
-    def done(self) -> int | None:
-        """Line that says training is complete, if nothing went on after it."""
-        if self._done is None or self.progress - self._done[1] >= _SURVIVED:
-            return None
-        return self._done[0]
 
     def events(self) -> list[Event]:
         """What training did not survive, in the order it was read."""
@@ -611,10 +530,26 @@ class ConsoleLog:
         nans = self._nans
         if len(nans) > 1 and nans[-1].progress - nans[0].progress > 1:
             found.append(nans[0])
-        if self.done is not None:
-            # workers and threads that complain while Python ends
-            found = [event for event in found if event.sign.order <= Order.RESOURCE]
         return sorted(found, key=lambda event: event.order)
+
+
+def _match_sign(
+    text: str, traceback: _Traceback, is_open: bool, is_exception: bool
+) -> Sign | None:
+    own = _OWN.match(text)
+    if own is not None:
+        return Sign(own[1], Order.WATCHED, '', own[2] == 'sure')
+    is_warning = bool(_WARNING.search(text[:60])) and not is_exception
+    may_raise = is_exception or (is_open and not text.startswith((' ', '\t')))
+    may_raise = may_raise or text.startswith('KeyboardInterrupt')
+    for sign, pattern in _SIGNS:
+        if sign.needs and not (is_open and sign.needs in traceback.flags):
+            continue
+        if sign.is_raised and (is_warning or not may_raise):
+            continue
+        if pattern.search(text):
+            return sign
+    return None
 
 
 _SAMPLE = Sign('sample_raised', Order.WORKER, '', True)
@@ -630,16 +565,10 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Lines of a log with their number; those that ``\\r`` parts share one.
 
     Args:
-        chunks: The log in pieces of any size. UTF-16 with a byte-order mark, as
-            PowerShell writes, is taken too.
+        chunks: The log in pieces of any size.
     """
-    number, rest, decoder = 1, b'', None
-    for count, piece in enumerate(chunks):
-        chunk = piece
-        if count == 0 and chunk[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            decoder = codecs.getincrementaldecoder('utf-16')('replace')
-        if decoder is not None:
-            chunk = decoder.decode(chunk).encode('utf-8', 'replace')
+    number, rest = 1, b''
+    for chunk in chunks:
         pieces = re.split(rb'(\r\n|\n|\r)', rest + chunk)
         rest = pieces.pop()[:MOST_LINE_BYTES]
         for text, end in zip(pieces[::2], pieces[1::2]):

@@ -96,7 +96,17 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
     standstill = judge_standstill(ranks)
     led = [
         # the records say it better
-        (source, _lead([e for e in log.events() if not (ranks and e.is_watched)]), log)
+        (
+            source,
+            _lead(
+                [
+                    e
+                    for e in log.events()
+                    if not (ranks and e.sign.order == Order.WATCHED)
+                ]
+            ),
+            log,
+        )
         for source, log in logs
     ]
     known = [(source, event, log) for source, event, log in led if event]
@@ -262,13 +272,8 @@ def _judge_silence(logs: Found, rank: Rank | None) -> Why:
     """No line says anything."""
     if rank is None:
         log = logs[0][1] if logs else ConsoleLog()
-        if log.done is not None:
-            proof = Proof(logs[0][0], log.done, 'training is complete')
-            return Why('completed', None, 'sure', 'Nothing ended badly.', (proof,))
         last = log.last_progress
-        where = (
-            f'the last iteration stands in line {last[0]}' if last else 'no iteration'
-        )
+        where = f'the last iteration stands in line {last}' if last else 'no iteration'
         said = f'Nothing in {log.lines} lines says that it ended badly; {where}.'
         do = (
             'MMEngine writes no traceback into its log: what raised stands on the '
