@@ -41,7 +41,7 @@ _PATH = re.compile(
     r'[\'"]([^\'"]*[/\\][^\'"]+|[^\'"/]+\.\w{2,5})[\'"]'
     r'|(?<!at )(\b[^\s\'"]*[/\\][^\s\'"]+\.(?!py\b)\w{2,5})\b'
 )
-_PID = re.compile(r'\(pid(?:\(s\))? ([\d, ]+)\)')
+_PID = re.compile(r'\(pid(?:\(s\))? [\d, ]+\)')
 _KILLED = re.compile(r'Killed process (\d+)')
 _UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
 """What figures of a run would confirm or refute."""
@@ -84,38 +84,21 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
         says it; anything else is ``unknown``.
     """
     first = ranks[0] if ranks else None
-    end = first.evidence.end if first else None
-    if end is not None and end.status == 'completed':
+    if first and first.evidence.end and first.evidence.end.status == 'completed':
         return _judge_completed(logs, ranks)
-    ended = [
-        (rank, end)
-        for rank in ranks
-        if (end := rank.evidence.end) is not None and end.status != 'completed'
-    ]
+    ended = [(r, r.evidence.end) for r in ranks if r.evidence.end is not None]
+    ended = [(rank, end) for rank, end in ended if end.status != 'completed']
     logs = [*logs, *(('evidence', _retell(end, rank)) for rank, end in ended)]
     standstill = judge_standstill(ranks)
-    led = [
-        # the records say it better
-        (
-            source,
-            _lead(
-                [
-                    e
-                    for e in log.events()
-                    if not (ranks and e.sign.order == Order.WATCHED)
-                ]
-            ),
-            log,
-        )
+    known = [
+        (source, event, log)
         for source, log in logs
+        if (event := _lead(log.events(), has_records=bool(ranks)))
     ]
-    known = [(source, event, log) for source, event, log in led if event]
     if not known:
         return standstill or _judge_silence(logs, first)
     # a rank's own record says whose line it is
-    source, event, log = min(
-        known, key=lambda one: (one[1].sign.order, one[1].rank is None)
-    )
+    source, event, log = min(known, key=lambda k: (k[1].sign.order, k[1].rank is None))
     is_unnamed = event.sign.order in _UNNAMED
     if standstill and (event.sign.order in _GIVEN_UP or (is_unnamed and not ended)):
         return standstill
@@ -125,63 +108,58 @@ def judge_end(logs: Found, ranks: Sequence[Rank] = ()) -> Why:
         return _complete(why, first, None)
     why = _weigh(why, event, first)
     gone = next((rank for rank in ranks if rank.is_gone), None)
-    if (
-        why.cause == 'rank_lost'
-        and gone is not None
-        and event.sign.order != Order.RAISED
-    ):
+    if gone and why.cause == 'rank_lost' and event.sign.order != Order.RAISED:
         why = replace(_weigh_kill(why, 'rank', gone, event.text), rank=gone.number)
-    if is_unnamed:
-        why = _find_lost_card(why, ranks)
+    lost = _find_lost_card(ranks) if is_unnamed else []
+    if lost:
+        why = _with(why, 'sure', lost[0], 'gpu_lost')
     samples = [end.sample for rank, end in ended if event.rank in (None, rank.number)]
     return _complete(why, first, next(filter(None, samples), None))
 
 
 def _judge_completed(logs: Found, ranks: Sequence[Rank]) -> Why:
     spoiled = [
-        (CAUSES['nan_loss'], Proof(source, event.line, event.text))
+        ('nan_loss', Proof(source, event.line, event.text))
         for source, log in logs
         for event in log.events()
         if event.sign.cause == 'nan_loss'
     ]
-    lost = (text for rank in ranks for text in _say_card_lost(rank))
-    spoiled += [(CAUSES['gpu_lost'], Proof('evidence', None, text)) for text in lost]
+    lost = _find_lost_card(ranks, by_kernel=False)
+    spoiled += [('gpu_lost', Proof('evidence', None, text)) for text in lost]
     for cause, proof in spoiled:
-        said = f'It came to its end, but: {cause.title}.'
-        return Why('completed', cause.name, 'sure', said, (proof,), cause.do)
+        said = f'It came to its end, but: {CAUSES[cause].title}.'
+        return Why('completed', cause, 'sure', said, (proof,), CAUSES[cause].do)
     speed = 'mmgpu recommend says what it spent its time on.'
     return Why('completed', None, 'sure', 'It ended as planned.', do=(speed,))
 
 
-def _say_card_lost(rank: Rank) -> list[str]:
-    """What the driver said of it while the rank trained."""
-    offs = [off.reason for off in rank.evidence.sources_off if off.source == 'GPU']
-    return [reason for reason in offs if _CARD_LOST.search(reason)]
-
-
-def _find_lost_card(why: Why, ranks: Sequence[Rank]) -> Why:
-    for rank in ranks:
-        seen = [line for line in rank.host.kernel if _CARD_LOST.search(line)]
-        for text in (*_say_card_lost(rank), *seen):
-            return _with(why, 'sure', text, 'gpu_lost')
-    return why
+def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
+    """What the driver, and the kernel's log, say of a card that was lost."""
+    said = [
+        text
+        for rank in ranks
+        for text in (
+            *(off.reason for off in rank.evidence.sources_off if off.source == 'GPU'),
+            *(rank.host.kernel if by_kernel else ()),
+        )
+    ]
+    return [text for text in said if _CARD_LOST.search(text)]
 
 
 def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
     """An end record as the lines that the console showed."""
-    log = ConsoleLog()
     lines = [*reversed(end.causes), f'{end.error}: {end.message or ""}'.rstrip(': ')]
     if end.status == 'interrupted' and end.error != 'KeyboardInterrupt':
         lines = ['Received SIGTERM']
     if end.worker_error:
         lines += ['Original Traceback (most recent call last):']
-        lines += [_frame_line(frame) for frame in end.worker_frames]
-        lines += [end.worker_error]
+        lines += [*map(_frame_line, end.worker_frames), end.worker_error]
     elif end.sample:
-        lines[-1:] = [lines[-1], '  File "x", line 1, in __getitem__', lines[-1]]
-    frames = [_frame_line(frame) for frame in end.frames]
+        lines.insert(-1, '  File "x", line 1, in __getitem__')
+    frames = map(_frame_line, end.frames)
     label = '' if rank.number is None else f'[rank{rank.number}]: '
-    for line in ['Traceback (most recent call last):', *frames, *lines]:
+    log = ConsoleLog()
+    for line in ('Traceback (most recent call last):', *frames, *lines):
         log.feed(0, f'{label}{line}'.encode('utf-8', 'replace'))
     return log
 
@@ -192,11 +170,17 @@ def _frame_line(frame: str) -> str:
     return f'  File "{path}", line {line}, in {function}'
 
 
-def _lead(events: Sequence[Event]) -> Event | None:
+def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
     """The event that the others follow from."""
-    failed = min((e.order for e in events if _is_other_failure(e)), default=math.inf)
+    if has_records:  # they say it better than the log's own warning
+        events = [e for e in events if e.sign.order != Order.WATCHED]
+    failed = min((e.order for e in events if _is_failure(e)), default=math.inf)
     # srun cancels the step once one task has failed
-    events = [e for e in events if not (_is_cancelled(e) and failed < e.order)]
+    events = [
+        e
+        for e in events
+        if e.sign.order != Order.ENDED or e.sign.is_sure or e.order <= failed
+    ]
     ending = next((e for e in events if e.sign.order == Order.ENDED), None)
     if ending is not None:
         # what comes after Ctrl-C or a cancelled job is its consequence
@@ -207,14 +191,15 @@ def _lead(events: Sequence[Event]) -> Event | None:
             or (e.order < ending.order and e.sign.order in _OWN_REASONS)
         ]
         return min(before, key=_urgency, default=ending)
-    asked = min((e.order for e in events if _is_sigterm(e)), default=math.inf)
+    asked = [e.order for e in events if e.sign[:2] == ('interrupted', Order.AFTER)]
+    asked_at = min(asked, default=math.inf)
     # a launcher ends the other ranks by SIGKILL once one has failed, and docker stop
     # sends it some time after SIGTERM
     own = [
         e
         for e in events
-        if not (_is_kill(e) and failed < e.order)
-        and not (_is_kill(e, 'process') and asked < e.order)
+        if e.sign.order not in (Order.KILLED, Order.KILLED_TOO)
+        or e.order < (min(failed, asked_at) if e.sign.victim == 'process' else failed)
     ]
     return min(own, key=_urgency, default=None)
 
@@ -223,20 +208,7 @@ def _urgency(event: Event) -> tuple[int, int]:
     return event.sign.order, event.order
 
 
-def _is_kill(event: Event, victim: str = '') -> bool:
-    is_kill = event.sign.order in (Order.KILLED, Order.KILLED_TOO)
-    return is_kill and event.sign.victim in (victim or event.sign.victim)
-
-
-def _is_cancelled(event: Event) -> bool:
-    return event.sign.order == Order.ENDED and not event.sign.is_sure
-
-
-def _is_sigterm(event: Event) -> bool:
-    return event.sign.order == Order.AFTER and event.sign.cause == 'interrupted'
-
-
-def _is_other_failure(event: Event) -> bool:
+def _is_failure(event: Event) -> bool:
     is_exit = event.sign.order == Order.WRAPPER and 'xited with exit code' in event.text
     return event.sign.order == Order.RAISED or is_exit
 
@@ -254,15 +226,14 @@ def _name(
         # the others stand, or say that a rank left them: this is what that rank met
         cause, certainty = 'rank_lost', 'likely'
     same = [e for e in events if e.sign.cause in (sign.cause, cause) and e is not event]
-    proof = [Proof(source, event.line or None, event.text[:200])]
+    proof = [Proof(source, e.line or None, e.text[:200]) for e in (event, *same)]
     if event.frame:
-        proof.append(Proof(source, None, f'raised at {event.frame}'))
-    proof += [Proof(source, e.line or None, e.text[:200]) for e in same]
+        proof.insert(1, Proof(source, None, f'raised at {event.frame}'))
     return Why(
         state,
         cause,
         'unknown' if cause == 'unknown' else certainty,
-        CAUSES[cause].title + '.',
+        f'{CAUSES[cause].title}.',
         tuple(dict.fromkeys(proof))[:_MOST_PROOF],
         rank=event.rank,
     )
@@ -280,19 +251,17 @@ def _judge_silence(logs: Found, rank: Rank | None) -> Why:
             'console, which --log FILE reads.',
         )
         return Why('unknown', None, 'unknown', said, do=do)
-    is_alive, run, end = rank.host.is_alive, rank.evidence.run, rank.evidence.end
+    is_alive, end = rank.host.is_alive, rank.evidence.end
     if end is not None:
         text = f'{end.error}: {end.message or ""}'.rstrip(': ')
-        raised = (Proof('evidence', None, text),)
-        state, said = 'running' if is_alive else 'ended', CAUSES['unknown'].title
-        why = Why(state, 'unknown', 'unknown', f'{said}.', raised)
-        return _complete(why, rank, end.sample)
+        why = Why('running' if is_alive else 'ended', 'unknown', 'unknown', '')
+        return _complete(_with(why, 'unknown', text), rank, end.sample)
     if is_alive:
         return Why('running', None, 'sure', 'It is running; no line says otherwise.')
     if is_alive is None:
         unknown = 'It has no end record: it still trains elsewhere, or was killed.'
         return _complete(Why('unknown', 'unknown', 'unknown', unknown), rank, None)
-    gone = f'process {run.pid} is gone and left no end record'
+    gone = f'process {rank.evidence.run.pid} is gone and left no end record'
     why = Why('ended', 'unknown', 'unknown', '', (Proof('host', None, gone),))
     return _complete(_weigh_kill(why, 'process', rank, ''), rank, None)
 
@@ -301,15 +270,18 @@ def _weigh(why: Why, event: Event, rank: Rank) -> Why:
     """What figures of the run say about a cause that a line names."""
     if event.sign.victim:
         return _weigh_kill(why, event.sign.victim, rank, event.text)
-    end, total = rank.evidence.end, rank.evidence.run.host.shm_total_bytes or 0
+    end, run = rank.evidence.end, rank.evidence.run
     if end is None:
         return why
-    batch_size = rank.evidence.run.loader.batch_size
-    if why.cause == 'oom_gpu' and batch_size is not None:
-        size = f'with {batch_size} images in a batch'
+    if why.cause == 'oom_gpu' and run.loader.batch_size is not None:
+        size = f'with {run.loader.batch_size} images in a batch'
         return _with(why, why.certainty, f'after {end.iterations} iterations, {size}')
     free, least, what = {
-        'shm_full': (end.shm_free_bytes, total * 0.1, '/dev/shm'),
+        'shm_full': (
+            end.shm_free_bytes,
+            0.1 * (run.host.shm_total_bytes or 0),
+            '/dev/shm',
+        ),
         'disk_full': (end.disk_free_bytes, _LITTLE_DISK, 'the disk'),
     }.get(why.cause or '', (None, 0, ''))
     if free is None or free >= least:
@@ -320,10 +292,8 @@ def _weigh(why: Why, event: Event, rank: Rank) -> Why:
 def _with(why: Why, certainty: str, text: str, cause: str | None = None) -> Why:
     cause = cause or why.cause or 'unknown'
     proof = (*why.proof, Proof('evidence', None, text))
-    sentence = f'{CAUSES[cause].title}.'
-    return replace(
-        why, cause=cause, certainty=certainty, sentence=sentence, proof=proof
-    )
+    title = f'{CAUSES[cause].title}.'
+    return replace(why, cause=cause, certainty=certainty, sentence=title, proof=proof)
 
 
 def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
@@ -336,53 +306,44 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
         text: The line that says so, which may name processes.
     """
     evidence, host = rank
-    named = [pid for pids in _PID.findall(text) for pid in re.findall(r'\d+', pids)]
+    pids = {str(evidence.run.pid), *re.findall(r'\d+', ''.join(_PID.findall(text)))}
     for line in host.kernel:
         killed = _KILLED.search(line)
-        if killed is not None and killed[1] in (str(evidence.run.pid), *named):
+        if killed is not None and killed[1] in pids:
             cause = 'oom_cgroup' if 'emory cgroup' in line else 'oom_host'
             return _with(why, 'sure', line, cause)
     limits, end = evidence.run.host, evidence.end
-    kills = host.oom_kills
+    kills, before = host.oom_kills, evidence.run.oom_kills
     if kills is None and end is not None:
         kills = end.oom_kills
-    before = evidence.run.oom_kills
+    is_limited = limits.cgroup_memory_bytes is not None
     other = {'worker': 'worker_killed', 'rank': 'rank_lost'}.get(victim, 'interrupted')
     if kills is not None and before is not None and kills >= before:
         if kills == before:
             text = 'the kernel counts no process that it killed for memory'
             return _with(why, 'likely', text, other)
         text = f'the kernel killed {kills - before} of its processes for memory'
-        is_limited = limits.cgroup_memory_bytes is not None
         return _with(why, 'sure', text, 'oom_cgroup' if is_limited else 'oom_host')
-    free, total = _last_free(evidence), limits.ram_total_bytes
+    # of the last interval: once a process was killed its memory is free again
+    known = [one.host.ram_available_bytes for one in evidence.intervals if one.host]
+    free = next((size for size in reversed(known) if size is not None), None)
+    total = limits.ram_total_bytes
     if free is None or not total:
         return why
     text = f'{format_bytes(free)} of {format_bytes(total)} of memory were left at last'
     if free < total * _SCARCE:
         return _with(why, 'likely', text, 'oom_host')
-    if free > total * _AMPLE and limits.cgroup_memory_bytes is None:
+    if free > total * _AMPLE and not is_limited:
         return _with(why, 'likely', text, other)
     return _with(why, why.certainty, text)
 
 
-def _last_free(evidence: RunEvidence) -> int | None:
-    """Of the last interval: once a process was killed its memory is free again."""
-    hosts = (interval.host for interval in reversed(evidence.intervals))
-    known = (host.ram_available_bytes for host in hosts if host)
-    return next((free for free in known if free is not None), None)
-
-
-def _sample_of(why: Why) -> str | None:
-    if why.cause != 'sample_raised':
-        return None
-    found = (_PATH.search(proof.text) for proof in why.proof)
-    return next((match[1] or match[2] for match in found if match), None)
-
-
 def _complete(why: Why, rank: Rank | None, sample: str | None) -> Why:
-    """The answer with what to do."""
+    """The answer with what to do, and the sample where a line names its file."""
     do: tuple[str, ...] = CAUSES[why.cause].do if why.cause else ()
     if rank is None and why.certainty != 'sure' and why.cause in _UNCLEAR:
         do = (*do, 'With GPUEfficiencyHook on, the next run shows memory and workers.')
-    return replace(why, do=do, sample=sample or _sample_of(why))
+    proof = why.proof if why.cause == 'sample_raised' else ()
+    found = filter(None, (_PATH.search(one.text) for one in proof))
+    named = next((match[1] or match[2] for match in found), None)
+    return replace(why, do=do, sample=sample or named)
