@@ -49,7 +49,7 @@ KEYS = (
 PAIR = rf"['\"]?(?:{'|'.join([*KEYS, THREADS[-1]])})['\"]?\s*[=:]\s*[\w.*+{{}} ]+"
 _FORMS = (
     *(f'{LOADER}=dict()', f'{LOADER}.update()', f'{LOADER}=dict({LOADER})'),
-    *('env_cfg=dict(mp_cfg=dict())', "env_cfg.setdefault('mp_cfg'dict()).update()"),
+    *('env_cfg=dict()', "env_cfg.setdefault('mp_cfg'dict()).update()"),
 )
 ADDED = f'(?:{"|".join(map(re.escape, _FORMS))})*'
 
@@ -144,8 +144,8 @@ def is_kept(source: str, result: str) -> bool:
 
 
 def residue(text: str) -> str:
-    """A text without the settings, blanks and commas."""
-    return re.sub(r'[\s,]', '', re.sub(PAIR, '', text))
+    """A text without the settings, the dict of one that is new, blanks and commas."""
+    return re.sub(r'[\s,]', '', re.sub(PAIR, '', text)).replace('mp_cfg=dict()', '')
 
 
 def choose_settings(before: Flat) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from benchmarks.gpu_check.models import LARGE, SMALL, Images, ToyModel, list_mod
 from benchmarks.gpu_check.table import Row, judged, skipped, within
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.measure.cuda import CudaEvents
-from mmgpu_hooks.schema.reader import read_evidence
+from mmgpu_hooks.schema.run import read_evidence
 
 LOG_INTERVAL = 4
 HOOK = {

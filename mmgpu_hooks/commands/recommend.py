@@ -14,8 +14,8 @@ from mmgpu_hooks.commands.runs import find_config, judge_runs
 from mmgpu_hooks.config.loading import read_drift
 from mmgpu_hooks.config.outcome import Options
 from mmgpu_hooks.config.rewrite import rewrite_recommended
+from mmgpu_hooks.recommend.policy import leave_validation
 from mmgpu_hooks.recommend.save_cures import with_keys_set
-from mmgpu_hooks.recommend.validation import leave_validation
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import RunFiles
 from mmgpu_hooks.show.document import Section

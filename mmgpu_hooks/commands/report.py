@@ -13,8 +13,8 @@ from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.runs import judge_runs
 from mmgpu_hooks.config.files import verify_output, write_atomic
 from mmgpu_hooks.model.prediction import predict_setting
-from mmgpu_hooks.recommend.changes import WORKERS_KEY
-from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
+from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
+from mmgpu_hooks.recommend.policy import WORKERS_KEY
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.predicted import Prediction
 from mmgpu_hooks.show.figures import format_bytes

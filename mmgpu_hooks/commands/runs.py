@@ -15,8 +15,7 @@ from mmgpu_hooks.recommend.policy import recommend_settings
 from mmgpu_hooks.recommend.save_cures import with_save_cures
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.plural import plural
-from mmgpu_hooks.schema.reader import read_other_ranks
-from mmgpu_hooks.schema.run import RanksSummary
+from mmgpu_hooks.schema.run import RanksSummary, read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.show.figures import short_path
 from mmgpu_hooks.show.recommendation import Answer
@@ -131,8 +130,10 @@ def judge_runs(
         EvidenceError: If there is nothing that can be judged.
     """
     newest, pool, notes = read_runs(folders)
-    run = newest.run
-    together = run.altered(workload=pool.workload)
+    run = together = newest.run
+    # a single run keeps what was worked out of it
+    if pool.workload is not run.workload:
+        together = run.altered(workload=pool.workload)
     memory = pool.memory if allow_batch_size else None
     answer = Answer(
         run_path=run.path,

@@ -13,8 +13,8 @@ from mmgpu_hooks.commands.output import print_answer, warner
 from mmgpu_hooks.commands.runs import find_config, find_run
 from mmgpu_hooks.experiment.store import open_store, read_identity
 from mmgpu_hooks.experiment.verify import VerifyPlan
-from mmgpu_hooks.recommend.changes import WORKERS_KEY
 from mmgpu_hooks.recommend.policy import (
+    WORKERS_KEY,
     pair_settings,
     recommend_settings,
     sum_predicted_gain,

@@ -16,7 +16,7 @@ from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end, read_host, read_log
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.judged import Why
-from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
+from mmgpu_hooks.schema.run import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import EvidenceError, RunFiles, read_run_folder
 from mmgpu_hooks.show.document import Section, to_json
 

@@ -13,14 +13,14 @@ import msgspec
 
 from mmgpu_hooks.experiment.engine import Outcome, Plan, Turn
 from mmgpu_hooks.experiment.trial import Progress, read_trial_run
-from mmgpu_hooks.recommend.changes import KEY
+from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
+from mmgpu_hooks.recommend.policy import KEY
 from mmgpu_hooks.recommend.sweep import (
     choose_best,
     complete_row,
     estimate_iter,
     is_settled,
 )
-from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.tried import Sweep, SweepRow, SweepSetting, Trial, TrialSpec

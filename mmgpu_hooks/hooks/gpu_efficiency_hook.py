@@ -24,11 +24,8 @@ from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.patches import Patches
-from mmgpu_hooks.schema.reader import (
-    read_other_ranks,
-)
 from mmgpu_hooks.schema.recorded import EndRecord
-from mmgpu_hooks.schema.run import RanksSummary
+from mmgpu_hooks.schema.run import RanksSummary, read_other_ranks
 from mmgpu_hooks.schema.run_folder import find_other_ranks
 from mmgpu_hooks.show.summary import render_training_summary
 

@@ -15,9 +15,8 @@ from mmgpu_hooks.judge.why import judge_end, read_host
 from mmgpu_hooks.measure.ledger import TimeLedger, is_part
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.watchdog import THREAD_NAME, Running, Watchdog
-from mmgpu_hooks.schema.reader import read_evidence, read_other_ranks
 from mmgpu_hooks.schema.recorded import IntervalRecord, StuckRecord
-from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.run import RunEvidence, read_evidence, read_other_ranks
 from mmgpu_hooks.schema.run_folder import STACK_SUFFIX, find_other_ranks
 from mmgpu_hooks.show.escaping import visible
 

@@ -35,6 +35,7 @@ from mmgpu_hooks.judge.columns import (
     total,
 )
 from mmgpu_hooks.judge.saves import judge_saves
+from mmgpu_hooks.judge.threads import WorkerThreads, find_worker_threads
 from mmgpu_hooks.judge.thresholds import (
     BLOCKED_PROBLEM,
     DATA_WAIT_PROBLEM,
@@ -47,9 +48,8 @@ from mmgpu_hooks.model.workload import Workload
 from mmgpu_hooks.schema.judged import SaveJudgement
 from mmgpu_hooks.schema.parts import PARTS
 from mmgpu_hooks.schema.predicted import NoPrediction
-from mmgpu_hooks.schema.reader import read_evidence
 from mmgpu_hooks.schema.recorded import SlowSample
-from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 
 _T = TypeVar('_T')
 
@@ -548,6 +548,11 @@ class Run(Figures):
         """A sentence; empty when there is one."""
         found = self._fitted
         return found.reason if isinstance(found, NoPrediction) else ''
+
+    @cached_property
+    def threads(self) -> WorkerThreads | None:
+        """Of the loader's workers; ``None`` where they do not show it."""
+        return find_worker_threads(self)
 
     @cached_property
     def judged_saves(self) -> tuple[SaveJudgement, ...]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mmgpu_hooks.judge.columns import largest, sum_known
-from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import (
     OWN_THREADS,
     RUN_DELAY_PROBLEM,
     THREADS_NOTICE,
 )
+
+if TYPE_CHECKING:
+    from mmgpu_hooks.judge.run import Run
 
 
 @dataclass(frozen=True)

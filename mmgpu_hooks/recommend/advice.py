@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from mmgpu_hooks.judge.duration_text import format_seconds
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.threads import find_worker_threads
 from mmgpu_hooks.judge.thresholds import DATA_WAIT_NOTICE
 from mmgpu_hooks.schema.plural import plural
 
@@ -95,7 +94,7 @@ def _list_advice(run: Run) -> Iterator[str]:
             f'for {host.usable_cores:g} usable cores; until then the training process '
             f'and its workers share {plural(host.affinity_cpus or 0, "CPU")}.'
         )
-    threads = find_worker_threads(run)
+    threads = run.threads
     if threads is not None and threads.is_thrash and (threads.opencv or 0) < 2:
         yield (
             f'The {threads.threads} threads of a worker are not those of OpenCV '

@@ -18,12 +18,8 @@ from mmgpu_hooks.model.batches import (
     predict_peak,
 )
 from mmgpu_hooks.model.workload import Workload, at_batch_size
-from mmgpu_hooks.recommend.changes import KEY, make_change, phrase_changes
 from mmgpu_hooks.recommend.choice import Decision, Job, predict_gain, propose
-from mmgpu_hooks.schema.judged import Change
 from mmgpu_hooks.schema.predicted import NoPrediction
-
-BATCH_KEY = f'{KEY}batch_size'
 
 KNEE_SHARE = 0.03
 """A batch size this close to the fastest is as fast: less memory, and less is asked of
@@ -41,8 +37,11 @@ class BatchChoice(NamedTuple):
     sentence: str
     decision: Decision | None = None
     """Of the loader with the new batch size; ``None`` where it stays."""
-    changes: tuple[Change, ...] = ()
-    """All changes of the loader, the batch size's first."""
+    sizes: tuple[int, int] = (0, 0)
+    """The old one and the new one."""
+    reason: str = ''
+    is_measured: bool = False
+    """Whether a run had the new one."""
 
 
 def choose_batch_size(
@@ -93,11 +92,10 @@ def choose_batch_size(
     new = replace(new, gain=predict_gain((job, job.old), after))
     now = old / job.iter_s(job.old)
     reason = f'{rates[best]:.1f} images/s are predicted, {now:.1f} now; {peak}'
-    change = make_change(new, 'batch_size', old, best, reason)
-    if change.confidence == 'high' and best not in memory.batch_sizes:
-        change = replace(change, confidence='medium')
     said = f'From {old} to {best} images per batch: {peak}.'
-    return BatchChoice(said, new, (change, *phrase_changes(new)))
+    return BatchChoice(
+        said, new, (old, best), reason, is_measured=best in memory.batch_sizes
+    )
 
 
 def _find_limit(job: Job, memory: MemoryFit | NoPrediction) -> tuple[int, str] | str:

@@ -1,5 +1,6 @@
-"""Chooses a setting of the loader: what each makes of the whole job, and how sure that
-is. Goes from the run's setting to the new one, a step at a time.
+"""Chooses a setting of the loader: what each makes of the whole job, how sure that is,
+and how many workers the host carries. Goes from the run's setting to the new one, a
+step at a time. Pure.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from mmgpu_hooks.judge.memory import find_worker_growth
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.threads import find_worker_threads
+from mmgpu_hooks.judge.threads import WorkerThreads
 from mmgpu_hooks.judge.thresholds import (
     RUN_DELAY_PROBLEM,
     STARTUP_MEASURABLE,
@@ -33,7 +35,15 @@ from mmgpu_hooks.model.workload import (
     at_batch_size,
     with_one_thread,
 )
-from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH, WorkerCap, cap_workers
+
+DEFAULT_PREFETCH = 2
+"""PyTorch's own prefetch_factor."""
+
+SAFE_SHARE = 0.5
+"""Share of a host's memory, shared memory or file limit that workers may take: the
+rest is left to batches of unusual size, the page cache and other programs."""
+
+_MIB, _GIB = 2**20, 2**30
 
 ONE_THREAD = 0
 """Of ``opencv_num_threads``: OpenCV's sequential mode, and MMEngine's default."""
@@ -48,6 +58,78 @@ EACH_UP_TO = 12
 """Every number of workers up to here is tried; beyond, in steps of a quarter."""
 
 PREFETCHES = (2, 4, 8)
+
+
+class WorkerCap(NamedTuple):
+    """The largest safe ``num_workers`` and the limit behind it."""
+
+    workers: int
+    """Never more than these."""
+    reason: str
+
+
+def cap_workers(
+    run: Run,
+    prefetch_factor: int = DEFAULT_PREFETCH,
+    beside: tuple[Run, Setting] | None = None,
+) -> WorkerCap:
+    """The tightest of the host's limits; possibly no worker at all.
+
+    The usable cores never exceed the CPUs that the process may run on, beyond which
+    PyTorch itself warns. Workers that were measured to wait may outnumber them: those
+    which need a core at a time are no more than there are.
+
+    Args:
+        run: The run, with the host's limits as the hook recorded them; its usable
+            cores must be known, as without them no number is known to be safe.
+        prefetch_factor: Batches in flight per worker.
+        beside: A loader whose workers live on meanwhile, and its setting.
+    """
+    taken: dict[str, float] = {}
+    if beside is not None:
+        other, setting = beside
+        needs = _list_needs(other, setting.prefetch_factor)
+        taken = {name: setting.num_workers * each for name, _, each, _ in needs}
+    caps = [_cap_by_cores(run)]
+    for name, size, each, text in _list_needs(run, prefetch_factor):
+        left = max(size - taken.get(name, 0.0), 0.0)
+        caps.append(WorkerCap(int(SAFE_SHARE * left / each), text.format(left, each)))
+    return min(caps, key=lambda cap: cap.workers)
+
+
+def _cap_by_cores(run: Run) -> WorkerCap:
+    allowed, waiting = run.run.host.usable_cores, run.waiting_share
+    assert allowed is not None  # the caller has seen to it
+    crowd = run.external_cpu_cores or 0.0
+    taken = f', {crowd:.1f} of them used by others' if crowd >= 0.05 else ''
+    if waiting > 0.0:
+        taken += f', which a worker needs {100 * (1 - waiting):.0f} % of its time'
+    # one worker beside the training process is slower at worst, never unsafe
+    carried = max(math.floor(allowed / max(1 - waiting, 1 / MOST_WORKERS)), 1)
+    return WorkerCap(carried, f'{allowed:g} usable cores{taken}')
+
+
+def _list_needs(run: Run, prefetch: int) -> Iterator[tuple[str, float, float, str]]:
+    """What this rank has, what each worker takes of it, and how both are said."""
+    host = run.run.host
+    ranks = host.ranks
+    known = [host.ram_available_bytes, host.cgroup_memory_bytes]
+    sizes = [size / ranks / _GIB for size in known if size is not None]
+    pss = run.loader.pss_bytes if run.loader else None
+    # a forked worker starts as large as the training process, at worst
+    each, how = float(run.process_rss_bytes or 0), 'at most'
+    if pss and run.worker_count:
+        each, how = pss / run.worker_count, 'measured'
+    if sizes and each:
+        text = f'{{:.1f}} GiB of memory for this rank, {how} {{:.1f}} GiB each'
+        yield 'memory', min(sizes), each / _GIB, text
+    if host.shm_free_bytes is not None and run.batch_bytes:
+        text = '{:.0f} MiB of /dev/shm for this rank, {:.0f} MiB per worker'
+        free, ahead = host.shm_free_bytes / ranks, prefetch * run.batch_bytes
+        yield 'shm', free / _MIB, ahead / _MIB, text
+    if host.open_files_soft is not None and run.batch_tensors:
+        text = '{:.0f} open files, one per tensor in flight ({:.0f} per worker)'
+        yield 'files', host.open_files_soft, prefetch * run.batch_tensors, text
 
 
 @dataclass(frozen=True)
@@ -75,9 +157,8 @@ class Job:
     workload: Workload
     beside: tuple[Run, Setting] | None = None
     """A loader whose workers live on meanwhile, and its setting."""
-    had_threads: int | None = None
-    """Threads of OpenCV in each worker of the run, where the workload is that of one
-    each."""
+    freed: WorkerThreads | None = None
+    """Those of the run, where the workload is that of one thread of OpenCV each."""
     threads_save: float = 0.0
     """Share of a batch's CPU that this saves."""
 
@@ -159,17 +240,16 @@ def decide(job: Job) -> Decision:
 
 def _free_threads(job: Job) -> Job | None:
     """The job with one thread a worker, where several were found to thrash."""
-    found = find_worker_threads(job.run)
-    if found is None or not found.is_thrash or (found.opencv or 0) < 2:
+    found = job.run.threads
+    if found is None or not found.is_thrash or (had := found.opencv or 0) < 2:
         return None
-    had = found.opencv or 0
     wasted = THREADS_WASTE * min(math.log2(max(had / found.cores, 1.0)), MOST_DOUBLINGS)
     # a worker that uses more than a core has all of its CPU in less time
     hidden = max(found.cpu_s / max(job.workload.batch_cpu.mean_s, 1e-6), 1.0)
     saved = 1.0 - (1.0 - wasted) * hidden
     workload = with_one_thread(job.workload, saved)
     run = job.run.altered(workload=workload)
-    return replace(job, run=run, workload=workload, had_threads=had, threads_save=saved)
+    return replace(job, run=run, workload=workload, freed=found, threads_save=saved)
 
 
 def _confirm(job: Job, proposed: Decision) -> Decision:
@@ -210,7 +290,7 @@ def predict_gain(before: tuple[Job, Setting], after: tuple[Job, Setting]) -> Gai
         images = one.plan.epochs * one.plan.iterations * (workload.batch_size or 1)
         return estimate_job_s(workload, setting, one.plan) / images
 
-    is_freed = sized.had_threads is not None and job.had_threads is None
+    is_freed = sized.freed is not None and job.freed is None
 
     def share_of(workload: Workload, error: float = 0.0) -> float:
         other = at_batch_size(workload, sized.workload.batch_size)
@@ -410,8 +490,8 @@ def _choose_prefetch(job: Job, new: Setting) -> Setting:
 def _phrase(decision: Decision) -> str:
     """As ``num_workers 2 -> 5 would save 9 % of the time (...)``."""
     old, new, gain = asdict(decision.job.old), asdict(decision.new), decision.gain
-    if decision.job.had_threads is not None:
-        old['opencv_num_threads'] = decision.job.had_threads
+    if decision.job.freed is not None:
+        old['opencv_num_threads'] = decision.job.freed.opencv
         new['opencv_num_threads'] = ONE_THREAD
     changed = [
         f'{name} {old[name]} -> {new[name]}' for name in old if old[name] != new[name]

@@ -1,29 +1,50 @@
-"""Decides the loaders' settings. Pure, so that every decision can be tested as a table
-and repeated from the recorded evidence alone, on any machine.
+"""Decides the settings of both loaders, and says why. Pure, so that every decision can
+be tested as a table and repeated from the recorded evidence alone, on any machine.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.verdict import count_missing
+from mmgpu_hooks.judge.thresholds import VALIDATION_WORTH, WORTHWHILE_GAIN
+from mmgpu_hooks.judge.validation import find_alike, is_timed, make_validation_run
+from mmgpu_hooks.judge.verdict import count_missing, judge_confidence
 from mmgpu_hooks.model.batches import MemoryFit
-from mmgpu_hooks.model.job import Setting
+from mmgpu_hooks.model.job import START_ERROR, Setting
+from mmgpu_hooks.model.prediction import COVERAGE
 from mmgpu_hooks.recommend.advice import advise
-from mmgpu_hooks.recommend.batch_size import choose_batch_size
-from mmgpu_hooks.recommend.changes import (
-    AT_HAND,
-    KEY,
-    WORKERS_KEY,
-    keep_workers,
-    phrase_changes,
-    why_nothing,
+from mmgpu_hooks.recommend.choice import (
+    ONE_THREAD,
+    Decision,
+    Job,
+    count_starts,
+    decide,
+    read_setting,
+    starts_cost,
 )
-from mmgpu_hooks.recommend.choice import Job, decide, starts_cost
-from mmgpu_hooks.recommend.validation import advise_validation
-from mmgpu_hooks.schema.judged import THREADS_KEY, Change, Recommendation
+from mmgpu_hooks.schema.judged import (
+    THREADS_KEY,
+    Change,
+    Recommendation,
+    ValidationOutlook,
+)
+from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.predicted import NoPrediction
+
+if TYPE_CHECKING:
+    from mmgpu_hooks.recommend.batch_size import BatchChoice
+
+KEY = 'train_dataloader.'
+WORKERS_KEY = f'{KEY}num_workers'
+BATCH_KEY = f'{KEY}batch_size'
+VALIDATION_KEY = 'val_dataloader.'
+
+_AT_HAND = 'In steady iterations data is at hand when it is needed.'
 
 
 def recommend_settings(
@@ -51,15 +72,19 @@ def recommend_settings(
             said = (f'The batch size stays as it is. {reason}',)
     else:
         decision = decide(Job(run, run.workload))
-        changes, reason = phrase_changes(decision), why_nothing(decision)
-        train = decision.new
+        changes, reason = list(_list_changes(decision)), _why_nothing(decision)
         if decision.doubt:
             advice = (decision.doubt, *advice)
         if memory is not None:
+            # late: nothing else needs it
+            from mmgpu_hooks.recommend.batch_size import choose_batch_size
+
             choice = choose_batch_size(decision, memory)
             said = (choice.sentence,)
             if choice.decision is not None:
-                changes, train = list(choice.changes), choice.decision.new
+                decision = choice.decision
+                changes = [_change_batch_size(choice), *_list_changes(decision)]
+        train = decision.new
     validation = advise_validation(run, train)
     together = (*changes, *validation.changes)
     return Recommendation(
@@ -78,7 +103,7 @@ def _unpredicted(run: Run) -> list[Change]:
         return []
     if loader.persistent_workers is not False or not starts_cost(run):
         return []
-    return [keep_workers(run)]
+    return [_keep_workers(run)]
 
 
 def _why_unpredicted(run: Run) -> str:
@@ -87,8 +112,265 @@ def _why_unpredicted(run: Run) -> str:
     if run.is_stalled:
         return 'The waits are not those of a loader that cannot keep up.'
     if not run.is_data_bound and run.data_wait_share is not None:
-        return AT_HAND
+        return _AT_HAND
     return run.why_no_workload
+
+
+def _list_changes(decision: Decision) -> Iterator[Change]:
+    """Every setting that changes, each with the gain of all of them together."""
+    job, old, new = decision.job, decision.job.old, decision.new
+    run, found = job.run, job.freed
+    if found is not None:
+        reason = (
+            f'{found.workers} workers run up to {found.threads} threads each on '
+            f'{found.cores:g} cores and wait {format_seconds(found.delay_s)} per batch '
+            f'for one; an iteration now takes {format_seconds(run.iter_s)} and is '
+            f'predicted to take {format_seconds(job.iter_s(new))}'
+        )
+        had = found.opencv
+        yield _make_change(decision, THREADS_KEY, had, ONE_THREAD, reason, 'MG115')
+    if new.num_workers != old.num_workers:
+        why = _why_workers(decision)
+        yield _make_change(
+            decision, WORKERS_KEY, old.num_workers, new.num_workers, *why
+        )
+    key, prefetch = f'{KEY}prefetch_factor', run.run.loader.prefetch_factor
+    if not new.num_workers and old.num_workers and prefetch is not None:
+        reason = 'there are no workers to make batches ahead'
+        yield _make_change(decision, key, prefetch, None, reason)
+    elif new.num_workers and new.prefetch_factor != old.prefetch_factor:
+        reason = 'batches vary; more of them made ahead carry the loop over slow ones'
+        ahead = new.prefetch_factor
+        yield _make_change(decision, key, prefetch, ahead, reason, 'MG101')
+    key, persists = f'{KEY}persistent_workers', new.persistent_workers
+    if persists == old.persistent_workers:
+        return
+    rules = ['MG104']
+    if not persists:
+        reason, rules = 'there are no workers to keep', []
+    elif old.num_workers:
+        reason = _why_keep(run)
+    else:
+        starts = count_starts(run)
+        reason = f'the new workers would otherwise be started {starts} times over'
+    yield _make_change(decision, key, not persists, persists, reason, *rules)
+
+
+def _change_batch_size(choice: BatchChoice) -> Change:
+    decision = choice.decision
+    assert decision is not None  # the caller has seen to it
+    old, new = choice.sizes
+    change = _make_change(decision, BATCH_KEY, old, new, choice.reason)
+    is_guess = change.confidence == 'high' and not choice.is_measured
+    return replace(change, confidence='medium') if is_guess else change
+
+
+def _make_change(
+    decision: Decision, key: str, old: Any, new: Any, reason: str, *rules: str
+) -> Change:
+    """One setting, with the gain of all together."""
+    gain, run = decision.gain, decision.job.run
+    confidence = judge_confidence(run)
+    # never high where the interval of the gain holds a loss
+    if confidence == 'high' and gain is not None and gain.low < 0.0:
+        confidence = 'medium'
+    return Change(
+        key=key,
+        old=old,
+        new=new,
+        reason=reason,
+        confidence=confidence,
+        rules=rules,
+        predicted_iter_s=decision.job.iter_s(decision.new),
+        predicted_gain_pct=100 * gain.share if gain else None,
+        predicted_gain_low_pct=100 * gain.low if gain else None,
+        predicted_gain_high_pct=100 * gain.high if gain else None,
+    )
+
+
+def _why_workers(decision: Decision) -> tuple[str, ...]:
+    """The reason, and the rules that say so."""
+    job, run = decision.job, decision.job.run
+    old, new = job.old.num_workers, decision.new.num_workers
+    now = f'now takes {format_seconds(run.iter_s)}'
+    if job.workload.measured_batch_size is not None:
+        old_s = format_seconds(job.iter_s(job.old))
+        now = f'with batch_size={job.workload.batch_size} would take {old_s}'
+    after = f'{format_seconds(job.iter_s(decision.new))} with {plural(new, "worker")}'
+    if new < old and run.worker_run_delay_s and old > job.cores:
+        reason = (
+            f'{old} workers share {job.cores} usable cores and spent '
+            f'{format_seconds(run.worker_run_delay_s)} per batch waiting for one, '
+            f'beside {format_seconds(run.worker_cpu_s)} on it; an iteration {now} and '
+            f'is predicted to take {after}'
+        )
+        return reason, 'MG105', 'MG106'
+    reason = (
+        f'an iteration {now}, of which the step needs '
+        f'{format_seconds(job.workload.ready_s)}; it is predicted to take '
+        f'{after} (the host carries at most {job.cap.workers}: {job.cap.reason})'
+    )
+    if new > job.cores:
+        reason += (
+            f'; they wait for {100 * run.waiting_share:.0f} % of a batch, so they may '
+            f'outnumber the {job.cores} usable cores: PyTorch will warn about '
+            'this many workers, which is expected here'
+        )
+    return reason, 'MG101'
+
+
+def _keep_workers(run: Run) -> Change:
+    """Workers that live on, for what their starts were measured to cost."""
+    starts = max(count_starts(run), 1)
+    saved_pct = 100 * run.run_share(run.startup_s) * (starts - 1) / starts
+    reach_pct = COVERAGE * START_ERROR * saved_pct
+    return Change(
+        key=f'{KEY}persistent_workers',
+        old=False,
+        new=True,
+        reason=_why_keep(run),
+        confidence=judge_confidence(run),
+        rules=('MG104',),
+        predicted_gain_pct=saved_pct,
+        predicted_gain_low_pct=saved_pct - reach_pct,
+        predicted_gain_high_pct=saved_pct + reach_pct,
+    )
+
+
+def _why_keep(run: Run) -> str:
+    took = format_sum(run.startup_s)
+    return f'starting workers took {took} in {plural(run.epoch_starts, "start")}'
+
+
+def _why_nothing(decision: Decision) -> str:
+    """Why no setting is changed, as a sentence."""
+    run, cap = decision.job.run, decision.job.cap
+    if decision.doubt:
+        return 'What is predicted to help is not sure enough to be written.'
+    if not run.is_data_bound:
+        return _AT_HAND
+    if cap.workers == 0:
+        return f'The host carries no worker: {cap.reason}.'
+    if run.is_cpu_the_wall:
+        return (
+            f'The CPU is the wall: no number of workers is faster than '
+            f'{format_seconds(run.cpu_floor_s)} per iteration on this host.'
+        )
+    return (
+        f'No other safe setting is predicted to be {100 * WORTHWHILE_GAIN:.0f} % '
+        f'faster (at most {plural(cap.workers, "worker")}: {cap.reason}).'
+    )
+
+
+class ValidationAdvice(NamedTuple):
+    """What to change about validation's loader, and what is known of it."""
+
+    changes: tuple[Change, ...] = ()
+    outlook: ValidationOutlook | None = None
+    """``None`` for a run without validations."""
+
+
+def advise_validation(run: Run, train: Setting | None = None) -> ValidationAdvice:
+    """Decide ``num_workers``, ``persistent_workers`` and prefetching of validation.
+
+    Judged on the loops of all validations of the training; what their metrics take,
+    no loader changes.
+
+    Args:
+        run: One rank's, with its validations.
+        train: The setting that the train loader will have; by default it keeps its
+            own.
+    """
+    if not run.validations:
+        return ValidationAdvice()
+    validation = make_validation_run(run)
+    if validation is None:
+        return _stay(run, None, 'Their loop does not show its iterations.')
+    if validation.workload is None or validation.is_stalled or not validation.is_enough:
+        slow = 'Its waits are not those of a loader that is too slow.'
+        return _stay(run, validation, validation.why_no_workload or slow)
+    decision = decide(Job(validation, validation.workload, _live_on(run, train)))
+    if decision.gain is None:
+        why = decision.doubt or _why_nothing(decision)
+        return _stay(run, validation, why)
+    loop_s, gain, count = _loop_s(run, validation), decision.gain, len(run.validations)
+    gain_s, low_s, high_s = (
+        share * loop_s for share in (gain.share, gain.low, gain.high)
+    )
+    run_share = run.run_share(gain_s * count)
+    saved = (
+        f'are predicted to save {format_sum(gain_s)} of each validation '
+        f'({format_sum(low_s)} to {format_sum(high_s)}, 9 times in 10), '
+        f'{100 * run_share:.1f} % of the run'
+    )
+    if run_share < VALIDATION_WORTH:
+        why = f'Other settings {saved}, which is too little.'
+        return _stay(run, validation, why)
+    said = f'{_phrase_now(run, validation)} The changes of val_dataloader {saved}.'
+    outlook = ValidationOutlook(said, count, loop_s, gain_s, 100 * run_share)
+    return ValidationAdvice(tuple(map(_rename, _list_changes(decision))), outlook)
+
+
+def _live_on(run: Run, train: Setting | None) -> tuple[Run, Setting] | None:
+    """The train loader, where its workers live on while validation runs."""
+    train = train or read_setting(run)
+    stays = train.persistent_workers or run.run.loop == 'iter'
+    return (run, train) if stays else None
+
+
+def _rename(change: Change) -> Change:
+    """A change of validation's loader; what it saves is in the outlook."""
+    key = VALIDATION_KEY + change.key.rpartition('.')[2]
+    reason, confidence = change.reason, change.confidence
+    return Change(key, change.old, change.new, reason, confidence, ('MG302',))
+
+
+def leave_validation(recommendation: Recommendation, why: str) -> Recommendation:
+    """The recommendation without changes of validation's loader.
+
+    Args:
+        recommendation: With or without such changes.
+        why: Nothing of them is needed or can be set, as a sentence.
+    """
+    kept = tuple(
+        one for one in recommendation.changes if not one.key.startswith(VALIDATION_KEY)
+    )
+    outlook = recommendation.validation
+    if outlook is not None and len(kept) < len(recommendation.changes):
+        said = f'{outlook.sentence} val_dataloader stays as it is. {why}'
+        outlook = ValidationOutlook(said, outlook.validations, outlook.loop_s)
+    return replace(recommendation, changes=kept, validation=outlook)
+
+
+def _stay(run: Run, validation: Run | None, why: str) -> ValidationAdvice:
+    outlook = ValidationOutlook(
+        f'{_phrase_now(run, validation)} val_dataloader stays as it is. {why}',
+        validations=len(run.validations),
+        loop_s=None if validation is None else _loop_s(run, validation),
+    )
+    return ValidationAdvice(outlook=outlook)
+
+
+def _loop_s(run: Run, validation: Run) -> float:
+    """Mean seconds of one validation's loop, however often it goes through its data."""
+    return validation.duration_s / len(find_alike(run))
+
+
+def _phrase_now(run: Run, validation: Run | None) -> str:
+    """How long validations took, and what of it was their loader's."""
+    walls_s = [one.wall_s for one in run.validations if is_timed(one)]
+    if not walls_s:
+        return f'How long {plural(len(run.validations), "validation")} took is unknown.'
+    mean_s = math.fsum(walls_s) / len(walls_s)
+    now = f'{plural(len(walls_s), "validation")} took {format_sum(mean_s)} on average'
+    if validation is None:
+        return f'{now}.'
+    waits_s = validation.ledger_s['data_wait'] + validation.ledger_s['startup']
+    return (
+        f'{now}: {format_sum(_loop_s(run, validation))} in the loop, '
+        f'{format_sum(waits_s / len(find_alike(run)))} of them waiting for data and '
+        'for workers to start.'
+    )
 
 
 _LIVE = ('num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory')

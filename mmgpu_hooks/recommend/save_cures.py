@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import SAVE_CURE_WORTH
-from mmgpu_hooks.recommend.changes import WORKERS_KEY
+from mmgpu_hooks.recommend.policy import WORKERS_KEY
 from mmgpu_hooks.schema.judged import Change, Recommendation, SaveCure
 
 NICE_KEY = 'default_hooks.gpu_efficiency.worker_nice'

@@ -12,8 +12,7 @@ from dataclasses import replace
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.run_comparison import ITER, summarize_figures
 from mmgpu_hooks.model.stats import LEAST_VALUES, estimate_mean
-from mmgpu_hooks.recommend.choice import SAME_SPEED
-from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH, cap_workers
+from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH, SAME_SPEED, cap_workers
 from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.tried import SweepRow, SweepSetting
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from msgspec import structs
 
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.validation import VALIDATION_KEY
+from mmgpu_hooks.recommend.policy import VALIDATION_KEY
 from mmgpu_hooks.schema.judged import Change, Diagnosis, Recommendation
 from mmgpu_hooks.schema.predicted import FittedRun, Prediction
 from mmgpu_hooks.schema.run import RanksSummary

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from mmgpu_hooks.judge.rules import RULES
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.changes import WORKERS_KEY
+from mmgpu_hooks.recommend.policy import WORKERS_KEY
 from mmgpu_hooks.schema.parts import UNATTRIBUTED
 from mmgpu_hooks.schema.recorded import SaveRecord
 from mmgpu_hooks.show import run_charts

@@ -181,6 +181,8 @@ APPENDED = OLD + '\ntrain_dataloader = dict(\n    num_workers=8,\n    batch_size
         (OLD.replace('dataset=1', 'dataset=2'), False),
         (APPENDED, True),
         (APPENDED.replace('batch_size', 'lr'), False),
+        (f'{APPENDED}\nenv_cfg = dict(mp_cfg=dict(opencv_num_threads=1))\n', True),
+        (f'{APPENDED}\nenv_cfg = dict(cudnn_benchmark=True)\n', False),
         (APPENDED.replace('train_', 'val_'), False),
     ],
 )

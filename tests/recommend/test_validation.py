@@ -7,10 +7,10 @@ import pytest
 from fakes.replaced import replace
 from fakes.runs import GIB, make_run
 from fakes.validations import make_validation, summarise
-from mmgpu_hooks.recommend.policy import recommend_settings
-from mmgpu_hooks.recommend.validation import (
+from mmgpu_hooks.recommend.policy import (
     ValidationAdvice,
     advise_validation,
+    recommend_settings,
 )
 from mmgpu_hooks.schema.judged import ValidationOutlook
 from mmgpu_hooks.schema.recorded import ValidationRecord

@@ -4,8 +4,7 @@ import pytest
 
 from fakes.runs import make_evidence, make_run
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.recommend.changes import KEY
-from mmgpu_hooks.recommend.policy import pair_settings, sum_predicted_gain
+from mmgpu_hooks.recommend.policy import KEY, pair_settings, sum_predicted_gain
 from mmgpu_hooks.schema.judged import Change, Recommendation
 from mmgpu_hooks.schema.recorded import LoaderSettings
 

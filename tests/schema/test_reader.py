@@ -15,11 +15,11 @@ from fakes.runs import (
     render_evidence,
 )
 from mmgpu_hooks.schema.lines import MOST_LINE_BYTES, encode_line
-from mmgpu_hooks.schema.reader import (
+from mmgpu_hooks.schema.recorded import Line, SourceOffRecord
+from mmgpu_hooks.schema.run import (
     read_evidence,
     read_other_ranks,
 )
-from mmgpu_hooks.schema.recorded import Line, SourceOffRecord
 from mmgpu_hooks.schema.run_folder import EvidenceError
 
 

@@ -18,7 +18,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmgpu_hooks.commands.main import main
-from mmgpu_hooks.schema.reader import read_evidence
+from mmgpu_hooks.schema.run import read_evidence
 from mmgpu_hooks.schema.run_folder import read_run_folder
 from training.toy import (
     HOOK,

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from mmgpu_hooks.hooks.scalars import LineFigures
-from mmgpu_hooks.schema.reader import read_evidence
 from mmgpu_hooks.schema.recorded import IntervalRecord
-from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 
 HOOK = {'type': 'mmgpu_hooks.GPUEfficiencyHook'}
 LOCAL = 'LocalVisBackend'

@@ -5,7 +5,6 @@ from __future__ import annotations
 from mmgpu_hooks.judge.duration_text import format_seconds, format_sum
 from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.threads import find_worker_threads
 from mmgpu_hooks.judge.thresholds import (
     BUSY_WORKERS,
     IDLE_CORES,
@@ -201,7 +200,7 @@ def judge_threads(run: Run) -> Finding | None:
     OpenCV (``--cfg-options env_cfg.mp_cfg.opencv_num_threads=0``), and
     ``OMP_NUM_THREADS=1`` in the environment for the rest.
     """
-    found = find_worker_threads(run)
+    found = run.threads
     if found is None or not found.is_crowd:
         return None
     if found.share is None:
@@ -230,7 +229,7 @@ def judge_idle_cores(run: Run) -> Finding | None:
     ``env_cfg=dict(mp_cfg=dict(opencv_num_threads=2))`` for what OpenCV does on large
     images. Silent where workers wait for storage, which needs no core.
     """
-    found, external = find_worker_threads(run), run.external_cpu_cores
+    found, external = run.threads, run.external_cpu_cores
     if found is None or found.share is None or not run.is_starved or external is None:
         return None
     if found.share >= THREADS_NOTICE or run.waiting_share or run.confined_cpus:
