@@ -11,7 +11,7 @@ from mmgpu_hooks.commands.runs import read_runs
 from mmgpu_hooks.judge.memory import find_card_room
 from mmgpu_hooks.model.prediction import predict_setting
 from mmgpu_hooks.model.workload import Workload, at_batch_size
-from mmgpu_hooks.recommend.worker_cap import DEFAULT_PREFETCH
+from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.predicted import NoPrediction
 from mmgpu_hooks.show import forecasts as show
