@@ -214,17 +214,14 @@ def refuse_sync(function: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def refusing_sync() -> Iterator[None]:
     """All that the hook does is done so."""
-    run, wrap = Guard.run, Guard.wrap
+    run = Guard.run
 
     def run_strictly(
         guard: Guard, source: str, function: Any, *a: Any, **k: Any
     ) -> Any:
         return run(guard, source, refuse_sync(function), *a, **k)
 
-    def wrap_strictly(guard: Guard, source: str, function: Any) -> Any:
-        return wrap(guard, source, refuse_sync(function))
-
-    with patch.multiple(Guard, run=run_strictly, wrap=wrap_strictly):
+    with patch.object(Guard, 'run', run_strictly):
         yield
 
 

@@ -16,7 +16,7 @@ from mmengine.runner import BaseLoop
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.recorder import Recorder
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
-from mmgpu_hooks.hooks.sources import open_probe
+from mmgpu_hooks.hooks.sources import open_train_probe
 from mmgpu_hooks.hooks.train_loader import expect_loop, expect_no_loop
 from mmgpu_hooks.judge.ranks import compare_ranks, find_slowest, with_saves_of
 from mmgpu_hooks.judge.run import Run
@@ -40,19 +40,9 @@ _OTHER_RANKS_BYTES = 64 * 2**20
 more is left to ``mmgpu recommend``."""
 
 _NUMBERS: dict[str, tuple[Any, float, float, str]] = {
-    'interval': (
-        int,
-        1,
-        math.inf,
-        "a whole number of iterations, by default LoggerHook's",
-    ),
+    'interval': (int, 1, math.inf, "a whole number, by default LoggerHook's"),
     'gpu_sample_period_s': ((int, float), 0.01, 60, 'in seconds, by default 0.2'),
-    'worker_nice': (
-        int,
-        0,
-        19,
-        'a whole number; with 10 the thread that trains goes first',
-    ),
+    'worker_nice': (int, 0, 19, 'a whole number; with 10 training goes first'),
     'stuck_after_s': ((int, float), 0, 86_400, 'in seconds, by default 60; 0 is off'),
 }
 """Types, smallest and largest value, and what it is."""
@@ -137,17 +127,11 @@ class GPUEfficiencyHook(Hook):
         ):
             _check_number(name, value)
         if not isinstance(summary, bool):
-            raise TypeError(
-                'GPUEfficiencyHook: expected summary to be True or False, found '
-                f'{summary!r}.'
-            )
+            raise TypeError(_expected('summary to be True or False', summary))
         if scalars not in ('main', 'all'):
-            raise ValueError(
-                "GPUEfficiencyHook: expected scalars to be 'main' or 'all', found "
-                f'{scalars!r}.'
-            )
+            raise ValueError(_expected("scalars to be 'main' or 'all'", scalars))
         self.interval = interval
-        self.scalar_names = tuple(SCALARS) if scalars == 'all' else MAIN
+        self.scalar_names = SCALARS if scalars == 'all' else MAIN
         self.stuck_after_s = float(stuck_after_s)
         self.gpu_sample_period_s = float(gpu_sample_period_s)
         self.summary = summary
@@ -185,15 +169,13 @@ class GPUEfficiencyHook(Hook):
         """The Runner's train loop has its loader, and no worker yet."""
         runner = loop.runner
         self._logger = runner.logger
-        self._probe = open_probe(self._guard, runner, loop.dataloader)
+        self._probe = open_train_probe(self._guard, runner, loop.dataloader)
 
     def before_run(self, runner: Any) -> None:
         self._logger = runner.logger
         expect_no_loop(self)
         if not self._guard.run('start', self._wrap_train_loop, runner):
-            probe, self._probe = self._probe, None
-            if probe is not None:
-                self._guard.clean_up('loader workers', probe.close)
+            self._let_go()
 
     def _wrap_train_loop(self, runner: Any) -> bool:
         # after a val() that failed ours is still there
@@ -212,8 +194,6 @@ class GPUEfficiencyHook(Hook):
         original = loop.run
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            # once only: a Runner that trains again passes before_run again
-            self._patches.close()
             self._begin(runner)
             try:
                 result = original(*args, **kwargs)
@@ -232,55 +212,52 @@ class GPUEfficiencyHook(Hook):
         self._guard.run('start', self._patches.close)
         self.built_s = monotonic_s()
 
+    def _let_go(self) -> None:
+        """Of a loader that nobody is going to read."""
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            self._guard.clean_up('loader workers', probe.close)
+
     def _begin(self, runner: Any) -> None:
+        # once only: a Runner that trains again passes before_run again
+        self._patches.close()
         self._pid = os.getpid()
         self._guard = Guard(self._warn_off)
-        probe, self._probe = self._probe, None
         self._recorder = self._guard.run(
-            'start', Recorder, runner, self, self._guard, probe
+            'start', Recorder, runner, self, self._guard, self._probe
         )
-        if self._recorder is not None:
+        if self._recorder is None:
+            self._let_go()
+        else:
+            self._probe = None
             self._guard.run('start', self._recorder.begin)
-        elif probe is not None:
-            self._guard.clean_up('loader workers', probe.close)
 
     def before_train_epoch(self, runner: Any) -> None:
         if self._recorder is not None:
             self._guard.run('epoch', self._recorder.begin_epoch)
 
     def _finish(self, error: BaseException | None) -> None:
-        status = 'completed'
-        if error is not None:
-            is_stop = isinstance(error, (KeyboardInterrupt, SystemExit))
-            status = 'interrupted' if is_stop else 'failed'
-        self._end(status, error)
-
-    def _end(self, status: str, error: BaseException | None) -> None:
-        recorder = self._recorder
+        recorder, path = self._recorder, None
         # a child that user code forked ends for itself, and not for the training
-        if recorder is None or os.getpid() != self._pid:
-            self._recorder = None
-            return
-        # it notes what fails as it ends
-        path = self._guard.run('end', recorder.finish, status, error)
+        if recorder is not None and os.getpid() == self._pid:
+            # it notes what fails as it ends
+            path = self._guard.run('end', recorder.finish, error)
         self._recorder = None
-        if path is not None and self.summary:
+        if recorder is not None and path is not None and self.summary:
             self._guard.run('summary', self._log_summary, path, recorder.end)
 
     def _log_summary(self, path: Path, end: EndRecord | None) -> None:
         if not is_main_process():
             return
         # read back, so that nothing grows in memory while training runs
-        folded = Run.read(path)
-        if folded.evidence.end is None:
-            folded = Run(replace(folded.evidence, end=end))
-        ranks = self._guard.run('comparison of ranks', _compare_ranks, path, folded)
+        run = Run.read(path)
+        if run.evidence.end is None:
+            run = Run(replace(run.evidence, end=end))
+        ranks = self._guard.run('comparison of ranks', _compare_ranks, path, run)
         compared, slowest = ranks or (None, None)
-        judged = folded
-        if slowest is not None:
-            judged = with_saves_of(slowest, folded)
-        diagnosis = diagnose_run(judged)
-        self._logger.info(render_training_summary(folded, diagnosis, compared))
+        judged = run if slowest is None else with_saves_of(slowest, run)
+        summary = render_training_summary(run, diagnose_run(judged), compared)
+        self._logger.info(summary)
 
 
 def _compare_ranks(path: Path, first: Run) -> tuple[RanksSummary | None, Run | None]:
@@ -299,11 +276,11 @@ def _check_number(name: str, value: Any) -> None:
         return
     # True is an int in Python, but no number of iterations
     if isinstance(value, bool) or not isinstance(value, kinds):
-        raise TypeError(
-            f'GPUEfficiencyHook: expected {name} to be {what}, found {value!r}.'
-        )
+        raise TypeError(_expected(f'{name} to be {what}', value))
     if not least <= value <= most:
-        raise ValueError(
-            f'GPUEfficiencyHook: expected {name} between {least:g} and {most:g}, '
-            f'found {value}; it is {what}.'
-        )
+        limits = f'{name} ({what}) between {least:g} and {most:g}'
+        raise ValueError(_expected(limits, value))
+
+
+def _expected(what: str, found: Any) -> str:
+    return f'GPUEfficiencyHook: expected {what}, found {found!r}.'

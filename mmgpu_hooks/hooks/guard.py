@@ -30,35 +30,17 @@ class Guard:
         """
         if source in self.off:
             return None
+        return self.clean_up(source, function, *args, **kwargs)
+
+    def clean_up(
+        self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
+    ) -> _T | None:
+        """Call ``function`` even when ``source`` is off: it lets go what was opened."""
         try:
             return function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  # training must not see it
             self.switch_off(source, error)
             return None
-
-    def wrap(
-        self, source: str, function: Callable[..., _T]
-    ) -> Callable[..., _T | None]:
-        """``function`` as :meth:`run` would call it, at less cost per call."""
-        off = self.off
-
-        def guarded(*args: Any) -> _T | None:
-            if source in off:
-                return None
-            try:
-                return function(*args)
-            except Exception as error:  # noqa: BLE001  # training must not see it
-                self.switch_off(source, error)
-                return None
-
-        return guarded
-
-    def clean_up(self, source: str, function: Callable[..., Any], *args: Any) -> None:
-        """Call ``function`` even when ``source`` is off: it lets go what was opened."""
-        try:
-            function(*args)
-        except Exception as error:  # noqa: BLE001  # training must not see it
-            self.switch_off(source, error)
 
     def switch_off(self, source: str, error: Exception) -> None:
         """Note that a source failed; only the first time counts."""
@@ -70,6 +52,6 @@ class Guard:
             text = f'{type(error).__name__}: {text}'
         self.off[source] = text
         try:
-            self._on_off(source, self.off[source])
+            self._on_off(source, text)
         except Exception:  # noqa: BLE001  # not even the warning may do harm
             return

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any, Callable
 
 from mmengine.hooks import Hook, LoggerHook
-from mmengine.runner import Runner
 
 from mmgpu_hooks.hooks.guard import Guard
 from mmgpu_hooks.hooks.loop_timer import LoopTimer
 from mmgpu_hooks.hooks.raised import describe_error
+from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.run_record import read_run_record, vis_data_folder
 from mmgpu_hooks.hooks.saves import SOURCE as SAVES
 from mmgpu_hooks.hooks.saves import SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarBoard
 from mmgpu_hooks.hooks.sources import UNPROVEN, Sources, read_device
+from mmgpu_hooks.hooks.stuck_source import SOURCE as WATCHDOG
 from mmgpu_hooks.hooks.stuck_source import StuckSource
 from mmgpu_hooks.hooks.validation import ValidationSource
 from mmgpu_hooks.measure.host import read_file_system
@@ -33,7 +34,7 @@ from mmgpu_hooks.schema.recorded import (
     UnknownRecord,
 )
 from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
-from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
+from mmgpu_hooks.schema.writer import open_evidence
 
 DEFAULT_INTERVAL = 10
 """LoggerHook's own default, for runs that have none."""
@@ -135,12 +136,9 @@ class Recorder:
         self._due_at = 0
         """Iteration of the epoch before which nothing is due."""
         self._start = runner.iter
-        self._epoch = runner.epoch + 1
-        self._taken = 0
-        """Iterations of this run that are in records."""
-        self._saves = self._interval_saves = 0
+        self._saves = 0
+        """Saves that are in records."""
         self._memory_cgroup: str | None = None
-        self._writer: EvidenceWriter | None = None
         self._stuck: StuckSource | None = None
         self.end: EndRecord | None = None
         """Once it is over, also where there was no room to write it."""
@@ -150,33 +148,11 @@ class Recorder:
         self._ledger.lap_of = hook
         self._build_s = max(self._ledger.stamped_s - hook.built_s, 0.0)
         self._ledger.push(hook)
-        self._sources = Sources(
-            runner,
-            guard,
-            self._timer,
-            device,
-            gpu_sample_period_s=hook.gpu_sample_period_s,
-            worker_nice=hook.worker_nice,
-            probe=probe,
-        )
+        self._recording = Recording(runner, hook, guard, self._timer)
+        self._sources = Sources(self._recording, device, probe)
         self._known = dict(self._sources.unknown)
-        self._saving = run(
-            SAVES,
-            SaveSource,
-            runner,
-            guard,
-            self._timer,
-            read_position=self._read_position,
-            write=self._write,
-            on_save=self._note_save,
-        )
-        self._validation = ValidationSource(
-            runner,
-            guard,
-            self._sources,
-            read_position=self._read_position,
-            write=self._write,
-        )
+        self._saving = SaveSource(self._recording, self._sources)
+        self._validation = ValidationSource(self._recording, self._sources)
 
     def begin(self) -> None:
         """Write the run record and time the loop."""
@@ -184,13 +160,10 @@ class Recorder:
         record = run(
             'run record',
             read_run_record,
-            runner,
+            self._recording,
+            sources,
             build_s=self._build_s,
             interval_iterations=self._schedule.interval,
-            host=sources.host,
-            gpu=sources.gpu.device,
-            device=sources.device,
-            worker_nice=self._hook.worker_nice,
             unknown={**self._known, **self._guard.off},
         )
         if sources.gpu.is_used:
@@ -204,29 +177,16 @@ class Recorder:
         run('ledger', self._timer.open)
         if 'ledger' in self._guard.off:
             self._timer.stop()
-        if self._saving is not None:
-            run(SAVES, self._saving.open, sources.loader, sources.host)
+        run(SAVES, self._saving.open)
         self._patches.set(self._hook, 'after_train_iter', self._make_end())
         if self._hook.stuck_after_s:
-            run('watchdog', self._watch)
+            self._stuck = run(WATCHDOG, StuckSource, self._recording, sources)
         self._ledger.pop(self._hook)
-
-    def _watch(self) -> None:
-        self._stuck = StuckSource(
-            self._hook.stuck_after_s,
-            self._guard,
-            self._ledger,
-            lambda: self._sources.loader,
-            lambda: (self._start + self._taken + self._ledger.iterations, self._epoch),
-            self._write,
-            self._runner,
-            None if self._writer is None else self._writer.path,
-        )
 
     def _open_writer(self, run: RunRecord) -> None:
         path = vis_data_folder(self._runner) / evidence_name(run.rank)
         warn = self._runner.logger.warning
-        self._writer = open_evidence(unused_path(path), run, warn)
+        self._recording.writer = open_evidence(unused_path(path), run, warn)
 
     def _make_end(self) -> Callable[..., None]:
         """The function to set as ``hook.after_train_iter``."""
@@ -269,33 +229,29 @@ class Recorder:
 
     def begin_epoch(self) -> None:
         """An epoch begins: it may be of another length."""
-        self._epoch, self._due_at = self._runner.epoch + 1, 0
+        self._recording.epoch, self._due_at = self._runner.epoch + 1, 0
         self._schedule.begin_epoch()
         self._sources.gpu.interrupt()
 
     def _begin_validation(self) -> None:
-        if self._saving is not None:
-            self._guard.run(SAVES, self._saving.add_cut)
+        iteration = self._recording.count_iterations()
+        self._guard.run(SAVES, self._saving.waits.add, iteration, is_save=False)
         self._validation.begin()
-
-    def _read_position(self) -> tuple[int, int]:
-        """Iterations done, and the epoch."""
-        self._guard.run('interval', self._ledger.fold)
-        return self._start + self._taken + self._ledger.iterations, self._epoch
 
     def _record_interval(
         self, batch: Any, window: LedgerWindow
     ) -> IntervalRecord | None:
         count, first_s = len(window.iters_s), window.waits_s[window.firsts].sum()
-        self._taken += count
-        if self._saving is not None:
-            self._guard.run(SAVES, self._saving.add_waits, window)
-        saves, self._interval_saves = self._interval_saves, 0
+        recording = self._recording
+        recording.recorded += count
+        waits_s = window.waits_s.tolist()
+        self._guard.run(SAVES, self._saving.waits.add_waits, waits_s, window.firsts)
+        saves, self._saves = self._saving.count - self._saves, self._saving.count
         if not count:
             return None
         fields = dict(
-            iteration=self._start + self._taken,
-            epoch=self._epoch,
+            iteration=recording.recorded,
+            epoch=recording.epoch,
             iterations=count,
             elapsed_s=self._ledger.elapsed_s,
             duration_s=math.fsum(window.parts_s.values()),
@@ -310,18 +266,18 @@ class Recorder:
             saves=saves,
         )
         record = self._sources.complete(fields, batch)
-        self._write(record)
+        recording.write(record)
         if self._stuck is not None:
             self._stuck.note(record)
         self._write_once_known()
         return record
 
     def _write_once_known(self) -> None:
-        iteration = self._start + self._taken
         for source, reason in self._sources.unknown.items():
             if source not in self._known:
                 self._known[source] = reason
-                self._write(
+                iteration = self._recording.recorded
+                self._recording.write(
                     UnknownRecord(source=source, reason=reason, iteration=iteration)
                 )
 
@@ -335,31 +291,24 @@ class Recorder:
         if source in ('ledger', 'interval', 'scalars'):
             # nothing else takes the last values off LoggerHook's lines
             self._board.clear()
-        self._write(
-            SourceOffRecord(
-                source=source, reason=reason, iteration=self._start + self._taken
-            )
+        iteration = self._recording.recorded
+        self._recording.write(
+            SourceOffRecord(source=source, reason=reason, iteration=iteration)
         )
 
-    def _write(self, record: Any) -> None:
-        if self._writer is not None:
-            self._guard.run('evidence', self._writer.write, record)
-
-    def finish(self, status: Ending, error: BaseException | None) -> Path | None:
+    def finish(self, error: BaseException | None) -> Path | None:
         """Close everything; a second call does nothing.
 
         Args:
-            status: ``completed``, ``interrupted`` or ``failed``.
-            error: The exception that ended training.
+            error: The exception that ended training, if one did.
 
         Returns:
             The evidence file, for the summary; ``None`` when there is none.
         """
         run, clean_up, window = self._guard.run, self._guard.clean_up, None
         if self._stuck is not None:
-            clean_up('watchdog', self._stuck.close, status == 'completed')
-        if self._saving is not None:
-            clean_up(SAVES, self._saving.leave)
+            clean_up(WATCHDOG, self._stuck.close, error is None)
+        clean_up(SAVES, self._saving.leave)
         clean_up('validation', self._validation.close)
         # read once: what we ourselves do from here on is no part of training
         if not {'ledger', 'interval'} & self._guard.off.keys():
@@ -369,53 +318,45 @@ class Recorder:
         clean_up('ledger', self._patches.close)
         if window is not None:
             run('last interval', self._record_interval, None, window)
-        if self._saving is not None:
-            run(SAVES, self._saving.finish)
+        run(SAVES, self._saving.waits.finish)
         if error is not None:
             # a card that was lost meanwhile is the reason
-            for source, read in self._sources.gpu.readers:
+            for source, read in self._sources.gpu.readers.items():
                 run(source, read)
         run('end', self._write_once_known)
-        self.end = run('end', self._end, window is not None, status, error)
+        self.end = run('end', self._end, window is not None, error)
         if self.end is not None:
-            self._write(self.end)
+            self._recording.write(self.end)
         self._sources.close()
-        writer, self._writer = self._writer, None
+        writer, self._recording.writer = self._recording.writer, None
         if writer is None:
             return None
         clean_up('evidence', writer.close)
         return writer.path
 
-    def _end(
-        self, is_timed: bool, status: Ending, error: BaseException | None
-    ) -> EndRecord:
+    def _end(self, is_timed: bool, error: BaseException | None) -> EndRecord:
         # the totals of a ledger that was switched off would be wrong
         totals = self._ledger.totals if is_timed else LedgerWindow()
         if is_timed:
             totals.parts_s['startup'] += self._build_s
         described: dict[str, Any] = {}
+        status: Ending = 'completed'
         if error is not None:
+            is_stop = isinstance(error, (KeyboardInterrupt, SystemExit))
+            status = 'interrupted' if is_stop else 'failed'
             # a user's exception may raise when it is read
             described = self._guard.run('exception', describe_error, error) or {
                 'error': type(error).__name__
             }
         return EndRecord(
             status=status,
-            iterations=self._taken,
+            iterations=self._recording.recorded - self._start,
             ledger_s=totals.parts_s,
             hooks_s=totals.hooks_s,
             duration_s=self._ledger.elapsed_s + self._build_s if is_timed else None,
-            saves=self._saves,
+            saves=self._saving.count,
             shm_free_bytes=read_file_system('/dev/shm')[1],
             disk_free_bytes=read_file_system(vis_data_folder(self._runner))[1],
             oom_kills=read_oom_kills(self._memory_cgroup),
             **described,
         )
-
-    def _note_save(self) -> None:
-        # of a Runner, the first rank alone saves; a FlexibleRunner's ranks all do
-        if self._runner.rank and isinstance(self._runner, Runner):
-            return
-        self._saves += 1
-        self._interval_saves += 1
-        self._sources.gpu.interrupt()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,77 +12,34 @@ from typing import Any
 import msgspec
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
+from mmgpu_hooks.hooks.recording import Recording
+from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
 from mmgpu_hooks.measure.memory import weigh_objects
 from mmgpu_hooks.measure.now import read_identity
-from mmgpu_hooks.schema.recorded import (
-    GpuDevice,
-    HostLimits,
-    LoaderSettings,
-    RunRecord,
-)
+from mmgpu_hooks.schema.recorded import LoaderSettings, RunRecord
 from mmgpu_hooks.version import __version__
-
-_LOCAL_WORLD = ('LOCAL_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE', 'MPI_LOCALNRANKS')
-
-
-def count_ranks_on_host(world_size: int, environ: Mapping[str, str]) -> int:
-    """Ranks that share this host.
-
-    Args:
-        world_size: Ranks in all.
-        environ: Where launchers say how many they started here.
-
-    Returns:
-        What the launcher said; without one, all ranks are taken to be here, which
-        at worst advises too few workers and never too many.
-    """
-    counts = [environ.get(name, '') for name in _LOCAL_WORLD]
-    if 'SLURM_PROCID' in environ:
-        counts.append(_slurm_tasks_here(environ))
-    for count in counts:
-        if count.isdigit() and int(count) > 0:
-            return min(int(count), world_size)
-    return world_size
-
-
-def _slurm_tasks_here(environ: Mapping[str, str]) -> str:
-    """This node's entry of a list such as ``8(x3),4``; '' when there is none."""
-    text = environ.get('SLURM_STEP_TASKS_PER_NODE', '')
-    tasks: list[str] = []
-    for count, times in re.findall(r'(\d+)(?:\(x(\d+)\))?', text):
-        tasks += [count] * int(times or 1)
-    node = environ.get('SLURM_NODEID', '0')
-    index = int(node) if node.isdigit() else 0
-    if index < len(tasks):
-        return tasks[index]
-    return environ.get('SLURM_NTASKS_PER_NODE', '')
 
 
 def read_run_record(
-    runner: Any,
+    recording: Recording,
+    sources: Sources,
     *,
     build_s: float,
     interval_iterations: int,
-    host: HostLimits,
-    gpu: GpuDevice | None,
-    device: str,
-    worker_nice: int | None,
     unknown: Mapping[str, str],
 ) -> RunRecord:
     """Describe a run that is about to train.
 
     Args:
-        runner: The runner, its train loop built and resumed.
+        recording: The run, its train loop built and resumed.
+        sources: What is measured beside time.
         build_s: Seconds from building the runner to its train loop.
         interval_iterations: Iterations per interval.
-        host: What the host allows.
-        gpu: The card trained on; ``None`` with a reason in ``unknown``.
-        device: ``cuda`` or ``cpu``.
-        worker_nice: What the workers' nice value is set to, if it is.
         unknown: Reasons, by source.
     """
+    runner = recording.runner
     loop = runner.train_loop
     wrapper = runner.optim_wrapper
     return RunRecord(
@@ -101,11 +57,11 @@ def read_run_record(
         accumulative_counts=_whole(getattr(wrapper, '_accumulative_counts', None)),
         optim_wrapper=type(wrapper).__name__,
         parameters=_count_parameters(runner.model),
-        device=device,
-        worker_nice=worker_nice,
+        device=sources.device,
+        worker_nice=recording.hook.worker_nice,
         loader=_describe_loader(runner.train_dataloader),
-        host=host,
-        gpu=gpu,
+        host=sources.host,
+        gpu=sources.gpu.device,
         versions=_versions(),
         unknown=dict(unknown),
         **read_identity(),

@@ -7,24 +7,6 @@ from typing import Any
 
 from mmgpu_hooks.schema.recorded import IntervalRecord
 
-SCALARS: dict[str, str] = {
-    'data_wait_s': 'mean wait for a batch, seconds per iteration',
-    'step_s': 'mean step (forward, backward, optimizer), seconds per iteration',
-    'iter_s': 'mean iteration (wait + step + hooks), seconds',
-    'data_wait_pct': 'share of iteration seconds spent waiting for data, percent',
-    'images_per_s': 'images per second of iteration, this rank',
-    'gpu_util_pct': 'NVML utilisation, time-weighted, percent',
-    'gpu_zero_pct': 'share of the sampled time at 0 % utilisation, percent',
-    'gpu_idle_pct': 'GPU idle between two steps, hooks included in the step, percent',
-    'gpu_mem_peak_mib': "allocator's peak, MiB",
-    'gpu_mem_reserved_mib': 'most the allocator held, MiB',
-    'process_cpu_cores': 'cores the training process used, workers excluded',
-    'system_cpu_pct': 'busy share of all CPUs of the host, percent',
-    'save_s': 'mean checkpoint save, seconds; of intervals in which one was made',
-}
-"""Every scalar we publish. No name holds ``time``, ``loss`` or ``grad_norm`` and none
-ends in ``lr``: MMEngine would average or reformat those."""
-
 MAIN = (
     'data_wait_s',
     'iter_s',
@@ -36,6 +18,14 @@ MAIN = (
     'save_s',
 )
 """Published unless all are asked for: eight are as many as a log line can hold."""
+
+SCALARS = (
+    *MAIN,
+    *('step_s', 'gpu_idle_pct', 'gpu_mem_reserved_mib'),
+    *('process_cpu_cores', 'system_cpu_pct'),
+)
+"""Every scalar we publish. No name holds ``time``, ``loss`` or ``grad_norm`` and none
+ends in ``lr``: MMEngine would average or reformat those."""
 
 _MIB = 2.0**20
 _PEAKS = {
@@ -117,9 +107,9 @@ class ScalarBoard:
         self._hub = message_hub
         self._keys = {name: f'train/{name}' for name in SCALARS if name in names}
         self._line = LineFigures()
-        self._buffers: dict[str, tuple[Any, Any]] = {}
-        """MMEngine's own, as it once made them, and what holds their one value: to have
-        it do so again takes as long as all the rest."""
+        self._buffers: dict[str, Any] = {}
+        """MMEngine's own of one value each, as it once made them: to have it do so
+        again takes as long as all the rest."""
 
     def clear(self) -> None:
         """Take our scalars out of the hub."""
@@ -140,12 +130,9 @@ class ScalarBoard:
                 scalars.pop(key, None)
                 continue
             if key not in buffers:
-                buffer = self._make_buffer(key, value)
-                buffers[key] = buffer, buffer.data[0]
-            buffer, array = buffers[key]
-            if scalars.get(key) is not buffer:
-                scalars[key] = buffer
-            array[0] = value
+                buffers[key] = self._make_buffer(key, value)
+            scalars[key] = buffers[key]
+            buffers[key].data[0][0] = value
 
     def _make_buffer(self, key: str, value: float) -> Any:
         self._hub.log_scalars.pop(key, None)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
-from collections.abc import Sequence
-from typing import Any, Callable
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Callable, TypeVar
 
 from mmgpu_hooks.hooks.guard import Guard
-from mmgpu_hooks.hooks.loop_timer import LoopTimer
-from mmgpu_hooks.hooks.run_record import count_ranks_on_host
+from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.measure.absent import Absent, SourceError
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.measure.cuda import (
     CudaDevice,
-    CudaEvents,
-    CudaMemory,
     cuda_device,
     open_cuda_events,
     open_cuda_memory,
@@ -29,12 +28,11 @@ from mmgpu_hooks.measure.host import (
 )
 from mmgpu_hooks.measure.loader.batches import (
     BatchWatch,
-    Contents,
     count_tensors,
     find_stored_ratio,
 )
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
-from mmgpu_hooks.measure.loader.processes import write_nice
+from mmgpu_hooks.measure.loader.processes import WorkersMark, write_nice
 from mmgpu_hooks.measure.memory import MemoryMeter
 from mmgpu_hooks.schema.recorded import (
     CudaMemoryWindow,
@@ -51,8 +49,12 @@ UNPROVEN = (
     'real card yet.'
 )
 
-Readers = list[tuple[str, Callable[[], dict[str, Any]]]]
-"""Sources, and what gives their fields of an interval's record."""
+Readers = dict[str, Callable[[], dict[str, Any]]]
+"""By source, what gives its fields of an interval's record."""
+
+_LOCAL_WORLD = ('LOCAL_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE', 'MPI_LOCALNRANKS')
+
+_T = TypeVar('_T')
 
 
 class GpuSource:
@@ -65,32 +67,31 @@ class GpuSource:
     """
 
     def __init__(self, guard: Guard, sample_period_s: float, device: str) -> None:
-        run = self._run = guard.run
-        self._guard = guard
+        self._guard, self._run = guard, guard.run
         self._period_s = sample_period_s
         self.device: GpuDevice | None = None
-        self.readers: Readers = []
+        self.readers: Readers = {}
         self._absent: dict[str, str] = {}
         self._gpu: Gpu | None = None
         self._sampler: GpuSampler | None = None
-        ours = run('GPU', cuda_device)
+        ours = self._run('GPU', cuda_device)
         self.is_used = ours is not None
         """Whether this process uses CUDA."""
         if ours is not None:
-            run('GPU', self._open_driver, ours)
+            self._run('GPU', self._open_driver, ours)
         else:
             self._absent['GPU'] = f'training runs on the {device.upper()}'
-        events: CudaEvents | None
-        events = self._present('GPU idle', run('GPU idle', open_cuda_events))
-        memory: CudaMemory | None
-        memory = self._present('GPU memory', run('GPU memory', open_cuda_memory))
-        self.events, self._memory = events, memory
-        if events is not None:
-            self.readers.append(('GPU idle', self._read_idle))
-        if memory is not None:
-            self.readers.append(('GPU memory', self._read_memory))
+        self.events = self._open('GPU idle', open_cuda_events)
+        self._memory = self._open('GPU memory', open_cuda_memory)
+        if self.events is not None:
+            self.readers['GPU idle'] = self._read_idle
+        if self._memory is not None:
+            self.readers['GPU memory'] = self._read_memory
 
-    def _present(self, source: str, opened: Any) -> Any:
+    def _open(
+        self, source: str, open_it: Callable[..., _T | Absent], **which: Any
+    ) -> _T | None:
+        opened = self._run(source, open_it, **which)
         if isinstance(opened, Absent):
             self._absent[source] = opened.reason
             return None
@@ -102,16 +103,17 @@ class GpuSource:
         if torch.version.hip:
             self._absent['GPU'] = 'NVML knows no AMD card, and this torch is for ROCm'
             return
-        found = open_gpu(uuid=ours.uuid, pci_bus_id=ours.pci_bus_id)
         # kept first: it is to be closed, whatever fails
-        self._gpu = gpu = self._present('GPU', found)
+        self._gpu = gpu = self._open(
+            'GPU', open_gpu, uuid=ours.uuid, pci_bus_id=ours.pci_bus_id
+        )
         if gpu is not None:
             self.device = GpuDevice(**gpu.device())
             self._sampler = GpuSampler(
                 gpu.read_sample, period_s=self._period_s, close=gpu.close
             )
             self._sampler.start()
-            self.readers.append(('GPU', self._read_driver))
+            self.readers['GPU'] = self._read_driver
 
     @property
     def unknown(self) -> dict[str, str]:
@@ -182,53 +184,43 @@ class Sources:
     """Everything measured beside time, opened.
 
     Args:
-        runner: The runner that is about to train.
-        guard: Switches off what fails.
-        timer: Times the loop.
+        recording: The run that is recorded.
         device: Type of the device that the model is on.
-        gpu_sample_period_s: Seconds between two samples of NVML.
-        worker_nice: Nice value of the loader's workers; ``None`` leaves it alone.
         probe: Of the train loader, where one watches it already.
     """
 
     def __init__(
-        self,
-        runner: Any,
-        guard: Guard,
-        timer: LoopTimer,
-        device: str,
-        *,
-        gpu_sample_period_s: float,
-        worker_nice: int | None = None,
-        probe: LoaderProbe | None = None,
+        self, recording: Recording, device: str, probe: LoaderProbe | None
     ) -> None:
+        guard, runner = recording.guard, recording.runner
         run = self._run = guard.run
-        self._guard, self._runner, self._timer = guard, runner, timer
-        self._worker_nice = worker_nice
+        self._guard, self._runner, self._timer = guard, runner, recording.timer
+        self._worker_nice = recording.hook.worker_nice
         self._memory_thread: threading.Thread | None = None
         self._opened_s = self._batch_due_s = monotonic_s()
         self.host = run('host limits', _read_host, runner) or HostLimits()
-        self._host = host = run('host', HostMeter)
-        memory = run('memory', MemoryMeter)
-        self.gpu = GpuSource(guard, gpu_sample_period_s, device)
+        # of a source that cannot be opened nothing is read: it is off
+        host: Any = run('host', HostMeter)
+        memory: Any = run('memory', MemoryMeter)
+        self._host: HostMeter | None = host
+        self.gpu = GpuSource(guard, recording.hook.gpu_sample_period_s, device)
         self.device = 'cuda' if self.gpu.is_used else device
         self._divisor = _pad_size_divisor(runner)
         self._resizers = run('batch contents', _name_resizers, runner)
-        if probe is not None and probe.loader is not runner.train_dataloader:
-            guard.clean_up('loader workers', probe.close)
-            probe = None
-        self.loader = probe or open_probe(guard, runner, runner.train_dataloader)
-        """What watches the loader, if anything does."""
+        probe = probe or open_train_probe(guard, runner, runner.train_dataloader)
+        self.loader = probe or LoaderProbe(None)
+        """What watches the loader; where that failed it sees nothing."""
         self._follow_loader()
-        self._readers: Readers = []
-        if self.loader is not None:
-            self._readers.append(('loader workers', self._read_loader))
-        if host is not None:
-            self._readers.append(('host', host.read))
-        if memory is not None:
-            self._readers.append(('memory', lambda: memory.read(self._list_workers())))
-        self._readers += self.gpu.readers
-        self._watch_iterations()
+        self._readers: Readers = {
+            'loader workers': self._read_loader,
+            'host': lambda: host.read(),  # noqa: PLW0108, there may be none
+            'memory': lambda: memory.read(self._list_workers()),
+            **self.gpu.readers,
+        }
+        events, after = self.gpu.events, self._timer.hooks.after
+        if events is not None:
+            after['before_train_iter'] = (partial(run, 'GPU idle', events.begin_step),)
+            after['after_train_iter'] = (partial(run, 'GPU idle', events.end_step),)
 
     def _follow_loader(self) -> None:
         runner, timer, run = self._runner, self._timer, self._run
@@ -246,59 +238,51 @@ class Sources:
         endless = getattr(runner.train_loop, 'dataloader_iterator', None)
         running = getattr(endless, '_iterator', None)
         probe = self.loader
-        if probe is not None:
-            probe.on_create_begin, probe.on_create_end = begin_creation, end_creation
-            timer.waits.before = probe.before_wait
-            if running is not None:
-                run('loader workers', probe.watch_running, running)
+        probe.on_create_begin, probe.on_create_end = begin_creation, end_creation
+        timer.waits.before = probe.before_wait
         if running is not None:
+            run('loader workers', probe.watch_running, running)
             run('ledger', timer.follow, running)
         elif not hasattr(runner.train_dataloader, '_get_iterator'):
             timer.give_up_waits()
         self._set_nice()
 
     def _list_workers(self) -> Sequence[int]:
-        processes = None if self.loader is None else self.loader.processes
+        processes = self.loader.processes
         return () if processes is None else processes.pids
+
+    def mark_workers(self) -> WorkersMark | None:
+        """CPU of the train loader's workers so far; ``None`` when it is not watched."""
+        if 'loader workers' in self._guard.off:
+            return None
+        processes = self.loader.processes
+        return {} if processes is None else processes.mark()
 
     def _set_nice(self) -> None:
         """Set the nice value of the workers, each time they start."""
-        processes = None if self.loader is None else self.loader.processes
-        if self._worker_nice is not None and processes is not None:
-            self._run('worker_nice', write_nice, processes.pids, self._worker_nice)
-
-    def _watch_iterations(self) -> None:
-        """Have those called that are needed in each iteration."""
-        wrap, after = self._guard.wrap, self._timer.hooks.after
-        events = self.gpu.events
-        if events is not None:
-            after['before_train_iter'] = (wrap('GPU idle', events.begin_step),)
-            after['after_train_iter'] = (wrap('GPU idle', events.end_step),)
+        if self._worker_nice is not None:
+            self._run(
+                'worker_nice', write_nice, self._list_workers(), self._worker_nice
+            )
 
     @property
     def unknown(self) -> dict[str, str]:
         """Why a figure is missing, by source."""
-        found = self.gpu.unknown
-        if self._host is not None:
-            found.update(
-                {f'host {one}': why for one, why in self._host.unknown.items()}
-            )
-        contents: dict[str, str] = {}
-        if self.loader is not None:
-            found.update(self.loader.unsupported)
-            contents.update(self.loader.unknown_contents)
+        found = {**self.gpu.unknown, **self.loader.unsupported}
+        contents = dict(self.loader.unknown_contents)
         if self._resizers:
             contents['largest_batch_pixels'] = (
                 f'the data preprocessor may change the size of batches: '
                 f'{self._resizers}'
             )
-        found.update({f'batch {name}': why for name, why in contents.items()})
+        host = {} if self._host is None else self._host.unknown
+        for of, reasons in (('host', host), ('batch', contents)):
+            found.update({f'{of} {name}': why for name, why in reasons.items()})
         return found
 
     def follow_batches(self) -> None:
         """To be called every few iterations: what is kept of batches is bounded."""
-        if self.loader is not None:
-            self._run('batch contents', self.loader.follow_batches)
+        self._run('batch contents', self.loader.follow_batches)
 
     def complete(self, fields: dict[str, Any], batch: Any) -> IntervalRecord:
         """Make the record of an interval.
@@ -308,7 +292,7 @@ class Sources:
             batch: The last batch, or ``None`` when it is gone.
         """
         figures = dict(fields)
-        for source, read in self._readers:
+        for source, read in self._readers.items():
             figures.update(self._run(source, read) or {})
         iterations = fields['iterations']
         contents = self._run('batch contents', self._read_batches, iterations, batch)
@@ -316,7 +300,6 @@ class Sources:
 
     def _read_loader(self) -> dict[str, Any]:
         loader = self.loader
-        assert loader is not None
         window = loader.read()
         if loader.inside_failure is not None:
             self._guard.switch_off('loader inside', SourceError(loader.inside_failure))
@@ -333,9 +316,7 @@ class Sources:
         return {'workers': window}
 
     def _read_batches(self, iterations: int, batch: Any) -> dict[str, Any]:
-        held = Contents()
-        if self.loader is not None:
-            held = self.loader.read_contents(iterations)
+        held = self.loader.read_contents(iterations)
         images = held.images
         if images is None and batch is not None:
             # made out of sight: all are taken to be like the last one
@@ -361,8 +342,30 @@ class Sources:
         self.gpu.close()
         if self._memory_thread is not None:
             self._guard.clean_up('worker memory', self._memory_thread.join, 1.0)
-        if self.loader is not None:
-            self._guard.clean_up('loader workers', self.loader.close)
+        self._guard.clean_up('loader workers', self.loader.close)
+
+
+def count_ranks_on_host(world_size: int, environ: Mapping[str, str]) -> int:
+    """Ranks that share this host.
+
+    Args:
+        world_size: Ranks in all.
+        environ: Where launchers say how many they started here.
+
+    Returns:
+        What the launcher said; without one, all ranks are taken to be here, which
+        at worst advises too few workers and never too many.
+    """
+    counts = [environ.get(name, '') for name in _LOCAL_WORLD]
+    if 'SLURM_PROCID' in environ:
+        # of a list such as 8(x3),4 the most
+        names = 'SLURM_STEP_TASKS_PER_NODE', 'SLURM_NTASKS_PER_NODE'
+        tasks = next(filter(None, map(environ.get, names)), '')
+        counts.append(max(re.findall(r'(?<![x\d])\d+', tasks), key=int, default=''))
+    for count in counts:
+        if count.isdigit() and int(count) > 0:
+            return min(int(count), world_size)
+    return world_size
 
 
 def _read_host(runner: Any) -> HostLimits:
@@ -393,8 +396,8 @@ def _name_resizers(runner: Any) -> str:
     return ', '.join(names)
 
 
-def open_probe(guard: Guard, runner: Any, loader: Any) -> LoaderProbe | None:
-    """Watch a loader of a Runner's."""
+def open_train_probe(guard: Guard, runner: Any, loader: Any) -> LoaderProbe | None:
+    """Watch the train loader of a Runner."""
     divisor = _pad_size_divisor(runner)
     return guard.run('loader workers', LoaderProbe, loader, pad_size_divisor=divisor)
 

@@ -469,8 +469,7 @@ class SaveAftermathRecord(Line, frozen=True, kw_only=True, tag='save_aftermath')
 class ValidationRecord(Line, frozen=True, kw_only=True, tag='validation'):
     """One validation in the midst of training, with what its own loader did.
 
-    A validation that an error ended has no record. Nothing is touched before the first
-    validation.
+    A validation that an error ended has no record.
     """
 
     iteration: Count

@@ -21,7 +21,7 @@ NAMES = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     ('arguments', 'error', 'sentence'),
     [
-        ({'interval': 0}, ValueError, 'interval between 1 and inf, found 0'),
+        ({'interval': 0}, ValueError, "LoggerHook's) between 1 and inf, found 0"),
         ({'interval': '10'}, TypeError, "found '10'"),
         ({'interval': True}, TypeError, 'found True'),
         ({'gpu_sample_period_s': -1}, ValueError, 'between 0.01 and 60'),
@@ -32,11 +32,11 @@ NAMES = pytest.mark.parametrize(
             "in seconds, by default 0.2, found '0.2'",
         ),
         ({'summary': 'yes'}, TypeError, "to be True or False, found 'yes'"),
-        ({'worker_nice': 20}, ValueError, 'worker_nice between 0 and 19, found 20'),
+        ({'worker_nice': 20}, ValueError, 'goes first) between 0 and 19, found 20'),
         (
             {'worker_nice': '10'},
             TypeError,
-            "whole number; with 10 the thread that trains goes first, found '10'",
+            "a whole number; with 10 training goes first, found '10'",
         ),
         ({'stuck_after_s': -1}, ValueError, 'between 0 and 86400, found -1'),
         ({'stuck_after_s': '60'}, TypeError, "found '60'"),

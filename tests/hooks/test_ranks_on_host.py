@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmgpu_hooks.hooks.run_record import count_ranks_on_host
+from mmgpu_hooks.hooks.sources import count_ranks_on_host
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,8 @@ from mmgpu_hooks.hooks.run_record import count_ranks_on_host
                 'SLURM_NODEID': '2',
                 'SLURM_STEP_TASKS_PER_NODE': '12(x2),8',
             },
-            8,
+            # of uneven nodes the most, so too few workers are advised and not too many
+            12,
         ),
         ({'SLURM_PROCID': '9', 'SLURM_NTASKS_PER_NODE': '8'}, 8),
         ({'SLURM_NTASKS_PER_NODE': '8'}, 32),

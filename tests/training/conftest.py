@@ -11,7 +11,6 @@ import pytest
 from fakes.nvml.fixtures import fake_nvml, fake_nvml_library
 from mmgpu_hooks.experiment.demo_dataset import write_demo_dataset
 from mmgpu_hooks.hooks.guard import Guard
-from mmgpu_hooks.hooks.validation import _ValidationLoop
 
 __all__ = ['fake_nvml', 'fake_nvml_library', 'images']
 
@@ -24,14 +23,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-RUN, WRAP = Guard.run, Guard.wrap
-AROUND_WAITS = {
-    'validation': [
-        (_ValidationLoop, '_ask', _ValidationLoop._ask),
-        (_ValidationLoop, '_got', _ValidationLoop._got),
-    ],
-}
-"""What is called for each batch, and guarded where the wait is timed."""
+RUN = Guard.run
 
 
 @dataclass
@@ -49,30 +41,25 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Planted]:
     def plant_one(source: str, good_calls: int) -> Planted:
         planted = Planted()
 
-        def failing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
+        def run(
+            guard: Guard,
+            name: str,
+            function: Callable[..., Any],
+            *args: Any,
+            **more: Any,
+        ) -> Any:
+            def fail_later(*args: Any, **more: Any) -> Any:
                 planted.calls += 1
                 if planted.calls <= good_calls:
-                    return function(*args, **kwargs)
+                    return function(*args, **more)
                 planted.failures += 1
                 raise RuntimeError('planted')
 
-            return call if name == source else function
+            return RUN(
+                guard, name, fail_later if name == source else function, *args, **more
+            )
 
-        monkeypatch.setattr(
-            Guard,
-            'run',
-            lambda guard, name, function, *args, **kwargs: RUN(
-                guard, name, failing(name, function), *args, **kwargs
-            ),
-        )
-        monkeypatch.setattr(
-            Guard,
-            'wrap',
-            lambda guard, name, function: WRAP(guard, name, failing(name, function)),
-        )
-        for holder, name, function in AROUND_WAITS.get(source, ()):
-            monkeypatch.setattr(holder, name, failing(source, function))
+        monkeypatch.setattr(Guard, 'run', run)
         return planted
 
     return plant_one

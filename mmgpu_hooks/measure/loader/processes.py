@@ -43,7 +43,7 @@ WorkersMark = Mapping[int, WorkerTimes]
 class WorkersMeanwhile:
     """The workers between two marks; what one of them hides is ``None``."""
 
-    count: int
+    count: int | None
     """Alive at both."""
     busy: float | None
     """How many of them were on a core or waited for one, mean."""
@@ -51,7 +51,7 @@ class WorkersMeanwhile:
 
 
 def sum_workers_meanwhile(
-    before: WorkersMark, after: WorkersMark, wall_s: float
+    before: WorkersMark | None, after: WorkersMark | None, wall_s: float
 ) -> WorkersMeanwhile:
     """What the workers did between two marks.
 
@@ -59,10 +59,12 @@ def sum_workers_meanwhile(
     core at a mark is credited with that wait only when it is over.
 
     Args:
-        before: The first mark.
+        before: The first mark; ``None`` where they are not watched.
         after: The second.
         wall_s: Seconds between them; above 0.
     """
+    if before is None or after is None:
+        return WorkersMeanwhile(None, None, None)
     both = [(before[pid], after[pid]) for pid in before if pid in after]
     wanting = [_difference(one.wanting_s, two.wanting_s) for one, two in both]
     used = [_difference(one.cpu_s, two.cpu_s) for one, two in both]
