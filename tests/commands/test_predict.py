@@ -149,6 +149,3 @@ def test_a_batch_size_is_rewritten_where_allowed_and_the_rate_is_advice(
     assert 'batch_size=8' in written
     # nothing else: neither the rate nor its scaling
     assert 'lr=0.02' in written and 'enable=False' in written
-    (tmp_path / 'mine.py').write_text(CONFIG.replace('enable=False', 'enable=True'))
-    answer = ask('recommend', *runs, '--allow-batch-size', '--dry-run')
-    assert 'from 0.0025 to 0.01' in answer['batch_size'][1]
