@@ -85,8 +85,9 @@ WARM, KEPT = 1, 2
 """Iterations of a turn: first those that warm the caches up again. Their sum has no
 factor in common with :data:`INTERVAL`, so that the iterations that end an interval are
 kept as often as the others."""
+FIRST = INTERVAL + 2
+"""Iterations of the first turn: what is done once is done in it."""
 PARTS = 4
-"""Where memory happens to lie makes one of two equal trainings the faster for good."""
 _SIDE, _BOXES, _CHANNELS, _LAYERS = 64, 8, 16, 10
 
 
@@ -237,6 +238,19 @@ class TurnLoop(EpochBasedTrainLoop):
         self.run_iter(index, batch)
         return time.perf_counter() - begin_s
 
+    def take_some(self, count: int) -> list[tuple[float, float]]:
+        """Train some.
+
+        Returns:
+            Of each, seconds at the hook points, and in the wait and the step.
+        """
+        taken = []
+        for _ in range(count):
+            begin_s = time.perf_counter()
+            hooks_s = self.take() - getattr(self.runner.model, 'step_s', 0.0)
+            taken.append((hooks_s, time.perf_counter() - begin_s - hooks_s))
+        return taken
+
 
 def build(
     work_dir: Path,
@@ -357,14 +371,14 @@ def border_loader(account: Account) -> Iterator[None]:
         yield
 
 
-def border_hooks(runner: Any, of: Hook, account: Account) -> None:
-    """Lay borders beneath other hooks' methods, before ``of`` sets anything.
+def border_hooks(runner: Any, account: Account) -> None:
+    """Lay borders beneath the methods of MMEngine's hooks, before ours sets anything.
 
     LoggerHook has none: what its line takes longer for our scalars counts as ours. Nor
     have hooks that do nothing at a point: those calls count in both arms.
     """
     for hook in runner.hooks:
-        if hook is of or isinstance(hook, LoggerHook):
+        if isinstance(hook, (GPUEfficiencyHook, EmptyHook, LoggerHook)):
             continue
         for point in ('before_train_iter', 'after_train_iter'):
             if point in hook.get_triggered_stages():
@@ -496,37 +510,45 @@ def _serving(command: Sequence[str], folder: Path) -> Iterator[None]:
         process.wait()
 
 
-def train_in_turns(runners: Sequence[Runner], drive: Callable[[], None]) -> None:
-    """Train all at once in one thread: each begins within the one before.
+def train_in_turns(
+    order: Sequence[int],
+    make: Callable[[int, Path], Runner],
+    drive: Callable[[dict[int, Runner]], None],
+) -> None:
+    """Train several at once in one thread: each begins within the one before.
 
     A machine's speed drifts by more than a hook costs within a second: what is
     compared is measured within less, and on the same core. The workers of all have the
     other cores: else a training whose workers happen to sit on this core is slower.
 
     Args:
-        runners: With a :class:`TurnLoop` each.
+        order: Numbers of the trainings. What began first has the older memory and the
+            older workers, and where memory lies can make it the slower for good.
+        make: Makes one with a :class:`TurnLoop`, given its number and a folder.
         drive: Asks the loops for iterations; when it returns, all trainings end.
     """
     cores = os.sched_getaffinity(0)
     own = {min(cores)}
 
-    def begin(index: int) -> None:
-        if index < len(runners):
-            runners[index].train_loop.on_begun = lambda: begin(index + 1)
-            train(runners[index])
+    def begin(left: Sequence[Runner]) -> None:
+        if left:
+            left[0].train_loop.on_begun = lambda: begin(left[1:])
+            train(left[0])
             return
-        for runner in runners:
+        for runner in runners.values():
             for worker in runner.train_loop.dataloader._iterator._workers:
                 for task in Path(f'/proc/{worker.pid}/task').iterdir():
                     with contextlib.suppress(ProcessLookupError):
                         os.sched_setaffinity(int(task.name), cores - own or own)
         os.sched_setaffinity(0, own)
         try:
-            drive()
+            drive(runners)
         finally:
             os.sched_setaffinity(0, cores)
 
-    begin(0)
+    with tempfile.TemporaryDirectory() as folder:
+        runners = {index: make(index, Path(folder) / str(index)) for index in order}
+        begin([*runners.values()])
 
 
 def account_in_turns(
@@ -537,8 +559,7 @@ def account_in_turns(
     """Train on cold caches, with the hook and with an empty one in turns.
 
     What the borders alone cost differs from one training to the next by more than the
-    hook costs; and of two trainings in turns the one that began last is the faster, so
-    each begins once.
+    hook costs.
 
     Args:
         kept: Iterations to account, of each.
@@ -549,55 +570,40 @@ def account_in_turns(
         What was accounted with the hook, and with the empty one.
     """
     lots, arms = random.Random(0), (Spent([], []), Spent([], []))
+    turns = math.ceil(kept / 2 / KEPT)
+
+    def make(index: int, folder: Path) -> Runner:
+        runner = build(
+            folder,
+            Network(),
+            FIRST + turns * (WARM + KEPT),
+            [(ours, EmptyHook)[index]()],
+            train_cfg={'type': TurnLoop},
+            worker_gib=0.0 if index else worker_gib,
+        )
+        border_hooks(runner, account)
+        return runner
+
+    def drive(runners: dict[int, Runner]) -> None:
+        for runner in runners.values():
+            runner.call_hook = account.above(runner.call_hook)
+            runner.train_loop.take_some(FIRST)
+        for _ in range(turns):
+            for index in lots.sample((0, 1), 2):
+                loop, arm = runners[index].train_loop, arms[index]
+                loop.take_some(WARM)
+                for _ in range(KEPT):
+                    before_s = account.spent_s
+                    loop.take()
+                    costs = arm.ordinary if loop.iter % INTERVAL else arm.ends
+                    costs.append(account.spent_s - before_s)
+        on_end(runners[0])
+
     for order in ((0, 1), (1, 0)):
-        _account_part(math.ceil(kept / 2 / KEPT), worker_gib, on_end, order, arms, lots)
+        account = Account()
+        with border_loader(account):
+            train_in_turns(order, make, drive)
     return arms
-
-
-def _account_part(
-    turns: int,
-    worker_gib: float,
-    on_end: Callable[[Any], None],
-    order: tuple[int, ...],
-    arms: tuple[Spent, Spent],
-    lots: random.Random,
-) -> None:
-    account, first = Account(), INTERVAL + 2
-    with tempfile.TemporaryDirectory() as folder, border_loader(account):
-        runners: dict[int, Runner] = {}
-        for index in order:
-            hook = (ours(), EmptyHook())[index]
-            runners[index] = build(
-                Path(folder) / str(index),
-                Network(),
-                first + turns * (WARM + KEPT),
-                [hook],
-                train_cfg={'type': TurnLoop},
-                worker_gib=0.0 if index else worker_gib,
-            )
-            border_hooks(runners[index], hook, account)
-
-        def take(index: int) -> None:
-            loop, arm = runners[index].train_loop, arms[index]
-            before_s = account.spent_s
-            loop.take()
-            is_end = loop.iter % INTERVAL == 0
-            (arm.ends if is_end else arm.ordinary).append(account.spent_s - before_s)
-
-        def drive() -> None:
-            for runner in runners.values():
-                runner.call_hook = account.above(runner.call_hook)
-                for _ in range(first):
-                    runner.train_loop.take()
-            for _ in range(turns):
-                for index in lots.sample(order, 2):
-                    for _ in range(WARM):
-                        runners[index].train_loop.take()
-                    for _ in range(KEPT):
-                        take(index)
-            on_end(runners[0])
-
-        train_in_turns([*runners.values()], drive)
 
 
 @dataclass(frozen=True)
@@ -622,61 +628,39 @@ def train_pairs(rounds: int, seed: int = 0) -> Pairs:
         seed: Of the lots.
     """
     lots, products = random.Random(seed), count_products(STEP_S)
-    pairs = Pairs([], [], [], [])
-    for _ in range(PARTS):
-        # what began first has the older memory, and the older workers
-        arms = lots.sample((True, False), 2)
-        _train_part(math.ceil(rounds / PARTS), arms, products, lots, pairs)
-    return pairs
+    pairs, in_part = Pairs([], [], [], []), math.ceil(rounds / PARTS)
 
+    def make(index: int, folder: Path) -> Runner:
+        return build(
+            folder,
+            FixedWork(products),
+            FIRST + 2 * in_part * (WARM + KEPT),
+            () if index else [ours()],
+            train_cfg={'type': TurnLoop},
+        )
 
-def _train_part(
-    rounds: int, arms: list[bool], products: int, lots: random.Random, pairs: Pairs
-) -> None:
-    # the first turn is longer: what is done once is done in it
-    first = INTERVAL + 2
-    iterations = first + 2 * rounds * (WARM + KEPT)
-    with tempfile.TemporaryDirectory() as folder:
-        runners = {
-            arm: build(
-                Path(folder) / str(arm),
-                FixedWork(products),
-                iterations,
-                [ours()] if arm else [],
-                train_cfg={'type': TurnLoop},
+    def drive(runners: dict[int, Runner]) -> None:
+        for runner in runners.values():
+            runner.train_loop.take_some(FIRST)
+        begin_s, threads_s = time.perf_counter(), read_threads_s()
+        for _ in range(in_part):
+            order = lots.sample((0, 1), 2)
+            taken: tuple[list[Any], list[Any]] = ([], [])
+            for index in (*order, *reversed(order)):
+                turn = runners[index].train_loop.take_some(WARM + KEPT)
+                taken[index].extend(turn[WARM:])
+            (hooks_s, rest_s), base_s = (
+                [statistics.fmean(part) for part in zip(*arm)] for arm in taken
             )
-            for arm in arms
-        }
+            pairs.hooks_s.append(hooks_s - base_s[0])
+            pairs.rest_s.append(rest_s - base_s[1])
+            pairs.base_s.append(sum(base_s))
+        spent_s = read_threads_s() - threads_s
+        pairs.threads.append(spent_s / (time.perf_counter() - begin_s))
 
-        def take_turn(arm: bool, count: int) -> list[tuple[float, float]]:
-            loop, model = runners[arm].train_loop, runners[arm].model
-            taken = []
-            for _ in range(count):
-                begin_s = time.perf_counter()
-                hooks_s = loop.take() - model.step_s
-                taken.append((hooks_s, time.perf_counter() - begin_s - hooks_s))
-            return taken[WARM:]
-
-        def drive() -> None:
-            for arm in arms:
-                take_turn(arm, first)
-            begin_s, threads_s = time.perf_counter(), read_threads_s()
-            for _ in range(rounds):
-                order = lots.sample(arms, 2)
-                taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-                for arm in (*order, *reversed(order)):
-                    taken[arm] += take_turn(arm, WARM + KEPT)
-                means = {
-                    arm: [statistics.fmean(part) for part in zip(*taken[arm])]
-                    for arm in arms
-                }
-                pairs.hooks_s.append(means[True][0] - means[False][0])
-                pairs.rest_s.append(means[True][1] - means[False][1])
-                pairs.base_s.append(sum(means[False]))
-            spent_s = read_threads_s() - threads_s
-            pairs.threads.append(spent_s / (time.perf_counter() - begin_s))
-
-        train_in_turns(list(runners.values()), drive)
+    for _ in range(PARTS):
+        train_in_turns(lots.sample((0, 1), 2), make, drive)
+    return pairs
 
 
 def read_threads_s() -> float:
@@ -766,11 +750,6 @@ class Growth:
     """Of memory that Python's objects have."""
 
 
-def _no_growth() -> Growth:
-    # arrays: a list's floats would be memory blocks of their own
-    return Growth(array('d'), array('d'), [], [])
-
-
 def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
     """Train so long without loading and steps; nothing but the hooks is run.
 
@@ -783,44 +762,47 @@ def run_bare_loop(iterations: int, hook: Hook, seed: int = 0) -> Growth:
         hook: To watch.
         seed: Of the lots that say which loop begins.
     """
-    lots, growth = random.Random(seed), _no_growth()
-    with tempfile.TemporaryDirectory() as folder:
-        runners, accounts = [], []
-        for index, of in enumerate((hook, FixedHook())):
-            cfg = {'type': TurnLoop, 'is_bare': True}
-            runner = build(Path(folder) / str(index), NoWork(0), 8, [of], train_cfg=cfg)
-            for name in ('lr', 'loss', 'time', 'data_time'):
-                bounded = HistoryBuffer(max_length=1000)
-                runner.message_hub.log_scalars[f'train/{name}'] = bounded
-            accounts.append(Account())
-            border_hooks(runner, of, accounts[-1])
-            runners.append(runner)
+    lots, accounts = random.Random(seed), [Account(), Account()]
+    # arrays: a list's floats would be memory blocks of their own
+    growth = Growth(array('d'), array('d'), [], [])
 
-        def take_interval(index: int) -> tuple[float, float]:
-            account, loop, costs_s = accounts[index], runners[index].train_loop, []
-            for _ in range(INTERVAL):
-                before_s = account.spent_s
-                loop.take()
-                costs_s.append(account.spent_s - before_s)
-            return statistics.fmean(costs_s[:-1]), costs_s[-1]
+    def make(index: int, folder: Path) -> Runner:
+        cfg = {'type': TurnLoop, 'is_bare': True}
+        runner = build(
+            folder, NoWork(0), 8, [(hook, FixedHook())[index]], train_cfg=cfg
+        )
+        for name in ('lr', 'loss', 'time', 'data_time'):
+            bounded = HistoryBuffer(max_length=1000)
+            runner.message_hub.log_scalars[f'train/{name}'] = bounded
+        border_hooks(runner, accounts[index])
+        return runner
 
-        def drive() -> None:
-            for runner, account in zip(runners, accounts):
-                runner.call_hook = account.above(runner.call_hook)
-            process = psutil.Process()
-            for done in range(INTERVAL, iterations + 1, INTERVAL):
-                spent = {
-                    index: take_interval(index) for index in lots.sample((0, 1), 2)
-                }
-                (each_s, end_s), (border_s, fixed_s) = spent[0], spent[1]
-                growth.iteration.append((each_s - border_s) / border_s)
-                growth.end.append((end_s - each_s) / (fixed_s - border_s))
-                if done % (iterations // 10) == 0:
-                    gc.collect()
-                    growth.rss_bytes.append(process.memory_info().rss)
-                    growth.blocks.append(sys.getallocatedblocks())
+    def take_interval(runner: Runner, account: Account) -> tuple[float, float]:
+        costs_s = []
+        for _ in range(INTERVAL):
+            before_s = account.spent_s
+            runner.train_loop.take()
+            costs_s.append(account.spent_s - before_s)
+        return statistics.fmean(costs_s[:-1]), costs_s[-1]
 
-        train_in_turns(runners, drive)
+    def drive(runners: dict[int, Runner]) -> None:
+        for index, runner in runners.items():
+            runner.call_hook = accounts[index].above(runner.call_hook)
+        process = psutil.Process()
+        for done in range(INTERVAL, iterations + 1, INTERVAL):
+            spent = {
+                index: take_interval(runners[index], accounts[index])
+                for index in lots.sample((0, 1), 2)
+            }
+            (each_s, end_s), (border_s, fixed_s) = spent[0], spent[1]
+            growth.iteration.append((each_s - border_s) / border_s)
+            growth.end.append((end_s - each_s) / (fixed_s - border_s))
+            if done % (iterations // 10) == 0:
+                gc.collect()
+                growth.rss_bytes.append(process.memory_info().rss)
+                growth.blocks.append(sys.getallocatedblocks())
+
+    train_in_turns((0, 1), make, drive)
     return growth
 
 

@@ -109,10 +109,15 @@ class LogSchedule:
         """
         if not self._batches:
             return batch_idx + 1
-        for later in range(1, MOST_SKIPPED):
-            if any(self.is_due(batch_idx + later, iterations + later)):
-                return batch_idx + later
-        return batch_idx + MOST_SKIPPED
+        ends = [batch_idx + MOST_SKIPPED]
+        if self._logger is not None:
+            line = self._logger.interval
+            ends.append(batch_idx + line - (batch_idx + 1) % line)
+        if self._logger is None or self._own_interval is not None:
+            ends.append(batch_idx + self.interval - iterations)
+        if batch_idx < self._batches - 1:
+            ends.append(self._batches - 1)
+        return max(min(ends), batch_idx + 1)
 
 
 class Recorder:
