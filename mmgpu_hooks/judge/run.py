@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import (
     Column,
     Intervals,
@@ -36,12 +37,6 @@ from mmgpu_hooks.judge.columns import (
 )
 from mmgpu_hooks.judge.saves import judge_saves
 from mmgpu_hooks.judge.threads import WorkerThreads, find_worker_threads
-from mmgpu_hooks.judge.thresholds import (
-    BLOCKED_PROBLEM,
-    DATA_WAIT_PROBLEM,
-    EXTERNAL_LOAD,
-    MIN_ITERATIONS,
-)
 from mmgpu_hooks.judge.training_cpu import TrainingCpu, find_cpu
 from mmgpu_hooks.judge.workload import fit_workload
 from mmgpu_hooks.model.workload import Workload
@@ -362,8 +357,6 @@ class Run(Figures):
     """What its main thread waited for a core, per iteration."""
     process_cpu_cores = part_of('_cpu', 'process_cores')
     """Cores that the training process used."""
-    system_cpu_pct = part_of('_cpu', 'system_pct')
-    """Of all logical CPUs of the host."""
     external_cpu_cores = part_of('_cpu', 'external_cores')
     """Cores of the host that others used meanwhile; ``None`` with several ranks on it,
     because theirs cannot be distinguished from other load."""
@@ -454,10 +447,7 @@ class Run(Figures):
 
     @cached_property
     def _cpu(self) -> TrainingCpu:
-        worker_s, saves = self._workers.cpu_s, self.evidence.save_records
-        return find_cpu(
-            self.run, self.steady, saves, self.validations, worker_s, self.iter_s
-        )
+        return find_cpu(self)
 
     @cached_property
     def _workers(self) -> WorkerCost:
@@ -564,7 +554,7 @@ class Run(Figures):
     @property
     def is_enough(self) -> bool:
         """Whether enough steady iterations, of measurable length, were recorded."""
-        return bool(self.iter_s) and self.steady_iterations >= MIN_ITERATIONS
+        return bool(self.iter_s) and self.steady_iterations >= thresholds.MIN_ITERATIONS
 
     @property
     def data_wait_share(self) -> float | None:
@@ -576,7 +566,10 @@ class Run(Figures):
     @property
     def is_data_bound(self) -> bool:
         """Whether waiting for data is a problem in steady iterations."""
-        return self.is_enough and (self.data_wait_share or 0.0) >= DATA_WAIT_PROBLEM
+        return (
+            self.is_enough
+            and (self.data_wait_share or 0.0) >= thresholds.DATA_WAIT_PROBLEM
+        )
 
     @property
     def wait_cause(self) -> str | None:
@@ -593,7 +586,7 @@ class Run(Figures):
             if (self.data_wait_p95_s or math.inf) < (self.data_wait_s or 0.0):
                 return 'stalls'
             waited = 1.0 - (self.data_wait_cpu_share or 0.0)
-            if waited * (self.data_wait_share or 0.0) < DATA_WAIT_PROBLEM:
+            if waited * (self.data_wait_share or 0.0) < thresholds.DATA_WAIT_PROBLEM:
                 return 'fetching'
         return 'starved'
 
@@ -650,7 +643,7 @@ class Run(Figures):
         Workers that wait so much may outnumber the cores.
         """
         share = self.blocked_share or 0.0
-        return share if share >= BLOCKED_PROBLEM else 0.0
+        return share if share >= thresholds.BLOCKED_PROBLEM else 0.0
 
     @property
     def confined_cpus(self) -> int | None:
@@ -712,7 +705,9 @@ class Run(Figures):
     def is_busy_host(self) -> bool:
         """Whether others took so much of the host that the figures are theirs too."""
         external, logical = self.external_cpu_cores, self.run.host.logical_cpus
-        return bool(external and logical and external >= EXTERNAL_LOAD * logical)
+        return bool(
+            external and logical and external >= thresholds.EXTERNAL_LOAD * logical
+        )
 
     def saves_held_by(self, cause: str | None) -> list[SaveJudgement]:
         """Slow saves with this cause; with ``None``, those whose cause is unproven."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,10 @@ from mmgpu_hooks.judge.columns import (
     quiet,
     total,
 )
-from mmgpu_hooks.schema.recorded import RunRecord, SaveRecord, ValidationRecord
+from mmgpu_hooks.schema.recorded import SaveRecord, ValidationRecord
+
+if TYPE_CHECKING:
+    from mmgpu_hooks.judge.run import Run
 
 START_CPU_SHARE = 0.65
 """Of the time in which workers are started, and those of the epoch before are ended:
@@ -26,7 +29,6 @@ CALM_ITERATIONS = 20
 swings by more than what saves and validations leave of an error."""
 
 _NAN = float('nan')
-_FIRSTS = 'iterations', 'first_waits', 'first_wait_s'
 
 
 class TrainingCpu(NamedTuple):
@@ -37,7 +39,6 @@ class TrainingCpu(NamedTuple):
     main_delay_s: float | None = None
     """Its main thread's wait for cores per iteration."""
     process_cores: float | None = None
-    system_pct: float | None = None
     external_cores: float | None = None
     """Cores of the host that others used."""
     unknown: str | None = None
@@ -45,14 +46,7 @@ class TrainingCpu(NamedTuple):
 
 
 @quiet
-def find_cpu(
-    run: RunRecord,
-    steady: Intervals,
-    saves: Sequence[SaveRecord],
-    validations: Sequence[ValidationRecord],
-    worker_s: float | None,
-    iter_s: float | None,
-) -> TrainingCpu:
+def find_cpu(run: Run) -> TrainingCpu:
     """CPU of plain training.
 
     The process of a save and the workers of a validation would pass for the step and
@@ -60,21 +54,15 @@ def find_cpu(
     too few, as in short epochs that end with both, all intervals are, less what saves
     and validations themselves recorded: their mean use by the second, times their
     seconds in the ledger.
-
-    Args:
-        run: Of the run.
-        steady: Intervals without the warm-up.
-        saves: All saves of the run.
-        validations: All validations of the run.
-        worker_s: CPU of the train loader's workers per batch.
-        iter_s: Length of an iteration.
     """
-    chosen, aside_s, used = steady.where(steady.calm()), 0.0, np.zeros(4)
+    steady, aside_s, used = run.steady, 0.0, np.zeros(4)
+    chosen = steady.where(steady.calm())
     if count_all(chosen.column('iterations')) < CALM_ITERATIONS:
         if not len(steady):
             return TrainingCpu(unknown='no interval was recorded')
         chosen = steady
-        for part, some in (('checkpoint_save', saves), ('validation', validations)):
+        aside = {'checkpoint_save': run.save_records, 'validation': run.validations}
+        for part, some in aside.items():
             seconds = total(steady.column('ledger_s', part))
             used, aside_s = used + _use(some, seconds), aside_s + seconds
         if np.isnan(used[0]):
@@ -82,62 +70,44 @@ def find_cpu(
                 unknown='too few intervals hold neither a save nor a validation, and '
                 'what CPU those used was not recorded'
             )
-    return _subtract(run, chosen, used, aside_s, worker_s, iter_s)
+    return _subtract(run, chosen, used, aside_s)
 
 
-def _subtract(
-    run: RunRecord,
-    intervals: Intervals,
-    used: Column,
-    aside_s: float,
-    worker_s: float | None,
-    iter_s: float | None,
-) -> TrainingCpu:
+def _subtract(run: Run, some: Intervals, used: Column, aside_s: float) -> TrainingCpu:
     """Figures of some intervals, less what was used aside in so many seconds."""
-    column = intervals.column
+    column, logical = some.column, run.run.host.logical_cpus or _NAN
     if np.isnan(column('process_cpu_s')).any():
         return TrainingCpu(unknown='the CPU of the training process was not recorded')
-    aside_cpu_s, aside_delay_s, ahead_s, aside_busy_s = used.tolist()
     iterations = count_all(column('iterations')) or _NAN
     whole_s = total(column('duration_s'))
-    seconds = max(whole_s - aside_s, 0.0)
-    process_s = max(total(column('process_cpu_s')) - aside_cpu_s, 0.0)
+    seconds = max(whole_s - aside_s, 0.0) or _NAN
+    process_s = max(total(column('process_cpu_s')) - float(used[0]), 0.0)
     # a wait for cores within saves and validations would pass for one of the step, and
     # starts of workers are no iterations: they have their part of it by their time
-    startup_s = total(column('ledger_s', 'startup'))
-    share = max(1.0 - startup_s / seconds, 0.0) if seconds else 1.0
-    delay_s = _whole(column('process_run_delay_s')) - aside_delay_s
-    main_s = process_s - _whole(column('data_wait_cpu_s')) - _start_cpu_s(intervals)
-    cores = process_s / seconds if seconds else _NAN
-    system_pct = average(column('system_cpu_pct'), column('duration_s'))
-    logical, external = run.host.logical_cpus or 0, _NAN
-    busy_s = (system_pct or 0.0) / 100 * logical * whole_s - aside_busy_s
-    if system_pct is not None and logical and seconds and not np.isnan(busy_s):
-        busy = min(max(busy_s, 0.0) / seconds, float(logical))
-        system_pct = 100 * busy / logical
-        workers = worker_s / iter_s if worker_s is not None and iter_s else _NAN
-        if aside_s and worker_s is not None and not np.isnan(ahead_s):
-            # batches made while training stood still were not made in these seconds
-            workers = max(worker_s * iterations - ahead_s, 0.0) / seconds
-        workers = 0.0 if run.loader.num_workers == 0 else workers
-        # the other ranks' part cannot be distinguished from another program's
-        external = busy - cores - workers if run.host.ranks_on_host <= 1 else _NAN
+    share = max(1.0 - total(column('ledger_s', 'startup')) / seconds, 0.0)
+    delay_s = share * float(column('process_run_delay_s').sum() - used[1])
+    main_s = process_s - float(column('data_wait_cpu_s').sum()) - _start_cpu_s(some)
+    busy_pct = average(column('system_cpu_pct'), column('duration_s'))
+    busy_s = _NAN if busy_pct is None else busy_pct / 100 * logical * whole_s
+    busy = float(np.clip((busy_s - used[3]) / seconds, 0.0, logical))
+    worker_s = 0.0 if run.run.loader.num_workers == 0 else run.worker_cpu_s
+    workers = _NAN if worker_s is None or not run.iter_s else worker_s / run.iter_s
+    if aside_s and worker_s is not None and not np.isnan(used[2]):
+        # batches made while training stood still were not made in these seconds
+        workers = max(worker_s * iterations - float(used[2]), 0.0) / seconds
+    # the other ranks' part cannot be distinguished from another program's
+    is_alone = run.run.host.ranks_on_host <= 1
+    cores = process_s / seconds
     return TrainingCpu(
         main_s=_known(main_s / iterations),
-        main_delay_s=_known(share * delay_s / iterations),
+        main_delay_s=_known(delay_s / iterations),
         process_cores=_known(cores),
-        system_pct=system_pct,
-        external_cores=_known(external),
+        external_cores=_known(busy - cores - workers) if is_alone else None,
     )
 
 
 def _known(figure: float) -> float | None:
     return None if np.isnan(figure) else max(figure, 0.0)
-
-
-def _whole(column: Column) -> float:
-    """Sum, unknown as soon as one part of it is."""
-    return _NAN if np.isnan(column).any() else total(column)
 
 
 def _use(events: Sequence[SaveRecord | ValidationRecord], seconds: float) -> Column:
@@ -169,15 +139,14 @@ def _use(events: Sequence[SaveRecord | ValidationRecord], seconds: float) -> Col
     return rates * seconds
 
 
-def _start_cpu_s(intervals: Intervals) -> float:
+def _start_cpu_s(some: Intervals) -> float:
     """CPU of the training process for starting workers, which is no part of a step.
 
     The first waits are booked with the starts, their CPU with the waits.
     """
-    sums = {field: total(intervals.column(field)) for field in _FIRSTS}
-    usual_s = total(intervals.column('ledger_s', 'data_wait'))
-    usual_s *= sums['first_waits'] / max(sums['iterations'], 1)
-    starts_s = total(intervals.column('ledger_s', 'startup'))
-    return START_CPU_SHARE * max(
-        starts_s - max(sums['first_wait_s'] - usual_s, 0.0), 0.0
-    )
+    count = max(total(some.column('iterations')), 1)
+    usual_s = total(some.column('ledger_s', 'data_wait')) / count
+    firsts_s = usual_s * total(some.column('first_waits'))
+    beyond_s = max(total(some.column('first_wait_s')) - firsts_s, 0.0)
+    starts_s = total(some.column('ledger_s', 'startup'))
+    return START_CPU_SHARE * max(starts_s - beyond_s, 0.0)
