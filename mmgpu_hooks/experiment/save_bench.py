@@ -17,7 +17,7 @@ from mmgpu_hooks.experiment.trial import (
     Progress,
     read_trial_run,
 )
-from mmgpu_hooks.judge.save_experiment import Won, judge_save_bench, summarize_saves
+from mmgpu_hooks.judge.save_experiment import judge_save_bench, summarize_saves
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.tried import (
@@ -87,14 +87,11 @@ class SaveBenchPlan(Plan):
             UserError: If nothing was measured without an interruption.
         """
         measured = [
-            (
-                msgspec.convert(trial.figures['row'], SaveBenchRow),
-                msgspec.convert(trial.figures['won'], Won),
-            )
+            msgspec.convert(trial.figures['row'], SaveBenchRow)
             for trial in outcome.trials
         ]
-        if not outcome.is_interrupted and not any(row.saves for row, _ in measured):
-            row = measured[0][0]
+        if not outcome.is_interrupted and not any(row.saves for row in measured):
+            row = measured[0]
             raise UserError(
                 'expected a config that trains and saves, found that it does not with '
                 f'any of {plural(len(measured), "setting")}, with {row.setting.name}: '
@@ -125,10 +122,10 @@ class SaveBenchPlan(Plan):
 
         def summarize(progress: Progress) -> dict[str, Any]:
             trial = progress.end(setting.name, self.time_limit_s, {})
-            row, won = summarize_saves(plan, trial, read_trial_run(progress.folder))
+            row = summarize_saves(plan, trial, read_trial_run(progress.folder))
             # the next one needs the space
             shutil.rmtree(progress.folder, ignore_errors=True)
-            figures: dict[str, Any] = msgspec.to_builtins({'row': row, 'won': won})
+            figures: dict[str, Any] = msgspec.to_builtins({'row': row})
             return figures
 
         return Turn(

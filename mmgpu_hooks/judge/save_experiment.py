@@ -6,65 +6,53 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any, Optional
 
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import is_delay, net_delay_s, won_back_s
-from mmgpu_hooks.judge.thresholds import BENCH_CHANCE, BENCH_SAVES, SLOW_SAVE
 from mmgpu_hooks.model.stats import rank_sum_chance
 from mmgpu_hooks.schema.plural import plural
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, SavePlan, Trial
 
-Won = tuple[Optional[float], ...]
-"""Seconds won back after each save of a row; ``None`` where that is unknown."""
 
-
-def summarize_saves(
-    plan: SavePlan, result: Trial, run: Run | None
-) -> tuple[SaveBenchRow, Won]:
+def summarize_saves(plan: SavePlan, result: Trial, run: Run | None) -> SaveBenchRow:
     """The saves of one setting, by themselves.
 
     Args:
         plan: What was to be trained.
         result: What became of it.
         run: What it recorded; one that was cut short has the saves until then.
-
-    Returns:
-        The row, and the seconds won back after each of its saves.
     """
-    row = SaveBenchRow(
-        setting=plan.setting,
-        status=result.status,
-        error=result.error,
-    )
+    row = SaveBenchRow(plan.setting, result.status, result.error)
     if run is None:
-        return row, ()
+        return row
     # the first save finds every cache cold
     pairs = list(zip(run.save_records, run.judged_saves))[1:][: plan.saves]
-    saves = [save for save, _ in pairs if save.error is None]
+    saves = tuple(save for save, _ in pairs if save.error is None)
     slow = [judged for save, judged in pairs if not save.error and judged.is_slow]
-    causes = Counter(judged.cause for judged in slow if judged.cause)
-    names = ('cpu_s', 'run_delay_s', 'blocked_s', 'bytes', 'workers_busy')
-    medians = {name: _median([getattr(s, name) for s in saves]) for name in names}
-    others = [s.other_cpu_s and s.other_cpu_s / s.wall_s for s in saves]
-    row = replace(
-        row,
-        **medians,
-        save_s=_median([save.wall_s for save in saves]),
-        saves=tuple(saves),
-        other_cores=_median(others),
-        data_wait_s=run.data_wait_s,
-        slow=len(slow),
-        cause=causes.most_common(1)[0][0] if causes else None,
-    )
+    causes = Counter(judged.cause for judged in slow if judged.cause).most_common(1)
     # there is one save an iteration
     after = {one.iteration: one for one in run.save_aftermaths}
-    won = [won_back_s(after.get(save.iteration), run.run.loader) for save in saves]
-    return row, tuple(won)
+    loader = run.run.loader
+    return replace(
+        row,
+        saves=saves,
+        won_s=tuple(won_back_s(after.get(one.iteration), loader) for one in saves),
+        save_s=_median([one.wall_s for one in saves]),
+        cpu_s=_median([one.cpu_s for one in saves]),
+        run_delay_s=_median([one.run_delay_s for one in saves]),
+        blocked_s=_median([one.blocked_s for one in saves]),
+        data_wait_s=run.data_wait_s,
+        other_cores=_median(
+            [one.other_cpu_s and one.other_cpu_s / one.wall_s for one in saves]
+        ),
+        slow=len(slow),
+        cause=causes[0][0] if causes else None,
+    )
 
 
 def judge_save_bench(
-    measured: Sequence[tuple[SaveBenchRow, Won]],
+    measured: Sequence[SaveBenchRow],
     *,
     asked: int = 0,
     seconds: float = 0.0,
@@ -78,9 +66,10 @@ def judge_save_bench(
         seconds: Of the whole experiment.
         is_interrupted: Whether it was stopped.
     """
-    ordered = sorted(measured, key=lambda one: one[0].setting.num_workers)
-    reference = next((row for row, _ in ordered if len(row.saves) >= BENCH_SAVES), None)
-    rows = [_compare(row, won, reference) for row, won in ordered]
+    least = thresholds.BENCH_SAVES
+    ordered = sorted(measured, key=lambda row: row.setting.num_workers)
+    reference = next((row for row in ordered if len(row.saves) >= least), None)
+    rows = [_compare(row, reference) for row in ordered]
     harmful = None
     # a number above it that is known to be harmless speaks against it; one of which
     # nothing is known does not
@@ -88,57 +77,40 @@ def judge_save_bench(
         if row.is_harmful is False:
             break
         harmful = row.setting.num_workers if row.is_harmful else harmful
-    return SaveBench(
-        rows=tuple(rows),
-        reference=reference.setting if reference else None,
-        harmful_workers=harmful,
-        is_interrupted=is_interrupted,
-        seconds=seconds,
-        asked=asked,
-    )
+    setting = reference.setting if reference else None
+    return SaveBench(tuple(rows), setting, harmful, is_interrupted, seconds, asked)
 
 
-def _compare(
-    row: SaveBenchRow, won: Won, reference: SaveBenchRow | None
-) -> SaveBenchRow:
-    if len(row.saves) < BENCH_SAVES:
+def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:
+    if len(row.saves) < thresholds.BENCH_SAVES:
         why = f'too few to tell by: {plural(len(row.saves), "save")}'
         why = why if row.saves else row.error or 'no save was measured'
         return replace(row, remark=why)
     if reference is None or reference.save_s is None or row.save_s is None:
         return row
-    by_others = None
+    remark, is_harmful = None, None
     if row.cause == 'other_load':
-        by_others = 'other programs held these saves up'
-    if row.setting == reference.setting:
-        return replace(row, remark=by_others)
-    usual_s = reference.save_s
-    gross_s = row.save_s - usual_s
-    chance = rank_sum_chance(
-        [save.wall_s for save in reference.saves], [save.wall_s for save in row.saves]
-    )
-    is_long = is_delay(gross_s, usual_s, SLOW_SAVE)
-    remark, is_harmful = None, None if is_long else False
-    if is_long:
-        remark = by_others
-        if remark is None and chance > BENCH_CHANCE:
-            remark = 'longer, but within noise'
-        is_harmful = None if remark else True
+        remark = 'other programs held these saves up'
+    if row is reference:
+        return replace(row, remark=remark)
+    walls = [[save.wall_s for save in one.saves] for one in (reference, row)]
+    usual_s, gross_s = reference.save_s, row.save_s - reference.save_s
+    if not is_delay(gross_s, usual_s, thresholds.SLOW_SAVE):
+        remark, is_harmful = None, False
+    elif remark is None and rank_sum_chance(*walls) > thresholds.BENCH_CHANCE:
+        remark = 'longer, but within noise'
+    elif remark is None:
+        is_harmful = True
+    delays_s = [max(wall_s - usual_s, 0.0) for wall_s in walls[1]]
     return replace(
         row,
         gross_s=gross_s,
-        net_s=_median(
-            [
-                net_delay_s(max(save.wall_s - usual_s, 0.0), won_s)
-                for save, won_s in zip(row.saves, won)
-            ]
-        ),
-        chance=chance,
+        net_s=_median(list(map(net_delay_s, delays_s, row.won_s))),
         is_harmful=is_harmful,
         remark=remark,
     )
 
 
-def _median(values: Sequence[Any]) -> Any:
+def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None

@@ -61,10 +61,10 @@ def find_cpu(run: Run) -> TrainingCpu:
         if not len(steady):
             return TrainingCpu(unknown='no interval was recorded')
         chosen = steady
-        aside = {'checkpoint_save': run.save_records, 'validation': run.validations}
-        for part, some in aside.items():
-            seconds = total(steady.column('ledger_s', part))
-            used, aside_s = used + _use(some, seconds), aside_s + seconds
+        saves_s = total(steady.column('ledger_s', 'checkpoint_save'))
+        validations_s = total(steady.column('ledger_s', 'validation'))
+        used = _use(run.save_records, saves_s) + _use(run.validations, validations_s)
+        aside_s = saves_s + validations_s
         if np.isnan(used[0]):
             return TrainingCpu(
                 unknown='too few intervals hold neither a save nor a validation, and '

@@ -131,12 +131,12 @@ class SaveBenchRow:
     """The decisive line; ``None`` when it completed."""
     saves: Tuple[SaveRecord, ...] = ()
     """In order; the first of the training is left out, and any that failed."""
+    won_s: Tuple[Optional[float], ...] = ()
+    """What the workers won back after each; ``None`` is unknown."""
     save_s: Optional[float] = None
     cpu_s: Optional[float] = None
     run_delay_s: Optional[float] = None
     blocked_s: Optional[float] = None
-    bytes: Optional[int] = None
-    workers_busy: Optional[float] = None
     data_wait_s: Optional[float] = None
     """Per iteration, a mean over the training."""
     other_cores: Optional[float] = None
@@ -149,9 +149,6 @@ class SaveBenchRow:
     """Longer than the saves of the reference; negative when shorter."""
     net_s: Optional[float] = None
     """What the job lost of that: less what the workers won back meanwhile."""
-    chance: Optional[float] = None
-    """Of saves as long as these, had the setting no effect (rank sum); ``None`` for
-    the reference."""
     is_harmful: Optional[bool] = None
     """Whether saves take longer by enough to matter, and beyond noise; ``None`` for the
     reference, and when that is unknown."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from fakes.saves import make_save
-from mmgpu_hooks.judge.save_experiment import Won, judge_save_bench
+from mmgpu_hooks.judge.save_experiment import judge_save_bench
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, SaveSetting
 
 NOISE = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02)
@@ -22,7 +22,7 @@ def make_row(
     won_s: float | None = 0.0,
     status: str = 'completed',
     error: str | None = None,
-) -> tuple[SaveBenchRow, Won]:
+) -> SaveBenchRow:
     """A row before it is set against others; without a save length it has no saves."""
     walls = [] if save_s is None else [save_s * factor for factor in noise]
     saves = tuple(
@@ -30,7 +30,7 @@ def make_row(
         for number, wall_s in enumerate(walls, start=2)
     )
     known = bool(saves)
-    row = SaveBenchRow(
+    return SaveBenchRow(
         SaveSetting(workers),
         status,
         error,
@@ -39,17 +39,15 @@ def make_row(
         cpu_s=0.4 if known else None,
         run_delay_s=median(walls) - 0.4 if known else None,
         blocked_s=0.0 if known else None,
-        bytes=saves[0].bytes if known else None,
-        workers_busy=float(workers) if known else None,
-        other_cores=0.1 if known else None,
         data_wait_s=0.05 if known else None,
+        other_cores=0.1 if known else None,
         slow=len(saves) if cause else 0,
         cause=cause,
+        won_s=(won_s,) * len(saves),
     )
-    return row, (won_s,) * len(saves)
 
 
-def make_bench(*rows: tuple[SaveBenchRow, Won], interrupted: bool = False) -> SaveBench:
+def make_bench(*rows: SaveBenchRow, interrupted: bool = False) -> SaveBench:
     """Those rows, judged."""
     asked = len(rows) + interrupted
     return judge_save_bench(rows, asked=asked, seconds=95.0, is_interrupted=interrupted)
