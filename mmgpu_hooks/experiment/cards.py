@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +22,6 @@ LOCKS = '/tmp/mmgpu'
 """The folder of the lock files, but for the user's number: not of ``TMPDIR``, since
 two shells may differ in it."""
 
-_PATIENCE_S = 10.0
-"""How long others that pick at this moment are waited for."""
 _SAME_MEMORY = 0.02
 """Of the most free memory: drivers reserve a little more on one card than another."""
 
@@ -164,6 +161,8 @@ def lock_cards(
     Raises:
         UserError: If the folder of the lock files cannot be used.
     """
+    import fcntl  # Windows has none, and imports this module
+
     folder = Path(f'{LOCKS}-{os.getuid()}')
     judged: list[Card] = []
     picked: dict[Card, IO[str]] = {}
@@ -173,7 +172,8 @@ def lock_cards(
         if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
             raise PermissionError(f'a link, or that of user {status.st_uid}')
         with (folder / 'picking.lock').open('a') as picking:
-            _wait_for(picking)
+            # others that pick are done in a moment
+            fcntl.flock(picking, fcntl.LOCK_EX)
             for card in cards:
                 lock = card.reason or _take(folder / f'{card.uuid}.lock')
                 if isinstance(lock, str):
@@ -191,23 +191,6 @@ def lock_cards(
             held.close()
         picked = {}
     return judged, picked
-
-
-def _wait_for(picking: IO[str]) -> None:
-    """Keep others from picking until the file is closed."""
-    import fcntl  # Windows has none, and imports this module
-
-    end_s = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return fcntl.flock(picking, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > end_s:
-                raise UserError(
-                    f'expected to pick alone, found {picking.name} locked by another '
-                    f'process for {_PATIENCE_S:g} s; run again.'
-                ) from error
-        time.sleep(0.05)
 
 
 def _take(path: Path) -> IO[str] | str:

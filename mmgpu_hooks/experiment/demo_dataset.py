@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CATEGORIES = ('rectangle', 'ellipse')
 
-_MARKER = 'demo_dataset.json'
+_ANNOTATIONS, _IMAGES = 'annotations.json', 'images'
 _TEXTURES = 3
 _JPEG_QUALITY = 85
 
@@ -48,12 +48,12 @@ class DemoDataset:
     @property
     def annotation_file(self) -> Path:
         """Annotations in COCO's format."""
-        return self.root / 'annotations.json'
+        return self.root / _ANNOTATIONS
 
     @property
     def image_folder(self) -> Path:
         """Of the JPEG files."""
-        return self.root / 'images'
+        return self.root / _IMAGES
 
 
 def write_demo_dataset(
@@ -61,8 +61,8 @@ def write_demo_dataset(
 ) -> DemoDataset:
     """Write the data set, or reuse the complete one that is there.
 
-    A marker file is empty from the start and complete at the end, so that a set that
-    was half written is written anew.
+    The annotations are empty from the start and complete at the end, so that a set
+    that was half written is written anew.
 
     Args:
         root: Folder of the data set; made when absent.
@@ -76,7 +76,7 @@ def write_demo_dataset(
     asked = {'images': images, 'width': width, 'height': height}
     try:
         found = _read_complete(root, asked)
-        written = _write(root, **asked) if found is None else found
+        written = _write(root, asked) if found is None else found
     except OSError as error:
         raise UserError(
             f'expected to write the demo data set in {root}, found {error}; name '
@@ -88,67 +88,51 @@ def write_demo_dataset(
 def _read_complete(root: Path, asked: Mapping[str, int]) -> int | None:
     """The size of the images when the set is complete."""
     try:
-        marker = json.loads((root / _MARKER).read_text(encoding='utf-8'))
-        sizes = [path.stat().st_size for path in (root / 'images').iterdir()]
-    except (FileNotFoundError, ValueError):
+        known = json.loads((root / _ANNOTATIONS).read_text(encoding='utf-8'))['info']
+        found = sum(path.stat().st_size for path in (root / _IMAGES).iterdir())
+    except (FileNotFoundError, ValueError, KeyError):
         return None
-    is_complete = len(sizes) == asked['images']
-    is_complete = is_complete and marker == {**asked, 'image_bytes': sum(sizes)}
-    return sum(sizes) if is_complete else None
+    return found if known == {**asked, 'image_bytes': found} else None
 
 
-def _write(root: Path, images: int, width: int, height: int) -> int:
+def _write(root: Path, asked: Mapping[str, int]) -> int:
     """Write the whole set; return the size of the images in bytes."""
     import cv2
 
-    if root.is_dir() and any(root.iterdir()) and not (root / _MARKER).exists():
+    annotations, folder = root / _ANNOTATIONS, root / _IMAGES
+    if root.is_dir() and any(root.iterdir()) and not annotations.exists():
         raise UserError(
             f'expected an empty folder or a demo data set in {root}, found other '
             'files; name an empty or a new folder'
         )
-    folder = root / 'images'
     folder.mkdir(parents=True, exist_ok=True)
-    (root / _MARKER).write_text('')
+    annotations.write_text('')
     for stale in folder.iterdir():
         stale.unlink()
+    size, numbers = (asked['width'], asked['height']), range(asked['images'])
+    names = [f'demo_{number:05d}.jpg' for number in numbers]
 
     def write_image(index: int) -> tuple[int, list[dict[str, Any]]]:
         pixels, notes = paint_image(textures[index % _TEXTURES], index)
         quality = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
         encoded = cv2.imencode('.jpg', pixels, quality)[1].tobytes()
-        (folder / _file_name(index)).write_bytes(encoded)
+        (folder / names[index]).write_bytes(encoded)
         return len(encoded), notes
 
     with ThreadPoolExecutor(8) as pool:
-        size = (width, height)
         textures = list(pool.map(lambda n: _paint_texture(size, n), range(_TEXTURES)))
-        sizes, notes = zip(*pool.map(write_image, range(images)))
-    marker = {'images': images, 'width': width, 'height': height}
-    annotations = list(chain(*notes))
-    for name, content in (
-        ('annotations.json', _format_coco(marker, annotations)),
-        (_MARKER, {**marker, 'image_bytes': sum(sizes)}),
-    ):
-        (root / name).write_text(json.dumps(content), encoding='utf-8')
-    return sum(sizes)
-
-
-def _file_name(index: int) -> str:
-    return f'demo_{index:05d}.jpg'
-
-
-def _format_coco(
-    asked: Mapping[str, int], annotations: list[dict[str, Any]]
-) -> dict[str, Any]:
-    size = {'width': asked['width'], 'height': asked['height']}
-    return {
+        sizes, notes = zip(*pool.map(write_image, numbers))
+    sides = {'width': size[0], 'height': size[1]}
+    coco = {
+        'info': {**asked, 'image_bytes': sum(sizes)},
         'images': [
-            {'id': index + 1, 'file_name': _file_name(index), **size}
-            for index in range(asked['images'])
+            {'id': n, 'file_name': name, **sides} for n, name in enumerate(names, 1)
         ],
-        'annotations': [{'id': n, **one} for n, one in enumerate(annotations, 1)],
+        'annotations': [{'id': n, **one} for n, one in enumerate(chain(*notes), 1)],
         'categories': [{'id': n, 'name': name} for n, name in enumerate(CATEGORIES, 1)],
     }
+    annotations.write_text(json.dumps(coco), encoding='utf-8')
+    return sum(sizes)
 
 
 def _paint_texture(size: tuple[int, int], index: int) -> Image:

@@ -149,17 +149,6 @@ def test_a_lock_that_is_no_file_costs_its_card_alone(locks: Path):
     assert str(judged[0].reason).startswith('cannot be locked: ')
 
 
-def test_those_that_pick_are_not_waited_for_without_end(locks: Path, monkeypatch):
-    fcntl = pytest.importorskip('fcntl')
-    monkeypatch.setattr('mmgpu_hooks.experiment.cards._PATIENCE_S', 0.1)
-    locks.mkdir()
-    with (locks / 'picking.lock').open('a') as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match=r'picking\.lock locked by another'):
-            lock_cards(THREE, 1)
-    assert pick(1) == THREE[:1]
-
-
 def pick(count: int) -> list[Card]:
     """The cards that are picked, and given back."""
     _, picked = lock_cards(THREE, count)

@@ -71,7 +71,7 @@ def test_a_complete_set_is_reused_and_any_other_written_anew(
         write_demo_dataset(root, images=9, width=80, height=64)
     elif damage == 'interrupted':
         with monkeypatch.context() as patch:
-            patch.setattr(demo_dataset, '_format_coco', lambda *_: 1 / 0)
+            patch.setattr(demo_dataset, 'chain', lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 write_demo_dataset(root, **{**SMALL, 'images': 7})
     assert write_demo_dataset(root, **SMALL).reused is (damage == 'none')
