@@ -11,10 +11,9 @@ import click
 
 from mmgpu_hooks.commands import exit_codes, options, trials
 from mmgpu_hooks.commands.output import print_answer
-from mmgpu_hooks.experiment.save_bench import SaveBenchPlan, check_space, plan_saves
+from mmgpu_hooks.experiment.save_bench import SaveBenchPlan, plan_saves
 from mmgpu_hooks.experiment.store import open_store, read_identity
 from mmgpu_hooks.judge.thresholds import BENCH_SAVES
-from mmgpu_hooks.memory.estimate import estimate_checkpoint_bytes
 from mmgpu_hooks.recommend.choice import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.tried import SaveBench
 from mmgpu_hooks.show import experiments as show
@@ -62,7 +61,6 @@ def save_bench(
         saves=saves,
         prefetch_factor=prefetch if isinstance(prefetch, int) else DEFAULT_PREFETCH,
     )
-    check_space(folder.parent, estimate_checkpoint_bytes(config))
     plan = SaveBenchPlan(
         config=os.path.abspath(config),
         folder=folder,

@@ -163,8 +163,10 @@ def run_plan(
         OSError: If a folder, a process or a line of the store cannot be made.
     """
     trials, notes = store.read(plan.keep) if store is not None else ([], ())
-    engine = _Engine(plan, trials, max_seconds, environ or {}, on_progress, on_warning)
-    engine.again = ' with --fresh' if store is not None else ''
+    again = ' with --fresh' if store is not None else ''
+    engine = _Engine(
+        plan, trials, max_seconds, environ or {}, on_progress, on_warning, again
+    )
     is_interrupted = False
     try:
         while engine.left_s > 0 and (turn := plan.choose(trials)) is not None:
@@ -190,29 +192,25 @@ def run_plan(
     )
 
 
+@dataclass
 class _Engine:
-    """Trains one turn after the other; the arguments are those of `run_plan`."""
+    """Trains one turn after the other; the first fields are those of `run_plan`."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        trials: Sequence[Trial],
-        max_seconds: float,
-        environ: Mapping[str, str],
-        on_progress: OnProgress,
-        on_warning: Callable[[str], None],
-    ) -> None:
-        self._plan, self._trials, self._environ = plan, trials, environ
-        self._max_seconds = max_seconds
-        self._on_progress, self._on_warning = on_progress, on_warning
-        self._begin_s = monotonic_s()
-        self._reused = len(trials)
+    plan: Plan
+    trials: Sequence[Trial]
+    max_seconds: float
+    environ: Mapping[str, str]
+    on_progress: OnProgress
+    on_warning: Callable[[str], None]
+    again: str
+    """How the command forgets what was measured."""
+
+    def __post_init__(self) -> None:
+        self._begin_s, self._reused = monotonic_s(), len(self.trials)
         self._live: dict[str, RunningTrial] = {}
         """By folder: the one that trains, and those that are held."""
         self._ended_cpu_s = 0.0
         self._is_warned = False
-        self.again = ''
-        """How the command forgets what was measured."""
         self.load = OtherLoad(self._read_own_cpu_s)
 
     @property
@@ -221,7 +219,7 @@ class _Engine:
 
     @property
     def left_s(self) -> float:
-        return self._max_seconds - self.passed_s
+        return self.max_seconds - self.passed_s
 
     def train(self, turn: Turn) -> Trial:
         """Train a turn to its end, whatever that is."""
@@ -237,7 +235,7 @@ class _Engine:
             # an older trial's evidence must not be taken for this one's
             shutil.rmtree(folder, ignore_errors=True)
             blocks = [turn.warm_up, *blocks] if turn.warm_up else blocks
-            trial = RunningTrial(turn.spec, self._environ)
+            trial = RunningTrial(turn.spec, self.environ)
             self._live[turn.spec.folder] = trial
         for iterations in blocks:
             trial.send(iterations)
@@ -256,7 +254,7 @@ class _Engine:
         progress.seconds = monotonic_s() - begin_s
         if not turn.stays or progress.status != 'completed' or progress.is_over:
             self._end(turn.spec.folder)
-        limit_s = min(turn.time_limit_s, self._max_seconds)
+        limit_s = min(turn.time_limit_s, self.max_seconds)
         return progress.end(turn.name, limit_s, turn.summarize(progress))
 
     def _take_in(self, turn: Turn, trial: RunningTrial, progress: Progress) -> None:
@@ -288,30 +286,27 @@ class _Engine:
         return self._ended_cpu_s + running_s
 
     def _show(self, turn: Turn, progress: Progress) -> None:
-        words, done, count = (
-            turn.title or turn.name,
-            len(self._trials),
-            self._plan.count,
-        )
-        share = self.passed_s / self._max_seconds
+        words, done = turn.title or turn.name, len(self.trials)
+        count = self.plan.count
+        share = self.passed_s / self.max_seconds
         if count is not None:
             at = f'iteration {progress.iterations}' if progress.iterations else ''
             words = f'{done + 1} of {count}: {words}, {at or "starting"}'
             share = done / count
-            trained_s = [trial.seconds for trial in self._trials[self._reused :]]
+            trained_s = [trial.seconds for trial in self.trials[self._reused :]]
             if trained_s:
                 each_s = sum(trained_s) / len(trained_s)
                 left_s = (count - done) * each_s - min(progress.seconds, each_s)
                 words += f'; about {max(left_s / 60, 0.1):.1f} min left'
-        self._on_progress(words, min(share, 1.0))
+        self.on_progress(words, min(share, 1.0))
         if not self._is_warned and self.passed_s >= _WARN_AFTER_S:
             self._is_warned = True
             self._warn()
 
     def _warn(self) -> None:
-        doubt, cores = self._plan.doubt(self._trials), self.load.read_cores()
+        doubt, cores = self.plan.doubt(self.trials), self.load.read_cores()
         if doubt is not None and cores is not None and cores >= _MUCH_LOAD:
-            self._on_warning(
+            self.on_warning(
                 f'after {self.passed_s:.0f} s {doubt}: other programs use '
                 f'{cores:.1f} cores of this host. Stop them, or press Ctrl-C and, when '
                 f'the host is calm, run this again{self.again}.'

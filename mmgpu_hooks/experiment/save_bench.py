@@ -32,10 +32,6 @@ SETTLING = 8
 """Least iterations between saves in which the workers' queue is what it usually is; as
 many as there are workers where those are more, since their batches come in bursts."""
 
-_SPACE = 1.25
-"""Disk space that is asked for, over the tensors of one checkpoint: names, histories
-and the evidence come on top."""
-
 
 def plan_saves(
     num_workers: Sequence[int], *, saves: int, prefetch_factor: int
@@ -134,24 +130,4 @@ class SaveBenchPlan(Plan):
             blocks=(plan.interval,) * rounds + ((rest,) if rest else ()),
             summarize=summarize,
             time_limit_s=self.time_limit_s,
-        )
-
-
-def check_space(folder: Path, checkpoint_bytes: int) -> None:
-    """Make sure that one checkpoint fits where checkpoints are to go.
-
-    Args:
-        folder: It, or where it will be made.
-        checkpoint_bytes: Of the tensors in one.
-
-    Raises:
-        UserError: If there is not enough space.
-    """
-    there = next(one for one in (folder, *folder.parents) if one.exists())
-    free, needed = shutil.disk_usage(there).free, round(_SPACE * checkpoint_bytes)
-    if free < needed:
-        raise UserError(
-            f'expected space for a checkpoint of {checkpoint_bytes / 1e6:.0f} MB and a '
-            f'quarter more in {there}, found {free / 1e6:.0f} MB free; free some, or '
-            'name another folder with --work-dir.'
         )

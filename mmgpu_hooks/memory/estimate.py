@@ -235,24 +235,3 @@ def _trained_sizes(model: Any) -> Gradients:
     """Numbers and bytes per number of each parameter that is to be trained."""
     trained = [p for p in model.parameters() if p.requires_grad]
     return [(int(p.nelement()), int(p.element_size())) for p in trained]
-
-
-_USUAL_OPTIMIZER = 'adamw'
-"""The largest state of the usual ones stands for one that is not known."""
-
-
-def estimate_checkpoint_bytes(config: Path) -> int:
-    """Tensors of a checkpoint with its optimizer, by building the model on the CPU.
-
-    Histories of the message hub, which grow with the run, are not in it.
-
-    Raises:
-        UserError: If the config gives no model.
-    """
-    built = read_config_model(config)
-    gradients = _trained_sizes(built.model)
-    static = count_static(built, gradients, (CONFIG_OPTIMIZER, _USUAL_OPTIMIZER), [])
-    states = list(static.optimizer_state_bytes.values())
-    state = next(size for size in states if size is not None)
-    model = static.parameter_bytes + static.buffer_bytes
-    return model + static.ema_bytes + state

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections import namedtuple
 from itertools import cycle
 from pathlib import Path
 
@@ -26,7 +24,6 @@ MEASURED = Trial(
     'completed',
     figures={'row': msgspec.to_builtins(ROW), 'measure_s': 60.0, 'whole_s': 600.0},
 )
-Usage = namedtuple('Usage', 'total used free')
 
 
 @pytest.fixture
@@ -67,21 +64,6 @@ def test_configs_that_cannot_be_trained(name, text, tmp_path, refusal):
     line = refusal(name, *words)
     assert str(path) in line
     assert BAD_CONFIGS[text] in line
-
-
-def test_a_model_that_cannot_be_built(tmp_path, refusal):
-    config = write_config(tmp_path, more="model = dict(type='NoSuchModel')\n")
-    line = refusal('save-bench', config, '--num-workers', 0)
-    assert 'cannot be built' in line
-
-
-def test_a_disk_without_room_for_one_checkpoint(config, tmp_path, refusal, monkeypatch):
-    # 112 weights and as many momenta, and the averaged model of EMAHook: 1352 bytes
-    # and a quarter more
-    usage = Usage(10**9, 0, 1689)
-    monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage)
-    line = refusal('save-bench', config, '--num-workers', 0, '--work-dir', tmp_path)
-    assert 'expected space for a checkpoint' in line
 
 
 def test_a_sweep_that_is_refused_forgets_nothing(config, tmp_path, refusal):
