@@ -28,8 +28,11 @@ STORE_NAME = 'trials.jsonl'
 _VERSION = 3
 """Raised when a key of a line changes its meaning or goes away."""
 
-_PASSING = ('unbound_cpus', 'bound_by', 'ram_available_bytes', 'shm_free_bytes')
-"""Limits that change from one minute to the next, or with who asks for them."""
+_LIMITS = (
+    *('logical_cpus', 'affinity_cpus', 'cgroup_cpu_cores', 'slurm_cpus'),
+    *('ram_total_bytes', 'cgroup_memory_bytes', 'shm_total_bytes'),
+)
+"""Those that do not change from one minute to the next."""
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet')
 _VARIABLES = (VARIABLE, 'OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'PYTORCH_CUDA_ALLOC_CONF')
 """Of the environment, those that make the same training a faster or slower one."""
@@ -148,7 +151,7 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
         config: As loaded; comments and the spelling of it are no matter.
         **facts: More of it, by what a sentence calls it.
     """
-    limits = msgspec.structs.asdict(read_host_limits(ranks_on_host=1))
+    limits = read_host_limits(ranks_on_host=1)
     cards: list[str] = []
     with contextlib.suppress(UserError):
         cards = [card.uuid for card in read_cards()]
@@ -156,7 +159,7 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    host = {name: limit for name, limit in limits.items() if name not in _PASSING}
+    host = {name: getattr(limits, name) for name in _LIMITS}
     return {
         'config': digest_config(config),
         'host': {'name': platform.node(), 'cards': cards, **host},
