@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -13,9 +12,9 @@ from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.commands.runs import find_config, judge_runs
 from mmgpu_hooks.config.loading import read_drift
 from mmgpu_hooks.config.outcome import Options
-from mmgpu_hooks.config.rewrite import rewrite_recommended
-from mmgpu_hooks.recommend.policy import leave_validation
-from mmgpu_hooks.recommend.save_cures import with_keys_set
+from mmgpu_hooks.config.rewrite import rewrite_config
+from mmgpu_hooks.recommend.policy import VALIDATION_KEY, leave_out
+from mmgpu_hooks.recommend.save_cures import NICE_KEY
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.run_folder import RunFiles
 from mmgpu_hooks.show.document import Section
@@ -97,27 +96,28 @@ def rewrite_judged(
             notes.append(f"{gone} is gone, so the run's own copy was rewritten.")
     # before the rewrite, which may edit this very file
     drift = read_drift(config, copy) if copy is not None and config != copy else None
-    outcome = rewrite_recommended(config, _settings(answer), target)
-    if outcome.status == 'refused':
-        # what is right for training is not lost for validation's loader
-        rest = _without_validation(answer, 'This config cannot take its changes.')
-        settings = _settings(rest)
-        if settings and settings != _settings(answer):
-            again = rewrite_recommended(config, settings, target)
-            if again.status != 'refused':
-                notes.append(f'val_dataloader was left out. {outcome.reason}.')
-                answer, outcome = rest, again
+    found = answer.recommendation
+    settings = {change.key: change.new for change in found.changes}
+    outcome = rewrite_config(config, settings, **vars(target))
+    for keys in ((VALIDATION_KEY,), (NICE_KEY,), (VALIDATION_KEY, NICE_KEY)):
+        rest = {key: new for key, new in settings.items() if not key.startswith(keys)}
+        if outcome.status != 'refused' or rest == settings:
+            continue
+        # what is right for training is not lost for what this config cannot take
+        again = rewrite_config(config, rest, **vars(target))
+        if again.status != 'refused' and (rest or keys == (NICE_KEY,)):
+            found = leave_out(found, keys, 'This config cannot take its changes.')
+            named = ' and '.join(key.rstrip('.') for key in keys)
+            notes.append(f'{named} was left out. {outcome.reason}.')
+            outcome = again
     if drift and outcome.proven:
         notes.append(drift)
-    found = answer.recommendation
     if outcome.status == 'unchanged':
         reason = f'{outcome.source} has the recommended settings already.'
-        found = leave_validation(found, reason)
-        if outcome.notes:
+        if not found.changes:
             reason = f'Nothing of it can be set in {outcome.source}.'
+        found = leave_out(found, (VALIDATION_KEY,), reason)
         found = replace(found, changes=(), reason=reason)
-    elif outcome.status == 'rewritten':
-        found = with_keys_set(found, outcome.changes)
     is_written = outcome.status == 'rewritten' and not target.dry_run
     return replace(
         answer,
@@ -130,12 +130,3 @@ def rewrite_judged(
         error=outcome.reason,
         notes=(*notes, *outcome.notes),
     )
-
-
-def _settings(answer: Answer) -> dict[str, Any]:
-    return {change.key: change.new for change in answer.recommendation.changes}
-
-
-def _without_validation(answer: Answer, why: str) -> Answer:
-    kept = leave_validation(answer.recommendation, why)
-    return replace(answer, recommendation=kept)

@@ -1,6 +1,6 @@
 """What an edit is: a piece of the text, and what replaces it. Pure.
 
-An entry of a ``dict(...)``, ``{...}`` or list is added or dropped in its style. It is
+An entry of a ``dict(...)`` or ``{...}`` is added in its style. The others are
 read with what follows it up to the next entry or the bracket: perhaps a comma, and the
 gap (blanks, newlines, comments).
 """
@@ -11,7 +11,7 @@ import ast
 import re
 from dataclasses import dataclass
 
-from mmgpu_hooks.config.outcome import ABSENT, REMOVE, KeyPath, RefusedError, Setting
+from mmgpu_hooks.config.outcome import KeyPath, Setting
 from mmgpu_hooks.config.syntax import (
     Display,
     Entry,
@@ -134,21 +134,6 @@ class Layout:
         """Returns the column at which the entries start."""
         return len(_BREAK.split(self.text[: self.start + len(self.lead)])[-1])
 
-    def remove(self, index: int) -> Span:
-        """Drops an entry, its comma and the comment on its own line."""
-        gone, last = self.slots[index], index == len(self.slots) - 1
-        stop = gone.tail + len(gone.gap)
-        if index == 0:
-            gap = _merge_gaps(self.lead, gone.gap, first=True, last=last)
-            return self.start, stop, '' if last and '#' not in gap else gap
-        left = self.slots[index - 1]
-        gap = _merge_gaps(left.gap, gone.gap, first=False, last=last)
-        spare = last and gone.comma is None
-        if spare and '#' not in self.text[left.stop : left.tail]:
-            # the last entry had no comma: the new last one gets none either
-            return left.stop, stop, gap
-        return left.tail, stop, gap
-
 
 def insert_entry(
     module: Module, display: Display, rest: tuple[str, ...], value: Setting
@@ -180,29 +165,13 @@ def render_value(keys: tuple[str, ...], value: Setting) -> str:
     return code
 
 
-def resting(path: KeyPath, value: Setting) -> Setting:
-    """Returns what stands for a removed key where the key cannot vanish.
-
-    Raises:
-        RefusedError: If nothing does.
-    """
-    if value is not REMOVE:
-        return value
-    if path[-1] not in ABSENT:
-        raise RefusedError(
-            f'expected to remove {".".join(path)}, but it is inherited or set '
-            'elsewhere; give it another value'
-        )
-    return ABSENT[path[-1]][0]
-
-
 def render_statement(form: str, path: KeyPath, value: Setting) -> str:
     """Renders a statement that sets a key of a name."""
     if form == UPDATE and len(path) > 2 and path[0] not in HOOK_ROOTS:
         # what else the inner dict holds stays
         holder = ''.join(f'.setdefault({key!r}, dict())' for key in path[1:-1])
-        return form.format(path[0] + holder, f'{path[-1]}={resting(path, value)!r}')
-    code = render_value(path[2:], resting(path, value))
+        return form.format(path[0] + holder, f'{path[-1]}={value!r}')
+    code = render_value(path[2:], value)
     return form.format(path[0], f'{path[1]}={code}')
 
 
@@ -227,16 +196,3 @@ def _bare_gap(gap: str) -> str:
     """Drops comments and empty lines of a gap, keeping its indentation."""
     found = re.search(r'(\r\n|\n|\r)[^\r\n]*\Z', gap)
     return found.group() if found else gap
-
-
-def _merge_gaps(before: str, after: str, *, first: bool, last: bool) -> str:
-    """Joins the gaps around an entry that goes; comments on lines of their own stay."""
-    if _is_broken(before) and _is_broken(after):
-        found = _BREAK.search(after)
-        assert found is not None
-        return before[: -len(_BREAK.split(before)[-1]) or None] + after[found.end() :]
-    if _is_broken(after):
-        # the line's comment also speaks of the entries that stay on it
-        own_lines = '#' in _split_gap(after)[1]
-        return before if first and not last and not own_lines else after
-    return after if last and '#' not in before else before

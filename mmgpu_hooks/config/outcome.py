@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,32 +9,11 @@ from typing import Final, Literal, Union
 
 from mmgpu_hooks.schema.errors import UserError
 
-
-class Remove(enum.Enum):
-    """The type of :data:`REMOVE`, so that type checkers know it from other values."""
-
-    REMOVE = 'REMOVE'
-
-
-REMOVE: Final = Remove.REMOVE
-"""Asks for a key to vanish, instead of giving it a value."""
-
 KeyPath = tuple[str, ...]
 """The keys that lead to a value, a top-level name first, list indices as digits."""
 
-Setting = Union[bool, int, float, str, None, Remove]
+Setting = Union[bool, int, float, str, None]
 """What a dataloader key may be set to."""
-
-
-ABSENT: Final[Mapping[str, tuple[Setting, ...]]] = {
-    'prefetch_factor': (None,),
-    'persistent_workers': (False, None),
-    'pin_memory': (False, None),
-    'multiprocessing_context': (None,),
-    'timeout': (0,),
-    'opencv_num_threads': (0,),
-}
-"""Values that PyTorch, or MMEngine, treats as if the key were left out."""
 
 
 class RefusedError(UserError):

@@ -6,16 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 
 from mmgpu_hooks.config.loading import FlatConfig
-from mmgpu_hooks.config.outcome import ABSENT, REMOVE, Setting
+from mmgpu_hooks.config.outcome import Setting
 
 
 def is_held(config: FlatConfig, dotted: str, value: Setting) -> bool:
     """Says whether a loaded config has a setting already, type included."""
     path = tuple(dotted.split('.'))
-    if value is REMOVE:
-        inside = [found for found in config if found[: len(path)] == path]
-        resting = ABSENT.get(path[-1], ())
-        return not inside or any(is_same(config.get(path), one) for one in resting)
     return path in config and is_same(config[path], value)
 
 

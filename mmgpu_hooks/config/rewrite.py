@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from mmgpu_hooks.config.edits import INHERIT, REBIND, resting
+from mmgpu_hooks.config.edits import INHERIT, REBIND
 from mmgpu_hooks.config.files import (
     locate_target,
     locked,
@@ -23,7 +23,6 @@ from mmgpu_hooks.config.files import (
 )
 from mmgpu_hooks.config.loading import FlatConfig, LoadError, read_config
 from mmgpu_hooks.config.outcome import (
-    REMOVE,
     SUFFIX,
     Options,
     RefusedError,
@@ -33,10 +32,9 @@ from mmgpu_hooks.config.outcome import (
 from mmgpu_hooks.config.proof import is_held, verify_config
 from mmgpu_hooks.config.settings import (
     complete_settings,
+    describe_recipe,
     enabling_settings,
     parse_settings,
-    place_settings,
-    render_notes,
     render_options,
     verify_changes,
 )
@@ -65,9 +63,8 @@ def rewrite_config(
 
     Args:
         source: The ``.py`` config.
-        settings: Values by dotted key, such as ``train_dataloader.num_workers``;
-            ``REMOVE`` makes a key vanish. Besides keys of the three dataloaders:
-            arguments of our hook.
+        settings: Values by dotted key, such as ``train_dataloader.num_workers``.
+            Besides keys of the three dataloaders: arguments of our hook.
         output: The file to write. Default: ``<stem><suffix>.py`` beside the source,
             where relative bases stay valid.
         in_place: Edit the source itself and keep ``<name>.py.bak``.
@@ -88,33 +85,6 @@ def rewrite_config(
     """
     options = Options(output, in_place, dry_run, suffix)
     return _rewrite(source, lambda before: parse_settings(settings), options)
-
-
-def rewrite_recommended(
-    source: Path, settings: Mapping[str, Setting], options: Options
-) -> RewriteOutcome:
-    """Does what :func:`rewrite_config` does, wherever our hook is in the config.
-
-    Args:
-        source: The ``.py`` config.
-        settings: Arguments of our hook are named as those of
-            ``default_hooks.gpu_efficiency``. Where the config has no such hook, they
-            are left out and a note says so.
-        options: Where it goes.
-    """
-    left_out: list[str] = []
-
-    def choose(before: FlatConfig) -> Mapping[str, Setting]:
-        placed, left_out[:] = place_settings(parse_settings(settings), before)
-        return placed
-
-    outcome = _rewrite(source, choose, options)
-    notes = [
-        f'{source} does not say where GPUEfficiencyHook is, so {name} was left out: '
-        'add it where the hook is switched on.'
-        for name in left_out
-    ]
-    return replace(outcome, notes=(*outcome.notes, *notes))
 
 
 def enable_hook(source: Path, options: Options) -> RewriteOutcome:
@@ -216,7 +186,7 @@ class _Job:
         again = complete_settings(after, choose(after))
         if not all(is_held(after, key, value) for key, value in again.items()):
             raise RefusedError('expected a second pass to change nothing, it does')
-        self.notes += render_notes(before, self.changes)
+        self.notes += describe_recipe(before, self.changes)
 
     def _group(self) -> list[dict[str, Setting]]:
         """Groups the changes by top-level name."""
@@ -245,26 +215,14 @@ class _Job:
     def _try(
         self, before: FlatConfig, group: Mapping[str, Setting], form: str | None
     ) -> FlatConfig:
-        wanted = dict(group)
-        draft = edit_settings(self.text, wanted, form, self.original)
+        draft = edit_settings(self.text, group, form, self.original)
         after = self._load(draft.text)
-        kept = [
-            key
-            for key, value in group.items()
-            if value is REMOVE and not is_held(after, key, value)
-        ]
-        if kept:
-            # what the file does not have any more is in a base still
-            wanted.update({k: resting(tuple(k.split('.')), REMOVE) for k in kept})
-            draft = edit_settings(self.text, wanted, form, self.original)
-            after = self._load(draft.text)
         self._allow_own_name(before, after)
-        done = {**self.done, **wanted, **draft.variables}
+        done = {**self.done, **group, **draft.variables}
         reason = verify_config(before, after, done, self.changes)
         if reason is not None:
             raise _NotOnlyError(reason)
         self.text, self.done = draft.text, done
-        self.changes.update(wanted)
         self.notes += draft.notes
         return after
 

@@ -9,10 +9,9 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from mmgpu_hooks.config.edits import HOOK_ROOTS, resting
+from mmgpu_hooks.config.edits import HOOK_ROOTS
 from mmgpu_hooks.config.loading import LOADERS, Container, FlatConfig
-from mmgpu_hooks.config.outcome import REMOVE, KeyPath, RefusedError, Remove, Setting
-from mmgpu_hooks.config.proof import is_same
+from mmgpu_hooks.config.outcome import KeyPath, RefusedError, Setting
 from mmgpu_hooks.schema.judged import THREADS_KEY
 
 HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
@@ -35,13 +34,13 @@ _LEAST = {
 }
 """Settings that are whole numbers, and their least; with 0 as that, never None."""
 _FLAGS = ('persistent_workers', 'pin_memory')
-_OF_WORKERS = (
-    'persistent_workers',
-    'prefetch_factor',
-    'multiprocessing_context',
-    'timeout',
-)
-"""Keys of a loader that PyTorch refuses when there are no workers."""
+_OF_WORKERS: dict[str, Setting] = {
+    'persistent_workers': False,
+    'prefetch_factor': None,
+    'multiprocessing_context': None,
+    'timeout': 0,
+}
+"""Keys of a loader that PyTorch refuses without workers, and what it then takes."""
 
 OF_LOADER: tuple[str, ...] = (
     *('num_workers', 'batch_size', 'pin_memory', *_OF_WORKERS),
@@ -93,7 +92,7 @@ def parse_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
                 f'default_hooks.{HOOK_KEY}.interval, found {dotted!r}; only settings '
                 f'of the dataloaders, our hook and {THREADS_KEY} are rewritten'
             )
-        plain = value is None or type(value) in (bool, int, float, str, Remove)
+        plain = value is None or type(value) in (bool, int, float, str)
         if not plain or (isinstance(value, float) and not math.isfinite(value)):
             raise RefusedError(
                 f'expected a bool, number, string or None for {dotted}, found '
@@ -113,7 +112,7 @@ def parse_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
 def _refuse_impossible(dotted: str, value: Setting) -> None:
     """Refuses what PyTorch, or OpenCV, certainly refuses."""
     key = dotted.rpartition('.')[2]
-    if value is REMOVE or (value is None and _LEAST.get(key) != 0):
+    if value is None and _LEAST.get(key) != 0:
         return
     wanted = None
     if key in _LEAST and (type(value) is not int or value < _LEAST[key]):
@@ -169,24 +168,18 @@ def render_options(changes: Mapping[str, Setting]) -> str | None:
     """
     words = []
     for dotted, value in changes.items():
-        try:
-            given = resting(tuple(dotted.split('.')), value)
-        except RefusedError:
-            return None
-        if isinstance(given, str) and (
-            not _PLAIN_TEXT.match(given) or given.lower() in _NO_TEXT
+        if isinstance(value, str) and (
+            not _PLAIN_TEXT.match(value) or value.lower() in _NO_TEXT
         ):
             return None
-        words.append(shlex.quote(f'{dotted}={given}'))
+        words.append(shlex.quote(f'{dotted}={value}'))
     return f'--cfg-options {" ".join(words)}' if words else None
 
 
 def complete_settings(
     before: FlatConfig, wanted: Mapping[str, Setting]
 ) -> dict[str, Setting]:
-    """Adds what the settings entail.
-
-    ``num_workers=0`` takes out what only workers can have.
+    """Adds what ``num_workers=0`` entails: nothing that only workers can have.
 
     Args:
         before: The loaded config.
@@ -197,28 +190,21 @@ def complete_settings(
     """
     complete = dict(wanted)
     for loader in LOADERS:
-        workers = _value(before, wanted, f'{loader}.num_workers')
+        key = f'{loader}.num_workers'
+        workers = wanted.get(key, before.get((loader, 'num_workers')))
         # what is no dict is refused as such
         if workers or before.get((loader,)) != Container('dict', 0):
             continue
-        for key in _OF_WORKERS:
-            dotted = f'{loader}.{key}'
-            if wanted.get(dotted, REMOVE) not in (REMOVE, False, None, 0):
+        for name, resting in _OF_WORKERS.items():
+            dotted = f'{loader}.{name}'
+            if wanted.get(dotted):
                 raise RefusedError(
                     f'expected num_workers above 0 with {dotted}, found '
-                    f'{workers or 0}; PyTorch refuses that, set {loader}.num_workers '
-                    'too'
+                    f'{workers or 0}; PyTorch refuses that, set {key} too'
                 )
-            is_asked = f'{loader}.num_workers' in wanted and dotted not in wanted
-            if is_asked and _value(before, {}, dotted):
-                complete[dotted] = REMOVE
+            if key in wanted and dotted not in wanted and before.get((loader, name)):
+                complete[dotted] = resting
     return complete
-
-
-def _value(before: FlatConfig, wanted: Mapping[str, Setting], dotted: str) -> object:
-    if dotted in wanted:
-        return None if wanted[dotted] is REMOVE else wanted[dotted]
-    return before.get(tuple(dotted.split('.')))
 
 
 def verify_changes(config: FlatConfig, changes: Mapping[str, Setting]) -> None:
@@ -243,7 +229,7 @@ def verify_changes(config: FlatConfig, changes: Mapping[str, Setting]) -> None:
                 f'expected a single value in {dotted}, found a dict or list; '
                 'change it by hand'
             )
-        if value is not REMOVE and path not in config:
+        if path not in config:
             _verify_known(config, path)
 
 
@@ -264,14 +250,11 @@ def _verify_known(held: Collection[KeyPath], path: KeyPath) -> None:
 
 
 def _verify_dict(config: FlatConfig, name: str) -> None:
-    if name in LOADERS and (name,) not in config:
-        raise RefusedError(
-            f'expected a {name} in the config or its bases, found none; '
-            'name the config that is trained'
-        )
-    found = config.get((name,), Container('dict', 0))
+    found = config.get((name,), None if name in LOADERS else Container('dict', 0))
     if found != Container('dict', 0):
         kind = f'a {found.kind}' if isinstance(found, Container) else repr(found)
+        if (name,) not in config:
+            kind = 'none in the config or its bases'
         raise RefusedError(
             f'expected {name} to be a dict, found {kind}; name the config that is '
             'trained, or change it by hand'
@@ -291,33 +274,21 @@ def _verify_hook(config: FlatConfig, path: KeyPath, value: Setting) -> None:
         )
 
 
-def render_notes(config: FlatConfig, changes: Mapping[str, Setting]) -> list[str]:
-    """Says what the reader of a change should know about the rest of the config.
+def describe_recipe(
+    config: FlatConfig, changes: Mapping[str, Setting]
+) -> Iterator[str]:
+    """What another batch size means for the learning rate and the length: sentences.
+
+    The linear scaling rule (Goyal et al. 2017, https://arxiv.org/abs/1706.02677): k
+    times the batch, k times the rate.
 
     Args:
         config: Loaded, before the change.
         changes: By dotted key.
     """
-    notes: list[str] = []
-    if 'train_dataloader.batch_size' in changes:
-        notes += _describe_recipe(config, changes['train_dataloader.batch_size'])
-    # test_dataloader = val_dataloader is how most configs are written
-    moved = [key[4:] for key in changes if key.startswith('val_')]
-    kept = [key for key in moved if f'test_{key}' not in changes]
-    if kept and _is_twin(config, 'val_dataloader', 'test_dataloader'):
-        notes.append(
-            'test_dataloader was the same as val_dataloader and keeps what it had; '
-            f'set test_{kept[0]} too if it is to follow.'
-        )
-    return notes
-
-
-def _describe_recipe(config: FlatConfig, new: Setting) -> Iterator[str]:
-    """What another batch size means for the learning rate and the length.
-
-    The linear scaling rule (Goyal et al. 2017, https://arxiv.org/abs/1706.02677): k
-    times the batch, k times the rate.
-    """
+    new = changes.get('train_dataloader.batch_size')
+    if new is None:
+        return
     old = config.get(('train_dataloader', 'batch_size'))
     rate = config.get(('optim_wrapper', 'optimizer', 'lr'))
     base = config.get(('auto_scale_lr', 'base_batch_size'))
@@ -351,16 +322,6 @@ def _describe_recipe(config: FlatConfig, new: Setting) -> Iterator[str]:
         )
 
 
-def _is_twin(config: FlatConfig, one: str, other: str) -> bool:
-    left, right = (
-        {path[1:]: value for path, value in config.items() if path[:1] == (name,)}
-        for name in (one, other)
-    )
-    return left.keys() == right.keys() and all(
-        is_same(value, right[path]) for path, value in left.items()
-    )
-
-
 def enabling_settings(before: FlatConfig) -> dict[str, Setting]:
     """Returns what adds the hook: nothing where it is on already.
 
@@ -379,25 +340,3 @@ def enabling_settings(before: FlatConfig) -> dict[str, Setting]:
             'rename or remove it'
         )
     return {f'default_hooks.{HOOK_KEY}.type': HOOK_TYPE}
-
-
-def place_settings(
-    settings: Mapping[str, Setting], before: FlatConfig
-) -> tuple[dict[str, Setting], list[str]]:
-    """Moves arguments of ``default_hooks.gpu_efficiency`` to where our hook really is.
-
-    Returns:
-        The settings, and the names of arguments that are left out, because the config
-        has no hook of ours (it was switched on elsewhere) or more than one.
-    """
-    places = find_hooks(before)
-    placed, left_out = {}, []
-    for dotted, value in settings.items():
-        name = dotted.removeprefix(f'{".".join(_PLACE)}.')
-        if name == dotted:
-            placed[dotted] = value
-        elif len(places) == 1:
-            placed['.'.join((*places[0], name))] = value
-        else:
-            left_out.append(name)
-    return placed, left_out

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from mmgpu_hooks.config.loading import parse_flat
-from mmgpu_hooks.config.outcome import REMOVE
 from mmgpu_hooks.config.settings import (
     HOOK_KEY,
     HOOK_TYPE,
@@ -60,10 +59,9 @@ def read_trial_config(spec: TrialSpec) -> Any:
 
 
 def _set(config: Any, spec: TrialSpec) -> None:
-    wanted = {k: REMOVE if v is None else v for k, v in spec.settings.items()}
-    complete = complete_settings(parse_flat(config.to_dict()), wanted)
-    config.merge_from_dict({k: v for k, v in complete.items() if v is not REMOVE})
-    for key in [key for key, value in complete.items() if value is REMOVE]:
+    complete = complete_settings(parse_flat(config.to_dict()), spec.settings)
+    config.merge_from_dict({k: v for k, v in complete.items() if v is not None})
+    for key in [key for key, value in complete.items() if value is None]:
         *parents, last = key.split('.')
         holder = config
         for parent in parents:

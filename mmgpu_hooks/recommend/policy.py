@@ -325,18 +325,22 @@ def _rename(change: Change) -> Change:
     return Change(key, change.old, change.new, reason, confidence, ('MG302',))
 
 
-def leave_validation(recommendation: Recommendation, why: str) -> Recommendation:
-    """The recommendation without changes of validation's loader.
+def leave_out(
+    recommendation: Recommendation, keys: tuple[str, ...], why: str
+) -> Recommendation:
+    """The recommendation without some changes.
 
     Args:
         recommendation: With or without such changes.
+        keys: What theirs start with.
         why: Nothing of them is needed or can be set, as a sentence.
     """
-    kept = tuple(
-        one for one in recommendation.changes if not one.key.startswith(VALIDATION_KEY)
+    kept = tuple(one for one in recommendation.changes if not one.key.startswith(keys))
+    outlook, is_less = (
+        recommendation.validation,
+        len(kept) < len(recommendation.changes),
     )
-    outlook = recommendation.validation
-    if outlook is not None and len(kept) < len(recommendation.changes):
+    if outlook is not None and is_less and VALIDATION_KEY in keys:
         said = f'{outlook.sentence} val_dataloader stays as it is. {why}'
         outlook = ValidationOutlook(said, outlook.validations, outlook.loop_s)
     return replace(recommendation, changes=kept, validation=outlook)

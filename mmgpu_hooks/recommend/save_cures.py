@@ -6,7 +6,6 @@ the pauses lost (gross) is said as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from mmgpu_hooks.judge.run import Run
@@ -15,7 +14,7 @@ from mmgpu_hooks.recommend.policy import WORKERS_KEY
 from mmgpu_hooks.schema.judged import Change, Recommendation, SaveCure
 
 NICE_KEY = 'default_hooks.gpu_efficiency.worker_nice'
-"""Where the hook usually is; a rewrite finds where it really is."""
+"""Where ``mmgpu enable`` puts the hook."""
 
 NICE = 10
 """Of niced workers: a tenth of the weight, which starves nothing."""
@@ -51,28 +50,6 @@ def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
         changes = (*changes, change)
     reason = None if changes else recommendation.reason
     return replace(recommendation, changes=changes, reason=reason, save_cures=(cure,))
-
-
-def with_keys_set(
-    recommendation: Recommendation, keys: Iterable[str]
-) -> Recommendation:
-    """Name the argument of our hook by the key under which it was set.
-
-    Args:
-        recommendation: Whose changes name it by :data:`NICE_KEY`.
-        keys: What the rewrite set, dotted.
-
-    Returns:
-        Without that change where it was not set.
-    """
-    argument = NICE_KEY.rpartition('.')[2]
-    found = next((key for key in keys if key.rpartition('.')[2] == argument), None)
-    placed = [
-        replace(change, key=found or '') if change.key == NICE_KEY else change
-        for change in recommendation.changes
-    ]
-    kept = tuple(change for change in placed if change.key)
-    return replace(recommendation, changes=kept)
 
 
 def _cure_by_nice(run: Run) -> SaveCure | None:

@@ -121,7 +121,7 @@ BAD = {
     'call': (['train_dataloader.sampler=dict(x=1)'], 'expected a plain value'),
     'hook': (['default_hooks.timer.type=Evil'], 'makes another hook of it'),
     'other': (['model.depth=4'], 'only settings of the dataloaders'),
-    'no loader': (['val_dataloader.num_workers=4'], 'expected a val_dataloader'),
+    'no loader': (['val_dataloader.num_workers=4'], 'expected val_dataloader'),
     'excluded': (
         ['train_dataloader.num_workers=0', 'train_dataloader.prefetch_factor=4'],
         'expected num_workers above 0',
@@ -145,4 +145,4 @@ def test_a_refusal_is_in_the_json_too(config, capsys):
     assert main(command) == 2
     answer = json.loads(capsys.readouterr().out)
     assert (answer['status'], answer['output']) == ('refused', None)
-    assert 'expected a val_dataloader' in answer['error']
+    assert 'expected val_dataloader' in answer['error']

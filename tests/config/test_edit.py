@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mmgpu_hooks.config import spellings
-from mmgpu_hooks.config.outcome import REMOVE
 
 WORKERS = {'train_dataloader.num_workers': 8}
 TWO = {'train_dataloader.num_workers': 8, 'train_dataloader.prefetch_factor': 4}
-GONE = {'train_dataloader.num_workers': REMOVE}
 
 
 def edit_settings(text, settings):
@@ -69,20 +67,6 @@ def edit_settings(text, settings):
             "{\n    'batch_size': 2,\n    'dataset': d,\n}",
             WORKERS,
             "{\n    'batch_size': 2,\n    'num_workers': 8,\n    'dataset': d,\n}",
-        ),
-        # Removing takes the comma and the comment on the same line along.
-        ('dict(a=1, num_workers=2, b=3)', GONE, 'dict(a=1, b=3)'),
-        ("{'a': 1, 'num_workers': 2}", GONE, "{'a': 1}"),
-        (
-            'dict(\n    a=1,  # one\n    num_workers=2,  # two\n    # b\n    b=3)',
-            GONE,
-            'dict(\n    a=1,  # one\n    # b\n    b=3)',
-        ),
-        ('dict(\n    a=1,\n    num_workers=2,\n)', GONE, 'dict(\n    a=1,\n)'),
-        (
-            'dict(\n    a=1,  # one\n    num_workers=2)',
-            GONE,
-            'dict(\n    a=1  # one\n    )',
         ),
     ],
 )

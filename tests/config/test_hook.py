@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mmgpu_hooks.config.loading import read_config
-from mmgpu_hooks.config.outcome import REMOVE, Options
+from mmgpu_hooks.config.outcome import Options
 from mmgpu_hooks.config.rewrite import enable_hook, rewrite_config
 
 pytest.importorskip('mmengine.config', reason='the proof loads configs with MMEngine')
@@ -117,7 +117,7 @@ HOOKS = (
         ('default_hooks.gpu_efficiency.type', 'Evil'),
         ('custom_hooks.0.type', 'mmgpu_hooks.GPUEfficiencyHook'),
         ('default_hooks.timer.interval', 6),
-        ('custom_hooks.0.b', REMOVE),
+        ('custom_hooks.0.b', 2),
     ],
 )
 def test_hooks_of_others_are_left_alone(config, key, value):

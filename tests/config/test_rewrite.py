@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mmgpu_hooks.config.outcome import REMOVE
 from mmgpu_hooks.config.rewrite import rewrite_config
 from mmgpu_hooks.config.settings import render_options
 
@@ -56,19 +55,6 @@ def test_writes_beside_the_original(folder):
     assert outcome.diff.startswith(f'--- {source}\n+++ {outcome.target}\n')
 
 
-def test_a_loader_that_was_the_same_is_named_where_it_stays(folder):
-    workers, said = {'val_dataloader.num_workers': 8}, 'set test_dataloader.num_workers'
-    notes = rewrite_config(folder / 'leaf.py', workers).notes
-    assert len([note for note in notes if said in note]) == 1
-    both = {**workers, 'test_dataloader.num_workers': 8}
-    assert not any(
-        said in one for one in rewrite_config(folder / 'leaf.py', both).notes
-    )
-    (folder / 'leaf.py').write_text('_base_ = "base.py"\ntest_dataloader = dict(a=1)\n')
-    notes = rewrite_config(folder / 'leaf.py', workers).notes
-    assert not any(said in note for note in notes)
-
-
 @pytest.mark.parametrize(
     ('recipe', 'said'),
     [
@@ -81,22 +67,6 @@ def test_what_another_batch_size_means_is_said(folder, recipe, said):
     (folder / 'leaf.py').write_text(f'_base_ = "base.py"\n{recipe}\n')
     size = {'train_dataloader.batch_size': 4}
     assert said in ' '.join(rewrite_config(folder / 'leaf.py', size).notes)
-
-
-def test_removing_takes_a_literal_out_or_sets_none_over_a_base(folder):
-    gone = {'train_dataloader.prefetch_factor': REMOVE}
-    assert 'prefetch' not in rewrite_config(folder / 'base.py', gone).text
-    outcome = rewrite_config(folder / 'leaf.py', gone)
-    assert outcome.text.endswith('\ntrain_dataloader = dict(prefetch_factor=None)\n')
-    both = folder / 'both.py'
-    both.write_text('_base_ = "base.py"\ntrain_dataloader = dict(prefetch_factor=4)\n')
-    outcome = rewrite_config(both, gone)
-    assert outcome.text.endswith('\ntrain_dataloader = dict(prefetch_factor=None)\n')
-    outcome = rewrite_config(
-        folder / 'leaf.py', {'train_dataloader.batch_size': REMOVE}
-    )
-    assert outcome.status == 'refused'
-    assert 'it is inherited' in outcome.reason
 
 
 def test_a_dry_run_leaves_nothing_behind(folder):
@@ -256,10 +226,3 @@ def test_crlf_is_used_for_new_lines_too(tmp_path):
 @pytest.mark.parametrize('value', ['', '8', 'true', 'None', 'a,b', '[1]', 'a b', "'a'"])
 def test_a_text_that_the_train_script_would_read_otherwise_has_no_line(value):
     assert render_options({'train_dataloader.pin_memory_device': value}) is None
-
-
-def test_the_line_says_what_removal_means():
-    gone = {'train_dataloader.prefetch_factor': REMOVE}
-    assert render_options(gone) == '--cfg-options train_dataloader.prefetch_factor=None'
-    assert render_options({'train_dataloader.batch_size': REMOVE}) is None
-    assert render_options({}) is None

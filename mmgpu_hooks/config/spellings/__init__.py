@@ -1,9 +1,8 @@
 """How configs spell a setting: the first match wins.
 
 Each module lists its ``MATCHES``, functions of the parsed config, a setting's path and
-its new value (``REMOVE`` takes it out). They return the edit, or ``None`` where the
-config spells the setting in another way, and raise :class:`RefusedError` where a key
-cannot be removed. A new spelling is a module, and its name here. Pure.
+its new value. They return the edit, or ``None`` where the config spells the setting in
+another way. A new spelling is a module, and its name here. Pure.
 """
 
 from __future__ import annotations
@@ -59,9 +58,6 @@ def edit_settings(
         form: Of a statement at the end, which no other statement can see. Default:
             the settings are changed where the config spells them.
         original: The config before all edits. Default: this one.
-
-    Raises:
-        RefusedError: If one is to be removed, and nothing can stand for that.
     """
     original, draft = original or Module(text), Draft(text)
     for dotted, value in settings.items():

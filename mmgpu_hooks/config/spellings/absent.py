@@ -10,19 +10,9 @@ from mmgpu_hooks.config.edits import (
     append,
     insert_entry,
     render_statement,
-    resting,
 )
-from mmgpu_hooks.config.outcome import REMOVE, KeyPath, Setting
+from mmgpu_hooks.config.outcome import KeyPath, Setting
 from mmgpu_hooks.config.syntax import Module, locate_setting
-
-
-def _match_gone(module: Module, path: KeyPath, value: Setting) -> Edit | None:
-    """Leaves the text as it is where a key is to be taken out that it does not have.
-
-    What a base says of it shows when the result is loaded.
-    """
-    is_absent = locate_setting(module, path).kind != 'value'
-    return Edit() if value is REMOVE and is_absent else None
 
 
 def _match_missing_key(module: Module, path: KeyPath, value: Setting) -> Edit | None:
@@ -30,8 +20,7 @@ def _match_missing_key(module: Module, path: KeyPath, value: Setting) -> Edit | 
     place = locate_setting(module, path)
     if place.kind != 'missing':
         return None
-    given = resting(path, value)
-    return Edit(insert_entry(module, place.node, place.rest, given))
+    return Edit(insert_entry(module, place.node, place.rest, value))
 
 
 def _match_anything(module: Module, path: KeyPath, value: Setting) -> Edit | None:
@@ -44,4 +33,4 @@ def _match_anything(module: Module, path: KeyPath, value: Setting) -> Edit | Non
     return Edit(append(module.text, module.newline, code))
 
 
-MATCHES = (_match_gone, _match_missing_key, _match_anything)
+MATCHES = (_match_missing_key, _match_anything)

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from mmgpu_hooks.config.edits import Edit, Layout, resting
-from mmgpu_hooks.config.outcome import REMOVE, KeyPath, Setting
+from mmgpu_hooks.config.edits import Edit
+from mmgpu_hooks.config.outcome import KeyPath, Setting
 from mmgpu_hooks.config.syntax import Module, is_literal, locate_setting, parse_chain
-
-
-def _match_entry(module: Module, path: KeyPath, value: Setting) -> Edit | None:
-    """Takes out an entry of a dict, with its comma and the comment on its line."""
-    place = locate_setting(module, path)
-    if value is not REMOVE or place.owner is None or place.kind != 'value':
-        return None
-    return Edit(Layout(module, place.owner).remove(place.position))
 
 
 def _match_variable(module: Module, path: KeyPath, value: Setting) -> Edit | None:
@@ -34,8 +26,7 @@ def _match_variable(module: Module, path: KeyPath, value: Setting) -> Edit | Non
         if not isinstance(one, ast.Assign) or not is_literal(one.value):
             continue
         if parse_chain(one.targets[0]) == (name,):
-            code = repr(resting(path, value))
-            return Edit((*module.span(one.value), code), note, name)
+            return Edit((*module.span(one.value), repr(value)), note, name)
     return None
 
 
@@ -48,7 +39,7 @@ def _match_value(module: Module, path: KeyPath, value: Setting) -> Edit | None:
     if not is_literal(place.node):
         was = ' '.join(module.code(place.node).split())
         note = f'{".".join(path)} was {was} and no longer follows it.'
-    return Edit((*module.span(place.node), repr(resting(path, value))), note)
+    return Edit((*module.span(place.node), repr(value)), note)
 
 
-MATCHES = (_match_entry, _match_variable, _match_value)
+MATCHES = (_match_variable, _match_value)
