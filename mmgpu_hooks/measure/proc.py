@@ -39,14 +39,13 @@ def read_schedstat_s(path: str) -> tuple[float, float] | None:
 
     Returns:
         The first two figures, in seconds; ``None`` where the process is gone, or the
-        kernel hides them or counts nothing.
+        kernel hides them. One without sched_info writes zeros.
     """
     try:
         on_core_ns, waiting_ns, _ = map(int, read_begin(path, 128).split())
     except (OSError, ValueError):
         return None
-    # a kernel without sched_info writes zeros
-    return (on_core_ns / 1e9, waiting_ns / 1e9) if on_core_ns else None
+    return on_core_ns / 1e9, waiting_ns / 1e9
 
 
 def read_process_cpu_s(pid: int) -> float | None:

@@ -65,7 +65,7 @@ class ThreadClock:
 
     def _read_run_delay(self) -> float | None:
         times = None if self.unknown else read_schedstat_s(self._path)
-        if times is None:
+        if times is None or not times[0]:
             self.unknown = 'the kernel shows no schedstat, or counts nothing in it'
             return None
         return times[1]

@@ -215,7 +215,7 @@ class SlowSample(Recorded, frozen=True, kw_only=True):
     index: Count
     """Its index in the dataset."""
     image: Optional[str] = None
-    """Image id and path, as far as the sample tells them."""
+    """Its file, where MMEngine's data set names it."""
 
 
 class WorkersWindow(Recorded, frozen=True, kw_only=True):
@@ -229,8 +229,8 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     thread_cpu_s: Optional[Number] = None
     """Of ``cpu_s``, what all their other threads used."""
     occupancy: Optional[DurationStats] = None
-    """How long a worker was busy with one batch, of those that were made; percentiles
-    are over those that the loop took. ``None`` where workers were not reached."""
+    """How long a worker was busy with one batch, of those that the loop took; counted
+    are those that were made. ``None`` where workers were not reached."""
     occupancy_std_s: Optional[Number] = None
     batch_cpu: Optional[DurationStats] = None
     """CPU of the worker for one batch, all its threads; likewise."""
@@ -250,7 +250,7 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     timed_samples: Count = 0
     """Samples those batches had."""
     slowest: Tuple[SlowSample, ...] = ()
-    """Slowest samples of the interval, slowest first."""
+    """The slowest sample of the interval, if it is its worker's slowest so far."""
 
 
 class GpuWindow(Recorded, frozen=True, kw_only=True):

@@ -45,7 +45,10 @@ def plant_schedstat(proc: Path, text: str) -> Path:
     return file
 
 
-def test_without_schedstat_wall_and_cpu_are_known_and_why_no_more(tmp_path: Path):
+@pytest.mark.parametrize('text', [None, '0 0 0\n'])
+def test_without_schedstat_wall_and_cpu_are_known_and_why_no_more(tmp_path: Path, text):
+    if text is not None:
+        plant_schedstat(tmp_path, text)
     clock = ThreadClock(tmp_path, HandClock(), HandClock(7.0))
     assert clock.read()[1:] == (7.0, None)
     assert 'shows no schedstat' in str(clock.unknown)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -147,15 +148,20 @@ def test_a_process_is_seen_to_sleep_stop_and_be_gone(tmp_path):
     assert read_state(child.pid).letter == 'X'
 
 
-def test_the_innermost_mount_holds_a_file():
-    mountinfo = (
-        '21 1 8:1 / / rw - ext4 /dev/sda1 rw\n'
-        '30 21 0:50 / /mnt/my\\040data rw shared:1 - nfs4 server:/x rw\n'
-        '31 21 0:51 / /mnt/my rw - tmpfs tmpfs rw\n'
-    )
-    assert find_mount('/mnt/my data/a.jpg', mountinfo) == 'nfs4'
-    assert find_mount('/mnt/mydata', mountinfo) == 'ext4'
-    assert find_mount('/', mountinfo) == 'ext4'
+def test_the_innermost_mount_holds_a_file(monkeypatch):
+    mounts = [
+        SimpleNamespace(mountpoint=point, fstype=kind)
+        for point, kind in (
+            ('/', 'rootfs'),
+            ('/', 'ext4'),
+            ('/mnt/my data', 'nfs4'),
+            ('/mnt/my', 'tmpfs'),
+        )
+    ]
+    monkeypatch.setattr('psutil.disk_partitions', lambda **_: mounts)
+    assert find_mount('/mnt/my data/a.jpg') == 'nfs4'
+    assert find_mount('/mnt/mydata') == 'ext4'
+    assert find_mount('/') == 'ext4'
 
 
 @pytest.mark.parametrize(

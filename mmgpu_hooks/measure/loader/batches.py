@@ -7,7 +7,7 @@ array.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from mmgpu_hooks.measure.absent import SourceError
 
@@ -57,26 +57,28 @@ class BatchWatch:
             batch: What the loader returned: usually ``dict(inputs=...,
                 data_samples=...)`` with one entry per image.
         """
-        pixels = boxes = None
         if isinstance(batch, Mapping):
             inputs, samples = batch.get('inputs'), batch.get('data_samples')
         else:
             inputs, samples = _open_bare(batch)
-        if 'largest_batch_pixels' not in self.unknown:
-            try:
-                pixels = self._count_pixels(inputs)
-            except _ODD as error:
-                self._give_up('largest_batch_pixels', 'images', inputs, error)
-        if 'most_boxes' not in self.unknown:
-            try:
-                boxes = _count_boxes(samples)
-            except _ODD as error:
-                self._give_up('most_boxes', 'gt_instances', samples, error)
+        pixels = self._count('largest_batch_pixels', self._count_pixels, inputs)
+        boxes = self._count('most_boxes', _count_boxes, samples)
         return Contents(_count_images(inputs), pixels, boxes)
 
-    def _give_up(self, figure: str, part: str, found: Any, error: Exception) -> None:
-        kind = type(found[0] if isinstance(found, list) and found else found).__name__
-        self.unknown[figure] = f'no {part} were found in the batch: {kind} ({error})'
+    def _count(
+        self, figure: str, count: Callable[[Any], int], found: Any
+    ) -> int | None:
+        if figure in self.unknown:
+            return None
+        try:
+            return count(found)
+        except _ODD as error:
+            part = 'gt_instances' if figure == 'most_boxes' else 'images'
+            one = found[0] if isinstance(found, list) and found else found
+            kind = type(one).__name__
+            why = f'no {part} were found in the batch: {kind} ({error})'
+            self.unknown[figure] = why
+            return None
 
     def _count_pixels(self, inputs: Any) -> int:
         if isinstance(inputs, (list, tuple)):

@@ -18,29 +18,25 @@ from numpy.typing import NDArray
 RING = 2048
 """Newest batches that are kept; more than are ever in flight."""
 
-# columns of the ring
-NUMBER, WALL_S, CPU_S, IMAGES, PIXELS, BOXES = range(6)
-_ROW = 6
+# columns of the ring: CPU from one fetch to the next, CPU of the fetch alone
+NUMBER, WALL_S, CPU_S, FETCH_CPU_S, IMAGES, PIXELS, BOXES = range(7)
+_ROW = 7
 
 # figures of a worker
 MADE = 0
 """Batches it made."""
-WALL_SUM, CPU_SUM, FETCH_CPU_SUM = 1, 2, 3
-"""Seconds of the fetches, CPU from one to the next, CPU of the fetches alone."""
-LOADING_SINCE, LOADING_INDEX = 4, 5
+LOADING_SINCE, LOADING_INDEX = 1, 2
 """When the sample that is being made was begun, monotonic, and its index; 0 between
 samples, -1 for an index that is no number."""
-STACK_SIGNAL, STACK_FILE = 6, 7
+STACK_SIGNAL, STACK_FILE = 3, 4
 """How to ask for the worker's stack, see `call_stack`; 0 where it does not offer."""
-SEQUENCE, _LENGTH = 8, 9
-FILE_LENGTH = 10
+SEQUENCE, _LENGTH = 5, 6
+FILE_LENGTH = 7
 """Bytes of the name of the file that is being loaded; 0 while it is unknown."""
-_HEAD = 16
+_HEAD = 8
 
-_RING_BYTES = RING * _ROW * 8
-_HEAD_BYTES = _HEAD * 8
-_TEXT_BYTES, _FILE_BYTES = 8192, 512
-_WORKER_BYTES = _HEAD_BYTES + _TEXT_BYTES + _FILE_BYTES
+_NOTES_BYTES, _FILE_BYTES = 8192, 512
+_TEXT_BYTES = _NOTES_BYTES + _FILE_BYTES
 
 Figures = NDArray[np.float64]
 
@@ -54,75 +50,68 @@ class Counters:
     Args:
         workers: How many.
         start_method: ``fork``, ``spawn`` or ``forkserver``.
+        memory: Where the figures are; by default new memory.
     """
 
-    def __init__(self, workers: int, start_method: str | None = 'fork') -> None:
-        size = _RING_BYTES + workers * _WORKER_BYTES
-        self.workers = workers
-        self._memory: Any = (
-            mmap.mmap(-1, size)
-            if start_method == 'fork'
-            else multiprocessing.RawArray('b', size)
-        )
+    def __init__(
+        self, workers: int, start_method: str | None = 'fork', memory: Any = None
+    ) -> None:
+        ring, heads = RING * _ROW, workers * _HEAD
+        if memory is None:
+            size = 8 * (ring + heads) + workers * _TEXT_BYTES
+            is_forked = start_method == 'fork'
+            memory = (
+                mmap.mmap(-1, size)
+                if is_forked
+                else multiprocessing.RawArray('b', size)
+            )
+        self._memory = memory
+        self.ring: Figures = np.frombuffer(memory, count=ring).reshape(-1, _ROW)
+        """The newest batches, a row each; a figure that is unknown is NaN."""
+        self.heads: Figures = np.frombuffer(memory, count=heads, offset=8 * ring)
+        """The workers' figures, a row each."""
+        self.heads = self.heads.reshape(workers, _HEAD)
+        self._texts = memoryview(memory).cast('B')[8 * (ring + heads) :]
+        self._seen = np.zeros(workers)
 
-    def ring(self) -> Figures:
-        """The newest batches, ``(RING, 6)``; a figure that is unknown is NaN."""
-        return self._floats(RING * _ROW, 0).reshape(RING, _ROW)
-
-    def head(self, worker: int) -> Figures:
-        """A worker's figures."""
-        return self._floats(_HEAD, self._start(worker))
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Counters, (len(self.heads), None, self._memory)
 
     def write_notes(self, worker: int, notes: dict[str, Any]) -> None:
         """Leave what is no figure; too much of it is left out."""
         text = json.dumps(notes).encode()
-        if len(text) > _TEXT_BYTES:
+        if len(text) > _NOTES_BYTES:
             return
-        head, start = self.head(worker), self._start(worker) + _HEAD_BYTES
+        head, start = self.heads[worker], worker * _TEXT_BYTES
         # odd while it is being written
         head[SEQUENCE] += 1
-        memoryview(self._memory).cast('B')[start : start + len(text)] = text
+        self._texts[start : start + len(text)] = text
         head[_LENGTH] = len(text)
         head[SEQUENCE] += 1
 
-    def read_notes(self, worker: int, seen: float) -> tuple[float, dict[str, Any]]:
-        """A worker's notes.
-
-        Args:
-            worker: Its id.
-            seen: What the last call returned first; 0 before that.
-
-        Returns:
-            A mark, and the notes, which are empty when they are those of the last call.
-        """
-        head, start = self.head(worker), self._start(worker) + _HEAD_BYTES
-        sequence = float(head[SEQUENCE])
-        if sequence == seen or sequence % 2:
-            return seen, {}
-        end = start + int(head[_LENGTH])
-        text = bytes(memoryview(self._memory).cast('B')[start:end])
-        if head[SEQUENCE] != sequence:  # written anew meanwhile
-            return seen, {}
-        notes: dict[str, Any] = json.loads(text)
-        return sequence, notes
+    def read_notes(self) -> dict[int, dict[str, Any]]:
+        """The notes that were written since the last call, by worker."""
+        found = {}
+        for worker in np.flatnonzero(self.heads[:, SEQUENCE] != self._seen).tolist():
+            head, start = self.heads[worker], worker * _TEXT_BYTES
+            sequence = head[SEQUENCE]
+            text = bytes(self._texts[start : start + int(head[_LENGTH])])
+            # unless it is being written, or was meanwhile
+            if sequence % 2 == 0 and head[SEQUENCE] == sequence:
+                found[worker] = json.loads(text)
+                self._seen[worker] = sequence
+        return found
 
     def write_file(self, worker: int, name: str) -> None:
         """Leave the name of the file that is being loaded; of a long one, its end."""
         text = name.encode('utf-8', 'replace')[-_FILE_BYTES:]
-        head, start = self.head(worker), self._start(worker) + _HEAD_BYTES + _TEXT_BYTES
+        head, start = self.heads[worker], worker * _TEXT_BYTES + _NOTES_BYTES
         head[FILE_LENGTH] = 0  # a reader finds none until it is whole
-        memoryview(self._memory).cast('B')[start : start + len(text)] = text
+        self._texts[start : start + len(text)] = text
         head[FILE_LENGTH] = len(text)
 
     def read_file(self, worker: int) -> str | None:
         """Name of the file that a worker loads; ``None`` while it is unknown."""
-        head, start = self.head(worker), self._start(worker) + _HEAD_BYTES + _TEXT_BYTES
-        end = start + int(head[FILE_LENGTH])
-        text = bytes(memoryview(self._memory).cast('B')[start:end])
-        return text.decode('utf-8', 'replace') or None
-
-    def _start(self, worker: int) -> int:
-        return _RING_BYTES + worker * _WORKER_BYTES
-
-    def _floats(self, count: int, start: int) -> Figures:
-        return np.frombuffer(self._memory, np.float64, count, start)
+        start = worker * _TEXT_BYTES + _NOTES_BYTES
+        end = start + int(self.heads[worker, FILE_LENGTH])
+        return bytes(self._texts[start:end]).decode('utf-8', 'replace') or None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import psutil
 
 from mmgpu_hooks.measure.clock import Clock
 from mmgpu_hooks.measure.loader import counters as at
@@ -21,21 +21,13 @@ _WATCH_S, _BUSY_SHARE = 0.2, 0.3
 _MOST_ASKED = 16
 """Workers whose stacks are asked for."""
 
-# system calls by number; the first argument of those in the first table is a descriptor
-_ON_A_FILE = {
-    'x86_64': {0: 'read', 1: 'write', 17: 'pread64', 19: 'readv'},
-    'aarch64': {63: 'read', 64: 'write', 67: 'pread64', 65: 'readv'},
+_CALLS = {
+    'x86_64': {0: 'read', 17: 'pread64', 2: 'open', 257: 'openat', 202: 'futex'},
+    'aarch64': {63: 'read', 67: 'pread64', 56: 'openat', 98: 'futex'},
 }
-_OTHERS = {
-    'x86_64': {
-        **{2: 'open', 257: 'openat', 202: 'futex', 35: 'nanosleep', 7: 'poll'},
-        **{230: 'clock_nanosleep', 270: 'select', 232: 'epoll_wait'},
-    },
-    'aarch64': {
-        **{56: 'openat', 98: 'futex', 101: 'nanosleep', 73: 'poll'},
-        **{115: 'clock_nanosleep', 72: 'select', 22: 'epoll_wait'},
-    },
-}
+"""System calls by number."""
+_ON_A_FILE = ('read', 'pread64')
+"""Those whose first argument is a descriptor."""
 
 
 class ProcessState(NamedTuple):
@@ -52,8 +44,7 @@ class ProcessState(NamedTuple):
     """File system of it: its type, such as ``nfs4``."""
 
 
-@dataclass(frozen=True)
-class Owed:
+class Owed(NamedTuple):
     """The batch that the loop waits for."""
 
     worker: int | None
@@ -108,7 +99,7 @@ def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> Owed | 
 
 
 def _sample(counters: Counters, worker: int, clock: Clock) -> dict[str, Any]:
-    head = counters.head(worker)
+    head = counters.heads[worker]
     since_s, index = float(head[at.LOADING_SINCE]), int(head[at.LOADING_INDEX])
     if not since_s:
         return {}
@@ -120,7 +111,7 @@ def _sample(counters: Counters, worker: int, clock: Clock) -> dict[str, Any]:
 
 
 def _ask(pid: int, counters: Counters, worker: int) -> tuple[str, ...]:
-    head = counters.head(worker)
+    head = counters.heads[worker]
     number = int(head[at.STACK_SIGNAL])
     if not number or read_state(pid).letter not in 'RS':
         return ()
@@ -146,7 +137,7 @@ def read_state(pid: int, proc: Path = _PROC) -> ProcessState:
     if descriptor is not None:
         try:
             path = os.readlink(folder / 'fd' / str(descriptor))
-            mount = find_mount(path, _read(folder / 'mountinfo'))
+            mount = find_mount(path)
         except OSError:
             path = None
     return ProcessState(letter, call, path, mount)
@@ -160,30 +151,21 @@ def _read(path: Path) -> str:
 
 
 def _parse_call(text: str) -> tuple[str | None, int | None]:
-    words = text.split()
-    if len(words) < 2 or not words[0].isdigit():
+    """The system call, and the descriptor that it is about."""
+    number, *arguments = text.split() or ['']
+    if not arguments or not number.isdigit():
         return None, None
-    machine, number = os.uname().machine, int(words[0])
-    if number in _ON_A_FILE.get(machine, {}):
-        return _ON_A_FILE[machine][number], int(words[1], 16)
-    return _OTHERS.get(machine, {}).get(number, f'system call {number}'), None
+    calls = _CALLS.get(os.uname().machine, {})
+    call = calls.get(int(number), f'system call {number}')
+    return call, int(arguments[0], 16) if call in _ON_A_FILE else None
 
 
-def find_mount(path: str, mountinfo: str) -> str | None:
-    """Type of the file system that holds a path.
-
-    Args:
-        path: Absolute.
-        mountinfo: Text of ``/proc/<pid>/mountinfo``.
-    """
-    best, kind = '', None
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(' - ')
-        words = before.split()
-        if len(words) < 5 or not after:
-            continue
-        point = re.sub(r'\\(\d{3})', lambda m: chr(int(m[1], 8)), words[4])
-        inside = path == point or path.startswith(point.rstrip('/') + '/')
-        if inside and len(point) >= len(best):
-            best, kind = point, after.split()[0]
-    return kind
+def find_mount(path: str) -> str | None:
+    """Type of the file system that holds an absolute path."""
+    holders = [
+        (len(mount.mountpoint), mount.fstype)
+        for mount in psutil.disk_partitions(all=True)
+        if f'{path}/'.startswith(f'{mount.mountpoint.rstrip("/")}/')
+    ]
+    # of those laid over each other the last counts
+    return max(reversed(holders), key=lambda one: one[0], default=(0, None))[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import weakref
 from collections import defaultdict
 from typing import Any, Callable
@@ -18,7 +18,6 @@ from mmgpu_hooks.measure.loader.counters import Counters, Figures
 from mmgpu_hooks.measure.loader.owed import Owed, find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses, WorkersUse
 from mmgpu_hooks.measure.loader.worker import (
-    MOST_SLOW,
     LocalProbe,
     WorkerInit,
     enter_workers,
@@ -64,13 +63,12 @@ class _Tally:
     """What is known of the batches since the last record."""
 
     def __init__(self) -> None:
-        self.rows: list[Figures] = []
+        self.rows: list[Figures] = [np.empty((0, 7))]
         """Of the ring, of the batches that the loop took."""
-        self.made = np.zeros(4)
-        """Batches that were made, their seconds, their CPU and that of the fetches."""
-        self.transforms: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self.made = 0
+        self.transforms: dict[str, float] = defaultdict(float)
         self.timed_samples = 0
-        self.slowest: list[tuple[float, int, str]] = []
+        self.slowest: list[SlowSample] = []
         self.opencv_threads: int | None = None
         self.uses: list[WorkersUse] = []
 
@@ -85,29 +83,37 @@ class _Tally:
             'thread_cpu_s': sum(one.thread_cpu_s for one in uses),
             'affinity_cpus': min(known, default=None),
         }
-        rows = np.concatenate(self.rows) if self.rows else np.empty((0, 1))
-        made = int(self.made[0])
+        rows, made = np.concatenate(self.rows), self.made
         if not made or not len(rows):
             return fields if fields['count'] else {}
-        walls_s, cpus_s = rows[:, at.WALL_S].tolist(), rows[:, at.CPU_S].tolist()
-        slowest = sorted(self.slowest, reverse=True)[:MOST_SLOW]
+        walls_s, cpus_s = rows[:, at.WALL_S], rows[:, at.CPU_S]
+        wall_s, cpu_s, fetch_s = rows.mean(axis=0)[at.WALL_S : at.IMAGES].tolist()
+        slowest = max(self.slowest, key=lambda one: one.seconds, default=None)
         return dict(
             fields,
-            occupancy=summarize_some(walls_s, made, float(self.made[1])),
-            occupancy_std_s=float(np.std(walls_s)) if len(walls_s) > 1 else None,
-            batch_cpu=summarize_some(cpus_s, made, float(self.made[2])),
-            fetch_cpu_s=None if np.isnan(self.made[3]) else self.made[3] / made,
+            occupancy=summarize_some(walls_s, made, wall_s * made),
+            occupancy_std_s=float(walls_s.std()) if len(rows) > 1 else None,
+            batch_cpu=summarize_some(cpus_s, made, cpu_s * made),
+            fetch_cpu_s=None if math.isnan(fetch_s) else fetch_s,
             transforms={
                 name: TransformCost(total_s=seconds)
-                for name, (_, seconds) in self.transforms.items()
+                for name, seconds in self.transforms.items()
             },
             timed_samples=self.timed_samples,
             opencv_threads=self.opencv_threads,
-            slowest=tuple(
-                SlowSample(seconds=seconds, index=index, image=image or None)
-                for seconds, index, image in slowest
-            ),
+            slowest=() if slowest is None else (slowest,),
         )
+
+    def add_notes(self, before: dict[str, Any], notes: dict[str, Any]) -> None:
+        """Add what a worker noted since it wrote the notes ``before``."""
+        known = before.get('transforms', {})
+        for name, seconds in notes['transforms'].items():
+            self.transforms[name] += seconds - known.get(name, 0.0)
+        self.timed_samples += notes['timed_samples'] - before.get('timed_samples', 0)
+        self.opencv_threads = notes['opencv_threads']
+        seconds, index, image = notes['slowest']
+        if index >= 0 and notes['slowest'] != before.get('slowest'):
+            self.slowest.append(SlowSample(seconds=seconds, index=index, image=image))
 
 
 class _Followed:
@@ -138,13 +144,11 @@ class _Followed:
         elif may_probe and hasattr(iterator, '_dataset_fetcher'):
             self.local = LocalProbe(iterator, pad_size_divisor)
             self.counters = self.local.counters
-        count = 0 if self.counters is None else self.counters.workers
-        self._taken = 0
+        self._taken = self._made = 0
         self._epoch: Any = None
         """What the iterator makes anew whenever its numbers begin anew."""
-        self._heads = np.zeros((count, 4))
-        self._seen = [0.0] * count
-        self._noted: list[dict[str, Any]] = [{} for _ in range(count)]
+        self.notes: dict[int, dict[str, Any]] = {}
+        """The newest, by worker."""
 
     def living(self) -> Any:
         """The iterator, or ``None`` when it is gone or has ended its workers."""
@@ -157,64 +161,34 @@ class _Followed:
         if counters is None or (iterator is None and self.local is None):
             return
         if self.local is not None:
-            taken = int(counters.head(0)[at.MADE])
+            taken = int(counters.heads[0, at.MADE])
         else:
             taken = iterator._rcvd_idx
             if iterator._task_info is not self._epoch:
                 self._epoch, self._taken = iterator._task_info, 0
         numbers = np.arange(max(self._taken, taken - at.RING), taken)
         self._taken = taken
-        rows = counters.ring()[numbers % at.RING]
+        rows = counters.ring[numbers % at.RING]
         tally.rows.append(rows[rows[:, at.NUMBER] == numbers])
 
     def collect(self, tally: _Tally) -> str | None:
-        """Add all that happened since the last call; why a worker ended to measure.
-
-        Raises:
-            SourceError: If the kernel's text is not understood.
-        """
+        """Add all that happened since the last call; why a worker ended to measure."""
         if self.processes is not None and self.living() is not None:
             tally.uses.append(self.processes.read())
         counters = self.counters
         if counters is None:
             return None
         self.collect_rows(tally)
-        heads = np.array([counters.head(n)[:4] for n in range(counters.workers)])
-        tally.made += (heads - self._heads).sum(axis=0)
-        self._heads, off = heads, None
-        for worker, seen in enumerate(self._seen):
-            self._seen[worker], notes = counters.read_notes(worker, seen)
-            off = notes.get('off', off)
-            if 'slowest' in notes:
-                self._add_notes(tally, self._noted[worker], notes)
-                self._noted[worker] = notes
+        made = int(counters.heads[:, at.MADE].sum())
+        tally.made += made - self._made
+        self._made, off = made, None
+        for worker, notes in counters.read_notes().items():
+            if 'off' in notes:
+                off = notes['off']
+                continue
+            tally.add_notes(self.notes.get(worker, {}), notes)
+            self.notes[worker] = notes
         return off
-
-    def _add_notes(
-        self, tally: _Tally, before: dict[str, Any], notes: dict[str, Any]
-    ) -> None:
-        known = before.get('transforms', {})
-        for name, (calls, seconds) in notes['transforms'].items():
-            calls_before, seconds_before = known.get(name, (0, 0.0))
-            cost = tally.transforms[name]
-            cost[0] += calls - calls_before
-            cost[1] += seconds - seconds_before
-        tally.opencv_threads = notes['opencv_threads']
-        tally.timed_samples += notes['timed_samples'] - before.get('timed_samples', 0)
-        old = before.get('slowest', [])
-        tally.slowest += [tuple(one) for one in notes['slowest'] if one not in old]
-
-    def unknown(self) -> dict[str, str]:
-        """Why figures of the batches are missing, by field."""
-        found: dict[str, str] = {}
-        for notes in self._noted:
-            found.update(notes.get('unknown', {}))
-        return found
-
-    def close(self) -> None:
-        """Leave the iterator as it was; a second call does nothing."""
-        if self.local is not None:
-            self.local.close()
 
 
 class LoaderProbe:
@@ -230,9 +204,9 @@ class LoaderProbe:
         self, loader: Any, *, pad_size_divisor: int = 1, clock: Clock = monotonic_s
     ) -> None:
         self.loader = loader
-        self.on_create_begin: Callable[[], None] | None = None
+        self.on_create_begin: Callable[[], None] = lambda: None
         """Called before the loader makes an iterator and starts its workers."""
-        self.on_create_end: Callable[[Any], None] | None = None
+        self.on_create_end: Callable[[Any], None] = lambda iterator: None
         """Called after that with the iterator, or with ``None`` when that failed."""
         self.unsupported: dict[str, str] = {}
         """Reasons of figures that this loader does not give, by figure."""
@@ -243,7 +217,7 @@ class LoaderProbe:
         self._followed: list[_Followed] = []
         """The iterators that live, the newest last: a user's own may be among them."""
         self._tally = _Tally()
-        self._contents: Figures = np.empty((0, 6))
+        self._contents: Figures = np.empty((0, 7))
         self._init: WorkerInit | None = None
         self._failure: str | None = None
         self._memory_due_s = clock()
@@ -270,8 +244,7 @@ class LoaderProbe:
 
     def _before(self) -> None:
         try:
-            if self.on_create_begin is not None:
-                self.on_create_begin()
+            self.on_create_begin()
         except Exception as error:  # noqa: BLE001, never harm training
             self._fail(error)
         if self.inside_failure is not None:
@@ -288,8 +261,7 @@ class LoaderProbe:
                 init.leave(iterator)
             if iterator is not None:
                 self._follow(iterator, None if init is None else init.counters)
-            if self.on_create_end is not None:
-                self.on_create_end(iterator)
+            self.on_create_end(iterator)
         except Exception as error:  # noqa: BLE001, never harm training
             self._fail(error)
 
@@ -332,10 +304,10 @@ class LoaderProbe:
     def read(self) -> WorkersWindow | None:
         """What the loader did since the last call, or since its workers started.
 
-        Figures per batch are over all batches made since the last call, by workers
-        that have ended too; percentiles over those that the loop took. Where no worker
-        can be read (``count`` is 0: the loader loads in this process, or ``/proc`` is
-        hidden) ``cpu_s`` and ``run_delay_s`` cover nothing.
+        Figures per batch are over those that the loop took, counted are those that were
+        made, by workers that have ended too. Where no worker can be read (``count`` is
+        0: the loader loads in this process, or ``/proc`` is hidden) ``cpu_s`` and
+        ``run_delay_s`` cover nothing.
 
         Returns:
             ``None`` when nothing is known.
@@ -347,7 +319,7 @@ class LoaderProbe:
             raise SourceError(self._failure)
         self._collect()
         tally, self._tally = self._tally, _Tally()
-        self._contents = np.concatenate([np.empty((0, 6)), *tally.rows])
+        self._contents = np.concatenate(tally.rows)
         pss_bytes, self._pss_bytes = self._pss_bytes, None
         fields = tally.fields()
         return WorkersWindow(**fields, pss_bytes=pss_bytes) if fields else None
@@ -361,21 +333,21 @@ class LoaderProbe:
         Returns:
             All images, pixels and boxes of the largest batches.
         """
-        rows, self._contents = self._contents, np.empty((0, 6))
+        rows, self._contents = self._contents, np.empty((0, 7))
         if not iterations or len(rows) != iterations:
             return Contents()
-        images = rows[:, at.IMAGES]
-        whole = None if np.isnan(images).any() else int(images.sum())
-        largest = (
-            None if np.isnan(column).all() else int(np.nanmax(column))
-            for column in (rows[:, at.PIXELS], rows[:, at.BOXES])
-        )
-        return Contents(whole, *largest)
+        images, pixels, boxes = rows[:, at.IMAGES :].T
+        # of unknown ones the sum is none, and the largest that of the others
+        figures = images.sum(), np.fmax.reduce(pixels), np.fmax.reduce(boxes)
+        return Contents(*(None if math.isnan(one) else int(one) for one in figures))
 
     @property
     def unknown_contents(self) -> dict[str, str]:
         """Why a figure of the batches is missing, by field."""
-        return self._followed[-1].unknown() if self._followed else {}
+        found: dict[str, str] = {}
+        for notes in self._followed[-1].notes.values() if self._followed else ():
+            found.update(notes['unknown'])
+        return found
 
     @property
     def processes(self) -> WorkerProcesses | None:
@@ -384,16 +356,15 @@ class LoaderProbe:
         return None if one is None else one.processes
 
     def _newest(self) -> _Followed | None:
-        one = self._followed[-1] if self._followed else None
-        return None if one is None or one.living() is None else one
+        newest = (one for one in self._followed[-1:] if one.living() is not None)
+        return next(newest, None)
 
     def find_owed(self) -> Owed | None:
         """Who owes the loop its next batch; ``None`` where that is not known."""
         one = self._newest()
-        iterator = None if one is None else one.living()
-        if one is None or iterator is None:
-            return None
-        return find_owed(iterator, one.counters, self._clock)
+        return (
+            None if one is None else find_owed(one.living(), one.counters, self._clock)
+        )
 
     @property
     def is_memory_due(self) -> bool:
@@ -408,7 +379,7 @@ class LoaderProbe:
         """
         try:
             workers = self.processes
-            if workers is not None and self._clock() >= self._memory_due_s:
+            if workers is not None and self.is_memory_due:
                 self._memory_due_s = self._clock() + _MEMORY_PERIOD_S
                 self._pss_bytes, is_costly = workers.read_pss_bytes(self._clock)
                 if is_costly:
@@ -420,8 +391,8 @@ class LoaderProbe:
         """Leave the loader as it was; a second call does nothing."""
         if self._maker is not None:
             self._maker.is_open = False
-        with contextlib.ExitStack() as stack:
-            for one in self._followed:
-                stack.callback(one.close)
-            stack.callback(self._patches.close)
+        self._patches.close()
+        for one in self._followed:
+            if one.local is not None:
+                one.local.close()
         self._followed = []

@@ -19,7 +19,7 @@ from mmgpu_hooks.measure.proc import (
 )
 
 _PROC = Path('/proc')
-_MOST_PSS_READS = 16
+_MOST_PSS_READS = 4
 _COSTLY_S = 0.02
 """After a worker whose memory took so long to read, no other is read."""
 
@@ -182,24 +182,21 @@ class WorkerProcesses:
         )
 
     def read_pss_bytes(self, clock: Clock = monotonic_s) -> tuple[int | None, bool]:
-        """Memory of all workers, on any thread; about 1 ms for each of 16 at most.
+        """Memory of all workers, on any thread; about 1 ms for each of 4 at most.
 
         The kernel walks all pages of a worker for it.
 
         Returns:
             Bytes, shared pages counted in part, those that were not read taken to be
-            like the others; ``None`` when no worker shows them. And whether it took
+            like the others; ``None`` when no worker shows them. And whether one took
             so long that it should not be read again.
         """
-        step = max(-(-len(self.pids) // _MOST_PSS_READS), 1)
-        sizes: list[int] = []
-        is_costly = False
-        for pid in self.pids[::step]:
+        sizes, is_costly = [], False
+        for pid in self.pids[:_MOST_PSS_READS]:
             began_s = clock()
-            size = read_pss_bytes(pid, self._proc)
-            sizes += [] if size is None else [size]
-            is_costly = clock() - began_s >= _COSTLY_S
-            if is_costly:
+            sizes.append(read_pss_bytes(pid, self._proc))
+            if is_costly := clock() - began_s >= _COSTLY_S:
                 break
-        whole = sum(sizes) * len(self.pids) // len(sizes) if sizes else None
+        known = [size for size in sizes if size is not None]
+        whole = sum(known) * len(self.pids) // len(known) if known else None
         return whole, is_costly

@@ -18,18 +18,17 @@ def read_loader_settings(loader: Any) -> LoaderSettings:
     Returns:
         Its settings; what it does not have, or will not tell, is ``None``.
     """
-    batch_sampler = getattr(loader, 'batch_sampler', None)
-    # with a batch_sampler DataLoader.batch_size is None
-    batch_size = getattr(loader, 'batch_size', None)
-    if batch_size is None:
-        batch_size = getattr(batch_sampler, 'batch_size', None)
     dataset = getattr(loader, 'dataset', None)
+    batch_size = _read(loader, 'batch_size', int)
+    if batch_size is None:  # with a batch_sampler
+        sampler = getattr(loader, 'batch_sampler', None)
+        batch_size = _read(sampler, 'batch_size', int)
     return LoaderSettings(
-        num_workers=_whole(getattr(loader, 'num_workers', None)),
-        persistent_workers=_flag(getattr(loader, 'persistent_workers', None)),
-        prefetch_factor=_whole(getattr(loader, 'prefetch_factor', None)),
-        pin_memory=_flag(getattr(loader, 'pin_memory', None)),
-        batch_size=_whole(batch_size),
+        num_workers=_read(loader, 'num_workers', int),
+        persistent_workers=_read(loader, 'persistent_workers', bool),
+        prefetch_factor=_read(loader, 'prefetch_factor', int),
+        pin_memory=_read(loader, 'pin_memory', bool),
+        batch_size=batch_size,
         batches_per_epoch=_length(loader),
         dataset_length=_length(dataset),
         start_method=read_start_method(loader),
@@ -57,13 +56,9 @@ def _read_decoder(dataset: Any) -> str | None:
     return next((name for name in names if isinstance(name, str)), None)
 
 
-def _whole(value: Any) -> int | None:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return int(value) if is_whole else None
-
-
-def _flag(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None
+def _read(owner: Any, name: str, kind: type) -> Any:
+    value = getattr(owner, name, None)
+    return value if type(value) is kind else None
 
 
 def _length(sized: Any) -> int | None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 import weakref
-from collections.abc import Mapping
-from functools import partial, wraps
+from functools import wraps
 from multiprocessing import resource_sharer
 from types import FrameType
 from typing import Any, Callable
-
-import numpy as np
 
 from mmgpu_hooks.measure.clock import Clock, monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.loader import counters as at
@@ -23,15 +21,8 @@ from mmgpu_hooks.measure.loader.settings import read_start_method
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.proc import read_thread_cpu_s
 
-MOST_SLOW = 4
-"""Slowest samples that a worker keeps."""
-_IDS = ('img_id', 'image_id')
-_PATHS = ('img_path', 'filename', 'file_name')
-_MOST_TEXT = 200
-_TIMING_SHARE = 0.005
-"""Of a worker's busy time that timing its transforms may take."""
-_CALL_COST_S = 2e-6
-"""What timing one transform costs, entered and left, on a slow core."""
+_TIMING_PERIOD_S = 1.0
+"""From one batch whose transforms are timed to the next: 2 us for each call of one."""
 
 
 class TimedDataset:
@@ -39,28 +30,21 @@ class TimedDataset:
 
     Args:
         dataset: The user's map-style dataset.
-        begin: Called with the index and the time before; it must not raise.
-        note: Called with index, sample and seconds; neither must this.
-        clock: Monotonic seconds.
+        begin: Called with the index; it must not raise.
+        end: Called after the sample; neither must this.
     """
 
     def __init__(
-        self,
-        dataset: Any,
-        begin: Callable[[Any, float], None],
-        note: Callable[[Any, Any, float], None],
-        clock: Clock,
+        self, dataset: Any, begin: Callable[[Any], None], end: Callable[[], None]
     ) -> None:
         self._mmgpu_dataset = dataset
         self._mmgpu_begin = begin
-        self._mmgpu_note = note
-        self._mmgpu_clock = clock
+        self._mmgpu_end = end
 
     def __getitem__(self, index: Any) -> Any:
-        since = self._mmgpu_clock()
-        self._mmgpu_begin(index, since)
+        self._mmgpu_begin(index)
         sample = self._mmgpu_dataset[index]
-        self._mmgpu_note(index, sample, self._mmgpu_clock() - since)
+        self._mmgpu_end()
         return sample
 
     def __getattr__(self, name: str) -> Any:
@@ -68,46 +52,10 @@ class TimedDataset:
         return getattr(self._mmgpu_dataset, name)
 
 
-def describe_sample(sample: Any) -> str:
-    """Image id and path of a sample, as far as it has them.
-
-    Args:
-        sample: MMEngine's ``dict(inputs=..., data_samples=...)``, a dict with the
-            keys itself, or a tuple whose last entry is one (torchvision).
-
-    Returns:
-        For example ``42 train/000042.jpg``; a long path loses its beginning.
-    """
-    try:
-        holder = sample[-1] if isinstance(sample, (tuple, list)) and sample else sample
-        if isinstance(holder, Mapping) and 'data_samples' in holder:
-            holder = holder['data_samples']
-            if isinstance(holder, Mapping):  # one entry per branch
-                holder = next((one for one in holder.values() if one is not None), None)
-        image_id, path = _first(holder, _IDS), _first(holder, _PATHS)
-        if image_id is None or getattr(image_id, 'is_cuda', False):  # no synchronising
-            image_id = ''
-        image_id = str(getattr(image_id, 'item', lambda: image_id)())[:64]
-        text = f'{image_id} {path if isinstance(path, str) else ""}'.strip()
-    except Exception:  # noqa: BLE001, the user's own attributes may do anything
-        return ''
-    if len(text) <= _MOST_TEXT:
-        return text
-    head = text.partition(' ')[0]
-    return f'{head} ...{text[len(head) + 4 - _MOST_TEXT :]}'
-
-
-def _first(holder: Any, names: tuple[str, ...]) -> Any:
-    find = holder.get if isinstance(holder, Mapping) else partial(getattr, holder)
-    values = (find(name, None) for name in names)
-    return next((value for value in values if value is not None), None)
-
-
 class FetchProbe:
     """Writes to shared counters what each fetch took and what its batch holds.
 
-    The second batch is timed transform by transform, and after it one whenever that
-    keeps the timing's own cost under half a percent of the time spent fetching.
+    The second batch is timed transform by transform, and after it one a second.
 
     Whatever fails in here ends the probe, not the fetch: the notes say why.
 
@@ -133,16 +81,18 @@ class FetchProbe:
         self._counters = counters
         self._is_worker = worker is not None
         self._worker = worker or 0
-        self._head, self._ring = counters.head(self._worker), counters.ring()
+        self._head, self._ring = counters.heads[self._worker], counters.ring
         self._watch = watch
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._timer = PipelineTimer(clock)
         self._is_timing = False
-        self._timing_cost_s = 0.0
+        self._timing_due_s = -math.inf
         self._costs: Costs = {}
         self._timed_samples = 0
-        self._slowest: list[tuple[float, int, str]] = []
+        self._image: str | None = None
+        """File of the sample that is being made."""
+        self._slowest: tuple[float, int, str | None] = (0.0, -1, None)
         self._has_news = False
         self._since_s = 0.0
         self._since_cpu_s: float | None = None
@@ -195,16 +145,14 @@ class FetchProbe:
             # iterable-style datasets have no samples to ask for
             if not hasattr(fetcher, 'dataset_iter'):
                 fetcher.dataset = TimedDataset(
-                    fetcher.dataset, self._begin_sample, self._end_sample, self._clock
+                    fetcher.dataset, self._begin_sample, self._end_sample
                 )
                 self._follow_files()
         # the first batch also warms caches up
-        most_s = _TIMING_SHARE * self._head[at.WALL_SUM]
-        if self._head[at.MADE] and self._timing_cost_s <= most_s:
-            since = self._clock()
+        if self._head[at.MADE] and self._clock() >= self._timing_due_s:
+            self._timing_due_s = self._clock() + _TIMING_PERIOD_S
             self._is_timing = True
             self._timer.start(_bare(fetcher.dataset))
-            self._timing_cost_s += self._clock() - since
         self._begin_cpu_s = self._cpu_clock()
         self._begin_sending_s = self._read_sending_s()
         if self._since_cpu_s is None or not self._is_worker:
@@ -226,19 +174,17 @@ class FetchProbe:
         self._since_cpu_s = cpu_s
         sent_s = self._read_sending_s() - self._begin_sending_s
         if self._is_timing:
-            self._note_transforms(len(index) if fetcher.auto_collation else 1, now)
+            self._note_transforms(len(index) if fetcher.auto_collation else 1)
         # the worker's loop alone knows a batch's number in the loader's order
         number = loop.f_locals.get('idx') if self._is_worker else int(head[at.MADE])
         self._queue = loop.f_locals.get('data_queue')
         if isinstance(number, int):
             held = self._watch.examine(batch)
-            figures = [np.nan if one is None else one for one in held]
-            self._ring[number % at.RING] = (number, wall_s, used_s, *figures)
+            figures = [math.nan if one is None else one for one in held]
+            fetch_s = max(cpu_s - self._begin_cpu_s - sent_s, 0.0)
+            self._ring[number % at.RING] = (number, wall_s, used_s, fetch_s, *figures)
         if self._has_news:
             self._write_notes()
-        head[at.WALL_SUM] += wall_s
-        head[at.CPU_SUM] += used_s
-        head[at.FETCH_CPU_SUM] += max(cpu_s - self._begin_cpu_s - sent_s, 0.0)
         head[at.MADE] += 1
 
     def _leave(self) -> None:
@@ -247,13 +193,14 @@ class FetchProbe:
         self._is_busy = False
         self._head[at.LOADING_SINCE] = 0.0
 
-    def _begin_sample(self, index: Any, since: float) -> None:
+    def _begin_sample(self, index: Any) -> None:
+        head = self._head
         try:
-            self._head[at.LOADING_INDEX] = operator.index(index)
+            head[at.LOADING_INDEX] = operator.index(index)
         except Exception:  # noqa: BLE001, a sampler of the user's own kind of index
-            self._head[at.LOADING_INDEX] = -1.0
-        self._head[at.LOADING_SINCE] = since
-        self._head[at.FILE_LENGTH] = 0.0
+            head[at.LOADING_INDEX] = -1.0
+        head[at.FILE_LENGTH], self._image = 0.0, None
+        head[at.LOADING_SINCE] = self._clock()
 
     def _follow_files(self) -> None:
         """Note the file of a sample once MMEngine's data set has its annotation."""
@@ -266,36 +213,27 @@ class FetchProbe:
         def get_data_info(dataset: Any, *args: Any, **kwargs: Any) -> Any:
             info = original(dataset, *args, **kwargs)
             if self._is_busy:
-                name = _first(info, _PATHS) if isinstance(info, dict) else None
-                self._counters.write_file(
-                    self._worker, name if isinstance(name, str) else ''
-                )
+                path = info.get('img_path') if isinstance(info, dict) else None
+                name = path if isinstance(path, str) else ''
+                # those that a mosaic takes as well come later
+                self._image = self._image or name
+                self._counters.write_file(self._worker, name)
             return info
 
         self._patches.set(kind, 'get_data_info', get_data_info)
 
-    def _end_sample(self, index: Any, sample: Any, seconds: float) -> None:
-        slowest = self._slowest
-        if len(slowest) == MOST_SLOW and seconds <= slowest[-1][0]:
-            return
-        try:
-            number = operator.index(index)
-        except Exception:  # noqa: BLE001, a sampler of the user's own kind of index
-            return
-        slowest.append((seconds, number, describe_sample(sample)))
-        slowest.sort(reverse=True)
-        del slowest[MOST_SLOW:]
-        self._has_news = True
+    def _end_sample(self) -> None:
+        head = self._head
+        seconds = self._clock() - float(head[at.LOADING_SINCE])
+        if seconds > self._slowest[0] and head[at.LOADING_INDEX] >= 0:
+            self._slowest = seconds, int(head[at.LOADING_INDEX]), self._image
+            self._has_news = True
 
-    def _note_transforms(self, samples: int, since: float) -> None:
-        for name, (calls, seconds) in self._stop_timing().items():
-            cost = self._costs.setdefault(name[:48], [0, 0.0])
-            cost[0] += calls
-            cost[1] += seconds
-            self._timing_cost_s += calls * _CALL_COST_S
+    def _note_transforms(self, samples: int) -> None:
+        for name, seconds in self._stop_timing().items():
+            self._costs[name[:48]] = self._costs.get(name[:48], 0.0) + seconds
         self._timed_samples += samples
         self._has_news = True
-        self._timing_cost_s += self._clock() - since
 
     def _write_notes(self) -> None:
         self._has_news = False
@@ -405,13 +343,12 @@ def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | None:
 def _probe_worker(counters: Counters, worker: int, pad_size_divisor: int) -> None:
     from torch.utils.data._utils import fetch
 
-    how = offer_stack()
+    how, head = offer_stack(), counters.heads[worker]
     probe = FetchProbe(counters, worker, BatchWatch(pad_size_divisor))
     # the fetcher is made after us; the classes are this worker's own
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
         kind.fetch = probe.wrap(kind.fetch)
     if how is not None:
-        head = counters.head(worker)
         head[at.STACK_FILE] = how.descriptor
         head[at.STACK_SIGNAL] = how.number
 

@@ -23,7 +23,8 @@ on_linux = pytest.mark.skipif(
     ('text', 'times'),
     [
         ('1500000000 250000000 42\n', (1.5, 0.25)),
-        *((text, None) for text in ('', '12\n', 'cpu 1 2\n', '1.5 2 3\n', '0 0 0\n')),
+        ('0 0 0\n', (0.0, 0.0)),
+        *((text, None) for text in ('', '12\n', 'cpu 1 2\n', '1.5 2 3\n')),
     ],
 )
 def test_schedstat_is_cpu_and_run_delay_or_unknown(tmp_path: Path, text: str, times):

@@ -27,14 +27,13 @@ CHOICE = dict(type='RandomChoice', transforms=[[RESIZE], [RESIZE]])
 CACHED = dict(type='CachedMosaic', img_scale=(64, 64))
 MOSAIC = dict(type='Mosaic', img_scale=(32, 32))
 PACK = dict(type='PackDetInputs')
-ONCE = {'LoadImageFromFile': 1, 'LoadAnnotations': 1, 'PackDetInputs': 1}
+ONCE = {'LoadImageFromFile', 'LoadAnnotations', 'PackDetInputs'}
 
 
 @pytest.fixture(autouse=True)
 def names_of_mmdet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """MMEngine's pipelines look names up in MMDetection's registries."""
-    # such small images leave little time to time them
-    monkeypatch.setattr(fetch, '_TIMING_SHARE', 1.0)
+    monkeypatch.setattr(fetch, '_TIMING_PERIOD_S', 0.0)
     with DefaultScope.overwrite_default_scope('mmdet'):
         yield
 
@@ -54,11 +53,11 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ('wrap', 'calls'),
+    ('wrap', 'names'),
     [
         (
             lambda coco: dict(coco, pipeline=[*LOAD, CACHED, CHOICE, PACK]),
-            {**ONCE, 'CachedMosaic': 1, 'RandomChoice': 1, 'RandomResize': 1},
+            {*ONCE, 'CachedMosaic', 'RandomChoice', 'RandomResize'},
         ),
         (
             lambda coco: dict(
@@ -66,7 +65,7 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                 dataset=dict(coco, pipeline=LOAD),
                 pipeline=[MOSAIC, PACK],
             ),
-            {**ONCE, 'LoadImageFromFile': 4, 'LoadAnnotations': 4, 'Mosaic': 1},
+            {*ONCE, 'Mosaic'},
         ),
         (
             lambda coco: dict(
@@ -76,13 +75,13 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ),
     ],
 )
-def test_transforms_of_a_dataset_by_name(coco, wrap, calls):
+def test_transforms_of_a_dataset_by_name(coco, wrap, names):
     dataset, timer = DATASETS.build(wrap(coco)), PipelineTimer()
     timer.start(SimpleNamespace(dataset=dataset))
     dataset[1]
     costs = timer.stop()
-    assert {name: count for name, (count, _) in costs.items()} == calls
-    assert all(seconds > 0.0 for _, seconds in costs.values())
+    assert costs.keys() == names
+    assert all(seconds > 0.0 for seconds in costs.values())
 
 
 @pytest.mark.parametrize('persistent', [False, True])

@@ -161,9 +161,9 @@ def test_the_slowest_sample_is_named_once(loop, workers: int):
     one = loop(dataset, batch_size=2, num_workers=workers)
     one.iterator = iter(one.loader)
     one.take(11)
-    slowest = one.read().slowest
-    assert [s.image for s in slowest[:2]] == ['17 train/17.jpg', '3 train/3.jpg']
-    assert slowest[0].seconds >= 0.08
+    (slowest,) = one.read().slowest
+    assert slowest.index == 17
+    assert slowest.seconds >= 0.08
     one.take(1)
     window = one.probe.read()
     assert window is None or 17 not in [one.index for one in window.slowest]
