@@ -336,11 +336,8 @@ def leave_out(
         why: Nothing of them is needed or can be set, as a sentence.
     """
     kept = tuple(one for one in recommendation.changes if not one.key.startswith(keys))
-    outlook, is_less = (
-        recommendation.validation,
-        len(kept) < len(recommendation.changes),
-    )
-    if outlook is not None and is_less and VALIDATION_KEY in keys:
+    outlook, count = recommendation.validation, len(recommendation.changes)
+    if outlook is not None and len(kept) < count and VALIDATION_KEY in keys:
         said = f'{outlook.sentence} val_dataloader stays as it is. {why}'
         outlook = ValidationOutlook(said, outlook.validations, outlook.loop_s)
     return replace(recommendation, changes=kept, validation=outlook)

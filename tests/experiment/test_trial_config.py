@@ -71,7 +71,8 @@ def test_settings_are_set_with_what_they_entail(tmp_path):
     settings = {'train_dataloader.num_workers': 0, 'train_cfg.max_epochs': 3}
     config = read(tmp_path, settings=settings)
     # PyTorch refuses these without workers
-    assert config.train_dataloader == {'batch_size': 4, 'num_workers': 0}
+    loader = {'batch_size': 4, 'num_workers': 0, 'persistent_workers': False}
+    assert config.train_dataloader == loader
     assert config.train_cfg.max_epochs == 3
     config = read(tmp_path, settings={'train_dataloader.prefetch_factor': None})
     assert 'prefetch_factor' not in config.train_dataloader
